@@ -1,0 +1,149 @@
+// Arguments and entry points of the CPU kernels. Raw pointers only: nothing here knows Python.
+//
+// Sizes: Q queries, N rows, P pool size, D dimensions, K picks, S items picked before.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace rsk {
+
+enum class DType : int { f32 = 0, f16 = 1, bf16 = 2 };
+enum class Method : int { mmr = 0, vrsd = 1 };
+
+// How a stored row becomes the vector of the formulas.
+enum class Norm : int {
+  as_given = 0,  // the row itself: metric "dot", or rows that are unit vectors already
+  scaled = 1,    // row * scales[row]
+  computed = 2,  // row / |row|, the norm taken when the row is read
+};
+
+// Why a query was given up. Python finds the argument and the row and words the error.
+enum class Status : std::uint8_t {
+  ok = 0,
+  id_out_of_range = 1,
+  id_repeated = 2,
+  not_finite = 3,
+  norm_out_of_range = 4,  // a norm whose square leaves the range of float32
+};
+
+struct SelectArgs {
+  Method method;
+  std::int64_t num_queries, num_rows, pool, dims, k, num_initial;
+
+  const void* rows;  // (N, D) of dtype; consecutive rows are row_stride elements apart
+  DType dtype;
+  std::int64_t row_stride;
+  Norm norm;
+  const float* scales;       // (N,), for Norm::scaled
+  std::int64_t pool_stride;  // without candidates, item i of query q is row q * pool_stride + i
+
+  const float* queries;     // (Q, D), or null: MMR with relevance given
+  bool unit_queries;        // divide each query by its norm
+  const void* candidates;   // (Q, P) rows, negative entries are padding; or null
+  const void* initial;      // (Q, S) rows, negative entries are padding; or null
+  int id_bytes;             // 4 or 8, the width of candidates
+  int initial_bytes;        // 4 or 8, the width of initial
+  const float* relevance;   // (Q, P), used instead of the product with the query; or null
+  const float* bias;        // (N,) or, with bias_per_item, (Q, P); or null
+  bool bias_per_item;
+  const float* lambda_d;    // (Q,)
+  const float* lambda_b;    // (Q,)
+  const std::int64_t* ks;   // (Q,), each at most k; or null for k everywhere
+  const std::int64_t* groups;        // (N,); or null
+  const std::int64_t* query_groups;  // (Q,): items of the query's own group are left out; or null
+  std::int64_t max_per_group;        // 0: no cap
+
+  // Outputs, every element written.
+  std::int64_t* indices;  // (Q, K): the row less q * pool_stride; -1 where there is no pick
+  float* scores;          // (Q, K): -inf where there is no pick
+  float* out_relevance;   // (Q, K): NaN where there is no pick
+  float* redundancy;      // (Q, K): NaN where there is no pick, and for VRSD
+  std::int32_t* lengths;  // (Q,)
+  std::uint8_t* status;   // (Q,) Status
+};
+
+struct RelevanceArgs {
+  SelectArgs pool;  // the fields that describe queries, rows, candidates and bias
+  float* out;       // (Q, P): relevance with bias; -inf for padding
+};
+
+// Set of ids: an open-addressing table of mask + 1 slots, at most half full; -1 is a free slot.
+struct IdSet {
+  std::int64_t* slots;
+  std::int64_t mask;
+};
+
+// The running state of one query; one per thread, reused from query to query. Arrays over items hold the eligible
+// items of the pool in the order of their positions.
+struct Workspace {
+  float* query;      // prepared vector, see simd.inl
+  float* pick;       // prepared vector
+  float* tail_mask;  // one vector
+  IdSet in_pool, in_initial;
+
+  std::int64_t* row;       // row of item j
+  std::int64_t* position;  // its position in the candidate list
+  float* scale;            // what makes its row the vector of the formulas
+  float* norm2;            // VRSD: squared norm of that vector
+  float* relevance;        // r: cosine with the query, or as given
+  float* value;            // MMR: v, relevance with bias. VRSD: g, product with the unit query
+  float* running;          // MMR: m, max similarity to the picks. VRSD: t, product with their sum
+  std::int32_t* active;    // items neither picked nor barred, ascending
+
+  std::int64_t* picked_row;  // (S + K) initial items, then picks
+  float* picked_length;      // (S) lengths of the initial items
+  double* sum;               // (D) VRSD's sum, kept only where float32 terms cancel
+};
+
+// One entry per instruction set; each processes one query with one thread.
+struct Kernels {
+  void (*select)(const SelectArgs&, std::int64_t q, Workspace&);
+  void (*relevance)(const RelevanceArgs&, std::int64_t q, Workspace&);
+  // Indices, ascending, of the values lambda_b * score + (1 - lambda_b) * bias (bias null: of the scores) that are at
+  // least threshold; returns their number.
+  std::int64_t (*at_least)(const float* scores, const float* bias, float lambda_b, std::int64_t n, float threshold,
+                           std::int32_t* out);
+  int vector_floats;
+};
+
+// `isa` is an index of isa_names(); num_threads >= 1. Throw std::invalid_argument for an instruction set that is
+// not built or not supported by this processor, std::bad_alloc if the workspaces do not fit.
+void select(const SelectArgs& args, int isa, int num_threads);
+void relevance(const RelevanceArgs& args, int isa, int num_threads);
+
+// Running top-n of many queries over blocks of scores.
+struct TopNArgs {
+  std::int64_t num_queries, block, n;
+  const float* scores;       // (Q, block); consecutive rows are score_stride elements apart
+  std::int64_t score_stride;
+  std::int64_t first_row;    // row of the first column
+  const float* bias;         // (block,) or null: values are lambda_b * score + (1 - lambda_b) * bias
+  const float* lambda_b;     // (Q,)
+  const float* margin;       // (Q,): keep everything within margin of the n-th value
+  const std::int64_t* groups;        // (block,) or null
+  const std::int64_t* query_groups;  // (Q,) or null
+};
+
+// Sets of rows that may be among the best n. Grows as needed; a fold drops what cannot be.
+class TopN {
+ public:
+  TopN(std::int64_t num_queries, std::int64_t n);
+  ~TopN();
+  TopN(const TopN&) = delete;
+  TopN& operator=(const TopN&) = delete;
+  void fold(const TopNArgs& args, int isa, int num_threads);
+  std::int64_t num_queries() const;
+  std::int64_t width() const;                              // most rows kept for a query
+  void rows(std::int64_t* out, std::int64_t width) const;  // (Q, width) ascending, padded with -1
+
+ private:
+  struct State;
+  State* state_;
+};
+
+int isa_count();
+const char* isa_name(int isa);
+bool isa_supported(int isa);
+
+}  // namespace rsk

@@ -1,0 +1,199 @@
+// The only file that knows Python. Arrays arrive checked (ragsys_kernels/_validate.py); here sizes are compared once
+// more where memory depends on them, pointers are copied out, and the GIL is released.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <array>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "api.h"
+
+namespace py = pybind11;
+
+namespace {
+
+template <class T>
+using Array = py::array_t<T, py::array::c_style>;
+template <class T>
+using Optional = std::optional<Array<T>>;
+
+void require(bool condition, const char* what) {
+  if (!condition) throw std::invalid_argument(std::string("_C: ") + what);
+}
+
+template <class T>
+const T* pointer(const Optional<T>& array, std::int64_t size, const char* name) {
+  if (!array) return nullptr;
+  require(array->size() == size, name);
+  return array->data();
+}
+
+// Rows (N, D) whose last axis is contiguous, of float32, float16 bits or bfloat16 bits.
+void set_rows(rsk::SelectArgs& a, const py::buffer_info& rows, int dtype) {
+  require(rows.ndim == 2 && rows.itemsize == (dtype == 0 ? 4 : 2), "rows");
+  require(rows.strides[1] == rows.itemsize || rows.shape[1] == 1, "row elements are not contiguous");
+  require(rows.strides[0] % rows.itemsize == 0, "row stride");
+  a.rows = rows.ptr;
+  a.num_rows = rows.shape[0];
+  a.dims = rows.shape[1];
+  a.row_stride = rows.strides[0] / rows.itemsize;
+  a.dtype = rsk::DType(dtype);
+}
+
+const void* set_ids(const std::optional<py::array>& ids, std::int64_t rows, std::int64_t columns, int* bytes,
+                    const char* name) {
+  if (!ids) return nullptr;
+  require(ids->ndim() == 2 && ids->shape(0) == rows && ids->shape(1) == columns, name);
+  require(ids->flags() & py::array::c_style, name);
+  require(ids->dtype().kind() == 'i' && (ids->itemsize() == 4 || ids->itemsize() == 8), name);
+  *bytes = int(ids->itemsize());
+  return ids->data();
+}
+
+// The arguments that both entry points share.
+rsk::SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride, const py::buffer& rows,
+                          int dtype, int norm, const Optional<float>& scales, const Optional<float>& queries,
+                          bool unit_queries, const std::optional<py::array>& candidates, const Optional<float>& bias,
+                          const Optional<float>& lambda_b, const Optional<std::int64_t>& groups,
+                          const Optional<std::int64_t>& query_groups, Array<std::uint8_t>& status) {
+  rsk::SelectArgs a{};
+  a.num_queries = num_queries;
+  a.pool = pool;
+  a.pool_stride = pool_stride;
+  set_rows(a, rows.request(), dtype);
+  require(candidates || (pool_stride ? num_queries * pool_stride : pool) == a.num_rows, "pool");
+  a.norm = rsk::Norm(norm);
+  a.scales = pointer(scales, a.num_rows, "scales");
+  require(a.norm != rsk::Norm::scaled || a.scales, "scales");
+  a.queries = pointer(queries, num_queries * a.dims, "queries");
+  a.unit_queries = unit_queries;
+  a.candidates = set_ids(candidates, num_queries, pool, &a.id_bytes, "candidates");
+  a.bias_per_item = bias && bias->ndim() == 2;
+  a.bias = pointer(bias, a.bias_per_item ? num_queries * pool : a.num_rows, "bias");
+  a.lambda_b = pointer(lambda_b, num_queries, "lambda_b");
+  require(!a.bias || a.lambda_b, "lambda_b");
+  a.groups = pointer(groups, a.num_rows, "groups");
+  a.query_groups = pointer(query_groups, num_queries, "query_groups");
+  require(!a.query_groups || a.groups, "query_groups");
+  require(status.size() == num_queries, "status");
+  a.status = status.mutable_data();
+  return a;
+}
+
+py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride,
+                 const py::buffer& rows, int dtype, int norm, const Optional<float>& scales,
+                 const Optional<float>& queries, bool unit_queries, const std::optional<py::array>& candidates,
+                 const std::optional<py::array>& initial, const Optional<float>& relevance, const Optional<float>& bias,
+                 std::int64_t k, const Optional<std::int64_t>& ks, const Array<float>& lambda_d,
+                 const Optional<float>& lambda_b, const Optional<std::int64_t>& groups,
+                 const Optional<std::int64_t>& query_groups, std::int64_t max_per_group, int isa, int num_threads) {
+  Array<std::uint8_t> status(num_queries);
+  rsk::SelectArgs a = pool_args(num_queries, pool, pool_stride, rows, dtype, norm, scales, queries, unit_queries,
+                                candidates, bias, lambda_b, groups, query_groups, status);
+  a.method = rsk::Method(method);
+  a.k = k;
+  a.ks = pointer(ks, num_queries, "k");
+  require(k >= 1, "k");
+  a.lambda_d = pointer(Optional<float>(lambda_d), num_queries, "lambda_d");
+  a.relevance = pointer(relevance, num_queries * pool, "relevance");
+  require(a.queries || (a.relevance && a.method == rsk::Method::mmr), "queries");
+  a.num_initial = initial ? initial->shape(1) : 0;
+  a.initial = set_ids(initial, num_queries, a.num_initial, &a.initial_bytes, "initial");
+  a.max_per_group = max_per_group;
+  require(max_per_group == 0 || a.groups, "max_per_group");
+
+  const std::array<py::ssize_t, 2> shape = {num_queries, k};
+  Array<std::int64_t> indices(shape);
+  Array<float> scores(shape), out_relevance(shape), redundancy(shape);
+  Array<std::int32_t> lengths(num_queries);
+  a.indices = indices.mutable_data();
+  a.scores = scores.mutable_data();
+  a.out_relevance = out_relevance.mutable_data();
+  a.redundancy = redundancy.mutable_data();
+  a.lengths = lengths.mutable_data();
+  {
+    const py::gil_scoped_release nogil;
+    rsk::select(a, isa, num_threads);
+  }
+  return py::make_tuple(indices, scores, out_relevance, redundancy, lengths, status);
+}
+
+py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::buffer& rows, int dtype, int norm,
+                    const Optional<float>& scales, const Array<float>& queries, bool unit_queries,
+                    const py::array& candidates, const Optional<float>& bias, const Optional<float>& lambda_b, int isa,
+                    int num_threads) {
+  Array<std::uint8_t> status(num_queries);
+  rsk::RelevanceArgs a{};
+  a.pool = pool_args(num_queries, pool, 0, rows, dtype, norm, scales, Optional<float>(queries), unit_queries,
+                     candidates, bias, lambda_b, std::nullopt, std::nullopt, status);
+  Array<float> out({num_queries, pool});
+  a.out = out.mutable_data();
+  {
+    const py::gil_scoped_release nogil;
+    rsk::relevance(a, isa, num_threads);
+  }
+  return py::make_tuple(out, status);
+}
+
+void fold(rsk::TopN& top, const Array<float>& scores, std::int64_t first_row, const Optional<float>& bias,
+          const Optional<float>& lambda_b, const Array<float>& margin, const Optional<std::int64_t>& groups,
+          const Optional<std::int64_t>& query_groups, int isa, int num_threads) {
+  require(scores.ndim() == 2, "scores");
+  rsk::TopNArgs a{};
+  a.num_queries = scores.shape(0);
+  require(a.num_queries == top.num_queries(), "scores");
+  a.block = scores.shape(1);
+  a.scores = scores.data();
+  a.score_stride = a.block;
+  a.first_row = first_row;
+  a.bias = pointer(bias, a.block, "bias");
+  a.lambda_b = pointer(lambda_b, a.num_queries, "lambda_b");
+  require(!a.bias || a.lambda_b, "lambda_b");
+  a.margin = pointer(Optional<float>(margin), a.num_queries, "margin");
+  a.groups = pointer(groups, a.block, "groups");
+  a.query_groups = pointer(query_groups, a.num_queries, "query_groups");
+  require(!a.query_groups == !a.groups, "query_groups");
+  const py::gil_scoped_release nogil;
+  top.fold(a, isa, num_threads);
+}
+
+Array<std::int64_t> rows_of(const rsk::TopN& top) {
+  const std::int64_t width = top.width();
+  Array<std::int64_t> out({top.num_queries(), width});
+  top.rows(out.mutable_data(), width);
+  return out;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
+  m.doc() = "Compiled CPU kernels of ragsys_kernels; the public functions check what is passed here.";
+  py::list names, supported;
+  for (int isa = 0; isa < rsk::isa_count(); ++isa) {
+    names.append(rsk::isa_name(isa));
+    if (rsk::isa_supported(isa)) supported.append(rsk::isa_name(isa));
+  }
+  m.attr("ISAS") = py::tuple(names);
+  m.attr("SUPPORTED_ISAS") = py::tuple(supported);
+
+  m.def("select", &select_pools, py::arg("method"), py::arg("num_queries"), py::arg("pool"), py::arg("pool_stride"),
+        py::arg("rows"), py::arg("dtype"), py::arg("norm"), py::arg("scales").noconvert(),
+        py::arg("queries").noconvert(), py::arg("unit_queries"), py::arg("candidates").noconvert(),
+        py::arg("initial").noconvert(), py::arg("relevance").noconvert(), py::arg("bias").noconvert(), py::arg("k"),
+        py::arg("ks").noconvert(), py::arg("lambda_d").noconvert(), py::arg("lambda_b").noconvert(),
+        py::arg("groups").noconvert(), py::arg("query_groups").noconvert(), py::arg("max_per_group"), py::arg("isa"),
+        py::arg("num_threads"));
+  m.def("relevance", &pool_relevance, py::arg("num_queries"), py::arg("pool"), py::arg("rows"), py::arg("dtype"),
+        py::arg("norm"), py::arg("scales").noconvert(), py::arg("queries").noconvert(), py::arg("unit_queries"),
+        py::arg("candidates").noconvert(), py::arg("bias").noconvert(), py::arg("lambda_b").noconvert(),
+        py::arg("isa"), py::arg("num_threads"));
+  py::class_<rsk::TopN>(m, "TopN")
+      .def(py::init<std::int64_t, std::int64_t>(), py::arg("num_queries"), py::arg("n"))
+      .def("fold", &fold, py::arg("scores").noconvert(), py::arg("first_row"), py::arg("bias").noconvert(),
+           py::arg("lambda_b").noconvert(), py::arg("margin").noconvert(), py::arg("groups").noconvert(),
+           py::arg("query_groups").noconvert(), py::arg("isa"), py::arg("num_threads"))
+      .def("rows", &rows_of);
+}

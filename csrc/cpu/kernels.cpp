@@ -1,0 +1,272 @@
+// The kernel bodies, compiled once per instruction set in target regions of this one translation unit, and what
+// calls them. Headers come before the regions, so that the standard library's templates stay baseline code.
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define RSK_X86_DISPATCH 1
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#include "api.h"
+#include "parallel.h"
+
+// base: the floor of the platform's ABI, SSE2 on x86-64 and NEON on AArch64.
+namespace rsk::base {
+#define RSK_VEC_BYTES 16
+#include "simd.inl"
+#include "greedy_select.inl"
+#undef RSK_VEC_BYTES
+constexpr Kernels kKernels = {select_query, relevance_query, at_least, int(W)};
+}  // namespace rsk::base
+
+#if RSK_X86_DISPATCH
+
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+namespace rsk::avx2 {
+#define RSK_VEC_BYTES 32
+#include "simd.inl"
+#include "greedy_select.inl"
+#undef RSK_VEC_BYTES
+constexpr Kernels kKernels = {select_query, relevance_query, at_least, int(W)};
+}  // namespace rsk::avx2
+#ifdef __clang__
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
+                             apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#endif
+namespace rsk::avx512 {
+#define RSK_VEC_BYTES 64
+#include "simd.inl"
+#include "greedy_select.inl"
+#undef RSK_VEC_BYTES
+constexpr Kernels kKernels = {select_query, relevance_query, at_least, int(W)};
+}  // namespace rsk::avx512
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#endif  // RSK_X86_DISPATCH
+
+namespace rsk {
+namespace {
+
+struct Isa {
+  const char* name;
+  const Kernels* kernels;
+};
+
+constexpr Isa kIsas[] = {
+    {"base", &base::kKernels},
+#if RSK_X86_DISPATCH
+    {"avx2", &avx2::kKernels},
+    {"avx512", &avx512::kKernels},
+#endif
+};
+
+const Kernels& kernels_of(int isa) {
+  if (isa < 0 || isa >= isa_count() || !isa_supported(isa))
+    throw std::invalid_argument("instruction set " + std::to_string(isa) + " is not available on this machine");
+  return *kIsas[isa].kernels;
+}
+
+std::int64_t set_slots(std::int64_t ids) {
+  std::int64_t slots = 2;
+  while (slots < 2 * ids) slots *= 2;
+  return slots;
+}
+
+// The workspaces of all threads, one allocation each, every array on its own cache line.
+class Workspaces {
+ public:
+  Workspaces(const SelectArgs& args, std::int64_t vector_floats, int num_threads) {
+    const std::int64_t prepared = args.dims + vector_floats, picks = args.num_initial + args.k;
+    const std::int64_t pool_slots = args.candidates ? set_slots(args.pool) : 0;
+    const std::int64_t initial_slots = args.num_initial ? set_slots(args.num_initial) : 0;
+    const bool vrsd = args.method == Method::vrsd;
+    for (int thread = 0; thread < num_threads; ++thread) {
+      Workspace ws{};
+      size_ = 0;
+      for (int pass = 0; pass < 2; ++pass) {  // measure, then lay out
+        char* base = nullptr;
+        if (pass) {
+          blocks_.emplace_back(new char[size_ + kLine]);
+          base = blocks_.back().get();
+          base += (kLine - reinterpret_cast<std::uintptr_t>(base) % kLine) % kLine;
+          size_ = 0;
+        }
+        place(base, ws.query, prepared);
+        place(base, ws.pick, prepared);
+        place(base, ws.tail_mask, vector_floats);
+        place(base, ws.in_pool.slots, pool_slots);
+        place(base, ws.in_initial.slots, initial_slots);
+        place(base, ws.row, args.pool);
+        place(base, ws.position, args.pool);
+        place(base, ws.scale, args.pool);
+        place(base, ws.norm2, vrsd ? args.pool : 0);
+        place(base, ws.relevance, args.pool);
+        place(base, ws.value, args.pool);
+        place(base, ws.running, args.pool);
+        place(base, ws.active, args.pool);
+        place(base, ws.picked_row, picks);
+        place(base, ws.picked_length, args.num_initial);
+        place(base, ws.sum, vrsd ? args.dims : 0);
+      }
+      ws.in_pool.mask = pool_slots - 1;
+      ws.in_initial.mask = initial_slots - 1;
+      workspaces_.push_back(ws);
+    }
+  }
+  Workspace& operator[](int thread) { return workspaces_[std::size_t(thread)]; }
+
+ private:
+  static constexpr std::size_t kLine = 64;
+  template <class T>
+  void place(char* base, T*& array, std::int64_t count) {
+    array = base ? reinterpret_cast<T*>(base + size_) : nullptr;
+    size_ += (std::size_t(count) * sizeof(T) + kLine - 1) / kLine * kLine;
+  }
+  std::size_t size_ = 0;
+  std::vector<std::unique_ptr<char[]>> blocks_;
+  std::vector<Workspace> workspaces_;
+};
+
+// Spawning and joining a thread costs about 25 us; below this many multiply-adds a call stays on its own thread.
+constexpr double kSerialWork = 4e6;
+
+int worthwhile_threads(double work, std::int64_t items, int num_threads) {
+  if (work < kSerialWork) return 1;
+  return int(std::min<std::int64_t>(num_threads, std::max<std::int64_t>(items, 1)));
+}
+
+}  // namespace
+
+int isa_count() { return int(sizeof(kIsas) / sizeof(kIsas[0])); }
+const char* isa_name(int isa) { return kIsas[isa].name; }
+
+bool isa_supported(int isa) {
+#if RSK_X86_DISPATCH
+  // __builtin_cpu_supports also checks that the operating system saves the registers.
+  if (isa == 1) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (isa == 2)
+    return isa_supported(1) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#endif
+  return isa == 0;
+}
+
+void select(const SelectArgs& args, int isa, int num_threads) {
+  const Kernels& kernels = kernels_of(isa);
+  const double work = double(args.num_queries) * double(args.pool) * double(args.dims) * double(args.k);
+  const int threads = worthwhile_threads(work, args.num_queries, num_threads);
+  Workspaces workspaces(args, kernels.vector_floats, threads);
+  parallel_for(args.num_queries, 1, threads,
+               [&](std::int64_t q, int thread) { kernels.select(args, q, workspaces[thread]); });
+}
+
+void relevance(const RelevanceArgs& args, int isa, int num_threads) {
+  const Kernels& kernels = kernels_of(isa);
+  const double work = double(args.pool.num_queries) * double(args.pool.pool) * double(args.pool.dims);
+  const int threads = worthwhile_threads(work, args.pool.num_queries, num_threads);
+  Workspaces workspaces(args.pool, kernels.vector_floats, threads);
+  parallel_for(args.pool.num_queries, 1, threads,
+               [&](std::int64_t q, int thread) { kernels.relevance(args, q, workspaces[thread]); });
+}
+
+// Rows that may be among the best n of one query. `threshold` is below the n-th value seen by the margin.
+struct TopN::State {
+  struct Entry {
+    float value;
+    std::int64_t row;
+  };
+  struct Best {
+    float threshold = -std::numeric_limits<float>::infinity();
+    std::size_t limit = 0;  // entries that call for a shrink; doubled where ties cannot be dropped
+    std::vector<Entry> entries;
+
+    void shrink(std::int64_t n, float margin) {
+      if (std::int64_t(entries.size()) <= n) return;
+      std::nth_element(entries.begin(), entries.begin() + (n - 1), entries.end(),
+                       [](const Entry& a, const Entry& b) { return a.value > b.value; });
+      threshold = std::max(threshold, entries[std::size_t(n - 1)].value - margin);
+      entries.erase(std::remove_if(entries.begin(), entries.end(),
+                                   [&](const Entry& entry) { return entry.value < threshold; }),
+                    entries.end());
+      limit = 2 * std::max(entries.size(), std::size_t(n)) + 64;
+    }
+  };
+  std::int64_t n;
+  std::vector<Best> best;
+};
+
+TopN::TopN(std::int64_t num_queries, std::int64_t n) : state_(new State{n, {}}) {
+  state_->best.resize(std::size_t(num_queries));
+  for (State::Best& best : state_->best) best.limit = std::size_t(2 * n + 64);
+}
+TopN::~TopN() { delete state_; }
+
+void TopN::fold(const TopNArgs& args, int isa, int num_threads) {
+  // Scores are taken in runs that stay in the first-level cache together with the indices found in them.
+  constexpr std::int64_t kRun = 2048;
+  const Kernels& kernels = kernels_of(isa);
+  const double work = double(args.num_queries) * double(args.block);
+  parallel_for(args.num_queries, 1, worthwhile_threads(work, args.num_queries, num_threads), [&](std::int64_t q, int) {
+    State::Best& best = state_->best[std::size_t(q)];
+    std::int32_t found[kRun];
+    const float lambda_b = args.bias ? args.lambda_b[q] : 1.0f;
+    for (std::int64_t begin = 0; begin < args.block; begin += kRun) {
+      const float* scores = args.scores + q * args.score_stride + begin;
+      const float* bias = args.bias ? args.bias + begin : nullptr;
+      const std::int64_t length = std::min(kRun, args.block - begin);
+      const std::int64_t count = kernels.at_least(scores, bias, lambda_b, length, best.threshold, found);
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t column = begin + found[i];
+        if (args.groups && args.groups[column] == args.query_groups[q]) continue;
+        const float score = scores[found[i]];
+        const float value = bias ? score * lambda_b + bias[found[i]] * (1.0f - lambda_b) : score;
+        if (value >= best.threshold) best.entries.push_back({value, args.first_row + column});
+        if (best.entries.size() >= best.limit) best.shrink(state_->n, args.margin[q]);
+      }
+    }
+    best.shrink(state_->n, args.margin[q]);
+  });
+}
+
+std::int64_t TopN::num_queries() const { return std::int64_t(state_->best.size()); }
+
+std::int64_t TopN::width() const {
+  std::size_t width = 0;
+  for (const State::Best& best : state_->best) width = std::max(width, best.entries.size());
+  return std::int64_t(width);
+}
+
+void TopN::rows(std::int64_t* out, std::int64_t width) const {
+  for (const State::Best& best : state_->best) {
+    std::fill(out, out + width, std::int64_t(-1));
+    for (std::size_t i = 0; i < best.entries.size(); ++i) out[i] = best.entries[i].row;
+    std::sort(out, out + best.entries.size());
+    out += width;
+  }
+}
+
+}  // namespace rsk

@@ -1,0 +1,89 @@
+"""Which backend and which instruction set run a call, and why another cannot."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+from types import ModuleType
+from typing import Any
+
+from . import _env
+
+# Backends by device kind, in the order `auto` tries them.
+_ORDER = {"cpu": ("cpu", "reference")}
+BACKENDS = ("cpu", "reference")
+
+
+class BackendUnavailableError(RuntimeError):
+    """An explicitly requested backend or instruction set cannot run here; the message says why."""
+
+
+@functools.cache
+def _extension() -> tuple[Any, str | None]:
+    """The compiled module, or None and the reason."""
+    try:
+        from . import _C
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) or "cannot import name '_C'" in str(error):
+            return None, "the compiled extension is not installed; reinstall with RAGSYS_KERNELS_REQUIRE_EXT=1 to see why"
+        return None, f"the compiled extension is broken: {error}"
+    return _C, None
+
+
+def why_not(backend: str) -> str | None:
+    """The reason a backend cannot run here, or None if it can."""
+    return _extension()[1] if backend == "cpu" else None
+
+
+def extension() -> Any:
+    """The compiled module, for the backend that has been chosen."""
+    return _extension()[0]
+
+
+def isa() -> str:
+    """The instruction set in force: RAGSYS_KERNELS_ISA, else the widest this processor has."""
+    module, wanted = extension(), _env.isa()
+    if wanted is None:
+        return str(module.SUPPORTED_ISAS[-1])
+    if wanted not in module.SUPPORTED_ISAS:
+        reason = "this processor lacks it" if wanted in module.ISAS else "it is not built in"
+        raise BackendUnavailableError(
+            f"RAGSYS_KERNELS_ISA: instruction set {wanted!r} was requested but cannot run here: {reason}. "
+            f"Available: {', '.join(module.SUPPORTED_ISAS)}"
+        )
+    return wanted
+
+
+def choose(op: str, family: str, device: str, backend: str) -> ModuleType:
+    """The module of ``ragsys_kernels.<family>`` that runs ``op``, or an error with the reason."""
+    if backend == "auto":
+        backend = _env.backend()
+    if backend not in ("auto", *BACKENDS):
+        raise ValueError(f"{op}: backend must be one of 'auto', {', '.join(map(repr, BACKENDS))}, got {backend!r}")
+    order = _ORDER.get(device.partition(":")[0], ())
+    if backend == "auto":
+        for name in order:
+            if why_not(name) is None:
+                if name == "reference":
+                    _warn_slow(op)
+                return _module(family, name)
+        raise BackendUnavailableError(f"{op}: no backend runs on arrays on {device!r}; move them to the CPU")
+    reason = why_not(backend) if backend in order else f"the arrays are on {device!r}"
+    if reason is not None:
+        others = [repr(name) for name in order if name != backend and why_not(name) is None]
+        raise BackendUnavailableError(
+            f"{op}: backend {backend!r} was requested but cannot run here: {reason}. "
+            f"Available for arrays on {device!r}: {', '.join(others) or 'none'}"
+        )
+    return _module(family, backend)
+
+
+@functools.cache
+def _module(family: str, backend: str) -> ModuleType:
+    return importlib.import_module(f"ragsys_kernels.{family}.{backend}")
+
+
+@functools.cache
+def _warn_slow(op: str) -> None:
+    warnings.warn(f"{op}: running the NumPy reference, which is slow: {why_not('cpu')}", RuntimeWarning, stacklevel=4)

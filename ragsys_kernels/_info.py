@@ -1,0 +1,50 @@
+"""What is installed and active, and why the rest is not."""
+
+from __future__ import annotations
+
+import platform
+from . import _dispatch, _env
+from ._version import __version__
+
+_LIBRARIES = ("numpy", "torch", "pyarrow", "typer", "rich")
+
+
+def active() -> tuple[str, str]:
+    """Backend and instruction set of ``backend="auto"`` for CPU arrays; the set is empty for the reference."""
+    name = _env.backend()
+    if name == "auto":
+        name = "cpu" if _dispatch.why_not("cpu") is None else "reference"
+    return name, _dispatch.isa() if name == "cpu" else ""
+
+
+def config() -> str:
+    """The text that `show_config` prints."""
+    lines = [
+        f"ragsys_kernels {__version__}",
+        f"Python {platform.python_version()} on {platform.system()} {platform.machine()}",
+        "libraries: " + ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES),
+    ]
+    for backend in _dispatch.BACKENDS:
+        reason = _dispatch.why_not(backend)
+        lines.append(f"backend {backend}: " + ("available" if reason is None else f"unavailable: {reason}"))
+    if _dispatch.why_not("cpu") is None:
+        module = _dispatch.extension()
+        built, here = ", ".join(module.ISAS), ", ".join(module.SUPPORTED_ISAS)
+        lines.append(f"instruction set: {_dispatch.isa()} (built: {built}; on this processor: {here})")
+    lines.append(f"threads: {_env.num_threads()}")
+    return "\n".join(lines)
+
+
+def show_config() -> None:
+    """Print versions, backends with the reason each is unavailable, instruction set and threads."""
+    print(config())
+
+
+def _version(name: str) -> str:
+    from importlib import metadata  # 30 ms that only this needs
+
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+

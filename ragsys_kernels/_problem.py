@@ -1,0 +1,134 @@
+"""What a checked selection problem is: the one argument of every backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _arrays
+
+
+class Selection(NamedTuple):
+    """The picks of every query, in the order they were made.
+
+    Attributes
+    ----------
+    indices : (Q, K) int64
+        Rows of the corpus; positions in the pool for dense pools. -1 where there was nothing left to pick.
+    scores : (Q, K) float32
+        The value at which each was picked. MMR: w, for the first pick λ_d·v. VRSD: cosine of the query with the sum
+        after the pick. -inf where there is no pick.
+    relevance : (Q, K) float32
+        v, the relevance with bias (MMR), or the cosine with the query (VRSD). NaN where there is no pick.
+    redundancy : (Q, K) float32
+        m, the max similarity to earlier picks at the time of the pick; 0 for the first. VRSD: NaN.
+    lengths : (Q,) int32
+        How many picks of each row are real.
+    """
+
+    indices: Any
+    scores: Any
+    relevance: Any
+    redundancy: Any
+    lengths: Any
+
+    @classmethod
+    def empty(cls, num_queries: int, k: int) -> Selection:
+        shape = (num_queries, k)
+        return cls(
+            np.full(shape, -1, np.int64),
+            np.full(shape, -np.inf, np.float32),
+            np.full(shape, np.nan, np.float32),
+            np.full(shape, np.nan, np.float32),
+            np.zeros(num_queries, np.int32),
+        )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Embeddings as they are stored, and how a stored row becomes the vector of the formulas."""
+
+    data: np.ndarray  # (N, D) float32 | float16 | uint16 (bfloat16 bits), last axis contiguous
+    dtype: str  # one of _arrays.STORAGE
+    metric: str  # "cosine" | "dot"
+    norm: str  # "as_given" | "scaled": row * scales[row] | "computed": row / |row|
+    scales: np.ndarray | None = None  # (N,) float32
+    bias: np.ndarray | None = None  # (N,) float32
+    groups: np.ndarray | None = None  # (N,) int64
+    max_norm: float | None = None  # of the vectors of the formulas, where known
+
+    def vectors(self, rows: np.ndarray | slice) -> np.ndarray:
+        """The vectors of the formulas in float64."""
+        vectors = _arrays.widen(self.data[rows], self.dtype).astype(np.float64)
+        if self.norm == "scaled":
+            assert self.scales is not None
+            vectors *= self.scales[rows, None]
+        elif self.norm == "computed":
+            vectors = unit(vectors)
+        return vectors
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Rows divided by their norms in float64; a zero row stays zero."""
+    vectors = np.asarray(vectors, np.float64)
+    # Scaled by the largest element first, so that squares neither overflow nor vanish.
+    largest = np.abs(vectors).max(axis=-1, keepdims=True)
+    vectors = np.divide(vectors, largest, out=np.zeros_like(vectors), where=largest > 0)
+    norms = np.sqrt(np.square(vectors).sum(axis=-1, keepdims=True))
+    return np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Arguments of one call, checked, as host arrays. Item i of query q is ``row_of(q, i)``."""
+
+    op: str
+    rows: Rows
+    num_queries: int
+    pool: int  # P
+    k: int  # the largest of ks
+    pool_stride: int  # P for dense pools, else 0
+    queries: np.ndarray | None  # (Q, D) float32
+    unit_queries: bool
+    lambda_d: np.ndarray  # (Q,) float32
+    lambda_b: np.ndarray  # (Q,) float32
+    candidates: np.ndarray | None = None  # (Q, P) int32 | int64, negative: padding
+    initial: np.ndarray | None = None  # (Q, S) int32 | int64, negative: padding
+    relevance: np.ndarray | None = None  # (Q, P) float32
+    bias: np.ndarray | None = None  # (N,) or (Q, P) float32
+    ks: np.ndarray | None = None  # (Q,) int64
+    groups: np.ndarray | None = None  # (N,) int64
+    query_groups: np.ndarray | None = None  # (Q,) int64
+    max_per_group: int = 0  # 0: no cap
+
+    @property
+    def num_ids(self) -> int:
+        """Ids of a query run from 0 to this."""
+        return self.pool_stride or len(self.rows.data)
+
+    def eligible(self, q: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and positions, ascending in position, of the items of query q that may be picked."""
+        ids = np.arange(self.pool) if self.candidates is None else self.candidates[q].astype(np.int64)
+        rows = ids + q * self.pool_stride
+        keep = ids >= 0
+        if self.initial is not None:
+            keep &= ~np.isin(ids, self.initial[q])
+        if self.query_groups is not None:
+            assert self.groups is not None
+            keep[keep] = self.groups[rows[keep]] != self.query_groups[q]
+        return rows[keep], np.flatnonzero(keep)
+
+    def initial_rows(self, q: int) -> np.ndarray:
+        if self.initial is None:
+            return np.zeros(0, np.int64)
+        ids = self.initial[q].astype(np.int64)
+        return ids[ids >= 0] + q * self.pool_stride
+
+    def item_bias(self, q: int, rows: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
+        """Bias of the given items in float64."""
+        if self.bias is None:
+            return None
+        bias: np.ndarray = self.bias[rows] if self.bias.ndim == 1 else self.bias[q, positions]
+        return bias.astype(np.float64)

@@ -1,0 +1,280 @@
+"""Embeddings normalised once and kept, with exact search and selection on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import _arrays, _dispatch, _validate
+from ._problem import Rows, Selection, unit
+from .selection import mmr, vrsd
+
+_METHODS = {"mmr": mmr, "vrsd": vrsd}
+_FORMAT = 1
+
+# Rows are normalised in float64, so many at a time that a block takes about 16 MB.
+_BLOCK_BYTES = 1 << 24
+
+
+class Corpus(Rows):
+    """Rows normalised and checked once, with their bias and groups.
+
+    Parameters
+    ----------
+    embeddings : (N, D) float32 | float16 | bfloat16
+        Read in blocks, so that a memory-mapped file need not fit in memory beside the corpus.
+    bias : (N,) floating point, optional
+        Quality of each row, used by `mmr`, `search` and `select` where they are given none.
+    groups : (N,) integers, optional
+        Group of each row, for ``query_groups`` and ``max_per_group``.
+    metric : {"cosine", "dot"}
+        "cosine" stores unit rows (a zero row stays zero); "dot" stores rows as given, and shares the memory of
+        contiguous embeddings of the same dtype.
+    dtype : {"float32", "float16", "bfloat16"}
+        Storage type. 16-bit rows halve the memory and its traffic; under "cosine" each keeps a float32 scale that
+        makes the rounded row a unit vector again.
+    device : None | "cpu"
+
+    Raises
+    ------
+    ValueError
+        NaN or inf in a row (the first is named), an empty corpus, values beyond the range of ``dtype``.
+    TypeError
+        An argument of the wrong kind or element type.
+
+    Examples
+    --------
+    >>> import numpy as np, ragsys_kernels as rk
+    >>> corpus = rk.Corpus(np.eye(3, dtype=np.float32))
+    >>> corpus.search(np.array([[0, 1, 0.5]], np.float32), 2)[0]
+    array([[1, 2]])
+    """
+
+    def __init__(
+        self,
+        embeddings: Any,
+        bias: Any = None,
+        groups: Any = None,
+        metric: str = "cosine",
+        dtype: str = "float32",
+        device: str | None = None,
+    ) -> None:
+        op = "Corpus"
+        _validate.choice(op, "metric", metric, ("cosine", "dot"))
+        _validate.choice(op, "dtype", dtype, _arrays.STORAGE)
+        if device not in (None, "cpu"):
+            raise _dispatch.BackendUnavailableError(f"{op}: device must be None or 'cpu', got {device!r}: no GPU backend")
+        _validate.same_device(op, {"embeddings": embeddings, "bias": bias, "groups": groups})
+        array, given = _validate.storage(op, "embeddings", embeddings)
+        if array.ndim != 2:
+            raise ValueError(f"{op}: embeddings must have shape (N, D), got {_validate.shape_text(array.shape)}")
+        data, scales, max_norm = _store(array, given, metric, dtype)
+        super().__init__(
+            data,
+            dtype,
+            metric,
+            "as_given" if scales is None else "scaled",
+            scales,
+            _column(op, "bias", bias, len(data)),
+            _column(op, "groups", groups, len(data)),
+            max_norm,
+        )
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @property
+    def dims(self) -> int:
+        """D, the dimensions of a row."""
+        return int(self.data.shape[1])
+
+    def __repr__(self) -> str:
+        extras = "".join(f", {name}" for name in ("bias", "groups") if getattr(self, name) is not None)
+        return f"Corpus(N={len(self)}, D={self.dims}, metric={self.metric!r}, dtype={self.dtype!r}{extras})"
+
+    def search(
+        self,
+        queries: Any,
+        n: int,
+        *,
+        lambda_b: Any = 0.95,
+        query_groups: Any = None,
+        backend: str = "auto",
+        num_threads: int | None = None,
+    ) -> tuple[Any, Any]:
+        """The n rows of largest relevance with bias, exactly.
+
+        Parameters
+        ----------
+        queries : (Q, D)
+        n : int
+            Rows per query, at least 1.
+        lambda_b : float or (Q,), in [0, 1]
+            Weight of relevance against the corpus's bias; without a bias it plays no part.
+        query_groups : (Q,) integers, optional
+            Rows of the query's own group are left out.
+        backend, num_threads
+            As in `mmr`. The matrix product is NumPy's, with the threads of its BLAS.
+
+        Returns
+        -------
+        indices : (Q, n) int64
+            Best first, ties to the lowest row; -1 where the corpus has no more rows.
+        scores : (Q, n) float32
+            v; -inf where there is no row.
+
+        Notes
+        -----
+        A blocked matrix product drops rows that cannot be among the n best by more than the rounding error, the
+        rest is ranked by the dot product of the selection kernels, so that a row's score does not depend on what
+        else is in the batch. O(Q N D) time; extra memory for 256 queries by 8,192 rows of scores.
+        """
+        op = "search"
+        threads = _validate.threads(op, num_threads)
+        device = _validate.same_device(op, {"queries": queries, "query_groups": query_groups})
+        implementation = _dispatch.choose(op, "selection", device, backend)
+        problem = _validate.selection(op, queries, self, n, lambda_b=lambda_b, query_groups=query_groups, k_name="n")
+        if problem.ks is not None:
+            raise TypeError(f"{op}: n must be one integer, got an array")
+        indices, scores = implementation.search(problem, threads)
+        library = _arrays.library_of(queries)
+        return _arrays.to_library(indices, library), _arrays.to_library(scores, library)
+
+    def select(
+        self,
+        queries: Any,
+        k: Any,
+        *,
+        method: str = "mmr",
+        pool: int | None = 100,
+        candidates: Any = None,
+        **options: Any,
+    ) -> Selection:
+        """Retrieve the ``pool`` best rows of each query, then select k of them.
+
+        Parameters
+        ----------
+        queries : (Q, D)
+        k : int or (Q,) integers
+        method : {"mmr", "vrsd"}
+        pool : int or None
+            Rows retrieved by `search` (for VRSD by relevance alone). None: the whole corpus is the pool, exactly.
+        candidates : (Q, P) int32 | int64, optional
+            Pools already retrieved; ``pool`` then plays no part.
+        **options
+            Other arguments of the method.
+
+        Returns
+        -------
+        Selection
+            As from `mmr` or `vrsd`.
+        """
+        _validate.choice("select", "method", method, tuple(_METHODS))
+        if candidates is None and pool is not None and options.get("relevance") is None:
+            shared = {name: options[name] for name in ("query_groups", "backend", "num_threads") if name in options}
+            shown = options.get("initial")
+            n = _validate.count("select", "pool", pool) + (0 if shown is None else np.shape(shown)[-1])
+            lambda_b = options.get("lambda_b", 0.95) if method == "mmr" else 1.0
+            candidates, _ = self.search(queries, min(n, len(self)), lambda_b=lambda_b, **shared)
+        return _METHODS[method](queries, self, k, candidates=candidates, **options)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the corpus to a folder that `load` maps into memory.
+
+        The folder is written aside and renamed into place. One that exists is refused, or with ``overwrite``
+        replaced if it holds a saved corpus.
+        """
+        path = Path(path)
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            if not overwrite:
+                raise FileExistsError(f"Corpus: path must not exist, got {path}; pass overwrite=True to replace a corpus")
+            if not (path / "corpus.json").is_file():
+                raise FileExistsError(f"Corpus: path must be a saved corpus to be overwritten, got {path}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        try:
+            for name in ("data", "scales", "bias", "groups"):
+                if getattr(self, name) is not None:
+                    np.save(staging / f"{name}.npy", getattr(self, name))
+            meta = {"format": _FORMAT, "metric": self.metric, "dtype": self.dtype, "max_norm": self.max_norm}
+            (staging / "corpus.json").write_text(json.dumps(meta) + "\n")
+            staging.chmod(0o755)
+            if path.exists():
+                shutil.rmtree(path)
+            staging.rename(path)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Corpus:
+        """The corpus saved in a folder, its arrays mapped into memory and read as they are used."""
+        path = Path(path)
+        try:
+            meta = json.loads((path / "corpus.json").read_text())
+        except (OSError, ValueError) as error:
+            raise ValueError(f"Corpus: path must be a folder written by Corpus.save, got {path}: {error}") from error
+        if meta.get("format") != _FORMAT:
+            raise ValueError(f"Corpus: path must have format {_FORMAT}, got {meta.get('format')} in {path}")
+        corpus = cls.__new__(cls)
+        arrays = {
+            name: np.load(file, mmap_mode="r") if (file := path / f"{name}.npy").exists() else None
+            for name in ("data", "scales", "bias", "groups")
+        }
+        data = arrays["data"]
+        if data is None:
+            raise ValueError(f"Corpus: path must hold data.npy, got {path}")
+        norm = "as_given" if arrays["scales"] is None else "scaled"
+        Rows.__init__(
+            corpus, data, meta["dtype"], meta["metric"], norm, arrays["scales"], arrays["bias"], arrays["groups"],
+            meta["max_norm"],
+        )  # fmt: skip
+        return corpus
+
+
+def _column(op: str, name: str, x: Any, num_rows: int) -> np.ndarray | None:
+    """bias or groups, one value per row."""
+    if x is None:
+        return None
+    array = (_validate.floats if name == "bias" else _validate.integers)(op, name, x)
+    if array.shape != (num_rows,):
+        raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {_validate.shape_text(array.shape)}")
+    if name == "bias" and not (finite := np.isfinite(array)).all():
+        raise ValueError(f"{op}: bias must be finite, got NaN or inf in row {int(np.argmin(finite))}")
+    return array
+
+
+def _store(array: np.ndarray, given: str, metric: str, dtype: str) -> tuple[np.ndarray, np.ndarray | None, float]:
+    """Rows in their storage type, scales if rounding made their norms other than 1, and the largest norm."""
+    num_rows, dims = array.shape
+    cosine = metric == "cosine"
+    shared = not cosine and given == dtype and array.flags.c_contiguous
+    data = array if shared else np.empty((num_rows, dims), np.uint16 if dtype == "bfloat16" else dtype)
+    scales = np.empty(num_rows, np.float32) if cosine and dtype != "float32" else None
+    max_norm = 0.0
+    block = max(1, _BLOCK_BYTES // (8 * dims))
+    for begin in range(0, num_rows, block):
+        part = slice(begin, begin + block)
+        rows = _arrays.widen(array[part], given)
+        if not (finite := np.isfinite(rows).all(axis=1)).all():
+            raise ValueError(f"Corpus: embeddings must be finite, got NaN or inf in row {begin + int(np.argmin(finite))}")
+        vectors = unit(rows) if cosine else rows.astype(np.float64)
+        if not shared:
+            with np.errstate(over="ignore"):  # reported below
+                data[part] = _arrays.narrow(vectors.astype(np.float32), dtype)
+            stored = _arrays.widen(data[part], dtype)
+            if not (fits := np.isfinite(stored).all(axis=1)).all():
+                bad = begin + int(np.argmin(fits))
+                raise ValueError(f"Corpus: embeddings must be within the range of {dtype}, got a larger value in row {bad}")
+            vectors = stored.astype(np.float64)
+        norms = np.linalg.norm(vectors, axis=1)
+        if scales is not None:
+            scales[part] = np.divide(1, norms, out=np.zeros_like(norms), where=norms > 0)
+        max_norm = max(max_norm, 1.0 if cosine else float(norms.max()))
+    return data, scales, max_norm

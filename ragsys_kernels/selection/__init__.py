@@ -1,0 +1,206 @@
+"""Selection rules over many queries at once: MMR with quality bias and VRSD."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _arrays, _dispatch, _validate
+from .._problem import Selection
+
+
+def mmr(
+    queries: Any,
+    embeddings: Any,
+    k: Any,
+    *,
+    candidates: Any = None,
+    relevance: Any = None,
+    bias: Any = None,
+    lambda_d: Any = 0.75,
+    lambda_b: Any = 0.95,
+    groups: Any = None,
+    query_groups: Any = None,
+    max_per_group: int | None = None,
+    initial: Any = None,
+    metric: str = "cosine",
+    check_values: bool | None = None,
+    backend: str = "auto",
+    num_threads: int | None = None,
+) -> Selection:
+    """Pick k items per query by maximal marginal relevance with a quality bias (RAGSys, Algorithm 1).
+
+    With r_i the cosine of query and item (or ``relevance``) and b_i the bias::
+
+        v_i = lambda_b * r_i + (1 - lambda_b) * b_i                      relevance with bias
+        C_1 = argmax_i v_i
+        m_i = max over picks C of cos(e_i, e_C)                          running max similarity
+        C_s = argmax over unpicked i of lambda_d * v_i - (1 - lambda_d) * m_i
+
+    Ties go to the lowest position in the pool.
+
+    Parameters
+    ----------
+    queries : (Q, D) float32 | float16 | bfloat16 | float64, or None if ``relevance`` is given
+        Any scale with ``metric="cosine"``.
+    embeddings : (N, D) float32 | float16 | bfloat16, or (Q, P, D), or Corpus
+        One corpus for all queries, or one dense pool for each. Never copied; the last axis must be contiguous.
+    k : int or (Q,) integers
+        Picks per query, at least 1. K below is the largest.
+    candidates : (Q, P) int32 | int64, optional
+        The pool of each query as rows of the corpus; negative entries are padding. None: the whole corpus, exactly.
+    relevance : (Q, P) floating point, optional
+        Scores of a retriever or reranker, used instead of the cosine with the query.
+    bias : (N,) or (Q, P) floating point, optional
+        Quality of each row or of each candidate, for a demonstration its mean token log-probability in nats.
+        Default: the corpus's own. Without a bias ``lambda_b`` plays no part.
+    lambda_d : float or (Q,), in [0, 1]
+        Weight of relevance against redundancy; higher is less diverse.
+    lambda_b : float or (Q,), in [0, 1]
+        Weight of relevance against the bias; higher is less bias.
+    groups : (N,) integers ((Q, P) for dense pools), optional
+        Group of each row. Default: the corpus's own.
+    query_groups : (Q,) integers, optional
+        Items of the query's own group are left out (leave-one-out).
+    max_per_group : int, optional
+        At most so many picks of one group, initial items counted.
+    initial : (Q, S) int32 | int64, optional
+        Items already shown, as ids like ``candidates``; negative entries are padding. They count as picks made
+        before the first and are not returned.
+    metric : {"cosine", "dot"}
+        "cosine" takes rows and queries as unit vectors (a zero row has cosine 0 with everything); "dot" as given.
+        A Corpus has its own.
+    check_values : bool, optional
+        On the CPU values are always checked, where they are read, at no cost.
+    backend : {"auto", "cpu", "reference"}
+    num_threads : int, optional
+        Default: RAGSYS_KERNELS_NUM_THREADS, else all processors of the process.
+
+    Returns
+    -------
+    Selection
+        ``indices`` (Q, K) int64 padded with -1, ``scores``, ``relevance``, ``redundancy`` (Q, K) float32, ``lengths``
+        (Q,) int32; torch tensors if any array argument is one, else NumPy arrays.
+
+    Raises
+    ------
+    ValueError
+        A shape, range or value that breaks a rule above; NaN or inf; an id out of range or repeated within a query.
+    TypeError
+        An argument of the wrong kind or element type.
+    BackendUnavailableError
+        The requested backend cannot run here.
+
+    Warns
+    -----
+    PoolSizeWarning
+        The pool is no larger than k.
+
+    Notes
+    -----
+    Accumulates in float32 whatever the storage type. The same bits for any ``num_threads``; last bits may differ
+    between backends and instruction sets. O(Q K P D) time, O(P + K) memory per thread beside the result.
+
+    Examples
+    --------
+    >>> import numpy as np, ragsys_kernels as rk
+    >>> embeddings = np.array([[1, 0], [1, 0.1], [0, 1]], np.float32)
+    >>> rk.mmr(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.3).indices
+    array([[1, 2]])
+    """
+    arrays = {
+        "queries": queries,
+        "embeddings": embeddings,
+        "candidates": candidates,
+        "relevance": relevance,
+        "bias": bias,
+        "groups": groups,
+        "query_groups": query_groups,
+        "initial": initial,
+    }
+    options = {"k": k, "lambda_d": lambda_d, "lambda_b": lambda_b, "max_per_group": max_per_group, "metric": metric}
+    return _run("mmr", arrays, options, check_values, backend, num_threads)
+
+
+def vrsd(
+    queries: Any,
+    embeddings: Any,
+    k: Any,
+    *,
+    candidates: Any = None,
+    relevance: Any = None,
+    groups: Any = None,
+    query_groups: Any = None,
+    max_per_group: int | None = None,
+    initial: Any = None,
+    metric: str = "cosine",
+    check_values: bool | None = None,
+    backend: str = "auto",
+    num_threads: int | None = None,
+) -> Selection:
+    """Pick k items per query whose sum has the largest cosine with the query, greedily (VRSD, Algorithm 1).
+
+    ::
+
+        C_1 = argmax_i cos(q, e_i);   s = e_C1                           running sum vector
+        C_t = argmax over unpicked i of cos(s + e_i, q);   s += e_Ct
+
+    A zero sum has cosine 0: one shorter than 1e-6 of the lengths of its terms, which is the precision of float32
+    data. Ties go to the lowest position in the pool. Parameters, results, errors and notes are those of `mmr`, with
+    these differences.
+
+    Parameters
+    ----------
+    queries : (Q, D)
+        Always needed.
+    relevance : (Q, P), optional
+        Used instead of cos(q, e_i), in the first pick and in the sum's product with the query.
+    metric : {"cosine", "dot"}
+        Whether rows are made unit vectors before they are summed. Relevance and scores are cosines with either.
+
+    Returns
+    -------
+    Selection
+        ``scores`` is the cosine of the query with the sum after each pick, ``redundancy`` NaN.
+
+    Notes
+    -----
+    The authors' script differs in three ways not reproduced here: its first pick is index 0, its running best starts
+    at 0 (so that it repeats items where no cosine is positive), and it repeats items where k exceeds the pool.
+
+    Examples
+    --------
+    >>> import numpy as np, ragsys_kernels as rk
+    >>> embeddings = np.array([[1, 0.1], [1, 0.2], [0, 1]], np.float32)
+    >>> rk.vrsd(np.array([[1, 0.5]], np.float32), embeddings, 2).indices
+    array([[1, 2]])
+    """
+    arrays = {
+        "queries": queries,
+        "embeddings": embeddings,
+        "candidates": candidates,
+        "relevance": relevance,
+        "groups": groups,
+        "query_groups": query_groups,
+        "initial": initial,
+    }
+    options = {"k": k, "max_per_group": max_per_group, "metric": metric}
+    return _run("vrsd", arrays, options, check_values, backend, num_threads)
+
+
+def _run(
+    op: str,
+    arrays: dict[str, Any],
+    options: dict[str, Any],
+    check_values: bool | None,
+    backend: str,
+    num_threads: int | None,
+) -> Selection:
+    if check_values not in (None, True, False):
+        raise TypeError(f"{op}: check_values must be None, True or False, got {check_values!r}")
+    threads = _validate.threads(op, num_threads)
+    implementation = _dispatch.choose(op, "selection", _validate.same_device(op, arrays), backend)
+    problem = _validate.selection(op, **arrays, **options)
+    _validate.warn_small_pool(problem)
+    result: Selection = getattr(implementation, op)(problem, threads)
+    library = _arrays.library_of(*arrays.values())
+    return result if library == "numpy" else Selection(*(_arrays.to_library(field, library) for field in result))

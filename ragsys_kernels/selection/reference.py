@@ -1,0 +1,142 @@
+"""NumPy in float64, written like the formulas: the specification of every other backend.
+
+MMR with quality bias is Algorithm 1 of RAGSys, VRSD Algorithm 1 of its paper; ``README.md`` beside this file has both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import _validate
+from .._problem import Problem, Selection, unit
+
+# A sum of vectors shorter than this share of its terms' lengths is zero to the precision of float32 data.
+ZERO_SUM = 1e-6
+
+
+@dataclass
+class _Pool:
+    """What one query may pick from."""
+
+    rows: np.ndarray
+    e: np.ndarray  # (n, D) vectors
+    initial: np.ndarray  # rows picked before the first
+    e_initial: np.ndarray
+    r: np.ndarray  # relevance
+    v: np.ndarray  # relevance with bias
+    query: np.ndarray | None  # unit vector, but for MMR with metric "dot"
+
+
+def _pool(problem: Problem, q: int) -> _Pool:
+    _validate.values(problem, q)
+    rows, positions = problem.eligible(q)
+    initial = problem.initial_rows(q)
+    e = problem.rows.vectors(rows)
+    query = None
+    if problem.queries is not None:
+        query = unit(problem.queries[q]) if problem.unit_queries else problem.queries[q].astype(np.float64)
+    if problem.relevance is not None:
+        r = problem.relevance[q, positions].astype(np.float64)
+    else:
+        assert query is not None
+        r = e @ query
+        if problem.op == "vrsd":
+            r = _divide(r, np.linalg.norm(e, axis=1))
+    bias = problem.item_bias(q, rows, positions)
+    lambda_b = float(problem.lambda_b[q])
+    v = r if bias is None else lambda_b * r + (1 - lambda_b) * bias
+    return _Pool(rows, e, initial, problem.rows.vectors(initial), r, v, query)
+
+
+def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.divide(a, b, out=np.zeros_like(a), where=b > 0)
+
+
+def _barred(problem: Problem, rows: np.ndarray, picked: list[int]) -> np.ndarray:
+    """Which rows belong to a group that has reached its cap."""
+    if not problem.max_per_group:
+        return np.zeros(len(rows), bool)
+    assert problem.groups is not None
+    groups, counts = np.unique(problem.groups[picked], return_counts=True)
+    barred: np.ndarray = np.isin(problem.groups[rows], groups[counts >= problem.max_per_group])
+    return barred
+
+
+def _wanted(problem: Problem, q: int) -> int:
+    return problem.k if problem.ks is None else int(problem.ks[q])
+
+
+def mmr(problem: Problem, num_threads: int) -> Selection:
+    """v_i = λ_b r_i + (1-λ_b) b_i;  first argmax v_i, then argmax of w_i = λ_d v_i - (1-λ_d) max_j cos(e_i, e_Cj)."""
+    out = Selection.empty(problem.num_queries, problem.k)
+    for q in range(problem.num_queries):
+        pool = _pool(problem, q)
+        lambda_d = float(problem.lambda_d[q])
+        m = np.full(len(pool.rows), -np.inf)
+        picked = list(pool.initial)
+        for e in pool.e_initial:
+            m = np.maximum(m, pool.e @ e)
+        free = ~_barred(problem, pool.rows, picked)
+        for step in range(_wanted(problem, q)):
+            if not free.any():
+                break
+            first = not picked
+            w = pool.v if first else lambda_d * pool.v - (1 - lambda_d) * m
+            i = int(np.argmax(np.where(free, w, -np.inf)))  # the first maximum: ties go to the lowest position
+            out.indices[q, step] = pool.rows[i] - q * problem.pool_stride
+            out.scores[q, step] = lambda_d * pool.v[i] if first else w[i]
+            out.relevance[q, step] = pool.v[i]
+            out.redundancy[q, step] = 0 if first else m[i]
+            out.lengths[q] = step + 1
+            picked.append(pool.rows[i])
+            m = np.maximum(m, pool.e @ pool.e[i])
+            free[i] = False
+            free &= ~_barred(problem, pool.rows, picked)
+    return out
+
+
+def vrsd(problem: Problem, num_threads: int) -> Selection:
+    """First argmax cos(e_i, q), then argmax of cos(s + e_i, q) with s the sum of the picks."""
+    out = Selection.empty(problem.num_queries, problem.k)
+    for q in range(problem.num_queries):
+        pool = _pool(problem, q)
+        assert pool.query is not None
+        lengths = np.linalg.norm(pool.e, axis=1)
+        products = pool.r * lengths  # of the items with the unit query
+        picked = list(pool.initial)
+        s = pool.e_initial.sum(axis=0)
+        s_query = s @ pool.query
+        s_lengths = np.linalg.norm(pool.e_initial, axis=1).sum()
+        free = ~_barred(problem, pool.rows, picked)
+        for step in range(_wanted(problem, q)):
+            if not free.any():
+                break
+            norms = np.linalg.norm(s + pool.e, axis=1)
+            norms[norms <= ZERO_SUM * (s_lengths + lengths)] = 0
+            w = _divide(s_query + products, norms) if picked else pool.r
+            i = int(np.argmax(np.where(free, w, -np.inf)))  # the first maximum: ties go to the lowest position
+            out.indices[q, step] = pool.rows[i] - q * problem.pool_stride
+            out.scores[q, step] = w[i]
+            out.relevance[q, step] = pool.r[i]
+            out.lengths[q] = step + 1
+            picked.append(pool.rows[i])
+            s = s + pool.e[i]
+            s_query += products[i]
+            s_lengths += lengths[i]
+            free[i] = False
+            free &= ~_barred(problem, pool.rows, picked)
+    return out
+
+
+def search(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k rows of largest v, ties to the lowest row."""
+    indices = np.full((problem.num_queries, problem.k), -1, np.int64)
+    scores = np.full(indices.shape, -np.inf, np.float32)
+    for q in range(problem.num_queries):
+        pool = _pool(problem, q)
+        order = np.argsort(-pool.v, kind="stable")[: problem.k]
+        indices[q, : len(order)] = pool.rows[order]
+        scores[q, : len(order)] = pool.v[order]
+    return indices, scores
