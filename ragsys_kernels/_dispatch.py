@@ -26,7 +26,10 @@ def _extension() -> tuple[Any, str | None]:
         from . import _C
     except ImportError as error:
         if isinstance(error, ModuleNotFoundError) or "cannot import name '_C'" in str(error):
-            return None, "the compiled extension is not installed; reinstall with RAGSYS_KERNELS_REQUIRE_EXT=1 to see why"
+            return (
+                None,
+                "the compiled extension is not installed; reinstall with RAGSYS_KERNELS_REQUIRE_EXT=1 to see why",
+            )
         return None, f"the compiled extension is broken: {error}"
     return _C, None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+
 from . import _dispatch, _env
 from ._version import __version__
 
@@ -47,4 +48,3 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "not installed"
-

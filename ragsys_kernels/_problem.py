@@ -75,9 +75,15 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     vectors = np.asarray(vectors, np.float64)
     # Scaled by the largest element first, so that squares neither overflow nor vanish.
     largest = np.abs(vectors).max(axis=-1, keepdims=True)
-    vectors = np.divide(vectors, largest, out=np.zeros_like(vectors), where=largest > 0)
+    vectors = divide(vectors, largest)
     norms = np.sqrt(np.square(vectors).sum(axis=-1, keepdims=True))
-    return np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    return divide(vectors, norms)
+
+
+def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a / b, and 0 where b is 0 (or not positive)."""
+    quotient: np.ndarray = np.divide(a, b, out=np.zeros_like(a), where=b > 0)
+    return quotient
 
 
 @dataclass(frozen=True)
@@ -123,8 +129,8 @@ class Problem:
     def initial_rows(self, q: int) -> np.ndarray:
         if self.initial is None:
             return np.zeros(0, np.int64)
-        ids = self.initial[q].astype(np.int64)
-        return ids[ids >= 0] + q * self.pool_stride
+        ids: np.ndarray = self.initial[q].astype(np.int64)
+        return np.asarray(ids[ids >= 0] + q * self.pool_stride)
 
     def item_bias(self, q: int, rows: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
         """Bias of the given items in float64."""

@@ -88,7 +88,9 @@ def storage(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
             f"{op}: {name} must be float32, float16 or bfloat16, got {dtype}; convert it once with .astype('float32')"
         )
     if array.ndim < 2 or array.shape[-1] == 0 or array.size == 0:
-        raise ValueError(f"{op}: {name} must have at least one row and one dimension, got shape {shape_text(array.shape)}")
+        raise ValueError(
+            f"{op}: {name} must have at least one row and one dimension, got shape {shape_text(array.shape)}"
+        )
     if not array.flags.aligned or array.dtype.byteorder == ">":
         raise ValueError(f"{op}: {name} must be aligned and in native byte order; copy it once with np.array")
     return array, dtype
@@ -134,9 +136,7 @@ def _expect(op: str, name: str, array: np.ndarray, *shapes: tuple[tuple[int, ...
 
 def same_device(op: str, arrays: dict[str, Any]) -> str:
     """The one device that all the arrays are on."""
-    devices = {
-        name: _arrays.device_of(x) for name, x in arrays.items() if x is not None and not isinstance(x, Rows)
-    }
+    devices = {name: _arrays.device_of(x) for name, x in arrays.items() if x is not None and not isinstance(x, Rows)}
     if len(set(devices.values())) > 1:
         found = ", ".join(f"{name} on {device}" for name, device in devices.items())
         raise ValueError(f"{op}: all arrays must be on one device, got {found}")
@@ -312,24 +312,31 @@ def values(problem: Problem, q: int) -> None:
     rows, positions = problem.eligible(q)
     if problem.relevance is not None and not (finite := np.isfinite(problem.relevance[q, positions])).all():
         _not_finite(op, "relevance", q, f", position {positions[np.argmin(finite)]}")
-    if problem.bias is not None:
-        bias = problem.item_bias(q, rows, positions)
-        if not (finite := np.isfinite(bias)).all():
-            bad = np.argmin(finite)
-            if problem.bias.ndim == 1:
-                _not_finite(op, "bias", int(rows[bad]))
-            _not_finite(op, "bias", q, f", position {positions[bad]}")
-    for row in (*problem.initial_rows(q), *rows):
-        vector = _arrays.widen(problem.rows.data[row], problem.rows.dtype).astype(np.float64)
-        if not np.isfinite(vector).all():
-            where = f", position {row - q * problem.pool_stride}" if problem.pool_stride else ""
-            _not_finite(op, "embeddings", q if problem.pool_stride else int(row), where)
-        norm = float(np.sqrt(np.square(vector).sum()))
-        if problem.rows.norm == "computed" and norm != 0 and not NORM_MIN <= norm <= NORM_MAX:
-            raise ValueError(
-                f"{op}: embeddings must have row norms of 0 or within [{NORM_MIN:g}, {NORM_MAX:g}], "
-                f"got {norm:g} in row {row}; rescale them"
-            )
+    bias = problem.item_bias(q, rows, positions)
+    if bias is not None and not (finite := np.isfinite(bias)).all():
+        bad = int(np.argmin(finite))
+        if problem.bias is not None and problem.bias.ndim == 1:
+            _not_finite(op, "bias", int(rows[bad]))
+        _not_finite(op, "bias", q, f", position {positions[bad]}")
+    if problem.rows.max_norm is None:  # a Corpus has checked its rows
+        _row_values(problem, q, np.concatenate([problem.initial_rows(q), rows]))
+
+
+def _row_values(problem: Problem, q: int, rows: np.ndarray) -> None:
+    vectors = _arrays.widen(problem.rows.data[rows], problem.rows.dtype).astype(np.float64)
+    if not (finite := np.isfinite(vectors).all(axis=1)).all():
+        row = int(rows[np.argmin(finite)])
+        if problem.pool_stride:
+            _not_finite(problem.op, "embeddings", q, f", position {row - q * problem.pool_stride}")
+        _not_finite(problem.op, "embeddings", row)
+    norms = np.sqrt(np.square(vectors).sum(axis=1))
+    usable = (norms == 0) | ((norms >= NORM_MIN) & (norms <= NORM_MAX))
+    if problem.rows.norm == "computed" and not usable.all():
+        bad = int(np.argmin(usable))
+        raise ValueError(
+            f"{problem.op}: embeddings must have row norms of 0 or within [{NORM_MIN:g}, {NORM_MAX:g}], "
+            f"got {norms[bad]:g} in row {rows[bad]}; rescale them"
+        )
 
 
 def overflow(problem: Problem, q: int) -> NoReturn:

@@ -31,7 +31,9 @@ try:
     from ragsys_kernels import offline
 except ModuleNotFoundError as error:
     # The console script imports this file before it can call `main`: this is the only place for the message.
-    raise SystemExit(f"error: {error.name} is not installed: pip install 'ragsys_kernels[cli]'") from None
+    raise SystemExit(
+        f"error: {(error.name or '').partition('.')[0]} is not installed: pip install 'ragsys_kernels[cli]'"
+    ) from None
 
 _LINE_INTERVAL = 5.0  # seconds between progress lines where there is no terminal
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import _arrays, _dispatch, _validate
-from ._problem import Rows, Selection, unit
+from ._problem import Rows, Selection, divide, unit
 from .selection import mmr, vrsd
 
 _METHODS = {"mmr": mmr, "vrsd": vrsd}
@@ -69,7 +69,9 @@ class Corpus(Rows):
         _validate.choice(op, "metric", metric, ("cosine", "dot"))
         _validate.choice(op, "dtype", dtype, _arrays.STORAGE)
         if device not in (None, "cpu"):
-            raise _dispatch.BackendUnavailableError(f"{op}: device must be None or 'cpu', got {device!r}: no GPU backend")
+            raise _dispatch.BackendUnavailableError(
+                f"{op}: device must be None or 'cpu', got {device!r}: no GPU backend"
+            )
         _validate.same_device(op, {"embeddings": embeddings, "bias": bias, "groups": groups})
         array, given = _validate.storage(op, "embeddings", embeddings)
         if array.ndim != 2:
@@ -193,7 +195,9 @@ class Corpus(Rows):
         path = Path(path)
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
             if not overwrite:
-                raise FileExistsError(f"Corpus: path must not exist, got {path}; pass overwrite=True to replace a corpus")
+                raise FileExistsError(
+                    f"Corpus: path must not exist, got {path}; pass overwrite=True to replace a corpus"
+                )
             if not (path / "corpus.json").is_file():
                 raise FileExistsError(f"Corpus: path must be a saved corpus to be overwritten, got {path}")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -263,7 +267,9 @@ def _store(array: np.ndarray, given: str, metric: str, dtype: str) -> tuple[np.n
         part = slice(begin, begin + block)
         rows = _arrays.widen(array[part], given)
         if not (finite := np.isfinite(rows).all(axis=1)).all():
-            raise ValueError(f"Corpus: embeddings must be finite, got NaN or inf in row {begin + int(np.argmin(finite))}")
+            raise ValueError(
+                f"Corpus: embeddings must be finite, got NaN or inf in row {begin + int(np.argmin(finite))}"
+            )
         vectors = unit(rows) if cosine else rows.astype(np.float64)
         if not shared:
             with np.errstate(over="ignore"):  # reported below
@@ -271,10 +277,12 @@ def _store(array: np.ndarray, given: str, metric: str, dtype: str) -> tuple[np.n
             stored = _arrays.widen(data[part], dtype)
             if not (fits := np.isfinite(stored).all(axis=1)).all():
                 bad = begin + int(np.argmin(fits))
-                raise ValueError(f"Corpus: embeddings must be within the range of {dtype}, got a larger value in row {bad}")
+                raise ValueError(
+                    f"Corpus: embeddings must be within the range of {dtype}, got a larger value in row {bad}"
+                )
             vectors = stored.astype(np.float64)
         norms = np.linalg.norm(vectors, axis=1)
         if scales is not None:
-            scales[part] = np.divide(1, norms, out=np.zeros_like(norms), where=norms > 0)
+            scales[part] = divide(np.ones_like(norms), norms)
         max_norm = max(max_norm, 1.0 if cosine else float(norms.max()))
     return data, scales, max_norm

@@ -38,18 +38,18 @@ struct SelectArgs {
   const float* scales;       // (N,), for Norm::scaled
   std::int64_t pool_stride;  // without candidates, item i of query q is row q * pool_stride + i
 
-  const float* queries;     // (Q, D), or null: MMR with relevance given
-  bool unit_queries;        // divide each query by its norm
-  const void* candidates;   // (Q, P) rows, negative entries are padding; or null
-  const void* initial;      // (Q, S) rows, negative entries are padding; or null
-  int id_bytes;             // 4 or 8, the width of candidates
-  int initial_bytes;        // 4 or 8, the width of initial
-  const float* relevance;   // (Q, P), used instead of the product with the query; or null
-  const float* bias;        // (N,) or, with bias_per_item, (Q, P); or null
+  const float* queries;    // (Q, D), or null: MMR with relevance given
+  bool unit_queries;       // divide each query by its norm
+  const void* candidates;  // (Q, P) rows, negative entries are padding; or null
+  const void* initial;     // (Q, S) rows, negative entries are padding; or null
+  int id_bytes;            // 4 or 8, the width of candidates
+  int initial_bytes;       // 4 or 8, the width of initial
+  const float* relevance;  // (Q, P), used instead of the product with the query; or null
+  const float* bias;       // (N,) or, with bias_per_item, (Q, P); or null
   bool bias_per_item;
-  const float* lambda_d;    // (Q,)
-  const float* lambda_b;    // (Q,)
-  const std::int64_t* ks;   // (Q,), each at most k; or null for k everywhere
+  const float* lambda_d;             // (Q,)
+  const float* lambda_b;             // (Q,)
+  const std::int64_t* ks;            // (Q,), each at most k; or null for k everywhere
   const std::int64_t* groups;        // (N,); or null
   const std::int64_t* query_groups;  // (Q,): items of the query's own group are left out; or null
   std::int64_t max_per_group;        // 0: no cap
@@ -115,12 +115,12 @@ void relevance(const RelevanceArgs& args, int isa, int num_threads);
 // Running top-n of many queries over blocks of scores.
 struct TopNArgs {
   std::int64_t num_queries, block, n;
-  const float* scores;       // (Q, block); consecutive rows are score_stride elements apart
+  const float* scores;  // (Q, block); consecutive rows are score_stride elements apart
   std::int64_t score_stride;
-  std::int64_t first_row;    // row of the first column
-  const float* bias;         // (block,) or null: values are lambda_b * score + (1 - lambda_b) * bias
-  const float* lambda_b;     // (Q,)
-  const float* margin;       // (Q,): keep everything within margin of the n-th value
+  std::int64_t first_row;            // row of the first column
+  const float* bias;                 // (block,) or null: values are lambda_b * score + (1 - lambda_b) * bias
+  const float* lambda_b;             // (Q,)
+  const float* margin;               // (Q,): keep everything within margin of the n-th value
   const std::int64_t* groups;        // (block,) or null
   const std::int64_t* query_groups;  // (Q,) or null
 };

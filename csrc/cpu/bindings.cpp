@@ -84,12 +84,13 @@ rsk::SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int6
 }
 
 py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride,
-                 const py::buffer& rows, int dtype, int norm, const Optional<float>& scales,
-                 const Optional<float>& queries, bool unit_queries, const std::optional<py::array>& candidates,
-                 const std::optional<py::array>& initial, const Optional<float>& relevance, const Optional<float>& bias,
-                 std::int64_t k, const Optional<std::int64_t>& ks, const Array<float>& lambda_d,
-                 const Optional<float>& lambda_b, const Optional<std::int64_t>& groups,
-                 const Optional<std::int64_t>& query_groups, std::int64_t max_per_group, int isa, int num_threads) {
+                       const py::buffer& rows, int dtype, int norm, const Optional<float>& scales,
+                       const Optional<float>& queries, bool unit_queries, const std::optional<py::array>& candidates,
+                       const std::optional<py::array>& initial, const Optional<float>& relevance,
+                       const Optional<float>& bias, std::int64_t k, const Optional<std::int64_t>& ks,
+                       const Array<float>& lambda_d, const Optional<float>& lambda_b,
+                       const Optional<std::int64_t>& groups, const Optional<std::int64_t>& query_groups,
+                       std::int64_t max_per_group, int isa, int num_threads) {
   Array<std::uint8_t> status(num_queries);
   rsk::SelectArgs a = pool_args(num_queries, pool, pool_stride, rows, dtype, norm, scales, queries, unit_queries,
                                 candidates, bias, lambda_b, groups, query_groups, status);
@@ -122,9 +123,9 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
 }
 
 py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::buffer& rows, int dtype, int norm,
-                    const Optional<float>& scales, const Array<float>& queries, bool unit_queries,
-                    const py::array& candidates, const Optional<float>& bias, const Optional<float>& lambda_b, int isa,
-                    int num_threads) {
+                         const Optional<float>& scales, const Array<float>& queries, bool unit_queries,
+                         const py::array& candidates, const Optional<float>& bias, const Optional<float>& lambda_b,
+                         int isa, int num_threads) {
   Array<std::uint8_t> status(num_queries);
   rsk::RelevanceArgs a{};
   a.pool = pool_args(num_queries, pool, 0, rows, dtype, norm, scales, Optional<float>(queries), unit_queries,
@@ -188,8 +189,8 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
         py::arg("num_threads"));
   m.def("relevance", &pool_relevance, py::arg("num_queries"), py::arg("pool"), py::arg("rows"), py::arg("dtype"),
         py::arg("norm"), py::arg("scales").noconvert(), py::arg("queries").noconvert(), py::arg("unit_queries"),
-        py::arg("candidates").noconvert(), py::arg("bias").noconvert(), py::arg("lambda_b").noconvert(),
-        py::arg("isa"), py::arg("num_threads"));
+        py::arg("candidates").noconvert(), py::arg("bias").noconvert(), py::arg("lambda_b").noconvert(), py::arg("isa"),
+        py::arg("num_threads"));
   py::class_<rsk::TopN>(m, "TopN")
       .def(py::init<std::int64_t, std::int64_t>(), py::arg("num_queries"), py::arg("n"))
       .def("fold", &fold, py::arg("scores").noconvert(), py::arg("first_row"), py::arg("bias").noconvert(),

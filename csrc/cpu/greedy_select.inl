@@ -283,13 +283,11 @@ struct Query {
       float best_score = 0.0f;
       for (std::int64_t i = 0; i < active; ++i) {
         const std::int32_t j = ws.active[i];
-        const float score =
-            first ? ws.value[j] : relevance_weight * ws.value[j] - redundancy_weight * ws.running[j];
+        const float score = first ? ws.value[j] : relevance_weight * ws.value[j] - redundancy_weight * ws.running[j];
         if (best < 0 || score > best_score) best = i, best_score = score;
       }
       const std::int32_t j = ws.active[best];
-      take(best, slot, first ? relevance_weight * ws.value[j] : best_score, ws.value[j],
-           first ? 0.0f : ws.running[j]);
+      take(best, slot, first ? relevance_weight * ws.value[j] : best_score, ws.value[j], first ? 0.0f : ws.running[j]);
       if (slot + 1 < picks_wanted()) status = fold(ws.row[j], ws.scale[j]);
     }
     return status;
@@ -345,9 +343,7 @@ struct Query {
     return {sum.query + ws.value[j], norm2, sum.lengths + __builtin_sqrtf(ws.norm2[j])};
   }
 
-  static float cosine(const Sum& sum) {
-    return sum.norm2 > 0 ? float(sum.query / __builtin_sqrt(sum.norm2)) : 0.0f;
-  }
+  static float cosine(const Sum& sum) { return sum.norm2 > 0 ? float(sum.query / __builtin_sqrt(sum.norm2)) : 0.0f; }
 
   Status vrsd() {
     Status status = start(0.0f);
@@ -406,17 +402,23 @@ static void relevance_typed(const RelevanceArgs& args, std::int64_t q, Workspace
 
 static void select_query(const SelectArgs& args, std::int64_t q, Workspace& ws) {
   switch (args.dtype) {
-    case DType::f32: return select_typed<float>(args, q, ws);
-    case DType::f16: return select_typed<f16>(args, q, ws);
-    case DType::bf16: return select_typed<bf16>(args, q, ws);
+    case DType::f32:
+      return select_typed<float>(args, q, ws);
+    case DType::f16:
+      return select_typed<f16>(args, q, ws);
+    case DType::bf16:
+      return select_typed<bf16>(args, q, ws);
   }
 }
 
 static void relevance_query(const RelevanceArgs& args, std::int64_t q, Workspace& ws) {
   switch (args.pool.dtype) {
-    case DType::f32: return relevance_typed<float>(args, q, ws);
-    case DType::f16: return relevance_typed<f16>(args, q, ws);
-    case DType::bf16: return relevance_typed<bf16>(args, q, ws);
+    case DType::f32:
+      return relevance_typed<float>(args, q, ws);
+    case DType::f16:
+      return relevance_typed<f16>(args, q, ws);
+    case DType::bf16:
+      return relevance_typed<bf16>(args, q, ws);
   }
 }
 

@@ -23,8 +23,8 @@
 // base: the floor of the platform's ABI, SSE2 on x86-64 and NEON on AArch64.
 namespace rsk::base {
 #define RSK_VEC_BYTES 16
-#include "simd.inl"
 #include "greedy_select.inl"
+#include "simd.inl"
 #undef RSK_VEC_BYTES
 constexpr Kernels kKernels = {select_query, relevance_query, at_least, int(W)};
 }  // namespace rsk::base
@@ -39,8 +39,8 @@ constexpr Kernels kKernels = {select_query, relevance_query, at_least, int(W)};
 #endif
 namespace rsk::avx2 {
 #define RSK_VEC_BYTES 32
-#include "simd.inl"
 #include "greedy_select.inl"
+#include "simd.inl"
 #undef RSK_VEC_BYTES
 constexpr Kernels kKernels = {select_query, relevance_query, at_least, int(W)};
 }  // namespace rsk::avx2
@@ -55,8 +55,8 @@ constexpr Kernels kKernels = {select_query, relevance_query, at_least, int(W)};
 #endif
 namespace rsk::avx512 {
 #define RSK_VEC_BYTES 64
-#include "simd.inl"
 #include "greedy_select.inl"
+#include "simd.inl"
 #undef RSK_VEC_BYTES
 constexpr Kernels kKernels = {select_query, relevance_query, at_least, int(W)};
 }  // namespace rsk::avx512
@@ -167,7 +167,8 @@ const char* isa_name(int isa) { return kIsas[isa].name; }
 bool isa_supported(int isa) {
 #if RSK_X86_DISPATCH
   // __builtin_cpu_supports also checks that the operating system saves the registers.
-  if (isa == 1) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (isa == 1)
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (isa == 2)
     return isa_supported(1) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
@@ -209,9 +210,9 @@ struct TopN::State {
       std::nth_element(entries.begin(), entries.begin() + (n - 1), entries.end(),
                        [](const Entry& a, const Entry& b) { return a.value > b.value; });
       threshold = std::max(threshold, entries[std::size_t(n - 1)].value - margin);
-      entries.erase(std::remove_if(entries.begin(), entries.end(),
-                                   [&](const Entry& entry) { return entry.value < threshold; }),
-                    entries.end());
+      entries.erase(
+          std::remove_if(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.value < threshold; }),
+          entries.end());
       limit = 2 * std::max(entries.size(), std::size_t(n)) + 64;
     }
   };

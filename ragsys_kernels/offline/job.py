@@ -221,7 +221,7 @@ def select(
         pool="candidates" if inputs.candidates is not None else str(rule["pool"] or "all"),
         backend=used,
         instruction_set=instruction_set,
-        num_threads=_env.num_threads(num_threads),
+        num_threads=num_threads or _env.num_threads(),
         out=target,
         shards=len(sink.shards),
     )
@@ -264,6 +264,8 @@ def _rule(
         raise ValueError(f"select: query_groups must come with groups, got {inputs.query_groups.path} alone")
     if max_per_group is not None and inputs.groups is None:
         raise ValueError(f"select: max_per_group must come with groups, got {max_per_group} alone")
+    if inputs.groups is not None and inputs.query_groups is None and max_per_group is None:
+        raise ValueError("select: groups must come with query_groups or max_per_group, got groups alone")
     if isinstance(pool, str) and pool != "all":
         raise ValueError(f"select: pool must be a number or 'all', got {pool!r}")
     rule: dict[str, Any] = {"method": method, "max_per_group": max_per_group}
@@ -316,6 +318,8 @@ def _selections(
     columns = (inputs.query_ids, inputs.query_groups, inputs.candidates)
     for queries, ids, groups, candidates in zip(inputs.queries.chunks(chunk_size), *map(chunks, columns), strict=False):
         end = start + len(queries)
+        if inputs.candidates is not None:
+            _check_range(candidates, len(corpus), start, inputs.candidates.path)
         try:
             picks = corpus.select(queries, k, query_groups=groups, candidates=candidates, **options)
         except ValueError:
@@ -323,6 +327,18 @@ def _selections(
             raise
         yield end, pa.array(np.arange(start, end)) if ids is None else ids, picks
         start = end
+
+
+def _check_range(candidates: Array, N: int, start: int, path: Path) -> None:
+    """Refuse ids beyond the corpus, and negative ones other than -1, which the library takes for padding too."""
+    if candidates.min(initial=-1) < -1 or candidates.max(initial=-1) >= N:
+        outside = (candidates < -1) | (candidates >= N)
+        row = int(np.argmax(outside.any(axis=1)))
+        value = candidates[row][outside[row]][0]
+        raise ValueError(
+            f"select: candidates must be rows of the corpus, 0 to {N - 1}, or -1, "
+            f"got {value} in row {start + row} of {path}"
+        )
 
 
 def _name_bad_row(inputs: _Inputs, start: int, queries: Array, candidates: Array | None) -> None:
@@ -333,21 +349,14 @@ def _name_bad_row(inputs: _Inputs, start: int, queries: Array, candidates: Array
         raise ValueError(f"select: queries must be finite, got NaN or inf in row {row} of {inputs.queries.path}")
     if candidates is None or inputs.candidates is None:
         return
-    N, path = inputs.corpus.rows, inputs.candidates.path
-    outside = ((candidates < -1) | (candidates >= N)).any(axis=1)
-    if outside.any():
-        row = int(np.argmax(outside))
-        value = next(value for value in candidates[row].tolist() if not -1 <= value < N)
-        raise ValueError(
-            f"select: candidates must be rows of the corpus, 0 to {N - 1}, or -1, "
-            f"got {value} in row {start + row} of {path}"
-        )
     ordered = np.sort(candidates, axis=1)
     twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
     if twice.any():
         row = int(np.argmax(twice.any(axis=1)))
         value = ordered[row, 1:][twice[row]][0]
-        raise ValueError(f"select: candidates must be distinct, got {value} twice in row {start + row} of {path}")
+        raise ValueError(
+            f"select: candidates must be distinct, got {value} twice in row {start + row} of {inputs.candidates.path}"
+        )
 
 
 def _schema(inputs: _Inputs) -> pa.Schema:

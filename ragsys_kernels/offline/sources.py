@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 Array = npt.NDArray[Any]
 PathLike = str | os.PathLike[str]
 
-_BUFFER = 1 << 20  # bytes; without a buffer pyarrow reads a column's whole row group at once
+# With these pyarrow reads a row group in pieces of a buffer (bytes), not whole: some files are one large row group.
+_STREAMED = {"buffer_size": 1 << 20, "pre_buffer": False}
 _FLOATS = ("float32", "float16", "float64")
 _INTEGERS = ("int64", "int32")
 
@@ -146,7 +147,7 @@ class _ParquetColumn:
         name: str,
         convert: Callable[[pa.Array, int], Any],
         dims: int = 0,
-        dtype: npt.DTypeLike = None,
+        dtype: npt.DTypeLike | None = None,
     ) -> None:
         self.path, self.dims = path, dims
         self._argument, self._name, self._convert, self._dtype = argument, name, convert, dtype
@@ -172,7 +173,7 @@ class _ParquetColumn:
     def _arrays(self, size: int) -> Iterator[pa.Array]:
         """Yield exactly `size` values at a time, wherever the file's row groups end."""
         pending: list[pa.Array] = []
-        with _reading(self.path, self._argument), pq.ParquetFile(self.path, buffer_size=_BUFFER) as file:
+        with _reading(self.path, self._argument), pq.ParquetFile(self.path, **_STREAMED) as file:
             for batch in file.iter_batches(batch_size=size, columns=[self._name]):
                 pending.append(batch.column(0))
                 if sum(map(len, pending)) < size:
@@ -234,15 +235,15 @@ def _find_column(
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return any(check(kind) for check in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
 
 
 def _is_float_list(kind: pa.DataType) -> bool:
-    return _is_list(kind) and pa.types.is_floating(kind.value_type)
+    return _is_list(kind) and bool(pa.types.is_floating(kind.value_type))
 
 
 def _is_int_list(kind: pa.DataType) -> bool:
-    return _is_list(kind) and pa.types.is_integer(kind.value_type)
+    return _is_list(kind) and bool(pa.types.is_integer(kind.value_type))
 
 
 def _first_length(path: Path, argument: str, name: str) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import _validate
-from .._problem import Problem, Selection, unit
+from .._problem import Problem, Selection, divide, unit
 
 # A sum of vectors shorter than this share of its terms' lengths is zero to the precision of float32 data.
 ZERO_SUM = 1e-6
@@ -43,15 +43,11 @@ def _pool(problem: Problem, q: int) -> _Pool:
         assert query is not None
         r = e @ query
         if problem.op == "vrsd":
-            r = _divide(r, np.linalg.norm(e, axis=1))
+            r = divide(r, np.linalg.norm(e, axis=1))
     bias = problem.item_bias(q, rows, positions)
     lambda_b = float(problem.lambda_b[q])
     v = r if bias is None else lambda_b * r + (1 - lambda_b) * bias
     return _Pool(rows, e, initial, problem.rows.vectors(initial), r, v, query)
-
-
-def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.divide(a, b, out=np.zeros_like(a), where=b > 0)
 
 
 def _barred(problem: Problem, rows: np.ndarray, picked: list[int]) -> np.ndarray:
@@ -115,7 +111,7 @@ def vrsd(problem: Problem, num_threads: int) -> Selection:
                 break
             norms = np.linalg.norm(s + pool.e, axis=1)
             norms[norms <= ZERO_SUM * (s_lengths + lengths)] = 0
-            w = _divide(s_query + products, norms) if picked else pool.r
+            w = divide(s_query + products, norms) if picked else pool.r
             i = int(np.argmax(np.where(free, w, -np.inf)))  # the first maximum: ties go to the lowest position
             out.indices[q, step] = pool.rows[i] - q * problem.pool_stride
             out.scores[q, step] = w[i]

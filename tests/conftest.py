@@ -1,0 +1,59 @@
+"""The backends under test, Hypothesis profiles, and Python in a sub-process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import _dispatch
+
+# The same examples at every run; --hypothesis-profile=search looks for new ones.
+hypothesis.settings.register_profile("repeatable", max_examples=40, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("search", max_examples=1000, deadline=None)
+hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session", params=_dispatch.BACKENDS)
+def backend(request):
+    """Every backend; one that cannot run is skipped, or fails if RAGSYS_KERNELS_TEST_BACKENDS names it."""
+    reason = _dispatch.why_not(request.param)
+    if reason is not None:
+        required = os.environ.get("RAGSYS_KERNELS_TEST_BACKENDS", "").split(",")
+        (pytest.fail if request.param in required else pytest.skip)(f"backend {request.param}: {reason}")
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def compiled():
+    """The compiled module, for tests of what only it does."""
+    reason = _dispatch.why_not("cpu")
+    if reason is not None:
+        required = os.environ.get("RAGSYS_KERNELS_TEST_BACKENDS", "").split(",")
+        (pytest.fail if "cpu" in required else pytest.skip)(f"backend cpu: {reason}")
+    return _dispatch.extension()
+
+
+@pytest.fixture(scope="session")
+def run_python():
+    """Runs code in a fresh interpreter that finds the package where this one did (or in ``package``)."""
+
+    def run(code, *arguments, package=None, check=True, **environment):
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAGSYS_KERNELS_")}
+        where = str(package or Path(rk.__file__).parents[1])
+        result = subprocess.run(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            env={**inherited, "PYTHONPATH": where, **environment},
+            cwd=where,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        if check:
+            assert result.returncode == 0, result.stdout + result.stderr
+        return result
+
+    return run

@@ -1,0 +1,271 @@
+// The kernels without Python: reads problems from a file, writes what they return. Runs where Python does not (under
+// an emulator, with ThreadSanitizer); driver.py beside this file writes the problems and judges the answers.
+//
+//   select_tool --list                                             instruction sets that run here
+//   select_tool [--isa NAME] [--threads N] PROBLEMS ANSWERS        default: the widest one, 1 thread
+//
+// Both files are little-endian: a word is an int64, an array a word with its size in bytes (-1: null) and the bytes.
+// Exit status 1: a kernel wrote outside its outputs, or threw; 2: bad arguments or files.
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "api.h"
+
+namespace {
+
+constexpr char kMagic[] = "RSKPROB1";
+constexpr unsigned char kCanary = 0xA5;
+constexpr unsigned char kUnwritten = 0x5A;  // -1, NaN and inf have other bytes, so an element left out shows
+
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Problems {
+ public:
+  explicit Problems(const std::string& path) : file_(path, std::ios::binary) {
+    char magic[8];
+    file_.read(magic, sizeof(magic));
+    if (!file_ || std::memcmp(magic, kMagic, sizeof(magic))) throw UsageError(path + " is not a file of problems");
+    count_ = word();
+  }
+  std::int64_t count() const { return count_; }
+
+  // Forgets the arrays of the problem before. Those of every other problem start one element after what new gives,
+  // so that nothing may rely on more alignment than the element's own.
+  void next_problem() {
+    arrays_.clear();
+    shifted_ = !shifted_;
+  }
+
+  std::int64_t word() {
+    std::int64_t value;
+    read(reinterpret_cast<char*>(&value), sizeof(value));
+    return value;
+  }
+
+  // One allocation per array, ending where the array ends: AddressSanitizer sees a read of one element too many.
+  template <class T>
+  const T* array(std::int64_t element_bytes = sizeof(T)) {
+    const std::int64_t bytes = word();
+    if (bytes < 0) return nullptr;
+    const std::int64_t shift = shifted_ ? element_bytes : 0;
+    arrays_.emplace_back(new char[std::size_t(shift + bytes)]);
+    char* data = arrays_.back().get() + shift;
+    read(data, bytes);
+    return reinterpret_cast<const T*>(data);
+  }
+
+ private:
+  void read(char* out, std::int64_t bytes) {
+    file_.read(out, bytes);
+    if (file_.gcount() != bytes) throw UsageError("the file of problems ends too early");
+  }
+  std::ifstream file_;
+  std::int64_t count_ = 0;
+  bool shifted_ = true;
+  std::vector<std::unique_ptr<char[]>> arrays_;
+};
+
+void write_array(std::ofstream& file, const void* data, std::int64_t bytes) {
+  file.write(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
+  file.write(static_cast<const char*>(data), bytes);
+}
+
+// An output array between canaries.
+template <class T>
+class Output {
+ public:
+  explicit Output(std::int64_t count) : memory_(kGuard, kCanary) {
+    memory_.resize(kGuard + std::size_t(count) * sizeof(T), kUnwritten);
+    memory_.resize(memory_.size() + kGuard, kCanary);
+  }
+  T* data() { return reinterpret_cast<T*>(memory_.data() + kGuard); }
+  void write(std::ofstream& file, const char* name) {
+    for (std::size_t i = 0; i < kGuard; ++i)
+      if (memory_[i] != kCanary || memory_[memory_.size() - 1 - i] != kCanary)
+        throw std::runtime_error(std::string(name) + ": written outside its memory");
+    write_array(file, data(), std::int64_t(memory_.size() - 2 * kGuard));
+  }
+
+ private:
+  static constexpr std::size_t kGuard = 512;  // bytes
+  std::vector<unsigned char> memory_;
+};
+
+// The fields of SelectArgs that are not outputs.
+rsk::SelectArgs read_args(Problems& in) {
+  rsk::SelectArgs a{};
+  a.method = rsk::Method(in.word());
+  a.num_queries = in.word();
+  a.num_rows = in.word();
+  a.pool = in.word();
+  a.dims = in.word();
+  a.k = in.word();
+  a.num_initial = in.word();
+  a.dtype = rsk::DType(in.word());
+  a.row_stride = in.word();
+  a.norm = rsk::Norm(in.word());
+  a.pool_stride = in.word();
+  a.unit_queries = in.word() != 0;
+  a.id_bytes = int(in.word());
+  a.initial_bytes = int(in.word());
+  a.bias_per_item = in.word() != 0;
+  a.max_per_group = in.word();
+  a.rows = in.array<char>(a.dtype == rsk::DType::f32 ? 4 : 2);
+  a.scales = in.array<float>();
+  a.queries = in.array<float>();
+  a.candidates = in.array<char>(a.id_bytes);
+  a.initial = in.array<char>(a.initial_bytes);
+  a.relevance = in.array<float>();
+  a.bias = in.array<float>();
+  a.lambda_d = in.array<float>();
+  a.lambda_b = in.array<float>();
+  a.ks = in.array<std::int64_t>();
+  a.groups = in.array<std::int64_t>();
+  a.query_groups = in.array<std::int64_t>();
+  return a;
+}
+
+void run_select(Problems& in, std::ofstream& out, int isa, int threads) {
+  rsk::SelectArgs a = read_args(in);
+  const std::int64_t picks = a.num_queries * a.k;
+  Output<std::uint8_t> status(a.num_queries);
+  Output<std::int32_t> lengths(a.num_queries);
+  Output<std::int64_t> indices(picks);
+  Output<float> scores(picks), relevance(picks), redundancy(picks);
+  a.status = status.data();
+  a.lengths = lengths.data();
+  a.indices = indices.data();
+  a.scores = scores.data();
+  a.out_relevance = relevance.data();
+  a.redundancy = redundancy.data();
+  rsk::select(a, isa, threads);
+  status.write(out, "status");
+  lengths.write(out, "lengths");
+  indices.write(out, "indices");
+  scores.write(out, "scores");
+  relevance.write(out, "relevance");
+  redundancy.write(out, "redundancy");
+}
+
+void run_relevance(Problems& in, std::ofstream& out, int isa, int threads) {
+  rsk::RelevanceArgs a{};
+  a.pool = read_args(in);
+  Output<std::uint8_t> status(a.pool.num_queries);
+  Output<float> values(a.pool.num_queries * a.pool.pool);
+  a.pool.status = status.data();
+  a.out = values.data();
+  rsk::relevance(a, isa, threads);
+  status.write(out, "status");
+  values.write(out, "values");
+}
+
+void run_top_n(Problems& in, std::ofstream& out, int isa, int threads) {
+  const std::int64_t num_queries = in.word(), columns = in.word(), block = in.word(), n = in.word();
+  const std::int64_t score_stride = in.word();
+  const float* scores = in.array<float>();
+  const float* bias = in.array<float>();
+  const float* lambda_b = in.array<float>();
+  const float* margin = in.array<float>();
+  const std::int64_t* groups = in.array<std::int64_t>();
+  const std::int64_t* query_groups = in.array<std::int64_t>();
+  rsk::TopN top(num_queries, n);
+  for (std::int64_t first = 0; first < columns; first += block) {
+    rsk::TopNArgs a{};
+    a.num_queries = num_queries;
+    a.block = columns - first < block ? columns - first : block;
+    a.n = n;
+    a.scores = scores + first;
+    a.score_stride = score_stride;
+    a.first_row = first;
+    a.bias = bias ? bias + first : nullptr;
+    a.lambda_b = lambda_b;
+    a.margin = margin;
+    a.groups = groups ? groups + first : nullptr;
+    a.query_groups = query_groups;
+    top.fold(a, isa, threads);
+  }
+  Output<std::int64_t> rows(num_queries * top.width());
+  top.rows(rows.data(), top.width());
+  rows.write(out, "rows");
+}
+
+void run(const std::string& problems, const std::string& answers, int isa, int threads) {
+  Problems in(problems);
+  std::ofstream out(answers, std::ios::binary);
+  if (!out) throw UsageError("cannot write " + answers);
+  constexpr void (*kRun[])(Problems&, std::ofstream&, int, int) = {run_select, run_relevance, run_top_n};
+  for (std::int64_t problem = 0; problem < in.count(); ++problem) {
+    in.next_problem();
+    const std::int64_t kind = in.word();
+    if (kind < 0 || kind > 2) throw UsageError("problem " + std::to_string(problem) + " is of no known kind");
+    try {
+      kRun[kind](in, out, isa, threads);
+    } catch (const UsageError&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw std::runtime_error("problem " + std::to_string(problem) + ": " + error.what());
+    }
+  }
+  out.close();
+  if (!out) throw UsageError("cannot write " + answers);
+}
+
+int find_isa(const std::string& name) {
+  for (int isa = 0; isa < rsk::isa_count(); ++isa)
+    if (name == rsk::isa_name(isa)) return isa;
+  throw UsageError("instruction set " + name + " is not built in");
+}
+
+int widest_isa() {
+  int isa = rsk::isa_count() - 1;
+  while (!rsk::isa_supported(isa)) --isa;
+  return isa;
+}
+
+int run_command(const std::vector<std::string>& arguments) {
+  int isa = widest_isa(), threads = 1;
+  std::vector<std::string> files;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--list") {
+      for (isa = 0; isa < rsk::isa_count(); ++isa)
+        if (rsk::isa_supported(isa)) std::puts(rsk::isa_name(isa));
+      return 0;
+    }
+    const bool has_value = arguments[i] == "--isa" || arguments[i] == "--threads";
+    if (has_value && i + 1 == arguments.size()) throw UsageError(arguments[i] + " needs a value");
+    if (arguments[i] == "--isa")
+      isa = find_isa(arguments[++i]);
+    else if (arguments[i] == "--threads")
+      threads = std::stoi(arguments[++i]);
+    else
+      files.push_back(arguments[i]);
+  }
+  if (files.size() != 2 || threads < 1)
+    throw UsageError("usage: select_tool [--isa NAME] [--threads N] PROBLEMS ANSWERS");
+  run(files[0], files[1], isa, threads);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run_command(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const UsageError& error) {
+    std::fprintf(stderr, "select_tool: %s\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "select_tool: %s\n", error.what());
+    return 1;
+  }
+}

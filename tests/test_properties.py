@@ -1,0 +1,222 @@
+"""Properties that hold for every problem, tried on problems that Hypothesis makes up."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+import ragsys_kernels as rk
+from ragsys_kernels import testing
+
+pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+
+METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
+SEEDS = st.integers(0, 2**32 - 1)
+KINDS = st.sampled_from(["random", "clustered", "duplicates"])
+BOOLEANS = st.booleans()
+
+
+@st.composite
+def problems(draw, kinds=KINDS, max_pool=40, dense=BOOLEANS):
+    """A problem for MMR without bias, which VRSD takes as well."""
+    pool, dense = draw(st.integers(1, max_pool)), draw(dense)
+    return testing.selection_problem(
+        draw(st.integers(1, 3)), pool, draw(st.integers(1, pool)), draw(st.integers(2, 40)),
+        kind=draw(kinds), dense=dense, ragged=not dense and draw(st.booleans()), seed=draw(SEEDS),
+    )  # fmt: skip
+
+
+def run(method, problem, backend, **changes):
+    arguments = {**problem, **changes}
+    if method == "vrsd":
+        arguments = {name: value for name, value in arguments.items() if name not in ("lambda_d", "lambda_b", "bias")}
+    return METHODS[method](**arguments, backend=backend)
+
+
+def same(a, b):
+    for name, x, y in zip(rk.Selection._fields, a, b, strict=True):
+        np.testing.assert_array_equal(x, y, err_msg=name)
+
+
+methods = pytest.mark.parametrize("method", METHODS)
+
+
+@methods
+@given(problem=problems(), data=st.data())
+def test_permuting_the_candidates_permutes_nothing_but_positions(backend, method, problem, data):
+    """Values do not depend on positions. Equal rows tie, and then positions decide: only their values are compared."""
+    assume("candidates" in problem)
+    ids = problem["candidates"]
+    order = np.array(data.draw(st.permutations(range(ids.shape[1]))))
+    before = run(method, problem, backend)
+    after = run(method, problem, backend, candidates=np.ascontiguousarray(ids[:, order]))
+    testing.check_selection(method, {**problem, "candidates": ids[:, order]}, after)
+    np.testing.assert_array_equal(before.lengths, after.lengths)
+    rows = problem["embeddings"]
+    if len(np.unique(rows, axis=0)) == len(rows):
+        same(before, after)
+    else:
+        np.testing.assert_allclose(before.scores[:, 0], after.scores[:, 0], rtol=0)
+
+
+@methods
+@given(problem=problems(kinds=st.sampled_from(testing.KINDS)), data=st.data())
+def test_first_picks_of_more_are_the_picks_of_fewer(backend, method, problem, data):
+    fewer = data.draw(st.integers(1, problem["k"]))
+    more = run(method, problem, backend)
+    few = run(method, problem, backend, k=fewer)
+    same(few, [*(field[:, :fewer] for field in more[:4]), np.minimum(more.lengths, fewer)])
+
+
+@given(problem=problems(), seed=SEEDS)
+def test_lambda_d_one_is_top_k_by_relevance_with_bias(backend, problem, seed):
+    embeddings = problem["embeddings"]
+    bias = np.random.default_rng(seed).standard_normal(embeddings.shape[:-1]).astype(np.float32)
+    result = run("mmr", problem, backend, lambda_d=1, lambda_b=0.5, bias=bias)
+    everything = run("mmr", problem, backend, k=10**3, lambda_d=1, lambda_b=0.5, bias=bias)
+    for q in range(len(result.indices)):
+        v = everything.relevance[q, : everything.lengths[q]]
+        assert (v[:-1] >= v[1:]).all()
+        n = result.lengths[q]
+        np.testing.assert_array_equal(result.relevance[q, :n], v[:n])
+        np.testing.assert_array_equal(result.scores[q, :n], v[:n])
+    testing.check_selection("mmr", {**problem, "lambda_d": 1.0, "lambda_b": 0.5, "bias": bias}, result)
+
+
+@given(problem=problems())
+def test_first_pick_is_the_same_for_every_lambda_d(backend, problem):
+    firsts = [run("mmr", problem, backend, lambda_d=lambda_d).indices[:, 0].tolist() for lambda_d in (0, 0.4, 1.0)]
+    assert firsts[0] == firsts[1] == firsts[2]
+
+
+@methods
+@given(problem=problems(), exponents=st.tuples(st.integers(-20, 20), st.integers(-20, 20)))
+def test_scaling_by_powers_of_two_changes_nothing_under_cosine(backend, method, problem, exponents):
+    a, b = (np.float32(2.0**exponent) for exponent in exponents)
+    changed = run(method, problem, backend, queries=problem["queries"] * a, embeddings=problem["embeddings"] * b)
+    same(run(method, problem, backend), changed)
+
+
+@methods
+@given(problem=problems(), factors=st.tuples(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3)))
+def test_scaling_leaves_picks_as_good_under_cosine(backend, method, problem, factors):
+    a, b = map(np.float32, factors)
+    changed = run(method, problem, backend, queries=problem["queries"] * a, embeddings=problem["embeddings"] * b)
+    testing.check_selection(method, problem, changed)
+
+
+@methods
+@given(problem=problems(kinds=st.just("duplicates")))
+def test_no_id_is_picked_twice(backend, method, problem):
+    """Equal rows may both be picked, but each only once, and nothing that is not in the pool."""
+    result = run(method, problem, backend, k=60)
+    for q, picks in enumerate(result.indices):
+        picks = picks[: result.lengths[q]]
+        assert len(set(picks)) == len(picks)
+        if "candidates" in problem:
+            assert set(picks) == set(problem["candidates"][q]) - {-1}
+
+
+@methods
+@given(problem=problems(dense=st.just(False)), data=st.data())
+def test_padding_changes_nothing(backend, method, problem, data):
+    ids = problem["candidates"]
+    width = ids.shape[1] + data.draw(st.integers(1, 9))
+    padded = np.full((len(ids), width), -1)
+    for q, row in enumerate(ids):
+        kept = np.sort(data.draw(st.permutations(range(width)))[: len(row)])
+        padded[q, kept] = row
+    same(run(method, problem, backend), run(method, problem, backend, candidates=padded))
+
+
+@methods
+@given(problem=problems(dense=st.just(False)))
+def test_dense_pools_equal_gathered_ones(backend, method, problem):
+    problem["candidates"] = np.where(problem["candidates"] < 0, 0, problem["candidates"])
+    ids = problem["candidates"] = np.arange(problem["candidates"].size).reshape(problem["candidates"].shape)
+    rng = np.random.default_rng(0)
+    rows = problem["embeddings"] = rng.standard_normal((ids.size, problem["queries"].shape[1])).astype(np.float32)
+    shared = run(method, problem, backend)
+    dense = run(method, problem, backend, candidates=None, embeddings=rows.reshape(*ids.shape, -1))
+    positions = np.where(shared.indices >= 0, shared.indices - ids[:, :1], -1)
+    same(shared._replace(indices=positions), dense)
+
+
+@methods
+@given(problem=problems(), seed=SEEDS, cap=st.integers(1, 3), leave_out=st.booleans())
+def test_groups_and_caps_are_respected(backend, method, problem, seed, cap, leave_out):
+    rng = np.random.default_rng(seed)
+    embeddings = problem["embeddings"]
+    problem["groups"] = groups = rng.integers(0, 5, embeddings.shape[:-1])
+    problem["max_per_group"] = cap
+    problem["initial"] = np.where(rng.random((len(problem["queries"]), 1)) < 0.5, 0, -1)
+    if leave_out:
+        problem["query_groups"] = rng.integers(0, 5, len(problem["queries"]))
+    result = run(method, problem, backend, k=60)
+    testing.check_selection(method, {**problem, "k": 60}, result)
+    for q, picks in enumerate(result.indices):
+        own = groups[q] if groups.ndim == 2 else groups
+        shown = own[problem["initial"][q][problem["initial"][q] >= 0]]
+        picked = own[picks[: result.lengths[q]]]
+        assert np.bincount([*picked, *shown[:0]], minlength=5).max() <= cap
+        for group in shown:
+            assert np.count_nonzero(picked == group) <= cap - 1
+        if leave_out:
+            assert problem["query_groups"][q] not in picked
+
+
+@given(problem=problems())
+def test_vrsd_scores_are_cosines_of_the_sum(backend, problem):
+    result = run("vrsd", problem, backend)
+    for q, picks in enumerate(result.indices):
+        rows = problem["embeddings"][q] if problem["embeddings"].ndim == 3 else problem["embeddings"]
+        rows = rows.astype(np.float64)
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        query = problem["queries"][q].astype(np.float64)
+        sums = np.cumsum(rows[picks[: result.lengths[q]]], axis=0)
+        lengths = np.linalg.norm(sums, axis=1)
+        assume((lengths > 0.05).all())
+        cosines = sums @ query / lengths / np.linalg.norm(query)
+        np.testing.assert_allclose(result.scores[q, : len(cosines)], cosines, atol=2e-5)
+
+
+@methods
+@given(
+    seed=SEEDS,
+    spread=st.sampled_from([0.0, 1e-7, 1e-6, 1e-4, 1e-2, 0.3]),
+    signs=st.sampled_from([(1,), (-1,), (1, -1)]),
+    zeros=st.integers(0, 3),
+    shape=st.tuples(st.integers(1, 60), st.integers(1, 12), st.integers(1, 40), st.integers(1, 5)),
+    lambda_d=st.sampled_from([0.0, 0.1, 0.5, 0.75, 0.99, 1.0]),
+    metric=st.sampled_from(["cosine", "dot"]),
+    dtype=st.sampled_from(["float32", "float16"]),
+)
+@example(0, 0.0, (1, -1), 0, (8, 8, 3, 1), 0.5, "cosine", "float32")
+@example(0, 0.0, (-1,), 3, (8, 8, 17, 2), 0.75, "cosine", "float16")
+def test_adversarial_pools_are_selected_right(
+    backend, method, seed, spread, signs, zeros, shape, lambda_d, metric, dtype
+):
+    """Near ties within few clusters, opposite and zero rows, queries in the clusters: what bounds get wrong."""
+    P, K, D, clusters = shape
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((clusters, D))
+    rows = centres[rng.integers(0, clusters, P)] * rng.choice(signs, (P, 1))
+    rows += spread * rng.standard_normal((P, D))
+    rows[rng.integers(0, P, zeros)] = 0
+    queries = np.stack([centres[0], -centres[-1], rng.standard_normal(D), np.zeros(D)]).astype(np.float32)
+    problem = {"queries": queries, "embeddings": rows.astype(dtype), "k": K, "metric": metric}
+    if method == "mmr":
+        problem["lambda_d"] = lambda_d
+    testing.check_selection(method, problem, run(method, problem, backend))
+
+
+@methods
+@given(problem=problems(), data=st.data())
+def test_a_query_has_the_same_bits_alone_and_in_a_batch(backend, method, problem, data):
+    q = data.draw(st.integers(0, len(problem["queries"]) - 1))
+    alone = {**problem, "queries": problem["queries"][q : q + 1]}
+    for name in ("candidates", "embeddings"):
+        if name in problem and (name == "candidates" or problem[name].ndim == 3):
+            alone[name] = problem[name][q : q + 1]
+    together = run(method, problem, backend)
+    same(run(method, alone, backend), [field[q : q + 1] for field in together])

@@ -1,0 +1,460 @@
+"""Every backend picks what exact arithmetic allows, whatever the sizes, types and options; and the semantics."""
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import testing
+
+pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+
+METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
+DTYPES = ("float32", "float16", "bfloat16")
+# Q, P, K, D: single elements, pools around the blocks of four rows, D around the vectors of 4, 8 and 16 floats and
+# around pairs of them, and nothing round.
+SHAPES = [
+    (1, 1, 1, 1),
+    (2, 3, 2, 2),
+    (2, 4, 3, 3),
+    (2, 5, 5, 4),
+    (2, 6, 3, 5),
+    (2, 7, 3, 7),
+    (2, 8, 4, 8),
+    (2, 9, 4, 9),
+    (2, 10, 4, 15),
+    (2, 11, 4, 16),
+    (2, 12, 4, 17),
+    (2, 13, 4, 23),
+    (2, 14, 4, 24),
+    (2, 15, 4, 31),
+    (2, 16, 4, 32),
+    (2, 17, 4, 33),
+    (2, 18, 4, 47),
+    (1, 19, 4, 48),
+    (1, 20, 4, 63),
+    (1, 21, 4, 64),
+    (1, 22, 4, 65),
+    (3, 33, 10, 129),
+    (2, 101, 12, 300),
+    (1, 50, 6, 768),
+]
+
+
+def shape_id(shape):
+    return "Q{}-P{}-K{}-D{}".format(*shape)
+
+
+def make(dtype, *shape, **options):
+    if dtype == "bfloat16":
+        pytest.importorskip("torch")
+    return testing.selection_problem(*shape, dtype=dtype, **options)
+
+
+def run(method, problem, backend):
+    """The selection, checked."""
+    result = METHODS[method](**problem, backend=backend)
+    testing.check_selection(method, problem, result)
+    return rk.Selection(*map(np.asarray, result))
+
+
+def for_method(method, problem):
+    """Without what VRSD has no parameter for."""
+    if method == "mmr":
+        return problem
+    return {name: value for name, value in problem.items() if name not in ("bias", "lambda_d", "lambda_b")}
+
+
+def exact_mmr(problem):
+    """Indices of MMR where all sums are exact, ties to the lowest position: candidates, a bias per row, groups."""
+    e = np.asarray(problem["embeddings"], np.float64)
+    picks = np.full((len(problem["queries"]), problem["k"]), -1)
+    groups, cap = problem.get("groups"), problem.get("max_per_group", np.inf)
+    for q, query in enumerate(problem["queries"].astype(np.float64)):
+        chosen = [i for i in problem.get("initial", [[]] * len(picks))[q] if i >= 0]
+        for step in range(problem["k"]):
+            best, best_w = None, -np.inf
+            for i in problem["candidates"][q]:
+                if i < 0 or i in chosen:
+                    continue
+                if groups is not None and groups[i] == problem["query_groups"][q]:
+                    continue
+                if groups is not None and sum(groups[c] == groups[i] for c in chosen) >= cap:
+                    continue
+                v = e[i] @ query
+                if "bias" in problem:
+                    v = problem["lambda_b"] * v + (1 - problem["lambda_b"]) * problem["bias"][i]
+                w = v
+                if chosen:
+                    w = problem["lambda_d"] * v - (1 - problem["lambda_d"]) * max(e[i] @ e[c] for c in chosen)
+                if w > best_w:
+                    best, best_w = i, w
+            if best is None:
+                break
+            chosen.append(best)
+            picks[q, step] = best
+    return picks
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=shape_id)
+def test_picks_are_best_at_every_shape_and_type(backend, shape, dtype, method, metric):
+    problem = make(dtype, *shape, ragged=shape[1] > 8, bias=method == "mmr")
+    run(method, {**problem, "metric": metric}, backend)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dense", [False, True], ids=["shared", "dense"])
+@pytest.mark.parametrize("kind", ["random", "clustered", "duplicates", "integers"])
+@pytest.mark.parametrize("extras", ["plain", "bias", "groups", "all"])
+def test_picks_are_best_with_options(backend, extras, kind, dense, method):
+    problem = testing.selection_problem(
+        6, 40, 8, 37, kind=kind, dense=dense, ragged=not dense and extras != "plain",
+        bias=extras in ("bias", "all"), groups=extras in ("groups", "all"), seed=3,
+    )  # fmt: skip
+    run(method, for_method(method, problem), backend)
+
+
+@pytest.mark.parametrize("groups", [False, True], ids=["no_groups", "groups"])
+@pytest.mark.parametrize("bias", [False, True], ids=["no_bias", "bias"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("D", [1, 4, 7, 16, 33])
+def test_mmr_picks_are_identical_where_sums_are_exact(backend, D, dtype, bias, groups):
+    problem = make(dtype, 5, 23, 7, D, kind="integers", ragged=True, bias=bias, groups=groups, seed=D)
+    problem["initial"] = np.array([[0, -1], [-1, 3], [2, 1], [-1, -1], [5, -1]])
+    widened = {**problem, "embeddings": testing.selection_problem(5, 23, 7, D, kind="integers", seed=D)["embeddings"]}
+    result = run("mmr", problem, backend)
+    np.testing.assert_array_equal(result.indices, exact_mmr(widened))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_whole_corpus_is_the_pool_of_all_rows(backend, metric, method):
+    problem = testing.selection_problem(4, 61, 7, 19, N=61, seed=1)
+    del problem["candidates"]
+    problem["metric"] = metric
+    result = run(method, problem, backend)
+    rows = np.tile(np.arange(61), (4, 1))
+    same = METHODS[method](**problem, candidates=rows, backend=backend)
+    for a, b in zip(result, same, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("ids", [np.int32, np.int64])
+def test_ids_of_both_widths_give_the_same_picks(backend, ids, method):
+    problem = testing.selection_problem(4, 30, 5, 20, ragged=True, seed=2)
+    problem["initial"] = np.array([[1, -1], [-1, -1], [4, 9], [-1, 0]])
+    expected = run(method, problem, backend)
+    problem.update(candidates=problem["candidates"].astype(ids), initial=problem["initial"].astype(ids))
+    np.testing.assert_array_equal(run(method, problem, backend).indices, expected.indices)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("pools", ["candidates", "dense", "whole"])
+def test_relevance_replaces_the_cosine_with_the_query(backend, pools, method):
+    rng = np.random.default_rng(4)
+    problem = testing.selection_problem(4, 30, 6, 21, N=30, dense=pools == "dense", seed=4)
+    if pools == "whole":
+        del problem["candidates"]
+    problem["relevance"] = rng.uniform(-1, 1, (4, 30)).astype(np.float32)
+    result = run(method, problem, backend)
+    ids = problem.get("candidates", np.tile(np.arange(30), (4, 1)))
+    first = np.take_along_axis(ids, problem["relevance"].argmax(1)[:, None], 1)
+    np.testing.assert_array_equal(result.indices[:, :1], first)
+    if method == "mmr":
+        without = rk.mmr(**{**problem, "queries": None}, backend=backend)
+        np.testing.assert_array_equal(without.indices, result.indices)
+        np.testing.assert_array_equal(without.scores, result.scores)
+
+
+@pytest.mark.parametrize("dense", [False, True], ids=["shared", "dense"])
+@pytest.mark.parametrize("relevance", [False, True], ids=["computed", "given"])
+def test_bias_per_candidate_equals_bias_per_row(backend, relevance, dense):
+    rng = np.random.default_rng(5)
+    problem = testing.selection_problem(3, 25, 6, 12, dense=dense, ragged=not dense, bias=True, seed=5)
+    problem["lambda_b"] = 0.4
+    if relevance:
+        problem["relevance"] = rng.uniform(-1, 1, (3, 25)).astype(np.float32)
+    expected = run("mmr", problem, backend)
+    if not dense:
+        ids = problem["candidates"]
+        problem["bias"] = np.where(ids >= 0, problem["bias"][ids], 99).astype(np.float32)
+        result = run("mmr", problem, backend)
+        for a, b in zip(result, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+    unbiased = rk.mmr(**{**problem, "bias": None}, backend=backend)
+    assert (unbiased.indices != expected.indices).any()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("as_array", [np.int32, np.int64, list])
+def test_k_and_lambdas_per_query_equal_single_calls(backend, as_array, method):
+    problem = testing.selection_problem(5, 30, 1, 16, bias=method == "mmr", groups=True, seed=6)
+    ks = [3, 1, 7, 2, 30]
+    problem["k"] = ks if as_array is list else np.array(ks, as_array)
+    if method == "mmr":
+        problem.update(lambda_d=np.array([0, 0.25, 0.5, 0.75, 1], np.float32), lambda_b=[0.0, 0.2, 0.5, 0.9, 1.0])
+    result = run(method, problem, backend)
+    assert result.indices.shape == (5, 30)
+    for q, k in enumerate(ks):
+        one = {**problem, "k": k}
+        for name in ("queries", "candidates", "query_groups"):
+            one[name] = problem[name][q : q + 1]
+        for name in ("lambda_d", "lambda_b"):
+            if name in problem:
+                one[name] = float(problem[name][q])
+        alone = METHODS[method](**one, backend=backend)
+        for a, b in zip(alone, result, strict=True):
+            a, b = np.atleast_2d(a)[0][:k], np.atleast_2d(b[q])[0][:k]
+            np.testing.assert_array_equal(a, b)
+        assert (result.indices[q, k:] == -1).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_own_group_is_left_out_and_caps_hold(backend, method):
+    problem = testing.selection_problem(8, 50, 20, 9, N=60, groups=True, seed=7)
+    problem["groups"] = np.random.default_rng(7).integers(-2, 5, 60)
+    problem["query_groups"] = np.array([-2, -1, 0, 1, 2, 3, 4, 99])
+    result = run(method, problem, backend)
+    for q in range(8):
+        groups = problem["groups"][result.indices[q, : result.lengths[q]]]
+        assert problem["query_groups"][q] not in groups
+        assert np.unique(groups, return_counts=True)[1].max() <= 2
+    assert result.lengths.tolist() == [12] * 7 + [14]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_query_groups_alone_and_caps_alone(backend, method):
+    problem = testing.selection_problem(3, 30, 10, 9, groups=True, seed=8)
+    for name in ("query_groups", "max_per_group"):
+        run(method, {key: value for key, value in problem.items() if key != name}, backend)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dense", [False, True], ids=["shared", "dense"])
+def test_initial_items_count_as_picks_and_are_not_returned(backend, dense, method):
+    problem = testing.selection_problem(4, 20, 6, 11, dense=dense, seed=9)
+    ids = np.tile(np.arange(20), (4, 1)) if dense else problem["candidates"]
+    problem["initial"] = np.stack([ids[:, 5], ids[:, 2], np.full(4, -1)], axis=1)
+    result = run(method, problem, backend)
+    assert (result.lengths == 6).all()
+    for q in range(4):
+        assert not set(problem["initial"][q]) & set(result.indices[q])
+    if method == "mmr":
+        assert (result.redundancy[:, 0] != 0).all()
+    # The picks of a call, given as initial, are continued by the next.
+    longer = run(method, {**problem, "k": 12}, backend)
+    problem["initial"] = np.concatenate([problem["initial"], result.indices], axis=1)
+    continued = run(method, problem, backend)
+    np.testing.assert_array_equal(continued.indices, longer.indices[:, 6:])
+
+
+def test_first_pick_after_initial_items_is_an_argmax_of_w(backend):
+    e = np.array([[1, 0], [0.9, 0.1], [0, 1]], np.float32)
+    arguments = {"queries": np.array([[1, 0]], np.float32), "embeddings": e, "k": 1, "backend": backend}
+    assert rk.mmr(**arguments).indices.tolist() == [[0]]
+    # Item 1 is worth λ_d 0.994 - (1 - λ_d) 0.994, item 2 nothing.
+    shown = rk.mmr(**{**arguments, "lambda_d": 0.6}, initial=np.array([[0]]))
+    assert shown.indices.tolist() == [[1]]
+    shown = rk.mmr(**{**arguments, "lambda_d": 0.4}, initial=np.array([[0]]))
+    assert shown.indices.tolist() == [[2]]
+    assert shown.scores[0, 0] == shown.redundancy[0, 0] == 0
+
+
+def test_vrsd_sum_starts_with_the_initial_items(backend):
+    e = np.array([[0, 1], [1, 0.2], [1, -1]], np.float32)
+    arguments = {"queries": np.array([[1, 0]], np.float32), "embeddings": e, "k": 1, "metric": "dot"}
+    arguments["backend"] = backend
+    assert rk.vrsd(**arguments).indices.tolist() == [[1]]
+    result = rk.vrsd(**arguments, initial=np.array([[0]]))
+    assert result.indices.tolist() == [[2]]
+    assert result.scores[0, 0] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_initial_items_outside_the_pool_and_groups_count_towards_caps(backend, method):
+    problem = testing.selection_problem(1, 10, 10, 6, N=20, seed=10)
+    problem["candidates"] = np.arange(10)[None]
+    problem["groups"] = np.array([0] * 5 + [1] * 5 + [0] * 10)
+    problem.update(max_per_group=2, initial=np.array([[15, 12, 19]]))
+    result = run(method, problem, backend)
+    assert sorted(problem["groups"][result.indices[0, : result.lengths[0]]]) == [1, 1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_initial_of_padding_only_changes_nothing(backend, method):
+    problem = testing.selection_problem(3, 20, 5, 8, seed=11)
+    expected = run(method, problem, backend)
+    for initial in (np.full((3, 2), -1), np.zeros((3, 0), np.int64)):
+        result = run(method, {**problem, "initial": initial}, backend)
+        for a, b in zip(result, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_everything_shown_already_leaves_nothing(backend, method):
+    problem = testing.selection_problem(1, 4, 3, 5, N=4, seed=12)
+    result = run(method, {**problem, "initial": np.arange(4)[None]}, backend)
+    assert result.lengths.tolist() == [0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_zero_rows_and_zero_queries_have_cosine_zero(backend, metric, dtype, method):
+    problem = make(dtype, 3, 12, 12, 17, N=12, seed=13)
+    problem["embeddings"] = problem["embeddings"] * 1  # a copy, of any library
+    problem["embeddings"][[2, 7]] = 0
+    problem["queries"][1] = 0
+    problem["metric"] = metric
+    result = run(method, problem, backend)
+    assert (result.lengths == 12).all()
+    assert (result.relevance[1] == 0).all()
+    assert (result.relevance[np.isin(result.indices, [2, 7])] == 0).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rows_of_padding_only_have_no_picks(backend, method):
+    problem = testing.selection_problem(3, 9, 4, 10, seed=14)
+    problem["candidates"][1] = -1
+    problem["candidates"][2, 1:] = -7  # any negative id is padding
+    result = run(method, problem, backend)
+    assert result.lengths.tolist() == [4, 0, 1]
+    assert result.indices[2].tolist() == [problem["candidates"][2, 0], -1, -1, -1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_k_beyond_the_pool_returns_every_item_once(backend, method):
+    problem = testing.selection_problem(3, 6, 10, 8, seed=15)
+    result = run(method, problem, backend)
+    assert (result.lengths == 6).all()
+    np.testing.assert_array_equal(np.sort(result.indices[:, :6]), np.sort(problem["candidates"]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_result_fields_have_the_documented_types_and_shapes(backend, method):
+    result = METHODS[method](**testing.selection_problem(3, 8, 4, 5), backend=backend)
+    assert isinstance(result, rk.Selection)
+    assert [(field.dtype.name, field.shape) for field in result] == [
+        ("int64", (3, 4)), ("float32", (3, 4)), ("float32", (3, 4)), ("float32", (3, 4)), ("int32", (3,)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_float64_queries_and_relevance_are_taken(backend, method):
+    problem = testing.selection_problem(3, 12, 4, 9, seed=16)
+    expected = run(method, problem, backend)
+    result = run(method, {**problem, "queries": problem["queries"].astype(np.float64)}, backend)
+    np.testing.assert_array_equal(result.scores, expected.scores)
+    relevance = np.random.default_rng(0).uniform(-1, 1, (3, 12))
+    run(method, {**problem, "relevance": relevance}, backend)
+
+
+@pytest.mark.parametrize("scale", [1e-13, 1e13])
+@pytest.mark.parametrize("method", METHODS)
+def test_cosine_of_rows_with_extreme_norms(backend, method, scale):
+    problem = testing.selection_problem(3, 15, 5, 14, seed=17)
+    expected = run(method, problem, backend)
+    problem["embeddings"] = problem["embeddings"] * np.float32(scale)
+    problem["queries"] = problem["queries"] * np.float32(scale) ** 2
+    np.testing.assert_array_equal(run(method, problem, backend).indices, expected.indices)
+
+
+def test_subnormal_float16_rows_count(backend):
+    """Half floats below 2^-14 have their own decoding in the base instruction set."""
+    rng = np.random.default_rng(18)
+    for D in (3, 8, 19):
+        e = (rng.integers(-300, 300, (12, D)) * 2.0**-24).astype(np.float16)
+        problem = {"queries": rng.standard_normal((2, D)).astype(np.float32), "embeddings": e, "k": 5}
+        run("mmr", problem, backend)
+        exact = (e.astype(np.float32) * np.float32(2**24), np.array([[1] * D], np.float32))
+        indices = rk.mmr(exact[1], e, 4, metric="dot", lambda_d=1, backend=backend).indices
+        order = np.argsort(-exact[0].sum(1), kind="stable")[:4]
+        np.testing.assert_array_equal(indices[0], order)
+
+
+# --- What the rules mean.
+
+
+def test_vrsd_does_not_repeat_where_no_cosine_is_positive(backend):
+    """The authors' script starts its running best at 0 and repeats an item here."""
+    e = -np.eye(3, dtype=np.float32) - 0.1
+    result = rk.vrsd(np.ones((1, 3), np.float32), e, 3, backend=backend)
+    assert sorted(result.indices[0]) == [0, 1, 2]
+    assert (result.scores < 0).all()
+
+
+def test_vrsd_starts_with_the_most_similar_item(backend):
+    """The authors' script starts with item 0."""
+    e = np.array([[0, 1], [1, 1], [1, 0.1]], np.float32)
+    assert rk.vrsd(np.array([[1, 0]], np.float32), e, 2, backend=backend).indices[0, 0] == 2
+
+
+@pytest.mark.parametrize("D", [2, 5, 16, 40])
+def test_vrsd_zero_sum_has_cosine_zero(backend, D):
+    """Opposite vectors: their sum is zero to the precision of the data, and worth less than any positive cosine."""
+    rng = np.random.default_rng(19)
+    for _ in range(20):
+        a = rng.standard_normal(D)
+        b = rng.standard_normal(D)
+        query = a + 0.01 * b
+        e = np.stack([a, -a, b if b @ (query) > 0 else -b]).astype(np.float32)
+        result = rk.vrsd(query[None].astype(np.float32), e, 3, backend=backend)
+        assert result.indices[0].tolist() == [0, 2, 1]
+        pair = rk.vrsd(query[None].astype(np.float32), e[:2], 2, backend=backend)
+        assert pair.indices[0].tolist() == [0, 1]
+        assert pair.scores[0, 1] == 0
+
+
+def test_mmr_counts_negative_similarities_as_they_are(backend):
+    e = np.array([[1, 0], [-1, 0], [0, 1]], np.float32)
+    result = rk.mmr(np.array([[0.6, 0.8]], np.float32), e, 3, lambda_d=0.5, metric="dot", backend=backend)
+    assert result.indices[0].tolist() == [2, 0, 1]
+    np.testing.assert_allclose(result.redundancy[0], [0, 0, 0])
+    result = rk.mmr(np.array([[0.6, 0.0]], np.float32), e[:2], 2, lambda_d=0.5, metric="dot", backend=backend)
+    assert result.redundancy[0].tolist() == [0, -1]
+    assert result.scores[0, 1] == pytest.approx(0.5 * -0.6 + 0.5 * 1)
+
+
+def test_without_a_bias_lambda_b_plays_no_part(backend):
+    problem = testing.selection_problem(3, 20, 6, 9, seed=20)
+    expected = run("mmr", problem, backend)
+    for lambda_b in (0, 0.5, 1.0):
+        for a, b in zip(rk.mmr(**problem, lambda_b=lambda_b, backend=backend), expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_defaults_are_those_of_the_paper(backend):
+    problem = testing.selection_problem(3, 20, 6, 9, bias=True, seed=21)
+    for a, b in zip(
+        rk.mmr(**problem, backend=backend),
+        rk.mmr(**problem, lambda_d=0.75, lambda_b=0.95, metric="cosine", backend=backend),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_first_score_is_lambda_d_times_v(backend):
+    problem = testing.selection_problem(3, 20, 2, 9, bias=True, seed=22)
+    result = rk.mmr(**problem, lambda_d=0.3, backend=backend)
+    np.testing.assert_allclose(result.scores[:, 0], 0.3 * result.relevance[:, 0], rtol=1e-6)
+    assert (result.redundancy[:, 0] == 0).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_ties_go_to_the_lowest_position_not_the_lowest_id(backend, method):
+    e = np.tile(np.array([[3, 4]], np.float32), (9, 1))
+    candidates = np.array([[7, -1, 2, 8, 0, 5]])
+    result = METHODS[method](np.array([[1, 1]], np.float32), e, 3, candidates=candidates, backend=backend)
+    assert result.indices.tolist() == [[7, 2, 8]]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_equal_ids_in_different_queries_are_allowed(backend, method):
+    problem = testing.selection_problem(4, 10, 3, 8, seed=23)
+    problem["candidates"][:] = problem["candidates"][0]
+    problem["queries"][:] = problem["queries"][0]
+    result = run(method, problem, backend)
+    assert (result.indices == result.indices[0]).all()
