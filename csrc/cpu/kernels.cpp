@@ -23,8 +23,8 @@
 // base: the floor of the platform's ABI, SSE2 on x86-64 and NEON on AArch64.
 namespace rsk::base {
 #define RSK_VEC_BYTES 16
-#include "greedy_select.inl"
 #include "simd.inl"
+#include "greedy_select.inl"
 #undef RSK_VEC_BYTES
 constexpr Kernels kKernels = {select_query, relevance_query, at_least, int(W)};
 }  // namespace rsk::base
@@ -39,8 +39,8 @@ constexpr Kernels kKernels = {select_query, relevance_query, at_least, int(W)};
 #endif
 namespace rsk::avx2 {
 #define RSK_VEC_BYTES 32
-#include "greedy_select.inl"
 #include "simd.inl"
+#include "greedy_select.inl"
 #undef RSK_VEC_BYTES
 constexpr Kernels kKernels = {select_query, relevance_query, at_least, int(W)};
 }  // namespace rsk::avx2
@@ -55,8 +55,8 @@ constexpr Kernels kKernels = {select_query, relevance_query, at_least, int(W)};
 #endif
 namespace rsk::avx512 {
 #define RSK_VEC_BYTES 64
-#include "greedy_select.inl"
 #include "simd.inl"
+#include "greedy_select.inl"
 #undef RSK_VEC_BYTES
 constexpr Kernels kKernels = {select_query, relevance_query, at_least, int(W)};
 }  // namespace rsk::avx512
