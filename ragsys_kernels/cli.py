@@ -214,7 +214,7 @@ def _one_line_errors(command: str) -> Iterator[None]:
         print(f"warning: {_line(message)}", file=sys.stderr)
 
     # A terminated job cleans up like an interrupted one.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with warnings.catch_warnings():
             warnings.showwarning = show
@@ -226,6 +226,8 @@ def _one_line_errors(command: str) -> Iterator[None]:
         text = _line(error) or type(error).__name__
         print(f"error: {text if text.startswith(f'{command}: ') else f'{command}: {text}'}", file=sys.stderr)
         raise typer.Exit(1) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _line(message: object) -> str:

@@ -1,5 +1,6 @@
 """The job over files: what it writes equals direct calls, and bad input leaves nothing behind."""
 
+import gc
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import offline  # noqa: E402
+from ragsys_kernels.offline import job  # noqa: E402
 
 N, Q, D = 300, 230, 12
 
@@ -129,6 +131,21 @@ def test_parquet_equals_direct_calls(tmp_path, data, fixed):
     check_equals(read(tmp_path / "out"), direct, query_ids=query_ids, ids=doc_ids)
 
 
+def test_parquet_batches_of_any_size_are_joined(tmp_path, data, monkeypatch):
+    """Rows of all columns stay aligned even if the reader hands out fewer rows than it was asked for."""
+    pq.write_table(pa.table({"id": np.arange(Q) * 3, "v": vector_lists(data["queries"])}), tmp_path / "queries.parquet")
+    read_batches = pq.ParquetFile.iter_batches
+
+    def short_batches(file, batch_size, columns):
+        return read_batches(file, 33 if columns == ["id"] else 40, columns=columns)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", short_batches)
+    paths = {**files(tmp_path, "corpus", "candidates"), "queries": tmp_path / "queries.parquet"}
+    offline.select(**paths, out=tmp_path / "out", chunk_size=50)
+    direct = rk.Corpus(data["corpus"]).select(data["queries"], 6, candidates=data["candidates"])
+    check_equals(read(tmp_path / "out"), direct, query_ids=[row * 3 for row in range(Q)])
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_storage_type_equals_direct_calls(tmp_path, data, dtype):
     offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out", dtype=dtype, metric="dot")
@@ -200,14 +217,14 @@ def test_bytes_do_not_depend_on_the_chunk_size(tmp_path, data):
 
 def test_description_of_the_job(tmp_path, data):
     offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out", k=3, pool=9, shard_size=200)
-    job = json.loads((tmp_path / "out" / "_job.json").read_text())
-    assert job["shards"] == [
+    written = json.loads((tmp_path / "out" / "_job.json").read_text())
+    assert written["shards"] == [
         {"file": "part-00000.parquet", "rows": 200},
         {"file": "part-00001.parquet", "rows": Q - 200},
     ]
-    assert job["version"] == rk.__version__
-    assert job["queries"] == {"path": str(tmp_path / "queries.npy"), "rows": Q}
-    assert job["options"] == {
+    assert written["version"] == rk.__version__
+    assert written["queries"] == {"path": str(tmp_path / "queries.npy"), "rows": Q}
+    assert written["options"] == {
         "method": "mmr", "k": 3, "pool": 9, "lambda_d": 0.75, "lambda_b": 0.95, "max_per_group": None,
         "metric": "cosine", "dtype": "float32",
     }  # fmt: skip
@@ -327,6 +344,15 @@ def test_full_disk_leaves_nothing(tmp_path, data, shard_size):
         assert snapshot(tmp_path) == before
 
 
+def test_full_disk_at_the_end_of_a_shard_leaves_nothing(tmp_path, data, monkeypatch):
+    def fail(writer):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq.ParquetWriter, "close", fail)
+    check_refused(tmp_path, OSError, "No space left on device")
+    gc.collect()  # the writer's destructor may not try again, which would print
+
+
 # --- bad input ---------------------------------------------------------------------------------------------------
 
 
@@ -376,7 +402,8 @@ def test_damaged_parquet(tmp_path, data):
         ("groups", np.zeros((N, 1), np.int64), "groups must be of rank 1"),
     ],
 )  # fmt: skip
-def test_wrong_array(tmp_path, data, name, array, match):
+def test_wrong_array(tmp_path, data, monkeypatch, name, array, match):
+    monkeypatch.setattr(job, "ShardSink", None)  # refused before there is a sink
     np.save(tmp_path / "bad.npy", array)
     message = check_refused(tmp_path, ValueError, f"^select: {match}", **{name: tmp_path / "bad.npy"})
     assert "bad.npy" in message
@@ -490,7 +517,8 @@ def test_bad_candidates_are_named(tmp_path, data, suffix, row, match):
     ],
     ids=str,
 )  # fmt: skip
-def test_wrong_option(tmp_path, data, options, match):
+def test_wrong_option(tmp_path, data, monkeypatch, options, match):
+    monkeypatch.setattr(job, "ShardSink", None)  # refused before there is a sink
     check_refused(tmp_path, ValueError, match, **options)
 
 

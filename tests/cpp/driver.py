@@ -1,0 +1,500 @@
+"""Writes problems for select_tool, runs it, and judges its answers; ``python driver.py --help``.
+
+The picks must be legal by the float64 replay of `ragsys_kernels.testing`, those of whole-number problems the
+reference's, bad values must be reported, and the answers must be the same bytes for any number of threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import shlex
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ragsys_kernels import _arrays, _validate, testing
+from ragsys_kernels._problem import Problem, Rows, Selection
+from ragsys_kernels.selection import reference
+
+DTYPES = ("float32", "float16", "bfloat16")
+METHODS = ("mmr", "vrsd")
+NORMS = ("as_given", "scaled", "computed")
+# Vectors have 4, 8 and 16 elements.
+DIMS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 50, 64, 97, 384)
+OK, OUT_OF_RANGE, REPEATED, NOT_FINITE, NORM_OUT_OF_RANGE = range(5)
+
+
+class Writer:
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def words(self, *values: int) -> None:
+        self.parts.append(struct.pack(f"<{len(values)}q", *values))
+
+    def arrays(self, *arrays: np.ndarray | None) -> None:
+        for array in arrays:
+            data = b"" if array is None else np.ascontiguousarray(array).tobytes()
+            self.words(-1 if array is None else len(data))
+            self.parts.append(data)
+
+
+def write_problem(out: Writer, problem: Problem) -> None:
+    rows = problem.rows
+    num_rows, dims = rows.data.shape
+    stride = rows.data.strides[0] // rows.data.itemsize
+    size = (num_rows - 1) * stride + dims
+    stored = np.lib.stride_tricks.as_strided(rows.data, (size,), (rows.data.itemsize,))
+    out.words(
+        METHODS.index(problem.op),
+        problem.num_queries,
+        num_rows,
+        problem.pool,
+        dims,
+        problem.k,
+        0 if problem.initial is None else problem.initial.shape[1],
+        DTYPES.index(rows.dtype),
+        stride,
+        NORMS.index(rows.norm),
+        problem.pool_stride,
+        problem.unit_queries,
+        8 if problem.candidates is None else problem.candidates.itemsize,
+        8 if problem.initial is None else problem.initial.itemsize,
+        problem.bias is not None and problem.bias.ndim == 2,
+        problem.max_per_group,
+    )
+    out.arrays(stored, rows.scales, problem.queries, problem.candidates, problem.initial, problem.relevance)
+    out.arrays(problem.bias, problem.lambda_d, problem.lambda_b, problem.ks, problem.groups, problem.query_groups)
+
+
+def check_status(problem: Problem, expected: np.ndarray, status: np.ndarray) -> None:
+    np.testing.assert_array_equal(status, expected)
+    for q in np.flatnonzero(expected):  # what a kernel reports, Python must find and word
+        try:
+            _validate.values(problem, int(q))
+        except ValueError:
+            continue
+        assert expected[q] == NOT_FINITE, f"query {q}: no message for status {expected[q]}"
+
+
+@dataclasses.dataclass
+class Select:
+    method: str
+    arguments: dict[str, Any]
+    statuses: dict[int, int] = dataclasses.field(default_factory=dict)  # of the queries that must be given up
+    exact: bool = False  # all float32 sums are exact: the picks are the reference's
+    kind = 0
+
+    def __post_init__(self) -> None:
+        self.problem = _validate.selection(self.method, **self.arguments)
+
+    def write(self, out: Writer) -> None:
+        write_problem(out, self.problem)
+
+    def judge(self, status: bytes, lengths: bytes, *fields: bytes) -> None:
+        shape = (self.problem.num_queries, self.problem.k)
+        indices = np.frombuffer(fields[0], np.int64).reshape(shape)
+        floats = [np.frombuffer(field, np.float32).reshape(shape) for field in fields[1:]]
+        result = Selection(indices, *floats, np.frombuffer(lengths, np.int32))
+        for field in fields:
+            unwritten = np.frombuffer(field, np.uint32) == 0x5A5A5A5A
+            assert not unwritten.any(), "an output was not written"
+
+        expected = np.array([self.statuses.get(q, OK) for q in range(shape[0])], np.uint8)
+        check_status(self.problem, expected, np.frombuffer(status, np.uint8))
+        good = expected == OK
+        arguments = dict(self.arguments)
+        if not good.all():
+            for name in ("queries", "candidates", "initial", "relevance", "bias"):
+                if arguments.get(name) is not None and len(arguments[name]) == len(good):
+                    arguments[name] = arguments[name][good]
+            result = Selection(*(field[good] for field in result))
+        with np.errstate(all="ignore"):  # rows that no good query reads
+            testing.check_selection(self.method, arguments, result)
+        if self.exact:
+            same = getattr(reference, self.method)(self.problem, 1)
+            np.testing.assert_array_equal(result.indices, same.indices)
+            np.testing.assert_array_equal(result.scores, same.scores)
+
+
+@dataclasses.dataclass
+class Relevance(Select):
+    kind = 1
+
+    def judge(self, status: bytes, values: bytes, *fields: bytes) -> None:
+        problem = self.problem
+        expected = np.array([self.statuses.get(q, OK) for q in range(problem.num_queries)], np.uint8)
+        check_status(problem, expected, np.frombuffer(status, np.uint8))
+        got = np.frombuffer(values, np.float32).reshape(problem.num_queries, problem.pool)
+        for q in np.flatnonzero(expected == OK):
+            pool = reference._pool(problem, int(q))
+            _, positions = problem.eligible(int(q))
+            padding = np.ones(problem.pool, bool)
+            padding[positions] = False
+            assert np.isneginf(got[q, padding]).all(), f"query {q}: padding"
+            largest = max(1, np.abs(pool.v).max(initial=0))
+            np.testing.assert_allclose(got[q, positions], pool.v, rtol=0, atol=4e-6 * largest, err_msg=f"query {q}")
+
+
+@dataclasses.dataclass
+class TopN:
+    scores: np.ndarray  # (Q, columns)
+    block: int
+    n: int
+    margin: np.ndarray
+    bias: np.ndarray | None = None
+    lambda_b: np.ndarray | None = None
+    groups: np.ndarray | None = None
+    query_groups: np.ndarray | None = None
+    kind = 2
+
+    def write(self, out: Writer) -> None:
+        shared = self.scores.strides[0] == 0
+        out.words(*self.scores.shape, self.block, self.n, 0 if shared else self.scores.shape[1])
+        out.arrays(self.scores[:1] if shared else self.scores, self.bias, self.lambda_b, self.margin)
+        out.arrays(self.groups, self.query_groups)
+
+    def judge(self, rows: bytes) -> None:
+        got = np.frombuffer(rows, np.int64).reshape(len(self.scores), -1)
+        for q, values in enumerate(self.scores):
+            if self.bias is not None and self.lambda_b is not None:
+                values = values * self.lambda_b[q] + self.bias * (np.float32(1) - self.lambda_b[q])
+            keep = np.ones(len(values), bool)
+            if self.groups is not None and self.query_groups is not None:
+                keep = self.groups != self.query_groups[q]
+            if keep.sum() > self.n:
+                keep &= values >= np.partition(values[keep], -self.n)[-self.n] - self.margin[q]
+            expected = np.flatnonzero(keep)
+            np.testing.assert_array_equal(got[q, : len(expected)], expected, err_msg=f"query {q}")
+            assert (got[q, len(expected) :] == -1).all(), f"query {q}: padding"
+
+
+Case = Select | Relevance | TopN
+
+
+def stored(vectors: np.ndarray, dtype: str, norm: str = "computed", gap: int = 0) -> Rows:
+    """Rows of a storage type, `gap` elements apart; a kernel that reads the NaNs between them shows it."""
+    vectors = np.asarray(vectors, np.float32)
+    data = np.full((len(vectors), vectors.shape[1] + gap), np.nan, np.float32)
+    data[:, : vectors.shape[1]] = vectors
+    with np.errstate(over="ignore"):
+        data = _arrays.narrow(data, dtype)[:, : vectors.shape[1]]
+    scales = None
+    if norm == "scaled":
+        norms = np.linalg.norm(_arrays.widen(data, dtype).astype(np.float64), axis=1)
+        scales = np.divide(1, norms, out=np.zeros_like(norms), where=norms > 0).astype(np.float32)
+    return Rows(data, dtype, "dot" if norm == "as_given" else "cosine", norm, scales)
+
+
+def random_vectors(rng: np.random.Generator, N: int, D: int) -> np.ndarray:
+    vectors = rng.standard_normal((N, D)).astype(np.float32)
+    kind = rng.integers(5)
+    if kind == 0:  # close to few centres
+        vectors = vectors[rng.integers(0, max(1, N // 5), N)] + np.float32(0.05) * vectors
+    elif kind == 1:  # equal rows, zero rows
+        vectors = vectors[rng.integers(0, max(1, N // 3), N)]
+        vectors[rng.random(N) < 0.2] = 0
+    elif kind == 2:  # lengths of many sizes
+        vectors *= 10 ** rng.uniform(-2, 2, (N, 1)).astype(np.float32)
+    return vectors
+
+
+def random_select(rng: np.random.Generator, method: str, dtype: str, D: int) -> Select:
+    Q, P, K = 3, int(rng.integers(1, 30)), int(rng.integers(1, 9))
+
+    def maybe(share: float) -> bool:
+        return bool(rng.random() < share)
+
+    dense = dtype != "bfloat16" and maybe(0.2)
+    N = Q * P if dense else P + int(rng.integers(0, 20))
+    vectors = random_vectors(rng, N, D)
+    queries = rng.standard_normal((Q, D)).astype(np.float32)
+    arguments: dict[str, Any] = {"queries": queries, "k": rng.integers(1, K + 1, Q) if maybe(0.3) else K}
+    if dense:
+        arguments["metric"] = str(rng.choice(["cosine", "dot"]))
+        arguments["embeddings"] = _arrays.narrow(vectors, dtype).reshape(Q, P, D)
+    else:
+        arguments["embeddings"] = stored(vectors, dtype, str(rng.choice(NORMS)), int(rng.choice([0, 0, 1, 5])))
+        if maybe(0.8):
+            candidates = np.stack([rng.permutation(N)[:P] for _ in range(Q)])
+            candidates[rng.random((Q, P)) < rng.random((Q, 1)) * maybe(0.5)] = -1
+            arguments["candidates"] = candidates.astype(rng.choice([np.int32, np.int64]))
+    ids = P if dense else N
+    items = (Q, P if dense or "candidates" in arguments else N)
+    by_row = items if dense else (N,)
+    if maybe(0.3):
+        arguments["relevance"] = rng.uniform(-1, 1, items).astype(np.float32)
+        if method == "mmr" and maybe(0.5):
+            arguments["queries"] = None
+            if "candidates" not in arguments and not dense:
+                arguments["candidates"] = np.tile(np.arange(N), (Q, 1))
+    if maybe(0.3):
+        initial = np.stack([rng.permutation(ids)[:4] for _ in range(Q)])
+        initial[rng.random(initial.shape) < 0.3] = -1
+        arguments["initial"] = initial.astype(rng.choice([np.int32, np.int64]))
+    if maybe(0.3):
+        arguments["groups"] = rng.integers(0, max(1, N // 4), by_row)
+        if maybe(0.5):
+            arguments["query_groups"] = rng.choice(arguments["groups"].reshape(-1), Q)
+        if "query_groups" not in arguments or maybe(0.5):
+            arguments["max_per_group"] = int(rng.integers(1, 3))
+    if method == "mmr":
+        if maybe(0.5):
+            arguments["bias"] = rng.standard_normal(items if maybe(0.5) else by_row).astype(np.float32)
+        arguments["lambda_d"] = rng.choice([0, 0.25, 0.5, 0.75, 1], Q)
+        arguments["lambda_b"] = float(rng.choice([0, 0.5, 0.95, 1]))
+    return Select(method, arguments)
+
+
+def exact_cases() -> Iterator[Case]:
+    """Whole numbers, so that ties are ties."""
+    for dtype in ("float32", "float16"):
+        for P, K, D in ((9, 12, 1), (40, 6, 2), (70, 8, 17)):
+            for seed, features in enumerate(({}, {"bias": True}, {"groups": True, "ragged": True}, {"dense": True})):
+                arguments = testing.selection_problem(4, P, K, D, dtype=dtype, kind="integers", seed=seed, **features)
+                arguments["lambda_d"] = 0.25
+                yield Select("mmr", arguments, exact=True)
+
+
+def cancelling_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Rows with their opposites: VRSD's sum becomes zero, or short beside its terms."""
+    for dtype in DTYPES:
+        for D in (1, 6, 33):
+            vectors = rng.standard_normal((6, D)).astype(np.float32)
+            nearly = (1 + 1e-3 * rng.standard_normal((6, D))) * vectors
+            vectors = np.concatenate([vectors, -vectors, -nearly, np.zeros((1, D))])
+            queries = rng.standard_normal((3, D))
+            queries[2] = -queries[1]
+            initial = np.array([[0, 6], [6, -1], [12, 0]])
+            for norm in NORMS:
+                rows = stored(vectors, dtype, norm)
+                yield Select("vrsd", {"queries": queries, "embeddings": rows, "k": 12})
+                yield Select("vrsd", {"queries": queries, "embeddings": rows, "k": 9, "initial": initial})
+
+
+def edge_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """The ends of ranges that are allowed."""
+    D = 19
+    vectors = rng.standard_normal((8, D))
+    queries = rng.standard_normal((4, D)) * np.array([[1e30], [1e-30], [0], [1e38 / 4]])
+    extreme = vectors * 10.0 ** np.linspace(-14, 14, 8)[:, None]
+    subnormal = vectors * 1e-5
+    subnormal[0] = np.where(np.arange(D) == 3, 65504, 0)
+    for method in METHODS:
+        options = {"lambda_d": 0.6, "lambda_b": 0.5} if method == "mmr" else {}
+        yield Select(method, {"queries": queries, "embeddings": stored(extreme, "float32"), "k": 8, **options})
+        yield Select(method, {"queries": queries, "embeddings": stored(extreme, "bfloat16"), "k": 8, **options})
+        yield Select(method, {"queries": queries, "embeddings": stored(subnormal, "float16"), "k": 8, **options})
+        one = {"queries": vectors[:1], "embeddings": stored(vectors[:1], "float16"), **options}
+        yield Select(method, {**one, "k": 1})
+        yield Select(method, {**one, "k": 70})
+        nothing = {"queries": vectors[:2], "embeddings": stored(vectors, "float32"), "k": 3, **options}
+        yield Select(method, {**nothing, "candidates": np.full((2, 5), -1)})
+        yield Select(method, {**nothing, "initial": np.tile(np.arange(8), (2, 1))})
+        yield Select(method, {**nothing, "groups": np.zeros(8, int), "query_groups": np.zeros(2, int)})
+        yield Select(method, {**nothing, "groups": np.zeros(8, int), "max_per_group": 1, "initial": np.ones((2, 1), int)})
+
+
+def bad_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Values that must be reported, in one query each; the other queries must be answered."""
+    Q, N, P, D = 4, 30, 11, 21
+    vectors = rng.standard_normal((N, D))
+    queries = rng.standard_normal((Q, D))
+    pools = np.stack([rng.permutation(20)[:P] for _ in range(Q)])  # rows from 20 on are in no pool
+
+    def case(method: str, status: int, dtype: str = "float32", norm: str = "computed", **changes: Any) -> Select:
+        rows = stored(changes.pop("vectors", vectors), dtype, norm, gap=3)
+        options = {"lambda_d": 0.7, "lambda_b": 0.9} if method == "mmr" else {}
+        arguments = {"queries": queries, "embeddings": rows, "candidates": pools, "k": 4, **options, **changes}
+        return Select(method, arguments, {2: status})
+
+    def changed(array: np.ndarray, where: tuple[int, int], value: float, dtype: Any = None) -> np.ndarray:
+        array = np.array(array, dtype)
+        array[where] = value
+        return array
+
+    def poisoned(dtype: str, value: float, column: int) -> dict[str, Any]:
+        return {"dtype": dtype, "vectors": changed(vectors, (25, column), value), "candidates": with_row}
+
+    with_row = changed(pools, (2, 5), 25)
+    bias = rng.standard_normal((Q, P)).astype(np.float32)
+    for method in METHODS:
+        for bad in (N, 2**31 - 1):
+            yield case(method, OUT_OF_RANGE, candidates=changed(pools, (2, P - 1), bad, np.int32))
+        for bad in (N, 2**40, 2**63 - 1):
+            yield case(method, OUT_OF_RANGE, candidates=changed(pools, (2, 0), bad))
+            yield case(method, OUT_OF_RANGE, initial=changed(np.full((Q, 2), -1), (2, 1), bad))
+        yield case(method, REPEATED, candidates=changed(pools, (2, 3), pools[2, 9]))
+        yield case(method, REPEATED, initial=changed(np.array([[21, 22]] * Q), (2, 1), 21))
+        for dtype in DTYPES:
+            for norm in NORMS:
+                for column in (0, D - 1):
+                    for value in (np.nan, np.inf):
+                        changes = poisoned(dtype, value, column)
+                        if norm != "scaled" or np.isnan(value):
+                            yield case(method, NOT_FINITE, norm=norm, **changes)
+            yield case(method, OK, dtype, vectors=changed(vectors, (29, 4), np.nan))  # in no pool
+        initial = np.array([[21]] * Q)
+        yield case(method, NOT_FINITE, vectors=changed(vectors, (25, 3), np.nan), initial=changed(initial, (2, 0), 25))
+        for scale in (1e-20, 1e20):
+            scaled = vectors.copy()
+            scaled[25] *= scale
+            yield case(method, NORM_OUT_OF_RANGE, vectors=scaled, candidates=with_row)
+        for value in (np.nan, -np.inf):
+            yield case(method, NOT_FINITE, queries=changed(queries, (2, D - 1), value))
+            yield case(method, NOT_FINITE, relevance=changed(bias, (2, 7), value))
+            if method == "mmr":
+                yield case(method, NOT_FINITE, bias=changed(bias, (2, 7), value))
+        large = vectors.copy()
+        large[25] *= 1e30
+        yield case(method, NOT_FINITE, norm="as_given", vectors=large, queries=queries * 1e10, candidates=with_row)
+
+
+def relevance_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for D, dtype, norm in zip((1, 5, 16, 33, 97), (*DTYPES, "float32", "float16"), (*NORMS, *NORMS), strict=False):
+        rows = stored(random_vectors(rng, 50, D), dtype, norm, gap=2)
+        queries = rng.standard_normal((3, D))
+        candidates = np.stack([np.sort(rng.permutation(50)[:21]) for _ in range(3)])
+        candidates[1, 15:] = -1
+        arguments = {"queries": queries, "embeddings": rows, "k": 1, "candidates": candidates, "lambda_b": 0.8}
+        yield Relevance("mmr", arguments)
+        yield Relevance("mmr", {**arguments, "bias": rng.standard_normal(50)})
+        poisoned = np.array(queries)
+        poisoned[1, 0] = np.inf
+        yield Relevance("mmr", {**arguments, "queries": poisoned}, {1: NOT_FINITE})
+
+
+def top_n_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for columns, block, n in ((1, 1, 1), (5, 3, 9), (97, 16, 4), (700, 700, 50), (9000, 4100, 7)):
+        scores = rng.integers(-200, 200, (3, columns)).astype(np.float32) / 256  # with many ties
+        margin = np.array([0, 1 / 64, 1], np.float32)
+        yield TopN(scores, block, n, margin)
+        yield TopN(np.sort(scores, axis=1), block, n, margin)  # every score enters
+        bias, lambda_b = rng.standard_normal(columns).astype(np.float32), np.array([0, 0.7, 1], np.float32)
+        groups = {"groups": rng.integers(0, 3, columns), "query_groups": np.arange(3)}
+        yield TopN(scores, block, n, margin, bias, lambda_b, **groups)
+
+
+def threaded_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Enough work that the kernels start threads."""
+    for method in METHODS:
+        arguments = testing.selection_problem(64, 100, 12, 97, N=400, ragged=True, groups=True, seed=1)
+        if method == "mmr":
+            arguments.update(lambda_d=0.7, lambda_b=1.0)
+        yield Select(method, arguments)
+        yield Select(method, {**arguments, "embeddings": stored(random_vectors(rng, 400, 97), "bfloat16")})
+    candidates = np.tile(np.arange(700), (64, 1))
+    rows = stored(random_vectors(rng, 700, 100), "float16")
+    yield Relevance("mmr", {"queries": rng.standard_normal((64, 100)), "embeddings": rows, "candidates": candidates, "k": 1})
+    scores = np.broadcast_to(rng.standard_normal(4096).astype(np.float32), (1024, 4096))
+    yield TopN(scores, 1000, 5, np.zeros(1024, np.float32))
+    yield TopN(scores, 4096, 5, np.full(1024, 0.01, np.float32))
+
+
+def all_cases() -> list[Case]:
+    rng = np.random.default_rng(0)
+    cases: list[Case] = []
+    for method in METHODS:
+        for dtype in DTYPES:
+            cases += [random_select(rng, method, dtype, D) for D in DIMS for _ in range(3)]
+    for make in (cancelling_cases, edge_cases, bad_cases, relevance_cases, top_n_cases, threaded_cases):
+        cases += make(rng)
+    return [*cases, *exact_cases()]
+
+
+def write_cases(cases: list[Case], path: Path) -> None:
+    out = Writer()
+    out.parts.append(b"RSKPROB1")
+    out.words(len(cases))
+    for case in cases:
+        out.words(case.kind)
+        case.write(out)
+    path.write_bytes(b"".join(out.parts))
+
+
+def judge(cases: list[Case], answers: bytes) -> None:
+    offset = 0
+    for number, case in enumerate(cases):
+        fields = []
+        for _ in range((6, 2, 1)[case.kind]):
+            size = struct.unpack_from("<q", answers, offset)[0]
+            fields.append(answers[offset + 8 : offset + 8 + size])
+            offset += 8 + size
+        try:
+            case.judge(*fields)
+        except AssertionError as error:
+            shape = f"{case.problem.op}, {case.problem.rows.data.shape}" if isinstance(case, Select) else ""
+            raise AssertionError(f"problem {number} ({type(case).__name__} {shape}): {error}") from error
+    assert offset == len(answers), "answers to problems that were not asked"
+
+
+class Tool:
+    """A built select_tool and the command that runs it."""
+
+    def __init__(self, command: list[str], folder: Path, cases: list[Case]) -> None:
+        self.command, self.folder, self.cases = command, folder, cases
+        self.problems = folder / "problems.bin"
+        write_cases(cases, self.problems)
+
+    def run(self, *arguments: str) -> str:
+        done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0 and not done.stderr, f"exit status {done.returncode}\n{done.stderr}{done.stdout}"
+        return done.stdout
+
+    def isas(self) -> list[str]:
+        return self.run("--list").split()
+
+    def answers(self, isa: str, threads: int) -> bytes:
+        path = self.folder / f"answers-{isa}-{threads}.bin"
+        self.run("--isa", isa, "--threads", str(threads), str(self.problems), str(path))
+        return path.read_bytes()
+
+    def check(self, isa: str, threads: list[int]) -> None:
+        answers = self.answers(isa, threads[0])
+        judge(self.cases, answers)
+        for count in threads[1:]:
+            assert self.answers(isa, count) == answers, f"{isa}: other answers with {count} threads than {threads[0]}"
+
+
+def check_neon(objdump: str, binary: str) -> int:
+    """Some kernel of every storage type must hold the eight vector multiply-adds of dot_block<4>; their number."""
+    listing = subprocess.run([objdump, "-d", "-C", binary], capture_output=True, text=True, check=True).stdout
+    most: dict[str, int] = dict.fromkeys(("float", "f16", "bf16"), 0)
+    for function in listing.split("\n\n"):
+        name = function.lstrip().partition("\n")[0]
+        element = re.search(r"<(?:rsk::base::)?(float|f16|bf16)>", name)
+        if "rsk::base::" in name and element:
+            multiply_adds = len(re.findall(r"\tfmla\tv\d+\.4s, v\d+\.4s, v\d+\.4s$", function, re.MULTILINE))
+            most[element[1]] = max(most[element[1]], multiply_adds)
+    assert min(most.values()) >= 8, f"vector multiply-adds in the largest kernel of each type: {most}"
+    return sum(most.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tool", help="path of select_tool")
+    parser.add_argument("--runner", default="", help="command that runs it, such as an emulator")
+    parser.add_argument("--threads", default="1,2,7", help="numbers of threads to compare")
+    parser.add_argument("--only-threaded", action="store_true", help="only the problems for which threads are started")
+    parser.add_argument("--objdump", help="disassembler: assert that the base kernels are NEON")
+    options = parser.parse_args()
+    if options.objdump:
+        print(f"{options.tool}: {check_neon(options.objdump, options.tool)} NEON multiply-adds")
+    cases = list(threaded_cases(np.random.default_rng(0))) if options.only_threaded else all_cases()
+    tool = Tool([*shlex.split(options.runner), options.tool], Path(options.tool).parent, cases)
+    for isa in tool.isas():
+        tool.check(isa, [int(count) for count in options.threads.split(",")])
+        print(f"{options.tool}: {isa}: {len(cases)} problems, threads {options.threads}: as expected")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except AssertionError as error:
+        sys.exit(f"select_tool: {error}")

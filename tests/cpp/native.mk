@@ -1,0 +1,98 @@
+# select_tool, and the extension, for Arm and under the sanitizers. The top Makefile includes this file; alone it is
+# `make -f tests/cpp/native.mk arm` in the repository root, with a python3 that has the package's test dependencies.
+NATIVE_CORE ?= csrc/cpu
+NATIVE_OUT ?= build/native
+NATIVE_PYTHON ?= $(if $(BIN),$(BIN)/python,python3)
+ARM ?= aarch64-linux-gnu-
+ARM_PACKAGES := g++-aarch64-linux-gnu qemu-user
+# Without those of files, installs and memory limits, on which sanitizers have no bearing or a bad one.
+SANITIZE_TESTS ?= $(filter-out $(patsubst %,tests/test_%.py,cli dispatch native offline package parity), \
+	$(wildcard tests/test_*.py))
+SANITIZE_PYTEST ?= -q -x -k "not [reference and not little_memory"
+
+# Those of setup.py that matter to what is computed and warned of.
+NATIVE_FLAGS := -std=c++17 -ffp-contract=off -Wall -Wextra -Wno-psabi -pthread -I$(NATIVE_CORE)
+NATIVE_FLAGS_plain := -O2
+# One file without a dynamic loader, which an emulator would look for in the host's root.
+NATIVE_FLAGS_arm := -O2 -static
+# -O1: at -O3 the sanitizers' checks take minutes to compile.
+NATIVE_FLAGS_asan := -O1 -g1 -fPIC -fvisibility=hidden -fno-omit-frame-pointer -fsanitize=address,undefined \
+	-fno-sanitize-recover=all
+NATIVE_FLAGS_tsan := -O1 -g1 -fsanitize=thread
+native_cxx = $(if $(filter arm,$1),$(ARM)g++,$(CXX))
+native_headers := $(wildcard $(NATIVE_CORE)/*.h $(NATIVE_CORE)/*.inl)
+# A path from the root works in another folder too; a command stays one.
+native_python := $(if $(findstring /,$(NATIVE_PYTHON)),$(abspath $(NATIVE_PYTHON)),$(NATIVE_PYTHON))
+native_driver := PYTHONPATH=. $(native_python) tests/cpp/driver.py
+
+.PHONY: native arm arm-packages sanitize sanitize-tool sanitize-threads sanitize-extension
+.SECONDARY:
+
+native: $(NATIVE_OUT)/plain/select_tool | native-python
+	$(native_driver) $<
+
+arm: $(NATIVE_OUT)/arm/select_tool | native-python
+	$(native_driver) --objdump $(ARM)objdump --runner qemu-aarch64 --threads 1,3 $<
+
+sanitize: sanitize-tool sanitize-threads sanitize-extension
+
+sanitize-tool: $(NATIVE_OUT)/asan/select_tool | native-python
+	UBSAN_OPTIONS=print_stacktrace=1 $(native_driver) --threads 1,2 $<
+
+# Without address randomisation: more than 28 bits of it is more than GCC 12's ThreadSanitizer can map.
+sanitize-threads: $(NATIVE_OUT)/tsan/select_tool | native-python
+	$(native_driver) --only-threaded --runner "$(shell setarch -R true 2>/dev/null && echo setarch -R)" --threads 2,7 $<
+
+# libstdc++ too, since python itself does not link it and AddressSanitizer looks for __cxa_throw at the start.
+sanitize-extension: $(NATIVE_OUT)/asan/package | native-python
+	cd $< && export PYTHONPATH=$(abspath $<) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+		RAGSYS_KERNELS_TEST_BACKENDS=cpu \
+		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" && \
+	$(native_python) -c "import os, ragsys_kernels._C as c; assert c.__file__.startswith(os.getcwd()), c" && \
+	$(native_python) -m pytest $(SANITIZE_PYTEST) -p no:cacheprovider $(abspath $(SANITIZE_TESTS))
+
+$(NATIVE_OUT)/%/kernels.o: $(NATIVE_CORE)/kernels.cpp $(native_headers)
+	@mkdir -p $(@D)
+	$(call native_cxx,$*) $(NATIVE_FLAGS) $(NATIVE_FLAGS_$*) -c $< -o $@
+
+$(NATIVE_OUT)/%/select_tool.o: tests/cpp/select_tool.cpp $(NATIVE_CORE)/api.h
+	@mkdir -p $(@D)
+	$(call native_cxx,$*) $(NATIVE_FLAGS) $(NATIVE_FLAGS_$*) -c $< -o $@
+
+$(NATIVE_OUT)/%/select_tool: $(NATIVE_OUT)/%/kernels.o $(NATIVE_OUT)/%/select_tool.o
+	$(call native_cxx,$*) $(NATIVE_FLAGS) $(NATIVE_FLAGS_$*) $^ -o $@
+
+$(NATIVE_OUT)/asan/bindings.o: $(NATIVE_CORE)/bindings.cpp $(NATIVE_CORE)/api.h | native-python
+	@mkdir -p $(@D)
+	$(CXX) $(NATIVE_FLAGS) $(NATIVE_FLAGS_asan) $$($(native_python) -m pybind11 --includes) -c $< -o $@
+
+# The package beside an extension of its own; the one built in place stays as it is.
+$(NATIVE_OUT)/asan/package: $(NATIVE_OUT)/asan/kernels.o $(NATIVE_OUT)/asan/bindings.o \
+		$(wildcard ragsys_kernels/*.py ragsys_kernels/*/*.py)
+	rm -rf $@
+	mkdir -p $@
+	cp -r ragsys_kernels $@
+	rm -f $@/ragsys_kernels/_C*.so
+	$(CXX) $(NATIVE_FLAGS_asan) -shared -pthread $(filter %.o,$^) -o $@/ragsys_kernels/_C$$($(native_python) -c \
+		"import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))")
+
+$(NATIVE_OUT)/arm/kernels.o $(NATIVE_OUT)/arm/select_tool.o: | arm-packages
+
+arm-packages:
+	@command -v $(ARM)g++ >/dev/null && command -v qemu-aarch64 >/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(ARM_PACKAGES); \
+	else \
+		echo "make arm: $(ARM)g++ and qemu-aarch64 are needed; on Debian: apt-get install $(ARM_PACKAGES)" >&2; exit 1; \
+	fi
+
+# In the top Makefile: its virtual environment with the test dependencies, and pybind11's headers.
+.PHONY: native-python
+ifdef VENV
+native-python: $(VENV)/.test $(VENV)/.pybind11
+$(VENV)/.pybind11: | $(VENV)/.test
+	$(PIP_INSTALL) "pybind11>=2.13"
+	touch $@
+else
+native-python:
+endif

@@ -1,0 +1,267 @@
+"""Which backend runs, what is said where it cannot, and what an import costs."""
+
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import _info, testing
+from ragsys_kernels.selection import cpu, reference
+
+METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
+
+
+@pytest.fixture(scope="module")
+def without_extension(tmp_path_factory):
+    """A folder with the package less its extension."""
+    folder = tmp_path_factory.mktemp("pure")
+    ignore = shutil.ignore_patterns("*.so", "*.pyd", "__pycache__")
+    shutil.copytree(Path(rk.__file__).parent, folder / "ragsys_kernels", ignore=ignore)
+    return folder
+
+
+def called(monkeypatch):
+    """The names of the backends whose functions run, in order."""
+    names = []
+    for module in (cpu, reference):
+        for op in METHODS:
+            name, function = module.__name__.rpartition(".")[2], getattr(module, op)
+            monkeypatch.setattr(module, op, lambda *a, name=name, function=function: names.append(name) or function(*a))
+    return names
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_auto_takes_the_compiled_kernels_first(compiled, monkeypatch, method):
+    monkeypatch.delenv("RAGSYS_KERNELS_BACKEND", raising=False)
+    names = called(monkeypatch)
+    METHODS[method](**testing.selection_problem(2, 8, 3, 5))
+    assert names == ["cpu"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_requested_backend_runs(backend, monkeypatch, method):
+    monkeypatch.setenv("RAGSYS_KERNELS_BACKEND", "reference")
+    names = called(monkeypatch)
+    METHODS[method](**testing.selection_problem(2, 8, 3, 5), backend=backend)
+    assert names == [backend]
+
+
+def test_environment_names_the_backend_of_auto(backend, monkeypatch):
+    monkeypatch.setenv("RAGSYS_KERNELS_BACKEND", backend)
+    names = called(monkeypatch)
+    rk.mmr(**testing.selection_problem(2, 8, 3, 5))
+    rk.Corpus(np.eye(9, dtype=np.float32)).select(np.ones((1, 9), np.float32), 2, pool=4)
+    assert names == [backend, backend]
+
+
+def test_unknown_backend_is_refused(monkeypatch):
+    problem = testing.selection_problem(2, 8, 3, 5)
+    message = "mmr: backend must be one of 'auto', 'cpu', 'reference', got 'tpu'"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        rk.mmr(**problem, backend="tpu")
+    monkeypatch.setenv("RAGSYS_KERNELS_BACKEND", "tpu")
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        rk.mmr(**problem)
+
+
+PROBLEM = """
+import warnings
+import numpy as np
+import ragsys_kernels as rk
+from ragsys_kernels import testing
+problem = testing.selection_problem(2, 8, 3, 5)
+"""
+
+
+def with_problem(code):
+    return PROBLEM + code
+
+
+def test_missing_extension_falls_back_with_one_warning(without_extension, run_python):
+    code = with_problem("""
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        result = rk.mmr(**problem)
+        testing.check_selection("mmr", problem, result)
+for warning in caught:
+    print(warning.category.__name__, warning.message, sep=": ")
+""")
+    assert run_python(code, package=without_extension).stdout == (
+        "RuntimeWarning: mmr: running the NumPy reference, which is slow: the compiled extension is not installed; "
+        "reinstall with RAGSYS_KERNELS_REQUIRE_EXT=1 to see why\n"
+    )
+
+
+@pytest.mark.parametrize("call", ["rk.mmr(**problem)", "rk.vrsd(**problem)", "corpus.search(problem['queries'], 2)"])
+def test_warning_of_the_fallback_points_at_the_call(without_extension, run_python, call):
+    code = with_problem(f"""
+corpus = rk.Corpus(problem["embeddings"])
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    {call}
+print(*(warning.filename for warning in caught))
+""")
+    assert run_python(code, package=without_extension).stdout == "<string>\n"
+
+
+def test_missing_extension_is_an_error_where_it_was_asked_for(without_extension, run_python):
+    code = with_problem("""
+for ask in ({"backend": "cpu"}, {}):
+    try:
+        rk.mmr(**problem, **ask)
+    except rk.BackendUnavailableError as error:
+        print(error)
+""")
+    message = (
+        "mmr: backend 'cpu' was requested but cannot run here: the compiled extension is not installed; reinstall with "
+        "RAGSYS_KERNELS_REQUIRE_EXT=1 to see why. Available for arrays on 'cpu': 'reference'\n"
+    )
+    assert run_python(code, package=without_extension, RAGSYS_KERNELS_BACKEND="cpu").stdout == message * 2
+
+
+def test_reference_that_was_asked_for_does_not_warn(without_extension, run_python):
+    code = with_problem("""
+warnings.simplefilter("error")
+rk.mmr(**problem, backend="reference")
+rk.vrsd(**problem, backend="reference")
+""")
+    run_python(code, package=without_extension)
+    run_python(code.replace(', backend="reference"', ""), package=without_extension, RAGSYS_KERNELS_BACKEND="reference")
+
+
+def test_broken_extension_is_reported(without_extension, run_python, tmp_path):
+    shutil.copytree(without_extension, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "ragsys_kernels" / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
+    file.write_bytes(b"not a library")
+    code = with_problem("""
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    rk.mmr(**problem)
+print(caught[0].message)
+try:
+    rk.mmr(**problem, backend="cpu")
+except rk.BackendUnavailableError as error:
+    print(error)
+rk.show_config()
+""")
+    lines = run_python(code, package=tmp_path).stdout.splitlines()
+    reason = "the compiled extension is broken: "
+    assert lines[0].startswith(f"mmr: running the NumPy reference, which is slow: {reason}")
+    assert lines[1].startswith(f"mmr: backend 'cpu' was requested but cannot run here: {reason}")
+    assert any(line.startswith(f"backend cpu: unavailable: {reason}") for line in lines)
+    assert all(file.name in line for line in lines[:2])
+
+
+def test_error_inside_the_extension_is_not_taken_for_its_absence(without_extension, run_python, tmp_path):
+    """An import that fails within a module that is there."""
+    shutil.copytree(without_extension, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "ragsys_kernels" / "_C.py").write_text("import a_library_that_is_not_there\n")
+    code = with_problem("""
+try:
+    rk.mmr(**problem, backend="cpu")
+except rk.BackendUnavailableError as error:
+    print(error)
+""")
+    output = run_python(code, package=tmp_path).stdout
+    assert "the compiled extension is broken: No module named 'a_library_that_is_not_there'" in output
+
+
+HEAVY = ("torch", "pyarrow", "typer", "rich", "triton", "cupy", "faiss", "transformers", "ray", "scipy", "click")
+
+
+def test_import_brings_no_heavy_module(run_python):
+    run_python(f"""
+import sys
+import ragsys_kernels
+assert not set(sys.modules) & set({HEAVY}), set(sys.modules) & set({HEAVY})
+assert "ragsys_kernels.testing" not in sys.modules
+""")
+
+
+def test_selection_brings_no_heavy_module(run_python):
+    run_python(f"""
+import sys
+import numpy as np
+import ragsys_kernels as rk
+rk.Corpus(np.eye(3, dtype=np.float32)).select(np.eye(3, dtype=np.float32), 2, pool=None)
+assert not set(sys.modules) & set({HEAVY}), set(sys.modules) & set({HEAVY})
+""")
+
+
+def test_import_takes_less_than_a_fifth_of_a_second(run_python):
+    """NumPy included, in processor time, which other processes of the machine do not stretch."""
+    code = "import time; t = time.process_time(); import ragsys_kernels; print(time.process_time() - t)"
+    assert min(float(run_python(code).stdout) for _ in range(5)) < 0.2
+
+
+def test_import_reads_no_setting(run_python):
+    """Settings are read when they are used, so that a bad one is an error of the call, not of the import."""
+    bad = {"RAGSYS_KERNELS_BACKEND": "x", "RAGSYS_KERNELS_ISA": "x", "RAGSYS_KERNELS_NUM_THREADS": "x"}
+    run_python("import ragsys_kernels", **bad)
+
+
+def test_show_config_tells_versions_backends_instruction_set_and_threads(compiled, capsys, monkeypatch):
+    monkeypatch.delenv("RAGSYS_KERNELS_ISA", raising=False)
+    monkeypatch.setenv("RAGSYS_KERNELS_NUM_THREADS", "3")
+    rk.show_config()
+    text = capsys.readouterr().out
+    assert text == _info.config() + "\n"
+    lines = text.splitlines()
+    assert lines[0] == f"ragsys_kernels {rk.__version__}"
+    assert lines[1].startswith(f"Python {sys.version.split()[0]} on ")
+    assert lines[2].startswith(f"libraries: numpy {np.__version__}, torch ")
+    assert {"backend cpu: available", "backend reference: available", "threads: 3"} <= set(lines)
+    built, here = ", ".join(compiled.ISAS), ", ".join(compiled.SUPPORTED_ISAS)
+    assert f"instruction set: {compiled.SUPPORTED_ISAS[-1]} (built: {built}; on this processor: {here})" in lines
+
+
+def test_show_config_works_without_the_extension(without_extension, run_python):
+    text = run_python("import ragsys_kernels as rk; rk.show_config()", package=without_extension).stdout
+    assert "backend cpu: unavailable: the compiled extension is not installed; " in text
+    assert "backend reference: available\n" in text
+    assert "instruction set" not in text
+
+
+def test_python_m_prints_the_configuration(run_python):
+    text = run_python("import runpy; runpy.run_module('ragsys_kernels', run_name='__main__')").stdout
+    assert text.startswith(f"ragsys_kernels {rk.__version__}\n")
+
+
+class OnDevice:
+    """An array of a library that is not NumPy, on a device that is not the CPU."""
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+    def __dlpack__(self, **_):
+        raise AssertionError("must not be read")
+
+
+def test_arrays_on_another_device_are_refused(backend):
+    problem = {**testing.selection_problem(2, 8, 3, 5), "queries": OnDevice()}
+    message = "mmr: all arrays must be on one device, got queries on 2:0, embeddings on cpu, candidates on cpu"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        rk.mmr(**problem, backend=backend)
+    message = f"mmr: backend '{backend}' was requested but cannot run here: the arrays are on '2:0'. Available "
+    with pytest.raises(rk.BackendUnavailableError, match=f"^{message}"):
+        rk.mmr(OnDevice(), OnDevice(), 2, backend=backend)
+    message = "mmr: no backend runs on arrays on '2:0'; move them to the CPU"
+    with pytest.raises(rk.BackendUnavailableError, match=f"^{message}$"):
+        rk.mmr(OnDevice(), OnDevice(), 2)
+
+
+def test_torch_tensors_without_memory_are_refused():
+    torch = pytest.importorskip("torch")
+    nothing = torch.zeros(3, 4, device="meta")
+    with pytest.raises(rk.BackendUnavailableError, match="arrays on 'meta'"):
+        rk.mmr(nothing, nothing, 2)
+
+
+def test_environment_is_read_in_one_place():
+    package = Path(rk.__file__).parent
+    assert [path.name for path in package.rglob("*.py") if "environ" in path.read_text()] == ["_env.py"]

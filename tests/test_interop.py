@@ -1,0 +1,268 @@
+"""Arrays of other libraries, other layouts and other types come in; results go back in the caller's library."""
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import testing
+
+METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
+methods = pytest.mark.parametrize("method", METHODS)
+
+
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch")
+
+
+def full_problem(method, **options):
+    """A problem with every argument that is an array."""
+    problem = testing.selection_problem(4, 20, 5, 11, bias=method == "mmr", groups=True, ragged=True, **options)
+    problem["relevance"] = np.random.default_rng(1).uniform(-1, 1, (4, 20)).astype(np.float32)
+    problem["initial"] = np.array([[0, -1], [-1, -1], [7, 3], [-1, 2]])
+    return problem
+
+
+def same(a, b):
+    for name, x, y in zip(rk.Selection._fields, a, b, strict=True):
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y), err_msg=name)
+
+
+def convert(problem, function):
+    return {name: function(value) if isinstance(value, np.ndarray) else value for name, value in problem.items()}
+
+
+@methods
+def test_torch_in_torch_out(backend, torch, method):
+    problem = full_problem(method)
+    expected = METHODS[method](**problem, backend=backend)
+    result = METHODS[method](**convert(problem, torch.from_numpy), backend=backend)
+    assert isinstance(result, rk.Selection)
+    assert all(isinstance(field, torch.Tensor) and field.device.type == "cpu" for field in result)
+    assert [field.dtype for field in result] == [torch.int64, *[torch.float32] * 3, torch.int32]
+    assert not any(field.requires_grad for field in result)
+    same(result, expected)
+
+
+@methods
+def test_one_tensor_among_numpy_arrays_makes_the_result_torch(backend, torch, method):
+    problem = full_problem(method)
+    expected = METHODS[method](**problem, backend=backend)
+    for name, value in problem.items():
+        if isinstance(value, np.ndarray):
+            result = METHODS[method](**{**problem, name: torch.from_numpy(value)}, backend=backend)
+            assert isinstance(result.indices, torch.Tensor), name
+            same(result, expected)
+    assert isinstance(METHODS[method](**problem, backend=backend).indices, np.ndarray)
+
+
+@methods
+@pytest.mark.parametrize("dense", [False, True], ids=["shared", "dense"])
+def test_bfloat16_tensors_are_read_as_they_are(backend, torch, dense, method):
+    problem = testing.selection_problem(3, 20, 5, 19, dense=dense, seed=2)
+    problem["embeddings"] = torch.from_numpy(problem["embeddings"]).bfloat16()
+    problem["queries"] = torch.from_numpy(problem["queries"]).bfloat16()
+    result = METHODS[method](**problem, backend=backend)
+    testing.check_selection(method, problem, result)
+    widened = {**problem, "embeddings": problem["embeddings"].float(), "queries": problem["queries"].float()}
+    same(result, METHODS[method](**widened, backend=backend))
+
+
+def test_bfloat16_relevance_and_bias_are_taken(backend, torch):
+    problem = testing.selection_problem(3, 20, 5, 19, seed=3)
+    problem["relevance"] = torch.rand(3, 20, generator=torch.Generator().manual_seed(0)).bfloat16()
+    problem["bias"] = torch.rand(40, generator=torch.Generator().manual_seed(1)).bfloat16()
+    widened = {**problem, "relevance": problem["relevance"].float(), "bias": problem["bias"].float()}
+    same(rk.mmr(**problem, backend=backend), rk.mmr(**widened, backend=backend))
+
+
+@methods
+def test_tensors_that_require_grad_are_taken(backend, torch, method):
+    problem = testing.selection_problem(3, 20, 5, 19, seed=4)
+    expected = METHODS[method](**problem, backend=backend)
+    for name in ("queries", "embeddings"):
+        problem[name] = torch.from_numpy(problem[name]).requires_grad_()
+    same(METHODS[method](**problem, backend=backend), expected)
+    assert problem["queries"].requires_grad
+
+
+def test_torch_arguments_that_are_no_arrays_of_the_problem(backend, torch):
+    problem = testing.selection_problem(3, 20, 5, 19, bias=True, seed=5)
+    ks, lambdas = [2, 5, 1], [0.0, 0.5, 1.0]
+    expected = rk.mmr(**{**problem, "k": ks}, lambda_d=lambdas, lambda_b=lambdas, backend=backend)
+    tensors = {"k": torch.tensor(ks), "lambda_d": torch.tensor(lambdas), "lambda_b": torch.tensor(lambdas)}
+    same(rk.mmr(**{**problem, **tensors}, backend=backend), expected)
+    one = rk.mmr(**{**problem, "k": torch.tensor(3)}, lambda_d=torch.tensor(0.5), backend=backend)
+    same(one, rk.mmr(**{**problem, "k": 3}, lambda_d=0.5, backend=backend))
+
+
+def test_sparse_tensors_are_refused(backend, torch):
+    with pytest.raises(TypeError, match=r"^mmr: embeddings must be a dense tensor, got layout torch\.sparse_coo$"):
+        rk.mmr(torch.ones(1, 3), torch.eye(3).to_sparse(), 1, backend=backend)
+
+
+@methods
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_small_arguments_of_any_layout_are_taken(backend, library, method):
+    """Everything but the embeddings may be strided, reversed or transposed."""
+    convert_one = pytest.importorskip("torch").from_numpy if library == "torch" else np.asarray
+    problem = full_problem(method)
+    expected = METHODS[method](**problem, backend=backend)
+    strided = dict(problem)
+    for name in ("queries", "candidates", "relevance", "initial"):
+        base = np.zeros((problem[name].shape[1] * 2, problem[name].shape[0] * 3), problem[name].dtype)
+        base[::2, ::3] = problem[name].T
+        strided[name] = convert_one(base)[::2, ::3].T
+    for name in ("bias", "groups", "query_groups"):
+        if name in problem:
+            strided[name] = convert_one(np.repeat(problem[name], 2))[::2]
+    same(METHODS[method](**strided, backend=backend), expected)
+
+
+@methods
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_embeddings_with_a_row_stride_are_read_in_place(backend, dtype, library, method):
+    problem = testing.selection_problem(3, 20, 5, 19, dtype=dtype, seed=6)
+    expected = METHODS[method](**problem, backend=backend)
+    wide = np.full((80, 30), np.nan, dtype)
+    wide[::2, 7:26] = problem["embeddings"]
+    if library == "torch":
+        wide = pytest.importorskip("torch").from_numpy(wide)
+    problem["embeddings"] = wide[::2, 7:26]
+    same(METHODS[method](**problem, backend=backend), expected)
+
+
+@methods
+def test_one_row_for_all_by_a_stride_of_zero(backend, method):
+    rows = np.broadcast_to(np.array([[3, 4]], np.float32), (6, 2))
+    result = METHODS[method](np.ones((1, 2), np.float32), rows, 3, backend=backend)
+    assert result.indices.tolist() == [[0, 1, 2]]
+
+
+@methods
+def test_embeddings_of_one_column_are_contiguous_whatever_the_stride(backend, method):
+    """NumPy calls them so: the stride of an axis of length 1 says nothing."""
+    column = np.array([3, 1, -2, 5], np.float32)
+    for rows in (column[:, None], np.stack([column, column], axis=1)[:, ::2]):
+        assert rows.shape == (4, 1)
+        result = METHODS[method](np.ones((1, 1), np.float32), rows, 2, metric="dot", backend=backend)
+        assert result.indices[0, 0] == (3 if method == "mmr" else 0)
+
+
+class Foreign:
+    """An array that offers nothing but DLPack."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+@methods
+def test_any_array_with_dlpack_is_taken(backend, method):
+    problem = full_problem(method)
+    result = METHODS[method](**convert(problem, Foreign), backend=backend)
+    assert all(isinstance(field, np.ndarray) for field in result)
+    same(result, METHODS[method](**problem, backend=backend))
+
+
+def test_corpus_of_a_foreign_array(backend):
+    problem = testing.selection_problem(3, 20, 5, 19, seed=7)
+    a, b = rk.Corpus(Foreign(problem["embeddings"])), rk.Corpus(problem["embeddings"])
+    np.testing.assert_array_equal(a.data, b.data)
+
+
+@methods
+def test_lists_are_taken(backend, method):
+    """float64 by NumPy's rules, so that embeddings, which are never copied, must be arrays."""
+    problem = full_problem(method)
+    expected = METHODS[method](**problem, backend=backend)
+    lists = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in problem.items()}
+    same(METHODS[method](**{**lists, "embeddings": problem["embeddings"]}, backend=backend), expected)
+    with pytest.raises(TypeError, match=rf"^{method}: embeddings must be float32, float16 or bfloat16, got float64"):
+        METHODS[method](**lists, backend=backend)
+
+
+@methods
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.longdouble])
+def test_queries_of_any_float_type_are_taken(backend, dtype, method):
+    problem = testing.selection_problem(3, 20, 5, 19, seed=8)
+    problem["queries"] = problem["queries"].astype(np.float16).astype(np.float32)
+    expected = METHODS[method](**problem, backend=backend)
+    same(METHODS[method](**{**problem, "queries": problem["queries"].astype(dtype)}, backend=backend), expected)
+
+
+@methods
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint32])
+def test_groups_and_k_of_any_integer_type_are_taken(backend, dtype, method):
+    problem = full_problem(method)
+    problem["k"] = np.array([2, 5, 1, 3])
+    expected = METHODS[method](**problem, backend=backend)
+    for name in ("groups", "query_groups", "k"):
+        problem[name] = problem[name].astype(dtype)
+    same(METHODS[method](**problem, backend=backend), expected)
+
+
+@methods
+def test_numpy_scalars_are_numbers(backend, method):
+    problem = testing.selection_problem(3, 20, 5, 19, seed=9)
+    expected = METHODS[method](**problem, backend=backend)
+    scalars = {"k": np.int32(5), "num_threads": np.int64(2)}
+    if method == "mmr":
+        scalars.update(lambda_d=np.float32(0.75), lambda_b=np.float64(0.95))
+    same(METHODS[method](**{**problem, **scalars}, backend=backend), expected)
+
+
+@methods
+def test_memory_mapped_and_read_only_arrays_are_taken(backend, method, tmp_path):
+    problem = full_problem(method)
+    expected = METHODS[method](**problem, backend=backend)
+    for name, value in problem.items():
+        if isinstance(value, np.ndarray):
+            np.save(tmp_path / f"{name}.npy", value)
+            problem[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r")
+    result = METHODS[method](**problem, backend=backend)
+    assert type(result.indices) is np.ndarray
+    same(result, expected)
+
+
+@methods
+def test_results_do_not_share_memory_with_inputs_or_each_other(backend, method):
+    problem = full_problem(method)
+    first = METHODS[method](**problem, backend=backend)
+    copies = [np.array(field) for field in first]
+    second = METHODS[method](**problem, backend=backend)
+    for field in second:
+        field.fill(0)
+    same(first, copies)
+
+
+def test_corpus_takes_tensors_and_gives_what_the_queries_are(backend, torch):
+    problem = testing.selection_problem(3, 20, 5, 19, seed=10)
+    queries, rows = problem["queries"], problem["embeddings"]
+    corpus = rk.Corpus(torch.from_numpy(rows), bias=torch.ones(40), groups=torch.arange(40))
+    np.testing.assert_array_equal(corpus.data, rk.Corpus(rows).data)
+    indices, scores = corpus.search(torch.from_numpy(queries), 5, backend=backend)
+    assert (indices.dtype, scores.dtype) == (torch.int64, torch.float32)
+    expected = corpus.search(queries, 5, backend=backend)
+    assert isinstance(expected[0], np.ndarray)
+    np.testing.assert_array_equal(indices.numpy(), expected[0])
+    for pool in (10, None):
+        result = corpus.select(torch.from_numpy(queries), 5, pool=pool, backend=backend)
+        assert all(isinstance(field, torch.Tensor) for field in result)
+        same(result, corpus.select(queries, 5, pool=pool, backend=backend))
+
+
+@pytest.mark.parametrize("stored", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("given", ["float32", "float16", "bfloat16"])
+def test_corpus_rounds_from_any_type_to_any(torch, given, stored):
+    rows = torch.randn(30, 7, generator=torch.Generator().manual_seed(0)).to(getattr(torch, given))
+    corpus = rk.Corpus(rows, metric="dot", dtype=stored)
+    expected = rows.to(getattr(torch, stored)).float().numpy()
+    data = torch.from_numpy(corpus.data.view(np.int16)).view(torch.bfloat16) if stored == "bfloat16" else corpus.data
+    np.testing.assert_array_equal(np.asarray(data.float() if stored == "bfloat16" else data, np.float32), expected)

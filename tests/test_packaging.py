@@ -1,0 +1,236 @@
+"""What the source archive and the wheel contain, and that an installation without the extension works."""
+
+import ast
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+
+import ragsys_kernels as rk
+
+ROOT = Path(__file__).parents[1]
+BUILD_REQUIREMENTS = {"setuptools": 77, "pybind11": 2, "wheel": 0}
+
+pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").is_file(), reason="the tests run outside of the source tree")
+
+
+def enough(name, major):
+    try:
+        return int(importlib.metadata.version(name).partition(".")[0]) >= major
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+@pytest.fixture(scope="session")
+def build_path(tmp_path_factory):
+    """Where the tools of the build are, if this environment lacks them."""
+    if all(enough(name, major) for name, major in BUILD_REQUIREMENTS.items()):
+        return ""
+    folder = tmp_path_factory.mktemp("build_tools")
+    wanted = [f"{name}>={major}" for name, major in BUILD_REQUIREMENTS.items()]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", folder]
+    subprocess.run([*pip, *wanted], check=True)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory):
+    """A copy of the source tree, with what an earlier build in place leaves behind."""
+    pytest.importorskip("build")
+    folder = tmp_path_factory.mktemp("source") / "tree"
+    ignore = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "*.so", "*.pyd", "__pycache__", "demo-output")
+    shutil.copytree(ROOT, folder, ignore=ignore)
+    shutil.copy(ROOT / ".clang-format", folder)
+    (folder / "ragsys_kernels" / "_C.cpython-399-x86_64-linux-gnu.so").write_bytes(b"left over")
+    (folder / "ragsys_kernels" / "__pycache__").mkdir()
+    (folder / "ragsys_kernels" / "__pycache__" / "cli.cpython-399.pyc").write_bytes(b"left over")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def build(build_path):
+    """Runs ``python -m build`` and gives the result of the process."""
+
+    def run(source, kind, out, **environment):
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAGSYS_KERNELS_")}
+        path = os.pathsep.join(filter(None, [build_path, inherited.get("PYTHONPATH")]))
+        return subprocess.run(
+            [sys.executable, "-m", "build", "--no-isolation", f"--{kind}", "--outdir", out, source],
+            env={**inherited, "PYTHONPATH": path, **environment},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    return run
+
+
+def only_file(folder):
+    (file,) = folder.iterdir()
+    return file
+
+
+@pytest.fixture(scope="session")
+def sdist(tree, build, tmp_path_factory):
+    out = tmp_path_factory.mktemp("sdist")
+    result = build(tree, "sdist", out)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return only_file(out)
+
+
+@pytest.fixture
+def unpacked(sdist, tmp_path):
+    """Wheels are made of the source archive, so that it must have all they need."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "unpacked")
+    return only_file(tmp_path / "unpacked")
+
+
+def files_below(*folders):
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file())
+    left_out = (".so", ".pyd", ".pyc")
+    return {
+        path.relative_to(ROOT).as_posix()
+        for path in found
+        if path.suffix not in left_out and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+    }
+
+
+def test_source_archive_has_every_source_and_nothing_built(sdist):
+    with tarfile.open(sdist) as archive:
+        members = {name.partition("/")[2] for name in archive.getnames() if "/" in name}
+    expected = files_below("ragsys_kernels", "csrc", "tests", "requirements")
+    assert {"csrc/cpu/api.h", "csrc/cpu/simd.inl", "csrc/cpu/kernels.cpp", "tests/conftest.py"} <= expected
+    expected |= {"LICENSE", "README.md", "pyproject.toml", "setup.py", "MANIFEST.in", "Makefile"}
+    assert expected <= members, expected - members
+    assert not [name for name in members if name.endswith((".so", ".pyc", ".o")) or "__pycache__" in name]
+    assert sdist.name == f"ragsys_kernels-{rk.__version__}.tar.gz"
+
+
+@pytest.mark.slow
+def test_wheel_has_the_extension_types_and_every_module(unpacked, build, tmp_path, run_python):
+    result = build(unpacked, "wheel", tmp_path / "out", RAGSYS_KERNELS_REQUIRE_EXT="1")
+    assert result.returncode == 0, result.stdout + result.stderr
+    wheel = only_file(tmp_path / "out")
+    with zipfile.ZipFile(wheel) as archive:
+        members = set(archive.namelist())
+        metadata = message_from_string(archive.read(next(n for n in members if n.endswith("/METADATA"))).decode())
+        entry_points = archive.read(next(n for n in members if n.endswith("/entry_points.txt"))).decode()
+        archive.extractall(tmp_path / "site")
+    modules = files_below("ragsys_kernels")
+    assert {"ragsys_kernels/py.typed", "ragsys_kernels/_C.pyi", "ragsys_kernels/selection/cpu.py"} <= modules
+    extensions = {name for name in members if name.endswith((".so", ".pyd"))}
+    assert len(extensions) == 1
+    assert next(iter(extensions)).startswith("ragsys_kernels/_C.")
+    info = f"ragsys_kernels-{rk.__version__}.dist-info/"
+    rest = {name for name in members - extensions if not name.startswith(info)}
+    assert rest == modules
+    assert any(name.startswith(info) and name.endswith("LICENSE") for name in members)
+
+    assert metadata["Requires-Python"] == ">=3.10"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    required = metadata.get_all("Requires-Dist")
+    assert [line.partition(">")[0] for line in required if "extra" not in line] == ["numpy"]
+    assert "ragsys-kernels = ragsys_kernels.cli:main" in entry_points
+
+    code = "import ragsys_kernels as rk; rk.show_config(); print(rk.__file__)"
+    text = run_python(code, package=tmp_path / "site").stdout
+    assert "backend cpu: available\n" in text
+    assert str(tmp_path / "site") in text
+
+
+PURE = """
+import sys, warnings
+import numpy as np
+import ragsys_kernels as rk
+from ragsys_kernels import testing
+
+warnings.simplefilter("ignore", RuntimeWarning)
+problem = testing.selection_problem(3, 20, 5, 9)
+for method in ("mmr", "vrsd"):
+    testing.check_selection(method, problem, getattr(rk, method)(**problem))
+rk.Corpus(problem["embeddings"]).search(problem["queries"], 3)
+assert "ragsys_kernels._C" not in sys.modules
+print(rk.__file__)
+"""
+
+
+def test_wheel_without_extension_is_pure_and_runs_the_reference(unpacked, build, tmp_path, run_python):
+    # A compiler that fails shows that none is called.
+    off = {"RAGSYS_KERNELS_NO_EXT": "1", "CC": "/bin/false", "CXX": "/bin/false"}
+    result = build(unpacked, "wheel", tmp_path / "out", **off)
+    assert result.returncode == 0, result.stdout + result.stderr
+    wheel = only_file(tmp_path / "out")
+    assert wheel.name == f"ragsys_kernels-{rk.__version__}-py3-none-any.whl"
+    site = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*pip, "--no-index", "--target", site, wheel], check=True)
+    assert not list(site.rglob("*.so"))
+    assert str(site) in run_python(PURE, package=site).stdout
+
+
+def test_pure_wheel_leaves_out_an_extension_built_in_place(tree, build, tmp_path):
+    result = build(tree, "wheel", tmp_path, RAGSYS_KERNELS_NO_EXT="1")
+    assert result.returncode == 0, result.stdout + result.stderr
+    with zipfile.ZipFile(only_file(tmp_path)) as archive:
+        assert not [name for name in archive.namelist() if name.endswith((".so", ".pyc"))]
+
+
+def test_failed_compilation_is_a_warning(unpacked, build, tmp_path, run_python):
+    result = build(unpacked, "wheel", tmp_path / "out", CC="/bin/false", CXX="/bin/false")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "ragsys_kernels._C" in result.stdout + result.stderr
+    with zipfile.ZipFile(only_file(tmp_path / "out")) as archive:
+        assert not [name for name in archive.namelist() if name.endswith(".so")]
+        archive.extractall(tmp_path / "site")
+    run_python(PURE, package=tmp_path / "site")
+
+
+def test_failed_compilation_is_an_error_where_the_extension_is_required(unpacked, build, tmp_path):
+    broken = {"RAGSYS_KERNELS_REQUIRE_EXT": "1", "CC": "/bin/false", "CXX": "/bin/false"}
+    result = build(unpacked, "wheel", tmp_path / "out", **broken)
+    assert result.returncode != 0
+    assert not list((tmp_path / "out").glob("*.whl"))
+
+
+# --- The types of the extension.
+
+
+def stub():
+    return ast.parse((Path(rk.__file__).parent / "_C.pyi").read_text()).body
+
+
+def parameters(function):
+    return [argument.arg for argument in function.args.args]
+
+
+def documented(function):
+    """Parameter names of a compiled function, from the signature in its docstring."""
+    signature = function.__doc__.splitlines()[0].partition(" -> ")[0]
+    return parameters(ast.parse(f"def {signature}: ...").body[0])
+
+
+def test_types_of_the_extension_name_exactly_what_it_has(compiled):
+    declared = {node.target.id for node in stub() if isinstance(node, ast.AnnAssign)}
+    declared |= {node.name for node in stub() if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    assert declared == {name for name in dir(compiled) if not name.startswith("_")}
+
+
+def test_types_of_the_extension_have_its_signatures(compiled):
+    for node in stub():
+        if isinstance(node, ast.FunctionDef):
+            assert documented(getattr(compiled, node.name)) == parameters(node), node.name
+        if isinstance(node, ast.ClassDef):
+            cls = getattr(compiled, node.name)
+            methods = {inner.name: parameters(inner) for inner in node.body if isinstance(inner, ast.FunctionDef)}
+            public = {name for name in vars(cls) if not name.startswith("_")} | {"__init__"}
+            assert set(methods) == public, node.name
+            for name, names in methods.items():
+                assert documented(getattr(cls, name)) == names, f"{node.name}.{name}"

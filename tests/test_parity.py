@@ -1,0 +1,62 @@
+"""Each backend file of an op folder has the same public functions with equal signatures."""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import _dispatch
+
+PACKAGE = Path(rk.__file__).parent
+OPS = sorted(path.parent.name for path in PACKAGE.glob("*/reference.py"))
+
+
+def functions(op, backend):
+    """Public functions defined in a backend file, with their signatures, read without importing it."""
+    tree = ast.parse((PACKAGE / op / f"{backend}.py").read_text())
+    defined = (node for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"))
+    return {node.name: (ast.unparse(node.args), ast.unparse(node.returns)) for node in defined}
+
+
+def test_there_is_an_op():
+    assert "selection" in OPS
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_backends_have_the_functions_of_the_reference(op):
+    expected = functions(op, "reference")
+    assert expected
+    for backend in _dispatch.BACKENDS:
+        assert functions(op, backend) == expected, backend
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_function_of_a_backend_is_documented_in_the_reference(op):
+    reference = importlib.import_module(f"ragsys_kernels.{op}.reference")
+    for name in functions(op, "reference"):
+        assert getattr(reference, name).__doc__, name
+
+
+def test_mmr_and_vrsd_share_the_parameters_they_have_in_common():
+    mmr, vrsd = (inspect.signature(method).parameters for method in (rk.mmr, rk.vrsd))
+    assert set(mmr) - set(vrsd) == {"bias", "lambda_d", "lambda_b"}
+    assert [name for name in mmr if name in vrsd] == list(vrsd)
+    for name, parameter in vrsd.items():
+        assert (parameter.kind, parameter.default) == (mmr[name].kind, mmr[name].default), name
+
+
+def test_public_names_are_those_of_the_specification():
+    assert sorted(rk.__all__) == [
+        "BackendUnavailableError", "Corpus", "PoolSizeWarning", "Selection",
+        "__version__", "mmr", "show_config", "vrsd",
+    ]  # fmt: skip
+    assert all(hasattr(rk, name) for name in rk.__all__)
+    assert rk.Selection._fields == ("indices", "scores", "relevance", "redundancy", "lengths")
+    assert [*inspect.signature(rk.mmr).parameters] == [
+        "queries", "embeddings", "k", "candidates", "relevance", "bias", "lambda_d", "lambda_b", "groups",
+        "query_groups", "max_per_group", "initial", "metric", "check_values", "backend", "num_threads",
+    ]  # fmt: skip
+    assert [*inspect.signature(rk.Corpus).parameters] == ["embeddings", "bias", "groups", "metric", "dtype", "device"]

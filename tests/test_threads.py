@@ -1,0 +1,190 @@
+"""The same bits for any number of threads, in any process and whatever else runs or is in the batch."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import testing
+
+METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
+methods = pytest.mark.parametrize("method", METHODS)
+
+
+def large(method, **options):
+    """Q P D K = 150 x 70 x 90 x 8 is 7.5 million multiply-adds: enough for threads to be used."""
+    return testing.selection_problem(150, 70, 8, 90, kind="clustered", bias=method == "mmr", groups=True, **options)
+
+
+def same(a, b):
+    for name, x, y in zip(rk.Selection._fields, a, b, strict=True):
+        np.testing.assert_array_equal(x, y, err_msg=name)
+
+
+def threads_of_process():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
+
+
+@methods
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_bits_do_not_depend_on_the_number_of_threads(compiled, dtype, method):
+    problem = large(method, dtype=dtype)
+    one = METHODS[method](**problem, backend="cpu", num_threads=1)
+    testing.check_selection(method, problem, one)
+    for threads in (2, 7, 1000):
+        same(METHODS[method](**problem, backend="cpu", num_threads=threads), one)
+
+
+def test_search_bits_do_not_depend_on_the_number_of_threads(compiled):
+    rng = np.random.default_rng(0)
+    corpus = rk.Corpus(rng.standard_normal((20_000, 40)).astype(np.float32), bias=rng.standard_normal(20_000))
+    queries = rng.standard_normal((300, 40)).astype(np.float32)
+    one = corpus.search(queries, 20, backend="cpu", num_threads=1)
+    for threads in (2, 7):
+        for a, b in zip(corpus.search(queries, 20, backend="cpu", num_threads=threads), one, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_number_of_threads_of_the_environment_gives_the_same_bits(compiled, monkeypatch):
+    problem = large("mmr")
+    one = rk.mmr(**problem, backend="cpu", num_threads=1)
+    for threads in ("1", "2", "7"):
+        monkeypatch.setenv("RAGSYS_KERNELS_NUM_THREADS", threads)
+        same(rk.mmr(**problem, backend="cpu"), one)
+
+
+def test_threads_are_used_and_none_outlives_the_call(compiled):
+    problem = testing.selection_problem(400, 400, 30, 128, seed=1)
+    before, most, done = threads_of_process(), 0, threading.Event()
+
+    def watch():
+        nonlocal most
+        while not done.is_set():
+            most = max(most, threads_of_process())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    rk.mmr(**problem, backend="cpu", num_threads=5)
+    done.set()
+    watcher.join()
+    assert before + 1 < most <= before + 1 + 4  # the watcher, and up to four threads beside the calling one
+    deadline = time.monotonic() + 10  # a joined thread leaves the list of the system a moment later
+    while threads_of_process() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threads_of_process() == before
+
+
+@methods
+def test_a_query_has_the_same_bits_alone_and_in_a_batch(backend, method):
+    problem = testing.selection_problem(40, 33, 6, 50, bias=method == "mmr", ragged=True, groups=True, seed=2)
+    together = METHODS[method](**problem, backend=backend)
+    for q in (0, 1, 17, 39):
+        alone = {**problem}
+        for name in ("queries", "candidates", "query_groups"):
+            alone[name] = problem[name][q : q + 1]
+        same(METHODS[method](**alone, backend=backend), [field[q : q + 1] for field in together])
+
+
+@methods
+def test_repeated_calls_have_the_same_bits(compiled, method):
+    problem = large(method)
+    first = METHODS[method](**problem, backend="cpu", num_threads=2)
+    for _ in range(5):
+        same(METHODS[method](**problem, backend="cpu", num_threads=2), first)
+
+
+FORK = """
+import os, sys, warnings
+import numpy as np
+import ragsys_kernels as rk
+from ragsys_kernels import testing
+
+warnings.simplefilter("ignore", DeprecationWarning)
+problem = testing.selection_problem(150, 70, 8, 90, seed=3)
+corpus = rk.Corpus(problem["embeddings"])
+expected = rk.mmr(**problem, backend="cpu", num_threads=3)
+found = corpus.search(problem["queries"], 9, backend="cpu", num_threads=3)
+children = []
+for _ in range(3):
+    pid = os.fork()
+    if pid == 0:
+        again = rk.mmr(**problem, backend="cpu", num_threads=3)
+        good = all((a == b).all() for a, b in zip(again, expected))
+        good = good and (corpus.search(problem["queries"], 9, backend="cpu", num_threads=3)[0] == found[0]).all()
+        os._exit(0 if good else 1)
+    children.append(pid)
+assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0, 0]
+assert all((a == b).all() for a, b in zip(rk.mmr(**problem, backend="cpu", num_threads=3), expected))
+print("done")
+"""
+
+
+def test_works_in_a_forked_child_of_a_process_that_ran_threads(compiled, run_python):
+    assert run_python(FORK).stdout == "done\n"
+
+
+@methods
+def test_concurrent_calls_from_python_threads_are_right(backend, method):
+    problems = [testing.selection_problem(60, 40, 6, 48, kind="clustered", seed=seed) for seed in range(6)]
+    expected = [METHODS[method](**problem, backend=backend, num_threads=1) for problem in problems]
+    errors = []
+
+    def work(i):
+        try:
+            for _ in range(5 if backend == "cpu" else 1):
+                same(METHODS[method](**problems[i], backend=backend, num_threads=2), expected[i])
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(problems))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors[0]
+
+
+def test_errors_of_concurrent_calls_stay_in_their_thread(compiled):
+    good, bad = large("mmr"), large("mmr")
+    bad["queries"][140, 3] = np.nan
+    expected, seen = rk.mmr(**good, backend="cpu"), []
+
+    def work():
+        for _ in range(10):
+            with pytest.raises(ValueError, match="NaN or inf in row 140"):
+                rk.mmr(**bad, backend="cpu", num_threads=2)
+            seen.append(None)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for _ in range(10):
+        same(rk.mmr(**good, backend="cpu", num_threads=2), expected)
+    thread.join()
+    assert len(seen) == 10
+
+
+@methods
+def test_other_python_threads_run_during_a_call(compiled, method):
+    """The lock is released: another thread counts while the kernel works, which it could not otherwise."""
+    problem = testing.selection_problem(48, 2000, 40, 256, N=2000, seed=4)
+    ticks, done = [], threading.Event()
+
+    def count():
+        while not done.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.001)
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    begin = time.perf_counter()
+    METHODS[method](**problem, backend="cpu", num_threads=1)
+    end = time.perf_counter()
+    done.set()
+    counter.join()
+    assert end - begin > 0.1, "too short a call to tell"
+    inside = [tick for tick in ticks if begin < tick < end]
+    longest = max(np.diff([begin, *inside, end]))
+    assert longest < 0.5 * (end - begin), f"no other thread ran for {longest:.3f} of {end - begin:.3f} s"

@@ -1,0 +1,547 @@
+"""Every bad argument is an error of the documented type and wording, on every backend; and nothing is modified."""
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import testing
+
+METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
+methods = pytest.mark.parametrize("method", METHODS)
+
+
+def f32(*shape):
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def good(**changes):
+    """A correct call of Q = 3 queries, N = 12 rows, P = 5, D = 4, with changes."""
+    candidates = np.array([[0, 1, 2, 3, 4], [5, 6, 7, 8, -1], [11, 10, 9, 8, 7]])
+    return {"queries": f32(3, 4), "embeddings": f32(12, 4), "k": 2, "candidates": candidates, **changes}
+
+
+def dense(**changes):
+    return {"queries": f32(3, 4), "embeddings": f32(3, 5, 4), "k": 2, **changes}
+
+
+def with_value(array, where, value):
+    array = np.array(array)
+    array[where] = value
+    return array
+
+
+IDS = good()["candidates"]
+UNALIGNED = np.frombuffer(b"\0" + f32(12, 4).tobytes(), np.uint8)[1:].view(np.float32).reshape(12, 4)
+
+# What is changed, the error, the message after "<op>: ".
+BOTH = {
+    "queries_1d": (
+        good(queries=f32(4)), ValueError,
+        "queries must have shape (Q, D), got (4,); use queries[None, :] for one query",
+    ),
+    "queries_3d": (good(queries=f32(3, 1, 4)), ValueError, "queries must have shape (Q, D), got (3, 1, 4)"),
+    "queries_dims": (
+        good(queries=f32(3, 5)), ValueError, "queries must have the embeddings' D = 4 dimensions, got 5",
+    ),
+    "queries_integers": (
+        good(queries=np.ones((3, 4), np.int64)), TypeError, "queries must be floating point, got int64",
+    ),
+    "queries_text": (good(queries="text"), TypeError, "queries must be an array of numbers, got str of dtype <U4"),
+    "queries_objects": (
+        good(queries=[[None] * 4]), TypeError, "queries must be an array of numbers, got list of dtype object",
+    ),
+    "queries_complex": (
+        good(queries=f32(3, 4) * 1j), TypeError, "queries must be an array of numbers, got ndarray of dtype complex64",
+    ),
+    "queries_ragged": (
+        good(queries=[[1.0], [1.0, 2.0]]), TypeError, "queries must be an array, got a ragged list; pad it first",
+    ),
+    "queries_none_at_all": (
+        good(queries=f32(0, 4), candidates=IDS[:0]), ValueError,
+        "queries must have at least one row, got shape (0, 4)",
+    ),
+    "embeddings_1d": (
+        good(embeddings=f32(4)), ValueError, "embeddings must have at least one row and one dimension, got shape (4,)",
+    ),
+    "embeddings_4d": (
+        good(embeddings=f32(2, 3, 2, 4)), ValueError,
+        "embeddings must have shape (N, D) or (Q, P, D), got (2, 3, 2, 4)",
+    ),
+    "embeddings_no_rows": (
+        good(embeddings=f32(0, 4)), ValueError,
+        "embeddings must have at least one row and one dimension, got shape (0, 4)",
+    ),
+    "embeddings_no_dims": (
+        good(embeddings=f32(12, 0), queries=f32(3, 0)), ValueError,
+        "embeddings must have at least one row and one dimension, got shape (12, 0)",
+    ),
+    "embeddings_float64": (
+        good(embeddings=f32(12, 4).astype(np.float64)), TypeError,
+        "embeddings must be float32, float16 or bfloat16, got float64; convert it once with .astype('float32')",
+    ),
+    "embeddings_integers": (
+        good(embeddings=np.ones((12, 4), np.int8)), TypeError,
+        "embeddings must be float32, float16 or bfloat16, got int8; convert it once with .astype('float32')",
+    ),
+    "embeddings_columns_apart": (
+        good(embeddings=f32(12, 8)[:, ::2]), ValueError,
+        "embeddings must have a contiguous last axis, got strides (32, 8); copy it once with np.ascontiguousarray",
+    ),
+    "embeddings_transposed": (
+        good(embeddings=f32(4, 12).T), ValueError,
+        "embeddings must have a contiguous last axis, got strides (4, 48); copy it once with np.ascontiguousarray",
+    ),
+    "embeddings_backwards": (
+        good(embeddings=f32(12, 4)[::-1]), ValueError,
+        "embeddings must have a contiguous last axis, got strides (-16, 4); copy it once with np.ascontiguousarray",
+    ),
+    "embeddings_big_endian": (
+        good(embeddings=f32(12, 4).astype(">f4")), ValueError,
+        "embeddings must be aligned and in native byte order; copy it once with np.array",
+    ),
+    "embeddings_unaligned": (
+        good(embeddings=UNALIGNED), ValueError,
+        "embeddings must be aligned and in native byte order; copy it once with np.array",
+    ),
+    "dense_not_contiguous": (
+        dense(embeddings=f32(3, 10, 4)[:, ::2]), ValueError,
+        "embeddings must be C-contiguous; copy it once with np.ascontiguousarray",
+    ),
+    "dense_pools_missing": (
+        dense(embeddings=f32(2, 5, 4)), ValueError,
+        "embeddings must have one pool per query, Q = 3, got 2 pools",
+    ),
+    "dense_with_candidates": (
+        dense(candidates=IDS), ValueError, "candidates must be None with dense pools (Q, P, D), got an array",
+    ),
+    "candidates_float": (
+        good(candidates=IDS.astype(np.float32)), TypeError, "candidates must be int32 or int64, got float32",
+    ),
+    "candidates_int16": (
+        good(candidates=IDS.astype(np.int16)), TypeError, "candidates must be int32 or int64, got int16",
+    ),
+    "candidates_1d": (good(candidates=IDS[0]), ValueError, "candidates must have shape (3, any), got (5,)"),
+    "candidates_queries": (good(candidates=IDS[:2]), ValueError, "candidates must have shape (3, any), got (2, 5)"),
+    "candidates_none": (
+        good(candidates=IDS[:, :0]), ValueError, "candidates must have at least one column, got shape (3, 0)",
+    ),
+    "candidates_beyond": (
+        good(candidates=with_value(IDS, (1, 2), 12)), ValueError,
+        "candidates must be rows of the corpus, below N = 12, got 12 for query 1",
+    ),
+    "candidates_far_beyond": (
+        good(candidates=with_value(IDS, (2, 4), 2**62)), ValueError,
+        f"candidates must be rows of the corpus, below N = 12, got {2**62} for query 2",
+    ),
+    "candidates_repeated": (
+        good(candidates=with_value(IDS, (2, 0), 8)), ValueError,
+        "candidates must not repeat an id within a query, got 8 twice for query 2",
+    ),
+    "initial_beyond": (
+        good(initial=np.array([[0], [-1], [99]])), ValueError,
+        "initial must be rows of the corpus, below N = 12, got 99 for query 2",
+    ),
+    "initial_beyond_dense": (
+        dense(initial=np.array([[0], [5], [1]])), ValueError,
+        "initial must be positions of the pool, below P = 5, got 5 for query 1",
+    ),
+    "initial_repeated": (
+        good(initial=np.array([[3, -1, 3], [-1, -1, -1], [1, 2, 3]])), ValueError,
+        "initial must not repeat an id within a query, got 3 twice for query 0",
+    ),
+    "initial_float": (good(initial=f32(3, 1)), TypeError, "initial must be int32 or int64, got float32"),
+    "initial_1d": (good(initial=np.arange(3)), ValueError, "initial must have shape (3, any), got (3,)"),
+    "relevance_shape": (
+        good(relevance=f32(3, 4)), ValueError, "relevance must have shape (Q, P) = (3, 5), got (3, 4)",
+    ),
+    "relevance_integers": (
+        good(relevance=np.ones((3, 5), np.int32)), TypeError, "relevance must be floating point, got int32",
+    ),
+    "relevance_nan": (
+        good(relevance=with_value(f32(3, 5), (2, 1), np.nan)), ValueError,
+        "relevance must be finite, got NaN or inf in row 2, position 1",
+    ),
+    "relevance_inf": (
+        dense(relevance=with_value(f32(3, 5), (0, 4), -np.inf)), ValueError,
+        "relevance must be finite, got NaN or inf in row 0, position 4",
+    ),
+    "relevance_beyond_float32": (
+        dense(relevance=with_value(f32(3, 5).astype(np.float64), (0, 4), 1e300)), ValueError,
+        "relevance must be finite, got NaN or inf in row 0, position 4",
+    ),
+    "groups_shape": (
+        good(groups=np.zeros(5, int), max_per_group=1), ValueError, "groups must have shape (N,) = (12,), got (5,)",
+    ),
+    "groups_shape_dense": (
+        dense(groups=np.zeros(5, int), max_per_group=1), ValueError, "groups must have shape (Q, P) = (3, 5), got (5,)",
+    ),
+    "groups_float": (good(groups=f32(12), max_per_group=1), TypeError, "groups must be integers, got float32"),
+    "groups_alone": (
+        good(groups=np.zeros(12, int)), ValueError, "groups must come with query_groups or max_per_group, got neither",
+    ),
+    "query_groups_alone": (
+        good(query_groups=np.zeros(3, int)), ValueError, "query_groups must come with groups, got groups=None",
+    ),
+    "max_per_group_alone": (good(max_per_group=1), ValueError, "max_per_group must come with groups, got groups=None"),
+    "query_groups_shape": (
+        good(groups=np.zeros(12, int), query_groups=np.zeros(2, int)), ValueError,
+        "query_groups must have shape (Q,) = (3,), got (2,)",
+    ),
+    "query_groups_float": (
+        good(groups=np.zeros(12, int), query_groups=f32(3)), TypeError, "query_groups must be integers, got float32",
+    ),
+    "max_per_group_zero": (
+        good(groups=np.zeros(12, int), max_per_group=0), ValueError, "max_per_group must be at least 1, got 0",
+    ),
+    "max_per_group_float": (
+        good(groups=np.zeros(12, int), max_per_group=1.5), TypeError, "max_per_group must be an integer, got float",
+    ),
+    "k_zero": (good(k=0), ValueError, "k must be at least 1, got 0"),
+    "k_negative": (good(k=-3), ValueError, "k must be at least 1, got -3"),
+    "k_float": (good(k=2.0), TypeError, "k must be integers, got float64"),
+    "k_none": (good(k=None), TypeError, "k must be an array of numbers, got NoneType of dtype object"),
+    "k_true": (good(k=True), ValueError, "k must be at least 1, got True"),
+    "k_shape": (good(k=np.array([1, 2])), ValueError, "k must be a number or have shape (3,), got (2,)"),
+    "k_zero_for_one": (good(k=np.array([1, 0, 2])), ValueError, "k must be at least 1, got 0 for query 1"),
+    "metric": (good(metric="euclid"), ValueError, "metric must be one of 'cosine', 'dot', got 'euclid'"),
+    "backend": (
+        good(backend="gpu"), ValueError, "backend must be one of 'auto', 'cpu', 'reference', got 'gpu'",
+    ),
+    "threads_zero": (good(num_threads=0), ValueError, "num_threads must be at least 1, got 0"),
+    "threads_float": (good(num_threads=1.5), TypeError, "num_threads must be an integer, got float"),
+    "check_values": (good(check_values="yes"), TypeError, "check_values must be None, True or False, got 'yes'"),
+    "queries_nan": (
+        good(queries=with_value(f32(3, 4), (1, 2), np.nan)), ValueError,
+        "queries must be finite, got NaN or inf in row 1",
+    ),
+    "queries_inf": (
+        good(queries=with_value(f32(3, 4), (2, 0), np.inf)), ValueError,
+        "queries must be finite, got NaN or inf in row 2",
+    ),
+    "queries_beyond_float32": (
+        good(queries=with_value(f32(3, 4).astype(np.float64), (2, 0), 1e40)), ValueError,
+        "queries must be finite, got NaN or inf in row 2",
+    ),
+    "embeddings_nan": (
+        good(embeddings=with_value(f32(12, 4), (6, 3), np.nan)), ValueError,
+        "embeddings must be finite, got NaN or inf in row 6",
+    ),
+    "embeddings_inf": (
+        good(embeddings=with_value(f32(12, 4), (11, 0), -np.inf)), ValueError,
+        "embeddings must be finite, got NaN or inf in row 11",
+    ),
+    "embeddings_float16_inf": (
+        good(embeddings=with_value(f32(12, 4).astype(np.float16), (3, 0), np.inf)), ValueError,
+        "embeddings must be finite, got NaN or inf in row 3",
+    ),
+    "embeddings_nan_whole_corpus": (
+        good(embeddings=with_value(f32(12, 4), (9, 3), np.nan), candidates=None), ValueError,
+        "embeddings must be finite, got NaN or inf in row 9",
+    ),
+    "embeddings_nan_dot": (
+        good(embeddings=with_value(f32(12, 4), (6, 3), np.nan), metric="dot"), ValueError,
+        "embeddings must be finite, got NaN or inf in row 6",
+    ),
+    "embeddings_nan_dense": (
+        dense(embeddings=with_value(f32(3, 5, 4), (2, 3, 0), np.nan)), ValueError,
+        "embeddings must be finite, got NaN or inf in row 2, position 3",
+    ),
+    "embeddings_nan_initial": (
+        good(embeddings=with_value(f32(12, 4), (9, 3), np.nan), candidates=IDS[:2], queries=f32(2, 4),
+             initial=np.array([[-1], [9]])), ValueError,
+        "embeddings must be finite, got NaN or inf in row 9",
+    ),
+    "embeddings_tiny": (
+        good(embeddings=with_value(f32(12, 4), 7, 1e-30)), ValueError,
+        "embeddings must have row norms of 0 or within [1e-15, 1e+15], got 2e-30 in row 7; rescale them",
+    ),
+    "embeddings_huge": (
+        good(embeddings=with_value(f32(12, 4), 7, 1e30)), ValueError,
+        "embeddings must have row norms of 0 or within [1e-15, 1e+15], got 2e+30 in row 7; rescale them",
+    ),
+}  # fmt: skip
+
+MMR = {
+    "queries_missing": (good(queries=None), ValueError, "queries must be given unless relevance is, got None"),
+    "bias_shape": (
+        good(bias=f32(5)), ValueError, "bias must have shape (N,) = (12,) or (Q, P) = (3, 5), got (5,)",
+    ),
+    "bias_shape_dense": (dense(bias=f32(15)), ValueError, "bias must have shape (Q, P) = (3, 5), got (15,)"),
+    "bias_integers": (good(bias=np.zeros(12, int)), TypeError, "bias must be floating point, got int64"),
+    "bias_nan": (
+        good(bias=with_value(f32(12), 8, np.nan)), ValueError, "bias must be finite, got NaN or inf in row 8",
+    ),
+    "bias_nan_per_candidate": (
+        good(bias=with_value(f32(3, 5), (1, 3), np.inf)), ValueError,
+        "bias must be finite, got NaN or inf in row 1, position 3",
+    ),
+    "lambda_d_negative": (good(lambda_d=-0.1), ValueError, "lambda_d must be within [0, 1], got -0.1"),
+    "lambda_d_large": (good(lambda_d=1.01), ValueError, "lambda_d must be within [0, 1], got 1.01"),
+    "lambda_d_nan": (good(lambda_d=np.nan), ValueError, "lambda_d must be within [0, 1], got nan"),
+    "lambda_d_nan_for_one": (
+        good(lambda_d=np.array([0.5, np.nan, 1])), ValueError, "lambda_d must be within [0, 1], got nan",
+    ),
+    "lambda_d_large_for_one": (
+        good(lambda_d=np.array([0.5, 0.5, 75])), ValueError, "lambda_d must be within [0, 1], got 75",
+    ),
+    "lambda_d_shape": (
+        good(lambda_d=np.array([0.5, 0.5])), ValueError, "lambda_d must be a number or have shape (3,), got (2,)",
+    ),
+    "lambda_d_text": (
+        good(lambda_d="0.5"), TypeError, "lambda_d must be an array of numbers, got str of dtype <U3",
+    ),
+    "lambda_d_none": (
+        good(lambda_d=None), TypeError, "lambda_d must be an array of numbers, got NoneType of dtype object",
+    ),
+    "lambda_b_negative": (good(lambda_b=-1), ValueError, "lambda_b must be within [0, 1], got -1"),
+    "lambda_b_large": (good(lambda_b=2), ValueError, "lambda_b must be within [0, 1], got 2"),
+}  # fmt: skip
+
+VRSD = {
+    "queries_missing": (good(queries=None), ValueError, "queries must be given, got None"),
+    "queries_missing_with_relevance": (
+        good(queries=None, relevance=f32(3, 5)), ValueError, "queries must be given, got None",
+    ),
+}  # fmt: skip
+
+
+def check_error(method, arguments, error, message, **more):
+    arguments = {"backend": "auto", **more, **arguments}
+    before = {name: np.array(value) for name, value in arguments.items() if isinstance(value, np.ndarray)}
+    with pytest.raises(error) as caught:
+        METHODS[method](**arguments)
+    assert str(caught.value) == f"{method}: {message}"
+    assert type(caught.value) is error
+    for name, value in before.items():
+        np.testing.assert_array_equal(arguments[name], value)
+
+
+@methods
+@pytest.mark.parametrize("case", BOTH)
+def test_bad_argument_of_either_method_is_named(backend, method, case):
+    check_error(method, *BOTH[case], backend=backend)
+
+
+@pytest.mark.parametrize("case", MMR)
+def test_bad_argument_of_mmr_is_named(backend, case):
+    check_error("mmr", *MMR[case], backend=backend)
+
+
+@pytest.mark.parametrize("case", VRSD)
+def test_bad_argument_of_vrsd_is_named(backend, case):
+    check_error("vrsd", *VRSD[case], backend=backend)
+
+
+@pytest.mark.parametrize("name", ["bias", "lambda_d", "lambda_b"])
+def test_vrsd_has_no_parameters_of_mmr(name):
+    with pytest.raises(TypeError, match=re.escape(f"got an unexpected keyword argument '{name}'")):
+        rk.vrsd(**good(**{name: 0.5}))
+
+
+@methods
+def test_the_base_calls_are_good(backend, method):
+    for arguments in (good(), dense()):
+        testing.check_selection(method, arguments, METHODS[method](**arguments, backend=backend))
+
+
+@methods
+def test_the_first_bad_query_is_named(backend, method):
+    queries = with_value(f32(3, 4), ([1, 2], 0), np.nan)
+    message = "queries must be finite, got NaN or inf in row 1"
+    check_error(method, good(queries=queries), ValueError, message, backend=backend)
+    candidates = with_value(IDS, ([1, 2], [0, 0]), [77, 66])
+    message = "candidates must be rows of the corpus, below N = 12, got 77 for query 1"
+    check_error(method, good(candidates=candidates), ValueError, message, backend=backend)
+
+
+@methods
+def test_the_first_bad_query_is_named_whatever_the_threads(backend, method):
+    """Threads meet bad queries in any order."""
+    problem = testing.selection_problem(300, 60, 5, 65, seed=1)
+    problem["queries"][123:, 0] = np.nan
+    message = "queries must be finite, got NaN or inf in row 123"
+    check_error(method, problem, ValueError, message, backend=backend, num_threads=5)
+
+
+@methods
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_bad_values_that_no_query_reads_are_no_errors(backend, metric, method):
+    """Row 11 is in no pool; position 4 of query 1 is padding."""
+    arguments = good(candidates=np.array([[0, 1, 2, 3, 4], [5, 6, 7, 8, -1], [4, 10, 9, 8, 7]]), metric=metric)
+    expected = METHODS[method](**arguments, backend=backend)
+    arguments["embeddings"] = with_value(arguments["embeddings"], 11, np.nan)
+    result = METHODS[method](**arguments, backend=backend)
+    np.testing.assert_array_equal(result.indices, expected.indices)
+    relevance = f32(3, 5)
+    expected = METHODS[method](**arguments, relevance=relevance, backend=backend)
+    result = METHODS[method](**arguments, relevance=with_value(relevance, (1, 4), np.nan), backend=backend)
+    np.testing.assert_array_equal(result.scores, expected.scores)
+
+
+def test_products_beyond_float32_are_an_error_not_an_inf(backend):
+    """Of finite values: no score may come out as inf or NaN, and no warning of NumPy's instead of an error."""
+    arguments = good(metric="dot", embeddings=with_value(f32(12, 4), (0, slice(None)), 1e25))
+    arguments["queries"] = with_value(f32(3, 4), 0, 1e25)
+    message = "queries and embeddings must have products within the range of float32, got one beyond it for query 0; "
+    check_error("mmr", arguments, ValueError, message + "rescale them", backend=backend)
+    try:
+        result = rk.vrsd(**arguments, backend=backend)  # cosines may be had all the same
+    except ValueError as error:
+        assert str(error) == f"vrsd: {message}rescale them"  # noqa: PT017
+    else:
+        testing.check_selection("vrsd", arguments, result)
+
+
+@methods
+def test_read_only_inputs_are_taken_and_none_is_modified(backend, method):
+    problem = testing.selection_problem(4, 15, 4, 9, ragged=True, bias=method == "mmr", groups=True)
+    problem["initial"] = np.array([[0, -1]] * 4)
+    problem["relevance"] = f32(4, 15)
+    before = {name: np.array(value) for name, value in problem.items()}
+    for value in problem.values():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+    METHODS[method](**problem, backend=backend)
+    for name, value in before.items():
+        np.testing.assert_array_equal(problem[name], value)
+
+
+@methods
+def test_nothing_is_clamped(backend, method):
+    """Scores outside [-1, 1] and biases of any size are taken as they are."""
+    relevance = np.array([[-50, 70, 20, -5, 3]] * 3, np.float32)
+    result = METHODS[method](**good(relevance=relevance, candidates=IDS[:1].repeat(3, 0)), backend=backend)
+    assert result.relevance[:, 0].tolist() == [70] * 3
+    if method == "mmr":
+        bias = np.full(12, -1e6, np.float32)
+        bias[3] = 1e6
+        result = rk.mmr(**good(bias=bias, lambda_b=0.5, candidates=IDS[:1].repeat(3, 0)), backend=backend)
+        np.testing.assert_allclose(result.relevance[:, 0], 5e5, rtol=1e-6)
+
+
+@methods
+@pytest.mark.parametrize("k", [5, 9, np.array([5, 6, 7])], ids=["equal", "beyond", "per_query"])
+def test_pool_no_larger_than_k_warns_once_at_the_call(backend, method, k):
+    with pytest.warns(rk.PoolSizeWarning) as caught:
+        METHODS[method](**good(k=k), backend=backend)
+    (warning,) = caught
+    assert warning.filename == __file__
+    assert re.fullmatch(
+        rf"{method}: the pool of 5 is no larger than k = \d, so that the selection only reorders it; "
+        "use a larger pool or a smaller k",
+        str(warning.message),
+    )
+    assert issubclass(rk.PoolSizeWarning, UserWarning)
+
+
+@methods
+@pytest.mark.parametrize("pool", [None, 5])
+def test_corpus_select_warns_at_the_call(backend, method, pool):
+    corpus = rk.Corpus(f32(5, 4))
+    with pytest.warns(rk.PoolSizeWarning) as caught:
+        corpus.select(f32(2, 4), 5, pool=pool, method=method, backend=backend)
+    (warning,) = caught
+    assert warning.filename == __file__
+
+
+@methods
+def test_pool_larger_than_k_does_not_warn(backend, method):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        METHODS[method](**good(k=4), backend=backend)
+
+
+def test_num_threads_of_the_environment_is_checked(backend, monkeypatch):
+    for text in ("0", "many", "-1", "1.5"):
+        monkeypatch.setenv("RAGSYS_KERNELS_NUM_THREADS", text)
+        message = f"RAGSYS_KERNELS_NUM_THREADS must be a whole number of at least 1, got '{text}'"
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            rk.mmr(**good(), backend=backend)
+        rk.mmr(**good(), backend=backend, num_threads=1)
+
+
+# --- Corpus.
+
+CORPUS = {
+    "embeddings_1d": (
+        {"embeddings": f32(4)}, ValueError, "embeddings must have at least one row and one dimension, got shape (4,)",
+    ),
+    "embeddings_3d": ({"embeddings": f32(2, 3, 4)}, ValueError, "embeddings must have shape (N, D), got (2, 3, 4)"),
+    "embeddings_empty": (
+        {"embeddings": f32(0, 4)}, ValueError,
+        "embeddings must have at least one row and one dimension, got shape (0, 4)",
+    ),
+    "embeddings_float64": (
+        {"embeddings": np.ones((3, 4))}, TypeError,
+        "embeddings must be float32, float16 or bfloat16, got float64; convert it once with .astype('float32')",
+    ),
+    "embeddings_nan": (
+        {"embeddings": with_value(f32(9, 4), ([5, 7], 0), np.nan)}, ValueError,
+        "embeddings must be finite, got NaN or inf in row 5",
+    ),
+    "bias_shape": ({"bias": f32(3)}, ValueError, "bias must have shape (N,) = (12,), got (3,)"),
+    "bias_nan": ({"bias": with_value(f32(12), 4, np.nan)}, ValueError, "bias must be finite, got NaN or inf in row 4"),
+    "bias_integers": ({"bias": np.zeros(12, int)}, TypeError, "bias must be floating point, got int64"),
+    "groups_shape": (
+        {"groups": np.zeros((12, 1), int)}, ValueError, "groups must have shape (N,) = (12,), got (12, 1)",
+    ),
+    "groups_float": ({"groups": f32(12)}, TypeError, "groups must be integers, got float32"),
+    "metric": ({"metric": "l2"}, ValueError, "metric must be one of 'cosine', 'dot', got 'l2'"),
+    "dtype": ({"dtype": "int8"}, ValueError, "dtype must be one of 'float32', 'float16', 'bfloat16', got 'int8'"),
+    "device": (
+        {"device": "cuda"}, rk.BackendUnavailableError, "device must be None or 'cpu', got 'cuda': no GPU backend",
+    ),
+    "float16_overflow": (
+        {"embeddings": with_value(f32(12, 4), (3, 2), 1e5), "metric": "dot", "dtype": "float16"}, ValueError,
+        "embeddings must be within the range of float16, got a larger value in row 3",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CORPUS)
+def test_bad_argument_of_corpus_is_named(case):
+    changes, error, message = CORPUS[case]
+    with pytest.raises(error) as caught:
+        rk.Corpus(**{"embeddings": f32(12, 4), **changes})
+    assert str(caught.value) == f"Corpus: {message}"
+
+
+SEARCH = {
+    "n_zero": ({"n": 0}, ValueError, "n must be at least 1, got 0"),
+    "n_float": ({"n": 1.0}, TypeError, "n must be integers, got float64"),
+    "n_array": ({"n": np.array([1, 2, 3])}, TypeError, "n must be one integer, got an array"),
+    "queries_none": ({"queries": None}, ValueError, "queries must be given, got None"),
+    "queries_dims": ({"queries": f32(3, 3)}, ValueError, "queries must have the embeddings' D = 4 dimensions, got 3"),
+    "queries_empty": ({"queries": f32(0, 4)}, ValueError, "queries must have at least one row, got shape (0, 4)"),
+    "queries_nan": (
+        {"queries": with_value(f32(3, 4), ([1, 2], 3), np.nan)}, ValueError,
+        "queries must be finite, got NaN or inf in row 1",
+    ),
+    "lambda_b": ({"lambda_b": 1.5}, ValueError, "lambda_b must be within [0, 1], got 1.5"),
+    "query_groups": (
+        {"query_groups": np.zeros(3, int)}, ValueError, "query_groups must come with groups, got groups=None",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SEARCH)
+def test_bad_argument_of_search_is_named(backend, case):
+    changes, error, message = SEARCH[case]
+    with pytest.raises(error) as caught:
+        rk.Corpus(f32(12, 4)).search(**{"queries": f32(3, 4), "n": 2, "backend": backend, **changes})
+    assert str(caught.value) == f"search: {message}"
+
+
+def test_bad_argument_of_select_is_named(backend):
+    corpus = rk.Corpus(f32(12, 4))
+    for changes, error, message in (
+        ({"method": "topk"}, ValueError, "select: method must be one of 'mmr', 'vrsd', got 'topk'"),
+        ({"pool": 0}, ValueError, "select: pool must be at least 1, got 0"),
+        ({"pool": 2.5}, TypeError, "select: pool must be an integer, got float"),
+        ({"metric": "dot"}, ValueError, "mmr: metric must be the corpus's own, 'cosine', got 'dot'"),
+    ):
+        with pytest.raises(error, match=f"^{re.escape(message)}$"):
+            corpus.select(f32(3, 4), 2, backend=backend, **changes)
