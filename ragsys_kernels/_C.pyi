@@ -15,6 +15,8 @@ def select(
     scales: NDArray[np.float32] | None,
     queries: NDArray[np.float32] | None,
     unit_queries: bool,
+    unit_rows: bool,
+    rule: int,
     candidates: NDArray[np.signedinteger] | None,
     initial: NDArray[np.signedinteger] | None,
     relevance: NDArray[np.float32] | None,
@@ -35,6 +37,7 @@ def select(
     NDArray[np.float32],
     NDArray[np.int32],
     NDArray[np.uint8],
+    tuple[int, int],
 ]: ...
 def relevance(
     num_queries: int,

@@ -100,8 +100,8 @@ class Problem:
     unit_queries: bool
     lambda_d: np.ndarray  # (Q,) float32
     lambda_b: np.ndarray  # (Q,) float32
-    candidates: np.ndarray | None = None  # (Q, P) int32 | int64, negative: padding
-    initial: np.ndarray | None = None  # (Q, S) int32 | int64, negative: padding
+    candidates: np.ndarray | None = None  # (Q, P) int32 | int64, -1: padding
+    initial: np.ndarray | None = None  # (Q, S) int32 | int64, -1: padding
     relevance: np.ndarray | None = None  # (Q, P) float32
     bias: np.ndarray | None = None  # (N,) or (Q, P) float32
     ks: np.ndarray | None = None  # (Q,) int64

@@ -298,10 +298,13 @@ def values(problem: Problem, q: int) -> None:
     for name, id_array in (("initial", problem.initial), ("candidates", problem.candidates)):
         if id_array is None:
             continue
-        found = id_array[q][id_array[q] >= 0]
-        if found.size and found.max() >= problem.num_ids:
-            what = "positions of the pool, below P" if problem.pool_stride else "rows of the corpus, below N"
-            got = int(found[found >= problem.num_ids][0])
+        found = id_array[q][id_array[q] != -1]
+        outside = found[(found < 0) | (found >= problem.num_ids)]
+        if outside.size:
+            what = (
+                "-1 or positions of the pool, below P" if problem.pool_stride else "-1 or rows of the corpus, below N"
+            )
+            got = int(outside[0])
             raise ValueError(f"{op}: {name} must be {what} = {problem.num_ids}, got {got} for query {q}")
         unique, counts = np.unique(found, return_counts=True)
         if unique.size < found.size:

@@ -297,6 +297,7 @@ class _Replay:
         zero = norms <= 1e-6 * lengths
         values = np.divide(products, norms, out=np.zeros_like(norms), where=~zero)
         errors = 1 + 2 * np.divide(squares, norms**2, out=np.zeros_like(norms), where=~zero)
+        errors = errors * np.maximum(1, np.abs(values))  # relevance given need not be a cosine
         errors[(norms > 0.5e-6 * lengths) & (norms < 2e-6 * lengths)] = np.inf  # zero or not: either is right
         return values, errors, m
 

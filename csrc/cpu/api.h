@@ -11,6 +11,9 @@ namespace rsk {
 enum class DType : int { f32 = 0, f16 = 1, bf16 = 2 };
 enum class Method : int { mmr = 0, vrsd = 1 };
 
+// Whether bounds decide which items meet a pick. The picks are the same; the others than automatic are for tests.
+enum class Rule : int { automatic = 0, dense = 1, pruned = 2 };
+
 // How a stored row becomes the vector of the formulas.
 enum class Norm : int {
   as_given = 0,  // the row itself: metric "dot", or rows that are unit vectors already
@@ -38,10 +41,12 @@ struct SelectArgs {
   const float* scales;       // (N,), for Norm::scaled
   std::int64_t pool_stride;  // without candidates, item i of query q is row q * pool_stride + i
 
-  const float* queries;    // (Q, D), or null: MMR with relevance given
-  bool unit_queries;       // divide each query by its norm
-  const void* candidates;  // (Q, P) rows, negative entries are padding; or null
-  const void* initial;     // (Q, S) rows, negative entries are padding; or null
+  const float* queries;  // (Q, D), or null: MMR with relevance given
+  bool unit_queries;     // divide each query by its norm
+  bool unit_rows;        // the vectors of the formulas are unit vectors (or zero): the triangle inequality holds
+  Rule rule;
+  const void* candidates;  // (Q, P) rows, -1 is padding; or null
+  const void* initial;     // (Q, S) rows, -1 is padding; or null
   int id_bytes;            // 4 or 8, the width of candidates
   int initial_bytes;       // 4 or 8, the width of initial
   const float* relevance;  // (Q, P), used instead of the product with the query; or null
@@ -60,6 +65,7 @@ struct SelectArgs {
   float* out_relevance;   // (Q, K): NaN where there is no pick
   float* redundancy;      // (Q, K): NaN where there is no pick, and for VRSD
   std::int32_t* lengths;  // (Q,)
+  std::int64_t* work;     // {dot products, rows read} of all queries; or null
   std::uint8_t* status;   // (Q,) Status
 };
 
@@ -78,27 +84,41 @@ struct IdSet {
 // items of the pool in the order of their positions.
 struct Workspace {
   float* query;      // prepared vector, see simd.inl
-  float* pick;       // prepared vector
   float* tail_mask;  // one vector
   IdSet in_pool, in_initial;
 
-  std::int64_t* row;       // row of item j
-  std::int64_t* position;  // its position in the candidate list
+  // Of item j; floats are padded to a whole vector.
+  std::int64_t* row;       // its row
+  std::int32_t* position;  // its position in the candidate list
+  std::int32_t* met;       // how many picks it has met (dot products done); -1: the row is not read yet
   float* scale;            // what makes its row the vector of the formulas
   float* norm2;            // VRSD: squared norm of that vector
   float* relevance;        // r: cosine with the query, or as given
   float* value;            // MMR: v, relevance with bias. VRSD: g, product with the unit query
-  float* running;          // MMR: m, max similarity to the picks. VRSD: t, product with their sum
-  std::int32_t* active;    // items neither picked nor barred, ascending
+  float* running;          // MMR: max similarity to the picks met, or a lower bound. VRSD: product with their sum
+  float* pivot;            // cosine with the pivot of the triangle inequality
+  float* sine;             // sine of that angle, or more
+  float* bound;            // upper bound of its value
+  float* gate;             // infinity; minus infinity for items picked or barred
+  std::int32_t* survivors;
 
-  std::int64_t* picked_row;  // (S + K) initial items, then picks
-  float* picked_length;      // (S) lengths of the initial items
-  double* sum;               // (D) VRSD's sum, kept only where float32 terms cancel
+  // The initial items, then the picks; (S + K).
+  std::int64_t* picked_row;
+  float* picked_scale;
+  float* picked_pivot;
+  float* picked_length;  // (S) lengths of the initial items
+  float* picks;          // prepared vectors
+
+  float* unit;  // (D) scratch for a query of unusual norm
+  double* sum;  // (D) VRSD's sum, kept only where float32 terms cancel
+
+  std::int64_t products, rows_read;  // work done so far
 };
 
 // One entry per instruction set; each processes one query with one thread.
 struct Kernels {
-  void (*select)(const SelectArgs&, std::int64_t q, Workspace&);
+  void (*mmr)(const SelectArgs&, std::int64_t q, Workspace&);
+  void (*vrsd)(const SelectArgs&, std::int64_t q, Workspace&);
   void (*relevance)(const RelevanceArgs&, std::int64_t q, Workspace&);
   // Indices, ascending, of the values lambda_b * score + (1 - lambda_b) * bias (bias null: of the scores) that are at
   // least threshold; returns their number.

@@ -85,16 +85,18 @@ rsk::SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int6
 
 py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride,
                        const py::buffer& rows, int dtype, int norm, const Optional<float>& scales,
-                       const Optional<float>& queries, bool unit_queries, const std::optional<py::array>& candidates,
-                       const std::optional<py::array>& initial, const Optional<float>& relevance,
-                       const Optional<float>& bias, std::int64_t k, const Optional<std::int64_t>& ks,
-                       const Array<float>& lambda_d, const Optional<float>& lambda_b,
+                       const Optional<float>& queries, bool unit_queries, bool unit_rows, int rule,
+                       const std::optional<py::array>& candidates, const std::optional<py::array>& initial,
+                       const Optional<float>& relevance, const Optional<float>& bias, std::int64_t k,
+                       const Optional<std::int64_t>& ks, const Array<float>& lambda_d, const Optional<float>& lambda_b,
                        const Optional<std::int64_t>& groups, const Optional<std::int64_t>& query_groups,
                        std::int64_t max_per_group, int isa, int num_threads) {
   Array<std::uint8_t> status(num_queries);
   rsk::SelectArgs a = pool_args(num_queries, pool, pool_stride, rows, dtype, norm, scales, queries, unit_queries,
                                 candidates, bias, lambda_b, groups, query_groups, status);
   a.method = rsk::Method(method);
+  a.unit_rows = unit_rows;
+  a.rule = rsk::Rule(rule);
   a.k = k;
   a.ks = pointer(ks, num_queries, "k");
   require(k >= 1, "k");
@@ -115,11 +117,13 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
   a.out_relevance = out_relevance.mutable_data();
   a.redundancy = redundancy.mutable_data();
   a.lengths = lengths.mutable_data();
+  std::int64_t work[2];
+  a.work = work;
   {
     const py::gil_scoped_release nogil;
     rsk::select(a, isa, num_threads);
   }
-  return py::make_tuple(indices, scores, out_relevance, redundancy, lengths, status);
+  return py::make_tuple(indices, scores, out_relevance, redundancy, lengths, status, py::make_tuple(work[0], work[1]));
 }
 
 py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::buffer& rows, int dtype, int norm,
@@ -182,11 +186,11 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
 
   m.def("select", &select_pools, py::arg("method"), py::arg("num_queries"), py::arg("pool"), py::arg("pool_stride"),
         py::arg("rows"), py::arg("dtype"), py::arg("norm"), py::arg("scales").noconvert(),
-        py::arg("queries").noconvert(), py::arg("unit_queries"), py::arg("candidates").noconvert(),
-        py::arg("initial").noconvert(), py::arg("relevance").noconvert(), py::arg("bias").noconvert(), py::arg("k"),
-        py::arg("ks").noconvert(), py::arg("lambda_d").noconvert(), py::arg("lambda_b").noconvert(),
-        py::arg("groups").noconvert(), py::arg("query_groups").noconvert(), py::arg("max_per_group"), py::arg("isa"),
-        py::arg("num_threads"));
+        py::arg("queries").noconvert(), py::arg("unit_queries"), py::arg("unit_rows"), py::arg("rule"),
+        py::arg("candidates").noconvert(), py::arg("initial").noconvert(), py::arg("relevance").noconvert(),
+        py::arg("bias").noconvert(), py::arg("k"), py::arg("ks").noconvert(), py::arg("lambda_d").noconvert(),
+        py::arg("lambda_b").noconvert(), py::arg("groups").noconvert(), py::arg("query_groups").noconvert(),
+        py::arg("max_per_group"), py::arg("isa"), py::arg("num_threads"));
   m.def("relevance", &pool_relevance, py::arg("num_queries"), py::arg("pool"), py::arg("rows"), py::arg("dtype"),
         py::arg("norm"), py::arg("scales").noconvert(), py::arg("queries").noconvert(), py::arg("unit_queries"),
         py::arg("candidates").noconvert(), py::arg("bias").noconvert(), py::arg("lambda_b").noconvert(), py::arg("isa"),

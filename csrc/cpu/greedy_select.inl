@@ -1,5 +1,8 @@
-// One query of MMR with quality bias and of VRSD, by the dense rule. Included once per instruction set, after
-// simd.inl. The mathematics is in ragsys_kernels/selection/README.md.
+// One query of MMR with quality bias and of VRSD. Included once per instruction set, after simd.inl. The mathematics,
+// with the bounds and their rounding, is in ragsys_kernels/selection/README.md.
+//
+// Items are scored against bounds first and meet a pick (a dot product) only while their bound could still win. The
+// dense rule is the same code with every item meeting every pick.
 
 // Squared norms outside this range lose precision or overflow in float32.
 constexpr float kNorm2Min = 1e-30f, kNorm2Max = 1e30f;
@@ -30,23 +33,79 @@ static inline std::int64_t id_at(const void* ids, int bytes, std::int64_t i) {
   return bytes == 4 ? static_cast<const std::int32_t*>(ids)[i] : static_cast<const std::int64_t*>(ids)[i];
 }
 
+// Pools smaller than this are taken densely: bounds would cost more than they save.
+constexpr std::int64_t kPrunedPool = 16;
+
 static inline float inverse_sqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 
-template <class T>
+// Indices, ascending, of the values (lambda_b * score + (1 - lambda_b) * bias) that are at least threshold.
+static std::int64_t at_least(const float* scores, const float* bias, float lambda_b, std::int64_t n, float threshold,
+                             std::int32_t* out) {
+  const float weight = 1.0f - lambda_b;
+  std::int64_t found = 0, i = 0;
+  for (; i + 4 * W <= n; i += 4 * W) {
+    vi any = {};
+    for (int b = 0; b < 4; ++b) {
+      vf value = load(scores + i + b * W);
+      if (bias) value = value * splat(lambda_b) + load(bias + i + b * W) * splat(weight);
+      any |= value >= splat(threshold);
+    }
+    if (hsum((vf)(any & (vi)splat(1.0f))) == 0.0f) continue;
+    for (std::int64_t b = i; b < i + 4 * W; ++b) {
+      const float value = bias ? scores[b] * lambda_b + bias[b] * weight : scores[b];
+      if (value >= threshold) out[found++] = std::int32_t(b);
+    }
+  }
+  for (; i < n; ++i) {
+    const float value = bias ? scores[i] * lambda_b + bias[i] * weight : scores[i];
+    if (value >= threshold) out[found++] = std::int32_t(i);
+  }
+  return found;
+}
+
+// Lowest index of the largest of x[0..n); x is readable, and minus infinity, up to a whole vector.
+static std::int32_t arg_max(const float* x, std::int64_t n) {
+  vf best = load(x);
+  for (std::int64_t i = W; i < n; i += W) best = larger(best, load(x + i));
+  float value = best[0];
+  for (std::int64_t lane = 1; lane < W; ++lane) value = best[lane] > value ? best[lane] : value;
+  std::int64_t i = 0;
+  while (x[i] != value) ++i;
+  return std::int32_t(i);
+}
+
+template <class T, Method kMethod>
 struct Query {
   const SelectArgs& args;
   Workspace& ws;
   std::int64_t q;
-  std::int64_t items = 0;   // eligible items
-  std::int64_t active = 0;  // of them, neither picked nor barred
-  std::int64_t picked = 0;  // initial items and picks
-  std::int64_t summed = 0;  // of them, those in ws.sum
+  std::int64_t items = 0;    // eligible items
+  std::int64_t open = 0;     // of them, neither picked nor barred
+  std::int64_t picked = 0;   // initial items and picks
+  std::int64_t summed = 0;   // of them, those in ws.sum
+  std::int64_t bounded = 0;  // of them, those in the bounds of the running max similarities
+  std::int64_t ahead = 0;    // rows of the next query's pool asked for
+  bool all_finite = true;
+  bool prune = false;
+  // VRSD's sum s over the initial items and the picks.
+  struct Sum {
+    double query = 0;    // <s, unit query>, by the given relevance if there is one
+    double along = 0;    // <s, unit query>, by the rows
+    double norm2 = 0;    // |s|^2
+    double lengths = 0;  // lengths of its terms, added
+  };
+  Sum sum = {};
+  float slack = 0.0f;  // by how much a computed cosine of unit vectors may be off
 
   const T* row(std::int64_t r) const { return static_cast<const T*>(args.rows) + r * args.row_stride; }
   std::int64_t base() const { return q * args.pool_stride; }
   float lambda_d() const { return args.lambda_d[q]; }
   float lambda_b() const { return args.lambda_b[q]; }
-  bool is_vrsd() const { return args.method == Method::vrsd; }
+  static constexpr bool is_vrsd() { return kMethod == Method::vrsd; }
+  bool lazy() const { return args.relevance && !is_vrsd(); }  // rows are read when they meet a pick
+  std::int64_t picks_wanted() const { return args.ks ? args.ks[q] : args.k; }
+  std::int64_t padded(std::int64_t n) const { return (n + W - 1) / W * W; }
+  const float* pick(std::int64_t p) const { return ws.picks + p * prepared_floats(args.dims); }
 
   // 1. Which items may be picked: ids in range and not repeated, not shown before, not of the query's own group.
   Status collect() {
@@ -54,8 +113,8 @@ struct Query {
     if (args.num_initial) clear(ws.in_initial);
     for (std::int64_t i = 0; i < args.num_initial; ++i) {
       const std::int64_t id = id_at(args.initial, args.initial_bytes, q * args.num_initial + i);
-      if (id < 0) continue;
-      if (id >= ids) return Status::id_out_of_range;
+      if (id == -1) continue;
+      if (id < 0 || id >= ids) return Status::id_out_of_range;
       if (!insert(ws.in_initial, id)) return Status::id_repeated;
       ws.picked_row[picked++] = base() + id;
     }
@@ -64,50 +123,42 @@ struct Query {
       std::int64_t id = i;
       if (args.candidates) {
         id = id_at(args.candidates, args.id_bytes, q * args.pool + i);
-        if (id < 0) continue;
-        if (id >= ids) return Status::id_out_of_range;
+        if (id == -1) continue;
+        if (id < 0 || id >= ids) return Status::id_out_of_range;
         if (!insert(ws.in_pool, id)) return Status::id_repeated;
       }
       if (args.num_initial && contains(ws.in_initial, id)) continue;
       const std::int64_t r = base() + id;
       if (args.query_groups && args.groups[r] == args.query_groups[q]) continue;
       ws.row[items] = r;
-      ws.position[items] = i;
-      ws.active[items] = std::int32_t(items);
+      ws.position[items] = std::int32_t(i);
       ++items;
     }
-    active = items;
+    open = items;
+    for (std::int64_t j = 0; j < items; ++j) ws.gate[j] = __builtin_inff();
+    for (std::int64_t j = items; j < padded(items); ++j) ws.gate[j] = -__builtin_inff();
     return Status::ok;
   }
 
   Status prepare_query() {
     const float* query = args.queries + q * args.dims;
-    float scale = 1.0f;
-    if (args.unit_queries) {
-      float norm2;
-      norm2_block<1>(&query, args.dims, ws.tail_mask, &norm2);
-      if (norm2 >= kNorm2Min && norm2 <= kNorm2Max) {
-        scale = inverse_sqrt(norm2);
-      } else {
-        double exact = 0;
-        for (std::int64_t d = 0; d < args.dims; ++d) exact += double(query[d]) * query[d];
-        if (!(exact <= DBL_MAX)) return Status::not_finite;
-        // Two steps, since the scale itself may leave the range of float32.
-        const double inverse = exact > 0 ? 1 / __builtin_sqrt(exact) : 0;
-        for (std::int64_t i = 0; i < prepared_floats(args.dims); ++i) ws.query[i] = 0.0f;
-        const std::int64_t whole = args.dims / W * W;
-        for (std::int64_t d = 0; d < args.dims; ++d) {
-          const std::int64_t lane = args.dims >= W ? d - (args.dims - W) : d;
-          ws.query[d < whole ? d : whole + lane] = float(query[d] * inverse);
-        }
-        return Status::ok;
-      }
+    float norm2 = 1.0f;
+    if (args.unit_queries) norm2_block<1>(&query, args.dims, ws.tail_mask, &norm2);
+    if (norm2 >= kNorm2Min && norm2 <= kNorm2Max) {
+      prepare(query, args.dims, args.unit_queries ? inverse_sqrt(norm2) : 1.0f, ws.query);
+      return Status::ok;
     }
-    prepare(query, args.dims, scale, ws.query);
+    double exact = 0;
+    for (std::int64_t d = 0; d < args.dims; ++d) exact += double(query[d]) * query[d];
+    if (!(exact <= DBL_MAX)) return Status::not_finite;
+    // The scale itself may leave the range of float32, so the elements are scaled in double.
+    const double scale = exact > 0 ? 1 / __builtin_sqrt(exact) : 0;
+    for (std::int64_t d = 0; d < args.dims; ++d) ws.unit[d] = float(query[d] * scale);
+    prepare(ws.unit, args.dims, 1.0f, ws.query);
     return Status::ok;
   }
 
-  // 2. The scale and squared norm of rows [r, r + R), and their product with the query.
+  // 2. The scale and squared norm of a row, its product with the query.
   Status unusual_norm(const T* data) const {
     bool zero = true;
     for (std::int64_t d = 0; d < args.dims; ++d) {
@@ -138,33 +189,59 @@ struct Query {
   }
 
   template <int R>
-  Status read_rows(std::int64_t j) {
+  Status scale_rows(const std::int32_t* js) {
     const T* rows[R];
     float norm2[R] = {};
-    for (int r = 0; r < R; ++r) rows[r] = row(ws.row[j + r]);
-    if (!args.relevance) dot_block<R>(ws.query, rows, args.dims, ws.value + j);
+    for (int r = 0; r < R; ++r) rows[r] = row(ws.row[js[r]]);
     if (args.norm == Norm::computed || is_vrsd()) norm2_block<R>(rows, args.dims, ws.tail_mask, norm2);
     for (int r = 0; r < R; ++r) {
-      const Status status = scale_row(ws.row[j + r], &norm2[r], &ws.scale[j + r]);
+      const Status status = scale_row(ws.row[js[r]], &norm2[r], &ws.scale[js[r]]);
       if (status != Status::ok) return status;
-      if (is_vrsd()) ws.norm2[j + r] = norm2[r];
+      if (is_vrsd()) ws.norm2[js[r]] = norm2[r];
+      ws.met[js[r]] = 0;
     }
+    ws.rows_read += R;
     return Status::ok;
   }
 
-  Status read_pool() {
-    if (args.queries) {
-      const Status status = prepare_query();
-      if (status != Status::ok) return status;
+  template <int R>
+  Status read_rows(std::int64_t j) {
+    const T* rows[R];
+    std::int32_t js[R];
+    for (int r = 0; r < R; ++r) {
+      js[r] = std::int32_t(j + r);
+      rows[r] = row(ws.row[j + r]);
     }
+    dot_block<R>(ws.query, rows, args.dims, ws.pivot + j);
+    ws.products += R;
+    return scale_rows<R>(js);
+  }
+
+  void prefetch_row(std::int64_t r) const {
+    const char* line = reinterpret_cast<const char*>(row(r));
+    for (std::int64_t byte = 0; byte < args.dims * std::int64_t(sizeof(T)); byte += 64)
+      __builtin_prefetch(line + byte, 0, 2);
+  }
+
+  // Asks for rows of the next query's pool, so that they arrive while this query is decided.
+  void prefetch_next(std::int64_t rows) {
+    if (!args.candidates || q + 1 >= args.num_queries) return;
+    const std::int64_t end = ahead + rows < args.pool ? ahead + rows : args.pool;
+    for (; ahead < end; ++ahead) {
+      const std::int64_t id = id_at(args.candidates, args.id_bytes, (q + 1) * args.pool + ahead);
+      if (id >= 0 && id < args.num_rows) prefetch_row(id);
+    }
+  }
+
+  Status read_pool() {
+    if (lazy()) {
+      for (std::int64_t j = 0; j < items; ++j) ws.met[j] = -1;
+      return combine();
+    }
+    Status status = prepare_query();
     std::int64_t j = 0;
-    Status status = Status::ok;
     for (; j + 4 <= items && status == Status::ok; j += 4) {
-      for (std::int64_t next = j + 4; next < j + 8 && next < items; ++next) {
-        const char* line = reinterpret_cast<const char*>(row(ws.row[next]));
-        for (std::int64_t byte = 0; byte < args.dims * std::int64_t(sizeof(T)); byte += 64)
-          __builtin_prefetch(line + byte);
-      }
+      for (std::int64_t next = j + 4; next < j + 8 && next < items; ++next) prefetch_row(ws.row[next]);
       status = read_rows<4>(j);
     }
     for (; j < items && status == Status::ok; ++j) status = read_rows<1>(j);
@@ -173,18 +250,17 @@ struct Query {
 
   // 3. Relevance, and what the rule makes of it.
   Status combine() {
-    bool all_finite = true;
     for (std::int64_t j = 0; j < items; ++j) {
       const std::int64_t item = q * args.pool + ws.position[j];
-      const float norm = is_vrsd() ? __builtin_sqrtf(ws.norm2[j]) : 1.0f;
-      float product = 0.0f;  // with the unit query
-      if (!args.relevance) product = ws.value[j] * ws.scale[j];
-      if (args.relevance)
-        ws.relevance[j] = args.relevance[item];
-      else
-        ws.relevance[j] = norm > 0.0f ? product / norm : 0.0f;
+      float product = 0.0f, length = 1.0f;
+      if (is_vrsd()) length = __builtin_sqrtf(ws.norm2[j]);
+      if (!lazy()) {
+        product = ws.pivot[j] * ws.scale[j];
+        ws.pivot[j] = is_vrsd() && length > 0.0f ? product / length : product;
+      }
+      ws.relevance[j] = args.relevance ? args.relevance[item] : ws.pivot[j];
       if (is_vrsd()) {
-        ws.value[j] = args.relevance ? ws.relevance[j] * norm : product;
+        ws.value[j] = args.relevance ? ws.relevance[j] * length : product;
       } else if (args.bias) {
         const float bias = args.bias[args.bias_per_item ? item : ws.row[j]];
         ws.value[j] = lambda_b() * ws.relevance[j] + (1.0f - lambda_b()) * bias;
@@ -196,40 +272,79 @@ struct Query {
     return all_finite ? Status::ok : Status::not_finite;
   }
 
-  // The products of the active items with row r times its scale, folded into the running values.
-  Status fold(std::int64_t r, float scale) {
-    prepare(row(r), args.dims, 1.0f, ws.pick);
-    bool all_finite = true;
-    std::int64_t i = 0;
-    for (; i + 4 <= active; i += 4) all_finite = fold_rows<4>(i, scale) && all_finite;
-    for (; i < active; ++i) all_finite = fold_rows<1>(i, scale) && all_finite;
-    return all_finite ? Status::ok : Status::not_finite;
+  float sine(float cosine) const {
+    const float square = 1.0f - cosine * cosine;
+    return __builtin_sqrtf((square > 0.0f ? square : 0.0f) + 2.0f * slack);
   }
 
-  template <int R>
-  bool fold_rows(std::int64_t i, float scale) {
-    const T* rows[R];
-    float dots[R];
-    for (int r = 0; r < R; ++r) rows[r] = row(ws.row[ws.active[i + r]]);
-    dot_block<R>(ws.pick, rows, args.dims, dots);
-    bool all_finite = true;
-    for (int r = 0; r < R; ++r) {
-      const std::int32_t j = ws.active[i + r];
-      const float similarity = dots[r] * scale * ws.scale[j];
-      all_finite = all_finite && finite(similarity);
-      if (is_vrsd())
-        ws.running[j] += similarity;
-      else
-        ws.running[j] = similarity > ws.running[j] ? similarity : ws.running[j];
+  // 4. Items meet picks.
+  template <int A, int B>
+  void meet(std::int64_t p, const std::int32_t* js) {
+    const float* vectors[A];
+    const T* rows[B];
+    float dots[A * B];
+    for (int a = 0; a < A; ++a) vectors[a] = pick(p + a);
+    for (int b = 0; b < B; ++b) rows[b] = row(ws.row[js[b]]);
+    dot_tile<A, B>(vectors, rows, args.dims, dots);
+    ws.products += A * B;
+    for (int b = 0; b < B; ++b) {
+      const std::int32_t j = js[b];
+      for (int a = 0; a < A; ++a) {
+        const float similarity = dots[a * B + b] * ws.picked_scale[p + a] * ws.scale[j];
+        all_finite = all_finite && finite(similarity);
+        if (is_vrsd())
+          ws.running[j] += similarity;
+        else
+          ws.running[j] = similarity > ws.running[j] ? similarity : ws.running[j];
+        if (prune && p + a == 0 && lazy()) {  // the first pick is the pivot
+          ws.pivot[j] = similarity;
+          ws.sine[j] = sine(similarity);
+        }
+      }
+      ws.met[j] = std::int32_t(p + A);
     }
-    return all_finite;
   }
 
-  void bar_group(std::int64_t group) {
-    std::int64_t kept = 0;
-    for (std::int64_t i = 0; i < active; ++i)
-      if (args.groups[ws.row[ws.active[i]]] != group) ws.active[kept++] = ws.active[i];
-    active = kept;
+  void catch_up(std::int32_t j) {
+    std::int64_t p = ws.met[j];
+    for (; p + 4 <= picked; p += 4) meet<4, 1>(p, &j);
+    for (; p < picked; ++p) meet<1, 1>(p, &j);
+  }
+
+  // Items js[0..n), n <= 4, meet the picks that they have not met yet.
+  Status catch_up(const std::int32_t* js, int n) {
+    Status status = Status::ok;
+    bool unread = true, one_behind = true;
+    for (int i = 0; i < n; ++i) unread = unread && ws.met[js[i]] < 0;
+    if (unread && n == 4) status = scale_rows<4>(js);
+    for (int i = 0; i < n && status == Status::ok; ++i)
+      if (ws.met[js[i]] < 0) status = scale_rows<1>(js + i);
+    if (status != Status::ok) return status;
+    for (int i = 0; i < n; ++i) one_behind = one_behind && ws.met[js[i]] == picked - 1;
+    if (one_behind && n == 4)
+      meet<1, 4>(picked - 1, js);
+    else
+      for (int i = 0; i < n; ++i) catch_up(js[i]);
+    return Status::ok;
+  }
+
+  Status catch_up_all() {
+    std::int32_t js[4];
+    int n = 0;
+    Status status = Status::ok;
+    for (std::int64_t j = 0; j < items && status == Status::ok; ++j) {
+      if (ws.gate[j] < 0.0f || ws.met[j] == picked) continue;
+      js[n++] = std::int32_t(j);
+      if (n < 4) continue;
+      status = catch_up(js, 4);
+      n = 0;
+    }
+    return n && status == Status::ok ? catch_up(js, n) : status;
+  }
+
+  void close(std::int64_t j) {
+    ws.gate[j] = -__builtin_inff();
+    --open;
   }
 
   // Bars the group of pick number `index` once it has reached the cap.
@@ -238,67 +353,215 @@ struct Query {
     const std::int64_t group = args.groups[ws.picked_row[index]];
     std::int64_t count = 0;
     for (std::int64_t i = 0; i <= index; ++i) count += args.groups[ws.picked_row[i]] == group;
-    if (count == args.max_per_group) bar_group(group);
+    if (count != args.max_per_group) return;
+    for (std::int64_t j = 0; j < items; ++j)
+      if (ws.gate[j] > 0.0f && args.groups[ws.row[j]] == group) close(j);
   }
 
-  void take(std::int64_t i, std::int64_t slot, float score, float relevance, float redundancy) {
-    const std::int32_t j = ws.active[i];
+  void take(std::int64_t j, std::int64_t slot, float score, float relevance, float redundancy) {
     const std::int64_t out = q * args.k + slot;
     args.indices[out] = ws.row[j] - base();
     args.scores[out] = score;
     args.out_relevance[out] = relevance;
     args.redundancy[out] = redundancy;
     args.lengths[q] = std::int32_t(slot + 1);
-    for (std::int64_t rest = i + 1; rest < active; ++rest) ws.active[rest - 1] = ws.active[rest];
-    --active;
+    close(j);
     ws.picked_row[picked] = ws.row[j];
-    cap_group(picked++);
+    cap_group(picked);
   }
 
-  std::int64_t picks_wanted() const { return args.ks ? args.ks[q] : args.k; }
-
-  // 4. The initial items: picks made before the first.
-  Status start(float running) {
-    for (std::int64_t j = 0; j < items; ++j) ws.running[j] = running;
-    for (std::int64_t p = 0; p < picked; ++p) {
-      const T* data = row(ws.picked_row[p]);
-      float norm2 = 0.0f;
-      norm2_block<1>(&data, args.dims, ws.tail_mask, &norm2);
-      float scale;
-      Status status = scale_row(ws.picked_row[p], &norm2, &scale);
-      if (status == Status::ok) status = fold(ws.picked_row[p], scale);
+  // The item that was taken becomes pick number `picked`, to be met by the others.
+  Status keep(std::int64_t j) {
+    const std::int32_t js = std::int32_t(j);
+    if (ws.met[j] < 0) {
+      const Status status = scale_rows<1>(&js);
       if (status != Status::ok) return status;
-      ws.picked_length[p] = __builtin_sqrtf(norm2);
-      cap_group(p);
+      if (picked == 0) ws.pivot[j] = 1.0f;
     }
+    ws.picked_scale[picked] = ws.scale[j];
+    ws.picked_pivot[picked] = ws.pivot[j];
+    prepare(row(ws.row[j]), args.dims, 1.0f, ws.picks + picked * prepared_floats(args.dims));
+    ++picked;
     return Status::ok;
   }
 
-  Status mmr() {
-    Status status = start(-FLT_MAX);
-    const float relevance_weight = lambda_d(), redundancy_weight = 1.0f - relevance_weight;
-    for (std::int64_t slot = 0; slot < picks_wanted() && active > 0 && status == Status::ok; ++slot) {
-      const bool first = picked == 0;
-      std::int64_t best = -1;
-      float best_score = 0.0f;
-      for (std::int64_t i = 0; i < active; ++i) {
-        const std::int32_t j = ws.active[i];
-        const float score = first ? ws.value[j] : relevance_weight * ws.value[j] - redundancy_weight * ws.running[j];
-        if (best < 0 || score > best_score) best = i, best_score = score;
+  // Picks made before the first.
+  Status keep_initial() {
+    const std::int64_t initial = picked;
+    for (picked = 0; picked < initial; ++picked) {
+      const std::int64_t r = ws.picked_row[picked];
+      const T* data = row(r);
+      float norm2, product = 0.0f;
+      norm2_block<1>(&data, args.dims, ws.tail_mask, &norm2);
+      const Status status = scale_row(r, &norm2, &ws.picked_scale[picked]);
+      if (status != Status::ok) return status;
+      float* prepared = ws.picks + picked * prepared_floats(args.dims);
+      prepare(data, args.dims, 1.0f, prepared);
+      if (!lazy())
+        dot_block<1>(ws.query, &data, args.dims, &product);
+      else
+        dot_block<1>(pick(0), &data, args.dims, &product), product *= ws.picked_scale[0];
+      ws.picked_length[picked] = __builtin_sqrtf(norm2);
+      ws.picked_pivot[picked] = product * ws.picked_scale[picked];
+      all_finite = all_finite && finite(ws.picked_pivot[picked]);
+      cap_group(picked);
+    }
+    return all_finite ? Status::ok : Status::not_finite;
+  }
+
+  void start() {
+    prune = args.unit_rows && args.rule != Rule::dense && (args.rule == Rule::pruned || items >= kPrunedPool);
+    slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;
+    for (std::int64_t j = 0; j < items; ++j) ws.running[j] = is_vrsd() ? 0.0f : -FLT_MAX;
+    if (!prune) return;
+    // Cosines with the pivot: the query, or, where relevance is given, the first pick. No cosine is below -1; an
+    // item that has not met its pivot has a sine that leaves it at that.
+    for (std::int64_t j = 0; j < items; ++j) {
+      if (!is_vrsd()) ws.running[j] = -1.0f - 4.0f * slack;
+      if (lazy()) ws.pivot[j] = 0.0f;
+      ws.sine[j] = lazy() ? FLT_MAX : sine(ws.pivot[j]);
+    }
+    for (std::int64_t j = items; j < padded(items); ++j)
+      ws.running[j] = ws.pivot[j] = ws.sine[j] = ws.value[j] = ws.relevance[j] = 0.0f;
+  }
+
+  // 5. The value of an item that has met all picks.
+  float score(std::int64_t j) {
+    if (is_vrsd()) return cosine(plus(sum, j));
+    return lambda_d() * ws.value[j] - (1.0f - lambda_d()) * ws.running[j];
+  }
+
+  // Upper bounds of the values, minus infinity for closed items. Each bound passes through the operations of the
+  // value itself, which are monotone, so that rounding keeps it a bound.
+  void bound_mmr() {
+    for (; bounded < picked; ++bounded) {
+      const vf pivot = splat(ws.picked_pivot[bounded]), pick_sine = splat(sine(ws.picked_pivot[bounded]));
+      for (std::int64_t j = 0; j < items; j += W) {
+        const vf least = load(ws.pivot + j) * pivot - load(ws.sine + j) * pick_sine - splat(4.0f * slack);
+        store(ws.running + j, larger(load(ws.running + j), least));
       }
-      const std::int32_t j = ws.active[best];
-      take(best, slot, first ? relevance_weight * ws.value[j] : best_score, ws.value[j], first ? 0.0f : ws.running[j]);
-      if (slot + 1 < picks_wanted()) status = fold(ws.row[j], ws.scale[j]);
+    }
+    const vf relevance_weight = splat(lambda_d()), redundancy_weight = splat(1.0f - lambda_d());
+    for (std::int64_t j = 0; j < items; j += W) {
+      const vf bound = relevance_weight * load(ws.value + j) - redundancy_weight * load(ws.running + j);
+      store(ws.bound + j, smaller(bound, load(ws.gate + j)));
+    }
+  }
+
+  void bound_vrsd() {
+    const float along = float(sum.along), norm2 = float(sum.norm2), query = float(sum.query);
+    const double across2 = sum.norm2 - sum.along * sum.along;
+    const float error = 8.0f * slack * float(1.0 + sum.lengths);
+    const float across = __builtin_sqrtf(float(across2 > 0 ? across2 : 0) + error * float(sum.lengths));
+    const float newest = ws.picked_pivot[picked - 1], newest_sine = sine(newest);
+    const float tiny = 200.0f * float(kZeroSum * (sum.lengths + 1.0));
+    for (std::int64_t j = 0; j < items; j += W) {
+      const vf pivot = load(ws.pivot + j), orthogonal = load(ws.sine + j), length2 = load(ws.norm2 + j);
+      vf least = pivot * splat(along) - orthogonal * splat(across);
+      vf most = pivot * splat(along) + orthogonal * splat(across);
+      // An item that lacks only the newest pick is known but for its product with that one.
+      const vi one_behind = load(ws.met + j) == vi{} + std::int32_t(picked - 1);
+      const vf known = load(ws.running + j);
+      const vf near = known + (pivot * splat(newest) - orthogonal * splat(newest_sine));
+      const vf far = known + (pivot * splat(newest) + orthogonal * splat(newest_sine));
+      least = one_behind ? larger(least, near) : least;
+      most = one_behind ? smaller(most, far) : most;
+      const vf total = splat(norm2) + length2;
+      const vf shortest = total + splat(2.0f) * (least - splat(error));
+      const vf longest = total + splat(2.0f) * (most + splat(error));
+      const vf product = splat(query) + load(ws.value + j);
+      const vf denominator = square_root(product >= vf{} ? shortest : longest);
+      const vf margin = splat(16.0f * FLT_EPSILON) * (splat(__builtin_fabsf(query) + 1.0f) / denominator + splat(1.0f));
+      vf bound = product / denominator + margin;
+      // Where the sum may cancel, the value is computed in another way; the factors keep this side of the border.
+      const vi may_cancel = (shortest <= splat(1.01f * kCancellation) * total) | (shortest <= splat(tiny * tiny));
+      bound = may_cancel ? splat(FLT_MAX) : bound;
+      store(ws.bound + j, smaller(bound, load(ws.gate + j)));
+    }
+  }
+
+  // The best open item, which has then met all picks, and its value. Ties go to the lowest position.
+  Status choose(std::int64_t* best, float* best_score) {
+    if (!prune) {
+      const Status status = catch_up_all();
+      if (status != Status::ok) return status;
+      *best = -1;
+      for (std::int64_t j = 0; j < items; ++j)
+        if (ws.gate[j] > 0.0f) consider(j, best, best_score);
+      return Status::ok;
+    }
+    if (is_vrsd())
+      bound_vrsd();
+    else
+      bound_mmr();
+    // The most promising item sets the bar for the others.
+    const std::int32_t top = arg_max(ws.bound, items);
+    Status status = catch_up(&top, 1);
+    *best = -1;
+    consider(top, best, best_score);
+    const std::int64_t survivors = at_least(ws.bound, nullptr, 1.0f, items, *best_score, ws.survivors);
+    std::int32_t js[4];
+    int n = 0;
+    for (std::int64_t i = 0; i < survivors && status == Status::ok; ++i) {
+      const std::int32_t j = ws.survivors[i];
+      if (j != top && ws.bound[j] >= *best_score) js[n++] = j;
+      if (n < 4 && i + 1 < survivors) continue;
+      status = catch_up(js, n);
+      for (int c = 0; c < n; ++c) consider(js[c], best, best_score);
+      n = 0;
     }
     return status;
   }
 
-  // VRSD's sum s over the initial items and the picks.
-  struct Sum {
-    double query = 0;    // <s, unit query>
-    double norm2 = 0;    // |s|^2
-    double lengths = 0;  // lengths of its terms, added
-  };
+  void consider(std::int64_t j, std::int64_t* best, float* best_score) {
+    const float value = score(j);
+    if (*best < 0 || value > *best_score || (value == *best_score && j < *best)) {
+      *best = j;
+      *best_score = value;
+    }
+  }
+
+  // First pick with nothing picked before: the most relevant item.
+  void choose_first(std::int64_t* best, float* best_score) {
+    const float* values = is_vrsd() ? ws.relevance : ws.value;
+    *best = -1;
+    for (std::int64_t j = 0; j < items; ++j)
+      if (ws.gate[j] > 0.0f && (*best < 0 || values[j] > values[*best])) *best = j;
+    *best_score = is_vrsd() ? values[*best] : lambda_d() * values[*best];
+  }
+
+  Status run() {
+    start();
+    Status status = keep_initial();
+    if (is_vrsd() && picked > 0 && status == Status::ok) start_sum();
+    const std::int64_t wanted = picks_wanted();
+    const std::int64_t rows_ahead = args.pool / (wanted > 1 ? wanted - 1 : 1) + 1;
+    for (std::int64_t slot = 0; slot < wanted && open > 0 && status == Status::ok; ++slot) {
+      const bool first = picked == 0;
+      std::int64_t best;
+      float best_score;
+      if (first)
+        choose_first(&best, &best_score);
+      else
+        status = choose(&best, &best_score);
+      if (status != Status::ok || !all_finite) break;
+      if (is_vrsd()) {
+        sum = plus(sum, best);
+        take(best, slot, best_score, ws.relevance[best], __builtin_nanf(""));
+      } else {
+        take(best, slot, best_score, ws.value[best], first ? 0.0f : ws.running[best]);
+      }
+      if (slot + 1 < wanted) status = keep(best);
+      prefetch_next(rows_ahead);
+    }
+    return status == Status::ok && !all_finite ? Status::not_finite : status;
+  }
+
+  // 6. VRSD's sum.
+  void start_sum() {
+    for (std::int64_t p = 0; p < picked; ++p) sum.lengths += ws.picked_length[p];
+    sum = exact_sum(sum, -1);
+  }
 
   double exact_scale(std::int64_t r) const {
     if (args.norm != Norm::computed) return args.norm == Norm::scaled ? args.scales[r] : 1.0;
@@ -324,54 +587,28 @@ struct Query {
       product += s * query[d];
       query2 += double(query[d]) * query[d];
     }
-    Sum sum;
-    sum.lengths = before.lengths + (j >= 0 ? __builtin_sqrtf(ws.norm2[j]) : 0);
-    if (args.relevance && j >= 0)
-      sum.query = before.query + ws.value[j];
-    else
-      sum.query = query2 > 0 ? product / __builtin_sqrt(query2) : 0;
-    const double zero = kZeroSum * sum.lengths;
-    sum.norm2 = norm2 > zero * zero ? norm2 : 0;
-    return sum;
+    Sum after;
+    after.lengths = before.lengths + (j >= 0 ? __builtin_sqrtf(ws.norm2[j]) : 0);
+    after.along = query2 > 0 ? product / __builtin_sqrt(query2) : 0;
+    after.query = args.relevance && j >= 0 ? before.query + ws.value[j] : after.along;
+    const double zero = kZeroSum * after.lengths;
+    after.norm2 = norm2 > zero * zero ? norm2 : 0;
+    return after;
   }
 
-  Sum plus(const Sum& sum, std::int64_t j) {
-    const double norm2 = sum.norm2 + (2.0 * ws.running[j] + ws.norm2[j]);
-    const double cancelled = kCancellation * (sum.norm2 + ws.norm2[j]);
-    const double tiny = 100 * kZeroSum * sum.lengths;
-    if (norm2 <= cancelled || norm2 <= tiny * tiny) return exact_sum(sum, j);
-    return {sum.query + ws.value[j], norm2, sum.lengths + __builtin_sqrtf(ws.norm2[j])};
+  Sum plus(const Sum& before, std::int64_t j) {
+    const double norm2 = before.norm2 + (2.0 * ws.running[j] + ws.norm2[j]);
+    const double cancelled = kCancellation * (before.norm2 + ws.norm2[j]);
+    const double tiny = 100 * kZeroSum * before.lengths;
+    if (norm2 <= cancelled || norm2 <= tiny * tiny) return exact_sum(before, j);
+    const double length = __builtin_sqrtf(ws.norm2[j]);
+    return {before.query + ws.value[j], before.along + ws.pivot[j] * length, norm2, before.lengths + length};
   }
 
   static float cosine(const Sum& sum) { return sum.norm2 > 0 ? float(sum.query / __builtin_sqrt(sum.norm2)) : 0.0f; }
-
-  Status vrsd() {
-    Status status = start(0.0f);
-    if (status != Status::ok) return status;
-    Sum sum;
-    if (picked > 0) {
-      for (std::int64_t p = 0; p < picked; ++p) sum.lengths += ws.picked_length[p];
-      sum = exact_sum(sum, -1);
-    }
-    for (std::int64_t slot = 0; slot < picks_wanted() && active > 0 && status == Status::ok; ++slot) {
-      const bool first = picked == 0;
-      std::int64_t best = -1;
-      float best_score = 0.0f;
-      for (std::int64_t i = 0; i < active; ++i) {
-        const std::int32_t j = ws.active[i];
-        const float score = first ? ws.relevance[j] : cosine(plus(sum, j));
-        if (best < 0 || score > best_score) best = i, best_score = score;
-      }
-      const std::int32_t j = ws.active[best];
-      sum = plus(sum, j);
-      take(best, slot, best_score, ws.relevance[j], __builtin_nanf(""));
-      if (slot + 1 < picks_wanted()) status = fold(ws.row[j], ws.scale[j]);
-    }
-    return status;
-  }
 };
 
-template <class T>
+template <class T, Method kMethod>
 static void select_typed(const SelectArgs& args, std::int64_t q, Workspace& ws) {
   for (std::int64_t out = q * args.k; out < (q + 1) * args.k; ++out) {
     args.indices[out] = -1;
@@ -380,10 +617,10 @@ static void select_typed(const SelectArgs& args, std::int64_t q, Workspace& ws) 
   }
   args.lengths[q] = 0;
   prepare_tail_mask(args.dims, ws.tail_mask);
-  Query<T> query{args, ws, q};
+  Query<T, kMethod> query{args, ws, q};
   Status status = query.collect();
   if (status == Status::ok) status = query.read_pool();
-  if (status == Status::ok) status = query.is_vrsd() ? query.vrsd() : query.mmr();
+  if (status == Status::ok) status = query.run();
   args.status[q] = std::uint8_t(status);
 }
 
@@ -392,7 +629,7 @@ static void relevance_typed(const RelevanceArgs& args, std::int64_t q, Workspace
   const SelectArgs& pool = args.pool;
   for (std::int64_t i = 0; i < pool.pool; ++i) args.out[q * pool.pool + i] = -__builtin_inff();
   prepare_tail_mask(pool.dims, ws.tail_mask);
-  Query<T> query{pool, ws, q};
+  Query<T, Method::mmr> query{pool, ws, q};
   Status status = query.collect();
   if (status == Status::ok) status = query.read_pool();
   if (status == Status::ok)
@@ -400,14 +637,15 @@ static void relevance_typed(const RelevanceArgs& args, std::int64_t q, Workspace
   pool.status[q] = std::uint8_t(status);
 }
 
+template <Method kMethod>
 static void select_query(const SelectArgs& args, std::int64_t q, Workspace& ws) {
   switch (args.dtype) {
     case DType::f32:
-      return select_typed<float>(args, q, ws);
+      return select_typed<float, kMethod>(args, q, ws);
     case DType::f16:
-      return select_typed<f16>(args, q, ws);
+      return select_typed<f16, kMethod>(args, q, ws);
     case DType::bf16:
-      return select_typed<bf16>(args, q, ws);
+      return select_typed<bf16, kMethod>(args, q, ws);
   }
 }
 
@@ -420,29 +658,4 @@ static void relevance_query(const RelevanceArgs& args, std::int64_t q, Workspace
     case DType::bf16:
       return relevance_typed<bf16>(args, q, ws);
   }
-}
-
-// Indices, ascending, of the values (lambda_b * score + (1 - lambda_b) * bias) that are at least threshold.
-static std::int64_t at_least(const float* scores, const float* bias, float lambda_b, std::int64_t n, float threshold,
-                             std::int32_t* out) {
-  const float weight = 1.0f - lambda_b;
-  std::int64_t found = 0, i = 0;
-  for (; i + 4 * W <= n; i += 4 * W) {
-    vi any = {};
-    for (int b = 0; b < 4; ++b) {
-      vf value = load(scores + i + b * W);
-      if (bias) value = value * splat(lambda_b) + load(bias + i + b * W) * splat(weight);
-      any |= value >= splat(threshold);
-    }
-    if (hsum((vf)(any & (vi)splat(1.0f))) == 0.0f) continue;
-    for (std::int64_t b = i; b < i + 4 * W; ++b) {
-      const float value = bias ? scores[b] * lambda_b + bias[b] * weight : scores[b];
-      if (value >= threshold) out[found++] = std::int32_t(b);
-    }
-  }
-  for (; i < n; ++i) {
-    const float value = bias ? scores[i] * lambda_b + bias[i] * weight : scores[i];
-    if (value >= threshold) out[found++] = std::int32_t(i);
-  }
-  return found;
 }

@@ -26,7 +26,7 @@ namespace rsk::base {
 #include "simd.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {select_query, relevance_query, at_least, int(W)};
+constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query, at_least, int(W)};
 }  // namespace rsk::base
 
 #if RSK_X86_DISPATCH
@@ -42,7 +42,7 @@ namespace rsk::avx2 {
 #include "simd.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {select_query, relevance_query, at_least, int(W)};
+constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query, at_least, int(W)};
 }  // namespace rsk::avx2
 #ifdef __clang__
 #pragma clang attribute pop
@@ -58,7 +58,7 @@ namespace rsk::avx512 {
 #include "simd.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {select_query, relevance_query, at_least, int(W)};
+constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query, at_least, int(W)};
 }  // namespace rsk::avx512
 #ifdef __clang__
 #pragma clang attribute pop
@@ -100,7 +100,8 @@ std::int64_t set_slots(std::int64_t ids) {
 class Workspaces {
  public:
   Workspaces(const SelectArgs& args, std::int64_t vector_floats, int num_threads) {
-    const std::int64_t prepared = args.dims + vector_floats, picks = args.num_initial + args.k;
+    const std::int64_t prepared = args.dims + vector_floats, items = args.pool + vector_floats;
+    const std::int64_t picks = args.num_initial + args.k;
     const std::int64_t pool_slots = args.candidates ? set_slots(args.pool) : 0;
     const std::int64_t initial_slots = args.num_initial ? set_slots(args.num_initial) : 0;
     const bool vrsd = args.method == Method::vrsd;
@@ -116,20 +117,23 @@ class Workspaces {
           size_ = 0;
         }
         place(base, ws.query, prepared);
-        place(base, ws.pick, prepared);
         place(base, ws.tail_mask, vector_floats);
         place(base, ws.in_pool.slots, pool_slots);
         place(base, ws.in_initial.slots, initial_slots);
         place(base, ws.row, args.pool);
         place(base, ws.position, args.pool);
-        place(base, ws.scale, args.pool);
-        place(base, ws.norm2, vrsd ? args.pool : 0);
-        place(base, ws.relevance, args.pool);
-        place(base, ws.value, args.pool);
-        place(base, ws.running, args.pool);
-        place(base, ws.active, args.pool);
+        place(base, ws.survivors, args.pool);
+        place(base, ws.met, items);
+        for (float** floats :
+             {&ws.scale, &ws.relevance, &ws.value, &ws.running, &ws.pivot, &ws.sine, &ws.bound, &ws.gate})
+          place(base, *floats, items);
+        place(base, ws.norm2, vrsd ? items : 0);
         place(base, ws.picked_row, picks);
+        place(base, ws.picked_scale, picks);
+        place(base, ws.picked_pivot, picks);
         place(base, ws.picked_length, args.num_initial);
+        place(base, ws.picks, picks * prepared);
+        place(base, ws.unit, args.dims);
         place(base, ws.sum, vrsd ? args.dims : 0);
       }
       ws.in_pool.mask = pool_slots - 1;
@@ -180,9 +184,19 @@ void select(const SelectArgs& args, int isa, int num_threads) {
   const Kernels& kernels = kernels_of(isa);
   const double work = double(args.num_queries) * double(args.pool) * double(args.dims) * double(args.k);
   const int threads = worthwhile_threads(work, args.num_queries, num_threads);
+  const auto select_query = args.method == Method::mmr ? kernels.mmr : kernels.vrsd;
   Workspaces workspaces(args, kernels.vector_floats, threads);
-  parallel_for(args.num_queries, 1, threads,
-               [&](std::int64_t q, int thread) { kernels.select(args, q, workspaces[thread]); });
+  // A run of queries for one thread, since each asks for the rows of the next.
+  const std::int64_t grain = std::max<std::int64_t>(1, std::min<std::int64_t>(16, args.num_queries / (4 * threads)));
+  parallel_for(args.num_queries, grain, threads,
+               [&](std::int64_t q, int thread) { select_query(args, q, workspaces[thread]); });
+  if (args.work) {
+    args.work[0] = args.work[1] = 0;
+    for (int thread = 0; thread < threads; ++thread) {
+      args.work[0] += workspaces[thread].products;
+      args.work[1] += workspaces[thread].rows_read;
+    }
+  }
 }
 
 void relevance(const RelevanceArgs& args, int isa, int num_threads) {

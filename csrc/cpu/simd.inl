@@ -9,6 +9,7 @@
 typedef float vf __attribute__((vector_size(RSK_VEC_BYTES)));
 typedef float vf_u __attribute__((vector_size(RSK_VEC_BYTES), aligned(4), may_alias));
 typedef std::int32_t vi __attribute__((vector_size(RSK_VEC_BYTES)));
+typedef std::int32_t vi_u __attribute__((vector_size(RSK_VEC_BYTES), aligned(4), may_alias));
 typedef std::uint32_t vu __attribute__((vector_size(RSK_VEC_BYTES)));
 typedef std::uint16_t vh __attribute__((vector_size(RSK_VEC_BYTES / 2)));
 typedef std::uint16_t vh_u __attribute__((vector_size(RSK_VEC_BYTES / 2), aligned(2), may_alias));
@@ -24,7 +25,10 @@ struct bf16 {
 
 static inline vf splat(float x) { return vf{} + x; }
 static inline vf load(const float* p) { return *reinterpret_cast<const vf_u*>(p); }
+static inline vi load(const std::int32_t* p) { return *reinterpret_cast<const vi_u*>(p); }
 static inline void store(float* p, vf v) { *reinterpret_cast<vf_u*>(p) = v; }
+static inline vf larger(vf a, vf b) { return a > b ? a : b; }
+static inline vf smaller(vf a, vf b) { return a < b ? a : b; }
 
 static inline vf load(const bf16* p) {
   const vh h = *reinterpret_cast<const vh_u*>(p);
@@ -125,27 +129,47 @@ static void prepare_tail_mask(std::int64_t dims, float* out) {
   }
 }
 
-// out[r] = <vector, rows[r]> for R rows; `vector` is prepared.
-template <int R, class T>
-static inline void dot_block(const float* vector, const T* const* rows, std::int64_t dims, float* out) {
-  vf even[R], odd[R];
-  for (int r = 0; r < R; ++r) even[r] = odd[r] = vf{};
+// out[a * B + b] = <vectors[a], rows[b]>; the vectors are prepared.
+template <int A, int B, class T>
+static inline void dot_tile(const float* const* vectors, const T* const* rows, std::int64_t dims, float* out) {
+  vf even[A][B] = {}, odd[A][B] = {};
+  vf x[A], y;
   std::int64_t i = 0;
   for (; i + 2 * W <= dims; i += 2 * W) {
-    const vf a = load(vector + i), b = load(vector + i + W);
-    for (int r = 0; r < R; ++r) even[r] = fma(a, load(rows[r] + i), even[r]);
-    for (int r = 0; r < R; ++r) odd[r] = fma(b, load(rows[r] + i + W), odd[r]);
+    for (int a = 0; a < A; ++a) x[a] = load(vectors[a] + i);
+    for (int b = 0; b < B; ++b) {
+      y = load(rows[b] + i);
+      for (int a = 0; a < A; ++a) even[a][b] = fma(x[a], y, even[a][b]);
+    }
+    for (int a = 0; a < A; ++a) x[a] = load(vectors[a] + i + W);
+    for (int b = 0; b < B; ++b) {
+      y = load(rows[b] + i + W);
+      for (int a = 0; a < A; ++a) odd[a][b] = fma(x[a], y, odd[a][b]);
+    }
   }
   if (i + W <= dims) {
-    const vf a = load(vector + i);
-    for (int r = 0; r < R; ++r) even[r] = fma(a, load(rows[r] + i), even[r]);
+    for (int a = 0; a < A; ++a) x[a] = load(vectors[a] + i);
+    for (int b = 0; b < B; ++b) {
+      y = load(rows[b] + i);
+      for (int a = 0; a < A; ++a) even[a][b] = fma(x[a], y, even[a][b]);
+    }
     i += W;
   }
   if (i < dims) {
-    const vf a = load(vector + i);
-    for (int r = 0; r < R; ++r) odd[r] = fma(a, load_tail(rows[r], dims), odd[r]);
+    for (int a = 0; a < A; ++a) x[a] = load(vectors[a] + i);
+    for (int b = 0; b < B; ++b) {
+      y = load_tail(rows[b], dims);
+      for (int a = 0; a < A; ++a) odd[a][b] = fma(x[a], y, odd[a][b]);
+    }
   }
-  for (int r = 0; r < R; ++r) out[r] = hsum(even[r] + odd[r]);
+  for (int a = 0; a < A; ++a)
+    for (int b = 0; b < B; ++b) out[a * B + b] = hsum(even[a][b] + odd[a][b]);
+}
+
+// One prepared vector with R rows.
+template <int R, class T>
+static inline void dot_block(const float* vector, const T* const* rows, std::int64_t dims, float* out) {
+  dot_tile<1, R>(&vector, rows, dims, out);
 }
 
 // out[r] = <rows[r], rows[r]>, in the order of dot_block.
@@ -173,6 +197,17 @@ static inline void norm2_block(const T* const* rows, std::int64_t dims, const fl
       odd[r] = fma(a * load(tail_mask), a, odd[r]);
     }
   for (int r = 0; r < R; ++r) out[r] = hsum(even[r] + odd[r]);
+}
+
+static inline vf square_root(vf x) {
+#if RSK_VEC_BYTES == 64 && defined(__x86_64__)
+  return (vf)_mm512_maskz_sqrt_ps(0xffff, (__m512)x);
+#elif RSK_VEC_BYTES == 32 && defined(__x86_64__)
+  return (vf)_mm256_sqrt_ps((__m256)x);
+#else
+  for (std::int64_t lane = 0; lane < W; ++lane) x[lane] = __builtin_sqrtf(x[lane]);
+  return x;
+#endif
 }
 
 static inline bool finite(float x) { return __builtin_fabsf(x) <= FLT_MAX; }

@@ -47,7 +47,7 @@ def mmr(
     k : int or (Q,) integers
         Picks per query, at least 1. K below is the largest.
     candidates : (Q, P) int32 | int64, optional
-        The pool of each query as rows of the corpus; negative entries are padding. None: the whole corpus, exactly.
+        The pool of each query as rows of the corpus, padded with -1. None: the whole corpus, exactly.
     relevance : (Q, P) floating point, optional
         Scores of a retriever or reranker, used instead of the cosine with the query.
     bias : (N,) or (Q, P) floating point, optional
@@ -64,7 +64,7 @@ def mmr(
     max_per_group : int, optional
         At most so many picks of one group, initial items counted.
     initial : (Q, S) int32 | int64, optional
-        Items already shown, as ids like ``candidates``; negative entries are padding. They count as picks made
+        Items already shown, as ids like ``candidates``, padded with -1. They count as picks made
         before the first and are not returned.
     metric : {"cosine", "dot"}
         "cosine" takes rows and queries as unit vectors (a zero row has cosine 0 with everything); "dot" as given.

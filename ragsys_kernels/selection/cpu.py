@@ -12,6 +12,7 @@ from .._problem import Problem, Selection, unit
 _DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 _NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
 _METHODS = {"mmr": 0, "vrsd": 1}
+_RULES = {"automatic": 0, "dense": 1, "pruned": 2}
 
 # Scores of a block of queries against a block of rows take 8 MB, which stays in the last-level cache.
 _QUERY_BLOCK = 256
@@ -26,9 +27,9 @@ def vrsd(problem: Problem, num_threads: int) -> Selection:
     return _select(problem, num_threads)
 
 
-def _select(problem: Problem, num_threads: int) -> Selection:
+def _select(problem: Problem, num_threads: int, rule: str = "automatic") -> Selection:
     module, rows = _dispatch.extension(), problem.rows
-    *fields, status = module.select(
+    *fields, status, work = module.select(
         _METHODS[problem.op],
         problem.num_queries,
         problem.pool,
@@ -39,6 +40,8 @@ def _select(problem: Problem, num_threads: int) -> Selection:
         rows.scales,
         problem.queries,
         problem.unit_queries,
+        rows.metric == "cosine",
+        _RULES[rule],
         problem.candidates,
         problem.initial,
         problem.relevance,
