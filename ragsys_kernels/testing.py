@@ -7,12 +7,12 @@ suits any implementation, backend or instruction set.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _arrays
-from ._problem import Rows
+from . import _arrays, _validate
+from ._problem import Rows, Selection
 
 KINDS = ("random", "clustered", "duplicates", "integers")
 
@@ -103,6 +103,39 @@ def _rows(rng: np.random.Generator, N: int, D: int, kind: str) -> np.ndarray:
     elif kind == "duplicates":
         rows = rows[rng.integers(0, max(1, N // 3), N)]
     return rows
+
+
+class Work(NamedTuple):
+    """What a selection cost on the CPU backend, summed over the queries."""
+
+    products: int  # dot products of D dimensions
+    rows_read: int  # rows of the corpus that were read at all
+    bytes_read: int  # their bytes
+    dense_products: int  # dot products of the dense rule
+
+
+def selection_work(method: str, problem: dict[str, Any], *, rule: str = "automatic") -> tuple[Selection, Work]:
+    """Run a selection on the CPU backend and count its work.
+
+    Parameters
+    ----------
+    method : {"mmr", "vrsd"}
+    problem : dict
+        The arguments of the call, as for `mmr` or `vrsd`.
+    rule : {"automatic", "dense", "pruned"}
+        Let the kernel decide whether bounds are worth their cost, or force either. The picks are the same.
+    """
+    from .selection import cpu
+
+    defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if method == "mmr" else {}
+    checked = _validate.selection(method, **{**defaults, **problem})
+    selection, (products, rows_read) = cpu._select(checked, 1, rule)
+    relevance = 0 if checked.relevance is not None and method == "mmr" else 1
+    pools = [len(checked.eligible(q)[0]) for q in range(checked.num_queries)]
+    picks = [min(n, int(k)) for n, k in zip(pools, np.broadcast_to(problem["k"], len(pools)), strict=True)]
+    dense = sum(n * relevance + sum(n - step for step in range(1, k)) for n, k in zip(pools, picks, strict=True))
+    row_bytes = checked.rows.data.shape[1] * checked.rows.data.itemsize
+    return selection, Work(products, rows_read, rows_read * row_bytes, dense)
 
 
 def check_selection(method: str, problem: dict[str, Any], result: Any, *, tolerance: float | None = None) -> None:
