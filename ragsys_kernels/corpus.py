@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _arrays, _dispatch, _validate
+from . import _arrays, _dispatch, _faiss, _validate
 from ._problem import Rows, Selection, divide, unit
 from .selection import mmr, vrsd
 
@@ -107,10 +107,11 @@ class Corpus(Rows):
         *,
         lambda_b: Any = 0.95,
         query_groups: Any = None,
+        index: Any = None,
         backend: str = "auto",
         num_threads: int | None = None,
     ) -> tuple[Any, Any]:
-        """The n rows of largest relevance with bias, exactly.
+        """The n rows of largest relevance with bias, exactly, or those that a FAISS index finds.
 
         Parameters
         ----------
@@ -121,13 +122,18 @@ class Corpus(Rows):
             Weight of relevance against the corpus's bias; without a bias it plays no part.
         query_groups : (Q,) integers, optional
             Rows of the query's own group are left out.
+        index : faiss.Index, optional
+            Finds the rows; order and scores are those of the exact search. From `to_faiss`, or the caller's own over
+            the same N rows in their order: D + 1 columns with the corpus's bias as `to_faiss` stores it, or D
+            columns, which finds rows by relevance alone. Its metric is the inner product; L2 will do for D columns
+            of unit rows. It runs with FAISS's own threads and settings (``efSearch``, ``nprobe``).
         backend, num_threads
             As in `mmr`. The matrix product is NumPy's, with the threads of its BLAS.
 
         Returns
         -------
         indices : (Q, n) int64
-            Best first, ties to the lowest row; -1 where the corpus has no more rows.
+            Best first, ties to the lowest row; -1 where the corpus has, or the index finds, no more rows.
         scores : (Q, n) float32
             v; -inf where there is no row.
 
@@ -144,7 +150,10 @@ class Corpus(Rows):
         problem = _validate.selection(op, queries, self, n, lambda_b=lambda_b, query_groups=query_groups, k_name="n")
         if problem.ks is not None:
             raise TypeError(f"{op}: n must be one integer, got an array")
-        indices, scores = implementation.search(problem, threads)
+        if index is None:
+            indices, scores = implementation.search(problem, threads)
+        else:
+            indices, scores = _faiss.search(problem, index, implementation, threads)
         library = _arrays.library_of(queries)
         return _arrays.to_library(indices, library), _arrays.to_library(scores, library)
 
@@ -156,6 +165,7 @@ class Corpus(Rows):
         method: str = "mmr",
         pool: int | None = 100,
         candidates: Any = None,
+        index: Any = None,
         **options: Any,
     ) -> Selection:
         """Retrieve the ``pool`` best rows of each query, then select k of them.
@@ -169,6 +179,8 @@ class Corpus(Rows):
             Rows retrieved by `search` (for VRSD by relevance alone). None: the whole corpus is the pool, exactly.
         candidates : (Q, P) int32 | int64, optional
             Pools already retrieved; ``pool`` then plays no part.
+        index : faiss.Index, optional
+            Retrieves the pools, as in `search`.
         **options
             Other arguments of the method.
 
@@ -178,13 +190,57 @@ class Corpus(Rows):
             As from `mmr` or `vrsd`.
         """
         _validate.choice("select", "method", method, tuple(_METHODS))
+        if index is not None:
+            taken = {"candidates": candidates, **{name: options.get(name) for name in ("relevance", "bias")}}
+            for name in (name for name, value in taken.items() if value is not None):
+                raise ValueError(f"select: index must come without {name}, got both")
+            if pool is None:
+                raise ValueError("select: index must come with a pool, got pool=None")
         if candidates is None and pool is not None and options.get("relevance") is None:
             shared = {name: options[name] for name in ("query_groups", "backend", "num_threads") if name in options}
             shown = options.get("initial")
             n = _validate.count("select", "pool", pool) + (0 if shown is None else np.shape(shown)[-1])
             lambda_b = options.get("lambda_b", 0.95) if method == "mmr" else 1.0
-            candidates, _ = self.search(queries, min(n, len(self)), lambda_b=lambda_b, **shared)
+            candidates, _ = self.search(queries, min(n, len(self)), lambda_b=lambda_b, index=index, **shared)
         return _METHODS[method](queries, self, k, candidates=candidates, **options)
+
+    def to_faiss(self, index: Any = None) -> Any:
+        """A FAISS index over the rows, for `search` and `select`, that carries the bias exactly (RAGSys, section 5.3).
+
+        Row i is [e_i, b_i / 64], so that its inner product with a query [lambda_b q, 64 (1 - lambda_b)] is v_i, for
+        any lambda_b (q a unit vector under "cosine"). Without a bias rows are e_i.
+
+        Parameters
+        ----------
+        index : None | str | faiss.Index
+            None: ``IndexFlatIP``. A factory string, such as "HNSW32,Flat" or "IVF64,Flat". An empty index with the
+            inner-product metric over D columns, D + 1 with a bias; trained if need be, and filled in place.
+
+        Returns
+        -------
+        faiss.Index
+            Its ids are the rows of the corpus.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            faiss is not installed.
+        ValueError
+            A factory string that FAISS refuses; an index of another metric or width, that is not empty, or that
+            cannot be built from so few rows.
+
+        Notes
+        -----
+        Rows are widened to float32 in blocks of 16 MB; training takes a fixed sample of 256 rows per centroid. The 64
+        keeps the bias from ruling the graph or the clusters of an approximate index. Where it rules v itself (a low
+        lambda_b, a wide bias) such indexes find less: compare with the exact `search`.
+
+        Examples
+        --------
+        >>> index = corpus.to_faiss("HNSW32,Flat")
+        >>> corpus.select(queries, 6, pool=100, index=index)
+        """
+        return _faiss.build("to_faiss", self, index)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the corpus to a folder that `load` maps into memory.

@@ -97,6 +97,7 @@ for warning in caught:
     )
 
 
+# FAILS: for mmr and vrsd it names a line of selection/__init__.py.
 @pytest.mark.parametrize("call", ["rk.mmr(**problem)", "rk.vrsd(**problem)", "corpus.search(problem['queries'], 2)"])
 def test_warning_of_the_fallback_points_at_the_call(without_extension, run_python, call):
     code = with_problem(f"""
@@ -157,6 +158,7 @@ rk.show_config()
     assert all(file.name in line for line in lines[:2])
 
 
+# FAILS: any ModuleNotFoundError is taken for a missing extension.
 def test_error_inside_the_extension_is_not_taken_for_its_absence(without_extension, run_python, tmp_path):
     """An import that fails within a module that is there."""
     shutil.copytree(without_extension, tmp_path, dirs_exist_ok=True)

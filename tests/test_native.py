@@ -4,7 +4,6 @@ import os
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 from cpp import driver
 
@@ -40,13 +39,13 @@ def test_every_instruction_set_and_thread_count(tool):
 def test_widest_instruction_set_is_the_default(tool):
     path = tool.folder / "answers.bin"
     tool.run(str(tool.problems), str(path))
-    assert path.read_bytes() == tool.answers(tool.isas()[-1], 1)
+    assert path.read_bytes() == tool.answers(tool.isas()[-1], 1)[0]
 
 
 def test_wrong_answers_are_found(tool):
     cases = driver.all_cases()[:1]
     small = driver.Tool(tool.command, tool.folder, cases)
-    answers = small.answers("base", 1)
+    answers = small.answers("base", 1)[0]
     driver.judge(cases, answers)
     for offset in range(8, len(answers), 97):
         wrong = bytearray(answers)
@@ -58,7 +57,10 @@ def test_wrong_answers_are_found(tool):
 def test_bad_arguments_and_files_are_refused(tool, tmp_path):
     problems, answers = str(tool.problems), str(tmp_path / "answers.bin")
     assert "is not built in" in refused(tool, "--isa", "avx1024", problems, answers)
+    assert "no rule" in refused(tool, "--rule", "quick", problems, answers)
     assert "usage" in refused(tool, problems)
+    assert "usage" in refused(tool, "--isa")
+    assert "usage" in refused(tool, "--quick", "1", problems, answers)
     assert "usage" in refused(tool, "--threads", "0", problems, answers)
     assert "is not a file of problems" in refused(tool, str(tmp_path / "missing.bin"), answers)
     assert "cannot write" in refused(tool, problems, str(tmp_path / "missing" / "answers.bin"))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import ragsys_kernels as rk
@@ -180,34 +180,87 @@ def test_vrsd_scores_are_cosines_of_the_sum(backend, problem):
         np.testing.assert_allclose(result.scores[q, : len(cosines)], cosines, atol=2e-5)
 
 
-@methods
-@given(
-    seed=SEEDS,
-    spread=st.sampled_from([0.0, 1e-7, 1e-6, 1e-4, 1e-2, 0.3]),
-    signs=st.sampled_from([(1,), (-1,), (1, -1)]),
-    zeros=st.integers(0, 3),
-    shape=st.tuples(st.integers(1, 60), st.integers(1, 12), st.integers(1, 40), st.integers(1, 5)),
-    lambda_d=st.sampled_from([0.0, 0.1, 0.5, 0.75, 0.99, 1.0]),
-    metric=st.sampled_from(["cosine", "dot"]),
-    dtype=st.sampled_from(["float32", "float16"]),
-)
-@example(0, 0.0, (1, -1), 0, (8, 8, 3, 1), 0.5, "cosine", "float32")
-@example(0, 0.0, (-1,), 3, (8, 8, 17, 2), 0.75, "cosine", "float16")
-def test_adversarial_pools_are_selected_right(
-    backend, method, seed, spread, signs, zeros, shape, lambda_d, metric, dtype
-):
+@st.composite
+def adversarial(draw, metrics=("cosine", "dot")):
     """Near ties within few clusters, opposite and zero rows, queries in the clusters: what bounds get wrong."""
-    P, K, D, clusters = shape
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(draw(SEEDS))
+    P, K, D, clusters = (draw(st.integers(1, high)) for high in (70, 14, 40, 5))
     centres = rng.standard_normal((clusters, D))
-    rows = centres[rng.integers(0, clusters, P)] * rng.choice(signs, (P, 1))
-    rows += spread * rng.standard_normal((P, D))
-    rows[rng.integers(0, P, zeros)] = 0
+    rows = centres[rng.integers(0, clusters, P)]
+    rows *= rng.choice(draw(st.sampled_from([(1,), (-1,), (1, -1)])), (P, 1))
+    rows += draw(st.sampled_from([0.0, 1e-7, 1e-6, 1e-4, 1e-2, 0.3, 3])) * rng.standard_normal((P, D))
+    rows[rng.integers(0, P, draw(st.integers(0, 3)))] = 0
     queries = np.stack([centres[0], -centres[-1], rng.standard_normal(D), np.zeros(D)]).astype(np.float32)
+    dtype = draw(st.sampled_from(["float32", "float16"]))
+    metric = draw(st.sampled_from(metrics))
     problem = {"queries": queries, "embeddings": rows.astype(dtype), "k": K, "metric": metric}
-    if method == "mmr":
-        problem["lambda_d"] = lambda_d
-    testing.check_selection(method, problem, run(method, problem, backend))
+    if draw(BOOLEANS):
+        problem["embeddings"] = rk.Corpus(problem["embeddings"], metric=metric, dtype=dtype)
+    if draw(BOOLEANS):
+        problem["relevance"] = np.round(rng.uniform(-1, 1, (4, P)), draw(st.integers(0, 7))).astype(np.float32)
+    if draw(BOOLEANS):
+        problem["initial"] = np.where(rng.random((4, 1)) < 0.5, rng.integers(0, P, (4, 1)), -1)
+    if draw(BOOLEANS):
+        problem.update(groups=rng.integers(0, 4, P), max_per_group=draw(st.integers(1, 4)))
+    return problem
+
+
+@st.composite
+def adversarial_mmr(draw, **options):
+    problem = draw(adversarial(**options))
+    problem["lambda_d"] = draw(st.sampled_from([0.0, 0.1, 0.5, 0.75, 0.99, 1.0]))
+    if draw(BOOLEANS):
+        rng = np.random.default_rng(draw(SEEDS))
+        problem["bias"] = rng.integers(-2, 3, len(problem["embeddings"])).astype(np.float32)
+        problem["lambda_b"] = draw(st.sampled_from([0.0, 0.5, 0.95]))
+    return problem
+
+
+@given(problem=adversarial_mmr())
+def test_adversarial_pools_are_selected_right_by_mmr(backend, problem):
+    testing.check_selection("mmr", problem, run("mmr", problem, backend))
+
+
+@given(problem=adversarial())
+def test_adversarial_pools_are_selected_right_by_vrsd(backend, problem):
+    testing.check_selection("vrsd", problem, run("vrsd", problem, backend))
+
+
+def check_bounds(method, problem):
+    """The picks and scores of the dense rule, bit for bit, for no more dot products."""
+    dense, dense_work = testing.selection_work(method, problem, rule="dense")
+    pruned, pruned_work = testing.selection_work(method, problem, rule="pruned")
+    same(pruned, dense)
+    assert pruned_work.products <= dense_work.products
+    same(run(method, problem, "cpu"), dense)
+
+
+@given(problem=adversarial_mmr(metrics=("cosine",)))
+def test_bounds_leave_every_bit_of_mmr_as_it_is(compiled, problem):
+    check_bounds("mmr", problem)
+
+
+@given(problem=adversarial(metrics=("cosine",)))
+def test_bounds_leave_every_bit_of_vrsd_as_it_is(compiled, problem):
+    check_bounds("vrsd", problem)
+
+
+@methods
+@given(problem=problems(max_pool=80))
+def test_bounds_leave_every_bit_as_it_is(compiled, method, problem):
+    check_bounds(method, problem)
+
+
+@methods
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("relevance", [False, True], ids=["computed", "given"])
+def test_bounds_leave_every_bit_as_it_is_in_large_pools(compiled, relevance, dtype, method):
+    """Many vectors of items, and many picks that an item has not met."""
+    for kind in ("clustered", "random"):
+        problem = testing.selection_problem(8, 1000, 30, 48, N=1000, dtype=dtype, kind=kind, seed=5)
+        if relevance:
+            problem["relevance"] = np.random.default_rng(6).uniform(-1, 1, (8, 1000)).astype(np.float32)
+        check_bounds(method, problem)
 
 
 @methods

@@ -169,7 +169,8 @@ def test_errors_of_concurrent_calls_stay_in_their_thread(compiled):
 @methods
 def test_other_python_threads_run_during_a_call(compiled, method):
     """The lock is released: another thread counts while the kernel works, which it could not otherwise."""
-    problem = testing.selection_problem(48, 2000, 40, 256, N=2000, seed=4)
+    problem = testing.selection_problem(100, 2000, 40, 256, N=2000, seed=4)
+    problem["metric"] = "dot"  # which computes every product
     ticks, done = [], threading.Event()
 
     def count():

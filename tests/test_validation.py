@@ -130,11 +130,15 @@ BOTH = {
     ),
     "candidates_beyond": (
         good(candidates=with_value(IDS, (1, 2), 12)), ValueError,
-        "candidates must be rows of the corpus, below N = 12, got 12 for query 1",
+        "candidates must be -1 or rows of the corpus, below N = 12, got 12 for query 1",
     ),
     "candidates_far_beyond": (
         good(candidates=with_value(IDS, (2, 4), 2**62)), ValueError,
-        f"candidates must be rows of the corpus, below N = 12, got {2**62} for query 2",
+        f"candidates must be -1 or rows of the corpus, below N = 12, got {2**62} for query 2",
+    ),
+    "candidates_negative": (
+        good(candidates=with_value(IDS, (1, 3), -2)), ValueError,
+        "candidates must be -1 or rows of the corpus, below N = 12, got -2 for query 1",
     ),
     "candidates_repeated": (
         good(candidates=with_value(IDS, (2, 0), 8)), ValueError,
@@ -142,11 +146,15 @@ BOTH = {
     ),
     "initial_beyond": (
         good(initial=np.array([[0], [-1], [99]])), ValueError,
-        "initial must be rows of the corpus, below N = 12, got 99 for query 2",
+        "initial must be -1 or rows of the corpus, below N = 12, got 99 for query 2",
     ),
     "initial_beyond_dense": (
         dense(initial=np.array([[0], [5], [1]])), ValueError,
-        "initial must be positions of the pool, below P = 5, got 5 for query 1",
+        "initial must be -1 or positions of the pool, below P = 5, got 5 for query 1",
+    ),
+    "initial_negative": (
+        good(initial=np.array([[0], [-1], [-9]])), ValueError,
+        "initial must be -1 or rows of the corpus, below N = 12, got -9 for query 2",
     ),
     "initial_repeated": (
         good(initial=np.array([[3, -1, 3], [-1, -1, -1], [1, 2, 3]])), ValueError,
@@ -353,7 +361,7 @@ def test_the_first_bad_query_is_named(backend, method):
     message = "queries must be finite, got NaN or inf in row 1"
     check_error(method, good(queries=queries), ValueError, message, backend=backend)
     candidates = with_value(IDS, ([1, 2], [0, 0]), [77, 66])
-    message = "candidates must be rows of the corpus, below N = 12, got 77 for query 1"
+    message = "candidates must be -1 or rows of the corpus, below N = 12, got 77 for query 1"
     check_error(method, good(candidates=candidates), ValueError, message, backend=backend)
 
 
@@ -381,6 +389,7 @@ def test_bad_values_that_no_query_reads_are_no_errors(backend, metric, method):
     np.testing.assert_array_equal(result.scores, expected.scores)
 
 
+# FAILS: the reference gives inf and a RuntimeWarning of NumPy's.
 def test_products_beyond_float32_are_an_error_not_an_inf(backend):
     """Of finite values: no score may come out as inf or NaN, and no warning of NumPy's instead of an error."""
     arguments = good(metric="dot", embeddings=with_value(f32(12, 4), (0, slice(None)), 1e25))
@@ -437,6 +446,7 @@ def test_pool_no_larger_than_k_warns_once_at_the_call(backend, method, k):
     assert issubclass(rk.PoolSizeWarning, UserWarning)
 
 
+# FAILS: the warning names a line of corpus.py.
 @methods
 @pytest.mark.parametrize("pool", [None, 5])
 def test_corpus_select_warns_at_the_call(backend, method, pool):

@@ -410,9 +410,16 @@ struct Query {
   }
 
   void start() {
-    prune = args.unit_rows && args.rule != Rule::dense && (args.rule == Rule::pruned || items >= kPrunedPool);
+    // VRSD's bounds leave out next to nothing on real embeddings, see the README: automatic is dense.
+    const bool pays = !is_vrsd() && items >= kPrunedPool;
+    prune = args.unit_rows && (args.rule == Rule::pruned || (args.rule == Rule::automatic && pays));
     slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;
     for (std::int64_t j = 0; j < items; ++j) ws.running[j] = is_vrsd() ? 0.0f : -FLT_MAX;
+    for (std::int64_t j = items; j < padded(items); ++j) {
+      ws.running[j] = ws.pivot[j] = ws.sine[j] = ws.value[j] = 0.0f;
+      if (is_vrsd()) ws.norm2[j] = 1.0f;
+      ws.met[j] = 0;
+    }
     if (!prune) return;
     // Cosines with the pivot: the query, or, where relevance is given, the first pick. No cosine is below -1; an
     // item that has not met its pivot has a sine that leaves it at that.
@@ -421,8 +428,6 @@ struct Query {
       if (lazy()) ws.pivot[j] = 0.0f;
       ws.sine[j] = lazy() ? FLT_MAX : sine(ws.pivot[j]);
     }
-    for (std::int64_t j = items; j < padded(items); ++j)
-      ws.running[j] = ws.pivot[j] = ws.sine[j] = ws.value[j] = ws.relevance[j] = 0.0f;
   }
 
   // 5. The value of an item that has met all picks.
@@ -431,10 +436,35 @@ struct Query {
     return lambda_d() * ws.value[j] - (1.0f - lambda_d()) * ws.running[j];
   }
 
+  // Within what VRSD's t = <s, e> can lie: the sum has one component along the query and one across it.
+  struct Reach {
+    vf along, across, newest, newest_sine, error;
+
+    void range(const Workspace& ws, std::int64_t j, std::int64_t picked, vf* least, vf* most) const {
+      const vf pivot = load(ws.pivot + j), orthogonal = load(ws.sine + j), known = load(ws.running + j);
+      const vi met = load(ws.met + j);
+      vf low = pivot * along - orthogonal * across, high = pivot * along + orthogonal * across;
+      // An item that lacks only the newest pick is known but for its product with that one.
+      const vi one_behind = met == vi{} + std::int32_t(picked - 1), up_to_date = met == vi{} + std::int32_t(picked);
+      low = one_behind ? larger(low, known + (pivot * newest - orthogonal * newest_sine)) : low;
+      high = one_behind ? smaller(high, known + (pivot * newest + orthogonal * newest_sine)) : high;
+      *least = up_to_date ? known : low - error;
+      *most = up_to_date ? known : high + error;
+    }
+  };
+
+  Reach sum_reach() const {
+    const double across2 = sum.norm2 - sum.along * sum.along;
+    const float error = 8.0f * slack * float(1.0 + sum.lengths);
+    const float across = __builtin_sqrtf(float(across2 > 0 ? across2 : 0) + error * float(sum.lengths));
+    const float newest = ws.picked_pivot[picked - 1];
+    return {splat(float(sum.along)), splat(across), splat(newest), splat(sine(newest)), splat(error)};
+  }
+
   // Upper bounds of the values, minus infinity for closed items. Each bound passes through the operations of the
   // value itself, which are monotone, so that rounding keeps it a bound.
   void bound_mmr() {
-    for (; bounded < picked; ++bounded) {
+    for (; prune && bounded < picked; ++bounded) {
       const vf pivot = splat(ws.picked_pivot[bounded]), pick_sine = splat(sine(ws.picked_pivot[bounded]));
       for (std::int64_t j = 0; j < items; j += W) {
         const vf least = load(ws.pivot + j) * pivot - load(ws.sine + j) * pick_sine - splat(4.0f * slack);
@@ -449,30 +479,20 @@ struct Query {
   }
 
   void bound_vrsd() {
-    const float along = float(sum.along), norm2 = float(sum.norm2), query = float(sum.query);
-    const double across2 = sum.norm2 - sum.along * sum.along;
-    const float error = 8.0f * slack * float(1.0 + sum.lengths);
-    const float across = __builtin_sqrtf(float(across2 > 0 ? across2 : 0) + error * float(sum.lengths));
-    const float newest = ws.picked_pivot[picked - 1], newest_sine = sine(newest);
+    const Reach reach = prune ? sum_reach() : Reach{};
+    const vf norm2 = splat(float(sum.norm2)), query = splat(float(sum.query)),
+             query_size = splat(__builtin_fabsf(query[0]));
     const float tiny = 200.0f * float(kZeroSum * (sum.lengths + 1.0));
     for (std::int64_t j = 0; j < items; j += W) {
-      const vf pivot = load(ws.pivot + j), orthogonal = load(ws.sine + j), length2 = load(ws.norm2 + j);
-      vf least = pivot * splat(along) - orthogonal * splat(across);
-      vf most = pivot * splat(along) + orthogonal * splat(across);
-      // An item that lacks only the newest pick is known but for its product with that one.
-      const vi one_behind = load(ws.met + j) == vi{} + std::int32_t(picked - 1);
-      const vf known = load(ws.running + j);
-      const vf near = known + (pivot * splat(newest) - orthogonal * splat(newest_sine));
-      const vf far = known + (pivot * splat(newest) + orthogonal * splat(newest_sine));
-      least = one_behind ? larger(least, near) : least;
-      most = one_behind ? smaller(most, far) : most;
-      const vf total = splat(norm2) + length2;
-      const vf shortest = total + splat(2.0f) * (least - splat(error));
-      const vf longest = total + splat(2.0f) * (most + splat(error));
-      const vf product = splat(query) + load(ws.value + j);
-      const vf denominator = square_root(product >= vf{} ? shortest : longest);
-      const vf margin = splat(16.0f * FLT_EPSILON) * (splat(__builtin_fabsf(query) + 1.0f) / denominator + splat(1.0f));
-      vf bound = product / denominator + margin;
+      const vf value = load(ws.value + j), product = query + value, total = norm2 + load(ws.norm2 + j);
+      vf least = load(ws.running + j), most = least;
+      if (prune) reach.range(ws, j, picked, &least, &most);
+      // A positive cosine is largest with the shortest sum, a negative one with the longest.
+      const vf shortest = total + splat(2.0f) * least;
+      const vf length = square_root(product >= vf{} ? shortest : total + splat(2.0f) * most);
+      // Rounding of the quotient, whose denominator is known to within 3/32 of its square.
+      const vf margin = splat(128.0f * FLT_EPSILON) * (query_size + larger(value, -value)) / length;
+      vf bound = product / length + margin;
       // Where the sum may cancel, the value is computed in another way; the factors keep this side of the border.
       const vi may_cancel = (shortest <= splat(1.01f * kCancellation) * total) | (shortest <= splat(tiny * tiny));
       bound = may_cancel ? splat(FLT_MAX) : bound;
@@ -482,21 +502,15 @@ struct Query {
 
   // The best open item, which has then met all picks, and its value. Ties go to the lowest position.
   Status choose(std::int64_t* best, float* best_score) {
-    if (!prune) {
-      const Status status = catch_up_all();
-      if (status != Status::ok) return status;
-      *best = -1;
-      for (std::int64_t j = 0; j < items; ++j)
-        if (ws.gate[j] > 0.0f) consider(j, best, best_score);
-      return Status::ok;
-    }
+    Status status = prune ? Status::ok : catch_up_all();
+    if (status != Status::ok) return status;
     if (is_vrsd())
       bound_vrsd();
     else
       bound_mmr();
     // The most promising item sets the bar for the others.
     const std::int32_t top = arg_max(ws.bound, items);
-    Status status = catch_up(&top, 1);
+    status = catch_up(&top, 1);
     *best = -1;
     consider(top, best, best_score);
     const std::int64_t survivors = at_least(ws.bound, nullptr, 1.0f, items, *best_score, ws.survivors);

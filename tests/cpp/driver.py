@@ -1,13 +1,15 @@
 """Writes problems for select_tool, runs it, and judges its answers; ``python driver.py --help``.
 
 The picks must be legal by the float64 replay of `ragsys_kernels.testing`, those of whole-number problems the
-reference's, bad values must be reported, and the answers must be the same bytes for any number of threads.
+reference's, bad values must be reported, and the answers must be the same bytes for any number of threads and with
+either rule.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import re
 import shlex
 import struct
@@ -64,6 +66,7 @@ def write_problem(out: Writer, problem: Problem) -> None:
         NORMS.index(rows.norm),
         problem.pool_stride,
         problem.unit_queries,
+        rows.metric == "cosine",
         8 if problem.candidates is None else problem.candidates.itemsize,
         8 if problem.initial is None else problem.initial.itemsize,
         problem.bias is not None and problem.bias.ndim == 2,
@@ -278,6 +281,28 @@ def cancelling_cases(rng: np.random.Generator) -> Iterator[Case]:
                 yield Select("vrsd", {"queries": queries, "embeddings": rows, "k": 9, "initial": initial})
 
 
+def pool_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Pools large enough for bounds to leave items out, with everything that bounds must respect."""
+    Q, N, P, D, K = 3, 200, 120, 24, 25
+    for method, dtype, kind in itertools.product(METHODS, DTYPES, ("clustered", "duplicates")):
+        vectors = testing.selection_problem(Q, P, K, D, N=N, kind=kind, seed=7)["embeddings"]
+        vectors[rng.random(N) < 0.05] = 0
+        arguments: dict[str, Any] = {
+            "queries": np.concatenate([rng.standard_normal((Q - 1, D)), np.zeros((1, D))]),
+            "embeddings": stored(vectors, dtype, str(rng.choice(["scaled", "computed"]))),
+            "candidates": np.stack([rng.permutation(N)[:P] for _ in range(Q)]),
+            "k": K,
+        }
+        if method == "mmr":
+            arguments.update(lambda_d=rng.choice([0, 0.3, 0.75, 0.98], Q), lambda_b=0.8)
+        relevance = {"relevance": rng.uniform(-1, 1, (Q, P))}
+        initial = {"initial": np.stack([rng.permutation(N)[:3] for _ in range(Q)])}
+        groups = {"groups": rng.integers(0, 30, N), "query_groups": rng.integers(0, 30, Q), "max_per_group": 1}
+        bias = {"bias": rng.standard_normal(N)} if method == "mmr" else {}
+        for changes in ({}, bias, relevance, initial, {**relevance, **initial}, {**relevance, **groups, **bias}):
+            yield Select(method, {**arguments, **changes})
+
+
 def edge_cases(rng: np.random.Generator) -> Iterator[Case]:
     """The ends of ranges that are allowed."""
     D = 19
@@ -298,7 +323,9 @@ def edge_cases(rng: np.random.Generator) -> Iterator[Case]:
         yield Select(method, {**nothing, "candidates": np.full((2, 5), -1)})
         yield Select(method, {**nothing, "initial": np.tile(np.arange(8), (2, 1))})
         yield Select(method, {**nothing, "groups": np.zeros(8, int), "query_groups": np.zeros(2, int)})
-        yield Select(method, {**nothing, "groups": np.zeros(8, int), "max_per_group": 1, "initial": np.ones((2, 1), int)})
+        yield Select(
+            method, {**nothing, "groups": np.zeros(8, int), "max_per_group": 1, "initial": np.ones((2, 1), int)}
+        )
 
 
 def bad_cases(rng: np.random.Generator) -> Iterator[Case]:
@@ -325,9 +352,9 @@ def bad_cases(rng: np.random.Generator) -> Iterator[Case]:
     with_row = changed(pools, (2, 5), 25)
     bias = rng.standard_normal((Q, P)).astype(np.float32)
     for method in METHODS:
-        for bad in (N, 2**31 - 1):
+        for bad in (-2, -(2**31), N, 2**31 - 1):
             yield case(method, OUT_OF_RANGE, candidates=changed(pools, (2, P - 1), bad, np.int32))
-        for bad in (N, 2**40, 2**63 - 1):
+        for bad in (-2, -(2**63), N, 2**40, 2**63 - 1):
             yield case(method, OUT_OF_RANGE, candidates=changed(pools, (2, 0), bad))
             yield case(method, OUT_OF_RANGE, initial=changed(np.full((Q, 2), -1), (2, 1), bad))
         yield case(method, REPEATED, candidates=changed(pools, (2, 3), pools[2, 9]))
@@ -391,7 +418,9 @@ def threaded_cases(rng: np.random.Generator) -> Iterator[Case]:
         yield Select(method, {**arguments, "embeddings": stored(random_vectors(rng, 400, 97), "bfloat16")})
     candidates = np.tile(np.arange(700), (64, 1))
     rows = stored(random_vectors(rng, 700, 100), "float16")
-    yield Relevance("mmr", {"queries": rng.standard_normal((64, 100)), "embeddings": rows, "candidates": candidates, "k": 1})
+    yield Relevance(
+        "mmr", {"queries": rng.standard_normal((64, 100)), "embeddings": rows, "candidates": candidates, "k": 1}
+    )
     scores = np.broadcast_to(rng.standard_normal(4096).astype(np.float32), (1024, 4096))
     yield TopN(scores, 1000, 5, np.zeros(1024, np.float32))
     yield TopN(scores, 4096, 5, np.full(1024, 0.01, np.float32))
@@ -403,7 +432,7 @@ def all_cases() -> list[Case]:
     for method in METHODS:
         for dtype in DTYPES:
             cases += [random_select(rng, method, dtype, D) for D in DIMS for _ in range(3)]
-    for make in (cancelling_cases, edge_cases, bad_cases, relevance_cases, top_n_cases, threaded_cases):
+    for make in (cancelling_cases, pool_cases, edge_cases, bad_cases, relevance_cases, top_n_cases, threaded_cases):
         cases += make(rng)
     return [*cases, *exact_cases()]
 
@@ -444,22 +473,30 @@ class Tool:
 
     def run(self, *arguments: str) -> str:
         done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, timeout=900)
-        assert done.returncode == 0 and not done.stderr, f"exit status {done.returncode}\n{done.stderr}{done.stdout}"
+        ended_well = done.returncode == 0 and not done.stderr
+        assert ended_well, f"exit status {done.returncode}\n{done.stderr}{done.stdout}"
         return done.stdout
 
     def isas(self) -> list[str]:
         return self.run("--list").split()
 
-    def answers(self, isa: str, threads: int) -> bytes:
-        path = self.folder / f"answers-{isa}-{threads}.bin"
-        self.run("--isa", isa, "--threads", str(threads), str(self.problems), str(path))
-        return path.read_bytes()
+    def answers(self, isa: str, threads: int, rule: str = "automatic") -> tuple[bytes, list[int]]:
+        """What the tool wrote; the dot products done and the rows read."""
+        path = self.folder / f"answers-{isa}-{threads}-{rule}.bin"
+        arguments = ["--isa", isa, "--threads", str(threads), "--rule", rule]
+        work = self.run(*arguments, str(self.problems), str(path))
+        return path.read_bytes(), [int(count) for count in work.split()]
 
     def check(self, isa: str, threads: list[int]) -> None:
-        answers = self.answers(isa, threads[0])
+        answers, _ = self.answers(isa, threads[0])
         judge(self.cases, answers)
         for count in threads[1:]:
-            assert self.answers(isa, count) == answers, f"{isa}: other answers with {count} threads than {threads[0]}"
+            assert self.answers(isa, count)[0] == answers, f"{isa}: {threads[0]} and {count} threads answer differently"
+        dense, dense_work = self.answers(isa, threads[0], "dense")
+        pruned, pruned_work = self.answers(isa, threads[-1], "pruned")
+        assert dense == answers, f"{isa}: the dense rule answers differently"
+        assert pruned == answers, f"{isa}: the pruned rule answers differently"
+        assert pruned_work[0] < dense_work[0], f"{isa}: the pruned rule works {pruned_work}, the dense {dense_work}"
 
 
 def check_neon(objdump: str, binary: str) -> int:

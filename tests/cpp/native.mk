@@ -49,7 +49,7 @@ sanitize-extension: $(NATIVE_OUT)/asan/package | native-python
 		RAGSYS_KERNELS_TEST_BACKENDS=cpu \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" && \
 	$(native_python) -c "import os, ragsys_kernels._C as c; assert c.__file__.startswith(os.getcwd()), c" && \
-	$(native_python) -m pytest $(SANITIZE_PYTEST) -p no:cacheprovider $(abspath $(SANITIZE_TESTS))
+	$(native_python) -m pytest $(SANITIZE_PYTEST) -p no:cacheprovider --capture=sys $(abspath $(SANITIZE_TESTS))
 
 $(NATIVE_OUT)/%/kernels.o: $(NATIVE_CORE)/kernels.cpp $(native_headers)
 	@mkdir -p $(@D)

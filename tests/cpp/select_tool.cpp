@@ -1,14 +1,18 @@
 // The kernels without Python: reads problems from a file, writes what they return. Runs where Python does not (under
 // an emulator, with ThreadSanitizer); driver.py beside this file writes the problems and judges the answers.
 //
-//   select_tool --list                                             instruction sets that run here
-//   select_tool [--isa NAME] [--threads N] PROBLEMS ANSWERS        default: the widest one, 1 thread
+//   select_tool --list
+//   select_tool [--isa NAME] [--threads N] [--rule automatic|dense|pruned] PROBLEMS ANSWERS
+//
+// The first prints the instruction sets that run here, of which the second takes the widest unless told; it prints
+// the dot products done and the rows read for the selections.
 //
 // Both files are little-endian: a word is an int64, an array a word with its size in bytes (-1: null) and the bytes.
 // Exit status 1: a kernel wrote outside its outputs, or threw; 2: bad arguments or files.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <fstream>
@@ -24,6 +28,18 @@ namespace {
 constexpr char kMagic[] = "RSKPROB1";
 constexpr unsigned char kCanary = 0xA5;
 constexpr unsigned char kUnwritten = 0x5A;  // -1, NaN and inf have other bytes, so an element left out shows
+
+struct Options {
+  int isa = 0;
+  int threads = 1;
+  rsk::Rule rule = rsk::Rule::automatic;
+};
+
+// Of all selections so far.
+struct Work {
+  std::int64_t products = 0;
+  std::int64_t rows_read = 0;
+};
 
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -89,10 +105,13 @@ class Output {
     memory_.resize(memory_.size() + kGuard, kCanary);
   }
   T* data() { return reinterpret_cast<T*>(memory_.data() + kGuard); }
-  void write(std::ofstream& file, const char* name) {
+  void check(const char* name) const {
     for (std::size_t i = 0; i < kGuard; ++i)
       if (memory_[i] != kCanary || memory_[memory_.size() - 1 - i] != kCanary)
         throw std::runtime_error(std::string(name) + ": written outside its memory");
+  }
+  void write(std::ofstream& file, const char* name) {
+    check(name);
     write_array(file, data(), std::int64_t(memory_.size() - 2 * kGuard));
   }
 
@@ -116,6 +135,7 @@ rsk::SelectArgs read_args(Problems& in) {
   a.norm = rsk::Norm(in.word());
   a.pool_stride = in.word();
   a.unit_queries = in.word() != 0;
+  a.unit_rows = in.word() != 0;
   a.id_bytes = int(in.word());
   a.initial_bytes = int(in.word());
   a.bias_per_item = in.word() != 0;
@@ -135,9 +155,11 @@ rsk::SelectArgs read_args(Problems& in) {
   return a;
 }
 
-void run_select(Problems& in, std::ofstream& out, int isa, int threads) {
+void run_select(Problems& in, std::ofstream& out, const Options& options, Work& work) {
   rsk::SelectArgs a = read_args(in);
+  a.rule = options.rule;
   const std::int64_t picks = a.num_queries * a.k;
+  Output<std::int64_t> done(2);
   Output<std::uint8_t> status(a.num_queries);
   Output<std::int32_t> lengths(a.num_queries);
   Output<std::int64_t> indices(picks);
@@ -148,7 +170,11 @@ void run_select(Problems& in, std::ofstream& out, int isa, int threads) {
   a.scores = scores.data();
   a.out_relevance = relevance.data();
   a.redundancy = redundancy.data();
-  rsk::select(a, isa, threads);
+  a.work = done.data();
+  rsk::select(a, options.isa, options.threads);
+  done.check("work");
+  work.products += done.data()[0];
+  work.rows_read += done.data()[1];
   status.write(out, "status");
   lengths.write(out, "lengths");
   indices.write(out, "indices");
@@ -157,19 +183,19 @@ void run_select(Problems& in, std::ofstream& out, int isa, int threads) {
   redundancy.write(out, "redundancy");
 }
 
-void run_relevance(Problems& in, std::ofstream& out, int isa, int threads) {
+void run_relevance(Problems& in, std::ofstream& out, const Options& options, Work&) {
   rsk::RelevanceArgs a{};
   a.pool = read_args(in);
   Output<std::uint8_t> status(a.pool.num_queries);
   Output<float> values(a.pool.num_queries * a.pool.pool);
   a.pool.status = status.data();
   a.out = values.data();
-  rsk::relevance(a, isa, threads);
+  rsk::relevance(a, options.isa, options.threads);
   status.write(out, "status");
   values.write(out, "values");
 }
 
-void run_top_n(Problems& in, std::ofstream& out, int isa, int threads) {
+void run_top_n(Problems& in, std::ofstream& out, const Options& options, Work&) {
   const std::int64_t num_queries = in.word(), columns = in.word(), block = in.word(), n = in.word();
   const std::int64_t score_stride = in.word();
   const float* scores = in.array<float>();
@@ -192,24 +218,25 @@ void run_top_n(Problems& in, std::ofstream& out, int isa, int threads) {
     a.margin = margin;
     a.groups = groups ? groups + first : nullptr;
     a.query_groups = query_groups;
-    top.fold(a, isa, threads);
+    top.fold(a, options.isa, options.threads);
   }
   Output<std::int64_t> rows(num_queries * top.width());
   top.rows(rows.data(), top.width());
   rows.write(out, "rows");
 }
 
-void run(const std::string& problems, const std::string& answers, int isa, int threads) {
+Work run(const std::string& problems, const std::string& answers, const Options& options) {
   Problems in(problems);
   std::ofstream out(answers, std::ios::binary);
   if (!out) throw UsageError("cannot write " + answers);
-  constexpr void (*kRun[])(Problems&, std::ofstream&, int, int) = {run_select, run_relevance, run_top_n};
+  constexpr void (*kRun[])(Problems&, std::ofstream&, const Options&, Work&) = {run_select, run_relevance, run_top_n};
+  Work work;
   for (std::int64_t problem = 0; problem < in.count(); ++problem) {
     in.next_problem();
     const std::int64_t kind = in.word();
     if (kind < 0 || kind > 2) throw UsageError("problem " + std::to_string(problem) + " is of no known kind");
     try {
-      kRun[kind](in, out, isa, threads);
+      kRun[kind](in, out, options, work);
     } catch (const UsageError&) {
       throw;
     } catch (const std::exception& error) {
@@ -218,6 +245,7 @@ void run(const std::string& problems, const std::string& answers, int isa, int t
   }
   out.close();
   if (!out) throw UsageError("cannot write " + answers);
+  return work;
 }
 
 int find_isa(const std::string& name) {
@@ -232,35 +260,52 @@ int widest_isa() {
   return isa;
 }
 
-int run_command(const std::vector<std::string>& arguments) {
-  int isa = widest_isa(), threads = 1;
+rsk::Rule find_rule(const std::string& name) {
+  if (name == "automatic") return rsk::Rule::automatic;
+  if (name == "dense") return rsk::Rule::dense;
+  if (name == "pruned") return rsk::Rule::pruned;
+  throw UsageError("no rule is named " + name);
+}
+
+void list_isas() {
+  for (int isa = 0; isa < rsk::isa_count(); ++isa)
+    if (rsk::isa_supported(isa)) std::puts(rsk::isa_name(isa));
+}
+
+void run_command(const std::vector<std::string>& arguments) {
+  const char* usage = "usage: select_tool [--isa NAME] [--threads N] [--rule NAME] PROBLEMS ANSWERS";
+  Options options;
+  options.isa = widest_isa();
   std::vector<std::string> files;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i] == "--list") {
-      for (isa = 0; isa < rsk::isa_count(); ++isa)
-        if (rsk::isa_supported(isa)) std::puts(rsk::isa_name(isa));
-      return 0;
-    }
-    const bool has_value = arguments[i] == "--isa" || arguments[i] == "--threads";
-    if (has_value && i + 1 == arguments.size()) throw UsageError(arguments[i] + " needs a value");
-    if (arguments[i] == "--isa")
-      isa = find_isa(arguments[++i]);
-    else if (arguments[i] == "--threads")
-      threads = std::stoi(arguments[++i]);
-    else
+    if (arguments[i] == "--list") return list_isas();
+    if (arguments[i].compare(0, 2, "--")) {
       files.push_back(arguments[i]);
+      continue;
+    }
+    if (i + 1 == arguments.size()) throw UsageError(usage);
+    const std::string& option = arguments[i];
+    const std::string& value = arguments[++i];
+    if (option == "--isa")
+      options.isa = find_isa(value);
+    else if (option == "--threads")
+      options.threads = std::atoi(value.c_str());
+    else if (option == "--rule")
+      options.rule = find_rule(value);
+    else
+      throw UsageError(usage);
   }
-  if (files.size() != 2 || threads < 1)
-    throw UsageError("usage: select_tool [--isa NAME] [--threads N] PROBLEMS ANSWERS");
-  run(files[0], files[1], isa, threads);
-  return 0;
+  if (files.size() != 2 || options.threads < 1) throw UsageError(usage);
+  const Work work = run(files[0], files[1], options);
+  std::printf("%lld %lld\n", static_cast<long long>(work.products), static_cast<long long>(work.rows_read));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    return run_command(std::vector<std::string>(argv + 1, argv + argc));
+    run_command(std::vector<std::string>(argv + 1, argv + argc));
+    return 0;
   } catch (const UsageError& error) {
     std::fprintf(stderr, "select_tool: %s\n", error.what());
     return 2;

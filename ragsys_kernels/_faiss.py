@@ -1,0 +1,208 @@
+"""FAISS indexes as retrievers: they find rows, the selection kernels rank them.
+
+Stored rows carry the quality bias in one more column and queries its weight (RAGSys, section 5.3)::
+
+    [e_i, b_i / U] . [lambda_b * q, U * (1 - lambda_b)] = lambda_b * cos(q, e_i) + (1 - lambda_b) * b_i = v_i
+
+so that the nearest rows by inner product are those of largest v, for any lambda_b, chosen at query time. The unit U is
+a power of two, which changes no bit of the product. It keeps the column short beside the unit vector e_i: graphs and
+clusters are built on products of rows, which a bias as it is would rule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from . import _dispatch, _validate
+from ._problem import Problem, Rows, unit
+
+# U. 20,000 clustered rows, log-probabilities as bias, lambda_b = 0.95: HNSW32 finds 98% of the best 20 rows with 64, 4%
+# with 1; IVF64 98% and 47%. Smaller columns change nothing more, and quantizers would lose them.
+BIAS_UNIT = 64
+
+# Rows are widened in float64, so many at a time that a block takes about 16 MB.
+_BLOCK_BYTES = 1 << 24
+
+# FAISS trains on 256 vectors per centroid; product and scalar quantizers have up to 256 centroids.
+_TRAIN_PER_CENTROID = 256
+
+# Queries searched at once, and ids with distances held for them at once (48 MB).
+_QUERY_BLOCK = 1024
+_CELLS = 1 << 22
+
+
+def _faiss(op: str) -> Any:
+    try:
+        import faiss
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{op} needs faiss: pip install 'ragsys_kernels[faiss]'", name=error.name) from error
+    return faiss
+
+
+def build(op: str, rows: Rows, index: Any) -> Any:
+    """An index trained on the rows of a corpus and filled with them; see ``Corpus.to_faiss``."""
+    faiss = _faiss(op)
+    num_rows, dims = rows.data.shape
+    columns = dims + (rows.bias is not None)
+    given = "an index" if isinstance(index, faiss.Index) else repr(index)
+    if index is None:
+        index = faiss.IndexFlatIP(columns)
+    elif isinstance(index, str):
+        try:
+            index = faiss.index_factory(columns, index, faiss.METRIC_INNER_PRODUCT)
+        except RuntimeError as error:
+            raise ValueError(
+                f"{op}: index must be a FAISS factory string for inner product over {columns} columns, "
+                f"got {given}: {_reason(error)}"
+            ) from error
+    elif not isinstance(index, faiss.Index):
+        raise TypeError(f"{op}: index must be None, a factory string or a faiss.Index, got {type(index).__name__}")
+    if index.metric_type != faiss.METRIC_INNER_PRODUCT:
+        raise ValueError(f"{op}: index must have the inner-product metric, got metric_type {index.metric_type}")
+    if index.d != columns:
+        rule = f"D + 1 = {columns} columns, the last for the bias" if columns > dims else f"D = {dims} columns"
+        raise ValueError(f"{op}: index must have {rule}, got {index.d}")
+    if index.ntotal:
+        raise ValueError(f"{op}: index must be empty, got {index.ntotal} rows")
+    try:
+        if not index.is_trained:
+            index.train(_stored(rows, _sample(num_rows, _centroids(faiss, index))))
+        step = max(1, _BLOCK_BYTES // (8 * columns))
+        for begin in range(0, num_rows, step):
+            index.add(_stored(rows, slice(begin, begin + step)))
+    except RuntimeError as error:
+        raise ValueError(
+            f"{op}: index must be one that can be built from the corpus's N = {num_rows} rows, "
+            f"got {given}: {_reason(error)}"
+        ) from error
+    return index
+
+
+def search(problem: Problem, index: Any, implementation: ModuleType, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k rows that the index finds for each query, ranked by v; as ``search`` of the backends."""
+    _check(problem, index)
+    assert problem.queries is not None
+    for q in np.flatnonzero(~np.isfinite(problem.queries).all(axis=1)):
+        _validate.values(problem, int(q))
+    blocks = (slice(begin, begin + _QUERY_BLOCK) for begin in range(0, problem.num_queries, _QUERY_BLOCK))
+    candidates = np.concatenate([_nearest(problem, index, block) for block in blocks])
+    candidates.sort(axis=1)  # ties go to the lowest position: to the lowest row
+    candidates[:, 1:][candidates[:, 1:] == candidates[:, :-1]] = -1  # an index of the caller's may repeat ids
+    return _ranked(problem, candidates, implementation, num_threads)
+
+
+def _check(problem: Problem, index: Any) -> None:
+    op, faiss = problem.op, _faiss(problem.op)
+    num_rows, dims = problem.rows.data.shape
+    if not isinstance(index, faiss.Index):
+        raise TypeError(
+            f"{op}: index must be None or a faiss.Index, got {type(index).__name__}; make one with Corpus.to_faiss"
+        )
+    if index.d != dims and (index.d != dims + 1 or problem.bias is None):
+        rule = f"D = {dims} columns" + ("" if problem.bias is None else f" or D + 1 = {dims + 1} with the bias")
+        raise ValueError(f"{op}: index must have {rule}, got {index.d}")
+    # |q - e|² = 2 - 2 cos(q, e) for unit vectors: the order is that of the cosine.
+    unit_rows = problem.rows.metric == "cosine" and index.d == dims
+    if index.metric_type != faiss.METRIC_INNER_PRODUCT and not (unit_rows and index.metric_type == faiss.METRIC_L2):
+        rule = "inner-product or L2 metric" if unit_rows else "inner-product metric"
+        raise ValueError(f"{op}: index must have the {rule}, got metric_type {index.metric_type}")
+    if index.ntotal != num_rows:
+        raise ValueError(f"{op}: index must hold the corpus's N = {num_rows} rows, got {index.ntotal}")
+
+
+def _nearest(problem: Problem, index: Any, block: slice) -> np.ndarray:
+    """The n nearest rows of a block of queries, (Q, n), without those of the own group; padded with -1."""
+    num_rows = len(problem.rows.data)
+    vectors = _searched(problem, index, block)
+    n = min(problem.k, num_rows)
+    found = np.full((len(vectors), n), -1, np.int64)
+    own = None if problem.query_groups is None else problem.query_groups[block, None]
+    # FAISS cannot leave out a group per query: fetch more, twice as many each time, for queries that come short.
+    fetch = n if own is None else min(2 * n, num_rows)
+    left = np.arange(len(vectors))
+    while left.size:
+        short = []
+        step = max(1, _CELLS // fetch)
+        for begin in range(0, len(left), step):
+            part = left[begin : begin + step]
+            ids = index.search(vectors[part], fetch)[1]
+            if (outside := ids >= num_rows).any():
+                raise ValueError(
+                    f"{problem.op}: index must find rows of the corpus, below N = {num_rows}, got {ids[outside][0]}"
+                )
+            keep = ids >= 0
+            exhausted = ~keep.all(axis=1)
+            if own is not None:
+                assert problem.groups is not None
+                keep &= problem.groups[ids] != own[part]
+            order = np.argsort(~keep, axis=1, kind="stable")[:, :n]
+            found[part] = np.take_along_axis(np.where(keep, ids, -1), order, axis=1)
+            short.append(part[(keep.sum(axis=1) < n) & ~exhausted])
+        left = np.concatenate(short) if fetch < num_rows else left[:0]
+        fetch = min(2 * fetch, num_rows)
+    return found
+
+
+def _ranked(
+    problem: Problem, candidates: np.ndarray, implementation: ModuleType, num_threads: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Candidates, ascending, in the order of their v; padded to k columns."""
+    from .selection import cpu
+
+    if implementation is not cpu:
+        found, values = implementation.search(
+            dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1]), num_threads
+        )
+    else:
+        isa = _dispatch.extension().ISAS.index(_dispatch.isa())
+        assert problem.queries is not None
+        values, status = cpu._relevance(problem, problem.queries, candidates, problem.lambda_b, isa, num_threads)
+        if status.any():
+            _validate.overflow(problem, int(np.flatnonzero(status)[0]))
+        order = np.argsort(-values, axis=1, kind="stable")
+        found, values = np.take_along_axis(candidates, order, axis=1), np.take_along_axis(values, order, axis=1)
+    indices = np.full((problem.num_queries, problem.k), -1, np.int64)
+    scores = np.full(indices.shape, -np.inf, np.float32)
+    indices[:, : found.shape[1]] = found
+    scores[:, : found.shape[1]] = values
+    return indices, scores
+
+
+def _stored(rows: Rows, part: np.ndarray | slice) -> np.ndarray:
+    """[e_i, b_i / U] of some rows in float32."""
+    vectors = rows.vectors(part).astype(np.float32)
+    return vectors if rows.bias is None else np.column_stack([vectors, rows.bias[part] / np.float32(BIAS_UNIT)])
+
+
+def _searched(problem: Problem, index: Any, block: slice) -> np.ndarray:
+    """[lambda_b q, U (1 - lambda_b)] of some queries in float32, or q for an index without the bias."""
+    assert problem.queries is not None
+    queries = problem.queries[block]
+    vectors = unit(queries) if problem.unit_queries else queries.astype(np.float64)
+    if index.d > vectors.shape[1]:
+        lambda_b = problem.lambda_b[block, None].astype(np.float64)
+        vectors = np.hstack([lambda_b * vectors, BIAS_UNIT * (1 - lambda_b)])
+    return vectors.astype(np.float32)
+
+
+def _centroids(faiss: Any, index: Any) -> int:
+    """Cells of the index's coarse quantizer, or those of the codes that it may have."""
+    inverted = faiss.try_extract_index_ivf(index)
+    return max(256, 0 if inverted is None else inverted.nlist)
+
+
+def _sample(num_rows: int, centroids: int) -> np.ndarray | slice:
+    """As many rows as FAISS trains on; all if there are no more."""
+    wanted = _TRAIN_PER_CENTROID * centroids
+    if wanted >= num_rows:
+        return slice(None)
+    return np.sort(np.random.default_rng(0).choice(num_rows, wanted, replace=False))
+
+
+def _reason(error: RuntimeError) -> str:
+    """What FAISS says, without its function and source line."""
+    return str(error).rpartition("Error: ")[2] or str(error)
