@@ -28,6 +28,9 @@ def select(
     groups: NDArray[np.int64] | None,
     query_groups: NDArray[np.int64] | None,
     max_per_group: int,
+    relevance_error: NDArray[np.float32] | None,
+    outside: NDArray[np.float32] | None,
+    max_bias: float,
     isa: int,
     num_threads: int,
 ) -> tuple[
@@ -69,4 +72,4 @@ class TopN:
         isa: int,
         num_threads: int,
     ) -> None: ...
-    def rows(self) -> NDArray[np.int64]: ...
+    def kept(self) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]: ...

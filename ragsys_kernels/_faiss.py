@@ -12,12 +12,13 @@ clusters are built on products of rows, which a bias as it is would rule.
 from __future__ import annotations
 
 import dataclasses
+import re
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from . import _dispatch, _validate
+from . import _validate
 from ._problem import Problem, Rows, unit
 
 # U. 20,000 clustered rows, log-probabilities as bias, lambda_b = 0.95: HNSW32 finds 98% of the best 20 rows with 64, 4%
@@ -48,7 +49,7 @@ def build(op: str, rows: Rows, index: Any) -> Any:
     faiss = _faiss(op)
     num_rows, dims = rows.data.shape
     columns = dims + (rows.bias is not None)
-    given = "an index" if isinstance(index, faiss.Index) else repr(index)
+    given = repr(index) if isinstance(index, str) else type(index).__name__
     if index is None:
         index = faiss.IndexFlatIP(columns)
     elif isinstance(index, str):
@@ -60,7 +61,7 @@ def build(op: str, rows: Rows, index: Any) -> Any:
                 f"got {given}: {_reason(error)}"
             ) from error
     elif not isinstance(index, faiss.Index):
-        raise TypeError(f"{op}: index must be None, a factory string or a faiss.Index, got {type(index).__name__}")
+        raise TypeError(f"{op}: index must be None, a factory string or a faiss.Index, got {given}")
     if index.metric_type != faiss.METRIC_INNER_PRODUCT:
         raise ValueError(f"{op}: index must have the inner-product metric, got metric_type {index.metric_type}")
     if index.d != columns:
@@ -158,11 +159,7 @@ def _ranked(
             dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1]), num_threads
         )
     else:
-        isa = _dispatch.extension().ISAS.index(_dispatch.isa())
-        assert problem.queries is not None
-        values, status = cpu._relevance(problem, problem.queries, candidates, problem.lambda_b, isa, num_threads)
-        if status.any():
-            _validate.overflow(problem, int(np.flatnonzero(status)[0]))
+        values = cpu._relevance(problem, candidates, num_threads)
         order = np.argsort(-values, axis=1, kind="stable")
         found, values = np.take_along_axis(candidates, order, axis=1), np.take_along_axis(values, order, axis=1)
     indices = np.full((problem.num_queries, problem.k), -1, np.int64)
@@ -205,4 +202,4 @@ def _sample(num_rows: int, centroids: int) -> np.ndarray | slice:
 
 def _reason(error: RuntimeError) -> str:
     """What FAISS says, without its function and source line."""
-    return str(error).rpartition("Error: ")[2] or str(error)
+    return re.sub(r"^Error in .* at \S+:\d+: (Error: )?", "", str(error))

@@ -197,6 +197,24 @@ def test_search_scores_are_the_relevance_of_a_selection(backend):
     np.testing.assert_array_equal(result.relevance, scores[:, :29])
 
 
+def test_bad_query_of_a_search_is_named_in_any_block(backend):
+    corpus = rk.Corpus(normal(21, 40, 5), metric="dot")
+    queries = normal(22, 400, 5)
+    queries[[300, 301], 2] = np.nan
+    with pytest.raises(ValueError, match=r"^search: queries must be finite, got NaN or inf in row 300$"):
+        corpus.search(queries, 3, backend=backend)
+
+
+# FAILS: the query of the largest product is named, not the first, and by its number within its block.
+def test_products_of_a_search_beyond_float32_are_an_error_that_names_the_query(compiled):
+    corpus = rk.Corpus(normal(21, 40, 5) * np.float32(1e20), metric="dot")
+    queries = normal(22, 400, 5)
+    queries[300:] *= np.float32(1e20)
+    message = r"^search: queries and embeddings must have products within the range of float32, got .* for query 300; "
+    with pytest.raises(ValueError, match=message):
+        corpus.search(queries, 3, backend="cpu")
+
+
 # FAILS: an n without dimensions becomes one of shape (1,).
 def test_search_takes_numbers_of_numpy(backend):
     corpus = rk.Corpus(normal(18, 50, 21))
@@ -264,6 +282,30 @@ def test_pool_none_selects_from_the_whole_corpus(backend, method):
     for a, b in zip(result, direct, strict=True):
         np.testing.assert_array_equal(a, b)
     testing.check_selection(method, {"queries": queries, "embeddings": corpus, "k": 6}, result)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("kind", ["random", "clustered", "duplicates"])
+def test_whole_corpus_of_many_blocks_equals_pools_of_all_rows(compiled, kind, dtype, method):
+    """Whatever is left unread, the bits are those of the pool that lists every row."""
+    N = 20_001
+    problem = testing.selection_problem(4, 1, 8, 24, N=N, kind=kind, groups=True, seed=38)
+    rng = np.random.default_rng(39)
+    bias = rng.standard_normal(N) if method == "mmr" else None
+    problem["embeddings"] = rk.Corpus(problem["embeddings"], bias, problem.pop("groups"), dtype=dtype)
+    problem["initial"] = np.array([[5], [-1], [20_000], [-1]])
+    problem["k"] = np.array([8, 3, 1, 8])
+    if method == "mmr":
+        problem.update(lambda_d=np.array([0.0, 0.5, 0.75, 1.0]), lambda_b=np.array([0.5, 0.95, 1.0, 0.0]))
+    problem["candidates"] = np.tile(np.arange(N), (4, 1))
+    by_pools = getattr(rk, method)(**problem, backend="cpu")
+    problem["candidates"] = None
+    whole = getattr(rk, method)(**problem, backend="cpu")
+    for name, a, b in zip(rk.Selection._fields, whole, by_pools, strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=name)
+    del problem["candidates"]
+    testing.check_selection(method, problem, whole)
 
 
 def test_select_with_candidates_or_relevance_does_not_search(backend, monkeypatch):

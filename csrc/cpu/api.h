@@ -28,6 +28,7 @@ enum class Status : std::uint8_t {
   id_repeated = 2,
   not_finite = 3,
   norm_out_of_range = 4,  // a norm whose square leaves the range of float32
+  pool_too_small = 5,     // a row outside the pool might be picked, see SelectArgs::outside
 };
 
 struct SelectArgs {
@@ -52,6 +53,13 @@ struct SelectArgs {
   const float* relevance;  // (Q, P), used instead of the product with the query; or null
   const float* bias;       // (N,) or, with bias_per_item, (Q, P); or null
   bool bias_per_item;
+  // Whole corpus from a pool, for MMR with unit rows. Relevance is then an estimate that the cosine lies within
+  // relevance_error of; the cosine itself is computed when a row is read. No row outside the pool has a v above
+  // outside, nor any a bias above max_bias: a pick that such a row might beat ends the query with pool_too_small.
+  const float* relevance_error;  // (Q,); or null
+  const float* outside;          // (Q,); or null
+  float max_bias;
+
   const float* lambda_d;             // (Q,)
   const float* lambda_b;             // (Q,)
   const std::int64_t* ks;            // (Q,), each at most k; or null for k everywhere
@@ -154,8 +162,10 @@ class TopN {
   TopN& operator=(const TopN&) = delete;
   void fold(const TopNArgs& args, int isa, int num_threads);
   std::int64_t num_queries() const;
-  std::int64_t width() const;                              // most rows kept for a query
-  void rows(std::int64_t* out, std::int64_t width) const;  // (Q, width) ascending, padded with -1
+  std::int64_t width() const;  // most rows kept for a query
+  // (Q, width) rows, ascending, padded with -1, and their scores; (Q,) what no row that was dropped exceeds, minus
+  // infinity where none was.
+  void get(std::int64_t* rows, float* scores, std::int64_t width, float* outside) const;
 
  private:
   struct State;

@@ -90,7 +90,8 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
                        const Optional<float>& relevance, const Optional<float>& bias, std::int64_t k,
                        const Optional<std::int64_t>& ks, const Array<float>& lambda_d, const Optional<float>& lambda_b,
                        const Optional<std::int64_t>& groups, const Optional<std::int64_t>& query_groups,
-                       std::int64_t max_per_group, int isa, int num_threads) {
+                       std::int64_t max_per_group, const Optional<float>& relevance_error,
+                       const Optional<float>& outside, float max_bias, int isa, int num_threads) {
   Array<std::uint8_t> status(num_queries);
   rsk::SelectArgs a = pool_args(num_queries, pool, pool_stride, rows, dtype, norm, scales, queries, unit_queries,
                                 candidates, bias, lambda_b, groups, query_groups, status);
@@ -106,6 +107,10 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
   a.num_initial = initial ? initial->shape(1) : 0;
   a.initial = set_ids(initial, num_queries, a.num_initial, &a.initial_bytes, "initial");
   a.max_per_group = max_per_group;
+  a.relevance_error = pointer(relevance_error, num_queries, "relevance_error");
+  a.outside = pointer(outside, num_queries, "outside");
+  a.max_bias = max_bias;
+  require(!a.relevance_error || (a.relevance && a.queries && a.method == rsk::Method::mmr), "relevance_error");
   require(max_per_group == 0 || a.groups, "max_per_group");
 
   const std::array<py::ssize_t, 2> shape = {num_queries, k};
@@ -165,11 +170,12 @@ void fold(rsk::TopN& top, const Array<float>& scores, std::int64_t first_row, co
   top.fold(a, isa, num_threads);
 }
 
-Array<std::int64_t> rows_of(const rsk::TopN& top) {
+py::tuple kept(const rsk::TopN& top) {
   const std::int64_t width = top.width();
-  Array<std::int64_t> out({top.num_queries(), width});
-  top.rows(out.mutable_data(), width);
-  return out;
+  Array<std::int64_t> rows({top.num_queries(), width});
+  Array<float> scores({top.num_queries(), width}), outside(top.num_queries());
+  top.get(rows.mutable_data(), scores.mutable_data(), width, outside.mutable_data());
+  return py::make_tuple(rows, scores, outside);
 }
 
 }  // namespace
@@ -190,7 +196,8 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
         py::arg("candidates").noconvert(), py::arg("initial").noconvert(), py::arg("relevance").noconvert(),
         py::arg("bias").noconvert(), py::arg("k"), py::arg("ks").noconvert(), py::arg("lambda_d").noconvert(),
         py::arg("lambda_b").noconvert(), py::arg("groups").noconvert(), py::arg("query_groups").noconvert(),
-        py::arg("max_per_group"), py::arg("isa"), py::arg("num_threads"));
+        py::arg("max_per_group"), py::arg("relevance_error").noconvert(), py::arg("outside").noconvert(),
+        py::arg("max_bias"), py::arg("isa"), py::arg("num_threads"));
   m.def("relevance", &pool_relevance, py::arg("num_queries"), py::arg("pool"), py::arg("rows"), py::arg("dtype"),
         py::arg("norm"), py::arg("scales").noconvert(), py::arg("queries").noconvert(), py::arg("unit_queries"),
         py::arg("candidates").noconvert(), py::arg("bias").noconvert(), py::arg("lambda_b").noconvert(), py::arg("isa"),
@@ -200,5 +207,5 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
       .def("fold", &fold, py::arg("scores").noconvert(), py::arg("first_row"), py::arg("bias").noconvert(),
            py::arg("lambda_b").noconvert(), py::arg("margin").noconvert(), py::arg("groups").noconvert(),
            py::arg("query_groups").noconvert(), py::arg("isa"), py::arg("num_threads"))
-      .def("rows", &rows_of);
+      .def("kept", &kept);
 }

@@ -102,7 +102,8 @@ struct Query {
   float lambda_d() const { return args.lambda_d[q]; }
   float lambda_b() const { return args.lambda_b[q]; }
   static constexpr bool is_vrsd() { return kMethod == Method::vrsd; }
-  bool lazy() const { return args.relevance && !is_vrsd(); }  // rows are read when they meet a pick
+  bool lazy() const { return args.relevance && !is_vrsd(); }  // rows are read only as they are needed
+  bool estimated() const { return args.relevance_error != nullptr; }
   std::int64_t picks_wanted() const { return args.ks ? args.ks[q] : args.k; }
   std::int64_t padded(std::int64_t n) const { return (n + W - 1) / W * W; }
   const float* pick(std::int64_t p) const { return ws.picks + p * prepared_floats(args.dims); }
@@ -201,7 +202,12 @@ struct Query {
       ws.met[js[r]] = 0;
     }
     ws.rows_read += R;
-    return Status::ok;
+    if (!estimated()) return Status::ok;
+    float dots[R];
+    dot_block<R>(ws.query, rows, args.dims, dots);
+    ws.products += R;
+    for (int r = 0; r < R; ++r) relevance_known(js[r], dots[r] * ws.scale[js[r]]);
+    return all_finite ? Status::ok : Status::not_finite;
   }
 
   template <int R>
@@ -234,11 +240,11 @@ struct Query {
   }
 
   Status read_pool() {
+    Status status = lazy() && !estimated() ? Status::ok : prepare_query();
     if (lazy()) {
       for (std::int64_t j = 0; j < items; ++j) ws.met[j] = -1;
-      return combine();
+      return status == Status::ok ? combine() : status;
     }
-    Status status = prepare_query();
     std::int64_t j = 0;
     for (; j + 4 <= items && status == Status::ok; j += 4) {
       for (std::int64_t next = j + 4; next < j + 8 && next < items; ++next) prefetch_row(ws.row[next]);
@@ -249,25 +255,31 @@ struct Query {
   }
 
   // 3. Relevance, and what the rule makes of it.
+  void relevance_known(std::int64_t j, float relevance) {
+    ws.relevance[j] = ws.value[j] = relevance;
+    if (!is_vrsd() && args.bias) {
+      const std::int64_t item = args.bias_per_item ? q * args.pool + ws.position[j] : ws.row[j];
+      ws.value[j] = lambda_b() * relevance + (1.0f - lambda_b()) * args.bias[item];
+    }
+    all_finite = all_finite && finite(ws.value[j]) && finite(relevance);
+  }
+
   Status combine() {
     for (std::int64_t j = 0; j < items; ++j) {
-      const std::int64_t item = q * args.pool + ws.position[j];
-      float product = 0.0f, length = 1.0f;
-      if (is_vrsd()) length = __builtin_sqrtf(ws.norm2[j]);
-      if (!lazy()) {
-        product = ws.pivot[j] * ws.scale[j];
-        ws.pivot[j] = is_vrsd() && length > 0.0f ? product / length : product;
+      float given = args.relevance ? args.relevance[q * args.pool + ws.position[j]] : 0.0f;
+      if (lazy()) {
+        if (estimated()) {
+          ws.pivot[j] = given;
+          given += args.relevance_error[q];  // until the row is read the value is an upper bound
+        }
+        relevance_known(j, given);
+        continue;
       }
-      ws.relevance[j] = args.relevance ? args.relevance[item] : ws.pivot[j];
-      if (is_vrsd()) {
-        ws.value[j] = args.relevance ? ws.relevance[j] * length : product;
-      } else if (args.bias) {
-        const float bias = args.bias[args.bias_per_item ? item : ws.row[j]];
-        ws.value[j] = lambda_b() * ws.relevance[j] + (1.0f - lambda_b()) * bias;
-      } else {
-        ws.value[j] = ws.relevance[j];
-      }
-      all_finite = all_finite && finite(ws.value[j]) && finite(ws.relevance[j]);
+      const float product = ws.pivot[j] * ws.scale[j];
+      const float length = is_vrsd() ? __builtin_sqrtf(ws.norm2[j]) : 1.0f;
+      ws.pivot[j] = is_vrsd() && length > 0.0f ? product / length : product;
+      relevance_known(j, args.relevance ? given : ws.pivot[j]);
+      if (is_vrsd()) ws.value[j] = args.relevance ? given * length : product;
     }
     return all_finite ? Status::ok : Status::not_finite;
   }
@@ -296,7 +308,7 @@ struct Query {
           ws.running[j] += similarity;
         else
           ws.running[j] = similarity > ws.running[j] ? similarity : ws.running[j];
-        if (prune && p + a == 0 && lazy()) {  // the first pick is the pivot
+        if (prune && p + a == 0 && lazy() && !estimated()) {  // the first pick is the pivot
           ws.pivot[j] = similarity;
           ws.sine[j] = sine(similarity);
         }
@@ -314,6 +326,7 @@ struct Query {
   // Items js[0..n), n <= 4, meet the picks that they have not met yet.
   Status catch_up(const std::int32_t* js, int n) {
     Status status = Status::ok;
+    if (picked == 0 && !estimated()) return status;  // nothing to meet
     bool unread = true, one_behind = true;
     for (int i = 0; i < n; ++i) unread = unread && ws.met[js[i]] < 0;
     if (unread && n == 4) status = scale_rows<4>(js);
@@ -376,7 +389,7 @@ struct Query {
     if (ws.met[j] < 0) {
       const Status status = scale_rows<1>(&js);
       if (status != Status::ok) return status;
-      if (picked == 0) ws.pivot[j] = 1.0f;
+      if (picked == 0 && !estimated()) ws.pivot[j] = 1.0f;
     }
     ws.picked_scale[picked] = ws.scale[j];
     ws.picked_pivot[picked] = ws.pivot[j];
@@ -397,7 +410,7 @@ struct Query {
       if (status != Status::ok) return status;
       float* prepared = ws.picks + picked * prepared_floats(args.dims);
       prepare(data, args.dims, 1.0f, prepared);
-      if (!lazy())
+      if (!lazy() || estimated())
         dot_block<1>(ws.query, &data, args.dims, &product);
       else
         dot_block<1>(pick(0), &data, args.dims, &product), product *= ws.picked_scale[0];
@@ -413,7 +426,7 @@ struct Query {
     // VRSD's bounds leave out next to nothing on real embeddings, see the README: automatic is dense.
     const bool pays = !is_vrsd() && items >= kPrunedPool;
     prune = args.unit_rows && (args.rule == Rule::pruned || (args.rule == Rule::automatic && pays));
-    slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;
+    slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON + (estimated() ? args.relevance_error[q] : 0.0f);
     for (std::int64_t j = 0; j < items; ++j) ws.running[j] = is_vrsd() ? 0.0f : -FLT_MAX;
     for (std::int64_t j = items; j < padded(items); ++j) {
       ws.running[j] = ws.pivot[j] = ws.sine[j] = ws.value[j] = 0.0f;
@@ -421,17 +434,19 @@ struct Query {
       ws.met[j] = 0;
     }
     if (!prune) return;
-    // Cosines with the pivot: the query, or, where relevance is given, the first pick. No cosine is below -1; an
+    // Cosines with the pivot: the query, or, where other relevance is given, the first pick. No cosine is below -1; an
     // item that has not met its pivot has a sine that leaves it at that.
     for (std::int64_t j = 0; j < items; ++j) {
       if (!is_vrsd()) ws.running[j] = -1.0f - 4.0f * slack;
-      if (lazy()) ws.pivot[j] = 0.0f;
-      ws.sine[j] = lazy() ? FLT_MAX : sine(ws.pivot[j]);
+      const bool known = !lazy() || estimated();
+      if (!known) ws.pivot[j] = 0.0f;
+      ws.sine[j] = known ? sine(ws.pivot[j]) : FLT_MAX;
     }
   }
 
-  // 5. The value of an item that has met all picks.
+  // 5. The value of an item that has met all picks; the first pick goes by relevance alone.
   float score(std::int64_t j) {
+    if (picked == 0) return is_vrsd() ? ws.relevance[j] : ws.value[j];
     if (is_vrsd()) return cosine(plus(sum, j));
     return lambda_d() * ws.value[j] - (1.0f - lambda_d()) * ws.running[j];
   }
@@ -500,14 +515,38 @@ struct Query {
     }
   }
 
+  void bound() {
+    if (picked > 0) return is_vrsd() ? bound_vrsd() : bound_mmr();
+    const float* values = is_vrsd() ? ws.relevance : ws.value;
+    for (std::int64_t j = 0; j < items; j += W) store(ws.bound + j, smaller(load(values + j), load(ws.gate + j)));
+  }
+
+  // Upper bound of the value of every row that is not in the pool, whose v is at most args.outside[q]. A row at angle
+  // x to the query has v <= lambda_b cos x + (1 - lambda_b) max_bias and a similarity of at least cos(x + y) to a pick
+  // at angle y, so its value is at most C + A cos x + B sin x, for the x that v leaves it.
+  float outside_bound() const {
+    const double relevance_weight = lambda_d(), redundancy_weight = 1 - relevance_weight;
+    const double weight = args.bias ? lambda_b() : 1, bias = args.bias ? (1 - weight) * args.max_bias : 0;
+    const double outside = args.outside[q], rounding = 1e-6 + 4 * slack;
+    if (picked == 0 || outside < -FLT_MAX) return float(outside + rounding);
+    double least = relevance_weight * outside + redundancy_weight;
+    for (std::int64_t p = 0; p < picked && weight > 0; ++p) {
+      double x = (outside - bias) / weight;
+      x = x > 1 ? 1 : x < -1 ? -1 : x;
+      const double y = ws.picked_pivot[p], sin_x = __builtin_sqrt(1 - x * x), sin_y = sine(ws.picked_pivot[p]);
+      const double a = relevance_weight * weight - redundancy_weight * y, b = redundancy_weight * sin_y;
+      const bool rising = b * x >= a * sin_x;
+      const double value = relevance_weight * bias + (rising ? __builtin_sqrt(a * a + b * b) : a * x + b * sin_x);
+      least = value < least ? value : least;
+    }
+    return float(least + rounding);
+  }
+
   // The best open item, which has then met all picks, and its value. Ties go to the lowest position.
   Status choose(std::int64_t* best, float* best_score) {
     Status status = prune ? Status::ok : catch_up_all();
     if (status != Status::ok) return status;
-    if (is_vrsd())
-      bound_vrsd();
-    else
-      bound_mmr();
+    bound();
     // The most promising item sets the bar for the others.
     const std::int32_t top = arg_max(ws.bound, items);
     status = catch_up(&top, 1);
@@ -535,15 +574,6 @@ struct Query {
     }
   }
 
-  // First pick with nothing picked before: the most relevant item.
-  void choose_first(std::int64_t* best, float* best_score) {
-    const float* values = is_vrsd() ? ws.relevance : ws.value;
-    *best = -1;
-    for (std::int64_t j = 0; j < items; ++j)
-      if (ws.gate[j] > 0.0f && (*best < 0 || values[j] > values[*best])) *best = j;
-    *best_score = is_vrsd() ? values[*best] : lambda_d() * values[*best];
-  }
-
   Status run() {
     start();
     Status status = keep_initial();
@@ -554,20 +584,20 @@ struct Query {
       const bool first = picked == 0;
       std::int64_t best;
       float best_score;
-      if (first)
-        choose_first(&best, &best_score);
-      else
-        status = choose(&best, &best_score);
+      status = choose(&best, &best_score);
       if (status != Status::ok || !all_finite) break;
+      if (args.outside && !(best_score > outside_bound())) return Status::pool_too_small;
       if (is_vrsd()) {
         sum = plus(sum, best);
         take(best, slot, best_score, ws.relevance[best], __builtin_nanf(""));
       } else {
-        take(best, slot, best_score, ws.value[best], first ? 0.0f : ws.running[best]);
+        take(best, slot, first ? lambda_d() * best_score : best_score, ws.value[best], first ? 0.0f : ws.running[best]);
       }
       if (slot + 1 < wanted) status = keep(best);
       prefetch_next(rows_ahead);
     }
+    const bool more_outside = args.outside && args.outside[q] > -FLT_MAX;
+    if (status == Status::ok && more_outside && args.lengths[q] < wanted) return Status::pool_too_small;
     return status == Status::ok && !all_finite ? Status::not_finite : status;
   }
 

@@ -211,7 +211,7 @@ void relevance(const RelevanceArgs& args, int isa, int num_threads) {
 // Rows that may be among the best n of one query. `threshold` is below the n-th value seen by the margin.
 struct TopN::State {
   struct Entry {
-    float value;
+    float value, score;
     std::int64_t row;
   };
   struct Best {
@@ -259,7 +259,7 @@ void TopN::fold(const TopNArgs& args, int isa, int num_threads) {
         if (args.groups && args.groups[column] == args.query_groups[q]) continue;
         const float score = scores[found[i]];
         const float value = bias ? score * lambda_b + bias[found[i]] * (1.0f - lambda_b) : score;
-        if (value >= best.threshold) best.entries.push_back({value, args.first_row + column});
+        if (value >= best.threshold) best.entries.push_back({value, score, args.first_row + column});
         if (best.entries.size() >= best.limit) best.shrink(state_->n, args.margin[q]);
       }
     }
@@ -275,12 +275,19 @@ std::int64_t TopN::width() const {
   return std::int64_t(width);
 }
 
-void TopN::rows(std::int64_t* out, std::int64_t width) const {
-  for (const State::Best& best : state_->best) {
-    std::fill(out, out + width, std::int64_t(-1));
-    for (std::size_t i = 0; i < best.entries.size(); ++i) out[i] = best.entries[i].row;
-    std::sort(out, out + best.entries.size());
-    out += width;
+void TopN::get(std::int64_t* rows, float* scores, std::int64_t width, float* outside) const {
+  for (State::Best& best : state_->best) {
+    std::sort(best.entries.begin(), best.entries.end(),
+              [](const State::Entry& a, const State::Entry& b) { return a.row < b.row; });
+    std::fill(rows, rows + width, std::int64_t(-1));
+    std::fill(scores, scores + width, 0.0f);
+    for (std::size_t i = 0; i < best.entries.size(); ++i) {
+      rows[i] = best.entries[i].row;
+      scores[i] = best.entries[i].score;
+    }
+    rows += width;
+    scores += width;
+    *outside++ = best.threshold;
   }
 }
 

@@ -30,7 +30,8 @@ METHODS = ("mmr", "vrsd")
 NORMS = ("as_given", "scaled", "computed")
 # Vectors have 4, 8 and 16 elements.
 DIMS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 50, 64, 97, 384)
-OK, OUT_OF_RANGE, REPEATED, NOT_FINITE, NORM_OUT_OF_RANGE = range(5)
+OK, OUT_OF_RANGE, REPEATED, NOT_FINITE, NORM_OUT_OF_RANGE, POOL_TOO_SMALL = range(6)
+UNWRITTEN = 0x5A5A5A5A
 
 
 class Writer:
@@ -47,7 +48,7 @@ class Writer:
             self.parts.append(data)
 
 
-def write_problem(out: Writer, problem: Problem) -> None:
+def write_problem(out: Writer, problem: Problem, *whole_corpus: np.ndarray | None) -> None:
     rows = problem.rows
     num_rows, dims = rows.data.shape
     stride = rows.data.strides[0] // rows.data.itemsize
@@ -74,6 +75,17 @@ def write_problem(out: Writer, problem: Problem) -> None:
     )
     out.arrays(stored, rows.scales, problem.queries, problem.candidates, problem.initial, problem.relevance)
     out.arrays(problem.bias, problem.lambda_d, problem.lambda_b, problem.ks, problem.groups, problem.query_groups)
+    out.arrays(*(whole_corpus or (None, None, None)))  # relevance_error, outside, max_bias
+
+
+def of_queries(arguments: dict[str, Any], which: np.ndarray) -> dict[str, Any]:
+    """The arguments of some of the queries."""
+    chosen = dict(arguments)
+    for name in ("queries", "candidates", "initial", "relevance", "bias", "k", "lambda_d", "query_groups"):
+        value = arguments.get(name)
+        if isinstance(value, np.ndarray) and len(value) == len(which):
+            chosen[name] = value[which]
+    return chosen
 
 
 def check_status(problem: Problem, expected: np.ndarray, status: np.ndarray) -> None:
@@ -100,26 +112,23 @@ class Select:
     def write(self, out: Writer) -> None:
         write_problem(out, self.problem)
 
+    def answered(self, status: np.ndarray) -> np.ndarray:
+        """Which queries have been answered; the others must be those that cannot be."""
+        expected = np.array([self.statuses.get(q, OK) for q in range(self.problem.num_queries)], np.uint8)
+        check_status(self.problem, expected, status)
+        return expected == OK
+
     def judge(self, status: bytes, lengths: bytes, *fields: bytes) -> None:
         shape = (self.problem.num_queries, self.problem.k)
         indices = np.frombuffer(fields[0], np.int64).reshape(shape)
         floats = [np.frombuffer(field, np.float32).reshape(shape) for field in fields[1:]]
         result = Selection(indices, *floats, np.frombuffer(lengths, np.int32))
         for field in fields:
-            unwritten = np.frombuffer(field, np.uint32) == 0x5A5A5A5A
-            assert not unwritten.any(), "an output was not written"
-
-        expected = np.array([self.statuses.get(q, OK) for q in range(shape[0])], np.uint8)
-        check_status(self.problem, expected, np.frombuffer(status, np.uint8))
-        good = expected == OK
-        arguments = dict(self.arguments)
-        if not good.all():
-            for name in ("queries", "candidates", "initial", "relevance", "bias"):
-                if arguments.get(name) is not None and len(arguments[name]) == len(good):
-                    arguments[name] = arguments[name][good]
-            result = Selection(*(field[good] for field in result))
+            assert (np.frombuffer(field, np.uint32) != UNWRITTEN).all(), "an output was not written"
+        good = self.answered(np.frombuffer(status, np.uint8))
         with np.errstate(all="ignore"):  # rows that no good query reads
-            testing.check_selection(self.method, arguments, result)
+            chosen = Selection(*(field[good] for field in result))
+            testing.check_selection(self.method, of_queries(self.arguments, good), chosen)
         if self.exact:
             same = getattr(reference, self.method)(self.problem, 1)
             np.testing.assert_array_equal(result.indices, same.indices)
@@ -132,10 +141,9 @@ class Relevance(Select):
 
     def judge(self, status: bytes, values: bytes, *fields: bytes) -> None:
         problem = self.problem
-        expected = np.array([self.statuses.get(q, OK) for q in range(problem.num_queries)], np.uint8)
-        check_status(problem, expected, np.frombuffer(status, np.uint8))
+        good = self.answered(np.frombuffer(status, np.uint8))
         got = np.frombuffer(values, np.float32).reshape(problem.num_queries, problem.pool)
-        for q in np.flatnonzero(expected == OK):
+        for q in np.flatnonzero(good):
             pool = reference._pool(problem, int(q))
             _, positions = problem.eligible(int(q))
             padding = np.ones(problem.pool, bool)
@@ -143,6 +151,42 @@ class Relevance(Select):
             assert np.isneginf(got[q, padding]).all(), f"query {q}: padding"
             largest = max(1, np.abs(pool.v).max(initial=0))
             np.testing.assert_allclose(got[q, positions], pool.v, rtol=0, atol=4e-6 * largest, err_msg=f"query {q}")
+
+
+@dataclasses.dataclass
+class WholeCorpus(Select):
+    """MMR over all rows from the best n of each query by estimates that are off by up to ERROR."""
+
+    n: int = 0
+    ERROR = np.float32(1e-4)
+
+    def write(self, out: Writer) -> None:
+        problem, Q = self.problem, self.problem.num_queries
+        errors = np.random.default_rng(0).uniform(-0.9, 0.9, (Q, problem.pool)) * self.ERROR
+        values = np.full((Q, problem.pool), -np.inf)
+        relevance = np.zeros((Q, problem.pool))
+        for q in range(Q):
+            pool = reference._pool(problem, q)
+            relevance[q, pool.rows] = pool.r + errors[q, pool.rows]
+            values[q, pool.rows] = pool.v + problem.lambda_b[q] * errors[q, pool.rows]
+        order = np.argsort(-values, axis=1, kind="stable")
+        candidates = np.sort(order[:, : self.n], axis=1)
+        outside = None
+        if self.n < problem.pool:
+            outside = np.take_along_axis(values, order[:, self.n :], 1)[:, 0].astype(np.float32) + self.ERROR
+        pools = dataclasses.replace(
+            problem,
+            pool=self.n,
+            candidates=candidates,
+            relevance=np.take_along_axis(relevance, candidates, 1).astype(np.float32),
+        )
+        max_bias = None if problem.bias is None else problem.bias.max()
+        write_problem(out, pools, np.full(Q, self.ERROR), outside, max_bias)
+
+    def answered(self, status: np.ndarray) -> np.ndarray:
+        allowed = (OK, POOL_TOO_SMALL) if self.n < self.problem.pool else (OK,)
+        assert np.isin(status, allowed).all(), f"status {status}"
+        return status == OK
 
 
 @dataclasses.dataclass
@@ -163,18 +207,26 @@ class TopN:
         out.arrays(self.scores[:1] if shared else self.scores, self.bias, self.lambda_b, self.margin)
         out.arrays(self.groups, self.query_groups)
 
-    def judge(self, rows: bytes) -> None:
+    def judge(self, rows: bytes, scores: bytes, outside: bytes) -> None:
         got = np.frombuffer(rows, np.int64).reshape(len(self.scores), -1)
-        for q, values in enumerate(self.scores):
+        kept = np.frombuffer(scores, np.float32).reshape(got.shape)
+        limits = np.frombuffer(outside, np.float32)
+        for q, given in enumerate(self.scores):
+            values = given
             if self.bias is not None and self.lambda_b is not None:
-                values = values * self.lambda_b[q] + self.bias * (np.float32(1) - self.lambda_b[q])
+                values = given * self.lambda_b[q] + self.bias * (np.float32(1) - self.lambda_b[q])
             keep = np.ones(len(values), bool)
             if self.groups is not None and self.query_groups is not None:
                 keep = self.groups != self.query_groups[q]
+            eligible = np.array(keep)
             if keep.sum() > self.n:
                 keep &= values >= np.partition(values[keep], -self.n)[-self.n] - self.margin[q]
+            else:
+                assert np.isneginf(limits[q]), f"query {q}: {limits[q]} is above rows that were not dropped"
+            assert (values[eligible & ~keep] <= limits[q]).all(), f"query {q}: a row above {limits[q]} was dropped"
             expected = np.flatnonzero(keep)
             np.testing.assert_array_equal(got[q, : len(expected)], expected, err_msg=f"query {q}")
+            np.testing.assert_array_equal(kept[q, : len(expected)], given[expected], err_msg=f"query {q}")
             assert (got[q, len(expected) :] == -1).all(), f"query {q}: padding"
 
 
@@ -301,6 +353,43 @@ def pool_cases(rng: np.random.Generator) -> Iterator[Case]:
         bias = {"bias": rng.standard_normal(N)} if method == "mmr" else {}
         for changes in ({}, bias, relevance, initial, {**relevance, **initial}, {**relevance, **groups, **bias}):
             yield Select(method, {**arguments, **changes})
+
+
+def whole_corpus_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Pools of all sizes; biases with outliers, which are what a row outside the pool may have."""
+    Q, N, K = 6, 300, 6
+    for dtype, D in itertools.product(DTYPES, (3, 40)):
+        vectors = rng.standard_normal((N, D))
+        vectors[:, 0] += rng.uniform(0, 3)  # all on one side, or around
+        vectors[rng.random(N) < 0.02] = 0
+        bias = rng.uniform(-0.3, 0.3, N)
+        bias[rng.permutation(N)[:4]] = (1, 0.7, 0.7, 3)
+        arguments = {
+            "queries": rng.standard_normal((Q, D)),
+            "embeddings": stored(vectors, dtype, "scaled"),
+            "k": K,
+            "lambda_d": rng.choice([0.3, 0.5, 0.75, 1], Q),
+        }
+        groups = {"groups": rng.integers(0, 40, N), "query_groups": rng.integers(0, 40, Q), "max_per_group": 1}
+        initial = {"initial": rng.permutation(N)[: 2 * Q].reshape(Q, 2)}
+        for changes in ({}, {"bias": bias, "lambda_b": 0.5}, {"bias": bias, "lambda_b": 0.9, **initial}, groups):
+            for n in (N, 100, 20):
+                yield WholeCorpus("mmr", {**arguments, **changes}, n=n)
+    yield hidden_opposite(rng)
+
+
+def hidden_opposite(rng: np.random.Generator) -> WholeCorpus:
+    """The second pick is opposite to the first, less relevant than every row of the pool, of middling bias."""
+    first, second = np.array([0.3, 0.954, 0]), np.array([-0.1, -0.702, 0.705])
+    angles = rng.uniform(0, 0.5, 100)
+    cosines = np.repeat([0.22, 0.05], 50)  # in the pool, outside
+    sines = np.sqrt(1 - cosines**2)
+    others = np.stack([cosines, sines * np.cos(angles), sines * np.sin(angles)], axis=1)
+    rows = stored(np.concatenate([[first, second, -first], others]), "float32", "scaled")
+    bias = np.concatenate([[1, 0.7, 0.499], np.zeros(100)])
+    queries = np.array([[1.0, 0, 0]])
+    arguments = {"queries": queries, "embeddings": rows, "k": 2, "bias": bias, "lambda_d": 0.5, "lambda_b": 0.5}
+    return WholeCorpus("mmr", arguments, n=52)
 
 
 def edge_cases(rng: np.random.Generator) -> Iterator[Case]:
@@ -432,7 +521,16 @@ def all_cases() -> list[Case]:
     for method in METHODS:
         for dtype in DTYPES:
             cases += [random_select(rng, method, dtype, D) for D in DIMS for _ in range(3)]
-    for make in (cancelling_cases, pool_cases, edge_cases, bad_cases, relevance_cases, top_n_cases, threaded_cases):
+    for make in (
+        cancelling_cases,
+        pool_cases,
+        whole_corpus_cases,
+        edge_cases,
+        bad_cases,
+        relevance_cases,
+        top_n_cases,
+        threaded_cases,
+    ):
         cases += make(rng)
     return [*cases, *exact_cases()]
 
@@ -451,7 +549,7 @@ def judge(cases: list[Case], answers: bytes) -> None:
     offset = 0
     for number, case in enumerate(cases):
         fields = []
-        for _ in range((6, 2, 1)[case.kind]):
+        for _ in range((6, 2, 3)[case.kind]):
             size = struct.unpack_from("<q", answers, offset)[0]
             fields.append(answers[offset + 8 : offset + 8 + size])
             offset += 8 + size
@@ -500,12 +598,12 @@ class Tool:
 
 
 def check_neon(objdump: str, binary: str) -> int:
-    """Some kernel of every storage type must hold the eight vector multiply-adds of dot_block<4>; their number."""
+    """Some kernel of each storage type must hold the eight vector multiply-adds of four rows; their number."""
     listing = subprocess.run([objdump, "-d", "-C", binary], capture_output=True, text=True, check=True).stdout
     most: dict[str, int] = dict.fromkeys(("float", "f16", "bf16"), 0)
     for function in listing.split("\n\n"):
         name = function.lstrip().partition("\n")[0]
-        element = re.search(r"<(?:rsk::base::)?(float|f16|bf16)>", name)
+        element = re.search(r"<(?:rsk::base::)?(float|f16|bf16)[,>]", name)
         if "rsk::base::" in name and element:
             multiply_adds = len(re.findall(r"\tfmla\tv\d+\.4s, v\d+\.4s, v\d+\.4s$", function, re.MULTILINE))
             most[element[1]] = max(most[element[1]], multiply_adds)

@@ -152,6 +152,10 @@ rsk::SelectArgs read_args(Problems& in) {
   a.ks = in.array<std::int64_t>();
   a.groups = in.array<std::int64_t>();
   a.query_groups = in.array<std::int64_t>();
+  a.relevance_error = in.array<float>();
+  a.outside = in.array<float>();
+  const float* max_bias = in.array<float>();
+  if (max_bias) a.max_bias = *max_bias;
   return a;
 }
 
@@ -220,9 +224,13 @@ void run_top_n(Problems& in, std::ofstream& out, const Options& options, Work&) 
     a.query_groups = query_groups;
     top.fold(a, options.isa, options.threads);
   }
-  Output<std::int64_t> rows(num_queries * top.width());
-  top.rows(rows.data(), top.width());
+  const std::int64_t width = top.width();
+  Output<std::int64_t> rows(num_queries * width);
+  Output<float> kept(num_queries * width), outside(num_queries);
+  top.get(rows.data(), kept.data(), width, outside.data());
   rows.write(out, "rows");
+  kept.write(out, "scores");
+  outside.write(out, "outside");
 }
 
 Work run(const std::string& problems, const std::string& answers, const Options& options) {

@@ -1,0 +1,18 @@
+"""A service's smallest call, one query and 20 candidates: all that lies between the Python call and its result."""
+
+import contenders
+import pytest
+import shapes
+
+SHAPES = [shapes.Shape("minilm", D, 20, 4, Q=1) for D in (384, 768)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def bench_one_query(race, problem, shape):
+    made = problem(shape)
+    entries = [
+        contenders.ours("mmr", made, 0.75),
+        contenders.ours("mmr", made, 0.75, given=True),
+        *contenders.mmr_peers(made, 0.75),
+    ]
+    race("mmr", made, entries, lambda_d=0.75)

@@ -1,0 +1,18 @@
+"""Two threads against one on 10,000 queries."""
+
+import os
+
+import contenders
+import pytest
+import shapes
+
+SHAPES = [shapes.Shape("minilm", D, 100, 10, Q=10_000) for D in (384, 768)]
+cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@pytest.mark.skipif(cores < 2, reason="needs two cores")
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def bench_threads(race, problem, shape):
+    made = problem(shape)
+    entries = [contenders.ours("mmr", made, 0.75, threads=threads) for threads in (1, 2)]
+    race("mmr", made, entries, lambda_d=0.75, queries=made.shape.Q)

@@ -1,0 +1,257 @@
+"""Everything that is timed, each in its best form: float32 rows that are unit vectors already, one thread.
+
+All start from the same corpus and candidate ids, so a library that takes its pool as one array pays for gathering it.
+A peer that is not installed gives no contender.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import shapes
+
+import ragsys_kernels as rk
+from ragsys_kernels import testing
+
+OURS = "ragsys_kernels"
+GIVEN = f"{OURS}, relevance given"
+DENSE = f"{OURS}, dense rule"
+FLOOR = "read floor"
+FAISS = "FAISS IndexFlatIP"
+PRODUCT = "matrix product"
+PEERS = {"pyversity": "pyversity", "LangChain": "langchain_core", "LlamaIndex": "llama_index", "FAISS": "faiss"}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """``run(n)`` works on the first n queries and returns what ``picks`` turns into (n, K) rows of the corpus."""
+
+    name: str
+    run: Callable[[int], Any]
+    picks: Callable[[Any], np.ndarray] | None = None  # None: it makes none
+    dtype: str = "float32"
+    unit: int = 1  # queries come in multiples of it
+    threads: int = 1
+    rule: str | None = None  # a peer's, see `gate`: its redundancy, or "sum" for VRSD
+    note: str = ""
+    arguments: Callable[[int], dict[str, Any]] | None = None  # of the library's call for n queries: ours only
+
+
+def missing() -> list[str]:
+    return [name for name, module in PEERS.items() if importlib.util.find_spec(module) is None]
+
+
+def _calls(problem: shapes.Problem, n: int) -> Iterator[slice]:
+    """n queries, ``Q`` a call; a stream longer than the queries at hand takes them again."""
+    size = min(problem.shape.Q, shapes.CALL)
+    for begin in range(0, n, size):
+        first = begin % (len(problem.queries) // size * size)
+        yield slice(first, first + min(size, n - begin))
+
+
+def ours(
+    op: str,
+    problem: shapes.Problem,
+    lambda_d: float | None = None,
+    *,
+    dtype: str = "float32",
+    given: bool = False,
+    threads: int = 1,
+) -> Contender:
+    """The library on a corpus and candidate ids; with ``given`` it gets the relevance too, as pyversity must."""
+    corpus = problem.corpus(dtype)
+    method = getattr(rk, op)
+
+    def arguments(part: slice | int) -> dict[str, Any]:
+        part = part if isinstance(part, slice) else slice(part)
+        found: dict[str, Any] = {"queries": problem.queries[part], "embeddings": corpus, "k": problem.shape.K}
+        if problem.candidates is not None:
+            found["candidates"] = problem.candidates[part]
+        if given:
+            found["relevance"] = problem.relevance[part]
+        if lambda_d is not None:
+            found["lambda_d"] = lambda_d
+        return found
+
+    @lru_cache(maxsize=4)
+    def calls(n: int) -> list[dict[str, Any]]:
+        return [arguments(part) for part in _calls(problem, n)]
+
+    def run(n: int) -> list[rk.Selection]:
+        if n > shapes.CALL:  # a stream: nothing is kept
+            for call in calls(n):
+                method(**call, num_threads=threads)
+            return []
+        return [method(**call, num_threads=threads) for call in calls(n)]
+
+    return Contender(
+        (GIVEN if given else OURS) + (f", {threads} threads" if threads > 1 else ""),
+        run,
+        lambda results: np.concatenate([result.indices for result in results]),
+        dtype,
+        unit=problem.shape.Q if problem.shape.Q < shapes.HELD_OUT else 1,
+        threads=threads,
+        arguments=arguments,
+    )
+
+
+def dense(op: str, problem: shapes.Problem, lambda_d: float | None = None) -> Contender:
+    """The library's own dense rule: every dot product of the definition."""
+    arguments = ours(op, problem, lambda_d).arguments
+    assert arguments is not None
+
+    def run(n: int) -> rk.Selection:
+        return testing.selection_work(op, arguments(n), rule="dense")[0]
+
+    return Contender(DENSE, run, lambda result: result.indices)
+
+
+def _one_by_one(
+    name: str, problem: shapes.Problem, pick: Callable[[int, np.ndarray], Any], **options: Any
+) -> Contender:
+    """A peer that takes one query: ``pick(q, pool)`` gives positions in the gathered pool (P, D)."""
+    rows, candidates = problem.rows, problem.candidates
+    assert candidates is not None
+
+    def run(n: int) -> list[Any]:
+        return [pick(q, rows[candidates[q]]) for q in range(n)]
+
+    def picks(results: list[Any]) -> np.ndarray:
+        return np.take_along_axis(candidates[: len(results)], np.asarray(results, np.int64), 1)
+
+    return Contender(name, run, picks, **options)
+
+
+def mmr_peers(problem: shapes.Problem, lambda_d: float) -> list[Contender]:
+    absent = missing()
+    k, queries, relevance = problem.shape.K, problem.queries, problem.relevance
+    found = []
+    if "pyversity" not in absent:
+        from pyversity import mmr
+
+        def with_pyversity(q: int, pool: np.ndarray) -> Any:
+            return mmr(pool, relevance[q], k, diversity=1 - lambda_d, normalize=False).indices
+
+        note = "relevance given; negative similarities count as 0"
+        found.append(_one_by_one("pyversity", problem, with_pyversity, rule="max, at least 0", note=note))
+    if "LangChain" not in absent:
+        from langchain_core.vectorstores.utils import maximal_marginal_relevance
+
+        def with_langchain(q: int, pool: np.ndarray) -> Any:
+            return maximal_marginal_relevance(queries[q], pool, lambda_mult=lambda_d, k=k)
+
+        found.append(_one_by_one("LangChain", problem, with_langchain, rule="max"))
+    if "LlamaIndex" not in absent:
+        from llama_index.core.indices.query.embedding_utils import get_top_k_mmr_embeddings
+
+        def with_llama_index(q: int, pool: np.ndarray) -> Any:
+            return get_top_k_mmr_embeddings(queries[q], list(pool), similarity_top_k=k, mmr_threshold=lambda_d)[1]
+
+        note = "list of arrays; another rule: redundancy with the last pick only"
+        found.append(_one_by_one("LlamaIndex", problem, with_llama_index, rule="last", note=note))
+    return found
+
+
+def vrsd_in_numpy(problem: shapes.Problem) -> Contender:
+    """The rule with a running sum, one matrix-vector product a pick."""
+    k, queries = problem.shape.K, problem.queries
+
+    def pick(q: int, pool: np.ndarray) -> list[int]:
+        relevance = pool @ queries[q]
+        picks = [int(relevance.argmax())]
+        along, square, products = relevance[picks[0]], np.float32(1), pool @ pool[picks[0]]
+        for _ in range(1, k):
+            values = (along + relevance) / np.sqrt(square + 2 * products + 1)
+            values[picks] = -np.inf
+            best = int(values.argmax())
+            picks.append(best)
+            along += relevance[best]
+            square += 2 * products[best] + 1
+            products += pool @ pool[best]
+        return picks
+
+    return _one_by_one("NumPy", problem, pick, rule="sum")
+
+
+def faiss_search(problem: shapes.Problem, picks: bool) -> Contender:
+    """The K nearest rows by an exact FAISS index; with ``picks`` they are to be ours."""
+    import faiss
+
+    faiss.omp_set_num_threads(1)
+    index = faiss.IndexFlatIP(problem.shape.D)
+    index.add(problem.rows)
+    return Contender(
+        FAISS,
+        lambda n: [index.search(problem.queries[part], problem.shape.K)[1] for part in _calls(problem, n)],
+        np.concatenate if picks else None,
+        unit=problem.shape.Q,
+    )
+
+
+def matrix_product(problem: shapes.Problem) -> Contender:
+    """Every cosine of query and row, and nothing else: NumPy's BLAS into memory that is there already."""
+    scores = np.empty((problem.shape.Q, len(problem.rows)), np.float32)
+
+    def run(n: int) -> None:
+        for part in _calls(problem, n):
+            np.matmul(problem.queries[part], problem.rows.T, out=scores)
+
+    return Contender(PRODUCT, run, unit=problem.shape.Q)
+
+
+def search(problem: shapes.Problem, dtype: str = "float32") -> Contender:
+    corpus, shape = problem.corpus(dtype), problem.shape
+
+    def run(n: int) -> list[np.ndarray]:
+        return [corpus.search(problem.queries[part], shape.K, num_threads=1)[0] for part in _calls(problem, n)]
+
+    return Contender(OURS, run, np.concatenate, dtype, unit=shape.Q)
+
+
+def floor(problem: shapes.Problem, dtype: str = "float32") -> Contender:
+    """One streaming read of as many bytes as the pools have: the corpus's own size of memory, round and round.
+
+    With the whole corpus as the pool it is one read of the corpus for each call.
+    """
+    shape, item = problem.shape, np.dtype("uint16" if dtype == "bfloat16" else dtype).itemsize
+    memory = problem.rows.reshape(-1)[: problem.rows.size * item // 8 * 2]
+    row_bytes = shape.D * item
+    bytes_of = row_bytes * (len(problem.rows) / shape.Q if shape.P is None else shape.P)
+    name, read = fastest_read()
+
+    def run(n: int) -> None:
+        floats = int(n * bytes_of) // 8 * 2
+        while floats > 0:
+            read(memory[:floats])
+            floats -= memory.size
+
+    return Contender(FLOOR, run, dtype=dtype, unit=shape.Q if shape.P is None else 1, note=f"by {name}")
+
+
+READS: dict[str, Callable[[np.ndarray], Any]] = {
+    "np.dot(x, x)": lambda x: np.dot(x, x),
+    "np.add.reduce on uint64": lambda x: np.add.reduce(x.view(np.uint64)),
+    "np.bitwise_or.reduce on uint64": lambda x: np.bitwise_or.reduce(x.view(np.uint64)),
+    "np.max": np.max,
+}
+
+
+@lru_cache(maxsize=1)
+def fastest_read() -> tuple[str, Callable[[np.ndarray], Any]]:
+    """Of the reads that NumPy offers, the one that takes 64 MB in the least time here."""
+    memory = np.ones(1 << 24, np.float32)
+
+    def seconds(read: Callable[[np.ndarray], Any]) -> float:
+        start = perf_counter()
+        read(memory)
+        return perf_counter() - start
+
+    times = {name: min(seconds(read) for _ in range(7)) for name, read in READS.items()}
+    best = min(times, key=lambda name: times[name])
+    return best, READS[best]
