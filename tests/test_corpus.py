@@ -289,12 +289,12 @@ def test_pool_none_selects_from_the_whole_corpus(backend, method):
 @pytest.mark.parametrize("kind", ["random", "clustered", "duplicates"])
 def test_whole_corpus_of_many_blocks_equals_pools_of_all_rows(compiled, kind, dtype, method):
     """Whatever is left unread, the bits are those of the pool that lists every row."""
-    N = 20_001
+    N = 9_001
     problem = testing.selection_problem(4, 1, 8, 24, N=N, kind=kind, groups=True, seed=38)
     rng = np.random.default_rng(39)
     bias = rng.standard_normal(N) if method == "mmr" else None
     problem["embeddings"] = rk.Corpus(problem["embeddings"], bias, problem.pop("groups"), dtype=dtype)
-    problem["initial"] = np.array([[5], [-1], [20_000], [-1]])
+    problem["initial"] = np.array([[5], [-1], [9_000], [-1]])
     problem["k"] = np.array([8, 3, 1, 8])
     if method == "mmr":
         problem.update(lambda_d=np.array([0.0, 0.5, 0.75, 1.0]), lambda_b=np.array([0.5, 0.95, 1.0, 0.0]))

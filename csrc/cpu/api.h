@@ -53,10 +53,15 @@ struct SelectArgs {
   const float* relevance;  // (Q, P), used instead of the product with the query; or null
   const float* bias;       // (N,) or, with bias_per_item, (Q, P); or null
   bool bias_per_item;
-  // Whole corpus from a pool, for MMR with unit rows. Relevance is then an estimate that the cosine lies within
-  // relevance_error of; the cosine itself is computed when a row is read. No row outside the pool has a v above
-  // outside, nor any a bias above max_bias: a pick that such a row might beat ends the query with pool_too_small.
+  // Whole corpus from a pool, for MMR with unit rows: relevance is computed when a row is read, and a pick that a row
+  // outside the pool might beat ends the query with pool_too_small. Either
+  // - relevance is an estimate that the cosine lies within relevance_error of; no row outside has a v above outside,
+  //   nor any a bias above max_bias; or
+  // - the first picks are forced; no value of an item exceeds its ceiling at a later pick, nor any outside exceeds
+  //   outside.
   const float* relevance_error;  // (Q,); or null
+  const std::int64_t* forced;    // (Q, K) rows of the pool, -1 from the first pick to choose; or null
+  const float* ceiling;          // (Q, P), with forced; or null
   const float* outside;          // (Q,); or null
   float max_bias;
 
@@ -128,10 +133,10 @@ struct Kernels {
   void (*mmr)(const SelectArgs&, std::int64_t q, Workspace&);
   void (*vrsd)(const SelectArgs&, std::int64_t q, Workspace&);
   void (*relevance)(const RelevanceArgs&, std::int64_t q, Workspace&);
-  // Indices, ascending, of the values lambda_b * score + (1 - lambda_b) * bias (bias null: of the scores) that are at
+  // Indices, ascending, of the values score_weight * score + bias_weight * bias (bias null: of the scores) that are at
   // least threshold; returns their number.
-  std::int64_t (*at_least)(const float* scores, const float* bias, float lambda_b, std::int64_t n, float threshold,
-                           std::int32_t* out);
+  std::int64_t (*at_least)(const float* scores, const float* bias, float score_weight, float bias_weight,
+                           std::int64_t n, float threshold, std::int32_t* out);
   int vector_floats;
 };
 
@@ -146,8 +151,9 @@ struct TopNArgs {
   const float* scores;  // (Q, block); consecutive rows are score_stride elements apart
   std::int64_t score_stride;
   std::int64_t first_row;            // row of the first column
-  const float* bias;                 // (block,) or null: values are lambda_b * score + (1 - lambda_b) * bias
-  const float* lambda_b;             // (Q,)
+  const float* bias;                 // (block,) or null: values are score_weight * score + bias_weight * bias
+  const float* score_weight;         // (Q,)
+  const float* bias_weight;          // (Q,)
   const float* margin;               // (Q,): keep everything within margin of the n-th value
   const std::int64_t* groups;        // (block,) or null
   const std::int64_t* query_groups;  // (Q,) or null

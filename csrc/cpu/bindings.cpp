@@ -91,6 +91,7 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
                        const Optional<std::int64_t>& ks, const Array<float>& lambda_d, const Optional<float>& lambda_b,
                        const Optional<std::int64_t>& groups, const Optional<std::int64_t>& query_groups,
                        std::int64_t max_per_group, const Optional<float>& relevance_error,
+                       const Optional<std::int64_t>& forced, const Optional<float>& ceiling,
                        const Optional<float>& outside, float max_bias, int isa, int num_threads) {
   Array<std::uint8_t> status(num_queries);
   rsk::SelectArgs a = pool_args(num_queries, pool, pool_stride, rows, dtype, norm, scales, queries, unit_queries,
@@ -108,8 +109,11 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
   a.initial = set_ids(initial, num_queries, a.num_initial, &a.initial_bytes, "initial");
   a.max_per_group = max_per_group;
   a.relevance_error = pointer(relevance_error, num_queries, "relevance_error");
+  a.forced = pointer(forced, num_queries * k, "forced");
+  a.ceiling = pointer(ceiling, num_queries * pool, "ceiling");
   a.outside = pointer(outside, num_queries, "outside");
   a.max_bias = max_bias;
+  require(!a.ceiling || (a.forced && !a.relevance && a.queries && a.method == rsk::Method::mmr), "ceiling");
   require(!a.relevance_error || (a.relevance && a.queries && a.method == rsk::Method::mmr), "relevance_error");
   require(max_per_group == 0 || a.groups, "max_per_group");
 
@@ -149,8 +153,8 @@ py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::
 }
 
 void fold(rsk::TopN& top, const Array<float>& scores, std::int64_t first_row, const Optional<float>& bias,
-          const Optional<float>& lambda_b, const Array<float>& margin, const Optional<std::int64_t>& groups,
-          const Optional<std::int64_t>& query_groups, int isa, int num_threads) {
+          const Optional<float>& score_weight, const Optional<float>& bias_weight, const Array<float>& margin,
+          const Optional<std::int64_t>& groups, const Optional<std::int64_t>& query_groups, int isa, int num_threads) {
   require(scores.ndim() == 2, "scores");
   rsk::TopNArgs a{};
   a.num_queries = scores.shape(0);
@@ -160,8 +164,9 @@ void fold(rsk::TopN& top, const Array<float>& scores, std::int64_t first_row, co
   a.score_stride = a.block;
   a.first_row = first_row;
   a.bias = pointer(bias, a.block, "bias");
-  a.lambda_b = pointer(lambda_b, a.num_queries, "lambda_b");
-  require(!a.bias || a.lambda_b, "lambda_b");
+  a.score_weight = pointer(score_weight, a.num_queries, "score_weight");
+  a.bias_weight = pointer(bias_weight, a.num_queries, "bias_weight");
+  require(!a.bias || (a.score_weight && a.bias_weight), "weights");
   a.margin = pointer(Optional<float>(margin), a.num_queries, "margin");
   a.groups = pointer(groups, a.block, "groups");
   a.query_groups = pointer(query_groups, a.num_queries, "query_groups");
@@ -196,8 +201,9 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
         py::arg("candidates").noconvert(), py::arg("initial").noconvert(), py::arg("relevance").noconvert(),
         py::arg("bias").noconvert(), py::arg("k"), py::arg("ks").noconvert(), py::arg("lambda_d").noconvert(),
         py::arg("lambda_b").noconvert(), py::arg("groups").noconvert(), py::arg("query_groups").noconvert(),
-        py::arg("max_per_group"), py::arg("relevance_error").noconvert(), py::arg("outside").noconvert(),
-        py::arg("max_bias"), py::arg("isa"), py::arg("num_threads"));
+        py::arg("max_per_group"), py::arg("relevance_error").noconvert(), py::arg("forced").noconvert(),
+        py::arg("ceiling").noconvert(), py::arg("outside").noconvert(), py::arg("max_bias"), py::arg("isa"),
+        py::arg("num_threads"));
   m.def("relevance", &pool_relevance, py::arg("num_queries"), py::arg("pool"), py::arg("rows"), py::arg("dtype"),
         py::arg("norm"), py::arg("scales").noconvert(), py::arg("queries").noconvert(), py::arg("unit_queries"),
         py::arg("candidates").noconvert(), py::arg("bias").noconvert(), py::arg("lambda_b").noconvert(), py::arg("isa"),
@@ -205,7 +211,7 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   py::class_<rsk::TopN>(m, "TopN")
       .def(py::init<std::int64_t, std::int64_t>(), py::arg("num_queries"), py::arg("n"))
       .def("fold", &fold, py::arg("scores").noconvert(), py::arg("first_row"), py::arg("bias").noconvert(),
-           py::arg("lambda_b").noconvert(), py::arg("margin").noconvert(), py::arg("groups").noconvert(),
-           py::arg("query_groups").noconvert(), py::arg("isa"), py::arg("num_threads"))
+           py::arg("score_weight").noconvert(), py::arg("bias_weight").noconvert(), py::arg("margin").noconvert(),
+           py::arg("groups").noconvert(), py::arg("query_groups").noconvert(), py::arg("isa"), py::arg("num_threads"))
       .def("kept", &kept);
 }

@@ -38,26 +38,25 @@ constexpr std::int64_t kPrunedPool = 16;
 
 static inline float inverse_sqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 
-// Indices, ascending, of the values (lambda_b * score + (1 - lambda_b) * bias) that are at least threshold.
-static std::int64_t at_least(const float* scores, const float* bias, float lambda_b, std::int64_t n, float threshold,
-                             std::int32_t* out) {
-  const float weight = 1.0f - lambda_b;
+// Indices, ascending, of the values (score_weight * score + bias_weight * bias) that are at least threshold.
+static std::int64_t at_least(const float* scores, const float* bias, float score_weight, float bias_weight,
+                             std::int64_t n, float threshold, std::int32_t* out) {
   std::int64_t found = 0, i = 0;
   for (; i + 4 * W <= n; i += 4 * W) {
     vi any = {};
     for (int b = 0; b < 4; ++b) {
       vf value = load(scores + i + b * W);
-      if (bias) value = value * splat(lambda_b) + load(bias + i + b * W) * splat(weight);
+      if (bias) value = value * splat(score_weight) + load(bias + i + b * W) * splat(bias_weight);
       any |= value >= splat(threshold);
     }
     if (hsum((vf)(any & (vi)splat(1.0f))) == 0.0f) continue;
     for (std::int64_t b = i; b < i + 4 * W; ++b) {
-      const float value = bias ? scores[b] * lambda_b + bias[b] * weight : scores[b];
+      const float value = bias ? scores[b] * score_weight + bias[b] * bias_weight : scores[b];
       if (value >= threshold) out[found++] = std::int32_t(b);
     }
   }
   for (; i < n; ++i) {
-    const float value = bias ? scores[i] * lambda_b + bias[i] * weight : scores[i];
+    const float value = bias ? scores[i] * score_weight + bias[i] * bias_weight : scores[i];
     if (value >= threshold) out[found++] = std::int32_t(i);
   }
   return found;
@@ -102,8 +101,10 @@ struct Query {
   float lambda_d() const { return args.lambda_d[q]; }
   float lambda_b() const { return args.lambda_b[q]; }
   static constexpr bool is_vrsd() { return kMethod == Method::vrsd; }
-  bool lazy() const { return args.relevance && !is_vrsd(); }  // rows are read only as they are needed
-  bool estimated() const { return args.relevance_error != nullptr; }
+  // Rows are read only as they are needed.
+  bool lazy() const { return (args.relevance || args.ceiling) && !is_vrsd(); }
+  bool estimated() const { return args.relevance_error || args.ceiling; }
+  bool is_open(std::int64_t j) const { return ws.gate[j] > -FLT_MAX; }
   std::int64_t picks_wanted() const { return args.ks ? args.ks[q] : args.k; }
   std::int64_t padded(std::int64_t n) const { return (n + W - 1) / W * W; }
   const float* pick(std::int64_t p) const { return ws.picks + p * prepared_floats(args.dims); }
@@ -136,7 +137,8 @@ struct Query {
       ++items;
     }
     open = items;
-    for (std::int64_t j = 0; j < items; ++j) ws.gate[j] = __builtin_inff();
+    for (std::int64_t j = 0; j < items; ++j)
+      ws.gate[j] = args.ceiling ? args.ceiling[q * args.pool + ws.position[j]] : __builtin_inff();
     for (std::int64_t j = items; j < padded(items); ++j) ws.gate[j] = -__builtin_inff();
     return Status::ok;
   }
@@ -206,7 +208,12 @@ struct Query {
     float dots[R];
     dot_block<R>(ws.query, rows, args.dims, dots);
     ws.products += R;
-    for (int r = 0; r < R; ++r) relevance_known(js[r], dots[r] * ws.scale[js[r]]);
+    for (int r = 0; r < R; ++r) {
+      const float cosine = dots[r] * ws.scale[js[r]];
+      relevance_known(js[r], cosine);
+      ws.pivot[js[r]] = cosine;
+      ws.sine[js[r]] = sine(cosine);
+    }
     return all_finite ? Status::ok : Status::not_finite;
   }
 
@@ -267,6 +274,10 @@ struct Query {
   Status combine() {
     for (std::int64_t j = 0; j < items; ++j) {
       float given = args.relevance ? args.relevance[q * args.pool + ws.position[j]] : 0.0f;
+      if (args.ceiling) {
+        ws.value[j] = FLT_MAX;  // the ceiling is all that is known
+        continue;
+      }
       if (lazy()) {
         if (estimated()) {
           ws.pivot[j] = given;
@@ -346,7 +357,7 @@ struct Query {
     int n = 0;
     Status status = Status::ok;
     for (std::int64_t j = 0; j < items && status == Status::ok; ++j) {
-      if (ws.gate[j] < 0.0f || ws.met[j] == picked) continue;
+      if (!is_open(j) || ws.met[j] == picked) continue;
       js[n++] = std::int32_t(j);
       if (n < 4) continue;
       status = catch_up(js, 4);
@@ -368,7 +379,7 @@ struct Query {
     for (std::int64_t i = 0; i <= index; ++i) count += args.groups[ws.picked_row[i]] == group;
     if (count != args.max_per_group) return;
     for (std::int64_t j = 0; j < items; ++j)
-      if (ws.gate[j] > 0.0f && args.groups[ws.row[j]] == group) close(j);
+      if (is_open(j) && args.groups[ws.row[j]] == group) close(j);
   }
 
   void take(std::int64_t j, std::int64_t slot, float score, float relevance, float redundancy) {
@@ -426,7 +437,8 @@ struct Query {
     // VRSD's bounds leave out next to nothing on real embeddings, see the README: automatic is dense.
     const bool pays = !is_vrsd() && items >= kPrunedPool;
     prune = args.unit_rows && (args.rule == Rule::pruned || (args.rule == Rule::automatic && pays));
-    slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON + (estimated() ? args.relevance_error[q] : 0.0f);
+    slack =
+        (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON + (args.relevance_error ? args.relevance_error[q] : 0.0f);
     for (std::int64_t j = 0; j < items; ++j) ws.running[j] = is_vrsd() ? 0.0f : -FLT_MAX;
     for (std::int64_t j = items; j < padded(items); ++j) {
       ws.running[j] = ws.pivot[j] = ws.sine[j] = ws.value[j] = 0.0f;
@@ -438,7 +450,7 @@ struct Query {
     // item that has not met its pivot has a sine that leaves it at that.
     for (std::int64_t j = 0; j < items; ++j) {
       if (!is_vrsd()) ws.running[j] = -1.0f - 4.0f * slack;
-      const bool known = !lazy() || estimated();
+      const bool known = !lazy() || args.relevance_error;
       if (!known) ws.pivot[j] = 0.0f;
       ws.sine[j] = known ? sine(ws.pivot[j]) : FLT_MAX;
     }
@@ -528,7 +540,7 @@ struct Query {
     const double relevance_weight = lambda_d(), redundancy_weight = 1 - relevance_weight;
     const double weight = args.bias ? lambda_b() : 1, bias = args.bias ? (1 - weight) * args.max_bias : 0;
     const double outside = args.outside[q], rounding = 1e-6 + 4 * slack;
-    if (picked == 0 || outside < -FLT_MAX) return float(outside + rounding);
+    if (picked == 0 || outside < -FLT_MAX || args.ceiling) return float(outside + rounding);
     double least = relevance_weight * outside + redundancy_weight;
     for (std::int64_t p = 0; p < picked && weight > 0; ++p) {
       double x = (outside - bias) / weight;
@@ -552,7 +564,7 @@ struct Query {
     status = catch_up(&top, 1);
     *best = -1;
     consider(top, best, best_score);
-    const std::int64_t survivors = at_least(ws.bound, nullptr, 1.0f, items, *best_score, ws.survivors);
+    const std::int64_t survivors = at_least(ws.bound, nullptr, 1.0f, 0.0f, items, *best_score, ws.survivors);
     std::int32_t js[4];
     int n = 0;
     for (std::int64_t i = 0; i < survivors && status == Status::ok; ++i) {
@@ -563,6 +575,16 @@ struct Query {
       for (int c = 0; c < n; ++c) consider(js[c], best, best_score);
       n = 0;
     }
+    return status;
+  }
+
+  // A pick that is known: the item of row r.
+  Status follow(std::int64_t r, std::int64_t* best, float* best_score) {
+    std::int32_t j = 0;
+    while (ws.row[j] != r) ++j;
+    const Status status = catch_up(&j, 1);
+    *best = -1;
+    consider(j, best, best_score);
     return status;
   }
 
@@ -584,9 +606,10 @@ struct Query {
       const bool first = picked == 0;
       std::int64_t best;
       float best_score;
-      status = choose(&best, &best_score);
+      const bool forced = args.forced && args.forced[q * args.k + slot] >= 0;
+      status = forced ? follow(args.forced[q * args.k + slot], &best, &best_score) : choose(&best, &best_score);
       if (status != Status::ok || !all_finite) break;
-      if (args.outside && !(best_score > outside_bound())) return Status::pool_too_small;
+      if (args.outside && !forced && !(best_score > outside_bound())) return Status::pool_too_small;
       if (is_vrsd()) {
         sum = plus(sum, best);
         take(best, slot, best_score, ws.relevance[best], __builtin_nanf(""));

@@ -248,17 +248,19 @@ void TopN::fold(const TopNArgs& args, int isa, int num_threads) {
   parallel_for(args.num_queries, 1, worthwhile_threads(work, args.num_queries, num_threads), [&](std::int64_t q, int) {
     State::Best& best = state_->best[std::size_t(q)];
     std::int32_t found[kRun];
-    const float lambda_b = args.bias ? args.lambda_b[q] : 1.0f;
+    const float score_weight = args.bias ? args.score_weight[q] : 1.0f;
+    const float bias_weight = args.bias ? args.bias_weight[q] : 0.0f;
     for (std::int64_t begin = 0; begin < args.block; begin += kRun) {
       const float* scores = args.scores + q * args.score_stride + begin;
       const float* bias = args.bias ? args.bias + begin : nullptr;
       const std::int64_t length = std::min(kRun, args.block - begin);
-      const std::int64_t count = kernels.at_least(scores, bias, lambda_b, length, best.threshold, found);
+      const std::int64_t count =
+          kernels.at_least(scores, bias, score_weight, bias_weight, length, best.threshold, found);
       for (std::int64_t i = 0; i < count; ++i) {
         const std::int64_t column = begin + found[i];
         if (args.groups && args.groups[column] == args.query_groups[q]) continue;
         const float score = scores[found[i]];
-        const float value = bias ? score * lambda_b + bias[found[i]] * (1.0f - lambda_b) : score;
+        const float value = bias ? score * score_weight + bias[found[i]] * bias_weight : score;
         if (value >= best.threshold) best.entries.push_back({value, score, args.first_row + column});
         if (best.entries.size() >= best.limit) best.shrink(state_->n, args.margin[q]);
       }

@@ -23,18 +23,18 @@ _EPS = float(np.finfo(np.float32).eps)
 _QUERY_BLOCK = 256
 _ROW_BLOCK = 8192
 
-# Whole corpus: smaller ones are simply pools. Pools retrieved first, and what a pool that was too small grows by.
+# Whole corpus: smaller ones are simply pools. Sizes of the pools of each stage; of an eighth of the corpus or more
+# the dense rule is cheaper.
 _WHOLE_CORPUS = 2048
-_FIRST_POOL = 128
-_GROWTH = 8
+_STAGES = (128, 128, 512, 2048)
+_SHARE = 8
 _MOSTLY = 0.25
-# Where all rows are the pool, their scores are held for so many queries at a time.
-_SCORE_BYTES = 1 << 26
 
 
 def mmr(problem: Problem, num_threads: int) -> Selection:
     whole = problem.candidates is None and not problem.pool_stride and problem.relevance is None
-    if whole and problem.rows.metric == "cosine" and problem.pool >= _WHOLE_CORPUS:
+    row_bias = problem.bias is None or problem.bias.ndim == 1
+    if whole and row_bias and problem.rows.metric == "cosine" and problem.pool >= _WHOLE_CORPUS:
         return _mmr_whole_corpus(problem, num_threads)[0]
     return _select(problem, num_threads)[0]
 
@@ -55,6 +55,8 @@ def _call(
     num_threads: int,
     rule: str = "automatic",
     relevance_error: np.ndarray | None = None,
+    forced: np.ndarray | None = None,
+    ceiling: np.ndarray | None = None,
     outside: np.ndarray | None = None,
 ) -> tuple[Selection, np.ndarray, tuple[int, int]]:
     module, rows = _dispatch.extension(), problem.rows
@@ -83,6 +85,8 @@ def _call(
         problem.query_groups,
         problem.max_per_group,
         relevance_error,
+        forced,
+        ceiling,
         outside,
         0.0 if outside is None or problem.bias is None else float(problem.bias.max()),
         module.ISAS.index(_dispatch.isa()),
@@ -119,15 +123,17 @@ def _check_queries(problem: Problem) -> np.ndarray:
     return np.asarray(unit(problem.queries) if problem.unit_queries else problem.queries, np.float32)
 
 
-def _products(problem: Problem, queries: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Blocks of rows and their products with the queries."""
+def _products(problem: Problem, vectors: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Blocks of rows and, for vectors (T, Q, D), the least of their T products with each; (Q, rows)."""
     rows = problem.rows
     for first in range(0, len(rows.data), _ROW_BLOCK):
         part = slice(first, min(first + _ROW_BLOCK, len(rows.data)))
-        data = _arrays.widen(rows.data[part], rows.dtype)
-        products = queries @ data.T
+        data = _arrays.widen(rows.data[part], rows.dtype).T
+        products = vectors[0] @ data
+        for others in vectors[1:]:
+            np.minimum(products, others @ data, out=products)
         if rows.norm == "computed":
-            norms = np.sqrt(np.einsum("nd,nd->n", data, data, dtype=np.float64))
+            norms = np.sqrt(np.einsum("dn,dn->n", data, data, dtype=np.float64))
             usable = (norms == 0) | ((norms >= _validate.NORM_MIN) & (norms <= _validate.NORM_MAX))
             if not usable.all():
                 _validate.values(problem, 0)
@@ -137,40 +143,36 @@ def _products(problem: Problem, queries: np.ndarray) -> Iterator[tuple[slice, np
         yield part, products
 
 
-def _product_error(problem: Problem, queries: np.ndarray) -> np.ndarray:
-    """By how much two float32 evaluations of <query, row> may differ, whatever the order of summation; (Q,)."""
+def _product_error(problem: Problem, vectors: np.ndarray) -> np.ndarray:
+    """By how much two float32 evaluations of a product may differ, whatever the order of summation; (Q,)."""
     largest = 1.0 if problem.rows.metric == "cosine" else problem.rows.max_norm
     assert largest is not None
-    bound = np.linalg.norm(queries.astype(np.float64), axis=1) * largest
+    bound = np.linalg.norm(vectors.astype(np.float64), axis=2).max(axis=0) * largest
     if not (bound < np.finfo(np.float32).max / 4).all():
         _validate.overflow(problem, int(np.argmax(bound)))
+    if problem.bias is not None:
+        bound += float(np.abs(problem.bias).max())
     return np.asarray((problem.rows.data.shape[1] + 8) * _EPS * 2 * bound, np.float32)
 
 
-def _top(problem: Problem, queries: np.ndarray, n: int, num_threads: int) -> tuple[Any, np.ndarray]:
-    """The rows that may be among the best n by v, in a `_C.TopN`, and the error of v."""
+def _top(
+    problem: Problem, vectors: np.ndarray, weights: tuple[np.ndarray, np.ndarray], n: int, num_threads: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The rows that may be among the n of largest weights[0] * product + weights[1] * bias.
+
+    Returns rows (Q, width) ascending and padded with -1, their products, what no other row exceeds, and the error of
+    each of these values.
+    """
     module = _dispatch.extension()
     isa = module.ISAS.index(_dispatch.isa())
     groups = problem.groups if problem.query_groups is not None else None
-    error = _product_error(problem, queries)
-    if problem.bias is not None:
-        error = error + np.float32(8 * _EPS * float(np.abs(problem.bias).max()))
-    top = module.TopN(len(queries), n)
-    for part, products in _products(problem, queries):
+    error = _product_error(problem, vectors)
+    top = module.TopN(problem.num_queries, n)
+    for part, products in _products(problem, vectors):
         bias = None if problem.bias is None else problem.bias[part]
         part_groups = None if groups is None else groups[part]
-        top.fold(
-            products,
-            part.start,
-            bias,
-            problem.lambda_b,
-            error,
-            part_groups,
-            problem.query_groups,
-            isa,
-            num_threads,
-        )
-    return top, error
+        top.fold(products, part.start, bias, *weights, error, part_groups, problem.query_groups, isa, num_threads)
+    return (*top.kept(), error)
 
 
 def search(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
@@ -181,8 +183,8 @@ def search(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
     for begin in range(0, problem.num_queries, _QUERY_BLOCK):
         block = slice(begin, begin + _QUERY_BLOCK)
         part = _take(problem, block)
-        top, _ = _top(part, queries[block], problem.k, num_threads)
-        candidates, _, _ = top.kept()
+        weights = part.lambda_b, 1 - part.lambda_b
+        candidates, *_ = _top(part, queries[None, block], weights, problem.k, num_threads)
         if candidates.shape[1] == 0:  # every row is of the queries' own group
             continue
         values = _relevance(part, candidates, num_threads)
@@ -216,48 +218,66 @@ def _relevance(problem: Problem, candidates: np.ndarray, num_threads: int) -> np
 
 
 def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, tuple[int, int]]:
-    """Exact MMR over all rows from pools of the most relevant ones.
+    """Exact MMR over all rows from small pools; README.md, "The whole corpus".
 
-    The kernel stops at a pick that a row outside the pool might beat; such queries are run again with a larger pool,
-    in the end with all rows. The estimates of the matrix product serve as relevance until a row is read.
+    A stage takes a pool by a matrix product and selects from it; the kernel stops at a pick that a row outside the
+    pool might beat. The picks made stand. The next stage takes the rows that are best after the first of them, then
+    after the first two, and so on; a query that no stage completes is selected densely.
     """
     out = Selection.empty(problem.num_queries, problem.k)
     queries = _check_queries(problem)
     work = np.zeros(2, np.int64)
-    n = max(_FIRST_POOL, 2 * problem.k)
-    row_bias = problem.bias is None or problem.bias.ndim == 1
-    at_once = max(1, _SCORE_BYTES // (4 * problem.pool))  # queries whose scores of all rows are held
+    sizes = list(_STAGES)
     for begin in range(0, problem.num_queries, _QUERY_BLOCK):
         waiting = np.arange(begin, min(begin + _QUERY_BLOCK, problem.num_queries))
-        size = n
-        while len(waiting):
-            whole = not row_bias or size * _GROWTH >= problem.pool
-            now = waiting[:at_once] if whole else waiting
-            part = _take(problem, now)
-            run = _from_all if whole else _from_pools
-            found, status, done = run(part, queries[now], size, num_threads)
+        for stage in range(len(sizes) + 1):
+            part = _take(problem, waiting)
+            size = max(sizes[stage], 2 * problem.k) if stage < len(sizes) else problem.pool
+            if size * _SHARE > problem.pool:
+                found, status, done = _call(part, num_threads)
+            elif stage == 0:
+                found, status, done = _by_relevance(part, queries[waiting], size, num_threads)
+            else:
+                made = Selection(*(field[waiting] for field in out))
+                found, status, done = _by_value(part, queries[waiting], made, stage, size, num_threads)
             work += done
             again = status == _POOL_TOO_SMALL
             _raise_for(part, np.where(again, 0, status))
             for field, values in zip(out, found, strict=True):
-                field[now[~again]] = values[~again]
-            if size == n and again.mean() > _MOSTLY:  # so will the next block
-                n *= _GROWTH
-            waiting = np.concatenate([now[again], waiting[len(now) :]])
-            size = size if whole else size * _GROWTH
+                field[waiting] = values
+            # More products would follow for most of the next block too: let its first pools by value be larger.
+            if stage == 1 and again.mean() > _MOSTLY and sizes[1] * 4 * _SHARE <= problem.pool:
+                sizes[1] *= 4
+            waiting = waiting[again]
+            if len(waiting) == 0:
+                break
     return out, (int(work[0]), int(work[1]))
 
 
-def _from_pools(problem: Problem, queries: np.ndarray, n: int, num_threads: int) -> Any:
-    top, error = _top(problem, queries, n, num_threads)
-    candidates, scores, outside = top.kept()
+def _by_relevance(problem: Problem, queries: np.ndarray, n: int, num_threads: int) -> Any:
+    """Select from the n rows of largest v. The products serve as relevance until a row is read."""
+    weights = problem.lambda_b, 1 - problem.lambda_b
+    candidates, scores, outside, error = _top(problem, queries[None], weights, n, num_threads)
     pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1], relevance=scores)
-    return _call(pools, num_threads, "automatic", error, outside + error)
+    return _call(pools, num_threads, relevance_error=error, outside=outside + error)
 
 
-def _from_all(problem: Problem, queries: np.ndarray, n: int, num_threads: int) -> Any:
-    scores = np.empty((problem.num_queries, problem.pool), np.float32)
-    for part, products in _products(problem, queries):
-        scores[:, part] = products
-    error = _product_error(problem, queries)
-    return _call(dataclasses.replace(problem, relevance=scores), num_threads, "automatic", error)
+def _by_value(problem: Problem, queries: np.ndarray, made: Selection, t: int, n: int, num_threads: int) -> Any:
+    """Keep the picks made, select the others from the n rows of largest value after the first t of them.
+
+    After pick c a row's value is at most the product of the row with λ_d λ_b q - (1-λ_d) e_c, plus λ_d (1-λ_b) times
+    its bias; it is the least of these over the picks, and falls from there.
+    """
+    lambda_d, lambda_b = problem.lambda_d[:, None], problem.lambda_b[:, None]
+    relevance_weight = lambda_d * (lambda_b if problem.bias is not None else 1)
+    known = [made.indices[np.arange(len(queries)), np.minimum(s, made.lengths - 1)] for s in range(t)]
+    vectors = np.stack([relevance_weight * queries - (1 - lambda_d) * problem.rows.vectors(rows) for rows in known])
+    weights = np.ones_like(problem.lambda_d), problem.lambda_d * (1 - problem.lambda_b)
+    rows, values, outside, error = _top(problem, vectors.astype(np.float32), weights, n, num_threads)
+    rows[(rows[:, :, None] == made.indices[:, None, :]).any(axis=2)] = -1
+    if problem.bias is not None:
+        values += weights[1][:, None] * problem.bias[rows]
+    candidates = np.concatenate([made.indices, rows], axis=1)
+    ceiling = np.concatenate([np.full(made.indices.shape, np.inf, np.float32), values + error[:, None]], axis=1)
+    pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1])
+    return _call(pools, num_threads, forced=made.indices, ceiling=ceiling, outside=outside + error)
