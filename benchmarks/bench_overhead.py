@@ -4,10 +4,8 @@ import contenders
 import pytest
 import shapes
 
-SHAPES = [shapes.Shape("minilm", D, 20, 4, Q=1) for D in (384, 768)]
 
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", shapes.ONE_QUERY, ids=str)
 def bench_one_query(race, problem, shape):
     made = problem(shape)
     entries = [

@@ -6,12 +6,11 @@ import contenders
 import pytest
 import shapes
 
-SHAPES = [shapes.Shape("minilm", D, 100, 10, Q=10_000) for D in (384, 768)]
 cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @pytest.mark.skipif(cores < 2, reason="needs two cores")
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", shapes.THREADS, ids=str)
 def bench_threads(race, problem, shape):
     made = problem(shape)
     entries = [contenders.ours("mmr", made, 0.75, threads=threads) for threads in (1, 2)]

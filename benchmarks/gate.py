@@ -32,7 +32,8 @@ def check(
         compared = min(_COMPARED // pool, 256) if contender.name.startswith(OURS) else 32
         picks = contender.picks(contender.run(max(contender.unit, compared)))[:compared]
         first = picks if first is None else first
-        shares[contender.name, contender.dtype] = float((picks == first[: len(picks)]).all(axis=1).mean())
+        both = min(len(picks), len(first))
+        shares[contender.name, contender.dtype] = float((picks[:both] == first[:both]).all(axis=1).mean())
         if op == "search":
             _check_search(problem, contender, picks[:replayed])
         elif contender.arguments is not None:

@@ -1,6 +1,6 @@
 """What the ledger says: a table in the README, all rows with the bars, a page on the whole corpus, and plots.
 
-    python benchmarks/report.py [--ledger CSV] [--readme FILE] [--out FOLDER]
+python benchmarks/report.py [--ledger CSV] [--readme FILE] [--out FOLDER]
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import bench_overhead
-import bench_search
-import bench_threads
 import ledger
 import numpy as np
 import shapes
@@ -34,9 +31,7 @@ class Runs:
         self.rows = [row for row in rows if all(row[name] == self.last[name] for name in where)]
         self._found = {(r["op"], r["shape"], r["lambda_d"], r["contender"], r["dtype"]): r for r in self.rows}
 
-    def row(
-        self, op: str, shape: Shape, lambda_d: float | None, contender: str, dtype: str = "float32"
-    ) -> Row | None:
+    def row(self, op: str, shape: Shape, lambda_d: float | None, contender: str, dtype: str = "float32") -> Row | None:
         return self._found.get((op, str(shape), "" if lambda_d is None else f"{lambda_d:g}", contender, dtype))
 
     def number(
@@ -133,13 +128,13 @@ def others(runs: Runs) -> str:
         if cell.measured:
             rows.append([what, cell(OURS, compared=False), peer, cell(peer)])
 
-    for shape in bench_overhead.SHAPES:
+    for shape in shapes.ONE_QUERY:
         add(f"one query, P={shape.P}, K={shape.K}, D={shape.D}", "pyversity", "mmr", shape, 0.75)
     for shape in shapes.POOLS:
         add(f"VRSD, P={shape.P}, K={shape.K}, D={shape.D}", "NumPy", "vrsd", shape)
-    for shape in bench_search.SHAPES:
+    for shape in shapes.SEARCH:
         add(f"search, N={shape.N:,}, n={shape.K}, D={shape.D}", FAISS, "search", shape)
-    for shape in bench_threads.SHAPES:
+    for shape in shapes.THREADS:
         add(f"10,000 queries, P={shape.P}, K={shape.K}, D={shape.D}", f"{OURS}, 2 threads", "mmr", shape, 0.75)
     return table(["Work", OURS, "compared with", ""], rows)
 
@@ -207,7 +202,7 @@ def _bars() -> list[Bar]:
     floor, at = (FLOOR, "float32"), "P=100, D=768"
     found.append(Bar(f"ours, relevance given / {FLOOR}, {at}", pool[100, 768], 1.5, given, floor))
     found.append(Bar(f"ours / {FLOOR}, {at}", pool[100, 768], 2.0, ours, floor))
-    for shape in bench_overhead.SHAPES:
+    for shape in shapes.ONE_QUERY:
         case, at = ((shape, 0.75),), f"one query, P={shape.P}, K={shape.K}, D={shape.D}"
         found.append(Bar(f"{at}: µs", case, 15, ours))
         found.append(Bar(f"{at}: pyversity / ours", case, 1, ("pyversity", "float32"), ours, True))
@@ -216,7 +211,7 @@ def _bars() -> list[Bar]:
         found.append(Bar(f"{at}: ours / FAISS", case, 0.7 if lambda_d == 0.75 else 1.2, ours, (FAISS, "float32")))
         if lambda_d == 0.75:
             found.append(Bar(f"{at}: ours / {PRODUCT}", case, 1.6, ours, (PRODUCT, "float32")))
-    for shape in bench_threads.SHAPES:
+    for shape in shapes.THREADS:
         two = (f"{OURS}, 2 threads", "float32")
         found.append(Bar(f"one thread / two, D={shape.D}", ((shape, 0.75),), 1.85, ours, two, True))
     return found
@@ -233,9 +228,10 @@ def bars(runs: Runs) -> str:
 
 
 def growth(runs: Runs) -> str:
-    """Exponents x of time ~ size^x over the larger half of the points, where linear is 1."""
+    """Exponents x of time ~ size^x over the larger half of the library's points; linear is 1."""
     rows = []
-    for what, vary, line in lines(runs):
+    for what, (vary, fixed) in AXES.items():
+        line = runs.points(vary, lambda_d=0.75, **fixed).get((OURS, "float32"), [])
         half = line[len(line) // 2 :]
         if len(half) > 1:
             size, time = (np.log([float(row[name]) for row in half]) for name in (vary, "us_per_query"))
@@ -248,18 +244,10 @@ AXES = {
     "pool size P": ("P", {"N": 19_000, "D": 384, "K": 10, "Q": 2_000}),
     "picks K": ("K", {"N": 19_000, "D": 384, "P": 100, "Q": 2_000}),
     "dimensions D": ("D", {"N": 19_000, "P": 100, "K": 10, "Q": 2_000}),
-    "rows N of the whole corpus, MiniLM": ("N", {"D": 384, "P": None, "K": 6, "Q": 256}),
-    "rows N of the whole corpus, GloVe": ("N", {"D": 50, "P": None, "K": 6, "Q": 256}),
+    "rows N of the whole corpus, MiniLM, K = 6": ("N", {"D": 384, "P": None, "K": 6, "Q": 256}),
+    "rows N of the whole corpus, GloVe, K = 6": ("N", {"D": 50, "P": None, "K": 6, "Q": 256}),
     "queries Q": ("Q", {"N": 19_000, "D": 384, "P": 100, "K": 10}),
 }
-
-
-def lines(runs: Runs) -> list[tuple[str, str, list[Row]]]:
-    """The library's own points along each axis of `AXES`, at λ = 0.75."""
-    found = []
-    for what, (vary, fixed) in AXES.items():
-        found.append((what, vary, runs.points(vary, lambda_d=0.75, **fixed).get((OURS, "float32"), [])))
-    return found
 
 
 # --- Files.

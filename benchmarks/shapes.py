@@ -54,7 +54,7 @@ class Shape:
         )
 
 
-def _pools(*sizes: tuple[int, int], dims: tuple[int, ...], **options: bool) -> list[Shape]:
+def _pools(*sizes: tuple[int, int], dims: tuple[int, ...], **options: int) -> list[Shape]:
     return [Shape("minilm", D, P, K, **options) for P, K in sizes for D in dims]
 
 
@@ -77,6 +77,9 @@ WHOLE = [
     for corpus in (Shape("minilm", 384, None, 0, Q=256), Shape("glove", 50, None, 0, N=100_000, Q=256))
     for lambda_d, K in ((0.75, 6), (0.5, 10))
 ]
+SEARCH = [replace(shape, K=n) for shape, lambda_d in WHOLE if lambda_d == 0.75 for n in (10, 100)]
+ONE_QUERY = _pools((20, 4), dims=(384, 768), Q=1)
+THREADS = _pools((100, 10), dims=(384, 768), Q=CALL)
 
 
 class Problem:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import warnings
 from types import ModuleType
 from typing import Any
 
 from . import _env
+from ._warn import warn
 
 # Backends by device kind, in the order `auto` tries them.
 _ORDER = {"cpu": ("cpu", "reference")}
@@ -25,7 +25,8 @@ def _extension() -> tuple[Any, str | None]:
     try:
         from . import _C
     except ImportError as error:
-        if isinstance(error, ModuleNotFoundError) or "cannot import name '_C'" in str(error):
+        absent = error.name == f"{__package__}._C" or "cannot import name '_C'" in str(error)
+        if absent:
             return (
                 None,
                 "the compiled extension is not installed; reinstall with RAGSYS_KERNELS_REQUIRE_EXT=1 to see why",
@@ -89,4 +90,4 @@ def _module(family: str, backend: str) -> ModuleType:
 
 @functools.cache
 def _warn_slow(op: str) -> None:
-    warnings.warn(f"{op}: running the NumPy reference, which is slow: {why_not('cpu')}", RuntimeWarning, stacklevel=4)
+    warn(f"{op}: running the NumPy reference, which is slow: {why_not('cpu')}", RuntimeWarning)

@@ -152,21 +152,9 @@ def _ranked(
     problem: Problem, candidates: np.ndarray, implementation: ModuleType, num_threads: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Candidates, ascending, in the order of their v; padded to k columns."""
-    from .selection import cpu
-
-    if implementation is not cpu:
-        found, values = implementation.search(
-            dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1]), num_threads
-        )
-    else:
-        values = cpu._relevance(problem, candidates, num_threads)
-        order = np.argsort(-values, axis=1, kind="stable")
-        found, values = np.take_along_axis(candidates, order, axis=1), np.take_along_axis(values, order, axis=1)
-    indices = np.full((problem.num_queries, problem.k), -1, np.int64)
-    scores = np.full(indices.shape, -np.inf, np.float32)
-    indices[:, : found.shape[1]] = found
-    scores[:, : found.shape[1]] = values
-    return indices, scores
+    pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1])
+    ranked: tuple[np.ndarray, np.ndarray] = implementation.search(pools, num_threads)
+    return ranked
 
 
 def _stored(rows: Rows, part: np.ndarray | slice) -> np.ndarray:

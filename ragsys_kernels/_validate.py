@@ -7,13 +7,13 @@ they are read: the compiled kernels report a query that has a bad one and ``valu
 from __future__ import annotations
 
 import operator
-import warnings
 from typing import Any, NoReturn
 
 import numpy as np
 
 from . import _arrays, _env
 from ._problem import Problem, Rows
+from ._warn import warn
 
 # Squares of norms must stay in the range of float32, in which the kernels accumulate.
 NORM_MIN, NORM_MAX = 1e-15, 1e15
@@ -52,13 +52,13 @@ def floats(op: str, name: str, x: Any) -> np.ndarray:
     """Any floating-point array as contiguous float32."""
     array, dtype = _arrays.host_view(op, name, x)
     if dtype == "float32":
-        return np.ascontiguousarray(array)
+        return np.asarray(array, order="C")
     if dtype == "bfloat16":
-        return np.ascontiguousarray(_arrays.widen(array, dtype))
+        return np.asarray(_arrays.widen(array, dtype), order="C")
     if array.dtype.kind != "f":
         raise TypeError(f"{op}: {name} must be floating point, got {dtype}")
     with np.errstate(over="ignore"):  # inf is reported as not finite
-        return np.ascontiguousarray(array, np.float32)
+        return np.asarray(array, np.float32, order="C")
 
 
 def integers(op: str, name: str, x: Any) -> np.ndarray:
@@ -66,7 +66,7 @@ def integers(op: str, name: str, x: Any) -> np.ndarray:
     array, dtype = _arrays.host_view(op, name, x)
     if array.dtype.kind not in "iu" or dtype in ("uint64", "bfloat16"):
         raise TypeError(f"{op}: {name} must be integers, got {dtype}")
-    return np.ascontiguousarray(array, np.int64)
+    return np.asarray(array, np.int64, order="C")
 
 
 def ids(op: str, name: str, x: Any, num_queries: int | None) -> np.ndarray:
@@ -159,7 +159,11 @@ def _rows(op: str, embeddings: Any, metric: str) -> tuple[Rows, int]:
         if not array.flags.c_contiguous:
             raise ValueError(f"{op}: embeddings must be C-contiguous; copy it once with np.ascontiguousarray")
         array = array.reshape(-1, array.shape[2])
-    elif array.strides[1] != array.itemsize or array.strides[0] % array.itemsize or array.strides[0] < 0:
+    elif (
+        (array.shape[1] > 1 and array.strides[1] != array.itemsize)
+        or array.strides[0] % array.itemsize
+        or array.strides[0] < 0
+    ):
         raise ValueError(
             f"{op}: embeddings must have a contiguous last axis, got strides {array.strides}; "
             "copy it once with np.ascontiguousarray"
@@ -284,11 +288,10 @@ def selection(
 
 def warn_small_pool(problem: Problem) -> None:
     if problem.pool <= (problem.k if problem.ks is None else problem.ks.min()):
-        warnings.warn(
+        warn(
             f"{problem.op}: the pool of {problem.pool} is no larger than k = {problem.k}, so that the selection only "
             "reorders it; use a larger pool or a smaller k",
             PoolSizeWarning,
-            stacklevel=4,  # the caller of the public function
         )
 
 

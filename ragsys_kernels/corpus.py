@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -196,13 +197,26 @@ class Corpus(Rows):
                 raise ValueError(f"select: index must come without {name}, got both")
             if pool is None:
                 raise ValueError("select: index must come with a pool, got pool=None")
-        if candidates is None and pool is not None and options.get("relevance") is None:
+        retrieve = candidates is None and pool is not None and options.get("relevance") is None
+        if retrieve and (options.get("bias") is not None or options.get("groups") is not None):
+            other = self._with(options.pop("bias", None), options.pop("groups", None))
+            return other.select(queries, k, method=method, pool=pool, index=index, **options)
+        if retrieve:
+            assert pool is not None
             shared = {name: options[name] for name in ("query_groups", "backend", "num_threads") if name in options}
             shown = options.get("initial")
             n = _validate.count("select", "pool", pool) + (0 if shown is None else np.shape(shown)[-1])
             lambda_b = options.get("lambda_b", 0.95) if method == "mmr" else 1.0
             candidates, _ = self.search(queries, min(n, len(self)), lambda_b=lambda_b, index=index, **shared)
         return _METHODS[method](queries, self, k, candidates=candidates, **options)
+
+    def _with(self, bias: Any, groups: Any) -> Corpus:
+        """The same rows with another bias or other groups, where they are given."""
+        other = copy.copy(self)
+        for name, column in (("bias", bias), ("groups", groups)):
+            if column is not None:
+                object.__setattr__(other, name, _column("select", name, column, len(self)))
+        return other
 
     def to_faiss(self, index: Any = None) -> Any:
         """A FAISS index over the rows, for `search` and `select`, that carries the bias exactly (RAGSys, section 5.3).
@@ -274,28 +288,46 @@ class Corpus(Rows):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Corpus:
-        """The corpus saved in a folder, its arrays mapped into memory and read as they are used."""
+        """The corpus saved in a folder, its arrays mapped into memory and read as they are used.
+
+        Raises ValueError if the folder does not hold a corpus, or one that is damaged: what its description and the
+        arrays' headers tell is checked, rows are not read.
+        """
         path = Path(path)
         try:
             meta = json.loads((path / "corpus.json").read_text())
-        except (OSError, ValueError) as error:
+            arrays = {name: _load(path / f"{name}.npy") for name in ("data", "scales", "bias", "groups")}
+        except (OSError, ValueError, EOFError) as error:
             raise ValueError(f"Corpus: path must be a folder written by Corpus.save, got {path}: {error}") from error
-        if meta.get("format") != _FORMAT:
-            raise ValueError(f"Corpus: path must have format {_FORMAT}, got {meta.get('format')} in {path}")
-        corpus = cls.__new__(cls)
-        arrays = {
-            name: np.load(file, mmap_mode="r") if (file := path / f"{name}.npy").exists() else None
-            for name in ("data", "scales", "bias", "groups")
-        }
-        data = arrays["data"]
+        if not isinstance(meta, dict) or meta.get("format") != _FORMAT:
+            got = meta.get("format") if isinstance(meta, dict) else meta
+            raise ValueError(f"Corpus: path must have format {_FORMAT}, got {got} in {path}")
+        data, scales = arrays["data"], arrays["scales"]
         if data is None:
             raise ValueError(f"Corpus: path must hold data.npy, got {path}")
-        norm = "as_given" if arrays["scales"] is None else "scaled"
-        Rows.__init__(
-            corpus, data, meta["dtype"], meta["metric"], norm, arrays["scales"], arrays["bias"], arrays["groups"],
-            meta["max_norm"],
-        )  # fmt: skip
+        dtype, metric, max_norm = (meta.get(name) for name in ("dtype", "metric", "max_norm"))
+        stored = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
+        column = (len(data),) if data.ndim else ()
+        fits = {
+            "metric": metric in ("cosine", "dot"),
+            "dtype": data.dtype.name == stored.get(str(dtype)) and data.ndim == 2 and data.size > 0,
+            "max_norm": isinstance(max_norm, float),
+            "scales": (scales is not None) == (metric == "cosine" and dtype != "float32"),
+        }
+        for name, kind in (("scales", "float32"), ("bias", "float32"), ("groups", "int64")):
+            array = arrays[name]
+            fits[name] = fits.get(name, True) and (array is None or (array.dtype == kind and array.shape == column))
+        if not all(fits.values()):
+            wrong = ", ".join(name for name, right in fits.items() if not right)
+            raise ValueError(f"Corpus: path must hold arrays that fit their description, got another {wrong} in {path}")
+        corpus = cls.__new__(cls)
+        norm = "as_given" if scales is None else "scaled"
+        Rows.__init__(corpus, data, str(dtype), str(metric), norm, scales, arrays["bias"], arrays["groups"], max_norm)
         return corpus
+
+
+def _load(file: Path) -> np.ndarray | None:
+    return np.load(file, mmap_mode="r", allow_pickle=False) if file.exists() else None
 
 
 def _column(op: str, name: str, x: Any, num_rows: int) -> np.ndarray | None:

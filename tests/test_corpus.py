@@ -205,7 +205,7 @@ def test_bad_query_of_a_search_is_named_in_any_block(backend):
         corpus.search(queries, 3, backend=backend)
 
 
-# FAILS: the query of the largest product is named, not the first, and by its number within its block.
+
 def test_products_of_a_search_beyond_float32_are_an_error_that_names_the_query(compiled):
     corpus = rk.Corpus(normal(21, 40, 5) * np.float32(1e20), metric="dot")
     queries = normal(22, 400, 5)
@@ -215,7 +215,7 @@ def test_products_of_a_search_beyond_float32_are_an_error_that_names_the_query(c
         corpus.search(queries, 3, backend="cpu")
 
 
-# FAILS: an n without dimensions becomes one of shape (1,).
+
 def test_search_takes_numbers_of_numpy(backend):
     corpus = rk.Corpus(normal(18, 50, 21))
     queries = normal(20, 4, 21)
@@ -330,7 +330,7 @@ def test_select_retrieves_as_many_more_rows_as_were_shown(backend):
     assert not set(result.indices.ravel()) & set(shown[0]) & set(shown[1])
 
 
-# FAILS: groups of the call do not reach the retrieval.
+
 def test_select_with_groups_of_the_call(backend):
     """Groups given to select hold for the retrieval as well."""
     corpus = rk.Corpus(normal(31, 100, 9))
@@ -340,7 +340,7 @@ def test_select_with_groups_of_the_call(backend):
     assert not (groups[result.indices] == np.array([[3], [4]])).any()
 
 
-# FAILS: a bias of the call does not reach the retrieval.
+
 def test_bias_of_the_call_holds_for_the_retrieval(backend):
     """Row 7 has a bias that outweighs any cosine, so it is the first pick whatever the pool."""
     corpus = rk.Corpus(normal(33, 500, 9))
@@ -513,7 +513,7 @@ def test_loading_what_is_no_corpus_is_refused(tmp_path):
             rk.Corpus.load(tmp_path / name)
 
 
-# FAILS: AttributeError or KeyError.
+
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "null", "3", "{}", '{"format": 1}', '{"format": 99}', '{"format": 1, "metric": "cosine"}'],
@@ -525,7 +525,7 @@ def test_damaged_description_is_refused(tmp_path, text):
         rk.Corpus.load(tmp_path / "corpus")
 
 
-# FAILS: nothing of it is checked.
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -542,7 +542,7 @@ def test_description_that_does_not_fit_the_arrays_is_refused(tmp_path, changes):
         rk.Corpus.load(tmp_path / "corpus")
 
 
-# FAILS: nothing of them is checked; errors of np.load come out as they are.
+
 @pytest.mark.parametrize("name", ["data", "scales", "bias", "groups"])
 @pytest.mark.parametrize(
     "damage", ["truncated", "empty", "no_array", "fewer_rows", "other_dtype", "other_rank", "objects"]
@@ -605,7 +605,7 @@ def test_selection_from_a_whole_corpus_takes_little_memory(compiled, run_python,
     assert extra < 100, f"{extra:.0f} MB"
 
 
-# FAILS: a query for which all rows tie makes the candidates of all queries N wide.
+
 @pytest.mark.parametrize(
     "queries", ["queries", "np.where(np.arange(256)[:, None] == 7, 0, queries)"], ids=["generic", "one_zero_query"]
 )

@@ -86,7 +86,7 @@ def test_tensors_that_require_grad_are_taken(backend, torch, method):
     assert problem["queries"].requires_grad
 
 
-# FAILS: a k without dimensions becomes one of shape (1,).
+
 def test_torch_arguments_that_are_no_arrays_of_the_problem(backend, torch):
     problem = testing.selection_problem(3, 20, 5, 19, bias=True, seed=5)
     ks, lambdas = [2, 5, 1], [0.0, 0.5, 1.0]
@@ -141,7 +141,7 @@ def test_one_row_for_all_by_a_stride_of_zero(backend, method):
     assert result.indices.tolist() == [[0, 1, 2]]
 
 
-# FAILS: the stride of an axis of length 1 is compared.
+
 @methods
 def test_embeddings_of_one_column_are_contiguous_whatever_the_stride(backend, method):
     """NumPy calls them so: the stride of an axis of length 1 says nothing."""
@@ -210,7 +210,7 @@ def test_groups_and_k_of_any_integer_type_are_taken(backend, dtype, method):
     same(METHODS[method](**problem, backend=backend), expected)
 
 
-# FAILS: a k without dimensions becomes one of shape (1,).
+
 @methods
 def test_numpy_scalars_are_numbers(backend, method):
     problem = testing.selection_problem(3, 20, 5, 19, seed=9)

@@ -389,7 +389,7 @@ def test_bad_values_that_no_query_reads_are_no_errors(backend, metric, method):
     np.testing.assert_array_equal(result.scores, expected.scores)
 
 
-# FAILS: the reference gives inf and a RuntimeWarning of NumPy's.
+
 def test_products_beyond_float32_are_an_error_not_an_inf(backend):
     """Of finite values: no score may come out as inf or NaN, and no warning of NumPy's instead of an error."""
     arguments = good(metric="dot", embeddings=with_value(f32(12, 4), (0, slice(None)), 1e25))
@@ -446,7 +446,7 @@ def test_pool_no_larger_than_k_warns_once_at_the_call(backend, method, k):
     assert issubclass(rk.PoolSizeWarning, UserWarning)
 
 
-# FAILS: the warning names a line of corpus.py.
+
 @methods
 @pytest.mark.parametrize("pool", [None, 5])
 def test_corpus_select_warns_at_the_call(backend, method, pool):

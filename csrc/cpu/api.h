@@ -168,9 +168,9 @@ class TopN {
   TopN& operator=(const TopN&) = delete;
   void fold(const TopNArgs& args, int isa, int num_threads);
   std::int64_t num_queries() const;
-  std::int64_t width() const;  // most rows kept for a query
-  // (Q, width) rows, ascending, padded with -1, and their scores; (Q,) what no row that was dropped exceeds, minus
-  // infinity where none was.
+  // (Q, width) rows, ascending, padded with -1, and their scores; (Q,) what no other row exceeds: minus infinity where
+  // none was dropped, infinity for a query of which more than width rows are kept, which has none of them here.
+  std::int64_t width(std::int64_t cap) const;  // most rows kept for a query, of those with at most cap
   void get(std::int64_t* rows, float* scores, std::int64_t width, float* outside) const;
 
  private:

@@ -175,8 +175,8 @@ void fold(rsk::TopN& top, const Array<float>& scores, std::int64_t first_row, co
   top.fold(a, isa, num_threads);
 }
 
-py::tuple kept(const rsk::TopN& top) {
-  const std::int64_t width = top.width();
+py::tuple kept(const rsk::TopN& top, std::int64_t cap) {
+  const std::int64_t width = top.width(cap);
   Array<std::int64_t> rows({top.num_queries(), width});
   Array<float> scores({top.num_queries(), width}), outside(top.num_queries());
   top.get(rows.mutable_data(), scores.mutable_data(), width, outside.mutable_data());
@@ -213,5 +213,5 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
       .def("fold", &fold, py::arg("scores").noconvert(), py::arg("first_row"), py::arg("bias").noconvert(),
            py::arg("score_weight").noconvert(), py::arg("bias_weight").noconvert(), py::arg("margin").noconvert(),
            py::arg("groups").noconvert(), py::arg("query_groups").noconvert(), py::arg("isa"), py::arg("num_threads"))
-      .def("kept", &kept);
+      .def("kept", &kept, py::arg("cap"));
 }

@@ -547,6 +547,8 @@ struct Query {
       x = x > 1 ? 1 : x < -1 ? -1 : x;
       const double y = ws.picked_pivot[p], sin_x = __builtin_sqrt(1 - x * x), sin_y = sine(ws.picked_pivot[p]);
       const double a = relevance_weight * weight - redundancy_weight * y, b = redundancy_weight * sin_y;
+      // With a bias a row nearer to the query than x may still have this v; opposite to the pick is nearer here.
+      if (args.bias && x <= -y) continue;
       const bool rising = b * x >= a * sin_x;
       const double value = relevance_weight * bias + (rising ? __builtin_sqrt(a * a + b * b) : a * x + b * sin_x);
       least = value < least ? value : least;

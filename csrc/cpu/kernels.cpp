@@ -271,25 +271,29 @@ void TopN::fold(const TopNArgs& args, int isa, int num_threads) {
 
 std::int64_t TopN::num_queries() const { return std::int64_t(state_->best.size()); }
 
-std::int64_t TopN::width() const {
+std::int64_t TopN::width(std::int64_t cap) const {
   std::size_t width = 0;
-  for (const State::Best& best : state_->best) width = std::max(width, best.entries.size());
+  for (const State::Best& best : state_->best)
+    if (best.entries.size() <= std::size_t(cap)) width = std::max(width, best.entries.size());
   return std::int64_t(width);
 }
 
 void TopN::get(std::int64_t* rows, float* scores, std::int64_t width, float* outside) const {
   for (State::Best& best : state_->best) {
-    std::sort(best.entries.begin(), best.entries.end(),
-              [](const State::Entry& a, const State::Entry& b) { return a.row < b.row; });
     std::fill(rows, rows + width, std::int64_t(-1));
     std::fill(scores, scores + width, 0.0f);
-    for (std::size_t i = 0; i < best.entries.size(); ++i) {
-      rows[i] = best.entries[i].row;
-      scores[i] = best.entries[i].score;
+    const bool fits = std::int64_t(best.entries.size()) <= width;
+    *outside++ = fits ? best.threshold : std::numeric_limits<float>::infinity();
+    if (fits) {
+      std::sort(best.entries.begin(), best.entries.end(),
+                [](const State::Entry& a, const State::Entry& b) { return a.row < b.row; });
+      for (std::size_t i = 0; i < best.entries.size(); ++i) {
+        rows[i] = best.entries[i].row;
+        scores[i] = best.entries[i].score;
+      }
     }
     rows += width;
     scores += width;
-    *outside++ = best.threshold;
   }
 }
 

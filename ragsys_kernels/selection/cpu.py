@@ -30,6 +30,9 @@ _STAGES = (128, 128, 512, 2048)
 _SHARE = 8
 _MOSTLY = 0.25
 
+# So many times n rows are kept for a query whose n-th value is tied; with more its pool is all rows.
+_TIES = 4
+
 
 def mmr(problem: Problem, num_threads: int) -> Selection:
     whole = problem.candidates is None and not problem.pool_stride and problem.relevance is None
@@ -103,8 +106,8 @@ def _raise_for(problem: Problem, status: np.ndarray) -> None:
 
 
 def _take(problem: Problem, queries: np.ndarray | slice) -> Problem:
-    """The problem of some of the queries; their pools are the whole corpus."""
-    per_query = ("queries", "lambda_d", "lambda_b", "initial", "ks", "query_groups")
+    """The problem of some of the queries."""
+    per_query = ("queries", "candidates", "lambda_d", "lambda_b", "initial", "ks", "query_groups")
     changes = {name: array[queries] for name in per_query if (array := getattr(problem, name)) is not None}
     if problem.bias is not None and problem.bias.ndim == 2:
         changes["bias"] = problem.bias[queries]
@@ -120,7 +123,18 @@ def _check_queries(problem: Problem) -> np.ndarray:
     assert problem.queries is not None
     for q in np.flatnonzero(~np.isfinite(problem.queries).all(axis=1)):
         _validate.values(problem, int(q))
-    return np.asarray(unit(problem.queries) if problem.unit_queries else problem.queries, np.float32)
+    queries = np.asarray(unit(problem.queries) if problem.unit_queries else problem.queries, np.float32)
+    largest = np.linalg.norm(queries.astype(np.float64), axis=1) * _largest_norm(problem)
+    for q in np.flatnonzero(largest > np.finfo(np.float32).max / 4):
+        _validate.overflow(problem, int(q))
+    return queries
+
+
+def _largest_norm(problem: Problem) -> float:
+    if problem.rows.metric == "cosine":
+        return 1.0
+    assert problem.rows.max_norm is not None
+    return problem.rows.max_norm
 
 
 def _products(problem: Problem, vectors: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
@@ -145,11 +159,7 @@ def _products(problem: Problem, vectors: np.ndarray) -> Iterator[tuple[slice, np
 
 def _product_error(problem: Problem, vectors: np.ndarray) -> np.ndarray:
     """By how much two float32 evaluations of a product may differ, whatever the order of summation; (Q,)."""
-    largest = 1.0 if problem.rows.metric == "cosine" else problem.rows.max_norm
-    assert largest is not None
-    bound = np.linalg.norm(vectors.astype(np.float64), axis=2).max(axis=0) * largest
-    if not (bound < np.finfo(np.float32).max / 4).all():
-        _validate.overflow(problem, int(np.argmax(bound)))
+    bound = np.linalg.norm(vectors.astype(np.float64), axis=2).max(axis=0) * _largest_norm(problem)
     if problem.bias is not None:
         bound += float(np.abs(problem.bias).max())
     return np.asarray((problem.rows.data.shape[1] + 8) * _EPS * 2 * bound, np.float32)
@@ -160,8 +170,8 @@ def _top(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The rows that may be among the n of largest weights[0] * product + weights[1] * bias.
 
-    Returns rows (Q, width) ascending and padded with -1, their products, what no other row exceeds, and the error of
-    each of these values.
+    Returns rows (Q, width) ascending and padded with -1, their products, what no other row exceeds (infinity for a
+    query with more ties than are kept), and the error of each of these values.
     """
     module = _dispatch.extension()
     isa = module.ISAS.index(_dispatch.isa())
@@ -172,26 +182,41 @@ def _top(
         bias = None if problem.bias is None else problem.bias[part]
         part_groups = None if groups is None else groups[part]
         top.fold(products, part.start, bias, *weights, error, part_groups, problem.query_groups, isa, num_threads)
-    return (*top.kept(), error)
+    return (*top.kept(_TIES * n + 1024), error)
 
 
 def search(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k rows of largest v, ties to the lowest row."""
+    """The k items of largest v of each pool, ties to the lowest position."""
     indices = np.full((problem.num_queries, problem.k), -1, np.int64)
     scores = np.full(indices.shape, -np.inf, np.float32)
     queries = _check_queries(problem)
     for begin in range(0, problem.num_queries, _QUERY_BLOCK):
         block = slice(begin, begin + _QUERY_BLOCK)
         part = _take(problem, block)
-        weights = part.lambda_b, 1 - part.lambda_b
-        candidates, *_ = _top(part, queries[None, block], weights, problem.k, num_threads)
-        if candidates.shape[1] == 0:  # every row is of the queries' own group
+        if part.candidates is not None:
+            _rank(part, part.candidates, indices[block], scores[block], num_threads)
             continue
-        values = _relevance(part, candidates, num_threads)
-        order = np.argsort(-values, axis=1, kind="stable")[:, : problem.k]  # candidates ascend: ties to the lowest row
-        indices[block, : order.shape[1]] = np.take_along_axis(candidates, order, 1)
-        scores[block, : order.shape[1]] = np.take_along_axis(values, order, 1)
+        weights = part.lambda_b, 1 - part.lambda_b
+        rows, _, outside, _ = _top(part, queries[None, block], weights, problem.k, num_threads)
+        _rank(part, rows, indices[block], scores[block], num_threads)
+        for q in begin + np.flatnonzero(np.isposinf(outside)):
+            one = slice(q, q + 1)
+            every = np.arange(len(problem.rows.data))
+            if problem.query_groups is not None:
+                assert problem.groups is not None
+                every = every[problem.groups != problem.query_groups[q]]
+            _rank(_take(problem, one), every[None], indices[one], scores[one], num_threads)
     return indices, scores
+
+
+def _rank(problem: Problem, candidates: np.ndarray, indices: np.ndarray, scores: np.ndarray, num_threads: int) -> None:
+    """Fill the best of the candidates in, by the kernels' own dot product."""
+    if candidates.shape[1] == 0:  # every row is of the queries' own group
+        return
+    values = _relevance(problem, candidates, num_threads)
+    order = np.argsort(-values, axis=1, kind="stable")[:, : indices.shape[1]]
+    indices[:, : order.shape[1]] = np.take_along_axis(candidates, order, 1)
+    scores[:, : order.shape[1]] = np.take_along_axis(values, order, 1)
 
 
 def _relevance(problem: Problem, candidates: np.ndarray, num_threads: int) -> np.ndarray:
@@ -233,7 +258,8 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, tu
         for stage in range(len(sizes) + 1):
             part = _take(problem, waiting)
             size = max(sizes[stage], 2 * problem.k) if stage < len(sizes) else problem.pool
-            if size * _SHARE > problem.pool:
+            stuck = stage > 0 and (out.lengths[waiting] == 0).any()  # a first pick after initial items, or tied
+            if size * _SHARE > problem.pool or stuck:
                 found, status, done = _call(part, num_threads)
             elif stage == 0:
                 found, status, done = _by_relevance(part, queries[waiting], size, num_threads)

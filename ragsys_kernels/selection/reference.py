@@ -47,7 +47,14 @@ def _pool(problem: Problem, q: int) -> _Pool:
     bias = problem.item_bias(q, rows, positions)
     lambda_b = float(problem.lambda_b[q])
     v = r if bias is None else lambda_b * r + (1 - lambda_b) * bias
+    _in_range(problem, q, r, v)
     return _Pool(rows, e, initial, problem.rows.vectors(initial), r, v, query)
+
+
+def _in_range(problem: Problem, q: int, *values: np.ndarray) -> None:
+    """Results are float32, and so are the products of the compiled kernels."""
+    if any((np.abs(x) > np.finfo(np.float32).max).any() for x in values):
+        _validate.overflow(problem, q)
 
 
 def _barred(problem: Problem, rows: np.ndarray, picked: list[int]) -> np.ndarray:
@@ -87,7 +94,9 @@ def mmr(problem: Problem, num_threads: int) -> Selection:
             out.redundancy[q, step] = 0 if first else m[i]
             out.lengths[q] = step + 1
             picked.append(pool.rows[i])
-            m = np.maximum(m, pool.e @ pool.e[i])
+            similarity = pool.e @ pool.e[i]
+            _in_range(problem, q, similarity)
+            m = np.maximum(m, similarity)
             free[i] = False
             free &= ~_barred(problem, pool.rows, picked)
     return out

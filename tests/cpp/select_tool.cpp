@@ -224,7 +224,7 @@ void run_top_n(Problems& in, std::ofstream& out, const Options& options, Work&) 
     a.query_groups = query_groups;
     top.fold(a, options.isa, options.threads);
   }
-  const std::int64_t width = top.width();
+  const std::int64_t width = top.width(INT64_MAX);
   Output<std::int64_t> rows(num_queries * width);
   Output<float> kept(num_queries * width), outside(num_queries);
   top.get(rows.data(), kept.data(), width, outside.data());
