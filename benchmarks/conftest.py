@@ -41,6 +41,17 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [f"benchmarks: {ledger.hardware()}" + (f"; not installed: {', '.join(absent)}" if absent else "")]
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+    """Many shapes have the same small one, which a quick run takes once."""
+    if not config.getoption("--quick"):
+        return
+    once = {}
+    for item in items:
+        given = item.callspec.params
+        once.setdefault((item.path, item.originalname, given["shape"].small(), given.get("lambda_d")), item)
+    items[:] = once.values()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_lines] = []
 
@@ -85,8 +96,11 @@ def race(request: pytest.FixtureRequest, benchmark: Any) -> Any:
         shape = problem.shape
         shares = gate.check(op, problem, lambda_d, contenders)
         counts = [queries or _calibrate(contender, 0.0 if quick else TURN_SECONDS) for contender in contenders]
-        round_seconds = sum(_seconds(contender, count) for contender, count in zip(contenders, counts, strict=True))
-        rounds = 2 if quick else max(min(rounds, int(RACE_SECONDS / round_seconds)), min(rounds, LEAST_ROUNDS))
+        if quick:
+            rounds = 2
+        elif queries is None:
+            seconds = sum(_seconds(contender, count) for contender, count in zip(contenders, counts, strict=True))
+            rounds = max(min(rounds, int(RACE_SECONDS / seconds)), LEAST_ROUNDS)
         times: list[list[float]] = [[] for _ in contenders]
 
         def others() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import ragsys_kernels as rk
 from ragsys_kernels import _arrays
 
-DTYPES = tuple(name for name in ("float32", "float16", "bfloat16", "int8") if name in _arrays.STORAGE)
+DTYPES = _arrays.CORPUS_STORAGE
 LAMBDAS = (0.5, 0.75)
 
 HELD_OUT = 2_000  # queries; longer streams take them again and again

@@ -13,6 +13,8 @@ import numpy as np
 
 # How a stored element is named throughout; bfloat16 travels as its bits in uint16.
 STORAGE = ("float32", "float16", "bfloat16")
+# A Corpus also stores int8, with a scale for each row.
+CORPUS_STORAGE = (*STORAGE, "int8")
 
 
 def _torch_tensor(x: Any) -> bool:
@@ -80,8 +82,12 @@ def widen(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def narrow(array: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 elements rounded to the storage type, to nearest with ties to even."""
+    """float32 elements rounded to the storage type, to nearest with ties to even; int8 in steps of max|row| / 127."""
     if dtype == "bfloat16":
         bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
         return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    if dtype == "int8":
+        largest = np.abs(array).max(axis=-1, keepdims=True)
+        steps = np.divide(127 * array, largest, out=np.zeros_like(array), where=largest > 0)
+        return np.asarray(np.rint(steps), np.int8)
     return array.astype(dtype, copy=False)

@@ -50,8 +50,8 @@ class Selection(NamedTuple):
 class Rows:
     """Embeddings as they are stored, and how a stored row becomes the vector of the formulas."""
 
-    data: np.ndarray  # (N, D) float32 | float16 | uint16 (bfloat16 bits), last axis contiguous
-    dtype: str  # one of _arrays.STORAGE
+    data: np.ndarray  # (N, D) float32 | float16 | uint16 (bfloat16 bits) | int8, last axis contiguous
+    dtype: str  # one of _arrays.CORPUS_STORAGE
     metric: str  # "cosine" | "dot"
     norm: str  # "as_given" | "scaled": row * scales[row] | "computed": row / |row|
     scales: np.ndarray | None = None  # (N,) float32

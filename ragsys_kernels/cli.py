@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import signal
+import subprocess
 import sys
 import time
 import warnings
@@ -60,6 +63,7 @@ class Dtype(str, Enum):
     float32 = "float32"
     float16 = "float16"
     bfloat16 = "bfloat16"
+    int8 = "int8"
 
 
 def _pool(text: str) -> int | str:
@@ -178,6 +182,35 @@ def select(
         )
     if not quiet:
         print(summary)
+
+
+@app.command()
+def bench(
+    quick: Annotated[
+        bool, _in(_RUN, "Show on few synthetic vectors that everything works; no times are recorded.", "--quick")
+    ] = False,
+    only: Annotated[
+        str | None, _in(_RUN, "Benchmarks to run, as for pytest -k.", "--select", metavar="EXPR", show_default="all")
+    ] = None,
+) -> None:
+    """Time the library and its peers in a checkout, then write ledger, report and plots to benchmarks/results.
+
+    Needs the extra bench. Every contender has one thread.
+    """
+    with _one_line_errors("bench"):
+        roots = (Path.cwd(), Path(rk.__file__).parents[1])
+        root = next((root for root in roots if (root / "benchmarks" / "conftest.py").is_file()), None)
+        if root is None:
+            raise FileNotFoundError(f"no folder benchmarks in {Path.cwd()}: run it in a checkout of ragsys_kernels")
+        if importlib.util.find_spec("pytest_benchmark") is None:
+            raise ValueError("pytest-benchmark is not installed: pip install 'ragsys_kernels[bench]'")
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        options = [*(["--quick"] if quick else []), *(["-k", only] if only else [])]
+        commands = [["-m", "pytest", "benchmarks", *options], *([] if quick else [["benchmarks/report.py"]])]
+        for command in commands:
+            code = subprocess.run([sys.executable, *command], cwd=root, env={**os.environ, **threads}).returncode
+            if code:
+                raise typer.Exit(code)
 
 
 @app.command()

@@ -192,6 +192,8 @@ class _Replay:
             data, dtype = _arrays.host_view("check_selection", "embeddings", embeddings)
         self.dense = data.ndim == 3
         vectors = _arrays.widen(data, dtype).astype(np.float64).reshape(-1, data.shape[-1])
+        if corpus is not None and corpus.scales is not None:
+            vectors *= corpus.scales[:, None]
         norms = np.sqrt((vectors**2).sum(axis=1))
         unit_rows = vectors / np.where(norms > 0, norms, 1)[:, None]
         self.e = unit_rows if metric == "cosine" else vectors

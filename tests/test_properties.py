@@ -263,6 +263,38 @@ def test_bounds_leave_every_bit_as_it_is_in_large_pools(compiled, relevance, dty
         check_bounds(method, problem)
 
 
+@st.composite
+def whole_corpora(draw):
+    """Enough rows for the rules that leave most of them unread, in few dimensions and few clusters."""
+    rng = np.random.default_rng(draw(SEEDS))
+    N, D, clusters, K = draw(st.sampled_from([2048, 2501])), *(draw(st.integers(1, high)) for high in (12, 6, 20))
+    centres = rng.standard_normal((clusters, D))
+    rows = centres[rng.integers(0, clusters, N)] * rng.choice(draw(st.sampled_from([(1,), (1, -1)])), (N, 1))
+    rows += draw(st.sampled_from([0.0, 1e-6, 1e-3, 0.3, 3])) * rng.standard_normal((N, D))
+    rows[rng.integers(0, N, draw(st.integers(0, 3)))] = 0
+    queries = np.stack([centres[0], -centres[-1], rng.standard_normal(D), np.zeros(D)]).astype(np.float32)
+    problem = {"queries": queries, "embeddings": rows.astype(np.float32), "k": K}
+    if draw(BOOLEANS):
+        problem["embeddings"] = rk.Corpus(problem["embeddings"], dtype=draw(st.sampled_from(["float32", "float16"])))
+    problem["lambda_d"] = rng.choice([0.0, 0.1, 0.5, 0.75, 1.0], 4)
+    problem["lambda_b"] = rng.choice([0.0, 0.1, 0.5, 0.95, 1.0], 4)
+    if draw(BOOLEANS):
+        problem["bias"] = draw(st.sampled_from([0.01, 1, 10])) * rng.standard_normal(N)
+    if draw(BOOLEANS):
+        problem["initial"] = np.where(rng.random((4, 1)) < 0.5, rng.integers(0, N, (4, 1)), -1)
+    if draw(BOOLEANS):
+        problem.update(groups=rng.integers(0, 30, N), max_per_group=draw(st.integers(1, 3)))
+        problem["query_groups"] = rng.integers(0, 31, 4)
+    return problem
+
+
+@methods
+@given(problem=whole_corpora())
+def test_whole_corpus_equals_pools_of_all_rows(compiled, method, problem):
+    ids = np.tile(np.arange(len(problem["embeddings"])), (4, 1))
+    same(run(method, problem, "cpu"), run(method, problem, "cpu", candidates=ids))
+
+
 @methods
 @given(problem=problems(), data=st.data())
 def test_a_query_has_the_same_bits_alone_and_in_a_batch(backend, method, problem, data):

@@ -374,6 +374,20 @@ def test_the_first_bad_query_is_named_whatever_the_threads(backend, method):
     check_error(method, problem, ValueError, message, backend=backend, num_threads=5)
 
 
+# FAILS: for mmr on the cpu the query is counted from the start of its block of 256.
+@methods
+def test_the_bad_query_of_a_whole_corpus_is_named_in_any_block(backend, method):
+    initial = np.full((300, 1), -1)
+    initial[290:] = 9999
+    arguments = {"queries": f32(300, 4), "embeddings": f32(3000, 4), "k": 1, "initial": initial}
+    if backend == "reference":  # which would need minutes for all queries
+        arguments["embeddings"] = f32(30, 4)
+    message = (
+        f"initial must be -1 or rows of the corpus, below N = {len(arguments['embeddings'])}, got 9999 for query 290"
+    )
+    check_error(method, arguments, ValueError, message, backend=backend)
+
+
 @methods
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
 def test_bad_values_that_no_query_reads_are_no_errors(backend, metric, method):
@@ -387,7 +401,6 @@ def test_bad_values_that_no_query_reads_are_no_errors(backend, metric, method):
     expected = METHODS[method](**arguments, relevance=relevance, backend=backend)
     result = METHODS[method](**arguments, relevance=with_value(relevance, (1, 4), np.nan), backend=backend)
     np.testing.assert_array_equal(result.scores, expected.scores)
-
 
 
 def test_products_beyond_float32_are_an_error_not_an_inf(backend):
@@ -444,7 +457,6 @@ def test_pool_no_larger_than_k_warns_once_at_the_call(backend, method, k):
         str(warning.message),
     )
     assert issubclass(rk.PoolSizeWarning, UserWarning)
-
 
 
 @methods

@@ -8,7 +8,7 @@
 
 namespace rsk {
 
-enum class DType : int { f32 = 0, f16 = 1, bf16 = 2 };
+enum class DType : int { f32 = 0, f16 = 1, bf16 = 2, i8 = 3 };
 enum class Method : int { mmr = 0, vrsd = 1 };
 
 // Whether bounds decide which items meet a pick. The picks are the same; the others than automatic are for tests.

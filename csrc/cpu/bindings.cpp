@@ -31,9 +31,9 @@ const T* pointer(const Optional<T>& array, std::int64_t size, const char* name) 
   return array->data();
 }
 
-// Rows (N, D) whose last axis is contiguous, of float32, float16 bits or bfloat16 bits.
+// Rows (N, D) whose last axis is contiguous, of float32, float16 bits, bfloat16 bits or int8.
 void set_rows(rsk::SelectArgs& a, const py::buffer_info& rows, int dtype) {
-  require(rows.ndim == 2 && rows.itemsize == (dtype == 0 ? 4 : 2), "rows");
+  require(rows.ndim == 2 && rows.itemsize == (dtype == 0 ? 4 : dtype == 3 ? 1 : 2), "rows");
   require(rows.strides[1] == rows.itemsize || rows.shape[1] == 1, "row elements are not contiguous");
   require(rows.strides[0] % rows.itemsize == 0, "row stride");
   a.rows = rows.ptr;

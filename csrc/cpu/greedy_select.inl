@@ -715,6 +715,8 @@ static void select_query(const SelectArgs& args, std::int64_t q, Workspace& ws) 
       return select_typed<f16, kMethod>(args, q, ws);
     case DType::bf16:
       return select_typed<bf16, kMethod>(args, q, ws);
+    case DType::i8:
+      return select_typed<i8, kMethod>(args, q, ws);
   }
 }
 
@@ -726,5 +728,7 @@ static void relevance_query(const RelevanceArgs& args, std::int64_t q, Workspace
       return relevance_typed<f16>(args, q, ws);
     case DType::bf16:
       return relevance_typed<bf16>(args, q, ws);
+    case DType::i8:
+      return relevance_typed<i8>(args, q, ws);
   }
 }

@@ -1,5 +1,6 @@
 // Vectors of RSK_VEC_BYTES and the dot products on them. Included once per instruction set, inside its target
-// region: plain functions and templates only.
+// region: plain functions and templates only. AVX-512 conversions are in their zero-masked form, since GCC 12 warns of
+// an uninitialised operand in the plain one.
 //
 // Every product of two vectors is computed in one order, whether rows are taken singly or four at a time, so that
 // its bits do not depend on the blocking: two accumulators over alternating vectors, their sum, then halves added to
@@ -12,6 +13,7 @@ typedef std::int32_t vi __attribute__((vector_size(RSK_VEC_BYTES)));
 typedef std::int32_t vi_u __attribute__((vector_size(RSK_VEC_BYTES), aligned(4), may_alias));
 typedef std::uint32_t vu __attribute__((vector_size(RSK_VEC_BYTES)));
 typedef std::uint16_t vh __attribute__((vector_size(RSK_VEC_BYTES / 2)));
+typedef std::int8_t vb_u __attribute__((vector_size(RSK_VEC_BYTES / 4), aligned(1), may_alias));
 typedef std::uint16_t vh_u __attribute__((vector_size(RSK_VEC_BYTES / 2), aligned(2), may_alias));
 
 constexpr std::int64_t W = RSK_VEC_BYTES / 4;  // floats in a vector
@@ -21,6 +23,9 @@ struct f16 {
 };
 struct bf16 {
   std::uint16_t bits;
+};
+struct i8 {
+  std::int8_t value;
 };
 
 static inline vf splat(float x) { return vf{} + x; }
@@ -35,9 +40,19 @@ static inline vf load(const bf16* p) {
   return (vf)(__builtin_convertvector(h, vu) << 16);
 }
 
+static inline vf load(const i8* p) {
+#if RSK_VEC_BYTES == 64 && defined(__x86_64__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return (vf)_mm512_maskz_cvtepi32_ps(0xffff, _mm512_maskz_cvtepi8_epi32(0xffff, bytes));
+#elif RSK_VEC_BYTES == 32 && defined(__x86_64__)
+  return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
+  return __builtin_convertvector(__builtin_convertvector(*reinterpret_cast<const vb_u*>(p), vi), vf);
+#endif
+}
+
 static inline vf load(const f16* p) {
 #if RSK_VEC_BYTES == 64 && defined(__x86_64__)
-  // The zero-masked form: GCC 12 warns of an uninitialised operand in the plain one.
   return (vf)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 #elif RSK_VEC_BYTES == 32 && defined(__x86_64__)
   return (vf)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -87,6 +102,7 @@ static inline float hsum(vf x) {
 #endif
 
 static inline float widen(float x) { return x; }
+static inline float widen(i8 x) { return float(x.value); }
 static inline float widen(bf16 x) {
   const std::uint32_t bits = std::uint32_t(x.bits) << 16;
   float out;

@@ -96,7 +96,7 @@ def select(
     lambda_b: float | None = None,
     max_per_group: int | None = None,
     metric: Literal["cosine", "dot"] = "cosine",
-    dtype: Literal["float32", "float16", "bfloat16"] = "float32",
+    dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32",
     backend: str = "auto",
     num_threads: int | None = None,
     chunk_size: int = 1024,
@@ -143,7 +143,7 @@ def select(
     max_per_group : int, optional
         Largest number of picks from one group.
     metric : {"cosine", "dot"}
-    dtype : {"float32", "float16", "bfloat16"}
+    dtype : {"float32", "float16", "bfloat16", "int8"}
         How the corpus is held in memory.
     backend, num_threads
         As in `ragsys_kernels.mmr`.

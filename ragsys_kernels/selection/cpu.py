@@ -11,7 +11,7 @@ import numpy as np
 from .. import _arrays, _dispatch, _validate
 from .._problem import Problem, Selection, divide, unit
 
-_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
+_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
 _NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
 _METHODS = {"mmr": 0, "vrsd": 1}
 _RULES = {"automatic": 0, "dense": 1, "pruned": 2}

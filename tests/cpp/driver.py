@@ -75,7 +75,7 @@ def write_problem(out: Writer, problem: Problem, *whole_corpus: np.ndarray | Non
     )
     out.arrays(stored, rows.scales, problem.queries, problem.candidates, problem.initial, problem.relevance)
     out.arrays(problem.bias, problem.lambda_d, problem.lambda_b, problem.ks, problem.groups, problem.query_groups)
-    out.arrays(*(whole_corpus or (None, None, None)))  # relevance_error, outside, max_bias
+    out.arrays(*(whole_corpus or [None] * 5))  # relevance_error, forced, ceiling, outside, max_bias
 
 
 def of_queries(arguments: dict[str, Any], which: np.ndarray) -> dict[str, Any]:
@@ -155,33 +155,43 @@ class Relevance(Select):
 
 @dataclasses.dataclass
 class WholeCorpus(Select):
-    """MMR over all rows from the best n of each query by estimates that are off by up to ERROR."""
+    """MMR over all rows from pools of n: by estimates off by up to ERROR, or after `made` picks by the reference."""
 
     n: int = 0
+    made: int = 0
     ERROR = np.float32(1e-4)
 
     def write(self, out: Writer) -> None:
         problem, Q = self.problem, self.problem.num_queries
         errors = np.random.default_rng(0).uniform(-0.9, 0.9, (Q, problem.pool)) * self.ERROR
-        values = np.full((Q, problem.pool), -np.inf)
+        forced = reference.mmr(problem, 1).indices
+        forced[:, self.made :] = -1
+        most = np.full((Q, problem.pool), -np.inf)  # upper bounds of v, or of the values after the picks made
         relevance = np.zeros((Q, problem.pool))
         for q in range(Q):
             pool = reference._pool(problem, q)
             relevance[q, pool.rows] = pool.r + errors[q, pool.rows]
-            values[q, pool.rows] = pool.v + problem.lambda_b[q] * errors[q, pool.rows]
-        order = np.argsort(-values, axis=1, kind="stable")
+            most[q, pool.rows] = pool.v + problem.lambda_b[q] * errors[q, pool.rows] + self.ERROR
+            if self.made:
+                picks = problem.rows.vectors(np.concatenate([problem.initial_rows(q), forced[q][forced[q] >= 0]]))
+                m = (pool.e @ picks.T).max(axis=1)
+                lambda_d = problem.lambda_d[q]
+                most[q, pool.rows] = lambda_d * pool.v - (1 - lambda_d) * m + self.ERROR
+                most[q, forced[q][forced[q] >= 0]] = np.inf
+        order = np.argsort(-most, axis=1, kind="stable")
         candidates = np.sort(order[:, : self.n], axis=1)
         outside = None
         if self.n < problem.pool:
-            outside = np.take_along_axis(values, order[:, self.n :], 1)[:, 0].astype(np.float32) + self.ERROR
-        pools = dataclasses.replace(
-            problem,
-            pool=self.n,
-            candidates=candidates,
-            relevance=np.take_along_axis(relevance, candidates, 1).astype(np.float32),
-        )
+            outside = np.take_along_axis(most, order[:, self.n :], 1)[:, 0].astype(np.float32)
+        pools = dataclasses.replace(problem, pool=self.n, candidates=candidates)
         max_bias = None if problem.bias is None else problem.bias.max()
-        write_problem(out, pools, np.full(Q, self.ERROR), outside, max_bias)
+        if self.made:
+            ceiling = np.take_along_axis(most, candidates, 1).astype(np.float32)
+            write_problem(out, pools, None, forced, ceiling, outside, max_bias)
+        else:
+            estimates = np.take_along_axis(relevance, candidates, 1).astype(np.float32)
+            pools = dataclasses.replace(pools, relevance=estimates)
+            write_problem(out, pools, np.full(Q, self.ERROR), None, None, outside, max_bias)
 
     def answered(self, status: np.ndarray) -> np.ndarray:
         allowed = (OK, POOL_TOO_SMALL) if self.n < self.problem.pool else (OK,)
@@ -196,38 +206,45 @@ class TopN:
     n: int
     margin: np.ndarray
     bias: np.ndarray | None = None
-    lambda_b: np.ndarray | None = None
+    weights: tuple[np.ndarray, np.ndarray] | None = None  # of score and bias
     groups: np.ndarray | None = None
     query_groups: np.ndarray | None = None
+    cap: int = 2**62  # queries that keep more rows are left out
     kind = 2
 
     def write(self, out: Writer) -> None:
         shared = self.scores.strides[0] == 0
-        out.words(*self.scores.shape, self.block, self.n, 0 if shared else self.scores.shape[1])
-        out.arrays(self.scores[:1] if shared else self.scores, self.bias, self.lambda_b, self.margin)
+        out.words(*self.scores.shape, self.block, self.n, 0 if shared else self.scores.shape[1], self.cap)
+        out.arrays(self.scores[:1] if shared else self.scores, self.bias, *(self.weights or (None, None)), self.margin)
         out.arrays(self.groups, self.query_groups)
 
     def judge(self, rows: bytes, scores: bytes, outside: bytes) -> None:
         got = np.frombuffer(rows, np.int64).reshape(len(self.scores), -1)
         kept = np.frombuffer(scores, np.float32).reshape(got.shape)
         limits = np.frombuffer(outside, np.float32)
+        widths = []
         for q, given in enumerate(self.scores):
             values = given
-            if self.bias is not None and self.lambda_b is not None:
-                values = given * self.lambda_b[q] + self.bias * (np.float32(1) - self.lambda_b[q])
-            keep = np.ones(len(values), bool)
+            if self.bias is not None and self.weights is not None:
+                values = given * self.weights[0][q] + self.bias * self.weights[1][q]
+            eligible = np.ones(len(values), bool)
             if self.groups is not None and self.query_groups is not None:
-                keep = self.groups != self.query_groups[q]
-            eligible = np.array(keep)
-            if keep.sum() > self.n:
-                keep &= values >= np.partition(values[keep], -self.n)[-self.n] - self.margin[q]
-            else:
-                assert np.isneginf(limits[q]), f"query {q}: {limits[q]} is above rows that were not dropped"
-            assert (values[eligible & ~keep] <= limits[q]).all(), f"query {q}: a row above {limits[q]} was dropped"
+                eligible = self.groups != self.query_groups[q]
+            keep = eligible
+            if eligible.sum() > self.n:
+                keep = eligible & (values >= np.partition(values[eligible], -self.n)[-self.n] - self.margin[q])
             expected = np.flatnonzero(keep)
+            if len(expected) > self.cap:
+                assert np.isposinf(limits[q]), f"query {q} keeps too many rows, but has the limit {limits[q]}"
+                expected = expected[:0]
+            else:
+                widths.append(len(expected))
+                assert (values[eligible & ~keep] <= limits[q]).all(), f"query {q}: a row above {limits[q]} was dropped"
+                assert eligible.sum() > self.n or np.isneginf(limits[q]), f"query {q}: a needless limit {limits[q]}"
             np.testing.assert_array_equal(got[q, : len(expected)], expected, err_msg=f"query {q}")
             np.testing.assert_array_equal(kept[q, : len(expected)], given[expected], err_msg=f"query {q}")
             assert (got[q, len(expected) :] == -1).all(), f"query {q}: padding"
+        assert got.shape[1] == max(widths, default=0)
 
 
 Case = Select | Relevance | TopN
@@ -375,6 +392,7 @@ def whole_corpus_cases(rng: np.random.Generator) -> Iterator[Case]:
         for changes in ({}, {"bias": bias, "lambda_b": 0.5}, {"bias": bias, "lambda_b": 0.9, **initial}, groups):
             for n in (N, 100, 20):
                 yield WholeCorpus("mmr", {**arguments, **changes}, n=n)
+                yield WholeCorpus("mmr", {**arguments, **changes}, n=n, made=2)
     yield hidden_opposite(rng)
 
 
@@ -492,9 +510,11 @@ def top_n_cases(rng: np.random.Generator) -> Iterator[Case]:
         margin = np.array([0, 1 / 64, 1], np.float32)
         yield TopN(scores, block, n, margin)
         yield TopN(np.sort(scores, axis=1), block, n, margin)  # every score enters
-        bias, lambda_b = rng.standard_normal(columns).astype(np.float32), np.array([0, 0.7, 1], np.float32)
+        bias = rng.standard_normal(columns).astype(np.float32)
+        weights = np.array([0, 0.7, 1], np.float32), np.array([1, 0.3, -0.5], np.float32)
         groups = {"groups": rng.integers(0, 3, columns), "query_groups": np.arange(3)}
-        yield TopN(scores, block, n, margin, bias, lambda_b, **groups)
+        yield TopN(scores, block, n, margin, bias, weights, **groups)
+        yield TopN(scores, block, n, margin, cap=2 * n)
 
 
 def threaded_cases(rng: np.random.Generator) -> Iterator[Case]:

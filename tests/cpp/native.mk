@@ -6,8 +6,8 @@ NATIVE_PYTHON ?= $(if $(BIN),$(BIN)/python,python3)
 ARM ?= aarch64-linux-gnu-
 ARM_PACKAGES := g++-aarch64-linux-gnu qemu-user
 # Without those of files, installs and memory limits, on which sanitizers have no bearing or a bad one.
-SANITIZE_TESTS ?= $(filter-out $(patsubst %,tests/test_%.py,cli dispatch native offline package parity), \
-	$(wildcard tests/test_*.py))
+native_not_sanitized := benchmarks cli dispatch faiss native offline packaging parity
+SANITIZE_TESTS ?= $(filter-out $(native_not_sanitized:%=tests/test_%.py),$(wildcard tests/test_*.py))
 SANITIZE_PYTEST ?= -q -x -k "not [reference and not little_memory"
 
 # Those of setup.py that matter to what is computed and warned of.

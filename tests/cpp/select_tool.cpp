@@ -140,7 +140,8 @@ rsk::SelectArgs read_args(Problems& in) {
   a.initial_bytes = int(in.word());
   a.bias_per_item = in.word() != 0;
   a.max_per_group = in.word();
-  a.rows = in.array<char>(a.dtype == rsk::DType::f32 ? 4 : 2);
+  constexpr std::int64_t kElementBytes[] = {4, 2, 2, 1};
+  a.rows = in.array<char>(kElementBytes[int(a.dtype)]);
   a.scales = in.array<float>();
   a.queries = in.array<float>();
   a.candidates = in.array<char>(a.id_bytes);
@@ -153,6 +154,8 @@ rsk::SelectArgs read_args(Problems& in) {
   a.groups = in.array<std::int64_t>();
   a.query_groups = in.array<std::int64_t>();
   a.relevance_error = in.array<float>();
+  a.forced = in.array<std::int64_t>();
+  a.ceiling = in.array<float>();
   a.outside = in.array<float>();
   const float* max_bias = in.array<float>();
   if (max_bias) a.max_bias = *max_bias;
@@ -201,10 +204,11 @@ void run_relevance(Problems& in, std::ofstream& out, const Options& options, Wor
 
 void run_top_n(Problems& in, std::ofstream& out, const Options& options, Work&) {
   const std::int64_t num_queries = in.word(), columns = in.word(), block = in.word(), n = in.word();
-  const std::int64_t score_stride = in.word();
+  const std::int64_t score_stride = in.word(), cap = in.word();
   const float* scores = in.array<float>();
   const float* bias = in.array<float>();
-  const float* lambda_b = in.array<float>();
+  const float* score_weight = in.array<float>();
+  const float* bias_weight = in.array<float>();
   const float* margin = in.array<float>();
   const std::int64_t* groups = in.array<std::int64_t>();
   const std::int64_t* query_groups = in.array<std::int64_t>();
@@ -218,13 +222,14 @@ void run_top_n(Problems& in, std::ofstream& out, const Options& options, Work&) 
     a.score_stride = score_stride;
     a.first_row = first;
     a.bias = bias ? bias + first : nullptr;
-    a.lambda_b = lambda_b;
+    a.score_weight = score_weight;
+    a.bias_weight = bias_weight;
     a.margin = margin;
     a.groups = groups ? groups + first : nullptr;
     a.query_groups = query_groups;
     top.fold(a, options.isa, options.threads);
   }
-  const std::int64_t width = top.width(INT64_MAX);
+  const std::int64_t width = top.width(cap);
   Output<std::int64_t> rows(num_queries * width);
   Output<float> kept(num_queries * width), outside(num_queries);
   top.get(rows.data(), kept.data(), width, outside.data());

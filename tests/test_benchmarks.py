@@ -1,0 +1,236 @@
+"""The benchmark suite: its quick run, the ledger, the report, and the command that runs it."""
+
+import csv
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ragsys_kernels as rk
+
+ROOT = Path(__file__).parents[1]
+THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+pytest.importorskip("pytest_benchmark")
+pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the tests run outside of the source tree")
+
+
+def run(*arguments, cwd=ROOT, **environment):
+    package = str(Path(rk.__file__).parents[1])
+    environment = {**os.environ, **THREADS, "PYTHONPATH": package, **environment}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """A module of the benchmarks, which are scripts beside each other and no package."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(ROOT / "benchmarks")):
+            del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory, compiled):
+    """The whole suite on synthetic vectors, with a ledger."""
+    path = tmp_path_factory.mktemp("quick") / "ledger.csv"
+    result = run("-m", "pytest", "benchmarks", "--quick", "--ledger", path)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr
+    with path.open(newline="") as file:
+        return result, list(csv.DictReader(file))
+
+
+def test_quick_run_records_every_op_and_contender(quick):
+    result, rows = quick
+    assert {row["op"] for row in rows} == {"mmr", "vrsd", "search"}
+    names = {row["contender"] for row in rows}
+    assert {"ragsys_kernels", "ragsys_kernels, relevance given", "ragsys_kernels, dense rule"} <= names
+    assert {"NumPy", "matrix product", "read floor"} <= names
+    assert "µs" in result.stdout
+    assert "synthetic-N400" in result.stdout
+
+
+def test_rows_are_complete(quick, module):
+    _, rows = quick
+    ledger = module("ledger")
+    assert tuple(rows[0]) == ledger.COLUMNS
+    assert len({tuple(row[name] for name in ledger.KEY) for row in rows}) == len(rows)
+    for row in rows:
+        assert float(row["us_per_query"]) > 0
+        assert float(row["ratio"]) > 0
+        assert float(row["iqr_us"]) >= 0
+        assert all(row[name] for name in ("backend", "hardware", "N", "D", "K", "Q", "threads", "date", "versions"))
+        if row["contender"] == "ragsys_kernels" and row["op"] == "mmr":
+            assert 0 < float(row["products"]) <= float(row["dense_products"])
+            assert float(row["bytes"]) > 0
+            assert row["dtype"] != "float32" or row["same_picks"] == "1"
+
+
+def test_quick_run_leaves_the_ledger_alone(module, tmp_path):
+    before = module("ledger").PATH
+    content = before.read_bytes() if before.exists() else None
+    result = run("-m", "pytest", "benchmarks", "--quick", "-k", "stream")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (before.read_bytes() if before.exists() else None) == content
+
+
+def test_more_than_one_thread_is_refused():
+    result = run("-m", "pytest", "benchmarks", "--quick", OPENBLAS_NUM_THREADS="2")
+    assert result.returncode != 0
+    assert "single threads" in result.stdout + result.stderr
+
+
+def test_wrong_picks_are_not_timed(module):
+    """The gate refuses a contender that leaves its rule at one pick of one query."""
+    contenders, gate, shapes = module("contenders"), module("gate"), module("shapes")
+    problem = shapes.Problem(shapes.POOLS[2].small())
+    ours, numpy = contenders.ours("vrsd", problem), contenders.vrsd_in_numpy(problem)
+    assert gate.check("vrsd", problem, None, [ours, numpy])["NumPy", "float32"] > 0.9
+
+    def swapped(n):
+        results = numpy.run(n)
+        results[1] = results[1][::-1]
+        return results
+
+    wrong = contenders.Contender("NumPy", swapped, numpy.picks, rule="sum")
+    with pytest.raises(AssertionError, match="NumPy, query 1, step 0"):
+        gate.check("vrsd", problem, None, [ours, wrong])
+
+
+def test_near_duplicates_are_half_of_each_pool(module):
+    shapes = module("shapes")
+    shape = shapes.DUPLICATES[0].small()
+    problem = shapes.Problem(shape)
+    originals = problem.candidates < shape.N // 2
+    assert (originals.sum(axis=1) == shape.P // 2).all()
+    copies = (problem.rows[: shape.N // 2] * problem.rows[shape.N // 2 :]).sum(axis=1)
+    assert ((copies > 0.99) & (copies < 0.999)).all()
+
+
+def test_ledger_replaces_or_adds(module, tmp_path):
+    ledger = module("ledger")
+    path = tmp_path / "results" / "ledger.csv"
+    key = dict.fromkeys(ledger.KEY, "x")
+    ledger.update(path, [{**key, "us_per_query": 3.0}, {**key, "dtype": "float16", "us_per_query": 2.0}])
+    ledger.update(path, [{**key, "us_per_query": 1.5}, {**key, "lambda_d": 0.5, "us_per_query": 4.0, "P": None}])
+    rows = ledger.read(path)
+    assert [row["us_per_query"] for row in rows] == ["1.5", "2", "4"]
+    assert (rows[2]["lambda_d"], rows[2]["P"]) == ("0.5", "")
+
+
+def fake_rows(shapes):
+    """A ledger with the main shapes: ours 10 µs, peers 200 µs, the floor 8 µs."""
+    times = {("ragsys_kernels", "float32"): 10, ("ragsys_kernels, relevance given", "float32"): 8.5}
+    times |= {("ragsys_kernels", "bfloat16"): 9, ("pyversity", "float32"): 200, ("read floor", "float32"): 8}
+    times |= {("FAISS IndexFlatIP", "float32"): 16, ("matrix product", "float32"): 5}
+    cases = [*((shape, lambda_d) for shape in shapes.POOLS for lambda_d in shapes.LAMBDAS), *shapes.WHOLE]
+    for shape, lambda_d in cases:
+        for (contender, dtype), time in times.items():
+            yield {
+                "op": "mmr", "backend": "cpu", "isa": "avx2", "shape": shape, "dtype": dtype, "lambda_d": lambda_d,
+                "hardware": "A processor, 2 cores", "contender": contender, "us_per_query": float(time),
+                "ratio": time / 10, "products": 50.0, "dense_products": 100.0, "date": "2000-01-01", "duplicates": 0,
+                **{name: getattr(shape, name) for name in ("N", "D", "P", "K", "Q")},
+            }  # fmt: skip
+
+
+def test_report_from_a_ledger(module, tmp_path):
+    pytest.importorskip("matplotlib")
+    shapes = module("shapes")
+    module("ledger").update(tmp_path / "ledger.csv", fake_rows(shapes))
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- ledger:begin -->\nold\n<!-- ledger:end -->\nafter\n")
+    command = ("benchmarks/report.py", "--ledger", tmp_path / "ledger.csv", "--readme", readme, "--out", tmp_path / "r")
+    for _ in range(2):  # the second changes nothing
+        result = run(*command)
+        assert result.returncode == 0, result.stderr
+    text = readme.read_text()
+    assert text.startswith("before\n<!-- ledger:begin -->\n")
+    assert text.endswith("<!-- ledger:end -->\nafter\n")
+    assert "old" not in text
+    assert "| 100, 10, 384, 0.75 | 10.0 | 8.5 | 9.0 | 200 (20x) |" in text
+    assert "16.0 (1.60x)" in text
+    report = (tmp_path / "r" / "report.md").read_text()
+    assert "| pyversity / ours, P=100, D=384 | 0.5 | 20 | ≥ 14 | yes |" in report
+    assert "| pyversity / ours, P=20, D=384 | 0.5 | 20 | ≥ 25 | **no** |" in report
+    assert "| ours, relevance given / read floor, P=100, D=768 | 0.75 | 1.06 | ≤ 1.5 | yes |" in report
+    assert "not measured" in report
+    assert "50" in (tmp_path / "r" / "whole_corpus.md").read_text()
+    assert {path.name for path in (tmp_path / "r").glob("*.png")} == {"scaling.png", "whole_corpus.png", "work.png"}
+
+
+def test_report_refuses_a_readme_without_its_place(module, tmp_path):
+    report = module("report")
+    (tmp_path / "README.md").write_text("nothing")
+    with pytest.raises(SystemExit, match="must have one"):
+        report.into_readme(tmp_path / "README.md", "text")
+
+
+# --- The command.
+
+
+CONFTEST = """
+import os
+
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true")
+
+def pytest_report_header(config):
+    return f"quick {config.getoption('quick')} -k {config.option.keyword!r} {os.environ['OMP_NUM_THREADS']}"
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout with one benchmark and a report, which say how they were run."""
+    pytest.importorskip("typer")
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "pytest.ini").write_text("[pytest]\npython_files = bench_*.py\npython_functions = bench_*\n")
+    (folder / "bench_one.py").write_text("def bench_good():\n    pass\ndef bench_bad():\n    assert False\n")
+    (folder / "report.py").write_text("print('reported')\n")
+    return tmp_path
+
+
+def bench(*arguments, cwd):
+    command = ("-m", "ragsys_kernels.cli", "bench")
+    return run(*command, *arguments, cwd=cwd, OMP_NUM_THREADS="7", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+
+
+def test_command_runs_suite_and_report(checkout):
+    result = bench("--select", "good", cwd=checkout)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "quick False -k 'good' 1" in result.stdout
+    assert result.stdout.endswith("reported\n")
+
+
+def test_quick_command_makes_no_report(checkout):
+    result = bench("--quick", "--select", "good", cwd=checkout)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "quick True" in result.stdout
+    assert "reported" not in result.stdout
+
+
+def test_command_fails_where_a_benchmark_fails(checkout):
+    result = bench(cwd=checkout)
+    assert result.returncode == 1
+    assert "reported" not in result.stdout
+
+
+def test_command_outside_of_a_checkout(tmp_path, monkeypatch):
+    testing = pytest.importorskip("typer.testing")
+    from ragsys_kernels import cli
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rk, "__file__", str(tmp_path / "site" / "ragsys_kernels" / "__init__.py"))
+    result = testing.CliRunner().invoke(cli.app, ["bench"])
+    assert result.exit_code == 1
+    assert result.output.startswith("error: bench: no folder benchmarks in ")
