@@ -205,7 +205,6 @@ def test_bad_query_of_a_search_is_named_in_any_block(backend):
         corpus.search(queries, 3, backend=backend)
 
 
-
 def test_products_of_a_search_beyond_float32_are_an_error_that_names_the_query(compiled):
     corpus = rk.Corpus(normal(21, 40, 5) * np.float32(1e20), metric="dot")
     queries = normal(22, 400, 5)
@@ -213,7 +212,6 @@ def test_products_of_a_search_beyond_float32_are_an_error_that_names_the_query(c
     message = r"^search: queries and embeddings must have products within the range of float32, got .* for query 300; "
     with pytest.raises(ValueError, match=message):
         corpus.search(queries, 3, backend="cpu")
-
 
 
 def test_search_takes_numbers_of_numpy(backend):
@@ -330,7 +328,6 @@ def test_select_retrieves_as_many_more_rows_as_were_shown(backend):
     assert not set(result.indices.ravel()) & set(shown[0]) & set(shown[1])
 
 
-
 def test_select_with_groups_of_the_call(backend):
     """Groups given to select hold for the retrieval as well."""
     corpus = rk.Corpus(normal(31, 100, 9))
@@ -338,7 +335,6 @@ def test_select_with_groups_of_the_call(backend):
     options = {"groups": groups, "query_groups": np.array([3, 4]), "backend": backend}
     result = corpus.select(queries, 5, pool=20, **options)
     assert not (groups[result.indices] == np.array([[3], [4]])).any()
-
 
 
 def test_bias_of_the_call_holds_for_the_retrieval(backend):
@@ -513,7 +509,6 @@ def test_loading_what_is_no_corpus_is_refused(tmp_path):
             rk.Corpus.load(tmp_path / name)
 
 
-
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "null", "3", "{}", '{"format": 1}', '{"format": 99}', '{"format": 1, "metric": "cosine"}'],
@@ -523,7 +518,6 @@ def test_damaged_description_is_refused(tmp_path, text):
     (tmp_path / "corpus" / "corpus.json").write_text(text)
     with pytest.raises(ValueError, match=r"^Corpus: path must "):
         rk.Corpus.load(tmp_path / "corpus")
-
 
 
 @pytest.mark.parametrize(
@@ -540,7 +534,6 @@ def test_description_that_does_not_fit_the_arrays_is_refused(tmp_path, changes):
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
     with pytest.raises(ValueError, match=r"^Corpus: path must "):
         rk.Corpus.load(tmp_path / "corpus")
-
 
 
 @pytest.mark.parametrize("name", ["data", "scales", "bias", "groups"])
@@ -603,7 +596,6 @@ def test_selection_from_a_whole_corpus_takes_little_memory(compiled, run_python,
     """N = 100,000, D = 50, Q = 64: far below the 1 GB that is the limit, since nothing is Q times N."""
     extra = float(run_python(MEMORY.format(call=CALLS[call])).stdout)
     assert extra < 100, f"{extra:.0f} MB"
-
 
 
 @pytest.mark.parametrize(

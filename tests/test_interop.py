@@ -86,7 +86,6 @@ def test_tensors_that_require_grad_are_taken(backend, torch, method):
     assert problem["queries"].requires_grad
 
 
-
 def test_torch_arguments_that_are_no_arrays_of_the_problem(backend, torch):
     problem = testing.selection_problem(3, 20, 5, 19, bias=True, seed=5)
     ks, lambdas = [2, 5, 1], [0.0, 0.5, 1.0]
@@ -139,7 +138,6 @@ def test_one_row_for_all_by_a_stride_of_zero(backend, method):
     rows = np.broadcast_to(np.array([[3, 4]], np.float32), (6, 2))
     result = METHODS[method](np.ones((1, 2), np.float32), rows, 3, backend=backend)
     assert result.indices.tolist() == [[0, 1, 2]]
-
 
 
 @methods
@@ -208,7 +206,6 @@ def test_groups_and_k_of_any_integer_type_are_taken(backend, dtype, method):
     for name in ("groups", "query_groups", "k"):
         problem[name] = problem[name].astype(dtype)
     same(METHODS[method](**problem, backend=backend), expected)
-
 
 
 @methods

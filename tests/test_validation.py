@@ -374,7 +374,6 @@ def test_the_first_bad_query_is_named_whatever_the_threads(backend, method):
     check_error(method, problem, ValueError, message, backend=backend, num_threads=5)
 
 
-# Once: for mmr on the cpu the query is counted from the start of its block of 256.
 @methods
 def test_the_bad_query_of_a_whole_corpus_is_named_in_any_block(backend, method):
     initial = np.full((300, 1), -1)
