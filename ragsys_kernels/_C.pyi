@@ -41,7 +41,7 @@ def select(
     NDArray[np.float32],
     NDArray[np.float32],
     NDArray[np.int32],
-    NDArray[np.uint8],
+    NDArray[np.uint8] | None,
     tuple[int, int],
 ]: ...
 def relevance(

@@ -16,6 +16,9 @@ STORAGE = ("float32", "float16", "bfloat16")
 # A Corpus also stores int8, with a scale for each row.
 CORPUS_STORAGE = (*STORAGE, "int8")
 
+# dtype.name takes a microsecond to make up.
+_NAMES = {np.dtype(name): name for name in ("float32", "float16", "float64", "int32", "int64")}
+
 
 def _torch_tensor(x: Any) -> bool:
     torch = sys.modules.get("torch")
@@ -24,7 +27,8 @@ def _torch_tensor(x: Any) -> bool:
 
 def library_of(*arrays: Any) -> str:
     """``"torch"`` if any array is a torch tensor, else ``"numpy"``."""
-    return "torch" if any(_torch_tensor(x) for x in arrays) else "numpy"
+    torch = sys.modules.get("torch")
+    return "torch" if torch is not None and any(isinstance(x, torch.Tensor) for x in arrays) else "numpy"
 
 
 def device_of(x: Any) -> str:
@@ -52,6 +56,9 @@ def host_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
             array = np.asarray(x)
         except ValueError as error:  # rows of unequal length
             raise TypeError(f"{op}: {name} must be an array, got a ragged {type(x).__name__}; pad it first") from error
+    name_of_dtype = _NAMES.get(array.dtype)
+    if name_of_dtype is not None:
+        return array, name_of_dtype
     if array.dtype.name == "bfloat16":  # ml_dtypes
         return array.view(np.uint16), "bfloat16"
     if array.dtype.kind not in "fiub":

@@ -101,7 +101,9 @@ def per_query(op: str, name: str, x: Any, num_queries: int, low: float, high: fl
     if isinstance(x, (float, int)) and not isinstance(x, bool):
         if not low <= x <= high:
             raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {x}")
-        return np.full(num_queries, x, np.float32)
+        same = np.empty(num_queries, np.float32)
+        same.fill(x)
+        return same
     array = np.asarray(_arrays.host_view(op, name, x)[0])
     if array.dtype.kind not in "fiu" or (array.dtype == np.uint16):
         raise TypeError(f"{op}: {name} must be a number or a float array of shape (Q,), got {array.dtype}")

@@ -129,7 +129,7 @@ def selection_work(method: str, problem: dict[str, Any], *, rule: str = "automat
 
     defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if method == "mmr" else {}
     checked = _validate.selection(method, **{**defaults, **problem})
-    selection, (products, rows_read) = cpu._select(checked, 1, rule)
+    selection, (products, rows_read) = cpu._run(checked, 1, rule)
     relevance = 0 if checked.relevance is not None and method == "mmr" else 1
     pools = [len(checked.eligible(q)[0]) for q in range(checked.num_queries)]
     picks = [min(n, int(k)) for n, k in zip(pools, np.broadcast_to(problem["k"], len(pools)), strict=True)]

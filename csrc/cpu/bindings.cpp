@@ -132,7 +132,10 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
     const py::gil_scoped_release nogil;
     rsk::select(a, isa, num_threads);
   }
-  return py::make_tuple(indices, scores, out_relevance, redundancy, lengths, status, py::make_tuple(work[0], work[1]));
+  bool failed = false;
+  for (std::int64_t q = 0; q < num_queries; ++q) failed = failed || a.status[q] != 0;
+  return py::make_tuple(indices, scores, out_relevance, redundancy, lengths, failed ? py::object(status) : py::none(),
+                        py::make_tuple(work[0], work[1]));
 }
 
 py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::buffer& rows, int dtype, int norm,

@@ -35,21 +35,27 @@ _TIES = 4
 
 
 def mmr(problem: Problem, num_threads: int) -> Selection:
-    whole = problem.candidates is None and not problem.pool_stride and problem.relevance is None
-    row_bias = problem.bias is None or problem.bias.ndim == 1
-    if whole and row_bias and problem.rows.metric == "cosine" and problem.pool >= _WHOLE_CORPUS:
-        return _mmr_whole_corpus(problem, num_threads)[0]
-    return _select(problem, num_threads)[0]
+    return _run(problem, num_threads)[0]
 
 
 def vrsd(problem: Problem, num_threads: int) -> Selection:
-    return _select(problem, num_threads)[0]
+    return _run(problem, num_threads)[0]
+
+
+def _run(problem: Problem, num_threads: int, rule: str = "automatic") -> tuple[Selection, tuple[int, int]]:
+    """The selection, and the dot products done and rows read for it. The rules make the same picks."""
+    whole = problem.candidates is None and not problem.pool_stride and problem.relevance is None
+    row_bias = problem.bias is None or problem.bias.ndim == 1
+    large = problem.rows.metric == "cosine" and problem.pool >= _WHOLE_CORPUS
+    if problem.op == "mmr" and whole and row_bias and large and rule == "automatic":
+        return _mmr_whole_corpus(problem, num_threads)
+    return _select(problem, num_threads, rule)
 
 
 def _select(problem: Problem, num_threads: int, rule: str = "automatic") -> tuple[Selection, tuple[int, int]]:
-    """The selection, and the dot products done and rows read for it. The rules make the same picks."""
     selection, status, work = _call(problem, num_threads, rule)
-    _raise_for(problem, status)
+    if status is not None:
+        _raise_for(problem, status)
     return selection, work
 
 
@@ -61,7 +67,8 @@ def _call(
     forced: np.ndarray | None = None,
     ceiling: np.ndarray | None = None,
     outside: np.ndarray | None = None,
-) -> tuple[Selection, np.ndarray, tuple[int, int]]:
+) -> tuple[Selection, np.ndarray | None, tuple[int, int]]:
+    """The selection, the status of each query unless all are well, and the work."""
     module, rows = _dispatch.extension(), problem.rows
     *fields, status, work = module.select(
         _METHODS[problem.op],
@@ -267,6 +274,7 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, tu
                 made = Selection(*(field[waiting] for field in out))
                 found, status, done = _by_value(part, queries[waiting], made, stage, size, num_threads)
             work += done
+            status = np.zeros(len(waiting), np.uint8) if status is None else status
             again = status == _POOL_TOO_SMALL
             for q in waiting[(status != 0) & ~again]:
                 _validate.values(problem, int(q))
