@@ -564,6 +564,42 @@ def test_missing_data_is_refused(tmp_path):
         rk.Corpus.load(tmp_path / "corpus")
 
 
+# --- int8 rows.
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+@pytest.mark.parametrize("dims", [1, 5, 16, 33, 384])
+@pytest.mark.parametrize("method", METHODS)
+def test_selection_on_int8_rows_is_best(backend, metric, dims, method):
+    problem = testing.selection_problem(5, 40, 8, dims, ragged=True, seed=dims)
+    problem["embeddings"] = rk.Corpus(problem["embeddings"] * np.float32(3), dtype="int8", metric=metric)
+    result = getattr(rk, method)(**problem, backend=backend)
+    testing.check_selection(method, problem, result)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_int8_rows_are_within_half_a_step(metric):
+    rows = normal(61, 50, 70) * np.float32(4)
+    rows[3] = 0
+    corpus = rk.Corpus(rows, dtype="int8", metric=metric)
+    assert corpus.data.dtype == np.int8
+    exact = rows.astype(np.float64)
+    if metric == "cosine":
+        exact /= np.maximum(np.linalg.norm(exact, axis=1, keepdims=True), 1e-30)
+    step = np.abs(exact).max(axis=1, keepdims=True) / 127
+    # Under cosine the scale is then set for a unit norm, which moves elements by a fraction of a step more.
+    assert (np.abs(corpus.vectors(np.arange(50)) - exact) <= 0.75 * step + 1e-7).all()
+
+
+def test_int8_rows_keep_most_picks_and_nearly_all_value():
+    """Clustered rows of 384 dimensions: what the rounding costs, in values of the float32 rows."""
+    problem = testing.selection_problem(200, 100, 6, 384, N=3000, kind="clustered", seed=62)
+    exact = rk.mmr(**problem)
+    rounded = rk.mmr(**{**problem, "embeddings": rk.Corpus(problem["embeddings"], dtype="int8")})
+    assert (exact.indices == rounded.indices).all(axis=1).mean() > 0.85
+    assert np.abs(exact.scores - rounded.scores).mean() < 1e-3
+
+
 # --- Memory.
 
 MEMORY = """

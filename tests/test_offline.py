@@ -503,7 +503,7 @@ def test_bad_candidates_are_named(tmp_path, data, suffix, row, match):
         ({"pool": "most"}, "pool must be a number or 'all', got 'most'"),
         ({"method": "topk"}, "method must .*topk"),
         ({"metric": "l2"}, "metric must .*l2"),
-        ({"dtype": "int8"}, "dtype must .*int8"),
+        ({"dtype": "int4"}, "dtype must .*int4"),
         ({"backend": "abacus"}, "backend.*abacus"),
         ({"num_threads": 0}, "num_threads must .*, got 0"),
         ({"chunk_size": 0}, "chunk_size must be at least 1, got 0"),

@@ -511,7 +511,9 @@ CORPUS = {
     ),
     "groups_float": ({"groups": f32(12)}, TypeError, "groups must be integers, got float32"),
     "metric": ({"metric": "l2"}, ValueError, "metric must be one of 'cosine', 'dot', got 'l2'"),
-    "dtype": ({"dtype": "int8"}, ValueError, "dtype must be one of 'float32', 'float16', 'bfloat16', got 'int8'"),
+    "dtype": (
+        {"dtype": "int4"}, ValueError, "dtype must be one of 'float32', 'float16', 'bfloat16', 'int8', got 'int4'",
+    ),
     "device": (
         {"device": "cuda"}, rk.BackendUnavailableError, "device must be None or 'cpu', got 'cuda': no GPU backend",
     ),
