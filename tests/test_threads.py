@@ -67,9 +67,11 @@ def test_threads_are_used_and_none_outlives_the_call(compiled):
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    rk.mmr(**problem, backend="cpu", num_threads=5)
-    done.set()
-    watcher.join()
+    try:
+        rk.mmr(**problem, backend="cpu", num_threads=5)
+    finally:
+        done.set()
+        watcher.join()
     assert before + 1 < most <= before + 1 + 4  # the watcher, and up to four threads beside the calling one
     deadline = time.monotonic() + 10  # a joined thread leaves the list of the system a moment later
     while threads_of_process() > before and time.monotonic() < deadline:
@@ -181,10 +183,12 @@ def test_other_python_threads_run_during_a_call(compiled, method):
     counter = threading.Thread(target=count)
     counter.start()
     begin = time.perf_counter()
-    METHODS[method](**problem, backend="cpu", num_threads=1)
-    end = time.perf_counter()
-    done.set()
-    counter.join()
+    try:
+        METHODS[method](**problem, backend="cpu", num_threads=1)
+        end = time.perf_counter()
+    finally:
+        done.set()
+        counter.join()
     assert end - begin > 0.1, "too short a call to tell"
     inside = [tick for tick in ticks if begin < tick < end]
     longest = max(np.diff([begin, *inside, end]))

@@ -169,7 +169,7 @@ class TopN {
   void fold(const TopNArgs& args, int isa, int num_threads);
   std::int64_t num_queries() const;
   // (Q, width) rows, ascending, padded with -1, and their scores; (Q,) what no other row exceeds: minus infinity where
-  // none was dropped, infinity for a query of which more than width rows are kept, which has none of them here.
+  // there are no more than n, infinity for a query of which more than width rows are kept, which has none of them here.
   std::int64_t width(std::int64_t cap) const;  // most rows kept for a query, of those with at most cap
   void get(std::int64_t* rows, float* scores, std::int64_t width, float* outside) const;
 

@@ -583,7 +583,8 @@ struct Query {
   // A pick that is known: the item of row r.
   Status follow(std::int64_t r, std::int64_t* best, float* best_score) {
     std::int32_t j = 0;
-    while (ws.row[j] != r) ++j;
+    while (j < items && ws.row[j] != r) ++j;
+    if (j == items) return Status::id_out_of_range;
     const Status status = catch_up(&j, 1);
     *best = -1;
     consider(j, best, best_score);

@@ -17,6 +17,10 @@
 #include <arm_neon.h>
 #endif
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
 #include "api.h"
 #include "parallel.h"
 
@@ -147,8 +151,13 @@ class Workspaces {
   static constexpr std::size_t kLine = 64;
   template <class T>
   void place(char* base, T*& array, std::int64_t count) {
+    const std::size_t used = std::size_t(count) * sizeof(T), padding = kLine - used % kLine;
     array = base ? reinterpret_cast<T*>(base + size_) : nullptr;
-    size_ += (std::size_t(count) * sizeof(T) + kLine - 1) / kLine * kLine;
+#ifdef __SANITIZE_ADDRESS__
+    // Overruns from one array into the next are found too.
+    if (base) ASAN_POISON_MEMORY_REGION(base + size_ + used, padding);
+#endif
+    size_ += used + padding;
   }
   std::size_t size_ = 0;
   std::vector<std::unique_ptr<char[]>> blocks_;

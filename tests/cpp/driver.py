@@ -354,7 +354,7 @@ def cancelling_cases(rng: np.random.Generator) -> Iterator[Case]:
 def pool_cases(rng: np.random.Generator) -> Iterator[Case]:
     """Pools large enough for bounds to leave items out, with everything that bounds must respect."""
     Q, N, P, D, K = 3, 200, 120, 24, 25
-    for method, dtype, kind in itertools.product(METHODS, DTYPES, ("clustered", "duplicates")):
+    for (method, dtype), kind in zip(itertools.product(METHODS, DTYPES), 4 * ("clustered", "duplicates"), strict=True):
         vectors = testing.selection_problem(Q, P, K, D, N=N, kind=kind, seed=7)["embeddings"]
         vectors[rng.random(N) < 0.05] = 0
         arguments: dict[str, Any] = {
@@ -376,7 +376,7 @@ def pool_cases(rng: np.random.Generator) -> Iterator[Case]:
 def whole_corpus_cases(rng: np.random.Generator) -> Iterator[Case]:
     """Pools of all sizes; biases with outliers, which are what a row outside the pool may have."""
     Q, N, K = 6, 300, 6
-    for dtype, D in itertools.product(DTYPES, (3, 40)):
+    for dtype, D in zip(DTYPES, (3, 40, 17, 6), strict=True):
         vectors = rng.standard_normal((N, D))
         vectors[:, 0] += rng.uniform(0, 3)  # all on one side, or around
         vectors[rng.random(N) < 0.02] = 0
