@@ -26,9 +26,9 @@ _ROW_BLOCK = 8192
 # Whole corpus: smaller ones are simply pools. Sizes of the pools of each stage; of an eighth of the corpus or more
 # the dense rule is cheaper.
 _WHOLE_CORPUS = 2048
-_STAGES = (128, 128, 512, 2048)
+_STAGES = (128, 128, 512, 2048, 8192)
 _SHARE = 8
-_MOSTLY = 0.25
+_MOSTLY = 0.5
 
 # So many times n rows are kept for a query whose n-th value is tied; with more its pool is all rows.
 _TIES = 4
@@ -259,12 +259,12 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, tu
     out = Selection.empty(problem.num_queries, problem.k)
     queries = _check_queries(problem)
     work = np.zeros(2, np.int64)
-    sizes = list(_STAGES)
+    stages = list(range(len(_STAGES) + 1))
     for begin in range(0, problem.num_queries, _QUERY_BLOCK):
         waiting = np.arange(begin, min(begin + _QUERY_BLOCK, problem.num_queries))
-        for stage in range(len(sizes) + 1):
+        for stage in tuple(stages):
             part = _take(problem, waiting)
-            size = max(sizes[stage], 2 * problem.k) if stage < len(sizes) else problem.pool
+            size = max(_STAGES[stage], 2 * problem.k) if stage < len(_STAGES) else problem.pool
             stuck = stage > 0 and (out.lengths[waiting] == 0).any()  # a first pick after initial items, or tied
             if size * _SHARE > problem.pool or stuck:
                 found, status, done = _call(part, num_threads)
@@ -281,9 +281,9 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, tu
                 _validate.overflow(problem, int(q))
             for field, values in zip(out, found, strict=True):
                 field[waiting] = values
-            # More products would follow for most of the next block too: let its first pools by value be larger.
-            if stage == 1 and again.mean() > _MOSTLY and sizes[1] * 4 * _SHARE <= problem.pool:
-                sizes[1] *= 4
+            # What completes few queries of a block is left out for the next; the first two give picks to go on from.
+            if stage > 1 and again.mean() > _MOSTLY:
+                stages.remove(stage)
             waiting = waiting[again]
             if len(waiting) == 0:
                 break
