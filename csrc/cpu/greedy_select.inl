@@ -236,9 +236,10 @@ struct Query {
       __builtin_prefetch(line + byte, 0, 2);
   }
 
-  // Asks for rows of the next query's pool, so that they arrive while this query is decided.
+  // Asks for rows of the next query's pool, so that they arrive while this query is decided. Where relevance is only
+  // estimated few of them will be read.
   void prefetch_next(std::int64_t rows) {
-    if (!args.candidates || q + 1 >= args.num_queries) return;
+    if (!args.candidates || estimated() || q + 1 >= args.num_queries) return;
     const std::int64_t end = ahead + rows < args.pool ? ahead + rows : args.pool;
     for (; ahead < end; ++ahead) {
       const std::int64_t id = id_at(args.candidates, args.id_bytes, (q + 1) * args.pool + ahead);
