@@ -13,7 +13,16 @@ from setuptools import setup
 
 # -ffp-contract=off: a multiply-add is fused only where the kernels say so, or the pruned and the dense rule could
 # round the same score differently.
-FLAGS = ["-O3", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-psabi", "-pthread"]
+FLAGS = [
+    "-O3",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-Wall",
+    "-Wextra",
+    "-Wno-psabi",
+    "-pthread",
+]
 CPU = Path("csrc/cpu")
 
 

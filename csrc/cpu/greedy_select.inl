@@ -332,7 +332,9 @@ struct Query {
   void catch_up(std::int32_t j) {
     std::int64_t p = ws.met[j];
     for (; p + 4 <= picked; p += 4) meet<4, 1>(p, &j);
-    for (; p < picked; ++p) meet<1, 1>(p, &j);
+    if (p + 3 == picked) return meet<3, 1>(p, &j);
+    if (p + 2 == picked) return meet<2, 1>(p, &j);
+    if (p + 1 == picked) return meet<1, 1>(p, &j);
   }
 
   // Items js[0..n), n <= 4, meet the picks that they have not met yet.
@@ -348,6 +350,10 @@ struct Query {
     for (int i = 0; i < n; ++i) one_behind = one_behind && ws.met[js[i]] == picked - 1;
     if (one_behind && n == 4)
       meet<1, 4>(picked - 1, js);
+    else if (one_behind && n == 3)
+      meet<1, 3>(picked - 1, js);
+    else if (one_behind && n == 2)
+      meet<1, 2>(picked - 1, js);
     else
       for (int i = 0; i < n; ++i) catch_up(js[i]);
     return Status::ok;
@@ -568,16 +574,26 @@ struct Query {
     *best = -1;
     consider(top, best, best_score);
     const std::int64_t survivors = at_least(ws.bound, nullptr, 1.0f, 0.0f, items, *best_score, ws.survivors);
-    std::int32_t js[4];
+    std::int32_t js[4];  // unread, or one behind: four of them meet a pick together
     int n = 0;
     for (std::int64_t i = 0; i < survivors && status == Status::ok; ++i) {
       const std::int32_t j = ws.survivors[i];
-      if (j != top && ws.bound[j] >= *best_score) js[n++] = j;
-      if (n < 4 && i + 1 < survivors) continue;
-      status = catch_up(js, n);
-      for (int c = 0; c < n; ++c) consider(js[c], best, best_score);
-      n = 0;
+      if (j == top || ws.bound[j] < *best_score) continue;
+      if (ws.met[j] < 0 || ws.met[j] == picked - 1) {
+        js[n++] = j;
+        if (n == 4) status = catch_up_and_consider(js, &n, best, best_score);
+      } else {
+        catch_up(j);
+        consider(j, best, best_score);
+      }
     }
+    return status == Status::ok ? catch_up_and_consider(js, &n, best, best_score) : status;
+  }
+
+  Status catch_up_and_consider(const std::int32_t* js, int* n, std::int64_t* best, float* best_score) {
+    const Status status = catch_up(js, *n);
+    for (int i = 0; i < *n && status == Status::ok; ++i) consider(js[i], best, best_score);
+    *n = 0;
     return status;
   }
 
