@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _arrays, _dispatch, _faiss, _validate
 from ._problem import Rows, Selection, divide, unit
-from .selection import mmr, vrsd
+from .selection import cpu, mmr, vrsd
 
 _METHODS = {"mmr": mmr, "vrsd": vrsd}
 _FORMAT = 1
@@ -88,6 +88,7 @@ class Corpus(Rows):
             _column(op, "bias", bias, len(data)),
             _column(op, "groups", groups, len(data)),
             max_norm,
+            _encode(data, dtype, metric, scales),
         )
 
     def __len__(self) -> int:
@@ -379,6 +380,13 @@ def _store(array: np.ndarray, given: str, metric: str, dtype: str) -> tuple[np.n
         max_norm = max(max_norm, 1.0 if cosine else float(np.linalg.norm(vectors, axis=1).max()))
     # Rounding to int8 lengthens a row of D elements by half a step in each at most.
     return data, scales, max_norm * (1 + dims**0.5 / 254) if dtype == "int8" else max_norm
+
+
+def _encode(data: np.ndarray, dtype: str, metric: str, scales: np.ndarray | None) -> np.ndarray | None:
+    """8-bit codes of unit rows, from which the compiled kernels tell which rows they need not read."""
+    if metric != "cosine" or dtype == "int8" or _dispatch.why_not("cpu") is not None:
+        return None
+    return cpu.encode(data, dtype, scales)
 
 
 def _cache_aligned(num_rows: int, dims: int, dtype: np.dtype[Any]) -> np.ndarray:

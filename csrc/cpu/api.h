@@ -12,7 +12,7 @@ enum class DType : int { f32 = 0, f16 = 1, bf16 = 2, i8 = 3 };
 enum class Method : int { mmr = 0, vrsd = 1 };
 
 // Whether bounds decide which items meet a pick. The picks are the same; the others than automatic are for tests.
-enum class Rule : int { automatic = 0, dense = 1, pruned = 2 };
+enum class Rule : int { automatic = 0, dense = 1, pruned = 2, coded = 3 };
 
 // How a stored row becomes the vector of the formulas.
 enum class Norm : int {
@@ -40,6 +40,8 @@ struct SelectArgs {
   std::int64_t row_stride;
   Norm norm;
   const float* scales;       // (N,), for Norm::scaled
+  // 8-bit codes of unit rows (codes.inl), for bounds; or null. Rows are code_stride(D) bytes apart.
+  const std::uint8_t* codes;
   std::int64_t pool_stride;  // without candidates, item i of query q is row q * pool_stride + i
 
   const float* queries;  // (Q, D), or null: MMR with relevance given
@@ -82,10 +84,32 @@ struct SelectArgs {
   std::uint8_t* status;   // (Q,) Status
 };
 
+// Bytes of a code row that count in a product, and from one row to the next.
+constexpr std::int64_t code_bytes(std::int64_t dims) { return (dims + 63) / 64 * 64; }
+constexpr std::int64_t code_stride(std::int64_t dims) { return code_bytes(dims + 12); }
+
+struct EncodeArgs {
+  const void* rows;  // (N, D), as in SelectArgs
+  std::int64_t num_rows, dims, row_stride;
+  DType dtype;
+  const float* scales;  // (N,), what makes a row a unit vector; or null
+  std::uint8_t* out;    // (N, code_stride(D))
+};
+
 struct RelevanceArgs {
   SelectArgs pool;  // the fields that describe queries, rows, candidates and bias
   float* out;       // (Q, P): relevance with bias; -inf for padding
 };
+
+// The signed operand of a product of codes: a query or a pick, zero beyond the D-th byte.
+struct CodeVector {
+  const std::int8_t* codes;
+  float scale, error;
+  std::int32_t offset;  // 128 times their sum
+};
+
+// Items whose codes meet a pick together.
+constexpr std::int64_t kCodeBlock = 16;
 
 // Set of ids: an open-addressing table of mask + 1 slots, at most half full; -1 is a free slot.
 struct IdSet {
@@ -120,7 +144,18 @@ struct Workspace {
   float* picked_scale;
   float* picked_pivot;
   float* picked_length;  // (S) lengths of the initial items
-  float* picks;          // prepared vectors
+  const float** picks;    // prepared vectors: the rows themselves, or
+  float* prepared_picks;
+
+  // Codes of item j, of a block of items (how many picks it has met by codes), of the query and of the picks.
+  float* code_scale;
+  float* code_error;
+  std::int32_t* block_met;
+  float* block_bound;  // largest bound of its items
+  std::int8_t* query_code_bytes;
+  std::int8_t* pick_code_bytes;
+  CodeVector* pick_codes;
+  std::uint8_t* code_row;  // scratch
 
   float* unit;  // (D) scratch for a query of unusual norm
   double* sum;  // (D) VRSD's sum, kept only where float32 terms cancel
@@ -133,6 +168,7 @@ struct Kernels {
   void (*mmr)(const SelectArgs&, std::int64_t q, Workspace&);
   void (*vrsd)(const SelectArgs&, std::int64_t q, Workspace&);
   void (*relevance)(const RelevanceArgs&, std::int64_t q, Workspace&);
+  void (*encode)(const EncodeArgs&, std::int64_t row);
   // Indices, ascending, of the values score_weight * score + bias_weight * bias (bias null: of the scores) that are at
   // least threshold; returns their number.
   std::int64_t (*at_least)(const float* scores, const float* bias, float score_weight, float bias_weight,
@@ -144,6 +180,7 @@ struct Kernels {
 // not built or not supported by this processor, std::bad_alloc if the workspaces do not fit.
 void select(const SelectArgs& args, int isa, int num_threads);
 void relevance(const RelevanceArgs& args, int isa, int num_threads);
+void encode(const EncodeArgs& args, int isa, int num_threads);
 
 // Running top-n of many queries over blocks of scores.
 struct TopNArgs {

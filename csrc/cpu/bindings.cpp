@@ -85,7 +85,8 @@ rsk::SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int6
 
 py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride,
                        const py::buffer& rows, int dtype, int norm, const Optional<float>& scales,
-                       const Optional<float>& queries, bool unit_queries, bool unit_rows, int rule,
+                       const Optional<std::uint8_t>& codes, const Optional<float>& queries, bool unit_queries,
+                       bool unit_rows, int rule,
                        const std::optional<py::array>& candidates, const std::optional<py::array>& initial,
                        const Optional<float>& relevance, const Optional<float>& bias, std::int64_t k,
                        const Optional<std::int64_t>& ks, const Array<float>& lambda_d, const Optional<float>& lambda_b,
@@ -97,6 +98,7 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
   rsk::SelectArgs a = pool_args(num_queries, pool, pool_stride, rows, dtype, norm, scales, queries, unit_queries,
                                 candidates, bias, lambda_b, groups, query_groups, status);
   a.method = rsk::Method(method);
+  a.codes = pointer(codes, a.num_rows * rsk::code_stride(a.dims), "codes");
   a.unit_rows = unit_rows;
   a.rule = rsk::Rule(rule);
   a.k = k;
@@ -136,6 +138,18 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
   for (std::int64_t q = 0; q < num_queries; ++q) failed = failed || a.status[q] != 0;
   return py::make_tuple(indices, scores, out_relevance, redundancy, lengths, failed ? py::object(status) : py::none(),
                         py::make_tuple(work[0], work[1]));
+}
+
+Array<std::uint8_t> encode_rows(const py::buffer& rows, int dtype, const Optional<float>& scales, int isa,
+                                int num_threads) {
+  rsk::SelectArgs a{};
+  set_rows(a, rows.request(), dtype);
+  Array<std::uint8_t> out({a.num_rows, rsk::code_stride(a.dims)});
+  const rsk::EncodeArgs args = {a.rows,  a.num_rows, a.dims, a.row_stride, a.dtype, pointer(scales, a.num_rows, "scales"),
+                                out.mutable_data()};
+  const py::gil_scoped_release nogil;
+  rsk::encode(args, isa, num_threads);
+  return out;
 }
 
 py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::buffer& rows, int dtype, int norm,
@@ -200,12 +214,14 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
 
   m.def("select", &select_pools, py::arg("method"), py::arg("num_queries"), py::arg("pool"), py::arg("pool_stride"),
         py::arg("rows"), py::arg("dtype"), py::arg("norm"), py::arg("scales").noconvert(),
-        py::arg("queries").noconvert(), py::arg("unit_queries"), py::arg("unit_rows"), py::arg("rule"),
+        py::arg("codes").noconvert(), py::arg("queries").noconvert(), py::arg("unit_queries"), py::arg("unit_rows"), py::arg("rule"),
         py::arg("candidates").noconvert(), py::arg("initial").noconvert(), py::arg("relevance").noconvert(),
         py::arg("bias").noconvert(), py::arg("k"), py::arg("ks").noconvert(), py::arg("lambda_d").noconvert(),
         py::arg("lambda_b").noconvert(), py::arg("groups").noconvert(), py::arg("query_groups").noconvert(),
         py::arg("max_per_group"), py::arg("relevance_error").noconvert(), py::arg("forced").noconvert(),
         py::arg("ceiling").noconvert(), py::arg("outside").noconvert(), py::arg("max_bias"), py::arg("isa"),
+        py::arg("num_threads"));
+  m.def("encode", &encode_rows, py::arg("rows"), py::arg("dtype"), py::arg("scales").noconvert(), py::arg("isa"),
         py::arg("num_threads"));
   m.def("relevance", &pool_relevance, py::arg("num_queries"), py::arg("pool"), py::arg("rows"), py::arg("dtype"),
         py::arg("norm"), py::arg("scales").noconvert(), py::arg("queries").noconvert(), py::arg("unit_queries"),

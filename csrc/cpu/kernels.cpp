@@ -28,9 +28,11 @@
 namespace rsk::base {
 #define RSK_VEC_BYTES 16
 #include "simd.inl"
+#include "codes.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query, at_least, int(W)};
+constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query,
+                              encode_row,                 at_least,                   int(W)};
 }  // namespace rsk::base
 
 #if RSK_X86_DISPATCH
@@ -44,9 +46,11 @@ constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vr
 namespace rsk::avx2 {
 #define RSK_VEC_BYTES 32
 #include "simd.inl"
+#include "codes.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query, at_least, int(W)};
+constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query,
+                              encode_row,                 at_least,                   int(W)};
 }  // namespace rsk::avx2
 #ifdef __clang__
 #pragma clang attribute pop
@@ -60,9 +64,11 @@ constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vr
 namespace rsk::avx512 {
 #define RSK_VEC_BYTES 64
 #include "simd.inl"
+#include "codes.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query, at_least, int(W)};
+constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query,
+                              encode_row,                 at_least,                   int(W)};
 }  // namespace rsk::avx512
 #ifdef __clang__
 #pragma clang attribute pop
@@ -104,7 +110,7 @@ std::int64_t set_slots(std::int64_t ids) {
 class Workspaces {
  public:
   Workspaces(const SelectArgs& args, std::int64_t vector_floats, int num_threads) {
-    const std::int64_t prepared = args.dims + vector_floats, items = args.pool + vector_floats;
+    const std::int64_t prepared = args.dims + vector_floats, items = args.pool + std::max(vector_floats, kCodeBlock);
     const std::int64_t picks = args.num_initial + args.k;
     const std::int64_t pool_slots = args.candidates ? set_slots(args.pool) : 0;
     const std::int64_t initial_slots = args.num_initial ? set_slots(args.num_initial) : 0;
@@ -136,7 +142,16 @@ class Workspaces {
         place(base, ws.picked_scale, picks);
         place(base, ws.picked_pivot, picks);
         place(base, ws.picked_length, args.num_initial);
-        place(base, ws.picks, picks * prepared);
+        place(base, ws.picks, picks);
+        place(base, ws.prepared_picks, picks * prepared);
+        const std::int64_t code = args.codes ? code_bytes(args.dims) : 0;
+        for (float** floats : {&ws.code_scale, &ws.code_error}) place(base, *floats, code ? items : 0);
+        place(base, ws.block_met, code ? args.pool / kCodeBlock + 1 : 0);
+        place(base, ws.block_bound, code ? args.pool / kCodeBlock + 1 + vector_floats : 0);
+        place(base, ws.query_code_bytes, code);
+        place(base, ws.pick_code_bytes, picks * code);
+        place(base, ws.pick_codes, code ? picks : 0);
+        place(base, ws.code_row, code ? code_stride(args.dims) : 0);
         place(base, ws.unit, args.dims);
         place(base, ws.sum, vrsd ? args.dims : 0);
       }
@@ -215,6 +230,12 @@ void relevance(const RelevanceArgs& args, int isa, int num_threads) {
   Workspaces workspaces(args.pool, kernels.vector_floats, threads);
   parallel_for(args.pool.num_queries, 1, threads,
                [&](std::int64_t q, int thread) { kernels.relevance(args, q, workspaces[thread]); });
+}
+
+void encode(const EncodeArgs& args, int isa, int num_threads) {
+  const Kernels& kernels = kernels_of(isa);
+  const int threads = worthwhile_threads(double(args.num_rows) * double(args.dims), args.num_rows, num_threads);
+  parallel_for(args.num_rows, 64, threads, [&](std::int64_t row, int) { kernels.encode(args, row); });
 }
 
 // Rows that may be among the best n of one query. `threshold` is below the n-th value seen by the margin.

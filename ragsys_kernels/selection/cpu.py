@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _dispatch, _validate
+from .. import _arrays, _dispatch, _env, _validate
 from .._problem import Problem, Selection, divide, unit
 
 _DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
 _NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
 _METHODS = {"mmr": 0, "vrsd": 1}
-_RULES = {"automatic": 0, "dense": 1, "pruned": 2}
+_RULES = {"automatic": 0, "dense": 1, "pruned": 2, "coded": 3}
 _POOL_TOO_SMALL = 5
 
 _EPS = float(np.finfo(np.float32).eps)
@@ -79,6 +79,7 @@ def _call(
         _DTYPES[rows.dtype],
         _NORMS[rows.norm],
         rows.scales,
+        rows.codes,
         problem.queries,
         problem.unit_queries,
         rows.metric == "cosine",
@@ -103,6 +104,14 @@ def _call(
         num_threads,
     )
     return Selection(*fields), status, work
+
+
+def encode(data: np.ndarray, dtype: str, scales: np.ndarray | None) -> np.ndarray:
+    """8-bit codes of unit rows with the errors of their products; csrc/cpu/codes.inl."""
+    module = _dispatch.extension()
+    isa = module.ISAS.index(_dispatch.isa())
+    codes: np.ndarray = module.encode(data, _DTYPES[dtype], scales, isa, _env.num_threads())
+    return codes
 
 
 def _raise_for(problem: Problem, status: np.ndarray) -> None:
