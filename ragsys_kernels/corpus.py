@@ -88,7 +88,7 @@ class Corpus(Rows):
             _column(op, "bias", bias, len(data)),
             _column(op, "groups", groups, len(data)),
             max_norm,
-            _encode(data, dtype, metric, scales),
+            *_encode(data, dtype, metric, scales),
         )
 
     def __len__(self) -> int:
@@ -382,10 +382,10 @@ def _store(array: np.ndarray, given: str, metric: str, dtype: str) -> tuple[np.n
     return data, scales, max_norm * (1 + dims**0.5 / 254) if dtype == "int8" else max_norm
 
 
-def _encode(data: np.ndarray, dtype: str, metric: str, scales: np.ndarray | None) -> np.ndarray | None:
+def _encode(data: np.ndarray, dtype: str, metric: str, scales: np.ndarray | None) -> tuple[np.ndarray | None, float]:
     """8-bit codes of unit rows, from which the compiled kernels tell which rows they need not read."""
     if metric != "cosine" or dtype == "int8" or _dispatch.why_not("cpu") is not None:
-        return None
+        return None, 0.0
     return cpu.encode(data, dtype, scales)
 
 

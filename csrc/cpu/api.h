@@ -84,9 +84,16 @@ struct SelectArgs {
   std::uint8_t* status;   // (Q,) Status
 };
 
+struct CodeHeader {
+  float scale, error;
+  std::int32_t sum;  // of the signed codes
+};
+constexpr std::int64_t kCodeHeader = sizeof(CodeHeader);
+
 // Bytes of a code row that count in a product, and from one row to the next.
 constexpr std::int64_t code_bytes(std::int64_t dims) { return (dims + 63) / 64 * 64; }
-constexpr std::int64_t code_stride(std::int64_t dims) { return code_bytes(dims + 12); }
+constexpr std::int64_t code_stride(std::int64_t dims) { return code_bytes(dims + kCodeHeader); }
+
 
 struct EncodeArgs {
   const void* rows;  // (N, D), as in SelectArgs
@@ -110,6 +117,33 @@ struct CodeVector {
 
 // Items whose codes meet a pick together.
 constexpr std::int64_t kCodeBlock = 16;
+
+// A scan of all rows by their codes (code_scan.inl): blocks of rows, groups of vectors.
+constexpr std::int64_t kScanRows = 512;  // 32 rows at a time
+constexpr int kScanVectors = 8;
+
+struct ScanEntry {
+  float value, score;
+  std::int64_t row;
+};
+
+struct ScanBlock {
+  const std::uint8_t* packed;
+  std::int64_t rows, steps;  // rows: a multiple of 32; steps of four elements
+  const float* scales;
+  const float* bias;  // or null
+};
+
+struct ScanGroup {
+  const std::int32_t* vectors;  // [step][kScanVectors], four signed codes each
+  std::int64_t queries, terms_each;
+  const CodeVector* terms;  // [query][term]: a score is the least of a query's terms
+  const float* score_weight;
+  const float* bias_weight;
+  const float* threshold;
+  ScanEntry (*found)[kScanRows];
+  std::int64_t* count;
+};
 
 // Set of ids: an open-addressing table of mask + 1 slots, at most half full; -1 is a free slot.
 struct IdSet {
@@ -168,12 +202,18 @@ struct Kernels {
   void (*mmr)(const SelectArgs&, std::int64_t q, Workspace&);
   void (*vrsd)(const SelectArgs&, std::int64_t q, Workspace&);
   void (*relevance)(const RelevanceArgs&, std::int64_t q, Workspace&);
-  void (*encode)(const EncodeArgs&, std::int64_t row);
   // Indices, ascending, of the values score_weight * score + bias_weight * bias (bias null: of the scores) that are at
   // least threshold; returns their number.
   std::int64_t (*at_least)(const float* scores, const float* bias, float score_weight, float bias_weight,
                            std::int64_t n, float threshold, std::int32_t* out);
   int vector_floats;
+  // Null where there is no scan by codes.
+  void (*pack_rows)(const std::uint8_t* codes, std::int64_t stride, std::int64_t rows, std::int64_t steps,
+                    std::uint8_t* out);
+  void (*scan_block)(const ScanBlock&, const ScanGroup&);
+  // Codes of a vector as rows have them, and signed.
+  void (*encode_row)(const EncodeArgs&, std::int64_t row);
+  CodeVector (*signed_codes)(const std::uint8_t* code_row, std::int64_t dims, std::int64_t stride, std::int8_t* out);
 };
 
 // `isa` is an index of isa_names(); num_threads >= 1. Throw std::invalid_argument for an instruction set that is
@@ -181,10 +221,11 @@ struct Kernels {
 void select(const SelectArgs& args, int isa, int num_threads);
 void relevance(const RelevanceArgs& args, int isa, int num_threads);
 void encode(const EncodeArgs& args, int isa, int num_threads);
+float largest_code_error(const std::uint8_t* codes, std::int64_t num_rows, std::int64_t stride);
 
 // Running top-n of many queries over blocks of scores.
 struct TopNArgs {
-  std::int64_t num_queries, block, n;
+  std::int64_t num_queries, block;
   const float* scores;  // (Q, block); consecutive rows are score_stride elements apart
   std::int64_t score_stride;
   std::int64_t first_row;            // row of the first column
@@ -196,6 +237,17 @@ struct TopNArgs {
   const std::int64_t* query_groups;  // (Q,) or null
 };
 
+// The rows are all of a corpus, known by their codes; a score is the least of `terms` products.
+struct CodeScanArgs {
+  TopNArgs top;  // all but the scores
+  const std::uint8_t* codes;
+  std::int64_t num_rows, dims, terms;
+  float row_error;       // largest error of a code row
+  const float* vectors;  // (terms, Q, D)
+  float* error;          // (Q,) out: no score is further than this from the product of the vectors themselves
+};
+bool code_scan_supported(int isa);
+
 // Sets of rows that may be among the best n. Grows as needed; a fold drops what cannot be.
 class TopN {
  public:
@@ -204,6 +256,7 @@ class TopN {
   TopN(const TopN&) = delete;
   TopN& operator=(const TopN&) = delete;
   void fold(const TopNArgs& args, int isa, int num_threads);
+  void scan(const CodeScanArgs& args, int isa, int num_threads);
   std::int64_t num_queries() const;
   // (Q, width) rows, ascending, padded with -1, and their scores; (Q,) what no other row exceeds: minus infinity where
   // there are no more than n, infinity for a query of which more than width rows are kept, which has none of them here.

@@ -192,6 +192,38 @@ void fold(rsk::TopN& top, const Array<float>& scores, std::int64_t first_row, co
   top.fold(a, isa, num_threads);
 }
 
+Array<float> scan(rsk::TopN& top, const Array<std::uint8_t>& codes, const Array<float>& vectors, float row_error,
+                  const Optional<float>& bias, const Optional<float>& score_weight, const Optional<float>& bias_weight,
+                  const Optional<float>& margin, const Optional<std::int64_t>& groups,
+                  const Optional<std::int64_t>& query_groups, int isa, int num_threads) {
+  require(vectors.ndim() == 3 && vectors.shape(0) >= 1 && vectors.shape(0) <= rsk::kScanVectors, "vectors");
+  const std::int64_t num_queries = vectors.shape(1), dims = vectors.shape(2);
+  require(num_queries == top.num_queries(), "vectors");
+  require(codes.ndim() == 2 && codes.shape(1) == rsk::code_stride(dims), "codes");
+  const std::int64_t num_rows = codes.shape(0);
+  Array<float> error(num_queries);
+  rsk::CodeScanArgs a{};
+  a.top.num_queries = num_queries;
+  a.top.bias = pointer(bias, num_rows, "bias");
+  a.top.score_weight = pointer(score_weight, num_queries, "score_weight");
+  a.top.bias_weight = pointer(bias_weight, num_queries, "bias_weight");
+  require(!a.top.bias || (a.top.score_weight && a.top.bias_weight), "weights");
+  a.top.margin = pointer(margin, num_queries, "margin");
+  a.top.groups = pointer(groups, num_rows, "groups");
+  a.top.query_groups = pointer(query_groups, num_queries, "query_groups");
+  require(!a.top.query_groups == !a.top.groups, "query_groups");
+  a.codes = codes.data();
+  a.num_rows = num_rows;
+  a.dims = dims;
+  a.terms = vectors.shape(0);
+  a.row_error = row_error;
+  a.vectors = vectors.data();
+  a.error = error.mutable_data();
+  const py::gil_scoped_release nogil;
+  top.scan(a, isa, num_threads);
+  return error;
+}
+
 py::tuple kept(const rsk::TopN& top, std::int64_t cap) {
   const std::int64_t width = top.width(cap);
   Array<std::int64_t> rows({top.num_queries(), width});
@@ -227,10 +259,19 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
         py::arg("norm"), py::arg("scales").noconvert(), py::arg("queries").noconvert(), py::arg("unit_queries"),
         py::arg("candidates").noconvert(), py::arg("bias").noconvert(), py::arg("lambda_b").noconvert(), py::arg("isa"),
         py::arg("num_threads"));
+  m.def("code_scan_supported", &rsk::code_scan_supported, py::arg("isa"));
+  m.def("code_error", [](const Array<std::uint8_t>& codes) {
+    require(codes.ndim() == 2 && codes.shape(1) >= rsk::kCodeHeader, "codes");
+    return rsk::largest_code_error(codes.data(), codes.shape(0), codes.shape(1));
+  });
   py::class_<rsk::TopN>(m, "TopN")
       .def(py::init<std::int64_t, std::int64_t>(), py::arg("num_queries"), py::arg("n"))
       .def("fold", &fold, py::arg("scores").noconvert(), py::arg("first_row"), py::arg("bias").noconvert(),
            py::arg("score_weight").noconvert(), py::arg("bias_weight").noconvert(), py::arg("margin").noconvert(),
            py::arg("groups").noconvert(), py::arg("query_groups").noconvert(), py::arg("isa"), py::arg("num_threads"))
+      .def("scan", &scan, py::arg("codes").noconvert(), py::arg("vectors").noconvert(), py::arg("row_error"),
+           py::arg("bias").noconvert(), py::arg("score_weight").noconvert(), py::arg("bias_weight").noconvert(),
+           py::arg("margin").noconvert(), py::arg("groups").noconvert(), py::arg("query_groups").noconvert(),
+           py::arg("isa"), py::arg("num_threads"))
       .def("kept", &kept, py::arg("cap"));
 }

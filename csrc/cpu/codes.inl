@@ -5,11 +5,6 @@
 // most error. The other operand of a product is signed, so that products are exact integers: with c = u - 128,
 // <c, s> = <u, s> - 128 sum(s).
 
-struct CodeHeader {
-  float scale, error;
-  std::int32_t sum;  // of the signed codes
-};
-
 static inline CodeHeader code_header(const std::uint8_t* code_row, std::int64_t stride) {
   CodeHeader header;
   std::memcpy(&header, code_row + stride - sizeof header, sizeof header);

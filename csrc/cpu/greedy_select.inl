@@ -289,7 +289,7 @@ struct Query {
   }
 
   Status read_pool() {
-    const bool possible = args.codes && args.unit_rows && !is_vrsd() && !args.ceiling;
+    const bool possible = args.codes && args.unit_rows && !is_vrsd();
     const bool pays = items >= kCodedPool;
     coded = possible && (args.rule == Rule::coded || (args.rule == Rule::automatic && pays));
     slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;

@@ -31,8 +31,9 @@ namespace rsk::base {
 #include "codes.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query,
-                              encode_row,                 at_least,                   int(W)};
+constexpr Kernels kKernels = {
+    select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query, at_least, int(W), nullptr, nullptr,
+    encode_row,                signed_codes};
 }  // namespace rsk::base
 
 #if RSK_X86_DISPATCH
@@ -49,8 +50,9 @@ namespace rsk::avx2 {
 #include "codes.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query,
-                              encode_row,                 at_least,                   int(W)};
+constexpr Kernels kKernels = {
+    select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query, at_least, int(W), nullptr, nullptr,
+    encode_row,                signed_codes};
 }  // namespace rsk::avx2
 #ifdef __clang__
 #pragma clang attribute pop
@@ -65,10 +67,12 @@ namespace rsk::avx512 {
 #define RSK_VEC_BYTES 64
 #include "simd.inl"
 #include "codes.inl"
+#include "code_scan.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query,
-                              encode_row,                 at_least,                   int(W)};
+constexpr Kernels kKernels = {
+    select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query, at_least, int(W), pack_rows, scan_block,
+    encode_row,                signed_codes};
 }  // namespace rsk::avx512
 #ifdef __clang__
 #pragma clang attribute pop
@@ -204,6 +208,14 @@ bool isa_supported(int isa) {
   return isa == 0;
 }
 
+bool code_scan_supported(int isa) {
+#if RSK_X86_DISPATCH
+  return kernels_of(isa).scan_block && __builtin_cpu_supports("avx512vnni");
+#else
+  return kernels_of(isa).scan_block != nullptr;
+#endif
+}
+
 void select(const SelectArgs& args, int isa, int num_threads) {
   const Kernels& kernels = kernels_of(isa);
   const double work = double(args.num_queries) * double(args.pool) * double(args.dims) * double(args.k);
@@ -235,28 +247,39 @@ void relevance(const RelevanceArgs& args, int isa, int num_threads) {
 void encode(const EncodeArgs& args, int isa, int num_threads) {
   const Kernels& kernels = kernels_of(isa);
   const int threads = worthwhile_threads(double(args.num_rows) * double(args.dims), args.num_rows, num_threads);
-  parallel_for(args.num_rows, 64, threads, [&](std::int64_t row, int) { kernels.encode(args, row); });
+  parallel_for(args.num_rows, 64, threads, [&](std::int64_t row, int) { kernels.encode_row(args, row); });
+}
+
+float largest_code_error(const std::uint8_t* codes, std::int64_t num_rows, std::int64_t stride) {
+  float largest = 0.0f;
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    CodeHeader header;
+    std::memcpy(&header, codes + (row + 1) * stride - kCodeHeader, sizeof header);
+    largest = std::max(largest, header.error);
+  }
+  return largest;
 }
 
 // Rows that may be among the best n of one query. `threshold` is below the n-th value seen by the margin.
 struct TopN::State {
-  struct Entry {
-    float value, score;
-    std::int64_t row;
-  };
   struct Best {
     float threshold = -std::numeric_limits<float>::infinity();
     std::size_t limit = 0;  // entries that call for a shrink; doubled where ties cannot be dropped
-    std::vector<Entry> entries;
+    std::vector<ScanEntry> entries;
 
+    void add(const ScanEntry& entry, std::int64_t n, float margin) {
+      if (entry.value < threshold) return;
+      entries.push_back(entry);
+      if (entries.size() >= limit) shrink(n, margin);
+    }
     void shrink(std::int64_t n, float margin) {
       if (std::int64_t(entries.size()) <= n) return;
       std::nth_element(entries.begin(), entries.begin() + (n - 1), entries.end(),
-                       [](const Entry& a, const Entry& b) { return a.value > b.value; });
+                       [](const ScanEntry& a, const ScanEntry& b) { return a.value > b.value; });
       threshold = std::max(threshold, entries[std::size_t(n - 1)].value - margin);
-      entries.erase(
-          std::remove_if(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.value < threshold; }),
-          entries.end());
+      entries.erase(std::remove_if(entries.begin(), entries.end(),
+                                   [&](const ScanEntry& entry) { return entry.value < threshold; }),
+                    entries.end());
       limit = 2 * std::max(entries.size(), std::size_t(n)) + 64;
     }
   };
@@ -291,11 +314,78 @@ void TopN::fold(const TopNArgs& args, int isa, int num_threads) {
         if (args.groups && args.groups[column] == args.query_groups[q]) continue;
         const float score = scores[found[i]];
         const float value = bias ? score * score_weight + bias[found[i]] * bias_weight : score;
-        if (value >= best.threshold) best.entries.push_back({value, score, args.first_row + column});
-        if (best.entries.size() >= best.limit) best.shrink(state_->n, args.margin[q]);
+        best.add({value, score, args.first_row + column}, state_->n, args.margin[q]);
       }
     }
     best.shrink(state_->n, args.margin[q]);
+  });
+}
+
+void TopN::scan(const CodeScanArgs& args, int isa, int num_threads) {
+  const Kernels& kernels = kernels_of(isa);
+  if (!code_scan_supported(isa)) throw std::invalid_argument("no scan by codes on this machine");
+  const TopNArgs& top = args.top;
+  const std::int64_t stride = code_stride(args.dims), bytes = code_bytes(args.dims), steps = (args.dims + 3) / 4;
+  const std::int64_t each = kScanVectors / args.terms;  // queries of a group
+  const std::int64_t groups = (top.num_queries + each - 1) / each;
+  const double work = double(top.num_queries) * double(args.terms) * double(args.num_rows) * double(args.dims) / 4;
+  const int threads = worthwhile_threads(work, groups, num_threads);
+  // Each thread takes all rows for its share of the groups.
+  parallel_for(threads, 1, threads, [&](std::int64_t share, int) {
+    const std::int64_t begin = groups * share / threads, end = groups * (share + 1) / threads;
+    std::vector<std::int32_t> vectors(std::size_t((end - begin) * steps * kScanVectors));
+    std::vector<CodeVector> terms(std::size_t((end - begin) * kScanVectors));
+    std::vector<std::uint8_t> code_row(static_cast<std::size_t>(stride));
+    std::vector<std::int8_t> codes(static_cast<std::size_t>(bytes));
+    for (std::int64_t q = begin * each; q < std::min(end * each, top.num_queries); ++q) {
+      args.error[q] = 0;
+      for (std::int64_t t = 0; t < args.terms; ++t) {
+        const float* vector = args.vectors + (t * top.num_queries + q) * args.dims;
+        kernels.encode_row({vector, 1, args.dims, 0, DType::f32, nullptr, code_row.data()}, 0);
+        const CodeVector term = kernels.signed_codes(code_row.data(), args.dims, stride, codes.data());
+        const std::int64_t group = q / each - begin, v = q % each * args.terms + t;
+        terms[std::size_t(group * kScanVectors + v)] = term;
+        for (std::int64_t step = 0; step < steps; ++step)
+          std::memcpy(&vectors[std::size_t((group * steps + step) * kScanVectors + v)], &codes[std::size_t(4 * step)], 4);
+        double norm2 = 0;
+        for (std::int64_t d = 0; d < args.dims; ++d) norm2 += double(vector[d]) * vector[d];
+        const double rounding = 1e-6 * (1 + std::sqrt(norm2));
+        const double error = args.row_error * std::sqrt(norm2) + (1.0 + args.row_error) * term.error + rounding;
+        args.error[q] = std::max(args.error[q], float(error) * 1.00001f);
+      }
+    }
+    std::vector<std::uint8_t> packed(std::size_t(kScanRows * steps * 4));
+    std::vector<float> scales(kScanRows), bias(kScanRows);
+    std::unique_ptr<ScanEntry[][kScanRows]> found(new ScanEntry[kScanVectors][kScanRows]);
+    for (std::int64_t first = 0; first < args.num_rows; first += kScanRows) {
+      const std::int64_t rows = std::min(kScanRows, args.num_rows - first);
+      kernels.pack_rows(args.codes + first * stride, stride, rows, steps, packed.data());
+      for (std::int64_t r = 0; r < rows; ++r) {
+        std::memcpy(&scales[std::size_t(r)], args.codes + (first + r + 1) * stride - kCodeHeader, sizeof(float));
+        bias[std::size_t(r)] = top.bias ? top.bias[first + r] : 0.0f;
+      }
+      const ScanBlock block = {packed.data(), (rows + 31) / 32 * 32, steps, scales.data(), top.bias ? bias.data() : nullptr};
+      for (std::int64_t group = begin; group < end; ++group) {
+        float threshold[kScanVectors];
+        std::int64_t count[kScanVectors] = {};
+        const std::int64_t q = group * each, queries = std::min(each, top.num_queries - q);
+        for (std::int64_t g = 0; g < queries; ++g) threshold[g] = state_->best[std::size_t(q + g)].threshold;
+        kernels.scan_block(block, {&vectors[std::size_t((group - begin) * steps * kScanVectors)], queries, args.terms,
+                                   &terms[std::size_t((group - begin) * kScanVectors)],
+                                   top.bias ? top.score_weight + q : nullptr, top.bias ? top.bias_weight + q : nullptr,
+                                   threshold, found.get(), count});
+        for (std::int64_t g = 0; g < queries; ++g)
+          for (std::int64_t i = 0; i < count[g]; ++i) {
+            const ScanEntry& entry = found[std::size_t(g)][i];
+            if (entry.row >= rows) continue;  // the last block is filled up
+            if (top.groups && top.groups[first + entry.row] == top.query_groups[q + g]) continue;
+            state_->best[std::size_t(q + g)].add({entry.value, entry.score, first + entry.row}, state_->n,
+                                                 top.margin ? top.margin[q + g] : 0.0f);
+          }
+      }
+    }
+    for (std::int64_t q = begin * each; q < std::min(end * each, top.num_queries); ++q)
+      state_->best[std::size_t(q)].shrink(state_->n, top.margin ? top.margin[q] : 0.0f);
   });
 }
 
@@ -316,7 +406,7 @@ void TopN::get(std::int64_t* rows, float* scores, std::int64_t width, float* out
     *outside++ = fits ? best.threshold : std::numeric_limits<float>::infinity();
     if (fits) {
       std::sort(best.entries.begin(), best.entries.end(),
-                [](const State::Entry& a, const State::Entry& b) { return a.row < b.row; });
+                [](const ScanEntry& a, const ScanEntry& b) { return a.row < b.row; });
       for (std::size_t i = 0; i < best.entries.size(); ++i) {
         rows[i] = best.entries[i].row;
         scores[i] = best.entries[i].score;

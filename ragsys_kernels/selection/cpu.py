@@ -106,12 +106,12 @@ def _call(
     return Selection(*fields), status, work
 
 
-def encode(data: np.ndarray, dtype: str, scales: np.ndarray | None) -> np.ndarray:
-    """8-bit codes of unit rows with the errors of their products; csrc/cpu/codes.inl."""
+def encode(data: np.ndarray, dtype: str, scales: np.ndarray | None) -> tuple[np.ndarray, float]:
+    """8-bit codes of unit rows and the largest of their errors; csrc/cpu/codes.inl."""
     module = _dispatch.extension()
     isa = module.ISAS.index(_dispatch.isa())
     codes: np.ndarray = module.encode(data, _DTYPES[dtype], scales, isa, _env.num_threads())
-    return codes
+    return codes, module.code_error(codes)
 
 
 def _raise_for(problem: Problem, status: np.ndarray) -> None:
@@ -182,7 +182,7 @@ def _product_error(problem: Problem, vectors: np.ndarray) -> np.ndarray:
 
 
 def _top(
-    problem: Problem, vectors: np.ndarray, weights: tuple[np.ndarray, np.ndarray], n: int, num_threads: int
+    problem: Problem, vectors: np.ndarray, weights: tuple[np.ndarray, np.ndarray], n: int, num_threads: int, exact=False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The rows that may be among the n of largest weights[0] * product + weights[1] * bias.
 
@@ -192,8 +192,13 @@ def _top(
     module = _dispatch.extension()
     isa = module.ISAS.index(_dispatch.isa())
     groups = problem.groups if problem.query_groups is not None else None
-    error = _product_error(problem, vectors)
     top = module.TopN(problem.num_queries, n)
+    if problem.rows.codes is not None and module.code_scan_supported(isa) and not exact:
+        weights = weights if problem.bias is not None else (None, None)
+        of_codes = vectors.astype(np.float32), problem.rows.code_error, problem.bias, *weights, None
+        error = top.scan(problem.rows.codes, *of_codes, groups, problem.query_groups, isa, num_threads)
+        return (*top.kept(_TIES * n + 1024), error)
+    error = _product_error(problem, vectors)
     for part, products in _products(problem, vectors):
         bias = None if problem.bias is None else problem.bias[part]
         part_groups = None if groups is None else groups[part]
@@ -213,7 +218,7 @@ def search(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
             _rank(part, part.candidates, indices[block], scores[block], num_threads)
             continue
         weights = part.lambda_b, 1 - part.lambda_b
-        rows, _, outside, _ = _top(part, queries[None, block], weights, problem.k, num_threads)
+        rows, _, outside, _ = _top(part, queries[None, block], weights, problem.k, num_threads, exact=True)
         _rank(part, rows, indices[block], scores[block], num_threads)
         for q in begin + np.flatnonzero(np.isposinf(outside)):
             one = slice(q, q + 1)
