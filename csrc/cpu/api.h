@@ -39,7 +39,7 @@ struct SelectArgs {
   DType dtype;
   std::int64_t row_stride;
   Norm norm;
-  const float* scales;       // (N,), for Norm::scaled
+  const float* scales;  // (N,), for Norm::scaled
   // 8-bit codes of unit rows (codes.inl), for bounds; or null. Rows are code_stride(D) bytes apart.
   const std::uint8_t* codes;
   std::int64_t pool_stride;  // without candidates, item i of query q is row q * pool_stride + i
@@ -66,6 +66,7 @@ struct SelectArgs {
   const float* ceiling;          // (Q, P), with forced; or null
   const float* outside;          // (Q,); or null
   float max_bias;
+  bool best_first;  // these candidates are distinct and not in the order of their rows; ties go to the lowest row
 
   const float* lambda_d;             // (Q,)
   const float* lambda_b;             // (Q,)
@@ -80,7 +81,7 @@ struct SelectArgs {
   float* out_relevance;   // (Q, K): NaN where there is no pick
   float* redundancy;      // (Q, K): NaN where there is no pick, and for VRSD
   std::int32_t* lengths;  // (Q,)
-  std::int64_t* work;     // {dot products, rows read} of all queries; or null
+  std::int64_t* work;     // {dot products, rows read, products of codes} of all queries; or null
   std::uint8_t* status;   // (Q,) Status
 };
 
@@ -93,7 +94,6 @@ constexpr std::int64_t kCodeHeader = sizeof(CodeHeader);
 // Bytes of a code row that count in a product, and from one row to the next.
 constexpr std::int64_t code_bytes(std::int64_t dims) { return (dims + 63) / 64 * 64; }
 constexpr std::int64_t code_stride(std::int64_t dims) { return code_bytes(dims + kCodeHeader); }
-
 
 struct EncodeArgs {
   const void* rows;  // (N, D), as in SelectArgs
@@ -137,7 +137,8 @@ struct ScanBlock {
 struct ScanGroup {
   const std::int32_t* vectors;  // [step][kScanVectors], four signed codes each
   std::int64_t queries, terms_each;
-  const CodeVector* terms;  // [query][term]: a score is the least of a query's terms
+  const std::int32_t* start;  // [query][term]: of a product, what its sum starts at
+  const float* scale;         // of a query; a score is the least of its terms
   const float* score_weight;
   const float* bias_weight;
   const float* threshold;
@@ -178,7 +179,7 @@ struct Workspace {
   float* picked_scale;
   float* picked_pivot;
   float* picked_length;  // (S) lengths of the initial items
-  const float** picks;    // prepared vectors: the rows themselves, or
+  const float** picks;   // prepared vectors: the rows themselves, or
   float* prepared_picks;
 
   // Codes of item j, of a block of items (how many picks it has met by codes), of the query and of the picks.
@@ -194,7 +195,7 @@ struct Workspace {
   float* unit;  // (D) scratch for a query of unusual norm
   double* sum;  // (D) VRSD's sum, kept only where float32 terms cancel
 
-  std::int64_t products, rows_read;  // work done so far
+  std::int64_t products, rows_read, code_products;  // work done so far
 };
 
 // One entry per instruction set; each processes one query with one thread.
@@ -211,9 +212,7 @@ struct Kernels {
   void (*pack_rows)(const std::uint8_t* codes, std::int64_t stride, std::int64_t rows, std::int64_t steps,
                     std::uint8_t* out);
   void (*scan_block)(const ScanBlock&, const ScanGroup&);
-  // Codes of a vector as rows have them, and signed.
   void (*encode_row)(const EncodeArgs&, std::int64_t row);
-  CodeVector (*signed_codes)(const std::uint8_t* code_row, std::int64_t dims, std::int64_t stride, std::int8_t* out);
 };
 
 // `isa` is an index of isa_names(); num_threads >= 1. Throw std::invalid_argument for an instruction set that is
@@ -239,7 +238,7 @@ struct TopNArgs {
 
 // The rows are all of a corpus, known by their codes; a score is the least of `terms` products.
 struct CodeScanArgs {
-  TopNArgs top;  // all but the scores
+  TopNArgs top;  // all but the scores and the margin
   const std::uint8_t* codes;
   std::int64_t num_rows, dims, terms;
   float row_error;       // largest error of a code row
@@ -258,10 +257,11 @@ class TopN {
   void fold(const TopNArgs& args, int isa, int num_threads);
   void scan(const CodeScanArgs& args, int isa, int num_threads);
   std::int64_t num_queries() const;
-  // (Q, width) rows, ascending, padded with -1, and their scores; (Q,) what no other row exceeds: minus infinity where
-  // there are no more than n, infinity for a query of which more than width rows are kept, which has none of them here.
+  // (Q, width) rows, ascending or of descending value, padded with -1, and their scores; (Q,) what no other row
+  // exceeds: minus infinity where there are no more than n, infinity for a query of which more than width rows are
+  // kept, which has none of them here.
   std::int64_t width(std::int64_t cap) const;  // most rows kept for a query, of those with at most cap
-  void get(std::int64_t* rows, float* scores, std::int64_t width, float* outside) const;
+  void get(std::int64_t* rows, float* scores, std::int64_t width, float* outside, bool best_first) const;
 
  private:
   struct State;

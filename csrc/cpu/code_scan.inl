@@ -14,42 +14,50 @@ static void pack_rows(const std::uint8_t* codes, std::int64_t stride, std::int64
   }
 }
 
-// out[v][i] = <row i, vector v> for 32 packed rows and kScanVectors packed vectors.
+// out[v][i] = start[v] + <row i, vector v> for 32 packed rows and kScanVectors packed vectors. Accumulators have names
+// of their own and the instruction is spelt out: GCC 12 keeps arrays of them in memory, or moves each twice around the
+// intrinsic.
+#define RSK_EACH_VECTOR(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"))) static void scan_tile(
-    const std::uint8_t* rows, const std::int32_t* vectors, std::int64_t steps, std::int32_t (*out)[32]) {
-  __m512i low[kScanVectors], high[kScanVectors];
-  for (int v = 0; v < kScanVectors; ++v) low[v] = high[v] = _mm512_setzero_si512();
+    const std::uint8_t* rows, const std::int32_t* vectors, std::int64_t steps, const std::int32_t* start,
+    std::int32_t (*out)[32]) {
+  static_assert(kScanVectors == 8, "one name for each");
+#define RSK_DECLARE(v) __m512i low##v = _mm512_set1_epi32(start[v]), high##v = low##v;
+  RSK_EACH_VECTOR(RSK_DECLARE)
   const std::uint8_t* next = rows + steps * 64;
-  for (std::int64_t step = 0; step < steps; ++step) {
-    const __m512i a = _mm512_loadu_si512(rows + step * 64), b = _mm512_loadu_si512(next + step * 64);
-    for (int v = 0; v < kScanVectors; ++v) {
-      const __m512i x = _mm512_set1_epi32(vectors[step * kScanVectors + v]);
-      low[v] = _mm512_dpbusd_epi32(low[v], a, x);
-      high[v] = _mm512_dpbusd_epi32(high[v], b, x);
-    }
+  for (std::int64_t step = 0; step < steps; ++step, rows += 64, next += 64, vectors += kScanVectors) {
+    const __m512i a = _mm512_loadu_si512(rows), b = _mm512_loadu_si512(next);
+#define RSK_ADD(v)                                                              \
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(low##v) : "v"(a), "m"(vectors[v])); \
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(high##v) : "v"(b), "m"(vectors[v]));
+    RSK_EACH_VECTOR(RSK_ADD)
   }
-  for (int v = 0; v < kScanVectors; ++v) {
-    _mm512_storeu_si512(out[v], low[v]);
-    _mm512_storeu_si512(out[v] + 16, high[v]);
-  }
+#define RSK_STORE(v)                   \
+  _mm512_storeu_si512(out[v], low##v); \
+  _mm512_storeu_si512(out[v] + 16, high##v);
+  RSK_EACH_VECTOR(RSK_STORE)
+#undef RSK_DECLARE
+#undef RSK_ADD
+#undef RSK_STORE
 }
+#undef RSK_EACH_VECTOR
 
-// Rows of a packed block whose value for a query is at least the query's threshold.
-static void scan_block(const ScanBlock& block, const ScanGroup& group) {
+template <bool kBias>
+static void scan_rows(const ScanBlock& block, const ScanGroup& group) {
   std::int32_t products[kScanVectors][32];
   for (std::int64_t first = 0; first < block.rows; first += 32) {
-    scan_tile(block.packed + first * block.steps * 4, group.vectors, block.steps, products);
-    for (std::int64_t g = 0; g < group.queries; ++g) {
-      const CodeVector* terms = group.terms + g * group.terms_each;
-      for (std::int64_t i = first; i < first + 32; i += W) {
-        const vf row_scale = load(block.scales + i);
-        vf score = splat(FLT_MAX);
-        for (std::int64_t t = 0; t < group.terms_each; ++t) {
-          const vi product = load(products[g * group.terms_each + t] + (i - first)) - terms[t].offset;
-          score = smaller(score, __builtin_convertvector(product, vf) * (row_scale * splat(terms[t].scale)));
+    scan_tile(block.packed + first * block.steps * 4, group.vectors, block.steps, group.start, products);
+    for (std::int64_t i = first; i < first + 32; i += W) {
+      const vf row_scale = load(block.scales + i), bias = kBias ? load(block.bias + i) : vf{};
+      for (std::int64_t g = 0; g < group.queries; ++g) {
+        const std::int64_t v = g * group.terms_each;
+        vi least = load(products[v] + (i - first));
+        for (std::int64_t t = v + 1; t < v + group.terms_each; ++t) {
+          const vi other = load(products[t] + (i - first));
+          least = other < least ? other : least;
         }
-        vf value = score;
-        if (block.bias) value = score * splat(group.score_weight[g]) + load(block.bias + i) * splat(group.bias_weight[g]);
+        const vf score = __builtin_convertvector(least, vf) * (row_scale * splat(group.scale[g]));
+        const vf value = kBias ? score * splat(group.score_weight[g]) + bias * splat(group.bias_weight[g]) : score;
         unsigned found = _mm512_cmp_ps_mask((__m512)value, (__m512)splat(group.threshold[g]), _CMP_GE_OQ);
         for (; found; found &= found - 1) {
           const int lane = __builtin_ctz(found);
@@ -58,4 +66,9 @@ static void scan_block(const ScanBlock& block, const ScanGroup& group) {
       }
     }
   }
+}
+
+// Rows of a packed block whose value for a query is at least the query's threshold.
+static void scan_block(const ScanBlock& block, const ScanGroup& group) {
+  return block.bias ? scan_rows<true>(block, group) : scan_rows<false>(block, group);
 }

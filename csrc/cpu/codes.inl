@@ -69,8 +69,8 @@ static inline __m128i sums_of(const __m512i* sum) {
                                _mm512_maskz_unpackhi_epi32(all, sum[2 * h], sum[2 * h + 1]));
   const __m512i four = _mm512_add_epi32(_mm512_maskz_unpacklo_epi64(0xff, pair[0], pair[1]),
                                         _mm512_maskz_unpackhi_epi64(0xff, pair[0], pair[1]));
-  const __m256i two = _mm256_add_epi32(_mm512_maskz_extracti64x4_epi64(0xf, four, 0),
-                                       _mm512_maskz_extracti64x4_epi64(0xf, four, 1));
+  const __m256i two =
+      _mm256_add_epi32(_mm512_maskz_extracti64x4_epi64(0xf, four, 0), _mm512_maskz_extracti64x4_epi64(0xf, four, 1));
   return _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
 }
 
@@ -81,22 +81,22 @@ static inline void store_sums(const __m128i* quarters, std::int32_t* out) {
   store(out, all);
 }
 
-#define RSK_CODE_PRODUCTS(STEP, LOAD_ROW, LOAD_VECTOR, ADD)                                               \
-  __m128i quarters[A][4] = {};                                                                            \
-  for (std::int64_t four = 0; 4 * four < n; ++four, rows += 4) {                                          \
-    __m512i sum[A][4];                                                                                    \
-    for (int a = 0; a < A; ++a)                                                                           \
-      for (int r = 0; r < 4; ++r) sum[a][r] = _mm512_setzero_si512();                                     \
-    for (std::int64_t i = 0; i < bytes; i += STEP) {                                                      \
-      __m512i x[A];                                                                                       \
-      for (int a = 0; a < A; ++a) x[a] = LOAD_VECTOR(vectors[a] + i);                                     \
-      for (int r = 0; r < 4; ++r) {                                                                       \
-        const __m512i y = LOAD_ROW(rows[r] + i);                                                          \
-        for (int a = 0; a < A; ++a) sum[a][r] = ADD(sum[a][r], y, x[a]);                                  \
-      }                                                                                                   \
-    }                                                                                                     \
-    for (int a = 0; a < A; ++a) quarters[a][four] = sums_of(sum[a]);                                      \
-  }                                                                                                       \
+#define RSK_CODE_PRODUCTS(STEP, LOAD_ROW, LOAD_VECTOR, ADD)              \
+  __m128i quarters[A][4] = {};                                           \
+  for (std::int64_t four = 0; 4 * four < n; ++four, rows += 4) {         \
+    __m512i sum[A][4];                                                   \
+    for (int a = 0; a < A; ++a)                                          \
+      for (int r = 0; r < 4; ++r) sum[a][r] = _mm512_setzero_si512();    \
+    for (std::int64_t i = 0; i < bytes; i += STEP) {                     \
+      __m512i x[A];                                                      \
+      for (int a = 0; a < A; ++a) x[a] = LOAD_VECTOR(vectors[a] + i);    \
+      for (int r = 0; r < 4; ++r) {                                      \
+        const __m512i y = LOAD_ROW(rows[r] + i);                         \
+        for (int a = 0; a < A; ++a) sum[a][r] = ADD(sum[a][r], y, x[a]); \
+      }                                                                  \
+    }                                                                    \
+    for (int a = 0; a < A; ++a) quarters[a][four] = sums_of(sum[a]);     \
+  }                                                                      \
   for (int a = 0; a < A; ++a) store_sums(quarters[a], out[a]);
 
 template <int A>

@@ -144,7 +144,7 @@ struct Query {
       if (!insert(ws.in_initial, id)) return Status::id_repeated;
       ws.picked_row[picked++] = base() + id;
     }
-    const bool distinct = args.candidates && surely_distinct();
+    const bool distinct = args.candidates && (args.best_first || surely_distinct());
     if (args.candidates && !distinct) clear(ws.in_pool);
     for (std::int64_t i = 0; i < args.pool; ++i) {
       std::int64_t id = i;
@@ -297,7 +297,9 @@ struct Query {
     if (lazy()) {
       for (std::int64_t j = 0; j < items; ++j) ws.met[j] = -1;
       if (status != Status::ok) return status;
-      return coded && !args.relevance ? bound_relevance() : combine();
+      if (!coded || args.relevance || args.ceiling) return combine();
+      for (std::int64_t j = 0; j < items; j += kCodeBlock) bound_relevance(j);
+      return all_finite ? Status::ok : Status::not_finite;
     }
     std::int64_t j = 0;
     for (; j + 4 <= items && status == Status::ok; j += 4) {
@@ -349,6 +351,7 @@ struct Query {
     const std::uint8_t* rows[kCodeBlock];
     for (std::int64_t i = 0; i < (n + 3) / 4 * 4; ++i) rows[i] = code_row(ws.row[j + (i < n ? i : n - 1)]);
     code_products<A>(rows, vectors, code_bytes(args.dims), n, out);
+    ws.code_products += A * n;
   }
 
   std::int64_t block_items(std::int64_t j) const { return items - j < kCodeBlock ? items - j : kCodeBlock; }
@@ -359,7 +362,8 @@ struct Query {
     return row + splat(vector.error) + row * splat(vector.error) + splat(4.0f * slack);
   }
   vf code_product(std::int64_t j, const CodeVector& vector, const std::int32_t* products) const {
-    return __builtin_convertvector(load(products) - vector.offset, vf) * (load(ws.code_scale + j) * splat(vector.scale));
+    return __builtin_convertvector(load(products) - vector.offset, vf) *
+           (load(ws.code_scale + j) * splat(vector.scale));
   }
 
   void read_headers(std::int64_t j, std::int64_t n) {
@@ -370,19 +374,16 @@ struct Query {
     }
   }
 
-  // The value of an item whose row is not read yet is an upper bound.
-  Status bound_relevance() {
+  // The value of an item of the block from j on becomes an upper bound.
+  void bound_relevance(std::int64_t j) {
     std::int32_t products[1][kCodeBlock];
-    read_headers(0, items);
-    for (std::int64_t j = 0; j < items; j += kCodeBlock) {
-      const std::int64_t n = block_items(j);
-      code_tile<1>(j, n, &query_code.codes, products);
-      for (std::int64_t i = 0; i < n; i += W)
-        store(ws.value + j + i, code_product(j + i, query_code, products[0] + i) + code_error(j + i, query_code));
-    }
+    const std::int64_t n = block_items(j);
+    read_headers(j, n);
+    code_tile<1>(j, n, &query_code.codes, products);
+    for (std::int64_t i = 0; i < n; i += W)
+      store(ws.value + j + i, code_product(j + i, query_code, products[0] + i) + code_error(j + i, query_code));
     if (args.bias)
-      for (std::int64_t j = 0; j < items; ++j) relevance_known(j, ws.value[j]);
-    return all_finite ? Status::ok : Status::not_finite;
+      for (std::int64_t i = j; i < j + n; ++i) relevance_known(i, ws.value[i]);
   }
 
   // Items of a block meet picks [p, p + A) by their codes, which raises the lower bounds of their running max
@@ -407,12 +408,18 @@ struct Query {
   void catch_up_by_codes(std::int64_t block) {
     const std::int64_t j = block * kCodeBlock;
     std::int64_t p = ws.block_met[block];
-    if (args.relevance && p == 0) read_headers(j, block_items(j));
+    if (p < 0) {
+      if (args.relevance)
+        read_headers(j, block_items(j));
+      else
+        bound_relevance(j);
+      p = 0;
+    }
     for (; p + 4 <= picked; p += 4) meet_by_codes<4>(j, p);
     for (; p + 2 <= picked; p += 2) meet_by_codes<2>(j, p);
     if (p < picked) meet_by_codes<1>(j, p);
     ws.block_met[block] = std::int32_t(picked);
-    bound_values(j, j + kCodeBlock < items ? j + kCodeBlock : items);
+    bound(j, j + kCodeBlock < items ? j + kCodeBlock : items);
   }
 
   // Reads the row of item j: its relevance, if that is not given, and its products with the picks it has not met.
@@ -610,7 +617,8 @@ struct Query {
     if (coded) {
       for (std::int64_t j = 0; j < items; ++j) ws.running[j] = -1.0f - 4.0f * slack;
       const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
-      for (std::int64_t block = 0; block < blocks; ++block) ws.block_met[block] = 0;
+      const bool unseen = args.relevance || args.ceiling;
+      for (std::int64_t block = 0; block < blocks; ++block) ws.block_met[block] = unseen ? -1 : 0;
       for (std::int64_t j = padded(items); j < blocks * kCodeBlock; ++j) ws.bound[j] = -__builtin_inff();
       for (std::int64_t block = blocks; block < padded(blocks); ++block) ws.block_bound[block] = -__builtin_inff();
     }
@@ -659,22 +667,13 @@ struct Query {
 
   // Upper bounds of the values, minus infinity for closed items. Each bound passes through the operations of the
   // value itself, which are monotone, so that rounding keeps it a bound.
-  void bound_mmr() {
+  void bound_running() {
     for (; prune && bounded < picked; ++bounded) {
       const vf pivot = splat(ws.picked_pivot[bounded]), pick_sine = splat(sine(ws.picked_pivot[bounded]));
       for (std::int64_t j = 0; j < items; j += W) {
         const vf least = load(ws.pivot + j) * pivot - load(ws.sine + j) * pick_sine - splat(4.0f * slack);
         store(ws.running + j, larger(load(ws.running + j), least));
       }
-    }
-    bound_values(0, items);
-  }
-
-  void bound_values(std::int64_t begin, std::int64_t end) {
-    const vf relevance_weight = splat(lambda_d()), redundancy_weight = splat(1.0f - lambda_d());
-    for (std::int64_t j = begin; j < end; j += W) {
-      const vf bound = relevance_weight * load(ws.value + j) - redundancy_weight * load(ws.running + j);
-      store(ws.bound + j, smaller(bound, load(ws.gate + j)));
     }
   }
 
@@ -701,9 +700,20 @@ struct Query {
   }
 
   void bound() {
-    if (picked > 0) return is_vrsd() ? bound_vrsd() : bound_mmr();
+    if (picked > 0 && is_vrsd()) return bound_vrsd();
+    if (picked > 0) bound_running();
+    bound(0, items);
+  }
+
+  // Of MMR's values, or of those of the first pick.
+  void bound(std::int64_t begin, std::int64_t end) {
     const float* values = is_vrsd() ? ws.relevance : ws.value;
-    for (std::int64_t j = 0; j < items; j += W) store(ws.bound + j, smaller(load(values + j), load(ws.gate + j)));
+    const vf relevance_weight = splat(lambda_d()), redundancy_weight = splat(1.0f - lambda_d());
+    for (std::int64_t j = begin; j < end; j += W) {
+      vf bound = load(values + j);
+      if (picked > 0) bound = relevance_weight * bound - redundancy_weight * load(ws.running + j);
+      store(ws.bound + j, smaller(bound, load(ws.gate + j)));
+    }
   }
 
   // Upper bound of the value of every row that is not in the pool, whose v is at most args.outside[q]. A row at angle
@@ -768,12 +778,13 @@ struct Query {
       prefetch_next(ahead + 2);
       const std::int64_t block = arg_max(ws.block_bound, blocks);
       const std::int32_t j = top_of(block);
-      if (picked == 0 ? !estimated() || ws.met[j] >= 0 : ws.met[j] == picked) {
-        *best = j;
+      if (known(j)) {
+        *best = args.best_first ? lowest_row(j) : j;
         *best_score = ws.bound[j];
-        return Status::ok;
+        return all_finite ? Status::ok : Status::not_finite;
       }
-      if (picked > 0 && ws.block_met[block] < picked) {
+      const bool unseen = ws.block_met[block] < 0 && !args.relevance;
+      if (unseen || (picked > 0 && ws.block_met[block] < picked)) {
         catch_up_by_codes(block);
         ws.block_bound[block] = largest_bound(block * kCodeBlock);
         const std::int32_t next = top_of(block);
@@ -785,6 +796,27 @@ struct Query {
         ws.block_bound[block] = largest_bound(block * kCodeBlock);
       }
     }
+  }
+
+  bool known(std::int64_t j) const { return picked == 0 ? !estimated() || ws.met[j] >= 0 : ws.met[j] == picked; }
+
+  // Of the items with the value of item j, which is the largest, that of the lowest row.
+  std::int64_t lowest_row(std::int64_t j) {
+    std::int64_t lowest = j;
+    const float value = ws.bound[j];
+    for (std::int64_t i = 0; i < items; ++i) {
+      if (ws.block_bound[i / kCodeBlock] < value) {
+        i += kCodeBlock - 1 - i % kCodeBlock;
+        continue;
+      }
+      if (ws.bound[i] < value || ws.row[i] >= ws.row[lowest]) continue;
+      if (!known(i)) {
+        refine(i);
+        ws.bound[i] = score(i);
+      }
+      if (ws.bound[i] == value) lowest = i;
+    }
+    return lowest;
   }
 
   // Lowest item of the block with its largest bound.

@@ -3,8 +3,10 @@
 #include <cfloat>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -31,9 +33,14 @@ namespace rsk::base {
 #include "codes.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {
-    select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query, at_least, int(W), nullptr, nullptr,
-    encode_row,                signed_codes};
+constexpr Kernels kKernels = {select_query<Method::mmr>,
+                              select_query<Method::vrsd>,
+                              relevance_query,
+                              at_least,
+                              int(W),
+                              nullptr,
+                              nullptr,
+                              encode_row};
 }  // namespace rsk::base
 
 #if RSK_X86_DISPATCH
@@ -50,9 +57,14 @@ namespace rsk::avx2 {
 #include "codes.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {
-    select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query, at_least, int(W), nullptr, nullptr,
-    encode_row,                signed_codes};
+constexpr Kernels kKernels = {select_query<Method::mmr>,
+                              select_query<Method::vrsd>,
+                              relevance_query,
+                              at_least,
+                              int(W),
+                              nullptr,
+                              nullptr,
+                              encode_row};
 }  // namespace rsk::avx2
 #ifdef __clang__
 #pragma clang attribute pop
@@ -70,9 +82,14 @@ namespace rsk::avx512 {
 #include "code_scan.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {
-    select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query, at_least, int(W), pack_rows, scan_block,
-    encode_row,                signed_codes};
+constexpr Kernels kKernels = {select_query<Method::mmr>,
+                              select_query<Method::vrsd>,
+                              relevance_query,
+                              at_least,
+                              int(W),
+                              pack_rows,
+                              scan_block,
+                              encode_row};
 }  // namespace rsk::avx512
 #ifdef __clang__
 #pragma clang attribute pop
@@ -227,10 +244,11 @@ void select(const SelectArgs& args, int isa, int num_threads) {
   parallel_for(args.num_queries, grain, threads,
                [&](std::int64_t q, int thread) { select_query(args, q, workspaces[thread]); });
   if (args.work) {
-    args.work[0] = args.work[1] = 0;
+    args.work[0] = args.work[1] = args.work[2] = 0;
     for (int thread = 0; thread < threads; ++thread) {
       args.work[0] += workspaces[thread].products;
       args.work[1] += workspaces[thread].rows_read;
+      args.work[2] += workspaces[thread].code_products;
     }
   }
 }
@@ -260,12 +278,15 @@ float largest_code_error(const std::uint8_t* codes, std::int64_t num_rows, std::
   return largest;
 }
 
+constexpr std::ptrdiff_t kSorted = 256;
+
 // Rows that may be among the best n of one query. `threshold` is below the n-th value seen by the margin.
 struct TopN::State {
   struct Best {
     float threshold = -std::numeric_limits<float>::infinity();
     std::size_t limit = 0;  // entries that call for a shrink; doubled where ties cannot be dropped
     std::vector<ScanEntry> entries;
+    std::vector<float> values;  // scratch
 
     void add(const ScanEntry& entry, std::int64_t n, float margin) {
       if (entry.value < threshold) return;
@@ -274,9 +295,10 @@ struct TopN::State {
     }
     void shrink(std::int64_t n, float margin) {
       if (std::int64_t(entries.size()) <= n) return;
-      std::nth_element(entries.begin(), entries.begin() + (n - 1), entries.end(),
-                       [](const ScanEntry& a, const ScanEntry& b) { return a.value > b.value; });
-      threshold = std::max(threshold, entries[std::size_t(n - 1)].value - margin);
+      values.clear();
+      for (const ScanEntry& entry : entries) values.push_back(entry.value);
+      std::nth_element(values.begin(), values.begin() + (n - 1), values.end(), std::greater<float>());
+      threshold = std::max(threshold, values[std::size_t(n - 1)] - margin);
       entries.erase(std::remove_if(entries.begin(), entries.end(),
                                    [&](const ScanEntry& entry) { return entry.value < threshold; }),
                     entries.end());
@@ -321,11 +343,41 @@ void TopN::fold(const TopNArgs& args, int isa, int num_threads) {
   });
 }
 
+// Signed codes of a query's terms, in steps of one scale, which is returned. `vectors` and `start` are those of the
+// first term in its group; `error` is by how much a score may be off.
+static float encode_terms(const CodeScanArgs& args, std::int64_t q, float& error, std::int32_t* vectors,
+                          std::int32_t* start) {
+  const auto term = [&](std::int64_t t) { return args.vectors + (t * args.top.num_queries + q) * args.dims; };
+  double largest = 0;
+  for (std::int64_t t = 0; t < args.terms; ++t)
+    for (std::int64_t d = 0; d < args.dims; ++d) largest = std::max(largest, std::fabs(double(term(t)[d])));
+  const float scale = float(largest / 127);
+  double worst = 0;
+  for (std::int64_t t = 0; t < args.terms; ++t) {
+    double norm2 = 0, lost2 = 0;
+    std::int32_t sum = 0;
+    for (std::int64_t d = 0; d < args.dims; ++d) {
+      const double x = term(t)[d];
+      const std::int32_t code = scale > 0 ? std::int32_t(std::nearbyint(x / scale)) : 0;
+      const std::int32_t byte = code < -127 ? -127 : code > 127 ? 127 : code;
+      reinterpret_cast<std::int8_t*>(vectors + d / 4 * kScanVectors + t)[d % 4] = std::int8_t(byte);
+      sum += byte;
+      norm2 += x * x;
+      lost2 += (x - double(byte) * scale) * (x - double(byte) * scale);
+    }
+    start[t] = -128 * sum;
+    const double norm = std::sqrt(norm2), rounding = 1e-6 * (1 + norm);
+    worst = std::max(worst, args.row_error * norm + (1.0 + args.row_error) * std::sqrt(lost2) + rounding);
+  }
+  error = float(worst) * 1.00001f;
+  return scale;
+}
+
 void TopN::scan(const CodeScanArgs& args, int isa, int num_threads) {
   const Kernels& kernels = kernels_of(isa);
   if (!code_scan_supported(isa)) throw std::invalid_argument("no scan by codes on this machine");
   const TopNArgs& top = args.top;
-  const std::int64_t stride = code_stride(args.dims), bytes = code_bytes(args.dims), steps = (args.dims + 3) / 4;
+  const std::int64_t stride = code_stride(args.dims), steps = (args.dims + 3) / 4;
   const std::int64_t each = kScanVectors / args.terms;  // queries of a group
   const std::int64_t groups = (top.num_queries + each - 1) / each;
   const double work = double(top.num_queries) * double(args.terms) * double(args.num_rows) * double(args.dims) / 4;
@@ -334,58 +386,55 @@ void TopN::scan(const CodeScanArgs& args, int isa, int num_threads) {
   parallel_for(threads, 1, threads, [&](std::int64_t share, int) {
     const std::int64_t begin = groups * share / threads, end = groups * (share + 1) / threads;
     std::vector<std::int32_t> vectors(std::size_t((end - begin) * steps * kScanVectors));
-    std::vector<CodeVector> terms(std::size_t((end - begin) * kScanVectors));
-    std::vector<std::uint8_t> code_row(static_cast<std::size_t>(stride));
-    std::vector<std::int8_t> codes(static_cast<std::size_t>(bytes));
+    std::vector<std::int32_t> start(std::size_t((end - begin) * kScanVectors));
+    std::vector<float> scale(std::size_t((end - begin) * each));
     for (std::int64_t q = begin * each; q < std::min(end * each, top.num_queries); ++q) {
-      args.error[q] = 0;
-      for (std::int64_t t = 0; t < args.terms; ++t) {
-        const float* vector = args.vectors + (t * top.num_queries + q) * args.dims;
-        kernels.encode_row({vector, 1, args.dims, 0, DType::f32, nullptr, code_row.data()}, 0);
-        const CodeVector term = kernels.signed_codes(code_row.data(), args.dims, stride, codes.data());
-        const std::int64_t group = q / each - begin, v = q % each * args.terms + t;
-        terms[std::size_t(group * kScanVectors + v)] = term;
-        for (std::int64_t step = 0; step < steps; ++step)
-          std::memcpy(&vectors[std::size_t((group * steps + step) * kScanVectors + v)], &codes[std::size_t(4 * step)], 4);
-        double norm2 = 0;
-        for (std::int64_t d = 0; d < args.dims; ++d) norm2 += double(vector[d]) * vector[d];
-        const double rounding = 1e-6 * (1 + std::sqrt(norm2));
-        const double error = args.row_error * std::sqrt(norm2) + (1.0 + args.row_error) * term.error + rounding;
-        args.error[q] = std::max(args.error[q], float(error) * 1.00001f);
-      }
+      const std::int64_t group = q / each - begin, g = q % each;
+      scale[std::size_t(group * each + g)] =
+          encode_terms(args, q, args.error[q], &vectors[std::size_t(group * steps * kScanVectors + g * args.terms)],
+                       &start[std::size_t(group * kScanVectors + g * args.terms)]);
     }
     std::vector<std::uint8_t> packed(std::size_t(kScanRows * steps * 4));
     std::vector<float> scales(kScanRows), bias(kScanRows);
     std::unique_ptr<ScanEntry[][kScanRows]> found(new ScanEntry[kScanVectors][kScanRows]);
-    for (std::int64_t first = 0; first < args.num_rows; first += kScanRows) {
+    // Blocks are taken out of their order, so that those seen stand for the others: of a part of the rows a part of n
+    // is kept, and a little more. At the end there are about n, which is all that a scan promises.
+    const std::int64_t blocks = (args.num_rows + kScanRows - 1) / kScanRows;
+    std::int64_t leap = std::int64_t(0.618 * double(blocks)) | 1;
+    while (std::gcd(leap, blocks) != 1) leap += 2;
+    for (std::int64_t taken = 0; taken < blocks; ++taken) {
+      const std::int64_t first = taken * leap % blocks * kScanRows;
       const std::int64_t rows = std::min(kScanRows, args.num_rows - first);
+      const double share = double(taken + 1) / double(blocks);
+      const std::int64_t quota = std::min(state_->n, std::int64_t(double(state_->n) * share * 1.1) + 32);
       kernels.pack_rows(args.codes + first * stride, stride, rows, steps, packed.data());
       for (std::int64_t r = 0; r < rows; ++r) {
         std::memcpy(&scales[std::size_t(r)], args.codes + (first + r + 1) * stride - kCodeHeader, sizeof(float));
         bias[std::size_t(r)] = top.bias ? top.bias[first + r] : 0.0f;
       }
-      const ScanBlock block = {packed.data(), (rows + 31) / 32 * 32, steps, scales.data(), top.bias ? bias.data() : nullptr};
+      const ScanBlock block = {packed.data(), (rows + 31) / 32 * 32, steps, scales.data(),
+                               top.bias ? bias.data() : nullptr};
       for (std::int64_t group = begin; group < end; ++group) {
         float threshold[kScanVectors];
         std::int64_t count[kScanVectors] = {};
         const std::int64_t q = group * each, queries = std::min(each, top.num_queries - q);
         for (std::int64_t g = 0; g < queries; ++g) threshold[g] = state_->best[std::size_t(q + g)].threshold;
-        kernels.scan_block(block, {&vectors[std::size_t((group - begin) * steps * kScanVectors)], queries, args.terms,
-                                   &terms[std::size_t((group - begin) * kScanVectors)],
-                                   top.bias ? top.score_weight + q : nullptr, top.bias ? top.bias_weight + q : nullptr,
-                                   threshold, found.get(), count});
+        kernels.scan_block(
+            block, {&vectors[std::size_t((group - begin) * steps * kScanVectors)], queries, args.terms,
+                    &start[std::size_t((group - begin) * kScanVectors)], &scale[std::size_t((group - begin) * each)],
+                    top.bias ? top.score_weight + q : nullptr, top.bias ? top.bias_weight + q : nullptr, threshold,
+                    found.get(), count});
         for (std::int64_t g = 0; g < queries; ++g)
           for (std::int64_t i = 0; i < count[g]; ++i) {
             const ScanEntry& entry = found[std::size_t(g)][i];
             if (entry.row >= rows) continue;  // the last block is filled up
             if (top.groups && top.groups[first + entry.row] == top.query_groups[q + g]) continue;
-            state_->best[std::size_t(q + g)].add({entry.value, entry.score, first + entry.row}, state_->n,
-                                                 top.margin ? top.margin[q + g] : 0.0f);
+            state_->best[std::size_t(q + g)].add({entry.value, entry.score, first + entry.row}, quota, 0.0f);
           }
       }
     }
     for (std::int64_t q = begin * each; q < std::min(end * each, top.num_queries); ++q)
-      state_->best[std::size_t(q)].shrink(state_->n, top.margin ? top.margin[q] : 0.0f);
+      state_->best[std::size_t(q)].shrink(state_->n, 0.0f);
   });
 }
 
@@ -398,15 +447,22 @@ std::int64_t TopN::width(std::int64_t cap) const {
   return std::int64_t(width);
 }
 
-void TopN::get(std::int64_t* rows, float* scores, std::int64_t width, float* outside) const {
+void TopN::get(std::int64_t* rows, float* scores, std::int64_t width, float* outside, bool best_first) const {
   for (State::Best& best : state_->best) {
     std::fill(rows, rows + width, std::int64_t(-1));
     std::fill(scores, scores + width, 0.0f);
     const bool fits = std::int64_t(best.entries.size()) <= width;
     *outside++ = fits ? best.threshold : std::numeric_limits<float>::infinity();
     if (fits) {
-      std::sort(best.entries.begin(), best.entries.end(),
-                [](const ScanEntry& a, const ScanEntry& b) { return a.row < b.row; });
+      const auto end = best.entries.end();
+      if (best_first) {  // beyond the first few the order does not matter
+        const auto by_value = [](const ScanEntry& a, const ScanEntry& b) { return a.value > b.value; };
+        const auto few = best.entries.begin() + std::min<std::ptrdiff_t>(kSorted, end - best.entries.begin());
+        std::nth_element(best.entries.begin(), few, end, by_value);
+        std::sort(best.entries.begin(), few, by_value);
+      } else {
+        std::sort(best.entries.begin(), end, [](const ScanEntry& a, const ScanEntry& b) { return a.row < b.row; });
+      }
       for (std::size_t i = 0; i < best.entries.size(); ++i) {
         rows[i] = best.entries[i].row;
         scores[i] = best.entries[i].score;
