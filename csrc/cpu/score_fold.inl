@@ -1,11 +1,12 @@
-// Folding a block of values into the running state of a row. The reference is a guess, the largest value of the first
-// block with a finite one, and is raised only when a block's sum shows that it is far too low; so a block is read once,
-// the exponents stay small, and float32 sums of a block are exact enough. float64 across blocks.
+// Folding a block of values into the running state of a row. The reference is a guess, the largest of the first values,
+// and is raised only when a block's sum shows that it is far too low; so a block is read once, the exponents stay
+// small, and float32 sums of a block are exact enough. float64 across blocks.
 //
 // Where multiply-adds are fused, 2^(x log2(e) - origin) takes one operation less than exp(x - ref) and is as accurate,
 // since the product is not rounded. What the rounded origin is off by is put right once, by settle.
 
 constexpr std::int64_t kBlock = 512 * W;  // values of a block, of which each of four accumulators gets 128 a lane
+constexpr std::int64_t kProbe = 512;      // values that the reference is guessed from
 constexpr float kRaise = 0x1p14f;         // sum of a block above which the reference is raised; at least kBlock
 constexpr float kFar = 0x1p20f;  // references beyond it are subtracted first: their origins would be off by too much
 
@@ -166,7 +167,8 @@ static inline void settle(ScoreState& state) {
 template <class T, bool RANK, bool ENTROPY>
 static BlockSums fold(ScoreState& state, const T* x, std::int64_t n, float target) {
   if (state.ref == -__builtin_inff()) {
-    const float top = block_max(x, n);
+    float top = block_max(x, n < kProbe ? n : kProbe);
+    if (top < -FLT_MAX) top = block_max(x, n);
     if (!finite(top)) {
       if (!(top < 0)) state.sum = __builtin_nan("");
       return {0.0f, 0.0f, top, 0};

@@ -49,18 +49,6 @@ static inline v4 sum4(vf a, vf b, vf c, vf d) {
 }
 
 // What a product does with a vector of the packed run and as many elements of a row of the weight.
-template <class T>
-struct Widening {
-  typedef T Weight;
-  static constexpr std::int64_t step = W;
-  template <class H>
-  static vf packed(const H* p) {
-    return load(p);
-  }
-  static vf weight(const T* p) { return load(p); }
-  static vf multiply(vf sum, vf hidden, vf weight) { return fma(hidden, weight, sum); }
-};
-
 #ifdef RSK_BF16_DOT
 // Two elements a lane: products of bfloat16 are exact in float32.
 struct Bf16Dot {
@@ -71,6 +59,18 @@ struct Bf16Dot {
   static vf multiply(vf sum, vf hidden, vf weight) {
     return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)hidden, (__m512bh)weight);
   }
+};
+#else
+template <class T>
+struct Widening {
+  typedef T Weight;
+  static constexpr std::int64_t step = W;
+  template <class H>
+  static vf packed(const H* p) {
+    return load(p);
+  }
+  static vf weight(const T* p) { return load(p); }
+  static vf multiply(vf sum, vf hidden, vf weight) { return fma(hidden, weight, sum); }
 };
 #endif
 
@@ -214,7 +214,7 @@ static void hidden_targets(const ScoreArgs& args, std::int64_t job, LinearScratc
 }
 
 // Positions of a block: as many rows of the weight as stay in the second-level cache.
-static std::int64_t linear_block(const ScoreArgs& args) {
+[[maybe_unused]] static std::int64_t linear_block(const ScoreArgs& args) {
   const std::int64_t rows = kWeightBytes / (args.dims * (args.weight_dtype == DType::f32 ? 4 : 2)) / 16 * 16;
   return rows < kMinColumns ? kMinColumns : rows > kMaxColumns ? kMaxColumns : rows;
 }
@@ -240,35 +240,32 @@ static void hidden_chunk(const ScoreArgs& args, std::int64_t first, std::int64_t
   for (std::int64_t j = 0; j < num_jobs; ++j) settle(states[j]);
 }
 
-template <class H, class T>
-struct OfTypes {
-  typedef Widening<T> Kernel;
-};
-#ifdef RSK_BF16_DOT
-template <>
-struct OfTypes<bf16, bf16> {
-  typedef Bf16Dot Kernel;
-};
-#endif
-
-template <class H, class T>
-static void score_hidden_as(const ScoreArgs& args, std::int64_t job, std::int64_t num_jobs, std::int64_t begin,
+template <class K, class H>
+static void score_hidden_by(const ScoreArgs& args, std::int64_t job, std::int64_t num_jobs, std::int64_t begin,
                             std::int64_t end, ScoreState* states, LinearScratch& scratch) {
-  typedef typename OfTypes<H, T>::Kernel K;
   if (states) return hidden_chunk<K, H>(args, job, num_jobs, begin, end, states, scratch);
   hidden_targets<K, H>(args, job, scratch);
 }
+
+#ifdef RSK_BF16_DOT
+
+static void score_hidden(const ScoreArgs& args, std::int64_t job, std::int64_t num_jobs, std::int64_t begin,
+                         std::int64_t end, ScoreState* states, void* memory) {
+  score_hidden_by<Bf16Dot, bf16>(args, job, num_jobs, begin, end, states, *static_cast<LinearScratch*>(memory));
+}
+
+#else
 
 template <class H>
 static void score_hidden_of(const ScoreArgs& args, std::int64_t job, std::int64_t num_jobs, std::int64_t begin,
                             std::int64_t end, ScoreState* states, LinearScratch& scratch) {
   switch (args.weight_dtype) {
     case DType::f32:
-      return score_hidden_as<H, float>(args, job, num_jobs, begin, end, states, scratch);
+      return score_hidden_by<Widening<float>, H>(args, job, num_jobs, begin, end, states, scratch);
     case DType::f16:
-      return score_hidden_as<H, f16>(args, job, num_jobs, begin, end, states, scratch);
+      return score_hidden_by<Widening<f16>, H>(args, job, num_jobs, begin, end, states, scratch);
     default:
-      return score_hidden_as<H, bf16>(args, job, num_jobs, begin, end, states, scratch);
+      return score_hidden_by<Widening<bf16>, H>(args, job, num_jobs, begin, end, states, scratch);
   }
 }
 
@@ -285,6 +282,9 @@ static void score_hidden(const ScoreArgs& args, std::int64_t job, std::int64_t n
   }
 }
 
+#endif
+
+// No states: the targets.
 static void score_hidden_targets(const ScoreArgs& args, std::int64_t job, void* memory) {
   score_hidden(args, job, 1, 0, 0, nullptr, memory);
 }
