@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from scoring_oracle import DTYPES, assert_close, entropy, logits, logp, lse, rank, stored
+from scoring_oracle import DTYPES, ENTROPY_FLOOR, assert_close, entropy, logits, logp, lse, rank, stored
 
 import ragsys_kernels as rk
 
@@ -32,7 +32,7 @@ def check(found, z, targets, rows=None):
     read = sorted(set(rows))
     assert_close(found.lse[read], [lse(z[r]) for r in read])
     assert_close(found.max[read], [z[r].max() for r in read])
-    assert_close(found.entropy[read], [entropy(z[r]) for r in read], floor=4e-6)
+    assert_close(found.entropy[read], [entropy(z[r]) for r in read], floor=ENTROPY_FLOOR)
     np.testing.assert_array_equal(found.rank, [rank(z[r], t) for r, t in zip(rows, targets, strict=True)])
 
 
@@ -127,7 +127,7 @@ def test_hard_rows_are_right_and_leave_their_neighbours_alone(scorer, V):
         strange = np.isnan(row).any() or (row == INF).any()
         assert_close(found.lse[i], lse(row)), name
         assert_close(found.max[i], NAN if strange else row.max()), name
-        assert_close(found.entropy[i], entropy(row), floor=4e-6), name
+        assert_close(found.entropy[i], entropy(row), floor=ENTROPY_FLOOR), name
         assert found.rank[i] == (-1 if np.isnan(want[i]) else rank(row, targets[i])), name
         alone = rk.answer_logprobs(x[i : i + 1], targets=targets[i : i + 1], want=EVERYTHING, backend=scorer)
         for field in EVERYTHING:

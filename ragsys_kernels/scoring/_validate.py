@@ -204,6 +204,8 @@ def layout(
     inverse = np.empty(M, np.float32)
     inverse[:] = 1 / _temperature(op, temperature, answer, num_answers if per == "A" else M, per)
     choice(op, "out_of_range", out_of_range, ("raise", "nan"))
+    if ignore_index is not None:
+        ignore_index = _integer(op, "ignore_index", ignore_index, "an integer or None")
 
     ignored, outside, scored = None, ids.view(np.uint64) >= vocab_size, None
     if outside.any() or (ignore_index is not None and 0 <= ignore_index < vocab_size):
@@ -272,8 +274,10 @@ def problem(
     )
 
 
-def for_partials(op: str, logits: Any, hidden: Any, vocab_size: Any) -> int:
+def for_partials(op: str, partials: Any, logits: Any, hidden: Any, vocab_size: Any) -> int:
     """The vocabulary of a call that has partials instead of logits."""
+    if not isinstance(partials, Partials):
+        raise TypeError(f"{op}: partials must be Partials, got {type(partials).__name__}")
     for name, x in (("logits", logits), ("hidden", hidden)):
         if x is not None:
             raise ValueError(f"{op}: partials must be given instead of {name}, got both")
@@ -336,13 +340,17 @@ def target_logits(op: str, x: Any, size: int) -> np.ndarray | None:
 
 
 def offset(op: str, name: str, x: Any) -> int:
-    try:
-        number = operator.index(x)
-    except TypeError:
-        raise TypeError(f"{op}: {name} must be an integer, got {type(x).__name__}") from None
+    number = _integer(op, name, x, "an integer")
     if number < 0:
         raise ValueError(f"{op}: {name} must be at least 0, got {x}")
     return number
+
+
+def _integer(op: str, name: str, x: Any, rule: str) -> int:
+    try:
+        return operator.index(x)
+    except TypeError:
+        raise TypeError(f"{op}: {name} must be {rule}, got {type(x).__name__}") from None
 
 
 def one_temperature(op: str, name: str, rows: np.ndarray) -> None:
