@@ -13,14 +13,14 @@ import numpy as np
 from .finish import merge_rows
 from .problem import Partials, ScoringProblem
 
-# Logits: so many columns at a time, and as many rows together as make 256 kB of float32. Of blocks between 16,384
-# and 151,936 columns none was faster by more than 5 % at V = 151,936.
+# Logits: so many columns at a time, and as many rows together as make 256 kB of float32. Larger blocks gain little where
+# there are many rows, and lose by the page faults of fresh buffers where there are few.
 _COLUMNS = 32768
 _ELEMENTS = 65536
 
 # Linear form: so many rows in every product, the last one filled up with zeros, so that the bits of a row do not
 # depend on how many there are; and as many columns as make 4 MB of weights, but no narrow products.
-_ROWS = 32
+_ROWS = 64
 _WEIGHTS = 1 << 20
 _NARROW = 1024
 
@@ -34,7 +34,7 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
     weighted = np.empty((blocks, R)) if problem.entropy else None
     target = np.full(M, -np.inf, np.float32)
     rank = np.zeros(M, np.int64) if problem.rank else None
-    scratch = np.empty(form.height * form.width, np.float32)
+    scratch, second = (np.empty(form.height * form.width, np.float32) for _ in range(2))
     with np.errstate(all="ignore"):
         # A target must be known before the first block is compared with it, and must be the very number of its tile.
         form.targets(target)
@@ -47,11 +47,13 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
             e = scratch[: z.size].reshape(z.shape)
             np.subtract(z, np.where(np.isfinite(m), m, np.float32(0))[:, None], out=e)
             if weighted is not None:
-                d = np.maximum(e, np.float32(-128))  # exp(-128) is 0 in float32, where -inf * 0 would be NaN
+                d = second[: z.size].reshape(z.shape)
+                np.maximum(e, np.float32(-128), out=d)  # exp(-128) is 0 in float32, where -inf * 0 would be NaN
             np.exp(e, out=e)
             sums[block, jobs] = np.add.reduce(e, axis=1)
             if weighted is not None:
-                weighted[block, jobs] = np.add.reduce(np.multiply(d, e, out=d), axis=1)
+                d *= e
+                weighted[block, jobs] = np.add.reduce(d, axis=1)
     bad = np.isnan(largest) | (largest == np.inf)
     sums[bad] = np.nan
     ref = np.where(bad, np.float32(-np.inf), largest)
@@ -66,7 +68,10 @@ def _count(problem: ScoringProblem, z: np.ndarray, jobs: slice, than: np.ndarray
         mine = row[first : first + len(z)]
         some = slice(begin[0] + first, begin[0] + first + len(mine))
         rows = z if np.array_equal(mine, np.arange(len(z))) else z[mine]
-        rank[some] += np.count_nonzero(rows > than[some, None], axis=1)
+        greater = rows > than[some, None]
+        # Over an axis it is slow, but row by row there is a call for each.
+        wide = z.shape[1] >= 2048
+        rank[some] += [np.count_nonzero(row) for row in greater] if wide else np.count_nonzero(greater, axis=1)
 
 
 def _scaled(problem: ScoringProblem, x: np.ndarray, inverse_temperature: np.ndarray, out: np.ndarray) -> np.ndarray:
