@@ -13,8 +13,8 @@ import numpy as np
 from .finish import merge_rows
 from .problem import Partials, ScoringProblem
 
-# Logits: so many columns at a time, and as many rows together as make 256 kB of float32. Larger blocks gain little where
-# there are many rows, and lose by the page faults of fresh buffers where there are few.
+# Logits: so many columns at a time, and as many rows together as make 256 kB of float32. Larger blocks gain little
+# where there are many rows, and lose by the page faults of fresh buffers where there are few.
 _COLUMNS = 32768
 _ELEMENTS = 65536
 
