@@ -1,6 +1,6 @@
 """Every environment variable of the library, read here and nowhere else.
 
-RAGSYS_KERNELS_BACKEND      backend used where ``backend="auto"`` is asked for: ``cpu`` or ``reference``
+RAGSYS_KERNELS_BACKEND      backend used where ``backend="auto"`` is asked for: ``cpu``, ``numpy`` or ``reference``
 RAGSYS_KERNELS_ISA          instruction set of the compiled kernels: ``base``, ``avx2`` or ``avx512``
 RAGSYS_KERNELS_NUM_THREADS  threads used where ``num_threads`` is not given
 RAGSYS_KERNELS_NO_EXT       (build) ``1``: leave the extension out

@@ -17,7 +17,7 @@ hypothesis.settings.register_profile("search", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile("repeatable")
 
 
-@pytest.fixture(scope="session", params=_dispatch.BACKENDS)
+@pytest.fixture(scope="session", params=_dispatch.BACKENDS["selection"])
 def backend(request):
     """Every backend; one that cannot run is skipped, or fails if RAGSYS_KERNELS_TEST_BACKENDS names it."""
     reason = _dispatch.why_not(request.param)
@@ -25,6 +25,26 @@ def backend(request):
         required = os.environ.get("RAGSYS_KERNELS_TEST_BACKENDS", "").split(",")
         (pytest.fail if request.param in required else pytest.skip)(f"backend {request.param}: {reason}")
     return request.param
+
+
+# Backends of scoring; the compiled one with every instruction set.
+SCORERS = ("reference", "numpy", "cpu-base", "cpu-avx2", "cpu-avx512")
+
+
+@pytest.fixture(scope="module", params=SCORERS)
+def scorer(request):
+    """Every backend of scoring, the compiled one with each instruction set of this processor."""
+    name, _, isa = request.param.partition("-")
+    reason = _dispatch.why_not(name)
+    if reason is not None:
+        required = os.environ.get("RAGSYS_KERNELS_TEST_BACKENDS", "").split(",")
+        (pytest.fail if name in required else pytest.skip)(f"backend {name}: {reason}")
+    if isa and isa not in _dispatch.extension().SUPPORTED_ISAS:
+        pytest.skip(f"instruction set {isa} is not here")
+    with pytest.MonkeyPatch.context() as patch:
+        if isa:
+            patch.setenv("RAGSYS_KERNELS_ISA", isa)
+        yield name
 
 
 @pytest.fixture(scope="session")

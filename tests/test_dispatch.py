@@ -1,5 +1,6 @@
 """Which backend runs, what is said where it cannot, and what an import costs."""
 
+import importlib
 import re
 import shutil
 import sys
@@ -96,6 +97,57 @@ for warning in caught:
         "RuntimeWarning: mmr: running the NumPy reference, which is slow: the compiled extension is not installed; "
         "reinstall with RAGSYS_KERNELS_REQUIRE_EXT=1 to see why\n"
     )
+
+
+SCORING = """
+import warnings
+import numpy as np
+import ragsys_kernels as rk
+x = np.zeros((2, 4), np.float32)
+"""
+
+
+def test_scoring_falls_back_to_numpy_with_one_warning(without_extension, run_python):
+    code = (
+        SCORING
+        + """
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        assert np.allclose(rk.token_logprobs(x, [0, 3]), -np.log(4))
+for warning in caught:
+    print(warning.category.__name__, warning.message, warning.filename, sep=": ")
+for backend in ("numpy", "reference"):
+    warnings.simplefilter("error")
+    rk.answer_logprobs(x, targets=[0, 3], backend=backend)
+try:
+    rk.answer_logprobs(x, targets=[0, 3], backend="cpu")
+except rk.BackendUnavailableError as error:
+    print(error)
+"""
+    )
+    reason = "the compiled extension is not installed; reinstall with RAGSYS_KERNELS_REQUIRE_EXT=1 to see why"
+    assert run_python(code, package=without_extension).stdout == (
+        "RuntimeWarning: token_logprobs: running NumPy, which is slower than the compiled kernels: "
+        f"{reason}: <string>\n"
+        f"answer_logprobs: backend 'cpu' was requested but cannot run here: {reason}. "
+        "Available for arrays on 'cpu': 'numpy', 'reference'\n"
+    )
+
+
+def test_scoring_runs_what_was_asked_for(compiled, monkeypatch):
+    names, x = [], np.zeros((2, 4), np.float32)
+    for name in ("cpu", "numpy_kernels", "reference"):
+        module = importlib.import_module(f"ragsys_kernels.scoring.{name}")
+        function = module.partials
+        monkeypatch.setattr(
+            module, "partials", lambda *a, name=name, function=function: names.append(name) or function(*a)
+        )
+    for backend in ("auto", "cpu", "numpy", "reference"):
+        rk.token_logprobs(x, [0, 1], backend=backend)
+    monkeypatch.setenv("RAGSYS_KERNELS_BACKEND", "numpy")
+    rk.token_logprobs(x, [0, 1])
+    assert names == ["cpu", "cpu", "numpy_kernels", "reference", "numpy_kernels"]
 
 
 @pytest.mark.parametrize("call", ["rk.mmr(**problem)", "rk.vrsd(**problem)", "corpus.search(problem['queries'], 2)"])
@@ -216,7 +268,8 @@ def test_show_config_tells_versions_backends_instruction_set_and_threads(compile
     assert lines[0] == f"ragsys_kernels {rk.__version__}"
     assert lines[1].startswith(f"Python {sys.version.split()[0]} on ")
     assert lines[2].startswith(f"libraries: numpy {np.__version__}, torch ")
-    assert {"backend cpu: available", "backend reference: available", "threads: 3"} <= set(lines)
+    backends = {"backend cpu: available", "backend numpy (scoring): available", "backend reference: available"}
+    assert backends | {"threads: 3"} <= set(lines)
     built, here = ", ".join(compiled.ISAS), ", ".join(compiled.SUPPORTED_ISAS)
     assert f"instruction set: {compiled.SUPPORTED_ISAS[-1]} (built: {built}; on this processor: {here})" in lines
 

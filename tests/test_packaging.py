@@ -157,6 +157,7 @@ problem = testing.selection_problem(3, 20, 5, 9)
 for method in ("mmr", "vrsd"):
     testing.check_selection(method, problem, getattr(rk, method)(**problem))
 rk.Corpus(problem["embeddings"]).search(problem["queries"], 3)
+assert np.allclose(rk.token_logprobs(np.zeros((2, 4), np.float32), [0, 3]), -np.log(4))
 assert "ragsys_kernels._C" not in sys.modules
 print(rk.__file__)
 """
