@@ -6,6 +6,7 @@ All sums are made in log space (float64, natural logs), so that answers of proba
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,8 +45,8 @@ def multiple_choice(logp: Any, is_correct: Any, cu_questions: Any, *, best: Any 
         mc3_log_ratio log of mc3_ratio
 
     The names are RAGSys'. TruthfulQA's own code has the last two the other way round: its MC2 is the normalised sum,
-    here ``mc3``, and its MC3 the share, here ``mc2``. RAGSys writes its MC3 as the plain ratio, here ``mc3_ratio``. That one
-    has no upper bound, and a single question can decide its mean, while the values in the paper's tables lie
+    here ``mc3``, and its MC3 the share, here ``mc2``. RAGSys writes its MC3 as the plain ratio, here ``mc3_ratio``.
+    That one has no upper bound, and a single question can decide its mean, while the values in the paper's tables lie
     between 0 and 1: they must be those of the normalised form. Means of ratios are best taken of ``mc3_log_ratio``.
 
     Parameters
@@ -56,9 +57,9 @@ def multiple_choice(logp: Any, is_correct: Any, cu_questions: Any, *, best: Any 
     cu_questions : (Q + 1,) integers
         Where each question's answers begin: 0 first, A last. Each question needs a correct and an incorrect answer.
     best : (Q,) integers, optional
-        Position among all answers (0 to A - 1) of the correct answer that counts for ``mc1``; TruthfulQA names one for each
-        question. Default: the most probable correct one, so that ``mc1`` says whether the most probable answer of
-        all is correct.
+        Position among all answers (0 to A - 1) of the correct answer that counts for ``mc1``; TruthfulQA names one
+        for each question. Default: the most probable correct one, so that ``mc1`` says whether the most probable
+        answer of all is correct.
 
     Returns
     -------
@@ -112,8 +113,8 @@ def dpo(logp: Any, is_correct: Any, cu_questions: Any, *, reference: Any = None,
 
     which is the DPO loss with its sign turned, so that more is better and 0 is the most. P is the model with
     demonstrations in its prompt, P_ref the model it is compared with, for instance the same one without. Without a
-    reference P_ref is the same for all answers and leaves the formula. RAGSys takes the mean over all triplets (question, a,
-    b), so that a question counts by its number of pairs::
+    reference P_ref is the same for all answers and leaves the formula. RAGSys takes the mean over all triplets
+    (question, a, b), so that a question counts by its number of pairs::
 
         np.average(result.dpo, weights=result.pairs)
 
@@ -157,7 +158,7 @@ def dpo(logp: Any, is_correct: Any, cu_questions: Any, *, reference: Any = None,
         values = logp - _finite(op, "reference", _vector(op, "reference", reference, len(logp)))
     values = beta * _finite(op, "logp", values)
     result = Preference(*(np.empty(len(cu) - 1, kind) for kind in (np.float64, np.float64, np.int64)))
-    for q, (begin, end) in enumerate(zip(cu[:-1], cu[1:], strict=True)):
+    for q, (begin, end) in enumerate(pairwise(cu)):
         mine, right = values[begin:end], is_correct[begin:end]
         margins = mine[right][:, None] - mine[~right]
         result.dpo[q] = -np.logaddexp(0, -margins).mean()
@@ -169,8 +170,8 @@ def dpo(logp: Any, is_correct: Any, cu_questions: Any, *, reference: Any = None,
 def perplexity(sum_logp: Any, count: Any) -> float:
     """exp of the mean negative log-probability: of a token if `count` counts tokens, of a word if it counts words.
 
-    Word perplexity divides the same log-probabilities, summed over tokens, by the number of words of the text, so that models
-    with different tokenizers compare. (In-Context RALM counts the spaces between WikiText's words.)
+    Word perplexity divides the same log-probabilities, summed over tokens, by the number of words of the text, so that
+    models with different tokenizers compare. (In-Context RALM counts the spaces between WikiText's words.)
 
     Parameters
     ----------
