@@ -29,7 +29,7 @@ CPU = Path("csrc/cpu")
 def extension() -> Pybind11Extension:
     return Pybind11Extension(
         "ragsys_kernels._C",
-        [str(CPU / "bindings.cpp"), str(CPU / "kernels.cpp")],
+        sorted(str(p) for p in CPU.glob("*.cpp")),
         cxx_std=17,
         include_dirs=[str(CPU)],
         depends=sorted(str(p) for pattern in ("*.h", "*.inl") for p in CPU.glob(pattern)),

@@ -59,6 +59,57 @@ def relevance(
     isa: int,
     num_threads: int,
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]: ...
+def score_logits(
+    logits: NDArray[np.generic],
+    dtype: int,
+    rows: NDArray[np.int64],
+    inverse_temperature: NDArray[np.float32],
+    logit_scale: float,
+    softcap: float,
+    num_columns: int,
+    allowed: NDArray[np.int64] | None,
+    pair_begin: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    target_logits: NDArray[np.float32] | None,
+    entropy: bool,
+    rank: bool,
+    isa: int,
+    num_threads: int,
+) -> tuple[
+    NDArray[np.float32],
+    NDArray[np.float32],
+    NDArray[np.float64],
+    NDArray[np.float64] | None,
+    NDArray[np.float32],
+    NDArray[np.int64] | None,
+]: ...
+def score_hidden(
+    hidden: NDArray[np.generic],
+    hidden_dtype: int,
+    weight: NDArray[np.generic],
+    weight_dtype: int,
+    head_bias: NDArray[np.float32] | None,
+    rows: NDArray[np.int64],
+    inverse_temperature: NDArray[np.float32],
+    logit_scale: float,
+    softcap: float,
+    num_columns: int,
+    allowed: NDArray[np.int64] | None,
+    pair_begin: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    target_logits: NDArray[np.float32] | None,
+    entropy: bool,
+    rank: bool,
+    isa: int,
+    num_threads: int,
+) -> tuple[
+    NDArray[np.float32],
+    NDArray[np.float32],
+    NDArray[np.float64],
+    NDArray[np.float64] | None,
+    NDArray[np.float32],
+    NDArray[np.int64] | None,
+]: ...
 
 class TopN:
     def __init__(self, num_queries: int, n: int) -> None: ...

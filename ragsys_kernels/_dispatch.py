@@ -10,9 +10,16 @@ from typing import Any
 from . import _env
 from ._warn import warn
 
-# Backends by device kind, in the order `auto` tries them.
-_ORDER = {"cpu": ("cpu", "reference")}
-BACKENDS = ("cpu", "reference")
+# Backends of each family of operations for CPU arrays, in the order `auto` tries them.
+BACKENDS = {"selection": ("cpu", "reference"), "scoring": ("cpu", "numpy", "reference")}
+
+# A file with the name of a library could shadow it.
+_FILES = {"numpy": "numpy_kernels"}
+
+_SLOWER = {
+    "numpy": "NumPy, which is slower than the compiled kernels",
+    "reference": "the NumPy reference, which is slow",
+}
 
 
 class BackendUnavailableError(RuntimeError):
@@ -63,14 +70,15 @@ def choose(op: str, family: str, device: str, backend: str) -> ModuleType:
     """The module of ``ragsys_kernels.<family>`` that runs ``op``, or an error with the reason."""
     if backend == "auto":
         backend = _env.backend()
-    if backend not in ("auto", *BACKENDS):
-        raise ValueError(f"{op}: backend must be one of 'auto', {', '.join(map(repr, BACKENDS))}, got {backend!r}")
-    order = _ORDER.get(device.partition(":")[0], ())
+    known = BACKENDS[family]
+    if backend not in ("auto", *known):
+        raise ValueError(f"{op}: backend must be one of 'auto', {', '.join(map(repr, known))}, got {backend!r}")
+    order = known if device.partition(":")[0] == "cpu" else ()
     if backend == "auto":
         for name in order:
             if why_not(name) is None:
-                if name == "reference":
-                    _warn_slow(op)
+                if name != "cpu":
+                    _warn_slow(op, name)
                 return _module(family, name)
         raise BackendUnavailableError(f"{op}: no backend runs on arrays on {device!r}; move them to the CPU")
     reason = why_not(backend) if backend in order else f"the arrays are on {device!r}"
@@ -85,9 +93,9 @@ def choose(op: str, family: str, device: str, backend: str) -> ModuleType:
 
 @functools.cache
 def _module(family: str, backend: str) -> ModuleType:
-    return importlib.import_module(f"ragsys_kernels.{family}.{backend}")
+    return importlib.import_module(f"ragsys_kernels.{family}.{_FILES.get(backend, backend)}")
 
 
 @functools.cache
-def _warn_slow(op: str) -> None:
-    warn(f"{op}: running the NumPy reference, which is slow: {why_not('cpu')}", RuntimeWarning)
+def _warn_slow(op: str, backend: str) -> None:
+    warn(f"{op}: running {_SLOWER[backend]}: {why_not('cpu')}", RuntimeWarning)

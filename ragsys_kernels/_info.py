@@ -25,9 +25,12 @@ def config() -> str:
         f"Python {platform.python_version()} on {platform.system()} {platform.machine()}",
         "libraries: " + ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES),
     ]
-    for backend in _dispatch.BACKENDS:
+    families = _dispatch.BACKENDS
+    for backend in dict.fromkeys(name for names in families.values() for name in names):
+        having = [family for family, names in families.items() if backend in names]
+        of = "" if len(having) == len(families) else f" ({', '.join(having)})"
         reason = _dispatch.why_not(backend)
-        lines.append(f"backend {backend}: " + ("available" if reason is None else f"unavailable: {reason}"))
+        lines.append(f"backend {backend}{of}: " + ("available" if reason is None else f"unavailable: {reason}"))
     if _dispatch.why_not("cpu") is None:
         module = _dispatch.extension()
         built, here = ", ".join(module.ISAS), ", ".join(module.SUPPORTED_ISAS)

@@ -17,7 +17,7 @@ hypothesis.settings.register_profile("search", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile("repeatable")
 
 
-@pytest.fixture(scope="session", params=_dispatch.BACKENDS)
+@pytest.fixture(scope="session", params=_dispatch.BACKENDS["selection"])
 def backend(request):
     """Every backend; one that cannot run is skipped, or fails if RAGSYS_KERNELS_TEST_BACKENDS names it."""
     reason = _dispatch.why_not(request.param)

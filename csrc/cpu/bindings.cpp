@@ -13,6 +13,8 @@
 
 namespace py = pybind11;
 
+void bind_score(py::module_& m);  // score_bindings.cpp
+
 namespace {
 
 template <class T>
@@ -217,4 +219,5 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
            py::arg("score_weight").noconvert(), py::arg("bias_weight").noconvert(), py::arg("margin").noconvert(),
            py::arg("groups").noconvert(), py::arg("query_groups").noconvert(), py::arg("isa"), py::arg("num_threads"))
       .def("kept", &kept, py::arg("cap"));
+  bind_score(m);
 }

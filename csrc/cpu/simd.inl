@@ -137,7 +137,7 @@ static void prepare(const T* row, std::int64_t dims, float scale, float* out) {
 }
 
 // Ones where load_tail gives elements not counted yet.
-static void prepare_tail_mask(std::int64_t dims, float* out) {
+static inline void prepare_tail_mask(std::int64_t dims, float* out) {
   const std::int64_t whole = dims / W * W;
   for (std::int64_t lane = 0; lane < W; ++lane) {
     const std::int64_t i = dims >= W ? dims - W + lane : lane;

@@ -1,0 +1,244 @@
+// The scoring kernels, compiled once per instruction set as in kernels.cpp, and what divides their work among threads.
+//
+// A row's columns are cut into chunks by V and D alone. A chunk is folded on its own, whoever does it, and the states
+// of a row's chunks are merged in their order: the bits of a row depend on no other row and on no number of threads.
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define RSK_X86_DISPATCH 1
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#include "parallel.h"
+#include "score_api.h"
+
+#define RSK_SCORE_KERNELS                                                                                    \
+  constexpr ScoreKernels kScoreKernels = {score_logits_targets, score_logits,          score_hidden_targets, \
+                                          score_hidden,         sizeof(LinearScratch), linear_block}
+
+namespace rsk::base {
+#define RSK_VEC_BYTES 16
+#include "simd.inl"
+#include "exp.inl"
+#include "score_fold.inl"
+#include "score_logits.inl"
+#include "score_linear.inl"
+#undef RSK_VEC_BYTES
+RSK_SCORE_KERNELS;
+}  // namespace rsk::base
+
+#if RSK_X86_DISPATCH
+
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+namespace rsk::avx2 {
+#define RSK_VEC_BYTES 32
+#include "simd.inl"
+#include "exp.inl"
+#include "score_fold.inl"
+#include "score_logits.inl"
+#include "score_linear.inl"
+#undef RSK_VEC_BYTES
+RSK_SCORE_KERNELS;
+}  // namespace rsk::avx2
+#ifdef __clang__
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
+                             apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#endif
+namespace rsk::avx512 {
+#define RSK_VEC_BYTES 64
+#include "simd.inl"
+#include "exp.inl"
+#include "score_fold.inl"
+#include "score_logits.inl"
+#include "score_linear.inl"
+RSK_SCORE_KERNELS;
+}  // namespace rsk::avx512
+#ifdef __clang__
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
+                             apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#endif
+// avx512 where the processor multiplies bfloat16, which is no instruction set of its own: only for a product of two
+// such arrays.
+namespace rsk::avx512_bf16 {
+#define RSK_BF16_DOT
+#include "simd.inl"
+#include "exp.inl"
+#include "score_fold.inl"
+#include "score_linear.inl"
+#undef RSK_BF16_DOT
+#undef RSK_VEC_BYTES
+}  // namespace rsk::avx512_bf16
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#endif  // RSK_X86_DISPATCH
+
+namespace rsk {
+namespace {
+
+constexpr const ScoreKernels* kScoreIsas[] = {
+    &base::kScoreKernels,
+#if RSK_X86_DISPATCH
+    &avx2::kScoreKernels,
+    &avx512::kScoreKernels,
+#endif
+};
+
+ScoreKernels kernels_of(const ScoreArgs& args, int isa) {
+  if (isa < 0 || isa >= isa_count() || !isa_supported(isa))
+    throw std::invalid_argument("instruction set " + std::to_string(isa) + " is not available on this machine");
+  ScoreKernels kernels = *kScoreIsas[isa];
+#if RSK_X86_DISPATCH
+  const bool bf16 = args.form == Form::hidden && args.hidden_dtype == DType::bf16 && args.weight_dtype == DType::bf16;
+  if (isa == 2 && bf16 && __builtin_cpu_supports("avx512bf16")) {
+    kernels.hidden_targets = avx512_bf16::score_hidden_targets;
+    kernels.hidden = avx512_bf16::score_hidden;
+  }
+#endif
+  return kernels;
+}
+
+constexpr std::int64_t kLogitsChunk = 32768;  // columns
+constexpr std::int64_t kLinearChunks = 64;    // of a row, at most
+constexpr std::int64_t kLinearJobs = 512;     // jobs whose states are kept at a time
+constexpr double kSerialLogits = 2e5;         // elements, and multiply-adds, that are no work for a second thread
+constexpr double kSerialProducts = 4e6;
+
+int worthwhile_threads(double share, std::int64_t items, int num_threads) {
+  if (share < 1) return 1;
+  return int(std::min<std::int64_t>(num_threads, std::max<std::int64_t>(items, 1)));
+}
+
+constexpr ScoreState kNothing = {0.0, 0.0, -std::numeric_limits<float>::infinity(),
+                                 -std::numeric_limits<float>::infinity()};
+
+void merge(ScoreState& total, ScoreState part) {
+  if (part.ref == kNothing.ref || total.ref == kNothing.ref) {
+    const double strange = total.ref == kNothing.ref ? total.sum : part.sum;  // 0 or NaN
+    if (total.ref == kNothing.ref) total = part;
+    total.sum += strange;
+    return;
+  }
+  base::rebase(part.ref > total.ref ? total : part, std::max(part.ref, total.ref));
+  total.sum += part.sum;
+  total.weighted += part.weighted;
+  total.max = std::max(total.max, part.max);
+}
+
+void write(const ScoreArgs& args, std::int64_t job, const ScoreState& state) {
+  const bool strange = std::isnan(state.sum);
+  args.ref[job] = state.ref;
+  args.max[job] = strange ? std::numeric_limits<float>::quiet_NaN() : state.max;
+  args.sum[job] = state.sum;
+  if (args.weighted) args.weighted[job] = strange ? state.sum : state.weighted;
+}
+
+void score_logits(const ScoreArgs& args, const ScoreKernels& kernels, std::int64_t positions, int num_threads) {
+  const std::int64_t chunks = (positions + kLogitsChunk - 1) / kLogitsChunk;
+  const auto chunk = [&](std::int64_t job, std::int64_t c) {
+    ScoreState state = kNothing;
+    kernels.logits(args, job, c * kLogitsChunk, std::min(positions, (c + 1) * kLogitsChunk), state);
+    return state;
+  };
+  const int threads = worthwhile_threads(double(args.num_jobs) * double(positions) / kSerialLogits,
+                                         args.num_jobs * chunks, num_threads);
+  if (threads == 1 || args.num_jobs >= 4 * threads) {
+    parallel_for(args.num_jobs, 1, threads, [&](std::int64_t job, int) {
+      kernels.logits_targets(args, job, nullptr);
+      ScoreState total = kNothing;
+      for (std::int64_t c = 0; c < chunks; ++c) merge(total, chunk(job, c));
+      write(args, job, total);
+    });
+    return;
+  }
+  for (std::int64_t job = 0; job < args.num_jobs; ++job) kernels.logits_targets(args, job, nullptr);
+  std::vector<ScoreState> states(std::size_t(args.num_jobs * chunks));
+  parallel_for(args.num_jobs * chunks, 1, threads,
+               [&](std::int64_t item, int) { states[std::size_t(item)] = chunk(item / chunks, item % chunks); });
+  for (std::int64_t job = 0; job < args.num_jobs; ++job) {
+    ScoreState total = kNothing;
+    for (std::int64_t c = 0; c < chunks; ++c) merge(total, states[std::size_t(job * chunks + c)]);
+    write(args, job, total);
+  }
+}
+
+// Scratch memory of the threads, on cache lines of its own.
+class Scratch {
+ public:
+  Scratch(std::size_t bytes, int num_threads) : bytes_((bytes + kLine - 1) / kLine * kLine) {
+    for (int thread = 0; thread < num_threads; ++thread) blocks_.emplace_back(new char[bytes_ + kLine]());
+  }
+  void* operator[](int thread) {
+    char* block = blocks_[std::size_t(thread)].get();
+    return block + (kLine - reinterpret_cast<std::uintptr_t>(block) % kLine) % kLine;
+  }
+
+ private:
+  static constexpr std::size_t kLine = 64;
+  std::size_t bytes_;
+  std::vector<std::unique_ptr<char[]>> blocks_;
+};
+
+void score_hidden(const ScoreArgs& args, const ScoreKernels& kernels, std::int64_t positions, int num_threads) {
+  const std::int64_t block = kernels.linear_block(args), blocks = (positions + block - 1) / block;
+  const std::int64_t chunks = std::min(blocks, kLinearChunks);
+  const double products = double(args.num_jobs) * double(positions) * double(args.dims);
+  const int threads = worthwhile_threads(products / kSerialProducts, std::max(chunks, args.num_jobs), num_threads);
+  Scratch scratch(kernels.scratch_bytes, threads);
+  parallel_for(args.num_jobs, 1, threads,
+               [&](std::int64_t job, int thread) { kernels.hidden_targets(args, job, scratch[thread]); });
+  std::vector<ScoreState> states(std::size_t(std::min(args.num_jobs, kLinearJobs) * chunks));
+  for (std::int64_t first = 0; first < args.num_jobs; first += kLinearJobs) {
+    const std::int64_t jobs = std::min(kLinearJobs, args.num_jobs - first);
+    std::fill(states.begin(), states.end(), kNothing);
+    parallel_for(chunks, 1, threads, [&](std::int64_t c, int thread) {
+      kernels.hidden(args, first, jobs, blocks * c / chunks * block,
+                     std::min(positions, blocks * (c + 1) / chunks * block), &states[std::size_t(c * jobs)],
+                     scratch[thread]);
+    });
+    for (std::int64_t job = 0; job < jobs; ++job) {
+      ScoreState total = kNothing;
+      for (std::int64_t c = 0; c < chunks; ++c) merge(total, states[std::size_t(c * jobs + job)]);
+      write(args, first + job, total);
+    }
+  }
+}
+
+}  // namespace
+
+void score(const ScoreArgs& args, int isa, int num_threads) {
+  const ScoreKernels kernels = kernels_of(args, isa);
+  const std::int64_t positions = args.allowed ? args.num_allowed : args.num_columns;
+  if (args.rank) std::fill(args.rank, args.rank + args.pair_begin[args.num_jobs], std::int64_t(0));
+  (args.form == Form::logits ? score_logits : score_hidden)(args, kernels, positions, num_threads);
+}
+
+}  // namespace rsk

@@ -1,0 +1,74 @@
+// Arguments and entry points of the scoring kernels: one pass over logits, or over a product that is never stored.
+//
+// Sizes: R jobs (a row at a temperature), M targets of all jobs, V columns, D dimensions.
+#pragma once
+
+#include "api.h"
+
+namespace rsk {
+
+enum class Form : int { logits = 0, hidden = 1 };
+
+// z = softcap(logit_scale * x) * inverse_temperature, of x = logits[row, v] or hidden[row] . weight[v] + head_bias[v].
+struct ScoreArgs {
+  Form form;
+  std::int64_t num_jobs;
+  const std::int64_t* rows;          // (R,)
+  const float* inverse_temperature;  // (R,)
+  float logit_scale;
+  float softcap;  // 0: none
+
+  const void* logits;  // (T, V) of dtype; consecutive rows are row_stride elements apart.
+  DType dtype;
+  std::int64_t row_stride;
+
+  const void* hidden;  // (T, D)
+  DType hidden_dtype;
+  std::int64_t hidden_stride;
+  const void* weight;  // (V, D)
+  DType weight_dtype;
+  std::int64_t weight_stride;
+  const float* head_bias;  // (V,) or null
+  std::int64_t dims;
+
+  std::int64_t num_columns;     // V: columns from here on never enter
+  const std::int64_t* allowed;  // (num_allowed,) the only columns that enter, or null: all
+  std::int64_t num_allowed;
+
+  const std::int64_t* pair_begin;  // (R + 1,): targets of a job
+  const std::int64_t* columns;     // (M,) column of a target, -1: z is minus infinity
+  const float* target_logits;      // (M,) z that ranks are counted against, or null: the target's own
+
+  // Outputs, every element written.
+  float* ref;          // (R,) finite; minus infinity where no z is more
+  float* max;          // (R,)
+  double* sum;         // (R,) of exp(z - ref); NaN where a z is NaN or infinity
+  double* weighted;    // (R,) of (z - ref) exp(z - ref); or null
+  float* target;       // (M,) z of the target
+  std::int64_t* rank;  // (M,) how many z are greater; or null
+};
+
+// What is known of a row after some of its columns.
+struct ScoreState {
+  double sum, weighted;
+  float ref, max;
+};
+
+// One entry per instruction set. Positions are columns, or indices of `allowed`.
+struct ScoreKernels {
+  // z of the targets of a job, by the arithmetic of the pass itself.
+  void (*logits_targets)(const ScoreArgs&, std::int64_t job, void* scratch);
+  // Folds positions [begin, end) of a job into its state.
+  void (*logits)(const ScoreArgs&, std::int64_t job, std::int64_t begin, std::int64_t end, ScoreState&);
+  // The same for hidden states, and for consecutive jobs at once; scratch is aligned to a cache line.
+  void (*hidden_targets)(const ScoreArgs&, std::int64_t job, void* scratch);
+  void (*hidden)(const ScoreArgs&, std::int64_t job, std::int64_t num_jobs, std::int64_t begin, std::int64_t end,
+                 ScoreState*, void* scratch);
+  std::size_t scratch_bytes;
+  std::int64_t (*linear_block)(const ScoreArgs&);  // positions that `hidden` takes at a time
+};
+
+// As select(): `isa` is an index of isa_names(), num_threads >= 1.
+void score(const ScoreArgs& args, int isa, int num_threads);
+
+}  // namespace rsk

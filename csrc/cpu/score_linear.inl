@@ -1,0 +1,265 @@
+// Rows of hidden states against rows of a weight, a block of products at a time.
+//
+// Every product is computed in one order, however many tokens there are and wherever the two rows lie in a block: one
+// accumulator of whole vectors for each run of kRunBytes of the hidden row, the lanes of which are added by sum4, and
+// the runs one after the other. So a target's logit, computed on its own, has the bits of the one that enters the sum.
+//
+// A tile is R tokens by four rows of the weight. The tokens' run is packed, so that it lies in one piece of the
+// first-level cache: rows that are a power of two apart would drive each other out. A block of the weight stays in the
+// second level while all tokens meet it.
+
+#if RSK_VEC_BYTES == 64
+constexpr int kTokens = 6;
+#elif RSK_VEC_BYTES == 32
+constexpr int kTokens = 3;
+#elif defined(__aarch64__)
+constexpr int kTokens = 6;
+#else
+constexpr int kTokens = 2;
+#endif
+constexpr std::int64_t kRunBytes = 2560;
+constexpr std::int64_t kRunSteps = kRunBytes / RSK_VEC_BYTES;
+constexpr std::int64_t kWeightBytes = 256 << 10;  // of a block of the weight
+constexpr std::int64_t kMaxColumns = 128, kMinColumns = 16;
+constexpr std::int64_t kJobs = 96;  // that meet a block before their products are folded
+
+typedef float v4_u __attribute__((vector_size(16), aligned(4), may_alias));
+
+// The sums of four vectors, each by the same tree.
+static inline v4 sum4(vf a, vf b, vf c, vf d) {
+#if RSK_VEC_BYTES == 64 && defined(__x86_64__)
+  const __m512 ab = _mm512_add_ps(_mm512_maskz_unpacklo_ps(0xffff, (__m512)a, (__m512)b),
+                                  _mm512_maskz_unpackhi_ps(0xffff, (__m512)a, (__m512)b));
+  const __m512 cd = _mm512_add_ps(_mm512_maskz_unpacklo_ps(0xffff, (__m512)c, (__m512)d),
+                                  _mm512_maskz_unpackhi_ps(0xffff, (__m512)c, (__m512)d));
+  const vf sums = (vf)_mm512_add_ps((__m512)_mm512_maskz_unpacklo_pd(0xff, (__m512d)ab, (__m512d)cd),
+                                    (__m512)_mm512_maskz_unpackhi_pd(0xff, (__m512d)ab, (__m512d)cd));
+  const v8 half = __builtin_shufflevector(sums, sums, 0, 1, 2, 3, 4, 5, 6, 7) +
+                  __builtin_shufflevector(sums, sums, 8, 9, 10, 11, 12, 13, 14, 15);
+  return __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
+#elif RSK_VEC_BYTES == 32 && defined(__x86_64__)
+  const vf ab = (vf)_mm256_hadd_ps((__m256)a, (__m256)b), cd = (vf)_mm256_hadd_ps((__m256)c, (__m256)d);
+  const vf sums = (vf)_mm256_hadd_ps((__m256)ab, (__m256)cd);
+  return __builtin_shufflevector(sums, sums, 0, 1, 2, 3) + __builtin_shufflevector(sums, sums, 4, 5, 6, 7);
+#else
+  const v4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const v4 cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+#endif
+}
+
+// What a product does with a vector of the packed run and as many elements of a row of the weight.
+template <class T>
+struct Widening {
+  typedef T Weight;
+  static constexpr std::int64_t step = W;
+  template <class H>
+  static vf packed(const H* p) {
+    return load(p);
+  }
+  static vf weight(const T* p) { return load(p); }
+  static vf multiply(vf sum, vf hidden, vf weight) { return fma(hidden, weight, sum); }
+};
+
+#ifdef RSK_BF16_DOT
+// Two elements a lane: products of bfloat16 are exact in float32.
+struct Bf16Dot {
+  typedef bf16 Weight;
+  static constexpr std::int64_t step = 2 * W;
+  static vf packed(const bf16* p) { return load(reinterpret_cast<const float*>(p)); }
+  static vf weight(const bf16* p) { return packed(p); }
+  static vf multiply(vf sum, vf hidden, vf weight) {
+    return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)hidden, (__m512bh)weight);
+  }
+};
+#endif
+
+// A run of D: whole steps and the elements after them.
+struct Run {
+  std::int64_t begin, steps, rest;
+};
+
+template <class K, class T, vf (*LOAD)(const T*)>
+static inline vf load_rest(const T* p, std::int64_t n) {
+  T lane[K::step] = {};
+  std::memcpy(lane, p, std::size_t(n) * sizeof(T));
+  return LOAD(lane);
+}
+
+template <class K, int R>
+static inline void tile(const vf* hidden, const typename K::Weight* const* rows, const Run& run, float* out,
+                        std::int64_t stride, bool more) {
+  vf sum[R][4] = {};
+  vf x[R], y;
+  for (std::int64_t step = 0; step < run.steps; ++step) {
+    for (int r = 0; r < R; ++r) x[r] = hidden[step * R + r];
+    for (int c = 0; c < 4; ++c) {
+      y = K::weight(rows[c] + step * K::step);
+      for (int r = 0; r < R; ++r) sum[r][c] = K::multiply(sum[r][c], x[r], y);
+    }
+  }
+  if (run.rest) {
+    for (int r = 0; r < R; ++r) x[r] = hidden[run.steps * R + r];
+    for (int c = 0; c < 4; ++c) {
+      y = load_rest<K, typename K::Weight, K::weight>(rows[c] + run.steps * K::step, run.rest);
+      for (int r = 0; r < R; ++r) sum[r][c] = K::multiply(sum[r][c], x[r], y);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    v4_u* to = reinterpret_cast<v4_u*>(out + r * stride);
+    const v4 total = sum4(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
+    *to = more ? *to + total : total;
+  }
+}
+
+// Columns of a block, the ids of which are given or consecutive.
+struct Columns {
+  const std::int64_t* ids;
+  std::int64_t first, count;
+  std::int64_t operator[](std::int64_t i) const {
+    const std::int64_t id = ids ? ids[first + i] : first + i;
+    return id < 0 ? 0 : id;
+  }
+};
+
+// R tokens with a block of columns, in fours: the last four end with the last column, again and again.
+template <class K, int R>
+static void strip(const ScoreArgs& args, const vf* hidden, const Columns& columns, const Run& run, float* out,
+                  bool more) {
+  typedef typename K::Weight Weight;
+  const Weight* weight = static_cast<const Weight*>(args.weight) + run.begin;
+  for (std::int64_t i = 0; i < columns.count; i += 4) {
+    const Weight* rows[4];
+    for (std::int64_t c = 0; c < 4; ++c)
+      rows[c] = weight + columns[i + c < columns.count ? i + c : columns.count - 1] * args.weight_stride;
+    tile<K, R>(hidden, rows, run, out + i, kMaxColumns, more);
+  }
+}
+
+template <class K, int R>
+static void strip_of(int tokens, const ScoreArgs& args, const vf* hidden, const Columns& columns, const Run& run,
+                     float* out, bool more) {
+  if (tokens == R) return strip<K, R>(args, hidden, columns, run, out, more);
+  if constexpr (R > 1) strip_of<K, R - 1>(tokens, args, hidden, columns, run, out, more);
+}
+
+struct LinearScratch {
+  vf packed[(kRunSteps + 1) * kTokens];
+  float products[kJobs * kMaxColumns];
+};
+
+// products[j][i] = hidden[rows[first + j]] . weight[columns[i]]
+template <class K, class H>
+static void products(const ScoreArgs& args, std::int64_t first, std::int64_t num_jobs, const Columns& columns,
+                     LinearScratch& scratch) {
+  const std::int64_t steps = (args.dims + K::step - 1) / K::step;
+  const std::int64_t runs = (steps + kRunSteps - 1) / kRunSteps, tiles = (num_jobs + kTokens - 1) / kTokens;
+  for (std::int64_t r = 0; r < runs; ++r) {
+    const std::int64_t begin = steps * r / runs * K::step, end = steps * (r + 1) / runs * K::step;
+    const std::int64_t length = (end < args.dims ? end : args.dims) - begin;
+    const Run run = {begin, length / K::step, length % K::step};
+    for (std::int64_t t = 0; t < tiles; ++t) {
+      const std::int64_t job = num_jobs * t / tiles;
+      const int tokens = int(num_jobs * (t + 1) / tiles - job);
+      for (int token = 0; token < tokens; ++token) {
+        const H* row = static_cast<const H*>(args.hidden) + args.rows[first + job + token] * args.hidden_stride + begin;
+        for (std::int64_t s = 0; s < run.steps; ++s) scratch.packed[s * tokens + token] = K::packed(row + s * K::step);
+        if (run.rest)
+          scratch.packed[run.steps * tokens + token] = load_rest<K, H, K::packed>(row + run.steps * K::step, run.rest);
+      }
+      strip_of<K, kTokens>(tokens, args, scratch.packed, columns, run, scratch.products + job * kMaxColumns, r > 0);
+    }
+  }
+}
+
+static void add_bias(const ScoreArgs& args, const Columns& columns, float* x) {
+  if (!args.head_bias) return;
+  for (std::int64_t i = 0; i < columns.count; ++i) x[i] += args.head_bias[columns[i]];
+}
+
+template <class K, class H>
+static void hidden_targets(const ScoreArgs& args, std::int64_t job, LinearScratch& scratch) {
+  const std::int64_t last = args.pair_begin[job + 1];
+  for (std::int64_t pair = args.pair_begin[job]; pair < last; pair += kMaxColumns) {
+    const Columns columns = {args.columns, pair, last - pair < kMaxColumns ? last - pair : kMaxColumns};
+    products<K, H>(args, job, 1, columns, scratch);
+    add_bias(args, columns, scratch.products);
+    transform(scratch.products, columns.count, change_of(args, job));
+    for (std::int64_t i = 0; i < columns.count; ++i)
+      args.target[pair + i] = args.columns[pair + i] < 0 ? -__builtin_inff() : scratch.products[i];
+  }
+}
+
+// Positions of a block: as many rows of the weight as stay in the second-level cache.
+static std::int64_t linear_block(const ScoreArgs& args) {
+  const std::int64_t rows = kWeightBytes / (args.dims * (args.weight_dtype == DType::f32 ? 4 : 2)) / 16 * 16;
+  return rows < kMinColumns ? kMinColumns : rows > kMaxColumns ? kMaxColumns : rows;
+}
+
+template <class K, class H>
+static void hidden_chunk(const ScoreArgs& args, std::int64_t first, std::int64_t num_jobs, std::int64_t begin,
+                         std::int64_t end, ScoreState* states, LinearScratch& scratch) {
+  const std::int64_t block = linear_block(args);
+  for (; begin < end; begin += block) {
+    const Columns columns = {args.allowed, begin, end - begin < block ? end - begin : block};
+    for (std::int64_t at = 0; at < num_jobs; at += kJobs) {
+      const std::int64_t jobs = num_jobs - at < kJobs ? num_jobs - at : kJobs;
+      products<K, H>(args, first + at, jobs, columns, scratch);
+      for (std::int64_t j = 0; j < jobs; ++j) {
+        float* z = scratch.products + j * kMaxColumns;
+        add_bias(args, columns, z);
+        transform(z, columns.count, change_of(args, first + at + j));
+        fold_block(args, first + at + j, states[at + j], z, columns.count);
+      }
+    }
+  }
+}
+
+template <class H, class T>
+struct OfTypes {
+  typedef Widening<T> Kernel;
+};
+#ifdef RSK_BF16_DOT
+template <>
+struct OfTypes<bf16, bf16> {
+  typedef Bf16Dot Kernel;
+};
+#endif
+
+template <class H, class T>
+static void score_hidden_as(const ScoreArgs& args, std::int64_t job, std::int64_t num_jobs, std::int64_t begin,
+                            std::int64_t end, ScoreState* states, LinearScratch& scratch) {
+  typedef typename OfTypes<H, T>::Kernel K;
+  if (states) return hidden_chunk<K, H>(args, job, num_jobs, begin, end, states, scratch);
+  hidden_targets<K, H>(args, job, scratch);
+}
+
+template <class H>
+static void score_hidden_of(const ScoreArgs& args, std::int64_t job, std::int64_t num_jobs, std::int64_t begin,
+                            std::int64_t end, ScoreState* states, LinearScratch& scratch) {
+  switch (args.weight_dtype) {
+    case DType::f32:
+      return score_hidden_as<H, float>(args, job, num_jobs, begin, end, states, scratch);
+    case DType::f16:
+      return score_hidden_as<H, f16>(args, job, num_jobs, begin, end, states, scratch);
+    default:
+      return score_hidden_as<H, bf16>(args, job, num_jobs, begin, end, states, scratch);
+  }
+}
+
+static void score_hidden(const ScoreArgs& args, std::int64_t job, std::int64_t num_jobs, std::int64_t begin,
+                         std::int64_t end, ScoreState* states, void* memory) {
+  LinearScratch& scratch = *static_cast<LinearScratch*>(memory);
+  switch (args.hidden_dtype) {
+    case DType::f32:
+      return score_hidden_of<float>(args, job, num_jobs, begin, end, states, scratch);
+    case DType::f16:
+      return score_hidden_of<f16>(args, job, num_jobs, begin, end, states, scratch);
+    default:
+      return score_hidden_of<bf16>(args, job, num_jobs, begin, end, states, scratch);
+  }
+}
+
+static void score_hidden_targets(const ScoreArgs& args, std::int64_t job, void* memory) {
+  score_hidden(args, job, 1, 0, 0, nullptr, memory);
+}

@@ -1,0 +1,79 @@
+// Rows of logits. Those that need nothing but widening are folded from where they are; a row that is scaled, capped or
+// restricted goes through a block of float32.
+
+template <class T>
+static inline const T* logits_row(const ScoreArgs& args, std::int64_t job) {
+  return static_cast<const T*>(args.logits) + args.rows[job] * args.row_stride;
+}
+
+template <class T>
+static void logits_targets(const ScoreArgs& args, std::int64_t job) {
+  const T* row = logits_row<T>(args, job);
+  const Change change = change_of(args, job);
+  for (std::int64_t pair = args.pair_begin[job]; pair < args.pair_begin[job + 1]; ++pair) {
+    float z = -__builtin_inff();
+    if (args.columns[pair] >= 0) {
+      z = widen(row[args.columns[pair]]);
+      if (!change.plain) z = transformed(splat(z), change)[0];
+    }
+    args.target[pair] = z;
+  }
+}
+
+// n elements as floats, and what is left of the last vector as zeros.
+template <class T>
+static void widen_block(const T* x, std::int64_t n, float* out) {
+  std::int64_t i = 0;
+  for (; i + W <= n; i += W) store(out + i, load(x + i));
+  if (i == n) return;
+  T rest[W] = {};
+  std::memcpy(rest, x + i, std::size_t(n - i) * sizeof(T));
+  store(out + i, load(rest));
+}
+
+template <class T>
+static void logits_chunk(const ScoreArgs& args, std::int64_t job, std::int64_t begin, std::int64_t end,
+                         ScoreState& state) {
+  const T* row = logits_row<T>(args, job);
+  const Change change = change_of(args, job);
+  for (; begin < end; begin += kBlock) {
+    const std::int64_t n = end - begin < kBlock ? end - begin : kBlock;
+    if (change.plain && !args.allowed) {
+      fold_block(args, job, state, row + begin, n);
+      continue;
+    }
+    const T* x = row + begin;
+    T chosen[kBlock];
+    if (args.allowed) {
+      for (std::int64_t i = 0; i < n; ++i) chosen[i] = row[args.allowed[begin + i]];
+      x = chosen;
+    }
+    float z[kBlock];
+    widen_block(x, n, z);
+    transform(z, n, change);
+    fold_block(args, job, state, z, n);
+  }
+}
+
+static void score_logits(const ScoreArgs& args, std::int64_t job, std::int64_t begin, std::int64_t end,
+                         ScoreState& state) {
+  switch (args.dtype) {
+    case DType::f32:
+      return logits_chunk<float>(args, job, begin, end, state);
+    case DType::f16:
+      return logits_chunk<f16>(args, job, begin, end, state);
+    default:
+      return logits_chunk<bf16>(args, job, begin, end, state);
+  }
+}
+
+static void score_logits_targets(const ScoreArgs& args, std::int64_t job, void*) {
+  switch (args.dtype) {
+    case DType::f32:
+      return logits_targets<float>(args, job);
+    case DType::f16:
+      return logits_targets<f16>(args, job);
+    default:
+      return logits_targets<bf16>(args, job);
+  }
+}

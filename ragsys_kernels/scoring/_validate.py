@@ -1,0 +1,352 @@
+"""Checks of arguments of the scoring operations: from what a call says to a `ScoringProblem` and its `Layout`."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import _arrays
+from .._validate import choice, count, floats, integers, shape_text
+from .problem import Layout, Partials, ScoringProblem
+
+
+def _matrix(op: str, name: str, x: Any, symbols: str) -> tuple[np.ndarray, str]:
+    """A stored matrix as it is; never a copy."""
+    array, dtype = _arrays.host_view(op, name, x)
+    if dtype not in _arrays.STORAGE:
+        raise TypeError(
+            f"{op}: {name} must be float32, float16 or bfloat16, got {dtype}; convert it once with .astype('float32')"
+        )
+    if array.ndim != 2:
+        hint = f"; use {name}.reshape(-1, {name}.shape[-1])" if array.ndim > 2 else ""
+        raise ValueError(f"{op}: {name} must have shape {symbols}, got {shape_text(array.shape)}{hint}")
+    if array.shape[1] == 0:
+        raise ValueError(f"{op}: {name} must have at least one column, got shape {shape_text(array.shape)}")
+    if not array.flags.aligned or array.dtype.byteorder == ">":
+        raise ValueError(f"{op}: {name} must be aligned and in native byte order; copy it once with np.array")
+    row_stride, stride = array.strides
+    if (array.shape[1] > 1 and stride != array.itemsize) or row_stride % array.itemsize or row_stride < 0:
+        raise ValueError(
+            f"{op}: {name} must have a contiguous last axis, got strides {array.strides}; "
+            "copy it once with np.ascontiguousarray"
+        )
+    return array, dtype
+
+
+def source(op: str, logits: Any, hidden: Any, weight: Any, bias: Any) -> tuple[dict[str, Any], int, int]:
+    """The fields of a problem that say where logits come from, T and V."""
+    if (logits is None) == (hidden is None):
+        got = "neither" if logits is None else "both"
+        raise ValueError(f"{op}: logits must be given, or hidden with weight, got {got}")
+    if hidden is None:
+        for name, x in (("weight", weight), ("bias", bias)):
+            if x is not None:
+                raise ValueError(f"{op}: {name} must come with hidden, got it with logits")
+        array, dtype = _matrix(op, "logits", logits, "(T, V)")
+        return {"logits": array, "logits_dtype": dtype}, *array.shape
+    if weight is None:
+        raise ValueError(f"{op}: weight must come with hidden, got None")
+    array, dtype = _matrix(op, "hidden", hidden, "(T, D)")
+    head, head_dtype = _matrix(op, "weight", weight, "(V, D)")
+    (T, D), V = array.shape, len(head)
+    if head.shape[1] != D:
+        raise ValueError(f"{op}: weight must have the D = {D} dimensions of hidden, got {head.shape[1]}")
+    if V == 0:
+        raise ValueError(f"{op}: weight must have at least one row, got shape {shape_text(head.shape)}")
+    if bias is not None:
+        bias = floats(op, "bias", bias)
+        if bias.shape != (V,):
+            raise ValueError(f"{op}: bias must have shape (V,) = ({V},), got {shape_text(bias.shape)}")
+    fields = {"hidden": array, "hidden_dtype": dtype, "weight": head, "weight_dtype": head_dtype, "head_bias": bias}
+    return fields, T, V
+
+
+def positive(op: str, name: str, x: Any) -> float:
+    """A finite number above 0."""
+    if isinstance(x, bool) or not isinstance(x, (float, int, np.floating, np.integer)):
+        raise TypeError(f"{op}: {name} must be a number, got {type(x).__name__}")
+    if not 0 < x < math.inf:
+        raise ValueError(f"{op}: {name} must be positive and finite, got {x}")
+    return float(x)
+
+
+def _temperature(op: str, x: Any, answer: np.ndarray | None, size: int, symbol: str) -> Any:
+    """A positive number, or one for each pair in float64."""
+    if isinstance(x, (float, int)):
+        return positive(op, "temperature", x)
+    array, dtype = _arrays.host_view(op, "temperature", x)
+    array = _arrays.widen(array, dtype) if dtype == "bfloat16" else array
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"{op}: temperature must be a number or floats, got {dtype}")
+    if array.shape not in ((), (size,)):
+        raise ValueError(
+            f"{op}: temperature must be a number or have shape ({symbol},) = ({size},), got {shape_text(array.shape)}"
+        )
+    bad = ~((array > 0) & (array < np.inf))
+    if bad.any():
+        raise ValueError(f"{op}: temperature must be positive and finite, got {array[bad].flat[0]:g}")
+    array = array.astype(np.float64)
+    return array if answer is None or array.shape == () else array[answer]
+
+
+def vocabulary(op: str, vocab_size: Any, num_columns: int) -> int:
+    if vocab_size is None:
+        return num_columns
+    size = count(op, "vocab_size", vocab_size)
+    if size > num_columns:
+        raise ValueError(f"{op}: vocab_size must be at most V = {num_columns}, got {size}")
+    return size
+
+
+def allowed_ids(op: str, allowed: Any, vocab_size: int) -> np.ndarray | None:
+    if allowed is None:
+        return None
+    ids = _vector(op, "allowed", allowed, "(n,)")
+    if len(ids) == 0:
+        raise ValueError(f"{op}: allowed must have at least one id, got none")
+    if (np.diff(ids) <= 0).any():
+        at = int(np.argmax(np.diff(ids) <= 0))
+        raise ValueError(f"{op}: allowed must be sorted without repeats, got {ids[at + 1]} after {ids[at]}")
+    if ids[0] < 0 or ids[-1] >= vocab_size:
+        bad = ids[0] if ids[0] < 0 else ids[-1]
+        raise ValueError(f"{op}: allowed must be within [0, {vocab_size}), got {bad}")
+    return ids
+
+
+def _vector(op: str, name: str, x: Any, symbols: str, size: int | None = None) -> np.ndarray:
+    array = integers(op, name, x) if not isinstance(x, (list, tuple)) or len(x) else np.zeros(0, np.int64)
+    if array.ndim != 1 or (size is not None and len(array) != size):
+        want = symbols if size is None else f"{symbols} = ({size},)"
+        raise ValueError(f"{op}: {name} must have shape {want}, got {shape_text(array.shape)}")
+    return array
+
+
+def row_ids(op: str, rows: Any, num_rows: int | None, M: int | None = None) -> np.ndarray:
+    row = _vector(op, "rows", rows, "(M,)" if M is not None else "(R,)", M)
+    outside = row < 0 if num_rows is None else row.view(np.uint64) >= num_rows
+    if outside.any():
+        below = "" if num_rows is None else f" and below T = {num_rows}"
+        raise ValueError(f"{op}: rows must be at least 0{below}, got {row[np.argmax(outside)]}")
+    return row
+
+
+def _answers(op: str, cu_answers: Any, answer_ids: Any, M: int) -> tuple[np.ndarray | None, int]:
+    """The answer of each pair, None if there is one answer, and how many there are."""
+    if cu_answers is not None:
+        if answer_ids is not None:
+            raise ValueError(f"{op}: cu_answers or answer_ids must be given, got both")
+        cu = bounds(op, "cu_answers", cu_answers, M, "the number of targets")
+        return np.repeat(np.arange(len(cu) - 1), np.diff(cu)), len(cu) - 1
+    if answer_ids is None:
+        return None, 1
+    ids = _vector(op, "answer_ids", answer_ids, "(M,)", M)
+    if M and ids.min() < 0:
+        raise ValueError(f"{op}: answer_ids must be at least 0, got {ids.min()}")
+    return ids, int(ids.max()) + 1 if M else 0
+
+
+def bounds(op: str, name: str, x: Any, end: int, of: str) -> np.ndarray:
+    """Where ragged parts begin and end: (n + 1,), from 0 to ``end`` without a decrease."""
+    cu = _vector(op, name, x, "(n + 1,)")
+    if len(cu) == 0:
+        raise ValueError(f"{op}: {name} must have at least one element, got none")
+    if cu[0] != 0:
+        raise ValueError(f"{op}: {name} must start at 0, got {cu[0]}")
+    if (np.diff(cu) < 0).any():
+        at = int(np.argmax(np.diff(cu) < 0))
+        raise ValueError(f"{op}: {name} must not decrease, got {cu[at + 1]} after {cu[at]} at position {at + 1}")
+    if cu[-1] != end:
+        raise ValueError(f"{op}: {name} must end at {of}, {end}, got {cu[-1]}")
+    return cu
+
+
+def names(op: str, name: str, x: Any, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """A selection of names."""
+    if isinstance(x, str) or not isinstance(x, Sequence):
+        raise TypeError(f"{op}: {name} must be a tuple of names, got {x!r}")
+    return tuple(choice(op, name, item, allowed) for item in x)
+
+
+def layout(
+    op: str,
+    targets: Any,
+    rows: Any,
+    *,
+    num_rows: int | None,
+    vocab_size: int,
+    cu_answers: Any = None,
+    answer_ids: Any = None,
+    temperature: Any = 1.0,
+    ignore_index: int | None = -100,
+    out_of_range: str = "raise",
+    per: str = "A",
+) -> tuple[Layout, dict[str, Any]]:
+    """The layout of the pairs, and the fields of a problem that say what is read: jobs ascending by row."""
+    ids = _vector(op, "targets", targets, "(M,)")
+    M = len(ids)
+    if rows is None:
+        if num_rows is not None and num_rows != M:
+            raise ValueError(
+                f"{op}: targets must have shape (T,) = ({num_rows},) unless rows is given, got {shape_text(ids.shape)}"
+            )
+        row, num_rows = np.arange(M), M
+    else:
+        row = row_ids(op, rows, num_rows, M)
+        if num_rows is None:
+            num_rows = int(row.max()) + 1 if M else 0
+    answer, num_answers = _answers(op, cu_answers, answer_ids, M)
+    inverse = np.empty(M, np.float32)
+    inverse[:] = 1 / _temperature(op, temperature, answer, num_answers if per == "A" else M, per)
+    choice(op, "out_of_range", out_of_range, ("raise", "nan"))
+
+    ignored, outside, scored = None, ids.view(np.uint64) >= vocab_size, None
+    if outside.any() or (ignore_index is not None and 0 <= ignore_index < vocab_size):
+        if ignore_index is not None:
+            ignored = ids == ignore_index
+            outside &= ~ignored
+        if out_of_range == "raise" and outside.any():
+            at = int(np.argmax(outside))
+            raise ValueError(f"{op}: targets must be within [0, {vocab_size}), got {ids[at]} at position {at}")
+        scored = np.flatnonzero(~outside if ignored is None else ~(outside | ignored))
+        ids, row, inverse = ids[scored], row[scored], inverse[scored]
+
+    job, pair_begin = None, np.arange(len(ids) + 1)
+    if rows is not None and (row[1:] <= row[:-1]).any():
+        order = np.lexsort((inverse, row))
+        scored = order if scored is None else scored[order]
+        ids, row, inverse = ids[order], row[order], inverse[order]
+        starts = (row[1:] != row[:-1]) | (inverse[1:] != inverse[:-1])
+        first = np.concatenate([[0], np.flatnonzero(starts) + 1])
+        pair_begin = np.append(first, len(ids))
+        job = np.concatenate([[0], np.cumsum(starts)])
+        row, inverse = row[first], inverse[first]
+    fields = {"rows": row, "inverse_temperature": inverse, "pair_begin": pair_begin, "columns": ids}
+    return Layout(M, num_rows, scored, job, ignored, outside, answer, num_answers), fields
+
+
+def problem(
+    op: str,
+    form: dict[str, Any],
+    fields: dict[str, Any],
+    num_columns: int,
+    *,
+    first_column: int = 0,
+    allowed: np.ndarray | None = None,
+    logit_scale: Any = 1.0,
+    softcap: Any = None,
+    target_logits: np.ndarray | None = None,
+    entropy: bool = False,
+    rank: bool = False,
+) -> ScoringProblem:
+    """The problem of ``num_columns`` columns that are the vocabulary from ``first_column`` on."""
+    columns = fields["columns"]
+    if allowed is not None:
+        at = np.minimum(np.searchsorted(allowed, columns), len(allowed) - 1)
+        columns = np.where(allowed[at] == columns, columns, -1)
+        begin, end = np.searchsorted(allowed, (first_column, first_column + num_columns))
+        allowed = allowed[begin:end] - first_column
+    if first_column or (columns.size and columns.max() >= num_columns):
+        elsewhere = (columns >= 0) & ((columns < first_column) | (columns >= first_column + num_columns))
+        if rank and target_logits is None and elsewhere.any():
+            raise ValueError(
+                f"{op}: target_logits must be given where rank is wanted and targets are in other shards, "
+                f"got None and target {columns[np.argmax(elsewhere)]}"
+            )
+        columns = np.where(elsewhere | (columns < 0), -1, columns - first_column)
+    return ScoringProblem(
+        **form,
+        **{**fields, "columns": columns},
+        num_columns=num_columns,
+        logit_scale=1.0 if logit_scale == 1.0 else positive(op, "logit_scale", logit_scale),
+        softcap=None if softcap is None else positive(op, "softcap", softcap),
+        allowed=allowed,
+        target_logits=target_logits,
+        entropy=entropy,
+        rank=rank,
+    )
+
+
+def for_partials(op: str, logits: Any, hidden: Any, vocab_size: Any) -> int:
+    """The vocabulary of a call that has partials instead of logits."""
+    for name, x in (("logits", logits), ("hidden", hidden)):
+        if x is not None:
+            raise ValueError(f"{op}: partials must be given instead of {name}, got both")
+    if vocab_size is None:
+        raise ValueError(f"{op}: vocab_size must be given with partials, got None")
+    return count(op, "vocab_size", vocab_size)
+
+
+def given_partials(op: str, partials: Any, fields: dict[str, Any], *, entropy: bool, rank: bool) -> Partials:
+    """Partials of the caller as host arrays, of the very jobs and targets of this call."""
+    host = Partials(*(None if x is None else _arrays.host_view(op, "partials", x)[0] for x in partials))
+    jobs, targets = len(fields["rows"]), len(fields["columns"])
+    if host.ref.shape != (jobs,) or host.target.shape != (targets,):
+        raise ValueError(
+            f"{op}: partials must be of the same rows and targets, {jobs} jobs and {targets} targets, "
+            f"got {shape_text(host.ref.shape)} and {shape_text(host.target.shape)}"
+        )
+    for name, wanted in (("weighted", entropy), ("rank", rank)):
+        if wanted and getattr(host, name) is None:
+            raise ValueError(f"{op}: partials must have {name} for what is wanted, got None")
+    return host
+
+
+def labels(
+    op: str, label_ids: Any, cu_labels: Any, prior: Any, vocab_size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Tokens of the labels, where each label's begin and end, and the prior."""
+    ids = _vector(op, "label_ids", label_ids, "(n,)")
+    if len(ids) == 0:
+        raise ValueError(f"{op}: label_ids must have at least one id, got none")
+    outside = ids.view(np.uint64) >= vocab_size
+    if outside.any():
+        raise ValueError(f"{op}: label_ids must be within [0, {vocab_size}), got {ids[np.argmax(outside)]}")
+    unique, counts = np.unique(ids, return_counts=True)
+    if len(unique) < len(ids):
+        raise ValueError(f"{op}: label_ids must not repeat an id, got {unique[counts > 1][0]} twice")
+    cu = np.arange(len(ids) + 1)
+    if cu_labels is not None:
+        cu = bounds(op, "cu_labels", cu_labels, len(ids), "the number of label_ids")
+        if (np.diff(cu) == 0).any():
+            raise ValueError(f"{op}: cu_labels must give every label a token, got none for {np.argmin(np.diff(cu))}")
+    if prior is None:
+        return ids, cu, None
+    weights = floats(op, "prior", prior).astype(np.float64)
+    if weights.shape != (len(cu) - 1,):
+        raise ValueError(f"{op}: prior must have shape (L,) = ({len(cu) - 1},), got {shape_text(weights.shape)}")
+    bad = ~((weights > 0) & (weights < np.inf))
+    if bad.any():
+        raise ValueError(f"{op}: prior must be positive and finite, got {weights[bad][0]:g}")
+    return ids, cu, weights
+
+
+def target_logits(op: str, x: Any, size: int) -> np.ndarray | None:
+    if x is None:
+        return None
+    array = floats(op, "target_logits", x)
+    if array.shape != (size,):
+        raise ValueError(f"{op}: target_logits must have shape (M',) = ({size},), got {shape_text(array.shape)}")
+    return array
+
+
+def offset(op: str, name: str, x: Any) -> int:
+    try:
+        number = operator.index(x)
+    except TypeError:
+        raise TypeError(f"{op}: {name} must be an integer, got {type(x).__name__}") from None
+    if number < 0:
+        raise ValueError(f"{op}: {name} must be at least 0, got {x}")
+    return number
+
+
+def one_temperature(op: str, name: str, rows: np.ndarray) -> None:
+    """A result per row needs a row to be scored at one temperature."""
+    again = rows[1:] == rows[:-1]
+    if again.any():
+        raise ValueError(
+            f"{op}: want must not name {name!r} where a row has several temperatures, got row {rows[np.argmax(again)]}"
+        )

@@ -1,0 +1,300 @@
+"""log p of targets, and of answers that are made of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _validate, finish
+from ._call import Call
+from .problem import Layout, Partials
+
+_WANT = ("logp", "lse", "max", "entropy", "rank")
+_REDUCE = ("sum", "mean", "count", "greedy")
+
+
+class AnswerLogprobs(NamedTuple):
+    """Log-probabilities of pairs and answers, in nats; a field that was not asked for is None.
+
+    Attributes
+    ----------
+    logp : (M,) float32
+        log p of each target; 0 for an ignored pair.
+    lse, max, entropy : (T,) float32
+        log Σ exp z, largest z and -Σ p log p of each row of the input; NaN where no pair reads the row.
+    rank : (M,) int64
+        Columns with a strictly greater logit; 0 for an ignored pair, -1 where log p is NaN.
+    sum : (A,) float64
+        Sum of log p over the answer's pairs; 0 for an empty answer.
+    mean : (A,) float64
+        ``sum / count``; NaN for an empty answer.
+    count : (A,) int64
+        Pairs that are not ignored.
+    greedy : (A,) bool
+        No pair that counts has a greater logit than its target; True for an empty answer.
+    """
+
+    logp: Any
+    lse: Any
+    max: Any
+    entropy: Any
+    rank: Any
+    sum: Any
+    mean: Any
+    count: Any
+    greedy: Any
+
+
+def token_logprobs(
+    logits: Any,
+    targets: Any,
+    *,
+    ignore_index: int | None = -100,
+    temperature: Any = 1.0,
+    logit_scale: float = 1.0,
+    softcap: float | None = None,
+    vocab_size: int | None = None,
+    allowed: Any = None,
+    return_lse: bool = False,
+    out_of_range: str = "raise",
+    backend: str = "auto",
+    num_threads: int | None = None,
+) -> Any:
+    """log p of one target in each row of logits: ``log_softmax(logits)[arange(T), targets]`` in one pass.
+
+    Parameters
+    ----------
+    logits : (T, V) float32 | float16 | bfloat16
+        Never copied; the last axis must be contiguous. -inf is a masked entry.
+    targets : (T,) integers
+        The column whose probability row t gives. The caller shifts.
+    temperature : float or (T,)
+    return_lse : bool
+        Return log Σ exp z of each row as well.
+    ignore_index, logit_scale, softcap, vocab_size, allowed, out_of_range, backend, num_threads
+        As for `answer_logprobs`.
+
+    Returns
+    -------
+    (T,) float32, or with ``return_lse`` two of them
+        Natural-log probabilities (nats), 0 where ignored; log Σ exp z, NaN where ignored. torch tensors if any array
+        argument is one.
+
+    Raises
+    ------
+    ValueError, TypeError, BackendUnavailableError
+        As for `answer_logprobs`, whose notes hold here as well.
+
+    Examples
+    --------
+    >>> import numpy as np, ragsys_kernels as rk
+    >>> rk.token_logprobs(np.log(np.array([[1, 3], [1, 1]], np.float32)), [1, 0]).round(3)
+    array([-0.288, -0.693], dtype=float32)
+    """
+    op = "token_logprobs"
+    arrays = {"logits": logits, "targets": targets, "temperature": temperature, "allowed": allowed}
+    call = Call(op, arrays, backend, num_threads)
+    form, T, V = _validate.source(op, logits, None, None, None)
+    V = _validate.vocabulary(op, vocab_size, V)
+    layout, fields = _validate.layout(
+        op,
+        targets,
+        None,
+        num_rows=T,
+        vocab_size=V,
+        temperature=temperature,
+        ignore_index=ignore_index,
+        out_of_range=out_of_range,
+        per="T",
+    )
+    ids = _validate.allowed_ids(op, allowed, V)
+    problem = _validate.problem(op, form, fields, V, allowed=ids, logit_scale=logit_scale, softcap=softcap)
+    partials = call.run(problem)
+    logp = call.result(finish.narrow(finish.pair_logps(partials, layout)))
+    return (logp, call.result(finish.by_row(finish.lse(partials), problem.rows, T))) if return_lse else logp
+
+
+def answer_logprobs(
+    logits: Any = None,
+    hidden: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    targets: Any,
+    rows: Any = None,
+    cu_answers: Any = None,
+    answer_ids: Any = None,
+    temperature: Any = 1.0,
+    logit_scale: float = 1.0,
+    softcap: float | None = None,
+    vocab_size: int | None = None,
+    allowed: Any = None,
+    ignore_index: int | None = -100,
+    want: tuple[str, ...] = ("logp",),
+    reduce: tuple[str, ...] = _REDUCE,
+    out_of_range: str = "raise",
+    partials: Partials | None = None,
+    backend: str = "auto",
+    num_threads: int | None = None,
+) -> AnswerLogprobs:
+    """log p of (row, token, answer) triples, and their sums, means, counts and greedy flags per answer.
+
+    With x the logits of a row, given or ``hidden @ weight.T + bias``, which are then never stored::
+
+        z_v = softcap_(logit_scale * x_v) / temperature          softcap_(x) = softcap * tanh(x / softcap)
+        log p(t | row) = z_t - log Σ_v exp z_v
+
+    over the columns v below ``vocab_size`` that are in ``allowed``.
+
+    Parameters
+    ----------
+    logits : (T, V) float32 | float16 | bfloat16
+        Never copied; the last axis must be contiguous. -inf is a masked entry. Only rows with a target are read.
+    hidden : (T, D) float32 | float16 | bfloat16, instead of logits
+    weight : (V, D) float32 | float16 | bfloat16, with hidden
+        The output matrix (LM head), of the same or another element type. Never copied.
+    bias : (V,) floating point, optional
+        Of the output matrix.
+    targets : (M,) integers
+        The column whose probability ``rows[i]`` gives. The caller shifts.
+    rows : (M,) integers, optional
+        The row that predicts each target; a row may have any number of targets and is read once. Default: row i for
+        target i, with M = T.
+    cu_answers : (A + 1,) integers, optional
+        Answer a has the pairs from ``cu_answers[a]`` to ``cu_answers[a + 1]``, from 0 to M. Default: one answer.
+    answer_ids : (M,) integers, optional
+        Instead: the answer of each pair, in any order; A is the largest + 1.
+    temperature : float or (A,)
+        Positive.
+    logit_scale : float
+        Positive.
+    softcap : float, optional
+        Positive.
+    vocab_size : int, optional
+        Columns from here on are padding and never enter. Default: V.
+    allowed : (n,) integers, optional
+        Sorted ids: only these columns enter. Another target has log p -inf.
+    ignore_index : int or None
+        Targets of this value are left out: log p 0, not counted.
+    want : tuple of {"logp", "lse", "max", "entropy", "rank"}
+    reduce : tuple of {"sum", "mean", "count", "greedy"}
+        Which fields are made; "rank", "greedy" and "entropy" take up to a fifth more time.
+    out_of_range : {"raise", "nan"}
+        What a target outside [0, vocab_size) is: an error, or NaN for itself and its answer.
+    partials : Partials, instead of logits
+        Merged partials of shards of the vocabulary, made with the same targets, rows, answers, temperature and
+        ``ignore_index``; ``vocab_size`` is then needed. Scales, softcap and ``allowed`` are in them already.
+    backend : {"auto", "cpu", "numpy", "reference"}
+    num_threads : int, optional
+        Default: RAGSYS_KERNELS_NUM_THREADS, else all processors of the process.
+
+    Returns
+    -------
+    AnswerLogprobs
+        ``logp`` (M,) float32, ``lse``, ``max``, ``entropy`` (T,) float32, ``rank`` (M,) int64, ``sum``, ``mean`` (A,)
+        float64, ``count`` (A,) int64, ``greedy`` (A,) bool; None where not asked for. Natural-log probabilities
+        (nats), summed over answer tokens. torch tensors if any array argument is one, else NumPy arrays.
+
+    Raises
+    ------
+    ValueError
+        A shape, range or value that breaks a rule above; both or neither of logits and hidden.
+    TypeError
+        An argument of the wrong kind or element type.
+    BackendUnavailableError
+        The requested backend cannot run here.
+
+    Notes
+    -----
+    A row without a finite entry gives NaN and lse -inf; NaN or +inf in a row gives NaN; neither touches another row.
+    log p is never positive. A row has the same bits whatever else is in the call, for any ``num_threads``; last bits
+    may differ between backends and instruction sets. z is rounded to float32, sums are float32 within a block of
+    columns and float64 across. O(V) time a row of logits, O(V D) of hidden states; O(M + A) memory beside the result
+    and some blocks per thread. Not differentiable.
+
+    Examples
+    --------
+    >>> import numpy as np, ragsys_kernels as rk
+    >>> logits = np.log(np.array([[1, 3], [1, 1]], np.float32))
+    >>> rk.answer_logprobs(logits, targets=[1, 0, 1], rows=[0, 1, 1], cu_answers=[0, 2, 3]).sum.round(3)
+    array([-0.981, -0.693])
+    """
+    op = "answer_logprobs"
+    want = _validate.names(op, "want", want, _WANT)
+    reduce = _validate.names(op, "reduce", reduce, _REDUCE)
+    arrays = {
+        "logits": logits,
+        "hidden": hidden,
+        "weight": weight,
+        "bias": bias,
+        "targets": targets,
+        "rows": rows,
+        "cu_answers": cu_answers,
+        "answer_ids": answer_ids,
+        "temperature": temperature,
+        "allowed": allowed,
+    }
+    if partials is not None:
+        arrays["partials"] = partials[0]
+    call = Call(op, arrays, backend, num_threads)
+    if partials is None:
+        form, T, V = _validate.source(op, logits, hidden, weight, bias)
+        V = _validate.vocabulary(op, vocab_size, V)
+    else:
+        V, T = _validate.for_partials(op, logits, hidden, vocab_size), None
+    layout, fields = _validate.layout(
+        op,
+        targets,
+        rows,
+        num_rows=T,
+        vocab_size=V,
+        cu_answers=cu_answers,
+        answer_ids=answer_ids,
+        temperature=temperature,
+        ignore_index=ignore_index,
+        out_of_range=out_of_range,
+    )
+    by_row = [name for name in ("lse", "max", "entropy") if name in want]
+    if by_row and layout.job is not None:
+        _validate.one_temperature(op, by_row[0], fields["rows"])
+    rank, entropy = "rank" in want or "greedy" in reduce, "entropy" in want
+    if partials is None:
+        ids = _validate.allowed_ids(op, allowed, V)
+        problem = _validate.problem(
+            op, form, fields, V, allowed=ids, logit_scale=logit_scale, softcap=softcap, entropy=entropy, rank=rank
+        )
+        found = call.run(problem)
+    else:
+        found = _validate.given_partials(op, partials, fields, entropy=entropy, rank=rank)
+    result: AnswerLogprobs = call.result(_finished(found, layout, fields["rows"], want, reduce))
+    return result
+
+
+def _finished(
+    partials: Partials, layout: Layout, rows: np.ndarray, want: tuple[str, ...], reduce: tuple[str, ...]
+) -> AnswerLogprobs:
+    made: dict[str, Any] = dict.fromkeys(AnswerLogprobs._fields)
+    logps = finish.pair_logps(partials, layout)
+    if "logp" in want:
+        made["logp"] = finish.narrow(logps)
+    for name, values in (("lse", finish.lse), ("max", finish.largest), ("entropy", finish.entropy)):
+        if name in want:
+            made[name] = finish.by_row(values(partials), rows, layout.num_rows)
+    if "rank" in want or "greedy" in reduce:
+        ranks = finish.pair_ranks(partials, layout, logps)
+        if "rank" in want:
+            made["rank"] = ranks
+        if "greedy" in reduce:
+            made["greedy"] = finish.per_answer(ranks != 0, layout) == 0
+    if "sum" in reduce or "mean" in reduce:
+        made["sum"] = finish.per_answer(logps, layout)
+    if "count" in reduce or "mean" in reduce:
+        made["count"] = finish.counts(layout)
+    if "mean" in reduce:
+        with np.errstate(invalid="ignore"):  # 0 / 0
+            made["mean"] = made["sum"] / made["count"]
+    for name in ("sum", "count"):
+        if name not in reduce:
+            made[name] = None
+    return AnswerLogprobs(**made)

@@ -1,0 +1,39 @@
+"""The compiled kernels (csrc/cpu) on host arrays."""
+
+from __future__ import annotations
+
+from .. import _dispatch
+from .problem import Partials, ScoringProblem
+
+_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
+
+
+def partials(problem: ScoringProblem, num_threads: int) -> Partials:
+    module = _dispatch.extension()
+    common = (
+        problem.rows,
+        problem.inverse_temperature,
+        problem.logit_scale,
+        problem.softcap or 0.0,
+        problem.num_columns,
+        problem.allowed,
+        problem.pair_begin,
+        problem.columns,
+        problem.target_logits,
+        problem.entropy,
+        problem.rank,
+        module.ISAS.index(_dispatch.isa()),
+        num_threads,
+    )
+    if problem.logits is not None:
+        return Partials(*module.score_logits(problem.logits, _DTYPES[problem.logits_dtype], *common))
+    return Partials(
+        *module.score_hidden(
+            problem.hidden,
+            _DTYPES[problem.hidden_dtype],
+            problem.weight,
+            _DTYPES[problem.weight_dtype],
+            problem.head_bias,
+            *common,
+        )
+    )

@@ -1,0 +1,138 @@
+"""Posteriors of labels from the probabilities of their verbaliser tokens."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _validate, finish
+from ._call import Call
+from .problem import Layout
+
+
+class LabelPosteriors(NamedTuple):
+    """What the rows say about labels, in nats.
+
+    Attributes
+    ----------
+    logp : (R, L) float64
+        log of the summed probability of the label's tokens, among the whole vocabulary.
+    log_posterior : (R, L) float64
+        log of its share among the labels, divided by the prior.
+    label : (R,) int64
+        The label of the largest posterior, the first of equals; -1 where that is NaN.
+    """
+
+    logp: Any
+    log_posterior: Any
+    label: Any
+
+
+def label_posteriors(
+    logits: Any = None,
+    hidden: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    label_ids: Any,
+    cu_labels: Any = None,
+    prior: Any = None,
+    rows: Any = None,
+    temperature: Any = 1.0,
+    logit_scale: float = 1.0,
+    softcap: float | None = None,
+    vocab_size: int | None = None,
+    backend: str = "auto",
+    num_threads: int | None = None,
+) -> LabelPosteriors:
+    """Probabilities of labels that are said by tokens of the vocabulary (verbalisers), from one read of each row.
+
+    With p the softmax of a row over the vocabulary::
+
+        p(l) = Σ p(t) over the tokens t of label l                           logp
+        posterior(l) = (p(l) / prior(l)) / Σ_k (p(k) / prior(k))             log_posterior
+
+    Parameters
+    ----------
+    logits, hidden, weight, bias, logit_scale, softcap, vocab_size, backend, num_threads
+        As for `answer_logprobs`.
+    label_ids : (n,) integers
+        The tokens of all labels, one label after the other; no token twice. For labels of several tokens in sequence
+        use `answer_logprobs`.
+    cu_labels : (L + 1,) integers, optional
+        Label l has the tokens from ``cu_labels[l]`` to ``cu_labels[l + 1]``, at least one. Default: one token each.
+    prior : (L,) floating point, optional
+        What each label's probability is divided by, positive; only ratios matter. For contextual calibration the
+        probabilities of the labels after a content-free input, for domain-conditional PMI those after the bare prompt.
+    rows : (R,) integers, optional
+        Which rows to read. Default: all.
+    temperature : float or (R,)
+
+    Returns
+    -------
+    LabelPosteriors
+        ``logp``, ``log_posterior`` (R, L) float64, ``label`` (R,) int64. Natural logs (nats). torch tensors if any
+        array argument is one, else NumPy arrays.
+
+    Raises
+    ------
+    ValueError, TypeError, BackendUnavailableError
+        As for `answer_logprobs`; a label without a token, a token named twice, a prior that is not positive.
+
+    Notes
+    -----
+    A row where no label's token is finite has log_posterior NaN and label -1, as has a row with NaN or +inf. O(V) time
+    a row of logits, whatever the number of labels.
+
+    Summed verbaliser tokens follow PET (Schick and Schütze, EACL 2021, and its many-token successors); the prior is
+    contextual calibration (Zhao, Wallace, Feng, Klein and Singh, "Calibrate Before Use", ICML 2021: the diagonal
+    W = diag(p_cf)^-1, b = 0) or domain-conditional PMI (Holtzman, West, Shwartz, Choi and Zettlemoyer, "Surface Form
+    Competition", EMNLP 2021).
+
+    Examples
+    --------
+    >>> import numpy as np, ragsys_kernels as rk
+    >>> logits = np.log(np.array([[4, 2, 1, 1]], np.float32))
+    >>> found = rk.label_posteriors(logits, label_ids=[0, 1, 2], cu_labels=[0, 1, 3], prior=[0.8, 0.2])
+    >>> np.exp(found.logp).round(3), np.exp(found.log_posterior).round(3), found.label
+    (array([[0.5  , 0.375]]), array([[0.25, 0.75]]), array([1]))
+    """
+    op = "label_posteriors"
+    arrays = {
+        "logits": logits,
+        "hidden": hidden,
+        "weight": weight,
+        "bias": bias,
+        "label_ids": label_ids,
+        "cu_labels": cu_labels,
+        "prior": prior,
+        "rows": rows,
+        "temperature": temperature,
+    }
+    call = Call(op, arrays, backend, num_threads)
+    form, T, V = _validate.source(op, logits, hidden, weight, bias)
+    V = _validate.vocabulary(op, vocab_size, V)
+    ids, cu, weights = _validate.labels(op, label_ids, cu_labels, prior, V)
+    read = np.arange(T) if rows is None else _validate.row_ids(op, rows, T)
+    # A pair for each row, whose job then gets the tokens of all labels.
+    layout, fields = _validate.layout(
+        op, np.zeros(len(read), np.int64), read, num_rows=T, vocab_size=V, temperature=temperature, per="R"
+    )
+    jobs = len(fields["rows"])
+    fields["pair_begin"] = np.arange(jobs + 1) * len(ids)
+    fields["columns"] = np.tile(ids, jobs)
+    partials = call.run(_validate.problem(op, form, fields, V, logit_scale=logit_scale, softcap=softcap))
+    every = Layout(jobs * len(ids), T, None, np.repeat(np.arange(jobs), len(ids)), None, None, None, 1)
+    logps = finish.pair_logps(partials, every).reshape(jobs, len(ids))
+    if layout.job is not None:
+        back = np.empty(len(read), np.int64)
+        back[layout.scored] = layout.job
+        logps = logps[back]
+    with np.errstate(invalid="ignore"):  # -inf - -inf
+        logp = np.minimum(np.logaddexp.reduceat(logps, cu[:-1], axis=1), 0.0)
+        calibrated = logp if weights is None else logp - np.log(weights)
+        log_posterior = np.minimum(calibrated - np.logaddexp.reduce(calibrated, axis=1, keepdims=True), 0.0)
+    label = np.where(np.isnan(log_posterior).any(axis=1), -1, log_posterior.argmax(axis=1))
+    result: LabelPosteriors = call.result(LabelPosteriors(logp, log_posterior, label))
+    return result

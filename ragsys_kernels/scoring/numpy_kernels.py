@@ -1,0 +1,185 @@
+"""NumPy in float32, in blocks that stay in the cache and reuse their buffers: the fallback without the extension.
+
+The file is not called ``numpy.py``, so that nothing can shadow the real package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .finish import merge_rows
+from .problem import Partials, ScoringProblem
+
+# Logits: so many columns at a time, and as many rows together as make 256 kB of float32. Of blocks between 16,384
+# and 151,936 columns none was faster by more than 5 % at V = 151,936.
+_COLUMNS = 32768
+_ELEMENTS = 65536
+
+# Linear form: so many rows in every product, the last one filled up with zeros, so that the bits of a row do not
+# depend on how many there are; and as many columns as make 4 MB of weights, but no narrow products.
+_ROWS = 32
+_WEIGHTS = 1 << 20
+_NARROW = 1024
+
+
+def partials(problem: ScoringProblem, num_threads: int) -> Partials:
+    """Partials of every block of columns, merged at the end. Threads are those of NumPy's matrix products."""
+    form = _Linear(problem) if problem.logits is None else _Logits(problem)
+    R, M, blocks = len(problem.rows), len(problem.columns), len(form.blocks)
+    largest = np.empty((blocks, R), np.float32)
+    sums = np.empty((blocks, R))
+    weighted = np.empty((blocks, R)) if problem.entropy else None
+    target = np.full(M, -np.inf, np.float32)
+    rank = np.zeros(M, np.int64) if problem.rank else None
+    scratch = np.empty(form.height * form.width, np.float32)
+    with np.errstate(all="ignore"):
+        # A target must be known before the first block is compared with it, and must be the very number of its tile.
+        form.targets(target)
+        than = target if problem.target_logits is None else problem.target_logits
+        for block, jobs in form.tiles():
+            z = form.load(block, jobs)
+            if rank is not None:
+                _count(problem, z, jobs, than, rank)
+            m = largest[block, jobs] = z.max(axis=1)
+            e = scratch[: z.size].reshape(z.shape)
+            np.subtract(z, np.where(np.isfinite(m), m, np.float32(0))[:, None], out=e)
+            if weighted is not None:
+                d = np.maximum(e, np.float32(-128))  # exp(-128) is 0 in float32, where -inf * 0 would be NaN
+            np.exp(e, out=e)
+            sums[block, jobs] = np.add.reduce(e, axis=1)
+            if weighted is not None:
+                weighted[block, jobs] = np.add.reduce(np.multiply(d, e, out=d), axis=1)
+    bad = np.isnan(largest) | (largest == np.inf)
+    sums[bad] = np.nan
+    ref = np.where(bad, np.float32(-np.inf), largest)
+    return Partials(*merge_rows(ref, largest, sums, weighted), target, rank)
+
+
+def _count(problem: ScoringProblem, z: np.ndarray, jobs: slice, than: np.ndarray, rank: np.ndarray) -> None:
+    """Add to the rank of every target of these jobs what exceeds it here."""
+    begin = problem.pair_begin[jobs.start : jobs.stop + 1]
+    row = np.repeat(np.arange(len(z)), np.diff(begin))
+    for first in range(0, len(row), len(z)):  # as many targets together as there are rows
+        mine = row[first : first + len(z)]
+        some = slice(begin[0] + first, begin[0] + first + len(mine))
+        rows = z if np.array_equal(mine, np.arange(len(z))) else z[mine]
+        rank[some] += np.count_nonzero(rows > than[some, None], axis=1)
+
+
+def _scaled(problem: ScoringProblem, x: np.ndarray, inverse_temperature: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """softcap_(logit_scale x) inverse_temperature in ``out``, or x itself where that is the same."""
+    if problem.softcap is None:
+        factor = np.float32(problem.logit_scale) * inverse_temperature
+        return x if (factor == 1).all() else np.multiply(x, factor, out=out)
+    np.multiply(x, np.float32(problem.logit_scale / problem.softcap), out=out)
+    np.tanh(out, out=out)
+    out *= np.float32(problem.softcap) * inverse_temperature
+    return out
+
+
+def _widen(stored: np.ndarray, dtype: str, out: np.ndarray) -> np.ndarray:
+    """float32 of 16-bit elements in the front of ``out``; float32 itself as it is."""
+    if dtype == "float32":
+        return stored
+    wide = out[: stored.size].reshape(stored.shape)
+    if dtype == "bfloat16":
+        np.left_shift(stored, np.uint32(16), out=wide.view(np.uint32), dtype=np.uint32)
+    else:
+        np.copyto(wide, stored)
+    return wide
+
+
+class _Form:
+    """z of some jobs in one block of columns; a subclass says where x comes from."""
+
+    def __init__(self, problem: ScoringProblem, height: int, width: int) -> None:
+        self.problem, self.height, self.width = problem, height, width
+        self.blocks = range(-(-problem.num_entering // width))
+        R = len(problem.rows)
+        self.groups = [slice(first, min(first + height, R)) for first in range(0, R, height)]
+        self.job = np.repeat(np.arange(R), np.diff(problem.pair_begin))  # of each target
+        self.buffer = np.empty(height * width, np.float32)
+
+    def columns(self, block: int) -> Any:
+        """What indexes the columns of a block."""
+        part = slice(block * self.width, min((block + 1) * self.width, self.problem.num_entering))
+        return part if self.problem.allowed is None else self.problem.allowed[part]
+
+
+class _Logits(_Form):
+    def __init__(self, problem: ScoringProblem) -> None:
+        width = min(_COLUMNS, problem.num_entering)
+        super().__init__(problem, max(1, _ELEMENTS // width), width)
+        first = problem.rows[0]
+        self.consecutive = np.array_equal(problem.rows, np.arange(first, first + len(problem.rows)))
+
+    def tiles(self) -> Iterator[tuple[int, slice]]:
+        return ((block, jobs) for jobs in self.groups for block in self.blocks)
+
+    def load(self, block: int, jobs: slice) -> np.ndarray:
+        """z (jobs, columns), valid until the next call; perhaps the caller's own memory."""
+        problem, columns, rows = self.problem, self.columns(block), self.problem.rows[jobs]
+        assert problem.logits is not None
+        if self.consecutive:
+            stored = problem.logits[rows[0] : rows[-1] + 1, columns]
+        else:
+            stored = problem.logits[rows if problem.allowed is None else rows[:, None], columns]
+        x = _widen(stored, problem.logits_dtype, self.buffer)
+        out = self.buffer[: x.size].reshape(x.shape)
+        return _scaled(problem, x, problem.inverse_temperature[jobs, None], out)
+
+    def targets(self, target: np.ndarray) -> None:
+        problem = self.problem
+        assert problem.logits is not None
+        some = np.flatnonzero(problem.columns >= 0)
+        job = self.job[some]
+        out = np.empty(len(some), np.float32)
+        x = _widen(problem.logits[problem.rows[job], problem.columns[some]], problem.logits_dtype, out)
+        target[some] = _scaled(problem, x, problem.inverse_temperature[job], out)
+
+
+class _Linear(_Form):
+    def __init__(self, problem: ScoringProblem) -> None:
+        assert problem.hidden is not None
+        dims = problem.hidden.shape[1]
+        super().__init__(problem, _ROWS, min(max(_NARROW, _WEIGHTS // dims), problem.num_entering))
+        self.vectors = np.zeros((_ROWS, dims), np.float32)
+        self.wide_weight = np.empty(0 if problem.weight_dtype == "float32" else self.width * dims, np.float32)
+        self.block, self.weight = -1, self.wide_weight
+
+    def tiles(self) -> Iterator[tuple[int, slice]]:
+        return ((block, jobs) for block in self.blocks for jobs in self.groups)  # every weight is read once
+
+    def load(self, block: int, jobs: Any) -> np.ndarray:
+        """z (jobs, columns), valid until the next call."""
+        problem = self.problem
+        assert problem.weight is not None
+        if block != self.block:
+            self.weight = _widen(problem.weight[self.columns(block)], problem.weight_dtype, self.wide_weight)
+            self.block = block
+        rows = problem.rows[jobs]
+        self.vectors[: len(rows)] = problem.vectors("hidden", rows)
+        self.vectors[len(rows) :] = 0
+        out = self.buffer[: _ROWS * len(self.weight)].reshape(_ROWS, -1)
+        x = np.matmul(self.vectors, self.weight.T, out=out)[: len(rows)]
+        if problem.head_bias is not None:
+            x += problem.head_bias[self.columns(block)]
+        return _scaled(problem, x, problem.inverse_temperature[jobs, None], x)
+
+    def targets(self, target: np.ndarray) -> None:
+        """From products of the same shape as those of the sums, so that a target is the very number that is there."""
+        position = self.problem.columns
+        if self.problem.allowed is not None:
+            position = np.where(position < 0, -1, np.searchsorted(self.problem.allowed, position))
+        order = np.argsort(position, kind="stable")
+        bounds = np.searchsorted(position[order], np.arange(len(self.blocks) + 1) * self.width)
+        for block in self.blocks:
+            pairs = order[bounds[block] : bounds[block + 1]]
+            jobs, row = np.unique(self.job[pairs], return_inverse=True)
+            for first in range(0, len(jobs), _ROWS):
+                z = self.load(block, jobs[first : first + _ROWS])
+                here = (row >= first) & (row < first + _ROWS)
+                target[pairs[here]] = z[row[here] - first, position[pairs[here]] - block * self.width]

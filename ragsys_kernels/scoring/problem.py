@@ -1,0 +1,106 @@
+"""What a checked scoring problem is: the one argument of every backend, and what a backend returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _arrays
+
+
+class Partials(NamedTuple):
+    """Sums over the columns of one part of the vocabulary, or of all of it, before the logarithm.
+
+    A *job* is one row at one temperature. With z the scaled logits of a job and ``ref`` a number near their maximum,
+    parts of the vocabulary are put together without loss by `merge_partials`.
+
+    Attributes
+    ----------
+    ref : (R,) float32
+        Reference: finite and near the maximum, or -inf where no column is finite.
+    max : (R,) float32
+        Largest z.
+    sum : (R,) float64
+        Sum of exp(z - ref); NaN where a column is NaN or +inf.
+    weighted : (R,) float64, or None
+        Sum of (z - ref) exp(z - ref), for the entropy.
+    target : (M,) float32
+        z of each target, in order of the jobs; -inf where the target is not among these columns.
+    rank : (M,) int64, or None
+        Columns whose z is strictly greater than the target's.
+
+    The reference backend gives ``ref``, ``max`` and ``target`` in float64.
+    """
+
+    ref: Any
+    max: Any
+    sum: Any
+    weighted: Any
+    target: Any
+    rank: Any
+
+    @classmethod
+    def nothing(cls, problem: ScoringProblem) -> Partials:
+        """What no columns at all give."""
+        R, M = len(problem.rows), len(problem.columns)
+        return cls(
+            np.full(R, -np.inf, np.float32),
+            np.full(R, -np.inf, np.float32),
+            np.zeros(R),
+            np.zeros(R) if problem.entropy else None,
+            np.full(M, -np.inf, np.float32),
+            np.zeros(M, np.int64) if problem.rank else None,
+        )
+
+
+@dataclass(slots=True)  # frozen would take 3 us of every call
+class ScoringProblem:
+    """Arguments of one call, checked, as host arrays.
+
+    z(job, v) = softcap_(logit_scale x_v) inverse_temperature[job] with x the row of ``logits``, or
+    x_v = hidden[row]·weight[v] + head_bias[v], and softcap_(x) = softcap tanh(x / softcap).
+    """
+
+    rows: np.ndarray  # (R,) int64: the row of each job
+    inverse_temperature: np.ndarray  # (R,) float32
+    num_columns: int  # columns from here on never enter
+    pair_begin: np.ndarray  # (R + 1,) int64: targets of job r are columns[pair_begin[r] : pair_begin[r + 1]]
+    columns: np.ndarray  # (M,) int64, -1: a target that does not enter
+    logits: np.ndarray | None = None  # (T, V) float32 | float16 | uint16 (bfloat16 bits), last axis contiguous
+    logits_dtype: str = ""
+    hidden: np.ndarray | None = None  # (T, D)
+    hidden_dtype: str = ""
+    weight: np.ndarray | None = None  # (V, D)
+    weight_dtype: str = ""
+    head_bias: np.ndarray | None = None  # (V,) float32
+    logit_scale: float = 1.0
+    softcap: float | None = None
+    allowed: np.ndarray | None = None  # (n,) int64 ascending: only these columns enter
+    target_logits: np.ndarray | None = None  # (M,) float32: ranks count what exceeds these, not the targets here
+    entropy: bool = False
+    rank: bool = False
+
+    @property
+    def num_entering(self) -> int:
+        """How many columns enter."""
+        return self.num_columns if self.allowed is None else len(self.allowed)
+
+    def vectors(self, name: str, rows: Any) -> np.ndarray:
+        """Rows of ``logits``, ``hidden`` or ``weight`` as float32, exactly."""
+        return _arrays.widen(getattr(self, name)[rows], getattr(self, name + "_dtype"))
+
+
+@dataclass(slots=True)
+class Layout:
+    """How the pairs of a call map to the targets of its jobs, and to answers."""
+
+    num_pairs: int  # M
+    num_rows: int  # T
+    scored: np.ndarray | None  # (M',) the pair of each target of the jobs; None: all pairs in their order
+    job: np.ndarray | None  # (M',) its job; None: each has its own
+    ignored: np.ndarray | None  # (M,) bool
+    outside: np.ndarray | None  # (M,) bool: targets that are no columns of the vocabulary
+    answer: np.ndarray | None  # (M,) int64; None: one answer
+    num_answers: int

@@ -1,0 +1,127 @@
+"""Partials of one shard of the vocabulary, for those who put shards together themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._validate import count
+from . import _validate
+from ._call import Call
+from .problem import Partials
+
+
+def logprob_partials(
+    logits: Any = None,
+    hidden: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    targets: Any,
+    vocab_size: int,
+    first_column: int = 0,
+    rows: Any = None,
+    cu_answers: Any = None,
+    answer_ids: Any = None,
+    temperature: Any = 1.0,
+    logit_scale: float = 1.0,
+    softcap: float | None = None,
+    allowed: Any = None,
+    ignore_index: int | None = -100,
+    out_of_range: str = "raise",
+    entropy: bool = False,
+    rank: bool = False,
+    target_logits: Any = None,
+    backend: str = "auto",
+    num_threads: int | None = None,
+) -> Partials:
+    """Sums over one shard of the vocabulary, which `merge_partials` puts together with those of the others.
+
+    The shard's columns are the vocabulary from ``first_column`` on; shards may differ in size. Every shard is called
+    with the same targets and options, and the merged partials give all results of `answer_logprobs`::
+
+        parts = [rk.logprob_partials(hidden, weight=w, first_column=c, targets=t, vocab_size=V) for c, w in shards]
+        rk.answer_logprobs(partials=rk.merge_partials(parts), targets=t, vocab_size=V, reduce=("sum",))
+
+    Ranks need the z of the targets of all shards first: ``target`` of merged partials, or from elsewhere. A second
+    call with ``rank=True, target_logits=merged.target`` counts.
+
+    Parameters
+    ----------
+    logits : (T, V_shard), or hidden (T, D) with weight (V_shard, D) and bias (V_shard,)
+        As for `answer_logprobs`.
+    targets : (M,) integers
+        Columns of the whole vocabulary, in [0, vocab_size).
+    vocab_size : int
+        Of the whole vocabulary; columns of the shard beyond it are padding and never enter.
+    first_column : int
+        Where the shard begins.
+    allowed : (n,) integers, optional
+        Sorted ids of the whole vocabulary.
+    entropy, rank : bool
+        Whether to make ``weighted`` and ``rank``.
+    target_logits : (M',) floating point, optional
+        z of each target, in the order of ``Partials.target``; ranks count what exceeds it.
+    rows, cu_answers, answer_ids, temperature, logit_scale, softcap, ignore_index, out_of_range, backend, num_threads
+        As for `answer_logprobs`. Answers matter for a temperature (A,) only.
+
+    Returns
+    -------
+    Partials
+        ``ref``, ``max``, ``sum``, ``weighted`` of each job (R,) and ``target``, ``rank`` of each target (M',): jobs are
+        the distinct (row, temperature) pairs with a target that counts, ascending; targets go by job, within a job as
+        they were given. torch tensors if any array argument is one, else NumPy arrays.
+
+    Raises
+    ------
+    ValueError, TypeError, BackendUnavailableError
+        As for `answer_logprobs`; ``rank`` without ``target_logits`` where a target is in another shard.
+
+    Notes
+    -----
+    Merged shards equal the whole up to rounding: blocks begin elsewhere. The same shards have the same bits.
+    """
+    op = "logprob_partials"
+    arrays = {
+        "logits": logits,
+        "hidden": hidden,
+        "weight": weight,
+        "bias": bias,
+        "targets": targets,
+        "rows": rows,
+        "cu_answers": cu_answers,
+        "answer_ids": answer_ids,
+        "temperature": temperature,
+        "allowed": allowed,
+        "target_logits": target_logits,
+    }
+    call = Call(op, arrays, backend, num_threads)
+    form, T, V = _validate.source(op, logits, hidden, weight, bias)
+    total = count(op, "vocab_size", vocab_size)
+    first = _validate.offset(op, "first_column", first_column)
+    _, fields = _validate.layout(
+        op,
+        targets,
+        rows,
+        num_rows=T,
+        vocab_size=total,
+        cu_answers=cu_answers,
+        answer_ids=answer_ids,
+        temperature=temperature,
+        ignore_index=ignore_index,
+        out_of_range=out_of_range,
+    )
+    problem = _validate.problem(
+        op,
+        form,
+        fields,
+        max(0, min(V, total - first)),
+        first_column=first,
+        allowed=_validate.allowed_ids(op, allowed, total),
+        logit_scale=logit_scale,
+        softcap=softcap,
+        target_logits=_validate.target_logits(op, target_logits, len(fields["columns"])),
+        entropy=bool(entropy),
+        rank=bool(rank),
+    )
+    result: Partials = call.result(call.run(problem))
+    return result
