@@ -9,11 +9,15 @@ pytest.importorskip("transformers")
 import lm_models  # noqa: E402
 
 from ragsys_kernels.icl import HuggingFaceModel, PairError  # noqa: E402
+from ragsys_kernels.icl.huggingface import _grouped  # noqa: E402
+from ragsys_kernels.icl.tokenization import encode_pairs  # noqa: E402
 
 PROMPTS = ["Q: What is the capital of France?\nA:", "A: ", "Why do cats purr? Why do they? Why, why, why?\nA:", "Cats"]
+NEAR = "Q: What is the capital of the north?\nA:"  # of nearly the length of the first: they run together, padded
 ANSWERS = [" Paris", " The capital is Paris, in the north.", "!", " They are content.", "?? zzz \n é"]
 # Prompts of several lengths with one to five answers each, a repeated pair, an empty answer, an empty prompt.
 PAIRS = [(PROMPTS[p], ANSWERS[a]) for p in range(3) for a in range(5 - 2 * p)]
+PAIRS += [(NEAR, ANSWERS[0]), (NEAR, ANSWERS[3])]
 PAIRS += [(PROMPTS[3], ANSWERS[1]), PAIRS[1], (PROMPTS[0], ""), ("", ANSWERS[0]), ("Q", ANSWERS[2])]
 PAIRS = [PAIRS[i] for i in np.random.default_rng(0).permutation(len(PAIRS))]
 
@@ -68,6 +72,16 @@ def test_half_precision_weights(dtype):
     exact = HuggingFaceModel(lm_models.model(), lm_models.tokenizer()).score(*zip(*PAIRS, strict=True))
     np.testing.assert_array_equal(scores.tokens, exact.tokens)
     assert np.abs(scores.logp - exact.logp).mean() < (0.2 if dtype is torch.bfloat16 else 0.02)
+
+
+def test_prompts_of_like_length_run_together():
+    """What the test above needs to see padding on the left."""
+    model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
+    lengths = {len(lm_models.tokenizer()(prompt)["input_ids"]) for prompt in (PROMPTS[0], NEAR)}
+    assert len(lengths) == 2
+    groups = _grouped(encode_pairs("score", lm_models.tokenizer(), *zip(*PAIRS, strict=True)))
+    shared = next(batch for batch in model._batches(groups) if len(batch[0].answers) > 1)
+    assert {len(group.context) for group in shared} == lengths
 
 
 def test_prompt_runs_once_for_all_its_answers(monkeypatch):

@@ -57,15 +57,15 @@ class HuggingFaceModel:
     batch_tokens : int
         Most tokens in one forward pass, padding and shared prompts included; one longer pair runs alone.
     share_prompts : bool
-        False runs the prompt again for every answer: slower, the same scores up to rounding (1e-4 in float32). Models
-        with a recurrent state always do.
+        False runs the prompt again for every answer: slower, the same scores up to rounding (1e-4 in float32). So it
+        is for models with a recurrent state.
     backend, num_threads
         Of `ragsys_kernels.answer_logprobs`; torch has its own threads.
 
     Raises
     ------
     ValueError
-        The output layer computes something else than the formula of `_Head`; seen in a run of four tokens.
+        The output layer computes something else than ``softcap(scale * (hidden @ weight.T + bias))``.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class HuggingFaceModel:
         self._base = model.base_model
         self._takes_positions = "position_ids" in inspect.signature(self._base.forward).parameters
         self._limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self._head = self._find_head()
+        self._head = self._probe()
 
     @classmethod
     def from_pretrained(
@@ -253,6 +253,7 @@ class HuggingFaceModel:
             cu_answers=np.cumsum([0, *map(len, answers)]),
             logit_scale=self._head.scale,
             softcap=self._head.softcap,
+            reduce=("greedy",),
             **self._op,
         )
         ends = np.cumsum([len(answer) for answer in answers])[:-1]
@@ -274,8 +275,8 @@ class HuggingFaceModel:
             ids[r, where], mask[r, where] = row, 1
         return self._torch.from_numpy(ids), self._torch.from_numpy(mask)
 
-    def _find_head(self) -> _Head:
-        """Read the output layer, and compare it with the model's own logits for a few tokens."""
+    def _probe(self) -> _Head:
+        """Read the output layer, and compare it with the model's own logits in a run of a few tokens."""
         torch, config = self._torch, self.model.config.get_text_config()
         layer = self.model.get_output_embeddings()
         weight = getattr(layer, "weight", None)
@@ -296,7 +297,9 @@ class HuggingFaceModel:
         with torch.inference_mode():
             ids = torch.arange(4)[None] % len(weight)
             expected = self.model(input_ids=ids, use_cache=False).logits.float()
-            hidden = self._forward(ids, torch.ones_like(ids), use_cache=False).last_hidden_state
+            output = self._forward(ids, torch.ones_like(ids), use_cache=self.share_prompts)
+            hidden = output.last_hidden_state
+            self.share_prompts &= hasattr(getattr(output, "past_key_values", None), "batch_select_indices")
             logits = head.scale * torch.nn.functional.linear(hidden, head.weight).float()
             if head.bias is not None:
                 logits += head.scale * head.bias

@@ -208,8 +208,13 @@ def _load(model: PathLike, **options: Any) -> HuggingFaceModel:
     logging.disable_progress_bar()
     try:
         return HuggingFaceModel.from_pretrained(model, **options)
-    except (ValueError, OSError) as error:
-        raise type(error)(f"bias: model must be loadable, got {model}: {error}") from error
+    except ImportError as error:
+        raise ModuleNotFoundError(f"bias: the extra lm is needed, ragsys_kernels[lm]: {error}") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # transformers lets through whatever the reader of a damaged file raises
+        kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
+        raise kind(f"bias: model must be loadable, got {model}: {error}") from error
     finally:
         logging.set_verbosity(verbosity)
         if bars:
