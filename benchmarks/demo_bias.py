@@ -41,11 +41,10 @@ def main() -> None:
     model = options.model or str(data.smollm2())
     command("bias", "--pairs", out / "pairs.parquet", "--model", model, "--out", out / "bias.npy", "--overwrite")
     for lambda_b in LAMBDAS:
-        files = [f"--{name.replace('_', '-')}" for name in ("corpus", "queries")]
         command(
-            "select", files[0], out / "pairs.parquet", files[1], out / "queries.parquet", "--bias", out / "bias.npy",
-            "--group-column", "group", "--query-group-column", "group", "--k", K, "--lambda-b", lambda_b,
-            "--out", out / f"picks-{lambda_b}", "--overwrite",
+            "select", "--corpus", out / "pairs.parquet", "--queries", out / "queries.parquet",
+            "--bias", out / "bias.npy", "--group-column", "group", "--query-group-column", "group",
+            "--k", K, "--lambda-b", lambda_b, "--out", out / f"picks-{lambda_b}", "--overwrite",
         )  # fmt: skip
     show(out, questions, rows)
     print(f"\nDemo finished in {time.perf_counter() - start:.0f} s. Everything written is in {out}/.")
@@ -71,7 +70,7 @@ def command(*arguments: object) -> None:
     """Run ragsys-kernels, and print the command as one would type it."""
     words = [str(argument) for argument in arguments]
     print(f"\n$ ragsys-kernels {shlex.join(words)}", flush=True)
-    code = subprocess.run([sys.executable, "-m", "ragsys_kernels", *words]).returncode
+    code = subprocess.run([sys.executable, "-m", "ragsys_kernels.cli", *words]).returncode
     if code:
         raise SystemExit(code)
 
@@ -90,11 +89,11 @@ def show(out: Path, questions: list[tuple[str, list[str]]], rows: list[tuple[int
         raise SystemExit("error: the bias changed no picks")
     query = int(np.argmax(changed))
     print(f"The most for: {questions[query][0]}")
-    for lambda_b, lists in zip(LAMBDAS, picks, strict=True):
-        other = set(picks[0][query]) ^ set(lists[query]) or set(picks[0][query]) - set(picks[1][query])
-        print(f"\n  lambda_b = {lambda_b}; mean bias {bias[lists[query]].mean():.2f}; * only here")
-        for row in lists[query]:
-            print(f"  {bias[row]:6.2f} {'*' if row in other else ' '} {pair(rows[row])}")
+    for i, lambda_b in enumerate(LAMBDAS):
+        mine, others = picks[i][query], picks[1 - i][query]
+        print(f"\n  lambda_b = {lambda_b}; mean bias {bias[mine].mean():.2f}; * not picked with the other")
+        for row in mine:
+            print(f"  {bias[row]:6.2f} {' ' if row in others else '*'} {pair(rows[row])}")
 
 
 def pair(row: tuple[int, str, str]) -> str:
