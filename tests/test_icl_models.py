@@ -160,6 +160,23 @@ def test_from_pretrained(tmp_path):
         HuggingFaceModel.from_pretrained(folder, dtype="int8")
 
 
+def test_checkpoint_without_all_weights_is_refused(tmp_path):
+    """transformers only warns, and goes on with random numbers."""
+    from safetensors.torch import load_file, save_file
+
+    folder = lm_models.save(tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    del weights["lm_head.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"model must have all its weights, got none for lm_head\.weight"):
+        HuggingFaceModel.from_pretrained(folder)
+
+
+def test_tied_weights_are_not_missing(tmp_path):
+    loaded = HuggingFaceModel.from_pretrained(lm_models.save(tmp_path / "model", "gpt2"))
+    check(loaded.score(*zip(*PAIRS, strict=True)), "gpt2")
+
+
 def test_missing_extra_is_named(monkeypatch):
     import sys
 

@@ -114,8 +114,13 @@ class HuggingFaceModel:
         source, gguf = _locate(name_or_path)
         torch, transformers = _import("torch"), _import("transformers")
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **gguf)
-        kind = getattr(torch, dtype)
-        return cls(transformers.AutoModelForCausalLM.from_pretrained(source, dtype=kind, **gguf), tokenizer, **options)
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            source, dtype=getattr(torch, dtype), output_loading_info=True, **gguf
+        )
+        missing = sorted(info["missing_keys"])  # transformers fills them with random numbers
+        if missing:
+            raise ValueError(f"HuggingFaceModel: model must have all its weights, got none for {missing[0]}")
+        return cls(model, tokenizer, **options)
 
     @cached_property
     def fingerprint(self) -> str:

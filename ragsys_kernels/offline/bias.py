@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -207,7 +208,8 @@ def _load(model: PathLike, **options: Any) -> HuggingFaceModel:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        return HuggingFaceModel.from_pretrained(model, **options)
+        with redirect_stderr(io.StringIO()):  # the bar of GGUF files does not ask whether it may
+            return HuggingFaceModel.from_pretrained(model, **options)
     except ImportError as error:
         raise ModuleNotFoundError(f"bias: the extra lm is needed, ragsys_kernels[lm]: {error}") from error
     except MemoryError:
