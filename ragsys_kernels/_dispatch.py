@@ -14,7 +14,7 @@ from ._warn import warn
 BACKENDS = {"selection": ("cpu", "reference"), "scoring": ("cpu", "numpy", "reference")}
 
 # A file with the name of a library could shadow it.
-_FILES = {"numpy": "numpy_kernels"}
+FILES = {"numpy": "numpy_kernels"}
 
 _SLOWER = {
     "numpy": "NumPy, which is slower than the compiled kernels",
@@ -93,7 +93,7 @@ def choose(op: str, family: str, device: str, backend: str) -> ModuleType:
 
 @functools.cache
 def _module(family: str, backend: str) -> ModuleType:
-    return importlib.import_module(f"ragsys_kernels.{family}.{_FILES.get(backend, backend)}")
+    return importlib.import_module(f"ragsys_kernels.{family}.{FILES.get(backend, backend)}")
 
 
 @functools.cache

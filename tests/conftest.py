@@ -27,6 +27,26 @@ def backend(request):
     return request.param
 
 
+# Backends of scoring; the compiled one with every instruction set.
+SCORERS = ("reference", "numpy", "cpu-base", "cpu-avx2", "cpu-avx512")
+
+
+@pytest.fixture(scope="module", params=SCORERS)
+def scorer(request):
+    """Every backend of scoring, the compiled one with each instruction set of this processor."""
+    name, _, isa = request.param.partition("-")
+    reason = _dispatch.why_not(name)
+    if reason is not None:
+        required = os.environ.get("RAGSYS_KERNELS_TEST_BACKENDS", "").split(",")
+        (pytest.fail if name in required else pytest.skip)(f"backend {name}: {reason}")
+    if isa and isa not in _dispatch.extension().SUPPORTED_ISAS:
+        pytest.skip(f"instruction set {isa} is not here")
+    with pytest.MonkeyPatch.context() as patch:
+        if isa:
+            patch.setenv("RAGSYS_KERNELS_ISA", isa)
+        yield name
+
+
 @pytest.fixture(scope="session")
 def compiled():
     """The compiled module, for tests of what only it does."""

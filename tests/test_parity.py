@@ -16,20 +16,20 @@ OPS = sorted(path.parent.name for path in PACKAGE.glob("*/reference.py"))
 
 def functions(op, backend):
     """Public functions defined in a backend file, with their signatures, read without importing it."""
-    tree = ast.parse((PACKAGE / op / f"{backend}.py").read_text())
+    tree = ast.parse((PACKAGE / op / f"{_dispatch.FILES.get(backend, backend)}.py").read_text())
     defined = (node for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"))
     return {node.name: (ast.unparse(node.args), ast.unparse(node.returns)) for node in defined}
 
 
 def test_there_is_an_op():
-    assert "selection" in OPS
+    assert OPS == sorted(_dispatch.BACKENDS) == ["scoring", "selection"]
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_backends_have_the_functions_of_the_reference(op):
     expected = functions(op, "reference")
     assert expected
-    for backend in _dispatch.BACKENDS["selection"]:
+    for backend in _dispatch.BACKENDS[op]:
         assert functions(op, backend) == expected, backend
 
 
@@ -50,13 +50,20 @@ def test_mmr_and_vrsd_share_the_parameters_they_have_in_common():
 
 def test_public_names_are_those_of_the_specification():
     assert sorted(rk.__all__) == [
-        "BackendUnavailableError", "Corpus", "PoolSizeWarning", "Selection",
-        "__version__", "mmr", "show_config", "vrsd",
+        "AnswerLogprobs", "BackendUnavailableError", "Corpus", "LabelPosteriors", "Partials", "PoolSizeWarning",
+        "Selection", "__version__", "answer_logprobs", "label_posteriors", "logprob_partials", "merge_partials", "mmr",
+        "show_config", "token_logprobs", "vrsd",
     ]  # fmt: skip
     assert all(hasattr(rk, name) for name in rk.__all__)
     assert rk.Selection._fields == ("indices", "scores", "relevance", "redundancy", "lengths")
     assert [*inspect.signature(rk.mmr).parameters] == [
         "queries", "embeddings", "k", "candidates", "relevance", "bias", "lambda_d", "lambda_b", "groups",
         "query_groups", "max_per_group", "initial", "metric", "check_values", "backend", "num_threads",
+    ]  # fmt: skip
+    assert rk.AnswerLogprobs._fields == ("logp", "lse", "max", "entropy", "rank", "sum", "mean", "count", "greedy")
+    assert [*inspect.signature(rk.answer_logprobs).parameters] == [
+        "logits", "hidden", "weight", "bias", "targets", "rows", "cu_answers", "answer_ids", "temperature",
+        "logit_scale", "softcap", "vocab_size", "allowed", "ignore_index", "want", "reduce", "out_of_range", "partials",
+        "backend", "num_threads",
     ]  # fmt: skip
     assert [*inspect.signature(rk.Corpus).parameters] == ["embeddings", "bias", "groups", "metric", "dtype", "device"]

@@ -29,7 +29,8 @@ def _matrix(op: str, name: str, x: Any, symbols: str) -> tuple[np.ndarray, str]:
     if not array.flags.aligned or array.dtype.byteorder == ">":
         raise ValueError(f"{op}: {name} must be aligned and in native byte order; copy it once with np.array")
     row_stride, stride = array.strides
-    if (array.shape[1] > 1 and stride != array.itemsize) or row_stride % array.itemsize or row_stride < 0:
+    apart = len(array) > 1 and (row_stride < 0 or row_stride % array.itemsize)
+    if array.size and (apart or (array.shape[1] > 1 and stride != array.itemsize)):
         raise ValueError(
             f"{op}: {name} must have a contiguous last axis, got strides {array.strides}; "
             "copy it once with np.ascontiguousarray"
@@ -139,8 +140,8 @@ def _answers(op: str, cu_answers: Any, answer_ids: Any, M: int) -> tuple[np.ndar
     if cu_answers is not None:
         if answer_ids is not None:
             raise ValueError(f"{op}: cu_answers or answer_ids must be given, got both")
-        cu = bounds(op, "cu_answers", cu_answers, M, "the number of targets")
-        return np.repeat(np.arange(len(cu) - 1), np.diff(cu)), len(cu) - 1
+        sizes = bounds(op, "cu_answers", cu_answers, M, "the number of targets")[1]
+        return np.arange(len(sizes)).repeat(sizes), len(sizes)
     if answer_ids is None:
         return None, 1
     ids = _vector(op, "answer_ids", answer_ids, "(M,)", M)
@@ -149,19 +150,20 @@ def _answers(op: str, cu_answers: Any, answer_ids: Any, M: int) -> tuple[np.ndar
     return ids, int(ids.max()) + 1 if M else 0
 
 
-def bounds(op: str, name: str, x: Any, end: int, of: str) -> np.ndarray:
-    """Where ragged parts begin and end: (n + 1,), from 0 to ``end`` without a decrease."""
+def bounds(op: str, name: str, x: Any, end: int, of: str) -> tuple[np.ndarray, np.ndarray]:
+    """Where ragged parts begin and end, (n + 1,) from 0 to ``end`` without a decrease, and their sizes (n,)."""
     cu = _vector(op, name, x, "(n + 1,)")
     if len(cu) == 0:
         raise ValueError(f"{op}: {name} must have at least one element, got none")
     if cu[0] != 0:
         raise ValueError(f"{op}: {name} must start at 0, got {cu[0]}")
-    if (np.diff(cu) < 0).any():
-        at = int(np.argmax(np.diff(cu) < 0))
+    sizes = cu[1:] - cu[:-1]
+    if (sizes < 0).any():
+        at = int(np.argmax(sizes < 0))
         raise ValueError(f"{op}: {name} must not decrease, got {cu[at + 1]} after {cu[at]} at position {at + 1}")
     if cu[-1] != end:
         raise ValueError(f"{op}: {name} must end at {of}, {end}, got {cu[-1]}")
-    return cu
+    return cu, sizes
 
 
 def names(op: str, name: str, x: Any, allowed: tuple[str, ...]) -> tuple[str, ...]:
@@ -202,6 +204,8 @@ def layout(
     inverse = np.empty(M, np.float32)
     inverse[:] = 1 / _temperature(op, temperature, answer, num_answers if per == "A" else M, per)
     choice(op, "out_of_range", out_of_range, ("raise", "nan"))
+    if ignore_index is not None:
+        ignore_index = _integer(op, "ignore_index", ignore_index, "an integer or None")
 
     ignored, outside, scored = None, ids.view(np.uint64) >= vocab_size, None
     if outside.any() or (ignore_index is not None and 0 <= ignore_index < vocab_size):
@@ -270,8 +274,10 @@ def problem(
     )
 
 
-def for_partials(op: str, logits: Any, hidden: Any, vocab_size: Any) -> int:
+def for_partials(op: str, partials: Any, logits: Any, hidden: Any, vocab_size: Any) -> int:
     """The vocabulary of a call that has partials instead of logits."""
+    if not isinstance(partials, Partials):
+        raise TypeError(f"{op}: partials must be Partials, got {type(partials).__name__}")
     for name, x in (("logits", logits), ("hidden", hidden)):
         if x is not None:
             raise ValueError(f"{op}: partials must be given instead of {name}, got both")
@@ -310,9 +316,9 @@ def labels(
         raise ValueError(f"{op}: label_ids must not repeat an id, got {unique[counts > 1][0]} twice")
     cu = np.arange(len(ids) + 1)
     if cu_labels is not None:
-        cu = bounds(op, "cu_labels", cu_labels, len(ids), "the number of label_ids")
-        if (np.diff(cu) == 0).any():
-            raise ValueError(f"{op}: cu_labels must give every label a token, got none for {np.argmin(np.diff(cu))}")
+        cu, sizes = bounds(op, "cu_labels", cu_labels, len(ids), "the number of label_ids")
+        if (sizes == 0).any():
+            raise ValueError(f"{op}: cu_labels must give every label a token, got none for label {np.argmin(sizes)}")
     if prior is None:
         return ids, cu, None
     weights = floats(op, "prior", prior).astype(np.float64)
@@ -334,13 +340,17 @@ def target_logits(op: str, x: Any, size: int) -> np.ndarray | None:
 
 
 def offset(op: str, name: str, x: Any) -> int:
-    try:
-        number = operator.index(x)
-    except TypeError:
-        raise TypeError(f"{op}: {name} must be an integer, got {type(x).__name__}") from None
+    number = _integer(op, name, x, "an integer")
     if number < 0:
         raise ValueError(f"{op}: {name} must be at least 0, got {x}")
     return number
+
+
+def _integer(op: str, name: str, x: Any, rule: str) -> int:
+    try:
+        return operator.index(x)
+    except TypeError:
+        raise TypeError(f"{op}: {name} must be {rule}, got {type(x).__name__}") from None
 
 
 def one_temperature(op: str, name: str, rows: np.ndarray) -> None:

@@ -95,6 +95,8 @@ def token_logprobs(
     op = "token_logprobs"
     arrays = {"logits": logits, "targets": targets, "temperature": temperature, "allowed": allowed}
     call = Call(op, arrays, backend, num_threads)
+    if logits is None:
+        raise ValueError(f"{op}: logits must be given, got None")
     form, T, V = _validate.source(op, logits, None, None, None)
     V = _validate.vocabulary(op, vocab_size, V)
     layout, fields = _validate.layout(
@@ -236,13 +238,12 @@ def answer_logprobs(
         "allowed": allowed,
     }
     if partials is not None:
-        arrays["partials"] = partials[0]
+        V, T = _validate.for_partials(op, partials, logits, hidden, vocab_size), None
+        arrays["partials"] = partials.ref
     call = Call(op, arrays, backend, num_threads)
     if partials is None:
         form, T, V = _validate.source(op, logits, hidden, weight, bias)
         V = _validate.vocabulary(op, vocab_size, V)
-    else:
-        V, T = _validate.for_partials(op, logits, hidden, vocab_size), None
     layout, fields = _validate.layout(
         op,
         targets,

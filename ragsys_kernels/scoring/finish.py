@@ -65,6 +65,9 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
     """
     if len(parts) == 0:
         raise ValueError("merge_partials: parts must have at least one element, got none")
+    for s, part in enumerate(parts):
+        if not isinstance(part, Partials):
+            raise TypeError(f"merge_partials: parts must be Partials, got {type(part).__name__} in part {s}")
     library = _arrays.library_of(*(field for part in parts for field in part))
     host = [Partials(*(None if x is None else _arrays.host_view("merge_partials", "parts", x)[0] for x in part))
             for part in parts]  # fmt: skip

@@ -75,8 +75,11 @@ def _scaled(problem: ScoringProblem, x: np.ndarray, inverse_temperature: np.ndar
         factor = np.float32(problem.logit_scale) * inverse_temperature
         return x if (factor == 1).all() else np.multiply(x, factor, out=out)
     np.multiply(x, np.float32(problem.logit_scale / problem.softcap), out=out)
+    infinite = np.flatnonzero(np.isinf(out))
+    extreme = out.reshape(-1)[infinite]
     np.tanh(out, out=out)
     out *= np.float32(problem.softcap) * inverse_temperature
+    out.reshape(-1)[infinite] = extreme  # a masked entry stays masked
     return out
 
 

@@ -60,7 +60,7 @@ class ScoringProblem:
     """Arguments of one call, checked, as host arrays.
 
     z(job, v) = softcap_(logit_scale x_v) inverse_temperature[job] with x the row of ``logits``, or
-    x_v = hidden[row]·weight[v] + head_bias[v], and softcap_(x) = softcap tanh(x / softcap).
+    x_v = hidden[row]·weight[v] + head_bias[v], and softcap_(x) = softcap tanh(x / softcap), but ±inf stays ±inf.
     """
 
     rows: np.ndarray  # (R,) int64: the row of each job

@@ -31,14 +31,14 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
     for r in range(R):
         z = problem.logit_scale * _logits(problem, problem.rows[r])[: problem.num_columns]
         if problem.softcap is not None:
-            z = problem.softcap * np.tanh(z / problem.softcap)
+            z = np.where(np.isinf(z), z, problem.softcap * np.tanh(z / problem.softcap))  # masked stays masked
         z = np.where(enters, z * np.float64(problem.inverse_temperature[r]), -np.inf)
         for i in range(problem.pair_begin[r], problem.pair_begin[r + 1]):
             if problem.columns[i] >= 0:
                 out.target[i] = z[problem.columns[i]]
             if problem.rank:
                 than = out.target[i] if problem.target_logits is None else problem.target_logits[i]
-                out.rank[i] = np.count_nonzero(z > than)
+                out.rank[i] = np.count_nonzero(z.astype(np.float32) > np.float32(than))
         out.max[r] = z.max()
         finite = z[np.isfinite(z)]
         if finite.size:

@@ -1,0 +1,473 @@
+"""Answer log-probs against exact float64 sums: every backend, instruction set and element type."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scoring_oracle import DTYPES, ENTROPY_FLOOR, assert_close, entropy, logits, logp, lse, rank, stored
+
+import ragsys_kernels as rk
+
+INF, NAN = np.inf, np.nan
+EVERYTHING = ("logp", "lse", "max", "entropy", "rank")
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+
+# Around vectors and blocks of every backend, and the vocabularies of language models.
+WIDTHS = (1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 255, 1000, 4095, 4096, 4097, 8200)
+LARGE = (32767, 32768, 32769, 50257, 65536, 129920, 151936, 262144)
+
+
+def arrays(found):
+    """The result with NumPy arrays."""
+    return type(found)(*(None if x is None else np.asarray(x) for x in found))
+
+
+def check(found, z, targets, rows=None):
+    """Every field of the result against the definition, z being (T, V) in float64."""
+    found = arrays(found)
+    rows = np.arange(len(targets)) if rows is None else rows
+    assert_close(found.logp, [logp(z[r], t) for r, t in zip(rows, targets, strict=True)])
+    assert (found.logp <= 0).all()
+    read = sorted(set(rows))
+    assert_close(found.lse[read], [lse(z[r]) for r in read])
+    assert_close(found.max[read], [z[r].max() for r in read])
+    assert_close(found.entropy[read], [entropy(z[r]) for r in read], floor=ENTROPY_FLOOR)
+    np.testing.assert_array_equal(found.rank, [rank(z[r], t) for r, t in zip(rows, targets, strict=True)])
+
+
+@dtypes
+@pytest.mark.parametrize("V", WIDTHS)
+def test_log_probs_of_any_width(scorer, dtype, V):
+    x, z = logits(4, V, dtype)
+    targets = [0, V // 2, V - 1, V * 2 // 3]
+    check(rk.answer_logprobs(x, targets=targets, want=EVERYTHING, backend=scorer), z, targets)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [("float32", 4), ("float32", 30), ("float16", 4), ("bfloat16", 4)])
+@pytest.mark.parametrize("V", LARGE)
+def test_error_is_bounded_for_large_vocabularies(scorer, dtype, scale, V):
+    x, z = logits(2, V, dtype, scale=scale)
+    targets = [V - 1, int(z[1].argmax())]
+    found = rk.answer_logprobs(x, targets=targets, want=EVERYTHING, backend=scorer)
+    check(found, z, targets)
+    assert int(found.rank[1]) == 0
+
+
+@pytest.mark.parametrize("shift", [1e4, -1e4, 1e6, -1e6])
+@pytest.mark.parametrize("V", [17, 50257, 262144])
+def test_a_shift_of_all_logits_costs_no_accuracy(scorer, V, shift):
+    x, z = logits(2, V, shift=shift)
+    targets = [V - 1, V // 3]
+    check(rk.answer_logprobs(x, targets=targets, want=EVERYTHING, backend=scorer), z, targets)
+
+
+def test_oracle_agrees_with_torch_in_float64():
+    torch = pytest.importorskip("torch")
+    _, z = logits(5, 3000)
+    want = torch.log_softmax(torch.from_numpy(z), dim=1)
+    np.testing.assert_allclose([logp(z[r], 7 * r) for r in range(5)], want[range(5), range(0, 35, 7)], rtol=1e-13)
+
+
+# --- Rows on which other libraries fail.
+
+
+def hard_rows(V):
+    """Name: (row, target)."""
+    rng = np.random.default_rng(V)
+    usual = (rng.standard_normal(V) * 4).astype(np.float32)
+    rows = {"usual": (usual, V // 2)}
+    for first in {1, V // 2, V * 4 // 5, V - 1} - {0, V}:
+        row = usual.copy()
+        row[:first] = -INF
+        rows[f"first_{first}_masked"] = row, V - 1
+        row = usual.copy()
+        row[V - first :] = -INF
+        rows[f"last_{first}_masked"] = row, 0
+    one = np.full(V, -INF, np.float32)
+    one[V // 3] = -7.5
+    rows["one_live"] = one, V // 3
+    rows["one_live_and_a_masked_target"] = one, V - 1
+    rows["all_low"] = usual - 150, V - 1  # a pad of zeros would be the whole sum
+    rows["all_very_low"] = usual - np.float32(1e4), V - 1
+    rows["extremes"] = np.where(np.arange(V) % 2, 1e4, -1e4).astype(np.float32), V - 1
+    rows["extremes_and_a_low_target"] = np.where(np.arange(V) % 2, 1e4, -1e4).astype(np.float32), 0
+    rows["largest_floats"] = np.where(np.arange(V) % 3, 3e38, -3e38).astype(np.float32), V - 1
+    rows["rising"] = np.linspace(-300, 300, V, dtype=np.float32), V - 1
+    rows["rising_steeply"] = np.linspace(-3e4, 3e4, V, dtype=np.float32), V - 1
+    rows["falling"] = np.linspace(300, -300, V, dtype=np.float32), 0
+    peak = usual.copy()
+    peak[V - 1] = 80
+    rows["peak_in_the_last_column"] = peak, V - 1
+    rows["equal"] = np.full(V, 3.25, np.float32), V - 1
+    rows["zeros_of_both_signs"] = np.where(np.arange(V) % 2, 0.0, -0.0).astype(np.float32), 0
+    rows["all_masked"] = np.full(V, -INF, np.float32), 0
+    for name, value in (("nan", NAN), ("inf", INF)):
+        for at in {0, V // 2, V - 1}:
+            row = usual.copy()
+            row[at] = value
+            rows[f"{name}_at_{at}"] = row, V // 3
+            row = np.full(V, -INF, np.float32)
+            row[at] = value
+            rows[f"{name}_at_{at}_else_masked"] = row, V // 3
+    return rows
+
+
+@pytest.mark.parametrize("V", [2, 17, 100, 5000, 70000])
+def test_hard_rows_are_right_and_leave_their_neighbours_alone(scorer, V):
+    rows = hard_rows(V)
+    x = np.array([row for row, _ in rows.values()])
+    targets = [target for _, target in rows.values()]
+    with np.errstate(over="ignore"):
+        want = np.array([logp(row.astype(np.float64), target) for row, target in rows.values()], np.float32)
+    found = rk.answer_logprobs(x, targets=targets, want=EVERYTHING, backend=scorer)
+    for i, name in enumerate(rows):
+        assert_close(found.logp[i : i + 1], want[i : i + 1]), name
+        row = x[i].astype(np.float64)
+        strange = np.isnan(row).any() or (row == INF).any()
+        assert_close(found.lse[i], lse(row)), name
+        assert_close(found.max[i], NAN if strange else row.max()), name
+        assert_close(found.entropy[i], entropy(row), floor=ENTROPY_FLOOR), name
+        assert found.rank[i] == (-1 if np.isnan(want[i]) else rank(row, targets[i])), name
+        alone = rk.answer_logprobs(x[i : i + 1], targets=targets[i : i + 1], want=EVERYTHING, backend=scorer)
+        for field in EVERYTHING:
+            np.testing.assert_array_equal(getattr(alone, field)[0], getattr(found, field)[i], err_msg=f"{name} {field}")
+
+
+@dtypes
+def test_first_block_masked_in_every_element_type(scorer, dtype):
+    values = np.random.default_rng(0).standard_normal((3, 5000)) * 4
+    values[:, :4000] = -INF
+    x, z = stored(values, dtype)
+    targets = [4000, 4999, 3]
+    found = rk.answer_logprobs(x, targets=targets, want=EVERYTHING, backend=scorer)
+    check(found, z, targets)
+    assert float(found.logp[2]) == -INF
+    assert int(found.rank[2]) == 1000
+
+
+@dtypes
+def test_nan_inf_and_nothing_finite_in_every_element_type(scorer, dtype):
+    values = np.random.default_rng(0).standard_normal((5, 300)) * 4
+    values[0, 170] = NAN
+    values[1, 299] = INF
+    values[2] = -INF
+    values[3, 1:] = -INF
+    x, z = stored(values, dtype)
+    found = rk.answer_logprobs(x, targets=[0] * 5, want=EVERYTHING, backend=scorer)
+    assert_close(found.logp, [NAN, NAN, NAN, 0, logp(z[4], 0)])
+    assert_close(found.lse, [NAN, NAN, -INF, z[3, 0], lse(z[4])])
+    assert_close(found.max, [NAN, NAN, -INF, z[3, 0], z[4].max()])
+    assert_close(found.entropy, [NAN, NAN, NAN, 0, entropy(z[4])])
+    assert found.rank.tolist() == [-1, -1, -1, 0, rank(z[4], 0)]
+    assert found.greedy.tolist() == [False]
+
+
+def test_one_live_class_has_log_prob_zero_exactly(scorer):
+    x = np.full((3, 9000), -INF, np.float32)
+    x[0, 0], x[1, 4500], x[2, 8999] = -3e4, 0.1, 1e30
+    found = rk.answer_logprobs(x, targets=[0, 4500, 8999], want=EVERYTHING, backend=scorer)
+    assert found.logp.tolist() == [0, 0, 0]
+    assert found.entropy.tolist() == [0, 0, 0]
+    assert rk.token_logprobs(np.array([[5]], np.float32), [0], backend=scorer).tolist() == [0]
+
+
+@pytest.mark.parametrize("V", [1, 5, 64, 4097, 40000])
+def test_log_prob_is_never_positive(scorer, V):
+    """The sum is rounded; a target that has nearly all of it would otherwise come out above 0 now and then."""
+    rng = np.random.default_rng(V)
+    x = rng.standard_normal((200 if V < 1000 else 20, V)).astype(np.float32) * 5
+    targets = rng.integers(0, V, len(x))
+    x[np.arange(len(x)), targets] += rng.uniform(10, 40, len(x)).astype(np.float32)
+    assert (rk.token_logprobs(x, targets, backend=scorer) <= 0).all()
+
+
+# --- Which columns enter.
+
+
+@dtypes
+@pytest.mark.parametrize(("V", "vocab_size"), [(20, 17), (64, 1), (5000, 4100), (40000, 32770), (33000, 32768)])
+def test_padded_columns_never_enter(scorer, dtype, V, vocab_size):
+    values = np.random.default_rng(V).standard_normal((4, V)) * 4
+    values[0, vocab_size:] = 60000
+    values[1, vocab_size:] = NAN
+    values[2, vocab_size:] = INF
+    x, z = stored(values, dtype)
+    targets = [vocab_size - 1] * 4
+    found = rk.answer_logprobs(x, targets=targets, vocab_size=vocab_size, want=EVERYTHING, backend=scorer)
+    check(found, z[:, :vocab_size], targets)
+    cut = rk.answer_logprobs(x[:, :vocab_size], targets=targets, want=EVERYTHING, backend=scorer)
+    for field in EVERYTHING:
+        np.testing.assert_array_equal(getattr(found, field), getattr(cut, field), err_msg=field)
+
+
+@dtypes
+@pytest.mark.parametrize("n", [1, 5, 16, 999, 40000])
+def test_only_allowed_columns_enter(scorer, dtype, n):
+    V = max(70, n * 3 // 2)
+    rng = np.random.default_rng(n)
+    allowed = np.sort(rng.permutation(V)[:n])
+    outside = np.setdiff1d(np.arange(V), allowed)
+    values = rng.standard_normal((3, V)) * 4
+    values[1, outside[: len(outside) // 2]] = NAN
+    values[1, outside[len(outside) // 2 :]] = INF
+    x, z = stored(values, dtype)
+    targets = [allowed[-1], allowed[n // 2], outside[0]]
+    found = rk.answer_logprobs(x, targets=targets, allowed=allowed, want=EVERYTHING, backend=scorer)
+    masked = np.full_like(z, -INF)
+    masked[:, allowed] = z[:, allowed]
+    check(found, masked, targets)
+    assert float(found.logp[2]) == -INF
+    assert int(found.rank[2]) == n
+
+
+def test_allowed_columns_below_the_padding(scorer):
+    x, z = logits(2, 50)
+    found = rk.answer_logprobs(x, targets=[3, 19], vocab_size=20, allowed=[3, 7, 19], backend=scorer)
+    assert_close(found.logp, [logp(z[0, [3, 7, 19]], 0), logp(z[1, [3, 7, 19]], 2)])
+
+
+# --- Scales.
+
+
+def scaled(z, scale=1.0, softcap=None, temperature=1.0):
+    z = z * scale
+    if softcap is not None:
+        z = np.where(np.isinf(z), z, softcap * np.tanh(z / softcap))
+    return z / temperature
+
+
+SCALES = {
+    "temperature_up": {"temperature": 1.7},
+    "temperature_down": {"temperature": 0.3},
+    "logit_scale": {"logit_scale": 0.0625},
+    "softcap": {"softcap": 30.0},
+    "softcap_small": {"softcap": 2.5},
+    "all": {"temperature": 0.8, "logit_scale": 1.3, "softcap": 20.0},
+}
+
+
+@dtypes
+@pytest.mark.parametrize("name", SCALES)
+@pytest.mark.parametrize("V", [1, 33, 4100, 33000])
+def test_temperature_scale_and_softcap(scorer, dtype, name, V):
+    options = SCALES[name]
+    x, z = logits(3, V, dtype, scale=6)
+    scale = {"scale" if key == "logit_scale" else key: value for key, value in options.items()}
+    z = scaled(z, **scale)
+    targets = [0, V // 2, V - 1]
+    found = rk.answer_logprobs(x, targets=targets, want=EVERYTHING, **options, backend=scorer)
+    floor = 2e-6 + 4 * np.spacing(np.float32(np.abs(z).max()))  # z itself is rounded to float32
+    assert_close(found.logp, [logp(z[r], t) for r, t in enumerate(targets)], floor)
+    assert_close(found.lse, [lse(row) for row in z], floor)
+    assert_close(found.entropy, [entropy(row) for row in z], 10 * floor)
+    if options.get("softcap") != 2.5:  # which makes equals of what is large
+        np.testing.assert_array_equal(found.rank, [rank(z[r], t) for r, t in enumerate(targets)])
+
+
+def test_masked_entries_stay_masked_under_a_softcap(scorer):
+    x, z = map(np.copy, logits(2, 100))
+    x[0, 10:90] = -INF
+    x[1, 5] = INF
+    z[0, 10:90] = -INF
+    found = rk.answer_logprobs(x, targets=[0, 0], softcap=5.0, want=EVERYTHING, backend=scorer)
+    assert_close(found.logp, [logp(scaled(z[0], softcap=5.0), 0), NAN], 4e-6)
+    assert float(rk.token_logprobs(x, [50, 5], softcap=5.0, backend=scorer)[0]) == -INF
+
+
+def test_a_temperature_that_is_a_power_of_two_is_exact(scorer):
+    x, _ = logits(3, 5000)
+    warm = rk.token_logprobs(x, [1, 2, 3], temperature=2, backend=scorer)
+    np.testing.assert_array_equal(warm, rk.token_logprobs(x / 2, [1, 2, 3], backend=scorer))
+
+
+def test_a_temperature_for_each_answer(scorer):
+    x, z = logits(6, 300)
+    temperature = np.array([0.5, 1.0, 2.0])
+    rows = [0, 1, 1, 2, 0, 5]  # rows 0 and 1 are scored at two temperatures
+    targets = [3, 9, 299, 0, 3, 7]
+    answers = [0, 0, 1, 1, 2, 2]
+    want = [logp(z[r] / temperature[a], t) for r, t, a in zip(rows, targets, answers, strict=True)]
+    found = rk.answer_logprobs(
+        x, targets=targets, rows=rows, cu_answers=[0, 2, 4, 6], temperature=temperature, backend=scorer
+    )
+    assert_close(found.logp, want)
+    again = rk.answer_logprobs(
+        x, targets=targets, rows=rows, answer_ids=answers, temperature=temperature, backend=scorer
+    )
+    np.testing.assert_array_equal(found.logp, again.logp)
+    assert_close(found.sum, [sum(want[0:2]), sum(want[2:4]), sum(want[4:6])], 1e-5)
+
+
+def test_a_temperature_for_each_token(scorer):
+    x, z = logits(4, 300)
+    found = rk.token_logprobs(x, [1, 2, 3, 4], temperature=[0.5, 1, 2, 4], backend=scorer)
+    assert_close(found, [logp(z[r] / t, r + 1) for r, t in enumerate((0.5, 1, 2, 4))])
+
+
+# --- Pairs and answers.
+
+
+def test_rows_in_any_order_with_any_number_of_targets(scorer):
+    rng = np.random.default_rng(0)
+    x, z = logits(7, 1000)
+    rows = np.array([5, 0, 5, 5, 2, 0, 6, 2, 5])
+    targets = rng.integers(0, 1000, len(rows))
+    found = rk.answer_logprobs(x, targets=targets, rows=rows, want=EVERYTHING, backend=scorer)
+    check(found, z, targets, rows)
+    for field in ("lse", "max", "entropy"):
+        assert np.isnan(getattr(found, field)[[1, 3, 4]]).all()  # rows that no target reads
+
+
+def test_many_targets_of_one_row(scorer):
+    x, z = logits(2, 9000)
+    targets = np.arange(9000)
+    found = rk.answer_logprobs(x, targets=targets, rows=np.ones(9000, int), want=("logp", "rank"), backend=scorer)
+    assert math.isclose(np.exp(found.logp.astype(np.float64)).sum(), 1, rel_tol=2e-6)
+    np.testing.assert_array_equal(found.rank[np.argsort(-z[1], kind="stable")], np.arange(9000))
+
+
+def test_answers_are_summed_in_float64(scorer):
+    rng = np.random.default_rng(0)
+    x, z = logits(30, 400)
+    targets = rng.integers(0, 400, 30)
+    targets[5] = int(z[5].argmax())
+    targets[[8, 20]] = -100
+    want = np.array([0.0 if t == -100 else logp(z[r], t) for r, t in enumerate(targets)])
+    cu = [0, 5, 5, 6, 9, 30]
+    found = rk.answer_logprobs(x, targets=targets, cu_answers=cu, want=("logp", "rank"), backend=scorer)
+    assert [getattr(found, name).dtype for name in ("logp", "sum", "mean", "count", "greedy", "rank")] == [
+        np.float32, np.float64, np.float64, np.int64, np.bool_, np.int64,
+    ]  # fmt: skip
+    counts = [5, 0, 1, 2, 20]
+    sums = [math.fsum(want[a:b]) for a, b in itertools.pairwise(cu)]
+    np.testing.assert_allclose(found.sum, sums, atol=2e-5)
+    assert found.count.tolist() == counts
+    assert found.sum[1] == 0
+    assert np.isnan(found.mean[1])
+    np.testing.assert_array_equal(found.mean, [s / c if c else NAN for s, c in zip(found.sum, counts, strict=True)])
+    assert found.greedy.tolist() == [False, True, True, False, False]
+    assert found.logp[8] == found.logp[20] == 0
+    assert found.rank[8] == found.rank[20] == 0
+    assert found.lse is found.max is found.entropy is None
+
+
+def test_answer_ids_say_the_same_as_bounds(scorer):
+    rng = np.random.default_rng(1)
+    x, _ = logits(12, 50)
+    targets = rng.integers(0, 50, 12)
+    cu = np.array([0, 3, 3, 8, 12])
+    ids = np.repeat(np.arange(4), np.diff(cu))
+    found = rk.answer_logprobs(x, targets=targets, cu_answers=cu, backend=scorer)
+    for order in (np.arange(12), np.argsort(rng.random(12), kind="stable")):
+        again = rk.answer_logprobs(x, targets=targets[order], rows=order, answer_ids=ids[order], backend=scorer)
+        np.testing.assert_array_equal(again.logp, found.logp[order])
+        np.testing.assert_allclose(again.sum, found.sum, rtol=1e-14)
+        for field in ("count", "greedy"):
+            np.testing.assert_array_equal(getattr(again, field), getattr(found, field))
+
+
+def test_without_bounds_all_pairs_are_one_answer(scorer):
+    x, _ = logits(4, 50)
+    found = rk.answer_logprobs(x, targets=[1, 2, 3, 4], backend=scorer)
+    whole = rk.answer_logprobs(x, targets=[1, 2, 3, 4], cu_answers=[0, 4], backend=scorer)
+    for a, b in zip(found, whole, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("ignore_index", [-100, -1, 7, None])
+def test_ignored_targets(scorer, ignore_index):
+    x, z = logits(4, 30)
+    ignored = 3 if ignore_index is None else ignore_index
+    targets = [7, ignored, 2, ignored]
+    counted = [t != ignore_index for t in targets]
+    want = [logp(z[r], t) if c else 0 for r, (t, c) in enumerate(zip(targets, counted, strict=True))]
+    found = rk.answer_logprobs(x, targets=targets, ignore_index=ignore_index, want=EVERYTHING, backend=scorer)
+    assert_close(found.logp, want)
+    assert found.count.tolist() == [sum(counted)]
+    assert (np.isnan(found.lse) == ~np.array(counted)).all()  # an ignored row is not read
+    plain, some = rk.token_logprobs(x, targets, ignore_index=ignore_index, return_lse=True, backend=scorer)
+    np.testing.assert_array_equal(plain, found.logp)
+    np.testing.assert_array_equal(some, found.lse)
+
+
+def test_an_ignored_row_may_hold_anything(scorer):
+    x, z = map(np.copy, logits(3, 30))
+    x[1] = NAN
+    found = rk.answer_logprobs(x, targets=[1, -100, 2], backend=scorer)
+    assert_close(found.logp, [logp(z[0], 1), 0, logp(z[2], 2)])
+    assert np.isfinite(found.sum).all()
+
+
+@pytest.mark.parametrize("bad", [-1, 30, 31, -(2**63), 2**63 - 1])
+def test_targets_outside_the_vocabulary_can_be_nan(scorer, bad):
+    x, z = logits(4, 31)
+    targets = [1, bad, 2, -100]
+    found = rk.answer_logprobs(
+        x, targets=targets, cu_answers=[0, 1, 3, 4], vocab_size=30, out_of_range="nan", want=("logp", "rank"),
+        backend=scorer,
+    )  # fmt: skip
+    assert_close(found.logp, [logp(z[0, :30], 1), NAN, logp(z[2, :30], 2), 0])
+    assert np.isnan(found.sum).tolist() == [False, True, False]
+    assert np.isnan(found.mean).tolist() == [False, True, True]
+    assert found.count.tolist() == [1, 2, 0]
+    assert found.rank[1] == -1
+    assert found.greedy.tolist()[1:] == [False, True]
+
+
+def test_ties_do_not_count_as_greater(scorer):
+    x = np.array([[1, 3, 3, 2], [0, 0, 0, 0], [-INF, -INF, 1, -INF]], np.float32)
+    rows, targets = [0, 0, 0, 0, 1, 2, 2], [0, 1, 2, 3, 3, 2, 0]
+    found = rk.answer_logprobs(
+        x, targets=targets, rows=rows, want=("rank",), answer_ids=[0, 1, 2, 3, 4, 5, 6], backend=scorer
+    )
+    assert found.rank.tolist() == [3, 0, 0, 2, 0, 0, 1]
+    assert found.greedy.tolist() == [False, True, True, False, True, True, False]
+    assert found.logp is None
+
+
+@pytest.mark.parametrize("T", [0, 3])
+def test_nothing_to_score(scorer, T):
+    x = np.zeros((T, 5), np.float32)
+    none = np.zeros(0, np.int64)
+    found = rk.answer_logprobs(x, targets=none, rows=none, cu_answers=[0, 0, 0], want=EVERYTHING, backend=scorer)
+    assert found.logp.shape == found.rank.shape == (0,)
+    assert found.sum.tolist() == [0, 0]
+    assert np.isnan(found.mean).all()
+    assert found.count.tolist() == [0, 0]
+    assert found.greedy.tolist() == [True, True]
+    assert found.lse.shape == found.entropy.shape == (T,)
+    assert np.isnan(found.lse).all()
+    assert rk.answer_logprobs(x, targets=[], rows=[], cu_answers=[0], backend=scorer).sum.shape == (0,)
+    assert rk.answer_logprobs(x, targets=[], rows=[], answer_ids=[], backend=scorer).sum.shape == (0,)
+    assert rk.token_logprobs(x[:0], [], backend=scorer).shape == (0,)
+    all_ignored = rk.answer_logprobs(x, targets=[-100] * T, want=EVERYTHING, backend=scorer)
+    assert all_ignored.count.tolist() == [0]
+    assert np.isnan(all_ignored.entropy).all()
+
+
+def test_only_what_is_wanted_is_made(scorer):
+    x, _ = logits(4, 50)
+    full = rk.answer_logprobs(x, targets=[1, 2, 3, 4], want=EVERYTHING, backend=scorer)
+    for field in EVERYTHING:
+        found = rk.answer_logprobs(x, targets=[1, 2, 3, 4], want=(field,), reduce=(), backend=scorer)
+        assert [name for name in found._fields if getattr(found, name) is not None] == [field]
+        np.testing.assert_array_equal(getattr(found, field), getattr(full, field))
+    for field in ("sum", "mean", "count", "greedy"):
+        found = rk.answer_logprobs(x, targets=[1, 2, 3, 4], want=(), reduce=[field], backend=scorer)
+        assert [name for name in found._fields if getattr(found, name) is not None] == [field]
+        np.testing.assert_array_equal(getattr(found, field), getattr(full, field))
+
+
+def test_token_logprobs_are_those_of_answer_logprobs(scorer):
+    x, _ = logits(5, 700)
+    targets = [3, 1, 699, 0, 5]
+    options = {"temperature": 1.3, "softcap": 9.0, "logit_scale": 0.7, "vocab_size": 699, "allowed": range(0, 699, 2)}
+    options["allowed"] = list(options["allowed"])
+    for chosen in ({}, options):
+        found = rk.answer_logprobs(
+            x, targets=targets, want=("logp", "lse"), out_of_range="nan", **chosen, backend=scorer
+        )
+        logps, lses = rk.token_logprobs(x, targets, return_lse=True, out_of_range="nan", **chosen, backend=scorer)
+        np.testing.assert_array_equal(logps, found.logp)
+        np.testing.assert_array_equal(lses, found.lse)

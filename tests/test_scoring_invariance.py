@@ -1,0 +1,121 @@
+"""A row's bits depend on nothing but the row: not on its neighbours, its place, the threads or the run."""
+
+import numpy as np
+import pytest
+from scoring_oracle import DTYPES, logits, stored
+from test_scoring_linear import linear
+
+import ragsys_kernels as rk
+
+EVERYTHING = ("logp", "lse", "max", "entropy", "rank")
+SHAPES = [(50, 33), (23, 4099), (9, 32769), (5, 151936)]
+LINEAR = [(70, 1500, 40), (33, 4100, 300), (9, 50257, 24)]
+
+
+def row_of(x, rows):
+    return x[rows] if isinstance(x, np.ndarray) else x[rows.tolist()]
+
+
+def run(form, rows, targets, scorer, **options):
+    arguments = {name: row_of(x, rows) if name in ("logits", "hidden") else x for name, x in form.items()}
+    found = rk.answer_logprobs(**arguments, targets=targets[rows], want=EVERYTHING, backend=scorer, **options)
+    return {name: np.asarray(getattr(found, name)) for name in EVERYTHING}
+
+
+def same(got, want, rows):
+    for name in EVERYTHING:
+        np.testing.assert_array_equal(got[name].view(np.uint8), want[name][rows].view(np.uint8), err_msg=name)
+
+
+def check(form, T, V, scorer):
+    rng = np.random.default_rng(0)
+    targets = rng.integers(0, V, T)
+    everything = np.arange(T)
+    want = run(form, everything, targets, scorer)
+    same(run(form, everything, targets, scorer), want, everything)
+    same(run(form, everything[::-1].copy(), targets, scorer), want, everything[::-1])
+    for _ in range(3):
+        some = rng.permutation(T)[: rng.integers(1, T + 1)]
+        same(run(form, some, targets, scorer), want, some)
+        same(run(form, np.concatenate([some, some, some]), targets, scorer), want, np.concatenate([some, some, some]))
+    for row in {0, T // 2, T - 1}:
+        one = np.array([row])
+        same(run(form, one, targets, scorer), want, one)
+    for threads in (1, 2, 3, 8):
+        same(run(form, everything, targets, scorer, num_threads=threads), want, everything)
+        same(run(form, everything[:1], targets, scorer, num_threads=threads), want, everything[:1])
+    # Named by their ids out of the whole, in an order of their own.
+    some = rng.permutation(T)[: T // 2 + 1]
+    found = rk.answer_logprobs(**form, targets=targets[some], rows=some, want=EVERYTHING, backend=scorer)
+    for name in ("logp", "rank"):
+        np.testing.assert_array_equal(np.asarray(getattr(found, name)), want[name][some])
+    for name in ("lse", "max", "entropy"):
+        np.testing.assert_array_equal(np.asarray(getattr(found, name))[some], want[name][some])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "T{}-V{}".format(*s))
+def test_rows_of_logits_have_their_bits_in_any_batch(scorer, dtype, shape):
+    if scorer == "reference" and shape[1] > 40000:
+        pytest.skip("slow, and one row at a time")
+    check({"logits": logits(*shape, dtype)[0]}, *shape, scorer)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", LINEAR, ids=lambda s: "T{}-V{}-D{}".format(*s))
+def test_rows_of_hidden_states_have_their_bits_in_any_batch(scorer, dtype, shape):
+    if scorer == "reference" and shape[1] > 2000:
+        pytest.skip("slow, and one row at a time")
+    T, V, _ = shape
+    check(linear(*shape, dtype, dtype)[0], T, V, scorer)
+
+
+def test_strange_neighbours_change_no_bit(scorer):
+    x = np.array(logits(12, 5000)[0])
+    targets = np.arange(12) * 400
+    want = run({"logits": x}, np.arange(12), targets, scorer)
+    x[[1, 3, 5, 7, 9]] = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38], np.float32)[:, None]
+    good = np.array([0, 2, 4, 6, 8, 10, 11])
+    got = run({"logits": x}, np.arange(12), targets, scorer)
+    same({name: values[good] for name, values in got.items()}, want, good)
+
+
+def test_other_targets_of_a_row_change_no_bit(scorer):
+    x, _ = logits(4, 5000)
+    alone = rk.answer_logprobs(x, targets=[7, 8, 9, 10], want=EVERYTHING, backend=scorer)
+    rows, targets = np.array([3, 0, 0, 1, 2, 0, 3, 3]), np.array([10, 1, 7, 8, 9, 4999, 2, 3])
+    together = rk.answer_logprobs(x, targets=targets, rows=rows, want=EVERYTHING, backend=scorer)
+    for name in ("lse", "max", "entropy"):
+        np.testing.assert_array_equal(getattr(together, name), getattr(alone, name))
+    for name in ("logp", "rank"):
+        np.testing.assert_array_equal(getattr(together, name)[[2, 3, 4, 0]], getattr(alone, name))
+
+
+def test_wanting_more_changes_no_bit(scorer):
+    for form in ({"logits": logits(6, 5000)[0]}, linear(6, 3000, 40)[0]):
+        targets = np.arange(6) * 499
+        plain = rk.answer_logprobs(**form, targets=targets, reduce=("sum",), backend=scorer)
+        full = rk.answer_logprobs(**form, targets=targets, want=EVERYTHING, backend=scorer)
+        np.testing.assert_array_equal(plain.logp, full.logp)
+        np.testing.assert_array_equal(plain.sum, full.sum)
+
+
+def test_answers_have_their_bits_in_any_batch(scorer):
+    x, _ = logits(40, 300)
+    rng = np.random.default_rng(0)
+    targets, cu = rng.integers(0, 300, 40), np.array([0, 1, 1, 12, 30, 40])
+    want = rk.answer_logprobs(x, targets=targets, cu_answers=cu, backend=scorer)
+    for a in range(5):
+        rows = np.arange(cu[a], cu[a + 1])
+        alone = rk.answer_logprobs(x, targets=targets[rows], rows=rows, backend=scorer)
+        for name in ("sum", "mean", "count", "greedy"):
+            np.testing.assert_array_equal(getattr(alone, name)[0], getattr(want, name)[a], err_msg=name)
+
+
+def test_element_types_that_hold_the_same_values_agree(scorer):
+    """Widening is exact; only the order of a sum may differ."""
+    values = np.round(np.random.default_rng(0).standard_normal((5, 5000)) * 16) / 8  # exact in bfloat16
+    forms = [stored(values, dtype)[0] for dtype in DTYPES]
+    first, *others = (rk.token_logprobs(x, [0, 1, 2, 3, 4999], backend=scorer) for x in forms)
+    for other in others:
+        np.testing.assert_allclose(np.asarray(other), first, atol=4e-6)

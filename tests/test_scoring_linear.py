@@ -1,0 +1,174 @@
+"""The linear form: hidden states and an output matrix, without logits, against float64 products."""
+
+import numpy as np
+import pytest
+from scoring_oracle import DTYPES, assert_close, entropy, logp, lse, rank, stored
+
+import ragsys_kernels as rk
+
+INF, NAN = np.inf, np.nan
+EVERYTHING = ("logp", "lse", "max", "entropy", "rank")
+
+
+def linear(T, V, D, hidden_dtype="float32", weight_dtype="float32", bias=False, seed=0):
+    """Arguments, and the logits in float64; about as wide as those of a language model."""
+    rng = np.random.default_rng([seed, T, V, D])
+    hidden, h = stored(rng.standard_normal((T, D)) * 2, hidden_dtype)
+    weight, w = stored(rng.standard_normal((V, D)) * 2 / np.sqrt(D), weight_dtype)
+    z = h @ w.T
+    arguments = {"hidden": hidden, "weight": weight}
+    if bias:
+        arguments["bias"] = rng.standard_normal(V).astype(np.float32)
+        z = z + arguments["bias"].astype(np.float64)
+    # A float32 sum of D products is off by about sqrt(D) roundings of the partial sums, which are at most this large.
+    floor = 2e-6 + 2.0**-24 * np.sqrt(D) * (np.abs(h) @ np.abs(w).T).max() / np.sqrt(D) * 4
+    return arguments, z, floor
+
+
+def check(found, z, targets, floor, rows=None):
+    rows = np.arange(len(targets)) if rows is None else rows
+    found = type(found)(*(None if x is None else np.asarray(x) for x in found))
+    pairs = list(zip(rows, targets, strict=True))
+    assert_close(found.logp, [logp(z[r], t) for r, t in pairs], floor)
+    assert (found.logp <= 0).all()
+    assert_close(found.lse[rows], [lse(z[r]) for r in rows], floor)
+    assert_close(found.max[rows], [z[r].max() for r in rows], floor)
+    assert_close(found.entropy[rows], [entropy(z[r]) for r in rows], 5 * floor)
+    for got, (r, t) in zip(found.rank, pairs, strict=True):
+        near = np.abs(z[r] - z[r, t]) <= 2 * floor  # may compare either way, but for the target itself
+        assert rank(z[r], t) - near.sum() < got < rank(z[r], t) + near.sum()
+
+
+@pytest.mark.parametrize("hidden_dtype", DTYPES)
+@pytest.mark.parametrize("weight_dtype", DTYPES)
+@pytest.mark.parametrize("bias", [False, True])
+def test_every_pair_of_element_types(scorer, hidden_dtype, weight_dtype, bias):
+    arguments, z, floor = linear(5, 1500, 96, hidden_dtype, weight_dtype, bias)
+    targets = [0, 1499, 700, 1, int(z[4].argmax())]
+    found = rk.answer_logprobs(**arguments, targets=targets, want=EVERYTHING, backend=scorer)
+    check(found, z, targets, floor)
+    assert int(found.rank[4]) == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("D", [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 257, 1030])
+def test_any_number_of_dimensions(scorer, dtype, D):
+    arguments, z, floor = linear(3, 130, D, dtype, dtype)
+    targets = [129, 0, 64]
+    found = rk.answer_logprobs(**arguments, targets=targets, want=EVERYTHING, backend=scorer)
+    check(found, z, targets, floor)
+
+
+@pytest.mark.parametrize("V", [1, 2, 3, 4, 5, 17, 63, 64, 65, 127, 128, 129, 1023, 1025, 5000])
+@pytest.mark.parametrize("T", [1, 7])
+def test_any_vocabulary_and_number_of_rows(scorer, T, V):
+    arguments, z, floor = linear(T, V, 24)
+    targets = [(V - 1) * (t + 1) // T for t in range(T)]
+    found = rk.answer_logprobs(**arguments, targets=targets, want=EVERYTHING, backend=scorer)
+    check(found, z, targets, floor)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("T", [2, 31, 32, 33, 70])
+def test_blocks_of_rows(scorer, dtype, T):
+    arguments, z, floor = linear(T, 2100, 20, dtype, dtype)
+    targets = (np.arange(T) * 97) % 2100
+    found = rk.answer_logprobs(**arguments, targets=targets, want=EVERYTHING, backend=scorer)
+    check(found, z, targets, floor)
+
+
+def test_a_large_vocabulary(scorer):
+    arguments, z, floor = linear(3, 50257, 64, "bfloat16", "bfloat16")
+    targets = [50256, 0, int(z[2].argmax())]
+    check(rk.answer_logprobs(**arguments, targets=targets, want=EVERYTHING, backend=scorer), z, targets, floor)
+
+
+def test_rows_targets_temperature_and_scales(scorer):
+    arguments, z, floor = linear(6, 3000, 48, bias=True)
+    rows, targets = np.array([4, 0, 4, 4, 2]), [3, 2999, 0, 1500, 7]
+    options = {"temperature": 0.7, "logit_scale": 0.5, "softcap": 15.0}
+    z = 15 * np.tanh(0.5 * z / 15) / 0.7
+    found = rk.answer_logprobs(
+        **arguments, targets=targets, rows=rows, want=EVERYTHING, **options, cu_answers=[0, 2, 5], backend=scorer
+    )
+    check(found, z, targets, 4 * floor, rows)
+    assert np.isnan(found.lse[[1, 3, 5]]).all()
+
+
+def test_padding_and_allowed_columns(scorer):
+    arguments, z, floor = linear(4, 2000, 33, bias=True)
+    arguments["weight"] = np.array(arguments["weight"])
+    arguments["weight"][1900:] = NAN
+    targets = [0, 1899, 900, 5]
+    found = rk.answer_logprobs(**arguments, targets=targets, vocab_size=1900, want=EVERYTHING, backend=scorer)
+    check(found, z[:, :1900], targets, floor)
+    allowed = np.array([0, 5, 17, 900, 1200, 1899])
+    arguments["weight"][np.setdiff1d(np.arange(2000), allowed)] = NAN
+    found = rk.answer_logprobs(**arguments, targets=[0, 1, 900, 5], allowed=allowed, want=EVERYTHING, backend=scorer)
+    masked = np.full_like(z, -INF)
+    masked[:, allowed] = z[:, allowed]
+    assert_close(found.logp, [logp(masked[r], t) for r, t in enumerate([0, 1, 900, 5])], floor)
+    assert found.logp[1] == -INF
+
+
+def test_a_bias_of_minus_infinity_masks(scorer):
+    arguments, z, floor = linear(3, 6000, 16, bias=True)
+    arguments["bias"][:5500] = -INF
+    z[:, :5500] = -INF
+    found = rk.answer_logprobs(**arguments, targets=[5999, 5500, 3], want=EVERYTHING, backend=scorer)
+    assert_close(found.logp, [logp(z[0], 5999), logp(z[1], 5500), -INF], floor)
+    assert int(found.rank[2]) == 500
+
+
+def test_a_bad_row_spoils_no_other(scorer):
+    arguments, z, floor = linear(40, 700, 24)
+    arguments["hidden"] = np.array(arguments["hidden"])
+    arguments["hidden"][3, 5] = NAN
+    arguments["hidden"][20, 0] = INF
+    arguments["hidden"][35] = 0
+    z[35] = 0
+    found = rk.answer_logprobs(**arguments, targets=np.arange(40), want=EVERYTHING, backend=scorer)
+    good = np.setdiff1d(np.arange(40), [3, 20])
+    assert np.isnan(found.logp[[3, 20]]).all()
+    assert found.rank[[3, 20]].tolist() == [-1, -1]
+    assert_close(found.logp[good], [logp(z[r], r) for r in good], floor)
+    assert found.rank[35] == 0  # all logits are equal
+
+
+def test_a_nan_in_the_matrix_is_in_every_row(scorer):
+    arguments, _, _ = linear(3, 700, 24)
+    arguments["weight"] = np.array(arguments["weight"])
+    arguments["weight"][650, 2] = NAN
+    assert np.isnan(rk.answer_logprobs(**arguments, targets=[0, 1, 2], backend=scorer).logp).all()
+
+
+def test_equal_rows_of_the_matrix_tie(scorer):
+    arguments, _, _ = linear(9, 4000, 40)
+    weight = np.array(arguments["weight"])
+    weight[[1, 700, 3999]] = weight[2000]
+    rows, targets = np.repeat(np.arange(9), 4), np.tile([1, 700, 2000, 3999], 9)
+    found = rk.answer_logprobs(
+        hidden=arguments["hidden"], weight=weight, targets=targets, rows=rows, want=("rank", "logp"), backend=scorer
+    )
+    assert (found.rank.reshape(9, 4) == found.rank.reshape(9, 4)[:, :1]).all()
+    assert (found.logp.reshape(9, 4) == found.logp.reshape(9, 4)[:, :1]).all()
+
+
+def test_products_beyond_float32(scorer):
+    """Logits that overflow are infinite: the row is NaN, its neighbours are not."""
+    hidden = np.array([[1e30, 1e30], [1, 1]], np.float32)
+    weight = np.array([[1e10, 1], [1, 2], [0, 1]], np.float32)
+    found = rk.answer_logprobs(hidden=hidden, weight=weight, targets=[1, 1], backend=scorer)
+    if scorer != "reference":  # which has the range of float64
+        assert np.isnan(found.logp[0])
+    assert np.isfinite(found.logp[1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_strided_rows_are_read_in_place(scorer, dtype):
+    arguments, _, _ = linear(6, 900, 40, dtype, dtype)
+    want = rk.answer_logprobs(**arguments, targets=np.arange(6), backend=scorer)
+    hidden, weight = np.full((18, 50), NAN, dtype), np.full((1800, 47), NAN, dtype)
+    hidden[::3, 5:45], weight[::2, 3:43] = arguments["hidden"], arguments["weight"]
+    found = rk.answer_logprobs(hidden=hidden[::3, 5:45], weight=weight[::2, 3:43], targets=np.arange(6), backend=scorer)
+    np.testing.assert_array_equal(found.logp, want.logp)
