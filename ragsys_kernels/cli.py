@@ -225,7 +225,7 @@ def bias(
         ),
     ] = TEMPLATE,
     dtype: Annotated[WeightDtype, _in(_RUN, "How the weights are held in memory.")] = WeightDtype.float32,
-    batch_tokens: Annotated[int, _in(_RUN, "Most tokens in one forward pass.", metavar="N")] = 2048,
+    batch_tokens: Annotated[int, _in(_RUN, "Most tokens in one forward pass.", metavar="N")] = 512,
     backend: Annotated[str, _in(_RUN, "auto, cpu, numpy or reference; see the command show-config.")] = "auto",
     num_threads: Annotated[
         int | None, _in(_RUN, "Threads of torch and of the kernels.", metavar="N", show_default="one per core")

@@ -64,7 +64,7 @@ def bias(
     template: str = TEMPLATE,
     cache: PathLike | None = None,
     dtype: Literal["float32", "float16", "bfloat16"] = "float32",
-    batch_tokens: int = 2048,
+    batch_tokens: int = 512,
     backend: str = "auto",
     num_threads: int | None = None,
     overwrite: bool = False,
