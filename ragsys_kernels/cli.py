@@ -32,6 +32,7 @@ try:
     from rich.text import Text
 
     from ragsys_kernels import offline
+    from ragsys_kernels.icl.quality import TEMPLATE
 except ModuleNotFoundError as error:
     # The console script imports this file before it can call `main`: this is the only place for the message.
     raise SystemExit(
@@ -66,6 +67,12 @@ class Dtype(str, Enum):
     int8 = "int8"
 
 
+class WeightDtype(str, Enum):
+    float32 = "float32"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+
+
 def _pool(text: str) -> int | str:
     if text == "all" or text.lstrip("-").isdigit():
         return text if text == "all" else int(text)
@@ -73,6 +80,7 @@ def _pool(text: str) -> int | str:
 
 
 _INPUT, _COLUMNS, _RULE, _RUN = "Input and output", "Columns of Parquet files", "Selection", "Running"
+_TEXTS = "Columns and text"
 
 
 def _in(panel: str, text: str, *names: str, **options: Any) -> Any:
@@ -185,6 +193,75 @@ def select(
 
 
 @app.command()
+def bias(
+    pairs: Annotated[Path, _in(_INPUT, "Questions and answers: .parquet, .csv with a header, or .jsonl.")],
+    model: Annotated[
+        str, _in(_INPUT, "Causal language model: a name on the Hugging Face hub, a folder, or a .gguf file.")
+    ],
+    out: Annotated[
+        Path,
+        _in(_INPUT, "Result: .npy (N,) for select --bias, or .parquet with the input's columns and the bias."),
+    ],
+    cache: Annotated[
+        Path | None,
+        _in(
+            _INPUT,
+            "File of scores to use and to keep.",
+            show_default="a hidden file beside --out until the job is complete",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, _in(_INPUT, "Replace a file at --out.", "--overwrite")] = False,
+    question_column: Annotated[str, _in(_TEXTS, "Questions.")] = "question",
+    answer_column: Annotated[str, _in(_TEXTS, "Answers.")] = "answer",
+    bias_column: Annotated[
+        str | None, _in(_TEXTS, "Name of the new column of a .parquet result.", show_default="bias")
+    ] = None,
+    template: Annotated[
+        str,
+        _in(
+            _TEXTS,
+            "Text of a demonstration, with {question} and, at its end, {answer}; before that is the prompt.",
+            show_default=r"Q: {question}\nA: {answer}",
+        ),
+    ] = TEMPLATE,
+    dtype: Annotated[WeightDtype, _in(_RUN, "How the weights are held in memory.")] = WeightDtype.float32,
+    batch_tokens: Annotated[int, _in(_RUN, "Most tokens in one forward pass.", metavar="N")] = 512,
+    backend: Annotated[str, _in(_RUN, "auto, cpu, numpy or reference; see the command show-config.")] = "auto",
+    num_threads: Annotated[
+        int | None, _in(_RUN, "Threads of torch and of the kernels.", metavar="N", show_default="one per core")
+    ] = None,
+    quiet: Annotated[bool, _in(_RUN, "Print warnings and errors only.", "--quiet")] = False,
+) -> None:
+    """Score every (question, answer) pair of a file with a language model: the quality bias of RAGSys.
+
+    The bias is the mean log-probability of the answer's tokens given the question. A stopped job goes on when it is run
+    again. Needs the extra lm.
+    """
+    with (
+        _one_line_errors("bias", "interrupted; run it again to go on"),
+        _progress(quiet, "pairs", "loading the model", "scoring") as progress,
+    ):
+        summary = offline.bias(
+            pairs=pairs,
+            model=model,
+            out=out,
+            cache=cache,
+            overwrite=overwrite,
+            question_column=question_column,
+            answer_column=answer_column,
+            bias_column=bias_column,
+            template=template,
+            dtype=dtype.value,
+            batch_tokens=batch_tokens,
+            backend=backend,
+            num_threads=num_threads,
+            progress=progress,
+        )
+    if not quiet:
+        print(summary)
+
+
+@app.command()
 def bench(
     quick: Annotated[
         bool, _in(_RUN, "Show on few synthetic vectors that everything works; no times are recorded.", "--quick")
@@ -240,7 +317,7 @@ def main() -> None:
 
 
 @contextmanager
-def _one_line_errors(command: str) -> Iterator[None]:
+def _one_line_errors(command: str, interrupted: str = "interrupted, nothing was written") -> Iterator[None]:
     """Print warnings and expected errors as one line each; exit 1 after an error, 130 after an interrupt."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -253,9 +330,9 @@ def _one_line_errors(command: str) -> Iterator[None]:
             warnings.showwarning = show
             yield
     except KeyboardInterrupt:
-        print(f"error: {command}: interrupted, nothing was written", file=sys.stderr)
+        print(f"error: {command}: {interrupted}", file=sys.stderr)
         raise typer.Exit(130) from None
-    except (ValueError, TypeError, OSError, MemoryError, rk.BackendUnavailableError) as error:
+    except (ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError, rk.BackendUnavailableError) as error:
         text = _line(error) or type(error).__name__
         print(f"error: {text if text.startswith(f'{command}: ') else f'{command}: {text}'}", file=sys.stderr)
         raise typer.Exit(1) from None
@@ -268,41 +345,48 @@ def _line(message: object) -> str:
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+def _progress(
+    quiet: bool, unit: str = "queries", before: str = "reading the corpus", during: str = "selecting"
+) -> Iterator[Callable[[int, int], None] | None]:
     """Give a function to report (done, total) to: a bar on a terminal, else a line now and then."""
     console = Console(stderr=True)
     if quiet:
         yield None
     elif not console.is_terminal:
-        yield _Lines().report
+        yield _Lines(unit).report
     else:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            _RateColumn(),
+            _RateColumn(unit),
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task("reading the corpus", total=None)
+            task = bar.add_task(before, total=None)
 
             def report(done: int, total: int) -> None:
                 if not done:
-                    bar.reset(task, total=total, description="selecting")
+                    bar.reset(task, total=total, description=during)
                 bar.update(task, completed=done)
 
             yield report
 
 
 class _RateColumn(ProgressColumn):
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:,.0f} queries/s" if task.speed else "")
+        return Text(f"{task.speed:,.0f} {self._unit}/s" if task.speed else "")
 
 
 class _Lines:
     """Progress for logs: a line every few seconds with rate and time left."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
         self._start = self._last = time.monotonic()
 
     def report(self, done: int, total: int) -> None:
@@ -313,7 +397,8 @@ class _Lines:
             return
         self._last = now
         rate = done / (now - self._start)
-        print(f"{done} of {total} queries, {rate:.0f} queries/s, {(total - done) / rate:.0f} s left", file=sys.stderr)
+        left = f"{(total - done) / rate:.0f} s left"
+        print(f"{done} of {total} {self._unit}, {rate:.0f} {self._unit}/s, {left}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Selection over files: vectors in, Parquet shards out, memory bounded by a chunk of queries."""
+"""Jobs over files: selection (vectors in, Parquet shards out, in the memory of a chunk of queries), quality bias."""
 
 try:
     import pyarrow  # noqa: F401
@@ -7,6 +7,7 @@ except ModuleNotFoundError as error:
         "ragsys_kernels.offline needs pyarrow: pip install 'ragsys_kernels[cli]'", name=error.name
     ) from error
 
+from ragsys_kernels.offline.bias import BiasSummary, bias
 from ragsys_kernels.offline.job import Summary, select
 
-__all__ = ["Summary", "select"]
+__all__ = ["BiasSummary", "Summary", "bias", "select"]

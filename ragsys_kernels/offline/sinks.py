@@ -85,9 +85,9 @@ class ShardSink:
             json.dump({**description, "shards": self.shards}, file, indent=2, ensure_ascii=False)
             file.write("\n")
             _sync(file.fileno())
-        _sync_folder(self._staging)
+        sync_folder(self._staging)
         self._put_in_place()
-        _sync_folder(self._out.parent)
+        sync_folder(self._out.parent)
 
     def _room(self) -> int:
         written = self._shard.rows if self._shard else 0
@@ -162,7 +162,7 @@ def _sync(descriptor: int) -> None:
     os.fsync(descriptor)
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,0 +1,82 @@
+"""Where the prompt ends and the continuation begins, in tokens: the one place of the library that decides it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ragsys_kernels.icl.language_model import PairError
+
+
+class TokenPair(NamedTuple):
+    """Token ids of one pair: the answer's are scored, each given the context and the answer's tokens before it."""
+
+    context: tuple[int, ...]  # at least one token, unless the answer is empty
+    answer: tuple[int, ...]
+
+
+def encode_pairs(op: str, tokenizer: Any, prompts: Sequence[str], continuations: Sequence[str]) -> list[TokenPair]:
+    """Tokenise each prompt together with its continuation, then split the tokens.
+
+    The text ``prompt + continuation`` is tokenised as a whole, so that the model sees the tokens it was trained on. **A
+    token belongs to the continuation if it ends beyond the end of the prompt**, that is, if any of its characters is
+    the continuation's. So a token that merges both, like " Paris" of "A: " + "Paris", is scored, no character of
+    the continuation is left out, and no token of the prompt alone is scored.
+
+    This is what lm-eval does where the prompt's own tokens begin the whole's. Where they do not, it takes as many
+    tokens off as the prompt alone has, which can score characters of the prompt or lose some of the continuation; and
+    it always scores white space at the prompt's end with the continuation.
+
+    Special tokens that the tokenizer puts before a text (BOS) begin the context, once, also where the prompt spells
+    them out; those it puts after a text are left out. A context without any token (an empty prompt) becomes BOS.
+
+    A tokenizer without character positions (one written in Python) is asked for the prompt alone too, and the tokens
+    after the common beginning are the continuation's: the same split, or an earlier one after a merge.
+
+    Raises
+    ------
+    PairError
+        No token comes before the continuation, and the tokenizer has no BOS.
+    """
+    options = {"add_special_tokens": False, "padding": False, "truncation": False, "verbose": False}
+    leading = _leading(tokenizer)
+    whole = [prompt + continuation for prompt, continuation in zip(prompts, continuations, strict=True)]
+    if not whole:
+        return []
+    if getattr(tokenizer, "is_fast", False):
+        encoded = tokenizer(whole, return_offsets_mapping=True, **options)
+        offsets = encoded["offset_mapping"]
+        splits = [_first_beyond(ends, len(prompt)) for ends, prompt in zip(offsets, prompts, strict=True)]
+    else:
+        encoded = tokenizer(whole, **options)
+        alone = tokenizer(list(prompts), **options)["input_ids"]
+        splits = [_common(a, b) for a, b in zip(encoded["input_ids"], alone, strict=True)]
+    pairs = []
+    for i, (ids, split) in enumerate(zip(encoded["input_ids"], splits, strict=True)):
+        if not continuations[i]:
+            split = len(ids)
+        context = ids[:split] if ids[: len(leading)] == leading else [*leading, *ids[:split]]
+        if not context and split < len(ids):
+            if tokenizer.bos_token_id is None:
+                rule = "prompts must have a token before the continuation, or the tokenizer a BOS token, got"
+                raise PairError(op, f"{rule} {prompts[i]!r} before {continuations[i][:20]!r}", i)
+            context = [tokenizer.bos_token_id]
+        pairs.append(TokenPair(tuple(context), tuple(ids[split:])))
+    return pairs
+
+
+def _first_beyond(offsets: Sequence[tuple[int, int]], length: int) -> int:
+    return next((i for i, (_, end) in enumerate(offsets) if end > length), len(offsets))
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many items a and b have in common at their beginning."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _leading(tokenizer: Any) -> list[int]:
+    """The special tokens that the tokenizer puts before a text."""
+    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+    full = tokenizer("a")["input_ids"]
+    places = (i for i in range(len(full)) if full[i : i + len(bare)] == bare)
+    return list(full[: next(places, 0)])

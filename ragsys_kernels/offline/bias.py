@@ -1,0 +1,261 @@
+"""The bias job: read question-answer pairs, score the answers with a language model, write one number a row."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+
+from ragsys_kernels.icl import CachedModel, HuggingFaceModel, PairError, quality_bias
+from ragsys_kernels.icl.quality import TEMPLATE, prompt_of
+from ragsys_kernels.offline.sinks import sync_folder
+from ragsys_kernels.offline.sources import PathLike
+
+_INPUTS, _OUTPUTS = (".parquet", ".csv", ".jsonl"), (".npy", ".parquet")
+
+
+@dataclass(frozen=True)
+class BiasSummary:
+    """What a job did; as text, one line. ``model_seconds`` is the time to load the model, ``seconds`` that to score."""
+
+    pairs: int
+    cached: int
+    seconds: float
+    model_seconds: float
+    mean: float
+    model: str
+    out: Path
+
+    @property
+    def rate(self) -> float:
+        """Pairs per second."""
+        return self.pairs / self.seconds
+
+    def __str__(self) -> str:
+        cached = f", {self.cached} from the cache" if self.cached else ""
+        return (
+            f"{self.pairs} pairs in {self.seconds:.2f} s ({self.rate:.1f} pairs/s{cached}, model loaded in "
+            f"{self.model_seconds:.2f} s), mean bias {self.mean:.3f}, model {self.model} -> {self.out}"
+        )
+
+
+def bias(
+    *,
+    pairs: PathLike,
+    model: PathLike,
+    out: PathLike,
+    question_column: str = "question",
+    answer_column: str = "answer",
+    bias_column: str | None = None,
+    template: str = TEMPLATE,
+    cache: PathLike | None = None,
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32",
+    batch_tokens: int = 512,
+    backend: str = "auto",
+    num_threads: int | None = None,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> BiasSummary:
+    """Write the quality bias of every (question, answer) pair of a file: the answer's mean token log-probability.
+
+    Scores are kept in a cache as they are made, so that a job that was stopped or killed goes on when it is run again.
+    `out` appears when the job is complete; after an error what was at `out` before is untouched.
+
+    Parameters
+    ----------
+    pairs : path
+        ``.parquet``, ``.csv`` with a header, or ``.jsonl``; held in memory.
+    model : str or path
+        Name on the hub, folder, or ``.gguf`` file of a causal language model of transformers.
+    out : path
+        ``.npy`` (N,) float32 for ``select(bias=...)``, or ``.parquet`` with the columns of `pairs` and the bias. Must
+        not exist unless `overwrite`.
+    question_column, answer_column : str
+        Columns of text, without missing or blank values.
+    bias_column : str, optional
+        Name of the new column of a ``.parquet`` result. Default: "bias".
+    template : str
+        Text of a demonstration, with ``{question}`` and, at its end, ``{answer}``.
+    cache : path, optional
+        File of scores to use and to keep; see `quality_bias`. Default: a hidden one beside `out`, removed when the job
+        is complete.
+    dtype : {"float32", "float16", "bfloat16"}
+        How the weights are held in memory.
+    batch_tokens : int
+        Most tokens in one forward pass.
+    backend, num_threads
+        As in `ragsys_kernels.answer_logprobs`; `num_threads` is torch's number too.
+    overwrite : bool
+        Replace a file at `out`.
+    progress : callable, optional
+        Called with the pairs done and their number, first with 0 when the model is loaded.
+
+    Returns
+    -------
+    BiasSummary
+
+    Raises
+    ------
+    ValueError, TypeError, OSError, ModuleNotFoundError
+        Everything that can be checked without the model is, before it is loaded.
+    """
+    pairs, target = Path(pairs), Path(out).resolve()
+    prompt_of("bias", template)
+    _check_out(target, overwrite, bias_column)
+    column = bias_column or "bias"
+    table = _read(pairs, (question_column, answer_column))
+    if target.suffix.lower() == ".parquet" and column in table.column_names:
+        raise ValueError(f"bias: bias_column must be new, got {column!r}, which is in {pairs}")
+    questions, answers = (_texts(table, name, pairs) for name in (question_column, answer_column))
+    with _torch_threads(num_threads):
+        start = time.perf_counter()
+        language_model = _load(model, dtype=dtype, batch_tokens=batch_tokens, backend=backend, num_threads=num_threads)
+        loaded = time.perf_counter()
+        scores = Path(cache) if cache is not None else target.with_name(f".{target.name}.scores")
+        with CachedModel(language_model, scores) as scorer:
+            try:
+                values = quality_bias(scorer, questions, answers, template=template, progress=progress)
+            except PairError as error:
+                raise ValueError(f"bias: {error.rule} in row {error.pair} of {pairs}") from error
+        end = time.perf_counter()
+    _write(target, table, column, values)
+    if cache is None:
+        scores.unlink()
+    return BiasSummary(
+        pairs=len(values),
+        cached=scorer.hits,
+        seconds=end - loaded,
+        model_seconds=loaded - start,
+        mean=float(values.mean(dtype=np.float64)),
+        model=os.fspath(model),
+        out=target,
+    )
+
+
+def _check_out(out: Path, overwrite: bool, bias_column: str | None) -> None:
+    if out.suffix.lower() not in _OUTPUTS:
+        raise ValueError(f"bias: out must be a {' or '.join(_OUTPUTS)} file, got {out}")
+    if bias_column is not None and out.suffix.lower() == ".npy":
+        raise ValueError(f"bias: bias_column must come with a .parquet file to write, got {bias_column!r} for {out}")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"bias: out must be in an existing folder, got {out}")
+    if out.is_dir() or (out.exists() and not overwrite):
+        raise FileExistsError(f"bias: out must be new, or overwrite be given for a file, got {out}")
+
+
+def _read(path: Path, names: tuple[str, str]) -> pa.Table:
+    if not path.is_file():
+        raise FileNotFoundError(f"bias: pairs must be an existing file, got {path}")
+    kind = path.suffix.lower()
+    if kind not in _INPUTS:
+        raise ValueError(f"bias: pairs must be a {', '.join(_INPUTS)} file, got {path}")
+    try:
+        if kind == ".parquet":
+            table = pq.read_table(path)
+        elif kind == ".jsonl":
+            table = pyarrow.json.read_json(path)
+        else:
+            # As text, whatever it looks like: an answer may be 42, or NA.
+            table = pyarrow.csv.read_csv(
+                path,
+                parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+                convert_options=pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+            )
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"bias: pairs must be a readable {kind} file, got {path}: {error}") from error
+    if not table.num_rows:
+        raise ValueError(f"bias: pairs must have at least one row, got none in {path}")
+    return table
+
+
+def _texts(table: pa.Table, name: str, path: Path) -> list[str]:
+    if table.column_names.count(name) != 1:
+        raise ValueError(f"bias: pairs must have one column {name!r}, got {table.column_names} in {path}")
+    column = table[name]
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise ValueError(f"bias: pairs must hold text in column {name!r}, got {column.type} in {path}")
+    column = column.cast(pa.large_string())
+    blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(column), ""), True)
+    row = pc.index(blank, True).as_py()
+    if row >= 0:
+        raise ValueError(f"bias: pairs must hold text in every row of {name!r}, got none in row {row} of {path}")
+    texts: list[str] = column.to_pylist()
+    return texts
+
+
+def _load(model: PathLike, **options: Any) -> HuggingFaceModel:
+    """Load the model without the bars and notes that transformers prints."""
+    try:
+        from transformers.utils import logging
+    except ModuleNotFoundError:
+        return HuggingFaceModel.from_pretrained(model, **options)  # which names the extra
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with redirect_stderr(io.StringIO()):  # the bar of GGUF files does not ask whether it may
+            return HuggingFaceModel.from_pretrained(model, **options)
+    except ImportError as error:
+        raise ModuleNotFoundError(f"bias: the extra lm is needed, ragsys_kernels[lm]: {error}") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # transformers lets through whatever the reader of a damaged file raises
+        kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
+        raise kind(f"bias: model must be loadable, got {model}: {error}") from error
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _torch_threads(number: int | None) -> Iterator[None]:
+    if number is None:
+        yield
+        return
+    if number < 1:
+        raise ValueError(f"bias: num_threads must be at least 1, got {number}")
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("bias needs torch: pip install 'ragsys_kernels[lm]'", name="torch") from error
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _write(out: Path, table: pa.Table, column: str, values: npt.NDArray[Any]) -> None:
+    """Write aside, sync, rename: `out` is the old file or the whole new one."""
+    staging = out.with_name(f".{out.name}.{uuid.uuid4().hex[:12]}.partial")
+    try:
+        with open(staging, "wb") as file:
+            if out.suffix.lower() == ".npy":
+                np.save(file, values)
+            else:
+                pq.write_table(table.append_column(column, pa.array(values)), file)
+            file.flush()
+            os.fsync(file.fileno())
+        staging.replace(out)
+    except BaseException:
+        with suppress(OSError):
+            staging.unlink()
+        raise
+    sync_folder(out.parent)

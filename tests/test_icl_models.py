@@ -1,0 +1,185 @@
+"""Scores against plain full logits and log_softmax, for small random models of several kinds."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import lm_models  # noqa: E402
+
+from ragsys_kernels.icl import HuggingFaceModel, PairError  # noqa: E402
+from ragsys_kernels.icl.huggingface import _grouped  # noqa: E402
+from ragsys_kernels.icl.tokenization import encode_pairs  # noqa: E402
+
+PROMPTS = ["Q: What is the capital of France?\nA:", "A: ", "Why do cats purr? Why do they? Why, why, why?\nA:", "Cats"]
+NEAR = "Q: What is the capital of the north?\nA:"  # of nearly the length of the first: they run together, padded
+ANSWERS = [" Paris", " The capital is Paris, in the north.", "!", " They are content.", "?? zzz \n é"]
+# Prompts of several lengths with one to five answers each, a repeated pair, an empty answer, an empty prompt.
+PAIRS = [(PROMPTS[p], ANSWERS[a]) for p in range(3) for a in range(5 - 2 * p)]
+PAIRS += [(NEAR, ANSWERS[0]), (NEAR, ANSWERS[3])]
+PAIRS += [(PROMPTS[3], ANSWERS[1]), PAIRS[1], (PROMPTS[0], ""), ("", ANSWERS[0]), ("Q", ANSWERS[2])]
+PAIRS = [PAIRS[i] for i in np.random.default_rng(0).permutation(len(PAIRS))]
+
+
+def plain(prompt, continuation, kind, tokens):
+    """Log-probabilities of the last tokens of the text, one text at a time, from the model's own logits."""
+    if not len(tokens):
+        return np.zeros(0), True
+    ids = lm_models.tokenizer()(prompt + continuation)["input_ids"]
+    ids = ids if len(ids) > len(tokens) else [0, *ids]
+    assert ids[-len(tokens) :] == list(tokens)
+    with torch.no_grad():
+        logits = lm_models.model(kind)(torch.tensor([ids]), use_cache=False).logits[0].double()
+    logp = torch.log_softmax(logits, -1)[torch.arange(len(ids) - 1), ids[1:]][-len(tokens) :]
+    greedy = logits[:-1].argmax(-1)[-len(tokens) :].tolist() == list(tokens)
+    return logp.numpy(), greedy
+
+
+def check(scores, kind, tolerance=1e-4):
+    for a, (prompt, continuation) in enumerate(PAIRS):
+        begin, end = scores.cu_answers[a : a + 2]
+        expected, greedy = plain(prompt, continuation, kind, scores.tokens[begin:end])
+        np.testing.assert_allclose(scores.logp[begin:end], expected, rtol=0, atol=tolerance)
+        assert scores.sum[a] == pytest.approx(expected.sum(), abs=20 * tolerance)
+        assert scores.count[a] == len(expected)
+        assert scores.greedy[a] == greedy
+        if len(expected):
+            assert scores.mean[a] == pytest.approx(expected.mean(), abs=tolerance)
+        else:
+            assert np.isnan(scores.mean[a])
+            assert scores.sum[a] == 0
+
+
+@pytest.mark.parametrize("kind", lm_models.CONFIGS)
+@pytest.mark.parametrize(
+    "options", [{}, {"share_prompts": False}, {"batch_tokens": 40}, {"batch_tokens": 1}], ids=lambda o: str(o or "")
+)
+def test_scores_are_those_of_full_logits(kind, options):
+    model = HuggingFaceModel(lm_models.model(kind), lm_models.tokenizer(), **options)
+    scores = model.score(*zip(*PAIRS, strict=True))
+    check(scores, kind)
+    assert np.ptp(scores.logp) > 1  # far from the uniform distribution, which would hide mistakes
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_weights(dtype):
+    import copy
+
+    half = copy.deepcopy(lm_models.model()).to(dtype)
+    scores = HuggingFaceModel(half, lm_models.tokenizer()).score(*zip(*PAIRS, strict=True))
+    assert scores.logp.dtype == np.float32
+    exact = HuggingFaceModel(lm_models.model(), lm_models.tokenizer()).score(*zip(*PAIRS, strict=True))
+    np.testing.assert_array_equal(scores.tokens, exact.tokens)
+    assert np.abs(scores.logp - exact.logp).mean() < (0.2 if dtype is torch.bfloat16 else 0.02)
+
+
+def test_prompts_of_like_length_run_together():
+    """What the test above needs to see padding on the left."""
+    model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
+    lengths = {len(lm_models.tokenizer()(prompt)["input_ids"]) for prompt in (PROMPTS[0], NEAR)}
+    assert len(lengths) == 2
+    groups = _grouped(encode_pairs("score", lm_models.tokenizer(), *zip(*PAIRS, strict=True)))
+    shared = next(batch for batch in model._batches(groups) if len(batch[0].answers) > 1)
+    assert {len(group.context) for group in shared} == lengths
+
+
+def test_prompt_runs_once_for_all_its_answers(monkeypatch):
+    """Positions fed to the model: the prompt once, then the answers without their last tokens."""
+    inner = lm_models.model()
+    fed = []
+    forward = inner.model.forward
+
+    def counting(input_ids, **options):
+        fed.append(tuple(input_ids.shape))
+        return forward(input_ids, **options)
+
+    prompt, answers = PROMPTS[0], ANSWERS[:4]
+    model = HuggingFaceModel(inner, lm_models.tokenizer())
+    monkeypatch.setattr(inner.model, "forward", counting)
+    monkeypatch.setattr(inner.lm_head, "forward", lambda *_: pytest.fail("the model made logits"))
+    scores = model.score([prompt] * 4, answers)
+    length = len(lm_models.tokenizer()(prompt)["input_ids"])
+    assert fed == [(1, length), (4, scores.count.max() - 1)]
+
+
+@pytest.mark.parametrize(("kind", "limit"), [("gpt2", 128), ("opt", 128)])
+def test_longest_pair_that_fits(kind, limit):
+    model = HuggingFaceModel(lm_models.model(kind), lm_models.tokenizer())
+    letters = "Z" * limit  # one token each: no such pair of letters was seen in training
+    assert len(lm_models.tokenizer()(letters)["input_ids"]) == limit
+    assert model.score(["Z" * (limit - 4)], ["Z" * 5]).count.tolist() == [5]
+    with pytest.raises(PairError) as caught:
+        model.score(["A", "Z" * (limit - 4)], ["Z", "Z" * 6])
+    assert str(caught.value) == (
+        f"score: prompts must leave room for the continuation in the model's context of {limit} tokens, "
+        f"got {limit - 4} and 6 tokens in pair 1"
+    )
+
+
+def test_output_layer_that_is_no_linear_map_is_refused():
+    class Twisted(type(lm_models.model())):
+        def forward(self, *arguments, **options):
+            output = super().forward(*arguments, **options)
+            output.logits = output.logits * 3
+            return output
+
+    twisted = Twisted(lm_models.model().config)
+    with pytest.raises(ValueError, match=r"HuggingFaceModel: model must compute its logits as .*, got others from Tw"):
+        HuggingFaceModel(twisted, lm_models.tokenizer())
+
+
+def test_bad_arguments():
+    model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
+    with pytest.raises(ValueError, match="score: continuations must be as many as prompts, 2, got 1"):
+        model.score(["a", "b"], ["c"])
+    with pytest.raises(TypeError, match="score: prompts must be a sequence of str, got a str"):
+        model.score("a", ["c"])
+    with pytest.raises(TypeError, match="score: continuations must be str, got int at 1"):
+        model.score(["a", "b"], ["c", 4])
+    with pytest.raises(ValueError, match="HuggingFaceModel: batch_tokens must be at least 1, got 0"):
+        HuggingFaceModel(lm_models.model(), lm_models.tokenizer(), batch_tokens=0)
+    none = model.score([], [])
+    assert (len(none.logp), none.cu_answers.tolist(), len(none.greedy)) == (0, [0], 0)
+
+
+def test_from_pretrained(tmp_path):
+    folder = lm_models.save(tmp_path / "model")
+    loaded = HuggingFaceModel.from_pretrained(folder, batch_tokens=64)
+    check(loaded.score(*zip(*PAIRS, strict=True)), "llama")
+    assert HuggingFaceModel.from_pretrained(folder, dtype="bfloat16").model.dtype is torch.bfloat16
+    for path, match in (
+        (tmp_path / "no.gguf", "model must be an existing file"),
+        (tmp_path / "nothing", "model must be a hub name or an existing path"),
+        ("./nothing", "model must be a hub name or an existing path"),
+        (tmp_path, r"model must be a folder with config.json or one .gguf"),
+    ):
+        with pytest.raises(FileNotFoundError, match=f"HuggingFaceModel: {match}, got "):
+            HuggingFaceModel.from_pretrained(path)
+    with pytest.raises(ValueError, match="dtype must be float32, float16 or bfloat16, got 'int8'"):
+        HuggingFaceModel.from_pretrained(folder, dtype="int8")
+
+
+def test_checkpoint_without_all_weights_is_refused(tmp_path):
+    """transformers only warns, and goes on with random numbers."""
+    from safetensors.torch import load_file, save_file
+
+    folder = lm_models.save(tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    del weights["lm_head.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"model must have all its weights, got none for lm_head\.weight"):
+        HuggingFaceModel.from_pretrained(folder)
+
+
+def test_tied_weights_are_not_missing(tmp_path):
+    loaded = HuggingFaceModel.from_pretrained(lm_models.save(tmp_path / "model", "gpt2"))
+    check(loaded.score(*zip(*PAIRS, strict=True)), "gpt2")
+
+
+def test_missing_extra_is_named(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ModuleNotFoundError, match=r"needs transformers: pip install 'ragsys_kernels\[lm\]'"):
+        HuggingFaceModel.from_pretrained("some/model")

@@ -1,0 +1,178 @@
+"""The cache of scores, and the quality bias: what it is, how it goes on after a stop, what it refuses."""
+
+import copy
+import sqlite3
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import lm_models  # noqa: E402
+
+from ragsys_kernels.icl import CachedModel, HuggingFaceModel, PairError, quality_bias  # noqa: E402
+from ragsys_kernels.icl.language_model import Part, Scores  # noqa: E402
+
+PAIRS = [
+    ("Q: a\nA:", " b"),
+    ("Q: a\nA:", " bcd"),
+    ("", "x"),
+    ("Q: é", ""),
+    ("Q: a\nA:", " b"),
+    ("Q", "🙂"),
+    ("Q: aa", " b"),
+]
+
+
+# --- The cache.
+
+
+class Recorder:
+    """A model that scores texts by their letters, and remembers what it was asked."""
+
+    def __init__(self, fingerprint="one", fail_at=None):
+        self.fingerprint, self.fail_at, self.asked = fingerprint, fail_at, []
+
+    def score(self, prompts, continuations):
+        if self.fail_at is not None and len(self.asked) >= self.fail_at:
+            raise KeyboardInterrupt
+        self.asked += list(zip(prompts, continuations, strict=True))
+        parts = []
+        for prompt, continuation in zip(prompts, continuations, strict=True):
+            tokens = np.array([ord(letter) for letter in continuation], np.int64)
+            logp = -(tokens % 7 + len(prompt) % 5 + 0.25).astype(np.float32)
+            parts.append(Part(tokens, logp, len(continuation) % 2 == 0))
+        return Scores.of(parts)
+
+
+def same(a, b):
+    for x, y in zip(a, b, strict=True):
+        np.testing.assert_array_equal(x, y)
+        assert x.dtype == y.dtype
+
+
+def test_cache_gives_back_the_same_scores(tmp_path):
+    prompts, continuations = zip(*PAIRS, strict=True)
+    expected = Recorder().score(prompts, continuations)
+    inner = Recorder()
+    with CachedModel(inner, tmp_path / "scores") as model:
+        same(model.score(prompts[:4], continuations[:4]), Recorder().score(prompts[:4], continuations[:4]))
+        same(model.score(prompts, continuations), expected)
+        assert model.hits == len([pair for pair in PAIRS if pair in PAIRS[:4]])
+    assert len(inner.asked) - len(set(inner.asked)) <= 1  # the repeated pair, within one call
+    again = Recorder(fail_at=0)
+    with CachedModel(again, tmp_path / "scores") as model:
+        same(model.score(prompts, continuations), expected)
+        assert (model.hits, model.fingerprint) == (len(PAIRS), "one")
+
+
+def test_cache_tells_pairs_and_models_apart(tmp_path):
+    """Neither the border between prompt and continuation nor the model is lost in the key."""
+    with CachedModel(Recorder(), tmp_path / "scores") as model:
+        model.score(["ab"], ["cd"])
+        for pair in (("abc", "d"), ("a", "bcd"), ("", "abcd")):
+            model.score([pair[0]], [pair[1]])
+        assert model.hits == 0
+    other = Recorder("two")
+    with CachedModel(other, tmp_path / "scores") as model:
+        model.score(["ab"], ["cd"])
+        assert (model.hits, other.asked) == (0, [("ab", "cd")])
+
+
+def test_fingerprint_follows_weights_and_tokenizer(tmp_path):
+    first = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
+    saved = HuggingFaceModel.from_pretrained(lm_models.save(tmp_path / "elsewhere"))
+    assert saved.fingerprint == first.fingerprint  # of the same model under a path
+    changed = copy.deepcopy(lm_models.model())
+    with torch.no_grad():
+        changed.model.layers[1].mlp.up_proj.weight[3, 5] += 1e-3
+    others = [
+        HuggingFaceModel(changed, lm_models.tokenizer()),
+        HuggingFaceModel(lm_models.model(), lm_models.tokenizer(leading=True)),
+        HuggingFaceModel(lm_models.model("gpt2"), lm_models.tokenizer()),
+        HuggingFaceModel(copy.deepcopy(lm_models.model()).bfloat16(), lm_models.tokenizer()),
+    ]
+    assert len({first.fingerprint, *(model.fingerprint for model in others)}) == 5
+
+
+def test_foreign_files_are_refused(tmp_path):
+    (tmp_path / "text").write_text("no database " * 100)
+    with pytest.raises(ValueError, match=r"cache must be a file of scores, got .*text"):
+        CachedModel(Recorder(), tmp_path / "text")
+    with sqlite3.connect(tmp_path / "other") as database:
+        database.execute("CREATE TABLE mine (a)")
+    database.close()
+    with pytest.raises(ValueError, match=r"cache must be a new file or one made by this version, got .*other"):
+        CachedModel(Recorder(), tmp_path / "other")
+    with pytest.raises(OSError, match=r"cache must be a file that can be opened, got .*nowhere"):
+        CachedModel(Recorder(), tmp_path / "nowhere" / "scores")
+    with pytest.raises(OSError, match=r"cache must be a file that can be"):
+        CachedModel(Recorder(), tmp_path)
+
+
+# --- The quality bias.
+
+
+def test_quality_bias_is_the_mean_log_probability():
+    questions = [f"What is the capital of {name}?" for name in ("France", "cats", "France")]
+    answers = ["Paris", "The north.", "content"]
+    model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
+    bias = quality_bias(model, questions, answers)
+    assert (bias.dtype, bias.shape) == (np.float32, (3,))
+    for i in range(3):
+        # " Paris" follows "A:"; the space of the template is the token's.
+        prompt = f"Q: {questions[i]}\nA:"
+        context, text = (lm_models.tokenizer()(part)["input_ids"] for part in (prompt, " " + answers[i]))
+        with torch.no_grad():
+            logits = lm_models.model()(torch.tensor([context + text])).logits[0]
+        logp = torch.log_softmax(logits, -1)[len(context) - 1 :][range(len(text)), text]
+        assert bias[i] == pytest.approx(float(logp.mean()), abs=1e-4)
+    other = quality_bias(model, questions, answers, template="{question} Why? {answer}")
+    assert np.abs(other - bias).min() > 1e-3
+
+
+def test_quality_bias_goes_on_where_it_was_stopped(tmp_path):
+    questions = [f"{i % 61} why" for i in range(400)]
+    answers = [f"because {i}" for i in range(400)]
+    expected = quality_bias(Recorder(), questions, answers)
+    stopped, seen = Recorder(fail_at=200), []
+    with pytest.raises(KeyboardInterrupt):
+        quality_bias(stopped, questions, answers, cache=tmp_path / "scores")
+    rest = Recorder()
+    bias = quality_bias(rest, questions, answers, cache=tmp_path / "scores", progress=lambda *a: seen.append(a))
+    np.testing.assert_array_equal(bias, expected)
+    assert sorted(stopped.asked + rest.asked) == sorted(
+        (f"Q: {q}\nA: ", a) for q, a in zip(questions, answers, strict=True)
+    )
+    assert seen[0] == (0, 400)
+    assert seen[-1] == (400, 400)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_braces_in_texts_are_just_letters():
+    inner = Recorder()
+    quality_bias(inner, ["{answer} {question}"], ["{question}"], template="{question}|{question}: {answer}")
+    assert inner.asked == [("{answer} {question}|{answer} {question}: ", "{question}")]
+
+
+def test_quality_bias_refuses_bad_input():
+    with pytest.raises(ValueError, match="quality_bias: answers must be as many as questions, 2, got 1"):
+        quality_bias(Recorder(), ["a", "b"], ["c"])
+    for template in ("Q: {question}", "{answer}", "{question} {answer} ", "{answer} {question}"):
+        with pytest.raises(ValueError, match=r"quality_bias: template must have \{question\} and end with \{answer\}"):
+            quality_bias(Recorder(), ["a"], ["b"], template=template)
+    with pytest.raises(PairError, match="quality_bias: answers must have at least one token, got none in pair 1"):
+        quality_bias(Recorder(), ["aa", "a", "aaa"], ["b", "", "c"])
+
+    class Broken(Recorder):
+        def score(self, prompts, continuations):
+            good = super().score(prompts, continuations)
+            return good._replace(mean=np.where(np.array(continuations) == "x", np.nan, good.mean))
+
+    with pytest.raises(PairError, match="must give finite log-probabilities, got a mean of nan in pair 2"):
+        quality_bias(Broken(), ["a", "b", "c"], ["y", "y", "x"])
+    limited = HuggingFaceModel(lm_models.model("gpt2"), lm_models.tokenizer())
+    with pytest.raises(PairError, match=r"quality_bias: prompts must leave room .* of 128 tokens, .* in pair 1"):
+        quality_bias(limited, ["a", "Z" * 200, "b"], ["y", "y", "x"])
+    assert quality_bias(Recorder(), [], []).shape == (0,)
