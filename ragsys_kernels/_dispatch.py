@@ -66,6 +66,16 @@ def isa() -> str:
     return wanted
 
 
+def isa_index() -> int:
+    """The number of the instruction set in force, for the extension."""
+    return _isa_index(_env.isa())
+
+
+@functools.cache
+def _isa_index(wanted: str | None) -> int:
+    return int(extension().ISAS.index(isa()))
+
+
 def choose(op: str, family: str, device: str, backend: str) -> ModuleType:
     """The module of ``ragsys_kernels.<family>`` that runs ``op``, or an error with the reason."""
     if backend == "auto":

@@ -138,6 +138,11 @@ def _expect(op: str, name: str, array: np.ndarray, *shapes: tuple[tuple[int, ...
 
 def same_device(op: str, arrays: dict[str, Any]) -> str:
     """The one device that all the arrays are on."""
+    for x in arrays.values():  # the common case, quickly
+        if x is not None and type(x) is not np.ndarray and not isinstance(x, Rows):
+            break
+    else:
+        return "cpu"
     devices = {name: _arrays.device_of(x) for name, x in arrays.items() if x is not None and not isinstance(x, Rows)}
     if len(set(devices.values())) > 1:
         found = ", ".join(f"{name} on {device}" for name, device in devices.items())

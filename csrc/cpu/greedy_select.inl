@@ -35,6 +35,8 @@ static inline std::int64_t id_at(const void* ids, int bytes, std::int64_t i) {
 
 // Pools smaller than this are taken densely: bounds would cost more than they save.
 constexpr std::int64_t kPrunedPool = 16;
+// Candidates of a call's first query that are asked for at once.
+constexpr std::int64_t kAskedFor = 32;
 // Of pools smaller than this most rows are read anyhow: codes cost more than they save.
 constexpr std::int64_t kCodedPool = 48;
 
@@ -276,22 +278,33 @@ struct Query {
     for (std::int64_t byte = 0; byte < code_stride(args.dims); byte += 64) __builtin_prefetch(code_row(r) + byte, 0, 2);
   }
 
-  // Asks for rows of the next query's pool, so that they arrive while this query is decided. Where relevance is only
-  // estimated few of them will be read: retrievers give the best first.
+  // Asks for what a candidate's bounds are made of. Few rows are read after codes: retrievers give the best first.
+  void prefetch_candidate(std::int64_t query, std::int64_t i) const {
+    const std::int64_t id = id_at(args.candidates, args.id_bytes, query * args.pool + i);
+    if (id < 0 || id >= args.num_rows) return;
+    if (coded) prefetch_codes(id);
+    if (!coded || i < args.k) prefetch_row(id);
+  }
+
+  // Asks for the next query's pool, so that it arrives while this query is decided. Where relevance is only estimated
+  // few of its rows will be read.
   void prefetch_next(std::int64_t end) {
     if (!args.candidates || (estimated() && !coded) || q + 1 >= args.num_queries) return;
-    for (; ahead < end && ahead < args.pool; ++ahead) {
-      const std::int64_t id = id_at(args.candidates, args.id_bytes, (q + 1) * args.pool + ahead);
-      if (id < 0 || id >= args.num_rows) continue;
-      if (coded) prefetch_codes(id);
-      if (!coded || ahead < args.k) prefetch_row(id);
-    }
+    for (; ahead < end && ahead < args.pool; ++ahead) prefetch_candidate(q + 1, ahead);
+    ws.asked_for = q + 1;
+  }
+
+  // No query before this one has asked for its pool.
+  void prefetch_own() {
+    if (!args.candidates || lazy() || ws.asked_for == q) return;
+    for (std::int64_t i = 0; i < args.pool && i < kAskedFor; ++i) prefetch_candidate(q, i);
   }
 
   Status read_pool() {
     const bool possible = args.codes && args.unit_rows && !is_vrsd();
     const bool pays = items >= kCodedPool;
     coded = possible && (args.rule == Rule::coded || (args.rule == Rule::automatic && pays));
+    prefetch_own();
     slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;
     Status status = lazy() && !estimated() ? Status::ok : prepare_query();
     if (lazy()) {

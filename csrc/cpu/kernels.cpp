@@ -138,6 +138,7 @@ class Workspaces {
     const bool vrsd = args.method == Method::vrsd;
     for (int thread = 0; thread < num_threads; ++thread) {
       Workspace ws{};
+      ws.asked_for = -1;
       size_ = 0;
       for (int pass = 0; pass < 2; ++pass) {  // measure, then lay out
         char* base = nullptr;

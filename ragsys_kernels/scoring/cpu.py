@@ -22,7 +22,7 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
         problem.target_logits,
         problem.entropy,
         problem.rank,
-        module.ISAS.index(_dispatch.isa()),
+        _dispatch.isa_index(),
         num_threads,
     )
     if problem.logits is not None:

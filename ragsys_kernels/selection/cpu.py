@@ -45,7 +45,7 @@ def vrsd(problem: Problem, num_threads: int) -> Selection:
     return _run(problem, num_threads)[0]
 
 
-def _run(problem: Problem, num_threads: int, rule: str = "automatic") -> tuple[Selection, np.ndarray]:
+def _run(problem: Problem, num_threads: int, rule: str = "automatic") -> tuple[Selection, Any]:
     """The selection and its work: dot products, rows read, products of codes. The rules make the same picks."""
     whole = problem.candidates is None and not problem.pool_stride and problem.relevance is None
     row_bias = problem.bias is None or problem.bias.ndim == 1
@@ -55,7 +55,7 @@ def _run(problem: Problem, num_threads: int, rule: str = "automatic") -> tuple[S
     return _select(problem, num_threads, rule)
 
 
-def _select(problem: Problem, num_threads: int, rule: str = "automatic") -> tuple[Selection, np.ndarray]:
+def _select(problem: Problem, num_threads: int, rule: str = "automatic") -> tuple[Selection, Any]:
     selection, status, work = _call(problem, num_threads, rule)
     if status is not None:
         _raise_for(problem, status)
@@ -71,7 +71,7 @@ def _call(
     ceiling: np.ndarray | None = None,
     outside: np.ndarray | None = None,
     best_first: bool = False,
-) -> tuple[Selection, np.ndarray | None, np.ndarray]:
+) -> tuple[Selection, np.ndarray | None, Any]:
     """The selection, the status of each query unless all are well, and the work."""
     module, rows = _dispatch.extension(), problem.rows
     *fields, status, work = module.select(
@@ -105,16 +105,16 @@ def _call(
         outside,
         0.0 if outside is None or problem.bias is None else float(problem.bias.max()),
         best_first,
-        module.ISAS.index(_dispatch.isa()),
+        _dispatch.isa_index(),
         num_threads,
     )
-    return Selection(*fields), status, np.array(work)
+    return Selection(*fields), status, work
 
 
 def encode(data: np.ndarray, dtype: str, scales: np.ndarray | None) -> tuple[np.ndarray, float]:
     """8-bit codes of unit rows and the largest of their errors; csrc/cpu/codes.inl."""
     module = _dispatch.extension()
-    isa = module.ISAS.index(_dispatch.isa())
+    isa = _dispatch.isa_index()
     codes: np.ndarray = module.encode(data, _DTYPES[dtype], scales, isa, _env.num_threads())
     return codes, module.code_error(codes)
 
@@ -195,7 +195,7 @@ def _top(
     query with more ties than are kept), and the error of each of these values.
     """
     module = _dispatch.extension()
-    isa = module.ISAS.index(_dispatch.isa())
+    isa = _dispatch.isa_index()
     groups = problem.groups if problem.query_groups is not None else None
     error = _product_error(problem, vectors)
     top = module.TopN(problem.num_queries, n)
@@ -208,7 +208,7 @@ def _top(
 
 def _scans_codes(problem: Problem) -> bool:
     module = _dispatch.extension()
-    return problem.rows.codes is not None and module.code_scan_supported(module.ISAS.index(_dispatch.isa()))
+    return problem.rows.codes is not None and module.code_scan_supported(_dispatch.isa_index())
 
 
 def _scan(
@@ -227,7 +227,7 @@ def _scan(
         *(weights if problem.bias is not None else (None, None)),
         problem.groups if problem.query_groups is not None else None,
         problem.query_groups,
-        module.ISAS.index(_dispatch.isa()),
+        _dispatch.isa_index(),
         num_threads,
     )
     if problem.bias is not None:  # of which sums are rounded too
@@ -285,14 +285,14 @@ def _relevance(problem: Problem, candidates: np.ndarray, num_threads: int) -> np
         candidates,
         problem.bias,
         problem.lambda_b,
-        module.ISAS.index(_dispatch.isa()),
+        _dispatch.isa_index(),
         num_threads,
     )
     _raise_for(dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1]), status)
     return values
 
 
-def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, np.ndarray]:
+def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, Any]:
     """Exact MMR over all rows from small pools; README.md, "The whole corpus".
 
     A stage takes a pool by a matrix product and selects from it; the kernel stops at a pick that a row outside the
