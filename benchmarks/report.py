@@ -72,9 +72,10 @@ class Cells:
     def __init__(self, runs: Runs, op: str, shape: Shape, lambda_d: float | None = None) -> None:
         self._at = (runs, op, shape, lambda_d)
 
-    def __call__(self, contender: str, dtype: str = "float32", compared: bool = True) -> str:
+    def __call__(self, contender: str, dtype: str = "float32", compared: bool = True, over: str = OURS) -> str:
         runs, *case = self._at
         time, ratio = (runs.number(name, *case, contender, dtype) for name in ("us_per_query", "ratio"))
+        ratio /= runs.number("ratio", *case, over)
         if np.isnan(time):
             return ""
         return micros(time) + (f" ({factor(ratio)}x)" if compared else "")
@@ -95,7 +96,7 @@ def pools(runs: Runs, cases: Iterable[tuple[Shape, float]]) -> str:
         cell = Cells(runs, "mmr", shape, lambda_d)
         if cell.measured:
             ours = [cell(OURS, compared=False), cell(GIVEN, compared=False), cell(OURS, "bfloat16", compared=False)]
-            peers = [cell(peer) for peer in ("pyversity", "LangChain", "LlamaIndex")]
+            peers = [cell("pyversity", over=GIVEN), cell("LangChain"), cell("LlamaIndex")]
             rows.append([f"{sizes(shape)}, {lambda_d}", *ours, *peers, cell(FLOOR)])
     return table(header, rows)
 
@@ -144,8 +145,8 @@ def summary(runs: Runs) -> str:
     return f"""\
 {last["hardware"]}, {last["isa"] or last["backend"]}, one thread each, float32 where nothing else is said; µs a query,
 medians of rounds in which the contenders take turns; in brackets the time over ragsys_kernels'. All start from the
-corpus and the candidate ids, and all picks were checked first. pyversity is given the relevance. LlamaIndex has another
-rule. Read floor: one streaming read of the pools' bytes. {last["date"]}, commit {last["commit"] or "unknown"}.
+corpus and the candidate ids, and all picks were checked first. pyversity is given the relevance and is compared with
+ragsys_kernels given it; the others compute it. LlamaIndex has another rule. Read floor: one streaming read of the pools' bytes. {last["date"]}, commit {last["commit"] or "unknown"}.
 
 MMR out of pools of MiniLM embeddings (768 dimensions: a fixed random projection):
 
