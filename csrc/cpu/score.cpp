@@ -112,7 +112,7 @@ constexpr const ScoreKernels* kScoreIsas[] = {
 #endif
 };
 
-ScoreKernels kernels_of(const ScoreArgs& args, int isa) {
+ScoreKernels kernels_of([[maybe_unused]] const ScoreArgs& args, int isa) {
   if (isa < 0 || isa >= isa_count() || !isa_supported(isa))
     throw std::invalid_argument("instruction set " + std::to_string(isa) + " is not available on this machine");
   ScoreKernels kernels = *kScoreIsas[isa];

@@ -37,6 +37,9 @@ static inline vf exponent(vf x, vf minus, vf exponent) {
   return fma(ANY ? x - minus : x, splat(kLog2e), -exponent);
 }
 
+// 16-bit elements, two a lane.
+typedef std::uint32_t vp_u __attribute__((vector_size(RSK_VEC_BYTES), aligned(2), may_alias));
+
 static inline vf infinite() { return splat(-__builtin_inff()); }
 static inline float low(float) { return -__builtin_inff(); }
 static inline f16 low(f16) { return {0xfc00}; }
@@ -49,7 +52,7 @@ static inline void load_two(const T* p, vf* out) {
   out[1] = load(p + W);
 }
 static inline void load_two(const bf16* p, vf* out) {
-  const vu bits = (vu) * reinterpret_cast<const vi_u*>(p);
+  const vu bits = *reinterpret_cast<const vp_u*>(p);
   out[0] = (vf)(bits << 16);
   out[1] = (vf)(bits & 0xffff0000u);
 }

@@ -54,7 +54,7 @@ static inline v4 sum4(vf a, vf b, vf c, vf d) {
 struct Bf16Dot {
   typedef bf16 Weight;
   static constexpr std::int64_t step = 2 * W;
-  static vf packed(const bf16* p) { return load(reinterpret_cast<const float*>(p)); }
+  static vf packed(const bf16* p) { return (vf) * reinterpret_cast<const vp_u*>(p); }
   static vf weight(const bf16* p) { return packed(p); }
   static vf multiply(vf sum, vf hidden, vf weight) {
     return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)hidden, (__m512bh)weight);
