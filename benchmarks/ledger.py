@@ -1,4 +1,4 @@
-"""The ledger: one CSV of measurements. A row replaces the one with the same key, or is added."""
+"""The ledgers, CSVs of measurements. A row replaces the one with the same key, or is added."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ COLUMNS = (
     "date",
 )
 
-_LIBRARIES = ("numpy", "pyversity", "langchain-core", "llama-index-core", "faiss-cpu")
+_LIBRARIES = ("numpy", "torch", "pyversity", "langchain-core", "llama-index-core", "faiss-cpu")
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -53,15 +53,20 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def update(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    found = {tuple(row[name] for name in KEY): row for row in read(path)}
+def update(
+    path: Path,
+    rows: Iterable[Mapping[str, object]],
+    key: tuple[str, ...] = KEY,
+    columns: tuple[str, ...] = COLUMNS,
+) -> None:
+    found = {tuple(row[name] for name in key): row for row in read(path)}
     for row in rows:
-        text = {name: _text(row.get(name, "")) for name in COLUMNS}
-        found[tuple(text[name] for name in KEY)] = text
+        text = {name: _text(row.get(name, "")) for name in columns}
+        found[tuple(text[name] for name in key)] = text
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = path.with_suffix(".partial")
     with staging.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(found.values())
     staging.replace(path)

@@ -13,6 +13,7 @@ def select(
     dtype: int,
     norm: int,
     scales: NDArray[np.float32] | None,
+    codes: NDArray[np.uint8] | None,
     queries: NDArray[np.float32] | None,
     unit_queries: bool,
     unit_rows: bool,
@@ -33,6 +34,7 @@ def select(
     ceiling: NDArray[np.float32] | None,
     outside: NDArray[np.float32] | None,
     max_bias: float,
+    best_first: bool,
     isa: int,
     num_threads: int,
 ) -> tuple[
@@ -42,8 +44,13 @@ def select(
     NDArray[np.float32],
     NDArray[np.int32],
     NDArray[np.uint8] | None,
-    tuple[int, int],
+    tuple[int, int, int],
 ]: ...
+def encode(
+    rows: NDArray[np.generic], dtype: int, scales: NDArray[np.float32] | None, isa: int, num_threads: int
+) -> NDArray[np.uint8]: ...
+def code_error(codes: NDArray[np.uint8]) -> float: ...
+def code_scan_supported(isa: int) -> bool: ...
 def relevance(
     num_queries: int,
     pool: int,
@@ -126,4 +133,19 @@ class TopN:
         isa: int,
         num_threads: int,
     ) -> None: ...
-    def kept(self, cap: int) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]: ...
+    def scan(
+        self,
+        codes: NDArray[np.uint8],
+        vectors: NDArray[np.float32],
+        row_error: float,
+        bias: NDArray[np.float32] | None,
+        score_weight: NDArray[np.float32] | None,
+        bias_weight: NDArray[np.float32] | None,
+        groups: NDArray[np.int64] | None,
+        query_groups: NDArray[np.int64] | None,
+        isa: int,
+        num_threads: int,
+    ) -> NDArray[np.float32]: ...
+    def kept(
+        self, cap: int, best_first: bool
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]: ...

@@ -58,6 +58,8 @@ class Rows:
     bias: np.ndarray | None = None  # (N,) float32
     groups: np.ndarray | None = None  # (N,) int64
     max_norm: float | None = None  # of the vectors of the formulas, where known
+    codes: np.ndarray | None = None  # (N, stride) uint8, csrc/cpu/codes.inl
+    code_error: float = 0.0  # the largest of a code row
 
     def vectors(self, rows: np.ndarray | slice) -> np.ndarray:
         """The vectors of the formulas in float64."""

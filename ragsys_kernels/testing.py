@@ -112,6 +112,7 @@ class Work(NamedTuple):
     rows_read: int  # rows of the corpus that were read at all
     bytes_read: int  # their bytes
     dense_products: int  # dot products of the dense rule
+    code_products: int  # products of 8-bit codes, out of which no row is read
 
 
 def selection_work(method: str, problem: dict[str, Any], *, rule: str = "automatic") -> tuple[Selection, Work]:
@@ -122,20 +123,21 @@ def selection_work(method: str, problem: dict[str, Any], *, rule: str = "automat
     method : {"mmr", "vrsd"}
     problem : dict
         The arguments of the call, as for `mmr` or `vrsd`.
-    rule : {"automatic", "dense", "pruned"}
-        Let the kernel decide whether bounds are worth their cost, or force either. The picks are the same.
+    rule : {"automatic", "dense", "pruned", "coded"}
+        Let the kernel decide which bounds are worth their cost, or force none, those of the triangle inequality, or
+        those of a `Corpus`'s codes. The picks are the same.
     """
     from .selection import cpu
 
     defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if method == "mmr" else {}
     checked = _validate.selection(method, **{**defaults, **problem})
-    selection, (products, rows_read) = cpu._run(checked, 1, rule)
+    selection, (products, rows_read, code_products) = cpu._run(checked, 1, rule)
     relevance = 0 if checked.relevance is not None and method == "mmr" else 1
     pools = [len(checked.eligible(q)[0]) for q in range(checked.num_queries)]
     picks = [min(n, int(k)) for n, k in zip(pools, np.broadcast_to(problem["k"], len(pools)), strict=True)]
     dense = sum(n * relevance + sum(n - step for step in range(1, k)) for n, k in zip(pools, picks, strict=True))
     row_bytes = checked.rows.data.shape[1] * checked.rows.data.itemsize
-    return selection, Work(products, rows_read, rows_read * row_bytes, dense)
+    return selection, Work(int(products), int(rows_read), int(rows_read) * row_bytes, dense, int(code_products))
 
 
 def check_selection(method: str, problem: dict[str, Any], result: Any, *, tolerance: float | None = None) -> None:

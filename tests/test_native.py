@@ -1,26 +1,40 @@
-"""The kernels without Python: tests/cpp/select_tool.cpp compiled plainly, every instruction set of this machine."""
+"""The kernels without Python: the tools of tests/cpp compiled plainly, every instruction set of this machine."""
 
 import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
-from cpp import driver
+from cpp import driver, score_driver
 
 ROOT = Path(__file__).parents[1]
 THREADS = [1, 2, 7]
 
 
 @pytest.fixture(scope="module")
-def tool(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("native")
-    binary = folder / "plain" / "select_tool"
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("native")
+
+
+def build(folder, name):
+    binary = folder / "plain" / name
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     make = ["make", "-s", "-j2", "-f", "tests/cpp/native.mk", f"NATIVE_OUT={folder}", str(binary)]
     built = subprocess.run(make, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout + built.stderr
     assert "warning" not in built.stderr, built.stderr
-    return driver.Tool([str(binary)], folder, driver.all_cases())
+    return str(binary)
+
+
+@pytest.fixture(scope="module")
+def tool(folder):
+    return driver.Tool([build(folder, "select_tool")], folder, driver.all_cases())
+
+
+@pytest.fixture(scope="module")
+def score_tool(folder):
+    return score_driver.Tool([build(folder, "score_tool")], folder)
 
 
 def refused(tool, *arguments):
@@ -67,3 +81,30 @@ def test_bad_arguments_and_files_are_refused(tool, tmp_path):
     short = tmp_path / "short.bin"
     short.write_bytes(tool.problems.read_bytes()[:-9])
     assert "ends too early" in refused(tool, str(short), answers)
+
+
+def test_scores_of_every_instruction_set_and_thread_count(score_tool):
+    isas = score_tool.isas()
+    assert isas[0] == "base"
+    for isa in isas:
+        score_tool.check(score_driver.all_cases(), isa, THREADS)
+
+
+def test_wrong_scores_are_found(score_tool):
+    case = score_driver.all_cases()[0]
+    fields = score_tool.answers([case], "base", 1)[0]
+    case.judge(*fields)
+    for number in (0, 2, 4):  # reference, sum, target
+        for sign in range(3 if number != 2 else 7, len(fields[number]), 8 if number == 2 else 4):
+            wrong = bytearray(fields[number])
+            wrong[sign] ^= 0x40
+            with pytest.raises(AssertionError), np.errstate(all="ignore"):
+                case.judge(*fields[:number], bytes(wrong), *fields[number + 1 :])
+
+
+def test_bad_arguments_of_scores_are_refused(score_tool, tmp_path):
+    answers = str(tmp_path / "answers.bin")
+    assert "is not built in" in refused(score_tool, "--isa", "avx1024", answers, answers)
+    assert "usage" in refused(score_tool, answers)
+    assert "usage" in refused(score_tool, "--threads", "0", answers, answers)
+    assert "is not a file of problems" in refused(score_tool, str(tmp_path / "missing.bin"), answers)

@@ -12,7 +12,7 @@ enum class DType : int { f32 = 0, f16 = 1, bf16 = 2, i8 = 3 };
 enum class Method : int { mmr = 0, vrsd = 1 };
 
 // Whether bounds decide which items meet a pick. The picks are the same; the others than automatic are for tests.
-enum class Rule : int { automatic = 0, dense = 1, pruned = 2 };
+enum class Rule : int { automatic = 0, dense = 1, pruned = 2, coded = 3 };
 
 // How a stored row becomes the vector of the formulas.
 enum class Norm : int {
@@ -39,7 +39,9 @@ struct SelectArgs {
   DType dtype;
   std::int64_t row_stride;
   Norm norm;
-  const float* scales;       // (N,), for Norm::scaled
+  const float* scales;  // (N,), for Norm::scaled
+  // 8-bit codes of unit rows (codes.inl), for bounds; or null. Rows are code_stride(D) bytes apart.
+  const std::uint8_t* codes;
   std::int64_t pool_stride;  // without candidates, item i of query q is row q * pool_stride + i
 
   const float* queries;  // (Q, D), or null: MMR with relevance given
@@ -64,6 +66,7 @@ struct SelectArgs {
   const float* ceiling;          // (Q, P), with forced; or null
   const float* outside;          // (Q,); or null
   float max_bias;
+  bool best_first;  // these candidates are distinct and not in the order of their rows; ties go to the lowest row
 
   const float* lambda_d;             // (Q,)
   const float* lambda_b;             // (Q,)
@@ -78,13 +81,69 @@ struct SelectArgs {
   float* out_relevance;   // (Q, K): NaN where there is no pick
   float* redundancy;      // (Q, K): NaN where there is no pick, and for VRSD
   std::int32_t* lengths;  // (Q,)
-  std::int64_t* work;     // {dot products, rows read} of all queries; or null
+  std::int64_t* work;     // {dot products, rows read, products of codes} of all queries; or null
   std::uint8_t* status;   // (Q,) Status
+};
+
+struct CodeHeader {
+  float scale, error;
+  std::int32_t sum;  // of the signed codes
+};
+constexpr std::int64_t kCodeHeader = sizeof(CodeHeader);
+
+// Bytes of a code row that count in a product, and from one row to the next.
+constexpr std::int64_t code_bytes(std::int64_t dims) { return (dims + 63) / 64 * 64; }
+constexpr std::int64_t code_stride(std::int64_t dims) { return code_bytes(dims + kCodeHeader); }
+
+struct EncodeArgs {
+  const void* rows;  // (N, D), as in SelectArgs
+  std::int64_t num_rows, dims, row_stride;
+  DType dtype;
+  const float* scales;  // (N,), what makes a row a unit vector; or null
+  std::uint8_t* out;    // (N, code_stride(D))
 };
 
 struct RelevanceArgs {
   SelectArgs pool;  // the fields that describe queries, rows, candidates and bias
   float* out;       // (Q, P): relevance with bias; -inf for padding
+};
+
+// The signed operand of a product of codes: a query or a pick, zero beyond the D-th byte.
+struct CodeVector {
+  const std::int8_t* codes;
+  float scale, error;
+  std::int32_t offset;  // 128 times their sum
+};
+
+// Items whose codes meet a pick together.
+constexpr std::int64_t kCodeBlock = 16;
+
+// A scan of all rows by their codes (code_scan.inl): blocks of rows, groups of vectors.
+constexpr std::int64_t kScanRows = 512;  // 32 rows at a time
+constexpr int kScanVectors = 8;
+
+struct ScanEntry {
+  float value, score;
+  std::int64_t row;
+};
+
+struct ScanBlock {
+  const std::uint8_t* packed;
+  std::int64_t rows, steps;  // rows: a multiple of 32; steps of four elements
+  const float* scales;
+  const float* bias;  // or null
+};
+
+struct ScanGroup {
+  const std::int32_t* vectors;  // [step][kScanVectors], four signed codes each
+  std::int64_t queries, terms_each;
+  const std::int32_t* start;  // [query][term]: of a product, what its sum starts at
+  const float* scale;         // of a query; a score is the least of its terms
+  const float* score_weight;
+  const float* bias_weight;
+  const float* threshold;
+  ScanEntry (*found)[kScanRows];
+  std::int64_t* count;
 };
 
 // Set of ids: an open-addressing table of mask + 1 slots, at most half full; -1 is a free slot.
@@ -120,12 +179,23 @@ struct Workspace {
   float* picked_scale;
   float* picked_pivot;
   float* picked_length;  // (S) lengths of the initial items
-  float* picks;          // prepared vectors
+  const float** picks;   // prepared vectors: the rows themselves, or
+  float* prepared_picks;
+
+  // Codes of item j, of a block of items (how many picks it has met by codes), of the query and of the picks.
+  float* code_scale;
+  float* code_error;
+  std::int32_t* block_met;
+  float* block_bound;  // largest bound of its items
+  std::int8_t* query_code_bytes;
+  std::int8_t* pick_code_bytes;
+  CodeVector* pick_codes;
+  std::uint8_t* code_row;  // scratch
 
   float* unit;  // (D) scratch for a query of unusual norm
   double* sum;  // (D) VRSD's sum, kept only where float32 terms cancel
 
-  std::int64_t products, rows_read;  // work done so far
+  std::int64_t products, rows_read, code_products;  // work done so far
 };
 
 // One entry per instruction set; each processes one query with one thread.
@@ -138,16 +208,23 @@ struct Kernels {
   std::int64_t (*at_least)(const float* scores, const float* bias, float score_weight, float bias_weight,
                            std::int64_t n, float threshold, std::int32_t* out);
   int vector_floats;
+  // Null where there is no scan by codes.
+  void (*pack_rows)(const std::uint8_t* codes, std::int64_t stride, std::int64_t rows, std::int64_t steps,
+                    std::uint8_t* out);
+  void (*scan_block)(const ScanBlock&, const ScanGroup&);
+  void (*encode_row)(const EncodeArgs&, std::int64_t row);
 };
 
 // `isa` is an index of isa_names(); num_threads >= 1. Throw std::invalid_argument for an instruction set that is
 // not built or not supported by this processor, std::bad_alloc if the workspaces do not fit.
 void select(const SelectArgs& args, int isa, int num_threads);
 void relevance(const RelevanceArgs& args, int isa, int num_threads);
+void encode(const EncodeArgs& args, int isa, int num_threads);
+float largest_code_error(const std::uint8_t* codes, std::int64_t num_rows, std::int64_t stride);
 
 // Running top-n of many queries over blocks of scores.
 struct TopNArgs {
-  std::int64_t num_queries, block, n;
+  std::int64_t num_queries, block;
   const float* scores;  // (Q, block); consecutive rows are score_stride elements apart
   std::int64_t score_stride;
   std::int64_t first_row;            // row of the first column
@@ -159,6 +236,17 @@ struct TopNArgs {
   const std::int64_t* query_groups;  // (Q,) or null
 };
 
+// The rows are all of a corpus, known by their codes; a score is the least of `terms` products.
+struct CodeScanArgs {
+  TopNArgs top;  // all but the scores and the margin
+  const std::uint8_t* codes;
+  std::int64_t num_rows, dims, terms;
+  float row_error;       // largest error of a code row
+  const float* vectors;  // (terms, Q, D)
+  float* error;          // (Q,) out: no score is further than this from the product of the vectors themselves
+};
+bool code_scan_supported(int isa);
+
 // Sets of rows that may be among the best n. Grows as needed; a fold drops what cannot be.
 class TopN {
  public:
@@ -167,11 +255,13 @@ class TopN {
   TopN(const TopN&) = delete;
   TopN& operator=(const TopN&) = delete;
   void fold(const TopNArgs& args, int isa, int num_threads);
+  void scan(const CodeScanArgs& args, int isa, int num_threads);
   std::int64_t num_queries() const;
-  // (Q, width) rows, ascending, padded with -1, and their scores; (Q,) what no other row exceeds: minus infinity where
-  // there are no more than n, infinity for a query of which more than width rows are kept, which has none of them here.
+  // (Q, width) rows, ascending or of descending value, padded with -1, and their scores; (Q,) what no other row
+  // exceeds: minus infinity where there are no more than n, infinity for a query of which more than width rows are
+  // kept, which has none of them here.
   std::int64_t width(std::int64_t cap) const;  // most rows kept for a query, of those with at most cap
-  void get(std::int64_t* rows, float* scores, std::int64_t width, float* outside) const;
+  void get(std::int64_t* rows, float* scores, std::int64_t width, float* outside, bool best_first) const;
 
  private:
   struct State;

@@ -87,18 +87,20 @@ rsk::SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int6
 
 py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride,
                        const py::buffer& rows, int dtype, int norm, const Optional<float>& scales,
-                       const Optional<float>& queries, bool unit_queries, bool unit_rows, int rule,
-                       const std::optional<py::array>& candidates, const std::optional<py::array>& initial,
-                       const Optional<float>& relevance, const Optional<float>& bias, std::int64_t k,
-                       const Optional<std::int64_t>& ks, const Array<float>& lambda_d, const Optional<float>& lambda_b,
+                       const Optional<std::uint8_t>& codes, const Optional<float>& queries, bool unit_queries,
+                       bool unit_rows, int rule, const std::optional<py::array>& candidates,
+                       const std::optional<py::array>& initial, const Optional<float>& relevance,
+                       const Optional<float>& bias, std::int64_t k, const Optional<std::int64_t>& ks,
+                       const Array<float>& lambda_d, const Optional<float>& lambda_b,
                        const Optional<std::int64_t>& groups, const Optional<std::int64_t>& query_groups,
                        std::int64_t max_per_group, const Optional<float>& relevance_error,
                        const Optional<std::int64_t>& forced, const Optional<float>& ceiling,
-                       const Optional<float>& outside, float max_bias, int isa, int num_threads) {
+                       const Optional<float>& outside, float max_bias, bool best_first, int isa, int num_threads) {
   Array<std::uint8_t> status(num_queries);
   rsk::SelectArgs a = pool_args(num_queries, pool, pool_stride, rows, dtype, norm, scales, queries, unit_queries,
                                 candidates, bias, lambda_b, groups, query_groups, status);
   a.method = rsk::Method(method);
+  a.codes = pointer(codes, a.num_rows * rsk::code_stride(a.dims), "codes");
   a.unit_rows = unit_rows;
   a.rule = rsk::Rule(rule);
   a.k = k;
@@ -115,6 +117,7 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
   a.ceiling = pointer(ceiling, num_queries * pool, "ceiling");
   a.outside = pointer(outside, num_queries, "outside");
   a.max_bias = max_bias;
+  a.best_first = best_first;
   require(!a.ceiling || (a.forced && !a.relevance && a.queries && a.method == rsk::Method::mmr), "ceiling");
   require(!a.relevance_error || (a.relevance && a.queries && a.method == rsk::Method::mmr), "relevance_error");
   require(max_per_group == 0 || a.groups, "max_per_group");
@@ -128,7 +131,7 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
   a.out_relevance = out_relevance.mutable_data();
   a.redundancy = redundancy.mutable_data();
   a.lengths = lengths.mutable_data();
-  std::int64_t work[2];
+  std::int64_t work[3];
   a.work = work;
   {
     const py::gil_scoped_release nogil;
@@ -137,7 +140,19 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
   bool failed = false;
   for (std::int64_t q = 0; q < num_queries; ++q) failed = failed || a.status[q] != 0;
   return py::make_tuple(indices, scores, out_relevance, redundancy, lengths, failed ? py::object(status) : py::none(),
-                        py::make_tuple(work[0], work[1]));
+                        py::make_tuple(work[0], work[1], work[2]));
+}
+
+Array<std::uint8_t> encode_rows(const py::buffer& rows, int dtype, const Optional<float>& scales, int isa,
+                                int num_threads) {
+  rsk::SelectArgs a{};
+  set_rows(a, rows.request(), dtype);
+  Array<std::uint8_t> out({a.num_rows, rsk::code_stride(a.dims)});
+  const rsk::EncodeArgs args = {
+      a.rows, a.num_rows, a.dims, a.row_stride, a.dtype, pointer(scales, a.num_rows, "scales"), out.mutable_data()};
+  const py::gil_scoped_release nogil;
+  rsk::encode(args, isa, num_threads);
+  return out;
 }
 
 py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::buffer& rows, int dtype, int norm,
@@ -180,11 +195,42 @@ void fold(rsk::TopN& top, const Array<float>& scores, std::int64_t first_row, co
   top.fold(a, isa, num_threads);
 }
 
-py::tuple kept(const rsk::TopN& top, std::int64_t cap) {
+Array<float> scan(rsk::TopN& top, const Array<std::uint8_t>& codes, const Array<float>& vectors, float row_error,
+                  const Optional<float>& bias, const Optional<float>& score_weight, const Optional<float>& bias_weight,
+                  const Optional<std::int64_t>& groups, const Optional<std::int64_t>& query_groups, int isa,
+                  int num_threads) {
+  require(vectors.ndim() == 3 && vectors.shape(0) >= 1 && vectors.shape(0) <= rsk::kScanVectors, "vectors");
+  const std::int64_t num_queries = vectors.shape(1), dims = vectors.shape(2);
+  require(num_queries == top.num_queries(), "vectors");
+  require(codes.ndim() == 2 && codes.shape(1) == rsk::code_stride(dims), "codes");
+  const std::int64_t num_rows = codes.shape(0);
+  Array<float> error(num_queries);
+  rsk::CodeScanArgs a{};
+  a.top.num_queries = num_queries;
+  a.top.bias = pointer(bias, num_rows, "bias");
+  a.top.score_weight = pointer(score_weight, num_queries, "score_weight");
+  a.top.bias_weight = pointer(bias_weight, num_queries, "bias_weight");
+  require(!a.top.bias || (a.top.score_weight && a.top.bias_weight), "weights");
+  a.top.groups = pointer(groups, num_rows, "groups");
+  a.top.query_groups = pointer(query_groups, num_queries, "query_groups");
+  require(!a.top.query_groups == !a.top.groups, "query_groups");
+  a.codes = codes.data();
+  a.num_rows = num_rows;
+  a.dims = dims;
+  a.terms = vectors.shape(0);
+  a.row_error = row_error;
+  a.vectors = vectors.data();
+  a.error = error.mutable_data();
+  const py::gil_scoped_release nogil;
+  top.scan(a, isa, num_threads);
+  return error;
+}
+
+py::tuple kept(const rsk::TopN& top, std::int64_t cap, bool best_first) {
   const std::int64_t width = top.width(cap);
   Array<std::int64_t> rows({top.num_queries(), width});
   Array<float> scores({top.num_queries(), width}), outside(top.num_queries());
-  top.get(rows.mutable_data(), scores.mutable_data(), width, outside.mutable_data());
+  top.get(rows.mutable_data(), scores.mutable_data(), width, outside.mutable_data(), best_first);
   return py::make_tuple(rows, scores, outside);
 }
 
@@ -201,23 +247,33 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.attr("SUPPORTED_ISAS") = py::tuple(supported);
 
   m.def("select", &select_pools, py::arg("method"), py::arg("num_queries"), py::arg("pool"), py::arg("pool_stride"),
-        py::arg("rows"), py::arg("dtype"), py::arg("norm"), py::arg("scales").noconvert(),
+        py::arg("rows"), py::arg("dtype"), py::arg("norm"), py::arg("scales").noconvert(), py::arg("codes").noconvert(),
         py::arg("queries").noconvert(), py::arg("unit_queries"), py::arg("unit_rows"), py::arg("rule"),
         py::arg("candidates").noconvert(), py::arg("initial").noconvert(), py::arg("relevance").noconvert(),
         py::arg("bias").noconvert(), py::arg("k"), py::arg("ks").noconvert(), py::arg("lambda_d").noconvert(),
         py::arg("lambda_b").noconvert(), py::arg("groups").noconvert(), py::arg("query_groups").noconvert(),
         py::arg("max_per_group"), py::arg("relevance_error").noconvert(), py::arg("forced").noconvert(),
-        py::arg("ceiling").noconvert(), py::arg("outside").noconvert(), py::arg("max_bias"), py::arg("isa"),
+        py::arg("ceiling").noconvert(), py::arg("outside").noconvert(), py::arg("max_bias"), py::arg("best_first"),
+        py::arg("isa"), py::arg("num_threads"));
+  m.def("encode", &encode_rows, py::arg("rows"), py::arg("dtype"), py::arg("scales").noconvert(), py::arg("isa"),
         py::arg("num_threads"));
   m.def("relevance", &pool_relevance, py::arg("num_queries"), py::arg("pool"), py::arg("rows"), py::arg("dtype"),
         py::arg("norm"), py::arg("scales").noconvert(), py::arg("queries").noconvert(), py::arg("unit_queries"),
         py::arg("candidates").noconvert(), py::arg("bias").noconvert(), py::arg("lambda_b").noconvert(), py::arg("isa"),
         py::arg("num_threads"));
+  m.def("code_scan_supported", &rsk::code_scan_supported, py::arg("isa"));
+  m.def("code_error", [](const Array<std::uint8_t>& codes) {
+    require(codes.ndim() == 2 && codes.shape(1) >= rsk::kCodeHeader, "codes");
+    return rsk::largest_code_error(codes.data(), codes.shape(0), codes.shape(1));
+  });
   py::class_<rsk::TopN>(m, "TopN")
       .def(py::init<std::int64_t, std::int64_t>(), py::arg("num_queries"), py::arg("n"))
       .def("fold", &fold, py::arg("scores").noconvert(), py::arg("first_row"), py::arg("bias").noconvert(),
            py::arg("score_weight").noconvert(), py::arg("bias_weight").noconvert(), py::arg("margin").noconvert(),
            py::arg("groups").noconvert(), py::arg("query_groups").noconvert(), py::arg("isa"), py::arg("num_threads"))
-      .def("kept", &kept, py::arg("cap"));
+      .def("scan", &scan, py::arg("codes").noconvert(), py::arg("vectors").noconvert(), py::arg("row_error"),
+           py::arg("bias").noconvert(), py::arg("score_weight").noconvert(), py::arg("bias_weight").noconvert(),
+           py::arg("groups").noconvert(), py::arg("query_groups").noconvert(), py::arg("isa"), py::arg("num_threads"))
+      .def("kept", &kept, py::arg("cap"), py::arg("best_first"));
   bind_score(m);
 }

@@ -1,4 +1,4 @@
-// exp and tanh on the vectors of simd.inl. exp(0) is 1 and exp(-inf) is 0, exactly; NaN stays NaN.
+// exp2 and tanh on the vectors of simd.inl. exp2(0) is 1 and exp2(-inf) is 0, exactly; NaN stays NaN.
 
 #if RSK_VEC_BYTES == 64 && defined(__x86_64__)
 static inline vf most(vf a, vf b) { return (vf)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b); }
@@ -15,10 +15,11 @@ static inline vf most(vf a, vf b) { return a > b ? a : b; }
 static inline vf least(vf a, vf b) { return a < b ? a : b; }
 #endif
 
-// exp2 on the fraction: minimax in relative error with the value 1 at 0. Its terms are of the fraction in [0, 1) where
-// the instruction set has the floor of an exponent, else in [-1/2, 1/2]; the error is below 9e-8.
-static inline vf exponential(vf x) {
-  const vf y = x * splat(1.44269504088896341f);
+constexpr float kLog2e = 1.44269504088896341f;
+
+// 2^y. On the fraction a polynomial, minimax in relative error with the value 1 at 0: of the fraction in [0, 1) where
+// the instruction set has the floor of an exponent, else in [-1/2, 1/2]. The error is below 1e-7.
+static inline vf exp2_of(vf y) {
 #if RSK_VEC_BYTES == 64 && defined(__x86_64__)
   // y - floor(y), 0 for an infinity; scalef multiplies by 2^floor(y), down to 0 and up to infinity.
   const vf f = (vf)_mm512_maskz_reduce_ps(0xffff, (__m512)y, 0x09);
@@ -30,7 +31,7 @@ static inline vf exponential(vf x) {
   p = fma(p, f, splat(1.0f));
   return (vf)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)y);
 #else
-  // 2^-127 and 2^128 have the bits of 0 and of infinity.
+  // 2^-127 and 2^128 get the bits of 0 and of infinity.
   const vf clamped = least(splat(128.0f), most(splat(-127.0f), y));
   const vf magic = splat(0x1.8p23f), shifted = clamped + magic;
   const vf f = clamped - (shifted - magic);
@@ -53,6 +54,6 @@ static inline vf tanh_of(vf x) {
   p = fma(p, square, splat(0.13331441581249237f));
   p = fma(p, square, splat(-0.3333328068256378f));
   const vf small = fma(p * square, x, x);
-  const vf large = splat(1.0f) - splat(2.0f) / (exponential(magnitude + magnitude) + splat(1.0f));
+  const vf large = splat(1.0f) - splat(2.0f) / (exp2_of(magnitude * splat(2 * kLog2e)) + splat(1.0f));
   return magnitude < splat(0.625f) ? small : (vf)((vu)large | ((vu)x & 0x80000000u));
 }

@@ -35,6 +35,8 @@ static inline std::int64_t id_at(const void* ids, int bytes, std::int64_t i) {
 
 // Pools smaller than this are taken densely: bounds would cost more than they save.
 constexpr std::int64_t kPrunedPool = 16;
+// Of pools smaller than this most rows are read anyhow: codes cost more than they save.
+constexpr std::int64_t kCodedPool = 48;
 
 static inline float inverse_sqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 
@@ -64,13 +66,18 @@ static std::int64_t at_least(const float* scores, const float* bias, float score
 
 // Lowest index of the largest of x[0..n); x is readable, and minus infinity, up to a whole vector.
 static std::int32_t arg_max(const float* x, std::int64_t n) {
+  if (n <= 16) {  // elements written just now are not to be had as a vector yet
+    std::int32_t index = 0;
+    for (std::int32_t i = 1; i < n; ++i) index = x[i] > x[index] ? i : index;
+    return index;
+  }
   vf best = load(x);
   for (std::int64_t i = W; i < n; i += W) best = larger(best, load(x + i));
-  float value = best[0];
-  for (std::int64_t lane = 1; lane < W; ++lane) value = best[lane] > value ? best[lane] : value;
-  std::int64_t i = 0;
-  while (x[i] != value) ++i;
-  return std::int32_t(i);
+  const float value = largest_lane(best);
+  for (std::int64_t i = 0;; i += W) {
+    const std::int64_t lane = first_equal(load(x + i), value);
+    if (lane < W) return std::int32_t(i + lane);
+  }
 }
 
 template <class T, Method kMethod>
@@ -86,6 +93,8 @@ struct Query {
   std::int64_t ahead = 0;    // rows of the next query's pool asked for
   bool all_finite = true;
   bool prune = false;
+  bool coded = false;  // bounds from the 8-bit codes of the rows
+  CodeVector query_code = {};
   // VRSD's sum s over the initial items and the picks.
   struct Sum {
     double query = 0;    // <s, unit query>, by the given relevance if there is one
@@ -102,12 +111,27 @@ struct Query {
   float lambda_b() const { return args.lambda_b[q]; }
   static constexpr bool is_vrsd() { return kMethod == Method::vrsd; }
   // Rows are read only as they are needed.
-  bool lazy() const { return (args.relevance || args.ceiling) && !is_vrsd(); }
-  bool estimated() const { return args.relevance_error || args.ceiling; }
+  bool lazy() const { return (args.relevance || args.ceiling || coded) && !is_vrsd(); }
+  // Relevance is not known before a row is read.
+  bool estimated() const { return args.relevance_error || args.ceiling || (coded && !args.relevance); }
   bool is_open(std::int64_t j) const { return ws.gate[j] > -FLT_MAX; }
   std::int64_t picks_wanted() const { return args.ks ? args.ks[q] : args.k; }
   std::int64_t padded(std::int64_t n) const { return (n + W - 1) / W * W; }
-  const float* pick(std::int64_t p) const { return ws.picks + p * prepared_floats(args.dims); }
+  const float* pick(std::int64_t p) const { return ws.picks[p]; }
+
+  // Whether no two candidates share their last bits, which is quickly seen.
+  bool surely_distinct() const {
+    constexpr std::int64_t kBits = 1 << 15;
+    if (args.pool > 256) return false;
+    std::uint64_t seen[kBits / 64] = {}, repeated = 0;
+    for (std::int64_t i = 0; i < args.pool; ++i) {
+      const std::int64_t id = id_at(args.candidates, args.id_bytes, q * args.pool + i);
+      std::uint64_t& word = seen[id % kBits / 64 & (kBits / 64 - 1)];
+      repeated |= word >> (id & 63) & 1;
+      word |= std::uint64_t(id != -1) << (id & 63);
+    }
+    return repeated == 0;
+  }
 
   // 1. Which items may be picked: ids in range and not repeated, not shown before, not of the query's own group.
   Status collect() {
@@ -120,14 +144,15 @@ struct Query {
       if (!insert(ws.in_initial, id)) return Status::id_repeated;
       ws.picked_row[picked++] = base() + id;
     }
-    if (args.candidates) clear(ws.in_pool);
+    const bool distinct = args.candidates && (args.best_first || surely_distinct());
+    if (args.candidates && !distinct) clear(ws.in_pool);
     for (std::int64_t i = 0; i < args.pool; ++i) {
       std::int64_t id = i;
       if (args.candidates) {
         id = id_at(args.candidates, args.id_bytes, q * args.pool + i);
         if (id == -1) continue;
         if (id < 0 || id >= ids) return Status::id_out_of_range;
-        if (!insert(ws.in_pool, id)) return Status::id_repeated;
+        if (!distinct && !insert(ws.in_pool, id)) return Status::id_repeated;
       }
       if (args.num_initial && contains(ws.in_initial, id)) continue;
       const std::int64_t r = base() + id;
@@ -148,7 +173,9 @@ struct Query {
     float norm2 = 1.0f;
     if (args.unit_queries) norm2_block<1>(&query, args.dims, ws.tail_mask, &norm2);
     if (norm2 >= kNorm2Min && norm2 <= kNorm2Max) {
-      prepare(query, args.dims, args.unit_queries ? inverse_sqrt(norm2) : 1.0f, ws.query);
+      const float scale = args.unit_queries ? inverse_sqrt(norm2) : 1.0f;
+      prepare(query, args.dims, scale, ws.query);
+      encode_query(query, scale);
       return Status::ok;
     }
     double exact = 0;
@@ -158,7 +185,14 @@ struct Query {
     const double scale = exact > 0 ? 1 / __builtin_sqrt(exact) : 0;
     for (std::int64_t d = 0; d < args.dims; ++d) ws.unit[d] = float(query[d] * scale);
     prepare(ws.unit, args.dims, 1.0f, ws.query);
+    encode_query(ws.unit, 1.0f);
     return Status::ok;
+  }
+
+  void encode_query(const float* query, float scale) {
+    if (!coded) return;
+    encode(query, args.dims, scale, ws.code_row, code_stride(args.dims));
+    query_code = signed_codes(ws.code_row, args.dims, code_stride(args.dims), ws.query_code_bytes);
   }
 
   // 2. The scale and squared norm of a row, its product with the query.
@@ -236,22 +270,36 @@ struct Query {
       __builtin_prefetch(line + byte, 0, 2);
   }
 
+  const std::uint8_t* code_row(std::int64_t r) const { return args.codes + r * code_stride(args.dims); }
+
+  void prefetch_codes(std::int64_t r) const {
+    for (std::int64_t byte = 0; byte < code_stride(args.dims); byte += 64) __builtin_prefetch(code_row(r) + byte, 0, 2);
+  }
+
   // Asks for rows of the next query's pool, so that they arrive while this query is decided. Where relevance is only
-  // estimated few of them will be read.
-  void prefetch_next(std::int64_t rows) {
-    if (!args.candidates || estimated() || q + 1 >= args.num_queries) return;
-    const std::int64_t end = ahead + rows < args.pool ? ahead + rows : args.pool;
-    for (; ahead < end; ++ahead) {
+  // estimated few of them will be read: retrievers give the best first.
+  void prefetch_next(std::int64_t end) {
+    if (!args.candidates || (estimated() && !coded) || q + 1 >= args.num_queries) return;
+    for (; ahead < end && ahead < args.pool; ++ahead) {
       const std::int64_t id = id_at(args.candidates, args.id_bytes, (q + 1) * args.pool + ahead);
-      if (id >= 0 && id < args.num_rows) prefetch_row(id);
+      if (id < 0 || id >= args.num_rows) continue;
+      if (coded) prefetch_codes(id);
+      if (!coded || ahead < args.k) prefetch_row(id);
     }
   }
 
   Status read_pool() {
+    const bool possible = args.codes && args.unit_rows && !is_vrsd();
+    const bool pays = items >= kCodedPool;
+    coded = possible && (args.rule == Rule::coded || (args.rule == Rule::automatic && pays));
+    slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;
     Status status = lazy() && !estimated() ? Status::ok : prepare_query();
     if (lazy()) {
       for (std::int64_t j = 0; j < items; ++j) ws.met[j] = -1;
-      return status == Status::ok ? combine() : status;
+      if (status != Status::ok) return status;
+      if (!coded || args.relevance || args.ceiling) return combine();
+      for (std::int64_t j = 0; j < items; j += kCodeBlock) bound_relevance(j);
+      return all_finite ? Status::ok : Status::not_finite;
     }
     std::int64_t j = 0;
     for (; j + 4 <= items && status == Status::ok; j += 4) {
@@ -294,6 +342,118 @@ struct Query {
       if (is_vrsd()) ws.value[j] = args.relevance ? given * length : product;
     }
     return all_finite ? Status::ok : Status::not_finite;
+  }
+
+  // Products of the n items from j on, at most a block, with code vectors, in steps of their scales.
+  template <int A>
+  void code_tile(std::int64_t j, std::int64_t n, const std::int8_t* const* vectors,
+                 std::int32_t (*out)[kCodeBlock]) const {
+    const std::uint8_t* rows[kCodeBlock];
+    for (std::int64_t i = 0; i < (n + 3) / 4 * 4; ++i) rows[i] = code_row(ws.row[j + (i < n ? i : n - 1)]);
+    code_products<A>(rows, vectors, code_bytes(args.dims), n, out);
+    ws.code_products += A * n;
+  }
+
+  std::int64_t block_items(std::int64_t j) const { return items - j < kCodeBlock ? items - j : kCodeBlock; }
+
+  // What the codes leave open of a product with a unit vector, and what float32 rounding adds to it.
+  vf code_error(std::int64_t j, const CodeVector& vector) const {
+    const vf row = load(ws.code_error + j);
+    return row + splat(vector.error) + row * splat(vector.error) + splat(4.0f * slack);
+  }
+  vf code_product(std::int64_t j, const CodeVector& vector, const std::int32_t* products) const {
+    return __builtin_convertvector(load(products) - vector.offset, vf) *
+           (load(ws.code_scale + j) * splat(vector.scale));
+  }
+
+  void read_headers(std::int64_t j, std::int64_t n) {
+    for (std::int64_t i = j; i < j + n; ++i) {
+      const CodeHeader header = code_header(code_row(ws.row[i]), code_stride(args.dims));
+      ws.code_scale[i] = header.scale;
+      ws.code_error[i] = header.error;
+    }
+  }
+
+  // The value of an item of the block from j on becomes an upper bound.
+  void bound_relevance(std::int64_t j) {
+    std::int32_t products[1][kCodeBlock];
+    const std::int64_t n = block_items(j);
+    read_headers(j, n);
+    code_tile<1>(j, n, &query_code.codes, products);
+    for (std::int64_t i = 0; i < n; i += W)
+      store(ws.value + j + i, code_product(j + i, query_code, products[0] + i) + code_error(j + i, query_code));
+    if (args.bias)
+      for (std::int64_t i = j; i < j + n; ++i) relevance_known(i, ws.value[i]);
+  }
+
+  // Items of a block meet picks [p, p + A) by their codes, which raises the lower bounds of their running max
+  // similarities.
+  template <int A>
+  void meet_by_codes(std::int64_t j, std::int64_t p) {
+    std::int32_t products[A][kCodeBlock];
+    const std::int8_t* vectors[A];
+    const std::int64_t n = block_items(j);
+    for (int a = 0; a < A; ++a) vectors[a] = ws.pick_codes[p + a].codes;
+    code_tile<A>(j, n, vectors, products);
+    for (std::int64_t i = 0; i < n; i += W) {
+      vf least = load(ws.running + j + i);
+      for (int a = 0; a < A; ++a) {
+        const CodeVector& vector = ws.pick_codes[p + a];
+        least = larger(least, code_product(j + i, vector, products[a] + i) - code_error(j + i, vector));
+      }
+      store(ws.running + j + i, least);
+    }
+  }
+
+  void catch_up_by_codes(std::int64_t block) {
+    const std::int64_t j = block * kCodeBlock;
+    std::int64_t p = ws.block_met[block];
+    if (p < 0) {
+      if (args.relevance)
+        read_headers(j, block_items(j));
+      else
+        bound_relevance(j);
+      p = 0;
+    }
+    for (; p + 4 <= picked; p += 4) meet_by_codes<4>(j, p);
+    for (; p + 2 <= picked; p += 2) meet_by_codes<2>(j, p);
+    if (p < picked) meet_by_codes<1>(j, p);
+    ws.block_met[block] = std::int32_t(picked);
+    bound(j, j + kCodeBlock < items ? j + kCodeBlock : items);
+  }
+
+  // Reads the row of item j: its relevance, if that is not given, and its products with the picks it has not met.
+  void refine(std::int64_t j) {
+    const bool unread = ws.met[j] < 0;
+    if (unread) {
+      ws.scale[j] = args.norm == Norm::scaled ? args.scales[ws.row[j]] : 1.0f;
+      ++ws.rows_read;
+    }
+    const float* vectors[kTile];
+    const T* data = row(ws.row[j]);
+    float dots[kTile];
+    std::int64_t p = unread ? 0 : ws.met[j];
+    for (bool ask = unread && estimated(); ask || p < picked;) {
+      int n = 0;
+      if (ask) vectors[n++] = ws.query;
+      for (std::int64_t next = p; n < kTile && next < picked; ++next) vectors[n++] = pick(next);
+      dot_some(vectors, n, data, args.dims, dots);
+      ws.products += n;
+      int i = 0;
+      if (ask) relevance_known(j, ws.pivot[j] = dots[i++] * ws.scale[j]);
+      ask = false;
+      for (; i < n; ++i, ++p) {
+        const float similarity = dots[i] * ws.picked_scale[p] * ws.scale[j];
+        ws.running[j] = similarity > ws.running[j] ? similarity : ws.running[j];
+      }
+    }
+    ws.met[j] = std::int32_t(picked);
+  }
+
+  void keep_codes(std::int64_t p, std::int64_t r) {
+    if (!coded) return;
+    std::int8_t* codes = ws.pick_code_bytes + p * code_bytes(args.dims);
+    ws.pick_codes[p] = signed_codes(code_row(r), args.dims, code_stride(args.dims), codes);
   }
 
   float sine(float cosine) const {
@@ -404,14 +564,17 @@ struct Query {
   // The item that was taken becomes pick number `picked`, to be met by the others.
   Status keep(std::int64_t j) {
     const std::int32_t js = std::int32_t(j);
-    if (ws.met[j] < 0) {
+    if (ws.met[j] < 0 && coded) {
+      refine(j);
+    } else if (ws.met[j] < 0) {
       const Status status = scale_rows<1>(&js);
       if (status != Status::ok) return status;
       if (picked == 0 && !estimated()) ws.pivot[j] = 1.0f;
     }
     ws.picked_scale[picked] = ws.scale[j];
     ws.picked_pivot[picked] = ws.pivot[j];
-    prepare(row(ws.row[j]), args.dims, 1.0f, ws.picks + picked * prepared_floats(args.dims));
+    ws.picks[picked] = prepared(row(ws.row[j]), args.dims, ws.prepared_picks + picked * prepared_floats(args.dims));
+    keep_codes(picked, ws.row[j]);
     ++picked;
     return Status::ok;
   }
@@ -426,13 +589,13 @@ struct Query {
       norm2_block<1>(&data, args.dims, ws.tail_mask, &norm2);
       const Status status = scale_row(r, &norm2, &ws.picked_scale[picked]);
       if (status != Status::ok) return status;
-      float* prepared = ws.picks + picked * prepared_floats(args.dims);
-      prepare(data, args.dims, 1.0f, prepared);
+      ws.picks[picked] = prepared(data, args.dims, ws.prepared_picks + picked * prepared_floats(args.dims));
       if (!lazy() || estimated())
         dot_block<1>(ws.query, &data, args.dims, &product);
       else
         dot_block<1>(pick(0), &data, args.dims, &product), product *= ws.picked_scale[0];
       ws.picked_length[picked] = __builtin_sqrtf(norm2);
+      keep_codes(picked, r);
       ws.picked_pivot[picked] = product * ws.picked_scale[picked];
       all_finite = all_finite && finite(ws.picked_pivot[picked]);
       cap_group(picked);
@@ -443,14 +606,21 @@ struct Query {
   void start() {
     // VRSD's bounds leave out next to nothing on real embeddings, see the README: automatic is dense.
     const bool pays = !is_vrsd() && items >= kPrunedPool;
-    prune = args.unit_rows && (args.rule == Rule::pruned || (args.rule == Rule::automatic && pays));
-    slack =
-        (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON + (args.relevance_error ? args.relevance_error[q] : 0.0f);
+    prune = args.unit_rows && !coded && (args.rule == Rule::pruned || (args.rule == Rule::automatic && pays));
+    if (prune && args.relevance_error) slack += args.relevance_error[q];
     for (std::int64_t j = 0; j < items; ++j) ws.running[j] = is_vrsd() ? 0.0f : -FLT_MAX;
     for (std::int64_t j = items; j < padded(items); ++j) {
       ws.running[j] = ws.pivot[j] = ws.sine[j] = ws.value[j] = 0.0f;
       if (is_vrsd()) ws.norm2[j] = 1.0f;
       ws.met[j] = 0;
+    }
+    if (coded) {
+      for (std::int64_t j = 0; j < items; ++j) ws.running[j] = -1.0f - 4.0f * slack;
+      const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
+      const bool unseen = args.relevance || args.ceiling;
+      for (std::int64_t block = 0; block < blocks; ++block) ws.block_met[block] = unseen ? -1 : 0;
+      for (std::int64_t j = padded(items); j < blocks * kCodeBlock; ++j) ws.bound[j] = -__builtin_inff();
+      for (std::int64_t block = blocks; block < padded(blocks); ++block) ws.block_bound[block] = -__builtin_inff();
     }
     if (!prune) return;
     // Cosines with the pivot: the query, or, where other relevance is given, the first pick. No cosine is below -1; an
@@ -497,18 +667,13 @@ struct Query {
 
   // Upper bounds of the values, minus infinity for closed items. Each bound passes through the operations of the
   // value itself, which are monotone, so that rounding keeps it a bound.
-  void bound_mmr() {
+  void bound_running() {
     for (; prune && bounded < picked; ++bounded) {
       const vf pivot = splat(ws.picked_pivot[bounded]), pick_sine = splat(sine(ws.picked_pivot[bounded]));
       for (std::int64_t j = 0; j < items; j += W) {
         const vf least = load(ws.pivot + j) * pivot - load(ws.sine + j) * pick_sine - splat(4.0f * slack);
         store(ws.running + j, larger(load(ws.running + j), least));
       }
-    }
-    const vf relevance_weight = splat(lambda_d()), redundancy_weight = splat(1.0f - lambda_d());
-    for (std::int64_t j = 0; j < items; j += W) {
-      const vf bound = relevance_weight * load(ws.value + j) - redundancy_weight * load(ws.running + j);
-      store(ws.bound + j, smaller(bound, load(ws.gate + j)));
     }
   }
 
@@ -535,9 +700,20 @@ struct Query {
   }
 
   void bound() {
-    if (picked > 0) return is_vrsd() ? bound_vrsd() : bound_mmr();
+    if (picked > 0 && is_vrsd()) return bound_vrsd();
+    if (picked > 0) bound_running();
+    bound(0, items);
+  }
+
+  // Of MMR's values, or of those of the first pick.
+  void bound(std::int64_t begin, std::int64_t end) {
     const float* values = is_vrsd() ? ws.relevance : ws.value;
-    for (std::int64_t j = 0; j < items; j += W) store(ws.bound + j, smaller(load(values + j), load(ws.gate + j)));
+    const vf relevance_weight = splat(lambda_d()), redundancy_weight = splat(1.0f - lambda_d());
+    for (std::int64_t j = begin; j < end; j += W) {
+      vf bound = load(values + j);
+      if (picked > 0) bound = relevance_weight * bound - redundancy_weight * load(ws.running + j);
+      store(ws.bound + j, smaller(bound, load(ws.gate + j)));
+    }
   }
 
   // Upper bound of the value of every row that is not in the pool, whose v is at most args.outside[q]. A row at angle
@@ -565,6 +741,7 @@ struct Query {
 
   // The best open item, which has then met all picks, and its value. Ties go to the lowest position.
   Status choose(std::int64_t* best, float* best_score) {
+    if (coded) return choose_by_codes(best, best_score);
     Status status = prune ? Status::ok : catch_up_all();
     if (status != Status::ok) return status;
     bound();
@@ -588,6 +765,73 @@ struct Query {
       }
     }
     return status == Status::ok ? catch_up_and_consider(js, &n, best, best_score) : status;
+  }
+
+  // The most promising item is looked at more closely, by the codes of its block, then by its row, until the most
+  // promising one is known.
+  Status choose_by_codes(std::int64_t* best, float* best_score) {
+    bound();
+    const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
+    for (std::int64_t block = 0; block < blocks; ++block) ws.block_bound[block] = largest_bound(block * kCodeBlock);
+    for (;;) {
+      // A few rows at a time, so that the processor need not wait for them.
+      prefetch_next(ahead + 2);
+      const std::int64_t block = arg_max(ws.block_bound, blocks);
+      const std::int32_t j = top_of(block);
+      if (known(j)) {
+        *best = args.best_first ? lowest_row(j) : j;
+        *best_score = ws.bound[j];
+        return all_finite ? Status::ok : Status::not_finite;
+      }
+      const bool unseen = ws.block_met[block] < 0 && !args.relevance;
+      if (unseen || (picked > 0 && ws.block_met[block] < picked)) {
+        catch_up_by_codes(block);
+        ws.block_bound[block] = largest_bound(block * kCodeBlock);
+        const std::int32_t next = top_of(block);
+        if (ws.met[next] < 0) prefetch_row(ws.row[next]);  // it is likely to be read soon
+      } else {
+        refine(j);
+        if (!all_finite) return Status::not_finite;
+        ws.bound[j] = score(j);
+        ws.block_bound[block] = largest_bound(block * kCodeBlock);
+      }
+    }
+  }
+
+  bool known(std::int64_t j) const { return picked == 0 ? !estimated() || ws.met[j] >= 0 : ws.met[j] == picked; }
+
+  // Of the items with the value of item j, which is the largest, that of the lowest row.
+  std::int64_t lowest_row(std::int64_t j) {
+    std::int64_t lowest = j;
+    const float value = ws.bound[j];
+    for (std::int64_t i = 0; i < items; ++i) {
+      if (ws.block_bound[i / kCodeBlock] < value) {
+        i += kCodeBlock - 1 - i % kCodeBlock;
+        continue;
+      }
+      if (ws.bound[i] < value || ws.row[i] >= ws.row[lowest]) continue;
+      if (!known(i)) {
+        refine(i);
+        ws.bound[i] = score(i);
+      }
+      if (ws.bound[i] == value) lowest = i;
+    }
+    return lowest;
+  }
+
+  // Lowest item of the block with its largest bound.
+  std::int32_t top_of(std::int64_t block) const {
+    for (std::int64_t i = block * kCodeBlock;; i += W) {
+      const std::int64_t lane = first_equal(load(ws.bound + i), ws.block_bound[block]);
+      if (lane < W) return std::int32_t(i + lane);
+    }
+  }
+
+  // Of the block from item j on.
+  float largest_bound(std::int64_t j) const {
+    vf best = load(ws.bound + j);
+    for (std::int64_t i = W; i < kCodeBlock; i += W) best = larger(best, load(ws.bound + j + i));
+    return largest_lane(best);
   }
 
   Status catch_up_and_consider(const std::int32_t* js, int* n, std::int64_t* best, float* best_score) {
@@ -637,7 +881,7 @@ struct Query {
         take(best, slot, first ? lambda_d() * best_score : best_score, ws.value[best], first ? 0.0f : ws.running[best]);
       }
       if (slot + 1 < wanted) status = keep(best);
-      prefetch_next(rows_ahead);
+      prefetch_next((slot + 1) * rows_ahead);
     }
     const bool more_outside = args.outside && args.outside[q] > -FLT_MAX;
     if (status == Status::ok && more_outside && args.lengths[q] < wanted) return Status::pool_too_small;
@@ -694,6 +938,26 @@ struct Query {
 
   static float cosine(const Sum& sum) { return sum.norm2 > 0 ? float(sum.query / __builtin_sqrt(sum.norm2)) : 0.0f; }
 };
+
+template <class T>
+static void encode_typed(const EncodeArgs& args, std::int64_t row) {
+  const std::int64_t stride = code_stride(args.dims);
+  encode(static_cast<const T*>(args.rows) + row * args.row_stride, args.dims, args.scales ? args.scales[row] : 1.0f,
+         args.out + row * stride, stride);
+}
+
+static void encode_row(const EncodeArgs& args, std::int64_t row) {
+  switch (args.dtype) {
+    case DType::f32:
+      return encode_typed<float>(args, row);
+    case DType::f16:
+      return encode_typed<f16>(args, row);
+    case DType::bf16:
+      return encode_typed<bf16>(args, row);
+    case DType::i8:
+      return encode_typed<i8>(args, row);
+  }
+}
 
 template <class T, Method kMethod>
 static void select_typed(const SelectArgs& args, std::int64_t q, Workspace& ws) {

@@ -3,8 +3,10 @@
 #include <cfloat>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -28,9 +30,17 @@
 namespace rsk::base {
 #define RSK_VEC_BYTES 16
 #include "simd.inl"
+#include "codes.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query, at_least, int(W)};
+constexpr Kernels kKernels = {select_query<Method::mmr>,
+                              select_query<Method::vrsd>,
+                              relevance_query,
+                              at_least,
+                              int(W),
+                              nullptr,
+                              nullptr,
+                              encode_row};
 }  // namespace rsk::base
 
 #if RSK_X86_DISPATCH
@@ -44,9 +54,17 @@ constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vr
 namespace rsk::avx2 {
 #define RSK_VEC_BYTES 32
 #include "simd.inl"
+#include "codes.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query, at_least, int(W)};
+constexpr Kernels kKernels = {select_query<Method::mmr>,
+                              select_query<Method::vrsd>,
+                              relevance_query,
+                              at_least,
+                              int(W),
+                              nullptr,
+                              nullptr,
+                              encode_row};
 }  // namespace rsk::avx2
 #ifdef __clang__
 #pragma clang attribute pop
@@ -60,9 +78,18 @@ constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vr
 namespace rsk::avx512 {
 #define RSK_VEC_BYTES 64
 #include "simd.inl"
+#include "codes.inl"
+#include "code_scan.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {select_query<Method::mmr>, select_query<Method::vrsd>, relevance_query, at_least, int(W)};
+constexpr Kernels kKernels = {select_query<Method::mmr>,
+                              select_query<Method::vrsd>,
+                              relevance_query,
+                              at_least,
+                              int(W),
+                              pack_rows,
+                              scan_block,
+                              encode_row};
 }  // namespace rsk::avx512
 #ifdef __clang__
 #pragma clang attribute pop
@@ -104,7 +131,7 @@ std::int64_t set_slots(std::int64_t ids) {
 class Workspaces {
  public:
   Workspaces(const SelectArgs& args, std::int64_t vector_floats, int num_threads) {
-    const std::int64_t prepared = args.dims + vector_floats, items = args.pool + vector_floats;
+    const std::int64_t prepared = args.dims + vector_floats, items = args.pool + std::max(vector_floats, kCodeBlock);
     const std::int64_t picks = args.num_initial + args.k;
     const std::int64_t pool_slots = args.candidates ? set_slots(args.pool) : 0;
     const std::int64_t initial_slots = args.num_initial ? set_slots(args.num_initial) : 0;
@@ -136,7 +163,16 @@ class Workspaces {
         place(base, ws.picked_scale, picks);
         place(base, ws.picked_pivot, picks);
         place(base, ws.picked_length, args.num_initial);
-        place(base, ws.picks, picks * prepared);
+        place(base, ws.picks, picks);
+        place(base, ws.prepared_picks, picks * prepared);
+        const std::int64_t code = args.codes ? code_bytes(args.dims) : 0;
+        for (float** floats : {&ws.code_scale, &ws.code_error}) place(base, *floats, code ? items : 0);
+        place(base, ws.block_met, code ? args.pool / kCodeBlock + 1 : 0);
+        place(base, ws.block_bound, code ? args.pool / kCodeBlock + 1 + vector_floats : 0);
+        place(base, ws.query_code_bytes, code);
+        place(base, ws.pick_code_bytes, picks * code);
+        place(base, ws.pick_codes, code ? picks : 0);
+        place(base, ws.code_row, code ? code_stride(args.dims) : 0);
         place(base, ws.unit, args.dims);
         place(base, ws.sum, vrsd ? args.dims : 0);
       }
@@ -189,6 +225,14 @@ bool isa_supported(int isa) {
   return isa == 0;
 }
 
+bool code_scan_supported(int isa) {
+#if RSK_X86_DISPATCH
+  return kernels_of(isa).scan_block && __builtin_cpu_supports("avx512vnni");
+#else
+  return kernels_of(isa).scan_block != nullptr;
+#endif
+}
+
 void select(const SelectArgs& args, int isa, int num_threads) {
   const Kernels& kernels = kernels_of(isa);
   const double work = double(args.num_queries) * double(args.pool) * double(args.dims) * double(args.k);
@@ -200,10 +244,11 @@ void select(const SelectArgs& args, int isa, int num_threads) {
   parallel_for(args.num_queries, grain, threads,
                [&](std::int64_t q, int thread) { select_query(args, q, workspaces[thread]); });
   if (args.work) {
-    args.work[0] = args.work[1] = 0;
+    args.work[0] = args.work[1] = args.work[2] = 0;
     for (int thread = 0; thread < threads; ++thread) {
       args.work[0] += workspaces[thread].products;
       args.work[1] += workspaces[thread].rows_read;
+      args.work[2] += workspaces[thread].code_products;
     }
   }
 }
@@ -217,25 +262,46 @@ void relevance(const RelevanceArgs& args, int isa, int num_threads) {
                [&](std::int64_t q, int thread) { kernels.relevance(args, q, workspaces[thread]); });
 }
 
+void encode(const EncodeArgs& args, int isa, int num_threads) {
+  const Kernels& kernels = kernels_of(isa);
+  const int threads = worthwhile_threads(double(args.num_rows) * double(args.dims), args.num_rows, num_threads);
+  parallel_for(args.num_rows, 64, threads, [&](std::int64_t row, int) { kernels.encode_row(args, row); });
+}
+
+float largest_code_error(const std::uint8_t* codes, std::int64_t num_rows, std::int64_t stride) {
+  float largest = 0.0f;
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    CodeHeader header;
+    std::memcpy(&header, codes + (row + 1) * stride - kCodeHeader, sizeof header);
+    largest = std::max(largest, header.error);
+  }
+  return largest;
+}
+
+constexpr std::ptrdiff_t kSorted = 256;
+
 // Rows that may be among the best n of one query. `threshold` is below the n-th value seen by the margin.
 struct TopN::State {
-  struct Entry {
-    float value, score;
-    std::int64_t row;
-  };
   struct Best {
     float threshold = -std::numeric_limits<float>::infinity();
     std::size_t limit = 0;  // entries that call for a shrink; doubled where ties cannot be dropped
-    std::vector<Entry> entries;
+    std::vector<ScanEntry> entries;
+    std::vector<float> values;  // scratch
 
+    void add(const ScanEntry& entry, std::int64_t n, float margin) {
+      if (entry.value < threshold) return;
+      entries.push_back(entry);
+      if (entries.size() >= limit) shrink(n, margin);
+    }
     void shrink(std::int64_t n, float margin) {
       if (std::int64_t(entries.size()) <= n) return;
-      std::nth_element(entries.begin(), entries.begin() + (n - 1), entries.end(),
-                       [](const Entry& a, const Entry& b) { return a.value > b.value; });
-      threshold = std::max(threshold, entries[std::size_t(n - 1)].value - margin);
-      entries.erase(
-          std::remove_if(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.value < threshold; }),
-          entries.end());
+      values.clear();
+      for (const ScanEntry& entry : entries) values.push_back(entry.value);
+      std::nth_element(values.begin(), values.begin() + (n - 1), values.end(), std::greater<float>());
+      threshold = std::max(threshold, values[std::size_t(n - 1)] - margin);
+      entries.erase(std::remove_if(entries.begin(), entries.end(),
+                                   [&](const ScanEntry& entry) { return entry.value < threshold; }),
+                    entries.end());
       limit = 2 * std::max(entries.size(), std::size_t(n)) + 64;
     }
   };
@@ -270,11 +336,105 @@ void TopN::fold(const TopNArgs& args, int isa, int num_threads) {
         if (args.groups && args.groups[column] == args.query_groups[q]) continue;
         const float score = scores[found[i]];
         const float value = bias ? score * score_weight + bias[found[i]] * bias_weight : score;
-        if (value >= best.threshold) best.entries.push_back({value, score, args.first_row + column});
-        if (best.entries.size() >= best.limit) best.shrink(state_->n, args.margin[q]);
+        best.add({value, score, args.first_row + column}, state_->n, args.margin[q]);
       }
     }
     best.shrink(state_->n, args.margin[q]);
+  });
+}
+
+// Signed codes of a query's terms, in steps of one scale, which is returned. `vectors` and `start` are those of the
+// first term in its group; `error` is by how much a score may be off.
+static float encode_terms(const CodeScanArgs& args, std::int64_t q, float& error, std::int32_t* vectors,
+                          std::int32_t* start) {
+  const auto term = [&](std::int64_t t) { return args.vectors + (t * args.top.num_queries + q) * args.dims; };
+  double largest = 0;
+  for (std::int64_t t = 0; t < args.terms; ++t)
+    for (std::int64_t d = 0; d < args.dims; ++d) largest = std::max(largest, std::fabs(double(term(t)[d])));
+  const float scale = float(largest / 127);
+  double worst = 0;
+  for (std::int64_t t = 0; t < args.terms; ++t) {
+    double norm2 = 0, lost2 = 0;
+    std::int32_t sum = 0;
+    for (std::int64_t d = 0; d < args.dims; ++d) {
+      const double x = term(t)[d];
+      const std::int32_t code = scale > 0 ? std::int32_t(std::nearbyint(x / scale)) : 0;
+      const std::int32_t byte = code < -127 ? -127 : code > 127 ? 127 : code;
+      reinterpret_cast<std::int8_t*>(vectors + d / 4 * kScanVectors + t)[d % 4] = std::int8_t(byte);
+      sum += byte;
+      norm2 += x * x;
+      lost2 += (x - double(byte) * scale) * (x - double(byte) * scale);
+    }
+    start[t] = -128 * sum;
+    const double norm = std::sqrt(norm2), rounding = 1e-6 * (1 + norm);
+    worst = std::max(worst, args.row_error * norm + (1.0 + args.row_error) * std::sqrt(lost2) + rounding);
+  }
+  error = float(worst) * 1.00001f;
+  return scale;
+}
+
+void TopN::scan(const CodeScanArgs& args, int isa, int num_threads) {
+  const Kernels& kernels = kernels_of(isa);
+  if (!code_scan_supported(isa)) throw std::invalid_argument("no scan by codes on this machine");
+  const TopNArgs& top = args.top;
+  const std::int64_t stride = code_stride(args.dims), steps = (args.dims + 3) / 4;
+  const std::int64_t each = kScanVectors / args.terms;  // queries of a group
+  const std::int64_t groups = (top.num_queries + each - 1) / each;
+  const double work = double(top.num_queries) * double(args.terms) * double(args.num_rows) * double(args.dims) / 4;
+  const int threads = worthwhile_threads(work, groups, num_threads);
+  // Each thread takes all rows for its share of the groups.
+  parallel_for(threads, 1, threads, [&](std::int64_t share, int) {
+    const std::int64_t begin = groups * share / threads, end = groups * (share + 1) / threads;
+    std::vector<std::int32_t> vectors(std::size_t((end - begin) * steps * kScanVectors));
+    std::vector<std::int32_t> start(std::size_t((end - begin) * kScanVectors));
+    std::vector<float> scale(std::size_t((end - begin) * each));
+    for (std::int64_t q = begin * each; q < std::min(end * each, top.num_queries); ++q) {
+      const std::int64_t group = q / each - begin, g = q % each;
+      scale[std::size_t(group * each + g)] =
+          encode_terms(args, q, args.error[q], &vectors[std::size_t(group * steps * kScanVectors + g * args.terms)],
+                       &start[std::size_t(group * kScanVectors + g * args.terms)]);
+    }
+    std::vector<std::uint8_t> packed(std::size_t(kScanRows * steps * 4));
+    std::vector<float> scales(kScanRows), bias(kScanRows);
+    std::unique_ptr<ScanEntry[][kScanRows]> found(new ScanEntry[kScanVectors][kScanRows]);
+    // Blocks are taken out of their order, so that those seen stand for the others: of a part of the rows a part of n
+    // is kept, and a little more. At the end there are about n, which is all that a scan promises.
+    const std::int64_t blocks = (args.num_rows + kScanRows - 1) / kScanRows;
+    std::int64_t leap = std::int64_t(0.618 * double(blocks)) | 1;
+    while (std::gcd(leap, blocks) != 1) leap += 2;
+    for (std::int64_t taken = 0; taken < blocks; ++taken) {
+      const std::int64_t first = taken * leap % blocks * kScanRows;
+      const std::int64_t rows = std::min(kScanRows, args.num_rows - first);
+      const double share = double(taken + 1) / double(blocks);
+      const std::int64_t quota = std::min(state_->n, std::int64_t(double(state_->n) * share * 1.1) + 32);
+      kernels.pack_rows(args.codes + first * stride, stride, rows, steps, packed.data());
+      for (std::int64_t r = 0; r < rows; ++r) {
+        std::memcpy(&scales[std::size_t(r)], args.codes + (first + r + 1) * stride - kCodeHeader, sizeof(float));
+        bias[std::size_t(r)] = top.bias ? top.bias[first + r] : 0.0f;
+      }
+      const ScanBlock block = {packed.data(), (rows + 31) / 32 * 32, steps, scales.data(),
+                               top.bias ? bias.data() : nullptr};
+      for (std::int64_t group = begin; group < end; ++group) {
+        float threshold[kScanVectors];
+        std::int64_t count[kScanVectors] = {};
+        const std::int64_t q = group * each, queries = std::min(each, top.num_queries - q);
+        for (std::int64_t g = 0; g < queries; ++g) threshold[g] = state_->best[std::size_t(q + g)].threshold;
+        kernels.scan_block(
+            block, {&vectors[std::size_t((group - begin) * steps * kScanVectors)], queries, args.terms,
+                    &start[std::size_t((group - begin) * kScanVectors)], &scale[std::size_t((group - begin) * each)],
+                    top.bias ? top.score_weight + q : nullptr, top.bias ? top.bias_weight + q : nullptr, threshold,
+                    found.get(), count});
+        for (std::int64_t g = 0; g < queries; ++g)
+          for (std::int64_t i = 0; i < count[g]; ++i) {
+            const ScanEntry& entry = found[std::size_t(g)][i];
+            if (entry.row >= rows) continue;  // the last block is filled up
+            if (top.groups && top.groups[first + entry.row] == top.query_groups[q + g]) continue;
+            state_->best[std::size_t(q + g)].add({entry.value, entry.score, first + entry.row}, quota, 0.0f);
+          }
+      }
+    }
+    for (std::int64_t q = begin * each; q < std::min(end * each, top.num_queries); ++q)
+      state_->best[std::size_t(q)].shrink(state_->n, 0.0f);
   });
 }
 
@@ -287,15 +447,22 @@ std::int64_t TopN::width(std::int64_t cap) const {
   return std::int64_t(width);
 }
 
-void TopN::get(std::int64_t* rows, float* scores, std::int64_t width, float* outside) const {
+void TopN::get(std::int64_t* rows, float* scores, std::int64_t width, float* outside, bool best_first) const {
   for (State::Best& best : state_->best) {
     std::fill(rows, rows + width, std::int64_t(-1));
     std::fill(scores, scores + width, 0.0f);
     const bool fits = std::int64_t(best.entries.size()) <= width;
     *outside++ = fits ? best.threshold : std::numeric_limits<float>::infinity();
     if (fits) {
-      std::sort(best.entries.begin(), best.entries.end(),
-                [](const State::Entry& a, const State::Entry& b) { return a.row < b.row; });
+      const auto end = best.entries.end();
+      if (best_first) {  // beyond the first few the order does not matter
+        const auto by_value = [](const ScanEntry& a, const ScanEntry& b) { return a.value > b.value; };
+        const auto few = best.entries.begin() + std::min<std::ptrdiff_t>(kSorted, end - best.entries.begin());
+        std::nth_element(best.entries.begin(), few, end, by_value);
+        std::sort(best.entries.begin(), few, by_value);
+      } else {
+        std::sort(best.entries.begin(), end, [](const ScanEntry& a, const ScanEntry& b) { return a.row < b.row; });
+      }
       for (std::size_t i = 0; i < best.entries.size(); ++i) {
         rows[i] = best.entries[i].row;
         scores[i] = best.entries[i].score;

@@ -140,6 +140,14 @@ int worthwhile_threads(double share, std::int64_t items, int num_threads) {
 constexpr ScoreState kNothing = {0.0, 0.0, -std::numeric_limits<float>::infinity(),
                                  -std::numeric_limits<float>::infinity()};
 
+// As if the sums had been taken with another reference.
+void rebase(ScoreState& state, float ref) {
+  const double change = double(state.ref) - double(ref), factor = std::exp(change);
+  state.weighted = (state.weighted + change * state.sum) * factor;
+  state.sum *= factor;
+  state.ref = ref;
+}
+
 void merge(ScoreState& total, ScoreState part) {
   if (part.ref == kNothing.ref || total.ref == kNothing.ref) {
     const double strange = total.ref == kNothing.ref ? total.sum : part.sum;  // 0 or NaN
@@ -147,7 +155,10 @@ void merge(ScoreState& total, ScoreState part) {
     total.sum += strange;
     return;
   }
-  base::rebase(part.ref > total.ref ? total : part, std::max(part.ref, total.ref));
+  if (part.ref > total.ref)
+    rebase(total, part.ref);
+  else
+    rebase(part, total.ref);
   total.sum += part.sum;
   total.weighted += part.weighted;
   total.max = std::max(total.max, part.max);

@@ -1,9 +1,41 @@
-// Folding a block of values into the running state of a row. The reference is a guess, the largest value of the first
-// block with a finite one, and is raised only when a block's sum shows that it is far too low; so the block is read
-// once, the exponents stay small, and float32 sums of a block stay exact enough. float64 across blocks.
+// Folding a block of values into the running state of a row. The reference is a guess, the largest of the first values,
+// and is raised only when a block's sum shows that it is far too low; so a block is read once, the exponents stay
+// small, and float32 sums of a block are exact enough. float64 across blocks.
+//
+// Where multiply-adds are fused, 2^(x log2(e) - origin) takes one operation less than exp(x - ref) and is as accurate,
+// since the product is not rounded. What the rounded origin is off by is put right once, by settle.
 
-constexpr std::int64_t kBlock = 4096;  // values of a block, 16 KB of float32
-constexpr float kRaise = 0x1p14f;      // sum of a block above which the reference is raised
+constexpr std::int64_t kBlock = 512 * W;  // values of a block, of which each of four accumulators gets 128 a lane
+constexpr std::int64_t kProbe = 512;      // values that the reference is guessed from
+constexpr float kRaise = 0x1p14f;         // sum of a block above which the reference is raised; at least kBlock
+constexpr float kFar = 0x1p20f;  // references beyond it are subtracted first: their origins would be off by too much
+
+#if (RSK_VEC_BYTES > 16 && defined(__x86_64__)) || defined(__aarch64__)
+constexpr bool kFused = true;
+#else
+constexpr bool kFused = false;
+#endif
+
+// y = (x - minus) * log2(e) - exponent.
+struct Origin {
+  float minus, exponent;
+};
+static inline Origin origin_of(float ref) {
+  if (!kFused || __builtin_fabsf(ref) > kFar) return {ref, 0.0f};
+  return {0.0f, ref * kLog2e};
+}
+// The exponent of ref itself, exactly, and what y is for it but for the rounding of y.
+static inline double exact_origin(const Origin& origin) {
+  return double(origin.minus) * double(kLog2e) + double(origin.exponent);
+}
+static inline double shift_of(float ref) { return double(ref) * double(kLog2e) - exact_origin(origin_of(ref)); }
+
+// ANY: whatever the origin.
+template <bool ANY>
+static inline vf exponent(vf x, vf minus, vf exponent) {
+  if (!kFused) return (x - minus) * splat(kLog2e);
+  return fma(ANY ? x - minus : x, splat(kLog2e), -exponent);
+}
 
 static inline vf infinite() { return splat(-__builtin_inff()); }
 static inline float low(float) { return -__builtin_inff(); }
@@ -37,43 +69,45 @@ struct BlockSums {
   std::int64_t greater;
 };
 
+// CAREFUL: whatever the origin, and minus infinity enters the weighted sum as 0 too.
 template <bool RANK, bool ENTROPY>
 struct Sums {
   vf sum[4] = {}, weighted[2] = {}, max[2] = {infinite(), infinite()};
   vi greater = {};
 
-  // GUARD: minus infinity enters the weighted sum as 0 too.
-  template <bool GUARD>
-  inline void add(const vf* x, vf ref, vf target) {
+  template <bool CAREFUL>
+  inline void add(const vf* x, const Origin& origin, float target) {
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const vf d = x[i] - ref, e = exponential(d);
+      const vf y = exponent<CAREFUL>(x[i], splat(origin.minus), splat(origin.exponent)), e = exp2_of(y);
       sum[i] += e;
       max[i % 2] = most(x[i], max[i % 2]);
-      if (ENTROPY) weighted[i % 2] = fma(GUARD ? most(splat(-200.0f), d) : d, e, weighted[i % 2]);
-      if (RANK) greater = count_greater(greater, x[i], target);
+      if (ENTROPY) weighted[i % 2] = fma(CAREFUL ? most(splat(-300.0f), y) : y, e, weighted[i % 2]);
+      if (RANK) greater = count_greater(greater, x[i], splat(target));
     }
   }
   inline BlockSums reduced() const {
     BlockSums out = {hsum((sum[0] + sum[1]) + (sum[2] + sum[3])), 0.0f, 0.0f, 0};
     if (ENTROPY) out.weighted = hsum(weighted[0] + weighted[1]);
-    const vf top = most(max[0], max[1]);
-    out.max = top[0];
-    for (std::int64_t lane = 1; lane < W; ++lane) out.max = top[lane] > out.max ? top[lane] : out.max;
-    if (RANK)
-      for (std::int64_t lane = 0; lane < W; ++lane) out.greater += greater[lane];
+    float lane[W];
+    store(lane, most(max[0], max[1]));
+    for (std::int64_t half = W / 2; half > 0; half /= 2)
+      for (std::int64_t i = 0; i < half; ++i) lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
+    out.max = lane[0];
+    if (RANK) out.greater = std::int64_t(hsum(__builtin_convertvector(greater, vf)));
     return out;
   }
 };
 
-template <class T, bool RANK, bool ENTROPY, bool GUARD>
-static BlockSums sums(const T* x, std::int64_t n, float ref, float target) {
+template <class T, bool RANK, bool ENTROPY, bool CAREFUL>
+static BlockSums sums(const T* x, std::int64_t n, const Origin& origin, float target) {
   Sums<RANK, ENTROPY> running;
   vf values[4];
   std::int64_t i = 0;
   for (; i + 4 * W <= n; i += 4 * W) {
     load_two(x + i, values);
     load_two(x + i + 2 * W, values + 2);
-    running.template add<GUARD>(values, splat(ref), splat(target));
+    running.template add<CAREFUL>(values, origin, target);
   }
   if (i < n) {
     T rest[4 * W];
@@ -81,7 +115,7 @@ static BlockSums sums(const T* x, std::int64_t n, float ref, float target) {
     std::memcpy(rest, x + i, std::size_t(n - i) * sizeof(T));
     load_two(rest, values);
     load_two(rest + 2 * W, values + 2);
-    running.template add<true>(values, splat(ref), splat(target));
+    running.template add<true>(values, origin, target);
   }
   return running.reduced();
 }
@@ -110,34 +144,50 @@ static float block_max(const T* x, std::int64_t n) {
   return out;
 }
 
-// Sum and weighted sum as they are with another reference.
-static inline void rebase(ScoreState& state, float ref) {
-  const double change = double(state.ref) - double(ref), factor = __builtin_exp(change);
+// While a row is folded, its sums are of 2^y and of y 2^y; they are moved to the origin of another reference.
+static inline void raise(ScoreState& state, float ref) {
+  const double change = exact_origin(origin_of(state.ref)) - exact_origin(origin_of(ref));
+  const double factor = __builtin_exp2(change);
   state.weighted = (state.weighted + change * state.sum) * factor;
   state.sum *= factor;
   state.ref = ref;
 }
 
+// Sums of exp(x - ref) and of (x - ref) exp(x - ref), once all blocks are folded. The reference is one of the values,
+// and its own term is made exactly 1: a row's only value has probability 1, and no value more.
+static inline void settle(ScoreState& state) {
+  if (state.ref == -__builtin_inff()) return;
+  const Origin origin = origin_of(state.ref);
+  const vf own = exp2_of(exponent<true>(splat(state.ref), splat(origin.minus), splat(origin.exponent)));
+  const double shift = shift_of(state.ref), factor = __builtin_exp2(-shift);
+  state.weighted = (state.weighted - shift * state.sum) * factor / double(kLog2e);
+  state.sum = (state.sum - double(own[0])) * factor + 1.0;
+}
+
 template <class T, bool RANK, bool ENTROPY>
 static BlockSums fold(ScoreState& state, const T* x, std::int64_t n, float target) {
   if (state.ref == -__builtin_inff()) {
-    const float top = block_max(x, n);
+    float top = block_max(x, n < kProbe ? n : kProbe);
+    if (top < -FLT_MAX) top = block_max(x, n);
     if (!finite(top)) {
       if (!(top < 0)) state.sum = __builtin_nan("");
       return {0.0f, 0.0f, top, 0};
     }
     state.ref = top;
   }
-  BlockSums block = sums<T, RANK, ENTROPY, false>(x, n, state.ref, target);
+  Origin origin = origin_of(state.ref);
+  BlockSums block = origin.minus != 0 && kFused ? sums<T, RANK, ENTROPY, true>(x, n, origin, target)
+                                                : sums<T, RANK, ENTROPY, false>(x, n, origin, target);
   if (!(block.sum < kRaise)) {
     if (block.max > state.ref && finite(block.max)) {
-      rebase(state, block.max);
-      block = sums<T, RANK, ENTROPY, false>(x, n, state.ref, target);
+      raise(state, block.max);
+      origin = origin_of(state.ref);
+      block = sums<T, RANK, ENTROPY, true>(x, n, origin, target);
     }
     if (!finite(block.sum)) block.sum = __builtin_nanf("");
   }
   if (ENTROPY && block.weighted != block.weighted && block.sum == block.sum)
-    block = sums<T, RANK, ENTROPY, true>(x, n, state.ref, target);
+    block = sums<T, RANK, ENTROPY, true>(x, n, origin, target);
   state.sum += double(block.sum);
   if (ENTROPY) state.weighted += double(block.weighted);
   state.max = block.max > state.max ? block.max : state.max;

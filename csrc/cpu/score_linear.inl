@@ -20,8 +20,8 @@ constexpr int kTokens = 2;
 constexpr std::int64_t kRunBytes = 2560;
 constexpr std::int64_t kRunSteps = kRunBytes / RSK_VEC_BYTES;
 constexpr std::int64_t kWeightBytes = 256 << 10;  // of a block of the weight
-constexpr std::int64_t kMaxColumns = 128, kMinColumns = 16;
-constexpr std::int64_t kJobs = 96;  // that meet a block before their products are folded
+constexpr std::int64_t kMaxColumns = 256, kMinColumns = 16;
+constexpr std::int64_t kJobs = 48;  // that meet a block before their products are folded
 
 typedef float v4_u __attribute__((vector_size(16), aligned(4), may_alias));
 
@@ -49,18 +49,6 @@ static inline v4 sum4(vf a, vf b, vf c, vf d) {
 }
 
 // What a product does with a vector of the packed run and as many elements of a row of the weight.
-template <class T>
-struct Widening {
-  typedef T Weight;
-  static constexpr std::int64_t step = W;
-  template <class H>
-  static vf packed(const H* p) {
-    return load(p);
-  }
-  static vf weight(const T* p) { return load(p); }
-  static vf multiply(vf sum, vf hidden, vf weight) { return fma(hidden, weight, sum); }
-};
-
 #ifdef RSK_BF16_DOT
 // Two elements a lane: products of bfloat16 are exact in float32.
 struct Bf16Dot {
@@ -71,6 +59,18 @@ struct Bf16Dot {
   static vf multiply(vf sum, vf hidden, vf weight) {
     return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)hidden, (__m512bh)weight);
   }
+};
+#else
+template <class T>
+struct Widening {
+  typedef T Weight;
+  static constexpr std::int64_t step = W;
+  template <class H>
+  static vf packed(const H* p) {
+    return load(p);
+  }
+  static vf weight(const T* p) { return load(p); }
+  static vf multiply(vf sum, vf hidden, vf weight) { return fma(hidden, weight, sum); }
 };
 #endif
 
@@ -86,25 +86,39 @@ static inline vf load_rest(const T* p, std::int64_t n) {
   return LOAD(lane);
 }
 
-template <class K, int R>
-static inline void tile(const vf* hidden, const typename K::Weight* const* rows, const Run& run, float* out,
-                        std::int64_t stride, bool more) {
-  vf sum[R][4] = {};
-  vf x[R], y;
+// PREFETCHED rows are called for `ahead` elements from where they are read.
+template <class K, int R, int PREFETCHED>
+static inline void tile(const vf* hidden, const typename K::Weight* const* rows, const Run& run, std::int64_t ahead,
+                        float* out, std::int64_t stride, bool more) {
+  vf sum[R][4], rest[4];
+  if (run.rest)
+    for (int c = 0; c < 4; ++c)
+      rest[c] = load_rest<K, typename K::Weight, K::weight>(rows[c] + run.steps * K::step, run.rest);
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) sum[r][c] = vf{};
   for (std::int64_t step = 0; step < run.steps; ++step) {
+    vf x[R];
+#pragma GCC unroll 6
     for (int r = 0; r < R; ++r) x[r] = hidden[step * R + r];
+#pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
-      y = K::weight(rows[c] + step * K::step);
+      const vf y = K::weight(rows[c] + step * K::step);
+      if (c < PREFETCHED) __builtin_prefetch(rows[c] + ahead + step * K::step, 0, 2);
+#pragma GCC unroll 6
       for (int r = 0; r < R; ++r) sum[r][c] = K::multiply(sum[r][c], x[r], y);
     }
   }
   if (run.rest) {
-    for (int r = 0; r < R; ++r) x[r] = hidden[run.steps * R + r];
-    for (int c = 0; c < 4; ++c) {
-      y = load_rest<K, typename K::Weight, K::weight>(rows[c] + run.steps * K::step, run.rest);
-      for (int r = 0; r < R; ++r) sum[r][c] = K::multiply(sum[r][c], x[r], y);
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) {
+      const vf x = hidden[run.steps * R + r];
+#pragma GCC unroll 4
+      for (int c = 0; c < 4; ++c) sum[r][c] = K::multiply(sum[r][c], x, rest[c]);
     }
   }
+#pragma GCC unroll 6
   for (int r = 0; r < R; ++r) {
     v4_u* to = reinterpret_cast<v4_u*>(out + r * stride);
     const v4 total = sum4(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
@@ -122,25 +136,31 @@ struct Columns {
   }
 };
 
-// R tokens with a block of columns, in fours: the last four end with the last column, again and again.
-template <class K, int R>
-static void strip(const ScoreArgs& args, const vf* hidden, const Columns& columns, const Run& run, float* out,
-                  bool more) {
+// R tokens with a block of columns, in fours: the last four end with the last column, again and again. Of each four
+// rows PREFETCHED ones of the next block are called for, from the `skipped`-th on.
+template <class K, int R, int PREFETCHED>
+static void strip(const ScoreArgs& args, const vf* hidden, const Columns& columns, const Run& run, int skipped,
+                  float* out, bool more) {
   typedef typename K::Weight Weight;
   const Weight* weight = static_cast<const Weight*>(args.weight) + run.begin;
+  const std::int64_t ahead = (columns.count + skipped) * args.weight_stride;
   for (std::int64_t i = 0; i < columns.count; i += 4) {
     const Weight* rows[4];
     for (std::int64_t c = 0; c < 4; ++c)
       rows[c] = weight + columns[i + c < columns.count ? i + c : columns.count - 1] * args.weight_stride;
-    tile<K, R>(hidden, rows, run, out + i, kMaxColumns, more);
+    tile<K, R, PREFETCHED>(hidden, rows, run, ahead, out + i, kMaxColumns, more);
   }
 }
 
 template <class K, int R>
-static void strip_of(int tokens, const ScoreArgs& args, const vf* hidden, const Columns& columns, const Run& run,
-                     float* out, bool more) {
-  if (tokens == R) return strip<K, R>(args, hidden, columns, run, out, more);
-  if constexpr (R > 1) strip_of<K, R - 1>(tokens, args, hidden, columns, run, out, more);
+static void strip_of(int tokens, int prefetched, const ScoreArgs& args, const vf* hidden, const Columns& columns,
+                     const Run& run, int skipped, float* out, bool more) {
+  if constexpr (R > 1) {
+    if (tokens < R) return strip_of<K, R - 1>(tokens, prefetched, args, hidden, columns, run, skipped, out, more);
+  }
+  (prefetched == 4   ? strip<K, R, 4>
+   : prefetched == 2 ? strip<K, R, 2>
+                     : strip<K, R, 0>)(args, hidden, columns, run, skipped, out, more);
 }
 
 struct LinearScratch {
@@ -148,10 +168,11 @@ struct LinearScratch {
   float products[kJobs * kMaxColumns];
 };
 
-// products[j][i] = hidden[rows[first + j]] . weight[columns[i]]
+// products[j][i] = hidden[rows[first + j]] . weight[columns[i]]. With `next` the first two tiles call for the block
+// after this one.
 template <class K, class H>
 static void products(const ScoreArgs& args, std::int64_t first, std::int64_t num_jobs, const Columns& columns,
-                     LinearScratch& scratch) {
+                     bool next, LinearScratch& scratch) {
   const std::int64_t steps = (args.dims + K::step - 1) / K::step;
   const std::int64_t runs = (steps + kRunSteps - 1) / kRunSteps, tiles = (num_jobs + kTokens - 1) / kTokens;
   for (std::int64_t r = 0; r < runs; ++r) {
@@ -167,7 +188,9 @@ static void products(const ScoreArgs& args, std::int64_t first, std::int64_t num
         if (run.rest)
           scratch.packed[run.steps * tokens + token] = load_rest<K, H, K::packed>(row + run.steps * K::step, run.rest);
       }
-      strip_of<K, kTokens>(tokens, args, scratch.packed, columns, run, scratch.products + job * kMaxColumns, r > 0);
+      const int prefetched = !next || t > 1 ? 0 : tiles == 1 ? 4 : 2;
+      strip_of<K, kTokens>(tokens, prefetched, args, scratch.packed, columns, run, t == 1 ? 2 : 0,
+                           scratch.products + job * kMaxColumns, r > 0);
     }
   }
 }
@@ -182,7 +205,7 @@ static void hidden_targets(const ScoreArgs& args, std::int64_t job, LinearScratc
   const std::int64_t last = args.pair_begin[job + 1];
   for (std::int64_t pair = args.pair_begin[job]; pair < last; pair += kMaxColumns) {
     const Columns columns = {args.columns, pair, last - pair < kMaxColumns ? last - pair : kMaxColumns};
-    products<K, H>(args, job, 1, columns, scratch);
+    products<K, H>(args, job, 1, columns, false, scratch);
     add_bias(args, columns, scratch.products);
     transform(scratch.products, columns.count, change_of(args, job));
     for (std::int64_t i = 0; i < columns.count; ++i)
@@ -191,7 +214,7 @@ static void hidden_targets(const ScoreArgs& args, std::int64_t job, LinearScratc
 }
 
 // Positions of a block: as many rows of the weight as stay in the second-level cache.
-static std::int64_t linear_block(const ScoreArgs& args) {
+[[maybe_unused]] static std::int64_t linear_block(const ScoreArgs& args) {
   const std::int64_t rows = kWeightBytes / (args.dims * (args.weight_dtype == DType::f32 ? 4 : 2)) / 16 * 16;
   return rows < kMinColumns ? kMinColumns : rows > kMaxColumns ? kMaxColumns : rows;
 }
@@ -204,7 +227,8 @@ static void hidden_chunk(const ScoreArgs& args, std::int64_t first, std::int64_t
     const Columns columns = {args.allowed, begin, end - begin < block ? end - begin : block};
     for (std::int64_t at = 0; at < num_jobs; at += kJobs) {
       const std::int64_t jobs = num_jobs - at < kJobs ? num_jobs - at : kJobs;
-      products<K, H>(args, first + at, jobs, columns, scratch);
+      products<K, H>(args, first + at, jobs, columns, at == 0 && !args.allowed && begin + 2 * block <= args.num_columns,
+                     scratch);
       for (std::int64_t j = 0; j < jobs; ++j) {
         float* z = scratch.products + j * kMaxColumns;
         add_bias(args, columns, z);
@@ -213,37 +237,35 @@ static void hidden_chunk(const ScoreArgs& args, std::int64_t first, std::int64_t
       }
     }
   }
+  for (std::int64_t j = 0; j < num_jobs; ++j) settle(states[j]);
 }
 
-template <class H, class T>
-struct OfTypes {
-  typedef Widening<T> Kernel;
-};
-#ifdef RSK_BF16_DOT
-template <>
-struct OfTypes<bf16, bf16> {
-  typedef Bf16Dot Kernel;
-};
-#endif
-
-template <class H, class T>
-static void score_hidden_as(const ScoreArgs& args, std::int64_t job, std::int64_t num_jobs, std::int64_t begin,
+template <class K, class H>
+static void score_hidden_by(const ScoreArgs& args, std::int64_t job, std::int64_t num_jobs, std::int64_t begin,
                             std::int64_t end, ScoreState* states, LinearScratch& scratch) {
-  typedef typename OfTypes<H, T>::Kernel K;
   if (states) return hidden_chunk<K, H>(args, job, num_jobs, begin, end, states, scratch);
   hidden_targets<K, H>(args, job, scratch);
 }
+
+#ifdef RSK_BF16_DOT
+
+static void score_hidden(const ScoreArgs& args, std::int64_t job, std::int64_t num_jobs, std::int64_t begin,
+                         std::int64_t end, ScoreState* states, void* memory) {
+  score_hidden_by<Bf16Dot, bf16>(args, job, num_jobs, begin, end, states, *static_cast<LinearScratch*>(memory));
+}
+
+#else
 
 template <class H>
 static void score_hidden_of(const ScoreArgs& args, std::int64_t job, std::int64_t num_jobs, std::int64_t begin,
                             std::int64_t end, ScoreState* states, LinearScratch& scratch) {
   switch (args.weight_dtype) {
     case DType::f32:
-      return score_hidden_as<H, float>(args, job, num_jobs, begin, end, states, scratch);
+      return score_hidden_by<Widening<float>, H>(args, job, num_jobs, begin, end, states, scratch);
     case DType::f16:
-      return score_hidden_as<H, f16>(args, job, num_jobs, begin, end, states, scratch);
+      return score_hidden_by<Widening<f16>, H>(args, job, num_jobs, begin, end, states, scratch);
     default:
-      return score_hidden_as<H, bf16>(args, job, num_jobs, begin, end, states, scratch);
+      return score_hidden_by<Widening<bf16>, H>(args, job, num_jobs, begin, end, states, scratch);
   }
 }
 
@@ -260,6 +282,9 @@ static void score_hidden(const ScoreArgs& args, std::int64_t job, std::int64_t n
   }
 }
 
+#endif
+
+// No states: the targets.
 static void score_hidden_targets(const ScoreArgs& args, std::int64_t job, void* memory) {
   score_hidden(args, job, 1, 0, 0, nullptr, memory);
 }

@@ -53,6 +53,7 @@ static void logits_chunk(const ScoreArgs& args, std::int64_t job, std::int64_t b
     transform(z, n, change);
     fold_block(args, job, state, z, n);
   }
+  settle(state);
 }
 
 static void score_logits(const ScoreArgs& args, std::int64_t job, std::int64_t begin, std::int64_t end,

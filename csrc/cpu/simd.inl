@@ -32,6 +32,7 @@ static inline vf splat(float x) { return vf{} + x; }
 static inline vf load(const float* p) { return *reinterpret_cast<const vf_u*>(p); }
 static inline vi load(const std::int32_t* p) { return *reinterpret_cast<const vi_u*>(p); }
 static inline void store(float* p, vf v) { *reinterpret_cast<vf_u*>(p) = v; }
+static inline void store(std::int32_t* p, vi v) { *reinterpret_cast<vi_u*>(p) = v; }
 static inline vf larger(vf a, vf b) { return a > b ? a : b; }
 static inline vf smaller(vf a, vf b) { return a < b ? a : b; }
 
@@ -100,6 +101,39 @@ static inline float hsum(vf x) {
   return hsum4(__builtin_shufflevector(y, y, 0, 1, 2, 3) + __builtin_shufflevector(y, y, 4, 5, 6, 7));
 }
 #endif
+
+static inline float largest_lane4(v4 x) {
+  const v4 y = __builtin_shufflevector(x, x, 2, 3, 0, 1), z = x > y ? x : y;
+  return z[0] > z[1] ? z[0] : z[1];
+}
+#if RSK_VEC_BYTES == 16
+static inline float largest_lane(vf x) { return largest_lane4(x); }
+#elif RSK_VEC_BYTES == 32
+static inline float largest_lane(vf x) {
+  const v4 a = __builtin_shufflevector(x, x, 0, 1, 2, 3), b = __builtin_shufflevector(x, x, 4, 5, 6, 7);
+  return largest_lane4(a > b ? a : b);
+}
+#else
+static inline float largest_lane(vf x) {
+  const v8 a = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7);
+  const v8 b = __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15), y = a > b ? a : b;
+  const v4 c = __builtin_shufflevector(y, y, 0, 1, 2, 3), d = __builtin_shufflevector(y, y, 4, 5, 6, 7);
+  return largest_lane4(c > d ? c : d);
+}
+#endif
+
+// First lane that equals value, or W.
+static inline std::int64_t first_equal(vf x, float value) {
+#if RSK_VEC_BYTES == 64 && defined(__x86_64__)
+  return __builtin_ctz(_mm512_cmp_ps_mask((__m512)x, (__m512)splat(value), _CMP_EQ_OQ) | 1u << W);
+#elif RSK_VEC_BYTES == 32 && defined(__x86_64__)
+  return __builtin_ctz(unsigned(_mm256_movemask_ps((__m256)(x == splat(value)))) | 1u << W);
+#else
+  std::int64_t lane = 0;
+  while (lane < W && x[lane] != value) ++lane;
+  return lane;
+#endif
+}
 
 static inline float widen(float x) { return x; }
 static inline float widen(i8 x) { return float(x.value); }
@@ -180,6 +214,44 @@ static inline void dot_tile(const float* const* vectors, const T* const* rows, s
   }
   for (int a = 0; a < A; ++a)
     for (int b = 0; b < B; ++b) out[a * B + b] = hsum(even[a][b] + odd[a][b]);
+}
+
+// The prepared form of a row, in `out` unless the row is its own.
+static inline const float* prepared(const float* row, std::int64_t dims, float* out) {
+  if (dims % W == 0) return row;
+  prepare(row, dims, 1.0f, out);
+  return out;
+}
+template <class T>
+static inline const float* prepared(const T* row, std::int64_t dims, float* out) {
+  prepare(row, dims, 1.0f, out);
+  return out;
+}
+
+// n prepared vectors, at most kTile, with one row.
+constexpr int kTile = W == 16 ? 8 : 4;
+template <class T>
+static inline void dot_some(const float* const* vectors, int n, const T* row, std::int64_t dims, float* out) {
+  switch (n) {
+    case 1:
+      return dot_tile<1, 1>(vectors, &row, dims, out);
+    case 2:
+      return dot_tile<2, 1>(vectors, &row, dims, out);
+    case 3:
+      return dot_tile<3, 1>(vectors, &row, dims, out);
+    case 4:
+      return dot_tile<4, 1>(vectors, &row, dims, out);
+  }
+  if constexpr (kTile > 4) switch (n) {
+      case 5:
+        return dot_tile<5, 1>(vectors, &row, dims, out);
+      case 6:
+        return dot_tile<6, 1>(vectors, &row, dims, out);
+      case 7:
+        return dot_tile<7, 1>(vectors, &row, dims, out);
+      case 8:
+        return dot_tile<8, 1>(vectors, &row, dims, out);
+    }
 }
 
 // One prepared vector with R rows.

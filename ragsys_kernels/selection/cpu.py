@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _dispatch, _validate
+from .. import _arrays, _dispatch, _env, _validate
 from .._problem import Problem, Selection, divide, unit
 
 _DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
 _NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
 _METHODS = {"mmr": 0, "vrsd": 1}
-_RULES = {"automatic": 0, "dense": 1, "pruned": 2}
+_RULES = {"automatic": 0, "dense": 1, "pruned": 2, "coded": 3}
 _POOL_TOO_SMALL = 5
 
 _EPS = float(np.finfo(np.float32).eps)
@@ -23,11 +23,14 @@ _EPS = float(np.finfo(np.float32).eps)
 _QUERY_BLOCK = 256
 _ROW_BLOCK = 8192
 
-# Whole corpus: smaller ones are simply pools. Sizes of the pools of each stage; of an eighth of the corpus or more
-# the dense rule is cheaper.
+# Whole corpus: smaller ones are simply pools. Of each stage, how many picks its scan takes into account and the size of
+# its pool; where that is a large share of the corpus the corpus itself is the pool. Scans by codes cost less and know
+# less: more of both.
 _WHOLE_CORPUS = 2048
-_STAGES = (128, 128, 512, 2048, 8192)
-_SHARE = 8
+_STAGES = ((0, 128), (1, 128), (2, 512), (3, 2048), (4, 8192))
+_SHARE = 1 / 8
+_CODED_STAGES = ((0, 128), (1, 512), (4, 1024), (8, 4096))
+_CODED_SHARE = 1 / 3
 _MOSTLY = 0.5
 
 # So many times n rows are kept for a query whose n-th value is tied; with more its pool is all rows.
@@ -42,8 +45,8 @@ def vrsd(problem: Problem, num_threads: int) -> Selection:
     return _run(problem, num_threads)[0]
 
 
-def _run(problem: Problem, num_threads: int, rule: str = "automatic") -> tuple[Selection, tuple[int, int]]:
-    """The selection, and the dot products done and rows read for it. The rules make the same picks."""
+def _run(problem: Problem, num_threads: int, rule: str = "automatic") -> tuple[Selection, np.ndarray]:
+    """The selection and its work: dot products, rows read, products of codes. The rules make the same picks."""
     whole = problem.candidates is None and not problem.pool_stride and problem.relevance is None
     row_bias = problem.bias is None or problem.bias.ndim == 1
     large = problem.rows.metric == "cosine" and problem.pool >= _WHOLE_CORPUS
@@ -52,7 +55,7 @@ def _run(problem: Problem, num_threads: int, rule: str = "automatic") -> tuple[S
     return _select(problem, num_threads, rule)
 
 
-def _select(problem: Problem, num_threads: int, rule: str = "automatic") -> tuple[Selection, tuple[int, int]]:
+def _select(problem: Problem, num_threads: int, rule: str = "automatic") -> tuple[Selection, np.ndarray]:
     selection, status, work = _call(problem, num_threads, rule)
     if status is not None:
         _raise_for(problem, status)
@@ -67,7 +70,8 @@ def _call(
     forced: np.ndarray | None = None,
     ceiling: np.ndarray | None = None,
     outside: np.ndarray | None = None,
-) -> tuple[Selection, np.ndarray | None, tuple[int, int]]:
+    best_first: bool = False,
+) -> tuple[Selection, np.ndarray | None, np.ndarray]:
     """The selection, the status of each query unless all are well, and the work."""
     module, rows = _dispatch.extension(), problem.rows
     *fields, status, work = module.select(
@@ -79,6 +83,7 @@ def _call(
         _DTYPES[rows.dtype],
         _NORMS[rows.norm],
         rows.scales,
+        rows.codes,
         problem.queries,
         problem.unit_queries,
         rows.metric == "cosine",
@@ -99,10 +104,19 @@ def _call(
         ceiling,
         outside,
         0.0 if outside is None or problem.bias is None else float(problem.bias.max()),
+        best_first,
         module.ISAS.index(_dispatch.isa()),
         num_threads,
     )
-    return Selection(*fields), status, work
+    return Selection(*fields), status, np.array(work)
+
+
+def encode(data: np.ndarray, dtype: str, scales: np.ndarray | None) -> tuple[np.ndarray, float]:
+    """8-bit codes of unit rows and the largest of their errors; csrc/cpu/codes.inl."""
+    module = _dispatch.extension()
+    isa = module.ISAS.index(_dispatch.isa())
+    codes: np.ndarray = module.encode(data, _DTYPES[dtype], scales, isa, _env.num_threads())
+    return codes, module.code_error(codes)
 
 
 def _raise_for(problem: Problem, status: np.ndarray) -> None:
@@ -189,7 +203,36 @@ def _top(
         bias = None if problem.bias is None else problem.bias[part]
         part_groups = None if groups is None else groups[part]
         top.fold(products, part.start, bias, *weights, error, part_groups, problem.query_groups, isa, num_threads)
-    return (*top.kept(_TIES * n + 1024), error)
+    return (*top.kept(_TIES * n + 1024, False), error)
+
+
+def _scans_codes(problem: Problem) -> bool:
+    module = _dispatch.extension()
+    return problem.rows.codes is not None and module.code_scan_supported(module.ISAS.index(_dispatch.isa()))
+
+
+def _scan(
+    problem: Problem, vectors: np.ndarray, weights: tuple[np.ndarray, np.ndarray], n: int, num_threads: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """As `_top`, by the codes of the rows if there are any: about n rows, the best first, and a larger error."""
+    if not _scans_codes(problem):
+        return _top(problem, vectors, weights, n, num_threads)
+    module, rows = _dispatch.extension(), problem.rows
+    top = module.TopN(problem.num_queries, n)
+    error = top.scan(
+        rows.codes,
+        vectors,
+        rows.code_error,
+        problem.bias,
+        *(weights if problem.bias is not None else (None, None)),
+        problem.groups if problem.query_groups is not None else None,
+        problem.query_groups,
+        module.ISAS.index(_dispatch.isa()),
+        num_threads,
+    )
+    if problem.bias is not None:  # of which sums are rounded too
+        error += np.float32(4 * _EPS * float(np.abs(problem.bias).max()))
+    return (*top.kept(_TIES * n + 1024, True), error)
 
 
 def search(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
@@ -249,7 +292,7 @@ def _relevance(problem: Problem, candidates: np.ndarray, num_threads: int) -> np
     return values
 
 
-def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, tuple[int, int]]:
+def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, np.ndarray]:
     """Exact MMR over all rows from small pools; README.md, "The whole corpus".
 
     A stage takes a pool by a matrix product and selects from it; the kernel stops at a pick that a row outside the
@@ -258,21 +301,23 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, tu
     """
     out = Selection.empty(problem.num_queries, problem.k)
     queries = _check_queries(problem)
-    work = np.zeros(2, np.int64)
-    stages = list(range(len(_STAGES) + 1))
+    work = np.zeros(3, np.int64)
+    plan, share = (_CODED_STAGES, _CODED_SHARE) if _scans_codes(problem) else (_STAGES, _SHARE)
+    stages = list(range(len(plan) + 1))
     for begin in range(0, problem.num_queries, _QUERY_BLOCK):
         waiting = np.arange(begin, min(begin + _QUERY_BLOCK, problem.num_queries))
         for stage in tuple(stages):
             part = _take(problem, waiting)
-            size = max(_STAGES[stage], 2 * problem.k) if stage < len(_STAGES) else problem.pool
+            terms, size = plan[stage] if stage < len(plan) else (0, problem.pool)
+            size = max(size, 2 * problem.k)
             stuck = stage > 0 and (out.lengths[waiting] == 0).any()  # a first pick after initial items, or tied
-            if size * _SHARE > problem.pool or stuck:
+            if size > share * problem.pool or stuck:
                 found, status, done = _call(part, num_threads)
             elif stage == 0:
                 found, status, done = _by_relevance(part, queries[waiting], size, num_threads)
             else:
                 made = Selection(*(field[waiting] for field in out))
-                found, status, done = _by_value(part, queries[waiting], made, stage, size, num_threads)
+                found, status, done = _by_value(part, queries[waiting], made, terms, size, num_threads)
             work += done
             status = np.zeros(len(waiting), np.uint8) if status is None else status
             again = status == _POOL_TOO_SMALL
@@ -287,15 +332,16 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, tu
             waiting = waiting[again]
             if len(waiting) == 0:
                 break
-    return out, (int(work[0]), int(work[1]))
+    return out, work
 
 
 def _by_relevance(problem: Problem, queries: np.ndarray, n: int, num_threads: int) -> Any:
     """Select from the n rows of largest v. The products serve as relevance until a row is read."""
     weights = problem.lambda_b, 1 - problem.lambda_b
-    candidates, scores, outside, error = _top(problem, queries[None], weights, n, num_threads)
+    candidates, scores, outside, error = _scan(problem, queries[None], weights, n, num_threads)
     pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1], relevance=scores)
-    return _call(pools, num_threads, relevance_error=error, outside=outside + error)
+    best_first = _scans_codes(problem)
+    return _call(pools, num_threads, relevance_error=error, outside=outside + error, best_first=best_first)
 
 
 def _by_value(problem: Problem, queries: np.ndarray, made: Selection, t: int, n: int, num_threads: int) -> Any:
@@ -306,14 +352,22 @@ def _by_value(problem: Problem, queries: np.ndarray, made: Selection, t: int, n:
     """
     lambda_d, lambda_b = problem.lambda_d[:, None], problem.lambda_b[:, None]
     relevance_weight = lambda_d * (lambda_b if problem.bias is not None else 1)
+    t = min(t, int(made.lengths.max()))
     known = [made.indices[np.arange(len(queries)), np.minimum(s, made.lengths - 1)] for s in range(t)]
     vectors = np.stack([relevance_weight * queries - (1 - lambda_d) * problem.rows.vectors(rows) for rows in known])
     weights = np.ones_like(problem.lambda_d), problem.lambda_d * (1 - problem.lambda_b)
-    rows, values, outside, error = _top(problem, vectors.astype(np.float32), weights, n, num_threads)
+    rows, values, outside, error = _scan(problem, vectors.astype(np.float32), weights, n, num_threads)
     rows[(rows[:, :, None] == made.indices[:, None, :]).any(axis=2)] = -1
     if problem.bias is not None:
         values += weights[1][:, None] * problem.bias[rows]
     candidates = np.concatenate([made.indices, rows], axis=1)
     ceiling = np.concatenate([np.full(made.indices.shape, np.inf, np.float32), values + error[:, None]], axis=1)
     pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1])
-    return _call(pools, num_threads, forced=made.indices, ceiling=ceiling, outside=outside + error)
+    return _call(
+        pools,
+        num_threads,
+        forced=made.indices,
+        ceiling=ceiling,
+        outside=outside + error,
+        best_first=_scans_codes(problem),
+    )

@@ -1,4 +1,4 @@
-# select_tool, and the extension, for Arm and under the sanitizers. The top Makefile includes this file; alone it is
+# The tools, and the extension, for Arm and under the sanitizers. The top Makefile includes this file; alone it is
 # `make -f tests/cpp/native.mk arm` in the repository root, with a python3 that has the package's test dependencies.
 NATIVE_CORE ?= csrc/cpu
 NATIVE_OUT ?= build/native
@@ -25,24 +25,32 @@ native_headers := $(wildcard $(NATIVE_CORE)/*.h $(NATIVE_CORE)/*.inl)
 # A path from the root works in another folder too; a command stays one.
 native_python := $(if $(findstring /,$(NATIVE_PYTHON)),$(abspath $(NATIVE_PYTHON)),$(NATIVE_PYTHON))
 native_driver := PYTHONPATH=. $(native_python) tests/cpp/driver.py
+native_score_driver := PYTHONPATH=. $(native_python) tests/cpp/score_driver.py
+native_tools = $(NATIVE_OUT)/$1/select_tool $(NATIVE_OUT)/$1/score_tool
 
 .PHONY: native arm arm-packages sanitize sanitize-tool sanitize-threads sanitize-extension
 .SECONDARY:
+.SECONDEXPANSION:
 
-native: $(NATIVE_OUT)/plain/select_tool | native-python
+native: $(call native_tools,plain) | native-python
 	$(native_driver) $<
+	$(native_score_driver) $(word 2,$^)
 
-arm: $(NATIVE_OUT)/arm/select_tool | native-python
+arm: $(call native_tools,arm) | native-python
 	$(native_driver) --objdump $(ARM)objdump --runner qemu-aarch64 --threads 1,3 $<
+	$(native_score_driver) --objdump $(ARM)objdump --runner qemu-aarch64 --threads 1,3 $(word 2,$^)
 
 sanitize: sanitize-tool sanitize-threads sanitize-extension
 
-sanitize-tool: $(NATIVE_OUT)/asan/select_tool | native-python
+sanitize-tool: $(call native_tools,asan) | native-python
 	UBSAN_OPTIONS=print_stacktrace=1 $(native_driver) --threads 1,2 $<
+	UBSAN_OPTIONS=print_stacktrace=1 $(native_score_driver) --threads 1,2 $(word 2,$^)
 
 # Without address randomisation: more than 28 bits of it is more than GCC 12's ThreadSanitizer can map.
-sanitize-threads: $(NATIVE_OUT)/tsan/select_tool | native-python
-	$(native_driver) --only-threaded --runner "$(shell setarch -R true 2>/dev/null && echo setarch -R)" --threads 2,7 $<
+native_fixed = $(shell setarch -R true 2>/dev/null && echo setarch -R)
+sanitize-threads: $(call native_tools,tsan) | native-python
+	$(native_driver) --only-threaded --runner "$(native_fixed)" --threads 2,7 $<
+	$(native_score_driver) --only-threaded --runner "$(native_fixed)" --threads 2,7 $(word 2,$^)
 
 # libstdc++ too, since python itself does not link it and AddressSanitizer looks for __cxa_throw at the start.
 sanitize-extension: $(NATIVE_OUT)/asan/package | native-python
@@ -56,19 +64,24 @@ $(NATIVE_OUT)/%/kernels.o: $(NATIVE_CORE)/kernels.cpp $(native_headers)
 	@mkdir -p $(@D)
 	$(call native_cxx,$*) $(NATIVE_FLAGS) $(NATIVE_FLAGS_$*) -c $< -o $@
 
-$(NATIVE_OUT)/%/select_tool.o: tests/cpp/select_tool.cpp $(NATIVE_CORE)/api.h
+$(NATIVE_OUT)/%/score.o: $(NATIVE_CORE)/score.cpp $(native_headers)
 	@mkdir -p $(@D)
 	$(call native_cxx,$*) $(NATIVE_FLAGS) $(NATIVE_FLAGS_$*) -c $< -o $@
 
-$(NATIVE_OUT)/%/select_tool: $(NATIVE_OUT)/%/kernels.o $(NATIVE_OUT)/%/select_tool.o
-	$(call native_cxx,$*) $(NATIVE_FLAGS) $(NATIVE_FLAGS_$*) $^ -o $@
+$(NATIVE_OUT)/%_tool.o: tests/cpp/$$(notdir $$*)_tool.cpp tests/cpp/tool.h $(wildcard $(NATIVE_CORE)/*api.h)
+	@mkdir -p $(@D)
+	$(call native_cxx,$(*D)) $(NATIVE_FLAGS) $(NATIVE_FLAGS_$(*D)) -c $< -o $@
 
-$(NATIVE_OUT)/asan/bindings.o: $(NATIVE_CORE)/bindings.cpp $(NATIVE_CORE)/api.h | native-python
+# score.cpp asks kernels.cpp for the instruction sets.
+$(NATIVE_OUT)/%_tool: $(NATIVE_OUT)/$$(*D)/kernels.o $(NATIVE_OUT)/$$(*D)/score.o $(NATIVE_OUT)/%_tool.o
+	$(call native_cxx,$(*D)) $(NATIVE_FLAGS) $(NATIVE_FLAGS_$(*D)) $^ -o $@
+
+$(NATIVE_OUT)/asan/%bindings.o: $(NATIVE_CORE)/%bindings.cpp $(wildcard $(NATIVE_CORE)/*api.h) | native-python
 	@mkdir -p $(@D)
 	$(CXX) $(NATIVE_FLAGS) $(NATIVE_FLAGS_asan) $$($(native_python) -m pybind11 --includes) -c $< -o $@
 
 # The package beside an extension of its own; the one built in place stays as it is.
-$(NATIVE_OUT)/asan/package: $(NATIVE_OUT)/asan/kernels.o $(NATIVE_OUT)/asan/bindings.o \
+$(NATIVE_OUT)/asan/package: $(patsubst %,$(NATIVE_OUT)/asan/%.o,kernels score bindings score_bindings) \
 		$(wildcard ragsys_kernels/*.py ragsys_kernels/*/*.py)
 	rm -rf $@
 	mkdir -p $@
@@ -77,7 +90,7 @@ $(NATIVE_OUT)/asan/package: $(NATIVE_OUT)/asan/kernels.o $(NATIVE_OUT)/asan/bind
 	$(CXX) $(NATIVE_FLAGS_asan) -shared -pthread $(filter %.o,$^) -o $@/ragsys_kernels/_C$$($(native_python) -c \
 		"import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))")
 
-$(NATIVE_OUT)/arm/kernels.o $(NATIVE_OUT)/arm/select_tool.o: | arm-packages
+$(patsubst %,$(NATIVE_OUT)/arm/%.o,kernels score select_tool score_tool): | arm-packages
 
 arm-packages:
 	@command -v $(ARM)g++ >/dev/null && command -v qemu-aarch64 >/dev/null || \

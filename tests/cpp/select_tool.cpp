@@ -22,12 +22,11 @@
 #include <vector>
 
 #include "api.h"
+#include "tool.h"
 
 namespace {
 
 constexpr char kMagic[] = "RSKPROB1";
-constexpr unsigned char kCanary = 0xA5;
-constexpr unsigned char kUnwritten = 0x5A;  // -1, NaN and inf have other bytes, so an element left out shows
 
 struct Options {
   int isa = 0;
@@ -41,84 +40,9 @@ struct Work {
   std::int64_t rows_read = 0;
 };
 
-struct UsageError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-class Problems {
- public:
-  explicit Problems(const std::string& path) : file_(path, std::ios::binary) {
-    char magic[8];
-    file_.read(magic, sizeof(magic));
-    if (!file_ || std::memcmp(magic, kMagic, sizeof(magic))) throw UsageError(path + " is not a file of problems");
-    count_ = word();
-  }
-  std::int64_t count() const { return count_; }
-
-  // Forgets the arrays of the problem before. Those of every other problem start one element after what new gives,
-  // so that nothing may rely on more alignment than the element's own.
-  void next_problem() {
-    arrays_.clear();
-    shifted_ = !shifted_;
-  }
-
-  std::int64_t word() {
-    std::int64_t value;
-    read(reinterpret_cast<char*>(&value), sizeof(value));
-    return value;
-  }
-
-  // One allocation per array, ending where the array ends: AddressSanitizer sees a read of one element too many.
-  template <class T>
-  const T* array(std::int64_t element_bytes = sizeof(T)) {
-    const std::int64_t bytes = word();
-    if (bytes < 0) return nullptr;
-    const std::int64_t shift = shifted_ ? element_bytes : 0;
-    arrays_.emplace_back(new char[std::size_t(shift + bytes)]);
-    char* data = arrays_.back().get() + shift;
-    read(data, bytes);
-    return reinterpret_cast<const T*>(data);
-  }
-
- private:
-  void read(char* out, std::int64_t bytes) {
-    file_.read(out, bytes);
-    if (file_.gcount() != bytes) throw UsageError("the file of problems ends too early");
-  }
-  std::ifstream file_;
-  std::int64_t count_ = 0;
-  bool shifted_ = true;
-  std::vector<std::unique_ptr<char[]>> arrays_;
-};
-
-void write_array(std::ofstream& file, const void* data, std::int64_t bytes) {
-  file.write(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
-  file.write(static_cast<const char*>(data), bytes);
-}
-
-// An output array between canaries.
-template <class T>
-class Output {
- public:
-  explicit Output(std::int64_t count) : memory_(kGuard, kCanary) {
-    memory_.resize(kGuard + std::size_t(count) * sizeof(T), kUnwritten);
-    memory_.resize(memory_.size() + kGuard, kCanary);
-  }
-  T* data() { return reinterpret_cast<T*>(memory_.data() + kGuard); }
-  void check(const char* name) const {
-    for (std::size_t i = 0; i < kGuard; ++i)
-      if (memory_[i] != kCanary || memory_[memory_.size() - 1 - i] != kCanary)
-        throw std::runtime_error(std::string(name) + ": written outside its memory");
-  }
-  void write(std::ofstream& file, const char* name) {
-    check(name);
-    write_array(file, data(), std::int64_t(memory_.size() - 2 * kGuard));
-  }
-
- private:
-  static constexpr std::size_t kGuard = 512;  // bytes
-  std::vector<unsigned char> memory_;
-};
+using tool::Output;
+using tool::Problems;
+using tool::UsageError;
 
 // The fields of SelectArgs that are not outputs.
 rsk::SelectArgs read_args(Problems& in) {
@@ -239,7 +163,7 @@ void run_top_n(Problems& in, std::ofstream& out, const Options& options, Work&) 
 }
 
 Work run(const std::string& problems, const std::string& answers, const Options& options) {
-  Problems in(problems);
+  Problems in(problems, kMagic);
   std::ofstream out(answers, std::ios::binary);
   if (!out) throw UsageError("cannot write " + answers);
   constexpr void (*kRun[])(Problems&, std::ofstream&, const Options&, Work&) = {run_select, run_relevance, run_top_n};
@@ -261,18 +185,6 @@ Work run(const std::string& problems, const std::string& answers, const Options&
   return work;
 }
 
-int find_isa(const std::string& name) {
-  for (int isa = 0; isa < rsk::isa_count(); ++isa)
-    if (name == rsk::isa_name(isa)) return isa;
-  throw UsageError("instruction set " + name + " is not built in");
-}
-
-int widest_isa() {
-  int isa = rsk::isa_count() - 1;
-  while (!rsk::isa_supported(isa)) --isa;
-  return isa;
-}
-
 rsk::Rule find_rule(const std::string& name) {
   if (name == "automatic") return rsk::Rule::automatic;
   if (name == "dense") return rsk::Rule::dense;
@@ -280,18 +192,13 @@ rsk::Rule find_rule(const std::string& name) {
   throw UsageError("no rule is named " + name);
 }
 
-void list_isas() {
-  for (int isa = 0; isa < rsk::isa_count(); ++isa)
-    if (rsk::isa_supported(isa)) std::puts(rsk::isa_name(isa));
-}
-
 void run_command(const std::vector<std::string>& arguments) {
   const char* usage = "usage: select_tool [--isa NAME] [--threads N] [--rule NAME] PROBLEMS ANSWERS";
   Options options;
-  options.isa = widest_isa();
+  options.isa = tool::widest_isa();
   std::vector<std::string> files;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i] == "--list") return list_isas();
+    if (arguments[i] == "--list") return tool::list_isas();
     if (arguments[i].compare(0, 2, "--")) {
       files.push_back(arguments[i]);
       continue;
@@ -300,7 +207,7 @@ void run_command(const std::vector<std::string>& arguments) {
     const std::string& option = arguments[i];
     const std::string& value = arguments[++i];
     if (option == "--isa")
-      options.isa = find_isa(value);
+      options.isa = tool::find_isa(value);
     else if (option == "--threads")
       options.threads = std::atoi(value.c_str());
     else if (option == "--rule")
