@@ -10,7 +10,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 # What is compared with float64 may be off by this much, and by half a unit in the last place of the float32 result.
 FLOOR = 2e-6
 # An entropy is a difference of sums of larger terms.
-ENTROPY_FLOOR = 6e-6
+ENTROPY_FLOOR = 1e-5
 
 
 def half_ulp(values):

@@ -154,13 +154,13 @@ def test_nan_inf_and_nothing_finite_in_every_element_type(scorer, dtype):
     values[2] = -INF
     values[3, 1:] = -INF
     x, z = stored(values, dtype)
-    found = rk.answer_logprobs(x, targets=[0] * 5, want=EVERYTHING, backend=scorer)
+    found = rk.answer_logprobs(x, targets=[0] * 5, cu_answers=[0, 1, 2, 3, 4, 5], want=EVERYTHING, backend=scorer)
     assert_close(found.logp, [NAN, NAN, NAN, 0, logp(z[4], 0)])
     assert_close(found.lse, [NAN, NAN, -INF, z[3, 0], lse(z[4])])
     assert_close(found.max, [NAN, NAN, -INF, z[3, 0], z[4].max()])
     assert_close(found.entropy, [NAN, NAN, NAN, 0, entropy(z[4])])
     assert found.rank.tolist() == [-1, -1, -1, 0, rank(z[4], 0)]
-    assert found.greedy.tolist() == [False]
+    assert found.greedy.tolist() == [False, False, False, True, False]
 
 
 def test_one_live_class_has_log_prob_zero_exactly(scorer):

@@ -152,6 +152,16 @@ def test_shards_with_ragged_pairs_temperatures_and_ignored_targets(scorer):
     np.testing.assert_array_equal(found.greedy, whole.greedy)
 
 
+def test_a_row_is_one_job_at_each_of_its_temperatures(scorer):
+    x, _ = logits(2, 20)
+    part = rk.logprob_partials(
+        x, targets=[1, 2, 3, 4, 5], rows=[1, 1, 1, 0, 1], cu_answers=[0, 1, 2, 5], temperature=[1.0, 2.0, 1.0],
+        vocab_size=20, backend=scorer,
+    )  # fmt: skip
+    assert part.ref.shape == (3,)
+    np.testing.assert_allclose(part.target, np.concatenate([x[0, [4]], x[1, [2]] / 2, x[1, [1, 3, 5]]]), rtol=1e-6)
+
+
 def test_ranks_across_shards_need_the_targets_of_all(scorer):
     x, _ = logits(2, 20)
     half = {"targets": [3, 15], "vocab_size": 20, "rank": True, "backend": scorer}

@@ -170,7 +170,10 @@ def names(op: str, name: str, x: Any, allowed: tuple[str, ...]) -> tuple[str, ..
     """A selection of names."""
     if isinstance(x, str) or not isinstance(x, Sequence):
         raise TypeError(f"{op}: {name} must be a tuple of names, got {x!r}")
-    return tuple(choice(op, name, item, allowed) for item in x)
+    for item in x:
+        if item not in allowed:
+            choice(op, name, item, allowed)
+    return tuple(x)
 
 
 def layout(

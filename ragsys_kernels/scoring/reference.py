@@ -38,7 +38,8 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
                 out.target[i] = z[problem.columns[i]]
             if problem.rank:
                 than = out.target[i] if problem.target_logits is None else problem.target_logits[i]
-                out.rank[i] = np.count_nonzero(z.astype(np.float32) > np.float32(than))
+                with np.errstate(over="ignore"):  # to infinity
+                    out.rank[i] = np.count_nonzero(z.astype(np.float32) > np.float32(than))
         out.max[r] = z.max()
         finite = z[np.isfinite(z)]
         if finite.size:

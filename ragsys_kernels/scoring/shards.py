@@ -68,8 +68,9 @@ def logprob_partials(
     -------
     Partials
         ``ref``, ``max``, ``sum``, ``weighted`` of each job (R,) and ``target``, ``rank`` of each target (M',): jobs are
-        the distinct (row, temperature) pairs with a target that counts, ascending; targets go by job, within a job as
-        they were given. torch tensors if any array argument is one, else NumPy arrays.
+        the distinct (row, temperature) pairs with a target that counts, by row and from high to low temperature;
+        targets go by job, within a job as they were given. torch tensors if any array argument is one, else NumPy
+        arrays.
 
     Raises
     ------
