@@ -146,7 +146,8 @@ def summary(runs: Runs) -> str:
 {last["hardware"]}, {last["isa"] or last["backend"]}, one thread each, float32 where nothing else is said; µs a query,
 medians of rounds in which the contenders take turns; in brackets the time over ragsys_kernels'. All start from the
 corpus and the candidate ids, and all picks were checked first. pyversity is given the relevance and is compared with
-ragsys_kernels given it; the others compute it. LlamaIndex has another rule. Read floor: one streaming read of the pools' bytes. {last["date"]}, commit {last["commit"] or "unknown"}.
+ragsys_kernels given it; the others compute it. LlamaIndex has another rule. Read floor: one streaming read of the
+pools' bytes. {last["date"]}, commit {last["commit"] or "unknown"}.
 
 MMR out of pools of MiniLM embeddings (768 dimensions: a fixed random projection):
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from . import _arrays, _dispatch, _faiss, _validate
 from ._problem import Rows, Selection, divide, unit
-from .selection import cpu, mmr, vrsd
+from .selection import mmr, vrsd
+from .selection.codes import encode, row_bytes
 
 _METHODS = {"mmr": mmr, "vrsd": vrsd}
 _FORMAT = 1
@@ -94,7 +95,7 @@ class Corpus(Rows):
             _column(op, "bias", bias, len(data)),
             _column(op, "groups", groups, len(data)),
             max_norm,
-            *_encode(data, dtype, metric, scales),
+            *encode(data, dtype, metric, scales),
         )
 
     def __len__(self) -> int:
@@ -323,7 +324,7 @@ class Corpus(Rows):
             "dtype": data.dtype.name == stored.get(str(dtype)) and data.ndim == 2 and data.size > 0,
             "max_norm": isinstance(max_norm, float),
             "code_error": isinstance(code_error, float),
-            "codes": codes is None or (codes.dtype == "uint8" and codes.shape == (len(data), _code_bytes(data.shape))),
+            "codes": codes is None or (codes.dtype == "uint8" and codes.shape == (len(data), row_bytes(data.shape[1]))),
             "scales": (scales is not None) == _scaled(str(metric), str(dtype)),
         }
         for name, kind in (("scales", "float32"), ("bias", "float32"), ("groups", "int64")):
@@ -392,18 +393,6 @@ def _store(array: np.ndarray, given: str, metric: str, dtype: str) -> tuple[np.n
         max_norm = max(max_norm, 1.0 if cosine else float(np.linalg.norm(vectors, axis=1).max()))
     # Rounding to int8 lengthens a row of D elements by half a step in each at most.
     return data, scales, max_norm * (1 + dims**0.5 / 254) if dtype == "int8" else max_norm
-
-
-def _encode(data: np.ndarray, dtype: str, metric: str, scales: np.ndarray | None) -> tuple[np.ndarray | None, float]:
-    """8-bit codes of unit rows, from which the compiled kernels tell which rows they need not read."""
-    if metric != "cosine" or dtype == "int8" or _dispatch.why_not("cpu") is not None:
-        return None, 0.0
-    return cpu.encode(data, dtype, scales)
-
-
-def _code_bytes(shape: tuple[int, ...]) -> int:
-    """Bytes of a code row: the dimensions and a header of 12 bytes, in whole cache lines."""
-    return (shape[-1] + 12 + 63) // 64 * 64
 
 
 def _cache_aligned(num_rows: int, dims: int, dtype: np.dtype[Any]) -> np.ndarray:

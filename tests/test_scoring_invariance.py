@@ -56,18 +56,17 @@ def check(form, T, V, scorer):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "T{}-V{}".format(*s))
 def test_rows_of_logits_have_their_bits_in_any_batch(scorer, dtype, shape):
-    if scorer == "reference" and shape[1] > 40000:
-        pytest.skip("slow, and one row at a time")
-    check({"logits": logits(*shape, dtype)[0]}, *shape, scorer)
+    T, V = shape
+    T = 3 if scorer == "reference" and V > 40000 else T  # it is slow
+    check({"logits": logits(T, V, dtype)[0]}, T, V, scorer)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", LINEAR, ids=lambda s: "T{}-V{}-D{}".format(*s))
 def test_rows_of_hidden_states_have_their_bits_in_any_batch(scorer, dtype, shape):
-    if scorer == "reference" and shape[1] > 2000:
-        pytest.skip("slow, and one row at a time")
-    T, V, _ = shape
-    check(linear(*shape, dtype, dtype)[0], T, V, scorer)
+    T, V, D = shape
+    T = 3 if scorer == "reference" and V > 2000 else T  # it is slow
+    check(linear(T, V, D, dtype, dtype)[0], T, V, scorer)
 
 
 def test_strange_neighbours_change_no_bit(scorer):

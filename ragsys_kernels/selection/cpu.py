@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _dispatch, _env, _validate
+from .. import _arrays, _dispatch, _validate
 from .._problem import Problem, Selection, divide, unit
+from . import codes
 
 _DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
 _NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
@@ -111,14 +112,6 @@ def _call(
     return Selection(*fields), status, work
 
 
-def encode(data: np.ndarray, dtype: str, scales: np.ndarray | None) -> tuple[np.ndarray, float]:
-    """8-bit codes of unit rows and the largest of their errors; csrc/cpu/codes.inl."""
-    module = _dispatch.extension()
-    isa = _dispatch.isa_index()
-    codes: np.ndarray = module.encode(data, _DTYPES[dtype], scales, isa, _env.num_threads())
-    return codes, module.code_error(codes)
-
-
 def _raise_for(problem: Problem, status: np.ndarray) -> None:
     if status.any():
         q = int(np.flatnonzero(status)[0])
@@ -206,16 +199,11 @@ def _top(
     return (*top.kept(_TIES * n + 1024, False), error)
 
 
-def _scans_codes(problem: Problem) -> bool:
-    module = _dispatch.extension()
-    return problem.rows.codes is not None and module.code_scan_supported(_dispatch.isa_index())
-
-
 def _scan(
     problem: Problem, vectors: np.ndarray, weights: tuple[np.ndarray, np.ndarray], n: int, num_threads: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """As `_top`, by the codes of the rows if there are any: about n rows, the best first, and a larger error."""
-    if not _scans_codes(problem):
+    if not codes.can_scan(problem.rows):
         return _top(problem, vectors, weights, n, num_threads)
     module, rows = _dispatch.extension(), problem.rows
     top = module.TopN(problem.num_queries, n)
@@ -302,7 +290,7 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, An
     out = Selection.empty(problem.num_queries, problem.k)
     queries = _check_queries(problem)
     work = np.zeros(3, np.int64)
-    plan, share = (_CODED_STAGES, _CODED_SHARE) if _scans_codes(problem) else (_STAGES, _SHARE)
+    plan, share = (_CODED_STAGES, _CODED_SHARE) if codes.can_scan(problem.rows) else (_STAGES, _SHARE)
     stages = list(range(len(plan) + 1))
     for begin in range(0, problem.num_queries, _QUERY_BLOCK):
         waiting = np.arange(begin, min(begin + _QUERY_BLOCK, problem.num_queries))
@@ -340,7 +328,7 @@ def _by_relevance(problem: Problem, queries: np.ndarray, n: int, num_threads: in
     weights = problem.lambda_b, 1 - problem.lambda_b
     candidates, scores, outside, error = _scan(problem, queries[None], weights, n, num_threads)
     pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1], relevance=scores)
-    best_first = _scans_codes(problem)
+    best_first = codes.can_scan(problem.rows)
     return _call(pools, num_threads, relevance_error=error, outside=outside + error, best_first=best_first)
 
 
@@ -369,5 +357,5 @@ def _by_value(problem: Problem, queries: np.ndarray, made: Selection, t: int, n:
         forced=made.indices,
         ceiling=ceiling,
         outside=outside + error,
-        best_first=_scans_codes(problem),
+        best_first=codes.can_scan(problem.rows),
     )

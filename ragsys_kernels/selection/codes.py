@@ -1,0 +1,29 @@
+"""8-bit codes of a corpus's rows, out of which the compiled kernels tell which rows they need not read."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import _arrays, _dispatch, _env
+from .._problem import Rows
+
+_HEADER = 12  # bytes of a code row that hold its scale, its error and the sum of its codes
+
+
+def row_bytes(dims: int) -> int:
+    """Bytes of a code row, whole cache lines (csrc/cpu/api.h)."""
+    return (dims + _HEADER + 63) // 64 * 64
+
+
+def encode(data: np.ndarray, dtype: str, metric: str, scales: np.ndarray | None) -> tuple[np.ndarray | None, float]:
+    """Code rows (N, row_bytes(D)) uint8 of unit rows and the largest of their errors; None where they serve nothing."""
+    if metric != "cosine" or dtype not in _arrays.STORAGE or _dispatch.why_not("cpu") is not None:
+        return None, 0.0
+    module = _dispatch.extension()
+    codes = module.encode(data, _arrays.STORAGE.index(dtype), scales, _dispatch.isa_index(), _env.num_threads())
+    return codes, module.code_error(codes)
+
+
+def can_scan(rows: Rows) -> bool:
+    """Whether a whole corpus can be scanned by its codes, for which the processor needs AVX512-VNNI."""
+    return rows.codes is not None and bool(_dispatch.extension().code_scan_supported(_dispatch.isa_index()))
