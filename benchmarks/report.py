@@ -347,9 +347,11 @@ def main() -> None:
     (arguments.out / "report.md").write_text(full_report(runs), encoding="utf-8")
     (arguments.out / "whole_corpus.md").write_text(whole_page(runs), encoding="utf-8")
     import plots  # matplotlib is slow to import
+    import report_scoring  # and so is torch
 
     plots.draw(runs, arguments.out)
-    into_readme(arguments.readme, summary(runs))
+    scoring = report_scoring.write(arguments.ledger.with_name("scoring.csv"), arguments.out)
+    into_readme(arguments.readme, "\n".join(part for part in (summary(runs), scoring) if part))
 
 
 if __name__ == "__main__":
