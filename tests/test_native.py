@@ -17,8 +17,8 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("native")
 
 
-def build(folder, name):
-    binary = folder / "plain" / name
+def build(folder, name, flags="plain"):
+    binary = folder / flags / name
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     make = ["make", "-s", "-j2", "-f", "tests/cpp/native.mk", f"NATIVE_OUT={folder}", str(binary)]
     built = subprocess.run(make, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -48,6 +48,23 @@ def test_every_instruction_set_and_thread_count(tool):
     assert isas[0] == "base"
     for isa in isas:
         tool.check(isa, THREADS)
+
+
+def test_avx512_without_vnni(tool, folder):
+    """Products of codes by other instructions, and no scan: every other answer is the same."""
+    if "avx512" not in tool.isas():
+        pytest.skip("instruction set avx512 is not here")
+    cases = [case for case in tool.cases if not isinstance(case, driver.Scan)]
+    own = tool.folder / "no_vnni_answers"
+    own.mkdir()
+    lesser = driver.Tool([build(folder, "select_tool", "no_vnni")], own, cases)
+    lesser.check("avx512", [1])
+    same = driver.Tool(tool.command, own, cases)
+    answers, work = lesser.answers("avx512", 1, "coded")
+    assert (answers, work) == same.answers("avx512", 1, "coded")
+    scans = driver.Tool(lesser.command, own, [case for case in tool.cases if isinstance(case, driver.Scan)])
+    driver.judge(scans.cases, scans.answers("avx512", 1)[0])
+    assert len(scans.answers("avx512", 1)[0]) == 4 * 8 * len(scans.cases)  # empty arrays
 
 
 def test_widest_instruction_set_is_the_default(tool):

@@ -362,7 +362,7 @@ struct Query {
   void code_tile(std::int64_t j, std::int64_t n, const std::int8_t* const* vectors,
                  std::int32_t (*out)[kCodeBlock]) const {
     const std::uint8_t* rows[kCodeBlock];
-    for (std::int64_t i = 0; i < (n + 3) / 4 * 4; ++i) rows[i] = code_row(ws.row[j + (i < n ? i : n - 1)]);
+    for (std::int64_t i = 0; i < kCodeBlock; ++i) rows[i] = code_row(ws.row[j + (i < n ? i : n - 1)]);
     code_products<A>(rows, vectors, code_bytes(args.dims), n, out);
     ws.code_products += A * n;
   }
@@ -752,7 +752,8 @@ struct Query {
     return float(least + rounding);
   }
 
-  // The best open item, which has then met all picks, and its value. Ties go to the lowest position.
+  // The best open item, which has then met all picks, and its value. Ties go to the lowest position or, with
+  // best_first, row.
   Status choose(std::int64_t* best, float* best_score) {
     if (coded) return choose_by_codes(best, best_score);
     Status status = prune ? Status::ok : catch_up_all();
@@ -867,7 +868,8 @@ struct Query {
 
   void consider(std::int64_t j, std::int64_t* best, float* best_score) {
     const float value = score(j);
-    if (*best < 0 || value > *best_score || (value == *best_score && j < *best)) {
+    const bool tie_won = *best >= 0 && (args.best_first ? ws.row[j] < ws.row[*best] : j < *best);
+    if (*best < 0 || value > *best_score || (value == *best_score && tie_won)) {
       *best = j;
       *best_score = value;
     }

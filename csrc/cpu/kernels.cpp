@@ -227,11 +227,13 @@ bool isa_supported(int isa) {
 }
 
 bool code_scan_supported(int isa) {
-#if RSK_X86_DISPATCH
-  return kernels_of(isa).scan_block && __builtin_cpu_supports("avx512vnni");
-#else
-  return kernels_of(isa).scan_block != nullptr;
+  bool supported = kernels_of(isa).scan_block != nullptr;
+#if defined(RSK_NO_VNNI)
+  supported = false;
+#elif RSK_X86_DISPATCH
+  supported = supported && __builtin_cpu_supports("avx512vnni");
 #endif
+  return supported;
 }
 
 void select(const SelectArgs& args, int isa, int num_threads) {

@@ -2,7 +2,7 @@
 
 The picks must be legal by the float64 replay of `ragsys_kernels.testing`, those of whole-number problems the
 reference's, bad values must be reported, and the answers must be the same bytes for any number of threads and with
-either rule.
+any rule. Codes of rows, and what a scan of them finds, are held against float64 products.
 """
 
 from __future__ import annotations
@@ -49,12 +49,24 @@ class Writer:
             self.parts.append(data)
 
 
-def write_problem(out: Writer, problem: Problem, *whole_corpus: np.ndarray | None) -> None:
-    rows = problem.rows
+def spread(rows: Rows) -> tuple[np.ndarray, int]:
+    """The elements of the rows with those between them, and how many there are from row to row."""
     num_rows, dims = rows.data.shape
     stride = rows.data.strides[0] // rows.data.itemsize
     size = (num_rows - 1) * stride + dims
-    stored = np.lib.stride_tricks.as_strided(rows.data, (size,), (rows.data.itemsize,))
+    return np.lib.stride_tricks.as_strided(rows.data, (size,), (rows.data.itemsize,)), stride
+
+
+def may_have_codes(rows: Rows) -> bool:
+    """Whether a Corpus of these rows would have codes: unit vectors of floats."""
+    unit = rows.metric == "cosine" and rows.norm == "scaled" and rows.dtype != "int8"
+    return unit and bool(np.isfinite(_arrays.widen(rows.data, rows.dtype)).all())
+
+
+def write_problem(out: Writer, problem: Problem, *whole_corpus: np.ndarray | None, best_first: bool = False) -> None:
+    rows = problem.rows
+    num_rows, dims = rows.data.shape
+    elements, stride = spread(rows)
     out.words(
         METHODS.index(problem.op),
         problem.num_queries,
@@ -74,9 +86,10 @@ def write_problem(out: Writer, problem: Problem, *whole_corpus: np.ndarray | Non
         problem.bias is not None and problem.bias.ndim == 2,
         problem.max_per_group,
     )
-    out.arrays(stored, rows.scales, problem.queries, problem.candidates, problem.initial, problem.relevance)
+    out.arrays(elements, rows.scales, problem.queries, problem.candidates, problem.initial, problem.relevance)
     out.arrays(problem.bias, problem.lambda_d, problem.lambda_b, problem.ks, problem.groups, problem.query_groups)
     out.arrays(*(whole_corpus or [None] * 5))  # relevance_error, forced, ceiling, outside, max_bias
+    out.words(best_first, may_have_codes(rows))
 
 
 def of_queries(arguments: dict[str, Any], which: np.ndarray) -> dict[str, Any]:
@@ -156,10 +169,14 @@ class Relevance(Select):
 
 @dataclasses.dataclass
 class WholeCorpus(Select):
-    """MMR over all rows from pools of n: by estimates off by up to ERROR, or after `made` picks by the reference."""
+    """MMR over all rows from pools of n: by estimates off by up to ERROR, or after `made` picks by the reference.
+
+    The rows of a pool come in their order, or the best first.
+    """
 
     n: int = 0
     made: int = 0
+    best_first: bool = False
     ERROR = np.float32(1e-4)
 
     def write(self, out: Writer) -> None:
@@ -180,7 +197,7 @@ class WholeCorpus(Select):
                 most[q, pool.rows] = lambda_d * pool.v - (1 - lambda_d) * m + self.ERROR
                 most[q, forced[q][forced[q] >= 0]] = np.inf
         order = np.argsort(-most, axis=1, kind="stable")
-        candidates = np.sort(order[:, : self.n], axis=1)
+        candidates = order[:, : self.n] if self.best_first else np.sort(order[:, : self.n], axis=1)
         outside = None
         if self.n < problem.pool:
             outside = np.take_along_axis(most, order[:, self.n :], 1)[:, 0].astype(np.float32)
@@ -188,11 +205,12 @@ class WholeCorpus(Select):
         max_bias = None if problem.bias is None else problem.bias.max()
         if self.made:
             ceiling = np.take_along_axis(most, candidates, 1).astype(np.float32)
-            write_problem(out, pools, None, forced, ceiling, outside, max_bias)
+            write_problem(out, pools, None, forced, ceiling, outside, max_bias, best_first=self.best_first)
         else:
             estimates = np.take_along_axis(relevance, candidates, 1).astype(np.float32)
             pools = dataclasses.replace(pools, relevance=estimates)
-            write_problem(out, pools, np.full(Q, self.ERROR), None, None, outside, max_bias)
+            errors = np.full(Q, self.ERROR)
+            write_problem(out, pools, errors, None, None, outside, max_bias, best_first=self.best_first)
 
     def answered(self, status: np.ndarray) -> np.ndarray:
         allowed = (OK, POOL_TOO_SMALL) if self.n < self.problem.pool else (OK,)
@@ -248,7 +266,82 @@ class TopN:
         assert got.shape[1] == max(widths, default=0)
 
 
-Case = Select | Relevance | TopN
+def vectors_of(rows: Rows) -> np.ndarray:
+    """The vectors of the formulas, of rows with scales; float64."""
+    assert rows.scales is not None
+    return _arrays.widen(rows.data, rows.dtype).astype(np.float64) * rows.scales[:, None].astype(np.float64)
+
+
+@dataclasses.dataclass
+class Encode:
+    rows: Rows
+    kind = 3
+
+    def write(self, out: Writer) -> None:
+        elements, stride = spread(self.rows)
+        out.words(*self.rows.data.shape, stride, DTYPES.index(self.rows.dtype))
+        out.arrays(elements, self.rows.scales)
+
+    def judge(self, codes: bytes) -> None:
+        num_rows, dims = self.rows.data.shape
+        got = np.frombuffer(codes, np.uint8).reshape(num_rows, -1)
+        assert got.shape[1] == (dims + 12 + 63) // 64 * 64
+        assert not got[:, dims:-12].any(), "bytes between the codes and the header"
+        signed = got[:, :dims].astype(np.int64) - 128
+        header = np.ascontiguousarray(got[:, -12:])
+        scale, error = header[:, :8].view(np.float32).astype(np.float64).T
+        np.testing.assert_array_equal(header[:, 8:].view(np.int32)[:, 0], signed.sum(axis=1))
+        vectors = vectors_of(self.rows)
+        np.testing.assert_allclose(scale, np.abs(vectors).max(axis=1) / 127, rtol=1e-6)
+        lost = np.linalg.norm(vectors - scale[:, None] * signed, axis=1)
+        assert (lost <= error).all(), "an error that is too small"
+        assert (error <= 2 * lost + 2e-6).all(), "an error that is too large"
+
+
+@dataclasses.dataclass
+class Scan(Encode):
+    """Rows that may be among the best n by the least of the products with `vectors` (terms, Q, D)."""
+
+    vectors: np.ndarray
+    n: int
+    bias: np.ndarray | None = None
+    weights: tuple[np.ndarray, np.ndarray] | None = None
+    groups: np.ndarray | None = None
+    query_groups: np.ndarray | None = None
+    kind = 4
+
+    def write(self, out: Writer) -> None:
+        super().write(out)
+        terms, num_queries, _ = self.vectors.shape
+        out.words(num_queries, terms, self.n)
+        out.arrays(self.vectors, self.bias, *(self.weights or (None, None)), self.groups, self.query_groups)
+
+    def judge(self, *answers: bytes) -> None:
+        limits, errors = (np.frombuffer(answer, np.float32) for answer in answers[2:])
+        if len(errors) == 0:  # an instruction set without the scan
+            assert not any(answers)
+            return
+        num_queries = self.vectors.shape[1]
+        found = np.frombuffer(answers[0], np.int64).reshape(num_queries, -1)
+        scores = np.frombuffer(answers[1], np.float32).reshape(found.shape)
+        exact = (self.vectors.astype(np.float64) @ vectors_of(self.rows).T).min(axis=0)
+        for q in range(num_queries):
+            kept = found[q][found[q] >= 0]
+            assert len(set(kept)) == len(kept), f"query {q}: a row twice"
+            assert np.abs(scores[q, : len(kept)] - exact[q, kept]).max(initial=0) <= errors[q], f"query {q}: error"
+            values, eligible = exact[q], np.ones(len(exact[q]), bool)
+            if self.bias is not None and self.weights is not None:
+                values = self.weights[0][q] * values + self.weights[1][q] * self.bias.astype(np.float64)
+            if self.groups is not None and self.query_groups is not None:
+                eligible = self.groups != self.query_groups[q]
+            assert eligible[kept].all(), f"query {q}: a row of its own group"
+            assert len(kept) >= min(self.n, eligible.sum()) / 2, f"query {q}: {len(kept)} rows"
+            eligible[kept] = False
+            left = values[eligible].max(initial=-np.inf)
+            assert left <= limits[q] + errors[q] + 1e-5, f"query {q}: a row above {limits[q]} was dropped"
+
+
+Case = Select | Relevance | TopN | Encode
 
 
 def stored(vectors: np.ndarray, dtype: str, norm: str = "computed", gap: int = 0) -> Rows:
@@ -394,6 +487,8 @@ def whole_corpus_cases(rng: np.random.Generator) -> Iterator[Case]:
             for n in (N, 100, 20):
                 yield WholeCorpus("mmr", {**arguments, **changes}, n=n)
                 yield WholeCorpus("mmr", {**arguments, **changes}, n=n, made=2)
+        for made in (0, 2):
+            yield WholeCorpus("mmr", {**arguments, **groups}, n=60, made=made, best_first=True)
     yield hidden_opposite(rng)
 
 
@@ -518,6 +613,34 @@ def top_n_cases(rng: np.random.Generator) -> Iterator[Case]:
         yield TopN(scores, block, n, margin, cap=2 * n)
 
 
+def code_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Rows of all widths and types; blocks and groups that are not full; pools of blocks that are not full."""
+    for D in (*DIMS, 51, 52, 53, 116, 117):
+        for dtype in FLOATS:
+            yield Encode(stored(random_vectors(rng, 21, D), dtype, "scaled", gap=int(rng.integers(3))))
+    for N, D, terms, n in ((1, 1, 1, 1), (31, 5, 2, 9), (512, 52, 8, 40), (513, 53, 3, 600), (2100, 64, 1, 30)):
+        rows = stored(random_vectors(rng, N, D), FLOATS[terms % 3], "scaled")
+        vectors = rng.standard_normal((terms, 11, D)).astype(np.float32)
+        vectors[:, 4] = 0
+        yield Scan(rows, vectors, n)
+        weights = rng.uniform(0, 1, (2, 11)).astype(np.float32)
+        bias = rng.standard_normal(N).astype(np.float32)
+        groups = {"groups": rng.integers(0, 5, N), "query_groups": np.arange(11)}
+        yield Scan(rows, vectors, n, bias, (weights[0], weights[1]), **groups)
+    for D, P in itertools.product((5, 52, 64, 117), (47, 48, 65, 100)):
+        rows = stored(random_vectors(rng, 120, D), str(rng.choice(FLOATS)), "scaled", gap=int(rng.integers(2)))
+        arguments: dict[str, Any] = {
+            "queries": rng.standard_normal((3, D)),
+            "embeddings": rows,
+            "candidates": np.stack([rng.permutation(120)[:P] for _ in range(3)]),
+            "k": 12,
+            "lambda_d": rng.choice([0, 0.5, 0.75, 1], 3),
+        }
+        yield Select("mmr", arguments)
+        yield Select("mmr", {**arguments, "initial": rng.permutation(120)[:15].reshape(3, 5), "bias": rng.random(120)})
+        yield Select("vrsd", {name: value for name, value in arguments.items() if name != "lambda_d"})
+
+
 def threaded_cases(rng: np.random.Generator) -> Iterator[Case]:
     """Enough work that the kernels start threads."""
     for method in METHODS:
@@ -526,6 +649,11 @@ def threaded_cases(rng: np.random.Generator) -> Iterator[Case]:
             arguments.update(lambda_d=0.7, lambda_b=1.0)
         yield Select(method, arguments)
         yield Select(method, {**arguments, "embeddings": stored(random_vectors(rng, 400, 97), "bfloat16")})
+    arguments = testing.selection_problem(64, 100, 12, 97, N=400, seed=2)
+    yield Select("mmr", {**arguments, "embeddings": stored(random_vectors(rng, 400, 97), "float16", "scaled")})
+    many = stored(random_vectors(rng, 20_000, 260), "float32", "scaled")
+    yield Encode(many)
+    yield Scan(many, rng.standard_normal((2, 40, 260)).astype(np.float32), 50)
     candidates = np.tile(np.arange(700), (64, 1))
     rows = stored(random_vectors(rng, 700, 100), "float16")
     yield Relevance(
@@ -550,6 +678,7 @@ def all_cases() -> list[Case]:
         bad_cases,
         relevance_cases,
         top_n_cases,
+        code_cases,
         threaded_cases,
     ):
         cases += make(rng)
@@ -570,7 +699,7 @@ def judge(cases: list[Case], answers: bytes) -> None:
     offset = 0
     for number, case in enumerate(cases):
         fields = []
-        for _ in range((6, 2, 3)[case.kind]):
+        for _ in range((6, 2, 3, 1, 4)[case.kind]):
             size = struct.unpack_from("<q", answers, offset)[0]
             fields.append(answers[offset + 8 : offset + 8 + size])
             offset += 8 + size
@@ -600,7 +729,7 @@ class Tool:
         return self.run("--list").split()
 
     def answers(self, isa: str, threads: int, rule: str = "automatic") -> tuple[bytes, list[int]]:
-        """What the tool wrote; the dot products done and the rows read."""
+        """What the tool wrote; the dot products done, the rows read, the products of codes."""
         path = self.folder / f"answers-{isa}-{threads}-{rule}.bin"
         arguments = ["--isa", isa, "--threads", str(threads), "--rule", rule]
         work = self.run(*arguments, str(self.problems), str(path))
@@ -616,6 +745,10 @@ class Tool:
         assert dense == answers, f"{isa}: the dense rule answers differently"
         assert pruned == answers, f"{isa}: the pruned rule answers differently"
         assert pruned_work[0] < dense_work[0], f"{isa}: the pruned rule works {pruned_work}, the dense {dense_work}"
+        coded, coded_work = self.answers(isa, threads[-1], "coded")
+        assert coded == answers, f"{isa}: the coded rule answers differently"
+        fewer = coded_work[0] < dense_work[0] and coded_work[1] < dense_work[1] and coded_work[2] > dense_work[2] == 0
+        assert fewer, f"{isa}: the coded rule works {coded_work}, the dense {dense_work}"
 
 
 def check_neon(objdump: str, binary: str) -> int:

@@ -2,10 +2,10 @@
 // an emulator, with ThreadSanitizer); driver.py beside this file writes the problems and judges the answers.
 //
 //   select_tool --list
-//   select_tool [--isa NAME] [--threads N] [--rule automatic|dense|pruned] PROBLEMS ANSWERS
+//   select_tool [--isa NAME] [--threads N] [--rule automatic|dense|pruned|coded] PROBLEMS ANSWERS
 //
 // The first prints the instruction sets that run here, of which the second takes the widest unless told; it prints
-// the dot products done and the rows read for the selections.
+// the dot products done, the rows read and the products of codes for the selections.
 //
 // Both files are little-endian: a word is an int64, an array a word with its size in bytes (-1: null) and the bytes.
 // Exit status 1: a kernel wrote outside its outputs, or threw; 2: bad arguments or files.
@@ -38,11 +38,33 @@ struct Options {
 struct Work {
   std::int64_t products = 0;
   std::int64_t rows_read = 0;
+  std::int64_t code_products = 0;
 };
 
 using tool::Output;
 using tool::Problems;
 using tool::UsageError;
+
+// Codes of rows, in memory that ends where they end.
+class Codes {
+ public:
+  Codes(const rsk::EncodeArgs& rows, const Options& options) : codes_(rows.num_rows * rsk::code_stride(rows.dims)) {
+    rsk::EncodeArgs args = rows;
+    args.out = codes_.data();
+    rsk::encode(args, options.isa, options.threads);
+  }
+  Output<std::uint8_t>& output() { return codes_; }
+  // Copied, since an Output has canaries behind it, which may be read.
+  const std::uint8_t* exact() {
+    exact_.reset(new std::uint8_t[codes_.size()]);
+    std::memcpy(exact_.get(), codes_.data(), codes_.size());
+    return exact_.get();
+  }
+
+ private:
+  Output<std::uint8_t> codes_;
+  std::unique_ptr<std::uint8_t[]> exact_;
+};
 
 // The fields of SelectArgs that are not outputs.
 rsk::SelectArgs read_args(Problems& in) {
@@ -83,14 +105,20 @@ rsk::SelectArgs read_args(Problems& in) {
   a.outside = in.array<float>();
   const float* max_bias = in.array<float>();
   if (max_bias) a.max_bias = *max_bias;
+  a.best_first = in.word() != 0;
   return a;
 }
 
 void run_select(Problems& in, std::ofstream& out, const Options& options, Work& work) {
   rsk::SelectArgs a = read_args(in);
   a.rule = options.rule;
+  std::unique_ptr<Codes> codes;
+  if (in.word()) {
+    codes.reset(new Codes({a.rows, a.num_rows, a.dims, a.row_stride, a.dtype, a.scales, nullptr}, options));
+    a.codes = codes->exact();
+  }
   const std::int64_t picks = a.num_queries * a.k;
-  Output<std::int64_t> done(2);
+  Output<std::int64_t> done(3);
   Output<std::uint8_t> status(a.num_queries);
   Output<std::int32_t> lengths(a.num_queries);
   Output<std::int64_t> indices(picks);
@@ -106,6 +134,7 @@ void run_select(Problems& in, std::ofstream& out, const Options& options, Work& 
   done.check("work");
   work.products += done.data()[0];
   work.rows_read += done.data()[1];
+  work.code_products += done.data()[2];
   status.write(out, "status");
   lengths.write(out, "lengths");
   indices.write(out, "indices");
@@ -117,6 +146,7 @@ void run_select(Problems& in, std::ofstream& out, const Options& options, Work& 
 void run_relevance(Problems& in, std::ofstream& out, const Options& options, Work&) {
   rsk::RelevanceArgs a{};
   a.pool = read_args(in);
+  in.word();  // codes are not looked at
   Output<std::uint8_t> status(a.pool.num_queries);
   Output<float> values(a.pool.num_queries * a.pool.pool);
   a.pool.status = status.data();
@@ -141,7 +171,6 @@ void run_top_n(Problems& in, std::ofstream& out, const Options& options, Work&) 
     rsk::TopNArgs a{};
     a.num_queries = num_queries;
     a.block = columns - first < block ? columns - first : block;
-    a.n = n;
     a.scores = scores + first;
     a.score_stride = score_stride;
     a.first_row = first;
@@ -156,22 +185,73 @@ void run_top_n(Problems& in, std::ofstream& out, const Options& options, Work&) 
   const std::int64_t width = top.width(cap);
   Output<std::int64_t> rows(num_queries * width);
   Output<float> kept(num_queries * width), outside(num_queries);
-  top.get(rows.data(), kept.data(), width, outside.data());
+  top.get(rows.data(), kept.data(), width, outside.data(), false);
   rows.write(out, "rows");
   kept.write(out, "scores");
   outside.write(out, "outside");
+}
+
+rsk::EncodeArgs read_rows(Problems& in) {
+  rsk::EncodeArgs a{};
+  a.num_rows = in.word();
+  a.dims = in.word();
+  a.row_stride = in.word();
+  a.dtype = rsk::DType(in.word());
+  constexpr std::int64_t kElementBytes[] = {4, 2, 2, 1};
+  a.rows = in.array<char>(kElementBytes[int(a.dtype)]);
+  a.scales = in.array<float>();
+  return a;
+}
+
+void run_encode(Problems& in, std::ofstream& out, const Options& options, Work&) {
+  Codes codes(read_rows(in), options);
+  codes.output().write(out, "codes");
+}
+
+// Nothing is written where there is no scan.
+void run_scan(Problems& in, std::ofstream& out, const Options& options, Work&) {
+  const rsk::EncodeArgs rows = read_rows(in);
+  const std::int64_t num_queries = in.word(), terms = in.word(), n = in.word();
+  rsk::CodeScanArgs a{};
+  a.vectors = in.array<float>();
+  a.top.num_queries = num_queries;
+  a.top.bias = in.array<float>();
+  a.top.score_weight = in.array<float>();
+  a.top.bias_weight = in.array<float>();
+  a.top.groups = in.array<std::int64_t>();
+  a.top.query_groups = in.array<std::int64_t>();
+  Codes codes(rows, options);
+  a.codes = codes.exact();
+  a.num_rows = rows.num_rows;
+  a.dims = rows.dims;
+  a.terms = terms;
+  a.row_error = rsk::largest_code_error(a.codes, a.num_rows, rsk::code_stride(a.dims));
+  Output<float> error(num_queries);
+  a.error = error.data();
+  rsk::TopN top(num_queries, n);
+  const bool supported = rsk::code_scan_supported(options.isa);
+  if (supported) top.scan(a, options.isa, options.threads);
+  const std::int64_t width = supported ? top.width(std::int64_t(1) << 40) : 0, queries = supported ? num_queries : 0;
+  Output<std::int64_t> found(queries * width);
+  Output<float> kept(queries * width), outside(queries), none(0);
+  if (supported) top.get(found.data(), kept.data(), width, outside.data(), true);
+  found.write(out, "rows");
+  kept.write(out, "scores");
+  outside.write(out, "outside");
+  (supported ? error : none).write(out, "error");
 }
 
 Work run(const std::string& problems, const std::string& answers, const Options& options) {
   Problems in(problems, kMagic);
   std::ofstream out(answers, std::ios::binary);
   if (!out) throw UsageError("cannot write " + answers);
-  constexpr void (*kRun[])(Problems&, std::ofstream&, const Options&, Work&) = {run_select, run_relevance, run_top_n};
+  constexpr void (*kRun[])(Problems&, std::ofstream&, const Options&, Work&) = {run_select, run_relevance, run_top_n,
+                                                                                run_encode, run_scan};
   Work work;
   for (std::int64_t problem = 0; problem < in.count(); ++problem) {
     in.next_problem();
     const std::int64_t kind = in.word();
-    if (kind < 0 || kind > 2) throw UsageError("problem " + std::to_string(problem) + " is of no known kind");
+    if (kind < 0 || kind > 4) throw UsageError("problem " + std::to_string(problem) + " is of no known kind");
     try {
       kRun[kind](in, out, options, work);
     } catch (const UsageError&) {
@@ -189,6 +269,7 @@ rsk::Rule find_rule(const std::string& name) {
   if (name == "automatic") return rsk::Rule::automatic;
   if (name == "dense") return rsk::Rule::dense;
   if (name == "pruned") return rsk::Rule::pruned;
+  if (name == "coded") return rsk::Rule::coded;
   throw UsageError("no rule is named " + name);
 }
 
@@ -217,7 +298,8 @@ void run_command(const std::vector<std::string>& arguments) {
   }
   if (files.size() != 2 || options.threads < 1) throw UsageError(usage);
   const Work work = run(files[0], files[1], options);
-  std::printf("%lld %lld\n", static_cast<long long>(work.products), static_cast<long long>(work.rows_read));
+  std::printf("%lld %lld %lld\n", static_cast<long long>(work.products), static_cast<long long>(work.rows_read),
+              static_cast<long long>(work.code_products));
 }
 
 }  // namespace

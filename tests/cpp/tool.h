@@ -82,6 +82,7 @@ class Output {
     memory_.resize(memory_.size() + kGuard, kCanary);
   }
   T* data() { return reinterpret_cast<T*>(memory_.data() + kGuard); }
+  std::size_t size() const { return (memory_.size() - 2 * kGuard) / sizeof(T); }
   void check(const char* name) const {
     for (std::size_t i = 0; i < kGuard; ++i)
       if (memory_[i] != kCanary || memory_[memory_.size() - 1 - i] != kCanary)
