@@ -12,6 +12,7 @@ import gzip
 import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,17 @@ def _folder() -> Path | None:
     return beside if beside.is_dir() else None
 
 
+def _fetch(*name: str) -> Any:
+    import datasets
+
+    try:
+        return datasets.load_dataset(*name)
+    except OSError as error:
+        raise SystemExit(
+            f"error: the data set {name[0]} cannot be fetched and RAGSYS_KERNELS_DATA names no folder that has it: {error}"
+        ) from None
+
+
 def _rows(path: Path, delimiter: str) -> list[list[str]]:
     with gzip.open(path, "rt", encoding="utf-8-sig", newline="") as file:
         return list(csv.reader(file, delimiter=delimiter))
@@ -38,9 +50,7 @@ def texts() -> list[str]:
     """About 21,000 texts: AG News (test and a sample of train), TruthfulQA questions and answers, without repeats."""
     folder = _folder()
     if folder is None:
-        import datasets
-
-        news = datasets.load_dataset("ag_news")
+        news = _fetch("ag_news")
         found = list(news["test"]["text"]) + list(news["train"]["text"][:14_000])
     else:
         found = [" ".join(row[1:]) for row in _rows(folder / "ag_news/test.csv.gz", ",")]
@@ -56,9 +66,7 @@ def truthfulqa() -> list[tuple[str, list[str]]]:
     """The 817 questions of TruthfulQA with their correct answers, without empty and repeated ones (2,837 in all)."""
     folder = _folder()
     if folder is None:
-        import datasets
-
-        rows = datasets.load_dataset("truthful_qa", "generation")["validation"]
+        rows = _fetch("truthful_qa", "generation")["validation"]
         found = [(row["question"], row["correct_answers"]) for row in rows]
     else:
         header, *lines = _rows(folder / "truthfulqa/TruthfulQA_v1.csv.gz", ",")

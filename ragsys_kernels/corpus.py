@@ -48,7 +48,8 @@ class Corpus(Rows):
     Notes
     -----
     Under "cosine" rows of floats also get 8-bit codes, D + 12 bytes a row in whole cache lines, out of which the CPU
-    kernels tell which rows they need not read. Results are exact with them and without.
+    kernels tell which rows they need not read: about 25 % more memory for float32 rows, 50 % for 16-bit rows. Results
+    are exact with them and without.
 
     Raises
     ------

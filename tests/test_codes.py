@@ -177,8 +177,8 @@ def pools(draw):
     if draw(BOOLEANS):
         problem["relevance"] = np.round(rng.uniform(-1, 1, (4, P)), draw(st.integers(0, 7))).astype(np.float32)
     if draw(BOOLEANS):
-        shown = np.stack([rng.permutation(N)[:9] for _ in range(4)])
-        problem["initial"] = np.where(rng.random((4, 9)) < rng.random((4, 1)), shown, -1)[:, : draw(st.integers(1, 9))]
+        shown = np.stack([rng.permutation(N) for _ in range(4)])[:, : draw(st.integers(1, 9))]
+        problem["initial"] = np.where(rng.random(shown.shape) < rng.random((4, 1)), shown, -1)
     if draw(BOOLEANS):
         problem["groups"] = rng.integers(0, 1 + N // 8, N)
         problem["max_per_group"] = draw(st.integers(1, 4))

@@ -232,6 +232,7 @@ def check_bounds(method, problem):
     pruned, pruned_work = testing.selection_work(method, problem, rule="pruned")
     same(pruned, dense)
     assert pruned_work.products <= dense_work.products
+    same(testing.selection_work(method, problem, rule="coded")[0], dense)
     same(run(method, problem, "cpu"), dense)
 
 

@@ -634,11 +634,11 @@ def code_cases(rng: np.random.Generator) -> Iterator[Case]:
             "embeddings": rows,
             "candidates": np.stack([rng.permutation(120)[:P] for _ in range(3)]),
             "k": 12,
-            "lambda_d": rng.choice([0, 0.5, 0.75, 1], 3),
         }
+        yield Select("vrsd", arguments)
+        arguments.update(lambda_d=rng.choice([0, 0.5, 0.75, 1], 3), lambda_b=0.7)
         yield Select("mmr", arguments)
         yield Select("mmr", {**arguments, "initial": rng.permutation(120)[:15].reshape(3, 5), "bias": rng.random(120)})
-        yield Select("vrsd", {name: value for name, value in arguments.items() if name != "lambda_d"})
 
 
 def threaded_cases(rng: np.random.Generator) -> Iterator[Case]:
@@ -649,7 +649,7 @@ def threaded_cases(rng: np.random.Generator) -> Iterator[Case]:
             arguments.update(lambda_d=0.7, lambda_b=1.0)
         yield Select(method, arguments)
         yield Select(method, {**arguments, "embeddings": stored(random_vectors(rng, 400, 97), "bfloat16")})
-    arguments = testing.selection_problem(64, 100, 12, 97, N=400, seed=2)
+    arguments = {**testing.selection_problem(64, 100, 12, 97, N=400, seed=2), "lambda_d": 0.7, "lambda_b": 1.0}
     yield Select("mmr", {**arguments, "embeddings": stored(random_vectors(rng, 400, 97), "float16", "scaled")})
     many = stored(random_vectors(rng, 20_000, 260), "float32", "scaled")
     yield Encode(many)
