@@ -37,7 +37,7 @@ def _fetch(*name: str) -> Any:
         return datasets.load_dataset(*name)
     except OSError as error:
         raise SystemExit(
-            f"error: the data set {name[0]} cannot be fetched and RAGSYS_KERNELS_DATA names no folder that has it: {error}"
+            f"error: cannot fetch the data set {name[0]}, and RAGSYS_KERNELS_DATA names no folder that has it: {error}"
         ) from None
 
 
