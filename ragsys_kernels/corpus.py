@@ -316,7 +316,8 @@ class Corpus(Rows):
         data, scales = arrays["data"], arrays["scales"]
         if data is None:
             raise ValueError(f"Corpus: path must hold data.npy, got {path}")
-        dtype, metric, max_norm, code_error = (meta.get(name) for name in ("dtype", "metric", "max_norm", "code_error"))
+        dtype, metric, max_norm = (meta.get(name) for name in ("dtype", "metric", "max_norm"))
+        code_error = meta.get("code_error", 0.0)
         codes = arrays["codes"]
         stored = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8"}
         column = (len(data),) if data.ndim else ()

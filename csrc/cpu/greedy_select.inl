@@ -37,7 +37,7 @@ static inline std::int64_t id_at(const void* ids, int bytes, std::int64_t i) {
 constexpr std::int64_t kPrunedPool = 16;
 // Candidates of a call's first query that are asked for at once.
 constexpr std::int64_t kAskedFor = 32;
-// Of pools smaller than this most rows are read anyhow: codes cost more than they save.
+// Of pools smaller than this most rows are read anyhow, for their relevance: codes cost more than they save.
 constexpr std::int64_t kCodedPool = 48;
 
 static inline float inverse_sqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
@@ -302,7 +302,8 @@ struct Query {
 
   Status read_pool() {
     const bool possible = args.codes && args.unit_rows && !is_vrsd();
-    const bool pays = items >= kCodedPool;
+    const bool given = args.relevance && !args.relevance_error;
+    const bool pays = items >= (given ? kPrunedPool : kCodedPool);
     coded = possible && (args.rule == Rule::coded || (args.rule == Rule::automatic && pays));
     prefetch_own();
     slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;
@@ -574,6 +575,16 @@ struct Query {
     cap_group(picked);
   }
 
+  // A row that was just read serves as it is; one that was not is best read once more in order.
+  void prepare_pick(const T* data) {
+    float* copy = ws.prepared_picks + picked * prepared_floats(args.dims);
+    ws.picks[picked] = copy;
+    if (coded)
+      ws.picks[picked] = prepared(data, args.dims, copy);
+    else
+      prepare(data, args.dims, 1.0f, copy);
+  }
+
   // The item that was taken becomes pick number `picked`, to be met by the others.
   Status keep(std::int64_t j) {
     const std::int32_t js = std::int32_t(j);
@@ -586,7 +597,7 @@ struct Query {
     }
     ws.picked_scale[picked] = ws.scale[j];
     ws.picked_pivot[picked] = ws.pivot[j];
-    ws.picks[picked] = prepared(row(ws.row[j]), args.dims, ws.prepared_picks + picked * prepared_floats(args.dims));
+    prepare_pick(row(ws.row[j]));
     keep_codes(picked, ws.row[j]);
     ++picked;
     return Status::ok;
@@ -602,7 +613,7 @@ struct Query {
       norm2_block<1>(&data, args.dims, ws.tail_mask, &norm2);
       const Status status = scale_row(r, &norm2, &ws.picked_scale[picked]);
       if (status != Status::ok) return status;
-      ws.picks[picked] = prepared(data, args.dims, ws.prepared_picks + picked * prepared_floats(args.dims));
+      prepare_pick(data);
       if (!lazy() || estimated())
         dot_block<1>(ws.query, &data, args.dims, &product);
       else

@@ -385,6 +385,8 @@ void TopN::scan(const CodeScanArgs& args, int isa, int num_threads) {
   const std::int64_t groups = (top.num_queries + each - 1) / each;
   const double work = double(top.num_queries) * double(args.terms) * double(args.num_rows) * double(args.dims) / 4;
   const int threads = worthwhile_threads(work, groups, num_threads);
+  // Of the first blocks a small part is kept.
+  for (State::Best& best : state_->best) best.limit = kScanRows / 2;
   // Each thread takes all rows for its share of the groups.
   parallel_for(threads, 1, threads, [&](std::int64_t share, int) {
     const std::int64_t begin = groups * share / threads, end = groups * (share + 1) / threads;

@@ -7,6 +7,7 @@ import numpy as np
 from .. import _arrays, _dispatch, _env
 from .._problem import Rows
 
+_MOST_DIMS = 1 << 16  # products of more dimensions may leave the range of int32
 _HEADER = 12  # bytes of a code row that hold its scale, its error and the sum of its codes
 
 
@@ -17,7 +18,8 @@ def row_bytes(dims: int) -> int:
 
 def encode(data: np.ndarray, dtype: str, metric: str, scales: np.ndarray | None) -> tuple[np.ndarray | None, float]:
     """Code rows (N, row_bytes(D)) uint8 of unit rows and the largest of their errors; None where they serve nothing."""
-    if metric != "cosine" or dtype not in _arrays.STORAGE or _dispatch.why_not("cpu") is not None:
+    useless = metric != "cosine" or dtype not in _arrays.STORAGE or data.shape[1] > _MOST_DIMS
+    if useless or _dispatch.why_not("cpu") is not None:
         return None, 0.0
     module = _dispatch.extension()
     codes = module.encode(data, _arrays.STORAGE.index(dtype), scales, _dispatch.isa_index(), _env.num_threads())

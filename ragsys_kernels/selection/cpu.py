@@ -32,6 +32,8 @@ _STAGES = ((0, 128), (1, 128), (2, 512), (3, 2048), (4, 8192))
 _SHARE = 1 / 8
 _CODED_STAGES = ((0, 128), (1, 512), (4, 1024), (8, 4096))
 _CODED_SHARE = 1 / 3
+# Where relevance weighs more than this, the second stage is content with as few rows as the first.
+_RELEVANT = 0.7
 _MOSTLY = 0.5
 
 # So many times n rows are kept for a query whose n-th value is tied; with more its pool is all rows.
@@ -290,7 +292,7 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, An
     out = Selection.empty(problem.num_queries, problem.k)
     queries = _check_queries(problem)
     work = np.zeros(3, np.int64)
-    plan, share = (_CODED_STAGES, _CODED_SHARE) if codes.can_scan(problem.rows) else (_STAGES, _SHARE)
+    plan, share = _plan(problem)
     stages = list(range(len(plan) + 1))
     for begin in range(0, problem.num_queries, _QUERY_BLOCK):
         waiting = np.arange(begin, min(begin + _QUERY_BLOCK, problem.num_queries))
@@ -321,6 +323,15 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, An
             if len(waiting) == 0:
                 break
     return out, work
+
+
+def _plan(problem: Problem) -> tuple[tuple[tuple[int, int], ...], float]:
+    """The stages, and the share of the corpus from which on a pool is all of it."""
+    if not codes.can_scan(problem.rows):
+        return _STAGES, _SHARE
+    first, (terms, size), *later = _CODED_STAGES
+    size = first[1] if problem.lambda_d.mean() > _RELEVANT else size
+    return (first, (terms, size), *later), _CODED_SHARE
 
 
 def _by_relevance(problem: Problem, queries: np.ndarray, n: int, num_threads: int) -> Any:
