@@ -312,9 +312,9 @@ def whole_page(runs: Runs) -> str:
 
 Systems cut to a pool first, because the rule costs a pass over its items for every pick. With `candidates=None` (or
 `Corpus.select(..., pool=None)`) the pool is the whole corpus: scans of 8-bit codes of the rows (or matrix products) say
-which rows can be picked at all, and few rows are read. The picks are the dense rule's, bit for bit. Compared with one exact nearest-neighbour search
-(FAISS `IndexFlatIP`, top K) of the same queries in the same rounds, which gives relevance without diversity, and with
-the matrix product alone. One thread each, batches of 256 queries, µs a query.
+which rows can be picked at all, and few rows are read. The picks are the dense rule's, bit for bit. Compared with one
+exact nearest-neighbour search (FAISS `IndexFlatIP`, top K) of the same queries in the same rounds, which gives
+relevance without diversity, and with the matrix product alone. One thread each, batches of 256 queries, µs a query.
 
 {whole(runs)}
 
