@@ -195,7 +195,7 @@ struct Workspace {
   float* unit;  // (D) scratch for a query of unusual norm
   double* sum;  // (D) VRSD's sum, kept only where float32 terms cancel
 
-  std::int64_t asked_for;                            // the query whose pool the one before has asked for
+  std::int64_t asked_for;                           // the query whose pool the one before has asked for
   std::int64_t products, rows_read, code_products;  // work done so far
 };
 
