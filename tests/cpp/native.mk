@@ -5,8 +5,10 @@ NATIVE_OUT ?= build/native
 NATIVE_PYTHON ?= $(if $(BIN),$(BIN)/python,python3)
 ARM ?= aarch64-linux-gnu-
 ARM_PACKAGES := g++-aarch64-linux-gnu qemu-user
-# Without those of files, installs and memory limits, on which sanitizers have no bearing or a bad one.
-native_not_sanitized := benchmarks cli dispatch faiss native offline packaging parity
+# Without those of files, installs, memory limits and other libraries' models, on which sanitizers have no bearing or a
+# bad one.
+native_not_sanitized := benchmarks bias_job cli dispatch faiss icl_models icl_tokenization metrics native offline \
+	packaging parity quality_bias
 SANITIZE_TESTS ?= $(filter-out $(native_not_sanitized:%=tests/test_%.py),$(wildcard tests/test_*.py))
 SANITIZE_PYTEST ?= -q -x -k "not [reference and not little_memory"
 
@@ -79,12 +81,13 @@ $(NATIVE_OUT)/%_tool.o: tests/cpp/$$(notdir $$*)_tool.cpp tests/cpp/tool.h $(wil
 $(NATIVE_OUT)/%_tool: $(NATIVE_OUT)/$$(*D)/kernels.o $(NATIVE_OUT)/$$(*D)/score.o $(NATIVE_OUT)/%_tool.o
 	$(call native_cxx,$(*D)) $(NATIVE_FLAGS) $(NATIVE_FLAGS_$(*D)) $^ -o $@
 
-$(NATIVE_OUT)/asan/%bindings.o: $(NATIVE_CORE)/%bindings.cpp $(wildcard $(NATIVE_CORE)/*api.h) | native-python
+native_bindings := $(patsubst %,$(NATIVE_OUT)/asan/%.o,bindings score_bindings)
+$(native_bindings): $(NATIVE_OUT)/asan/%.o: $(NATIVE_CORE)/%.cpp $(wildcard $(NATIVE_CORE)/*api.h) | native-python
 	@mkdir -p $(@D)
 	$(CXX) $(NATIVE_FLAGS) $(NATIVE_FLAGS_asan) $$($(native_python) -m pybind11 --includes) -c $< -o $@
 
 # The package beside an extension of its own; the one built in place stays as it is.
-$(NATIVE_OUT)/asan/package: $(patsubst %,$(NATIVE_OUT)/asan/%.o,kernels score bindings score_bindings) \
+$(NATIVE_OUT)/asan/package: $(NATIVE_OUT)/asan/kernels.o $(NATIVE_OUT)/asan/score.o $(native_bindings) \
 		$(wildcard ragsys_kernels/*.py ragsys_kernels/*/*.py)
 	rm -rf $@
 	mkdir -p $@
