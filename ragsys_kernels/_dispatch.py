@@ -68,11 +68,6 @@ def isa() -> str:
 
 def isa_index() -> int:
     """The number of the instruction set in force, for the extension."""
-    return _isa_index(_env.isa())
-
-
-@functools.cache
-def _isa_index(wanted: str | None) -> int:
     return int(extension().ISAS.index(isa()))
 
 
