@@ -155,7 +155,7 @@ def test_report_from_a_ledger(module, tmp_path):
     assert text.startswith("before\n<!-- ledger:begin -->\n")
     assert text.endswith("<!-- ledger:end -->\nafter\n")
     assert "old" not in text
-    assert "| 100, 10, 384, 0.75 | 10.0 | 8.5 | 9.0 | 200 (20x) |" in text
+    assert "| 100, 10, 384, 0.75 | 10.0 | 8.5 | 9.0 | 200 (24x) |" in text
     assert "16.0 (1.60x)" in text
     report = (tmp_path / "r" / "report.md").read_text()
     assert "| pyversity / ours, P=100, D=384 | 0.5 | 20 | ≥ 14 | yes |" in report

@@ -262,10 +262,13 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
         py::arg("candidates").noconvert(), py::arg("bias").noconvert(), py::arg("lambda_b").noconvert(), py::arg("isa"),
         py::arg("num_threads"));
   m.def("code_scan_supported", &rsk::code_scan_supported, py::arg("isa"));
-  m.def("code_error", [](const Array<std::uint8_t>& codes) {
-    require(codes.ndim() == 2 && codes.shape(1) >= rsk::kCodeHeader, "codes");
-    return rsk::largest_code_error(codes.data(), codes.shape(0), codes.shape(1));
-  });
+  m.def(
+      "code_error",
+      [](const Array<std::uint8_t>& codes) {
+        require(codes.ndim() == 2 && codes.shape(1) >= rsk::kCodeHeader, "codes");
+        return rsk::largest_code_error(codes.data(), codes.shape(0), codes.shape(1));
+      },
+      py::arg("codes").noconvert());
   py::class_<rsk::TopN>(m, "TopN")
       .def(py::init<std::int64_t, std::int64_t>(), py::arg("num_queries"), py::arg("n"))
       .def("fold", &fold, py::arg("scores").noconvert(), py::arg("first_row"), py::arg("bias").noconvert(),
