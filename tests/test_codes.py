@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ragsys_kernels as rk
-from ragsys_kernels import _dispatch, testing
+from ragsys_kernels import _dispatch, _validate, testing
+from ragsys_kernels.selection import cpu
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
@@ -341,6 +342,39 @@ def test_equal_rows_of_a_whole_corpus_go_to_the_lowest_row(scanning, biased, dty
     assert (diverse.indices[:, 0] == places[0]).all()
     problem = {"queries": queries, "embeddings": corpus, "k": 5, "lambda_d": 0.7}
     same(diverse, testing.selection_work("mmr", problem, rule="dense")[0])
+
+
+def test_a_row_read_for_a_tie_keeps_its_value_when_its_codes_are_met(isa):
+    """Rows whose ceiling equals the second pick's value are read for the tie, before the codes of their block."""
+    N, K, read = 200, 8, 0
+    for seed in range(20):
+        corpus = rk.Corpus(normal(seed, N, 24))
+        queries = normal(seed + 100, 1, 24)
+        options = {"lambda_d": 0.5, "lambda_b": 1.0}
+        dense = testing.selection_work(
+            "mmr", {"queries": queries, "embeddings": corpus, "k": K, **options}, rule="dense"
+        )
+        first, second, *later = picks = dense[0].indices[0]
+        order = np.concatenate([[first, second], np.setdiff1d(np.arange(N), picks), later])  # the later ones far behind
+        unit, query = vectors_of(corpus), queries[0].astype(np.float64)
+        worth = 0.5 * unit @ (query / np.linalg.norm(query)) - 0.5 * unit @ unit[first]
+        ceiling = np.float32(worth + 1e-4)
+        tied = [row for row in later if row < second]
+        ceiling[tied] = dense[0].scores[0, 1]
+        ceiling[first] = np.inf
+        read += len(tied)
+        problem = _validate.selection("mmr", queries, corpus, K, candidates=order[None], **options)
+        found, status, _ = cpu._call(
+            problem,
+            1,
+            forced=np.array([[first] + [-1] * (K - 1)]),
+            ceiling=ceiling[order][None],
+            outside=np.float32([-np.inf]),
+            best_first=True,
+        )
+        assert status is None
+        same(found, dense[0])
+    assert read
 
 
 @pytest.mark.parametrize("left_out", ["groups", "initial"])

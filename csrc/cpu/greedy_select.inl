@@ -575,16 +575,6 @@ struct Query {
     cap_group(picked);
   }
 
-  // A row that was just read serves as it is; one that was not is best read once more in order.
-  void prepare_pick(const T* data) {
-    float* copy = ws.prepared_picks + picked * prepared_floats(args.dims);
-    ws.picks[picked] = copy;
-    if (coded)
-      ws.picks[picked] = prepared(data, args.dims, copy);
-    else
-      prepare(data, args.dims, 1.0f, copy);
-  }
-
   // The item that was taken becomes pick number `picked`, to be met by the others.
   Status keep(std::int64_t j) {
     const std::int32_t js = std::int32_t(j);
@@ -597,7 +587,7 @@ struct Query {
     }
     ws.picked_scale[picked] = ws.scale[j];
     ws.picked_pivot[picked] = ws.pivot[j];
-    prepare_pick(row(ws.row[j]));
+    ws.picks[picked] = prepared(row(ws.row[j]), args.dims, ws.prepared_picks + picked * prepared_floats(args.dims));
     keep_codes(picked, ws.row[j]);
     ++picked;
     return Status::ok;
@@ -613,7 +603,7 @@ struct Query {
       norm2_block<1>(&data, args.dims, ws.tail_mask, &norm2);
       const Status status = scale_row(r, &norm2, &ws.picked_scale[picked]);
       if (status != Status::ok) return status;
-      prepare_pick(data);
+      ws.picks[picked] = prepared(data, args.dims, ws.prepared_picks + picked * prepared_floats(args.dims));
       if (!lazy() || estimated())
         dot_block<1>(ws.query, &data, args.dims, &product);
       else
@@ -641,8 +631,8 @@ struct Query {
     if (coded) {
       for (std::int64_t j = 0; j < items; ++j) ws.running[j] = -1.0f - 4.0f * slack;
       const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
-      const bool unseen = args.relevance || args.ceiling;
-      for (std::int64_t block = 0; block < blocks; ++block) ws.block_met[block] = unseen ? -1 : 0;
+      const bool bounded_already = !args.relevance && !args.ceiling;
+      for (std::int64_t block = 0; block < blocks; ++block) ws.block_met[block] = bounded_already ? 0 : -1;
       for (std::int64_t j = padded(items); j < blocks * kCodeBlock; ++j) ws.bound[j] = -__builtin_inff();
       for (std::int64_t block = blocks; block < padded(blocks); ++block) ws.block_bound[block] = -__builtin_inff();
     }
@@ -808,8 +798,7 @@ struct Query {
         *best_score = ws.bound[j];
         return all_finite ? Status::ok : Status::not_finite;
       }
-      const bool unseen = ws.block_met[block] < 0 && !args.relevance;
-      if (unseen || (picked > 0 && ws.block_met[block] < picked)) {
+      if (unseen(block) || (picked > 0 && ws.block_met[block] < picked)) {
         catch_up_by_codes(block);
         ws.block_bound[block] = largest_bound(block * kCodeBlock);
         const std::int32_t next = top_of(block);
@@ -823,6 +812,8 @@ struct Query {
     }
   }
 
+  // Whether the values of a block's items are not even bounded by their codes.
+  bool unseen(std::int64_t block) const { return ws.block_met[block] < 0 && !args.relevance; }
   bool known(std::int64_t j) const { return picked == 0 ? !estimated() || ws.met[j] >= 0 : ws.met[j] == picked; }
 
   // Of the items with the value of item j, which is the largest, that of the lowest row.
@@ -835,6 +826,9 @@ struct Query {
         continue;
       }
       if (ws.bound[i] < value || ws.row[i] >= ws.row[lowest]) continue;
+      // Codes come before the row: they bound the values of their whole block.
+      if (unseen(i / kCodeBlock)) catch_up_by_codes(i / kCodeBlock);
+      if (ws.bound[i] < value) continue;
       if (!known(i)) {
         refine(i);
         ws.bound[i] = score(i);
