@@ -66,6 +66,16 @@ def relevance(
     isa: int,
     num_threads: int,
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]: ...
+
+_Partials = tuple[
+    NDArray[np.float32],
+    NDArray[np.float32],
+    NDArray[np.float64],
+    NDArray[np.float64] | None,
+    NDArray[np.float32],
+    NDArray[np.int64] | None,
+]
+
 def score_logits(
     logits: NDArray[np.generic],
     dtype: int,
@@ -82,14 +92,7 @@ def score_logits(
     rank: bool,
     isa: int,
     num_threads: int,
-) -> tuple[
-    NDArray[np.float32],
-    NDArray[np.float32],
-    NDArray[np.float64],
-    NDArray[np.float64] | None,
-    NDArray[np.float32],
-    NDArray[np.int64] | None,
-]: ...
+) -> _Partials: ...
 def score_hidden(
     hidden: NDArray[np.generic],
     hidden_dtype: int,
@@ -109,14 +112,7 @@ def score_hidden(
     rank: bool,
     isa: int,
     num_threads: int,
-) -> tuple[
-    NDArray[np.float32],
-    NDArray[np.float32],
-    NDArray[np.float64],
-    NDArray[np.float64] | None,
-    NDArray[np.float32],
-    NDArray[np.int64] | None,
-]: ...
+) -> _Partials: ...
 
 class TopN:
     def __init__(self, num_queries: int, n: int) -> None: ...

@@ -15,6 +15,8 @@ import numpy as np
 STORAGE = ("float32", "float16", "bfloat16")
 # A Corpus also stores int8, with a scale for each row.
 CORPUS_STORAGE = (*STORAGE, "int8")
+# Their numbers in the extension.
+NUMBERS = {name: number for number, name in enumerate(CORPUS_STORAGE)}
 
 # dtype.name takes a microsecond to make up.
 _NAMES = {np.dtype(name): name for name in ("float32", "float16", "float64", "int32", "int64")}

@@ -209,11 +209,11 @@ struct Kernels {
   std::int64_t (*at_least)(const float* scores, const float* bias, float score_weight, float bias_weight,
                            std::int64_t n, float threshold, std::int32_t* out);
   int vector_floats;
+  void (*encode_row)(const EncodeArgs&, std::int64_t row);
   // Null where there is no scan by codes.
   void (*pack_rows)(const std::uint8_t* codes, std::int64_t stride, std::int64_t rows, std::int64_t steps,
                     std::uint8_t* out);
   void (*scan_block)(const ScanBlock&, const ScanGroup&);
-  void (*encode_row)(const EncodeArgs&, std::int64_t row);
 };
 
 // `isa` is an index of isa_names(); num_threads >= 1. Throw std::invalid_argument for an instruction set that is

@@ -26,6 +26,16 @@
 #include "api.h"
 #include "parallel.h"
 
+// The table of a region, which ends with pack_rows and scan_block.
+#define RSK_KERNELS(...)                                    \
+  constexpr Kernels kKernels = {select_query<Method::mmr>,  \
+                                select_query<Method::vrsd>, \
+                                relevance_query,            \
+                                at_least,                   \
+                                int(W),                     \
+                                encode_row,                 \
+                                __VA_ARGS__}
+
 // base: the floor of the platform's ABI, SSE2 on x86-64 and NEON on AArch64.
 namespace rsk::base {
 #define RSK_VEC_BYTES 16
@@ -33,14 +43,7 @@ namespace rsk::base {
 #include "codes.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {select_query<Method::mmr>,
-                              select_query<Method::vrsd>,
-                              relevance_query,
-                              at_least,
-                              int(W),
-                              nullptr,
-                              nullptr,
-                              encode_row};
+RSK_KERNELS(nullptr, nullptr);
 }  // namespace rsk::base
 
 #if RSK_X86_DISPATCH
@@ -57,14 +60,7 @@ namespace rsk::avx2 {
 #include "codes.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {select_query<Method::mmr>,
-                              select_query<Method::vrsd>,
-                              relevance_query,
-                              at_least,
-                              int(W),
-                              nullptr,
-                              nullptr,
-                              encode_row};
+RSK_KERNELS(nullptr, nullptr);
 }  // namespace rsk::avx2
 #ifdef __clang__
 #pragma clang attribute pop
@@ -82,14 +78,7 @@ namespace rsk::avx512 {
 #include "code_scan.inl"
 #include "greedy_select.inl"
 #undef RSK_VEC_BYTES
-constexpr Kernels kKernels = {select_query<Method::mmr>,
-                              select_query<Method::vrsd>,
-                              relevance_query,
-                              at_least,
-                              int(W),
-                              pack_rows,
-                              scan_block,
-                              encode_row};
+RSK_KERNELS(pack_rows, scan_block);
 }  // namespace rsk::avx512
 #ifdef __clang__
 #pragma clang attribute pop

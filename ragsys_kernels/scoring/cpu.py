@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from .. import _dispatch
+from .. import _arrays, _dispatch
 from .problem import Partials, ScoringProblem
-
-_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 
 
 def partials(problem: ScoringProblem, num_threads: int) -> Partials:
@@ -26,13 +24,13 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
         num_threads,
     )
     if problem.logits is not None:
-        return Partials(*module.score_logits(problem.logits, _DTYPES[problem.logits_dtype], *common))
+        return Partials(*module.score_logits(problem.logits, _arrays.NUMBERS[problem.logits_dtype], *common))
     return Partials(
         *module.score_hidden(
             problem.hidden,
-            _DTYPES[problem.hidden_dtype],
+            _arrays.NUMBERS[problem.hidden_dtype],
             problem.weight,
-            _DTYPES[problem.weight_dtype],
+            _arrays.NUMBERS[problem.weight_dtype],
             problem.head_bias,
             *common,
         )

@@ -22,7 +22,7 @@ def encode(data: np.ndarray, dtype: str, metric: str, scales: np.ndarray | None)
     if useless or _dispatch.why_not("cpu") is not None:
         return None, 0.0
     module = _dispatch.extension()
-    codes = module.encode(data, _arrays.STORAGE.index(dtype), scales, _dispatch.isa_index(), _env.num_threads())
+    codes = module.encode(data, _arrays.NUMBERS[dtype], scales, _dispatch.isa_index(), _env.num_threads())
     return codes, module.code_error(codes)
 
 

@@ -12,7 +12,6 @@ from .. import _arrays, _dispatch, _validate
 from .._problem import Problem, Selection, divide, unit
 from . import codes
 
-_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
 _NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
 _METHODS = {"mmr": 0, "vrsd": 1}
 _RULES = {"automatic": 0, "dense": 1, "pruned": 2, "coded": 3}
@@ -83,7 +82,7 @@ def _call(
         problem.pool,
         problem.pool_stride,
         rows.data,
-        _DTYPES[rows.dtype],
+        _arrays.NUMBERS[rows.dtype],
         _NORMS[rows.norm],
         rows.scales,
         rows.codes,
@@ -267,7 +266,7 @@ def _relevance(problem: Problem, candidates: np.ndarray, num_threads: int) -> np
         problem.num_queries,
         candidates.shape[1],
         rows.data,
-        _DTYPES[rows.dtype],
+        _arrays.NUMBERS[rows.dtype],
         _NORMS[rows.norm],
         rows.scales,
         problem.queries,
