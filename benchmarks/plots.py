@@ -106,7 +106,7 @@ def _short(value: float) -> str:
 
 
 def _work(runs: Runs) -> Any:
-    """Dot products done over those of the dense rule."""
+    """Dot products of rows over those of the dense rule; products of codes are not counted."""
     figure, (*panels, right) = plt.subplots(1, 3, figsize=(11, 4.4), layout="constrained", width_ratios=(1, 1, 1.3))
     for axes, what in zip(panels, ("pool size P", "picks K"), strict=True):
         vary, fixed = AXES[what]
@@ -127,7 +127,11 @@ def _work(runs: Runs) -> Any:
     right.set_axisbelow(True)
     for axis in (*(axes.yaxis for axes in panels), right.xaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
-    figure.suptitle("Dot products done, of those of the dense rule (relevance included)", fontsize=11, color=INK)
+    figure.suptitle(
+        "Dot products of rows done, of those of the dense rule (products of 8-bit codes not counted)",
+        fontsize=11,
+        color=INK,
+    )
     return figure
 
 
