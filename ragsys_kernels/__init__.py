@@ -1,22 +1,46 @@
 """Batched kernels for retrieval-augmented generation: MMR with quality bias, VRSD, log-probabilities of answers."""
 
-from ._dispatch import BackendUnavailableError
-from ._info import show_config
-from ._problem import Selection
-from ._validate import PoolSizeWarning
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ._version import __version__
-from .corpus import Corpus
-from .scoring import (
-    AnswerLogprobs,
-    LabelPosteriors,
-    Partials,
-    answer_logprobs,
-    label_posteriors,
-    logprob_partials,
-    merge_partials,
-    token_logprobs,
-)
-from .selection import mmr, vrsd
+
+if TYPE_CHECKING:
+    from ._dispatch import BackendUnavailableError
+    from ._info import show_config
+    from ._problem import Selection
+    from ._validate import PoolSizeWarning
+    from .corpus import Corpus
+    from .scoring import (
+        AnswerLogprobs,
+        LabelPosteriors,
+        Partials,
+        answer_logprobs,
+        label_posteriors,
+        logprob_partials,
+        merge_partials,
+        token_logprobs,
+    )
+    from .selection import mmr, vrsd
+
+# Imported when first used: NumPy alone is most of a fifth of a second on a slow machine.
+_HOMES = {
+    "AnswerLogprobs": "scoring",
+    "BackendUnavailableError": "_dispatch",
+    "Corpus": "corpus",
+    "LabelPosteriors": "scoring",
+    "Partials": "scoring",
+    "PoolSizeWarning": "_validate",
+    "Selection": "_problem",
+    "answer_logprobs": "scoring",
+    "label_posteriors": "scoring",
+    "logprob_partials": "scoring",
+    "merge_partials": "scoring",
+    "mmr": "selection",
+    "show_config": "_info",
+    "token_logprobs": "scoring",
+    "vrsd": "selection",
+}
 
 __all__ = [
     "AnswerLogprobs",
@@ -36,3 +60,15 @@ __all__ = [
     "token_logprobs",
     "vrsd",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
