@@ -13,7 +13,7 @@ template <bool CAPPED>
 struct Change {
   float in, out;
   __device__ Change(float logit_scale, float softcap, float inverse_temperature)
-      : in(CAPPED ? logit_scale / softcap : __fmul_rn(logit_scale, inverse_temperature)),
+      : in(CAPPED ? __fdiv_rn(logit_scale, softcap) : __fmul_rn(logit_scale, inverse_temperature)),
         out(CAPPED ? __fmul_rn(softcap, inverse_temperature) : 1.0f) {}
   __device__ float operator()(float x) const {
     if (!CAPPED) return __fmul_rn(x, in);
