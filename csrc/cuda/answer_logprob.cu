@@ -183,17 +183,17 @@ __device__ inline void score_logits(const T* logits, long long row_stride, long 
 
 }  // namespace rsk
 
-#define RSK_LOGITS(suffix, T, CAPPED)                                                                                  \
-  extern "C" __global__ void __launch_bounds__(rsk::kThreads) rsk_score_logits_##suffix(                               \
-      const T* __restrict__ logits, long long row_stride, long long num_rows, const long long* __restrict__ rows,      \
-      const float* __restrict__ inverse_temperature, float logit_scale, float softcap, long long num_columns,          \
-      const long long* __restrict__ allowed, long long num_allowed, const long long* __restrict__ pair_begin,          \
-      const long long* __restrict__ columns, long long num_pairs, const float* __restrict__ target_logits,             \
-      float* __restrict__ part_ref, float* __restrict__ part_sum, float* __restrict__ part_weighted,                   \
-      int* __restrict__ part_rank, float* __restrict__ target) {                                                       \
-    rsk::score_logits<T, CAPPED>(logits, row_stride, num_rows, rows, inverse_temperature, logit_scale, softcap,        \
-                                 num_columns, allowed, num_allowed, pair_begin, columns, num_pairs, target_logits,     \
-                                 part_ref, part_sum, part_weighted, part_rank, target);                                \
+#define RSK_LOGITS(suffix, T, CAPPED)                                                                              \
+  extern "C" __global__ void __launch_bounds__(rsk::kThreads) rsk_score_logits_##suffix(                           \
+      const T* __restrict__ logits, long long row_stride, long long num_rows, const long long* __restrict__ rows,  \
+      const float* __restrict__ inverse_temperature, float logit_scale, float softcap, long long num_columns,      \
+      const long long* __restrict__ allowed, long long num_allowed, const long long* __restrict__ pair_begin,      \
+      const long long* __restrict__ columns, long long num_pairs, const float* __restrict__ target_logits,         \
+      float* __restrict__ part_ref, float* __restrict__ part_sum, float* __restrict__ part_weighted,               \
+      int* __restrict__ part_rank, float* __restrict__ target) {                                                   \
+    rsk::score_logits<T, CAPPED>(logits, row_stride, num_rows, rows, inverse_temperature, logit_scale, softcap,    \
+                                 num_columns, allowed, num_allowed, pair_begin, columns, num_pairs, target_logits, \
+                                 part_ref, part_sum, part_weighted, part_rank, target);                            \
   }
 RSK_LOGITS(f32, float, false)
 RSK_LOGITS(f16, rsk::F16, false)
