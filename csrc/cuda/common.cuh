@@ -42,6 +42,11 @@ __device__ inline float widen(F16 x) { return half_bits(x.bits); }
 __device__ inline float widen(BF16 x) { return __uint_as_float(unsigned(x.bits) << 16); }
 __device__ inline float widen(I8 x) { return float(x); }
 
+__device__ inline unsigned element_bits(float x) { return __float_as_uint(x); }
+__device__ inline unsigned element_bits(F16 x) { return x.bits; }
+__device__ inline unsigned element_bits(BF16 x) { return x.bits; }
+__device__ inline unsigned element_bits(I8 x) { return (unsigned char)x; }
+
 // Elements of a 16-byte load.
 template <class T>
 constexpr int kPack = 16 / int(sizeof(T));
@@ -80,6 +85,43 @@ __device__ inline void load_pack(const T* p, float (&out)[kPack<T>]) {
   unpack(*reinterpret_cast<const uint4*>(p), out, T());
 }
 __device__ inline bool aligned16(const void* p) { return (reinterpret_cast<unsigned long long>(p) & 15) == 0; }
+
+// The first n elements from p on as a pack of bits, the rest zero, whatever the alignment. For full loads n is
+// kPack<T>. A function of its own: inlined wherever unaligned rows are possible, it would be most of the code.
+template <class T>
+__device__ __attribute__((noinline)) uint4 gather_pack(const T* p, int n) {
+  constexpr int kBits = 8 * int(sizeof(T)), kPerWord = 32 / kBits;
+  unsigned words[4];
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    words[w] = 0;
+#pragma unroll
+    for (int e = 0; e < kPerWord; ++e)
+      if (w * kPerWord + e < n) words[w] |= element_bits(p[w * kPerWord + e]) << kBits * e;
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// 16 bytes from global to shared memory, both aligned, there after copies_done() of the same thread; other threads see
+// them after a barrier that follows it.
+__device__ inline void copy16(void* shared, const void* global) {
+#if defined(CUDA_ON_CPU)
+  emu::copy_later(shared, global, 16);
+#elif __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(unsigned(__cvta_generic_to_shared(shared))),
+               "l"(global)
+               : "memory");
+#else
+  *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
+#endif
+}
+__device__ inline void copies_done() {
+#if defined(CUDA_ON_CPU)
+  emu::copies_done();
+#elif __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
 
 // The sum over a warp, the same bits in every lane.
 __device__ inline float warp_sum(float x) {

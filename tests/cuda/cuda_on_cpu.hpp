@@ -170,7 +170,13 @@ struct Thread {
   int source = -1;              // lane whose value it is to get; -1: those of all lanes
   Value value, result;
   Value all[kWarp];
-  void* fiber = nullptr;  // a sanitizer's view of it
+  struct Copy {
+    void* to;
+    const void* from;
+    std::size_t size;
+  };
+  std::vector<Copy> copies;  // asynchronous ones, not yet waited for
+  void* fiber = nullptr;     // a sanitizer's view of it
 };
 
 struct Block {
@@ -461,6 +467,16 @@ T fold(unsigned mask, T x, const char* where, Op op) {
     first = false;
   }
   return x;
+}
+// Asynchronous copies of a thread are made when it waits for them, and not before.
+inline void copy_later(void* to, const void* from, std::size_t size) {
+  if ((reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % size)
+    fail("an asynchronous copy is not aligned");
+  me().copies.push_back({to, from, size});
+}
+inline void copies_done() {
+  for (const Thread::Copy& c : me().copies) std::memcpy(c.to, c.from, c.size);
+  me().copies.clear();
 }
 template <class T, class F>
 T read_modify_write(T* p, F f) {  // a real atomic operation, which ThreadSanitizer knows

@@ -36,7 +36,7 @@ FLAGS = [
     "-Wno-sign-compare",
 ]
 SANITIZERS = {
-    "": ["-O2", "-shared", "-fPIC"],
+    "": ["-O1", "-shared", "-fPIC"],
     "address": ["-O1", "-DEMU_MAIN", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "thread": ["-O1", "-DEMU_MAIN", "-fsanitize=thread"],
 }
