@@ -122,7 +122,8 @@ class Corpus(Rows):
     def to(self, device: str) -> Corpus:
         """The corpus on another device; itself if it is there already. The host's codes are made on the host anew."""
         place = _place("Corpus", device)
-        if self.device == ("cpu" if isinstance(place, Host) else str(place.device)):
+        here = isinstance(self.data, np.ndarray)
+        if here if isinstance(place, Host) else not here and self.data.device == place.device:
             return self
         arrays = {name: _arrays.to_host(array) for name in _FILES if (array := getattr(self, name)) is not None}
         if isinstance(place, Host):
