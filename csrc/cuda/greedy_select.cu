@@ -121,11 +121,11 @@ template <class T, bool kVrsd, bool kResident>
 struct Selector {
   static constexpr int kElements = kPack<T>;
   const SelectArgs& a;
+  unsigned char* const shared;
   const long long q;
   const int warp, warps, lane;
   const int packs;  // of a row, the last one perhaps partial
   const int whole;  // of them, those that can be loaded with 16 bytes from global memory
-  unsigned char* const shared;
   // The state of the selection.
   float* sum;                // VRSD: the sum of the picks, padded with zeros
   long long* picked_groups;  // of the picks
@@ -634,8 +634,8 @@ struct Selector {
 }  // namespace rsk
 
 // The parameters are the fields of SelectArgs.
-#define RSK_SELECT(name, T, vrsd, resident)                                                                      \
-  extern "C" __global__ void __launch_bounds__(rsk::kMaxThreads, 3)                                              \
+#define RSK_SELECT(name, T, vrsd, resident, blocks)                                                              \
+  extern "C" __global__ void __launch_bounds__(rsk::kMaxThreads, blocks)                                         \
       name(long long first_query, long long num_ids, long long row_stride, long long pool_stride,                \
            long long max_per_group, int pool, int dims, int k, int num_initial, int norm, int unit_queries,      \
            int id_bytes, int initial_bytes, int bias_per_item, const void* rows, const float* scales,            \
@@ -657,15 +657,16 @@ struct Selector {
   }
 
 // RSK_ONLY_FLOAT16 leaves out the other element types, for builds that take long.
-#define RSK_SELECT_ALL(name, T)                         \
-  RSK_SELECT(rsk_mmr_resident_##name, T, false, true)   \
-  RSK_SELECT(rsk_mmr_streaming_##name, T, false, false) \
-  RSK_SELECT(rsk_vrsd_resident_##name, T, true, true)   \
-  RSK_SELECT(rsk_vrsd_streaming_##name, T, true, false)
+#define RSK_SELECT_ALL(name, T, blocks)                         \
+  RSK_SELECT(rsk_mmr_resident_##name, T, false, true, blocks)   \
+  RSK_SELECT(rsk_mmr_streaming_##name, T, false, false, blocks) \
+  RSK_SELECT(rsk_vrsd_resident_##name, T, true, true, blocks)   \
+  RSK_SELECT(rsk_vrsd_streaming_##name, T, true, false, blocks)
 
-RSK_SELECT_ALL(float16, rsk::F16)
+RSK_SELECT_ALL(float16, rsk::F16, 3)
 #ifndef RSK_ONLY_FLOAT16
-RSK_SELECT_ALL(float32, float)
-RSK_SELECT_ALL(bfloat16, rsk::BF16)
-RSK_SELECT_ALL(int8, rsk::I8)
+RSK_SELECT_ALL(float32, float, 3)
+RSK_SELECT_ALL(bfloat16, rsk::BF16, 3)
+// A pack of 16 elements takes more registers.
+RSK_SELECT_ALL(int8, rsk::I8, 2)
 #endif
