@@ -1,4 +1,4 @@
-"""The CUDA kernels of selection, run on the CPU thread by thread (tests/cuda_on_cpu) through the package's own launcher."""
+"""The CUDA kernels of selection, run on the CPU thread by thread through the package's own launcher."""
 
 import mmap
 import os
