@@ -17,8 +17,8 @@ from ragsys_kernels import _cuda_module
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "csrc" / "cuda"
-# Binaries take NVRTC four times as long as PTX; those of the others are nvcc's in test_cuda_scoring.
-TARGETS = ("compute_80", "compute_90", "compute_100", pytest.param("sm_90", marks=pytest.mark.slow))
+# The oldest that NVRTC 13 has, those of the binaries, and once with the assembler; each takes seconds of a source.
+TARGETS = ("compute_80", *(pytest.param(t, marks=pytest.mark.slow) for t in ("compute_75", "sm_90", "compute_100")))
 
 in_tree = pytest.mark.skipif(not SOURCES.is_dir(), reason="the tests run outside of the source tree")
 
