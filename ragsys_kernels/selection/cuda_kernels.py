@@ -70,9 +70,11 @@ def _select(problem: Problem) -> Selection:
         raise ValueError(f"{problem.op}: backend 'cuda' takes pools, dimensions and k below 2^31, got {P}, {D}, {K}")
     like = rows.data
     result = Selection(
-        _arrays.empty(like, (Q, K), "int64"),
-        *(_arrays.empty(like, (Q, K), "float32") for _ in range(3)),
-        _arrays.empty(like, (Q,), "int32"),
+        indices=_arrays.empty(like, (Q, K), "int64"),
+        scores=_arrays.empty(like, (Q, K), "float32"),
+        relevance=_arrays.empty(like, (Q, K), "float32"),
+        redundancy=_arrays.empty(like, (Q, K), "float32"),
+        lengths=_arrays.empty(like, (Q,), "int32"),
     )
     if Q == 0:
         return result
