@@ -1,10 +1,10 @@
-"""What running CUDA kernels on the CPU finds: every fault of tests/cuda/faults.cu, and none where there is none."""
+"""What running CUDA kernels on the CPU finds: every fault of tests/cuda_on_cpu/faults.cu, and none where there is none."""
 
 import os
 
 import numpy as np
 import pytest
-from cuda import emulator
+from cuda_on_cpu import emulator
 
 BLOCK = 64
 
