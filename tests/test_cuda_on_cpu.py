@@ -1,4 +1,4 @@
-"""What running CUDA kernels on the CPU finds: every fault of tests/cuda_on_cpu/faults.cu, and none where there is none."""
+"""What running CUDA kernels on the CPU finds: every fault of cuda_on_cpu/faults.cu, and none where there is none."""
 
 import os
 
