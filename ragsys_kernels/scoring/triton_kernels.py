@@ -379,14 +379,15 @@ def _tile(dot16: bool, D: int) -> Tile:
     """The tile of products, by the kind of product and D alone.
 
     64 rows keep the matrix units less busy than the memory where rows are few, which is what answers have; two or three
-    programs fit on a multiprocessor, so that one's exponentials run beside another's products.
+    programs fit on a multiprocessor, so that one's exponentials run beside another's products. Where no slice divides D,
+    loads are of single elements, whose addresses take registers: more warps share them.
     """
     if not dot16:
-        return Tile(64, 64, 16, D % 16 == 0, 4, 3)
+        return Tile(64, 64, 16, True, 4, 3) if D % 16 == 0 else Tile(64, 64, 16, False, 8, 3)
     for dims in (64, 32, 16):
         if D % dims == 0:
             return Tile(64, 128, dims, True, 4, 3)
-    return Tile(64, 128, 32, False, 8, 2)  # loads of single elements, which take registers
+    return Tile(64, 128, 32, False, 8, 2)
 
 
 # So many splits fill a large device with one tile of rows.
