@@ -216,7 +216,9 @@ BOTH = {
     "k_zero_for_one": (good(k=np.array([1, 0, 2])), ValueError, "k must be at least 1, got 0 for query 1"),
     "metric": (good(metric="euclid"), ValueError, "metric must be one of 'cosine', 'dot', got 'euclid'"),
     "backend": (
-        good(backend="gpu"), ValueError, "backend must be one of 'auto', 'cpu', 'reference', 'triton', 'cuda', got 'gpu'",
+        good(backend="gpu"),
+        ValueError,
+        "backend must be one of 'auto', 'cpu', 'reference', 'triton', 'cuda', got 'gpu'",
     ),
     "threads_zero": (good(num_threads=0), ValueError, "num_threads must be at least 1, got 0"),
     "threads_float": (good(num_threads=1.5), TypeError, "num_threads must be an integer, got float"),
@@ -515,7 +517,7 @@ CORPUS = {
         {"dtype": "int4"}, ValueError, "dtype must be one of 'float32', 'float16', 'bfloat16', 'int8', got 'int4'",
     ),
     "device": (
-        {"device": "cuda"}, rk.BackendUnavailableError, "device must be None or 'cpu', got 'cuda': no GPU backend",
+        {"device": "gpu"}, ValueError, "device must be None, 'cpu', 'cuda' or 'cuda:<number>', got 'gpu'",
     ),
     "float16_overflow": (
         {"embeddings": with_value(f32(12, 4), (3, 2), 1e5), "metric": "dot", "dtype": "float16"}, ValueError,
