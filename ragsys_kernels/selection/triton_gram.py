@@ -31,6 +31,18 @@ def _gram_slice(x, y, gram, r, QUERY: tl.constexpr, DOT: tl.constexpr):
 
 
 @triton.jit
+def _similarity(gram, f, p, i, SCALED: tl.constexpr):
+    """Products of the slots' vectors with that of slot i, read along the rows of the matrix.
+
+    A matrix instruction leaves a row in few lanes. The factors of its columns would take a register each.
+    """
+    similarity = tl.sum(tl.where(p[None, :] == i, gram, 0.0), 1)
+    if SCALED:
+        similarity *= f * tl.sum(tl.where(p == i, f, 0.0), 0)
+    return similarity
+
+
+@triton.jit
 def _sum_squares(base, valid, factors, taken, D, BP: tl.constexpr, BD: tl.constexpr):
     """|s + e|² of every slot from the rows themselves, s the sum of those taken."""
     d = tl.arange(0, BD)
@@ -73,6 +85,7 @@ def select_gram_kernel(
     row = tl.where(valid, ids, 0) + q * pool_stride  # [BP]
 
     # 2. Gram matrix and products with the query, slice by slice along D.
+    SCALED: tl.constexpr = COMPUTED or (scales is not None)
     QUERY: tl.constexpr = (relevance is None) or (VRSD and (initial is not None))
     gram = tl.zeros([BP, BP], tl.float32)
     r = tl.zeros([BP], tl.float32)
@@ -108,7 +121,6 @@ def select_gram_kernel(
     if scales is not None:
         f = tl.load(scales + row, mask=valid, other=0.0)
         length *= f
-    gram *= f[None, :]
     if VRSD:
         r *= inverse(norm)
     else:
@@ -124,27 +136,28 @@ def select_gram_kernel(
     free = may_be_picked(ids, row, valid & inside, q, initial, S, groups, query_groups)
     taken = valid & shown
     started = tl.sum(taken.to(tl.int32), 0) > 0
-    state = tl.zeros([BP], tl.float32)  # MMR: m; VRSD: t = s·e
+    state = tl.full([BP], 0.0 if VRSD else float("-inf"), tl.float32)  # MMR: m; VRSD: t = s·e
     s_square = 0.0
     s_query = 0.0
     s_length = 0.0
     if initial is not None:
-        before = taken[None, :]
+        for slot in range(P, P + S):
+            if tl.max(tl.where(p == slot, taken.to(tl.int32), 0), 0) > 0:
+                similarity = _similarity(gram, f, p, slot, SCALED)
+                if VRSD:
+                    state += similarity
+                else:
+                    state = running_max(state, similarity)
         if VRSD:
-            state = f * tl.sum(tl.where(before, gram, 0.0), 1)
             s_square = tl.sum(tl.where(taken, state, 0.0), 0)
             s_query = tl.sum(tl.where(taken, r * length, 0.0), 0)
             s_length = tl.sum(tl.where(taken, length, 0.0), 0)
-        else:
-            # The maximum ignores NaN, the sum hands it on.
-            marked = 0.0 * tl.sum(tl.where(before, gram, 0.0), 1)
-            state = tl.where(started, f * tl.max(tl.where(before, gram, -1e38), 1) + marked, state)
     group = tl.zeros([BP], tl.int64)
     if cap is not None:
         group = tl.load(groups + row, mask=valid, other=0)
         if initial is not None:
-            for s in range(0, S):
-                free = _below_cap(free, taken, group, p, P + s, cap)
+            for slot in range(P, P + S):
+                free = _below_cap(free, taken, group, p, slot, cap)
 
     # 5. The picks.
     weight = tl.load(lambda_d + q)
@@ -160,7 +173,7 @@ def select_gram_kernel(
             square = s_square + 2.0 * state + own
             cancels = free & (square < CANCELS * (s_square + own))
             if tl.max(cancels.to(tl.int32), 0) > 0:
-                square = tl.where(cancels, _sum_squares(base, valid, f, taken, D, BP, BD), square)
+                square = tl.where(cancels, _sum_squares(base, valid, f, taken, D, BP, 16), square)
             w = vrsd_value(r, length, square, s_query, s_length, first)
         else:
             w = mmr_value(v, state, weight, first)
@@ -182,14 +195,14 @@ def select_gram_kernel(
 
         pick = pick & (w > float("-inf"))
         free = free & (pick == 0)
-        similarity = f * tl.sum(tl.where(p[None, :] == i, gram, 0.0), 1)
+        similarity = _similarity(gram, f, p, i, SCALED)
         if VRSD:
             state += similarity
             s_square = tl.sum(tl.where(pick, square, 0.0), 0)
             s_query += tl.sum(tl.where(pick, r * length, 0.0), 0)
             s_length += tl.sum(tl.where(pick, length, 0.0), 0)
         else:
-            state = tl.where(first, similarity, running_max(state, similarity))
+            state = running_max(state, similarity)
         if VRSD or (cap is not None):
             taken = taken | pick
         if cap is not None:

@@ -357,3 +357,68 @@ def _chunks(num_queries: int, query_bytes: int, limit: int, multiple: int) -> li
     if size > multiple:
         size -= size % multiple
     return [(q0, min(size, num_queries - q0)) for q0 in range(0, num_queries, size)]
+
+
+# Types of the kernels' arguments, for ahead-of-time compilation; the rows' own depends on their storage.
+_TYPES = {
+    **dict.fromkeys(("candidates", "initial", "groups", "query_groups", "ks", "out_index", "part_row"), "*i64"),
+    **dict.fromkeys(("taken_rows", "keys_out"), "*i64"),
+    **dict.fromkeys(("barred", "num_taken", "out_length"), "*i32"),
+    **dict.fromkeys(("row_stride", "stride", "pool_stride", "num_ids", "P", "S", "K", "D", "N", "q0", "cap"), "i32"),
+    **dict.fromkeys(("num_queries", "tiles", "step"), "i32"),
+}
+_ROW_TYPES = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int8": "*i8"}
+# What a call without options leaves out, and what one that is given relevance does.
+_OPTIONS = ("initial", "relevance", "bias", "groups", "query_groups", "ks", "cap", "barred")
+
+
+def _compilation(
+    name: str, kernel: Any, dtype: str, absent: tuple[str, ...], constexprs: dict[str, object], tile: Tile, dots: bool
+) -> Compilation:
+    """A kernel with 16-byte rows; the arguments that are absent are None."""
+    signature: dict[str, str] = {}
+    for argument in kernel.arg_names:
+        if argument in constexprs or argument in absent:
+            signature[argument] = "constexpr"
+        else:
+            signature[argument] = _ROW_TYPES[dtype] if argument == "rows" else _TYPES.get(argument, "*fp32")
+    return Compilation(
+        f"{name} {dtype}",
+        kernel,
+        signature,
+        {**constexprs, **dict.fromkeys(set(absent) & set(signature))},
+        tuple(a for a, t in signature.items() if t[0] == "*" or a in ("row_stride", "stride", "D")),
+        tile.num_warps,
+        tile.num_stages,
+        dot16=dots and dtype != "float32",
+        wide_loads=bool(constexprs.get("EVEN_D", True)) and "rows" in signature,
+    )
+
+
+def ahead_of_time() -> list[Compilation]:
+    """Every kernel with every tile that is launched, for rows of each type; plain, and with all the options."""
+    made = []
+    for dtype, rows in _ROW_TYPES.items():
+        del rows
+        absent = ("scales",) if dtype == "float32" else ()
+        dot = _dot_type(dtype)
+        for D, even in ((768, True), (700, False)):
+            for op in ("mmr", "vrsd"):
+                vrsd = op == "vrsd"
+                options = {"VRSD": vrsd, "COMPUTED": dtype == "float32", "BIAS_BY_ROW": True, "EVEN_D": even}
+                # Options and ragged slices share a compilation, so that there are half as many.
+                off = absent if not even else (*absent, *_OPTIONS)
+                label = f"{op} {'plain' if even else 'options'}"
+                for slots in (16, 32, 64, 128):
+                    tile = gram_tile(dtype, slots, D)
+                    constexprs = {**options, "DOT": dot, "BP": tile.rows, "BD": tile.dims}
+                    made.append(
+                        _compilation(f"gram {slots} {label}", select_gram_kernel, dtype, off, constexprs, tile, True)
+                    )
+                tile = stream_tile(dtype, D)
+                constexprs = {**options, "BN": tile.rows, "BD": tile.dims}
+                unused = off if vrsd else (*off, "sums")
+                made.append(
+                    _compilation(f"stream {label}", select_stream_kernel, dtype, unused, constexprs, tile, False)
+                )
+    return made
