@@ -11,6 +11,7 @@ import triton.language as tl
 
 from .triton_objective import (
     CANCELS,
+    NO_PICK,
     comparable,
     inverse,
     may_be_picked,
@@ -136,7 +137,7 @@ def select_gram_kernel(
     free = may_be_picked(ids, row, valid & inside, q, initial, S, groups, query_groups)
     taken = valid & shown
     started = tl.sum(taken.to(tl.int32), 0) > 0
-    state = tl.full([BP], 0.0 if VRSD else float("-inf"), tl.float32)  # MMR: m; VRSD: t = s·e
+    state = tl.full([BP], 0.0 if VRSD else NO_PICK, tl.float32)  # MMR: m; VRSD: t = s·e
     s_square = 0.0
     s_query = 0.0
     s_length = 0.0

@@ -14,6 +14,9 @@ ZERO_SUM = tl.constexpr(1e-6)
 # Where |s + e|² is below this share of |s|² + |e|², its float32 terms cancel.
 CANCELS = tl.constexpr(1 / 32)
 
+# m before the first pick. Finite, as its product with 1 - λ_d = 0 must be a number.
+NO_PICK = tl.constexpr(-3.4028234663852886e38)
+
 
 @triton.jit
 def pool_ids(candidates, q, p, P, num_ids):

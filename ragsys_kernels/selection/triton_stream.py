@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from .triton_objective import (
+    NO_PICK,
     best_of,
     comparable,
     group_count,
@@ -170,7 +171,7 @@ def select_stream_kernel(
         else:
             v = with_bias(r, bias, q * P + p, p < P, bias_weight)
         free = may_be_picked(ids, row, valid, q, initial, S, groups, query_groups)
-        start = 0.0 if VRSD else float("-inf")
+        start = 0.0 if VRSD else NO_PICK
         tl.store(v_at + p, v, mask=p < P)
         tl.store(state_at + p, tl.where(free, start, nan), mask=p < P)
         tl.store(f_at + p, f, mask=p < P)

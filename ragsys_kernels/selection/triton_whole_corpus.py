@@ -14,6 +14,7 @@ import triton.language as tl
 
 from .triton_objective import (
     CANCELS,
+    NO_PICK,
     best_of,
     comparable,
     group_count,
@@ -144,7 +145,7 @@ def corpus_relevance_kernel(
         ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
         tl.store(keys_out + at, (ordered << 32) | (0xFFFFFFFF - n)[None, :], mask=ok)
     else:
-        start = 0.0 if VRSD else float("-inf")
+        start = 0.0 if VRSD else NO_PICK
         tl.store(v_out + at, v, mask=ok)
         tl.store(state_out + at, tl.where(free, start, float("nan")), mask=ok)
         _store_best(w, i, n, tile, num_queries, part_best, part_row)
@@ -233,7 +234,7 @@ def corpus_step_kernel(
         square = s_square + 2.0 * m + length * length
         cancels = ok & (square < CANCELS * (s_square + length * length))
         if tl.max(tl.max(cancels.to(tl.int32), 1), 0) > 0:
-            square = _sum_squares(square, cancels, i, n, rows, factors, sums, row_stride, num_ids, D, BD, BQ)
+            square = _sum_squares(square, cancels, i, n, rows, factors, sums, row_stride, num_ids, D, 16, BQ)
         w = vrsd_value(v, length, square, s_query, s_length, first)
     else:
         w = mmr_value(v, m, tl.load(lambda_d + q0 + i, mask=real, other=0.0)[:, None], first)
