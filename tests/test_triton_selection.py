@@ -1,7 +1,7 @@
 """The Triton selection kernels, interpreted: each regime picks what the reference picks, whatever the options.
 
-The interpreter is chosen when Triton is imported, so the cases run in a process of their own (`test_interpreted` below),
-in which TRITON_INTERPRET is set; other modules of a run may compile kernels. By hand:
+The interpreter is chosen when Triton is imported, and other modules of a run may compile kernels. So the cases run in
+a process of their own (`test_interpreted` below), in which TRITON_INTERPRET is set. By hand:
 ``TRITON_INTERPRET=1 pytest tests/test_triton_selection.py``.
 """
 

@@ -4,6 +4,8 @@ Every row is read once. The slots of a program are the P positions of the pool, 
 part as picks made before the first.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+
 from __future__ import annotations
 
 import triton
@@ -167,7 +169,7 @@ def select_gram_kernel(
         wanted = tl.minimum(tl.load(ks + q), K).to(tl.int32)
     made = 0
     nan = float("nan")
-    for step in range(0, wanted):
+    for step in range(wanted):
         first = (step == 0) & (started == 0)
         if VRSD:
             own = length * length

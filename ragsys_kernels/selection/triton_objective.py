@@ -4,6 +4,8 @@ Only functions that kernels call. An item that may not be picked (any more) has 
 `comparable` makes the same thing; so an item whose own data is NaN is never picked either.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+
 from __future__ import annotations
 
 import triton
@@ -34,7 +36,7 @@ def may_be_picked(ids, rows, valid, q, initial, S, groups, query_groups):
     """Whether items are neither padding, nor shown already, nor of the query's own group."""
     free = valid
     if initial is not None:
-        for s in range(0, S):
+        for s in range(S):
             free &= ids != tl.load(initial + q * S + s).to(tl.int64)
     if query_groups is not None:
         free &= tl.load(groups + rows, mask=valid, other=0) != tl.load(query_groups + q)

@@ -9,6 +9,8 @@ A program's running vectors lie in ``work`` (4, Q, stride): v (for VRSD r), the 
 VRSD keeps the sum of the picks in ``sums`` (Q, D) and takes |s + e|² from the rows themselves, so nothing cancels.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+
 from __future__ import annotations
 
 import triton
@@ -65,7 +67,7 @@ def _initial_item(
     rows, scales, initial, queries, factor, q, turn, row_stride, pool_stride, num_ids, S, D, VRSD: tl.constexpr,
     COMPUTED: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """The id of an initial item, -1 if it is padding; its row's factor; VRSD: its product with the query, its length."""
+    """The id of an initial item (-1: padding) and its row's factor; VRSD: its product with the query, its length."""
     item = tl.full([], -1, tl.int64)
     f = 1.0
     own = 0.0
@@ -191,7 +193,7 @@ def select_stream_kernel(
     s_length = 0.0
     made = 0
     num_taken = 0
-    for turn in range(0, S + wanted):
+    for turn in range(S + wanted):
         best, best_at = best_of(lane_best, lane_at)
         if turn >= S:
             taken = best > float("-inf")

@@ -3,9 +3,11 @@
 A product kernel multiplies the rows picked last (Q, D), or the queries, with the corpus (N, D). Its epilogue brings the
 running vectors (Q, N) up to date and leaves the best value of each tile with its lowest row in ``part_best`` and
 ``part_row`` (Q, tiles). A second kernel, one program a query, takes the best of the tiles, writes the outputs and the
-next row to multiply. ``v`` (Q, N) is the relevance with bias (VRSD: without), ``state`` m or t = s·e; NaN marks what may
-not be picked. Queries are numbered within a chunk that begins at q0; workspaces are those of the chunk.
+next row to multiply. ``v`` (Q, N) is the relevance with bias (VRSD: without), ``state`` m or t = s·e; NaN marks what
+may not be picked. Queries are numbered within a chunk that begins at q0; workspaces are those of the chunk.
 """
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 
 from __future__ import annotations
 
@@ -159,7 +161,7 @@ def _sum_squares(squares, cancels, i, n, rows, factors, sums, row_stride, N, D, 
     f = tl.full(n.shape, 1.0, tl.float32)
     if factors is not None:
         f = tl.load(factors + n, mask=n < N, other=0.0)
-    for b in range(0, BQ):
+    for b in range(BQ):
         mine = (lane == b)[:, None]
         if tl.max(tl.max((cancels & mine).to(tl.int32), 1), 0) > 0:
             query = tl.sum(tl.where(lane == b, i, 0), 0)
