@@ -269,7 +269,7 @@ def listed(module: str) -> list[Compilation]:
 def compile_all(jobs: Sequence[Job], processes: int | None = None) -> Iterator[tuple[Job, list[Compiled] | str]]:
     """The jobs in order, each with what it gave or the error's text; in new processes without TRITON_INTERPRET."""
     with pool(processes) as executor:
-        yield from zip(jobs, executor.map(_attempt, jobs), strict=True)
+        yield from zip(jobs, executor.map(attempt, jobs), strict=True)
 
 
 def pool(processes: int | None = None) -> ProcessPoolExecutor:
@@ -282,7 +282,7 @@ def _no_interpreter() -> None:
     os.environ.pop("TRITON_INTERPRET", None)
 
 
-def _attempt(job: Job) -> list[Compiled] | str:
+def attempt(job: Job) -> list[Compiled] | str:
     try:
         return job.run()
     except CompileError as error:
