@@ -1,13 +1,17 @@
-"""Arrays of other libraries as NumPy views, and results back in the caller's library.
+"""Arrays of other libraries as views, on the host or on a device, and results back in the caller's library.
 
-torch and CuPy are recognised through ``sys.modules`` and never imported: an array of theirs can only exist once the
-caller has imported them.
+torch and CuPy are recognised through ``sys.modules``: an array of theirs can only exist once the caller has imported
+them. A call works on arrays of one library in one place: NumPy on the host, torch or CuPy on a device.
 """
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import sys
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,15 +26,26 @@ NUMBERS = {name: number for number, name in enumerate(CORPUS_STORAGE)}
 _NAMES = {np.dtype(name): name for name in ("float32", "float16", "float64", "int32", "int64")}
 
 
+_Record = TypeVar("_Record")
+
+_DLPACK_CUDA, _DLPACK_ROCM = 2, 10
+
+
 def _torch_tensor(x: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def _cupy_array(x: Any) -> bool:
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(x, cupy.ndarray)
+
+
 def library_of(*arrays: Any) -> str:
-    """``"torch"`` if any array is a torch tensor, else ``"numpy"``."""
-    torch = sys.modules.get("torch")
-    return "torch" if torch is not None and any(isinstance(x, torch.Tensor) for x in arrays) else "numpy"
+    """``"torch"`` if any array is a torch tensor, else ``"cupy"`` if any is a CuPy array, else ``"numpy"``."""
+    if "torch" in sys.modules and any(map(_torch_tensor, arrays)):
+        return "torch"
+    return "cupy" if "cupy" in sys.modules and any(map(_cupy_array, arrays)) else "numpy"
 
 
 def device_of(x: Any) -> str:
@@ -41,7 +56,11 @@ def device_of(x: Any) -> str:
         return str(x.device)
     if hasattr(x, "__dlpack_device__"):
         kind, index = x.__dlpack_device__()
-        return "cpu" if int(kind) == 1 else f"{getattr(kind, 'name', kind)}:{index}".lower()
+        if int(kind) == 1:
+            return "cpu"
+        # torch calls AMD's devices "cuda" as well.
+        known = int(kind) in (_DLPACK_CUDA, _DLPACK_ROCM)
+        return f"cuda:{index}" if known else f"{getattr(kind, 'name', kind)}:{index}".lower()
     return "cpu"
 
 
@@ -79,8 +98,25 @@ def _torch_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
     return array, array.dtype.name
 
 
-def to_library(array: np.ndarray, library: str) -> Any:
-    return sys.modules["torch"].from_numpy(array) if library == "torch" else array
+def to_library(array: Any, library: str) -> Any:
+    """An array in the caller's library, in the place where it is."""
+    here = library_of(array)
+    if here == library:
+        return array
+    if here == "torch" and library == "numpy":  # the caller's arrays were NumPy's, or foreign ones on a device
+        return array.numpy() if array.device.type == "cpu" else array
+    if library == "torch" and here == "numpy":
+        return sys.modules["torch"].from_numpy(array)
+    if library == "numpy":
+        return array
+    return sys.modules[library].from_dlpack(array)
+
+
+def to_host(x: Any) -> Any:
+    """An array of torch or CuPy on a device as NumPy, which waits for the device; anything else as it is."""
+    if _torch_tensor(x) and x.device.type != "cpu":
+        return x.detach().cpu().numpy()
+    return x.get() if _cupy_array(x) else x
 
 
 def widen(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -100,3 +136,266 @@ def narrow(array: np.ndarray, dtype: str) -> np.ndarray:
         steps = np.divide(127 * array, largest, out=np.zeros_like(array), where=largest > 0)
         return np.asarray(np.rint(steps), np.int8)
     return array.astype(dtype, copy=False)
+
+
+class Host:
+    """NumPy arrays."""
+
+    library = "numpy"
+    view = staticmethod(host_view)
+
+    @staticmethod
+    def float32(array: np.ndarray, dtype: str) -> np.ndarray:
+        if dtype == "bfloat16":
+            return np.asarray(widen(array, dtype), order="C")
+        with np.errstate(over="ignore"):  # inf is reported as not finite
+            return np.asarray(array, np.float32, order="C")
+
+    @staticmethod
+    def int64(array: np.ndarray) -> np.ndarray:
+        return np.asarray(array, np.int64, order="C")
+
+    @staticmethod
+    def packed(array: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(array)
+
+    @staticmethod
+    def is_packed(array: np.ndarray) -> bool:
+        return array.flags.c_contiguous
+
+    @staticmethod
+    def is_native(array: np.ndarray) -> bool:
+        """Whether elements are aligned and in native byte order."""
+        return array.flags.aligned and array.dtype.byteorder != ">"
+
+    @staticmethod
+    def strides(array: np.ndarray) -> tuple[int, ...]:
+        """In bytes."""
+        return array.strides
+
+    @staticmethod
+    def norms(array: np.ndarray, dtype: str) -> np.ndarray:
+        """Of the rows, in float64; not finite where a row is not."""
+        norms: np.ndarray = np.sqrt(np.square(widen(array, dtype).astype(np.float64)).sum(axis=1))
+        return norms
+
+    @staticmethod
+    def upload(array: np.ndarray) -> np.ndarray:
+        return array
+
+    @staticmethod
+    def filled(size: int, value: float) -> np.ndarray:
+        same = np.empty(size, np.float32)
+        same.fill(value)
+        return same
+
+
+class Torch:
+    """torch tensors on one device."""
+
+    library = "torch"
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self.torch, self.device = torch, torch.device(device)
+
+    def view(self, op: str, name: str, x: Any) -> tuple[Any, str]:
+        """The array as a tensor, without copying if it is on a device, and the name of its element type."""
+        if not _torch_tensor(x):
+            if device_of(x) == "cpu":  # numbers and lists
+                x = self.torch.from_numpy(np.array(host_view(op, name, x)[0]))
+            else:
+                x = self.torch.from_dlpack(x)
+        elif x.layout is not self.torch.strided:
+            raise TypeError(f"{op}: {name} must be a dense tensor, got layout {x.layout}")
+        return x.detach().to(self.device), str(x.dtype).removeprefix("torch.")
+
+    def float32(self, tensor: Any, dtype: str) -> Any:
+        return tensor.to(self.torch.float32).contiguous()
+
+    def int64(self, tensor: Any) -> Any:
+        return tensor.to(self.torch.int64).contiguous()
+
+    def packed(self, tensor: Any) -> Any:
+        return tensor.contiguous()
+
+    def is_packed(self, tensor: Any) -> bool:
+        return bool(tensor.is_contiguous())
+
+    def is_native(self, tensor: Any) -> bool:
+        return True
+
+    def strides(self, tensor: Any) -> tuple[int, ...]:
+        return tuple(n * tensor.element_size() for n in tensor.stride())
+
+    def norms(self, tensor: Any, dtype: str) -> np.ndarray:
+        """Of the rows, in float64 on the host; not finite where a row is not."""
+        return np.concatenate(
+            [part.double().square().sum(1).sqrt().cpu().numpy() for part in tensor.split(_block(tensor))]
+        )
+
+    def upload(self, array: np.ndarray) -> Any:
+        return self.torch.from_numpy(array).to(self.device)
+
+    def filled(self, size: int, value: float) -> Any:
+        return self.torch.full((size,), value, dtype=self.torch.float32, device=self.device)
+
+
+class Cupy:
+    """CuPy arrays on one device; bfloat16 travels as its bits in uint16."""
+
+    library = "cupy"
+
+    def __init__(self, device: str) -> None:
+        import cupy
+
+        self.cupy, self.device = cupy, cupy.cuda.Device(int(device.partition(":")[2] or 0))
+
+    def view(self, op: str, name: str, x: Any) -> tuple[Any, str]:
+        if not _cupy_array(x):
+            with self.device:
+                x = self.upload(np.array(host_view(op, name, x)[0])) if device_of(x) == "cpu" else self._foreign(x)
+        name_of_dtype = x.dtype.name
+        return (x.view(self.cupy.uint16) if name_of_dtype == "bfloat16" else x), name_of_dtype
+
+    def _foreign(self, x: Any) -> Any:
+        return self.cupy.from_dlpack(x)
+
+    def float32(self, array: Any, dtype: str) -> Any:
+        if dtype == "bfloat16":
+            return (array.astype(self.cupy.uint32) << 16).view(self.cupy.float32)
+        return self.cupy.ascontiguousarray(array, self.cupy.float32)
+
+    def int64(self, array: Any) -> Any:
+        return self.cupy.ascontiguousarray(array, self.cupy.int64)
+
+    def packed(self, array: Any) -> Any:
+        return self.cupy.ascontiguousarray(array)
+
+    def is_packed(self, array: Any) -> bool:
+        return bool(array.flags.c_contiguous)
+
+    def is_native(self, array: Any) -> bool:
+        return True
+
+    def strides(self, array: Any) -> tuple[int, ...]:
+        return tuple(array.strides)
+
+    def norms(self, array: Any, dtype: str) -> np.ndarray:
+        """Of the rows, in float64 on the host; not finite where a row is not."""
+        norms = np.empty(len(array))
+        for begin in range(0, len(array), block := _block(array)):
+            part = self.float32(array[begin : begin + block], dtype).astype(self.cupy.float64)
+            norms[begin : begin + block] = self.cupy.sqrt((part * part).sum(1)).get()
+        return norms
+
+    def upload(self, array: np.ndarray) -> Any:
+        with self.device:
+            return self.cupy.asarray(array)
+
+    def filled(self, size: int, value: float) -> Any:
+        with self.device:
+            return self.cupy.full(size, value, self.cupy.float32)
+
+
+def _block(rows: Any) -> int:
+    """So many rows that they take 64 MB in float64."""
+    dims: int = rows.shape[1]
+    return max(1, (1 << 26) // (8 * dims))
+
+
+Place = Host | Torch | Cupy
+HOST = Host()
+
+
+def place_of(device: str, backend: str, library: str) -> Place:
+    """Where a backend wants the arrays of a call that are on ``device``, most of them of ``library``."""
+    if device == "cpu":
+        return HOST
+    return Cupy(device) if backend == "cuda" and library == "cupy" else Torch(device)
+
+
+# What kernels of a device are launched with.
+
+
+def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    """An array not yet written, in the library and on the device of ``like``."""
+    if _torch_tensor(like):
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
+    if _cupy_array(like):
+        with like.device:
+            return sys.modules["cupy"].empty(shape, dtype)
+    return np.empty(shape, dtype)
+
+
+def full(like: Any, shape: tuple[int, ...], value: float, dtype: str) -> Any:
+    array = empty(like, shape, dtype)
+    if _torch_tensor(like):
+        return array.fill_(value)
+    array.fill(value)
+    return array
+
+
+def pointer(array: Any) -> int:
+    """The address of the first element."""
+    if _torch_tensor(array):
+        return int(array.data_ptr())
+    return int(array.data.ptr if _cupy_array(array) else array.ctypes.data)
+
+
+def on_device(array: Any) -> AbstractContextManager[Any]:
+    """Makes the array's device the current one, where it has one."""
+    if _torch_tensor(array) and array.device.type == "cuda":
+        context: AbstractContextManager[Any] = sys.modules["torch"].cuda.device(array.device)
+        return context
+    if _cupy_array(array):
+        device: AbstractContextManager[Any] = array.device
+        return device
+    return nullcontext()
+
+
+def tensors(record: _Record) -> _Record:
+    """A problem whose NumPy arrays have become torch tensors of the same memory; torch tensors stay as they are.
+
+    An array tagged bfloat16 (by ``dtype`` for ``data``, ``x_dtype`` for ``x``) becomes a tensor of that type.
+    """
+
+    def tensor(name: str, value: Any) -> Any:
+        tag = getattr(record, "dtype" if name == "data" else f"{name}_dtype", "")
+        return _tensor(value, tag) if isinstance(value, np.ndarray) else value
+
+    mapped: _Record = _mapped(record, tensor, tensors)
+    return mapped
+
+
+def hosted(record: _Record) -> _Record:
+    """A problem on a device with its arrays brought to the host, but for the embeddings."""
+    mapped: _Record = _mapped(record, lambda name, value: value if name == "data" else to_host(value), hosted)
+    return mapped
+
+
+def _mapped(record: Any, change: Callable[[str, Any], Any], nested: Callable[[Any], Any]) -> Any:
+    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    return changed(record, **{
+        name: nested(value) if dataclasses.is_dataclass(value) else change(name, value)
+        for name, value in fields.items()
+    })  # fmt: skip
+
+
+def changed(record: _Record, **fields: Any) -> _Record:
+    """A copy with other fields; `dataclasses.replace` would call the ``__init__`` of a Corpus."""
+    other = copy.copy(record)
+    for name, value in fields.items():
+        object.__setattr__(other, name, value)
+    return other
+
+
+def _tensor(array: np.ndarray, tag: str) -> Any:
+    import torch
+
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):  # torch has no such tensors
+        array = array.copy()
+    tensor = torch.from_numpy(array.view(np.int16) if tag == "bfloat16" else array)
+    return tensor.view(torch.bfloat16) if tag == "bfloat16" else tensor

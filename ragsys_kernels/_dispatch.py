@@ -12,9 +12,13 @@ from ._warn import warn
 
 # Backends of each family of operations for CPU arrays, in the order `auto` tries them.
 BACKENDS = {"selection": ("cpu", "reference"), "scoring": ("cpu", "numpy", "reference")}
+# And for arrays on a device; CuPy's are CUDA C++'s first.
+DEVICE_BACKENDS = ("triton", "cuda")
 
 # A file with the name of a library could shadow it.
-FILES = {"numpy": "numpy_kernels"}
+FILES = {"numpy": "numpy_kernels", "triton": "triton_kernels", "cuda": "cuda_kernels"}
+
+_INSTALL = 'pip install "ragsys_kernels[cuda]"'
 
 _SLOWER = {
     "numpy": "NumPy, which is slower than the compiled kernels",
@@ -44,7 +48,41 @@ def _extension() -> tuple[Any, str | None]:
 
 def why_not(backend: str) -> str | None:
     """The reason a backend cannot run here, or None if it can."""
-    return _extension()[1] if backend == "cpu" else None
+    if backend == "cpu":
+        return _extension()[1]
+    if backend == "triton":
+        return _why_not_triton() or (None if _env.triton_interpreter() else _why_no_gpu())
+    if backend == "cuda":
+        from . import _cuda_module
+
+        reason: str | None = _cuda_module.why_not()
+        return reason
+    return None
+
+
+@functools.cache
+def _why_not_triton() -> str | None:
+    for library in ("torch", "triton"):
+        try:
+            importlib.import_module(library)
+        except ModuleNotFoundError as error:
+            if error.name == library:
+                return f"{library} is not installed; {_INSTALL}"
+            return f"{library} is broken: {error}"
+        except (ImportError, OSError) as error:
+            return f"{library} is broken: {error}"
+    return None
+
+
+@functools.cache
+def _why_no_gpu() -> str | None:
+    import torch
+
+    if torch.cuda.is_available():
+        return None
+    built = torch.version.cuda or getattr(torch.version, "hip", None)
+    found = "finds no GPU" if built else "is a build without GPU support"
+    return f"torch {torch.__version__} {found}; TRITON_INTERPRET=1 runs the kernels on CPU arrays, slowly"
 
 
 def extension() -> Any:
@@ -71,29 +109,47 @@ def isa_index() -> int:
     return int(extension().ISAS.index(isa()))
 
 
-def choose(op: str, family: str, device: str, backend: str) -> ModuleType:
-    """The module of ``ragsys_kernels.<family>`` that runs ``op``, or an error with the reason."""
+def choose(op: str, family: str, device: str, backend: str, library: str = "numpy") -> tuple[str, ModuleType]:
+    """The backend that runs ``op`` and its module of ``ragsys_kernels.<family>``, or an error with the reason.
+
+    ``library`` is that of the arrays, which decides the order on a device.
+    """
     if backend == "auto":
         backend = _env.backend()
-    known = BACKENDS[family]
+    known = (*BACKENDS[family], *DEVICE_BACKENDS)
+    if device == "cpu" and backend in ("auto", "cpu") and why_not("cpu") is None:  # the common case, quickly
+        return "cpu", _module(family, "cpu")
     if backend not in ("auto", *known):
         raise ValueError(f"{op}: backend must be one of 'auto', {', '.join(map(repr, known))}, got {backend!r}")
-    order = known if device.partition(":")[0] == "cpu" else ()
+    order = _order(family, device, library)
     if backend == "auto":
         for name in order:
             if why_not(name) is None:
-                if name != "cpu":
+                if name in _SLOWER:
                     _warn_slow(op, name)
-                return _module(family, name)
-        raise BackendUnavailableError(f"{op}: no backend runs on arrays on {device!r}; move them to the CPU")
+                return name, _module(family, name)
+        reasons = "; ".join(f"{name}: {why_not(name)}" for name in order) or "no kernels for such a device"
+        raise BackendUnavailableError(f"{op}: no backend runs on arrays on {device!r}: {reasons}")
     reason = why_not(backend) if backend in order else f"the arrays are on {device!r}"
+    if backend == "triton" and device == "cpu" and reason is not None:
+        reason = f"the arrays are on 'cpu', which takes TRITON_INTERPRET=1; {why_not(backend) or 'move them to a GPU'}"
     if reason is not None:
         others = [repr(name) for name in order if name != backend and why_not(name) is None]
         raise BackendUnavailableError(
             f"{op}: backend {backend!r} was requested but cannot run here: {reason}. "
             f"Available for arrays on {device!r}: {', '.join(others) or 'none'}"
         )
-    return _module(family, backend)
+    return backend, _module(family, backend)
+
+
+def _order(family: str, device: str, library: str) -> tuple[str, ...]:
+    """Backends for arrays on a device, in the order `auto` tries them."""
+    kind = device.partition(":")[0]
+    if kind == "cuda":
+        return DEVICE_BACKENDS[::-1] if library == "cupy" else DEVICE_BACKENDS
+    if kind != "cpu":
+        return ()
+    return (*BACKENDS[family], "triton") if _env.triton_interpreter() else BACKENDS[family]
 
 
 @functools.cache

@@ -1,8 +1,10 @@
 """Every environment variable of the library, read here and nowhere else.
 
-RAGSYS_KERNELS_BACKEND      backend used where ``backend="auto"`` is asked for: ``cpu``, ``numpy`` or ``reference``
+RAGSYS_KERNELS_BACKEND      backend used where ``backend="auto"`` is asked for: ``cpu``, ``numpy``, ``reference``,
+                            ``triton`` or ``cuda``
 RAGSYS_KERNELS_ISA          instruction set of the compiled kernels: ``base``, ``avx2`` or ``avx512``
 RAGSYS_KERNELS_NUM_THREADS  threads used where ``num_threads`` is not given
+TRITON_INTERPRET            ``1``: ``backend="triton"`` takes CPU arrays and interprets its kernels, slowly
 RAGSYS_KERNELS_NO_EXT       (build) ``1``: leave the extension out
 RAGSYS_KERNELS_REQUIRE_EXT  (build) ``1``: a failed compilation is a failed installation
 """
@@ -14,6 +16,11 @@ import os
 
 def backend() -> str:
     return os.environ.get("RAGSYS_KERNELS_BACKEND") or "auto"
+
+
+def triton_interpreter() -> bool:
+    """Whether Triton interprets its kernels on CPU tensors; Triton's own variable, read when it is imported."""
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
 
 
 def isa() -> str | None:

@@ -48,17 +48,20 @@ class Selection(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """Embeddings as they are stored, and how a stored row becomes the vector of the formulas."""
+    """Embeddings as they are stored, and how a stored row becomes the vector of the formulas.
 
-    data: np.ndarray  # (N, D) float32 | float16 | uint16 (bfloat16 bits) | int8, last axis contiguous
+    NumPy arrays, or torch tensors or CuPy arrays on a device, where bfloat16 is torch's own.
+    """
+
+    data: Any  # (N, D) float32 | float16 | uint16 (bfloat16 bits) | int8, last axis contiguous
     dtype: str  # one of _arrays.CORPUS_STORAGE
     metric: str  # "cosine" | "dot"
     norm: str  # "as_given" | "scaled": row * scales[row] | "computed": row / |row|
-    scales: np.ndarray | None = None  # (N,) float32
-    bias: np.ndarray | None = None  # (N,) float32
-    groups: np.ndarray | None = None  # (N,) int64
+    scales: Any = None  # (N,) float32
+    bias: Any = None  # (N,) float32
+    groups: Any = None  # (N,) int64
     max_norm: float | None = None  # of the vectors of the formulas, where known
-    codes: np.ndarray | None = None  # (N, stride) uint8, csrc/cpu/codes.inl
+    codes: Any = None  # (N, stride) uint8, csrc/cpu/codes.inl
     code_error: float = 0.0  # the largest of a code row
 
     def vectors(self, rows: np.ndarray | slice) -> np.ndarray:
@@ -90,7 +93,10 @@ def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @dataclass(slots=True)  # frozen would take 3 us of every call
 class Problem:
-    """Arguments of one call, checked, as host arrays."""
+    """Arguments of one call, checked, as arrays of one library in one place (`_arrays.Place`).
+
+    Those of a device have the element types and shapes below as well. The methods are for host arrays.
+    """
 
     op: str
     rows: Rows
@@ -98,17 +104,17 @@ class Problem:
     pool: int  # P
     k: int  # the largest of ks
     pool_stride: int  # P for dense pools, else 0
-    queries: np.ndarray | None  # (Q, D) float32
+    queries: Any  # (Q, D) float32
     unit_queries: bool
-    lambda_d: np.ndarray  # (Q,) float32
-    lambda_b: np.ndarray  # (Q,) float32
-    candidates: np.ndarray | None = None  # (Q, P) int32 | int64, -1: padding
-    initial: np.ndarray | None = None  # (Q, S) int32 | int64, -1: padding
-    relevance: np.ndarray | None = None  # (Q, P) float32
-    bias: np.ndarray | None = None  # (N,) or (Q, P) float32
-    ks: np.ndarray | None = None  # (Q,) int64
-    groups: np.ndarray | None = None  # (N,) int64
-    query_groups: np.ndarray | None = None  # (Q,) int64
+    lambda_d: Any  # (Q,) float32
+    lambda_b: Any  # (Q,) float32
+    candidates: Any = None  # (Q, P) int32 | int64, -1: padding
+    initial: Any = None  # (Q, S) int32 | int64, -1: padding
+    relevance: Any = None  # (Q, P) float32
+    bias: Any = None  # (N,) or (Q, P) float32
+    ks: Any = None  # (Q,) int64
+    groups: Any = None  # (N,) int64
+    query_groups: Any = None  # (Q,) int64
     max_per_group: int = 0  # 0: no cap
 
     @property

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from . import _arrays, _env
+from ._arrays import HOST, Place
 from ._problem import Problem, Rows
 from ._warn import warn
 
@@ -48,62 +49,61 @@ def threads(op: str, num_threads: Any) -> int:
     return _env.num_threads() if num_threads is None else count(op, "num_threads", num_threads)
 
 
-def floats(op: str, name: str, x: Any) -> np.ndarray:
+def floats(op: str, name: str, x: Any, place: Place = HOST) -> Any:
     """Any floating-point array as contiguous float32."""
-    array, dtype = _arrays.host_view(op, name, x)
+    array, dtype = place.view(op, name, x)
     if dtype == "float32":
-        return np.asarray(array, order="C")
-    if dtype == "bfloat16":
-        return np.asarray(_arrays.widen(array, dtype), order="C")
-    if array.dtype.kind != "f":
+        return place.packed(array) if array.ndim else array
+    if "float" not in dtype:
         raise TypeError(f"{op}: {name} must be floating point, got {dtype}")
-    with np.errstate(over="ignore"):  # inf is reported as not finite
-        return np.asarray(array, np.float32, order="C")
+    return place.float32(array, dtype)
 
 
-def integers(op: str, name: str, x: Any) -> np.ndarray:
+def integers(op: str, name: str, x: Any, place: Place = HOST) -> Any:
     """Any integer array as contiguous int64."""
-    array, dtype = _arrays.host_view(op, name, x)
-    if array.dtype.kind not in "iu" or dtype in ("uint64", "bfloat16"):
+    array, dtype = place.view(op, name, x)
+    if "int" not in dtype or dtype == "uint64":
         raise TypeError(f"{op}: {name} must be integers, got {dtype}")
-    return np.asarray(array, np.int64, order="C")
+    return place.int64(array)
 
 
-def ids(op: str, name: str, x: Any, num_queries: int | None) -> np.ndarray:
+def ids(op: str, name: str, x: Any, num_queries: int | None, place: Place = HOST) -> Any:
     """int32 or int64 ids (Q, P) as they are, contiguous."""
-    array, dtype = _arrays.host_view(op, name, x)
+    array, dtype = place.view(op, name, x)
     if dtype not in ("int32", "int64"):
         raise TypeError(f"{op}: {name} must be int32 or int64, got {dtype}")
     rows = "Q" if num_queries is None else str(num_queries)
     if array.ndim != 2 or (num_queries is not None and array.shape[0] != num_queries):
         raise ValueError(f"{op}: {name} must have shape ({rows}, any), got {shape_text(array.shape)}")
-    return np.ascontiguousarray(array)
+    return place.packed(array)
 
 
-def storage(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
+def storage(op: str, name: str, x: Any, place: Place = HOST) -> tuple[Any, str]:
     """Embeddings as they are stored; never a copy."""
-    array, dtype = _arrays.host_view(op, name, x)
+    array, dtype = place.view(op, name, x)
     if dtype not in _arrays.STORAGE:
         raise TypeError(
             f"{op}: {name} must be float32, float16 or bfloat16, got {dtype}; convert it once with .astype('float32')"
         )
-    if array.ndim < 2 or array.shape[-1] == 0 or array.size == 0:
+    if array.ndim < 2 or 0 in array.shape:
         raise ValueError(
             f"{op}: {name} must have at least one row and one dimension, got shape {shape_text(array.shape)}"
         )
-    if not array.flags.aligned or array.dtype.byteorder == ">":
+    if not place.is_native(array):
         raise ValueError(f"{op}: {name} must be aligned and in native byte order; copy it once with np.array")
     return array, dtype
 
 
-def per_query(op: str, name: str, x: Any, num_queries: int, low: float, high: float) -> np.ndarray:
-    """A number, or one per query, in [low, high], as (Q,) float32."""
+def per_query(op: str, name: str, x: Any, num_queries: int, low: float, high: float, place: Place = HOST) -> Any:
+    """A number, or one per query, in [low, high], as (Q,) float32; values on a device are not looked at."""
     if isinstance(x, (float, int)) and not isinstance(x, bool):
         if not low <= x <= high:
             raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {x}")
-        same = np.empty(num_queries, np.float32)
-        same.fill(x)
-        return same
+        return place.filled(num_queries, x)
+    if place is not HOST and _arrays.device_of(x) != "cpu":
+        there = floats(op, name, x, place)
+        _expect(op, name, there, ((num_queries,), "(Q,)"))
+        return there
     array = np.asarray(_arrays.host_view(op, name, x)[0])
     if array.dtype.kind not in "fiu" or (array.dtype == np.uint16):
         raise TypeError(f"{op}: {name} must be a number or a float array of shape (Q,), got {array.dtype}")
@@ -112,13 +112,14 @@ def per_query(op: str, name: str, x: Any, num_queries: int, low: float, high: fl
     bad = ~((array >= low) & (array <= high))
     if bad.any():
         raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {array[bad].flat[0]:g}")
-    return np.array(np.broadcast_to(array, (num_queries,)), np.float32)
+    return place.upload(np.array(np.broadcast_to(array, (num_queries,)), np.float32))
 
 
 def _counts(op: str, name: str, x: Any, num_queries: int) -> tuple[int, np.ndarray | None]:
-    """k: a number, or one per query with their maximum."""
+    """k: a number, or one per query with their maximum, for which an array on a device is brought to the host."""
     if isinstance(x, int):
         return count(op, name, x), None
+    x = _arrays.to_host(x)
     array = integers(op, name, x)
     if array.shape == ():
         return count(op, name, int(array)), None
@@ -139,42 +140,42 @@ def _expect(op: str, name: str, array: np.ndarray, *shapes: tuple[tuple[int, ...
 def same_device(op: str, arrays: dict[str, Any]) -> str:
     """The one device that all the arrays are on."""
     for x in arrays.values():  # the common case, quickly
-        if x is not None and type(x) is not np.ndarray and not isinstance(x, Rows):
+        if x is not None and type(x.data if isinstance(x, Rows) else x) is not np.ndarray:
             break
     else:
         return "cpu"
-    devices = {name: _arrays.device_of(x) for name, x in arrays.items() if x is not None and not isinstance(x, Rows)}
+    devices = {
+        name: _arrays.device_of(x.data if isinstance(x, Rows) else x) for name, x in arrays.items() if x is not None
+    }
     if len(set(devices.values())) > 1:
         found = ", ".join(f"{name} on {device}" for name, device in devices.items())
         raise ValueError(f"{op}: all arrays must be on one device, got {found}")
     return next(iter(devices.values()), "cpu")
 
 
-def _rows(op: str, embeddings: Any, metric: str) -> tuple[Rows, int]:
+def _rows(op: str, embeddings: Any, metric: str, place: Place) -> tuple[Rows, int]:
     """The rows that ids refer to, and P for dense pools, else 0."""
     if isinstance(embeddings, Rows):
         if metric != "cosine" and metric != embeddings.metric:
             raise ValueError(f"{op}: metric must be the corpus's own, {embeddings.metric!r}, got {metric!r}")
         return embeddings, 0
     choice(op, "metric", metric, ("cosine", "dot"))
-    array, dtype = storage(op, "embeddings", embeddings)
+    array, dtype = storage(op, "embeddings", embeddings, place)
     if array.ndim > 3:
         raise ValueError(f"{op}: embeddings must have shape (N, D) or (Q, P, D), got {shape_text(array.shape)}")
     pool_stride = 0
     if array.ndim == 3:
         pool_stride = array.shape[1]
-        if not array.flags.c_contiguous:
+        if not place.is_packed(array):
             raise ValueError(f"{op}: embeddings must be C-contiguous; copy it once with np.ascontiguousarray")
         array = array.reshape(-1, array.shape[2])
-    elif (
-        (array.shape[1] > 1 and array.strides[1] != array.itemsize)
-        or array.strides[0] % array.itemsize
-        or array.strides[0] < 0
-    ):
-        raise ValueError(
-            f"{op}: embeddings must have a contiguous last axis, got strides {array.strides}; "
-            "copy it once with np.ascontiguousarray"
-        )
+    else:
+        strides, itemsize = place.strides(array), array.dtype.itemsize
+        if (array.shape[1] > 1 and strides[1] != itemsize) or strides[0] % itemsize or strides[0] < 0:
+            raise ValueError(
+                f"{op}: embeddings must have a contiguous last axis, got strides {strides}; "
+                "copy it once with np.ascontiguousarray"
+            )
     return Rows(array, dtype, metric, "computed" if metric == "cosine" else "as_given"), pool_stride
 
 
@@ -195,9 +196,10 @@ def selection(
     initial: Any = None,
     metric: str = "cosine",
     k_name: str = "k",
+    place: Place = HOST,
 ) -> Problem:
     """The problem that a call describes, or the error that says which argument cannot be."""
-    rows, pool_stride = _rows(op, embeddings, metric)
+    rows, pool_stride = _rows(op, embeddings, metric, place)
     num_rows, dims = rows.data.shape
     by_row = "(N,)"
 
@@ -208,15 +210,17 @@ def selection(
         unit_queries, array = False, None
     else:
         unit_queries = op == "vrsd" or rows.metric == "cosine"
-        array = floats(op, "queries", queries)
+        array = floats(op, "queries", queries, place)
         if array.ndim != 2:
             hint = "; use queries[None, :] for one query" if array.ndim == 1 else ""
             raise ValueError(f"{op}: queries must have shape (Q, D), got {shape_text(array.shape)}{hint}")
         if array.shape[1] != dims:
             raise ValueError(f"{op}: queries must have the embeddings' D = {dims} dimensions, got {array.shape[1]}")
 
-    ids_array = None if candidates is None else ids(op, "candidates", candidates, None if array is None else len(array))
-    scores = None if relevance is None else floats(op, "relevance", relevance)
+    ids_array = (
+        None if candidates is None else ids(op, "candidates", candidates, None if array is None else len(array), place)
+    )
+    scores = None if relevance is None else floats(op, "relevance", relevance, place)
     if array is not None:
         num_queries = len(array)
     elif pool_stride:
@@ -248,7 +252,7 @@ def selection(
     if bias is None:
         bias_array = rows.bias
     else:
-        bias_array = floats(op, "bias", bias)
+        bias_array = floats(op, "bias", bias, place)
         if pool_stride:
             _expect(op, "bias", bias_array, items)
         else:
@@ -257,7 +261,7 @@ def selection(
     if groups is None:
         group_array = rows.groups
     else:
-        group_array = integers(op, "groups", groups)
+        group_array = integers(op, "groups", groups, place)
         _expect(op, "groups", group_array, items if pool_stride else ((num_rows,), by_row))
         group_array = group_array.reshape(-1)
         if query_groups is None and max_per_group is None:
@@ -267,7 +271,7 @@ def selection(
         raise ValueError(f"{op}: {name} must come with groups, got groups=None")
     query_group_array = None
     if query_groups is not None:
-        query_group_array = integers(op, "query_groups", query_groups)
+        query_group_array = integers(op, "query_groups", query_groups, place)
         _expect(op, "query_groups", query_group_array, ((num_queries,), "(Q,)"))
 
     number, ks = _counts(op, k_name, k, num_queries)
@@ -280,13 +284,13 @@ def selection(
         pool_stride=pool_stride,
         queries=None if op == "mmr" and scores is not None else array,  # not read
         unit_queries=unit_queries,
-        lambda_d=per_query(op, "lambda_d", lambda_d, num_queries, 0.0, 1.0),
-        lambda_b=per_query(op, "lambda_b", lambda_b, num_queries, 0.0, 1.0),
+        lambda_d=per_query(op, "lambda_d", lambda_d, num_queries, 0.0, 1.0, place),
+        lambda_b=per_query(op, "lambda_b", lambda_b, num_queries, 0.0, 1.0, place),
         candidates=ids_array,
-        initial=None if initial is None else ids(op, "initial", initial, num_queries),
+        initial=None if initial is None else ids(op, "initial", initial, num_queries, place),
         relevance=scores,
         bias=bias_array if op != "vrsd" else None,
-        ks=ks,
+        ks=None if ks is None else place.upload(ks),
         groups=group_array,
         query_groups=query_group_array,
         max_per_group=0 if max_per_group is None else count(op, "max_per_group", max_per_group),
@@ -294,7 +298,11 @@ def selection(
 
 
 def warn_small_pool(problem: Problem) -> None:
-    if problem.pool <= (problem.k if problem.ks is None else problem.ks.min()):
+    if problem.ks is None:
+        fewest = problem.k
+    else:  # on a device they are not looked at
+        fewest = int(problem.ks.min()) if isinstance(problem.ks, np.ndarray) else 0
+    if problem.pool <= fewest:
         warn(
             f"{problem.op}: the pool of {problem.pool} is no larger than k = {problem.k}, so that the selection only "
             "reorders it; use a larger pool or a smaller k",
@@ -332,11 +340,33 @@ def values(problem: Problem, q: int) -> None:
             _not_finite(op, "bias", int(rows[bad]))
         _not_finite(op, "bias", q, f", position {positions[bad]}")
     if problem.rows.max_norm is None:  # a Corpus has checked its rows
-        _row_values(problem, q, np.concatenate([problem.initial_rows(q), rows]))
+        read = np.concatenate([problem.initial_rows(q), rows])
+        _row_values(problem, q, read, problem.rows.data[read])
 
 
-def _row_values(problem: Problem, q: int, rows: np.ndarray) -> None:
-    vectors = _arrays.widen(problem.rows.data[rows], problem.rows.dtype).astype(np.float64)
+def device_values(problem: Problem) -> None:
+    """`values` of every query of a problem whose arrays are on a device; waits for the device."""
+    rows = problem.rows
+    place = _arrays.place_of(_arrays.device_of(rows.data), "", _arrays.library_of(rows.data))
+    host = _arrays.hosted(problem)
+    checked = rows.max_norm is not None
+    norms = np.ones(len(rows.data)) if checked else place.norms(rows.data, rows.dtype)
+    usable = np.isfinite(norms)
+    if rows.norm == "computed":
+        usable &= (norms == 0) | ((norms >= NORM_MIN) & (norms <= NORM_MAX))
+    host.rows = _arrays.changed(host.rows, data=np.empty((len(norms), 0), np.float32), max_norm=1.0)
+    for q in range(problem.num_queries):
+        values(host, q)
+        read = np.concatenate([host.initial_rows(q), host.eligible(q)[0]])
+        if not usable[read].all():
+            row = read[[int(np.argmin(usable[read]))]]
+            stored = rows.data[int(row[0])][None]
+            _row_values(host, q, row, _arrays.to_host(place.float32(stored, rows.dtype)))
+
+
+def _row_values(problem: Problem, q: int, rows: np.ndarray, stored: np.ndarray) -> None:
+    dtype = problem.rows.dtype if stored.dtype != np.float32 else "float32"
+    vectors = _arrays.widen(stored, dtype).astype(np.float64)
     if not (finite := np.isfinite(vectors).all(axis=1)).all():
         row = int(rows[np.argmin(finite)])
         if problem.pool_stride:

@@ -157,7 +157,7 @@ class Corpus(Rows):
         op = "search"
         threads = _validate.threads(op, num_threads)
         device = _validate.same_device(op, {"queries": queries, "query_groups": query_groups})
-        implementation = _dispatch.choose(op, "selection", device, backend)
+        _, implementation = _dispatch.choose(op, "selection", device, backend)
         problem = _validate.selection(op, queries, self, n, lambda_b=lambda_b, query_groups=query_groups, k_name="n")
         if problem.ks is not None:
             raise TypeError(f"{op}: n must be one integer, got an array")
@@ -351,7 +351,7 @@ def _column(op: str, name: str, x: Any, num_rows: int) -> np.ndarray | None:
     """bias or groups, one value per row."""
     if x is None:
         return None
-    array = (_validate.floats if name == "bias" else _validate.integers)(op, name, x)
+    array: np.ndarray = (_validate.floats if name == "bias" else _validate.integers)(op, name, x)
     if array.shape != (num_rows,):
         raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {_validate.shape_text(array.shape)}")
     if name == "bias" and not (finite := np.isfinite(array)).all():

@@ -7,6 +7,7 @@ import pytest
 from scoring_oracle import logits
 
 import ragsys_kernels as rk
+from ragsys_kernels import _dispatch
 
 INF, NAN = np.inf, np.nan
 
@@ -304,10 +305,12 @@ def test_bad_argument_of_token_logprobs(scorer):
 
 @pytest.mark.parametrize("backend", ["reference", "numpy", "cpu"])
 def test_unknown_backends_are_refused(backend):
-    message = "answer_logprobs: backend must be one of 'auto', 'cpu', 'numpy', 'reference', got 'tpu'"
+    message = "answer_logprobs: backend must be one of 'auto', 'cpu', 'numpy', 'reference', 'triton', 'cuda', got 'tpu'"
     with pytest.raises(ValueError, match=f"^{message}$"):
         rk.answer_logprobs(**good(), backend="tpu")
-    with pytest.raises(ValueError, match=r"^mmr: backend must be one of 'auto', 'cpu', 'reference', got 'numpy'$"):
+    with pytest.raises(
+        ValueError, match=r"^mmr: backend must be one of 'auto', 'cpu', 'reference', 'triton', 'cuda', got 'numpy'$"
+    ):
         rk.mmr(f32(1, 3), f32(9, 3), 2, backend="numpy")
 
 
@@ -402,7 +405,9 @@ class OnDevice:
 
 
 def test_arrays_on_another_device_are_refused(scorer):
-    with pytest.raises(ValueError, match=r"^token_logprobs: all arrays must be on one device, got logits on 2:0, "):
+    with pytest.raises(ValueError, match=r"^token_logprobs: all arrays must be on one device, got logits on cuda:0, "):
         rk.token_logprobs(OnDevice(), [0], backend=scorer)
-    with pytest.raises(rk.BackendUnavailableError, match=r"^token_logprobs: no backend runs on arrays on '2:0'; "):
-        rk.token_logprobs(OnDevice(), OnDevice(), temperature=OnDevice())
+    if _dispatch.why_not("triton") and _dispatch.why_not("cuda"):
+        message = "token_logprobs: no backend runs on arrays on 'cuda:0': triton: "
+        with pytest.raises(rk.BackendUnavailableError, match=f"^{message}"):
+            rk.token_logprobs(OnDevice(), OnDevice(), temperature=OnDevice())

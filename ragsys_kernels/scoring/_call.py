@@ -14,8 +14,8 @@ class Call:
 
     def __init__(self, op: str, arrays: dict[str, Any], backend: str, num_threads: int | None) -> None:
         self.threads = threads(op, num_threads)
-        self.backend = _dispatch.choose(op, "scoring", same_device(op, arrays), backend)
         self.library = _arrays.library_of(*arrays.values())
+        _, self.backend = _dispatch.choose(op, "scoring", same_device(op, arrays), backend, self.library)
 
     def run(self, problem: ScoringProblem) -> Partials:
         """Partials of the problem; without a job or a column there is nothing to read."""

@@ -336,7 +336,7 @@ def labels(
 def target_logits(op: str, x: Any, size: int) -> np.ndarray | None:
     if x is None:
         return None
-    array = floats(op, "target_logits", x)
+    array: np.ndarray = floats(op, "target_logits", x)
     if array.shape != (size,):
         raise ValueError(f"{op}: target_logits must have shape (M',) = ({size},), got {shape_text(array.shape)}")
     return array

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _arrays, _dispatch, _validate
-from .._problem import Selection
+from .._problem import Rows, Selection
 
 
 def mmr(
@@ -198,9 +198,20 @@ def _run(
     if check_values not in (None, True, False):
         raise TypeError(f"{op}: check_values must be None, True or False, got {check_values!r}")
     threads = _validate.threads(op, num_threads)
-    implementation = _dispatch.choose(op, "selection", _validate.same_device(op, arrays), backend)
-    problem = _validate.selection(op, **arrays, **options)
+    embeddings = arrays["embeddings"]
+    library = _arrays.library_of(*arrays.values(), embeddings.data if isinstance(embeddings, Rows) else None)
+    device = _validate.same_device(op, arrays)
+    name, implementation = _dispatch.choose(op, "selection", device, backend, library)
+    place = _arrays.place_of(device, name, library)
+    problem = _validate.selection(op, **arrays, **options, place=place)
     _validate.warn_small_pool(problem)
-    result: Selection = getattr(implementation, op)(problem, threads)
-    library = _arrays.library_of(*arrays.values())
-    return result if library == "numpy" else Selection(*(_arrays.to_library(field, library) for field in result))
+    if check_values and place is not _arrays.HOST:
+        _validate.device_values(problem)
+    if place is _arrays.HOST:
+        result: Selection = getattr(implementation, op)(problem, threads)
+    else:
+        with _arrays.on_device(problem.rows.data):
+            result = getattr(implementation, op)(problem, threads)
+    if library == "numpy" and name != "triton":
+        return result
+    return Selection(*(_arrays.to_library(field, library) for field in result))
