@@ -128,8 +128,8 @@ extern "C" __global__ void wide(const float4* x, float* y) {
 }
 extern "C" __global__ void indexed(const float* x, float* y, int n) {
   float values[64];
-  for (int i = 0; i < 64; i++) values[i] = x[i] * n;
-  y[threadIdx.x] = values[n];
+  for (int i = 0; i < 64; i++) values[(i * n) & 63] = x[i];
+  y[threadIdx.x] = values[n & 63] + values[threadIdx.x & 63];
 }
 extern "C" __global__ void __launch_bounds__(1024) spilling(const float* x, float* y, int n) {
   float v[128];
