@@ -402,7 +402,7 @@ def check(
             if entry.picks and isinstance(problem, PoolProblem):
                 if entry.name == OURS:
                     _replay(problem, result)
-                picks = np.asarray(torch.as_tensor(getattr(result, "indices", result)).cpu())
+                picks = np.asarray(torch.as_tensor(result.indices if isinstance(result, tuple) else result).cpu())
                 first = picks if first is None else first
                 facts[place]["same_picks"] = float((picks == first).all(1).mean())
         except Exception as error:  # a peer may raise anything, and the others are still to be timed
