@@ -113,9 +113,12 @@ def to_library(array: Any, library: str) -> Any:
 
 
 def to_host(x: Any) -> Any:
-    """An array of torch or CuPy on a device as NumPy, which waits for the device; anything else as it is."""
+    """An array of torch or CuPy on a device as NumPy, bfloat16 as its bits, after waiting for the device; anything
+    else as it is."""
     if _torch_tensor(x) and x.device.type != "cpu":
-        return x.detach().cpu().numpy()
+        x = x.detach().cpu()
+        bits = x.dtype is sys.modules["torch"].bfloat16
+        return x.view(sys.modules["torch"].int16).numpy().view(np.uint16) if bits else x.numpy()
     return x.get() if _cupy_array(x) else x
 
 
@@ -199,6 +202,8 @@ class Torch:
         import torch
 
         self.torch, self.device = torch, torch.device(device)
+        if self.device.type == "cuda" and self.device.index is None:
+            self.device = torch.device("cuda", torch.cuda.current_device())
 
     def view(self, op: str, name: str, x: Any) -> tuple[Any, str]:
         """The array as a tensor, without copying if it is on a device, and the name of its element type."""
@@ -362,11 +367,11 @@ def tensors(record: _Record) -> _Record:
     An array tagged bfloat16 (by ``dtype`` for ``data``, ``x_dtype`` for ``x``) becomes a tensor of that type.
     """
 
-    def tensor(name: str, value: Any) -> Any:
+    def changed_field(name: str, value: Any) -> Any:
         tag = getattr(record, "dtype" if name == "data" else f"{name}_dtype", "")
-        return _tensor(value, tag) if isinstance(value, np.ndarray) else value
+        return tensor(value, tag) if isinstance(value, np.ndarray) else value
 
-    mapped: _Record = _mapped(record, tensor, tensors)
+    mapped: _Record = _mapped(record, changed_field, tensors)
     return mapped
 
 
@@ -392,7 +397,8 @@ def changed(record: _Record, **fields: Any) -> _Record:
     return other
 
 
-def _tensor(array: np.ndarray, tag: str) -> Any:
+def tensor(array: np.ndarray, tag: str) -> Any:
+    """A CPU tensor of the same memory where torch can have one; ``tag`` tells bits of bfloat16."""
     import torch
 
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):  # torch has no such tensors

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _arrays, _dispatch, _faiss, _validate
+from . import _arrays, _dispatch, _faiss, _torch_rows, _validate
+from ._arrays import HOST, Host, Place, Torch
 from ._problem import Rows, Selection, divide, unit
 from .selection import mmr, vrsd
 from .selection.codes import encode, row_bytes
@@ -23,6 +24,10 @@ _FILES = ("data", "scales", "bias", "groups", "codes")
 
 # Rows are normalised in float64, so many at a time that a block takes about 16 MB.
 _BLOCK_BYTES = 1 << 24
+
+
+_FINITE = "embeddings must be finite, got NaN or inf in row {row}"
+_WITHIN = "embeddings must be within the range of {dtype}, got a larger value in row {row}"
 
 
 class Corpus(Rows):
@@ -43,7 +48,9 @@ class Corpus(Rows):
         Storage type. 16-bit rows halve the memory and its traffic, int8 rows quarter it. Each row keeps a float32
         scale that makes the rounded row a unit vector again under "cosine", and, for int8, its largest element the
         given one under "dot".
-    device : None | "cpu"
+    device : None | "cpu" | "cuda" | "cuda:0" | ...
+        Where the rows are kept: None leaves them where the embeddings are. On a device they are torch tensors, rows
+        of embeddings on the host are normalised there block by block, and `search` and `select` take queries on it.
 
     Notes
     -----
@@ -78,25 +85,25 @@ class Corpus(Rows):
         op = "Corpus"
         _validate.choice(op, "metric", metric, ("cosine", "dot"))
         _validate.choice(op, "dtype", dtype, _arrays.CORPUS_STORAGE)
-        if device not in (None, "cpu"):
-            raise _dispatch.BackendUnavailableError(
-                f"{op}: device must be None or 'cpu', got {device!r}: no GPU backend"
-            )
-        _validate.same_device(op, {"embeddings": embeddings, "bias": bias, "groups": groups})
-        array, given = _validate.storage(op, "embeddings", embeddings)
+        arrays = {"embeddings": embeddings, "bias": bias, "groups": groups}
+        source = _validate.same_device(op, arrays)
+        place = _place(op, source if device is None else device)
+        if source != "cpu" and place is HOST:
+            raise ValueError(f"{op}: embeddings must be on the host with device='cpu', got {source}; copy them first")
+        array, given = _validate.storage(op, "embeddings", embeddings, HOST if source == "cpu" else place)
         if array.ndim != 2:
             raise ValueError(f"{op}: embeddings must have shape (N, D), got {_validate.shape_text(array.shape)}")
-        data, scales, max_norm = _store(array, given, metric, dtype)
+        data, scales, max_norm = _store(array, given, metric, dtype, place)
         super().__init__(
             data,
             dtype,
             metric,
             "as_given" if scales is None else "scaled",
             scales,
-            _column(op, "bias", bias, len(data)),
-            _column(op, "groups", groups, len(data)),
+            _column(op, "bias", bias, len(data), place),
+            _column(op, "groups", groups, len(data), place),
             max_norm,
-            *encode(data, dtype, metric, scales),
+            *(encode(data, dtype, metric, scales) if place is HOST else (None, 0.0)),
         )
 
     def __len__(self) -> int:
@@ -107,8 +114,29 @@ class Corpus(Rows):
         """D, the dimensions of a row."""
         return int(self.data.shape[1])
 
+    @property
+    def device(self) -> str:
+        """``"cpu"``, or the device of the rows."""
+        return _arrays.device_of(self.data)
+
+    def to(self, device: str) -> Corpus:
+        """The corpus on another device; itself if it is there already. The host's codes are made on the host anew."""
+        place = _place("Corpus", device)
+        here = isinstance(self.data, np.ndarray)
+        if here if isinstance(place, Host) else not here and self.data.device == place.device:
+            return self
+        arrays = {name: _arrays.to_host(array) for name in _FILES if (array := getattr(self, name)) is not None}
+        if isinstance(place, Host):
+            codes = encode(arrays["data"], self.dtype, self.metric, arrays.get("scales"))
+            return _arrays.changed(self, **arrays, codes=codes[0], code_error=codes[1])
+        arrays.pop("codes", None)
+        for name, array in arrays.items():
+            arrays[name] = _arrays.tensor(array, self.dtype if name == "data" else "").to(place.device)
+        return _arrays.changed(self, **arrays, codes=None, code_error=0.0)
+
     def __repr__(self) -> str:
         extras = "".join(f", {name}" for name in ("bias", "groups") if getattr(self, name) is not None)
+        extras += "" if self.device == "cpu" else f", device={self.device!r}"
         return f"Corpus(N={len(self)}, D={self.dims}, metric={self.metric!r}, dtype={self.dtype!r}{extras})"
 
     def search(
@@ -139,7 +167,7 @@ class Corpus(Rows):
             columns, which finds rows by relevance alone. Its metric is the inner product; L2 will do for D columns
             of unit rows. It runs with FAISS's own threads and settings (``efSearch``, ``nprobe``).
         backend, num_threads
-            As in `mmr`. The matrix product is NumPy's, with the threads of its BLAS.
+            As in `mmr`. The matrix product is NumPy's, with the threads of its BLAS; on a device torch's.
 
         Returns
         -------
@@ -156,16 +184,21 @@ class Corpus(Rows):
         """
         op = "search"
         threads = _validate.threads(op, num_threads)
-        device = _validate.same_device(op, {"queries": queries, "query_groups": query_groups})
-        _, implementation = _dispatch.choose(op, "selection", device, backend)
-        problem = _validate.selection(op, queries, self, n, lambda_b=lambda_b, query_groups=query_groups, k_name="n")
+        device = _validate.same_device(op, {"queries": queries, "query_groups": query_groups, "the corpus": self})
+        library = _arrays.library_of(queries)
+        name, implementation = _dispatch.choose(op, "selection", device, backend, library)
+        place = HOST if device == "cpu" else Torch(device)
+        problem = _validate.selection(
+            op, queries, self, n, lambda_b=lambda_b, query_groups=query_groups, k_name="n", place=place
+        )
         if problem.ks is not None:
             raise TypeError(f"{op}: n must be one integer, got an array")
         if index is None:
             indices, scores = implementation.search(problem, threads)
         else:
+            if place is not HOST or name == "triton":
+                raise ValueError(f"{op}: index must come with arrays on the host, got queries for backend {name!r}")
             indices, scores = _faiss.search(problem, index, implementation, threads)
-        library = _arrays.library_of(queries)
         return _arrays.to_library(indices, library), _arrays.to_library(scores, library)
 
     def select(
@@ -285,7 +318,7 @@ class Corpus(Rows):
         try:
             for name in _FILES:
                 if getattr(self, name) is not None:
-                    np.save(staging / f"{name}.npy", getattr(self, name))
+                    np.save(staging / f"{name}.npy", _arrays.to_host(getattr(self, name)))
             meta = {"format": _FORMAT, "metric": self.metric, "dtype": self.dtype, "max_norm": self.max_norm}
             meta["code_error"] = self.code_error
             (staging / "corpus.json").write_text(json.dumps(meta) + "\n")
@@ -298,8 +331,8 @@ class Corpus(Rows):
             raise
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Corpus:
-        """The corpus saved in a folder, its arrays mapped into memory and read as they are used.
+    def load(cls, path: str | os.PathLike[str], device: str = "cpu") -> Corpus:
+        """The corpus saved in a folder, its arrays mapped into memory and read as they are used, or on a device.
 
         Raises ValueError if the folder does not hold a corpus, or one that is damaged: what its description and the
         arrays' headers tell is checked, rows are not read.
@@ -340,27 +373,49 @@ class Corpus(Rows):
         assert isinstance(code_error, float)
         columns = arrays["bias"], arrays["groups"]
         Rows.__init__(corpus, data, str(dtype), str(metric), norm, scales, *columns, max_norm, codes, code_error)
-        return corpus
+        return corpus.to(device)
 
 
 def _load(file: Path) -> np.ndarray | None:
     return np.load(file, mmap_mode="r", allow_pickle=False) if file.exists() else None
 
 
-def _column(op: str, name: str, x: Any, num_rows: int) -> np.ndarray | None:
+def _place(op: str, device: str) -> Host | Torch:
+    """Where the rows are kept, or the reason they cannot be."""
+    if device == "cpu":
+        return HOST
+    try:
+        place = Torch(device)
+        place.torch.empty(0, device=place.device)
+        return place
+    except ModuleNotFoundError:
+        reason = 'torch is not installed; pip install "ragsys_kernels[cuda]"'
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it is built with CUDA
+        reason = str(error)
+    raise _dispatch.BackendUnavailableError(f"{op}: device must be one of this machine, got {device!r}: {reason}")
+
+
+def _column(op: str, name: str, x: Any, num_rows: int, place: Place = HOST) -> Any:
     """bias or groups, one value per row."""
     if x is None:
         return None
-    array: np.ndarray = (_validate.floats if name == "bias" else _validate.integers)(op, name, x)
+    array = (_validate.floats if name == "bias" else _validate.integers)(op, name, x, place)
     if array.shape != (num_rows,):
         raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {_validate.shape_text(array.shape)}")
-    if name == "bias" and not (finite := np.isfinite(array)).all():
+    if name == "bias" and not (finite := np.isfinite(_arrays.to_host(array))).all():
         raise ValueError(f"{op}: bias must be finite, got NaN or inf in row {int(np.argmin(finite))}")
     return array
 
 
-def _store(array: np.ndarray, given: str, metric: str, dtype: str) -> tuple[np.ndarray, np.ndarray | None, float]:
+def _store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) -> tuple[Any, Any, float]:
     """Rows in their storage type, scales if rounding made their norms other than 1, and the largest norm."""
+    if isinstance(place, Torch):
+        scaled = _scaled(metric, dtype)
+        data, scales, max_norm, not_finite, beyond = _torch_rows.store(place, array, given, metric, dtype, scaled)
+        for bad, rule in ((not_finite, _FINITE), (beyond, _WITHIN)):
+            if bad.any():
+                raise ValueError("Corpus: " + rule.format(row=int(np.argmax(bad)), dtype=dtype))
+        return data, scales, max_norm
     num_rows, dims = array.shape
     cosine = metric == "cosine"
     shared = not cosine and given == dtype and array.flags.c_contiguous
@@ -372,19 +427,14 @@ def _store(array: np.ndarray, given: str, metric: str, dtype: str) -> tuple[np.n
         part = slice(begin, begin + block)
         rows = _arrays.widen(array[part], given)
         if not (finite := np.isfinite(rows).all(axis=1)).all():
-            raise ValueError(
-                f"Corpus: embeddings must be finite, got NaN or inf in row {begin + int(np.argmin(finite))}"
-            )
+            raise ValueError("Corpus: " + _FINITE.format(row=begin + int(np.argmin(finite))))
         vectors = unit(rows) if cosine else rows.astype(np.float64)
         if not shared:
             with np.errstate(over="ignore"):  # reported below
                 data[part] = _arrays.narrow(vectors.astype(np.float32), dtype)
             stored = _arrays.widen(data[part], dtype)
             if not (fits := np.isfinite(stored).all(axis=1)).all():
-                bad = begin + int(np.argmin(fits))
-                raise ValueError(
-                    f"Corpus: embeddings must be within the range of {dtype}, got a larger value in row {bad}"
-                )
+                raise ValueError("Corpus: " + _WITHIN.format(row=begin + int(np.argmin(fits)), dtype=dtype))
             if scales is None:
                 vectors = stored.astype(np.float64)
             elif cosine:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _info, testing
+from ragsys_kernels import _dispatch, _info, testing
 from ragsys_kernels.selection import cpu, reference
 
 METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}

@@ -216,7 +216,9 @@ BOTH = {
     "k_zero_for_one": (good(k=np.array([1, 0, 2])), ValueError, "k must be at least 1, got 0 for query 1"),
     "metric": (good(metric="euclid"), ValueError, "metric must be one of 'cosine', 'dot', got 'euclid'"),
     "backend": (
-        good(backend="gpu"), ValueError, "backend must be one of 'auto', 'cpu', 'reference', 'triton', 'cuda', got 'gpu'",
+        good(backend="gpu"),
+        ValueError,
+        "backend must be one of 'auto', 'cpu', 'reference', 'triton', 'cuda', got 'gpu'",
     ),
     "threads_zero": (good(num_threads=0), ValueError, "num_threads must be at least 1, got 0"),
     "threads_float": (good(num_threads=1.5), TypeError, "num_threads must be an integer, got float"),

@@ -45,7 +45,7 @@ def mmr(
     embeddings : (N, D) float32 | float16 | bfloat16, or (Q, P, D), or Corpus
         One corpus for all queries, or one dense pool for each. Never copied; the last axis must be contiguous.
     k : int or (Q,) integers
-        Picks per query, at least 1. K below is the largest.
+        Picks per query, at least 1. K below is the largest; an array on a device is waited for.
     candidates : (Q, P) int32 | int64, optional
         The pool of each query as rows of the corpus, padded with -1. None: the whole corpus, exactly.
     relevance : (Q, P) floating point, optional
@@ -70,8 +70,12 @@ def mmr(
         "cosine" takes rows and queries as unit vectors (a zero row has cosine 0 with everything); "dot" as given.
         A Corpus has its own.
     check_values : bool, optional
-        On the CPU values are always checked, where they are read, at no cost.
-    backend : {"auto", "cpu", "reference"}
+        On the CPU values are always checked, where they are read, at no cost. On a device they are looked at only with
+        True, which waits for the device. Unchecked, an id out of range counts as padding, an item whose value is NaN
+        is never picked, and a repeated id may be picked twice.
+    backend : {"auto", "cpu", "reference", "triton", "cuda"}
+        "auto": for arrays on a device "triton", then "cuda" (CuPy arrays the other way round); for arrays on the CPU
+        "cpu", then "reference". With TRITON_INTERPRET=1 in the environment "triton" takes arrays on the CPU.
     num_threads : int, optional
         Default: RAGSYS_KERNELS_NUM_THREADS, else all processors of the process.
 
@@ -79,7 +83,8 @@ def mmr(
     -------
     Selection
         ``indices`` (Q, K) int64 padded with -1, ``scores``, ``relevance``, ``redundancy`` (Q, K) float32, ``lengths``
-        (Q,) int32; torch tensors if any array argument is one, else NumPy arrays.
+        (Q,) int32, on the arrays' device; torch tensors if any array argument is one, else CuPy arrays if one is,
+        else NumPy arrays.
 
     Raises
     ------
@@ -98,7 +103,8 @@ def mmr(
     Notes
     -----
     Accumulates in float32 whatever the storage type. The same bits for any ``num_threads``; last bits may differ
-    between backends and instruction sets. O(Q K P D) time, O(P + K) memory per thread beside the result.
+    between backends and instruction sets. O(Q K P D) time, O(P + K) memory per thread beside the result. On a device
+    the work runs on the caller's current stream and, but for the two cases above, nothing waits for it.
 
     Examples
     --------

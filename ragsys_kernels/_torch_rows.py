@@ -1,0 +1,71 @@
+"""Rows of a `Corpus` on a device: what ``corpus._store`` is for NumPy, block by block in torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _arrays
+from ._arrays import Torch
+
+# Rows are normalised in float64, so many at a time that a block takes about 256 MB.
+_BLOCK_BYTES = 1 << 28
+
+
+def store(
+    place: Torch, array: Any, given: str, metric: str, dtype: str, scaled: bool
+) -> tuple[Any, Any, float, np.ndarray, np.ndarray]:
+    """Rows in their storage type, scales if asked for, the largest norm, and which rows are bad: of two kinds.
+
+    ``array`` (N, D) is on the host or on the device. The kinds are rows that are not finite, and finite ones that are
+    not in the range of ``dtype``.
+    """
+    torch = place.torch
+    num_rows, dims = array.shape
+    cosine = metric == "cosine"
+    on_device = not isinstance(array, np.ndarray) and array.device == place.device
+    shared = not cosine and given == dtype and on_device and array.is_contiguous()
+    data = array if shared else torch.empty((num_rows, dims), dtype=getattr(torch, dtype), device=place.device)
+    scales = torch.empty(num_rows, dtype=torch.float32, device=place.device) if scaled else None
+    norms = torch.empty(num_rows, dtype=torch.float64, device=place.device)
+    bad = torch.empty((2, num_rows), dtype=torch.bool, device=place.device)
+    block = max(1, _BLOCK_BYTES // (8 * dims))
+    for begin in range(0, num_rows, block):
+        part = slice(begin, begin + block)
+        rows = place.float32(_upload(place, array[part], given), given).double()
+        bad[0, part] = ~rows.isfinite().all(1)
+        vectors = unit(rows) if cosine else rows
+        if not shared:
+            narrow = vectors.float()
+            if dtype == "int8":
+                largest = narrow.abs().amax(1, keepdim=True)
+                narrow = (127 * narrow / largest.where(largest > 0, 1)).round()
+            data[part] = narrow
+        stored = data[part].double()
+        bad[1, part] = ~stored.isfinite().all(1)
+        if scales is not None and cosine:
+            lengths = stored.square().sum(1).sqrt()
+            scales[part] = (1 / lengths).where(lengths > 0, 0)
+        elif scales is not None:
+            scales[part] = vectors.abs().amax(1) / 127
+        norms[part] = (vectors if scales is not None else stored).square().sum(1).sqrt()
+    largest_norm = 1.0 if cosine else float(norms.max())
+    if dtype == "int8":  # as on the host
+        largest_norm *= 1 + dims**0.5 / 254
+    return data, scales, largest_norm, *bad.cpu().numpy()
+
+
+def unit(rows: Any) -> Any:
+    """Rows (n, D) in float64 divided by their norms, scaled by the largest element first; a zero row stays zero."""
+    largest = rows.abs().amax(1, keepdim=True)
+    rows = rows / largest.where(largest > 0, 1)
+    norms = rows.square().sum(1, keepdim=True).sqrt()
+    return rows / norms.where(norms > 0, 1)
+
+
+def _upload(place: Torch, part: Any, given: str) -> Any:
+    """Rows of the host on the device, bits of bfloat16 as such."""
+    if not isinstance(part, np.ndarray):
+        return part.to(place.device)
+    return _arrays.tensor(part, given).to(place.device)

@@ -1,0 +1,80 @@
+"""The n rows of largest v on a device, by torch's matrix product and its top-n."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _arrays
+from .._problem import Problem
+
+# Scores of a block of queries against a block of rows take 256 MB.
+_BLOCK = 1 << 26
+_QUERIES = 1024
+
+
+def search(problem: Problem, num_threads: int) -> tuple[Any, Any]:
+    """The k rows of largest v, ties to the lowest row; -1 and -inf where there are no more.
+
+    Products are float32 whatever the storage type, as exact as torch's setting of the precision of float32 products
+    lets them be (full by default). O(Q N D) time, no synchronisation. A row whose v is NaN is not found.
+    """
+    import torch
+
+    problem = _arrays.tensors(problem)
+    indices = _arrays.empty(problem.lambda_b, (problem.num_queries, problem.k), "int64")
+    scores = _arrays.empty(problem.lambda_b, (problem.num_queries, problem.k), "float32")
+    queries = _unit(problem.queries) if problem.unit_queries else problem.queries
+    for begin in range(0, problem.num_queries, _QUERIES):
+        part = slice(begin, begin + _QUERIES)
+        found, values = _search(torch, problem, queries[part], part)
+        indices[part], scores[part] = found, values
+    return indices, scores
+
+
+def _search(torch: Any, problem: Problem, queries: Any, part: slice) -> tuple[Any, Any]:
+    data, num_rows = problem.rows.data, len(problem.rows.data)
+    step = max(problem.k, _BLOCK // len(queries))
+    best = queries.new_full((len(queries), problem.k), float("-inf"))
+    rows = torch.full(best.shape, -1, dtype=torch.int64, device=best.device)
+    for begin in range(0, num_rows, step):
+        block = slice(begin, begin + step)
+        v = _values(problem, queries @ data[block].float().T, part, block)
+        ids = torch.arange(begin, begin + v.shape[1], device=v.device).expand(v.shape)
+        # Those found before come first: their rows are lower.
+        best, rows = _top(torch, torch.cat([best, v], 1), torch.cat([rows, ids], 1), problem.k)
+    return rows.where(best > float("-inf"), -1), best
+
+
+def _values(problem: Problem, products: Any, part: slice, block: slice) -> Any:
+    """v of a block of rows, -inf for one that is left out."""
+    if problem.rows.scales is not None:
+        products = products * problem.rows.scales[block]
+    if problem.bias is not None:
+        lambda_b = problem.lambda_b[part, None]
+        products = lambda_b * products + (1 - lambda_b) * problem.bias[block]
+    kept = products == products  # not NaN
+    if problem.query_groups is not None:
+        kept &= problem.groups[block] != problem.query_groups[part, None]
+    return products.where(kept, float("-inf"))
+
+
+def _top(torch: Any, values: Any, ids: Any, n: int) -> tuple[Any, Any]:
+    """The n largest values of each row, descending, and their ids; of equal ones those that come first.
+
+    `torch.topk` promises no order of equal values: it only gives the n-th value, from which the members follow.
+    """
+    nth = values.topk(n, dim=1, sorted=False).values.amin(1, keepdim=True)
+    above, tied = values > nth, values == nth
+    room = n - above.sum(1, keepdim=True)
+    chosen = above | (tied & (tied.cumsum(1) <= room))
+    width = values.shape[1]
+    rank = torch.arange(width, 0, -1, device=values.device)
+    places = width - torch.where(chosen, rank, 0).topk(n, dim=1).values  # exactly n, ascending
+    values, order = values.gather(1, places).sort(dim=1, descending=True, stable=True)
+    return values, ids.gather(1, places).gather(1, order)
+
+
+def _unit(queries: Any) -> Any:
+    from .._torch_rows import unit
+
+    return unit(queries.double()).float()

@@ -1,0 +1,250 @@
+"""What a call on a device does around its kernels, on CPU tensors that are taken for a device's."""
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import _arrays, _validate, corpus, testing
+from ragsys_kernels.selection import reference, torch_search
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def place(monkeypatch):
+    """CPU tensors are those of a device "cuda:0", whose values may only be looked at through `_arrays.to_host`."""
+    device_of, to_host = _arrays.device_of, _arrays.to_host
+    monkeypatch.setattr(_arrays, "device_of", lambda x: "cuda:0" if isinstance(x, torch.Tensor) else device_of(x))
+
+    def brought(x):
+        if not isinstance(x, torch.Tensor):
+            return to_host(x)
+        return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()
+
+    monkeypatch.setattr(_arrays, "to_host", brought)
+    torch_place = _arrays.Torch("cpu")
+    monkeypatch.setattr(_arrays, "place_of", lambda device, *_: _arrays.HOST if device == "cpu" else torch_place)
+    return torch_place
+
+
+def tensors(problem):
+    return {name: torch.tensor(x) if isinstance(x, np.ndarray) else x for name, x in problem.items()}
+
+
+def problems():
+    options = {"bias": True, "groups": True}
+    yield "groups", testing.selection_problem(3, 12, 4, 6, **options)
+    yield "dense", testing.selection_problem(3, 12, 4, 6, dense=True, **options)
+    problem = testing.selection_problem(3, 12, 4, 6, dtype="float16", N=20)
+    problem["k"] = np.array([1, 4, 2])
+    problem["lambda_d"] = np.array([0.0, 0.5, 1.0])
+    problem["lambda_b"] = 0.3
+    problem["candidates"] = problem["candidates"].astype(np.int32)
+    yield "per query", problem
+    problem = testing.selection_problem(3, 12, 4, 6)
+    problem["relevance"] = np.random.default_rng(0).random((3, 12))
+    problem["initial"] = problem["candidates"][:, :2]
+    problem["queries"] = None
+    yield "relevance", problem
+    whole = testing.selection_problem(3, 12, 4, 6, dtype="float16", kind="integers")
+    del whole["candidates"]
+    yield "whole corpus", whole
+
+
+PROBLEMS = dict(problems())
+
+
+def record(problem):
+    """Fields of a problem and of its rows on the host."""
+    fields = {name: getattr(problem, name) for name in problem.__dataclass_fields__ if name != "rows"}
+    rows = {f"rows.{name}": getattr(problem.rows, name) for name in problem.rows.__dataclass_fields__}
+    return {name: _arrays.to_host(x) for name, x in {**fields, **rows}.items()}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_problem_on_a_device_is_that_of_the_host(place, name):
+    problem = PROBLEMS[name]
+    host = record(_validate.selection("mmr", **problem))
+    given = tensors(problem)
+    device = _validate.selection("mmr", **given, place=place)
+    arrays = [name for name, x in record(device).items() if isinstance(x, np.ndarray)]
+    assert all(isinstance(getattr(device, name), torch.Tensor) for name in arrays if "." not in name)
+    for field, x in record(device).items():
+        if isinstance(x, np.ndarray):
+            assert (x.dtype, x.shape) == (host[field].dtype, host[field].shape), field
+        np.testing.assert_array_equal(x, host[field], err_msg=field)
+
+
+BAD = {
+    "queries": ({"queries": np.ones((3, 5), np.float32)}, "queries must have the embeddings' D = 6 dimensions, got 5"),
+    "ids": ({"candidates": np.ones((3, 12))}, "candidates must be int32 or int64, got float64"),
+    "bias": ({"bias": np.ones(7)}, r"bias must have shape \(N,\) = \(24,\) or \(Q, P\) = \(3, 12\), got \(7,\)"),
+    "lambda": ({"lambda_d": 1.5}, r"lambda_d must be within \[0, 1\], got 1.5"),
+    "lambdas": ({"lambda_b": np.ones(4)}, r"lambda_b must have shape Q|\(Q,\) = \(3,\), got \(4,\)"),
+    "k": ({"k": np.array([1, 0, 2])}, "k must be at least 1, got 0 for query 1"),
+    "stored": ({"embeddings": np.ones((24, 6))}, "embeddings must be float32, float16 or bfloat16, got float64"),
+    "strided": ({"embeddings": torch.ones(24, 12)[:, ::2]}, "embeddings must have a contiguous last axis"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_argument_is_named_on_a_device(place, name):
+    change, message = BAD[name]
+    with pytest.raises((ValueError, TypeError), match=f"^mmr: {message}"):
+        _validate.selection("mmr", **tensors({**testing.selection_problem(3, 12, 4, 6), **change}), place=place)
+
+
+def nan_at(array, *index):
+    array = array.copy()
+    array[index] = np.nan
+    return array
+
+
+def spoiled(field):
+    problem = {**testing.selection_problem(3, 12, 4, 6, bias=True), "relevance": np.ones((3, 12), np.float32)}
+    if field != "relevance":
+        del problem["relevance"]
+    ids = problem["candidates"]
+    if field == "out of range":
+        problem["candidates"] = np.where(np.arange(12) == 3, 24, ids)
+    elif field == "repeated":
+        problem["candidates"] = np.where(np.arange(12) == 3, ids[:, :1], ids)
+    elif field == "embeddings":
+        problem[field] = nan_at(problem[field], ids[2, 5], 1)
+    elif field == "norm":
+        problem["embeddings"] = problem["embeddings"] * np.where(np.arange(24) == ids[0, 0], 1e-20, 1)[:, None]
+        problem["embeddings"] = problem["embeddings"].astype(np.float32)
+    elif field == "bias":
+        problem[field] = nan_at(problem[field], ids[1, 0])
+    else:
+        problem[field] = nan_at(problem[field], 1, 4)
+    return problem
+
+
+@pytest.mark.parametrize("field", ["queries", "relevance", "bias", "embeddings", "norm", "out of range", "repeated"])
+def test_checked_values_of_a_device_are_named_as_on_the_host(place, field):
+    problem = spoiled(field)
+    with pytest.raises(ValueError, match=r"^mmr: ") as expected:
+        rk.mmr(**problem, backend="reference")
+    _validate.device_values(_validate.selection("mmr", **tensors(PROBLEMS["groups"]), place=place))
+    with pytest.raises(ValueError, match=r"^mmr: ") as found:
+        _validate.device_values(_validate.selection("mmr", **tensors(problem), place=place))
+    assert str(found.value) == str(expected.value)
+
+
+def test_arrays_on_two_devices_are_refused(place):
+    problem = testing.selection_problem(3, 12, 4, 6)
+    message = "mmr: all arrays must be on one device, got queries on cuda:0, embeddings on cpu, candidates on cpu"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        rk.mmr(**{**problem, "queries": torch.tensor(problem["queries"])})
+    message = "search: all arrays must be on one device, got queries on cuda:0, the corpus on cpu"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        rk.Corpus(problem["embeddings"]).search(torch.tensor(problem["queries"]), 2)
+
+
+@pytest.fixture
+def device_corpus(place, monkeypatch):
+    monkeypatch.setattr(corpus, "_place", lambda op, device: _arrays.HOST if device == "cpu" else place)
+    return lambda *args, **options: rk.Corpus(*args, **options, device="cuda")
+
+
+def host_rows(rows):
+    return {name: _arrays.to_host(getattr(rows, name)) for name in ("data", "scales", "bias", "groups")}
+
+
+@pytest.mark.parametrize("dtype", _arrays.CORPUS_STORAGE)
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+@pytest.mark.parametrize("given", ["host", "device"])
+def test_corpus_on_a_device_has_the_rows_of_the_host(device_corpus, monkeypatch, given, metric, dtype):
+    from ragsys_kernels import _torch_rows
+
+    monkeypatch.setattr(_torch_rows, "_BLOCK_BYTES", 8 * 7 * 4)  # four rows at a time
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((11, 7)).astype(np.float32) * 3
+    rows[5] = 0
+    bias, groups = rng.standard_normal(11), rng.integers(0, 3, 11)
+    expected = rk.Corpus(rows, bias, groups, metric, dtype)
+    if given == "device":
+        rows, bias, groups = torch.tensor(rows), torch.tensor(bias), torch.tensor(groups)
+    else:
+        rows = rows.astype(np.float32)
+    found = device_corpus(rows, bias, groups, metric, dtype)
+    assert isinstance(found.data, torch.Tensor)
+    assert found.codes is None
+    for name, x in host_rows(found).items():
+        y = host_rows(expected)[name]
+        assert (x is None) == (y is None), name
+        if x is not None:
+            np.testing.assert_array_equal(x, y, err_msg=name)
+    assert found.max_norm == pytest.approx(expected.max_norm, rel=1e-12)
+
+
+def test_corpus_on_a_device_refuses_bad_rows(device_corpus):
+    rows = np.ones((5, 3), np.float32)
+    with pytest.raises(ValueError, match=r"embeddings must be finite, got NaN or inf in row 3$"):
+        device_corpus(nan_at(rows, 3, 1))
+    big = np.where(np.arange(5)[:, None] == 2, np.float32(1e6), rows)
+    with pytest.raises(ValueError, match=r"within the range of float16, got a larger value in row 2$"):
+        device_corpus(big, metric="dot", dtype="float16")
+    with pytest.raises(ValueError, match=r"bias must be finite, got NaN or inf in row 1$"):
+        device_corpus(rows, nan_at(np.ones(5), 1))
+
+
+def test_device_that_is_not_there_is_an_error():
+    if torch.cuda.is_available():
+        pytest.skip("a device is there")
+    with pytest.raises(rk.BackendUnavailableError, match=r"^Corpus: device must be one of this machine, got 'cuda': "):
+        rk.Corpus(np.eye(3, dtype=np.float32), device="cuda")
+
+
+def test_corpus_moves_between_devices_and_files(device_corpus, tmp_path):
+    rows = np.random.default_rng(1).standard_normal((64, 8)).astype(np.float32)
+    there = device_corpus(rows, dtype="bfloat16")
+    here = there.to("cpu")
+    expected = rk.Corpus(rows, dtype="bfloat16")
+    assert "device='cuda:0'" in repr(there)
+    assert there.device == "cuda:0"
+    assert here.device == "cpu"
+    for name in ("data", "scales", "codes"):
+        np.testing.assert_array_equal(getattr(here, name), getattr(expected, name))
+    assert here.code_error == expected.code_error
+    there.save(tmp_path / "corpus")
+    loaded = rk.Corpus.load(tmp_path / "corpus", device="cuda")
+    assert torch.equal(loaded.data, there.data)
+    assert torch.equal(loaded.scales, there.scales)
+    assert loaded.codes is None
+
+
+@pytest.mark.parametrize("dtype", _arrays.CORPUS_STORAGE)
+@pytest.mark.parametrize("n", [1, 5, 40])
+def test_search_on_a_device_finds_what_the_reference_finds(monkeypatch, dtype, n):
+    """Whole numbers under "dot": every product is exact and many are tied; blocks of a few rows and queries."""
+    monkeypatch.setattr(torch_search, "_BLOCK", 4 * 6)
+    monkeypatch.setattr(torch_search, "_QUERIES", 4)
+    rng = np.random.default_rng(n)
+    rows = rng.integers(-2, 3, (30, 5)).astype(np.float32)
+    rows[:, 0] = 127  # of int8 rows the scale is then 1
+    held = rk.Corpus(rows, rng.integers(-2, 3, 30).astype(np.float32), rng.integers(0, 4, 30), "dot", dtype)
+    queries = rng.integers(-2, 3, (7, 5)).astype(np.float32)
+    problem = _validate.selection(
+        "search", queries, held, n, lambda_b=0.5, query_groups=rng.integers(0, 4, 7), k_name="n"
+    )
+    expected = reference.search(problem, 1)
+    found = torch_search.search(problem, 1)
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_array_equal(found[1], expected[1])
+
+
+def test_search_on_a_device_normalises_queries_and_skips_nan():
+    rows = np.random.default_rng(0).standard_normal((20, 6)).astype(np.float32)
+    queries = np.array([[1e-20] * 6, [3e18] * 6, [0] * 6], np.float32)
+    held = rk.Corpus(rows, dtype="float16")
+    problem = _validate.selection("search", queries, held, 4, k_name="n")
+    indices, scores = torch_search.search(problem, 1)
+    expected = reference.search(problem, 1)
+    np.testing.assert_array_equal(indices, expected[0])
+    np.testing.assert_allclose(scores, expected[1], atol=1e-6)
+    data = held.data.copy()
+    data[expected[0][0, 0]] = np.nan
+    problem.rows = _arrays.changed(held, data=data)
+    assert torch_search.search(problem, 1)[0][0, :3].tolist() == expected[0][0, 1:].tolist()

@@ -1,0 +1,94 @@
+"""The custom operators of torch: schema, fake kernels and compilation, on CPU tensors."""
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import testing
+
+torch = pytest.importorskip("torch")
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+from ragsys_kernels import torch_ops  # noqa: E402
+
+
+def selections():
+    problem = testing.selection_problem(3, 20, 4, 8, bias=True, groups=True)
+    del problem["k"]
+    tensors = {name: torch.as_tensor(x) for name, x in problem.items() if isinstance(x, np.ndarray)}
+    queries, embeddings = tensors.pop("queries"), tensors.pop("embeddings")
+    yield "mmr", (queries, embeddings, 4), {**tensors, "max_per_group": 2, "lambda_d": 0.5}
+    yield "mmr", (None, embeddings, 4), {"candidates": tensors["candidates"], "relevance": torch.rand(3, 20)}
+    del tensors["bias"]
+    yield "vrsd", (queries, embeddings, 4), {**tensors, "max_per_group": 2}
+
+
+def scorings():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(5, 33, generator=generator)
+    targets = torch.tensor([1, 32, -100, 7])
+    yield "token_logprobs", (logits[:4], targets), {"softcap": 20.0}
+    # Without an empty answer, whose mean is NaN, which opcheck does not find equal to itself.
+    triples = (torch.tensor([1, -100, 32, 7]), torch.tensor([0, 0, 2, 4]), torch.tensor([0, 2, 3, 4]))
+    yield "answer_logprobs", (logits, None, None, None, *triples), {"temperature": 0.5}
+    hidden, weight = torch.randn(5, 8, generator=generator), torch.randn(33, 8, generator=generator)
+    yield "answer_logprobs", (None, hidden, weight, None, *triples), {}
+
+
+CALLS = [*selections(), *scorings()]
+IDS = [f"{name}{i}" for i, (name, *_) in enumerate(CALLS)]
+
+
+def tuples(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+@pytest.mark.parametrize(("name", "args", "options"), CALLS, ids=IDS)
+def test_operator_passes_the_checks_of_torch(name, args, options):
+    torch.library.opcheck(getattr(torch.ops.ragsys_kernels, name).default, args, options)
+
+
+@pytest.mark.parametrize(("name", "args", "options"), CALLS, ids=IDS)
+def test_operator_does_what_the_function_does(name, args, options):
+    result = tuples(getattr(torch.ops.ragsys_kernels, name)(*args, **options))
+    if name == "answer_logprobs":
+        logits, hidden, weight, bias, targets, rows, cu = args
+        expected = rk.answer_logprobs(
+            logits, hidden, weight, bias, targets=targets, rows=rows, cu_answers=cu, **options
+        )
+        expected = [getattr(expected, field) for field in ("logp", "sum", "mean", "count", "greedy")]
+    else:
+        expected = tuples(getattr(rk, name)(*args, **options))
+    if name == "vrsd":
+        expected = [x for field, x in expected._asdict().items() if field != "redundancy"]
+    for ours, theirs in zip(result, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(("name", "args", "options"), CALLS, ids=IDS)
+def test_fake_kernel_tells_shapes_and_types(name, args, options):
+    operator = getattr(torch.ops.ragsys_kernels, name)
+    real = tuples(operator(*args, **options))
+    with FakeTensorMode() as mode:
+        fake = [mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for x in args]
+        fakes = {key: mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for key, x in options.items()}
+        told = tuples(operator(*fake, **fakes))
+    assert [(x.shape, x.dtype, x.device) for x in told] == [(x.shape, x.dtype, x.device) for x in real]
+
+
+def test_compiled_function_keeps_the_operator_whole():
+    _, args, options = next(selections())
+
+    def pick(queries):
+        indices, scores, *_ = torch_ops.mmr(2 * queries, *args[1:], **options)
+        return indices + 1, scores.sum()
+
+    expected = pick(args[0])
+    compiled = torch.compile(pick, fullgraph=True, backend="aot_eager")(args[0])
+    assert torch.equal(compiled[0], expected[0])
+    assert torch.equal(compiled[1], expected[1])
+
+
+def test_errors_are_those_of_the_function():
+    with pytest.raises(ValueError, match=r"^mmr: lambda_d must be within \[0, 1\], got 2"):
+        torch.ops.ragsys_kernels.mmr(torch.ones(1, 2), torch.eye(2), 1, lambda_d=2.0)
