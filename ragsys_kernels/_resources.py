@@ -85,7 +85,11 @@ def compile_for(compilation: Compilation, arch: str) -> Compiled:
         {(names.index(name),): [["tt.divisibility", 16]] for name in compilation.divisible},
     )
     target = GPUTarget("hip", arch, 64) if arch.startswith("gfx") else GPUTarget("cuda", int(arch[3:]), 32)
-    options = {"num_warps": compilation.num_warps, "num_stages": compilation.num_stages, "enable_fp_fusion": True}
+    options = {
+        "num_warps": compilation.num_warps,
+        "num_stages": compilation.num_stages,
+        "enable_fp_fusion": compilation.fp_fusion,
+    }
     with tempfile.TemporaryDirectory() as folder, _environment(TRITON_CACHE_DIR=folder):
         try:
             binary = triton.compile(source, target=target, options=options)

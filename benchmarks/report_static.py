@@ -1,0 +1,259 @@
+"""What the kernels need of a device and what it could give at most, from compiled code and public figures alone.
+
+    ragsys-kernels bench --static             # compiles every kernel, writes results/static.csv and the page gpu.md
+
+Nothing is run on a GPU and nothing is timed: a bound says how fast an op could be if the device moved its bytes at the
+full bandwidth of its memory, or did its products at the full rate, and nothing else took time. Real speeds are lower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import ledger
+from devices import DEVICES, PROCESSORS, Device
+
+import ragsys_kernels as rk
+from ragsys_kernels import _resources
+from ragsys_kernels._resources import Compiled, Job
+
+PATH = ledger.PATH.with_name("static.csv")
+LABEL = "computed bound, not a measurement"
+COLUMNS = (
+    "kernel",
+    "arch",
+    "threads",  # of a block; empty: the launcher decides
+    "registers",
+    "spills",
+    "shared",  # bytes of a block
+    "matrix",  # kinds of matrix instructions
+    "widest_load",  # bytes
+    "blocks",  # that fit on a multiprocessor at a time
+    "op",  # from here on empty for kernels without a named shape
+    "shape",
+    "dtype",
+    "device",
+    "programs",  # of a launch
+    "waves",  # programs over what fits on the device at a time; below 1 the device is not full
+    "floor_bytes",  # of one unit: one read of the input
+    "bytes",  # of one unit: what the kernel moves between device memory and the chip
+    "flops",  # of one unit
+    "bound",  # units a second
+    "unit",
+    "limit",  # what the bound comes from
+    "what",
+    "versions",
+)
+SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A named shape and the kernel that does its work. Bytes and flops are of one call."""
+
+    op: str
+    shape: str
+    dtype: str
+    words: tuple[str, ...]  # all in the kernel's name
+    unit: str  # "queries" | "rows"
+    units: int  # of a call
+    programs: int
+    floor: float
+    once: float  # bytes that come from, or go to, device memory whatever the cache holds
+    again: float  # bytes read again, from the cache if the working sets of all programs at work fit there
+    working_set: float  # of a program
+    flops: float
+    matrix: bool  # by matrix instructions
+
+    def kernel(self, names: Iterable[str]) -> str:
+        """The name of its kernel."""
+        found = [name for name in names if all(word in name.replace(",", "").split() for word in self.words)]
+        if len(found) != 1:
+            raise SystemExit(f"error: {self.op} {self.shape}, {self.dtype}: not one kernel is {self.words}: {found}")
+        return found[0]
+
+    def bounds(self, device: Device, blocks: int) -> dict[str, object]:
+        """The columns that depend on a device, ``blocks`` of the kernel on each of its multiprocessors."""
+        room = device.processors * blocks
+        at_work = min(self.programs, room)
+        moved = self.once + (self.again if at_work * self.working_set > device.cache else 0)
+        memory = moved / device.bandwidth
+        compute = self.flops / (device.matrix16 if self.matrix else device.float32)
+        return {
+            "device": device.name,
+            "programs": self.programs,
+            "waves": self.programs / room if room else None,
+            "floor_bytes": self.floor / self.units,
+            "bytes": moved / self.units,
+            "flops": self.flops / self.units,
+            "bound": self.units / max(memory, compute),
+            "unit": self.unit,
+            "limit": "memory" if memory >= compute else "products",
+            "what": LABEL,
+        }
+
+
+def cases() -> Iterator[Case]:
+    """The shapes of gpu_bench.py (which needs torch), with the launchers' own tiles."""
+    yield from selection()
+    yield from scoring()
+
+
+POOLS = ((20, 4), (100, 10), (1000, 10), (4096, 10))
+DIMS = (384, 768)
+Q = 2_000
+WHOLE_Q, WHOLE_N, WHOLE_K = 256, 100_000, 6
+TOKENS = (1, 8, 64, 512)
+VOCABULARIES = {32_000: 2048, 50_257: 768, 151_936: 1024, 262_144: 640}
+
+
+def selection() -> Iterator[Case]:
+    kernels = importlib.import_module("ragsys_kernels.selection.triton_kernels")
+    for op in ("mmr", "vrsd"):
+        for P, K in POOLS:
+            for D in DIMS:
+                for dtype in ("float32", "float16"):
+                    read = Q * P * D * SIZES[dtype]
+                    small = Q * (4 * D + 8 * P + 24 * K)  # query, ids, results
+                    common = {"op": op, "shape": f"P{P}-K{K}-D{D}", "dtype": dtype, "unit": "queries", "units": Q}
+                    if P <= kernels.GRAM_SLOTS:
+                        tile = kernels.gram_tile(dtype, P, D)
+                        yield Case(
+                            **common, words=("gram", str(tile.rows), op, "plain", dtype), programs=Q, floor=read,
+                            once=read + small, again=0, working_set=0, flops=2 * Q * tile.rows * D * (tile.rows + 1),
+                            matrix=dtype != "float32",
+                        )  # fmt: skip
+                    else:
+                        work = 16 * P  # running vectors of a program
+                        yield Case(
+                            **common, words=("stream", op, "plain", dtype), programs=Q, floor=read,
+                            once=read + small + Q * work, again=(K - 1) * (read + Q * work),
+                            working_set=read / Q + work, flops=2 * read / SIZES[dtype] * K, matrix=False,
+                        )  # fmt: skip
+        for dtype in ("float32", "float16"):
+            N, D, K = WHOLE_N, DIMS[0], WHOLE_K
+            tile = kernels.corpus_tile(dtype, WHOLE_Q, D)
+            corpus, vectors = N * D * SIZES[dtype], 4 * N * WHOLE_Q
+            yield Case(
+                op=op, shape=f"N{N}-K{K}-D{D}-Q{WHOLE_Q}", dtype=dtype, unit="queries", units=WHOLE_Q,
+                words=("corpus", "step", op, "plain", dtype),
+                programs=-(-N // tile.rows) * -(-WHOLE_Q // tile.queries), floor=K * corpus,
+                # A step reads v and the running vector and writes that; the first makes both.
+                once=K * corpus + (2 + 3 * (K - 1)) * vectors, again=0, working_set=0,
+                flops=2 * N * D * WHOLE_Q * K, matrix=dtype != "float32",
+            )  # fmt: skip
+
+
+def scoring() -> Iterator[Case]:
+    kernels = importlib.import_module("ragsys_kernels.scoring.triton_kernels")
+    for V, D in VOCABULARIES.items():
+        for T in TOKENS:
+            for dtype in ("float32", "bfloat16"):
+                size = SIZES[dtype]
+                common = {"dtype": dtype, "unit": "rows", "units": T, "again": 0, "working_set": 0}
+                block, _ = kernels._block(V)
+                splits = -(-V // block)
+                yield Case(
+                    **common, op="token_logprobs", shape=f"T{T}-V{V}",
+                    words=("_logprob_logits_kernel", dtype, f"BLOCK={block}", "plain"), programs=T * splits,
+                    floor=T * V * size, once=T * (V * size + 16 * splits), flops=5 * T * V, matrix=False,
+                )  # fmt: skip
+                tile = kernels._tile(dtype != "float32", D)
+                row_tiles = -(-T // tile.rows)
+                read = (V + T) * D * size
+                splits = min(-(-V // tile.columns), kernels._SPLITS)
+                yield Case(
+                    **common, op="answer_logprobs", shape=f"T{T}-V{V}-D{D}",
+                    words=("_logprob_linear_kernel", dtype, f"DIMS={tile.dims}", "plain"),
+                    programs=row_tiles * splits, floor=read, once=read + 16 * T * splits,
+                    # Tiles are whole: what is beyond the rows is multiplied too.
+                    flops=2 * V * D * row_tiles * tile.rows, matrix=dtype != "float32",
+                )  # fmt: skip
+
+
+# --- The ledger.
+
+
+def jobs() -> list[Job]:
+    """Everything there is to compile."""
+    sources = sorted((Path(__file__).parents[1] / "csrc" / "cuda").glob("*.cu"))
+    found = []
+    with _resources.pool(1) as executor:
+        for module in _resources.TRITON_MODULES:
+            count = len(executor.submit(_resources.listed, module).result())
+            found += [Job(arch, module, index) for arch in _resources.ARCHITECTURES for index in range(count)]
+    if _resources.nvcc() is not None:
+        found += [Job(arch, path=path) for arch in _resources.NVIDIA for path in sources]
+    return found
+
+
+def rows_of(compiled: Iterable[Compiled], made: Callable[[], Iterable[Case]] = cases) -> Iterator[dict[str, object]]:
+    """Rows of the ledger: one for each kernel and architecture, or one for each of its named shapes there."""
+    kernels = {(kernel.name, kernel.arch): kernel for kernel in compiled}
+    names = sorted({name for name, _ in kernels})
+    shapes: dict[str, list[Case]] = {}
+    for case in made():
+        shapes.setdefault(case.kernel(names), []).append(case)
+    by_arch = {device.arch: device for device in DEVICES}
+    for (name, arch), kernel in kernels.items():
+        blocks = PROCESSORS[arch].blocks_resident(kernel.threads, kernel.registers, kernel.shared)
+        row: dict[str, object] = {
+            "kernel": name,
+            "arch": arch,
+            "threads": kernel.threads or None,
+            "registers": kernel.registers,
+            "spills": kernel.spills,
+            "shared": kernel.shared,
+            "matrix": " ".join(kernel.matrix),
+            "widest_load": kernel.widest_load,
+            "blocks": blocks if kernel.threads else None,
+            "versions": versions(),
+        }
+        of_shapes = [
+            {**row, "op": case.op, "shape": case.shape, "dtype": case.dtype, **case.bounds(by_arch[arch], blocks)}
+            for case in shapes.get(name, [])
+        ]
+        yield from of_shapes or [row]
+
+
+def versions() -> str:
+    return "; ".join([f"ragsys_kernels {rk.__version__}", *filter(None, map(ledger.version, ("triton", "torch")))])
+
+
+KEY = ("kernel", "arch", "op", "shape", "dtype", "device")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ledger", type=Path, default=PATH)
+    parser.add_argument("--out", type=Path, default=PATH.parent, help="folder for the page")
+    parser.add_argument("--readme", type=Path, default=PATH.parents[2] / "README.md")
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    given = parser.parse_args(arguments)
+    compiled, failed = [], []
+    todo = jobs()
+    for done, (job, result) in enumerate(_resources.compile_all(todo, given.processes), 1):
+        if isinstance(result, str):
+            failed.append(result)
+        else:
+            compiled += result
+        if done % 20 == 0 or done == len(todo):
+            print(f"{done} of {len(todo)} compiled", flush=True)
+    if failed:
+        raise SystemExit("error: not everything compiles:\n" + "\n".join(failed))
+    rows = list(rows_of(compiled))
+    given.ledger.unlink(missing_ok=True)  # a kernel that is gone leaves no row
+    ledger.update(given.ledger, rows, KEY, COLUMNS)
+    print(f"{len(rows)} rows in {given.ledger}")
+    import report_gpu
+
+    report_gpu.write(given.ledger, given.out, given.readme)
+
+
+if __name__ == "__main__":
+    main()
