@@ -79,7 +79,7 @@ def main() -> int:
         print(f"{outcome.rows} rows in {arguments.ledger}, device {outcome.device}")
         import report_gpu
 
-        report_gpu.main()
+        report_gpu.main([])
     for line in absent:
         print(f"not run: {line}")
     print("gpu-check: " + ("all that could run is right" if good else "FAILED"))

@@ -237,7 +237,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     compiled, failed = [], []
     todo = jobs()
-    for done, (job, result) in enumerate(_resources.compile_all(todo, given.processes), 1):
+    for done, (_, result) in enumerate(_resources.compile_all(todo, given.processes), 1):
         if isinstance(result, str):
             failed.append(result)
         else:
