@@ -1,0 +1,618 @@
+// MMR with quality bias and VRSD, one block a query; the mathematics is in ragsys_kernels/selection/README.md, the
+// rules for bad values and ties are those of every backend.
+//
+// Resident kernels bring the rows of the pool to shared memory once; streaming kernels read them again at every step,
+// from the L2 cache as a rule. An item belongs to one warp, and in it to one lane, which alone reads and writes what is
+// kept of the item; so a step needs one barrier, for the best of the warps to be compared (VRSD: one more, for its
+// sum).
+//
+// Eight lanes share a row, 16 bytes of it at a time, and a lane takes part in four rows at once. Accumulation is in
+// float32 in a fixed order and every rounding is written out, so a query's bits depend on no other query, neither on
+// the size of the block nor on the kind of kernel.
+#include "common.cuh"
+
+namespace rsk {
+
+enum Norm { kAsGiven = 0, kScaled = 1, kComputed = 2 };
+
+// Sizes and strides in elements. The sets of pointers that may be null are those of ragsys_kernels/_problem.py.
+struct SelectArgs {
+  long long first_query, num_ids, row_stride, pool_stride, max_per_group;
+  int pool, dims, k, num_initial, norm, unit_queries, id_bytes, initial_bytes, bias_per_item;
+  const void* rows;               // (N, D)
+  const float* scales;            // (N,)
+  const float* queries;           // (Q, D)
+  const void* candidates;         // (Q, P) ids, anything out of range is padding
+  const void* initial;            // (Q, S) ids, likewise
+  const float* relevance;         // (Q, P)
+  const float* bias;              // (N,) or, with bias_per_item, (Q, P)
+  const float* lambda_d;          // (Q,)
+  const float* lambda_b;          // (Q,)
+  const long long* ks;            // (Q,)
+  const long long* groups;        // (N,)
+  const long long* query_groups;  // (Q,)
+  float* workspace;               // state_floats() for each block; null: the state is in shared memory
+  long long workspace_stride;     // in floats, even
+  long long* indices;             // (Q, K), as all that follow but the lengths; every element is written
+  float* scores;
+  float* out_relevance;
+  float* redundancy;
+  int* lengths;  // (Q,)
+};
+
+constexpr int kLanes = 8;                             // that share a row
+constexpr int kRowsAtOnce = 4;                        // that a lane takes part in
+constexpr int kGroup = kWarp / kLanes * kRowsAtOnce;  // items of a warp that are treated together
+constexpr int kMaxThreads = 512;
+constexpr int kMaxWarps = kMaxThreads / kWarp;
+constexpr int kNone = 0x7fffffff;
+// A sum of vectors shorter than this share of its terms' lengths is zero to the precision of float32 data.
+constexpr float kZeroSum = 1e-6f;
+// Squared norms of queries outside this range lose precision or overflow in float32; such queries are first multiplied
+// by a power of two.
+constexpr float kNorm2Min = 1e-30f, kNorm2Max = 1e30f;
+
+__device__ inline long long id_at(const void* ids, int bytes, long long i) {
+  return bytes == 4 ? static_cast<const int*>(ids)[i] : static_cast<const long long*>(ids)[i];
+}
+__device__ inline bool is_nan(float x) { return x != x; }
+
+// A stored row in packs, of which the first `whole` can be loaded as such.
+template <class T>
+struct Row {
+  const T* row;
+  int dims, whole;
+  __device__ void load(int pack, float (&out)[kPack<T>]) const {
+    const T* p = row + pack * kPack<T>;
+    unpack(pack < whole ? *reinterpret_cast<const uint4*>(p) : gather_pack(p, dims - pack * kPack<T>), out, T());
+  }
+};
+// float32 in global memory, in packs of T's size.
+template <class T>
+struct Floats {
+  const float* x;
+  int dims, whole;
+  float factor;
+  __device__ void load(int pack, float (&out)[kPack<T>]) const {
+    const float* p = x + pack * kPack<T>;
+    if (pack < whole) {
+#pragma unroll
+      for (int i = 0; i < kPack<T>; i += 4) {
+        const float4 four = *reinterpret_cast<const float4*>(p + i);
+        out[i] = four.x, out[i + 1] = four.y, out[i + 2] = four.z, out[i + 3] = four.w;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) out[i] = pack * kPack<T> + i < dims ? p[i] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) out[i] = __fmul_rn(out[i], factor);
+  }
+};
+
+// Sums over the eight lanes of a row for four rows: a lane gets that of row (lane % 8) / 2.
+__device__ inline float sum_of_own(const float (&x)[kRowsAtOnce], int lane) {
+  const bool upper = lane & 4, odd = lane & 2;
+  const float a = __fadd_rn(upper ? x[2] : x[0], __shfl_xor_sync(kAll, upper ? x[0] : x[2], 4));
+  const float b = __fadd_rn(upper ? x[3] : x[1], __shfl_xor_sync(kAll, upper ? x[1] : x[3], 4));
+  const float c = __fadd_rn(odd ? b : a, __shfl_xor_sync(kAll, odd ? a : b, 2));
+  return __fadd_rn(c, __shfl_xor_sync(kAll, c, 1));
+}
+
+template <class T, bool kVrsd, bool kResident>
+struct Selector {
+  static constexpr int kElements = kPack<T>;
+  const SelectArgs& a;
+  const long long q;
+  const int warp, warps, lane;
+  const int packs;  // of a row, the last one perhaps partial
+  const int whole;  // of them, those that can be loaded with 16 bytes from global memory
+  // The state of the selection.
+  T* pool;                   // resident: the rows, packs * kElements apart
+  float* sum;                // VRSD: the sum of the picks, padded with zeros
+  long long* picked_groups;  // of the picks
+  float* best_value;         // of the warps, for even and odd steps
+  int* best_at;
+  // Of each item: v, VRSD: relevance, NaN once it can't be picked (any more);
+  float* values;
+  // max similarity to the picks, VRSD: length; the scale that makes the stored row the vector of the formulas.
+  __device__ float& value(int item) const { return values[item]; }
+  __device__ float& aux(int item) const { return values[a.pool + item]; }
+  __device__ float& scale(int item) const { return values[2ll * a.pool + item]; }
+  float query_factor = 1.0f, query_scale = 1.0f;
+  float best = -infinity();
+  int at = kNone;
+
+  __device__ Selector(const SelectArgs& args, unsigned char* shared)
+      : a(args),
+        q(args.first_query + blockIdx.x),
+        warp(threadIdx.x / kWarp),
+        warps(blockDim.x / kWarp),
+        lane(threadIdx.x % kWarp),
+        packs((args.dims + kElements - 1) / kElements),
+        whole(aligned16(args.rows) && args.row_stride % kElements == 0 ? args.dims / kElements : 0) {
+    best_value = reinterpret_cast<float*>(shared);
+    best_at = reinterpret_cast<int*>(best_value + 2 * kMaxWarps);
+    shared += 4 * kMaxWarps * sizeof(float);
+    if (kResident) {
+      pool = reinterpret_cast<T*>(shared);
+      shared += a.pool * packs * 16;
+    }
+    float* state = a.workspace ? a.workspace + blockIdx.x * a.workspace_stride : reinterpret_cast<float*>(shared);
+    sum = state;
+    if (kVrsd) state += packs * kElements;
+    picked_groups = reinterpret_cast<long long*>(state);
+    if (a.max_per_group) state += 2 * a.k;
+    values = state;
+  }
+
+  __device__ const T* stored_row(long long row) const { return static_cast<const T*>(a.rows) + row * a.row_stride; }
+  __device__ long long id_of(int item) const {
+    return a.candidates ? id_at(a.candidates, a.id_bytes, q * a.pool + item) : item;
+  }
+  __device__ long long row_of(int item) const { return id_of(item) + q * a.pool_stride; }
+  __device__ Row<T> global_row(long long row) const { return {stored_row(row), a.dims, whole}; }
+  __device__ T* resident_row(int item) const { return pool + item * (packs * kElements); }
+  // Padded with zeros to whole packs.
+  __device__ Row<T> pool_row(int item, long long row) const {
+    return kResident ? Row<T>{resident_row(item), a.dims, packs} : global_row(row);
+  }
+
+  // The row of initial item s, or -1.
+  __device__ long long initial_row(int s) const {
+    const long long id = id_at(a.initial, a.initial_bytes, q * a.num_initial + s);
+    return id >= 0 && id < a.num_ids ? id + q * a.pool_stride : -1;
+  }
+  // The row of an item that may be picked, or -1.
+  __device__ long long eligible_row(int item) const {
+    if (item >= a.pool) return -1;
+    const long long id = id_of(item);
+    if (id < 0 || id >= a.num_ids) return -1;
+    const long long row = id + q * a.pool_stride;
+#pragma unroll 1
+    for (int s = 0; s < a.num_initial; ++s)
+      if (initial_row(s) == row) return -1;
+    if (!a.groups) return row;
+    const long long group = a.groups[row];
+    if (a.query_groups && group == a.query_groups[q]) return -1;
+    if (!a.max_per_group) return row;
+    long long count = 0;
+#pragma unroll 1
+    for (int s = 0; s < a.num_initial; ++s) {
+      const long long other = initial_row(s);
+      count += other >= 0 && a.groups[other] == group;
+    }
+    return count >= a.max_per_group ? -1 : row;
+  }
+
+  // Items base + 4 u + lane / 8 meet a vector together; the lane owns the one of u = lane % 8 / 2 if it is even.
+  __device__ int item_at(int base, int u) const { return base + kWarp / kLanes * u + lane / kLanes; }
+  __device__ int own_item(int base) const { return item_at(base, lane % kLanes / 2); }
+  __device__ bool owner() const { return lane % 2 == 0; }
+  // Whether item_at(base, u) is open, from the owners' votes.
+  __device__ static bool voted(unsigned votes, int lane, int u) {
+    return votes >> (lane / kLanes * kLanes + 2 * u) & 1;
+  }
+
+  // The product of one row with the query and its squared norm, by a warp.
+  __device__ void meet_query(const Row<T>& row, float& product, float& norm2) const {
+    const Floats<T> q_vector = query();
+    product = norm2 = 0.0f;
+#pragma unroll 1
+    for (int pack = lane; pack < packs; pack += kWarp) {
+      float x[kElements], y[kElements];
+      row.load(pack, x);
+      q_vector.load(pack, y);
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) {
+        product = __fmaf_rn(x[i], y[i], product);
+        norm2 = __fmaf_rn(x[i], x[i], norm2);
+      }
+    }
+    product = warp_sum(product);
+    norm2 = warp_sum(norm2);
+  }
+  // What makes a stored row with this squared norm the vector of the formulas. A norm out of range gives NaN, with
+  // which no item is picked.
+  __device__ float scale_of(long long row, float norm2) const {
+    if (a.norm == kScaled) return a.scales[row];
+    if (a.norm == kAsGiven) return 1.0f;
+    if (norm2 == 0.0f) return 0.0f;
+    return finite(norm2) ? __fdiv_rn(1.0f, __fsqrt_rn(norm2)) : nan();
+  }
+  __device__ float length_of(float norm2, float its_scale) const {
+    if (a.norm == kComputed) return its_scale > 0.0f ? 1.0f : its_scale;
+    return __fmul_rn(__fsqrt_rn(norm2), fabsf(its_scale));
+  }
+
+  // The factor and scale that make the query a unit vector; every warp computes them for itself.
+  __device__ void prepare_query() {
+    if (!a.queries || !a.unit_queries) return;
+    const float* x = a.queries + q * a.dims;
+#pragma unroll 1
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      float norm2 = 0.0f;
+#pragma unroll 1
+      for (int d = lane; d < a.dims; d += kWarp) {
+        const float y = __fmul_rn(x[d], query_factor);
+        norm2 = __fmaf_rn(y, y, norm2);
+      }
+      norm2 = warp_sum(norm2);
+      query_scale = norm2 > 0.0f ? __fdiv_rn(1.0f, __fsqrt_rn(norm2)) : 0.0f;
+      if (norm2 >= kNorm2Min && norm2 <= kNorm2Max) return;
+      query_factor = norm2 < 1.0f ? 1.2676506e30f : 7.888609e-31f;  // 2^100, 2^-100
+    }
+  }
+  // Zeros where there is none.
+  __device__ Floats<T> query() const {
+    const float* x = a.queries + q * a.dims;
+    const int dims = a.queries ? a.dims : 0;
+    return {x, dims, aligned16(x) ? dims / kElements : 0, query_factor};
+  }
+
+  // The pack of each of the lane's four rows.
+  __device__ void load_rows(const T* const (&rows)[kRowsAtOnce], int pack, uint4 (&raw)[kRowsAtOnce]) const {
+    if (kResident || pack < whole) {
+#pragma unroll
+      for (int u = 0; u < kRowsAtOnce; ++u) raw[u] = *reinterpret_cast<const uint4*>(rows[u] + pack * kElements);
+    } else {
+#pragma unroll
+      for (int u = 0; u < kRowsAtOnce; ++u) raw[u] = gather_pack(rows[u] + pack * kElements, a.dims - pack * kElements);
+    }
+  }
+  // Products of the four rows with a vector, and their squared norms if those are asked for: partial sums of the lane.
+  template <bool kNorms, class Vector>
+  __device__ void meet(const T* const (&rows)[kRowsAtOnce], const Vector& vector, float (&products)[kRowsAtOnce],
+                       float (&norms2)[kRowsAtOnce]) const {
+#pragma unroll 1
+    for (int pack = lane % kLanes; pack < packs; pack += kLanes) {
+      uint4 raw[kRowsAtOnce];
+      float y[kElements];
+      load_rows(rows, pack, raw);
+      vector.load(pack, y);
+#pragma unroll
+      for (int u = 0; u < kRowsAtOnce; ++u) {
+        float x[kElements];
+        unpack(raw[u], x, T());
+#pragma unroll
+        for (int i = 0; i < kElements; ++i) {
+          products[u] = __fmaf_rn(x[i], y[i], products[u]);
+          if (kNorms) norms2[u] = __fmaf_rn(x[i], x[i], norms2[u]);
+        }
+      }
+    }
+  }
+  // Squared lengths of the sum with each of the four rows, likewise.
+  __device__ void add_to_sum(const T* const (&rows)[kRowsAtOnce], const float (&scales)[kRowsAtOnce],
+                             float (&norms2)[kRowsAtOnce]) const {
+#pragma unroll 1
+    for (int pack = lane % kLanes; pack < packs; pack += kLanes) {
+      uint4 raw[kRowsAtOnce];
+      load_rows(rows, pack, raw);
+      const float* s = sum + pack * kElements;
+#pragma unroll
+      for (int u = 0; u < kRowsAtOnce; ++u) {
+        float x[kElements];
+        unpack(raw[u], x, T());
+#pragma unroll
+        for (int i = 0; i < kElements; ++i) {
+          const float y = __fmaf_rn(scales[u], x[i], s[i]);
+          norms2[u] = __fmaf_rn(y, y, norms2[u]);
+        }
+      }
+    }
+  }
+
+  // 1. Which items may be picked; their rows into shared memory.
+  __device__ void collect() {
+#pragma unroll 1
+    for (int base = kGroup * warp; base < a.pool; base += kGroup * warps) {
+#pragma unroll 1
+      for (int u = 0; u < kRowsAtOnce; ++u) {
+        const int item = item_at(base, u);
+        const long long row = eligible_row(item);
+        if (item < a.pool && lane % kLanes == 2 * u) value(item) = row < 0 ? nan() : 0.0f;
+        if (!kResident || row < 0) continue;
+        const T* from = stored_row(row);
+        T* to = resident_row(item);
+        int pack = lane % kLanes;
+        for (; pack < whole; pack += kLanes) copy16(to + pack * kElements, from + pack * kElements);
+        for (; pack < packs; pack += kLanes)
+          *reinterpret_cast<uint4*>(to + pack * kElements) =
+              gather_pack(from + pack * kElements, a.dims - pack * kElements);
+      }
+    }
+    if (kResident) copies_done();
+  }
+
+  // The four rows of the lane. A closed item's row is read for nothing, so any row will do.
+  __device__ void find_rows(int base, unsigned votes, long long any, const T* (&rows)[kRowsAtOnce]) const {
+#pragma unroll
+    for (int u = 0; u < kRowsAtOnce; ++u) {
+      const int item = item_at(base, u);
+      if (kResident)
+        rows[u] = resident_row(item < a.pool ? item : 0);
+      else
+        rows[u] = stored_row(voted(votes, lane, u) ? row_of(item) : any);
+    }
+  }
+
+  // 2. Relevance of the items, what the rule makes of it, their scales.
+  __device__ void relate() {
+    const float lambda_b = a.lambda_b[q];
+#pragma unroll 1
+    for (int base = kGroup * warp; base < a.pool; base += kGroup * warps) {
+      const int item = own_item(base);
+      const bool open = owner() && item < a.pool && !is_nan(value(item));
+      const unsigned votes = __ballot_sync(kAll, open);
+      if (!votes) continue;
+      const T* rows[kRowsAtOnce];
+      find_rows(base, votes, 0, rows);
+      float products[kRowsAtOnce] = {}, norms2[kRowsAtOnce] = {};
+      if (a.queries || a.norm == kComputed) meet<true>(rows, query(), products, norms2);
+      const float product = sum_of_own(products, lane), norm2 = sum_of_own(norms2, lane);
+      if (!open) continue;
+      const long long row = row_of(item);
+      const float its_scale = scale_of(row, norm2), length = kVrsd ? length_of(norm2, its_scale) : 1.0f;
+      float relevance = __fmul_rn(__fmul_rn(product, query_scale), its_scale);
+      if (kVrsd && a.norm != kComputed) relevance = length == 0.0f ? 0.0f : __fdiv_rn(relevance, length);
+      if (a.relevance) relevance = a.relevance[q * a.pool + item];
+      if (!kVrsd && a.bias) {
+        const float bias = a.bias[a.bias_per_item ? q * a.pool + item : row];
+        relevance = __fadd_rn(__fmul_rn(lambda_b, relevance), __fmul_rn(__fsub_rn(1.0f, lambda_b), bias));
+      }
+      value(item) = relevance;
+      aux(item) = kVrsd ? length : -infinity();
+      scale(item) = its_scale;
+    }
+  }
+  __device__ void restart() {
+    best = -infinity();
+    at = kNone;
+  }
+  __device__ void consider(float w, int item) {
+    if (comes_before(w, item, best, at)) {
+      best = w;
+      at = item;
+    }
+  }
+
+  // The first pick goes by relevance alone.
+  __device__ void score_by_relevance() {
+    restart();
+#pragma unroll 1
+    for (int base = kGroup * warp; base < a.pool; base += kGroup * warps) {
+      const int item = own_item(base);
+      if (owner() && item < a.pool) consider(value(item), item);
+    }
+  }
+
+  // Whether the item of this lane is open after `pick` and the items of group `barred` have been closed.
+  __device__ bool still_open(int item, int pick, bool bars, long long barred) {
+    if (!owner() || item >= a.pool || is_nan(value(item))) return false;
+    if (item != pick && !(bars && a.groups[row_of(item)] == barred)) return true;
+    value(item) = nan();
+    return false;
+  }
+
+  // MMR: all open items meet a pick, or an initial item; which of them is then the best.
+  __device__ void meet_all(const Row<T>& vector, float its_scale, long long any, int pick, bool bars,
+                           long long barred) {
+    const float lambda_d = a.lambda_d[q], rest = __fsub_rn(1.0f, lambda_d);
+    restart();
+#pragma unroll 1
+    for (int base = kGroup * warp; base < a.pool; base += kGroup * warps) {
+      const int item = own_item(base);
+      const bool open = still_open(item, pick, bars, barred);
+      const unsigned votes = __ballot_sync(kAll, open);
+      if (!votes) continue;
+      const T* rows[kRowsAtOnce];
+      find_rows(base, votes, any, rows);
+      float products[kRowsAtOnce] = {}, unused[kRowsAtOnce];
+      meet<false>(rows, vector, products, unused);
+      const float product = sum_of_own(products, lane);
+      if (!open) continue;
+      const float similarity = __fmul_rn(__fmul_rn(product, its_scale), scale(item));
+      // A similarity that is NaN stays: the item is never picked.
+      const float running = is_nan(similarity) || similarity > aux(item) ? similarity : aux(item);
+      if (is_nan(similarity)) value(item) = similarity;
+      aux(item) = running;
+      consider(__fsub_rn(__fmul_rn(lambda_d, value(item)), __fmul_rn(rest, running)), item);
+    }
+  }
+
+  // VRSD: which open item has the sum with the largest cosine.
+  __device__ void add_all(float sum_query, float sum_lengths, int pick, bool bars, long long barred) {
+    restart();
+#pragma unroll 1
+    for (int base = kGroup * warp; base < a.pool; base += kGroup * warps) {
+      const int item = own_item(base);
+      const bool open = still_open(item, pick, bars, barred);
+      const unsigned votes = __ballot_sync(kAll, open);
+      if (!votes) continue;
+      const T* rows[kRowsAtOnce];
+      find_rows(base, votes, 0, rows);
+      float scales[kRowsAtOnce], norms2[kRowsAtOnce] = {};
+#pragma unroll
+      for (int u = 0; u < kRowsAtOnce; ++u) scales[u] = voted(votes, lane, u) ? scale(item_at(base, u)) : 0.0f;
+      add_to_sum(rows, scales, norms2);
+      const float norm = __fsqrt_rn(sum_of_own(norms2, lane));
+      if (!open) continue;
+      const float product = __fadd_rn(sum_query, __fmul_rn(value(item), aux(item)));
+      const bool zero = norm <= __fmul_rn(kZeroSum, __fadd_rn(sum_lengths, aux(item)));
+      consider(zero ? 0.0f : __fdiv_rn(product, norm), item);
+    }
+  }
+
+  // VRSD's sum; each thread has elements of its own.
+  __device__ void clear_sum() {
+#pragma unroll 1
+    for (int pack = threadIdx.x; pack < packs; pack += blockDim.x)
+      for (int i = 0; i < kElements; ++i) sum[pack * kElements + i] = 0.0f;
+  }
+  __device__ void add(const Row<T>& row, float its_scale) {
+#pragma unroll 1
+    for (int pack = threadIdx.x; pack < packs; pack += blockDim.x) {
+      float x[kElements];
+      row.load(pack, x);
+#pragma unroll
+      for (int i = 0; i < kElements; ++i)
+        sum[pack * kElements + i] = __fmaf_rn(its_scale, x[i], sum[pack * kElements + i]);
+    }
+  }
+
+  // The best item of all warps, in every thread.
+  __device__ void compare(int step) {
+    warp_arg_max(best, at);
+    float* bests = best_value + (step & 1) * kMaxWarps;
+    int* positions = best_at + (step & 1) * kMaxWarps;
+    if (lane == 0) {
+      bests[warp] = best;
+      positions[warp] = at;
+    }
+    // The bests of all warps are there; also resident rows and scales, before the first pick's are used. Even and odd
+    // steps take turns, so nobody overwrites what a slower warp still reads.
+    SYNC(1);
+    best = lane < warps ? bests[lane] : -infinity();
+    at = lane < warps ? positions[lane] : kNone;
+    warp_arg_max(best, at);
+  }
+
+  // Whether the pick's group has now reached its cap; the group is noted.
+  __device__ bool reaches_cap(long long group, int picks) {
+    long long count = 1;
+#pragma unroll 1
+    for (int s = 0; s < a.num_initial; s += kWarp) {
+      const long long row = s + lane < a.num_initial ? initial_row(s + lane) : -1;
+      count += __popc(__ballot_sync(kAll, row >= 0 && a.groups[row] == group));
+    }
+#pragma unroll 1
+    for (int s = 0; s < picks; s += kWarp)
+      count += __popc(__ballot_sync(kAll, s + lane < picks && picked_groups[s + lane] == group));
+    if (threadIdx.x == 0) picked_groups[picks] = group;  // read after the next barrier
+    return count >= a.max_per_group;
+  }
+
+  __device__ void put(int slot, long long index, float score, float relevance, float redundancy) {
+    const long long out = q * a.k + slot;
+    a.indices[out] = index;
+    a.scores[out] = score;
+    a.out_relevance[out] = relevance;
+    a.redundancy[out] = redundancy;
+  }
+
+  __device__ void write_pick(int slot, int pick, long long row, bool first) {
+    if (!owner() || pick / kGroup % warps != warp || own_item(pick / kGroup * kGroup) != pick) return;
+    const float v = value(pick);
+    const float score = !kVrsd && first ? __fmul_rn(a.lambda_d[q], v) : best;
+    put(slot, row - q * a.pool_stride, score, v, kVrsd ? nan() : first ? 0.0f : aux(pick));
+  }
+
+  // All open items meet the initial items one after another, then each pick.
+  __device__ void run() {
+    collect();
+    prepare_query();
+    relate();
+    float sum_query = 0.0f, sum_lengths = 0.0f;
+    bool first = true;
+    if (kVrsd) clear_sum();
+    const long long asked = a.ks ? a.ks[q] : a.k;
+    const int wanted = int(asked < a.k ? asked : a.k);
+    int made = 0;
+#pragma unroll 1
+    for (int step = -a.num_initial; step < wanted; ++step) {
+      Row<T> vector;
+      long long row, group = 0;
+      int pick = -1;
+      float its_scale;
+      bool bars = false;
+      if (step < 0) {
+        row = initial_row(a.num_initial + step);
+        if (row >= 0) {
+          first = false;
+          vector = global_row(row);
+          float product, norm2;
+          meet_query(vector, product, norm2);
+          its_scale = scale_of(row, norm2);
+          if (kVrsd) {
+            sum_query = __fadd_rn(sum_query, __fmul_rn(__fmul_rn(product, query_scale), its_scale));
+            sum_lengths = __fadd_rn(sum_lengths, length_of(norm2, its_scale));
+          }
+        } else if (!kVrsd || first || step < -1) {
+          continue;
+        }
+      } else {
+        if (first) score_by_relevance();
+        compare(step);
+        pick = at;
+        if (pick == kNone) break;
+        row = row_of(pick);
+        write_pick(step, pick, row, first);
+        first = false;
+        made = step + 1;
+        if (made == wanted) break;
+        vector = pool_row(pick, row);
+        its_scale = scale(pick);
+        if (a.max_per_group) {
+          group = a.groups[row];
+          bars = reaches_cap(group, step);
+        }
+        if (kVrsd) {
+          sum_query = __fadd_rn(sum_query, __fmul_rn(value(pick), aux(pick)));
+          sum_lengths = __fadd_rn(sum_lengths, aux(pick));
+        }
+      }
+      if (!kVrsd) {
+        meet_all(vector, its_scale, row, pick, bars, group);
+      } else {
+        if (row >= 0) add(vector, its_scale);
+        if (step < -1) continue;
+        // The sum, of which each thread has made a part, is whole; all have read the pick's value, which its owner is
+        // about to overwrite. That nobody reads the sum while it changes is seen to by the barrier of compare().
+        SYNC(2);
+        add_all(sum_query, sum_lengths, pick, bars, group);
+      }
+    }
+    for (int slot = made + threadIdx.x; slot < a.k; slot += blockDim.x) put(slot, -1, -infinity(), nan(), nan());
+    if (threadIdx.x == 0) a.lengths[q] = made;
+  }
+};
+
+}  // namespace rsk
+
+// The parameters are the fields of SelectArgs.
+#define RSK_SELECT(name, T, vrsd, resident)                                                                      \
+  extern "C" __global__ void __launch_bounds__(rsk::kMaxThreads, 2)                                              \
+      name(long long first_query, long long num_ids, long long row_stride, long long pool_stride,                \
+           long long max_per_group, int pool, int dims, int k, int num_initial, int norm, int unit_queries,      \
+           int id_bytes, int initial_bytes, int bias_per_item, const void* rows, const float* scales,            \
+           const float* queries, const void* candidates, const void* initial, const float* relevance,            \
+           const float* bias, const float* lambda_d, const float* lambda_b, const long long* ks,                 \
+           const long long* groups, const long long* query_groups, float* workspace, long long workspace_stride, \
+           long long* indices, float* scores, float* out_relevance, float* redundancy, int* lengths) {           \
+    DYN_SHARED(unsigned char, shared);                                                                           \
+    const rsk::SelectArgs args = {first_query,   num_ids,       row_stride,    pool_stride,                      \
+                                  max_per_group, pool,          dims,          k,                                \
+                                  num_initial,   norm,          unit_queries,  id_bytes,                         \
+                                  initial_bytes, bias_per_item, rows,          scales,                           \
+                                  queries,       candidates,    initial,       relevance,                        \
+                                  bias,          lambda_d,      lambda_b,      ks,                               \
+                                  groups,        query_groups,  workspace,     workspace_stride,                 \
+                                  indices,       scores,        out_relevance, redundancy,                       \
+                                  lengths};                                                                      \
+    rsk::Selector<T, vrsd, resident>(args, shared).run();                                                        \
+  }
+
+// RSK_ONLY_FLOAT16 leaves out the other element types, for builds that take long.
+#define RSK_SELECT_ALL(name, T)                         \
+  RSK_SELECT(rsk_mmr_resident_##name, T, false, true)   \
+  RSK_SELECT(rsk_mmr_streaming_##name, T, false, false) \
+  RSK_SELECT(rsk_vrsd_resident_##name, T, true, true)   \
+  RSK_SELECT(rsk_vrsd_streaming_##name, T, true, false)
+
+RSK_SELECT_ALL(float16, rsk::F16)
+#ifndef RSK_ONLY_FLOAT16
+RSK_SELECT_ALL(float32, float)
+RSK_SELECT_ALL(bfloat16, rsk::BF16)
+RSK_SELECT_ALL(int8, rsk::I8)
+#endif
