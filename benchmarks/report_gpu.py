@@ -181,8 +181,8 @@ kernel; {static[0]["versions"]}. {where}
 ## Computed bounds, not measurements
 
 How fast an op could be if the device did nothing but move its bytes at the full bandwidth of its memory, or do its
-products at the full rate, whichever takes longer. **Every figure here is a computed bound, not a measurement**: latency,
-launches, exponentials and the greedy steps themselves take no time in it. *Floor*: one read of the input; the factor is
+products at the full rate, whichever takes longer. **Every figure here is a computed bound, not a measurement**:
+latency, launches, exponentials and the greedy steps take no time in it. *Floor*: one read of the input; the factor is
 what the kernel moves over it, on the device where that is most. ᵖ: bound by products, else by memory. °: so few blocks
 that the device is not full, for which the bound is far too good.
 
