@@ -99,23 +99,22 @@ def _count(value: str) -> str:
     return f"{number:.3g}"
 
 
-def bounds(static: list[Row], op: str) -> str:
+def bounds(static: list[Row], op: str, cuda: bool) -> str:
     """Bounds of an op: a line for each shape, a column for each device."""
     shapes: dict[tuple[str, str], dict[str, Row]] = {}
     for row in static:
-        if row["op"] == op:
+        if row["op"] == op and is_cuda(row["kernel"]) == cuda:
             shapes.setdefault((row["shape"], row["dtype"]), {})[row["device"]] = row
     unit = next(row["unit"] for row in static if row["op"] == op)
     header = ["shape, dtype", f"bytes of {unit} / floor", "flops"]
-    header += [f"{device.name}, {unit}/s" for device in DEVICES]
+    devices = [device for device in DEVICES if any(device.name in found for found in shapes.values())]
+    header += [f"{device.name}, {unit}/s" for device in devices]
     lines = []
     for (shape, dtype), found in shapes.items():
         first = next(iter(found.values()))
         most = max(float(row["bytes"]) / float(row["floor_bytes"]) for row in found.values())
         cells = [f"{_count(first['floor_bytes'])}B, {most:.2f}x", _count(first["flops"])]
-        for device in DEVICES:
-            row = found.get(device.name)
-            cells.append("" if row is None else _count(row["bound"]) + _marks(row))
+        cells += [_count(found[d.name]["bound"]) + _marks(found[d.name]) if d.name in found else "" for d in devices]
         lines.append([f"{shape}, {dtype}", *cells])
     return table(header, lines)
 
@@ -165,8 +164,13 @@ def page(static: list[Row], measured: list[Row]) -> str:
             for d in DEVICES
         ],
     )
-    ops = [op for op in TITLES if any(row["op"] == op for row in static)]
-    parts = "\n".join(f"### {TITLES[op]}\n\n{bounds(static, op)}\n" for op in ops)
+    there = {(row["op"], is_cuda(row["kernel"])) for row in static}
+    parts = "\n".join(
+        f"### {title}, {'CUDA C++' if cuda else 'Triton'}\n\n{bounds(static, op, cuda)}\n"
+        for op, title in TITLES.items()
+        for cuda in (False, True)
+        if (op, cuda) in there
+    )
     known = sorted({row["device"] for row in measured})
     where = (
         f"Measured on: {', '.join(known)}; the rows are in `gpu.csv`." if known else "**Nothing has been measured.**"
@@ -202,7 +206,7 @@ instructions. No kernel spills registers: `tests/gpu_budgets.py` holds them to t
 
 ### CUDA C++
 
-The launcher chooses threads and adds shared memory by the shape; here is the static part.
+The launcher chooses threads and shared memory by the shape: for a kernel with named shapes, those of the last one.
 
 {cuda}
 """

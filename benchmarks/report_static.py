@@ -68,7 +68,10 @@ class Case:
     again: float  # bytes read again, from the cache if the working sets of all programs at work fit there
     working_set: float  # of a program
     flops: float
-    matrix: bool  # by matrix instructions
+    matrix: bool = False  # by matrix instructions
+    arch: str = ""  # empty: on all of them
+    threads: int = 0  # of a block, and its dynamic shared memory, where the launcher decides by the shape
+    shared: int = 0
 
     def kernel(self, names: Iterable[str]) -> str:
         """The name of its kernel."""
@@ -102,6 +105,8 @@ def cases() -> Iterator[Case]:
     """The shapes of gpu_bench.py (which needs torch), with the launchers' own tiles."""
     yield from selection()
     yield from scoring()
+    yield from cuda_selection()
+    yield from cuda_scoring()
 
 
 POOLS = ((20, 4), (100, 10), (1000, 10), (4096, 10))
@@ -176,6 +181,39 @@ def scoring() -> Iterator[Case]:
                 )  # fmt: skip
 
 
+def cuda_selection() -> Iterator[Case]:
+    kernels = importlib.import_module("ragsys_kernels.selection.cuda_kernels")
+    for arch in _resources.NVIDIA:
+        for op in ("mmr", "vrsd"):
+            for P, K in POOLS:
+                for D in DIMS:
+                    for dtype in ("float32", "float16"):
+                        how = kernels.configure(op, dtype, P, D, K, False, PROCESSORS[arch].shared_block)
+                        read, resident = Q * P * D * SIZES[dtype], "resident" in how.kernel
+                        yield Case(
+                            op=op, shape=f"P{P}-K{K}-D{D}", dtype=dtype, words=(how.kernel,), unit="queries", units=Q,
+                            programs=Q, floor=read, once=read + Q * (4 * D + 8 * P + 24 * K),
+                            again=0 if resident else (K - 1) * read, working_set=read / Q,
+                            flops=2 * read / SIZES[dtype] * K, arch=arch, threads=how.threads, shared=how.shared,
+                        )  # fmt: skip
+
+
+def cuda_scoring() -> Iterator[Case]:
+    kernels = importlib.import_module("ragsys_kernels.scoring.cuda_kernels")
+    for arch in _resources.NVIDIA:
+        for V in VOCABULARIES:
+            for T in TOKENS:
+                for dtype in ("float32", "bfloat16"):
+                    parts = -(-V // kernels.COLUMNS)
+                    read = T * V * SIZES[dtype]
+                    yield Case(
+                        op="token_logprobs", shape=f"T{T}-V{V}", dtype=dtype, unit="rows", units=T,
+                        words=(f"rsk_score_logits_{kernels.SUFFIXES[dtype]}",), programs=T * parts, floor=read,
+                        once=read + 16 * T * parts, again=0, working_set=0, flops=5 * T * V, arch=arch,
+                        threads=kernels.THREADS, shared=kernels.SHARED,
+                    )  # fmt: skip
+
+
 # --- The ledger.
 
 
@@ -201,7 +239,6 @@ def rows_of(compiled: Iterable[Compiled], made: Callable[[], Iterable[Case]] = c
         shapes.setdefault(case.kernel(names), []).append(case)
     by_arch = {device.arch: device for device in DEVICES}
     for (name, arch), kernel in kernels.items():
-        blocks = PROCESSORS[arch].blocks_resident(kernel.threads, kernel.registers, kernel.shared)
         row: dict[str, object] = {
             "kernel": name,
             "arch": arch,
@@ -211,14 +248,30 @@ def rows_of(compiled: Iterable[Compiled], made: Callable[[], Iterable[Case]] = c
             "shared": kernel.shared,
             "matrix": " ".join(kernel.matrix),
             "widest_load": kernel.widest_load,
-            "blocks": blocks if kernel.threads else None,
+            "blocks": _blocks(kernel) if kernel.threads else None,
             "versions": versions(),
         }
-        of_shapes = [
-            {**row, "op": case.op, "shape": case.shape, "dtype": case.dtype, **case.bounds(by_arch[arch], blocks)}
-            for case in shapes.get(name, [])
-        ]
-        yield from of_shapes or [row]
+        here = [case for case in shapes.get(name, []) if case.arch in ("", arch)]
+        yield from [_shape_row(row, case, kernel, by_arch[arch]) for case in here] or [row]
+
+
+def _blocks(kernel: Compiled, threads: int = 0, shared: int = 0) -> int:
+    processor = PROCESSORS[kernel.arch]
+    return processor.blocks_resident(kernel.threads or threads, kernel.registers, kernel.shared + shared)
+
+
+def _shape_row(row: dict[str, object], case: Case, kernel: Compiled, device: Device) -> dict[str, object]:
+    blocks = _blocks(kernel, case.threads, case.shared)
+    return {
+        **row,
+        "threads": kernel.threads or case.threads,
+        "shared": kernel.shared + case.shared,
+        "blocks": blocks,
+        "op": case.op,
+        "shape": case.shape,
+        "dtype": case.dtype,
+        **case.bounds(device, blocks),
+    }
 
 
 def versions() -> str:
