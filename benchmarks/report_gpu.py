@@ -1,9 +1,9 @@
 """What is known about the GPU: the page results/gpu.md, and the README's table of what has been executed where.
 
-    python benchmarks/report_gpu.py [--static CSV] [--readme FILE] [--out FOLDER]
+    python benchmarks/report_gpu.py [--readme FILE] [--out FOLDER]
 
-From results/static.csv (`report_static.py`: compiled code and public figures), results/gpu.csv (`gpu_check.py`:
-measurements on a GPU, if it has ever run on one) and results/ledger.csv (the processor).
+From compiled.csv and static.csv of the folder (`report_static.py`: compiled code and public figures), gpu.csv
+(`gpu_check.py`: measurements on a GPU, if it has ever run on one) and ledger.csv (the processor).
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import ledger
-from devices import DEVICES
+from devices import DEVICES, PROCESSORS
 
-STATIC = ledger.PATH.with_name("static.csv")
-MEASURED = ledger.PATH.with_name("gpu.csv")
+RESULTS = ledger.PATH.parent
 ROOT = ledger.PATH.parents[2]
 BEGIN, END = "<!-- executed:begin -->", "<!-- executed:end -->"
 NOT_YET = "not yet"
@@ -32,14 +31,14 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], text_columns: in
 # --- What has been executed where.
 
 
-def executed(static: list[Row], measured: list[Row], processors: list[Row]) -> str:
+def executed(compiled: list[Row], measured: list[Row], processors: list[Row]) -> str:
     """The table of the README, from what the ledgers hold and which tests there are."""
     names = sorted({row["hardware"].partition(",")[0] for row in processors if row["hardware"]})
     processor = f"x86-64 ({', '.join(names)})" if names else "x86-64"
     tests = {path.name for path in (ROOT / "tests").rglob("*.py")}
 
-    def compiled(cuda: bool) -> str:
-        archs = {row["arch"] for row in static if is_cuda(row["kernel"]) == cuda}
+    def compiled_for(cuda: bool) -> str:
+        archs = {row["arch"] for row in compiled if is_cuda(row["kernel"]) == cuda}
         return ", ".join(arch for arch in ARCHITECTURES if arch in archs) or NOT_YET
 
     def on_gpu(backend: str) -> str:
@@ -57,10 +56,10 @@ def executed(static: list[Row], measured: list[Row], processors: list[Row]) -> s
         [
             "`triton`",
             "Triton's interpreter on the processor" if TRITON_TESTS & tests else NOT_YET,
-            compiled(cuda=False),
+            compiled_for(cuda=False),
             on_gpu("triton"),
         ],
-        ["`cuda`", emulated if CUDA_TESTS & tests else NOT_YET, compiled(cuda=True), on_gpu("cuda")],
+        ["`cuda`", emulated if CUDA_TESTS & tests else NOT_YET, compiled_for(cuda=True), on_gpu("cuda")],
     ]
     lines = ["| backend | executed on a processor | compiled and held to budgets for | executed on a GPU |"]
     lines += ["|---|---|---|---|", *("| " + " | ".join(row) + " |" for row in rows)]
@@ -123,24 +122,27 @@ def _marks(row: Row) -> str:
     return (" ᵖ" if row["limit"] == "products" else "") + (" °" if float(row["waves"] or 0) < 1 else "")
 
 
-def resources(static: list[Row], cuda: bool) -> str:
+def resources(compiled: list[Row], cuda: bool) -> str:
     """Registers, shared memory and blocks of every kernel, one column for each architecture."""
     kernels: dict[str, dict[str, Row]] = {}
-    for row in static:
+    for row in compiled:
         if is_cuda(row["kernel"]) == cuda:
             kernels.setdefault(row["kernel"], {})[row["arch"]] = row
     archs = [arch for arch in ARCHITECTURES if any(arch in found for found in kernels.values())]
-    lines = []
-    for name, found in kernels.items():
-        cells = [_resources_of(found[arch]) if arch in found else "" for arch in archs]
-        first = next(iter(found.values()))
-        lines.append([f"`{name}`", first["threads"], first["widest_load"], *cells])
-    return table(["kernel", "threads", "widest load", *archs], lines)
+    lines = [
+        [f"`{name}`", *(_resources_of(found[arch]) if arch in found else "" for arch in archs)]
+        for name, found in kernels.items()
+    ]
+    return table(["kernel", *archs], lines)
 
 
 def _resources_of(row: Row) -> str:
-    parts = [row["registers"], _count(row["shared"]) + "B" if row["shared"] != "0" else "0", row["blocks"] or "?"]
-    return " / ".join(parts) + (f" {row['matrix']}" if row["matrix"] else "")
+    parts = [row["registers"], _count(row["shared"]) + "B" if row["shared"] != "0" else "0"]
+    if row["threads"] != "0":
+        numbers = (int(row[name]) for name in ("threads", "registers", "shared"))
+        parts.append(str(PROCESSORS[row["arch"]].blocks_resident(*numbers)))
+    kinds = " ".join(part.partition(":")[0] for part in row["matrix"].split())
+    return " / ".join(parts) + (f" {kinds}" if kinds else "")
 
 
 TITLES = {
@@ -151,7 +153,7 @@ TITLES = {
 }
 
 
-def page(static: list[Row], measured: list[Row]) -> str:
+def page(compiled: list[Row], static: list[Row], measured: list[Row]) -> str:
     devices = table(
         ["device", "memory, B/s", "16-bit products, flop/s", "float32, flop/s", "multiprocessors", "last cache, B"],
         [
@@ -175,12 +177,12 @@ def page(static: list[Row], measured: list[Row]) -> str:
     where = (
         f"Measured on: {', '.join(known)}; the rows are in `gpu.csv`." if known else "**Nothing has been measured.**"
     )
-    cuda = resources(static, cuda=True) if any(is_cuda(row["kernel"]) for row in static) else "Not compiled."
+    cuda = resources(compiled, cuda=True) if any(is_cuda(row["kernel"]) for row in compiled) else "Not compiled."
     return f"""\
 # The GPU kernels without a GPU
 
-Written by `benchmarks/report_gpu.py` from `static.csv`, which `ragsys-kernels bench --static` makes by compiling every
-kernel; {static[0]["versions"]}. {where}
+Written by `benchmarks/report_gpu.py` from `compiled.csv` and `static.csv`, which `ragsys-kernels bench --static` makes
+by compiling every kernel; {", ".join(sorted({row["compiler"] for row in compiled}))}. {where}
 
 ## Computed bounds, not measurements
 
@@ -202,33 +204,31 @@ instructions. No kernel spills registers: `tests/gpu_budgets.py` holds them to t
 
 ### Triton
 
-{resources(static, cuda=False)}
+{resources(compiled, cuda=False)}
 
 ### CUDA C++
 
-The launcher chooses threads and shared memory by the shape: for a kernel with named shapes, those of the last one.
+The launcher chooses the threads, and adds shared memory, by the shape: here is the static part.
 
 {cuda}
 """
 
 
-def write(static_path: Path, out: Path, readme: Path | None, measured_path: Path = MEASURED) -> None:
-    static, measured = ledger.read(static_path), ledger.read(measured_path)
-    if not static:
+def write(out: Path, readme: Path | None) -> None:
+    compiled, static, measured = (ledger.read(out / f"{name}.csv") for name in ("compiled", "static", "gpu"))
+    if not compiled:
         raise SystemExit("error: nothing has been compiled: run `ragsys-kernels bench --static` first")
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "gpu.md").write_text(page(static, measured), encoding="utf-8")
+    (out / "gpu.md").write_text(page(compiled, static, measured), encoding="utf-8")
     if readme is not None:
-        into_readme(readme, executed(static, measured, ledger.read(ledger.PATH)))
+        into_readme(readme, executed(compiled, measured, ledger.read(ledger.PATH)))
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--static", type=Path, default=STATIC)
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
-    parser.add_argument("--out", type=Path, default=STATIC.parent, help="folder for the page")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the ledgers and for the page")
     given = parser.parse_args(arguments)
-    write(given.static, given.out, given.readme)
+    write(given.out, given.readme)
 
 
 if __name__ == "__main__":

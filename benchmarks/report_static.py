@@ -11,33 +11,30 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import ledger
 from devices import DEVICES, PROCESSORS, Device
 
-import ragsys_kernels as rk
 from ragsys_kernels import _resources
 from ragsys_kernels._resources import Compiled, Job
 
 PATH = ledger.PATH.with_name("static.csv")
+COMPILED = ledger.PATH.with_name("compiled.csv")
 LABEL = "computed bound, not a measurement"
+KEY = ("kernel", "arch", "op", "shape", "dtype", "device")
 COLUMNS = (
-    "kernel",
-    "arch",
-    "threads",  # of a block; empty: the launcher decides
-    "registers",
-    "spills",
+    *KEY,
+    "threads",  # of a block
     "shared",  # bytes of a block
-    "matrix",  # kinds of matrix instructions
-    "widest_load",  # bytes
     "blocks",  # that fit on a multiprocessor at a time
-    "op",  # from here on empty for kernels without a named shape
-    "shape",
-    "dtype",
-    "device",
     "programs",  # of a launch
     "waves",  # programs over what fits on the device at a time; below 1 the device is not full
     "floor_bytes",  # of one unit: one read of the input
@@ -47,7 +44,21 @@ COLUMNS = (
     "unit",
     "limit",  # what the bound comes from
     "what",
-    "versions",
+)
+COMPILED_KEY = ("kernel", "arch")
+COMPILED_COLUMNS = (
+    *COMPILED_KEY,
+    "source",  # digest of all that decides the machine code but the compiler
+    "compiler",
+    "threads",  # of a block; 0: the launcher decides
+    "registers",
+    "stack",
+    "spills",
+    "shared",  # static, for CUDA C++
+    "matrix",  # kinds of matrix instructions, and how many
+    "loads",  # bytes of a load from global memory, and how many
+    "dot16",
+    "wide_loads",
 )
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -214,98 +225,130 @@ def cuda_scoring() -> Iterator[Case]:
                     )  # fmt: skip
 
 
-# --- The ledger.
+# --- The ledgers.
 
 
-def jobs() -> list[Job]:
+def jobs(processes: int | None = None) -> list[Job]:
     """Everything there is to compile."""
-    sources = sorted((Path(__file__).parents[1] / "csrc" / "cuda").glob("*.cu"))
     found = []
-    with _resources.pool(1) as executor:
-        for module in _resources.TRITON_MODULES:
-            count = len(executor.submit(_resources.listed, module).result())
-            found += [Job(arch, module, index) for arch in _resources.ARCHITECTURES for index in range(count)]
+    with _resources.pool(processes) as executor:
+        for listed in executor.map(_resources.triton_jobs, _resources.TRITON_MODULES):
+            found += listed
     if _resources.nvcc() is not None:
-        found += [Job(arch, path=path) for arch in _resources.NVIDIA for path in sources]
+        found += _resources.cuda_jobs(sorted((Path(__file__).parents[1] / "csrc" / "cuda").glob("*.cu")))
     return found
 
 
-def rows_of(compiled: Iterable[Compiled], made: Callable[[], Iterable[Case]] = cases) -> Iterator[dict[str, object]]:
-    """Rows of the ledger: one for each kernel and architecture, or one for each of its named shapes there."""
-    kernels = {(kernel.name, kernel.arch): kernel for kernel in compiled}
-    names = sorted({name for name, _ in kernels})
-    shapes: dict[str, list[Case]] = {}
-    for case in made():
-        shapes.setdefault(case.kernel(names), []).append(case)
-    by_arch = {device.arch: device for device in DEVICES}
-    for (name, arch), kernel in kernels.items():
-        row: dict[str, object] = {
-            "kernel": name,
-            "arch": arch,
-            "threads": kernel.threads or None,
-            "registers": kernel.registers,
-            "spills": kernel.spills,
-            "shared": kernel.shared,
-            "matrix": " ".join(kernel.matrix),
-            "widest_load": kernel.widest_load,
-            "blocks": _blocks(kernel) if kernel.threads else None,
-            "versions": versions(),
-        }
-        here = [case for case in shapes.get(name, []) if case.arch in ("", arch)]
-        yield from [_shape_row(row, case, kernel, by_arch[arch]) for case in here] or [row]
+def compiler(job: Job) -> str:
+    return _nvcc() if job.path is not None else f"triton {metadata.version('triton')}"
 
 
-def _blocks(kernel: Compiled, threads: int = 0, shared: int = 0) -> int:
-    processor = PROCESSORS[kernel.arch]
-    return processor.blocks_resident(kernel.threads or threads, kernel.registers, kernel.shared + shared)
+@lru_cache(maxsize=1)
+def _nvcc() -> str:
+    said = subprocess.run([str(_resources.nvcc()), "--version"], capture_output=True, text=True, check=True).stdout
+    return f"nvcc {re.findall(r'V([0-9.]+)', said)[0]}"
 
 
-def _shape_row(row: dict[str, object], case: Case, kernel: Compiled, device: Device) -> dict[str, object]:
-    blocks = _blocks(kernel, case.threads, case.shared)
+def row_of(job: Job, kernel: Compiled) -> dict[str, object]:
+    """A row of compiled.csv."""
+    columns = ("threads", "registers", "stack", "spills", "shared")
     return {
-        **row,
-        "threads": kernel.threads or case.threads,
-        "shared": kernel.shared + case.shared,
-        "blocks": blocks,
-        "op": case.op,
-        "shape": case.shape,
-        "dtype": case.dtype,
-        **case.bounds(device, blocks),
+        "kernel": kernel.name,
+        "arch": kernel.arch,
+        "source": job.source,
+        "compiler": compiler(job),
+        **{name: getattr(kernel, name) for name in columns},
+        "matrix": _counts(kernel.matrix),
+        "loads": _counts(kernel.loads),
+        "dot16": int(kernel.dot16),
+        "wide_loads": int(kernel.wide_loads),
     }
 
 
-def versions() -> str:
-    return "; ".join([f"ragsys_kernels {rk.__version__}", *filter(None, map(ledger.version, ("triton", "torch")))])
+def compiled_of(row: Mapping[str, str]) -> Compiled:
+    """What a row of compiled.csv says."""
+    numbers = {name: int(row[name]) for name in ("threads", "registers", "stack", "spills", "shared")}
+    flags = {name: row[name] == "1" for name in ("dot16", "wide_loads")}
+    loads = {int(size): count for size, count in _read_counts(row["loads"]).items()}
+    return Compiled(row["kernel"], row["arch"], **numbers, **flags, matrix=_read_counts(row["matrix"]), loads=loads)
 
 
-KEY = ("kernel", "arch", "op", "shape", "dtype", "device")
+def _counts(counts: Mapping[Any, int]) -> str:
+    return " ".join(f"{kind}:{count}" for kind, count in sorted(counts.items()))
+
+
+def _read_counts(text: str) -> dict[str, int]:
+    return {kind: int(count) for kind, _, count in (part.partition(":") for part in text.split())}
+
+
+def refresh(path: Path, processes: int | None = None) -> list[dict[str, str]]:
+    """Bring compiled.csv up to date: what has not changed since it was compiled is not compiled again."""
+    todo = jobs(processes)
+    known: dict[tuple[str, str, str], list[dict[str, str]]] = {}
+    for row in ledger.read(path):
+        known.setdefault((row["source"], row["arch"], row["compiler"]), []).append(row)
+    kept = [row for job in todo for row in known.get((job.source, job.arch, compiler(job)), [])]
+    todo = [job for job in todo if (job.source, job.arch, compiler(job)) not in known]
+    rows: list[Mapping[str, object]] = list(kept)
+    failed = []
+    for done, (job, result) in enumerate(_resources.compile_all(todo, processes), 1):
+        if isinstance(result, str):
+            failed.append(result)
+        else:
+            rows += [row_of(job, kernel) for kernel in result]
+        if done % 20 == 0 or done == len(todo):
+            print(f"{done} of {len(todo)} compiled", flush=True)
+            _save(path, rows)  # so that a run that is stopped has not been in vain
+    _save(path, rows)
+    if failed:
+        raise SystemExit("error: not everything compiles:\n" + "\n".join(failed))
+    return ledger.read(path)
+
+
+def _save(path: Path, rows: list[Mapping[str, object]]) -> None:
+    path.unlink(missing_ok=True)  # a kernel that is gone leaves no row
+    rows = sorted(rows, key=lambda row: (str(row["kernel"]), str(row["arch"])))
+    ledger.update(path, rows, COMPILED_KEY, COMPILED_COLUMNS)
+
+
+def rows_of(compiled: Iterable[Compiled], made: Callable[[], Iterable[Case]] = cases) -> Iterator[dict[str, object]]:
+    """Rows of static.csv."""
+    kernels = {(kernel.name, kernel.arch): kernel for kernel in compiled}
+    names = sorted({name for name, _ in kernels})
+    for case in made():
+        name = case.kernel(names)
+        for device in DEVICES:
+            kernel = kernels.get((name, device.arch))
+            if kernel is not None and case.arch in ("", device.arch):
+                threads, shared = kernel.threads or case.threads, kernel.shared + case.shared
+                blocks = device.processor.blocks_resident(threads, kernel.registers, shared)
+                yield {
+                    "kernel": name,
+                    "arch": device.arch,
+                    "op": case.op,
+                    "shape": case.shape,
+                    "dtype": case.dtype,
+                    "threads": threads,
+                    "shared": shared,
+                    "blocks": blocks,
+                    **case.bounds(device, blocks),
+                }
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ledger", type=Path, default=PATH)
-    parser.add_argument("--out", type=Path, default=PATH.parent, help="folder for the page")
+    parser.add_argument("--out", type=Path, default=PATH.parent, help="folder for the ledgers and the page")
     parser.add_argument("--readme", type=Path, default=PATH.parents[2] / "README.md")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     given = parser.parse_args(arguments)
-    compiled, failed = [], []
-    todo = jobs()
-    for done, (_, result) in enumerate(_resources.compile_all(todo, given.processes), 1):
-        if isinstance(result, str):
-            failed.append(result)
-        else:
-            compiled += result
-        if done % 20 == 0 or done == len(todo):
-            print(f"{done} of {len(todo)} compiled", flush=True)
-    if failed:
-        raise SystemExit("error: not everything compiles:\n" + "\n".join(failed))
-    rows = list(rows_of(compiled))
-    given.ledger.unlink(missing_ok=True)  # a kernel that is gone leaves no row
-    ledger.update(given.ledger, rows, KEY, COLUMNS)
-    print(f"{len(rows)} rows in {given.ledger}")
+    rows = list(rows_of(map(compiled_of, refresh(given.out / COMPILED.name, given.processes))))
+    path = given.out / PATH.name
+    path.unlink(missing_ok=True)
+    ledger.update(path, rows, KEY, COLUMNS)
+    print(f"{len(rows)} bounds in {path}")
     import report_gpu
 
-    report_gpu.write(given.ledger, given.out, given.readme)
+    report_gpu.write(given.out, given.readme)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ assembly (AMD); matrix instructions and the widths of loads are counted in the a
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import re
@@ -21,6 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from . import _cuda_module
 from ._triton import Compilation
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "gfx942")
@@ -209,7 +211,7 @@ def compile_cu(path: Path, arch: str) -> list[Compiled]:
         raise CompileError(f"{path.name}, {arch}: nvcc is not here")
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder, "kernel.cubin")
-        flags = ["-std=c++17", "-Werror", "all-warnings", "-Xptxas", "-v", f"-I{path.parent}"]
+        flags = [*_cuda_module.OPTIONS, "-Werror", "all-warnings", "-Xptxas", "-v"]
         said = _run([compiler, "-cubin", f"-arch={arch}", *flags, "-o", str(cubin), str(path)])
         listing = _run([_tool("nvdisasm"), "-c", str(cubin)])
     parts = re.split(r"^\.text\.([\w.$]+):\s*$", listing, flags=re.M)
@@ -252,9 +254,14 @@ def sass_loads(sass: str) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Job:
-    """One thing to compile: the Triton configuration ``index`` of a module, or a CUDA C++ file."""
+    """One thing to compile for an architecture: a Triton configuration of a module, or a CUDA C++ file.
+
+    ``source`` is a digest of all that decides the machine code, but for the compiler.
+    """
 
     arch: str
+    name: str
+    source: str
     module: str = ""
     index: int = 0
     path: Path | None = None
@@ -265,9 +272,31 @@ class Job:
         return [compile_for(import_module(self.module).ahead_of_time()[self.index], self.arch)]
 
 
-def listed(module: str) -> list[Compilation]:
-    """What a module lists, without the kernels themselves: names and options, for other processes."""
-    return [compilation._replace(kernel=None) for compilation in import_module(module).ahead_of_time()]
+def triton_jobs(module: str) -> list[Job]:
+    """Every configuration that a module lists, for every architecture; in a process without TRITON_INTERPRET."""
+    return [
+        Job(arch, compilation.name, _source_of(compilation), module, index)
+        for arch in ARCHITECTURES
+        for index, compilation in enumerate(import_module(module).ahead_of_time())
+    ]
+
+
+def _source_of(compilation: Compilation) -> str:
+    # The cache key has the text of the kernel and of all it calls.
+    parts = (compilation.kernel.cache_key, *map(str, compilation[2:]))
+    return _digest("\0".join(parts))
+
+
+def cuda_jobs(paths: Sequence[Path]) -> list[Job]:
+    return [
+        Job(arch, path.name, _digest(_cuda_module.source(path.stem) + str(_cuda_module.OPTIONS)), path=path)
+        for arch in NVIDIA
+        for path in paths
+    ]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def compile_all(jobs: Sequence[Job], processes: int | None = None) -> Iterator[tuple[Job, list[Compiled] | str]]:
@@ -287,6 +316,7 @@ def _no_interpreter() -> None:
 
 
 def attempt(job: Job) -> list[Compiled] | str:
+    """What a job gives, or the error's text."""
     try:
         return job.run()
     except CompileError as error:

@@ -1,6 +1,16 @@
-"""Every GPU kernel, compiled ahead of time for real architectures and held to its budget; no device is needed."""
+"""Every GPU kernel, compiled ahead of time for real architectures and held to its budget; no device is needed.
 
+What each kernel needs is in benchmarks/results/compiled.csv, with a digest of all that decides its machine code: the
+tests check that nothing there is out of date and that all of it keeps to the budgets, and compile a part afresh, each
+configuration for one architecture. RAGSYS_KERNELS_TEST_COMPILE=all compiles everything afresh; `ragsys-kernels bench
+--static` brings the file up to date.
+"""
+
+import csv
+import importlib
 import importlib.util
+import os
+import sys
 from pathlib import Path
 
 import gpu_budgets
@@ -10,10 +20,16 @@ from gpu_budgets import Budget
 from ragsys_kernels import _resources
 from ragsys_kernels._resources import Job
 
-SOURCES = sorted((Path(__file__).parents[1] / "csrc" / "cuda").glob("*.cu"))
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
+LEDGER = ROOT / "benchmarks" / "results" / "compiled.csv"
+ALL = os.environ.get("RAGSYS_KERNELS_TEST_COMPILE") == "all"
+TABLES = {"triton": gpu_budgets.TRITON, "cuda": gpu_budgets.CUDA}
+STALE = "run `ragsys-kernels bench --static`"
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 needs_nvcc = pytest.mark.skipif(_resources.nvcc() is None, reason="nvcc is not here")
+needs_ledger = pytest.mark.skipif(not LEDGER.parent.is_dir(), reason="the tests run outside of the source tree")
 
 
 @pytest.fixture(scope="module")
@@ -21,14 +37,6 @@ def processes():
     """Processes for all tests of this file, which import Triton once."""
     with _resources.pool() as executor:
         yield executor
-
-
-@pytest.fixture(scope="module")
-def lists(processes):
-    """What each module says it can launch."""
-    return dict(
-        zip(_resources.TRITON_MODULES, processes.map(_resources.listed, _resources.TRITON_MODULES), strict=True)
-    )
 
 
 @pytest.fixture(scope="module")
@@ -44,36 +52,117 @@ def compiled(processes):
     return run
 
 
+@pytest.fixture(scope="module")
+def jobs(processes):
+    """Everything there is to compile, by backend."""
+    triton = [job for module in _resources.TRITON_MODULES for job in processes.submit(_triton_jobs, module).result()]
+    return {"triton": triton, "cuda": _resources.cuda_jobs(SOURCES)}
+
+
+def _triton_jobs(module):
+    return _resources.triton_jobs(module)
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """The rows of the ledger, by backend, and the reader of rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        report = importlib.import_module("report_static")
+    with LEDGER.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    found = {"triton": [], "cuda": []}
+    for row in rows:
+        found["cuda" if row["kernel"].startswith("rsk_") else "triton"].append(row)
+    yield found, report
+    for name in ("report_static", "devices", "ledger"):
+        sys.modules.pop(name, None)
+
+
 def check(kernels, table):
     wrong = [line for kernel in kernels for line in gpu_budgets.violations(kernel, table)]
     assert not wrong, "\n".join(wrong)
 
 
+@needs_ledger
 @needs_triton
-@pytest.mark.parametrize("arch", _resources.ARCHITECTURES)
-@pytest.mark.parametrize("module", _resources.TRITON_MODULES, ids=lambda name: name.split(".")[1])
-def test_triton_kernels_keep_to_their_budgets(compiled, lists, module, arch):
-    check(compiled([Job(arch, module, index) for index in range(len(lists[module]))]), gpu_budgets.TRITON)
+@pytest.mark.parametrize("backend", TABLES)
+def test_the_ledger_is_up_to_date(jobs, recorded, backend):
+    rows, _ = recorded
+    known = {(row["source"], row["arch"]) for row in rows[backend]}
+    wanted = {(job.source, job.arch): job.name for job in jobs[backend]}
+    missing = sorted({f"{name} for {arch}" for (source, arch), name in wanted.items() if (source, arch) not in known})
+    assert not missing, f"{STALE}; not compiled as they are now: {missing[:20]}"
+    assert known <= wanted.keys(), f"{STALE}; some kernels are no more"
 
 
-@needs_triton
-def test_triton_budgets_and_kernels_belong_together(lists):
-    names = [compilation.name for found in lists.values() for compilation in found]
-    assert len(names) == len(set(names))
-    unmatched = [budget.kernels for budget in gpu_budgets.TRITON if not any(map(budget.matches, names))]
+@needs_ledger
+@pytest.mark.parametrize("backend", TABLES)
+def test_kernels_keep_to_their_budgets(recorded, backend):
+    rows, report = recorded
+    kernels = [report.compiled_of(row) for row in rows[backend]]
+    check(kernels, TABLES[backend])
+    archs = _resources.ARCHITECTURES if backend == "triton" else _resources.NVIDIA
+    names = {kernel.name for kernel in kernels}
+    assert {(kernel.name, kernel.arch) for kernel in kernels} == {(name, arch) for name in names for arch in archs}
+    unmatched = [budget.kernels for budget in TABLES[backend] if not any(map(budget.matches, names))]
     assert not unmatched, f"budgets without a kernel: {unmatched}"
-    wrong = [name for name in names if sum(budget.matches(name) for budget in gpu_budgets.TRITON) != 1]
-    assert not wrong, f"kernels without a budget, or with several: {wrong}"
 
 
+def _afresh(backend, jobs, recorded, compiled):
+    """Compile a part of the jobs, so that each has its turn on one architecture, and compare with the ledger."""
+    rows, report = recorded
+    archs = _resources.ARCHITECTURES if backend == "triton" else _resources.NVIDIA
+    order = {name: i for i, name in enumerate(dict.fromkeys(job.name for job in jobs[backend]))}
+    part = [job for job in jobs[backend] if ALL or archs[order[job.name] % len(archs)] == job.arch]
+    kernels = compiled(part)
+    check(kernels, TABLES[backend])
+    expected = {(row["kernel"], row["arch"]): row for row in rows[backend]}
+    for kernel in kernels:
+        row = expected[kernel.name, kernel.arch]
+        if row["compiler"] == report.compiler(part[0]):
+            assert report.compiled_of(row) == kernel, STALE
+
+
+@pytest.mark.slow
+@needs_ledger
+@needs_triton
+def test_triton_kernels_compiled_afresh(jobs, recorded, compiled):
+    _afresh("triton", jobs, recorded, compiled)
+
+
+@pytest.mark.slow
+@needs_ledger
 @needs_nvcc
 @needs_triton  # for its nvdisasm
-@pytest.mark.parametrize("arch", _resources.NVIDIA)
-def test_cuda_kernels_keep_to_their_budgets(compiled, arch):
-    kernels = compiled([Job(arch, path=path) for path in SOURCES])
-    check(kernels, gpu_budgets.CUDA)
-    unmatched = [b.kernels for b in gpu_budgets.CUDA if not any(b.matches(kernel.name) for kernel in kernels)]
-    assert not unmatched, f"budgets without a kernel: {unmatched}"
+def test_cuda_kernels_compiled_afresh(jobs, recorded, compiled):
+    _afresh("cuda", jobs, recorded, compiled)
+
+
+@needs_triton
+@pytest.mark.parametrize("module", _resources.TRITON_MODULES, ids=lambda name: name.split(".")[1])
+def test_every_triton_kernel_is_listed(processes, module):
+    defined, listed, names = processes.submit(_defined, module).result()
+    assert len(names) == len(set(names))
+    assert defined <= listed
+
+
+def _defined(module):
+    """Kernels in the Triton files beside a module, those that it lists, and the names of its configurations."""
+    import triton
+
+    listed = importlib.import_module(module).ahead_of_time()
+    package = module.rpartition(".")[0]
+    folder = Path(importlib.import_module(package).__file__).parent
+    defined = set()
+    for path in folder.glob("triton_*.py"):
+        found = vars(importlib.import_module(f"{package}.{path.stem}"))
+        defined |= {x.__name__ for x in found.values() if isinstance(x, triton.runtime.JITFunction)}
+    return (
+        {name for name in defined if name.endswith("_kernel")},
+        {compilation.kernel.__name__ for compilation in listed},
+        [compilation.name for compilation in listed],
+    )
 
 
 # --- The checks themselves.
@@ -88,10 +177,14 @@ DEFECTS = {
 }
 
 
+def defect(arch, index):
+    return Job(arch, "", "", "gpu_defects", index)
+
+
 @needs_triton
 @pytest.mark.parametrize("arch", _resources.ARCHITECTURES)
 def test_defects_are_found(compiled, arch):
-    kernels = compiled([Job(arch, "gpu_defects", index) for index in range(len(DEFECTS))])
+    kernels = compiled([defect(arch, index) for index in range(len(DEFECTS))])
     assert [kernel.name for kernel in kernels] == list(DEFECTS)
     for kernel, defect in zip(kernels, DEFECTS.values(), strict=True):
         if arch == "gfx942" and kernel.name == "too much shared memory":  # the compiler keeps to 64 KiB, and spills
@@ -102,7 +195,7 @@ def test_defects_are_found(compiled, arch):
 
 @needs_triton
 def test_registers_are_held_to_the_architecture(compiled):
-    (kernel,) = compiled([Job("sm_90", "gpu_defects", 0)])
+    (kernel,) = compiled([defect("sm_90", 0)])
     most = Budget("fine", 0, kernel.registers, 0)
     assert not gpu_budgets.violations(kernel, [most])
     (line,) = gpu_budgets.violations(kernel, [most._replace(sm_90=kernel.registers - 1)])
@@ -111,7 +204,7 @@ def test_registers_are_held_to_the_architecture(compiled):
 
 @needs_triton
 def test_a_kernel_has_exactly_one_budget(compiled):
-    (kernel,) = compiled([Job("sm_80", "gpu_defects", 0)])
+    (kernel,) = compiled([defect("sm_80", 0)])
     for table in ([], [Budget("f*", 255, 255, 255), Budget("*e", 255, 255, 255)], [Budget("other", 255, 255, 255)]):
         (line,) = gpu_budgets.violations(kernel, table)
         assert "budgets, not one" in line
@@ -151,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(1024) spilling(const float* x, floa
 def test_defects_of_cuda_kernels_are_found(compiled, tmp_path, arch):
     path = tmp_path / "kernels.cu"
     path.write_text(CU)
-    kernels = {kernel.name: kernel for kernel in compiled([Job(arch, path=path)])}
+    kernels = {kernel.name: kernel for kernel in compiled([Job(arch, path.name, "", path=path)])}
     table = [Budget("*", 128, 128, 128, wide_loads=True)]
     found = {name: "; ".join(gpu_budgets.violations(kernel, table)) for name, kernel in kernels.items()}
     assert not found["wide"]
