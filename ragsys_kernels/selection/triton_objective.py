@@ -62,7 +62,7 @@ def mmr_value(v, m, lambda_d, first):
 @triton.jit
 def vrsd_value(r, length, square, s_query, s_length, first):
     """cos(s + e, q) with square = |s + e|², and r where nothing has been picked."""
-    norm = tl.sqrt_rn(tl.where(square < 0, 0.0, square))
+    norm = tl.sqrt(tl.where(square < 0, 0.0, square))
     zero = norm <= ZERO_SUM * (s_length + length)
     w = tl.where(zero, 0.0, (s_query + r * length) / tl.where(zero, 1.0, norm))
     return tl.where(first, r, w)
@@ -142,7 +142,7 @@ def query_factors_kernel(queries, factors, back, D, UNIT: tl.constexpr, BLOCK: t
         for d0 in range(0, D, BLOCK):
             x = scale * tl.load(queries + q * D + d0 + d, mask=d0 + d < D, other=0.0)
             squares += x * x
-        tl.store(factors + q, scale * inverse(tl.sqrt_rn(tl.sum(squares, 0))))
+        tl.store(factors + q, scale * inverse(tl.sqrt(tl.sum(squares, 0))))
         tl.store(back + q, 1.0)
     else:
         tl.store(factors + q, scale)

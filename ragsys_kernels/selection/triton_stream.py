@@ -59,6 +59,36 @@ def _row_product(row, query, factor, D, BLOCK: tl.constexpr):
     return tl.sum(products, 0)
 
 
+@triton.jit
+def _initial_item(
+    rows, scales, initial, queries, factor, q, turn, row_stride, pool_stride, num_ids, S, D, VRSD: tl.constexpr,
+    COMPUTED: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """The id of an initial item, -1 if it is padding; its row's factor; VRSD: its product with the query, its length."""
+    item = tl.full([], -1, tl.int64)
+    f = 1.0
+    own = 0.0
+    length = 1.0
+    if initial is not None:
+        item = tl.load(initial + q * S + turn).to(tl.int64)
+        known = (item >= 0) & (item < num_ids)
+        at = tl.where(known, item, 0) + q * pool_stride
+        item = tl.where(known, item, -1)
+        row = rows + at * row_stride
+        if COMPUTED or VRSD:
+            norm = tl.sqrt(_row_square(row, D, BD))
+            length = norm
+            if COMPUTED:
+                f = inverse(norm)
+                length = tl.where(norm == 0, 0.0, 1.0)
+        if scales is not None:
+            f = tl.load(scales + at)
+            length *= f
+        if VRSD:
+            own = f * _row_product(row, queries + q * D, factor, D, BD)
+    return item, f, own, length
+
+
 @triton.jit(do_not_specialize=("q0", "P", "S", "K", "num_ids", "cap"))
 def select_stream_kernel(
     rows, scales, queries, query_factors, candidates, initial, relevance, bias, groups, query_groups, ks, lambda_d,
@@ -121,7 +151,7 @@ def select_stream_kernel(
                 products, squares = _slice_products(x, y, products, squares, NORMS)
             r = tl.sum(products, 1)
             if NORMS:
-                norm = tl.sqrt_rn(tl.sum(squares, 1))
+                norm = tl.sqrt(tl.sum(squares, 1))
                 length = norm
                 if COMPUTED:
                     f = inverse(norm)
@@ -162,11 +192,7 @@ def select_stream_kernel(
     num_taken = 0
     for turn in range(0, S + wanted):
         best, best_at = best_of(lane_best, lane_at)
-        if initial is None:
-            picks = True
-        else:
-            picks = turn >= S
-        if picks:
+        if turn >= S:
             taken = best > float("-inf")
             position = tl.where(taken, best_at, 0)
             item = position
@@ -191,24 +217,12 @@ def select_stream_kernel(
             )  # fmt: skip
             made += taken.to(tl.int32)
         else:
-            item = tl.load(initial + q * S + turn).to(tl.int64)
-            taken = (item >= 0) & (item < num_ids)
+            item, f_taken, own, own_length = _initial_item(
+                rows, scales, initial, queries, factor, q, turn, row_stride, pool_stride, num_ids, S, D, VRSD,
+                COMPUTED, BD,
+            )  # fmt: skip
+            taken = item >= 0
             position = tl.full([], -1, tl.int64)
-            f_taken = 1.0
-            own_length = 1.0
-            own = 0.0
-            shown = tl.where(taken, item, 0) + q * pool_stride
-            if COMPUTED or VRSD:
-                norm_taken = tl.sqrt_rn(_row_square(rows + shown * row_stride, D, BD))
-                own_length = norm_taken
-                if COMPUTED:
-                    f_taken = inverse(norm_taken)
-                    own_length = tl.where(norm_taken == 0, 0.0, 1.0)
-            if scales is not None:
-                f_taken = tl.load(scales + shown)
-                own_length *= f_taken
-            if VRSD:
-                own = f_taken * _row_product(rows + shown * row_stride, queries + q * D, factor, D, BD)
         row_taken = tl.where(taken, item, 0) + q * pool_stride
         taken_row = rows + row_taken * row_stride
         tl.debug_barrier()
