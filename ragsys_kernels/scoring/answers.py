@@ -58,6 +58,7 @@ def token_logprobs(
     allowed: Any = None,
     return_lse: bool = False,
     out_of_range: str = "raise",
+    check_values: bool | None = None,
     backend: str = "auto",
     num_threads: int | None = None,
 ) -> Any:
@@ -94,27 +95,29 @@ def token_logprobs(
     """
     op = "token_logprobs"
     arrays = {"logits": logits, "targets": targets, "temperature": temperature, "allowed": allowed}
-    call = Call(op, arrays, backend, num_threads)
+    call = Call(op, arrays, backend, num_threads, check_values)
     if logits is None:
         raise ValueError(f"{op}: logits must be given, got None")
-    form, T, V = _validate.source(op, logits, None, None, None)
-    V = _validate.vocabulary(op, vocab_size, V)
-    layout, fields = _validate.layout(
-        op,
-        targets,
-        None,
-        num_rows=T,
-        vocab_size=V,
-        temperature=temperature,
-        ignore_index=ignore_index,
-        out_of_range=out_of_range,
-        per="T",
-    )
-    ids = _validate.allowed_ids(op, allowed, V)
-    problem = _validate.problem(op, form, fields, V, allowed=ids, logit_scale=logit_scale, softcap=softcap)
-    partials = call.run(problem)
-    logp = call.result(finish.narrow(finish.pair_logps(partials, layout)))
-    return (logp, call.result(finish.by_row(finish.lse(partials), problem.rows, T))) if return_lse else logp
+    with call.current:
+        form, T, V = _validate.source(op, logits, None, None, None, call.place)
+        V = _validate.vocabulary(op, vocab_size, V)
+        options = {
+            "num_rows": T,
+            "vocab_size": V,
+            "temperature": temperature,
+            "ignore_index": ignore_index,
+            "out_of_range": out_of_range,
+            "per": "T",
+        }
+        call.checked(targets, None, **options)
+        layout, fields = call.layout(targets, None, **options)
+        ids = call.allowed_ids(allowed, V)
+        problem = _validate.problem(op, form, fields, V, allowed=ids, logit_scale=logit_scale, softcap=softcap)
+        partials = call.run(problem)
+        logp = call.result(finish.narrow(finish.pair_logps(partials, layout)))
+        if not return_lse:
+            return logp
+        return logp, call.result(finish.by_row(finish.lse(partials), problem.rows, layout))
 
 
 def answer_logprobs(
@@ -127,6 +130,7 @@ def answer_logprobs(
     rows: Any = None,
     cu_answers: Any = None,
     answer_ids: Any = None,
+    num_answers: int | None = None,
     temperature: Any = 1.0,
     logit_scale: float = 1.0,
     softcap: float | None = None,
@@ -137,6 +141,7 @@ def answer_logprobs(
     reduce: tuple[str, ...] = _REDUCE,
     out_of_range: str = "raise",
     partials: Partials | None = None,
+    check_values: bool | None = None,
     backend: str = "auto",
     num_threads: int | None = None,
 ) -> AnswerLogprobs:
@@ -237,43 +242,51 @@ def answer_logprobs(
         "temperature": temperature,
         "allowed": allowed,
     }
+    num_jobs = None
     if partials is not None:
         V, T = _validate.for_partials(op, partials, logits, hidden, vocab_size), None
-        arrays["partials"] = partials.ref
-    call = Call(op, arrays, backend, num_threads)
-    if partials is None:
-        form, T, V = _validate.source(op, logits, hidden, weight, bias)
-        V = _validate.vocabulary(op, vocab_size, V)
-    layout, fields = _validate.layout(
-        op,
-        targets,
-        rows,
-        num_rows=T,
-        vocab_size=V,
-        cu_answers=cu_answers,
-        answer_ids=answer_ids,
-        temperature=temperature,
-        ignore_index=ignore_index,
-        out_of_range=out_of_range,
-    )
-    by_row = [name for name in ("lse", "max", "entropy") if name in want]
-    if by_row and layout.job is not None:
-        _validate.one_temperature(op, by_row[0], fields["rows"])
-    rank, entropy = "rank" in want or "greedy" in reduce, "entropy" in want
-    if partials is None:
-        ids = _validate.allowed_ids(op, allowed, V)
-        problem = _validate.problem(
-            op, form, fields, V, allowed=ids, logit_scale=logit_scale, softcap=softcap, entropy=entropy, rank=rank
-        )
-        found = call.run(problem)
-    else:
-        found = _validate.given_partials(op, partials, fields, entropy=entropy, rank=rank)
-    result: AnswerLogprobs = call.result(_finished(found, layout, fields["rows"], want, reduce))
-    return result
+        arrays["partials"], num_jobs = partials.ref, len(partials.ref)
+    if num_answers is not None:
+        num_answers = _validate.offset(op, "num_answers", num_answers)
+    call = Call(op, arrays, backend, num_threads, check_values)
+    with call.current:
+        if partials is None:
+            form, T, V = _validate.source(op, logits, hidden, weight, bias, call.place)
+            V = _validate.vocabulary(op, vocab_size, V)
+        options = {
+            "num_rows": T,
+            "vocab_size": V,
+            "cu_answers": cu_answers,
+            "answer_ids": answer_ids,
+            "num_answers": num_answers,
+            "temperature": temperature,
+            "ignore_index": ignore_index,
+            "out_of_range": out_of_range,
+        }
+        by_row = [name for name in ("lse", "max", "entropy") if name in want]
+        checked = call.checked(targets, rows, **options)
+        layout, fields = call.layout(targets, rows, num_jobs=num_jobs, **options)
+        if by_row and layout.job is not None:
+            read = checked if layout.begin is not None else fields
+            if read is not None:
+                _validate.one_temperature(op, by_row[0], read["rows"])
+            if T is None and layout.begin is not None:
+                raise ValueError(f"{op}: rows must be None where want names {by_row[0]!r} of partials on a device")
+        rank, entropy = "rank" in want or "greedy" in reduce, "entropy" in want
+        if partials is None:
+            ids = call.allowed_ids(allowed, V)
+            problem = _validate.problem(
+                op, form, fields, V, allowed=ids, logit_scale=logit_scale, softcap=softcap, entropy=entropy, rank=rank
+            )
+            found = call.run(problem)
+        else:
+            found = _validate.given_partials(op, partials, fields, entropy=entropy, rank=rank, place=call.place)
+        result: AnswerLogprobs = call.result(_finished(found, layout, fields["rows"], want, reduce))
+        return result
 
 
 def _finished(
-    partials: Partials, layout: Layout, rows: np.ndarray, want: tuple[str, ...], reduce: tuple[str, ...]
+    partials: Partials, layout: Layout, rows: Any, want: tuple[str, ...], reduce: tuple[str, ...]
 ) -> AnswerLogprobs:
     made: dict[str, Any] = dict.fromkeys(AnswerLogprobs._fields)
     logps = finish.pair_logps(partials, layout)
@@ -281,7 +294,7 @@ def _finished(
         made["logp"] = finish.narrow(logps)
     for name, values in (("lse", finish.lse), ("max", finish.largest), ("entropy", finish.entropy)):
         if name in want:
-            made[name] = finish.by_row(values(partials), rows, layout.num_rows)
+            made[name] = finish.by_row(values(partials), rows, layout)
     if "rank" in want or "greedy" in reduce:
         ranks = finish.pair_ranks(partials, layout, logps)
         if "rank" in want:

@@ -6,8 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _validate, finish
+from .. import _arrays
+from .._arrays import Cupy, Torch
+from . import _device, _validate, finish
 from ._call import Call
+from ._namespace import arange, namespace, segmented
 from .problem import Layout
 
 
@@ -43,6 +46,7 @@ def label_posteriors(
     logit_scale: float = 1.0,
     softcap: float | None = None,
     vocab_size: int | None = None,
+    check_values: bool | None = None,
     backend: str = "auto",
     num_threads: int | None = None,
 ) -> LabelPosteriors:
@@ -110,19 +114,41 @@ def label_posteriors(
         "rows": rows,
         "temperature": temperature,
     }
-    call = Call(op, arrays, backend, num_threads)
-    form, T, V = _validate.source(op, logits, hidden, weight, bias)
-    V = _validate.vocabulary(op, vocab_size, V)
-    ids, cu, weights = _validate.labels(op, label_ids, cu_labels, prior, V)
-    read = np.arange(T) if rows is None else _validate.row_ids(op, rows, T)
+    call = Call(op, arrays, backend, num_threads, check_values)
+    with call.current:
+        form, T, V = _validate.source(op, logits, hidden, weight, bias, call.place)
+        V = _validate.vocabulary(op, vocab_size, V)
+        scales = {"logit_scale": logit_scale, "softcap": softcap}
+        if isinstance(call.place, (Torch, Cupy)):
+            found = _on_device(call, form, T, V, label_ids, cu_labels, prior, rows, temperature, scales)
+        else:
+            found = _on_host(call, form, T, V, label_ids, cu_labels, prior, rows, temperature, scales)
+        result: LabelPosteriors = call.result(found)
+        return result
+
+
+def _on_host(
+    call: Call,
+    form: dict[str, Any],
+    T: int,
+    V: int,
+    label_ids: Any,
+    cu_labels: Any,
+    prior: Any,
+    rows: Any,
+    temperature: Any,
+    scales: dict[str, Any],
+) -> LabelPosteriors:
+    ids, cu, weights = _validate.labels(call.op, label_ids, cu_labels, prior, V)
+    read = np.arange(T) if rows is None else _validate.row_ids(call.op, rows, T)
     # A pair for each row, whose job then gets the tokens of all labels.
-    layout, fields = _validate.layout(
-        op, np.zeros(len(read), np.int64), read, num_rows=T, vocab_size=V, temperature=temperature, per="R"
+    layout, fields = call.layout(
+        np.zeros(len(read), np.int64), read, num_rows=T, vocab_size=V, temperature=temperature, per="R"
     )
     jobs = len(fields["rows"])
     fields["pair_begin"] = np.arange(jobs + 1) * len(ids)
     fields["columns"] = np.tile(ids, jobs)
-    partials = call.run(_validate.problem(op, form, fields, V, logit_scale=logit_scale, softcap=softcap))
+    partials = call.run(_validate.problem(call.op, form, fields, V, **scales))
     every = Layout(jobs * len(ids), T, None, np.repeat(np.arange(jobs), len(ids)), None, None, None, 1)
     logps = finish.pair_logps(partials, every).reshape(jobs, len(ids))
     if layout.job is not None:
@@ -134,5 +160,49 @@ def label_posteriors(
         calibrated = logp if weights is None else logp - np.log(weights)
         log_posterior = np.minimum(calibrated - np.logaddexp.reduce(calibrated, axis=1, keepdims=True), 0.0)
     label = np.where(np.isnan(log_posterior).any(axis=1), -1, log_posterior.argmax(axis=1))
-    result: LabelPosteriors = call.result(LabelPosteriors(logp, log_posterior, label))
-    return result
+    return LabelPosteriors(logp, log_posterior, label)
+
+
+def _on_device(
+    call: Call,
+    form: dict[str, Any],
+    T: int,
+    V: int,
+    label_ids: Any,
+    cu_labels: Any,
+    prior: Any,
+    rows: Any,
+    temperature: Any,
+    scales: dict[str, Any],
+) -> LabelPosteriors:
+    op, place = call.op, call.place
+    assert isinstance(place, (Torch, Cupy))
+    if call.check_values:
+        _validate.labels(op, _arrays.to_host(label_ids), _arrays.to_host(cu_labels), _arrays.to_host(prior), V)
+    ids, cu, weights = _device.labels(op, label_ids, cu_labels, prior, place)
+    xp, n, L = namespace(ids), len(ids), len(cu) - 1
+    row = arange(T, ids) if rows is None else _device.vector(op, "rows", rows, "(R,)", place)
+    R = len(row)
+    # A pair for each row in its own order, whose job then gets the tokens of all labels.
+    some = {"vocab_size": V, "temperature": temperature, "per": "R"}
+    none = _arrays.full(ids, (R,), 0, "int64")
+    call.checked(none, row, num_rows=T, **some)
+    _, fields = call.layout(none, None, num_rows=R, **some)
+    outside = (ids < 0) | (ids >= V)
+    fields["rows"] = xp.where((row < 0) | (row >= T), -1, row)
+    fields["pair_begin"] = arange(R + 1, ids) * n
+    fields["columns"] = xp.tile(xp.where(outside, -1, ids), (R,))
+    partials = call.run(_validate.problem(op, form, fields, V, **scales))
+    job = xp.tile(arange(R, ids)[:, None], (1, n)).reshape(-1)
+    every = Layout(R * n, T, None, job, None, xp.tile(outside, (R,)), None, 1)
+    logps = finish.pair_logps(partials, every).reshape(R, n)
+    index = arange(n, ids)
+    label_of = xp.maximum(xp.searchsorted(cu, index, side="right") - 1, 0)
+    last = xp.minimum(xp.maximum(cu[1:] - 1, 0), n - 1)
+    begin = xp.minimum(label_of, L - 1)
+    logp = xp.minimum(segmented(xp.logaddexp, logps, index - cu[begin])[:, last], 0.0)
+    calibrated = logp if weights is None else logp - xp.log(weights)
+    whole = segmented(xp.logaddexp, calibrated, arange(L, ids))[:, -1:]
+    log_posterior = xp.minimum(calibrated - whole, 0.0)
+    label = xp.where(xp.isnan(log_posterior).any(1), -1, log_posterior.argmax(1))
+    return LabelPosteriors(logp, log_posterior, label)

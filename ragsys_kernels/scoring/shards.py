@@ -31,6 +31,7 @@ def logprob_partials(
     entropy: bool = False,
     rank: bool = False,
     target_logits: Any = None,
+    check_values: bool | None = None,
     backend: str = "auto",
     num_threads: int | None = None,
 ) -> Partials:
@@ -95,34 +96,35 @@ def logprob_partials(
         "allowed": allowed,
         "target_logits": target_logits,
     }
-    call = Call(op, arrays, backend, num_threads)
-    form, T, V = _validate.source(op, logits, hidden, weight, bias)
-    total = count(op, "vocab_size", vocab_size)
-    first = _validate.offset(op, "first_column", first_column)
-    _, fields = _validate.layout(
-        op,
-        targets,
-        rows,
-        num_rows=T,
-        vocab_size=total,
-        cu_answers=cu_answers,
-        answer_ids=answer_ids,
-        temperature=temperature,
-        ignore_index=ignore_index,
-        out_of_range=out_of_range,
-    )
-    problem = _validate.problem(
-        op,
-        form,
-        fields,
-        max(0, min(V, total - first)),
-        first_column=first,
-        allowed=_validate.allowed_ids(op, allowed, total),
-        logit_scale=logit_scale,
-        softcap=softcap,
-        target_logits=_validate.target_logits(op, target_logits, len(fields["columns"])),
-        entropy=bool(entropy),
-        rank=bool(rank),
-    )
-    result: Partials = call.result(call.run(problem))
-    return result
+    call = Call(op, arrays, backend, num_threads, check_values)
+    with call.current:
+        form, T, V = _validate.source(op, logits, hidden, weight, bias, call.place)
+        total = count(op, "vocab_size", vocab_size)
+        first = _validate.offset(op, "first_column", first_column)
+        options = {
+            "num_rows": T,
+            "vocab_size": total,
+            "cu_answers": cu_answers,
+            "answer_ids": answer_ids,
+            "temperature": temperature,
+            "ignore_index": ignore_index,
+            "out_of_range": out_of_range,
+        }
+        call.checked(targets, rows, **options)
+        _, fields = call.layout(targets, rows, **options)
+        problem = _validate.problem(
+            op,
+            form,
+            fields,
+            max(0, min(V, total - first)),
+            first_column=first,
+            vocab_size=total,
+            allowed=call.allowed_ids(allowed, total),
+            logit_scale=logit_scale,
+            softcap=softcap,
+            target_logits=_validate.target_logits(op, target_logits, len(fields["columns"]), call.place),
+            entropy=bool(entropy),
+            rank=bool(rank),
+        )
+        result: Partials = call.result(call.run(problem))
+        return result

@@ -5,7 +5,7 @@ kernel puts the splits of a job together in a fixed order. Tiles have one shape 
 over columns stays within its row, and ranks are whole numbers: so a row has the same bits whatever else is in the call.
 """
 
-# mypy: allow-untyped-defs, allow-untyped-decorators
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def _logprob_linear_kernel(
             w = shrink * (w + drop * s) + tl.sum(tl.where(e > 0, d * e, 0.0), 1)
         s = shrink * s + tl.sum(e, 1)
         if RANK:
-            for p in range(0, most):
+            for p in range(most):
                 has = p < count
                 t = tl.load(than + begin + p, mask=has, other=float("inf"))
                 above = tl.sum((z > t[:, None]).to(tl.int32), 1)
@@ -348,7 +348,9 @@ def _logprob_linear_target_kernel(
 
 
 @triton.jit
-def _logprob_answers_kernel(values, begin, order, sums, num_pairs, num_answers, BLOCK: tl.constexpr, ORDER: tl.constexpr):
+def _logprob_answers_kernel(
+    values, begin, order, sums, num_pairs, num_answers, BLOCK: tl.constexpr, ORDER: tl.constexpr
+):
     """Sum of one of the series ``values`` (n, M) over the pairs of one answer."""
     answer = tl.program_id(0).to(tl.int64)
     series = tl.program_id(1).to(tl.int64)
@@ -379,8 +381,8 @@ def _tile(dot16: bool, D: int) -> Tile:
     """The tile of products, by the kind of product and D alone.
 
     64 rows keep the matrix units less busy than the memory where rows are few, which is what answers have; two or three
-    programs fit on a multiprocessor, so that one's exponentials run beside another's products. Where no slice divides D,
-    loads are of single elements, whose addresses take registers: more warps share them.
+    programs fit on a multiprocessor, so that one's exponentials run beside another's products. Where no slice divides
+    D, loads are of single elements, whose addresses take registers: more warps share them.
     """
     if not dot16:
         return Tile(64, 64, 16, True, 4, 3) if D % 16 == 0 else Tile(64, 64, 16, False, 8, 3)
@@ -427,17 +429,17 @@ def _scales(problem: ScoringProblem) -> tuple[float, float]:
 
 def partials(problem: ScoringProblem, num_threads: int) -> Partials:
     """Partials of a problem whose arrays are torch tensors, or NumPy arrays for the interpreter."""
-    problem = _arrays.tensors(problem)
-    with _interpreted(problem.rows):
-        return _logits(problem) if problem.logits is not None else _linear(problem)
+    tensors: Any = _arrays.tensors(problem)
+    with _interpreted(tensors.rows):
+        return _logits(tensors) if tensors.logits is not None else _linear(tensors)
 
 
-def _workspace(problem: ScoringProblem, splits: int) -> Any:
+def _workspace(problem: Any, splits: int) -> Any:
     """Maxima, sums and weighted sums of the splits."""
     return _arrays.empty(problem.rows, (3 if problem.entropy else 2, len(problem.rows), splits), "float32")
 
 
-def _merged(problem: ScoringProblem, parts: Any, target: Any, rank: Any) -> Partials:
+def _merged(problem: Any, parts: Any, target: Any, rank: Any) -> Partials:
     like, R = problem.rows, len(problem.rows)
     ref, largest = (_arrays.empty(like, (R,), "float32") for _ in range(2))
     total = _arrays.empty(like, (R,), "float64")
@@ -476,9 +478,8 @@ def _merged(problem: ScoringProblem, parts: Any, target: Any, rank: Any) -> Part
     return Partials(ref, largest, total, weighted, target, rank)
 
 
-def _logits(problem: ScoringProblem) -> Partials:
+def _logits(problem: Any) -> Partials:
     logits, like, R, M = problem.logits, problem.rows, len(problem.rows), len(problem.columns)
-    assert logits is not None
     block, warps = _block(problem.num_entering)
     splits = -(-problem.num_entering // block)
     parts = _workspace(problem, splits)
@@ -516,10 +517,8 @@ def _logits(problem: ScoringProblem) -> Partials:
     return _merged(problem, parts, target, rank)
 
 
-def _linear(problem: ScoringProblem) -> Partials:
+def _linear(problem: Any) -> Partials:
     hidden, weight, like = problem.hidden, problem.weight, problem.rows
-    assert hidden is not None
-    assert weight is not None
     R, M, D = len(problem.rows), len(problem.columns), hidden.shape[1]
     dot16 = hidden.dtype == weight.dtype != problem.inverse_temperature.dtype
     tile = _tile(dot16, D)
@@ -642,11 +641,10 @@ _SIGNATURE = {
     "inner": "fp32",
     "outer": "fp32",
 }
-_WIDE_STRIDES = {"stride": "i64"}  # rows further apart than 2^31 elements
 
 
 def _compilation(
-    kernel: Any, what: str, constexprs: dict[str, object], *, num_warps: int, num_stages: int = 3, **known: Any
+    kernel: Any, what: str, constexprs: dict[str, Any], *, num_warps: int, num_stages: int = 3, **known: Any
 ) -> Compilation:
     """The signature of a kernel from the names of its arguments; ``known`` has the types that vary."""
     dot16, wide_loads = (bool(known.pop(name, False)) for name in ("dot16", "wide_loads"))
@@ -689,7 +687,7 @@ def ahead_of_time() -> list[Compilation]:
                 num_warps=warps,
                 logits=_TYPES[dtype],
                 wide_loads=wide,
-                **_WIDE_STRIDES,
+                stride="i64",  # rows further apart than 2^31 elements
             )
         )
     for splits, dtype, softcap, entropy in (
