@@ -13,11 +13,13 @@ import importlib
 import re
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from . import _arrays
 
 INSTALL = 'pip install "ragsys_kernels[cuda]"'
 
@@ -125,6 +127,20 @@ def why_not() -> str | None:
 # --- Launching.
 
 
+class Kernel(NamedTuple):
+    """A kernel as the report of compiled resources describes it.
+
+    The functions take the three sizes of its problem: (P, D, K) for selection, (T, V, D) for scoring.
+    """
+
+    name: str
+    source: str
+    fits: Callable[[int, int, int], bool]  # whether a problem of these sizes may launch it
+    threads: Callable[[int, int, int], int]
+    shared_bytes: Callable[[int, int, int], int]  # dynamic shared memory of a block
+    bytes_read: Callable[[int, int, int], int]  # from device memory, each input once: for one query, or for the rows
+
+
 def pack(arguments: Sequence[Any]) -> tuple[Any, ...]:
     """Arguments as scalars of the width that the kernel takes.
 
@@ -149,27 +165,19 @@ def pack(arguments: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _pointer(x: Any) -> int:
-    if _is_tensor(x):
-        return int(x.data_ptr())
-    if hasattr(x, "data") and hasattr(x.data, "ptr"):
-        return int(x.data.ptr)
-    raise TypeError(f"a kernel takes arrays of torch or CuPy, numbers and None, got {type(x).__name__}")
+    _device(x)
+    return _arrays.pointer(x)
 
 
-def _is_tensor(x: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
-
-
-def _device(like: Any) -> int:
+def _device(x: Any) -> int:
     """The number of the device that an array is on."""
-    if _is_tensor(like):
-        if like.device.type != "cuda":
-            raise TypeError(f"CUDA kernels take arrays on a CUDA device, got one on {str(like.device)!r}")
-        return int(like.device.index)
-    if hasattr(like, "device") and hasattr(like.device, "id"):
-        return int(like.device.id)
-    raise TypeError(f"CUDA kernels take arrays of torch or CuPy, got {type(like).__name__}")
+    library = _arrays.library_of(x)
+    if library == "cupy":
+        return int(x.device.id)
+    if library == "torch" and x.device.type == "cuda":
+        return int(x.device.index)
+    where = f"a tensor on {str(x.device)!r}" if library == "torch" else type(x).__name__
+    raise TypeError(f"CUDA kernels take numbers, None, and arrays of torch or CuPy on a CUDA device, got {where}")
 
 
 class _Handle:
@@ -184,7 +192,7 @@ class _Handle:
 
 def _stream(cupy: Any, like: Any) -> Any:
     """A context in which CuPy launches on the stream that the array's library considers current."""
-    if not _is_tensor(like):
+    if _arrays.library_of(like) != "torch":
         return contextlib.nullcontext()  # CuPy's own, of the device that is current
     handle = int(sys.modules["torch"].cuda.current_stream(like.device).cuda_stream)
     if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14; it warns of the older name

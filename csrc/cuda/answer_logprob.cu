@@ -272,7 +272,7 @@ struct Slice {
     packs<BF16, true>(matrix, nullptr, 0, 0, tile);
   }
   static __device__ void copy(const Matrix& matrix, const long long* ids, long long from, long long dims, float* tile) {
-#pragma unroll 2
+#pragma unroll 1
     for (int at = int(threadIdx.x); at < ROWS * kDepth; at += kThreads) {
       const int row = at / kDepth, k = at % kDepth;
       const bool there = ids[row] >= 0 && from + k < dims;
@@ -319,7 +319,7 @@ struct RowSums {
 
 template <int EACH>
 __device__ inline void multiply(const float* a_tile, const float* b_tile, int x, int y, float (&z)[EACH][8]) {
-#pragma unroll 2
+#pragma unroll 1
   for (int k4 = 0; k4 < kDepth; k4 += 4) {
     const float* a = a_tile + Slice<16 * EACH>::place(k4, EACH * y);
     const float* b = b_tile + Slice<kTileColumns>::place(k4, 4 * x);
@@ -449,7 +449,7 @@ __device__ inline void score_hidden(Matrix hidden, Matrix weight, long long dims
 }  // namespace rsk
 
 #define RSK_HIDDEN(jobs, EACH)                                                                                         \
-  extern "C" __global__ void __launch_bounds__(rsk::kThreads) rsk_score_hidden_##jobs(                                 \
+  extern "C" __global__ void __launch_bounds__(rsk::kThreads, 2) rsk_score_hidden_##jobs(                              \
       const void* __restrict__ hidden, long long hidden_stride, int hidden_dtype, const void* __restrict__ weight,     \
       long long weight_stride, int weight_dtype, long long dims, long long num_rows,                                   \
       const long long* __restrict__ rows, long long num_jobs, const float* __restrict__ inverse_temperature,           \

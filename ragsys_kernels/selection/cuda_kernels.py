@@ -162,10 +162,7 @@ MAX_SHARED = 232_448
 def kernels() -> list[Kernel]:
     """Every kernel of the source."""
     return [
-        _kernel(op, dtype, kind)
-        for op in ("mmr", "vrsd")
-        for kind in ("resident", "streaming")
-        for dtype in _ITEMSIZES
+        _kernel(op, dtype, kind) for op in ("mmr", "vrsd") for kind in ("resident", "streaming") for dtype in _ITEMSIZES
     ]
 
 
