@@ -18,12 +18,8 @@ _ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 # Those of the source: rows that a warp takes at a time, the most warps of a block, and their bests at even and odd
 # steps, a float and an int each.
 _GROUP = 16
-_MAX_WARPS = 16
+_MAX_WARPS = 8
 _BESTS = _MAX_WARPS * 2 * 8
-
-# More warps than this only for pools that keep them all busy for a while.
-_WARPS = 8
-_LARGE_POOL = 512
 
 # Queries whose state does not fit in shared memory run so many at a time that it takes no more than this.
 _WORKSPACE_BYTES = 1 << 28
@@ -53,7 +49,7 @@ def configure(op: str, dtype: str, P: int, D: int, K: int, capped: bool, max_sha
     several times that of the L2 cache, which is worth more than a second block.
     """
     groups = -(-P // _GROUP)
-    warps = min(groups, _MAX_WARPS if P > _LARGE_POOL else _WARPS)
+    warps = min(groups, _MAX_WARPS)
     row_bytes = -(-D * _ITEMSIZES[dtype] // 16) * 16
     sum_floats = row_bytes // _ITEMSIZES[dtype] if op == "vrsd" else 0
     state = sum_floats + (2 * K if capped else 0) + 3 * P
