@@ -12,7 +12,7 @@ SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/
 .PHONY: test demo demo-bias check lint bench bench-quick clean
 
 test: $(VENV)/.test
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 # The fast local loop: linters and the tests that take less than ten seconds each.
 check: lint $(VENV)/.test

@@ -6,6 +6,7 @@ RAGSYS_KERNELS_ISA          instruction set of the compiled kernels: ``base``, `
 RAGSYS_KERNELS_NUM_THREADS  threads used where ``num_threads`` is not given
 TRITON_INTERPRET            ``1``: ``backend="triton"`` takes CPU arrays and interprets its kernels, slowly
 RAGSYS_KERNELS_NO_EXT       (build) ``1``: leave the extension out
+RAGSYS_KERNELS_CUDA         (build) ``1``: compile the CUDA kernels into the package, with nvcc
 RAGSYS_KERNELS_REQUIRE_EXT  (build) ``1``: a failed compilation is a failed installation
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -384,6 +385,8 @@ def _place(op: str, device: str) -> Host | Torch:
     """Where the rows are kept, or the reason they cannot be."""
     if device == "cpu":
         return HOST
+    if not re.fullmatch(r"cuda(:\d+)?", str(device)):
+        raise ValueError(f"{op}: device must be None, 'cpu', 'cuda' or 'cuda:<number>', got {device!r}")
     try:
         place = Torch(device)
         place.torch.empty(0, device=place.device)

@@ -517,7 +517,7 @@ CORPUS = {
         {"dtype": "int4"}, ValueError, "dtype must be one of 'float32', 'float16', 'bfloat16', 'int8', got 'int4'",
     ),
     "device": (
-        {"device": "cuda"}, rk.BackendUnavailableError, "device must be None or 'cpu', got 'cuda': no GPU backend",
+        {"device": "gpu"}, ValueError, "device must be None, 'cpu', 'cuda' or 'cuda:<number>', got 'gpu'",
     ),
     "float16_overflow": (
         {"embeddings": with_value(f32(12, 4), (3, 2), 1e5), "metric": "dot", "dtype": "float16"}, ValueError,
