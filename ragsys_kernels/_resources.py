@@ -276,8 +276,8 @@ def triton_jobs(module: str) -> list[Job]:
     """Every configuration that a module lists, for every architecture; in a process without TRITON_INTERPRET."""
     return [
         Job(arch, compilation.name, _source_of(compilation), module, index)
-        for arch in ARCHITECTURES
         for index, compilation in enumerate(import_module(module).ahead_of_time())
+        for arch in ARCHITECTURES
     ]
 
 

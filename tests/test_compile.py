@@ -116,11 +116,11 @@ def _afresh(backend, jobs, recorded, compiled):
     order = {name: i for i, name in enumerate(dict.fromkeys(job.name for job in jobs[backend]))}
     part = [job for job in jobs[backend] if ALL or archs[order[job.name] % len(archs)] == job.arch]
     kernels = compiled(part)
-    check(kernels, TABLES[backend])
     expected = {(row["kernel"], row["arch"]): row for row in rows[backend]}
     for kernel in kernels:
         row = expected[kernel.name, kernel.arch]
-        if row["compiler"] == report.compiler(part[0]):
+        if row["compiler"] == report.compiler(part[0]):  # another one may take more registers
+            check([kernel], TABLES[backend])
             assert report.compiled_of(row) == kernel, STALE
 
 
