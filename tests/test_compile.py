@@ -186,11 +186,11 @@ def defect(arch, index):
 def test_defects_are_found(compiled, arch):
     kernels = compiled([defect(arch, index) for index in range(len(DEFECTS))])
     assert [kernel.name for kernel in kernels] == list(DEFECTS)
-    for kernel, defect in zip(kernels, DEFECTS.values(), strict=True):
+    for kernel, wanted in zip(kernels, DEFECTS.values(), strict=True):
         if arch == "gfx942" and kernel.name == "too much shared memory":  # the compiler keeps to 64 KiB, and spills
-            defect = "spilled"
+            wanted = "spilled"
         found = gpu_budgets.violations(kernel, GENEROUS)
-        assert any(defect in line for line in found) if defect else not found, (kernel, found)
+        assert any(wanted in line for line in found) if wanted else not found, (kernel, found)
 
 
 @needs_triton

@@ -184,3 +184,42 @@ def test_readme_without_its_place_is_refused(module, tmp_path):
     (tmp_path / "README.md").write_text("nothing")
     with pytest.raises(SystemExit, match="must have one"):
         module("report_gpu").into_readme(tmp_path / "README.md", "text")
+
+
+# --- The command.
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout whose report says how it was run."""
+    pytest.importorskip("typer")
+    pytest.importorskip("triton")
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    (folder / "conftest.py").touch()
+    (folder / "report_static.py").write_text("import sys; print('compiled'); sys.exit(len(sys.argv) - 1 or STATUS)")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def bench(run_python, checkout, *options, status=0):
+    path = checkout / "report_static.py"
+    path.write_text(path.read_text().replace("STATUS", str(status)))
+    code = "import os, sys; os.chdir(sys.argv.pop(1)); from ragsys_kernels import cli; cli.main()"
+    return run_python(code, checkout.parent, "bench", *options, check=False)
+
+
+def test_command_runs_the_static_report_alone(run_python, checkout):
+    result = bench(run_python, checkout, "--static")
+    assert (result.returncode, result.stdout) == (0, "compiled\n"), result.stderr
+
+
+def test_command_fails_where_the_static_report_does(run_python, checkout):
+    assert bench(run_python, checkout, "--static", status=7).returncode == 7
+
+
+@pytest.mark.parametrize("option", [["--quick"], ["--select", "x"]])
+def test_static_goes_with_no_other_option(run_python, checkout, option):
+    result = bench(run_python, checkout, "--static", *option)
+    assert result.returncode == 1
+    assert result.stderr == "error: bench: --static must be given alone, got --quick or --select\n"
