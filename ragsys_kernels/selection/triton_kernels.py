@@ -25,8 +25,10 @@ from .triton_whole_corpus import (
     row_lengths_kernel,
 )
 
-# Regime a takes pools and initial items of so many together: a Gram matrix of 256 rows spills everywhere.
+# Regime a takes pools and initial items of so many together: a Gram matrix of 256 rows spills everywhere, and one of
+# 128 float32 rows, which no matrix instruction multiplies, does so on some.
 GRAM_SLOTS = 128
+GRAM_SLOTS_FLOAT32 = 64
 # Running vectors of the queries that are selected at a time, in bytes.
 STREAM_BYTES = 1 << 28
 CORPUS_BYTES = 1 << 30
@@ -44,25 +46,29 @@ class Tile(NamedTuple):
     num_stages: int
 
 
+def gram_slots(dtype: str) -> int:
+    return min(GRAM_SLOTS, GRAM_SLOTS_FLOAT32) if dtype == "float32" else GRAM_SLOTS
+
+
 def gram_tile(dtype: str, slots: int, dims: int) -> Tile:
     """Regime a: rows is the number of slots."""
     rows = max(16, triton.next_power_of_2(slots))
-    # float32 rows take twice the shared memory, and their products all the registers.
-    widest = 32 if dtype == "float32" else 64
-    return Tile(rows, min(widest, max(16, triton.next_power_of_2(dims))), 1, max(1, rows // 16), 2)
+    # The matrix and the operands of its products fill the registers: float32 rows take twice the warps.
+    widest, warps = (32, rows // 8) if dtype == "float32" else (64, rows // 16)
+    return Tile(rows, min(widest, max(16, triton.next_power_of_2(dims))), 1, warps, 2)
 
 
 def stream_tile(dtype: str, dims: int) -> Tile:
     """Regime b."""
     widest = 64 if dtype == "float32" else 128
-    return Tile(64, min(widest, max(16, triton.next_power_of_2(dims))), 1, 8, 2)
+    return Tile(32, min(widest, max(16, triton.next_power_of_2(dims))), 1, 4, 2)
 
 
 def corpus_tile(dtype: str, num_queries: int, dims: int) -> Tile:
     """Regime c: the product kernels."""
     widest = 32 if dtype == "float32" else 64
     queries = 16 if num_queries <= 16 else 64
-    return Tile(128, min(widest, max(16, triton.next_power_of_2(dims))), queries, 4 if queries == 16 else 8, 3)
+    return Tile(64, min(widest, max(16, triton.next_power_of_2(dims))), queries, 4 if queries == 16 else 8, 3)
 
 
 def _dot_type(dtype: str) -> Any:
@@ -126,7 +132,7 @@ def _select(problem: Problem) -> Selection:
     out = _outputs(problem)
     slots = problem.pool + (0 if problem.initial is None else problem.initial.shape[1])
     with _arrays.on_device(problem.rows.data):
-        if slots <= GRAM_SLOTS:
+        if slots <= gram_slots(problem.rows.dtype):
             _gram(problem, out, slots)
         elif problem.candidates is None and not problem.pool_stride:
             _whole_corpus(problem, out)
@@ -368,57 +374,114 @@ _TYPES = {
     **dict.fromkeys(("num_queries", "tiles", "step"), "i32"),
 }
 _ROW_TYPES = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int8": "*i8"}
-# What a call without options leaves out, and what one that is given relevance does.
-_OPTIONS = ("initial", "relevance", "bias", "groups", "query_groups", "ks", "cap", "barred")
+# What a call without options leaves out.
+_OPTIONS = ("relevance", "initial", "bias", "groups", "query_groups", "ks", "cap", "barred")
+_SUMS = ("sums", "sum_scalars", "lengths")
 
 
 def _compilation(
-    name: str, kernel: Any, dtype: str, absent: tuple[str, ...], constexprs: dict[str, object], tile: Tile, dots: bool
+    name: str, kernel: Any, dtype: str, tile: Tile, absent: tuple[str, ...] = (), dots: bool = False, **constexprs: Any
 ) -> Compilation:
-    """A kernel with 16-byte rows; the arguments that are absent are None."""
+    """A kernel as it is compiled for aligned rows; the arguments that are absent are None."""
     signature: dict[str, str] = {}
     for argument in kernel.arg_names:
         if argument in constexprs or argument in absent:
             signature[argument] = "constexpr"
         else:
             signature[argument] = _ROW_TYPES[dtype] if argument == "rows" else _TYPES.get(argument, "*fp32")
+    divisible = ("row_stride", "stride", "D") if constexprs.get("EVEN_D", True) else ("row_stride", "stride")
     return Compilation(
         f"{name} {dtype}",
         kernel,
         signature,
-        {**constexprs, **dict.fromkeys(set(absent) & set(signature))},
-        tuple(a for a, t in signature.items() if t[0] == "*" or a in ("row_stride", "stride", "D")),
+        {**constexprs, **dict.fromkeys(argument for argument in absent if argument in signature)},
+        tuple(argument for argument, kind in signature.items() if kind[0] == "*" or argument in divisible),
         tile.num_warps,
         tile.num_stages,
         dot16=dots and dtype != "float32",
-        wide_loads=bool(constexprs.get("EVEN_D", True)) and "rows" in signature,
+        wide_loads="EVEN_D" in constexprs or kernel is row_lengths_kernel,
     )
 
 
 def ahead_of_time() -> list[Compilation]:
-    """Every kernel with every tile that is launched, for rows of each type; plain, and with all the options."""
-    made = []
-    for dtype, rows in _ROW_TYPES.items():
-        del rows
-        absent = ("scales",) if dtype == "float32" else ()
-        dot = _dot_type(dtype)
-        for D, even in ((768, True), (700, False)):
-            for op in ("mmr", "vrsd"):
-                vrsd = op == "vrsd"
-                options = {"VRSD": vrsd, "COMPUTED": dtype == "float32", "BIAS_BY_ROW": True, "EVEN_D": even}
-                # Options and ragged slices share a compilation, so that there are half as many.
-                off = absent if not even else (*absent, *_OPTIONS)
-                label = f"{op} {'plain' if even else 'options'}"
-                for slots in (16, 32, 64, 128):
+    """Every kernel with every tile that is launched and rows of each type: plain, and with all options together.
+
+    Without options D is a whole number of slices, with them it is not. What the other rule or a call that is given
+    the relevance adds is compiled for float16.
+    """
+    made = [
+        _compilation("query factors", query_factors_kernel, "float32", Tile(1, 1, 1, 4, 2), UNIT=unit, BLOCK=1024)
+        for unit in (True, False)
+    ]
+    for dtype in _ROW_TYPES:
+        for vrsd, full in ((False, False), (True, True), (True, False), (False, True)):
+            if vrsd != full and dtype != "float16":
+                continue
+            D = 700 if full else 768
+            common = {"VRSD": vrsd}
+            even = {**common, "EVEN_D": not full}
+            norm = {"COMPUTED": dtype != "int8"}
+            absent = () if dtype == "int8" else ("scales",)
+            absent += ("relevance",) if full else _OPTIONS
+            sums = () if vrsd else _SUMS
+            label = f"{'vrsd' if vrsd else 'mmr'} {'options' if full else 'plain'}"
+            dot = _dot_type(dtype)
+
+            for slots in (16, 32, 64, 128):
+                if slots <= gram_slots(dtype):
                     tile = gram_tile(dtype, slots, D)
-                    constexprs = {**options, "DOT": dot, "BP": tile.rows, "BD": tile.dims}
+                    sizes = {"BP": tile.rows, "BD": tile.dims}
                     made.append(
-                        _compilation(f"gram {slots} {label}", select_gram_kernel, dtype, off, constexprs, tile, True)
-                    )
-                tile = stream_tile(dtype, D)
-                constexprs = {**options, "BN": tile.rows, "BD": tile.dims}
-                unused = off if vrsd else (*off, "sums")
-                made.append(
-                    _compilation(f"stream {label}", select_stream_kernel, dtype, unused, constexprs, tile, False)
+                        _compilation(
+                            f"gram {slots} {label}", select_gram_kernel, dtype, tile, absent, True, **even, **norm,
+                            **sizes, BIAS_BY_ROW=True, DOT=dot,
+                        )
+                    )  # fmt: skip
+            tile = stream_tile(dtype, D)
+            sizes = {"BN": tile.rows, "BD": tile.dims}
+            made.append(
+                _compilation(
+                    f"stream {label}", select_stream_kernel, dtype, tile, absent + sums, **even, **norm, **sizes,
+                    BIAS_BY_ROW=True,
                 )
+            )  # fmt: skip
+            made.append(
+                _compilation(f"row lengths {label}", row_lengths_kernel, dtype, tile, absent, **common, **norm, **sizes)
+            )
+            for num_queries in (1, 64):
+                tile = corpus_tile(dtype, num_queries, D)
+                sizes = {"BQ": tile.queries, "BN": tile.rows, "BD": tile.dims, "DOT": dot}
+                made += [
+                    _compilation(
+                        f"corpus relevance {tile.queries} {label}", corpus_relevance_kernel, dtype, tile,
+                        (*absent, *sums, "keys_out"), True, **even, **sizes, BIAS_BY_ROW=True, PARTS=_parts(dot),
+                    ),
+                    _compilation(
+                        f"corpus step {tile.queries} {label}", corpus_step_kernel, dtype, tile, absent + sums, True,
+                        **even, **sizes,
+                    ),
+                ]  # fmt: skip
+            tile = Tile(1, _PICK_BLOCK, 1, 4, 2)
+            for pick in (True, False) if full else (True,):
+                name = f"corpus pick {label}" if pick else f"corpus initial {label}"
+                made.append(
+                    _compilation(
+                        name, corpus_pick_kernel, dtype, tile, absent + sums, **common, PICK=pick, BLOCK=_PICK_BLOCK
+                    )
+                )
+    made += _searches()
     return made
+
+
+def _searches() -> list[Compilation]:
+    """The relevance kernel where it writes keys, and where relevance is given."""
+    tile, dot = corpus_tile("float16", 64, 768), _dot_type("float16")
+    sizes = {"BQ": tile.queries, "BN": tile.rows, "BD": tile.dims, "DOT": dot, "PARTS": _parts(dot)}
+    outputs = ("v_out", "state_out", "part_best", "part_row")
+    flags = {"VRSD": False, "EVEN_D": True, "BIAS_BY_ROW": False}
+    given = (*_OPTIONS[1:], *_SUMS, "queries", "query_factors", "query_back", "keys_out")
+    search = _compilation(
+        "corpus search", corpus_relevance_kernel, "float16", tile, (*_OPTIONS, *_SUMS, *outputs), True, **flags, **sizes
+    )
+    plain = _compilation("corpus given", corpus_relevance_kernel, "float16", tile, given, **flags, **sizes)
+    return [search, plain._replace(wide_loads=False)]
