@@ -13,7 +13,7 @@ from test_scoring_linear import check as check_linear
 from test_scoring_linear import linear
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays
+from ragsys_kernels import _arrays, _dispatch
 
 torch = pytest.importorskip("torch")
 INF, NAN = np.inf, np.nan
@@ -24,7 +24,7 @@ if interpreted.HERE:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from ragsys_kernels.scoring import _device, _validate, finish, triton_kernels
-    from ragsys_kernels.scoring.problem import Partials, ScoringProblem
+    from ragsys_kernels.scoring.problem import ScoringProblem
 
     class NoWaiting(TorchDispatchMode):
         """Fails where a device would have to answer before the host can go on."""
@@ -75,7 +75,13 @@ class Device:
     name = "device"
 
     def __init__(self, patch):
-        patch.setattr(_arrays, "place_of", lambda device, backend, library: _arrays.Torch("cpu"))
+        place_of = _arrays.place_of
+        there = _arrays.Torch("cpu")
+        patch.setattr(
+            _arrays,
+            "place_of",
+            lambda device, *of: there if of[0] in _dispatch.DEVICE_BACKENDS else place_of(device, *of),
+        )
         self.waiting = NoWaiting
 
     def __getattr__(self, op):
@@ -107,7 +113,7 @@ def device(monkeypatch):
 
 
 @dtypes
-@pytest.mark.parametrize("V", [1, 2, 17, 128, 129, 513, 1000, 2049])
+@pytest.mark.parametrize("V", [1, 17, 129, 2049])
 def test_any_width(ops, dtype, V):
     x, z = logits(3, V, dtype)
     targets = [V - 1, V // 2, 0]
@@ -115,34 +121,34 @@ def test_any_width(ops, dtype, V):
 
 
 @pytest.mark.parametrize(("dtype", "scale"), [("float32", 4), ("float32", 30), ("float16", 4), ("bfloat16", 4)])
-def test_a_large_vocabulary(ops, dtype, scale):
+def test_a_large_vocabulary(device, dtype, scale):
     x, z = logits(2, 50257, dtype, scale=scale)
     targets = [50256, int(z[1].argmax())]
-    found = ops.answer_logprobs(x, targets=targets, want=EVERYTHING)
+    found = device.answer_logprobs(x, targets=targets, want=EVERYTHING)
     check(found, z, targets)
     assert int(found.rank[1]) == 0
 
 
 @dtypes
-def test_error_is_within_twice_that_of_torch_in_the_same_type(ops, dtype):
+def test_error_is_within_twice_that_of_torch_in_the_same_type(device, dtype):
     x, z = logits(4, 9000, dtype, scale=6)
     targets = np.array([8999, 0, 4500, 17])
     want = np.array([logp(z[r], t) for r, t in enumerate(targets)])
     own = torch.log_softmax(as_tensor(np.array(x)) if dtype != "bfloat16" else x, 1)[range(4), targets].double().numpy()
     floor = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 1e-2}[dtype] * np.abs(want)
-    got = np.asarray(ops.token_logprobs(x, targets), np.float64)
+    got = np.asarray(device.token_logprobs(x, targets), np.float64)
     assert (np.abs(got - want) <= 2 * np.abs(own - want) + floor).all()
 
 
 @pytest.mark.parametrize("shift", [1e4, -1e4, 1e6])
 @pytest.mark.parametrize("V", [17, 9000])
-def test_a_shift_of_all_logits_costs_no_accuracy(ops, V, shift):
+def test_a_shift_of_all_logits_costs_no_accuracy(device, V, shift):
     x, z = logits(2, V, shift=shift)
     targets = [V - 1, V // 3]
-    check(ops.answer_logprobs(x, targets=targets, want=EVERYTHING), z, targets)
+    check(device.answer_logprobs(x, targets=targets, want=EVERYTHING), z, targets)
 
 
-@pytest.mark.parametrize("V", [2, 17, 2500])
+@pytest.mark.parametrize("V", [2, 2500])
 def test_hard_rows_are_right_and_leave_their_neighbours_alone(ops, V):
     rows = hard_rows(V)
     x = np.array([row for row, _ in rows.values()])
@@ -160,13 +166,13 @@ def test_hard_rows_are_right_and_leave_their_neighbours_alone(ops, V):
         assert found.rank[i] == (-1 if np.isnan(want) else rank(row, targets[i])), name
 
 
-def test_hard_rows_over_several_splits(ops):
+def test_hard_rows_over_several_splits(device):
     rows = hard_rows(20000)
     names = ["first_10000_masked", "last_10000_masked", "one_live", "all_very_low", "rising_steeply", "all_masked"]
     names += ["nan_at_19999", "inf_at_0", "peak_in_the_last_column", "largest_floats", "extremes_and_a_low_target"]
     x = np.array([rows[name][0] for name in names])
     targets = [rows[name][1] for name in names]
-    found = ops.answer_logprobs(x, targets=targets, want=EVERYTHING)
+    found = device.answer_logprobs(x, targets=targets, want=EVERYTHING)
     for i, name in enumerate(names):
         row = x[i].astype(np.float64)
         with np.errstate(over="ignore"):
@@ -175,36 +181,36 @@ def test_hard_rows_over_several_splits(ops):
         assert_close(found.entropy[i], entropy(row), floor=ENTROPY_FLOOR), name
 
 
-def test_one_live_class_has_log_prob_zero_exactly(ops):
+def test_one_live_class_has_log_prob_zero_exactly(device):
     x = np.full((3, 9000), -INF, np.float32)
     x[0, 0], x[1, 4500], x[2, 8999] = -3e4, 0.1, 1e30
     for temperature in (1.0, 0.7):
-        found = ops.answer_logprobs(x, targets=[0, 4500, 8999], temperature=temperature, want=("logp", "entropy"))
+        found = device.answer_logprobs(x, targets=[0, 4500, 8999], temperature=temperature, want=("logp", "entropy"))
         assert found.logp.tolist() == found.entropy.tolist() == [0, 0, 0]
 
 
-def test_all_targets_of_a_row_have_probability_one(ops):
-    x, z = logits(2, 300)
-    targets = np.arange(300)
-    found = ops.answer_logprobs(x, targets=targets, rows=np.ones(300, int), want=("logp", "rank"))
+def test_all_targets_of_a_row_have_probability_one(device):
+    x, z = logits(2, 150)
+    targets = np.arange(150)
+    found = device.answer_logprobs(x, targets=targets, rows=np.ones(150, int), want=("logp", "rank"))
     assert np.isclose(np.exp(found.logp.astype(np.float64)).sum(), 1, rtol=2e-6)
     assert (found.logp <= 0).all()
     np.testing.assert_array_equal(found.rank[np.argsort(-z[1], kind="stable")], targets)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_padded_columns_never_enter(ops, dtype):
+def test_padded_columns_never_enter(device, dtype):
     values = np.random.default_rng(0).standard_normal((4, 2300)) * 4
     values[:3, 2100:] = np.array([60000, NAN, INF])[:, None]
     x, z = stored(values, dtype)
     targets = [2099] * 4
-    found = ops.answer_logprobs(x, targets=targets, vocab_size=2100, want=EVERYTHING)
+    found = device.answer_logprobs(x, targets=targets, vocab_size=2100, want=EVERYTHING)
     check(found, z[:, :2100], targets)
 
 
 @dtypes
 @pytest.mark.parametrize("n", [1, 16, 999])
-def test_only_allowed_columns_enter(ops, dtype, n):
+def test_only_allowed_columns_enter(device, dtype, n):
     V = max(70, n * 3 // 2)
     rng = np.random.default_rng(n)
     allowed = np.sort(rng.permutation(V)[:n])
@@ -214,7 +220,7 @@ def test_only_allowed_columns_enter(ops, dtype, n):
     values[1, outside[len(outside) // 2 :]] = INF
     x, z = stored(values, dtype)
     targets = [allowed[-1], allowed[n // 2], outside[0]]
-    found = ops.answer_logprobs(x, targets=targets, allowed=allowed, want=EVERYTHING)
+    found = device.answer_logprobs(x, targets=targets, allowed=allowed, want=EVERYTHING)
     masked = np.full_like(z, -INF)
     masked[:, allowed] = z[:, allowed]
     check(found, masked, targets)
@@ -234,25 +240,25 @@ def test_only_allowed_columns_enter(ops, dtype, n):
     ids=lambda options: "-".join(options),
 )
 @pytest.mark.parametrize("V", [33, 2100])
-def test_temperature_scale_and_softcap(ops, options, V):
+def test_temperature_scale_and_softcap(device, options, V):
     x, z = logits(3, V, scale=6)
     z = scaled(z, **{"scale" if key == "logit_scale" else key: value for key, value in options.items()})
     targets = [0, V // 2, V - 1]
-    found = ops.answer_logprobs(x, targets=targets, want=EVERYTHING, **options)
+    found = device.answer_logprobs(x, targets=targets, want=EVERYTHING, **options)
     floor = 2e-6 + 4 * np.spacing(np.float32(np.abs(z).max()))  # z itself is rounded to float32
     assert_close(found.logp, [logp(z[r], t) for r, t in enumerate(targets)], floor)
     assert_close(found.lse, [lse(row) for row in z], floor)
     assert_close(found.entropy, [entropy(row) for row in z], 10 * floor)
 
 
-def test_masked_entries_stay_masked_under_a_softcap(ops):
+def test_masked_entries_stay_masked_under_a_softcap(device):
     x, z = map(np.copy, logits(2, 100))
     x[0, 10:90] = -INF
     x[1, 5] = INF
     z[0, 10:90] = -INF
-    found = ops.answer_logprobs(x, targets=[0, 0], softcap=5.0, want=EVERYTHING)
+    found = device.answer_logprobs(x, targets=[0, 0], softcap=5.0, want=EVERYTHING)
     assert_close(found.logp, [logp(scaled(z[0], softcap=5.0), 0), NAN], 4e-6)
-    assert float(ops.token_logprobs(x, [50, 5], softcap=5.0)[0]) == -INF
+    assert float(device.token_logprobs(x, [50, 5], softcap=5.0)[0]) == -INF
 
 
 # --- Pairs and answers.
@@ -354,15 +360,15 @@ def test_nothing_to_score(ops, T):
     assert np.isnan(hidden.lse).all()
 
 
-def test_only_what_is_wanted_is_made(ops):
+def test_only_what_is_wanted_is_made(device):
     x, _ = logits(4, 50)
-    full = ops.answer_logprobs(x, targets=[1, 2, 3, 4], want=EVERYTHING)
+    full = device.answer_logprobs(x, targets=[1, 2, 3, 4], want=EVERYTHING)
     for field in EVERYTHING:
-        found = ops.answer_logprobs(x, targets=[1, 2, 3, 4], want=(field,), reduce=())
+        found = device.answer_logprobs(x, targets=[1, 2, 3, 4], want=(field,), reduce=())
         assert [name for name in found._fields if getattr(found, name) is not None] == [field]
         np.testing.assert_array_equal(getattr(found, field), getattr(full, field))
     for field in ("sum", "mean", "count", "greedy"):
-        found = ops.answer_logprobs(x, targets=[1, 2, 3, 4], want=(), reduce=(field,))
+        found = device.answer_logprobs(x, targets=[1, 2, 3, 4], want=(), reduce=(field,))
         assert [name for name in found._fields if getattr(found, name) is not None] == [field]
         np.testing.assert_array_equal(getattr(found, field), getattr(full, field))
 
@@ -384,29 +390,29 @@ def test_every_pair_of_element_types(ops, hidden_dtype, weight_dtype):
 @pytest.mark.parametrize(
     ("T", "V", "D"), [(1, 1, 1), (2, 2, 16), (3, 17, 33), (65, 129, 64), (70, 65, 31), (1, 700, 130)]
 )
-def test_any_shape(ops, dtype, T, V, D):
+def test_any_shape(device, dtype, T, V, D):
     arguments, z, floor = linear(T, V, D, dtype, dtype)
     targets = [(V - 1) * (t + 1) // T for t in range(T)]
-    check_linear(ops.answer_logprobs(**arguments, targets=targets, want=EVERYTHING), z, targets, floor)
+    check_linear(device.answer_logprobs(**arguments, targets=targets, want=EVERYTHING), z, targets, floor)
 
 
-def test_splits_of_several_tiles(ops, monkeypatch):
+def test_splits_of_several_tiles(device, monkeypatch):
     monkeypatch.setattr(triton_kernels, "_SPLITS", 3)
     arguments, z, floor = linear(3, 1000, 16, bias=True)
     arguments["bias"][:400] = -INF  # the first split has no finite column
     z[:, :400] = -INF
     targets = [999, 400, 3]
-    found = ops.answer_logprobs(**arguments, targets=targets, want=EVERYTHING)
+    found = device.answer_logprobs(**arguments, targets=targets, want=EVERYTHING)
     assert_close(found.logp, [logp(z[0], 999), logp(z[1], 400), -INF], floor)
     assert_close(found.entropy, [entropy(row) for row in z], 5 * floor)
     assert int(found.rank[2]) == 600
 
 
-def test_rows_targets_temperature_and_scales_of_hidden_states(ops):
+def test_rows_targets_temperature_and_scales_of_hidden_states(device):
     arguments, z, floor = linear(6, 500, 48, bias=True)
     rows, targets = np.array([4, 0, 4, 4, 2]), [3, 499, 0, 250, 7]
     z = 15 * np.tanh(0.5 * z / 15) / 0.7
-    found = ops.answer_logprobs(
+    found = device.answer_logprobs(
         **arguments, targets=targets, rows=rows, want=EVERYTHING, temperature=0.7, logit_scale=0.5, softcap=15.0,
         cu_answers=[0, 2, 5],
     )  # fmt: skip
@@ -414,27 +420,27 @@ def test_rows_targets_temperature_and_scales_of_hidden_states(ops):
     assert np.isnan(found.lse[[1, 3, 5]]).all()
 
 
-def test_padding_and_allowed_columns_of_hidden_states(ops):
+def test_padding_and_allowed_columns_of_hidden_states(device):
     arguments, z, floor = linear(4, 300, 33, bias=True)
     arguments["weight"] = np.array(arguments["weight"])
     arguments["weight"][250:] = NAN
     targets = [0, 249, 90, 5]
-    found = ops.answer_logprobs(**arguments, targets=targets, vocab_size=250, want=EVERYTHING)
+    found = device.answer_logprobs(**arguments, targets=targets, vocab_size=250, want=EVERYTHING)
     check_linear(found, z[:, :250], targets, floor)
     allowed = np.array([0, 5, 17, 90, 120, 249])
     arguments["weight"][np.setdiff1d(np.arange(300), allowed)] = NAN
-    found = ops.answer_logprobs(**arguments, targets=[0, 1, 90, 5], allowed=allowed, want=EVERYTHING)
+    found = device.answer_logprobs(**arguments, targets=[0, 1, 90, 5], allowed=allowed, want=EVERYTHING)
     masked = np.full_like(z, -INF)
     masked[:, allowed] = z[:, allowed]
     assert_close(found.logp, [logp(masked[r], t) for r, t in enumerate([0, 1, 90, 5])], floor)
 
 
-def test_a_bad_row_spoils_no_other(ops):
+def test_a_bad_row_spoils_no_other(device):
     arguments, z, floor = linear(40, 130, 24)
     arguments["hidden"] = np.array(arguments["hidden"])
     arguments["hidden"][3, 5], arguments["hidden"][20, 0], arguments["hidden"][35] = NAN, INF, 0
     z[35] = 0
-    found = ops.answer_logprobs(**arguments, targets=np.arange(40), want=EVERYTHING)
+    found = device.answer_logprobs(**arguments, targets=np.arange(40), want=EVERYTHING)
     good = np.setdiff1d(np.arange(40), [3, 20])
     assert np.isnan(found.logp[[3, 20]]).all()
     assert found.rank[[3, 20]].tolist() == [-1, -1]
@@ -442,12 +448,12 @@ def test_a_bad_row_spoils_no_other(ops):
     assert found.rank[35] == 0  # all logits are equal
 
 
-def test_equal_rows_of_the_matrix_tie(ops):
+def test_equal_rows_of_the_matrix_tie(device):
     arguments, _, _ = linear(9, 400, 40)
     weight = np.array(arguments["weight"])
     weight[[1, 70, 399]] = weight[200]
     rows, targets = np.repeat(np.arange(9), 4), np.tile([1, 70, 200, 399], 9)
-    found = ops.answer_logprobs(
+    found = device.answer_logprobs(
         hidden=arguments["hidden"], weight=weight, targets=targets, rows=rows, want=("rank", "logp")
     )
     for values in (found.rank, found.logp):
@@ -455,11 +461,11 @@ def test_equal_rows_of_the_matrix_tie(ops):
 
 
 @dtypes
-def test_the_linear_form_agrees_with_logits(ops, dtype):
+def test_the_linear_form_agrees_with_logits(device, dtype):
     arguments, z, floor = linear(6, 300, 40, dtype, dtype)
     targets = np.arange(6) * 50
-    found = ops.answer_logprobs(**arguments, targets=targets, want=("logp", "lse", "entropy"))
-    want = ops.answer_logprobs(z.astype(np.float32), targets=targets, want=("logp", "lse", "entropy"))
+    found = device.answer_logprobs(**arguments, targets=targets, want=("logp", "lse", "entropy"))
+    want = device.answer_logprobs(z.astype(np.float32), targets=targets, want=("logp", "lse", "entropy"))
     for name in ("logp", "lse", "entropy"):
         assert_close(getattr(found, name), getattr(want, name), 5 * floor)
 
@@ -469,13 +475,13 @@ def test_the_linear_form_agrees_with_logits(ops, dtype):
 FORMS = {
     "logits": lambda: ({"logits": logits(9, 9000)[0]}, 9000),
     "bfloat16": lambda: ({"logits": logits(9, 700, "bfloat16")[0]}, 700),
-    "hidden": lambda: (linear(70, 200, 40)[0], 200),
-    "hidden_float16": lambda: (linear(70, 200, 64, "float16", "float16")[0], 200),
+    "hidden": lambda: (linear(70, 130, 20)[0], 130),
+    "hidden_float16": lambda: (linear(70, 130, 64, "float16", "float16")[0], 130),
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_rows_have_their_bits_in_any_batch(ops, form):
+def test_rows_have_their_bits_in_any_batch(device, form):
     arguments, V = FORMS[form]()
     name = "logits" if "logits" in arguments else "hidden"
     T = len(arguments[name])
@@ -485,27 +491,27 @@ def test_rows_have_their_bits_in_any_batch(ops, form):
     def run(rows):
         rows = np.array(rows)
         given = arguments[name][rows if name == "hidden" or form == "logits" else rows.tolist()]
-        found = ops.answer_logprobs(**{**arguments, name: given}, targets=targets[rows], want=EVERYTHING)
+        found = device.answer_logprobs(**{**arguments, name: given}, targets=targets[rows], want=EVERYTHING)
         return {field: np.asarray(getattr(found, field)) for field in EVERYTHING}
 
     want = run(np.arange(T))
     some = rng.permutation(T)[: T // 2 + 1]
-    for rows in (np.arange(T)[::-1], some, [T - 1], [*some[:2], 0, *some[:2]]):
+    for rows in (np.arange(T)[::-1], [*some, *some[:2]], [T - 1]):
         for field, values in run(rows).items():
             np.testing.assert_array_equal(values.view(np.uint8), want[field][np.array(rows)].view(np.uint8))
-    found = ops.answer_logprobs(**arguments, targets=targets[some], rows=some, want=("logp", "lse"))
+    found = device.answer_logprobs(**arguments, targets=targets[some], rows=some, want=("logp", "lse"))
     np.testing.assert_array_equal(np.asarray(found.logp), want["logp"][some])
     np.testing.assert_array_equal(np.asarray(found.lse)[some], want["lse"][some])
 
 
-def test_answers_have_their_bits_in_any_batch(ops):
-    x, _ = logits(40, 60)
+def test_answers_have_their_bits_in_any_batch(device):
+    x, _ = logits(20, 60)
     rng = np.random.default_rng(0)
-    targets, cu = rng.integers(0, 60, 40), np.array([0, 1, 1, 12, 30, 40])
-    want = ops.answer_logprobs(x, targets=targets, cu_answers=cu)
+    targets, cu = rng.integers(0, 60, 20), np.array([0, 1, 1, 7, 15, 20])
+    want = device.answer_logprobs(x, targets=targets, cu_answers=cu)
     for a in (0, 2, 4):
         rows = np.arange(cu[a], cu[a + 1])
-        alone = ops.answer_logprobs(x, targets=targets[rows], rows=rows)
+        alone = device.answer_logprobs(x, targets=targets[rows], rows=rows)
         for name in ("sum", "mean", "count", "greedy"):
             np.testing.assert_array_equal(getattr(alone, name)[0], getattr(want, name)[a], err_msg=name)
 
@@ -528,15 +534,12 @@ def test_unequal_shards_give_the_whole(ops, form):
             part.update({name: x[begin:end] for name, x in arguments.items() if name in ("weight", "bias")})
             yield ops.logprob_partials(**part, first_column=begin, **options, **more)
 
-    first = (
-        ops.merge_partials([Partials(*map(as_tensor, part)) for part in shards()])
-        if ops.name == "device"
-        else (rk.merge_partials(list(shards())))
-    )
-    merged = rk.merge_partials(list(shards(rank=True, entropy=True, target_logits=first.target)))
+    def merge(**more):
+        return rk.merge_partials([type(part)(*map(convert, part)) for part in shards(**more)])
+
+    convert = as_tensor if ops.name == "device" else lambda x: x
+    merged = merge(rank=True, entropy=True, target_logits=merge().target)
     pairs = {name: options[name] for name in ("targets", "vocab_size", "rows")}
-    if ops.name == "device":
-        merged = Partials(*map(as_tensor, merged))
     found = ops.answer_logprobs(partials=merged, **pairs, want=("logp", "rank"))
     whole = ops.answer_logprobs(**arguments, **options, want=("logp", "rank"))
     assert_close(found.logp, whole.logp, 1e-5)
@@ -649,7 +652,7 @@ def test_shapes_and_types_are_checked_on_a_device(device):
     with pytest.raises(TypeError, match="logits must be float32, float16 or bfloat16, got float64"):
         device.answer_logprobs(np.ones((4, 50)), targets=[1] * 4)
     part = rk.logprob_partials(
-        torch.from_numpy(np.array(x)), targets=as_tensor([1]), rows=as_tensor([2]), vocab_size=50
+        torch.from_numpy(np.array(x)), targets=as_tensor([1]), rows=as_tensor([2]), vocab_size=50, backend="triton"
     )
     with pytest.raises(ValueError, match="rows must be None where want names 'lse' of partials on a device"):
         device.answer_logprobs(partials=part, targets=[1], rows=[2], vocab_size=50, want=("lse",))
@@ -714,9 +717,10 @@ def test_partials_merge_where_they_are(device):
     x, z = logits(3, 40)
     whole = [torch.from_numpy(np.array(part)) for part in (x[:, :15], x[:, 15:])]
     parts = [
-        rk.logprob_partials(part, targets=as_tensor([1, 20, 39]), vocab_size=40, first_column=c, entropy=True, backend="triton")
+        device.logprob_partials(part, targets=[1, 20, 39], vocab_size=40, first_column=c, entropy=True)
         for c, part in zip((0, 15), whole, strict=True)
-    ]  # fmt: skip
+    ]
+    parts = [type(part)(*map(as_tensor, part)) for part in parts]
     with NoWaiting():
         merged = rk.merge_partials(parts)
     assert all(x is None or isinstance(x, torch.Tensor) for x in merged)

@@ -9,7 +9,9 @@ over columns stays within its row, and ranks are whole numbers: so a row has the
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -348,12 +350,9 @@ def _logprob_linear_target_kernel(
 
 
 @triton.jit
-def _logprob_answers_kernel(
-    values, begin, order, sums, num_pairs, num_answers, BLOCK: tl.constexpr, ORDER: tl.constexpr
-):
-    """Sum of one of the series ``values`` (n, M) over the pairs of one answer."""
+def _logprob_answers_kernel(values, begin, order, sums, num_pairs, BLOCK: tl.constexpr, ORDER: tl.constexpr):
+    """Sum of the values of the pairs of one answer."""
     answer = tl.program_id(0).to(tl.int64)
-    series = tl.program_id(1).to(tl.int64)
     low = tl.maximum(tl.load(begin + answer), 0)
     high = tl.minimum(tl.load(begin + answer + 1), num_pairs)
     total = tl.zeros([BLOCK], tl.float64)
@@ -362,8 +361,8 @@ def _logprob_answers_kernel(
         inside = i < high
         if ORDER:
             i = tl.load(order + i, mask=inside, other=0)
-        total += tl.load(values + series * num_pairs + i, mask=inside, other=0.0)
-    tl.store(sums + series * num_answers + answer, tl.sum(total, 0))
+        total += tl.load(values + i, mask=inside, other=0).to(tl.float64)
+    tl.store(sums + answer, tl.sum(total, 0))
 
 
 class Tile(NamedTuple):
@@ -416,8 +415,15 @@ _PAIRS = 32
 
 
 def _interpreted(tensor: Any) -> AbstractContextManager[Any]:
+    return _silence() if tensor.device.type == "cpu" else nullcontext()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
     """The interpreter computes in NumPy, which warns of what NaN and inf give."""
-    return np.errstate(all="ignore") if tensor.device.type == "cpu" else nullcontext()
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
 
 
 def _scales(problem: ScoringProblem) -> tuple[float, float]:
@@ -595,19 +601,17 @@ def _linear(problem: Any) -> Partials:
 
 
 def answer_sums(values: Any, begin: Any, order: Any) -> Any:
-    """Sums (n, A) of n series (n, M) float64 over answers, whose pairs are ``order[begin[a] : begin[a + 1]]``."""
-    n, M = values.shape
+    """Sums (A,) float64 of values (M,) over answers, whose pairs are ``order[begin[a] : begin[a + 1]]``."""
     A = len(begin) - 1
-    sums = _arrays.empty(values, (n, A), "float64")
+    sums = _arrays.empty(values, (A,), "float64")
     if A:
         with _interpreted(values):
-            _logprob_answers_kernel[(A, n)](
+            _logprob_answers_kernel[(A,)](
                 values,
                 begin,
                 begin if order is None else order,
                 sums,
-                M,
-                A,
+                len(values),
                 BLOCK=_ANSWER_BLOCK,
                 ORDER=order is not None,
                 num_warps=1,
@@ -744,6 +748,7 @@ def ahead_of_time() -> list[Compilation]:
                 "by ids" if order else "by bounds",
                 {"BLOCK": _ANSWER_BLOCK, "ORDER": order},
                 num_warps=1,
+                values="*i1" if order else "*fp64",
             )
         )
     return found
