@@ -70,23 +70,23 @@ class Case:
     op: str
     shape: str
     dtype: str
-    words: tuple[str, ...]  # all in the kernel's name
+    words: tuple[str, ...]  # all in the kernel's name, commas left out
     unit: str  # "queries" | "rows"
     units: int  # of a call
     programs: int
     floor: float
     once: float  # bytes that come from, or go to, device memory whatever the cache holds
-    again: float  # bytes read again, from the cache if the working sets of all programs at work fit there
-    working_set: float  # of a program
     flops: float
     matrix: bool = False  # by matrix instructions
+    again: float = 0  # bytes read again, from the cache if the working sets of all programs at work fit there
+    working_set: float = 0  # of a program
     arch: str = ""  # empty: on all of them
     threads: int = 0  # of a block, and its dynamic shared memory, where the launcher decides by the shape
     shared: int = 0
 
     def kernel(self, names: Iterable[str]) -> str:
         """The name of its kernel."""
-        found = [name for name in names if all(word in name.replace(",", "").split() for word in self.words)]
+        found = [name for name in names if all(f" {word} " in f" {name.replace(',', '')} " for word in self.words)]
         if len(found) != 1:
             raise SystemExit(f"error: {self.op} {self.shape}, {self.dtype}: not one kernel is {self.words}: {found}")
         return found[0]
@@ -130,38 +130,37 @@ VOCABULARIES = {32_000: 2048, 50_257: 768, 151_936: 1024, 262_144: 640}
 
 def selection() -> Iterator[Case]:
     kernels = importlib.import_module("ragsys_kernels.selection.triton_kernels")
-    for op in ("mmr", "vrsd"):
-        for P, K in POOLS:
-            for D in DIMS:
-                for dtype in ("float32", "float16"):
-                    read = Q * P * D * SIZES[dtype]
+    for op, dtypes in (("mmr", ("float32", "float16")), ("vrsd", ("float16",))):
+        for dtype in dtypes:
+            words = (op, "plain", dtype)
+            for P, K in POOLS:
+                for D in DIMS:
+                    read, work = Q * P * D * SIZES[dtype], 16 * P  # work: running vectors of a program of regime b
                     small = Q * (4 * D + 8 * P + 24 * K)  # query, ids, results
                     common = {"op": op, "shape": f"P{P}-K{K}-D{D}", "dtype": dtype, "unit": "queries", "units": Q}
-                    if P <= kernels.GRAM_SLOTS:
-                        tile = kernels.gram_tile(dtype, P, D)
+                    common |= {"programs": Q, "floor": read}
+                    if kernels.gram_slots(dtype) >= P:
+                        rows = kernels.gram_tile(dtype, P, D).rows
                         yield Case(
-                            **common, words=("gram", str(tile.rows), op, "plain", dtype), programs=Q, floor=read,
-                            once=read + small, again=0, working_set=0, flops=2 * Q * tile.rows * D * (tile.rows + 1),
-                            matrix=dtype != "float32",
+                            **common, words=("gram", str(rows), *words), once=read + small,
+                            flops=2 * Q * rows * D * (rows + 1), matrix=dtype != "float32",
                         )  # fmt: skip
                     else:
-                        work = 16 * P  # running vectors of a program
                         yield Case(
-                            **common, words=("stream", op, "plain", dtype), programs=Q, floor=read,
-                            once=read + small + Q * work, again=(K - 1) * (read + Q * work),
-                            working_set=read / Q + work, flops=2 * read / SIZES[dtype] * K, matrix=False,
+                            **common, words=("stream", *words), once=read + small + Q * work,
+                            again=(K - 1) * (read + Q * work), working_set=read / Q + work,
+                            flops=2 * read / SIZES[dtype] * K,
                         )  # fmt: skip
-        for dtype in ("float32", "float16"):
             N, D, K = WHOLE_N, DIMS[0], WHOLE_K
             tile = kernels.corpus_tile(dtype, WHOLE_Q, D)
             corpus, vectors = N * D * SIZES[dtype], 4 * N * WHOLE_Q
             yield Case(
                 op=op, shape=f"N{N}-K{K}-D{D}-Q{WHOLE_Q}", dtype=dtype, unit="queries", units=WHOLE_Q,
-                words=("corpus", "step", op, "plain", dtype),
+                words=("corpus", "step", str(tile.queries), *words),
                 programs=-(-N // tile.rows) * -(-WHOLE_Q // tile.queries), floor=K * corpus,
                 # A step reads v and the running vector and writes that; the first makes both.
-                once=K * corpus + (2 + 3 * (K - 1)) * vectors, again=0, working_set=0,
-                flops=2 * N * D * WHOLE_Q * K, matrix=dtype != "float32",
+                once=K * corpus + (2 + 3 * (K - 1)) * vectors, flops=2 * N * D * WHOLE_Q * K,
+                matrix=dtype != "float32",
             )  # fmt: skip
 
 
@@ -171,13 +170,13 @@ def scoring() -> Iterator[Case]:
         for T in TOKENS:
             for dtype in ("float32", "bfloat16"):
                 size = SIZES[dtype]
-                common = {"dtype": dtype, "unit": "rows", "units": T, "again": 0, "working_set": 0}
+                common = {"dtype": dtype, "unit": "rows", "units": T}
                 block, _ = kernels._block(V)
                 splits = -(-V // block)
                 yield Case(
                     **common, op="token_logprobs", shape=f"T{T}-V{V}",
                     words=("_logprob_logits_kernel", dtype, f"BLOCK={block}", "plain"), programs=T * splits,
-                    floor=T * V * size, once=T * (V * size + 16 * splits), flops=5 * T * V, matrix=False,
+                    floor=T * V * size, once=T * (V * size + 16 * splits), flops=5 * T * V,
                 )  # fmt: skip
                 tile = kernels._tile(dtype != "float32", D)
                 row_tiles = -(-T // tile.rows)
@@ -185,7 +184,7 @@ def scoring() -> Iterator[Case]:
                 splits = min(-(-V // tile.columns), kernels._SPLITS)
                 yield Case(
                     **common, op="answer_logprobs", shape=f"T{T}-V{V}-D{D}",
-                    words=("_logprob_linear_kernel", dtype, f"DIMS={tile.dims}", "plain"),
+                    words=("_logprob_linear_kernel", f"{dtype} x {dtype}", f"DIMS={tile.dims}", "plain"),
                     programs=row_tiles * splits, floor=read, once=read + 16 * T * splits,
                     # Tiles are whole: what is beyond the rows is multiplied too.
                     flops=2 * V * D * row_tiles * tile.rows, matrix=dtype != "float32",
@@ -210,19 +209,33 @@ def cuda_selection() -> Iterator[Case]:
 
 
 def cuda_scoring() -> Iterator[Case]:
-    kernels = importlib.import_module("ragsys_kernels.scoring.cuda_kernels")
-    for arch in _resources.NVIDIA:
-        for V in VOCABULARIES:
-            for T in TOKENS:
-                for dtype in ("float32", "bfloat16"):
-                    parts = -(-V // kernels.COLUMNS)
-                    read = T * V * SIZES[dtype]
-                    yield Case(
-                        op="token_logprobs", shape=f"T{T}-V{V}", dtype=dtype, unit="rows", units=T,
-                        words=(f"rsk_score_logits_{kernels.SUFFIXES[dtype]}",), programs=T * parts, floor=read,
-                        once=read + 16 * T * parts, again=0, working_set=0, flops=5 * T * V, arch=arch,
-                        threads=kernels.THREADS, shared=kernels.SHARED,
-                    )  # fmt: skip
+    kernels = {
+        kernel.name: kernel
+        for kernel in importlib.import_module("ragsys_kernels.scoring.cuda_kernels").kernels()
+        if not kernel.name.endswith("_softcap")
+    }
+    for V, D in VOCABULARIES.items():
+        for T in TOKENS:
+            for dtype, suffix in (("float32", "f32"), ("bfloat16", "bf16")):
+                size = SIZES[dtype]
+                kernel = kernels[f"rsk_score_logits_{suffix}"]
+                parts = -(-V // 8192)
+                common = {"dtype": dtype, "unit": "rows", "units": T, "words": (kernel.name,)}
+                yield Case(
+                    **common, op="token_logprobs", shape=f"T{T}-V{V}", programs=T * parts, floor=T * V * size,
+                    once=T * (V * size + 16 * parts), flops=5 * T * V, threads=kernel.threads(T, V, 0),
+                    shared=kernel.shared_bytes(T, V, 0),
+                )  # fmt: skip
+                kernel = next(k for k in kernels.values() if "hidden" in k.name and k.fits(T, V, D))
+                rows, slabs = int(kernel.name.rpartition("_")[2]), -(-V // 512)
+                tiles = -(-T // rows)
+                common["words"] = (kernel.name,)
+                yield Case(
+                    **common, op="answer_logprobs", shape=f"T{T}-V{V}-D{D}", programs=tiles * slabs,
+                    floor=(T + V) * D * size, once=(T + V) * D * size + 16 * T * slabs,
+                    flops=2 * V * D * tiles * rows, threads=kernel.threads(T, V, D),
+                    shared=kernel.shared_bytes(T, V, D),
+                )  # fmt: skip
 
 
 # --- The ledgers.
