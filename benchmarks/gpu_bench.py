@@ -399,6 +399,8 @@ def check(
                 facts[place]["max_error"] = error
                 if not error <= entry.error:
                     raise AssertionError(f"log p is off by {error:.3g}")
+            if problem.shape.op == "search" and entry.name in (OURS, CPU):
+                _check_search(problem, result[0])
             if entry.picks and isinstance(problem, PoolProblem):
                 if entry.name == OURS:
                     _replay(problem, result)
@@ -416,6 +418,16 @@ def _replay(problem: PoolProblem, result: Any) -> None:
     few = problem.arguments(slice(REPLAYED), host=True)
     fields = [np.asarray(torch.as_tensor(field)[:REPLAYED].cpu()) for field in result]
     testing.check_selection(problem.shape.op, few, rk.Selection(*fields))
+
+
+def _check_search(problem: PoolProblem, found: Any) -> None:
+    """Assert that the rows found are as near as the nearest, in float64 up to the rounding of float32."""
+    queries, rows = problem.queries[:REPLAYED].double(), problem.rows.double()
+    cosines = queries @ rows.T
+    found = torch.as_tensor(found)[:REPLAYED].to(cosines.device)
+    nearest = cosines.topk(problem.shape.K).values
+    error = float((cosines.gather(1, found) - nearest).abs().max())
+    assert error < 4e-6, f"cosines differ by {error:.3g} from the nearest rows'"
 
 
 def race(entries: list[Contender], timer: Any, samples: int = SAMPLES) -> dict[int, tuple[list[float], list[float]]]:
@@ -506,6 +518,7 @@ def run(
         return outcome
     timer = timer or EventTimer.on(where)
     for shape in shapes:
+        torch.compiler.reset()  # torch gives up compiling a function after a few shapes
         try:
             problem = problem_of(shape, where)
             entries, absent = contenders_of(problem, backends)

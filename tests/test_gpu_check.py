@@ -168,6 +168,15 @@ def test_wrong_picks_are_found(bench):
     assert "AssertionError" in wrong[0]
 
 
+def test_rows_that_are_not_nearest_are_found(bench):
+    problem = bench.problem_of(bench.SEARCH[0].small(), "cpu")
+    (ours, *_), _ = bench.contenders_of(problem, ("cpu",))
+    indices, scores = ours.run()
+    facts, wrong = bench.check(problem, [ours, replace(ours, run=lambda: (indices * 0, scores))])
+    assert list(facts) == [0]
+    assert "from the nearest rows'" in wrong[0]
+
+
 def test_pools_have_distinct_rows(bench):
     for shape in (bench.POOLS[0].small(), replace(bench.POOLS[0].small(), P=60)):
         candidates = bench.problem_of(shape, "cpu").candidates
