@@ -322,7 +322,10 @@ struct Selector {
     for (; pack < (kResident ? packs : whole); pack += kLanes) {
       uint4 raw[kRowsAtOnce];
 #pragma unroll
-      for (int u = 0; u < kRowsAtOnce; ++u) raw[u] = *reinterpret_cast<const uint4*>(rows[u] + pack * kElements);
+      for (int u = 0; u < kRowsAtOnce; ++u) {
+        raw[u] = make_uint4(0, 0, 0, 0);
+        if (!kResident || rows[u]) raw[u] = *reinterpret_cast<const uint4*>(rows[u] + pack * kElements);
+      }
       const uint4 its_raw = visitor.template load<!kResident>(pack);
 #pragma unroll
       for (int c = 0; c < kElements / 4; ++c) {
@@ -357,10 +360,11 @@ struct Selector {
   __device__ void collect() {
 #pragma unroll 1
     for (int base = kGroup * warp; base < a.pool; base += kGroup * warps) {
+      const long long of_lane = eligible_row(base + lane % kGroup);  // so that ids are waited for once
 #pragma unroll 1
       for (int u = 0; u < kRowsAtOnce; ++u) {
         const int item = item_at(base, u);
-        const long long row = eligible_row(item);
+        const long long row = __shfl_sync(kAll, of_lane, item - base);
         if (item < a.pool && lane % kLanes == 2 * u) value(item) = row < 0 ? nan() : 0.0f;
         if (!kResident || row < 0) continue;
         const T* from = stored_row(row);
@@ -375,15 +379,17 @@ struct Selector {
     if (kResident) copies_done();
   }
 
-  // The four rows of the lane. A closed item's row is read for nothing, so any row will do.
+  // The four rows of the lane. Those of closed items are not read from shared memory, where another warp's may not be
+  // there yet; from global memory any row is read instead, which takes fewer registers than none.
   __device__ void find_rows(int base, unsigned votes, const T* any, const T* (&rows)[kRowsAtOnce]) const {
 #pragma unroll
     for (int u = 0; u < kRowsAtOnce; ++u) {
       const int item = item_at(base, u);
+      const bool open = voted(votes, lane, u);
       if (kResident)
-        rows[u] = resident_row(item < a.pool ? item : 0);
+        rows[u] = open ? resident_row(item) : nullptr;
       else
-        rows[u] = voted(votes, lane, u) ? stored_row(row_of(item)) : any;
+        rows[u] = open ? stored_row(row_of(item)) : any;
     }
   }
 

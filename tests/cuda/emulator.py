@@ -37,7 +37,7 @@ FLAGS = [
 ]
 SANITIZERS = {
     "": ["-O1", "-shared", "-fPIC"],
-    "address": ["-O1", "-DEMU_MAIN", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "address": ["-O0", "-DEMU_MAIN", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "thread": ["-O1", "-DEMU_MAIN", "-fsanitize=thread"],
 }
 
