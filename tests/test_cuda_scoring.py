@@ -13,7 +13,7 @@ import pytest
 import test_scoring
 import test_scoring_invariance
 import test_scoring_linear
-from cuda import emulator
+from cuda_on_cpu import emulator
 from scoring_oracle import DTYPES, stored
 
 import ragsys_kernels as rk

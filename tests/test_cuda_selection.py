@@ -1,4 +1,4 @@
-"""The CUDA kernels of selection, run on the CPU thread by thread (tests/cuda) through the package's own launcher."""
+"""The CUDA kernels of selection, run on the CPU thread by thread (tests/cuda_on_cpu) through the package's own launcher."""
 
 import mmap
 import os
@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from cuda import emulator
+from cuda_on_cpu import emulator
 
 from ragsys_kernels import Corpus, _arrays, _cuda_module, _validate, testing
 from ragsys_kernels.selection import cuda_kernels, reference

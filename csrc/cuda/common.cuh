@@ -1,5 +1,5 @@
 // What the CUDA kernels share. Compiles with NVRTC and nvcc without any header, and with g++ after
-// tests/cuda/cuda_on_cpu.hpp, which runs kernels on the CPU.
+// tests/cuda_on_cpu/cuda_on_cpu.hpp, which runs kernels on the CPU.
 #pragma once
 
 #ifndef CUDA_ON_CPU
