@@ -23,9 +23,44 @@ class Budget(NamedTuple):
         return fnmatchcase(name, self.kernels)
 
 
-TRITON = ()
+# A thread can have 255 registers on NVIDIA's processors, of 64 K for all threads of a multiprocessor.
+TRITON = (
+    # Selection: registers hold the Gram matrix of a pool (regime a) or a tile of products (b, c).
+    Budget("query factors *", 40, 40, 40, 32),
+    Budget("gram 16 *", 168, 136, 136, 136),
+    Budget("gram 32 *", 176, 176, 176, 160),
+    Budget("gram 64 *", 200, 160, 168, 176),
+    Budget("gram 128 *", 255, 255, 255, 200),
+    Budget("stream *", 240, 240, 240, 160),
+    Budget("row lengths *", 64, 64, 64, 40),
+    Budget("corpus relevance *", 128, 128, 128, 128),
+    Budget("corpus step *", 255, 192, 192, 160),
+    Budget("corpus pick *", 40, 40, 40, 32),
+    Budget("corpus initial *", 64, 64, 64, 40),
+    Budget("corpus search *", 128, 128, 128, 128),
+    Budget("corpus given *", 128, 128, 128, 128),
+    # Scoring: a split of the vocabulary, or a tile of logits.
+    Budget("_logprob_logits_kernel, *", 128, 128, 128, 64),
+    Budget("_logprob_merge_kernel, *", 64, 64, 64, 40),
+    Budget("_logprob_linear_kernel, float32 x *", 255, 255, 240, 144),
+    Budget("_logprob_linear_kernel, float16 x *", 232, 136, 160, 176),
+    Budget("_logprob_linear_kernel, bfloat16 x *", 248, 208, 224, 240),
+    Budget("_logprob_linear_target_kernel, float32 x *", 208, 184, 184, 120),
+    Budget("_logprob_linear_target_kernel, float16 x *", 128, 128, 96, 136),
+    Budget("_logprob_linear_target_kernel, bfloat16 x *", 136, 184, 192, 192),
+    Budget("_logprob_answers_kernel, *", 64, 64, 64, 32),
+)
 
-CUDA = ()
+CUDA = (
+    # 80 registers let three blocks of 256 threads live on a multiprocessor, 128 two.
+    Budget("rsk_*float*", 80, 80, 80, wide_loads=True),
+    Budget("rsk_*_int8", 128, 128, 128, wide_loads=True),
+    Budget("rsk_score_logits_*", 64, 64, 64, wide_loads=True),
+    Budget("rsk_score_hidden_16", 128, 128, 128, wide_loads=True),
+    Budget("rsk_score_hidden_64", 128, 128, 128, wide_loads=True),
+    Budget("rsk_score_merge", 48, 48, 48),
+    Budget("rsk_score_targets", 40, 40, 40),
+)
 
 
 def violations(compiled, table):
