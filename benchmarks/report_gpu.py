@@ -90,9 +90,9 @@ def into_readme(path: Path, text: str) -> None:
 
 
 def _count(value: str) -> str:
-    """A number with at most four digits and a unit: 1234567 is 1.23 M."""
+    """A number of three digits with its unit: 1234567 is 1.23 M."""
     number = float(value)
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+    for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return f"{number:.3g}"
@@ -105,7 +105,7 @@ def bounds(static: list[Row], op: str, cuda: bool) -> str:
         if row["op"] == op and is_cuda(row["kernel"]) == cuda:
             shapes.setdefault((row["shape"], row["dtype"]), {})[row["device"]] = row
     unit = next(row["unit"] for row in static if row["op"] == op)
-    header = ["shape, dtype", f"bytes of {unit} / floor", "flops"]
+    header = ["shape, dtype", f"floor of a {UNITS[unit]}, moved", f"flops of a {UNITS[unit]}"]
     devices = [device for device in DEVICES if any(device.name in found for found in shapes.values())]
     header += [f"{device.name}, {unit}/s" for device in devices]
     lines = []
@@ -116,6 +116,9 @@ def bounds(static: list[Row], op: str, cuda: bool) -> str:
         cells += [_count(found[d.name]["bound"]) + _marks(found[d.name]) if d.name in found else "" for d in devices]
         lines.append([f"{shape}, {dtype}", *cells])
     return table(header, lines)
+
+
+UNITS = {"queries": "query", "rows": "row"}
 
 
 def _marks(row: Row) -> str:
@@ -188,9 +191,10 @@ by compiling every kernel; {", ".join(sorted({row["compiler"] for row in compile
 
 How fast an op could be if the device did nothing but move its bytes at the full bandwidth of its memory, or do its
 products at the full rate, whichever takes longer. **Every figure here is a computed bound, not a measurement**:
-latency, launches, exponentials and the greedy steps take no time in it. *Floor*: one read of the input; the factor is
-what the kernel moves over it, on the device where that is most. ᵖ: bound by products, else by memory. °: so few blocks
-that the device is not full, for which the bound is far too good.
+latency, launches, exponentials and the greedy steps take no time in it. *Floor*: one read of the input; *moved*: what the
+kernel moves over it, on the device where that is most. Pools are taken to have no rows in common. What a kernel reads again
+comes from the last-level cache where the pools of all blocks at work fit in it, and from memory where they do not. ᵖ: bound
+by products, else by memory. °: so few blocks that the device is not full, for which the bound is far too good.
 
 Public figures (sources in `devices.py`):
 
