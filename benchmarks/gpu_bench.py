@@ -19,7 +19,9 @@ from typing import Any
 
 import ledger
 import numpy as np
+import report_static
 import torch
+from report_static import TOKENS, VOCABULARIES
 
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch, testing
@@ -135,16 +137,14 @@ def _queries(P: int, D: int, dtype: str) -> int:
     return min(2_000, max(64, 2 * HALF_POOL_BYTES // (P * D * (4 if dtype == "float32" else 2))))
 
 
-VOCABULARIES = {32_000: 2048, 50_257: 768, 151_936: 1024, 262_144: 640}  # and the hidden size of a model that has it
-TOKENS = (1, 8, 64, 512)
 POOLS = [
     Pools(P, K, D, dtype, _queries(P, D, dtype))
-    for P, K in ((20, 4), (100, 10), (1000, 10), (4096, 10))
-    for D in (384, 768)
+    for P, K in report_static.POOLS
+    for D in report_static.DIMS
     for dtype in ("float32", "float16")
 ]
 VRSD = [replace(pools, op="vrsd") for pools in POOLS if pools.D == 384]
-WHOLE = [Pools(None, 6, 384, dtype, 256) for dtype in ("float32", "float16")]
+WHOLE = [Pools(None, report_static.WHOLE_K, 384, dtype, report_static.WHOLE_Q) for dtype in ("float32", "float16")]
 SEARCH = [replace(pools, op="search", K=100) for pools in WHOLE]
 LOGITS = [Scores(T, V, None, dtype) for V in VOCABULARIES for T in TOKENS for dtype in ("float32", "bfloat16")]
 HIDDEN = [Scores(T, V, D, dtype) for V, D in VOCABULARIES.items() for T in TOKENS for dtype in ("float32", "bfloat16")]

@@ -191,10 +191,11 @@ by compiling every kernel; {", ".join(sorted({row["compiler"] for row in compile
 
 How fast an op could be if the device did nothing but move its bytes at the full bandwidth of its memory, or do its
 products at the full rate, whichever takes longer. **Every figure here is a computed bound, not a measurement**:
-latency, launches, exponentials and the greedy steps take no time in it. *Floor*: one read of the input; *moved*: what the
-kernel moves over it, on the device where that is most. Pools are taken to have no rows in common. What a kernel reads again
-comes from the last-level cache where the pools of all blocks at work fit in it, and from memory where they do not. ᵖ: bound
-by products, else by memory. °: so few blocks that the device is not full, for which the bound is far too good.
+latency, launches, exponentials and the greedy steps take no time in it. *Floor*: one read of the input; *moved*: what
+the kernel moves over it, on the device where that is most. Pools are taken to have no rows in common. What a kernel
+reads again comes from the last-level cache where the pools of all blocks at work fit in it, and from memory where they
+do not. ᵖ: bound by products, else by memory. °: so few blocks that the device is not full, for which the bound is far
+too good.
 
 Public figures (sources in `devices.py`):
 

@@ -113,7 +113,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """The shapes of gpu_bench.py (which needs torch), with the launchers' own tiles."""
+    """The shapes that gpu_bench.py times, with the launchers' own tiles."""
     yield from selection()
     yield from scoring()
     yield from cuda_selection()
@@ -125,7 +125,7 @@ DIMS = (384, 768)
 Q = 2_000
 WHOLE_Q, WHOLE_N, WHOLE_K = 256, 100_000, 6
 TOKENS = (1, 8, 64, 512)
-VOCABULARIES = {32_000: 2048, 50_257: 768, 151_936: 1024, 262_144: 640}
+VOCABULARIES = {32_000: 2048, 50_257: 768, 151_936: 1024, 262_144: 640}  # and the hidden size of a model that has it
 
 
 def selection() -> Iterator[Case]:
