@@ -6,6 +6,7 @@ assembly (AMD); matrix instructions and the widths of loads are counted in the a
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import multiprocessing
 import os
@@ -282,9 +283,34 @@ def triton_jobs(module: str) -> list[Job]:
 
 
 def _source_of(compilation: Compilation) -> str:
-    # The cache key has the text of the kernel and of all it calls.
-    parts = (compilation.kernel.cache_key, *map(str, compilation[2:]))
-    return _digest("\0".join(parts))
+    return _digest("\0".join([*_code_of(compilation.kernel, {}).values(), *map(str, compilation[2:])]))
+
+
+def _code_of(kernel: Any, found: dict[str, str]) -> dict[str, str]:
+    """The code of a kernel and of all that it calls, by name, and the constants in it.
+
+    Triton's own key of a kernel also has the line where it stands and what it says in comments.
+    """
+    import triton
+
+    if kernel.__name__ in found:
+        return found
+    tree = kernel.parse()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            if ast.get_docstring(node) is not None:
+                del node.body[0]
+        elif isinstance(node, ast.arg) and node.annotation is not None and "tl." not in ast.unparse(node.annotation):
+            node.annotation = None
+    found[kernel.__name__] = ast.unparse(tree)
+    for name in sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}):
+        value = kernel.fn.__globals__.get(name)
+        if isinstance(value, triton.runtime.JITFunction):
+            _code_of(value, found)
+        elif isinstance(value, triton.language.constexpr):
+            found[name] = str(value)
+    return found
 
 
 def cuda_jobs(paths: Sequence[Path]) -> list[Job]:
