@@ -4,6 +4,8 @@ Every row is read once. The slots of a program are the P positions of the pool, 
 part as picks made before the first.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+
 from __future__ import annotations
 
 import triton
@@ -11,6 +13,7 @@ import triton.language as tl
 
 from .triton_objective import (
     CANCELS,
+    NO_PICK,
     comparable,
     inverse,
     may_be_picked,
@@ -136,7 +139,7 @@ def select_gram_kernel(
     free = may_be_picked(ids, row, valid & inside, q, initial, S, groups, query_groups)
     taken = valid & shown
     started = tl.sum(taken.to(tl.int32), 0) > 0
-    state = tl.full([BP], 0.0 if VRSD else float("-inf"), tl.float32)  # MMR: m; VRSD: t = s·e
+    state = tl.full([BP], 0.0 if VRSD else NO_PICK, tl.float32)  # MMR: m; VRSD: t = s·e
     s_square = 0.0
     s_query = 0.0
     s_length = 0.0
@@ -166,7 +169,7 @@ def select_gram_kernel(
         wanted = tl.minimum(tl.load(ks + q), K).to(tl.int32)
     made = 0
     nan = float("nan")
-    for step in range(0, wanted):
+    for step in range(wanted):
         first = (step == 0) & (started == 0)
         if VRSD:
             own = length * length

@@ -1,7 +1,7 @@
 """Triton kernels for torch tensors on a GPU: which of the three regimes runs a problem, and how it is launched.
 
-``triton_gram.py`` holds regime a, ``triton_stream.py`` b, ``triton_whole_corpus.py`` c, ``triton_objective.py`` what they
-share; ``README.md`` says what each reads. Nothing here waits for the device.
+``triton_gram.py`` holds regime a, ``triton_stream.py`` b, ``triton_whole_corpus.py`` c, ``triton_objective.py`` what
+they share; ``README.md`` says what each reads. Nothing here waits for the device.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def corpus_tile(dtype: str, num_queries: int, dims: int) -> Tile:
 
 def _dot_type(dtype: str) -> Any:
     """What tiles are multiplied as; int8 is exact in float16. The interpreter's bfloat16 arithmetic is wrong."""
-    if dtype == "float32" or _env.triton_interpreter() and dtype == "bfloat16":
+    if dtype == "float32" or (_env.triton_interpreter() and dtype == "bfloat16"):
         return tl.float32
     return tl.bfloat16 if dtype == "bfloat16" else tl.float16
 
@@ -120,11 +120,9 @@ def _int32(like: Any) -> Any:
 
 def _outputs(problem: Problem) -> Selection:
     data, shape = problem.rows.data, (problem.num_queries, problem.k)
-    return Selection(
-        _arrays.empty(data, shape, "int64"),
-        *(_arrays.empty(data, shape, "float32") for _ in range(3)),
-        _arrays.empty(data, shape[:1], "int32"),
-    )
+    score, relevance, redundancy = (_arrays.empty(data, shape, "float32") for _ in range(3))
+    indices, lengths = _arrays.empty(data, shape, "int64"), _arrays.empty(data, shape[:1], "int32")
+    return Selection(indices, score, relevance, redundancy, lengths)
 
 
 def _select(problem: Problem) -> Selection:
@@ -177,7 +175,7 @@ def _arguments(problem: Problem, out: Selection) -> dict[str, Any]:
 
 
 def _query_factors(problem: Problem, q0: int, num_queries: int) -> tuple[Any, Any]:
-    queries = problem.queries[q0 : q0 + num_queries]  # type: ignore[index]
+    queries = problem.queries[q0 : q0 + num_queries]
     factors, back = (_arrays.empty(queries, (num_queries,), "float32") for _ in range(2))
     query_factors_kernel[(num_queries,)](
         queries, factors, back, queries.shape[1], UNIT=problem.unit_queries, BLOCK=_QUERY_BLOCK, num_warps=4
@@ -380,7 +378,7 @@ _SUMS = ("sums", "sum_scalars", "lengths")
 
 
 def _compilation(
-    name: str, kernel: Any, dtype: str, tile: Tile, absent: tuple[str, ...] = (), dots: bool = False, **constexprs: Any
+    name: str, kernel: Any, dtype: str, tile: Tile, absent: tuple[str, ...], dots: bool, **constexprs: Any
 ) -> Compilation:
     """A kernel as it is compiled for aligned rows; the arguments that are absent are None."""
     signature: dict[str, str] = {}
@@ -409,67 +407,54 @@ def ahead_of_time() -> list[Compilation]:
     Without options D is a whole number of slices, with them it is not. What the other rule or a call that is given
     the relevance adds is compiled for float16.
     """
-    made = [
-        _compilation("query factors", query_factors_kernel, "float32", Tile(1, 1, 1, 4, 2), UNIT=unit, BLOCK=1024)
-        for unit in (True, False)
-    ]
+    made = []
+    for unit in (True, False):
+        sizes = {"UNIT": unit, "BLOCK": _QUERY_BLOCK}
+        name = "query factors unit" if unit else "query factors"
+        made.append(_compilation(name, query_factors_kernel, "float32", Tile(1, 1, 1, 4, 2), (), False, **sizes))
     for dtype in _ROW_TYPES:
         for vrsd, full in ((False, False), (True, True), (True, False), (False, True)):
-            if vrsd != full and dtype != "float16":
-                continue
-            D = 700 if full else 768
-            common = {"VRSD": vrsd}
-            even = {**common, "EVEN_D": not full}
-            norm = {"COMPUTED": dtype != "int8"}
-            absent = () if dtype == "int8" else ("scales",)
-            absent += ("relevance",) if full else _OPTIONS
-            sums = () if vrsd else _SUMS
-            label = f"{'vrsd' if vrsd else 'mmr'} {'options' if full else 'plain'}"
-            dot = _dot_type(dtype)
+            if vrsd == full or dtype == "float16":
+                made += _selections(dtype, vrsd, full)
+    return made + _searches()
 
-            for slots in (16, 32, 64, 128):
-                if slots <= gram_slots(dtype):
-                    tile = gram_tile(dtype, slots, D)
-                    sizes = {"BP": tile.rows, "BD": tile.dims}
-                    made.append(
-                        _compilation(
-                            f"gram {slots} {label}", select_gram_kernel, dtype, tile, absent, True, **even, **norm,
-                            **sizes, BIAS_BY_ROW=True, DOT=dot,
-                        )
-                    )  # fmt: skip
-            tile = stream_tile(dtype, D)
-            sizes = {"BN": tile.rows, "BD": tile.dims}
-            made.append(
-                _compilation(
-                    f"stream {label}", select_stream_kernel, dtype, tile, absent + sums, **even, **norm, **sizes,
-                    BIAS_BY_ROW=True,
-                )
-            )  # fmt: skip
-            made.append(
-                _compilation(f"row lengths {label}", row_lengths_kernel, dtype, tile, absent, **common, **norm, **sizes)
-            )
-            for num_queries in (1, 64):
-                tile = corpus_tile(dtype, num_queries, D)
-                sizes = {"BQ": tile.queries, "BN": tile.rows, "BD": tile.dims, "DOT": dot}
-                made += [
-                    _compilation(
-                        f"corpus relevance {tile.queries} {label}", corpus_relevance_kernel, dtype, tile,
-                        (*absent, *sums, "keys_out"), True, **even, **sizes, BIAS_BY_ROW=True, PARTS=_parts(dot),
-                    ),
-                    _compilation(
-                        f"corpus step {tile.queries} {label}", corpus_step_kernel, dtype, tile, absent + sums, True,
-                        **even, **sizes,
-                    ),
-                ]  # fmt: skip
-            tile = Tile(1, _PICK_BLOCK, 1, 4, 2)
-            for pick in (True, False) if full else (True,):
-                name = f"corpus pick {label}" if pick else f"corpus initial {label}"
-                made.append(
-                    _compilation(
-                        name, corpus_pick_kernel, dtype, tile, absent + sums, **common, PICK=pick, BLOCK=_PICK_BLOCK
-                    )
-                )
-    made += _searches()
+
+def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
+    """All kernels of one rule, with all options (and D not a whole number of slices) or none."""
+    made = []
+
+    def add(name: str, kernel: Any, tile: Tile, absent: tuple[str, ...], dots: bool, **constexprs: Any) -> None:
+        label = f"{name} {'vrsd' if vrsd else 'mmr'} {'options' if full else 'plain'}"
+        made.append(_compilation(label, kernel, dtype, tile, absent, dots, VRSD=vrsd, **constexprs))
+
+    D, dot = 700 if full else 768, _dot_type(dtype)
+    even = {"EVEN_D": not full}
+    flags = {**even, "BIAS_BY_ROW": True}
+    computed = dtype != "int8"
+    absent: tuple[str, ...] = ("relevance",) if full else _OPTIONS
+    absent = ("scales", *absent) if computed else absent
+    unused = absent if vrsd else absent + _SUMS
+
+    for slots in (16, 32, 64, 128):
+        if slots <= gram_slots(dtype):
+            tile = gram_tile(dtype, slots, D)
+            sizes: dict[str, Any] = {"BP": tile.rows, "BD": tile.dims, "DOT": dot, "COMPUTED": computed}
+            add(f"gram {slots}", select_gram_kernel, tile, absent, True, **flags, **sizes)
+    tile = stream_tile(dtype, D)
+    sizes = {"BN": tile.rows, "BD": tile.dims, "COMPUTED": computed}
+    add("stream", select_stream_kernel, tile, unused, False, **flags, **sizes)
+    if computed or vrsd:
+        add("row lengths", row_lengths_kernel, tile, absent, False, **sizes)
+    for num_queries in (1, 64):
+        tile = corpus_tile(dtype, num_queries, D)
+        sizes = {"BQ": tile.queries, "BN": tile.rows, "BD": tile.dims, "DOT": dot}
+        name, parts = f"corpus relevance {tile.queries}", _parts(dot)
+        add(name, corpus_relevance_kernel, tile, (*unused, "keys_out"), True, **flags, **sizes, PARTS=parts)
+        add(f"corpus step {tile.queries}", corpus_step_kernel, tile, unused, True, **even, **sizes)
+    tile = Tile(1, _PICK_BLOCK, 1, 4, 2)
+    add("corpus pick", corpus_pick_kernel, tile, unused, False, PICK=True, BLOCK=_PICK_BLOCK)
+    if full:
+        add("corpus initial", corpus_pick_kernel, tile, unused, False, PICK=False, BLOCK=_PICK_BLOCK)
     return made
 
 
@@ -483,5 +468,5 @@ def _searches() -> list[Compilation]:
     search = _compilation(
         "corpus search", corpus_relevance_kernel, "float16", tile, (*_OPTIONS, *_SUMS, *outputs), True, **flags, **sizes
     )
-    plain = _compilation("corpus given", corpus_relevance_kernel, "float16", tile, given, **flags, **sizes)
+    plain = _compilation("corpus given", corpus_relevance_kernel, "float16", tile, given, False, **flags, **sizes)
     return [search, plain._replace(wide_loads=False)]

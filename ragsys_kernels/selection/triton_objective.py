@@ -4,6 +4,8 @@ Only functions that kernels call. An item that may not be picked (any more) has 
 `comparable` makes the same thing; so an item whose own data is NaN is never picked either.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+
 from __future__ import annotations
 
 import triton
@@ -13,6 +15,9 @@ import triton.language as tl
 ZERO_SUM = tl.constexpr(1e-6)
 # Where |s + e|² is below this share of |s|² + |e|², its float32 terms cancel.
 CANCELS = tl.constexpr(1 / 32)
+
+# m before the first pick. Finite, as its product with 1 - λ_d = 0 must be a number.
+NO_PICK = tl.constexpr(-3.4028234663852886e38)
 
 
 @triton.jit
@@ -31,7 +36,7 @@ def may_be_picked(ids, rows, valid, q, initial, S, groups, query_groups):
     """Whether items are neither padding, nor shown already, nor of the query's own group."""
     free = valid
     if initial is not None:
-        for s in range(0, S):
+        for s in range(S):
             free &= ids != tl.load(initial + q * S + s).to(tl.int64)
     if query_groups is not None:
         free &= tl.load(groups + rows, mask=valid, other=0) != tl.load(query_groups + q)

@@ -9,12 +9,15 @@ A program's running vectors lie in ``work`` (4, Q, stride): v (for VRSD r), the 
 VRSD keeps the sum of the picks in ``sums`` (Q, D) and takes |s + e|² from the rows themselves, so nothing cancels.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
 from .triton_objective import (
+    NO_PICK,
     best_of,
     comparable,
     group_count,
@@ -64,7 +67,7 @@ def _initial_item(
     rows, scales, initial, queries, factor, q, turn, row_stride, pool_stride, num_ids, S, D, VRSD: tl.constexpr,
     COMPUTED: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """The id of an initial item, -1 if it is padding; its row's factor; VRSD: its product with the query, its length."""
+    """The id of an initial item (-1: padding) and its row's factor; VRSD: its product with the query, its length."""
     item = tl.full([], -1, tl.int64)
     f = 1.0
     own = 0.0
@@ -170,7 +173,7 @@ def select_stream_kernel(
         else:
             v = with_bias(r, bias, q * P + p, p < P, bias_weight)
         free = may_be_picked(ids, row, valid, q, initial, S, groups, query_groups)
-        start = 0.0 if VRSD else float("-inf")
+        start = 0.0 if VRSD else NO_PICK
         tl.store(v_at + p, v, mask=p < P)
         tl.store(state_at + p, tl.where(free, start, nan), mask=p < P)
         tl.store(f_at + p, f, mask=p < P)
@@ -190,7 +193,7 @@ def select_stream_kernel(
     s_length = 0.0
     made = 0
     num_taken = 0
-    for turn in range(0, S + wanted):
+    for turn in range(S + wanted):
         best, best_at = best_of(lane_best, lane_at)
         if turn >= S:
             taken = best > float("-inf")

@@ -3,9 +3,11 @@
 A product kernel multiplies the rows picked last (Q, D), or the queries, with the corpus (N, D). Its epilogue brings the
 running vectors (Q, N) up to date and leaves the best value of each tile with its lowest row in ``part_best`` and
 ``part_row`` (Q, tiles). A second kernel, one program a query, takes the best of the tiles, writes the outputs and the
-next row to multiply. ``v`` (Q, N) is the relevance with bias (VRSD: without), ``state`` m or t = s·e; NaN marks what may
-not be picked. Queries are numbered within a chunk that begins at q0; workspaces are those of the chunk.
+next row to multiply. ``v`` (Q, N) is the relevance with bias (VRSD: without), ``state`` m or t = s·e; NaN marks what
+may not be picked. Queries are numbered within a chunk that begins at q0; workspaces are those of the chunk.
 """
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ import triton.language as tl
 
 from .triton_objective import (
     CANCELS,
+    NO_PICK,
     best_of,
     comparable,
     group_count,
@@ -144,7 +147,7 @@ def corpus_relevance_kernel(
         ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
         tl.store(keys_out + at, (ordered << 32) | (0xFFFFFFFF - n)[None, :], mask=ok)
     else:
-        start = 0.0 if VRSD else float("-inf")
+        start = 0.0 if VRSD else NO_PICK
         tl.store(v_out + at, v, mask=ok)
         tl.store(state_out + at, tl.where(free, start, float("nan")), mask=ok)
         _store_best(w, i, n, tile, num_queries, part_best, part_row)
@@ -158,7 +161,7 @@ def _sum_squares(squares, cancels, i, n, rows, factors, sums, row_stride, N, D, 
     f = tl.full(n.shape, 1.0, tl.float32)
     if factors is not None:
         f = tl.load(factors + n, mask=n < N, other=0.0)
-    for b in range(0, BQ):
+    for b in range(BQ):
         mine = (lane == b)[:, None]
         if tl.max(tl.max((cancels & mine).to(tl.int32), 1), 0) > 0:
             query = tl.sum(tl.where(lane == b, i, 0), 0)
@@ -233,7 +236,7 @@ def corpus_step_kernel(
         square = s_square + 2.0 * m + length * length
         cancels = ok & (square < CANCELS * (s_square + length * length))
         if tl.max(tl.max(cancels.to(tl.int32), 1), 0) > 0:
-            square = _sum_squares(square, cancels, i, n, rows, factors, sums, row_stride, num_ids, D, BD, BQ)
+            square = _sum_squares(square, cancels, i, n, rows, factors, sums, row_stride, num_ids, D, 16, BQ)
         w = vrsd_value(v, length, square, s_query, s_length, first)
     else:
         w = mmr_value(v, m, tl.load(lambda_d + q0 + i, mask=real, other=0.0)[:, None], first)
