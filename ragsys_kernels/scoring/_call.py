@@ -23,6 +23,7 @@ class Call:
         if check_values not in (None, True, False):
             raise TypeError(f"{op}: check_values must be None, True or False, got {check_values!r}")
         self.op, self.check_values = op, check_values
+        self.checked: dict[str, Any] | None = None  # fields of a layout whose values have been looked at on the host
         self.threads = threads(op, num_threads)
         self.library = _arrays.library_of(*arrays.values())
         if _validate.is_number(arrays.get("temperature")):  # it is on no device
@@ -37,18 +38,18 @@ class Call:
 
     def layout(self, targets: Any, rows: Any, *, num_jobs: int | None = None, **options: Any) -> tuple[Layout, Any]:
         """`_validate.layout`, or that of `_device`."""
-        if isinstance(self.place, (Torch, Cupy)):
-            layout, fields = _device.layout(self.op, self.place, targets, rows, num_jobs=num_jobs, **options)
-            layout.sums = getattr(self.backend, "answer_sums", _device.answer_sums)
-            return layout, fields
-        return _validate.layout(self.op, targets, rows, **options)
+        if not isinstance(self.place, (Torch, Cupy)):
+            return _validate.layout(self.op, targets, rows, **options)
+        if self.check_values:
+            self.check(targets, rows, **options)
+        layout, fields = _device.layout(self.op, self.place, targets, rows, num_jobs=num_jobs, **options)
+        layout.sums = getattr(self.backend, "answer_sums", _device.answer_sums)
+        return layout, fields
 
-    def checked(self, targets: Any, rows: Any, **options: Any) -> dict[str, Any] | None:
-        """With ``check_values`` on a device, the checks and fields of `_validate.layout` on copies on the host."""
-        if not self.check_values or self.place is HOST:
-            return None
+    def check(self, targets: Any, rows: Any, **options: Any) -> None:
+        """The checks of `_validate.layout` on copies on the host, for which the device has to be waited for."""
         options = {name: _arrays.to_host(value) for name, value in options.items()}
-        return _validate.layout(self.op, _arrays.to_host(targets), _arrays.to_host(rows), **options)[1]
+        self.checked = _validate.layout(self.op, _arrays.to_host(targets), _arrays.to_host(rows), **options)[1]
 
     def allowed_ids(self, allowed: Any, vocab_size: int) -> Any:
         if not isinstance(self.place, (Torch, Cupy)):

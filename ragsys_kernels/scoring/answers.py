@@ -73,14 +73,14 @@ def token_logprobs(
     temperature : float or (T,)
     return_lse : bool
         Return log Σ exp z of each row as well.
-    ignore_index, logit_scale, softcap, vocab_size, allowed, out_of_range, backend, num_threads
+    ignore_index, logit_scale, softcap, vocab_size, allowed, out_of_range, check_values, backend, num_threads
         As for `answer_logprobs`.
 
     Returns
     -------
     (T,) float32, or with ``return_lse`` two of them
-        Natural-log probabilities (nats), 0 where ignored; log Σ exp z, NaN where ignored. torch tensors if any array
-        argument is one.
+        Natural-log probabilities (nats), 0 where ignored; log Σ exp z, NaN where ignored. Arrays of the caller's
+        library, on the device of the arguments.
 
     Raises
     ------
@@ -109,7 +109,6 @@ def token_logprobs(
             "out_of_range": out_of_range,
             "per": "T",
         }
-        call.checked(targets, None, **options)
         layout, fields = call.layout(targets, None, **options)
         ids = call.allowed_ids(allowed, V)
         problem = _validate.problem(op, form, fields, V, allowed=ids, logit_scale=logit_scale, softcap=softcap)
@@ -171,7 +170,10 @@ def answer_logprobs(
     cu_answers : (A + 1,) integers, optional
         Answer a has the pairs from ``cu_answers[a]`` to ``cu_answers[a + 1]``, from 0 to M. Default: one answer.
     answer_ids : (M,) integers, optional
-        Instead: the answer of each pair, in any order; A is the largest + 1.
+        Instead: the answer of each pair, in any order.
+    num_answers : int, optional
+        A, with ``answer_ids``. Default: the largest of them + 1; on a device, where they are not looked at, as many as
+        there are temperatures, or it has to be given.
     temperature : float or (A,)
         Positive.
     logit_scale : float
@@ -188,11 +190,13 @@ def answer_logprobs(
     reduce : tuple of {"sum", "mean", "count", "greedy"}
         Which fields are made; "rank", "greedy" and "entropy" take up to a fifth more time.
     out_of_range : {"raise", "nan"}
-        What a target outside [0, vocab_size) is: an error, or NaN for itself and its answer.
+        What a target outside [0, vocab_size) is: an error, or NaN for itself and its answer. On a device always NaN.
     partials : Partials, instead of logits
         Merged partials of shards of the vocabulary, made with the same targets, rows, answers, temperature and
         ``ignore_index``; ``vocab_size`` is then needed. Scales, softcap and ``allowed`` are in them already.
-    backend : {"auto", "cpu", "numpy", "reference"}
+    check_values : bool, optional
+        True: look at values on a device as on the host, which waits for the device. On the host they always are.
+    backend : {"auto", "cpu", "numpy", "reference", "triton", "cuda"}
     num_threads : int, optional
         Default: RAGSYS_KERNELS_NUM_THREADS, else all processors of the process.
 
@@ -201,7 +205,7 @@ def answer_logprobs(
     AnswerLogprobs
         ``logp`` (M,) float32, ``lse``, ``max``, ``entropy`` (T,) float32, ``rank`` (M,) int64, ``sum``, ``mean`` (A,)
         float64, ``count`` (A,) int64, ``greedy`` (A,) bool; None where not asked for. Natural-log probabilities
-        (nats), summed over answer tokens. torch tensors if any array argument is one, else NumPy arrays.
+        (nats), summed over answer tokens. Arrays of the caller's library, on the device of the arguments.
 
     Raises
     ------
@@ -219,6 +223,13 @@ def answer_logprobs(
     may differ between backends and instruction sets. z is rounded to float32, sums are float32 within a block of
     columns and float64 across. O(V) time a row of logits, O(V D) of hidden states; O(M + A) memory beside the result
     and some blocks per thread. Not differentiable.
+
+    On a device nothing waits for it, so that values are not looked at: a target or row that is out of range gives NaN
+    for its pair, pairs that ``cu_answers`` or ``answer_ids`` leave out are in no answer, ids of ``allowed`` that are no
+    columns do not enter (unsorted or repeated ones give other sums), a temperature that is not positive gives NaN or
+    nonsense for its rows, and a row with several temperatures has the lse, max and entropy of the highest. Memory
+    outside the arguments is never touched. Sums are float32 within a part of a row and float64 across. ``logits`` whose
+    rows begin at multiples of 16 bytes are read fastest; other alignments and strides may give other last bits.
 
     Examples
     --------
@@ -264,10 +275,9 @@ def answer_logprobs(
             "out_of_range": out_of_range,
         }
         by_row = [name for name in ("lse", "max", "entropy") if name in want]
-        checked = call.checked(targets, rows, **options)
         layout, fields = call.layout(targets, rows, num_jobs=num_jobs, **options)
         if by_row and layout.job is not None:
-            read = checked if layout.begin is not None else fields
+            read = fields if layout.begin is None else call.checked
             if read is not None:
                 _validate.one_temperature(op, by_row[0], read["rows"])
             if T is None and layout.begin is not None:

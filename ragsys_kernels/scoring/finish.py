@@ -119,11 +119,13 @@ def pair_logps(partials: Partials, layout: Layout) -> Any:
 
 def _by_pair(values: Any, layout: Layout, dtype: str) -> Any:
     """Values of the targets of the jobs in the order of the pairs; 0 for ignored pairs."""
+    xp = namespace(values)
     if layout.scored is not None:
-        every = _arrays.empty(values, (layout.num_pairs,), dtype)
+        M = layout.num_pairs
+        every = np.empty(M, dtype) if xp is np else _arrays.empty(values, (M,), dtype)
         every[layout.scored] = values
         values = every
-    return values if layout.ignored is None else namespace(values).where(layout.ignored, 0, values)
+    return values if layout.ignored is None else xp.where(layout.ignored, 0, values)
 
 
 def pair_ranks(partials: Partials, layout: Layout, logps: Any) -> Any:

@@ -59,7 +59,7 @@ def label_posteriors(
 
     Parameters
     ----------
-    logits, hidden, weight, bias, logit_scale, softcap, vocab_size, backend, num_threads
+    logits, hidden, weight, bias, logit_scale, softcap, vocab_size, check_values, backend, num_threads
         As for `answer_logprobs`.
     label_ids : (n,) integers
         The tokens of all labels, one label after the other; no token twice. For labels of several tokens in sequence
@@ -76,8 +76,8 @@ def label_posteriors(
     Returns
     -------
     LabelPosteriors
-        ``logp``, ``log_posterior`` (R, L) float64, ``label`` (R,) int64. Natural logs (nats). torch tensors if any
-        array argument is one, else NumPy arrays.
+        ``logp``, ``log_posterior`` (R, L) float64, ``label`` (R,) int64. Natural logs (nats). Arrays of the caller's
+        library, on the device of the arguments.
 
     Raises
     ------
@@ -87,7 +87,8 @@ def label_posteriors(
     Notes
     -----
     A row where no label's token is finite has log_posterior NaN and label -1, as has a row with NaN or +inf. O(V) time
-    a row of logits, whatever the number of labels.
+    a row of logits, whatever the number of labels. On a device values are not looked at: a token out of range gives its
+    label NaN, as does a row out of range; a row that is named twice is read twice.
 
     Summed verbaliser tokens follow PET (Schick and Schütze, EACL 2021, and its many-token successors); the prior is
     contextual calibration (Zhao, Wallace, Feng, Klein and Singh, "Calibrate Before Use", ICML 2021: the diagonal
@@ -186,8 +187,9 @@ def _on_device(
     # A pair for each row in its own order, whose job then gets the tokens of all labels.
     some = {"vocab_size": V, "temperature": temperature, "per": "R"}
     none = _arrays.full(ids, (R,), 0, "int64")
-    call.checked(none, row, num_rows=T, **some)
-    _, fields = call.layout(none, None, num_rows=R, **some)
+    if call.check_values:
+        call.check(none, row, num_rows=T, **some)
+    _, fields = _device.layout(op, place, none, None, num_rows=R, **some)
     outside = (ids < 0) | (ids >= V)
     fields["rows"] = xp.where((row < 0) | (row >= T), -1, row)
     fields["pair_begin"] = arange(R + 1, ids) * n

@@ -62,7 +62,8 @@ def logprob_partials(
         Whether to make ``weighted`` and ``rank``.
     target_logits : (M',) floating point, optional
         z of each target, in the order of ``Partials.target``; ranks count what exceeds it.
-    rows, cu_answers, answer_ids, temperature, logit_scale, softcap, ignore_index, out_of_range, backend, num_threads
+    rows, cu_answers, answer_ids, temperature, logit_scale, softcap, ignore_index, out_of_range, check_values, backend,
+    num_threads
         As for `answer_logprobs`. Answers matter for a temperature (A,) only.
 
     Returns
@@ -70,13 +71,15 @@ def logprob_partials(
     Partials
         ``ref``, ``max``, ``sum``, ``weighted`` of each job (R,) and ``target``, ``rank`` of each target (M',): jobs are
         the distinct (row, temperature) pairs with a target that counts, by row and from high to low temperature;
-        targets go by job, within a job as they were given. torch tensors if any array argument is one, else NumPy
-        arrays.
+        targets go by job, within a job as they were given. Arrays of the caller's library, on the device of the
+        arguments. On a device R is M, or T if that is less and there is one temperature; jobs without a pair come last
+        and have sum 0; M' is M, and pairs that do not count come last (with ``rows`` None: stay in place) at -inf.
 
     Raises
     ------
     ValueError, TypeError, BackendUnavailableError
-        As for `answer_logprobs`; ``rank`` without ``target_logits`` where a target is in another shard.
+        As for `answer_logprobs`; ``rank`` without ``target_logits`` where a target is in another shard (on a device
+        its rank counts every finite column instead).
 
     Notes
     -----
@@ -110,7 +113,6 @@ def logprob_partials(
             "ignore_index": ignore_index,
             "out_of_range": out_of_range,
         }
-        call.checked(targets, rows, **options)
         _, fields = call.layout(targets, rows, **options)
         problem = _validate.problem(
             op,

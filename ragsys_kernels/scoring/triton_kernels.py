@@ -2,7 +2,9 @@
 
 A job is cut into splits of the vocabulary, whose size and number depend on V (and D) alone, one program each; a second
 kernel puts the splits of a job together in a fixed order. Tiles have one shape whatever the number of jobs, every sum
-over columns stays within its row, and ranks are whole numbers: so a row has the same bits whatever else is in the call.
+over columns stays within its row, ranks are whole numbers, and numbers of the call are not compiled in: so a row has
+the same bits whatever else is in the call. Nothing is compiled with fused products and sums (but for the products of
+matrices): z is one number, rounded once, in the sum, in comparisons and as a target.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -122,7 +124,7 @@ def _logprob_logits_kernel(
                 tl.atomic_add(rank + i, tl.sum((z > t).to(tl.int32), 0).to(tl.int64))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_jobs", "num_pairs"])
 def _logprob_merge_kernel(
     logits,
     rows,
@@ -208,7 +210,7 @@ def _products(
     return x
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_jobs"])
 def _logprob_linear_kernel(
     hidden,
     weight,
@@ -295,7 +297,7 @@ def _logprob_linear_kernel(
         tl.store(part_weighted + part, w, mask=is_job)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_jobs", "num_pairs", "steps"])
 def _logprob_linear_target_kernel(
     hidden,
     weight,
@@ -349,7 +351,7 @@ def _logprob_linear_target_kernel(
     tl.store(target + i, tl.where((row >= 0) & (own >= 0), z, float("-inf")), mask=i < num_pairs)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs"])
 def _logprob_answers_kernel(values, begin, order, sums, num_pairs, BLOCK: tl.constexpr, ORDER: tl.constexpr):
     """Sum of the values of the pairs of one answer."""
     answer = tl.program_id(0).to(tl.int64)
@@ -492,7 +494,6 @@ def _logits(problem: Any) -> Partials:
     target = _arrays.empty(like, (M,), "float32")
     rank = _arrays.full(like, (M,), 0, "int64") if problem.rank else None
     inner, outer = _scales(problem)
-    # Without fusion z is one number, rounded once, in the sum, in comparisons and as a target.
     _logprob_logits_kernel[(R * splits,)](
         logits,
         problem.rows,
@@ -548,6 +549,7 @@ def _linear(problem: Any) -> Partials:
         "SOFTCAP": problem.softcap is not None,
         "num_warps": tile.num_warps,
         "num_stages": tile.num_stages,
+        "enable_fp_fusion": False,
     }
     if M:
         _logprob_linear_target_kernel[(-(-M // tile.rows),)](
