@@ -1,4 +1,4 @@
-"""The CUDA kernels of selection, run on the CPU thread by thread (tests/cuda_on_cpu) through the package's own launcher."""
+"""The CUDA kernels of selection, run on the CPU thread by thread through the package's own launcher."""
 
 import mmap
 import os
@@ -345,7 +345,7 @@ def test_every_kernel_is_described(module):
 
 @pytest.fixture(scope="module", params=["address", "thread"])
 def sanitized(request, compiler):
-    return emulator.Module("greedy_select", request.param, defines=("RSK_ONLY_FLOAT16",))
+    return emulator.Module("greedy_select", request.param, defines=("RSK_SELECT_TYPES=2",))
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -387,7 +387,7 @@ def test_a_missing_barrier_is_caught(run, op, barrier, place):
 @pytest.mark.parametrize(("op", "barrier"), [("mmr", 1), ("vrsd", 1), ("vrsd", 2)])
 def test_a_missing_barrier_is_a_race(run, op, barrier, compiler):
     """ThreadSanitizer names both accesses."""
-    racy = emulator.Module("greedy_select", "thread", defines=("RSK_ONLY_FLOAT16",))
+    racy = emulator.Module("greedy_select", "thread", defines=("RSK_SELECT_TYPES=2",))
     arguments = problem_of(op, 1, 37, 3, 16, dtype="float16", seed=6)
     with pytest.raises(emulator.LaunchError, match=r"data race(.|\n)*greedy_select\.cu"):
         run(op, arguments, on=racy, removed=barrier)

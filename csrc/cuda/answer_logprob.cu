@@ -167,7 +167,7 @@ __device__ inline void score_logits(const T* logits, long long row_stride, long 
       unsigned count = 0;
 #pragma unroll
       for (int i = 0; i < kValues; ++i) count += z[i] > than;
-      count = __reduce_add_sync(kAll, count);
+      count = lanes_sum(kAll, count);
       if (lane == 0) counts[warp * kPairs + k] = int(count);
     }
     SYNC(3);
@@ -418,7 +418,7 @@ __device__ inline void score_hidden(Matrix hidden, Matrix weight, long long dims
         unsigned count = 0;
 #pragma unroll
         for (int i = 0; i < 8; ++i) count += z[r][i] > than[pair];
-        count = __reduce_add_sync(half, count);
+        count = lanes_sum(half, count);
         if (x == 0) part_rank[pair * parts + part] = int(count) + (first > begin ? part_rank[pair * parts + part] : 0);
       }
     }
@@ -544,7 +544,7 @@ extern "C" __global__ void __launch_bounds__(256)
   for (long long pair = first; pair < last; ++pair) {
     unsigned count = 0;
     for (long long s = lane; s < parts; s += kWarp) count += unsigned(part_rank[pair * parts + s]);
-    count = __reduce_add_sync(kAll, count);
+    count = lanes_sum(kAll, count);
     if (lane == 0) rank[pair] = count;
   }
 }

@@ -15,7 +15,7 @@ namespace rsk {
 
 enum Norm { kAsGiven = 0, kScaled = 1, kComputed = 2 };
 
-// Sizes and strides in elements. The sets of pointers that may be null are those of ragsys_kernels/_problem.py.
+// Sizes and strides in elements. Which pointers may be null is said in ragsys_kernels/_problem.py.
 struct SelectArgs {
   long long first_query, num_ids, row_stride, pool_stride, max_per_group;
   int pool, dims, k, num_initial, norm, unit_queries, id_bytes, initial_bytes, bias_per_item;
@@ -31,8 +31,8 @@ struct SelectArgs {
   const long long* ks;            // (Q,)
   const long long* groups;        // (N,)
   const long long* query_groups;  // (Q,)
-  float* workspace;               // state_floats() for each block; null: the state is in shared memory
-  long long workspace_stride;     // in floats, even
+  float* workspace;               // the state of each block; null: it is in shared memory
+  long long workspace_stride;     // from one block's to the next, in floats, a multiple of 4
   long long* indices;             // (Q, K), as all that follow but the lengths; every element is written
   float* scores;
   float* out_relevance;
@@ -134,9 +134,9 @@ struct Selector {
   __device__ int* their_items(int step) const {
     return reinterpret_cast<int*>(shared + kBestBytes / 2) + (step & 1) * kMaxWarps;
   }
-  // Of each item: v, VRSD: relevance, NaN once it can't be picked (any more);
+  // Three arrays of a number for each item: v (VRSD: relevance), which is NaN once the item can't be picked (any more);
+  // the max similarity to the picks (VRSD: the length); the scale that makes the stored row the vector of the formulas.
   float* values;
-  // max similarity to the picks, VRSD: length; the scale that makes the stored row the vector of the formulas.
   __device__ float& value(int item) const { return values[item]; }
   __device__ float& aux(int item) const { return values[a.pool + item]; }
   __device__ float& scale(int item) const { return values[2ll * a.pool + item]; }
@@ -159,7 +159,7 @@ struct Selector {
     sum = state;
     if (kVrsd) state += packs * kElements;
     picked_groups = reinterpret_cast<long long*>(state);
-    if (a.max_per_group) state += 2 * a.k;
+    if (a.max_per_group) state += 2ll * a.k;
     values = state;
   }
 
@@ -266,8 +266,8 @@ struct Selector {
   }
   // Zeros where there is none.
   __device__ Floats<T> query() const {
-    const float* x = a.queries + q * a.dims;
-    const int dims = a.queries ? a.dims : 0;
+    const float* x = a.queries ? a.queries + q * a.dims : nullptr;
+    const int dims = x ? a.dims : 0;
     return {x, dims, aligned16(x) ? dims / kElements : 0, query_factor};
   }
 
@@ -425,6 +425,8 @@ struct Selector {
       scale(item) = its_scale;
     }
   }
+
+  // 3. The best item.
   __device__ void restart() {
     best = -infinity();
     at = kNone;
@@ -576,7 +578,7 @@ struct Selector {
     bool first = true;
     if (kVrsd) clear_sum();
     const long long asked = a.ks ? a.ks[q] : a.k;
-    const int wanted = int(asked < a.k ? asked : a.k);
+    const int wanted = asked < 0 ? 0 : int(asked < a.k ? asked : a.k);
     int made = 0;
 #pragma unroll 1
     for (int step = -a.num_initial; step < wanted; ++step) {
@@ -662,17 +664,26 @@ struct Selector {
     rsk::Selector<T, vrsd, resident>(args, shared).run();                                                        \
   }
 
-// RSK_ONLY_FLOAT16 leaves out the other element types, for builds that take long.
 #define RSK_SELECT_ALL(name, T, blocks)                         \
   RSK_SELECT(rsk_mmr_resident_##name, T, false, true, blocks)   \
   RSK_SELECT(rsk_mmr_streaming_##name, T, false, false, blocks) \
   RSK_SELECT(rsk_vrsd_resident_##name, T, true, true, blocks)   \
   RSK_SELECT(rsk_vrsd_streaming_##name, T, true, false, blocks)
 
-RSK_SELECT_ALL(float16, rsk::F16, 3)
-#ifndef RSK_ONLY_FLOAT16
+// Which element types are compiled, as bits: all of them take NVRTC a while, a call needs one.
+#ifndef RSK_SELECT_TYPES
+#define RSK_SELECT_TYPES 15
+#endif
+#if RSK_SELECT_TYPES & 1
 RSK_SELECT_ALL(float32, float, 3)
+#endif
+#if RSK_SELECT_TYPES & 2
+RSK_SELECT_ALL(float16, rsk::F16, 3)
+#endif
+#if RSK_SELECT_TYPES & 4
 RSK_SELECT_ALL(bfloat16, rsk::BF16, 3)
+#endif
+#if RSK_SELECT_TYPES & 8
 // A pack of 16 elements takes more registers.
 RSK_SELECT_ALL(int8, rsk::I8, 2)
 #endif
