@@ -32,6 +32,9 @@ pytestmark = [
 ]
 
 
+EMPTY = _arrays.empty
+
+
 def dirty(like, shape, dtype):
     """Memory full of NaN, and of -1 for integers: what a kernel leaves unwritten shows."""
     array = np.empty(shape, dtype)
@@ -346,6 +349,20 @@ def test_offsets_beyond_2_to_the_31(form):
     same_bits(run(some), run(wanted))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensors_give_tensors(monkeypatch, dtype):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(4)
+    for form in ("logits", "hidden"):
+        p = dataclasses.replace(anything(rng, form, dtype, 400), entropy=True, rank=True)
+        wanted = run(p)
+        with monkeypatch.context() as patch:
+            patch.setattr(_arrays, "empty", EMPTY)
+            found = run(_arrays.tensors(p))
+        assert all(isinstance(x, torch.Tensor) for x in found)
+        same_bits(Partials(*(x.numpy() for x in found)), wanted)
+
+
 def test_more_columns_than_a_grid_has_are_refused():
     row = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (1, 1 << 30), (0, 0))
     with pytest.raises(ValueError, match=r"^backend 'cuda' takes up to 536862720 columns .*, got 1073741824 and 1$"):
@@ -388,6 +405,7 @@ def launches_of_every_kernel(rng):
     yield problem(hidden=hidden, weight=weight, rows=range(18), columns=[[1, 529]] * 18, rank=True, entropy=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_no_access_beyond_an_array_and_no_race(sanitizer):
     checked = emulator.Module(SOURCE, sanitizer)
