@@ -100,10 +100,11 @@ def test_exact_problems_have_the_reference_s_picks(run, module, op, dtype, place
 
 @pytest.mark.parametrize("op", OPS)
 def test_bits_depend_neither_on_the_kernel_nor_on_the_schedule(run, op):
+    """Many schedules: warps share what they found at even and odd steps in turn, which few of them put to the test."""
     arguments = problem_of(op, 3, 75, 8, 45, kind="clustered", bias=True, groups=True, ragged=True, seed=4)
     first, _ = run(op, arguments)
     for place in PLACES:
-        for seed in SEEDS:
+        for seed in range(12):
             assert_same(run(op, arguments, place=place, seed=seed)[0], first)
     one = dict(arguments, **{k: arguments[k][1:2] for k in ("queries", "candidates", "query_groups")})
     for alone, together in zip(run(op, one)[0], first, strict=True):
@@ -281,6 +282,19 @@ def test_what_cannot_be_picked(run, op, place):
     assert result.lengths[2] == 17
     assert not np.isin(kept[2, :3], result.indices[2]).any()
     assert result.lengths[3] == 0
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_similarity_that_is_nan(run, place):
+    """With relevance given a row is first read when it meets a pick; then it is left out for good."""
+    rng = np.random.default_rng(2)
+    rows = rng.standard_normal((30, 12)).astype(np.float32)
+    rows[[4, 17], 3] = np.nan
+    relevance = np.linspace(1, 0, 30, dtype=np.float32)[None]
+    arguments = {"queries": None, "embeddings": rows, "k": 30, "relevance": relevance, "metric": "dot"}
+    result, _ = run("mmr", arguments, place=place)
+    assert result.lengths[0] == 28
+    assert not np.isin([4, 17], result.indices).any()
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -374,10 +374,14 @@ EMU_QUIET inline void run_block() {
   std::vector<int> order(n);
   for (int i = 0; i < n; ++i) order[i] = i;
   std::vector<bool> goes(warps, true);
+  int rounds = 0;
   for (;;) {
     if (B.launch.seed) {
-      // Of the warps about half go on, so that some are well ahead of others.
-      for (int w = 0; w < warps; ++w) goes[w] = B.random() & 1;
+      // About half of the warps go on, and for a while, so that some are far ahead of others.
+      if (rounds-- == 0) {
+        for (int w = 0; w < warps; ++w) goes[w] = B.random() & 1;
+        rounds = 1 << B.random() % 9;
+      }
       std::shuffle(order.begin(), order.end(), B.random);
     }
     bool any = false, left = false;
@@ -390,8 +394,9 @@ EMU_QUIET inline void run_block() {
       to_fiber(t, i);
       if (B.error) std::rethrow_exception(std::exchange(B.error, nullptr));
     }
-    // Collectives of the warps that went on are complete before others go on.
-    if (release() || any || left) continue;
+    const bool released = release();
+    if (!any && !released) rounds = 0;  // all that could go on wait
+    if (released || any || left) continue;
     for (const Thread& t : B.threads)
       if (t.state != State::done) throw std::runtime_error("deadlock: threads wait in barriers that do not match");
 #ifdef EMU_TSAN
