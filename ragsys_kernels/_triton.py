@@ -21,3 +21,4 @@ class Compilation(NamedTuple):
     num_stages: int = 2
     dot16: bool = False  # multiplies 16-bit tiles: matrix instructions are expected
     wide_loads: bool = False  # loads of 16 bytes from global memory are expected
+    fp_fusion: bool = True  # the launcher's enable_fp_fusion: may a product and a sum become one multiply-add

@@ -167,7 +167,7 @@ __device__ inline void score_logits(const T* logits, long long row_stride, long 
       unsigned count = 0;
 #pragma unroll
       for (int i = 0; i < kValues; ++i) count += z[i] > than;
-      count = __reduce_add_sync(kAll, count);
+      count = lanes_sum(kAll, count);
       if (lane == 0) counts[warp * kPairs + k] = int(count);
     }
     SYNC(3);
@@ -272,7 +272,7 @@ struct Slice {
     packs<BF16, true>(matrix, nullptr, 0, 0, tile);
   }
   static __device__ void copy(const Matrix& matrix, const long long* ids, long long from, long long dims, float* tile) {
-#pragma unroll 2
+#pragma unroll 1
     for (int at = int(threadIdx.x); at < ROWS * kDepth; at += kThreads) {
       const int row = at / kDepth, k = at % kDepth;
       const bool there = ids[row] >= 0 && from + k < dims;
@@ -319,7 +319,7 @@ struct RowSums {
 
 template <int EACH>
 __device__ inline void multiply(const float* a_tile, const float* b_tile, int x, int y, float (&z)[EACH][8]) {
-#pragma unroll 2
+#pragma unroll 1
   for (int k4 = 0; k4 < kDepth; k4 += 4) {
     const float* a = a_tile + Slice<16 * EACH>::place(k4, EACH * y);
     const float* b = b_tile + Slice<kTileColumns>::place(k4, 4 * x);
@@ -418,7 +418,7 @@ __device__ inline void score_hidden(Matrix hidden, Matrix weight, long long dims
         unsigned count = 0;
 #pragma unroll
         for (int i = 0; i < 8; ++i) count += z[r][i] > than[pair];
-        count = __reduce_add_sync(half, count);
+        count = lanes_sum(half, count);
         if (x == 0) part_rank[pair * parts + part] = int(count) + (first > begin ? part_rank[pair * parts + part] : 0);
       }
     }
@@ -449,7 +449,7 @@ __device__ inline void score_hidden(Matrix hidden, Matrix weight, long long dims
 }  // namespace rsk
 
 #define RSK_HIDDEN(jobs, EACH)                                                                                         \
-  extern "C" __global__ void __launch_bounds__(rsk::kThreads) rsk_score_hidden_##jobs(                                 \
+  extern "C" __global__ void __launch_bounds__(rsk::kThreads, 2) rsk_score_hidden_##jobs(                              \
       const void* __restrict__ hidden, long long hidden_stride, int hidden_dtype, const void* __restrict__ weight,     \
       long long weight_stride, int weight_dtype, long long dims, long long num_rows,                                   \
       const long long* __restrict__ rows, long long num_jobs, const float* __restrict__ inverse_temperature,           \
@@ -544,7 +544,7 @@ extern "C" __global__ void __launch_bounds__(256)
   for (long long pair = first; pair < last; ++pair) {
     unsigned count = 0;
     for (long long s = lane; s < parts; s += kWarp) count += unsigned(part_rank[pair * parts + s]);
-    count = __reduce_add_sync(kAll, count);
+    count = lanes_sum(kAll, count);
     if (lane == 0) rank[pair] = count;
   }
 }

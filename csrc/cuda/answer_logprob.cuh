@@ -27,4 +27,14 @@ __device__ inline float exp_of(float d) { return exp2f(d * kLog2e); }
 // What z is compared with about; finite unless z has an infinity, which then makes the sum NaN.
 __device__ inline float about(float largest) { return largest == -infinity() ? 0.0f : largest; }
 
+// The sum over the lanes of a warp, or of half of one, in each of them.
+__device__ inline unsigned lanes_sum(unsigned lanes, unsigned x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  for (int d = lanes == kAll ? 16 : 8; d > 0; d /= 2) x += __shfl_xor_sync(lanes, x, d);
+  return x;
+#else
+  return __reduce_add_sync(lanes, x);
+#endif
+}
+
 }  // namespace rsk

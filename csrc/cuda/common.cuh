@@ -1,5 +1,5 @@
 // What the CUDA kernels share. Compiles with NVRTC and nvcc without any header, and with g++ after
-// tests/cuda/cuda_on_cpu.hpp, which runs kernels on the CPU.
+// tests/cuda_on_cpu/cuda_on_cpu.hpp, which runs kernels on the CPU.
 #pragma once
 
 #ifndef CUDA_ON_CPU
@@ -51,32 +51,37 @@ __device__ inline unsigned element_bits(I8 x) { return (unsigned char)x; }
 template <class T>
 constexpr int kPack = 16 / int(sizeof(T));
 
-__device__ inline void unpack(uint4 raw, float (&out)[4], float) {
-  out[0] = __uint_as_float(raw.x);
-  out[1] = __uint_as_float(raw.y);
-  out[2] = __uint_as_float(raw.z);
-  out[3] = __uint_as_float(raw.w);
+// Elements 4 c to 4 c + 3 of a pack; c is a constant once its loop is unrolled.
+__device__ inline unsigned word(uint4 raw, int i) { return i == 0 ? raw.x : i == 1 ? raw.y : i == 2 ? raw.z : raw.w; }
+__device__ inline void unpack_four(uint4 raw, int, float (&out)[4], float) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out[i] = __uint_as_float(word(raw, i));
 }
-__device__ inline void unpack(uint4 raw, float (&out)[8], F16) {
-  const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
+__device__ inline void unpack_four(uint4 raw, int c, float (&out)[4], F16) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out[i] = half_bits((unsigned short)(word(raw, 2 * c + i / 2) >> 16 * (i % 2)));
+}
+__device__ inline void unpack_four(uint4 raw, int c, float (&out)[4], BF16) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    out[2 * i] = half_bits((unsigned short)(words[i] & 0xffffu));
-    out[2 * i + 1] = half_bits((unsigned short)(words[i] >> 16));
+    const unsigned two = word(raw, 2 * c + i / 2);
+    out[i] = __uint_as_float(i % 2 ? two & 0xffff0000u : two << 16);
   }
 }
-__device__ inline void unpack(uint4 raw, float (&out)[8], BF16) {
-  const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
+__device__ inline void unpack_four(uint4 raw, int c, float (&out)[4], I8) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    out[2 * i] = __uint_as_float(words[i] << 16);
-    out[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-  }
+  for (int i = 0; i < 4; ++i) out[i] = float((signed char)(word(raw, c) >> 8 * i));
 }
-__device__ inline void unpack(uint4 raw, float (&out)[16], I8) {
-  const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
+// All elements of a pack.
+template <class T>
+__device__ inline void unpack(uint4 raw, float (&out)[kPack<T>], T) {
 #pragma unroll
-  for (int i = 0; i < 16; ++i) out[i] = float((signed char)(words[i / 4] >> 8 * (i % 4) & 0xffu));
+  for (int c = 0; c < kPack<T> / 4; ++c) {
+    float x[4];
+    unpack_four(raw, c, x, T());
+#pragma unroll
+    for (int i = 0; i < 4; ++i) out[4 * c + i] = x[i];
+  }
 }
 
 // kPack<T> elements from an address that is a multiple of 16.
@@ -89,7 +94,7 @@ __device__ inline bool aligned16(const void* p) { return (reinterpret_cast<unsig
 // The first n elements from p on as a pack of bits, the rest zero, whatever the alignment. For full loads n is
 // kPack<T>. A function of its own: inlined wherever unaligned rows are possible, it would be most of the code.
 template <class T>
-__device__ __attribute__((noinline)) uint4 gather_pack(const T* p, int n) {
+__device__ inline uint4 gather_pack(const T* p, int n) {
   constexpr int kBits = 8 * int(sizeof(T)), kPerWord = 32 / kBits;
   unsigned words[4];
 #pragma unroll

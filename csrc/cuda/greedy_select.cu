@@ -15,7 +15,7 @@ namespace rsk {
 
 enum Norm { kAsGiven = 0, kScaled = 1, kComputed = 2 };
 
-// Sizes and strides in elements. The sets of pointers that may be null are those of ragsys_kernels/_problem.py.
+// Sizes and strides in elements. Which pointers may be null is said in ragsys_kernels/_problem.py.
 struct SelectArgs {
   long long first_query, num_ids, row_stride, pool_stride, max_per_group;
   int pool, dims, k, num_initial, norm, unit_queries, id_bytes, initial_bytes, bias_per_item;
@@ -31,8 +31,8 @@ struct SelectArgs {
   const long long* ks;            // (Q,)
   const long long* groups;        // (N,)
   const long long* query_groups;  // (Q,)
-  float* workspace;               // state_floats() for each block; null: the state is in shared memory
-  long long workspace_stride;     // in floats, even
+  float* workspace;               // the state of each block; null: it is in shared memory
+  long long workspace_stride;     // from one block's to the next, in floats, a multiple of 4
   long long* indices;             // (Q, K), as all that follow but the lengths; every element is written
   float* scores;
   float* out_relevance;
@@ -43,8 +43,9 @@ struct SelectArgs {
 constexpr int kLanes = 8;                             // that share a row
 constexpr int kRowsAtOnce = 4;                        // that a lane takes part in
 constexpr int kGroup = kWarp / kLanes * kRowsAtOnce;  // items of a warp that are treated together
-constexpr int kMaxThreads = 512;
+constexpr int kMaxThreads = 256;
 constexpr int kMaxWarps = kMaxThreads / kWarp;
+constexpr int kBestBytes = 2 * kMaxWarps * int(sizeof(float) + sizeof(int));
 constexpr int kNone = 0x7fffffff;
 // A sum of vectors shorter than this share of its terms' lengths is zero to the precision of float32 data.
 constexpr float kZeroSum = 1e-6f;
@@ -57,36 +58,53 @@ __device__ inline long long id_at(const void* ids, int bytes, long long i) {
 }
 __device__ inline bool is_nan(float x) { return x != x; }
 
-// A stored row in packs, of which the first `whole` can be loaded as such.
+// Four elements from p[first] on, zeros beyond the last dimension.
+template <class T>
+__device__ inline void load_four(const T* p, int first, int dims, float (&out)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out[i] = first + i < dims ? widen(p[first + i]) : 0.0f;
+}
+
+// A vector that rows meet is taken four elements at a time, which spares registers. This is a stored row, of which the
+// first `whole` packs can be loaded as such; kWhole says that this one can.
 template <class T>
 struct Row {
   const T* row;
   int dims, whole;
-  __device__ void load(int pack, float (&out)[kPack<T>]) const {
-    const T* p = row + pack * kPack<T>;
-    unpack(pack < whole ? *reinterpret_cast<const uint4*>(p) : gather_pack(p, dims - pack * kPack<T>), out, T());
+  template <bool kWhole>
+  __device__ uint4 load(int pack) const {
+    const bool can = kWhole || pack < whole;
+    return can ? *reinterpret_cast<const uint4*>(row + pack * kPack<T>) : make_uint4(0, 0, 0, 0);
+  }
+  template <bool kWhole>
+  __device__ void four(uint4 raw, int pack, int c, float (&out)[4]) const {
+    if (kWhole || pack < whole)
+      unpack_four(raw, c, out, T());
+    else
+      load_four(row, pack * kPack<T> + 4 * c, dims, out);
   }
 };
-// float32 in global memory, in packs of T's size.
+// float32 in packs of T's size, times a factor.
 template <class T>
 struct Floats {
   const float* x;
   int dims, whole;
   float factor;
-  __device__ void load(int pack, float (&out)[kPack<T>]) const {
-    const float* p = x + pack * kPack<T>;
+  template <bool>
+  __device__ uint4 load(int) const {
+    return make_uint4(0, 0, 0, 0);
+  }
+  template <bool>
+  __device__ void four(uint4, int pack, int c, float (&out)[4]) const {
+    const int first = pack * kPack<T> + 4 * c;
     if (pack < whole) {
-#pragma unroll
-      for (int i = 0; i < kPack<T>; i += 4) {
-        const float4 four = *reinterpret_cast<const float4*>(p + i);
-        out[i] = four.x, out[i + 1] = four.y, out[i + 2] = four.z, out[i + 3] = four.w;
-      }
+      const float4 y = *reinterpret_cast<const float4*>(x + first);
+      out[0] = y.x, out[1] = y.y, out[2] = y.z, out[3] = y.w;
     } else {
-#pragma unroll
-      for (int i = 0; i < kPack<T>; ++i) out[i] = pack * kPack<T> + i < dims ? p[i] : 0.0f;
+      load_four(x, first, dims, out);
     }
 #pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) out[i] = __fmul_rn(out[i], factor);
+    for (int i = 0; i < 4; ++i) out[i] = __fmul_rn(out[i], factor);
   }
 };
 
@@ -103,19 +121,22 @@ template <class T, bool kVrsd, bool kResident>
 struct Selector {
   static constexpr int kElements = kPack<T>;
   const SelectArgs& a;
+  unsigned char* const shared;
   const long long q;
   const int warp, warps, lane;
   const int packs;  // of a row, the last one perhaps partial
   const int whole;  // of them, those that can be loaded with 16 bytes from global memory
   // The state of the selection.
-  T* pool;                   // resident: the rows, packs * kElements apart
   float* sum;                // VRSD: the sum of the picks, padded with zeros
   long long* picked_groups;  // of the picks
-  float* best_value;         // of the warps, for even and odd steps
-  int* best_at;
-  // Of each item: v, VRSD: relevance, NaN once it can't be picked (any more);
+  // Of the warps, for even and odd steps.
+  __device__ float* bests(int step) const { return reinterpret_cast<float*>(shared) + (step & 1) * kMaxWarps; }
+  __device__ int* their_items(int step) const {
+    return reinterpret_cast<int*>(shared + kBestBytes / 2) + (step & 1) * kMaxWarps;
+  }
+  // Three arrays of a number for each item: v (VRSD: relevance), which is NaN once the item can't be picked (any more);
+  // the max similarity to the picks (VRSD: the length); the scale that makes the stored row the vector of the formulas.
   float* values;
-  // max similarity to the picks, VRSD: length; the scale that makes the stored row the vector of the formulas.
   __device__ float& value(int item) const { return values[item]; }
   __device__ float& aux(int item) const { return values[a.pool + item]; }
   __device__ float& scale(int item) const { return values[2ll * a.pool + item]; }
@@ -123,26 +144,22 @@ struct Selector {
   float best = -infinity();
   int at = kNone;
 
-  __device__ Selector(const SelectArgs& args, unsigned char* shared)
+  __device__ Selector(const SelectArgs& args, unsigned char* dynamic)
       : a(args),
+        shared(dynamic),
         q(args.first_query + blockIdx.x),
         warp(threadIdx.x / kWarp),
         warps(blockDim.x / kWarp),
         lane(threadIdx.x % kWarp),
         packs((args.dims + kElements - 1) / kElements),
         whole(aligned16(args.rows) && args.row_stride % kElements == 0 ? args.dims / kElements : 0) {
-    best_value = reinterpret_cast<float*>(shared);
-    best_at = reinterpret_cast<int*>(best_value + 2 * kMaxWarps);
-    shared += 4 * kMaxWarps * sizeof(float);
-    if (kResident) {
-      pool = reinterpret_cast<T*>(shared);
-      shared += a.pool * packs * 16;
-    }
-    float* state = a.workspace ? a.workspace + blockIdx.x * a.workspace_stride : reinterpret_cast<float*>(shared);
+    // Where the state is known to be in shared memory the compiler uses that.
+    float* state = reinterpret_cast<float*>(shared + kBestBytes + (kResident ? a.pool * packs * 16 : 0));
+    if (!kResident && a.workspace) state = a.workspace + blockIdx.x * a.workspace_stride;
     sum = state;
     if (kVrsd) state += packs * kElements;
     picked_groups = reinterpret_cast<long long*>(state);
-    if (a.max_per_group) state += 2 * a.k;
+    if (a.max_per_group) state += 2ll * a.k;
     values = state;
   }
 
@@ -152,7 +169,7 @@ struct Selector {
   }
   __device__ long long row_of(int item) const { return id_of(item) + q * a.pool_stride; }
   __device__ Row<T> global_row(long long row) const { return {stored_row(row), a.dims, whole}; }
-  __device__ T* resident_row(int item) const { return pool + item * (packs * kElements); }
+  __device__ T* resident_row(int item) const { return reinterpret_cast<T*>(shared + kBestBytes + item * packs * 16); }
   // Padded with zeros to whole packs.
   __device__ Row<T> pool_row(int item, long long row) const {
     return kResident ? Row<T>{resident_row(item), a.dims, packs} : global_row(row);
@@ -200,13 +217,17 @@ struct Selector {
     product = norm2 = 0.0f;
 #pragma unroll 1
     for (int pack = lane; pack < packs; pack += kWarp) {
-      float x[kElements], y[kElements];
-      row.load(pack, x);
-      q_vector.load(pack, y);
+      const uint4 raw = row.template load<false>(pack);
+#pragma unroll 1
+      for (int c = 0; c < kElements / 4; ++c) {
+        float x[4], y[4];
+        row.template four<false>(raw, pack, c, x);
+        q_vector.template four<false>({}, pack, c, y);
 #pragma unroll
-      for (int i = 0; i < kElements; ++i) {
-        product = __fmaf_rn(x[i], y[i], product);
-        norm2 = __fmaf_rn(x[i], x[i], norm2);
+        for (int i = 0; i < 4; ++i) {
+          product = __fmaf_rn(x[i], y[i], product);
+          norm2 = __fmaf_rn(x[i], x[i], norm2);
+        }
       }
     }
     product = warp_sum(product);
@@ -245,59 +266,91 @@ struct Selector {
   }
   // Zeros where there is none.
   __device__ Floats<T> query() const {
-    const float* x = a.queries + q * a.dims;
-    const int dims = a.queries ? a.dims : 0;
+    const float* x = a.queries ? a.queries + q * a.dims : nullptr;
+    const int dims = x ? a.dims : 0;
     return {x, dims, aligned16(x) ? dims / kElements : 0, query_factor};
   }
 
-  // The pack of each of the lane's four rows.
-  __device__ void load_rows(const T* const (&rows)[kRowsAtOnce], int pack, uint4 (&raw)[kRowsAtOnce]) const {
-    if (kResident || pack < whole) {
-#pragma unroll
-      for (int u = 0; u < kRowsAtOnce; ++u) raw[u] = *reinterpret_cast<const uint4*>(rows[u] + pack * kElements);
-    } else {
-#pragma unroll
-      for (int u = 0; u < kRowsAtOnce; ++u) raw[u] = gather_pack(rows[u] + pack * kElements, a.dims - pack * kElements);
-    }
-  }
-  // Products of the four rows with a vector, and their squared norms if those are asked for: partial sums of the lane.
+  // Visitors of `walk`: what is done with four elements of each of the lane's four rows. Products with a vector and, if
+  // kNorms, the rows' squared norms; partial sums of the lane.
   template <bool kNorms, class Vector>
-  __device__ void meet(const T* const (&rows)[kRowsAtOnce], const Vector& vector, float (&products)[kRowsAtOnce],
-                       float (&norms2)[kRowsAtOnce]) const {
+  struct Products {
+    const Vector& vector;
+    float (&products)[kRowsAtOnce], (&norms2)[kRowsAtOnce];
+    template <bool kWhole>
+    __device__ uint4 load(int pack) const {
+      return vector.template load<kWhole>(pack);
+    }
+    template <bool kWhole>
+    __device__ void four(uint4 raw, int pack, int c, float (&y)[4]) const {
+      vector.template four<kWhole>(raw, pack, c, y);
+    }
+    __device__ void use(int u, const float (&x)[4], const float (&y)[4]) const {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        products[u] = __fmaf_rn(x[i], y[i], products[u]);
+        if (kNorms) norms2[u] = __fmaf_rn(x[i], x[i], norms2[u]);
+      }
+    }
+  };
+  // Squared lengths of VRSD's sum with each row, likewise.
+  struct Lengths {
+    const float* sum;
+    const float (&scales)[kRowsAtOnce];
+    float (&norms2)[kRowsAtOnce];
+    template <bool>
+    __device__ uint4 load(int) const {
+      return make_uint4(0, 0, 0, 0);
+    }
+    template <bool>
+    __device__ void four(uint4, int pack, int c, float (&y)[4]) const {
+      const float4 s = *reinterpret_cast<const float4*>(sum + pack * kElements + 4 * c);
+      y[0] = s.x, y[1] = s.y, y[2] = s.z, y[3] = s.w;
+    }
+    __device__ void use(int u, const float (&x)[4], const float (&y)[4]) const {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float z = __fmaf_rn(scales[u], x[i], y[i]);
+        norms2[u] = __fmaf_rn(z, z, norms2[u]);
+      }
+    }
+  };
+  template <class Visitor>
+  __device__ void walk(const T* const (&rows)[kRowsAtOnce], const Visitor& visitor) const {
+    int pack = lane % kLanes;
 #pragma unroll 1
-    for (int pack = lane % kLanes; pack < packs; pack += kLanes) {
+    for (; pack < (kResident ? packs : whole); pack += kLanes) {
       uint4 raw[kRowsAtOnce];
-      float y[kElements];
-      load_rows(rows, pack, raw);
-      vector.load(pack, y);
 #pragma unroll
       for (int u = 0; u < kRowsAtOnce; ++u) {
-        float x[kElements];
-        unpack(raw[u], x, T());
+        raw[u] = make_uint4(0, 0, 0, 0);
+        if (!kResident || rows[u]) raw[u] = *reinterpret_cast<const uint4*>(rows[u] + pack * kElements);
+      }
+      const uint4 its_raw = visitor.template load<!kResident>(pack);
 #pragma unroll
-        for (int i = 0; i < kElements; ++i) {
-          products[u] = __fmaf_rn(x[i], y[i], products[u]);
-          if (kNorms) norms2[u] = __fmaf_rn(x[i], x[i], norms2[u]);
+      for (int c = 0; c < kElements / 4; ++c) {
+        float y[4];
+        visitor.template four<!kResident>(its_raw, pack, c, y);
+#pragma unroll
+        for (int u = 0; u < kRowsAtOnce; ++u) {
+          float x[4];
+          unpack_four(raw[u], c, x, T());
+          visitor.use(u, x, y);
         }
       }
     }
-  }
-  // Squared lengths of the sum with each of the four rows, likewise.
-  __device__ void add_to_sum(const T* const (&rows)[kRowsAtOnce], const float (&scales)[kRowsAtOnce],
-                             float (&norms2)[kRowsAtOnce]) const {
+    // Rows in shared memory have whole packs only.
 #pragma unroll 1
-    for (int pack = lane % kLanes; pack < packs; pack += kLanes) {
-      uint4 raw[kRowsAtOnce];
-      load_rows(rows, pack, raw);
-      const float* s = sum + pack * kElements;
+    for (; !kResident && pack < packs; pack += kLanes) {
+#pragma unroll 1
+      for (int c = 0; c < kElements / 4; ++c) {
+        float y[4];
+        visitor.template four<false>({}, pack, c, y);
 #pragma unroll
-      for (int u = 0; u < kRowsAtOnce; ++u) {
-        float x[kElements];
-        unpack(raw[u], x, T());
-#pragma unroll
-        for (int i = 0; i < kElements; ++i) {
-          const float y = __fmaf_rn(scales[u], x[i], s[i]);
-          norms2[u] = __fmaf_rn(y, y, norms2[u]);
+        for (int u = 0; u < kRowsAtOnce; ++u) {
+          float x[4];
+          load_four(rows[u], pack * kElements + 4 * c, a.dims, x);
+          visitor.use(u, x, y);
         }
       }
     }
@@ -307,10 +360,11 @@ struct Selector {
   __device__ void collect() {
 #pragma unroll 1
     for (int base = kGroup * warp; base < a.pool; base += kGroup * warps) {
+      const long long of_lane = eligible_row(base + lane % kGroup);  // so that ids are waited for once
 #pragma unroll 1
       for (int u = 0; u < kRowsAtOnce; ++u) {
         const int item = item_at(base, u);
-        const long long row = eligible_row(item);
+        const long long row = __shfl_sync(kAll, of_lane, item - base);
         if (item < a.pool && lane % kLanes == 2 * u) value(item) = row < 0 ? nan() : 0.0f;
         if (!kResident || row < 0) continue;
         const T* from = stored_row(row);
@@ -325,15 +379,17 @@ struct Selector {
     if (kResident) copies_done();
   }
 
-  // The four rows of the lane. A closed item's row is read for nothing, so any row will do.
-  __device__ void find_rows(int base, unsigned votes, long long any, const T* (&rows)[kRowsAtOnce]) const {
+  // The four rows of the lane. Those of closed items are not read from shared memory, where another warp's may not be
+  // there yet; from global memory any row is read instead, which takes fewer registers than none.
+  __device__ void find_rows(int base, unsigned votes, const T* any, const T* (&rows)[kRowsAtOnce]) const {
 #pragma unroll
     for (int u = 0; u < kRowsAtOnce; ++u) {
       const int item = item_at(base, u);
+      const bool open = voted(votes, lane, u);
       if (kResident)
-        rows[u] = resident_row(item < a.pool ? item : 0);
+        rows[u] = open ? resident_row(item) : nullptr;
       else
-        rows[u] = stored_row(voted(votes, lane, u) ? row_of(item) : any);
+        rows[u] = open ? stored_row(row_of(item)) : any;
     }
   }
 
@@ -347,9 +403,12 @@ struct Selector {
       const unsigned votes = __ballot_sync(kAll, open);
       if (!votes) continue;
       const T* rows[kRowsAtOnce];
-      find_rows(base, votes, 0, rows);
+      find_rows(base, votes, static_cast<const T*>(a.rows), rows);
       float products[kRowsAtOnce] = {}, norms2[kRowsAtOnce] = {};
-      if (a.queries || a.norm == kComputed) meet<true>(rows, query(), products, norms2);
+      if (kVrsd || a.queries || a.norm == kComputed) {
+        const Floats<T> vector = query();
+        walk(rows, Products<true, Floats<T>>{vector, products, norms2});
+      }
       const float product = sum_of_own(products, lane), norm2 = sum_of_own(norms2, lane);
       if (!open) continue;
       const long long row = row_of(item);
@@ -366,6 +425,8 @@ struct Selector {
       scale(item) = its_scale;
     }
   }
+
+  // 3. The best item.
   __device__ void restart() {
     best = -infinity();
     at = kNone;
@@ -396,9 +457,8 @@ struct Selector {
   }
 
   // MMR: all open items meet a pick, or an initial item; which of them is then the best.
-  __device__ void meet_all(const Row<T>& vector, float its_scale, long long any, int pick, bool bars,
-                           long long barred) {
-    const float lambda_d = a.lambda_d[q], rest = __fsub_rn(1.0f, lambda_d);
+  __device__ void meet_all(const Row<T>& vector, float its_scale, int pick, bool bars, long long barred) {
+    const float lambda_d = a.lambda_d[q];
     restart();
 #pragma unroll 1
     for (int base = kGroup * warp; base < a.pool; base += kGroup * warps) {
@@ -407,9 +467,9 @@ struct Selector {
       const unsigned votes = __ballot_sync(kAll, open);
       if (!votes) continue;
       const T* rows[kRowsAtOnce];
-      find_rows(base, votes, any, rows);
+      find_rows(base, votes, vector.row, rows);
       float products[kRowsAtOnce] = {}, unused[kRowsAtOnce];
-      meet<false>(rows, vector, products, unused);
+      walk(rows, Products<false, Row<T>>{vector, products, unused});
       const float product = sum_of_own(products, lane);
       if (!open) continue;
       const float similarity = __fmul_rn(__fmul_rn(product, its_scale), scale(item));
@@ -417,7 +477,7 @@ struct Selector {
       const float running = is_nan(similarity) || similarity > aux(item) ? similarity : aux(item);
       if (is_nan(similarity)) value(item) = similarity;
       aux(item) = running;
-      consider(__fsub_rn(__fmul_rn(lambda_d, value(item)), __fmul_rn(rest, running)), item);
+      consider(__fsub_rn(__fmul_rn(lambda_d, value(item)), __fmul_rn(__fsub_rn(1.0f, lambda_d), running)), item);
     }
   }
 
@@ -431,11 +491,11 @@ struct Selector {
       const unsigned votes = __ballot_sync(kAll, open);
       if (!votes) continue;
       const T* rows[kRowsAtOnce];
-      find_rows(base, votes, 0, rows);
+      find_rows(base, votes, static_cast<const T*>(a.rows), rows);
       float scales[kRowsAtOnce], norms2[kRowsAtOnce] = {};
 #pragma unroll
       for (int u = 0; u < kRowsAtOnce; ++u) scales[u] = voted(votes, lane, u) ? scale(item_at(base, u)) : 0.0f;
-      add_to_sum(rows, scales, norms2);
+      walk(rows, Lengths{sum, scales, norms2});
       const float norm = __fsqrt_rn(sum_of_own(norms2, lane));
       if (!open) continue;
       const float product = __fadd_rn(sum_query, __fmul_rn(value(item), aux(item)));
@@ -453,28 +513,29 @@ struct Selector {
   __device__ void add(const Row<T>& row, float its_scale) {
 #pragma unroll 1
     for (int pack = threadIdx.x; pack < packs; pack += blockDim.x) {
-      float x[kElements];
-      row.load(pack, x);
+      const uint4 raw = row.template load<false>(pack);
 #pragma unroll
-      for (int i = 0; i < kElements; ++i)
-        sum[pack * kElements + i] = __fmaf_rn(its_scale, x[i], sum[pack * kElements + i]);
+      for (int c = 0; c < kElements / 4; ++c) {
+        float x[4], *s = sum + pack * kElements + 4 * c;
+        row.template four<false>(raw, pack, c, x);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[i] = __fmaf_rn(its_scale, x[i], s[i]);
+      }
     }
   }
 
   // The best item of all warps, in every thread.
   __device__ void compare(int step) {
     warp_arg_max(best, at);
-    float* bests = best_value + (step & 1) * kMaxWarps;
-    int* positions = best_at + (step & 1) * kMaxWarps;
     if (lane == 0) {
-      bests[warp] = best;
-      positions[warp] = at;
+      bests(step)[warp] = best;
+      their_items(step)[warp] = at;
     }
     // The bests of all warps are there; also resident rows and scales, before the first pick's are used. Even and odd
     // steps take turns, so nobody overwrites what a slower warp still reads.
     SYNC(1);
-    best = lane < warps ? bests[lane] : -infinity();
-    at = lane < warps ? positions[lane] : kNone;
+    best = lane < warps ? bests(step)[lane] : -infinity();
+    at = lane < warps ? their_items(step)[lane] : kNone;
     warp_arg_max(best, at);
   }
 
@@ -517,7 +578,7 @@ struct Selector {
     bool first = true;
     if (kVrsd) clear_sum();
     const long long asked = a.ks ? a.ks[q] : a.k;
-    const int wanted = int(asked < a.k ? asked : a.k);
+    const int wanted = asked < 0 ? 0 : int(asked < a.k ? asked : a.k);
     int made = 0;
 #pragma unroll 1
     for (int step = -a.num_initial; step < wanted; ++step) {
@@ -563,7 +624,7 @@ struct Selector {
         }
       }
       if (!kVrsd) {
-        meet_all(vector, its_scale, row, pick, bars, group);
+        meet_all(vector, its_scale, pick, bars, group);
       } else {
         if (row >= 0) add(vector, its_scale);
         if (step < -1) continue;
@@ -581,8 +642,8 @@ struct Selector {
 }  // namespace rsk
 
 // The parameters are the fields of SelectArgs.
-#define RSK_SELECT(name, T, vrsd, resident)                                                                      \
-  extern "C" __global__ void __launch_bounds__(rsk::kMaxThreads, 2)                                              \
+#define RSK_SELECT(name, T, vrsd, resident, blocks)                                                              \
+  extern "C" __global__ void __launch_bounds__(rsk::kMaxThreads, blocks)                                         \
       name(long long first_query, long long num_ids, long long row_stride, long long pool_stride,                \
            long long max_per_group, int pool, int dims, int k, int num_initial, int norm, int unit_queries,      \
            int id_bytes, int initial_bytes, int bias_per_item, const void* rows, const float* scales,            \
@@ -603,16 +664,26 @@ struct Selector {
     rsk::Selector<T, vrsd, resident>(args, shared).run();                                                        \
   }
 
-// RSK_ONLY_FLOAT16 leaves out the other element types, for builds that take long.
-#define RSK_SELECT_ALL(name, T)                         \
-  RSK_SELECT(rsk_mmr_resident_##name, T, false, true)   \
-  RSK_SELECT(rsk_mmr_streaming_##name, T, false, false) \
-  RSK_SELECT(rsk_vrsd_resident_##name, T, true, true)   \
-  RSK_SELECT(rsk_vrsd_streaming_##name, T, true, false)
+#define RSK_SELECT_ALL(name, T, blocks)                         \
+  RSK_SELECT(rsk_mmr_resident_##name, T, false, true, blocks)   \
+  RSK_SELECT(rsk_mmr_streaming_##name, T, false, false, blocks) \
+  RSK_SELECT(rsk_vrsd_resident_##name, T, true, true, blocks)   \
+  RSK_SELECT(rsk_vrsd_streaming_##name, T, true, false, blocks)
 
-RSK_SELECT_ALL(float16, rsk::F16)
-#ifndef RSK_ONLY_FLOAT16
-RSK_SELECT_ALL(float32, float)
-RSK_SELECT_ALL(bfloat16, rsk::BF16)
-RSK_SELECT_ALL(int8, rsk::I8)
+// Which element types are compiled, as bits: all of them take NVRTC a while, a call needs one.
+#ifndef RSK_SELECT_TYPES
+#define RSK_SELECT_TYPES 15
+#endif
+#if RSK_SELECT_TYPES & 1
+RSK_SELECT_ALL(float32, float, 3)
+#endif
+#if RSK_SELECT_TYPES & 2
+RSK_SELECT_ALL(float16, rsk::F16, 3)
+#endif
+#if RSK_SELECT_TYPES & 4
+RSK_SELECT_ALL(bfloat16, rsk::BF16, 3)
+#endif
+#if RSK_SELECT_TYPES & 8
+// A pack of 16 elements takes more registers.
+RSK_SELECT_ALL(int8, rsk::I8, 2)
 #endif

@@ -34,8 +34,7 @@ _ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 def partials(problem: ScoringProblem, num_threads: int) -> Partials:
     """Parts of the columns of every job, merged on the device. Nothing waits for it."""
-    module, like = _cuda_module.load(SOURCE), problem.rows
-    R, M = len(problem.rows), len(problem.columns)
+    R, M, like = len(problem.rows), len(problem.columns), problem.rows
     width = _COLUMNS if problem.logits is not None else _SLAB
     parts = max(1, -(-problem.num_entering // width))
     if parts > 65535 or R >= 2**31:
@@ -55,12 +54,16 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
         target=empty((M,), "float32"),
         rank=empty((M,), "int64", problem.rank),
     )
+    if R == 0:
+        return result
     workspace = (
         empty((R, parts), "float32"),
         empty((R, parts), "float32"),
         empty((R, parts), "float32", problem.entropy),
         empty((M, parts), "int32", problem.rank),
     )
+
+    module = _cuda_module.load(SOURCE)
 
     def launch(name: str, grid: tuple[int, int, int], shared: int, *arguments: Any) -> None:
         module.launch(name, grid=grid, block=(_THREADS, 1, 1), shared=shared, arguments=arguments, like=like)

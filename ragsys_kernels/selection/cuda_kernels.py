@@ -18,12 +18,11 @@ _ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 # Those of the source: rows that a warp takes at a time, the most warps of a block, and their bests at even and odd
 # steps, a float and an int each.
 _GROUP = 16
-_MAX_WARPS = 16
+_MAX_WARPS = 8
 _BESTS = _MAX_WARPS * 2 * 8
 
-# More warps than this only for pools that keep them all busy for a while.
-_WARPS = 8
-_LARGE_POOL = 512
+# Items, dimensions and picks are counted in 32 bits; a block's next step must not overflow.
+_LARGEST = 2**31 - 1024
 
 # Queries whose state does not fit in shared memory run so many at a time that it takes no more than this.
 _WORKSPACE_BYTES = 1 << 28
@@ -49,11 +48,11 @@ def vrsd(problem: Problem, num_threads: int) -> Selection:
 def configure(op: str, dtype: str, P: int, D: int, K: int, capped: bool, max_shared: int) -> Configuration:
     """Rows stay in shared memory where they fit, then the state does, and otherwise neither.
 
-    Occupancy is bounded by shared memory as a rule. A step of a resident pool reads it at the speed of shared memory,
-    several times that of the L2 cache, which is worth more than a second block.
+    A step of a resident pool reads it at the speed of shared memory, several times that of the L2 cache, which is worth
+    more than the blocks that would fit on a multiprocessor without its rows.
     """
     groups = -(-P // _GROUP)
-    warps = min(groups, _MAX_WARPS if P > _LARGE_POOL else _WARPS)
+    warps = min(groups, _MAX_WARPS)
     row_bytes = -(-D * _ITEMSIZES[dtype] // 16) * 16
     sum_floats = row_bytes // _ITEMSIZES[dtype] if op == "vrsd" else 0
     state = sum_floats + (2 * K if capped else 0) + 3 * P
@@ -70,13 +69,15 @@ def configure(op: str, dtype: str, P: int, D: int, K: int, capped: bool, max_sha
 def _select(problem: Problem) -> Selection:
     rows, Q, P, K = problem.rows, problem.num_queries, problem.pool, problem.k
     D = rows.data.shape[1]
-    if max(P, D, K) >= 2**31:
-        raise ValueError(f"{problem.op}: backend 'cuda' takes pools, dimensions and k below 2^31, got {P}, {D}, {K}")
+    if max(P, D, K) > _LARGEST:
+        raise ValueError(f"{problem.op}: backend 'cuda' takes P, D and k up to {_LARGEST}, got {P}, {D} and {K}")
     like = rows.data
     result = Selection(
-        _arrays.empty(like, (Q, K), "int64"),
-        *(_arrays.empty(like, (Q, K), "float32") for _ in range(3)),
-        _arrays.empty(like, (Q,), "int32"),
+        indices=_arrays.empty(like, (Q, K), "int64"),
+        scores=_arrays.empty(like, (Q, K), "float32"),
+        relevance=_arrays.empty(like, (Q, K), "float32"),
+        redundancy=_arrays.empty(like, (Q, K), "float32"),
+        lengths=_arrays.empty(like, (Q,), "int32"),
     )
     if Q == 0:
         return result
@@ -155,7 +156,7 @@ class Kernel(NamedTuple):
     bytes_read: Callable[[int, int, int], int]  # from device memory for one query: rows and ids once, the query
 
 
-# Of an A100's successors; an A100 has 163 KiB.
+# What a block of an H100 may have; of an A100 166,912.
 MAX_SHARED = 232_448
 
 
@@ -170,15 +171,13 @@ def _kernel(op: str, dtype: str, kind: str) -> Kernel:
     name = f"rsk_{op}_{kind}_{dtype}"
 
     def configuration(P: int, D: int, K: int) -> Configuration:
-        # Without shared memory for rows the streaming kernel is what is left; its state is what it would be.
         return configure(op, dtype, P, D, K, False, MAX_SHARED)
 
     def shared_bytes(P: int, D: int, K: int) -> int:
         how = configuration(P, D, K)
-        if how.kernel == name:
-            return how.shared
-        other = configure(op, dtype, P, D, K, False, how.shared - 1 if kind == "streaming" else 1 << 62)
-        return other.shared
+        if how.kernel != name:  # as if rows were to fit, or not to
+            how = configure(op, dtype, P, D, K, False, how.shared - 1 if kind == "streaming" else 1 << 62)
+        return how.shared
 
     return Kernel(
         name,

@@ -37,7 +37,7 @@ FLAGS = [
 ]
 SANITIZERS = {
     "": ["-O1", "-shared", "-fPIC"],
-    "address": ["-O1", "-DEMU_MAIN", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "address": ["-O0", "-DEMU_MAIN", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "thread": ["-O1", "-DEMU_MAIN", "-fsanitize=thread"],
 }
 
@@ -70,7 +70,7 @@ def build(name: str, sanitizer: str = "", sources: Path = SOURCES, defines: tupl
     """The shared library, or with a sanitizer the executable, of ``<name>.cu``."""
     source = sources / f"{name}.cu"
     number = len(list(_folder().iterdir()))
-    wrapper, binary = _folder() / f"{number}.cpp", _folder() / f"{number}.{sanitizer or 'so'}"
+    wrapper, binary = _folder() / f"{number}.cpp", _folder() / f"{number}{sanitizer}.so"
     include = f'#include "{HERE}/cuda_on_cpu.hpp"\n#include "{source}"\n'
     wrapper.write_text(include)
     # Multiply-adds that are asked for by name take a call each without the instruction.
@@ -79,6 +79,7 @@ def build(name: str, sanitizer: str = "", sources: Path = SOURCES, defines: tupl
     preprocessed = _run([*command, "-E", str(wrapper)], f"preprocessing {name}.cu")
     kernels = re.findall(r'extern "C"\s+__attribute__\(\(used\)\)\s+void\s+(\w+)\s*\(', preprocessed)
     table = ", ".join(f"EMU_KERNEL({kernel})" for kernel in kernels)
+    binary.with_suffix(".kernels").write_text("\n".join(kernels))
     wrapper.write_text(f'{include}#define RSK_KERNELS {table}\n#include "{HERE}/launch.hpp"\n')
     _run([*command, str(wrapper), "-o", str(binary)], f"compiling {name}.cu")
     return binary
@@ -154,6 +155,9 @@ class Module:
         self.seed = self.removed = 0
         self.shared_limit = MAX_SHARED
         self.launches: list[tuple] = []
+
+    def kernels(self) -> list[str]:
+        return self.binary.with_suffix(".kernels").read_text().split()
 
     def max_shared(self, like: object) -> int:
         return self.shared_limit
