@@ -446,6 +446,9 @@ def test_a_bad_row_spoils_no_other(device):
     assert found.rank[[3, 20]].tolist() == [-1, -1]
     assert_close(found.logp[good], [logp(z[r], r) for r in good], floor)
     assert found.rank[35] == 0  # all logits are equal
+    arguments["bias"] = np.zeros(130, np.float32)
+    arguments["bias"][7] = INF
+    assert np.isnan(device.logprob_partials(**arguments, targets=np.arange(40), vocab_size=130).sum).all()
 
 
 def test_equal_rows_of_the_matrix_tie(device):
@@ -711,6 +714,8 @@ def test_sums_of_answers_whatever_their_number():
         part = sums(as_tensor(values[10:300]), as_tensor(np.array([0, 1, 290])), None)
         np.testing.assert_array_equal(whole, part)
         assert sums(as_tensor(values), as_tensor(np.array([0])), None).shape == (0,)
+    inner = as_tensor(np.array([1e300, 1e300, 1.0, 2.0, 1e300]))[2:4]  # bounds beyond it are cut off
+    assert triton_kernels.answer_sums(inner, as_tensor(np.array([-2, 1, 900])), None).tolist() == [1, 2]
 
 
 def test_partials_merge_where_they_are(device):
@@ -733,6 +738,23 @@ def test_partials_merge_where_they_are(device):
     assert_close(found.entropy, [entropy(row) for row in z], ENTROPY_FLOOR)
 
 
+@pytest.mark.parametrize("form", ["logits", "hidden"])
+def test_partials_are_written_whole(device, form):
+    """Of jobs without a pair and pairs without a job as well."""
+    arguments = {"logits": logits(4, 300)[0]} if form == "logits" else linear(4, 300, 20)[0]
+    options = {"vocab_size": 300, "entropy": True, "rank": True}
+    found = device.logprob_partials(**arguments, targets=[5, -100, 7, 999, 5], rows=[1, 2, 3, 0, 1], **options)
+    assert np.isfinite(found.ref).tolist() == (found.sum > 0).tolist() == [True, True, False, False]
+    assert (found.weighted <= 0).all()
+    assert np.isfinite(found.target[:3]).all()
+    assert found.target[3:].tolist() == [-INF, -INF]
+    assert (found.rank >= 0).all()
+    assert found.rank[3:].tolist() == [0, 0]
+    found = device.logprob_partials(**arguments, targets=[5, -100, 7, 999], **options)
+    assert np.isfinite(found.target).tolist() == (found.sum > 0).tolist() == [True, False, True, False]
+    assert (found.rank >= 0).all()
+
+
 def test_results_are_in_the_callers_library():
     x, _ = logits(3, 40)
     assert isinstance(rk.token_logprobs(x, [1, 2, 3], backend="triton"), np.ndarray)
@@ -753,21 +775,21 @@ def test_strided_rows_are_read_in_place(ops):
 
 @pytest.mark.parametrize("form", ["logits", "hidden", "weight"])
 def test_offsets_beyond_32_bits(form, monkeypatch, tmp_path):
-    """Rows 2^31 elements apart, in a file of which only they exist."""
+    """A row 2^31 elements away, in a file of which little exists."""
     from triton.runtime import interpreter
 
     # The interpreter would copy whole memories.
     monkeypatch.setattr(interpreter.GridExecutor, "_init_args_hst", lambda self, args, kwargs: (args, kwargs))
     monkeypatch.setattr(interpreter.GridExecutor, "_restore_args_dev", lambda *args: None)
-    stride = 2**31 + 16
-    memory = np.memmap(tmp_path / "far", np.float32, "w+", shape=(2 * stride + 64,))
-    far = torch.from_numpy(memory).as_strided((3, 20), (stride, 1))
-    near = torch.from_numpy(np.random.default_rng(0).standard_normal((3, 20)).astype(np.float32))
+    stride, T = 2**25, 67  # neither is large
+    memory = np.memmap(tmp_path / "far", np.float32, "w+", shape=((T - 1) * stride + 64,))
+    far = torch.from_numpy(memory).as_strided((T, 20), (stride, 1))
+    near = torch.from_numpy(np.random.default_rng(0).standard_normal((T, 20)).astype(np.float32))
     far.copy_(near)
-    other = torch.from_numpy(np.random.default_rng(1).standard_normal((5, 20)).astype(np.float32))
+    other = torch.from_numpy(np.random.default_rng(1).standard_normal((T, 20)).astype(np.float32))
     matrices = {"logits": {"logits": far}, "hidden": {"hidden": far, "weight": other}}
     matrices["weight"] = {"hidden": other, "weight": far}
-    targets, rows = [2, 1, 0, 2], [2, 1, 2, 0]
+    targets, rows = [2, 1, 19, 2], [T - 1, 1, T - 1, 0]
     given = matrices[form]
     want = {name: near if x is far else x for name, x in given.items()}
     found, expected = (
