@@ -68,7 +68,10 @@ def corpus_tile(dtype: str, num_queries: int, dims: int) -> Tile:
     """Regime c: the product kernels."""
     widest = 32 if dtype == "float32" else 64
     queries = 16 if num_queries <= 16 else 64
-    return Tile(64, min(widest, max(16, triton.next_power_of_2(dims))), queries, 4 if queries == 16 else 8, 3)
+    dims = min(widest, max(16, triton.next_power_of_2(dims)))
+    if dtype == "float32":  # products without matrix instructions need the registers that more stages would take
+        return Tile(64, dims, queries, 8, 2)
+    return Tile(64, dims, queries, 4 if queries == 16 else 8, 3)
 
 
 def _dot_type(dtype: str) -> Any:
