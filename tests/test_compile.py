@@ -6,6 +6,7 @@ configuration for one architecture. RAGSYS_KERNELS_TEST_COMPILE=all compiles eve
 --static` brings the file up to date.
 """
 
+import ast
 import csv
 import importlib
 import importlib.util
@@ -22,6 +23,7 @@ from ragsys_kernels._resources import Job
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
+LAUNCHERS = sorted(Path(_resources.__file__).parent.glob("*/triton_kernels.py"))
 LEDGER = ROOT / "benchmarks" / "results" / "compiled.csv"
 ALL = os.environ.get("RAGSYS_KERNELS_TEST_COMPILE") == "all"
 TABLES = {"triton": gpu_budgets.TRITON, "cuda": gpu_budgets.CUDA}
@@ -163,6 +165,21 @@ def _defined(module):
         {compilation.kernel.__name__ for compilation in listed},
         [compilation.name for compilation in listed],
     )
+
+
+@pytest.mark.parametrize("path", LAUNCHERS, ids=lambda path: path.parent.name)
+def test_launches_say_whether_products_and_sums_are_fused(path):
+    """Triton warns, at the first launch on a GPU, where they leave it to its default, which will change."""
+    for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        for call in ast.walk(function):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Subscript):
+                if not ast.unparse(call.func.value).endswith("_kernel"):
+                    continue
+                named = {keyword.arg for keyword in call.keywords}
+                spread = None in named and "'enable_fp_fusion'" in ast.unparse(function)
+                assert "enable_fp_fusion" in named or spread, f"{path.name}:{call.lineno}"
 
 
 # --- The checks themselves.
