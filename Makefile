@@ -45,7 +45,7 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.h' '*.inl')
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.h' '*.hpp' '*.inl' '*.cu' '*.cuh')
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
