@@ -194,7 +194,9 @@ class Corpus(Rows):
         )
         if problem.ks is not None:
             raise TypeError(f"{op}: n must be one integer, got an array")
-        if index is None:
+        if problem.num_queries == 0:
+            indices, scores = map(place.upload, Selection.empty(0, problem.k)[:2])
+        elif index is None:
             indices, scores = implementation.search(problem, threads)
         else:
             if place is not HOST or name == "triton":
