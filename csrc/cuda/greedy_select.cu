@@ -577,8 +577,7 @@ struct Selector {
     float sum_query = 0.0f, sum_lengths = 0.0f;
     bool first = true;
     if (kVrsd) clear_sum();
-    const long long asked = a.ks ? a.ks[q] : a.k;
-    const int wanted = asked < 0 ? 0 : int(asked < a.k ? asked : a.k);
+    const int wanted = a.ks ? int(min(max(a.ks[q], 0ll), (long long)a.k)) : a.k;
     int made = 0;
 #pragma unroll 1
     for (int step = -a.num_initial; step < wanted; ++step) {
