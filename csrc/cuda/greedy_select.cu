@@ -577,8 +577,7 @@ struct Selector {
     float sum_query = 0.0f, sum_lengths = 0.0f;
     bool first = true;
     if (kVrsd) clear_sum();
-    const long long asked = a.ks ? a.ks[q] : a.k;
-    const int wanted = asked < 0 ? 0 : int(asked < a.k ? asked : a.k);
+    const int wanted = a.ks ? int(min(max(a.ks[q], 0ll), (long long)a.k)) : a.k;
     int made = 0;
 #pragma unroll 1
     for (int step = -a.num_initial; step < wanted; ++step) {
@@ -664,10 +663,10 @@ struct Selector {
     rsk::Selector<T, vrsd, resident>(args, shared).run();                                                        \
   }
 
-#define RSK_SELECT_ALL(name, T, blocks)                         \
-  RSK_SELECT(rsk_mmr_resident_##name, T, false, true, blocks)   \
-  RSK_SELECT(rsk_mmr_streaming_##name, T, false, false, blocks) \
-  RSK_SELECT(rsk_vrsd_resident_##name, T, true, true, blocks)   \
+#define RSK_SELECT_ALL(name, T, blocks, resident_blocks)               \
+  RSK_SELECT(rsk_mmr_resident_##name, T, false, true, resident_blocks) \
+  RSK_SELECT(rsk_mmr_streaming_##name, T, false, false, blocks)        \
+  RSK_SELECT(rsk_vrsd_resident_##name, T, true, true, resident_blocks) \
   RSK_SELECT(rsk_vrsd_streaming_##name, T, true, false, blocks)
 
 // Which element types are compiled, as bits: all of them take NVRTC a while, a call needs one.
@@ -675,15 +674,16 @@ struct Selector {
 #define RSK_SELECT_TYPES 15
 #endif
 #if RSK_SELECT_TYPES & 1
-RSK_SELECT_ALL(float32, float, 3)
+// Shared memory leaves room for no more blocks of most pools.
+RSK_SELECT_ALL(float32, float, 3, 2)
 #endif
 #if RSK_SELECT_TYPES & 2
-RSK_SELECT_ALL(float16, rsk::F16, 3)
+RSK_SELECT_ALL(float16, rsk::F16, 3, 3)
 #endif
 #if RSK_SELECT_TYPES & 4
-RSK_SELECT_ALL(bfloat16, rsk::BF16, 3)
+RSK_SELECT_ALL(bfloat16, rsk::BF16, 3, 3)
 #endif
 #if RSK_SELECT_TYPES & 8
 // A pack of 16 elements takes more registers.
-RSK_SELECT_ALL(int8, rsk::I8, 2)
+RSK_SELECT_ALL(int8, rsk::I8, 2, 2)
 #endif
