@@ -93,6 +93,8 @@ def compile_for(compilation: Compilation, arch: str) -> Compiled:
         "num_stages": compilation.num_stages,
         "enable_fp_fusion": compilation.fp_fusion,
     }
+    if compilation.maxnreg is not None and target.backend == "cuda":
+        options["maxnreg"] = compilation.maxnreg
     with tempfile.TemporaryDirectory() as folder, _environment(TRITON_CACHE_DIR=folder):
         try:
             binary = triton.compile(source, target=target, options=options)

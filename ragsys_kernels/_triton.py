@@ -21,4 +21,5 @@ class Compilation(NamedTuple):
     num_stages: int = 2
     dot16: bool = False  # multiplies 16-bit tiles: matrix instructions are expected
     wide_loads: bool = False  # loads of 16 bytes from global memory are expected
+    maxnreg: int | None = None  # registers that a thread may take on NVIDIA; None: what the assembler finds best
     fp_fusion: bool = True  # the launcher's enable_fp_fusion: may a product and a sum become one multiply-add

@@ -178,7 +178,8 @@ def test_launches_say_whether_products_and_sums_are_fused(path):
                 if not ast.unparse(call.func.value).endswith("_kernel"):
                     continue
                 named = {keyword.arg for keyword in call.keywords}
-                spread = None in named and "'enable_fp_fusion'" in ast.unparse(function)
+                text = ast.unparse(function)
+                spread = None in named and ("'enable_fp_fusion'" in text or "tile.options()" in text)
                 assert "enable_fp_fusion" in named or spread, f"{path.name}:{call.lineno}"
 
 

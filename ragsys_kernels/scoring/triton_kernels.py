@@ -617,6 +617,7 @@ def answer_sums(values: Any, begin: Any, order: Any) -> Any:
                 BLOCK=_ANSWER_BLOCK,
                 ORDER=order is not None,
                 num_warps=1,
+                enable_fp_fusion=False,
             )
     return sums
 
@@ -660,7 +661,7 @@ def _compilation(
     wide = ("stride", "stride_hidden", "stride_weight", "dims") if wide_loads else ()
     divisible = tuple(name for name in names if signature[name].startswith("*") or name in wide)
     return Compilation(
-        name, kernel, signature, constexprs, divisible, num_warps, num_stages, dot16=dot16, wide_loads=wide_loads
+        name, kernel, signature, constexprs, divisible, num_warps, num_stages, dot16, wide_loads, fp_fusion=False
     )
 
 

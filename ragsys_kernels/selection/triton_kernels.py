@@ -44,6 +44,15 @@ class Tile(NamedTuple):
     queries: int
     num_warps: int
     num_stages: int
+    # Left to itself the assembler spills a few bytes to stay at a number of registers that lets one more block in.
+    maxnreg: int | None = None
+
+    def options(self) -> dict[str, Any]:
+        """How a launch is compiled; AMD's compiler knows no bound of registers."""
+        import torch
+
+        bound = {} if self.maxnreg is None or torch.version.hip else {"maxnreg": self.maxnreg}
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": True, **bound}
 
 
 def gram_slots(dtype: str) -> int:
@@ -54,14 +63,18 @@ def gram_tile(dtype: str, slots: int, dims: int) -> Tile:
     """Regime a: rows is the number of slots."""
     rows = max(16, triton.next_power_of_2(slots))
     # The matrix and the operands of its products fill the registers: float32 rows take twice the warps.
-    widest, warps = (32, rows // 8) if dtype == "float32" else (64, rows // 16)
-    return Tile(rows, min(widest, max(16, triton.next_power_of_2(dims))), 1, warps, 2)
+    widest, warps = (32, min(16, rows // 4)) if dtype == "float32" else (64, min(8, rows // 8))
+    bounded = rows == 32 or (rows == 16 and dtype != "float32")
+    dims = min(widest, max(16, triton.next_power_of_2(dims)))
+    return Tile(rows, dims, 1, warps, 2, 128 if bounded else None)
 
 
 def stream_tile(dtype: str, dims: int) -> Tile:
     """Regime b."""
-    widest = 64 if dtype == "float32" else 128
-    return Tile(32, min(widest, max(16, triton.next_power_of_2(dims))), 1, 4, 2)
+    dims = min(64, max(16, triton.next_power_of_2(dims)))
+    if dtype == "float32":
+        return Tile(32, dims, 1, 4, 2)
+    return Tile(32, dims, 1, 8, 2, 128 if dtype == "int8" else None)
 
 
 def corpus_tile(dtype: str, num_queries: int, dims: int) -> Tile:
@@ -181,7 +194,14 @@ def _query_factors(problem: Problem, q0: int, num_queries: int) -> tuple[Any, An
     queries = problem.queries[q0 : q0 + num_queries]
     factors, back = (_arrays.empty(queries, (num_queries,), "float32") for _ in range(2))
     query_factors_kernel[(num_queries,)](
-        queries, factors, back, queries.shape[1], UNIT=problem.unit_queries, BLOCK=_QUERY_BLOCK, num_warps=4
+        queries,
+        factors,
+        back,
+        queries.shape[1],
+        UNIT=problem.unit_queries,
+        BLOCK=_QUERY_BLOCK,
+        num_warps=4,
+        enable_fp_fusion=True,
     )
     return factors, back
 
@@ -197,8 +217,7 @@ def _gram(problem: Problem, out: Selection, slots: int) -> None:
         DOT=_dot_type(dtype),
         BP=tile.rows,
         BD=tile.dims,
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
+        **tile.options(),
     )
 
 
@@ -221,8 +240,7 @@ def _stream(problem: Problem, out: Selection) -> None:
             EVEN_D=D % tile.dims == 0,
             BN=tile.rows,
             BD=tile.dims,
-            num_warps=tile.num_warps,
-            num_stages=tile.num_stages,
+            **tile.options(),
         )
 
 
@@ -279,7 +297,7 @@ class _Corpus:
             tile = stream_tile(rows.dtype, D)
             row_lengths_kernel[(triton.cdiv(N, tile.rows),)](
                 rows.data, rows.scales, factors, lengths, rows.data.stride(0), N, D, COMPUTED=computed, VRSD=self.vrsd,
-                BN=tile.rows, BD=tile.dims, num_warps=tile.num_warps,
+                BN=tile.rows, BD=tile.dims, **tile.options(),
             )  # fmt: skip
         return factors, lengths
 
@@ -322,8 +340,7 @@ class _Corpus:
             problem.groups, problem.query_groups, problem.lambda_b, state.v, state.state, keys, state.part_best,
             state.part_row, data.stride(0), q0, num_queries, problem.pool, data.shape[1], self.stride, VRSD=self.vrsd,
             BIAS_BY_ROW=problem.bias is not None and problem.bias.ndim == 1, EVEN_D=data.shape[1] % tile.dims == 0,
-            DOT=dot, PARTS=_parts(dot), BQ=tile.queries, BN=tile.rows, BD=tile.dims, num_warps=tile.num_warps,
-            num_stages=tile.num_stages,
+            DOT=dot, PARTS=_parts(dot), BQ=tile.queries, BN=tile.rows, BD=tile.dims, **tile.options(),
         )  # fmt: skip
         return state
 
@@ -336,7 +353,7 @@ class _Corpus:
             state.barred, state.num_taken, state.sums, state.sum_scalars, state.part_best, state.part_row,
             data.stride(0), state.q0, state.num_queries, problem.pool, data.shape[1], self.stride, VRSD=self.vrsd,
             EVEN_D=data.shape[1] % tile.dims == 0, DOT=_dot_type(self.rows.dtype), BQ=tile.queries, BN=tile.rows,
-            BD=tile.dims, num_warps=tile.num_warps, num_stages=tile.num_stages,
+            BD=tile.dims, **tile.options(),
         )  # fmt: skip
 
     def take(self, state: _Chunk, out: Selection, step: int, initial: bool) -> None:
@@ -349,7 +366,7 @@ class _Corpus:
             out.relevance, out.redundancy, out.lengths, data.stride(0), state.q0, state.num_queries, problem.pool,
             step, state.tiles, 0 if problem.initial is None else problem.initial.shape[1], problem.k, data.shape[1],
             problem.max_per_group or None, self.stride, VRSD=self.vrsd, PICK=not initial, BLOCK=_PICK_BLOCK,
-            num_warps=4,
+            num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
 
 
@@ -400,6 +417,7 @@ def _compilation(
         tile.num_warps,
         tile.num_stages,
         dot16=dots and dtype != "float32",
+        maxnreg=tile.maxnreg,
         wide_loads="EVEN_D" in constexprs or kernel is row_lengths_kernel,
     )
 
