@@ -21,20 +21,8 @@ EVERYTHING = ("logp", "lse", "max", "entropy", "rank")
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
 
 if interpreted.HERE:
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     from ragsys_kernels.scoring import _device, _validate, finish, triton_kernels
     from ragsys_kernels.scoring.problem import ScoringProblem
-
-    class NoWaiting(TorchDispatchMode):
-        """Fails where a device would have to answer before the host can go on."""
-
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            name = function.overloadpacket.__name__
-            assert name not in ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal"), name
-            if name in ("index", "index_put", "index_put_"):
-                assert all(index is None or index.dtype != torch.bool for index in args[1]), name
-            return function(*args, **(kwargs or {}))
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +70,7 @@ class Device:
             "place_of",
             lambda device, *of: there if of[0] in _dispatch.DEVICE_BACKENDS else place_of(device, *of),
         )
-        self.waiting = NoWaiting
+        self.waiting = interpreted.NoWaiting
 
     def __getattr__(self, op):
         def call(*args, **kwargs):
@@ -726,7 +714,7 @@ def test_partials_merge_where_they_are(device):
         for c, part in zip((0, 15), whole, strict=True)
     ]
     parts = [type(part)(*map(as_tensor, part)) for part in parts]
-    with NoWaiting():
+    with interpreted.NoWaiting():
         merged = rk.merge_partials(parts)
     assert all(x is None or isinstance(x, torch.Tensor) for x in merged)
     assert_close(merged.target.double().numpy(), z[range(3), [1, 20, 39]])

@@ -1,50 +1,29 @@
 """The Triton selection kernels, interpreted: each regime picks what the reference picks, whatever the options.
 
-The interpreter is chosen when Triton is imported, and other modules of a run may compile kernels. So the cases run in
-a process of their own (`test_interpreted` below), in which TRITON_INTERPRET is set. By hand:
-``TRITON_INTERPRET=1 pytest tests/test_triton_selection.py``.
+``TRITON_INTERPRET=1 pytest tests/test_triton_selection.py`` runs the tests here, without the variable they run in a
+process that has it.
 """
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
+import interpreted
 import numpy as np
 import pytest
+from test_device import tensors
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _validate, testing
+from ragsys_kernels import _arrays, _dispatch, _validate, testing
 from ragsys_kernels.selection import reference
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-if INTERPRETED:
+if interpreted.HERE:
     from ragsys_kernels.selection import triton_kernels
 
-interpreted = pytest.mark.skipif(not INTERPRETED, reason="runs in the process that test_interpreted starts")
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
 METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
 REGIMES = ("gram", "stream", "corpus")
 DTYPES = ("float32", "float16", "bfloat16")
-
-
-@pytest.mark.skipif(INTERPRETED, reason="this is that process")
-def test_interpreted():
-    """All of this module under the interpreter."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    result = subprocess.run(
-        command,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
 
 
 @pytest.fixture(params=REGIMES)
@@ -113,13 +92,11 @@ def exact(dtype="float32", D=40, **options):
     return testing.selection_problem(3, 21, 4, D, kind="integers", dtype=dtype, seed=D, **options)
 
 
-@interpreted
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_mmr_is_exact_where_sums_are(regime, dtype):
     run("mmr", for_regime(regime, exact(dtype, ragged=True, bias=True)), same=True)
 
 
-@interpreted
 @pytest.mark.parametrize("method", METHODS)
 def test_every_option_together(regime, method):
     problem = for_regime(regime, exact(ragged=True, bias=True, groups=True))
@@ -129,7 +106,6 @@ def test_every_option_together(regime, method):
     run(method, problem, same=True)
 
 
-@interpreted
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_random_rows_of_any_norm(regime, dtype, method):
@@ -140,7 +116,6 @@ def test_random_rows_of_any_norm(regime, dtype, method):
     run(method, for_regime(regime, problem))
 
 
-@interpreted
 @pytest.mark.parametrize("method", METHODS)
 def test_relevance_given(regime, method):
     problem = exact(bias=True)
@@ -152,7 +127,6 @@ def test_relevance_given(regime, method):
         run(method, for_regime(regime, {**problem, "queries": None, "bias": bias}) if regime != "corpus" else problem)
 
 
-@interpreted
 @pytest.mark.parametrize("regime", ["gram", "stream"])
 @pytest.mark.parametrize("method", METHODS)
 def test_dense_pools(regime, method, monkeypatch):
@@ -162,7 +136,6 @@ def test_dense_pools(regime, method, monkeypatch):
     run(method, problem, same=True)
 
 
-@interpreted
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
 def test_int8_rows_with_scales(regime, metric, method):
@@ -171,7 +144,6 @@ def test_int8_rows_with_scales(regime, metric, method):
     run(method, for_regime(regime, {**problem, "embeddings": corpus}) | {"metric": metric})
 
 
-@interpreted
 def test_ties_go_to_the_lowest_position_across_tiles(regime):
     rows = np.zeros((40, 8), np.float32)
     rows[:, 0] = 1  # all equal
@@ -182,7 +154,6 @@ def test_ties_go_to_the_lowest_position_across_tiles(regime):
     assert result.indices[0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
-@interpreted
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("k", [5, 7])
 def test_pool_runs_out(regime, k, method):
@@ -191,13 +162,11 @@ def test_pool_runs_out(regime, k, method):
     assert result.lengths.tolist() == [5, 5]
 
 
-@interpreted
 @pytest.mark.parametrize("method", METHODS)
 def test_single_elements(regime, method):
     run(method, for_regime(regime, testing.selection_problem(1, 1, 1, 1, N=1)))
 
 
-@interpreted
 @pytest.mark.parametrize("method", METHODS)
 def test_ids_out_of_range_are_padding(regime, method):
     """Values are not checked on a device: a bad id must neither be read nor returned."""
@@ -216,7 +185,6 @@ def test_ids_out_of_range_are_padding(regime, method):
     assert set(results[1].indices.flatten().tolist()) <= set(range(-1, 42))
 
 
-@interpreted
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("where", ["rows", "relevance"])
 def test_items_that_are_nan_are_never_picked(regime, where, method):
@@ -234,7 +202,6 @@ def test_items_that_are_nan_are_never_picked(regime, where, method):
     assert not torch.isnan(result.scores).any()
 
 
-@interpreted
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_vrsd_sums_that_vanish(regime, dtype):
     """An item opposite to the sum makes a zero sum, whose cosine is 0; nearly opposite ones keep their digits."""
@@ -247,7 +214,6 @@ def test_vrsd_sums_that_vanish(regime, dtype):
     assert (np.abs(result.scores) < 1.1).all()
 
 
-@interpreted
 def test_rows_with_a_stride(regime):
     problem = for_regime(regime, exact(bias=True))
     wide = np.full((42, 64), np.nan, np.float32)
@@ -255,7 +221,6 @@ def test_rows_with_a_stride(regime):
     run("mmr", {**problem, "embeddings": wide[:, :40]}, same=True)
 
 
-@interpreted
 def test_offsets_beyond_2_to_the_31(regime, tmp_path):
     """Rows 2^30 elements apart, in a file with holes: row 3 is 6 GB behind the first."""
     stride, D = 1 << 30, 16
@@ -271,7 +236,6 @@ def test_offsets_beyond_2_to_the_31(regime, tmp_path):
     np.testing.assert_array_equal(triton_kernels.mmr(checked, 1).indices.numpy(), expected.indices)
 
 
-@interpreted
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_search_returns_the_best_rows(dtype, monkeypatch):
     force("corpus", monkeypatch)
@@ -285,7 +249,6 @@ def test_search_returns_the_best_rows(dtype, monkeypatch):
         np.testing.assert_array_equal(scores.numpy(), expected[1])
 
 
-@interpreted
 def test_relevance_of_16_bit_rows_has_the_precision_of_float32(monkeypatch):
     """Float32 queries are taken apart for 16-bit products; one part alone is off by 1e-4."""
     force("corpus", monkeypatch)
@@ -296,3 +259,51 @@ def test_relevance_of_16_bit_rows_has_the_precision_of_float32(monkeypatch):
     q = np.asarray(problem["queries"], np.float64)
     cosines = (q @ e.T) / np.linalg.norm(q, axis=1)[:, None] / np.linalg.norm(e, axis=1)
     np.testing.assert_allclose(result.relevance, np.take_along_axis(cosines, result.indices, 1), atol=5e-7)
+
+
+@pytest.fixture
+def device(place, monkeypatch):
+    """Tensors are taken for those of a GPU, on which Triton runs."""
+    monkeypatch.setattr(_dispatch, "_why_no_gpu", lambda: None)
+    return place
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_call_on_a_device_waits_for_nothing(device, regime, method):
+    """From the public function to its result, with every option."""
+    problem = testing.selection_problem(2, 14, 4, 24, kind="integers", groups=True, bias=method == "mmr", seed=3)
+    problem["initial"] = problem["candidates"][:, :2]
+    problem["candidates"] = problem["candidates"][:, 2:]
+    if method == "vrsd":
+        problem = {name: x for name, x in problem.items() if not name.startswith("lambda")}
+    expected = METHODS[method](**problem, backend="reference")
+    with interpreted.NoWaiting():
+        result = METHODS[method](**tensors(problem))
+    assert all(isinstance(field, torch.Tensor) for field in result)
+    np.testing.assert_array_equal(result.indices.numpy(), expected.indices)
+    np.testing.assert_array_equal(result.lengths.numpy(), expected.lengths)
+    np.testing.assert_allclose(result.scores.numpy(), expected.scores, rtol=1e-6)
+
+
+def test_backends_of_the_host_are_refused_on_a_device(device):
+    problem = tensors(testing.selection_problem(2, 8, 3, 5))
+    for name in ("cpu", "reference"):
+        with pytest.raises(rk.BackendUnavailableError, match="the arrays are on 'cuda:0'"):
+            rk.mmr(**problem, backend=name)
+
+
+def test_values_on_a_device_are_checked_on_request(device):
+    problem = testing.selection_problem(2, 8, 3, 5)
+    problem["candidates"][1, 2] = 99
+    assert rk.mmr(**tensors(problem)).lengths.tolist() == [3, 3]  # padding
+    with pytest.raises(ValueError, match=r"^mmr: candidates must be -1 or rows of the corpus, below N = 16, got 99"):
+        rk.mmr(**tensors(problem), check_values=True)
+
+
+def test_results_on_no_queries_are_tensors(device):
+    result = rk.mmr(torch.empty(0, 5), torch.eye(5), 2)
+    assert [tuple(field.shape) for field in result] == [(0, 2)] * 4 + [(0,)]
+    assert all(isinstance(field, torch.Tensor) for field in result)
+
+
+interpreted.elsewhere(globals())
