@@ -178,7 +178,7 @@ def scoring() -> Iterator[Case]:
                     words=("_logprob_logits_kernel", dtype, f"BLOCK={block}", "plain"), programs=T * splits,
                     floor=T * V * size, once=T * (V * size + 16 * splits), flops=5 * T * V,
                 )  # fmt: skip
-                tile = kernels._tile(dtype != "float32", D)
+                tile = kernels._tile(dtype != "float32", D, False)
                 row_tiles = -(-T // tile.rows)
                 read = (V + T) * D * size
                 splits = min(-(-V // tile.columns), kernels._SPLITS)

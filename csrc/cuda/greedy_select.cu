@@ -663,11 +663,12 @@ struct Selector {
     rsk::Selector<T, vrsd, resident>(args, shared).run();                                                        \
   }
 
-#define RSK_SELECT_ALL(name, T, blocks, resident_blocks)               \
-  RSK_SELECT(rsk_mmr_resident_##name, T, false, true, resident_blocks) \
-  RSK_SELECT(rsk_mmr_streaming_##name, T, false, false, blocks)        \
-  RSK_SELECT(rsk_vrsd_resident_##name, T, true, true, resident_blocks) \
-  RSK_SELECT(rsk_vrsd_streaming_##name, T, true, false, blocks)
+// Blocks that a multiprocessor has registers for: resident, streaming MMR, streaming VRSD.
+#define RSK_SELECT_ALL(name, T, resident_blocks, mmr_blocks, vrsd_blocks) \
+  RSK_SELECT(rsk_mmr_resident_##name, T, false, true, resident_blocks)    \
+  RSK_SELECT(rsk_mmr_streaming_##name, T, false, false, mmr_blocks)       \
+  RSK_SELECT(rsk_vrsd_resident_##name, T, true, true, resident_blocks)    \
+  RSK_SELECT(rsk_vrsd_streaming_##name, T, true, false, vrsd_blocks)
 
 // Which element types are compiled, as bits: all of them take NVRTC a while, a call needs one.
 #ifndef RSK_SELECT_TYPES
@@ -675,15 +676,15 @@ struct Selector {
 #endif
 #if RSK_SELECT_TYPES & 1
 // Shared memory leaves room for no more blocks of most pools.
-RSK_SELECT_ALL(float32, float, 3, 2)
+RSK_SELECT_ALL(float32, float, 2, 3, 3)
 #endif
 #if RSK_SELECT_TYPES & 2
-RSK_SELECT_ALL(float16, rsk::F16, 3, 3)
+RSK_SELECT_ALL(float16, rsk::F16, 3, 3, 2)
 #endif
 #if RSK_SELECT_TYPES & 4
-RSK_SELECT_ALL(bfloat16, rsk::BF16, 3, 3)
+RSK_SELECT_ALL(bfloat16, rsk::BF16, 3, 3, 2)
 #endif
 #if RSK_SELECT_TYPES & 8
 // A pack of 16 elements takes more registers.
-RSK_SELECT_ALL(int8, rsk::I8, 2, 2)
+RSK_SELECT_ALL(int8, rsk::I8, 2, 2, 2)
 #endif

@@ -378,20 +378,24 @@ class Tile(NamedTuple):
     num_stages: int
 
 
-def _tile(dot16: bool, D: int) -> Tile:
+def _tile(dot16: bool, D: int, allowed: bool) -> Tile:
     """The tile of products, by the kind of product and D alone.
 
     64 rows keep the matrix units less busy than the memory where rows are few, which is what answers have; two or three
     programs fit on a multiprocessor, so that one's exponentials run beside another's products. Where no slice divides
-    D, loads are of single elements, whose addresses take registers: more warps share them.
+    D, loads are of single elements, whose addresses take registers: more warps share them, and those of gathered
+    columns.
     """
     if not dot16:
         return Tile(64, 64, 16, True, 4, 3) if D % 16 == 0 else Tile(64, 64, 16, False, 8, 3)
     for dims in (64, 32, 16):
         if D % dims == 0:
-            return Tile(64, 128, dims, True, 4, 3)
+            return Tile(64, 128, dims, True, 8 if allowed else 4, 3)
     return Tile(64, 128, 32, False, 8, 2)
 
+
+# The kernel of targets makes one tile: more loads in flight only take registers.
+_TARGET_STAGES = 2
 
 # So many splits fill a large device with one tile of rows.
 _SPLITS = 256
@@ -528,7 +532,7 @@ def _linear(problem: Any) -> Partials:
     hidden, weight, like = problem.hidden, problem.weight, problem.rows
     R, M, D = len(problem.rows), len(problem.columns), hidden.shape[1]
     dot16 = hidden.dtype == weight.dtype != problem.inverse_temperature.dtype
-    tile = _tile(dot16, D)
+    tile = _tile(dot16, D, problem.allowed is not None)
     # The interpreter holds bfloat16 as its bits, which it can widen but not multiply.
     dot16 = dot16 and not (hidden.device.type == "cpu" and problem.hidden_dtype == "bfloat16")
     tiles = -(-problem.num_entering // tile.columns)
@@ -569,7 +573,7 @@ def _linear(problem: Any) -> Partials:
             (R + 1).bit_length(),
             inner,
             outer,
-            **shape,
+            **{**shape, "num_stages": _TARGET_STAGES},
         )
     _logprob_linear_kernel[(-(-R // tile.rows), splits)](
         hidden,
@@ -729,7 +733,7 @@ def ahead_of_time() -> list[Compilation]:
         ("float32", "bfloat16", 16, "plain", plain),
     ):
         dot16 = hidden == weight != "float32"
-        tile = _tile(dot16, D)
+        tile = _tile(dot16, D, features["ALLOWED"])
         shape = {"ROWS": tile.rows, "COLUMNS": tile.columns, "DIMS": tile.dims, "EVEN": tile.even, "DOT16": dot16}
         options: dict[str, Any] = {
             "num_warps": tile.num_warps,
@@ -743,6 +747,7 @@ def ahead_of_time() -> list[Compilation]:
         found.append(_compilation(_logprob_linear_kernel, what, {**shape, **features}, **options))
         if name != "entropy and rank":
             constexprs = {**shape, "BIAS": features["BIAS"], "SOFTCAP": features["SOFTCAP"]}
+            options["num_stages"] = _TARGET_STAGES
             found.append(_compilation(_logprob_linear_target_kernel, what, constexprs, **options))
     for order in (False, True):
         found.append(

@@ -71,10 +71,9 @@ def gram_tile(dtype: str, slots: int, dims: int) -> Tile:
 
 def stream_tile(dtype: str, dims: int) -> Tile:
     """Regime b."""
-    dims = min(64, max(16, triton.next_power_of_2(dims)))
-    if dtype == "float32":
-        return Tile(32, dims, 1, 4, 2)
-    return Tile(32, dims, 1, 8, 2, 128 if dtype == "int8" else None)
+    widest = 128 if dtype == "int8" else 64  # 16 bytes for each lane
+    dims = min(widest, max(16, triton.next_power_of_2(dims)))
+    return Tile(32, dims, 1, 4 if dtype == "float32" else 8, 2)
 
 
 def corpus_tile(dtype: str, num_queries: int, dims: int) -> Tile:
@@ -85,6 +84,11 @@ def corpus_tile(dtype: str, num_queries: int, dims: int) -> Tile:
     if dtype == "float32":  # products without matrix instructions need the registers that more stages would take
         return Tile(64, dims, queries, 8, 2)
     return Tile(64, dims, queries, 4 if queries == 16 else 8, 3)
+
+
+def step_tile(tile: Tile, dtype: str) -> Tile:
+    """Regime c: the kernel of a step, whose epilogue holds less than that of the relevance."""
+    return tile._replace(maxnreg=200) if tile.queries == 64 and dtype != "float32" else tile
 
 
 def _dot_type(dtype: str) -> Any:
@@ -353,7 +357,7 @@ class _Corpus:
             state.barred, state.num_taken, state.sums, state.sum_scalars, state.part_best, state.part_row,
             data.stride(0), state.q0, state.num_queries, problem.pool, data.shape[1], self.stride, VRSD=self.vrsd,
             EVEN_D=data.shape[1] % tile.dims == 0, DOT=_dot_type(self.rows.dtype), BQ=tile.queries, BN=tile.rows,
-            BD=tile.dims, **tile.options(),
+            BD=tile.dims, **step_tile(tile, self.rows.dtype).options(),
         )  # fmt: skip
 
     def take(self, state: _Chunk, out: Selection, step: int, initial: bool) -> None:
@@ -471,7 +475,7 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
         sizes = {"BQ": tile.queries, "BN": tile.rows, "BD": tile.dims, "DOT": dot}
         name, parts = f"corpus relevance {tile.queries}", _parts(dot)
         add(name, corpus_relevance_kernel, tile, (*unused, "keys_out"), True, **flags, **sizes, PARTS=parts)
-        add(f"corpus step {tile.queries}", corpus_step_kernel, tile, unused, True, **even, **sizes)
+        add(f"corpus step {tile.queries}", corpus_step_kernel, step_tile(tile, dtype), unused, True, **even, **sizes)
     tile = Tile(1, _PICK_BLOCK, 1, 4, 2)
     add("corpus pick", corpus_pick_kernel, tile, unused, False, PICK=True, BLOCK=_PICK_BLOCK)
     if full:
