@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -93,15 +94,16 @@ class SentenceTransformerEncoder:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of all weights, the configuration of every module, and the tokenizer."""
+        import torch
+
         digest = hashlib.blake2b(digest_size=20)
         for name, tensor in self._model.state_dict().items():
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().contiguous().flatten().view(_bytes()).numpy().data)
+            digest.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data)
         settings = [type(module).__name__ + str(_settings(module)) for module in self._model]
-        tokenizer: Any = self._model.tokenizer
-        fast = getattr(tokenizer, "is_fast", False)
-        vocabulary = tokenizer.backend_tokenizer.to_str() if fast else sorted(tokenizer.get_vocab().items())
-        digest.update(f"{settings} {self._model.max_seq_length} {vocabulary}".encode("utf-8", "surrogatepass"))
+        settings += [str(self._model.max_seq_length), str(getattr(self._model, "default_prompt_name", None))]
+        settings += [str(getattr(self._model, "prompts", None)), _vocabulary(self._model.tokenizer)]
+        digest.update("\n".join(settings).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
     def encode(self, texts: Sequence[str]) -> Array:
@@ -116,10 +118,13 @@ class SentenceTransformerEncoder:
         return np.asarray(rows, np.float32)
 
 
-def _bytes() -> Any:
-    import torch
-
-    return torch.uint8
+def _vocabulary(tokenizer: Any) -> str:
+    if not getattr(tokenizer, "is_fast", False):
+        return str(sorted(tokenizer.get_vocab().items()))
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    for name in ("padding", "truncation"):  # of the last call
+        content.pop(name, None)
+    return json.dumps(content, sort_keys=True)
 
 
 def _settings(module: Any) -> dict[str, Any]:
