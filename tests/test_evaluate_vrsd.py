@@ -95,6 +95,7 @@ def test_report_has_every_set_and_no_text_of_the_data(data):
         mean = result.values["VRSD"].mean()
         assert re.search(rf"\| {title} \| VRSD \| {mean:.4f} \| \[0\.\d{{4}}, 0\.\d{{4}}\] \|  \|  \|", text)
         assert f"{title}: mean cosine VRSD {mean:.3f}, MMR λ=0 " in str(summary)
+    assert re.search(r"all of the \d+ ties below are the same picks, in whatever order", text)
     # The paper's figures are of another model.
     assert "The paper has no figures for this set-up." in text
     assert "that do not come out" not in text

@@ -31,6 +31,7 @@ h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin-top: 2.2rem; border-bott
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums;
   display: block; overflow-x: auto }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid #e4e4e4; text-align: right; white-space: nowrap }
+.text th, .text td { text-align: left; white-space: normal }
 th { border-bottom: 2px solid #999 } th:first-child, td:first-child { text-align: left }
 img { max-width: 100% } code { background: #f3f3f3; padding: 0 .25em }
 figure { margin: 1.2rem 0 } figcaption { color: #555; font-size: .9rem }
@@ -70,15 +71,17 @@ class _Notes(NamedTuple):
 class _Table(NamedTuple):
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    numbers: bool  # in all columns but the first
 
     def markdown(self) -> str:
-        lines = [self.header, ("---", *["---:"] * (len(self.header) - 1)), *self.rows]
+        lines = [self.header, ("---", *["---:" if self.numbers else "---"] * (len(self.header) - 1)), *self.rows]
         return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
     def html(self) -> str:
         head = "".join(f"<th>{_inline(cell)}</th>" for cell in self.header)
         body = "".join("<tr>" + "".join(f"<td>{_inline(cell)}</td>" for cell in row) + "</tr>\n" for row in self.rows)
-        return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
+        kind = "" if self.numbers else ' class="text"'
+        return f"<table{kind}><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
 
 
 class _Figure(NamedTuple):
@@ -122,8 +125,9 @@ class Report:
         if lines:
             self._parts.append(_Notes(tuple(" ".join(line.split()) for line in lines)))
 
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        self._parts.append(_Table(tuple(header), tuple(tuple(row) for row in rows)))
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True) -> None:
+        """A table whose columns but the first hold numbers, or text."""
+        self._parts.append(_Table(tuple(header), tuple(tuple(row) for row in rows), numbers))
 
     def figure(self, file: str, image: bytes, caption: str) -> None:
         self.file(file, image)
@@ -137,7 +141,8 @@ class Report:
         """A last section with the settings and with what they ran on; both are also in ``report.json``."""
         self._settings = {**settings, **surroundings()}
         self.heading("Configuration")
-        self.table(("setting", "value"), [(name, f"`{_plain(value)}`") for name, value in self._settings.items()])
+        rows = [(name, f"`{_plain(value)}`") for name, value in self._settings.items()]
+        self.table(("setting", "value"), rows, numbers=False)
 
     def markdown(self) -> str:
         return "\n\n".join([f"# {self.title}", *(part.markdown() for part in self._parts)]) + "\n"

@@ -93,8 +93,8 @@ def report_of(results: Sequence[SetResult], samples: int, paper: Mapping[str, Fi
     report.heading("Table 1: win rate and largest difference")
     report.text(
         f"""VRSD wins a query if the cosine of its sum is larger than the rival's by more than {TOLERANCE:g}; no farther
-        apart the two are a tie, which means the same picks in some order. The authors' script counts every difference
-        above 0, so that rounding decides its ties: the paper's rate should lie between wins and wins + ties."""
+        apart the two are a tie; {_same_picks(results)}. The authors' script counts every difference above 0, so that
+        rounding decides its ties: the paper's rate should lie between wins and wins + ties."""
     )
     report.table(
         ("set", "VRSD against", "wins", "95 % interval", "ties", "losses", "paper's win rate", "between",
@@ -169,6 +169,20 @@ def _verdict(means: Sequence[Mapping[str, Interval]], known: Sequence[Figures]) 
         return "The paper has no figures for this set-up."
     near = sum(gap <= AGREEMENT for gap in gaps)
     return f"Of the paper's {len(gaps)} means for these sets {near} come out within {AGREEMENT:g}."
+
+
+def _same_picks(results: Sequence[SetResult]) -> str:
+    """What the ties with MMR are."""
+    ties = same = 0
+    for result in results:
+        ours = np.sort(result.picks[VRSD], axis=1)
+        for label in MMR:
+            tied = np.abs(result.values[VRSD] - result.values[label]) <= TOLERANCE
+            ties += int(tied.sum())
+            same += int((ours == np.sort(result.picks[label], axis=1)).all(axis=1)[tied].sum())
+    if not ties:
+        return "there is none here"
+    return f"{'all' if same == ties else same} of the {ties} ties below are the same picks, in whatever order"
 
 
 def _deviations(result: SetResult, versus: Mapping[str, _Versus], figures: Figures) -> list[str]:
