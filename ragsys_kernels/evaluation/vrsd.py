@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import ragsys_kernels as rk
 from ragsys_kernels import _env
 from ragsys_kernels.evaluation.report import PathLike, check_free, draw
 from ragsys_kernels.evaluation.vrsd_report import (
     BEST,
     BM25,
-    COSINE,
     MMR,
     PAPER,
     POOL,
@@ -32,7 +30,7 @@ from ragsys_kernels.evaluation.vrsd_report import (
 )
 from ragsys_kernels.icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
 from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
-from ragsys_kernels.icl.retrievers import BM25Retriever
+from ragsys_kernels.icl.retrievers import BM25Retriever, DenseRetriever
 from ragsys_kernels.metrics import pairwise_cosine, sum_cosine, win_rate
 
 Array = npt.NDArray[Any]
@@ -128,9 +126,13 @@ def vrsd(
         raise ValueError(f"{op}: sets must name at least one of {', '.join(VRSD_SETS)}, got none")
     if not 1 <= k <= pool:
         raise ValueError(f"{op}: k must be from 1 to pool = {pool}, got {k}")
+    if samples < 1:
+        raise ValueError(f"{op}: samples must be at least 1, got {samples}")
     check_free(out, op)
     home = _env.cache_folder() if cache is None else Path(cache)
     questions = [vrsd_set(name, data) for name in dict.fromkeys(names)]
+    for one in questions:
+        _check_pool(one, pool)
     words = [BM25Retriever(one.pool) if bm25 else None for one in questions]
     draw(lambda figure: None, 1, 1)  # an extra that is missing shows now, not after the work
     model = (
@@ -173,25 +175,33 @@ def evaluate(
     num_threads: int | None = None,
 ) -> SetResult:
     """Let every method pick for every query of a set."""
-    queries, items = encoder.encode(questions.questions), encoder.encode(questions.pool)
-    if len(items) < pool:
-        raise ValueError(f"vrsd: pool must be at most the {len(items)} items of {questions.title}, got {pool}")
-    corpus = rk.Corpus(items)
-    candidates, _ = corpus.search(queries, pool, num_threads=num_threads)
+    _check_pool(questions, pool)
+    queries, dense = encoder.encode(questions.questions), DenseRetriever(encoder, questions.pool)
+    candidates = dense.nearest(queries, pool, num_threads=num_threads).ids
     picks = {
-        rule.label: rule.select(queries, corpus, k, candidates=candidates, num_threads=num_threads).indices
+        rule.label: rule.select(queries, dense.corpus, k, candidates=candidates, num_threads=num_threads).indices
         for rule in RULES
     }
-    picks[COSINE] = candidates[:, :k]
+    items = encoder.encode(questions.pool)
     if bm25 is not None:
         picks[BM25] = bm25.search(questions.questions, k).ids
     if comb(pool, k) <= _SUBSETS:
         picks[BEST] = best_of_all(queries, items, candidates, k)
     values = {label: sum_cosine(queries, items, ids) for label, ids in picks.items()}
-    likeness = {
-        label: float(np.nanmean(pairwise_cosine(items, ids))) if k > 1 else np.nan for label, ids in picks.items()
-    }
+    likeness = {label: _mean(pairwise_cosine(items, ids)) for label, ids in picks.items()}
     return SetResult(questions, picks, values, likeness)
+
+
+def _check_pool(questions: QuestionSet, pool: int) -> None:
+    size = len(questions.pool)
+    if size < pool:
+        raise ValueError(f"vrsd: pool must be at most the {size} items of {questions.title}, got {pool}")
+
+
+def _mean(values: Array) -> float:
+    """Of those that are there; fewer than two picks have no cosine between them."""
+    there = values[~np.isnan(values)]
+    return float(there.mean()) if len(there) else np.nan
 
 
 def best_of_all(queries: Array, items: Array, candidates: Array, k: int) -> Array:
