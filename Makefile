@@ -1,5 +1,6 @@
 # Everything runs in a virtual environment of its own: make test, make demo, make demo-bias, make evaluate-vrsd,
-# make check, make lint, make bench, make bench-quick, make arm, make sanitize, make clean.
+# make check, make lint, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
+# make clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -9,10 +10,10 @@ PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c require
 INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editable_mode=compat -e
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*)
 
-.PHONY: test demo demo-bias evaluate-vrsd check lint bench bench-quick clean
+.PHONY: test demo demo-bias evaluate-vrsd check lint bench bench-quick bench-static gpu-check clean
 
 test: $(VENV)/.test
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 # The fast local loop: linters and the tests that take less than ten seconds each.
 check: lint $(VENV)/.test
@@ -35,11 +36,21 @@ bench: $(VENV)/.bench
 bench-quick: $(VENV)/.bench
 	$(BIN)/ragsys-kernels bench --quick
 
+# What the GPU kernels need of a device, and what bounds them: compiles those that have changed, without a GPU.
+bench-static: $(VENV)/.gpu
+	$(BIN)/ragsys-kernels bench --static
+
+# On a machine with a GPU: its tests, then all times, into benchmarks/results/gpu.csv. Without one nothing is installed.
+gpu-check:
+	@$(PYTHON) benchmarks/gpu_check.py --look
+	@$(MAKE) --no-print-directory $(VENV)/.gpu
+	$(BIN)/python benchmarks/gpu_check.py
+
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.h' '*.inl')
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.h' '*.hpp' '*.inl' '*.cu' '*.cuh')
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -66,6 +77,10 @@ $(VENV)/.evaluate: $(SOURCES) | $(BIN)/python
 
 $(VENV)/.bench: $(SOURCES) | $(BIN)/python
 	$(INSTALL) ".[bench]"
+	touch $@
+
+$(VENV)/.gpu: $(SOURCES) $(wildcard csrc/cuda/*) | $(BIN)/python
+	$(INSTALL) ".[test,cuda]"
 	touch $@
 
 $(VENV)/.lint: requirements/lint.txt | $(BIN)/python

@@ -1,15 +1,21 @@
-"""The optional C++ extension, and nothing else; all metadata is in pyproject.toml.
+"""The optional C++ extension and the optional CUDA binaries, and nothing else; all metadata is in pyproject.toml.
 
 RAGSYS_KERNELS_REQUIRE_EXT=1 turns a failed compilation into a failed install, RAGSYS_KERNELS_NO_EXT=1 builds a
 pure-Python wheel. Without either, a failed compilation is a warning and the NumPy reference does the work.
+
+RAGSYS_KERNELS_CUDA=1 compiles csrc/cuda with nvcc into ragsys_kernels/_cuda_bin/<name>.fatbin, and fails where it
+cannot. Without it, NVRTC compiles the sources, which every wheel carries, when a kernel is first launched.
 """
 
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 from pybind11.setup_helpers import Pybind11Extension, build_ext
-from setuptools import setup
+from setuptools import Command, setup
+from setuptools.command.build import build
 
 # -ffp-contract=off: a multiply-add is fused only where the kernels say so, or the pruned and the dense rule could
 # round the same score differently.
@@ -24,6 +30,12 @@ FLAGS = [
     "-pthread",
 ]
 CPU = Path("csrc/cpu")
+CUDA = Path("csrc/cuda")
+
+# A binary runs on later minor versions of its architecture; the PTX of the newest is for what comes after.
+# -ftz=true: as NVRTC through CuPy has it (ragsys_kernels/_cuda_module.py).
+ARCHITECTURES = (80, 90, 100)
+NVCC_FLAGS = ["-fatbin", "-std=c++17", "-ftz=true", "-O3", "-Werror=all-warnings"]
 
 
 def extension() -> Pybind11Extension:
@@ -39,7 +51,67 @@ def extension() -> Pybind11Extension:
     )
 
 
+def find_nvcc() -> str:
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    places = [str(Path(home, "bin"))] if home else [None, "/usr/local/cuda/bin"]  # None: PATH
+    for place in places:
+        found = shutil.which("nvcc", path=place)
+        if found:
+            return found
+    where = f"in {places[0]} (CUDA_HOME)" if home else "on PATH or in /usr/local/cuda/bin; set CUDA_HOME"
+    raise SystemExit(
+        f"RAGSYS_KERNELS_CUDA=1 asks for compiled CUDA kernels, but there is no nvcc {where}. Without the variable "
+        "they are compiled when first used."
+    )
+
+
+def cuda_is_wanted():
+    return os.environ.get("RAGSYS_KERNELS_CUDA") == "1"
+
+
+class build_cuda(Command):  # noqa: N801  # setuptools' own spelling
+    """Compile csrc/cuda into fatbins inside the package."""
+
+    description = "compile the CUDA kernels (RAGSYS_KERNELS_CUDA=1)"
+    user_options = [("build-lib=", "b", "directory to compile to")]  # noqa: RUF012
+    editable_mode = False
+
+    def initialize_options(self):
+        self.build_lib = None
+
+    def finalize_options(self):
+        self.set_undefined_options("build_py", ("build_lib", "build_lib"))
+
+    def outputs(self):
+        folder = Path("." if self.editable_mode else self.build_lib, "ragsys_kernels", "_cuda_bin")
+        return {source: folder / f"{source.stem}.fatbin" for source in sorted(CUDA.glob("*.cu"))}
+
+    def run(self):
+        nvcc = find_nvcc()
+        targets = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in ARCHITECTURES]
+        targets.append(f"-gencode=arch=compute_{ARCHITECTURES[-1]},code=compute_{ARCHITECTURES[-1]}")
+        for source, output in self.outputs().items():
+            output.parent.mkdir(parents=True, exist_ok=True)
+            command = [nvcc, *NVCC_FLAGS, *targets, "-o", str(output), str(source)]
+            if subprocess.run(command).returncode != 0:
+                output.unlink(missing_ok=True)
+                raise SystemExit(f"RAGSYS_KERNELS_CUDA=1: nvcc failed on {source}: {' '.join(command)}")
+
+    def get_source_files(self):
+        return sorted(str(path) for path in CUDA.glob("*.cu*"))
+
+    def get_outputs(self):
+        return [str(path) for path in self.outputs().values()]
+
+    def get_output_mapping(self):
+        return {}
+
+
+class build_all(build):  # noqa: N801
+    sub_commands = [*build.sub_commands, ("build_cuda", lambda self: cuda_is_wanted())]  # noqa: RUF012
+
+
 setup(
     ext_modules=[] if os.environ.get("RAGSYS_KERNELS_NO_EXT") == "1" else [extension()],
-    cmdclass={"build_ext": build_ext},
+    cmdclass={"build": build_all, "build_ext": build_ext, "build_cuda": build_cuda},
 )

@@ -85,7 +85,7 @@ def environment() -> dict[str, str]:
         "isa": isa,
         "hardware": hardware(),
         "commit": _commit(),
-        "versions": "; ".join([f"ragsys_kernels {rk.__version__}", *filter(None, map(_version, _LIBRARIES))]),
+        "versions": "; ".join([f"ragsys_kernels {rk.__version__}", *filter(None, map(version, _LIBRARIES))]),
         "date": date.today().isoformat(),
     }
 
@@ -109,7 +109,7 @@ def _commit() -> str:
         return ""
 
 
-def _version(name: str) -> str | None:
+def version(name: str) -> str | None:
     try:
         return f"{name} {metadata.version(name)}"
     except metadata.PackageNotFoundError:

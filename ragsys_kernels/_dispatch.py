@@ -130,9 +130,9 @@ def choose(op: str, family: str, device: str, backend: str, library: str = "nump
                 return name, _module(family, name)
         reasons = "; ".join(f"{name}: {why_not(name)}" for name in order) or "no kernels for such a device"
         raise BackendUnavailableError(f"{op}: no backend runs on arrays on {device!r}: {reasons}")
-    reason = why_not(backend) if backend in order else f"the arrays are on {device!r}"
-    if backend == "triton" and device == "cpu" and reason is not None:
-        reason = f"the arrays are on 'cpu', which takes TRITON_INTERPRET=1; {why_not(backend) or 'move them to a GPU'}"
+    reason = why_not(backend)
+    if backend not in order and (reason is None or backend not in DEVICE_BACKENDS):
+        reason = f"the arrays are on {device!r}"
     if reason is not None:
         others = [repr(name) for name in order if name != backend and why_not(name) is None]
         raise BackendUnavailableError(

@@ -8,6 +8,7 @@ RAGSYS_KERNELS_CACHE        folder of what is computed once and kept: embeddings
 RAGSYS_KERNELS_DATA         folder of the data sets that evaluations read
 TRITON_INTERPRET            ``1``: ``backend="triton"`` takes CPU arrays and interprets its kernels, slowly
 RAGSYS_KERNELS_NO_EXT       (build) ``1``: leave the extension out
+RAGSYS_KERNELS_CUDA         (build) ``1``: compile the CUDA kernels into the package, with nvcc
 RAGSYS_KERNELS_REQUIRE_EXT  (build) ``1``: a failed compilation is a failed installation
 """
 

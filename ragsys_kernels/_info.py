@@ -7,7 +7,9 @@ import platform
 from . import _dispatch, _env
 from ._version import __version__
 
-_LIBRARIES = ("numpy", "torch", "pyarrow", "typer", "rich")
+_LIBRARIES = ("numpy", "torch", "triton", "cupy", "pyarrow", "typer", "rich")
+# Where the name to import is not the distribution's.
+_DISTRIBUTIONS = {"cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy")}
 
 
 def active() -> tuple[str, str]:
@@ -26,8 +28,9 @@ def config() -> str:
         "libraries: " + ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES),
     ]
     families = _dispatch.BACKENDS
-    for backend in dict.fromkeys(name for names in families.values() for name in names):
-        having = [family for family, names in families.items() if backend in names]
+    known = (*(name for names in families.values() for name in names), *_dispatch.DEVICE_BACKENDS)
+    for backend in dict.fromkeys(known):
+        having = [family for family, names in families.items() if backend in (*names, *_dispatch.DEVICE_BACKENDS)]
         of = "" if len(having) == len(families) else f" ({', '.join(having)})"
         reason = _dispatch.why_not(backend)
         lines.append(f"backend {backend}{of}: " + ("available" if reason is None else f"unavailable: {reason}"))
@@ -47,7 +50,9 @@ def show_config() -> None:
 def _version(name: str) -> str:
     from importlib import metadata  # 30 ms that only this needs
 
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "not installed"
+    for distribution in _DISTRIBUTIONS.get(name, (name,)):
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return "not installed"

@@ -85,7 +85,7 @@ def storage(op: str, name: str, x: Any, place: Place = HOST) -> tuple[Any, str]:
         raise TypeError(
             f"{op}: {name} must be float32, float16 or bfloat16, got {dtype}; convert it once with .astype('float32')"
         )
-    if array.ndim < 2 or 0 in array.shape:
+    if array.ndim < 2 or 0 in array.shape[-2:]:
         raise ValueError(
             f"{op}: {name} must have at least one row and one dimension, got shape {shape_text(array.shape)}"
         )
@@ -125,6 +125,8 @@ def _counts(op: str, name: str, x: Any, num_queries: int) -> tuple[int, np.ndarr
         return count(op, name, int(array)), None
     if array.shape != (num_queries,):
         raise ValueError(f"{op}: {name} must be a number or have shape ({num_queries},), got {shape_text(array.shape)}")
+    if array.size == 0:
+        return 1, array
     if array.min() < 1:
         q = int(np.argmin(array >= 1))
         raise ValueError(f"{op}: {name} must be at least 1, got {array[q]} for query {q}")
@@ -228,10 +230,10 @@ def selection(
     elif ids_array is not None:
         num_queries = len(ids_array)
     else:
-        num_queries = len(scores) if scores is not None and scores.ndim == 2 else 0
-    if num_queries == 0:
-        got = "none" if array is None else f"shape {shape_text(array.shape)}"
-        raise ValueError(f"{op}: queries must have at least one row, got {got}")
+        assert scores is not None  # or the queries would have been asked for
+        if scores.ndim != 2:
+            raise ValueError(f"{op}: relevance must have shape (Q, N), got {shape_text(scores.shape)}")
+        num_queries = len(scores)
 
     if pool_stride:
         if num_rows != num_queries * pool_stride:

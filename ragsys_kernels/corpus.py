@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -193,7 +194,9 @@ class Corpus(Rows):
         )
         if problem.ks is not None:
             raise TypeError(f"{op}: n must be one integer, got an array")
-        if index is None:
+        if problem.num_queries == 0:
+            indices, scores = map(place.upload, Selection.empty(0, problem.k)[:2])
+        elif index is None:
             indices, scores = implementation.search(problem, threads)
         else:
             if place is not HOST or name == "triton":
@@ -384,6 +387,8 @@ def _place(op: str, device: str) -> Host | Torch:
     """Where the rows are kept, or the reason they cannot be."""
     if device == "cpu":
         return HOST
+    if not re.fullmatch(r"cuda(:\d+)?", str(device)):
+        raise ValueError(f"{op}: device must be None, 'cpu', 'cuda' or 'cuda:<number>', got {device!r}")
     try:
         place = Torch(device)
         place.torch.empty(0, device=place.device)

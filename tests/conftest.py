@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _dispatch
+from ragsys_kernels import _arrays, _dispatch
 
 # The same examples at every run; --hypothesis-profile=search looks for new ones.
 hypothesis.settings.register_profile("repeatable", max_examples=40, deadline=None, derandomize=True)
@@ -55,6 +56,24 @@ def compiled():
         required = os.environ.get("RAGSYS_KERNELS_TEST_BACKENDS", "").split(",")
         (pytest.fail if "cpu" in required else pytest.skip)(f"backend cpu: {reason}")
     return _dispatch.extension()
+
+
+@pytest.fixture
+def place(monkeypatch):
+    """CPU tensors are those of a device "cuda:0", whose values may only be looked at through `_arrays.to_host`."""
+    torch = pytest.importorskip("torch")
+    device_of, to_host = _arrays.device_of, _arrays.to_host
+    monkeypatch.setattr(_arrays, "device_of", lambda x: "cuda:0" if isinstance(x, torch.Tensor) else device_of(x))
+
+    def brought(x):
+        if not isinstance(x, torch.Tensor):
+            return to_host(x)
+        return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()
+
+    monkeypatch.setattr(_arrays, "to_host", brought)
+    torch_place = _arrays.Torch("cpu")
+    monkeypatch.setattr(_arrays, "place_of", lambda device, *_: _arrays.HOST if device == "cpu" else torch_place)
+    return torch_place
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the 
 
 def run(*arguments, cwd=ROOT, **environment):
     package = str(Path(rk.__file__).parents[1])
-    environment = {**os.environ, **THREADS, "PYTHONPATH": package, **environment}
+    # pytest-benchmark measures nothing where it takes itself for a worker of pytest-xdist.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    environment = {**inherited, **THREADS, "PYTHONPATH": package, **environment}
     return subprocess.run(
         [sys.executable, *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
     )

@@ -10,23 +10,6 @@ from ragsys_kernels.selection import reference, torch_search
 torch = pytest.importorskip("torch")
 
 
-@pytest.fixture
-def place(monkeypatch):
-    """CPU tensors are those of a device "cuda:0", whose values may only be looked at through `_arrays.to_host`."""
-    device_of, to_host = _arrays.device_of, _arrays.to_host
-    monkeypatch.setattr(_arrays, "device_of", lambda x: "cuda:0" if isinstance(x, torch.Tensor) else device_of(x))
-
-    def brought(x):
-        if not isinstance(x, torch.Tensor):
-            return to_host(x)
-        return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()
-
-    monkeypatch.setattr(_arrays, "to_host", brought)
-    torch_place = _arrays.Torch("cpu")
-    monkeypatch.setattr(_arrays, "place_of", lambda device, *_: _arrays.HOST if device == "cpu" else torch_place)
-    return torch_place
-
-
 def tensors(problem):
     return {name: torch.tensor(x) if isinstance(x, np.ndarray) else x for name, x in problem.items()}
 

@@ -333,3 +333,40 @@ def test_environment_is_read_in_one_place():
     package = Path(rk.__file__).parent
     readers = [path.name for path in package.rglob("*.py") if re.search(r"environ[.\[]|getenv", path.read_text())]
     assert readers == ["_env.py"]
+
+
+@pytest.mark.parametrize(("backend", "library"), [("triton", "triton"), ("triton", "torch"), ("cuda", "cupy")])
+def test_missing_library_of_a_device_is_named_with_its_installation(run_python, backend, library):
+    """Everything else works without it."""
+    run_python(f"""
+import sys
+import numpy as np
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {library!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+import ragsys_kernels as rk
+rows = np.eye(3, dtype=np.float32)
+rk.mmr(rows, rows, 2)
+rk.show_config()
+try:
+    rk.mmr(rows, rows, 2, backend={backend!r})
+except rk.BackendUnavailableError as error:
+    reason = {library!r} + ' is not installed; pip install "ragsys_kernels[cuda]"'
+    assert reason in str(error), error
+else:
+    raise AssertionError("no error")
+""")
+
+
+def test_backend_of_a_device_says_what_is_missing():
+    """Arrays of the host, and a torch without GPUs or a machine without a driver."""
+    rows = np.eye(3, dtype=np.float32)
+    for backend in _dispatch.DEVICE_BACKENDS:
+        reason = _dispatch.why_not(backend) or "the arrays are on 'cpu'"
+        message = (
+            f"mmr: backend '{backend}' was requested but cannot run here: {reason}. Available for arrays on 'cpu': "
+        )
+        with pytest.raises(rk.BackendUnavailableError, match=f"^{re.escape(message)}"):
+            rk.mmr(rows, rows, 2, backend=backend)

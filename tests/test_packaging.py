@@ -4,6 +4,7 @@ import ast
 import importlib.metadata
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
@@ -124,7 +125,8 @@ def test_wheel_has_the_extension_types_and_every_module(unpacked, build, tmp_pat
         metadata = message_from_string(archive.read(next(n for n in members if n.endswith("/METADATA"))).decode())
         entry_points = archive.read(next(n for n in members if n.endswith("/entry_points.txt"))).decode()
         archive.extractall(tmp_path / "site")
-    modules = {name for name in files_below("ragsys_kernels") if not name.endswith(".md")}
+    modules = {name for name in files_below("ragsys_kernels") if not name.endswith((".md", ".fatbin"))}
+    modules |= {name.replace("csrc/cuda", "ragsys_kernels/_cuda_src") for name in files_below("csrc/cuda")}
     assert {"ragsys_kernels/py.typed", "ragsys_kernels/_C.pyi", "ragsys_kernels/selection/cpu.py"} <= modules
     extensions = {name for name in members if name.endswith((".so", ".pyd"))}
     assert len(extensions) == 1
@@ -199,6 +201,84 @@ def test_failed_compilation_is_an_error_where_the_extension_is_required(unpacked
     result = build(unpacked, "wheel", tmp_path / "out", **broken)
     assert result.returncode != 0
     assert not list((tmp_path / "out").glob("*.whl"))
+
+
+# --- CUDA.
+
+KERNEL = """#include "common.cuh"
+extern "C" __global__ void rsk_nothing(float* x) { x[0] = rsk::infinity(); }
+"""
+
+
+def contents(fatbin):
+    """Kind and architecture of the parts: a header of 16 bytes, then parts with headers of their own."""
+    found, (begin, size) = [], struct.unpack_from("<6xHQ", fatbin)
+    at = begin
+    while at < begin + size:
+        kind, header, payload, architecture = struct.unpack_from("<H2xIQ12xI", fatbin, at)
+        found.append((kind, architecture))
+        at += header + payload
+    return sorted(found, key=lambda part: (part[0] == 1, part))
+
+
+@pytest.fixture
+def one_kernel(unpacked):
+    """The source archive with one small source in place of the others."""
+    folder = unpacked / "csrc" / "cuda"
+    for source in folder.glob("*.cu"):
+        source.unlink()
+    (folder / "nothing.cu").write_text(KERNEL)
+    return unpacked
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_wheel_has_the_compiled_kernels_if_asked_for(one_kernel, build, tmp_path, run_python):
+    asked = {"RAGSYS_KERNELS_NO_EXT": "1", "RAGSYS_KERNELS_CUDA": "1"}
+    result = build(one_kernel, "wheel", tmp_path / "out", **asked)
+    assert result.returncode == 0, result.stdout + result.stderr
+    site = tmp_path / "site"
+    with zipfile.ZipFile(only_file(tmp_path / "out")) as archive:
+        binaries = [name for name in archive.namelist() if name.endswith(".fatbin")]
+        assert binaries == ["ragsys_kernels/_cuda_bin/nothing.fatbin"]
+        archive.extractall(site)
+    PTX, BINARY = 1, 2
+    assert contents((site / binaries[0]).read_bytes()) == [(BINARY, 80), (BINARY, 90), (BINARY, 100), (PTX, 100)]
+    code = "from ragsys_kernels import _cuda_module as m; print(m.built_path('nothing'), m.source_path('nothing'))"
+    found = run_python(code, package=site).stdout.split()
+    assert found == [str(site / binaries[0]), str(site / "ragsys_kernels/_cuda_src/nothing.cu")]
+
+
+@pytest.mark.parametrize("compiler", ["none", "fails"])
+def test_compiled_kernels_that_are_asked_for_and_cannot_be_are_an_error(one_kernel, build, tmp_path, compiler):
+    home = tmp_path / "cuda"
+    (home / "bin").mkdir(parents=True)
+    if compiler == "fails":
+        (home / "bin" / "nvcc").write_text("#!/bin/sh\nexit 1\n")
+        (home / "bin" / "nvcc").chmod(0o755)
+    asked = {"RAGSYS_KERNELS_NO_EXT": "1", "RAGSYS_KERNELS_CUDA": "1", "CUDA_HOME": str(home)}
+    result = build(one_kernel, "wheel", tmp_path / "out", **asked)
+    assert result.returncode != 0
+    assert not list((tmp_path / "out").glob("*.whl"))
+    asks = "RAGSYS_KERNELS_CUDA=1 asks for compiled CUDA kernels, but there is no nvcc in "
+    said = {
+        "none": f"{asks}{home / 'bin'} (CUDA_HOME)",
+        "fails": "RAGSYS_KERNELS_CUDA=1: nvcc failed on csrc/cuda/nothing.cu: ",
+    }
+    assert said[compiler] in result.stdout + result.stderr
+
+
+def test_wheel_has_the_sources_of_the_kernels(unpacked, build, tmp_path, run_python):
+    result = build(unpacked, "wheel", tmp_path / "out", RAGSYS_KERNELS_NO_EXT="1")
+    assert result.returncode == 0, result.stdout + result.stderr
+    with zipfile.ZipFile(only_file(tmp_path / "out")) as archive:
+        assert not [name for name in archive.namelist() if name.endswith(".fatbin")]
+        archive.extractall(tmp_path / "site")
+    code = (
+        "from ragsys_kernels import _cuda_module as m; print(*m.sources(), sum(len(m.source(n)) for n in m.sources()))"
+    )
+    *names, size = run_python(code, package=tmp_path / "site").stdout.split()
+    assert names == sorted(path.stem for path in (ROOT / "csrc" / "cuda").glob("*.cu"))
+    assert int(size) > 10_000
 
 
 # --- The types of the extension.

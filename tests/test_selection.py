@@ -458,3 +458,25 @@ def test_equal_ids_in_different_queries_are_allowed(backend, method):
     problem["queries"][:] = problem["queries"][0]
     result = run(method, problem, backend)
     assert (result.indices == result.indices[0]).all()
+
+
+@pytest.mark.parametrize("method", ["mmr", "vrsd"])
+@pytest.mark.parametrize("kind", ["pools", "dense", "whole corpus", "per query", "corpus"])
+def test_no_queries_give_no_picks(backend, method, kind):
+    problem = testing.selection_problem(3, 12, 4, 6, dense=kind == "dense", groups=True)
+    nothing = {name: problem[name][:0] for name in ("queries", "candidates", "query_groups") if name in problem}
+    problem.update(nothing)
+    if kind == "dense":
+        problem.update(embeddings=problem["embeddings"][:0], groups=problem["groups"][:0])
+    elif kind == "whole corpus":
+        del problem["candidates"]
+    elif kind == "per query":
+        problem["k"] = np.zeros(0, np.int64)
+    elif kind == "corpus":
+        problem["embeddings"] = rk.Corpus(problem["embeddings"])
+    result = getattr(rk, method)(**problem, backend=backend)
+    K = 1 if kind == "per query" else 4
+    assert [x.shape for x in result] == [(0, K)] * 4 + [(0,)]
+    assert [x.dtype.name for x in result] == ["int64", "float32", "float32", "float32", "int32"]
+    if kind == "corpus":
+        assert [x.shape for x in problem["embeddings"].search(problem["queries"], 5, backend=backend)] == [(0, 5)] * 2

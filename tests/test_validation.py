@@ -59,10 +59,6 @@ BOTH = {
     "queries_ragged": (
         good(queries=[[1.0], [1.0, 2.0]]), TypeError, "queries must be an array, got a ragged list; pad it first",
     ),
-    "queries_none_at_all": (
-        good(queries=f32(0, 4), candidates=IDS[:0]), ValueError,
-        "queries must have at least one row, got shape (0, 4)",
-    ),
     "embeddings_1d": (
         good(embeddings=f32(4)), ValueError, "embeddings must have at least one row and one dimension, got shape (4,)",
     ),
@@ -517,7 +513,7 @@ CORPUS = {
         {"dtype": "int4"}, ValueError, "dtype must be one of 'float32', 'float16', 'bfloat16', 'int8', got 'int4'",
     ),
     "device": (
-        {"device": "cuda"}, rk.BackendUnavailableError, "device must be None or 'cpu', got 'cuda': no GPU backend",
+        {"device": "gpu"}, ValueError, "device must be None, 'cpu', 'cuda' or 'cuda:<number>', got 'gpu'",
     ),
     "float16_overflow": (
         {"embeddings": with_value(f32(12, 4), (3, 2), 1e5), "metric": "dot", "dtype": "float16"}, ValueError,
@@ -540,7 +536,6 @@ SEARCH = {
     "n_array": ({"n": np.array([1, 2, 3])}, TypeError, "n must be one integer, got an array"),
     "queries_none": ({"queries": None}, ValueError, "queries must be given, got None"),
     "queries_dims": ({"queries": f32(3, 3)}, ValueError, "queries must have the embeddings' D = 4 dimensions, got 3"),
-    "queries_empty": ({"queries": f32(0, 4)}, ValueError, "queries must have at least one row, got shape (0, 4)"),
     "queries_nan": (
         {"queries": with_value(f32(3, 4), ([1, 2], 3), np.nan)}, ValueError,
         "queries must be finite, got NaN or inf in row 1",
@@ -570,3 +565,8 @@ def test_bad_argument_of_select_is_named(backend):
     ):
         with pytest.raises(error, match=f"^{re.escape(message)}$"):
             corpus.select(f32(3, 4), 2, backend=backend, **changes)
+
+
+def test_relevance_alone_tells_the_number_of_queries():
+    with pytest.raises(ValueError, match=r"^mmr: relevance must have shape \(Q, N\), got \(12,\)$"):
+        rk.mmr(None, f32(12, 4), 2, relevance=f32(12))

@@ -1,28 +1,69 @@
-"""What every scoring operation does around its own checks: backend, threads and the caller's library."""
+"""What every scoring operation does around its own checks: backend, threads, place and the caller's library."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from .. import _arrays, _dispatch
+from .._arrays import HOST, Cupy, Torch
 from .._validate import same_device, threads
-from .problem import Partials, ScoringProblem
+from . import _device, _validate
+from .problem import Layout, Partials, ScoringProblem
+
+_HERE: AbstractContextManager[Any] = nullcontext()
 
 
 class Call:
-    """Backend, threads and the caller's library of one call."""
+    """Backend, threads, the place of the arrays and the caller's library of one call."""
 
-    def __init__(self, op: str, arrays: dict[str, Any], backend: str, num_threads: int | None) -> None:
+    def __init__(
+        self, op: str, arrays: dict[str, Any], backend: str, num_threads: int | None, check_values: bool | None
+    ) -> None:
+        if check_values not in (None, True, False):
+            raise TypeError(f"{op}: check_values must be None, True or False, got {check_values!r}")
+        self.op, self.check_values = op, check_values
+        self.checked: dict[str, Any] | None = None  # fields of a layout whose values have been looked at on the host
         self.threads = threads(op, num_threads)
         self.library = _arrays.library_of(*arrays.values())
-        _, self.backend = _dispatch.choose(op, "scoring", same_device(op, arrays), backend, self.library)
+        if _validate.is_number(arrays.get("temperature")):  # it is on no device
+            arrays["temperature"] = None
+        device = same_device(op, arrays)
+        name, self.backend = _dispatch.choose(op, "scoring", device, backend, self.library)
+        self.place = _arrays.place_of(device, name, self.library)
+        self.interpreted = name == "triton" and self.place is HOST
+        self.current: AbstractContextManager[Any] = _HERE  # makes the device of the arrays the current one
+        if self.place is not HOST:
+            self.current = _arrays.on_device(next(x for x in arrays.values() if x is not None))
+
+    def layout(self, targets: Any, rows: Any, *, num_jobs: int | None = None, **options: Any) -> tuple[Layout, Any]:
+        """`_validate.layout`, or that of `_device`."""
+        if not isinstance(self.place, (Torch, Cupy)):
+            return _validate.layout(self.op, targets, rows, **options)
+        if self.check_values:
+            self.check(targets, rows, **options)
+        layout, fields = _device.layout(self.op, self.place, targets, rows, num_jobs=num_jobs, **options)
+        layout.sums = getattr(self.backend, "answer_sums", _device.answer_sums)
+        return layout, fields
+
+    def check(self, targets: Any, rows: Any, **options: Any) -> None:
+        """The checks of `_validate.layout` on copies on the host, for which the device has to be waited for."""
+        options = {name: _arrays.to_host(value) for name, value in options.items()}
+        self.checked = _validate.layout(self.op, _arrays.to_host(targets), _arrays.to_host(rows), **options)[1]
+
+    def allowed_ids(self, allowed: Any, vocab_size: int) -> Any:
+        if not isinstance(self.place, (Torch, Cupy)):
+            return _validate.allowed_ids(self.op, allowed, vocab_size)
+        if self.check_values:
+            _validate.allowed_ids(self.op, _arrays.to_host(allowed), vocab_size)
+        return _device.allowed_ids(self.op, allowed, self.place)
 
     def run(self, problem: ScoringProblem) -> Partials:
         """Partials of the problem; without a job or a column there is nothing to read."""
         if len(problem.rows) == 0 or problem.num_entering == 0:
             return Partials.nothing(problem)
         result: Partials = self.backend.partials(problem, self.threads)
-        return result
+        return Partials(*(x if x is None else x.numpy() for x in result)) if self.interpreted else result
 
     def result(self, x: Any) -> Any:
         """An array, or a named tuple of arrays and None, in the caller's library."""

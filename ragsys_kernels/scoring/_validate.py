@@ -10,35 +10,41 @@ from typing import Any
 import numpy as np
 
 from .. import _arrays
+from .._arrays import HOST, Place
 from .._validate import choice, count, floats, integers, shape_text
+from ._namespace import namespace
 from .problem import Layout, Partials, ScoringProblem
 
 
-def _matrix(op: str, name: str, x: Any, symbols: str) -> tuple[np.ndarray, str]:
+def _matrix(op: str, name: str, x: Any, symbols: str, place: Place) -> tuple[Any, str]:
     """A stored matrix as it is; never a copy."""
-    array, dtype = _arrays.host_view(op, name, x)
+    array, dtype = place.view(op, name, x)
     if dtype not in _arrays.STORAGE:
         raise TypeError(
             f"{op}: {name} must be float32, float16 or bfloat16, got {dtype}; convert it once with .astype('float32')"
         )
     if array.ndim != 2:
         hint = f"; use {name}.reshape(-1, {name}.shape[-1])" if array.ndim > 2 else ""
-        raise ValueError(f"{op}: {name} must have shape {symbols}, got {shape_text(array.shape)}{hint}")
-    if array.shape[1] == 0:
-        raise ValueError(f"{op}: {name} must have at least one column, got shape {shape_text(array.shape)}")
-    if not array.flags.aligned or array.dtype.byteorder == ">":
+        raise ValueError(f"{op}: {name} must have shape {symbols}, got {shape_text(tuple(array.shape))}{hint}")
+    rows, columns = array.shape
+    if columns == 0:
+        raise ValueError(f"{op}: {name} must have at least one column, got shape {shape_text((rows, 0))}")
+    if not place.is_native(array):
         raise ValueError(f"{op}: {name} must be aligned and in native byte order; copy it once with np.array")
-    row_stride, stride = array.strides
-    apart = len(array) > 1 and (row_stride < 0 or row_stride % array.itemsize)
-    if array.size and (apart or (array.shape[1] > 1 and stride != array.itemsize)):
+    row_stride, stride = place.strides(array)
+    itemsize = array.dtype.itemsize
+    apart = rows > 1 and (row_stride < 0 or row_stride % itemsize)
+    if rows and (apart or (columns > 1 and stride != itemsize)):
         raise ValueError(
-            f"{op}: {name} must have a contiguous last axis, got strides {array.strides}; "
+            f"{op}: {name} must have a contiguous last axis, got strides {place.strides(array)}; "
             "copy it once with np.ascontiguousarray"
         )
     return array, dtype
 
 
-def source(op: str, logits: Any, hidden: Any, weight: Any, bias: Any) -> tuple[dict[str, Any], int, int]:
+def source(
+    op: str, logits: Any, hidden: Any, weight: Any, bias: Any, place: Place = HOST
+) -> tuple[dict[str, Any], int, int]:
     """The fields of a problem that say where logits come from, T and V."""
     if (logits is None) == (hidden is None):
         got = "neither" if logits is None else "both"
@@ -47,28 +53,32 @@ def source(op: str, logits: Any, hidden: Any, weight: Any, bias: Any) -> tuple[d
         for name, x in (("weight", weight), ("bias", bias)):
             if x is not None:
                 raise ValueError(f"{op}: {name} must come with hidden, got it with logits")
-        array, dtype = _matrix(op, "logits", logits, "(T, V)")
+        array, dtype = _matrix(op, "logits", logits, "(T, V)", place)
         return {"logits": array, "logits_dtype": dtype}, *array.shape
     if weight is None:
         raise ValueError(f"{op}: weight must come with hidden, got None")
-    array, dtype = _matrix(op, "hidden", hidden, "(T, D)")
-    head, head_dtype = _matrix(op, "weight", weight, "(V, D)")
+    array, dtype = _matrix(op, "hidden", hidden, "(T, D)", place)
+    head, head_dtype = _matrix(op, "weight", weight, "(V, D)", place)
     (T, D), V = array.shape, len(head)
     if head.shape[1] != D:
         raise ValueError(f"{op}: weight must have the D = {D} dimensions of hidden, got {head.shape[1]}")
     if V == 0:
         raise ValueError(f"{op}: weight must have at least one row, got shape {shape_text(head.shape)}")
     if bias is not None:
-        bias = floats(op, "bias", bias)
-        if bias.shape != (V,):
-            raise ValueError(f"{op}: bias must have shape (V,) = ({V},), got {shape_text(bias.shape)}")
+        bias = floats(op, "bias", bias, place)
+        if tuple(bias.shape) != (V,):
+            raise ValueError(f"{op}: bias must have shape (V,) = ({V},), got {shape_text(tuple(bias.shape))}")
     fields = {"hidden": array, "hidden_dtype": dtype, "weight": head, "weight_dtype": head_dtype, "head_bias": bias}
     return fields, T, V
 
 
+def is_number(x: Any) -> bool:
+    return isinstance(x, (float, int, np.floating, np.integer))
+
+
 def positive(op: str, name: str, x: Any) -> float:
     """A finite number above 0."""
-    if isinstance(x, bool) or not isinstance(x, (float, int, np.floating, np.integer)):
+    if isinstance(x, bool) or not is_number(x):
         raise TypeError(f"{op}: {name} must be a number, got {type(x).__name__}")
     if not 0 < x < math.inf:
         raise ValueError(f"{op}: {name} must be positive and finite, got {x}")
@@ -135,7 +145,9 @@ def row_ids(op: str, rows: Any, num_rows: int | None, M: int | None = None) -> n
     return row
 
 
-def _answers(op: str, cu_answers: Any, answer_ids: Any, M: int) -> tuple[np.ndarray | None, int]:
+def _answers(
+    op: str, cu_answers: Any, answer_ids: Any, num_answers: int | None, M: int
+) -> tuple[np.ndarray | None, int]:
     """The answer of each pair, None if there is one answer, and how many there are."""
     if cu_answers is not None:
         if answer_ids is not None:
@@ -147,7 +159,12 @@ def _answers(op: str, cu_answers: Any, answer_ids: Any, M: int) -> tuple[np.ndar
     ids = _vector(op, "answer_ids", answer_ids, "(M,)", M)
     if M and ids.min() < 0:
         raise ValueError(f"{op}: answer_ids must be at least 0, got {ids.min()}")
-    return ids, int(ids.max()) + 1 if M else 0
+    size = int(ids.max()) + 1 if M else 0
+    if num_answers is None:
+        return ids, size
+    if size > num_answers:
+        raise ValueError(f"{op}: answer_ids must be below num_answers = {num_answers}, got {size - 1}")
+    return ids, num_answers
 
 
 def bounds(op: str, name: str, x: Any, end: int, of: str) -> tuple[np.ndarray, np.ndarray]:
@@ -185,6 +202,7 @@ def layout(
     vocab_size: int,
     cu_answers: Any = None,
     answer_ids: Any = None,
+    num_answers: int | None = None,
     temperature: Any = 1.0,
     ignore_index: int | None = -100,
     out_of_range: str = "raise",
@@ -203,12 +221,12 @@ def layout(
         row = row_ids(op, rows, num_rows, M)
         if num_rows is None:
             num_rows = int(row.max()) + 1 if M else 0
-    answer, num_answers = _answers(op, cu_answers, answer_ids, M)
+    answer, num_answers = _answers(op, cu_answers, answer_ids, num_answers, M)
     inverse = np.empty(M, np.float32)
     inverse[:] = 1 / _temperature(op, temperature, answer, num_answers if per == "A" else M, per)
     choice(op, "out_of_range", out_of_range, ("raise", "nan"))
     if ignore_index is not None:
-        ignore_index = _integer(op, "ignore_index", ignore_index, "an integer or None")
+        ignore_index = integer(op, "ignore_index", ignore_index, "an integer or None")
 
     ignored, outside, scored = None, ids.view(np.uint64) >= vocab_size, None
     if outside.any() or (ignore_index is not None and 0 <= ignore_index < vocab_size):
@@ -232,7 +250,8 @@ def layout(
         job = np.concatenate([[0], np.cumsum(starts)])
         row, inverse = row[first], inverse[first]
     fields = {"rows": row, "inverse_temperature": inverse, "pair_begin": pair_begin, "columns": ids}
-    return Layout(M, num_rows, scored, job, ignored, outside, answer, num_answers), fields
+    bad = None if out_of_range == "raise" else outside
+    return Layout(M, num_rows, scored, job, ignored, bad, answer, num_answers), fields
 
 
 def problem(
@@ -242,28 +261,22 @@ def problem(
     num_columns: int,
     *,
     first_column: int = 0,
-    allowed: np.ndarray | None = None,
+    vocab_size: int | None = None,
+    allowed: Any = None,
     logit_scale: Any = 1.0,
     softcap: Any = None,
-    target_logits: np.ndarray | None = None,
+    target_logits: Any = None,
     entropy: bool = False,
     rank: bool = False,
 ) -> ScoringProblem:
-    """The problem of ``num_columns`` columns that are the vocabulary from ``first_column`` on."""
+    """The problem of ``num_columns`` columns that are the vocabulary, of ``vocab_size``, from ``first_column`` on."""
     columns = fields["columns"]
-    if allowed is not None:
-        at = np.minimum(np.searchsorted(allowed, columns), len(allowed) - 1)
-        columns = np.where(allowed[at] == columns, columns, -1)
-        begin, end = np.searchsorted(allowed, (first_column, first_column + num_columns))
-        allowed = allowed[begin:end] - first_column
-    if first_column or (columns.size and columns.max() >= num_columns):
-        elsewhere = (columns >= 0) & ((columns < first_column) | (columns >= first_column + num_columns))
-        if rank and target_logits is None and elsewhere.any():
-            raise ValueError(
-                f"{op}: target_logits must be given where rank is wanted and targets are in other shards, "
-                f"got None and target {columns[np.argmax(elsewhere)]}"
-            )
-        columns = np.where(elsewhere | (columns < 0), -1, columns - first_column)
+    if allowed is not None or first_column or vocab_size is not None:
+        if isinstance(columns, np.ndarray):
+            needed = rank and target_logits is None
+            columns, allowed = _shard(op, columns, allowed, first_column, num_columns, needed)
+        else:
+            columns, allowed = _device_shard(columns, allowed, first_column, num_columns, vocab_size)
     return ScoringProblem(
         **form,
         **{**fields, "columns": columns},
@@ -275,6 +288,41 @@ def problem(
         entropy=entropy,
         rank=rank,
     )
+
+
+def _shard(
+    op: str, columns: np.ndarray, allowed: np.ndarray | None, first_column: int, num_columns: int, needed: bool
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Targets and allowed ids of the vocabulary as columns of a shard; ``needed``: every target has to be there."""
+    if allowed is not None:
+        at = np.minimum(np.searchsorted(allowed, columns), len(allowed) - 1)
+        columns = np.where(allowed[at] == columns, columns, -1)
+        begin, end = np.searchsorted(allowed, (first_column, first_column + num_columns))
+        allowed = allowed[begin:end] - first_column
+    if first_column or (columns.size and columns.max() >= num_columns):
+        elsewhere = (columns >= 0) & ((columns < first_column) | (columns >= first_column + num_columns))
+        if needed and elsewhere.any():
+            raise ValueError(
+                f"{op}: target_logits must be given where rank is wanted and targets are in other shards, "
+                f"got None and target {columns[np.argmax(elsewhere)]}"
+            )
+        columns = np.where(elsewhere | (columns < 0), -1, columns - first_column)
+    return columns, allowed
+
+
+def _device_shard(
+    columns: Any, allowed: Any, first_column: int, num_columns: int, vocab_size: int | None
+) -> tuple[Any, Any]:
+    """`_shard` without a look at values: ``allowed`` keeps its length, and kernels leave out what is not a column."""
+    xp = namespace(columns)
+    if allowed is not None:
+        at = xp.minimum(xp.searchsorted(allowed, columns), len(allowed) - 1)
+        columns = xp.where(allowed[at] == columns, columns, -1)
+    if first_column or vocab_size not in (None, num_columns):
+        inside = (columns >= first_column) & (columns < first_column + num_columns)
+        columns = xp.where(inside, columns - first_column, -1)
+        allowed = None if allowed is None else allowed - first_column
+    return columns, allowed
 
 
 def for_partials(op: str, partials: Any, logits: Any, hidden: Any, vocab_size: Any) -> int:
@@ -289,19 +337,21 @@ def for_partials(op: str, partials: Any, logits: Any, hidden: Any, vocab_size: A
     return count(op, "vocab_size", vocab_size)
 
 
-def given_partials(op: str, partials: Any, fields: dict[str, Any], *, entropy: bool, rank: bool) -> Partials:
-    """Partials of the caller as host arrays, of the very jobs and targets of this call."""
-    host = Partials(*(None if x is None else _arrays.host_view(op, "partials", x)[0] for x in partials))
+def given_partials(
+    op: str, partials: Any, fields: dict[str, Any], *, entropy: bool, rank: bool, place: Place = HOST
+) -> Partials:
+    """Partials of the caller as arrays of ``place``, of the very jobs and targets of this call."""
+    here = Partials(*(None if x is None else place.view(op, "partials", x)[0] for x in partials))
     jobs, targets = len(fields["rows"]), len(fields["columns"])
-    if host.ref.shape != (jobs,) or host.target.shape != (targets,):
+    if tuple(here.ref.shape) != (jobs,) or tuple(here.target.shape) != (targets,):
         raise ValueError(
             f"{op}: partials must be of the same rows and targets, {jobs} jobs and {targets} targets, "
-            f"got {shape_text(host.ref.shape)} and {shape_text(host.target.shape)}"
+            f"got {shape_text(tuple(here.ref.shape))} and {shape_text(tuple(here.target.shape))}"
         )
     for name, wanted in (("weighted", entropy), ("rank", rank)):
-        if wanted and getattr(host, name) is None:
+        if wanted and getattr(here, name) is None:
             raise ValueError(f"{op}: partials must have {name} for what is wanted, got None")
-    return host
+    return here
 
 
 def labels(
@@ -333,23 +383,23 @@ def labels(
     return ids, cu, weights
 
 
-def target_logits(op: str, x: Any, size: int) -> np.ndarray | None:
+def target_logits(op: str, x: Any, size: int, place: Place = HOST) -> Any:
     if x is None:
         return None
-    array: np.ndarray = floats(op, "target_logits", x)
-    if array.shape != (size,):
-        raise ValueError(f"{op}: target_logits must have shape (M',) = ({size},), got {shape_text(array.shape)}")
+    array = floats(op, "target_logits", x, place)
+    if tuple(array.shape) != (size,):
+        raise ValueError(f"{op}: target_logits must have shape (M',) = ({size},), got {shape_text(tuple(array.shape))}")
     return array
 
 
 def offset(op: str, name: str, x: Any) -> int:
-    number = _integer(op, name, x, "an integer")
+    number = integer(op, name, x, "an integer")
     if number < 0:
         raise ValueError(f"{op}: {name} must be at least 0, got {x}")
     return number
 
 
-def _integer(op: str, name: str, x: Any, rule: str) -> int:
+def integer(op: str, name: str, x: Any, rule: str) -> int:
     try:
         return operator.index(x)
     except TypeError:

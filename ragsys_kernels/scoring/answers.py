@@ -58,6 +58,7 @@ def token_logprobs(
     allowed: Any = None,
     return_lse: bool = False,
     out_of_range: str = "raise",
+    check_values: bool | None = None,
     backend: str = "auto",
     num_threads: int | None = None,
 ) -> Any:
@@ -72,14 +73,14 @@ def token_logprobs(
     temperature : float or (T,)
     return_lse : bool
         Return log Σ exp z of each row as well.
-    ignore_index, logit_scale, softcap, vocab_size, allowed, out_of_range, backend, num_threads
+    ignore_index, logit_scale, softcap, vocab_size, allowed, out_of_range, check_values, backend, num_threads
         As for `answer_logprobs`.
 
     Returns
     -------
     (T,) float32, or with ``return_lse`` two of them
-        Natural-log probabilities (nats), 0 where ignored; log Σ exp z, NaN where ignored. torch tensors if any array
-        argument is one.
+        Natural-log probabilities (nats), 0 where ignored; log Σ exp z, NaN where ignored. Arrays of the caller's
+        library, on the device of the arguments.
 
     Raises
     ------
@@ -94,27 +95,28 @@ def token_logprobs(
     """
     op = "token_logprobs"
     arrays = {"logits": logits, "targets": targets, "temperature": temperature, "allowed": allowed}
-    call = Call(op, arrays, backend, num_threads)
+    call = Call(op, arrays, backend, num_threads, check_values)
     if logits is None:
         raise ValueError(f"{op}: logits must be given, got None")
-    form, T, V = _validate.source(op, logits, None, None, None)
-    V = _validate.vocabulary(op, vocab_size, V)
-    layout, fields = _validate.layout(
-        op,
-        targets,
-        None,
-        num_rows=T,
-        vocab_size=V,
-        temperature=temperature,
-        ignore_index=ignore_index,
-        out_of_range=out_of_range,
-        per="T",
-    )
-    ids = _validate.allowed_ids(op, allowed, V)
-    problem = _validate.problem(op, form, fields, V, allowed=ids, logit_scale=logit_scale, softcap=softcap)
-    partials = call.run(problem)
-    logp = call.result(finish.narrow(finish.pair_logps(partials, layout)))
-    return (logp, call.result(finish.by_row(finish.lse(partials), problem.rows, T))) if return_lse else logp
+    with call.current:
+        form, T, V = _validate.source(op, logits, None, None, None, call.place)
+        V = _validate.vocabulary(op, vocab_size, V)
+        options = {
+            "num_rows": T,
+            "vocab_size": V,
+            "temperature": temperature,
+            "ignore_index": ignore_index,
+            "out_of_range": out_of_range,
+            "per": "T",
+        }
+        layout, fields = call.layout(targets, None, **options)
+        ids = call.allowed_ids(allowed, V)
+        problem = _validate.problem(op, form, fields, V, allowed=ids, logit_scale=logit_scale, softcap=softcap)
+        partials = call.run(problem)
+        logp = call.result(finish.narrow(finish.pair_logps(partials, layout)))
+        if not return_lse:
+            return logp
+        return logp, call.result(finish.by_row(finish.lse(partials), problem.rows, layout))
 
 
 def answer_logprobs(
@@ -127,6 +129,7 @@ def answer_logprobs(
     rows: Any = None,
     cu_answers: Any = None,
     answer_ids: Any = None,
+    num_answers: int | None = None,
     temperature: Any = 1.0,
     logit_scale: float = 1.0,
     softcap: float | None = None,
@@ -137,6 +140,7 @@ def answer_logprobs(
     reduce: tuple[str, ...] = _REDUCE,
     out_of_range: str = "raise",
     partials: Partials | None = None,
+    check_values: bool | None = None,
     backend: str = "auto",
     num_threads: int | None = None,
 ) -> AnswerLogprobs:
@@ -166,7 +170,10 @@ def answer_logprobs(
     cu_answers : (A + 1,) integers, optional
         Answer a has the pairs from ``cu_answers[a]`` to ``cu_answers[a + 1]``, from 0 to M. Default: one answer.
     answer_ids : (M,) integers, optional
-        Instead: the answer of each pair, in any order; A is the largest + 1.
+        Instead: the answer of each pair, in any order.
+    num_answers : int, optional
+        A, with ``answer_ids``. Default: the largest of them + 1; on a device, where they are not looked at, as many as
+        there are temperatures, or it has to be given.
     temperature : float or (A,)
         Positive.
     logit_scale : float
@@ -183,11 +190,13 @@ def answer_logprobs(
     reduce : tuple of {"sum", "mean", "count", "greedy"}
         Which fields are made; "rank", "greedy" and "entropy" take up to a fifth more time.
     out_of_range : {"raise", "nan"}
-        What a target outside [0, vocab_size) is: an error, or NaN for itself and its answer.
+        What a target outside [0, vocab_size) is: an error, or NaN for itself and its answer. On a device always NaN.
     partials : Partials, instead of logits
         Merged partials of shards of the vocabulary, made with the same targets, rows, answers, temperature and
         ``ignore_index``; ``vocab_size`` is then needed. Scales, softcap and ``allowed`` are in them already.
-    backend : {"auto", "cpu", "numpy", "reference"}
+    check_values : bool, optional
+        True: look at values on a device as on the host, which waits for the device. On the host they always are.
+    backend : {"auto", "cpu", "numpy", "reference", "triton", "cuda"}
     num_threads : int, optional
         Default: RAGSYS_KERNELS_NUM_THREADS, else all processors of the process.
 
@@ -196,7 +205,7 @@ def answer_logprobs(
     AnswerLogprobs
         ``logp`` (M,) float32, ``lse``, ``max``, ``entropy`` (T,) float32, ``rank`` (M,) int64, ``sum``, ``mean`` (A,)
         float64, ``count`` (A,) int64, ``greedy`` (A,) bool; None where not asked for. Natural-log probabilities
-        (nats), summed over answer tokens. torch tensors if any array argument is one, else NumPy arrays.
+        (nats), summed over answer tokens. Arrays of the caller's library, on the device of the arguments.
 
     Raises
     ------
@@ -214,6 +223,13 @@ def answer_logprobs(
     may differ between backends and instruction sets. z is rounded to float32, sums are float32 within a block of
     columns and float64 across. O(V) time a row of logits, O(V D) of hidden states; O(M + A) memory beside the result
     and some blocks per thread. Not differentiable.
+
+    On a device nothing waits for it, so that values are not looked at: a target or row that is out of range gives NaN
+    for its pair, pairs that ``cu_answers`` or ``answer_ids`` leave out are in no answer, ids of ``allowed`` that are no
+    columns do not enter (unsorted or repeated ones give other sums), a temperature that is not positive gives NaN or
+    nonsense for its rows, and a row with several temperatures has the lse, max and entropy of the highest. Memory
+    outside the arguments is never touched. Sums are float32 within a part of a row and float64 across. ``logits`` whose
+    rows begin at multiples of 16 bytes are read fastest; other alignments and strides may give other last bits.
 
     Examples
     --------
@@ -237,43 +253,50 @@ def answer_logprobs(
         "temperature": temperature,
         "allowed": allowed,
     }
+    num_jobs = None
     if partials is not None:
         V, T = _validate.for_partials(op, partials, logits, hidden, vocab_size), None
-        arrays["partials"] = partials.ref
-    call = Call(op, arrays, backend, num_threads)
-    if partials is None:
-        form, T, V = _validate.source(op, logits, hidden, weight, bias)
-        V = _validate.vocabulary(op, vocab_size, V)
-    layout, fields = _validate.layout(
-        op,
-        targets,
-        rows,
-        num_rows=T,
-        vocab_size=V,
-        cu_answers=cu_answers,
-        answer_ids=answer_ids,
-        temperature=temperature,
-        ignore_index=ignore_index,
-        out_of_range=out_of_range,
-    )
-    by_row = [name for name in ("lse", "max", "entropy") if name in want]
-    if by_row and layout.job is not None:
-        _validate.one_temperature(op, by_row[0], fields["rows"])
-    rank, entropy = "rank" in want or "greedy" in reduce, "entropy" in want
-    if partials is None:
-        ids = _validate.allowed_ids(op, allowed, V)
-        problem = _validate.problem(
-            op, form, fields, V, allowed=ids, logit_scale=logit_scale, softcap=softcap, entropy=entropy, rank=rank
-        )
-        found = call.run(problem)
-    else:
-        found = _validate.given_partials(op, partials, fields, entropy=entropy, rank=rank)
-    result: AnswerLogprobs = call.result(_finished(found, layout, fields["rows"], want, reduce))
-    return result
+        arrays["partials"], num_jobs = partials.ref, len(partials.ref)
+    if num_answers is not None:
+        num_answers = _validate.offset(op, "num_answers", num_answers)
+    call = Call(op, arrays, backend, num_threads, check_values)
+    with call.current:
+        if partials is None:
+            form, T, V = _validate.source(op, logits, hidden, weight, bias, call.place)
+            V = _validate.vocabulary(op, vocab_size, V)
+        options = {
+            "num_rows": T,
+            "vocab_size": V,
+            "cu_answers": cu_answers,
+            "answer_ids": answer_ids,
+            "num_answers": num_answers,
+            "temperature": temperature,
+            "ignore_index": ignore_index,
+            "out_of_range": out_of_range,
+        }
+        by_row = [name for name in ("lse", "max", "entropy") if name in want]
+        layout, fields = call.layout(targets, rows, num_jobs=num_jobs, **options)
+        if by_row and layout.job is not None:
+            read = fields if layout.begin is None else call.checked
+            if read is not None:
+                _validate.one_temperature(op, by_row[0], read["rows"])
+            if T is None and layout.begin is not None:
+                raise ValueError(f"{op}: rows must be None where want names {by_row[0]!r} of partials on a device")
+        rank, entropy = "rank" in want or "greedy" in reduce, "entropy" in want
+        if partials is None:
+            ids = call.allowed_ids(allowed, V)
+            problem = _validate.problem(
+                op, form, fields, V, allowed=ids, logit_scale=logit_scale, softcap=softcap, entropy=entropy, rank=rank
+            )
+            found = call.run(problem)
+        else:
+            found = _validate.given_partials(op, partials, fields, entropy=entropy, rank=rank, place=call.place)
+        result: AnswerLogprobs = call.result(_finished(found, layout, fields["rows"], want, reduce))
+        return result
 
 
 def _finished(
-    partials: Partials, layout: Layout, rows: np.ndarray, want: tuple[str, ...], reduce: tuple[str, ...]
+    partials: Partials, layout: Layout, rows: Any, want: tuple[str, ...], reduce: tuple[str, ...]
 ) -> AnswerLogprobs:
     made: dict[str, Any] = dict.fromkeys(AnswerLogprobs._fields)
     logps = finish.pair_logps(partials, layout)
@@ -281,7 +304,7 @@ def _finished(
         made["logp"] = finish.narrow(logps)
     for name, values in (("lse", finish.lse), ("max", finish.largest), ("entropy", finish.entropy)):
         if name in want:
-            made[name] = finish.by_row(values(partials), rows, layout.num_rows)
+            made[name] = finish.by_row(values(partials), rows, layout)
     if "rank" in want or "greedy" in reduce:
         ranks = finish.pair_ranks(partials, layout, logps)
         if "rank" in want:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import _arrays
-from .._validate import shape_text
+from .._validate import same_device, shape_text
+from ._namespace import cast, namespace
 from .problem import Layout, Partials
 
 
@@ -20,18 +23,19 @@ def merge_rows(ref: Any, largest: Any, sums: Any, weighted: Any) -> tuple[Any, A
     """
     if len(ref) == 1:
         return ref[0], largest[0], sums[0], None if weighted is None else weighted[0]
+    xp = namespace(ref[0])
     top, most = ref[0], largest[0]
     for s in range(1, len(ref)):
-        top, most = np.maximum(top, ref[s]), np.maximum(most, largest[s])
-    total = np.zeros(len(top))
-    total_weighted = None if weighted is None else np.zeros(len(top))
-    top64 = top.astype(np.float64)
+        top, most = xp.maximum(top, ref[s]), xp.maximum(most, largest[s])
+    total: Any = 0.0
+    total_weighted: Any = None if weighted is None else 0.0
+    top64 = cast(top, xp.float64)
     with np.errstate(invalid="ignore"):  # inf - inf
         for s in range(len(ref)):
-            d = np.where(ref[s] == -np.inf, 0.0, ref[s] - top64)  # a part without a finite column has sum 0, or NaN
-            scale = np.exp(d)
+            d = xp.where(ref[s] == -np.inf, 0.0, ref[s] - top64)  # a part without a finite column has sum 0, or NaN
+            scale = xp.exp(d)
             total += scale * sums[s]
-            if total_weighted is not None:
+            if weighted is not None:
                 total_weighted += scale * (weighted[s] + d * sums[s])
     return top, most, total, total_weighted
 
@@ -50,12 +54,13 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
     Returns
     -------
     Partials
-        ``rank`` and ``weighted`` are there if every part has them. torch tensors if any part has such.
+        ``rank`` and ``weighted`` are there if every part has them. torch tensors if any part has such, on the parts'
+        device.
 
     Raises
     ------
     ValueError
-        No parts, or parts whose shapes differ.
+        No parts, or parts whose shapes or devices differ.
 
     Notes
     -----
@@ -69,10 +74,12 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
         if not isinstance(part, Partials):
             raise TypeError(f"merge_partials: parts must be Partials, got {type(part).__name__} in part {s}")
     library = _arrays.library_of(*(field for part in parts for field in part))
-    host = [Partials(*(None if x is None else _arrays.host_view("merge_partials", "parts", x)[0] for x in part))
+    device = same_device("merge_partials", {f"ref of part {s}": part.ref for s, part in enumerate(parts)})
+    place = _arrays.place_of(device, "cuda", library)
+    here = [Partials(*(None if x is None else place.view("merge_partials", "parts", x)[0] for x in part))
             for part in parts]  # fmt: skip
-    first = host[0]
-    for s, part in enumerate(host):
+    first = here[0]
+    for s, part in enumerate(here):
         for name in ("ref", "target"):
             if getattr(part, name).shape != getattr(first, name).shape:
                 want, got = shape_text(getattr(first, name).shape), shape_text(getattr(part, name).shape)
@@ -80,83 +87,110 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
                     f"merge_partials: parts must be of the same targets, whose {name} has shape {want}, "
                     f"got {got} in part {s}"
                 )
-    weighted = None if any(part.weighted is None for part in host) else [part.weighted for part in host]
-    rank = None if any(part.rank is None for part in host) else np.add.reduce([part.rank for part in host])
-    rows = merge_rows([part.ref for part in host], [part.max for part in host], [part.sum for part in host], weighted)
-    merged = Partials(*rows, np.maximum.reduce([part.target for part in host]), rank)
+    with _arrays.on_device(first.ref):
+        weighted = None if any(part.weighted is None for part in here) else [part.weighted for part in here]
+        ranked = all(part.rank is not None for part in here)
+        rank = functools.reduce(operator.add, [part.rank for part in here]) if ranked else None
+        rows = merge_rows(
+            [part.ref for part in here], [part.max for part in here], [part.sum for part in here], weighted
+        )
+        target = functools.reduce(namespace(first.target).maximum, [part.target for part in here])
+        merged = Partials(*rows, target, rank)
     if library == "numpy":
         return merged
     return Partials(*(None if x is None else _arrays.to_library(x, library) for x in merged))
 
 
-def pair_logps(partials: Partials, layout: Layout) -> np.ndarray:
+def pair_logps(partials: Partials, layout: Layout) -> Any:
     """log p of every pair (M,) in float64: 0 for an ignored one, NaN for one outside the vocabulary."""
+    xp = namespace(partials.sum)
     with np.errstate(invalid="ignore", divide="ignore"):  # -inf - -inf, log 0
-        log_sum = np.log(partials.sum)
-        ref, target = partials.ref.astype(np.float64), partials.target
+        log_sum = xp.log(partials.sum)
+        ref, target = cast(partials.ref, xp.float64), partials.target
         if layout.job is not None:
             log_sum, ref = log_sum[layout.job], ref[layout.job]
         # z - lse would lose the difference where both are large; the sum has the target's own term in it, but rounded.
-        logp: np.ndarray = np.minimum((target - ref) - log_sum, 0.0)
-    if layout.scored is None:
-        return logp
-    logps = np.zeros(layout.num_pairs)
-    logps[layout.scored] = logp
+        logp = xp.minimum((target - ref) - log_sum, 0.0)
+    logps = _by_pair(logp, layout, "float64")
     if layout.outside is not None:
-        logps[layout.outside] = np.nan
+        logps = xp.where(layout.outside, np.nan, logps)
     return logps
 
 
-def pair_ranks(partials: Partials, layout: Layout, logps: np.ndarray) -> np.ndarray:
+def _by_pair(values: Any, layout: Layout, dtype: str) -> Any:
+    """Values of the targets of the jobs in the order of the pairs; 0 for ignored pairs."""
+    xp = namespace(values)
+    if layout.scored is not None:
+        M = layout.num_pairs
+        every = np.empty(M, dtype) if xp is np else _arrays.empty(values, (M,), dtype)
+        every[layout.scored] = values
+        values = every
+    return values if layout.ignored is None else xp.where(layout.ignored, 0, values)
+
+
+def pair_ranks(partials: Partials, layout: Layout, logps: Any) -> Any:
     """Rank of every pair (M,): 0 for an ignored one, -1 where log p is NaN."""
-    ranks = np.zeros(layout.num_pairs, np.int64)
-    ranks[slice(None) if layout.scored is None else layout.scored] = partials.rank
-    ranks[np.isnan(logps)] = -1
-    return ranks
+    xp = namespace(logps)
+    return xp.where(xp.isnan(logps), -1, _by_pair(partials.rank, layout, "int64"))
 
 
-def lse(partials: Partials) -> np.ndarray:
+def lse(partials: Partials) -> Any:
     """log Σ exp z of every job (R,) in float64."""
     with np.errstate(divide="ignore"):
-        return np.asarray(partials.ref + np.log(partials.sum))
+        return partials.ref + namespace(partials.sum).log(partials.sum)
 
 
-def entropy(partials: Partials) -> np.ndarray:
+def entropy(partials: Partials) -> Any:
     """-Σ p log p of every job (R,) in float64, in nats."""
+    xp = namespace(partials.sum)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.maximum(np.log(partials.sum) - partials.weighted / partials.sum, 0.0))
+        return xp.maximum(xp.log(partials.sum) - partials.weighted / partials.sum, 0.0)
 
 
-def largest(partials: Partials) -> np.ndarray:
+def largest(partials: Partials) -> Any:
     """max z of every job (R,); NaN where a column is NaN or +inf."""
-    return np.where(np.isnan(partials.sum), np.nan, partials.max)
+    xp = namespace(partials.sum)
+    return xp.where(xp.isnan(partials.sum), np.nan, partials.max)
 
 
-def narrow(values: np.ndarray) -> np.ndarray:
+def narrow(values: Any) -> Any:
     """As float32; what is beyond its range is -inf."""
     with np.errstate(over="ignore"):
-        return values.astype(np.float32)
+        return cast(values, namespace(values).float32)
 
 
-def by_row(values: np.ndarray, rows: np.ndarray, num_rows: int) -> np.ndarray:
-    """Values of jobs as (num_rows,) float32; NaN where a row has no job."""
-    if len(rows) == num_rows:  # they ascend
-        return values.astype(np.float32)
-    every = np.full(num_rows, np.nan, np.float32)
-    every[rows] = values
-    return every
+def by_row(values: Any, rows: Any, layout: Layout) -> Any:
+    """Values of jobs as (T,) float32; NaN where a row has no job, those of its first job where it has several."""
+    xp, T = namespace(values), layout.num_rows
+    values = cast(values, xp.float32)
+    if layout.begin is None:  # on the host every job has a row, and they ascend
+        if len(rows) == T:
+            return values
+        every = np.full(T, np.nan, np.float32)
+        every[rows] = values
+        return every
+    if layout.job is None:
+        return xp.where(rows < 0, np.nan, values)
+    every = _arrays.full(values, (T + 1,), np.nan, "float32")
+    again = rows[1:] == rows[:-1]
+    every[xp.where(rows < 0, T, rows)[:1]] = values[:1]
+    every[xp.where((rows[1:] < 0) | again, T, rows[1:])] = values[1:]
+    return every[:T]
 
 
-def per_answer(values: np.ndarray, layout: Layout) -> np.ndarray:
-    """Sums of the values of each answer (A,) in float64, added one by one in the order of the pairs."""
+def per_answer(values: Any, layout: Layout) -> Any:
+    """Sums of the values of each answer (A,) in float64, added in the order of the pairs."""
+    if layout.begin is not None:
+        return layout.sums(values, layout.begin, layout.order)
     answer = np.zeros(layout.num_pairs, np.int64) if layout.answer is None else layout.answer
     return np.bincount(answer, weights=values, minlength=layout.num_answers)
 
 
-def counts(layout: Layout) -> np.ndarray:
+def counts(layout: Layout) -> Any:
     """Pairs of each answer (A,) that are not ignored."""
     if layout.ignored is None:
         if layout.answer is None:
             return np.array([layout.num_pairs])
         return np.bincount(layout.answer, minlength=layout.num_answers)
-    return per_answer(~layout.ignored, layout).astype(np.int64)
+    sums = per_answer(~layout.ignored, layout)
+    return cast(sums, namespace(sums).int64)

@@ -6,8 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _validate, finish
+from .. import _arrays
+from .._arrays import Cupy, Torch
+from . import _device, _validate, finish
 from ._call import Call
+from ._namespace import arange, namespace, segmented
 from .problem import Layout
 
 
@@ -43,6 +46,7 @@ def label_posteriors(
     logit_scale: float = 1.0,
     softcap: float | None = None,
     vocab_size: int | None = None,
+    check_values: bool | None = None,
     backend: str = "auto",
     num_threads: int | None = None,
 ) -> LabelPosteriors:
@@ -55,7 +59,7 @@ def label_posteriors(
 
     Parameters
     ----------
-    logits, hidden, weight, bias, logit_scale, softcap, vocab_size, backend, num_threads
+    logits, hidden, weight, bias, logit_scale, softcap, vocab_size, check_values, backend, num_threads
         As for `answer_logprobs`.
     label_ids : (n,) integers
         The tokens of all labels, one label after the other; no token twice. For labels of several tokens in sequence
@@ -72,8 +76,8 @@ def label_posteriors(
     Returns
     -------
     LabelPosteriors
-        ``logp``, ``log_posterior`` (R, L) float64, ``label`` (R,) int64. Natural logs (nats). torch tensors if any
-        array argument is one, else NumPy arrays.
+        ``logp``, ``log_posterior`` (R, L) float64, ``label`` (R,) int64. Natural logs (nats). Arrays of the caller's
+        library, on the device of the arguments.
 
     Raises
     ------
@@ -83,7 +87,8 @@ def label_posteriors(
     Notes
     -----
     A row where no label's token is finite has log_posterior NaN and label -1, as has a row with NaN or +inf. O(V) time
-    a row of logits, whatever the number of labels.
+    a row of logits, whatever the number of labels. On a device values are not looked at: a token out of range gives its
+    label NaN, as does a row out of range; a row that is named twice is read twice.
 
     Summed verbaliser tokens follow PET (Schick and Schütze, EACL 2021, and its many-token successors); the prior is
     contextual calibration (Zhao, Wallace, Feng, Klein and Singh, "Calibrate Before Use", ICML 2021: the diagonal
@@ -110,19 +115,41 @@ def label_posteriors(
         "rows": rows,
         "temperature": temperature,
     }
-    call = Call(op, arrays, backend, num_threads)
-    form, T, V = _validate.source(op, logits, hidden, weight, bias)
-    V = _validate.vocabulary(op, vocab_size, V)
-    ids, cu, weights = _validate.labels(op, label_ids, cu_labels, prior, V)
-    read = np.arange(T) if rows is None else _validate.row_ids(op, rows, T)
+    call = Call(op, arrays, backend, num_threads, check_values)
+    with call.current:
+        form, T, V = _validate.source(op, logits, hidden, weight, bias, call.place)
+        V = _validate.vocabulary(op, vocab_size, V)
+        scales = {"logit_scale": logit_scale, "softcap": softcap}
+        if isinstance(call.place, (Torch, Cupy)):
+            found = _on_device(call, form, T, V, label_ids, cu_labels, prior, rows, temperature, scales)
+        else:
+            found = _on_host(call, form, T, V, label_ids, cu_labels, prior, rows, temperature, scales)
+        result: LabelPosteriors = call.result(found)
+        return result
+
+
+def _on_host(
+    call: Call,
+    form: dict[str, Any],
+    T: int,
+    V: int,
+    label_ids: Any,
+    cu_labels: Any,
+    prior: Any,
+    rows: Any,
+    temperature: Any,
+    scales: dict[str, Any],
+) -> LabelPosteriors:
+    ids, cu, weights = _validate.labels(call.op, label_ids, cu_labels, prior, V)
+    read = np.arange(T) if rows is None else _validate.row_ids(call.op, rows, T)
     # A pair for each row, whose job then gets the tokens of all labels.
-    layout, fields = _validate.layout(
-        op, np.zeros(len(read), np.int64), read, num_rows=T, vocab_size=V, temperature=temperature, per="R"
+    layout, fields = call.layout(
+        np.zeros(len(read), np.int64), read, num_rows=T, vocab_size=V, temperature=temperature, per="R"
     )
     jobs = len(fields["rows"])
     fields["pair_begin"] = np.arange(jobs + 1) * len(ids)
     fields["columns"] = np.tile(ids, jobs)
-    partials = call.run(_validate.problem(op, form, fields, V, logit_scale=logit_scale, softcap=softcap))
+    partials = call.run(_validate.problem(call.op, form, fields, V, **scales))
     every = Layout(jobs * len(ids), T, None, np.repeat(np.arange(jobs), len(ids)), None, None, None, 1)
     logps = finish.pair_logps(partials, every).reshape(jobs, len(ids))
     if layout.job is not None:
@@ -134,5 +161,50 @@ def label_posteriors(
         calibrated = logp if weights is None else logp - np.log(weights)
         log_posterior = np.minimum(calibrated - np.logaddexp.reduce(calibrated, axis=1, keepdims=True), 0.0)
     label = np.where(np.isnan(log_posterior).any(axis=1), -1, log_posterior.argmax(axis=1))
-    result: LabelPosteriors = call.result(LabelPosteriors(logp, log_posterior, label))
-    return result
+    return LabelPosteriors(logp, log_posterior, label)
+
+
+def _on_device(
+    call: Call,
+    form: dict[str, Any],
+    T: int,
+    V: int,
+    label_ids: Any,
+    cu_labels: Any,
+    prior: Any,
+    rows: Any,
+    temperature: Any,
+    scales: dict[str, Any],
+) -> LabelPosteriors:
+    op, place = call.op, call.place
+    assert isinstance(place, (Torch, Cupy))
+    if call.check_values:
+        _validate.labels(op, _arrays.to_host(label_ids), _arrays.to_host(cu_labels), _arrays.to_host(prior), V)
+    ids, cu, weights = _device.labels(op, label_ids, cu_labels, prior, place)
+    xp, n, L = namespace(ids), len(ids), len(cu) - 1
+    row = arange(T, ids) if rows is None else _device.vector(op, "rows", rows, "(R,)", place)
+    R = len(row)
+    # A pair for each row in its own order, whose job then gets the tokens of all labels.
+    some = {"vocab_size": V, "temperature": temperature, "per": "R"}
+    none = _arrays.full(ids, (R,), 0, "int64")
+    if call.check_values:
+        call.check(none, row, num_rows=T, **some)
+    _, fields = _device.layout(op, place, none, None, num_rows=R, **some)
+    outside = (ids < 0) | (ids >= V)
+    fields["rows"] = xp.where((row < 0) | (row >= T), -1, row)
+    fields["pair_begin"] = arange(R + 1, ids) * n
+    fields["columns"] = xp.tile(xp.where(outside, -1, ids), (R,))
+    partials = call.run(_validate.problem(op, form, fields, V, **scales))
+    job = xp.tile(arange(R, ids)[:, None], (1, n)).reshape(-1)
+    every = Layout(R * n, T, None, job, None, xp.tile(outside, (R,)), None, 1)
+    logps = finish.pair_logps(partials, every).reshape(R, n)
+    index = arange(n, ids)
+    label_of = xp.maximum(xp.searchsorted(cu, index, side="right") - 1, 0)
+    last = xp.minimum(xp.maximum(cu[1:] - 1, 0), n - 1)
+    begin = xp.minimum(label_of, L - 1)
+    logp = xp.minimum(segmented(xp.logaddexp, logps, index - cu[begin])[:, last], 0.0)
+    calibrated = logp if weights is None else logp - xp.log(weights)
+    whole = segmented(xp.logaddexp, calibrated, arange(L, ids))[:, -1:]
+    log_posterior = xp.minimum(calibrated - whole, 0.0)
+    label = xp.where(xp.isnan(log_posterior).any(1), -1, log_posterior.argmax(1))
+    return LabelPosteriors(logp, log_posterior, label)

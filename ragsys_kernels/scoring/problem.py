@@ -44,20 +44,23 @@ class Partials(NamedTuple):
     @classmethod
     def nothing(cls, problem: ScoringProblem) -> Partials:
         """What no columns at all give."""
-        R, M = len(problem.rows), len(problem.columns)
+        like, jobs, targets = problem.rows, (len(problem.rows),), (len(problem.columns),)
         return cls(
-            np.full(R, -np.inf, np.float32),
-            np.full(R, -np.inf, np.float32),
-            np.zeros(R),
-            np.zeros(R) if problem.entropy else None,
-            np.full(M, -np.inf, np.float32),
-            np.zeros(M, np.int64) if problem.rank else None,
+            _arrays.full(like, jobs, -np.inf, "float32"),
+            _arrays.full(like, jobs, -np.inf, "float32"),
+            _arrays.full(like, jobs, 0, "float64"),
+            _arrays.full(like, jobs, 0, "float64") if problem.entropy else None,
+            _arrays.full(like, targets, -np.inf, "float32"),
+            _arrays.full(like, targets, 0, "int64") if problem.rank else None,
         )
 
 
 @dataclass(slots=True)  # frozen would take 3 us of every call
 class ScoringProblem:
-    """Arguments of one call, checked, as host arrays.
+    """Arguments of one call, checked, as host arrays or as arrays of one library on one device.
+
+    On a device shapes do not depend on values: jobs may have row -1, which is read by nobody and gives sum 0, and there
+    may be targets that belong to no job, from ``pair_begin[R]`` on, which give -inf and rank 0.
 
     z(job, v) = softcap_(logit_scale x_v) inverse_temperature[job] with x the row of ``logits``, or
     x_v = hidden[row]·weight[v] + head_bias[v], and softcap_(x) = softcap tanh(x / softcap), but ±inf stays ±inf.
@@ -104,3 +107,7 @@ class Layout:
     outside: np.ndarray | None  # (M,) bool: targets that are no columns of the vocabulary
     answer: np.ndarray | None  # (M,) int64; None: one answer
     num_answers: int
+    # On a device, where all pairs have a target and ``ignored`` and ``outside`` are always there:
+    begin: Any = None  # (A + 1,) the pairs of answer a are order[begin[a] : begin[a + 1]]
+    order: Any = None  # (M,); None: in their own order
+    sums: Any = None  # function of values (M,), begin and order: sums (A,) in float64

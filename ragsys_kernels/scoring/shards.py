@@ -31,6 +31,7 @@ def logprob_partials(
     entropy: bool = False,
     rank: bool = False,
     target_logits: Any = None,
+    check_values: bool | None = None,
     backend: str = "auto",
     num_threads: int | None = None,
 ) -> Partials:
@@ -61,7 +62,8 @@ def logprob_partials(
         Whether to make ``weighted`` and ``rank``.
     target_logits : (M',) floating point, optional
         z of each target, in the order of ``Partials.target``; ranks count what exceeds it.
-    rows, cu_answers, answer_ids, temperature, logit_scale, softcap, ignore_index, out_of_range, backend, num_threads
+    rows, cu_answers, answer_ids, temperature, logit_scale, softcap, ignore_index, out_of_range, check_values, backend,
+    num_threads
         As for `answer_logprobs`. Answers matter for a temperature (A,) only.
 
     Returns
@@ -69,13 +71,15 @@ def logprob_partials(
     Partials
         ``ref``, ``max``, ``sum``, ``weighted`` of each job (R,) and ``target``, ``rank`` of each target (M',): jobs are
         the distinct (row, temperature) pairs with a target that counts, by row and from high to low temperature;
-        targets go by job, within a job as they were given. torch tensors if any array argument is one, else NumPy
-        arrays.
+        targets go by job, within a job as they were given. Arrays of the caller's library, on the device of the
+        arguments. On a device R is M, or T if that is less and there is one temperature; jobs without a pair come last
+        and have sum 0; M' is M, and pairs that do not count come last (with ``rows`` None: stay in place) at -inf.
 
     Raises
     ------
     ValueError, TypeError, BackendUnavailableError
-        As for `answer_logprobs`; ``rank`` without ``target_logits`` where a target is in another shard.
+        As for `answer_logprobs`; ``rank`` without ``target_logits`` where a target is in another shard (on a device
+        its rank counts every finite column instead).
 
     Notes
     -----
@@ -95,34 +99,34 @@ def logprob_partials(
         "allowed": allowed,
         "target_logits": target_logits,
     }
-    call = Call(op, arrays, backend, num_threads)
-    form, T, V = _validate.source(op, logits, hidden, weight, bias)
-    total = count(op, "vocab_size", vocab_size)
-    first = _validate.offset(op, "first_column", first_column)
-    _, fields = _validate.layout(
-        op,
-        targets,
-        rows,
-        num_rows=T,
-        vocab_size=total,
-        cu_answers=cu_answers,
-        answer_ids=answer_ids,
-        temperature=temperature,
-        ignore_index=ignore_index,
-        out_of_range=out_of_range,
-    )
-    problem = _validate.problem(
-        op,
-        form,
-        fields,
-        max(0, min(V, total - first)),
-        first_column=first,
-        allowed=_validate.allowed_ids(op, allowed, total),
-        logit_scale=logit_scale,
-        softcap=softcap,
-        target_logits=_validate.target_logits(op, target_logits, len(fields["columns"])),
-        entropy=bool(entropy),
-        rank=bool(rank),
-    )
-    result: Partials = call.result(call.run(problem))
-    return result
+    call = Call(op, arrays, backend, num_threads, check_values)
+    with call.current:
+        form, T, V = _validate.source(op, logits, hidden, weight, bias, call.place)
+        total = count(op, "vocab_size", vocab_size)
+        first = _validate.offset(op, "first_column", first_column)
+        options = {
+            "num_rows": T,
+            "vocab_size": total,
+            "cu_answers": cu_answers,
+            "answer_ids": answer_ids,
+            "temperature": temperature,
+            "ignore_index": ignore_index,
+            "out_of_range": out_of_range,
+        }
+        _, fields = call.layout(targets, rows, **options)
+        problem = _validate.problem(
+            op,
+            form,
+            fields,
+            max(0, min(V, total - first)),
+            first_column=first,
+            vocab_size=total,
+            allowed=call.allowed_ids(allowed, total),
+            logit_scale=logit_scale,
+            softcap=softcap,
+            target_logits=_validate.target_logits(op, target_logits, len(fields["columns"]), call.place),
+            entropy=bool(entropy),
+            rank=bool(rank),
+        )
+        result: Partials = call.result(call.run(problem))
+        return result

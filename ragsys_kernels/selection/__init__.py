@@ -41,7 +41,7 @@ def mmr(
     Parameters
     ----------
     queries : (Q, D) float32 | float16 | bfloat16 | float64, or None if ``relevance`` is given
-        Any scale with ``metric="cosine"``.
+        Any scale with ``metric="cosine"``. Without a row the result has none.
     embeddings : (N, D) float32 | float16 | bfloat16, or (Q, P, D), or Corpus
         One corpus for all queries, or one dense pool for each. Never copied; the last axis must be contiguous.
     k : int or (Q,) integers
@@ -210,6 +210,9 @@ def _run(
     name, implementation = _dispatch.choose(op, "selection", device, backend, library)
     place = _arrays.place_of(device, name, library)
     problem = _validate.selection(op, **arrays, **options, place=place)
+    if problem.num_queries == 0:
+        nothing = map(place.upload, Selection.empty(0, problem.k))
+        return Selection(*(_arrays.to_library(field, library) for field in nothing))
     _validate.warn_small_pool(problem)
     if check_values and place is not _arrays.HOST:
         _validate.device_values(problem)

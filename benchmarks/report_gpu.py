@@ -1,0 +1,240 @@
+"""What is known about the GPU: the page results/gpu.md, and the README's table of what has been executed where.
+
+    python benchmarks/report_gpu.py [--readme FILE] [--out FOLDER]
+
+From compiled.csv and static.csv of the folder (`report_static.py`: compiled code and public figures), gpu.csv
+(`gpu_check.py`: measurements on a GPU, if it has ever run on one) and ledger.csv (the processor).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import ledger
+from devices import DEVICES, PROCESSORS
+
+RESULTS = ledger.PATH.parent
+ROOT = ledger.PATH.parents[2]
+BEGIN, END = "<!-- executed:begin -->", "<!-- executed:end -->"
+NOT_YET = "not yet"
+Row = dict[str, str]
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1) -> str:
+    rule = ["---"] * text_columns + ["---:"] * (len(header) - text_columns)
+    return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *rows])
+
+
+# --- What has been executed where.
+
+
+def executed(compiled: list[Row], measured: list[Row], processors: list[Row]) -> str:
+    """The table of the README, from what the ledgers hold and which tests there are."""
+    names = sorted({row["hardware"].partition(",")[0] for row in processors if row["hardware"]})
+    processor = f"x86-64 ({', '.join(names)})" if names else "x86-64"
+    tests = {path.name for path in (ROOT / "tests").rglob("*.py")}
+
+    def compiled_for(cuda: bool) -> str:
+        archs = {row["arch"] for row in compiled if is_cuda(row["kernel"]) == cuda}
+        return ", ".join(arch for arch in ARCHITECTURES if arch in archs) or NOT_YET
+
+    def on_gpu(backend: str) -> str:
+        last: dict[str, str] = {}
+        for row in measured:
+            if row["backend"] == backend:
+                last[row["device"]] = max(row["date"], last.get(row["device"], ""))
+        return ", ".join(f"{device} ({date})" for device, date in sorted(last.items())) or NOT_YET
+
+    emulated = "thread by thread on the processor, also under Address- and ThreadSanitizer"
+    rows = [
+        ["`reference`", processor, "", ""],
+        ["`cpu`", f"{processor}; AArch64 under qemu", "", ""],
+        ["`numpy`", processor, "", ""],
+        [
+            "`triton`",
+            "Triton's interpreter on the processor" if TRITON_TESTS & tests else NOT_YET,
+            compiled_for(cuda=False),
+            on_gpu("triton"),
+        ],
+        ["`cuda`", emulated if CUDA_TESTS & tests else NOT_YET, compiled_for(cuda=True), on_gpu("cuda")],
+    ]
+    lines = ["| backend | executed on a processor | compiled and held to budgets for | executed on a GPU |"]
+    lines += ["|---|---|---|---|", *("| " + " | ".join(row) + " |" for row in rows)]
+    if not measured:
+        lines += ["", "**No kernel has run on a GPU yet**: `make gpu-check` on a machine with one is what is missing."]
+    return "\n".join(lines) + "\n"
+
+
+ARCHITECTURES = tuple(device.arch for device in DEVICES)
+# Where each way of execution is tested.
+TRITON_TESTS = {"test_triton_selection.py", "test_triton_scoring.py"}
+CUDA_TESTS = {"test_cuda_selection.py", "test_cuda_scoring.py"}
+
+
+def is_cuda(kernel: str) -> bool:
+    return kernel.startswith("rsk_")
+
+
+def into_readme(path: Path, text: str) -> None:
+    before = path.read_text(encoding="utf-8")
+    if before.count(BEGIN) != 1 or before.count(END) != 1:
+        raise SystemExit(f"error: {path} must have one {BEGIN} and one {END}")
+    pattern = re.compile(re.escape(BEGIN) + ".*" + re.escape(END), re.S)
+    path.write_text(pattern.sub(lambda _: f"{BEGIN}\n{text}{END}", before), encoding="utf-8")
+
+
+# --- The page.
+
+
+def _count(value: str) -> str:
+    """A number of three digits with its unit: 1234567 is 1.23 M."""
+    number = float(value)
+    for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.3g}"
+
+
+def bounds(static: list[Row], op: str, cuda: bool) -> str:
+    """Bounds of an op: a line for each shape, a column for each device."""
+    shapes: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in static:
+        if row["op"] == op and is_cuda(row["kernel"]) == cuda:
+            shapes.setdefault((row["shape"], row["dtype"]), {})[row["device"]] = row
+    unit = next(row["unit"] for row in static if row["op"] == op)
+    header = ["shape, dtype", f"floor of a {UNITS[unit]}, moved", f"flops of a {UNITS[unit]}"]
+    devices = [device for device in DEVICES if any(device.name in found for found in shapes.values())]
+    header += [f"{device.name}, {unit}/s" for device in devices]
+    lines = []
+    for (shape, dtype), found in shapes.items():
+        first = next(iter(found.values()))
+        most = max(float(row["bytes"]) / float(row["floor_bytes"]) for row in found.values())
+        cells = [f"{_count(first['floor_bytes'])}B, {most:.2f}x", _count(first["flops"])]
+        cells += [_count(found[d.name]["bound"]) + _marks(found[d.name]) if d.name in found else "" for d in devices]
+        lines.append([f"{shape}, {dtype}", *cells])
+    return table(header, lines)
+
+
+UNITS = {"queries": "query", "rows": "row"}
+
+
+def _marks(row: Row) -> str:
+    return (" ᵖ" if row["limit"] == "products" else "") + (" °" if float(row["waves"] or 0) < 1 else "")
+
+
+def resources(compiled: list[Row], cuda: bool) -> str:
+    """Registers, shared memory and blocks of every kernel, one column for each architecture."""
+    kernels: dict[str, dict[str, Row]] = {}
+    for row in compiled:
+        if is_cuda(row["kernel"]) == cuda:
+            kernels.setdefault(row["kernel"], {})[row["arch"]] = row
+    archs = [arch for arch in ARCHITECTURES if any(arch in found for found in kernels.values())]
+    lines = [
+        [f"`{name}`", *(_resources_of(found[arch]) if arch in found else "" for arch in archs)]
+        for name, found in kernels.items()
+    ]
+    return table(["kernel", *archs], lines)
+
+
+def _resources_of(row: Row) -> str:
+    parts = [row["registers"], _count(row["shared"]) + "B" if row["shared"] != "0" else "0"]
+    if row["threads"] != "0":
+        numbers = (int(row[name]) for name in ("threads", "registers", "shared"))
+        parts.append(str(PROCESSORS[row["arch"]].blocks_resident(*numbers)))
+    kinds = " ".join(part.partition(":")[0] for part in row["matrix"].split())
+    return " / ".join(parts) + (f" {kinds}" if kinds else "")
+
+
+TITLES = {
+    "mmr": "MMR",
+    "vrsd": "VRSD",
+    "token_logprobs": "Log-probabilities from logits",
+    "answer_logprobs": "Log-probabilities from hidden states",
+}
+
+
+def page(compiled: list[Row], static: list[Row], measured: list[Row]) -> str:
+    devices = table(
+        ["device", "memory, B/s", "16-bit products, flop/s", "float32, flop/s", "multiprocessors", "last cache, B"],
+        [
+            [
+                f"{d.name} ({d.arch})",
+                *(_count(str(x)) for x in (d.bandwidth, d.matrix16, d.float32)),
+                str(d.processors),
+                _count(str(d.cache)),
+            ]
+            for d in DEVICES
+        ],
+    )
+    there = {(row["op"], is_cuda(row["kernel"])) for row in static}
+    parts = "\n".join(
+        f"### {title}, {'CUDA C++' if cuda else 'Triton'}\n\n{bounds(static, op, cuda)}\n"
+        for op, title in TITLES.items()
+        for cuda in (False, True)
+        if (op, cuda) in there
+    )
+    known = sorted({row["device"] for row in measured})
+    where = (
+        f"Measured on: {', '.join(known)}; the rows are in `gpu.csv`." if known else "**Nothing has been measured.**"
+    )
+    cuda = resources(compiled, cuda=True) if any(is_cuda(row["kernel"]) for row in compiled) else "Not compiled."
+    return f"""\
+# The GPU kernels without a GPU
+
+Written by `benchmarks/report_gpu.py` from `compiled.csv` and `static.csv`, which `ragsys-kernels bench --static` makes
+by compiling every kernel; {", ".join(sorted({row["compiler"] for row in compiled}))}. {where}
+
+## Computed bounds, not measurements
+
+How fast an op could be if the device did nothing but move its bytes at the full bandwidth of its memory, or do its
+products at the full rate, whichever takes longer. **Every figure here is a computed bound, not a measurement**:
+latency, launches, exponentials and the greedy steps take no time in it. *Floor*: one read of the input; *moved*: what
+the kernel moves over it, on the device where that is most. Pools are taken to have no rows in common. What a kernel
+reads again comes from the last-level cache where the pools of all blocks at work fit in it, and from memory where they
+do not. ᵖ: bound by products, else by memory. °: so few blocks that the device is not full, for which the bound is far
+too good.
+
+Public figures (sources in `devices.py`):
+
+{devices}
+
+{parts}
+## Resources
+
+Registers of a thread / shared memory of a block / blocks that fit on a multiprocessor, then the kind of matrix
+instructions. No kernel spills registers: `tests/gpu_budgets.py` holds them to that.
+
+### Triton
+
+{resources(compiled, cuda=False)}
+
+### CUDA C++
+
+The launcher chooses the threads, and adds shared memory, by the shape: here is the static part.
+
+{cuda}
+"""
+
+
+def write(out: Path, readme: Path | None) -> None:
+    compiled, static, measured = (ledger.read(out / f"{name}.csv") for name in ("compiled", "static", "gpu"))
+    if not compiled:
+        raise SystemExit("error: nothing has been compiled: run `ragsys-kernels bench --static` first")
+    (out / "gpu.md").write_text(page(compiled, static, measured), encoding="utf-8")
+    if readme is not None:
+        into_readme(readme, executed(compiled, measured, ledger.read(ledger.PATH)))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the ledgers and for the page")
+    given = parser.parse_args(arguments)
+    write(given.out, given.readme)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,299 @@
+"""Kernels of csrc/cuda: where their sources are, compiled for the device at hand, launched on the caller's stream.
+
+CuPy does both and is imported when the first kernel is wanted; torch is never linked, its tensors come as pointers. A
+source is compiled once for an architecture by NVRTC, which keeps the result on disk, or comes compiled with the package
+when that was built with RAGSYS_KERNELS_CUDA=1 (setup.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import re
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _arrays
+
+INSTALL = 'pip install "ragsys_kernels[cuda]"'
+
+# CuPy gives NVRTC -ftz=true whatever it is told, so that the ahead-of-time build has to say the same for the same bits.
+OPTIONS = ("-std=c++17", "-ftz=true")
+
+# The oldest architecture in the fatbins; an older device gets its kernels from NVRTC.
+OLDEST_BUILT = 80
+
+_PACKAGE = Path(__file__).parent
+
+
+# --- Sources.
+
+
+def _folders() -> tuple[Path, Path]:
+    """Where sources are once installed, and in a working tree (an installation in place finds no mapped folder)."""
+    return _PACKAGE / "_cuda_src", _PACKAGE.parent / "csrc" / "cuda"
+
+
+def sources() -> list[str]:
+    """Names of all sources; none if neither folder is there."""
+    return next((names for folder in _folders() if (names := sorted(path.stem for path in folder.glob("*.cu")))), [])
+
+
+def source_path(name: str) -> Path:
+    """The .cu file of a name."""
+    places = [folder / f"{name}.cu" for folder in _folders()]
+    for path in places:
+        if path.is_file():
+            return path
+    raise FileNotFoundError(f"the CUDA source {name!r} is neither {' nor '.join(map(str, places))}; reinstall")
+
+
+def source(name: str) -> str:
+    """The text of a source with the files that it includes in it.
+
+    CuPy's cache knows a source by its text: the headers must be part of it, or a change in one would go unseen.
+    """
+    path, seen = source_path(name), set[str]()
+
+    def expand(path: Path) -> str:
+        lines = [f'#line 1 "{path.name}"']
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            included = re.fullmatch(r'\s*#\s*include\s+"([^"]+)"\s*', line)
+            if included is None:
+                lines.append("" if re.fullmatch(r"\s*#\s*pragma\s+once\s*", line) else line)
+                continue
+            if included[1] not in seen:
+                seen.add(included[1])
+                lines.append(expand(path.with_name(included[1])))
+            lines.append(f'#line {number + 1} "{path.name}"')
+        return "\n".join(lines)
+
+    return expand(path) + "\n"
+
+
+def built_path(name: str) -> Path | None:
+    """The compiled form that the package carries; in a working tree only if no source is younger."""
+    path = _PACKAGE / "_cuda_bin" / f"{name}.fatbin"
+    if not path.is_file():
+        return None
+    installed, tree = _folders()
+    if not (installed / f"{name}.cu").is_file() and (tree / f"{name}.cu").is_file():
+        changed = max(file.stat().st_mtime for file in tree.glob("*.cu*"))
+        if path.stat().st_mtime < changed:
+            return None
+    return path
+
+
+# --- Whether anything can run.
+
+
+@functools.cache
+def why_not() -> str | None:
+    """The reason CUDA kernels cannot run here, or None if they can."""
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError as error:
+        if error.name == "cupy":
+            return f"cupy is not installed; {INSTALL}"
+        return f"cupy is broken: {error}"
+    except Exception as error:  # whatever an import of a foreign library raises
+        return f"cupy is broken: {error}"
+    try:
+        if cupy.cuda.runtime.is_hip:
+            return "cupy is built for ROCm, and these kernels for CUDA"
+        if cupy.cuda.runtime.getDeviceCount() == 0:
+            return "there is no CUDA device"
+    except Exception as error:
+        return f"there is no CUDA driver or device: {error}"
+    names = sources()
+    built = sorted(path.stem for path in (_PACKAGE / "_cuda_bin").glob("*.fatbin"))
+    if not names and not built:
+        return f"the CUDA sources are neither in {' nor in '.join(map(str, _folders()))}; reinstall"
+    if not names or all(built_path(name) is not None for name in names):
+        return None
+    try:
+        cupy.cuda.nvrtc.getVersion()
+    except Exception as error:
+        return f"NVRTC, which compiles the CUDA sources, cannot be loaded: {error}; {INSTALL}"
+    return None
+
+
+# --- Launching.
+
+
+class Kernel(NamedTuple):
+    """A kernel as the report of compiled resources describes it.
+
+    The functions take the three sizes of its problem: (P, D, K) for selection, (T, V, D) for scoring.
+    """
+
+    name: str
+    source: str
+    fits: Callable[[int, int, int], bool]  # whether a problem of these sizes may launch it
+    threads: Callable[[int, int, int], int]
+    shared_bytes: Callable[[int, int, int], int]  # dynamic shared memory of a block
+    bytes_read: Callable[[int, int, int], int]  # from device memory, each input once: for one query, or for the rows
+
+
+def pack(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Arguments as scalars of the width that the kernel takes.
+
+    An array is its pointer and None a null pointer, an int is 64 bits wide and a float 32; NumPy scalars are as they
+    are, for other widths.
+    """
+    packed: list[Any] = []
+    for x in arguments:
+        if x is None:
+            packed.append(np.uint64(0))
+        elif isinstance(x, (bool, np.bool_)):
+            raise TypeError("a kernel takes no bool; give it an int")
+        elif isinstance(x, np.generic):
+            packed.append(x)
+        elif isinstance(x, int):
+            packed.append(np.int64(x))
+        elif isinstance(x, float):
+            packed.append(np.float32(x))
+        else:
+            packed.append(np.uint64(_pointer(x)))
+    return tuple(packed)
+
+
+def _pointer(x: Any) -> int:
+    _device(x)
+    return _arrays.pointer(x)
+
+
+def _device(x: Any) -> int:
+    """The number of the device that an array is on."""
+    library = _arrays.library_of(x)
+    if library == "cupy":
+        return int(x.device.id)
+    if library == "torch" and x.device.type == "cuda":
+        return int(x.device.index)
+    where = f"a tensor on {str(x.device)!r}" if library == "torch" else type(x).__name__
+    raise TypeError(f"CUDA kernels take numbers, None, and arrays of torch or CuPy on a CUDA device, got {where}")
+
+
+class _Handle:
+    """A stream of another library, as CuPy asks for one."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def _stream(cupy: Any, like: Any) -> Any:
+    """A context in which CuPy launches on the stream that the array's library considers current."""
+    if _arrays.library_of(like) != "torch":
+        return contextlib.nullcontext()  # CuPy's own, of the device that is current
+    handle = int(sys.modules["torch"].cuda.current_stream(like.device).cuda_stream)
+    if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14; it warns of the older name
+        return cupy.cuda.Stream.from_external(_Handle(handle))
+    return cupy.cuda.ExternalStream(handle)
+
+
+@functools.cache
+def _attribute(device: int, name: str) -> int:
+    return int(importlib.import_module("cupy").cuda.Device(device).attributes[name])
+
+
+class Module:
+    """The kernels of one source, for every device that asks for them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lock = threading.Lock()
+        self._modules: dict[bool, Any] = {}  # by whether it is the one that came compiled
+        self._kernels: dict[tuple[int, str], Any] = {}
+        self._shared: dict[tuple[int, str], int] = {}
+
+    def max_shared(self, like: Any) -> int:
+        """Bytes of dynamic shared memory that a block may ask for on the array's device."""
+        return _attribute(_device(like), "MaxSharedMemoryPerBlockOptin")
+
+    def multiprocessors(self, like: Any) -> int:
+        return _attribute(_device(like), "MultiProcessorCount")
+
+    def launch(
+        self,
+        kernel: str,
+        *,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int = 0,
+        arguments: Sequence[Any],
+        like: Any,
+    ) -> None:
+        """Launch a kernel on the device of ``like``, on the stream that its library considers current.
+
+        ``shared`` is in bytes; for ``arguments`` see `pack`. An empty grid does nothing.
+        """
+        if 0 in grid:  # CuPy would launch one block
+            return
+        cupy, device, packed = importlib.import_module("cupy"), _device(like), pack(arguments)
+        with cupy.cuda.Device(device), _stream(cupy, like):
+            function = self._function(cupy, device, kernel)
+            try:
+                if shared > self._shared.get((device, kernel), 0):
+                    self._grant(function, device, kernel, shared)
+                function(grid, block, packed, shared_mem=shared)
+            except Exception as error:
+                where = f"grid {grid}, block {block}, {shared} bytes of shared memory"
+                raise RuntimeError(f"{kernel}: the launch failed ({where}): {error}") from error
+
+    def _function(self, cupy: Any, device: int, kernel: str) -> Any:
+        """The kernel, loaded on the current device."""
+        found = self._kernels.get((device, kernel))
+        if found is not None:
+            return found
+        with self._lock:
+            if (device, kernel) not in self._kernels:
+                capability = int(cupy.cuda.Device(device).compute_capability)
+                built = built_path(self.name) if capability >= OLDEST_BUILT else None
+                try:
+                    module = self._modules.get(built is not None)
+                    if module is None and built is not None:
+                        module = cupy.RawModule(path=str(built))
+                    elif module is None:
+                        module = cupy.RawModule(code=source(self.name), options=OPTIONS, backend="nvrtc")
+                    self._modules[built is not None] = module
+                    function = module.get_function(kernel)
+                    function.kernel  # noqa: B018  # compiles and loads, while no other thread does
+                except Exception as error:
+                    what = f"loading {built}" if built else f"compiling {self.name}.cu"
+                    what += f" for compute capability {capability}"
+                    raise RuntimeError(f"{kernel}: {what} failed: {error}") from error
+                self._kernels[device, kernel] = function
+            return self._kernels[device, kernel]
+
+    def _grant(self, function: Any, device: int, kernel: str, shared: int) -> None:
+        """Allow the kernel as much dynamic shared memory as a launch asks for; above 48 KiB it must be allowed."""
+        with self._lock:
+            if shared > self._shared.get((device, kernel), 0):
+                function.max_dynamic_shared_size_bytes = shared
+                self._shared[device, kernel] = shared
+
+
+_loaded: dict[str, Module] = {}
+_loading = threading.Lock()
+
+
+def load(name: str) -> Module:
+    """The kernels of csrc/cuda/<name>.cu; compiled when one is first launched."""
+    module = _loaded.get(name)
+    if module is None:
+        with _loading:
+            if name not in _loaded:
+                if built_path(name) is None:
+                    source_path(name)  # raises here, not at the first launch
+                _loaded[name] = Module(name)
+            module = _loaded[name]
+    return module

@@ -1,0 +1,351 @@
+"""What a kernel needs of a device, without one: compiled ahead of time, then read from the machine code.
+
+Registers, stack and shared memory come from ptxas and the tools in Triton's wheel (NVIDIA) or from the notes in the
+assembly (AMD); matrix instructions and the widths of loads are counted in the assembly. Nothing here runs a kernel.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import multiprocessing
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from . import _cuda_module
+from ._triton import Compilation
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "gfx942")
+NVIDIA = ARCHITECTURES[:3]
+
+# Modules with `ahead_of_time()`.
+TRITON_MODULES = ("ragsys_kernels.selection.triton_kernels", "ragsys_kernels.scoring.triton_kernels")
+
+
+class CompileError(RuntimeError):
+    """A kernel that the compiler refuses, with what it said."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What one kernel needs on one architecture. Registers are of a thread, memory in bytes."""
+
+    name: str
+    arch: str
+    threads: int  # of a block; 0: the launcher decides
+    registers: int
+    stack: int  # of a thread: spilled registers and arrays that are indexed at run time
+    spills: int  # bytes spilled by a thread: stores and loads as the compiler counts them; of AMD registers
+    shared: int  # of a block
+    matrix: dict[str, int] = field(default_factory=dict)  # matrix instructions by kind
+    loads: dict[int, int] = field(default_factory=dict)  # instructions that read global memory, by bytes a thread
+    dot16: bool = False
+    wide_loads: bool = False
+    asm: str = field(default="", repr=False, compare=False)
+
+    @property
+    def widest_load(self) -> int:
+        return max(self.loads, default=0)
+
+
+# --- Triton.
+
+
+def compile_for(compilation: Compilation, arch: str) -> Compiled:
+    """Compile one configuration for "sm_80", "sm_90", "sm_100" or "gfx942", in a cache of its own.
+
+    Needs Triton and no device. Not under TRITON_INTERPRET, where ``@triton.jit`` makes nothing that can be compiled.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kernel, constexprs = compilation.kernel, compilation.constexprs
+    if not isinstance(kernel, triton.runtime.JITFunction):
+        raise CompileError(
+            f"{compilation.name}: a kernel of the interpreter cannot be compiled: unset TRITON_INTERPRET and start "
+            "a new process"
+        )
+    names = list(kernel.arg_names)
+    given = {**compilation.signature, **dict.fromkeys(constexprs, "constexpr")}
+    if unknown := [name for name in names if name not in given] + [name for name in given if name not in names]:
+        raise CompileError(f"{compilation.name}: arguments missing or too many: {', '.join(unknown)}")
+    source = ASTSource(
+        kernel,
+        {name: given[name] for name in names},
+        constexprs,
+        {(names.index(name),): [["tt.divisibility", 16]] for name in compilation.divisible},
+    )
+    target = GPUTarget("hip", arch, 64) if arch.startswith("gfx") else GPUTarget("cuda", int(arch[3:]), 32)
+    options = {
+        "num_warps": compilation.num_warps,
+        "num_stages": compilation.num_stages,
+        "enable_fp_fusion": compilation.fp_fusion,
+    }
+    if compilation.maxnreg is not None and target.backend == "cuda":
+        options["maxnreg"] = compilation.maxnreg
+    with tempfile.TemporaryDirectory() as folder, _environment(TRITON_CACHE_DIR=folder):
+        try:
+            binary = triton.compile(source, target=target, options=options)
+        except Exception as error:  # the compiler's own errors have no common type
+            raise CompileError(f"{compilation.name}, {arch}: {type(error).__name__}: {error}") from error
+        facts = _amd(binary.asm["amdgcn"]) if arch.startswith("gfx") else _nvidia(binary, Path(folder), arch)
+    return Compiled(
+        name=compilation.name,
+        arch=arch,
+        threads=compilation.num_warps * target.warp_size,
+        shared=int(binary.metadata.shared),
+        dot16=compilation.dot16,
+        wide_loads=compilation.wide_loads,
+        **facts,
+    )
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Environment variables for the time of a block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _tool(name: str) -> str:
+    """A program of the CUDA toolkit, from Triton's wheel where the toolkit is not (or not whole) here."""
+    import triton
+
+    inside = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
+    return str(inside) if inside.is_file() else name
+
+
+def _run(command: list[str]) -> str:
+    """What a program prints, standard error included."""
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if result.returncode:
+        raise CompileError(f"{Path(command[0]).name} {command[-1]}: {result.stdout.strip()}")
+    return result.stdout
+
+
+def _nvidia(binary: Any, folder: Path, arch: str) -> dict[str, Any]:
+    cubin = folder / "kernel.cubin"
+    cubin.write_bytes(binary.asm["cubin"])
+    said = _run([_tool("cuobjdump"), "--dump-resource-usage", str(cubin)])
+    usage = {name: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", said)}
+    ptx = binary.asm["ptx"]
+    return {
+        "registers": usage["REG"],
+        "stack": usage["STACK"],
+        "spills": usage["STACK"] + usage["LOCAL"],  # the kernels have no arrays of their own
+        "matrix": _count(
+            ptx, {"mma.sync": r"\bmma\.sync", "wgmma": r"\bwgmma\.mma_async", "tcgen05": r"\btcgen05\.mma"}
+        ),
+        "loads": ptx_loads(ptx),
+        "asm": ptx,
+    }
+
+
+def _count(text: str, kinds: dict[str, str]) -> dict[str, int]:
+    counts = {kind: len(re.findall(pattern, text)) for kind, pattern in kinds.items()}
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def ptx_loads(ptx: str) -> dict[int, int]:
+    """Loads and asynchronous copies from global memory in PTX, by the bytes that one instruction moves."""
+    loads = Counter(
+        int(count or 1) * int(bits) // 8
+        for count, bits in re.findall(r"\bld\.global(?:\.[\w:]+?)*?(?:\.v(\d))?\.[bsuf](\d+)\b", ptx)
+    )
+    loads.update(int(size, 0) for size in re.findall(r"\bcp\.async\.c[ag]\.shared\.global[^;]*?, (0x\w+|\d+)", ptx))
+    return dict(loads)
+
+
+def _amd(asm: str) -> dict[str, Any]:
+    def note(name: str) -> int:
+        return int(re.findall(rf"\.{name}:\s+(\d+)", asm)[-1])
+
+    loads = re.findall(r"\b(?:global|buffer)_load_(dword|[us]?short|[us]?byte)(?:x(\d))?", asm)
+    return {
+        "registers": note("vgpr_count"),
+        "stack": note("private_segment_fixed_size"),
+        "spills": note("vgpr_spill_count"),
+        "matrix": _count(asm, {"mfma": r"\bv_mfma_"}),
+        "loads": dict(Counter(_AMD_BYTES[kind[-4:]] * int(count or 1) for kind, count in loads)),
+        "asm": asm,
+    }
+
+
+_AMD_BYTES = {"word": 4, "hort": 2, "byte": 1}
+
+
+# --- CUDA C++.
+
+
+def nvcc() -> str | None:
+    """The compiler of the CUDA toolkit, if it is here."""
+    found = shutil.which("nvcc")
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    return found or (f"{home}/bin/nvcc" if Path(home, "bin", "nvcc").is_file() else None)
+
+
+def compile_cu(path: Path, arch: str) -> list[Compiled]:
+    """Compile a CUDA C++ file with nvcc and read each of its kernels; warnings are errors.
+
+    Shared memory is the static part: the launcher adds the dynamic one.
+    """
+    compiler = nvcc()
+    if compiler is None:
+        raise CompileError(f"{path.name}, {arch}: nvcc is not here")
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder, "kernel.cubin")
+        flags = [*_cuda_module.OPTIONS, "-Werror", "all-warnings", "-Xptxas", "-v"]
+        said = _run([compiler, "-cubin", f"-arch={arch}", *flags, "-o", str(cubin), str(path)])
+        listing = _run([_tool("nvdisasm"), "-c", str(cubin)])
+    parts = re.split(r"^\.text\.([\w.$]+):\s*$", listing, flags=re.M)
+    code = dict(zip(parts[1::2], parts[2::2], strict=True))
+    parts = re.split(r"Compiling entry function '([^']+)'", said)
+    return [
+        Compiled(
+            name=name,
+            arch=arch,
+            threads=0,
+            registers=_number(r"Used (\d+) registers", about),
+            stack=_number(r"(\d+) bytes stack frame", about),
+            spills=_number(r"(\d+) bytes spill stores", about) + _number(r"(\d+) bytes spill loads", about),
+            shared=_number(r"(\d+) bytes smem", about),
+            matrix=_count(code[name], {"mma.sync": r"\bHMMA\b", "wgmma": r"\bHGMMA\b", "tcgen05": r"\bUTC\w*MMA\b"}),
+            loads=sass_loads(code[name]),
+            asm=code[name],
+        )
+        for name, about in zip(parts[1::2], parts[2::2], strict=True)
+    ]
+
+
+def _number(pattern: str, text: str) -> int:
+    """The number a pattern finds; 0 where ptxas leaves it out."""
+    found = re.search(pattern, text)
+    return int(found[1]) if found else 0
+
+
+def sass_loads(sass: str) -> dict[int, int]:
+    """Loads from global memory in SASS, asynchronous copies included, by bytes a thread; the suffix has the width."""
+    loads: Counter[int] = Counter()
+    for suffixes in re.findall(r"\bLDG(?:STS)?\.([\w.]+)", sass):
+        width = re.search(r"\b(?:[US](?=8|16))?(8|16|64|128|256)\b", suffixes)
+        loads[int(width[1]) // 8 if width else 4] += 1
+    return dict(loads)
+
+
+# --- All of them.
+
+
+@dataclass(frozen=True)
+class Job:
+    """One thing to compile for an architecture: a Triton configuration of a module, or a CUDA C++ file.
+
+    ``source`` is a digest of all that decides the machine code, but for the compiler.
+    """
+
+    arch: str
+    name: str
+    source: str
+    module: str = ""
+    index: int = 0
+    path: Path | None = None
+
+    def run(self) -> list[Compiled]:
+        if self.path is not None:
+            return compile_cu(self.path, self.arch)
+        return [compile_for(import_module(self.module).ahead_of_time()[self.index], self.arch)]
+
+
+def triton_jobs(module: str) -> list[Job]:
+    """Every configuration that a module lists, for every architecture; in a process without TRITON_INTERPRET."""
+    return [
+        Job(arch, compilation.name, _source_of(compilation), module, index)
+        for index, compilation in enumerate(import_module(module).ahead_of_time())
+        for arch in ARCHITECTURES
+    ]
+
+
+def _source_of(compilation: Compilation) -> str:
+    return _digest("\0".join([*_code_of(compilation.kernel, {}).values(), *map(str, compilation[2:])]))
+
+
+def _code_of(kernel: Any, found: dict[str, str]) -> dict[str, str]:
+    """The code of a kernel and of all that it calls, by name, and the constants in it.
+
+    Triton's own key of a kernel also has the line where it stands and what it says in comments.
+    """
+    import triton
+
+    if kernel.__name__ in found:
+        return found
+    tree = kernel.parse()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            if ast.get_docstring(node) is not None:
+                del node.body[0]
+        elif isinstance(node, ast.arg) and node.annotation is not None and "tl." not in ast.unparse(node.annotation):
+            node.annotation = None
+    found[kernel.__name__] = ast.unparse(tree)
+    for name in sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}):
+        value = kernel.fn.__globals__.get(name)
+        if isinstance(value, triton.runtime.JITFunction):
+            _code_of(value, found)
+        elif isinstance(value, triton.language.constexpr):
+            found[name] = str(value)
+    return found
+
+
+def cuda_jobs(paths: Sequence[Path]) -> list[Job]:
+    return [
+        Job(arch, path.name, _digest(_cuda_module.source(path.stem) + str(_cuda_module.OPTIONS)), path=path)
+        for arch in NVIDIA
+        for path in paths
+    ]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def compile_all(jobs: Sequence[Job], processes: int | None = None) -> Iterator[tuple[Job, list[Compiled] | str]]:
+    """The jobs in order, each with what it gave or the error's text; in new processes without TRITON_INTERPRET."""
+    with pool(processes) as executor:
+        yield from zip(jobs, executor.map(attempt, jobs), strict=True)
+
+
+def pool(processes: int | None = None) -> ProcessPoolExecutor:
+    """Processes that can compile, whatever this one has imported."""
+    # Not forked: this process may have threads, and Triton's choice between interpreter and compiler is for good.
+    return ProcessPoolExecutor(processes or os.cpu_count(), multiprocessing.get_context("spawn"), _no_interpreter)
+
+
+def _no_interpreter() -> None:
+    os.environ.pop("TRITON_INTERPRET", None)
+
+
+def attempt(job: Job) -> list[Compiled] | str:
+    """What a job gives, or the error's text."""
+    try:
+        return job.run()
+    except CompileError as error:
+        return str(error)

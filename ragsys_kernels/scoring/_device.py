@@ -1,0 +1,225 @@
+"""From what a call says to a `ScoringProblem` and its `Layout` on a device, without waiting for it.
+
+The same jobs as `_validate.layout` finds, in the same order, but values are not looked at: shapes depend on shapes
+alone, so that there may be jobs without a pair (row -1) after the last, and pairs that no job reads stay in their
+place (column -1).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _arrays
+from .._arrays import Cupy, Torch
+from .._validate import choice, integers, shape_text
+from . import _validate
+from ._namespace import arange, cast, namespace, segmented, stable_order
+from .problem import Layout
+
+_LAST = 2**63 - 1
+
+
+def vector(op: str, name: str, x: Any, symbols: str, place: Torch | Cupy, size: int | None = None) -> Any:
+    array = integers(op, name, x, place)
+    if array.ndim != 1 or (size is not None and len(array) != size):
+        want = symbols if size is None else f"{symbols} = ({size},)"
+        raise ValueError(f"{op}: {name} must have shape {want}, got {shape_text(tuple(array.shape))}")
+    return array
+
+
+def _bounds(op: str, name: str, x: Any, place: Torch | Cupy) -> Any:
+    array = vector(op, name, x, "(n + 1,)", place)
+    if len(array) == 0:
+        raise ValueError(f"{op}: {name} must have at least one element, got none")
+    return array
+
+
+def _inverse_temperature(op: str, x: Any, size: int, symbol: str, place: Torch | Cupy) -> Any:
+    """1 / temperature: a number, or (size,) float32."""
+    if _validate.is_number(x):
+        return 1 / _validate.positive(op, "temperature", x)
+    array, dtype = place.view(op, "temperature", x)
+    if "float" not in dtype and "int" not in dtype:
+        raise TypeError(f"{op}: temperature must be a number or floats, got {dtype}")
+    if tuple(array.shape) not in ((), (size,)):
+        raise ValueError(
+            f"{op}: temperature must be a number or have shape ({symbol},) = ({size},), "
+            f"got {shape_text(tuple(array.shape))}"
+        )
+    xp = namespace(array)
+    if dtype == "bfloat16":
+        array = place.float32(array, dtype)
+    return cast(1 / cast(array, xp.float64), xp.float32)
+
+
+def layout(
+    op: str,
+    place: Torch | Cupy,
+    targets: Any,
+    rows: Any,
+    *,
+    num_rows: int | None,
+    vocab_size: int,
+    cu_answers: Any = None,
+    answer_ids: Any = None,
+    num_answers: int | None = None,
+    temperature: Any = 1.0,
+    ignore_index: int | None = -100,
+    out_of_range: str = "raise",
+    per: str = "A",
+    num_jobs: int | None = None,
+) -> tuple[Layout, dict[str, Any]]:
+    """`_validate.layout` of arrays on a device; ``num_jobs`` is that of given partials."""
+    ids = vector(op, "targets", targets, "(M,)", place)
+    xp, M = namespace(ids), len(ids)
+    choice(op, "out_of_range", out_of_range, ("raise", "nan"))
+    row = None
+    if rows is not None:
+        row = vector(op, "rows", rows, "(M,)", place, M)
+    elif num_rows not in (None, M):
+        raise ValueError(
+            f"{op}: targets must have shape (T,) = ({num_rows},) unless rows is given, got {shape_text((M,))}"
+        )
+    answers = _answers(op, place, ids, cu_answers, answer_ids, num_answers, temperature if per == "A" else None)
+    inverse = _inverse_temperature(op, temperature, answers.num_answers if per == "A" else M, per, place)
+    one_temperature = isinstance(inverse, float) or inverse.ndim == 0
+    if not one_temperature and per == "A":
+        inverse = inverse[xp.minimum(_answer_of_pairs(answers, ids), len(inverse) - 1)] if len(inverse) else None
+    if inverse is None:  # temperatures of no answers: no answer has a pair
+        inverse, one_temperature = 1.0, True
+
+    ignored = ids != ids
+    if ignore_index is not None:
+        ignored = ids == _validate.integer(op, "ignore_index", ignore_index, "an integer or None")
+    outside = (ids < 0) | (ids >= vocab_size)
+    if row is not None:
+        outside |= (row < 0) | (row >= (_LAST if num_rows is None else num_rows))
+    outside &= ~ignored
+    absent = ignored | outside
+    columns = xp.where(absent, -1, ids)
+    made = Layout(
+        M, num_rows or 0, None, None, ignored, outside, None, answers.num_answers, answers.begin, answers.order
+    )
+    if row is None:
+        made.num_rows = M
+        if one_temperature:
+            inverse = _filled(ids, M, inverse)
+        index = arange(M + 1, ids)
+        fields = {"rows": xp.where(absent, -1, index[:M]), "inverse_temperature": inverse, "pair_begin": index}
+        return made, {**fields, "columns": columns}
+
+    # Jobs ascend by row and temperature, pairs without a job come last.
+    key = xp.where(absent, _LAST, row)
+    if one_temperature:
+        order = stable_order(key)
+        R = M if num_jobs is None and num_rows is None else max(min(M, num_jobs or num_rows or 0), min(M, 1))
+    else:
+        order = stable_order(inverse)
+        order = order[stable_order(key[order])]
+        R = M if num_jobs is None else num_jobs
+    key = key[order]
+    starts = key[1:] != key[:-1]
+    if not one_temperature:
+        inverse = inverse[order]
+        starts |= inverse[1:] != inverse[:-1]
+    zero = _arrays.full(ids, (min(M, 1),), 0, "int64")
+    job = xp.concatenate([zero, cast(starts, xp.int64)]).cumsum(0)
+    job = xp.where(key == _LAST, R, job)
+    begin = xp.searchsorted(job, arange(R + 1, ids))
+    first = xp.minimum(begin[:R], M - 1)
+    used = begin[1:] > begin[:R]
+    made.scored, made.job = order, xp.minimum(job, R - 1)
+    return made, {
+        "rows": xp.where(used, key[first], -1),
+        "inverse_temperature": _filled(ids, R, inverse) if one_temperature else inverse[first],
+        "pair_begin": begin,
+        "columns": columns[order],
+    }
+
+
+def _filled(like: Any, size: int, value: Any) -> Any:
+    """A number, or a vector without an axis, ``size`` times in float32."""
+    if isinstance(value, float):
+        return _arrays.full(like, (size,), value, "float32")
+    return _arrays.full(like, (size,), 1.0, "float32") * value
+
+
+class _Answers:
+    """Where the pairs of each answer are."""
+
+    def __init__(self, begin: Any, order: Any, ids: Any) -> None:
+        self.begin, self.order, self.ids, self.num_answers = begin, order, ids, len(begin) - 1
+
+
+def _answers(
+    op: str,
+    place: Torch | Cupy,
+    pairs: Any,
+    cu_answers: Any,
+    answer_ids: Any,
+    num_answers: int | None,
+    temperature: Any,
+) -> _Answers:
+    M, xp = len(pairs), namespace(pairs)
+    if cu_answers is not None:
+        if answer_ids is not None:
+            raise ValueError(f"{op}: cu_answers or answer_ids must be given, got both")
+        return _Answers(_bounds(op, "cu_answers", cu_answers, place), None, None)
+    if answer_ids is None:
+        return _Answers(arange(2, pairs) * M, None, None)
+    ids = vector(op, "answer_ids", answer_ids, "(M,)", place, M)
+    if num_answers is None:
+        shape = tuple(getattr(temperature, "shape", ()))
+        if len(shape) != 1:
+            raise ValueError(f"{op}: num_answers must be given with answer_ids on a device, got None")
+        num_answers = shape[0]
+    order = stable_order(ids)
+    return _Answers(xp.searchsorted(ids[order], arange(num_answers + 1, ids)), order, ids)
+
+
+def _answer_of_pairs(answers: _Answers, pairs: Any) -> Any:
+    """At least 0."""
+    xp = namespace(pairs)
+    if answers.ids is not None:
+        return xp.maximum(answers.ids, 0)
+    return xp.searchsorted(answers.begin[1:], arange(len(pairs), pairs), side="right")
+
+
+def allowed_ids(op: str, allowed: Any, place: Torch | Cupy) -> Any:
+    if allowed is None:
+        return None
+    ids = vector(op, "allowed", allowed, "(n,)", place)
+    if len(ids) == 0:
+        raise ValueError(f"{op}: allowed must have at least one id, got none")
+    return ids
+
+
+def labels(op: str, label_ids: Any, cu_labels: Any, prior: Any, place: Torch | Cupy) -> tuple[Any, Any, Any]:
+    """`_validate.labels` of arrays on a device."""
+    ids = vector(op, "label_ids", label_ids, "(n,)", place)
+    if len(ids) == 0:
+        raise ValueError(f"{op}: label_ids must have at least one id, got none")
+    cu = arange(len(ids) + 1, ids) if cu_labels is None else _bounds(op, "cu_labels", cu_labels, place)
+    if prior is None:
+        return ids, cu, None
+    array, dtype = place.view(op, "prior", prior)
+    if "float" not in dtype:
+        raise TypeError(f"{op}: prior must be floating point, got {dtype}")
+    if tuple(array.shape) != (len(cu) - 1,):
+        raise ValueError(f"{op}: prior must have shape (L,) = ({len(cu) - 1},), got {shape_text(tuple(array.shape))}")
+    return ids, cu, cast(place.float32(array, dtype), namespace(ids).float64)
+
+
+def answer_sums(values: Any, begin: Any, order: Any) -> Any:
+    """Sums (A,) float64 of values (M,) over answers, whose pairs are ``order[begin[a] : begin[a + 1]]``."""
+    xp, M, A = namespace(values), len(values), len(begin) - 1
+    values = cast(values, xp.float64)
+    if M == 0:
+        return _arrays.full(values, (A,), 0.0, "float64")
+    if order is not None:
+        values = values[order]
+    index = arange(M, begin)
+    answer = xp.searchsorted(begin, index, side="right") - 1
+    running = segmented(xp.add, values, index - begin[xp.maximum(answer, 0)])
+    last = xp.minimum(xp.maximum(begin[1:] - 1, 0), M - 1)
+    return xp.where(begin[1:] > begin[:-1], running[last], 0.0)

@@ -1,0 +1,227 @@
+"""CUDA kernels on the CPU: builds a source of csrc/cuda with g++ and ``cuda_on_cpu.hpp``, runs launches on host arrays.
+
+`Module` stands in for what ``_cuda_module.load`` returns, so that a test patches that in and calls the package's own
+launchers with NumPy arrays or CPU tensors. With a sanitizer every launch is a process of its own, in which arrays end
+where their allocations end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import os
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).parent
+SOURCES = HERE.parents[1] / "csrc" / "cuda"
+# What a block of an H100 may have.
+MAX_SHARED = 232_448
+# Contraction of a * b + c depends on the compiler; nvcc's own choices can't be had here.
+FLAGS = [
+    "-std=c++17",
+    "-g1",
+    "-fno-strict-aliasing",
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wno-unknown-pragmas",
+    "-Wno-unused",
+    "-Wno-sign-compare",
+]
+SANITIZERS = {
+    "": ["-O1", "-shared", "-fPIC"],
+    "address": ["-O0", "-DEMU_MAIN", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "thread": ["-O1", "-DEMU_MAIN", "-fsanitize=thread"],
+}
+
+
+class LaunchError(RuntimeError):
+    """A launch failed, or a sanitizer has something to say about it."""
+
+
+def why_not() -> str | None:
+    """The reason kernels cannot be run here, or None."""
+    return None if shutil.which("g++") else "g++ is not installed"
+
+
+@functools.cache
+def _folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="cuda_on_cpu_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _run(command: list[str], what: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode or "warning" in done.stderr:
+        raise LaunchError(f"{what}:\n{done.stderr}")
+    return done.stdout
+
+
+@functools.cache
+def build(name: str, sanitizer: str = "", sources: Path = SOURCES, defines: tuple[str, ...] = ()) -> Path:
+    """The shared library, or with a sanitizer the executable, of ``<name>.cu``."""
+    source = sources / f"{name}.cu"
+    number = len(list(_folder().iterdir()))
+    wrapper, binary = _folder() / f"{number}.cpp", _folder() / f"{number}{sanitizer}.so"
+    include = f'#include "{HERE}/cuda_on_cpu.hpp"\n#include "{source}"\n'
+    wrapper.write_text(include)
+    # Multiply-adds that are asked for by name take a call each without the instruction.
+    native = ["-march=native"] if os.uname().machine == "x86_64" else []
+    command = ["g++", *FLAGS, *native, *SANITIZERS[sanitizer], *(f"-D{define}" for define in defines)]
+    preprocessed = _run([*command, "-E", str(wrapper)], f"preprocessing {name}.cu")
+    kernels = re.findall(r'extern "C"\s+__attribute__\(\(used\)\)\s+void\s+(\w+)\s*\(', preprocessed)
+    table = ", ".join(f"EMU_KERNEL({kernel})" for kernel in kernels)
+    binary.with_suffix(".kernels").write_text("\n".join(kernels))
+    wrapper.write_text(f'{include}#define RSK_KERNELS {table}\n#include "{HERE}/launch.hpp"\n')
+    _run([*command, str(wrapper), "-o", str(binary)], f"compiling {name}.cu")
+    return binary
+
+
+def _numpy(x: object) -> np.ndarray:
+    """A host array's memory, whatever it is called."""
+    if isinstance(x, np.ndarray):
+        return x
+    if type(x).__module__.partition(".")[0] == "torch":
+        tensor = x.detach()
+        return (tensor.view(_int16()) if tensor.dtype.itemsize == 2 else tensor).numpy()
+    raise TypeError(f"an argument must be an array, a number or None, got {type(x).__name__}")
+
+
+def _int16() -> object:
+    import torch
+
+    return torch.int16
+
+
+def _bytes(array: np.ndarray) -> tuple[int, int]:
+    """Address and size of the memory that the array's elements span."""
+    if not array.size:
+        return array.ctypes.data, 0
+    reach = sum((n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True))
+    return array.ctypes.data, reach + array.itemsize
+
+
+def _packed(arguments: tuple) -> tuple[str, list]:
+    """What each argument is for the kernel, and its scalar or memory."""
+    kinds, values = "", []
+    for x in arguments:
+        if isinstance(x, (bool, np.bool_)):
+            raise TypeError("a kernel takes no bool")
+        if x is None:
+            kind, value = "p8", None
+        elif isinstance(x, int):
+            kind, value = "i8", ctypes.c_longlong(x)
+        elif isinstance(x, float):
+            kind, value = "f4", ctypes.c_float(x)
+        elif isinstance(x, np.int32):
+            kind, value = "i4", ctypes.c_int(int(x))
+        elif isinstance(x, np.float32):
+            kind, value = "f4", ctypes.c_float(float(x))
+        else:
+            kind, value = "p8", _bytes(_numpy(x))
+        kinds += kind
+        values.append(value)
+    return kinds, values
+
+
+class Module:
+    """The kernels of one source.
+
+    Attributes
+    ----------
+    seed : int
+        Of the schedule; 0 takes threads in their order.
+    removed : int
+        Number of the SYNC that is left out, 0 for none.
+    shared_limit : int
+        Bytes of dynamic shared memory that a block may have.
+    launches : list
+        (kernel, grid, block, shared) of every launch so far.
+    """
+
+    def __init__(
+        self, name: str, sanitizer: str = "", *, sources: Path = SOURCES, defines: tuple[str, ...] = ()
+    ) -> None:
+        self.name, self.sanitizer = name, sanitizer
+        self.binary = build(name, sanitizer, sources, defines)
+        self.seed = self.removed = 0
+        self.shared_limit = MAX_SHARED
+        self.launches: list[tuple] = []
+
+    def kernels(self) -> list[str]:
+        return self.binary.with_suffix(".kernels").read_text().split()
+
+    def max_shared(self, like: object) -> int:
+        return self.shared_limit
+
+    def multiprocessors(self, like: object) -> int:
+        return 4
+
+    def launch(self, kernel: str, *, grid: tuple, block: tuple, shared: int, arguments: tuple, like: object) -> None:
+        self.launches.append((kernel, grid, block, shared))
+        kinds, values = _packed(arguments)
+        numbers = [*grid, *block, shared, self.shared_limit, self.seed, self.removed]
+        (self._launch_apart if self.sanitizer else self._launch)(kernel, kinds, numbers, values)
+
+    def _launch(self, kernel: str, kinds: str, numbers: list, values: list) -> None:
+        scalars = [
+            ctypes.c_void_p(v if v is None else v[0]) if v is None or isinstance(v, tuple) else v for v in values
+        ]
+        pointers = (ctypes.c_void_p * len(scalars))(*(ctypes.addressof(x) for x in scalars))
+        error = ctypes.create_string_buffer(1000)
+        launch = ctypes.CDLL(str(self.binary)).emu_launch
+        numbers = (ctypes.c_longlong * len(numbers))(*numbers)
+        if launch(kernel.encode(), kinds.encode(), numbers, pointers, error, ctypes.c_longlong(len(error))):
+            raise LaunchError(error.value.decode())
+
+    def _launch_apart(self, kernel: str, kinds: str, numbers: list, values: list) -> None:
+        content = _text(kernel.encode()) + _text(kinds.encode()) + struct.pack(f"<{len(numbers)}q", *numbers)
+        arrays = []  # address, size, where in the file
+        for value in values:
+            if value is None:
+                content += struct.pack("<q", -1)
+            elif isinstance(value, tuple):
+                content += struct.pack("<2q", value[0] % 16, value[1])
+                arrays.append((*value, len(content)))
+                content += ctypes.string_at(*value)
+            else:
+                content += _text(bytes(value))
+        path = _folder() / "launch.bin"
+        path.write_bytes(content)
+        # Under ThreadSanitizer the address space must not be randomised too widely.
+        apart = ["setarch", "-R"] if self.sanitizer == "thread" and shutil.which("setarch") else []
+        options = {
+            "TSAN_OPTIONS": "exitcode=66",
+            "ASAN_OPTIONS": "detect_leaks=0",
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+        }
+        done = subprocess.run(
+            [*apart, str(self.binary), str(path)], env={**os.environ, **options}, capture_output=True, text=True
+        )
+        if done.returncode or done.stderr:
+            raise LaunchError(f"{kernel}: exit status {done.returncode}\n{done.stderr}")
+        content = path.read_bytes()
+        for address, size, where in arrays:
+            ctypes.memmove(address, content[where : where + size], size)
+
+
+def _text(data: bytes) -> bytes:
+    return struct.pack("<q", len(data)) + data
+
+
+def load(name: str) -> Module:
+    """Stands in for ``_cuda_module.load``."""
+    return _loaded(name)
+
+
+@functools.cache
+def _loaded(name: str) -> Module:
+    return Module(name)

@@ -1,0 +1,143 @@
+// Launches of the kernels of one source by name: for Python through emu_launch, and from files in a process of its own,
+// which sanitizers need. Included after the kernels; RSK_KERNELS lists them as EMU_KERNEL(name), ...
+#pragma once
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+namespace emu {
+// Arguments as the CUDA driver takes them, a pointer to each, with what each is: p(ointer), i(nteger), f(loat), and its
+// size.
+struct Kernel {
+  const char* name;
+  std::string kinds;
+  std::function<void(const Launch&, void**)> launch;
+};
+
+template <class T>
+std::string kind() {
+  static_assert(std::is_pointer_v<T> || std::is_integral_v<T> || std::is_floating_point_v<T>);
+  const char* letter = std::is_pointer_v<T> ? "p" : std::is_integral_v<T> ? "i" : "f";
+  return letter + std::to_string(sizeof(T));
+}
+
+template <class... A, std::size_t... I>
+void call(void (*function)(A...), void** arguments, std::index_sequence<I...>) {
+  function(*static_cast<std::remove_const_t<A>*>(arguments[I])...);
+}
+template <class... A>
+Kernel kernel(const char* name, void (*function)(A...)) {
+  const auto launch = [=](const Launch& how, void** arguments) {
+    run(how, [=] { call(function, arguments, std::index_sequence_for<A...>()); });
+  };
+  return {name, (std::string() + ... + kind<A>()), launch};
+}
+#define EMU_KERNEL(name) emu::kernel(#name, name)
+
+const std::vector<Kernel>& kernels() {
+  static const std::vector<Kernel> all = {RSK_KERNELS};
+  return all;
+}
+
+void launch(const std::string& name, const std::string& kinds, const Launch& how, void** arguments) {
+  for (const Kernel& k : kernels()) {
+    if (name != k.name) continue;
+    if (kinds != k.kinds) throw std::runtime_error(name + " takes arguments " + k.kinds + ", got " + kinds);
+    return k.launch(how, arguments);
+  }
+  throw std::runtime_error("no kernel " + name);
+}
+}  // namespace emu
+
+// numbers: grid, block (3 each), shared memory, its limit, seed, removed barrier.
+extern "C" int emu_launch(const char* name, const char* kinds, const long long* numbers, void** arguments, char* error,
+                          long long error_size) {
+  emu::Launch how;
+  const auto size = [&](int i) {
+    return dim3{unsigned(numbers[i]), unsigned(numbers[i + 1]), unsigned(numbers[i + 2])};
+  };
+  how.grid = size(0);
+  how.block = size(3);
+  how.shared = std::size_t(numbers[6]);
+  how.max_shared = std::size_t(numbers[7]);
+  how.seed = unsigned(numbers[8]);
+  how.removed = int(numbers[9]);
+  try {
+    emu::launch(name, kinds, how, arguments);
+  } catch (const std::exception& e) {
+    std::snprintf(error, std::size_t(error_size), "%s", e.what());
+    return 1;
+  }
+  return 0;
+}
+
+#ifdef EMU_MAIN
+// launch FILE: runs the launch that FILE describes and writes the arrays back into it. Little-endian int64 words; a
+// text or an array is a word with its size in bytes, then the bytes. The file has the name, the kinds, the ten numbers,
+// and for each argument a scalar's bytes, or for a pointer -1 (null), or its address modulo 16 and the array.
+// Exit status 1: the launch failed; 2: the file cannot be read.
+namespace {
+struct Input {
+  std::vector<char> bytes;
+  std::size_t at = 0;
+  const char* take(std::size_t n) {
+    if (n > bytes.size() - at) std::exit(2);
+    at += n;
+    return bytes.data() + at - n;
+  }
+  long long word() {
+    long long x;
+    std::memcpy(&x, take(8), 8);
+    return x;
+  }
+  std::string text() {
+    const std::size_t n = std::size_t(word());
+    return {take(n), n};
+  }
+};
+// Ends where its allocation ends, and is aligned as the original was.
+struct Array {
+  std::unique_ptr<char[]> memory;
+  char* data;
+  std::size_t size, where;
+};
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  std::ifstream file(argv[1], std::ios::binary);
+  Input in{{std::istreambuf_iterator<char>(file), {}}};
+  const std::string name = in.text(), kinds = in.text();
+  long long numbers[10];
+  for (long long& x : numbers) x = in.word();
+  const std::size_t n = kinds.size() / 2;
+  std::vector<long long> scalars(n);
+  std::vector<void*> pointers(n), arguments(n);
+  std::vector<Array> arrays;
+  for (std::size_t i = 0; i < n; ++i) {
+    arguments[i] = &scalars[i];
+    if (kinds[2 * i] != 'p') {
+      const std::string bytes = in.text();
+      std::memcpy(&scalars[i], bytes.data(), bytes.size());
+      continue;
+    }
+    arguments[i] = &pointers[i];
+    const long long offset = in.word();
+    if (offset < 0) continue;
+    const std::size_t size = std::size_t(in.word());
+    Array a{std::unique_ptr<char[]>(new char[size + std::size_t(offset)]), nullptr, size, in.at};
+    a.data = a.memory.get() + offset;
+    std::memcpy(a.data, in.take(size), size);
+    pointers[i] = a.data;
+    arrays.push_back(std::move(a));
+  }
+  char error[1000];
+  if (emu_launch(name.c_str(), kinds.c_str(), numbers, arguments.data(), error, sizeof error)) {
+    std::fprintf(stderr, "%s\n", error);
+    return 1;
+  }
+  for (const Array& a : arrays) std::memcpy(in.bytes.data() + a.where, a.data, a.size);
+  std::ofstream(argv[1], std::ios::binary).write(in.bytes.data(), std::streamsize(in.bytes.size()));
+  return 0;
+}
+#endif

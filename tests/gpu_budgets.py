@@ -1,0 +1,85 @@
+"""What the GPU kernels may need of a device: the one table, and the rules for every kernel."""
+
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+# Shared memory that a block can have, in bytes: CUDA C++ Programming Guide, technical specifications per compute
+# capability; 64 KiB of local data share on CDNA 3.
+SHARED = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx942": 64 * 1024}
+MATRIX = {"sm_80": {"mma.sync"}, "sm_90": {"wgmma", "mma.sync"}, "sm_100": {"tcgen05", "mma.sync"}, "gfx942": {"mfma"}}
+
+
+class Budget(NamedTuple):
+    """The most registers of a thread, by architecture; sm_80, sm_90, sm_100, gfx942 (vector registers, of 512)."""
+
+    kernels: str  # shell pattern of names
+    sm_80: int
+    sm_90: int
+    sm_100: int
+    gfx942: int = 0
+    wide_loads: bool = False  # of CUDA C++ kernels, which cannot say it themselves
+
+    def matches(self, name):
+        return fnmatchcase(name, self.kernels)
+
+
+# A thread can have 255 registers on NVIDIA's processors, of 64 K for all threads of a multiprocessor.
+TRITON = (
+    # Selection: registers hold the Gram matrix of a pool (regime a) or a tile of products (b, c).
+    Budget("query factors *", 40, 40, 40, 32),
+    Budget("gram 16 *", 168, 136, 136, 136),
+    Budget("gram 32 *", 176, 176, 176, 160),
+    Budget("gram 64 *", 200, 160, 168, 176),
+    Budget("gram 128 *", 255, 255, 255, 200),
+    Budget("stream *", 240, 240, 240, 160),
+    Budget("row lengths *", 72, 72, 72, 48),
+    Budget("corpus relevance *", 232, 184, 152, 176),
+    Budget("corpus step *", 255, 192, 192, 184),
+    Budget("corpus pick *", 40, 40, 40, 32),
+    Budget("corpus initial *", 64, 64, 64, 40),
+    Budget("corpus search *", 128, 128, 128, 128),
+    Budget("corpus given *", 128, 128, 128, 128),
+    # Scoring: a split of the vocabulary, or a tile of logits.
+    Budget("_logprob_logits_kernel, *", 128, 128, 128, 64),
+    Budget("_logprob_merge_kernel, *", 64, 64, 64, 40),
+    Budget("_logprob_linear_kernel, float32 x *", 255, 255, 240, 144),
+    Budget("_logprob_linear_kernel, float16 x *", 232, 136, 160, 176),
+    Budget("_logprob_linear_kernel, bfloat16 x *", 248, 208, 224, 240),
+    Budget("_logprob_linear_target_kernel, float32 x *", 208, 184, 184, 120),
+    Budget("_logprob_linear_target_kernel, float16 x *", 128, 128, 96, 136),
+    Budget("_logprob_linear_target_kernel, bfloat16 x *", 136, 184, 192, 192),
+    Budget("_logprob_answers_kernel, *", 64, 64, 64, 32),
+)
+
+CUDA = (
+    # 80 registers let three blocks of 256 threads live on a multiprocessor, 128 two.
+    Budget("rsk_*float*", 80, 80, 80, wide_loads=True),
+    Budget("rsk_*_int8", 128, 128, 128, wide_loads=True),
+    Budget("rsk_score_logits_*", 64, 64, 64, wide_loads=True),
+    Budget("rsk_score_hidden_16", 128, 128, 128, wide_loads=True),
+    Budget("rsk_score_hidden_64", 128, 128, 128, wide_loads=True),
+    Budget("rsk_score_merge", 48, 48, 48),
+    Budget("rsk_score_targets", 40, 40, 40),
+)
+
+
+def violations(compiled, table):
+    """What is wrong with a compiled kernel, as lines of text; none where it keeps to its budget."""
+    found = [budget for budget in table if budget.matches(compiled.name)]
+    if len(found) != 1:
+        return [f"{compiled.name}: {len(found)} budgets, not one: {[budget.kernels for budget in found]}"]
+    registers = getattr(found[0], compiled.arch)
+    wrong = []
+    if compiled.registers > registers:
+        wrong.append(f"{compiled.registers} registers, budget {registers}")
+    if compiled.stack:
+        wrong.append(f"{compiled.stack} bytes of stack")
+    if compiled.spills:
+        wrong.append(f"{compiled.spills} spilled")
+    if compiled.shared > SHARED[compiled.arch]:
+        wrong.append(f"{compiled.shared} bytes of shared memory, a block can have {SHARED[compiled.arch]}")
+    if compiled.dot16 and not MATRIX[compiled.arch] & set(compiled.matrix):
+        wrong.append("no matrix instructions")
+    if (compiled.wide_loads or found[0].wide_loads) and compiled.widest_load < 16:
+        wrong.append(f"global loads of {compiled.widest_load} bytes at most")
+    return [f"{compiled.name}, {compiled.arch}: {line}" for line in wrong]

@@ -1,0 +1,56 @@
+"""For modules whose tests need Triton's interpreter, which a process has from its start or never."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ragsys_kernels as rk
+
+try:
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+except ImportError:
+    TorchDispatchMode = object
+
+HERE = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+class NoWaiting(TorchDispatchMode):
+    """Fails where a device would have to answer before the host can go on."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        assert name not in ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal"), name
+        if name in ("index", "index_put", "index_put_"):
+            assert all(index is None or index.dtype != torch.bool for index in args[1]), name
+        return function(*args, **(kwargs or {}))
+
+
+def elsewhere(module):
+    """Last line of such a module: unless this process interprets, one test that runs the module in one that does."""
+    if HERE:
+        return
+    for name in [name for name in module if name.startswith("test_")]:
+        del module[name]
+
+    def test_in_the_interpreter():
+        for library in ("torch", "triton"):
+            if importlib.util.find_spec(library) is None:
+                required = os.environ.get("RAGSYS_KERNELS_TEST_BACKENDS", "").split(",")
+                (pytest.fail if "triton" in required else pytest.skip)(f"{library} is not installed")
+        result = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", module["__file__"]],
+            env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(rk.__file__).parents[1])},
+            cwd=Path(module["__file__"]).parents[1],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=600,
+        )
+        assert result.returncode == 0, result.stdout[-20000:]
+
+    module["test_in_the_interpreter"] = test_in_the_interpreter

@@ -1,0 +1,340 @@
+"""Every GPU kernel, compiled ahead of time for real architectures and held to its budget; no device is needed.
+
+What each kernel needs is in benchmarks/results/compiled.csv, with a digest of all that decides its machine code: the
+tests check that nothing there is out of date and that all of it keeps to the budgets, and compile a part afresh, each
+configuration for one architecture. RAGSYS_KERNELS_TEST_COMPILE=all compiles everything afresh; `ragsys-kernels bench
+--static` brings the file up to date.
+"""
+
+import ast
+import csv
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import gpu_budgets
+import pytest
+from gpu_budgets import Budget
+
+from ragsys_kernels import _resources
+from ragsys_kernels._resources import Job
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
+LAUNCHERS = sorted(Path(_resources.__file__).parent.glob("*/triton_kernels.py"))
+LEDGER = ROOT / "benchmarks" / "results" / "compiled.csv"
+ALL = os.environ.get("RAGSYS_KERNELS_TEST_COMPILE") == "all"
+TABLES = {"triton": gpu_budgets.TRITON, "cuda": gpu_budgets.CUDA}
+STALE = "run `ragsys-kernels bench --static`"
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+needs_nvcc = pytest.mark.skipif(_resources.nvcc() is None, reason="nvcc is not here")
+needs_ledger = pytest.mark.skipif(not LEDGER.parent.is_dir(), reason="the tests run outside of the source tree")
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """Processes for all tests of this file, which import Triton once."""
+    with _resources.pool() as executor:
+        yield executor
+
+
+@pytest.fixture(scope="module")
+def compiled(processes):
+    """Compile a list of jobs; an error of the compiler fails the test."""
+
+    def run(jobs):
+        results = list(processes.map(_resources.attempt, jobs))
+        errors = [result for result in results if isinstance(result, str)]
+        assert not errors, "\n".join(errors)
+        return [kernel for result in results for kernel in result]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def jobs(processes):
+    """Everything there is to compile, by backend."""
+    triton = [job for module in _resources.TRITON_MODULES for job in processes.submit(_triton_jobs, module).result()]
+    return {"triton": triton, "cuda": _resources.cuda_jobs(SOURCES)}
+
+
+def _triton_jobs(module):
+    return _resources.triton_jobs(module)
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """The rows of the ledger, by backend, and the reader of rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        report = importlib.import_module("report_static")
+    with LEDGER.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    found = {"triton": [], "cuda": []}
+    for row in rows:
+        found["cuda" if row["kernel"].startswith("rsk_") else "triton"].append(row)
+    yield found, report
+    for name in ("report_static", "devices", "ledger"):
+        sys.modules.pop(name, None)
+
+
+def check(kernels, table):
+    wrong = [line for kernel in kernels for line in gpu_budgets.violations(kernel, table)]
+    assert not wrong, "\n".join(wrong)
+
+
+@needs_ledger
+@needs_triton
+@pytest.mark.parametrize("backend", TABLES)
+def test_the_ledger_is_up_to_date(jobs, recorded, backend):
+    rows, _ = recorded
+    known = {(row["source"], row["arch"]) for row in rows[backend]}
+    wanted = {(job.source, job.arch): job.name for job in jobs[backend]}
+    missing = sorted({f"{name} for {arch}" for (source, arch), name in wanted.items() if (source, arch) not in known})
+    assert not missing, f"{STALE}; not compiled as they are now: {missing[:20]}"
+    assert known <= wanted.keys(), f"{STALE}; some kernels are no more"
+
+
+@needs_ledger
+@pytest.mark.parametrize("backend", TABLES)
+def test_kernels_keep_to_their_budgets(recorded, backend):
+    rows, report = recorded
+    kernels = [report.compiled_of(row) for row in rows[backend]]
+    check(kernels, TABLES[backend])
+    archs = _resources.ARCHITECTURES if backend == "triton" else _resources.NVIDIA
+    names = {kernel.name for kernel in kernels}
+    assert {(kernel.name, kernel.arch) for kernel in kernels} == {(name, arch) for name in names for arch in archs}
+    unmatched = [budget.kernels for budget in TABLES[backend] if not any(map(budget.matches, names))]
+    assert not unmatched, f"budgets without a kernel: {unmatched}"
+
+
+def _afresh(backend, jobs, recorded, compiled):
+    """Compile a part of the jobs, so that each has its turn on one architecture, and compare with the ledger."""
+    rows, report = recorded
+    archs = _resources.ARCHITECTURES if backend == "triton" else _resources.NVIDIA
+    order = {name: i for i, name in enumerate(dict.fromkeys(job.name for job in jobs[backend]))}
+    part = [job for job in jobs[backend] if ALL or archs[order[job.name] % len(archs)] == job.arch]
+    kernels = compiled(part)
+    expected = {(row["kernel"], row["arch"]): row for row in rows[backend]}
+    for kernel in kernels:
+        row = expected[kernel.name, kernel.arch]
+        if row["compiler"] == report.compiler(part[0]):  # another one may take more registers
+            check([kernel], TABLES[backend])
+            assert report.compiled_of(row) == kernel, STALE
+
+
+@pytest.mark.slow
+@needs_ledger
+@needs_triton
+def test_triton_kernels_compiled_afresh(jobs, recorded, compiled):
+    _afresh("triton", jobs, recorded, compiled)
+
+
+@pytest.mark.slow
+@needs_ledger
+@needs_nvcc
+@needs_triton  # for its nvdisasm
+def test_cuda_kernels_compiled_afresh(jobs, recorded, compiled):
+    _afresh("cuda", jobs, recorded, compiled)
+
+
+@needs_triton
+@pytest.mark.parametrize("module", _resources.TRITON_MODULES, ids=lambda name: name.split(".")[1])
+def test_every_triton_kernel_is_listed(processes, module):
+    defined, listed, names = processes.submit(_defined, module).result()
+    assert len(names) == len(set(names))
+    assert defined <= listed
+
+
+def _defined(module):
+    """Kernels in the Triton files beside a module, those that it lists, and the names of its configurations."""
+    import triton
+
+    listed = importlib.import_module(module).ahead_of_time()
+    package = module.rpartition(".")[0]
+    folder = Path(importlib.import_module(package).__file__).parent
+    defined = set()
+    for path in folder.glob("triton_*.py"):
+        found = vars(importlib.import_module(f"{package}.{path.stem}"))
+        defined |= {x.__name__ for x in found.values() if isinstance(x, triton.runtime.JITFunction)}
+    return (
+        {name for name in defined if name.endswith("_kernel")},
+        {compilation.kernel.__name__ for compilation in listed},
+        [compilation.name for compilation in listed],
+    )
+
+
+@pytest.mark.parametrize("path", LAUNCHERS, ids=lambda path: path.parent.name)
+def test_launches_say_whether_products_and_sums_are_fused(path):
+    """Triton warns, at the first launch on a GPU, where they leave it to its default, which will change."""
+    for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        for call in ast.walk(function):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Subscript):
+                if not ast.unparse(call.func.value).endswith("_kernel"):
+                    continue
+                named = {keyword.arg for keyword in call.keywords}
+                text = ast.unparse(function)
+                spread = None in named and ("'enable_fp_fusion'" in text or "tile.options()" in text)
+                assert "enable_fp_fusion" in named or spread, f"{path.name}:{call.lineno}"
+
+
+# --- The checks themselves.
+
+GENEROUS = (Budget("*", 255, 255, 255, 512),)
+DEFECTS = {
+    "fine": None,
+    "spills": "spilled",
+    "D mask known at run time only": "global loads of 2 bytes at most",
+    "no matrix instructions": "no matrix instructions",
+    "too much shared memory": "bytes of shared memory, a block can have",
+}
+
+
+def defect(arch, index):
+    return Job(arch, "", "", "gpu_defects", index)
+
+
+@needs_triton
+@pytest.mark.parametrize("arch", _resources.ARCHITECTURES)
+def test_defects_are_found(compiled, arch):
+    kernels = compiled([defect(arch, index) for index in range(len(DEFECTS))])
+    assert [kernel.name for kernel in kernels] == list(DEFECTS)
+    for kernel, wanted in zip(kernels, DEFECTS.values(), strict=True):
+        if arch == "gfx942" and kernel.name == "too much shared memory":  # the compiler keeps to 64 KiB, and spills
+            wanted = "spilled"
+        found = gpu_budgets.violations(kernel, GENEROUS)
+        assert any(wanted in line for line in found) if wanted else not found, (kernel, found)
+
+
+@needs_triton
+def test_registers_are_held_to_the_architecture(compiled):
+    (kernel,) = compiled([defect("sm_90", 0)])
+    most = Budget("fine", 0, kernel.registers, 0)
+    assert not gpu_budgets.violations(kernel, [most])
+    (line,) = gpu_budgets.violations(kernel, [most._replace(sm_90=kernel.registers - 1)])
+    assert f"{kernel.registers} registers, budget" in line
+
+
+@needs_triton
+def test_a_kernel_has_exactly_one_budget(compiled):
+    (kernel,) = compiled([defect("sm_80", 0)])
+    for table in ([], [Budget("f*", 255, 255, 255), Budget("*e", 255, 255, 255)], [Budget("other", 255, 255, 255)]):
+        (line,) = gpu_budgets.violations(kernel, table)
+        assert "budgets, not one" in line
+
+
+CU = """
+extern "C" __global__ void narrow(const float* x, float* y) { y[threadIdx.x] = x[3 * threadIdx.x]; }
+extern "C" __global__ void wide(const float4* x, float* y) {
+  __shared__ float sums[64];
+  float4 v = x[threadIdx.x];
+  sums[threadIdx.x] = v.x + v.y + v.z + v.w;
+  __syncthreads();
+  y[threadIdx.x] = sums[63 - threadIdx.x];
+}
+extern "C" __global__ void indexed(const float* x, float* y, int n) {
+  float values[64];
+  for (int i = 0; i < 64; i++) values[(i * n) & 63] = x[i];
+  y[threadIdx.x] = values[n & 63] + values[threadIdx.x & 63];
+}
+extern "C" __global__ void __launch_bounds__(1024) spilling(const float* x, float* y, int n) {
+  float v[128];
+#pragma unroll
+  for (int i = 0; i < 128; i++) v[i] = x[i * 1024 + threadIdx.x];
+  for (int step = 0; step < n; step++) {
+#pragma unroll
+    for (int i = 0; i < 128; i++) v[i] = v[i] * v[(i + 37) % 128] + v[(i + 1) % 128];
+  }
+#pragma unroll
+  for (int i = 0; i < 128; i++) y[i * 1024 + threadIdx.x] = v[i];
+}
+"""
+
+
+@needs_nvcc
+@needs_triton
+@pytest.mark.parametrize("arch", _resources.NVIDIA)
+def test_defects_of_cuda_kernels_are_found(compiled, tmp_path, arch):
+    path = tmp_path / "kernels.cu"
+    path.write_text(CU)
+    kernels = {kernel.name: kernel for kernel in compiled([Job(arch, path.name, "", path=path)])}
+    table = [Budget("*", 128, 128, 128, wide_loads=True)]
+    found = {name: "; ".join(gpu_budgets.violations(kernel, table)) for name, kernel in kernels.items()}
+    assert not found["wide"]
+    assert kernels["wide"].shared == 256
+    assert kernels["wide"].loads == {16: 1}
+    assert "global loads of 4 bytes at most" in found["narrow"]
+    assert "256 bytes of stack" in found["indexed"]
+    assert "spilled" in found["spilling"]
+
+
+@needs_nvcc
+def test_a_warning_of_nvcc_is_an_error(tmp_path):
+    path = tmp_path / "kernels.cu"
+    path.write_text('extern "C" __global__ void rsk_unused(float* y) { int n = 3; y[0] = 1; }')
+    with pytest.raises(_resources.CompileError, match='"n" was declared but never referenced'):
+        _resources.compile_cu(path, "sm_90")
+
+
+@needs_triton
+def test_what_does_not_compile_is_reported(processes):
+    assert "arguments missing" in processes.submit(_misdescribed).result()
+
+
+def _misdescribed():
+    import gpu_defects
+
+    compilation = gpu_defects.ahead_of_time()[0]
+    try:
+        _resources.compile_for(compilation._replace(signature={"E": "*fp16"}), "sm_80")
+    except _resources.CompileError as error:
+        return str(error)
+
+
+@needs_triton
+def test_interpreted_kernels_are_refused(run_python):
+    code = """
+import sys; sys.path.insert(0, sys.argv[1])
+import gpu_defects
+from ragsys_kernels import _resources
+try:
+    _resources.compile_for(gpu_defects.ahead_of_time()[0], "sm_80")
+except _resources.CompileError as error:
+    print(error)
+"""
+    assert "unset TRITON_INTERPRET" in run_python(code, Path(__file__).parent, TRITON_INTERPRET="1").stdout
+
+
+# --- Widths of loads, out of text.
+
+
+def test_loads_in_ptx():
+    ptx = """
+        ld.global.v4.b32 { %r1, %r2, %r3, %r4 }, [ %rd1 + 0 ];
+        @%p1 ld.global.L1::evict_last.L2::cache_hint.v2.b64 { %rd1, %rd2 }, [ %rd3 + 0 ], %rd4;
+        ld.global.nc.b16 { %rs1 }, [ %rd1 ];
+        ld.global.v8.b32 { %r1 }, [ %rd1 + 0 ];
+        ld.shared.v4.b32 { %r1 }, [ %r2 ];
+        st.global.v4.b32 [ %rd1 + 0 ], { %r1 };
+        cp.async.cg.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x10, %r2;
+        cp.async.ca.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x4, 0x4;
+    """
+    assert _resources.ptx_loads(ptx) == {16: 3, 2: 1, 32: 1, 4: 1}
+
+
+def test_loads_in_sass():
+    sass = """
+        LDG.E.128 R8, [R2.64] ;
+        @P0 LDG.E.64.CONSTANT R20, desc[UR4][R8.64] ;
+        LDG.E.U16 R1, [R2.64] ;
+        LDG.E.S8 R1, [R2.64] ;
+        LDG.E R1, [R2.64+0x4] ;
+        LDGSTS.E.BYPASS.128 [R1], [R2.64] ;
+        LDG.E.ENL2.256 R4, R8, desc[UR4][R8.64] ;
+    """
+    assert _resources.sass_loads(sass) == {16: 2, 8: 1, 2: 1, 1: 1, 4: 1, 32: 1}

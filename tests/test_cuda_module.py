@@ -1,0 +1,544 @@
+"""CUDA sources: where they are found, what compiles them, and how kernels are launched, on a CuPy that is not there."""
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import sys
+import threading
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import _cuda_module
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "csrc" / "cuda"
+# The oldest that NVRTC 13 has, those of the binaries, and once with the assembler; each takes seconds of a source.
+TARGETS = ("compute_80", *(pytest.param(t, marks=pytest.mark.slow) for t in ("compute_75", "sm_90", "compute_100")))
+
+in_tree = pytest.mark.skipif(not SOURCES.is_dir(), reason="the tests run outside of the source tree")
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """Nothing found or loaded yet."""
+    monkeypatch.setattr(_cuda_module, "_loaded", {})
+    for cached in (_cuda_module.why_not, _cuda_module._attribute):
+        cached.cache_clear()
+    yield
+    for cached in (_cuda_module.why_not, _cuda_module._attribute):
+        cached.cache_clear()
+
+
+# --- Sources.
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package folder with a working tree round it, both empty."""
+    folder = tmp_path / "ragsys_kernels"
+    folder.mkdir()
+    monkeypatch.setattr(_cuda_module, "_PACKAGE", folder)
+    return folder
+
+
+def write(folder, **files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("_cuh", ".cuh").replace("_cu", ".cu")).write_text(text)
+    return folder
+
+
+def test_sources_come_from_the_package_before_the_tree(package):
+    tree = write(package.parent / "csrc" / "cuda", one_cu="tree", two_cu="tree", shared_cuh="")
+    assert _cuda_module.sources() == ["one", "two"]
+    assert _cuda_module.source_path("one") == tree / "one.cu"
+    installed = write(package / "_cuda_src", one_cu="installed")
+    assert _cuda_module.sources() == ["one"]
+    assert _cuda_module.source_path("one") == installed / "one.cu"
+
+
+def test_error_names_both_places(package):
+    assert _cuda_module.sources() == []
+    for find in (_cuda_module.source_path, _cuda_module.load):
+        with pytest.raises(FileNotFoundError) as caught:
+            find("lost")
+        text = str(caught.value)
+        assert text.startswith("the CUDA source 'lost' is neither ")
+        assert str(package / "_cuda_src" / "lost.cu") in text
+        assert str(package.parent / "csrc" / "cuda" / "lost.cu") in text
+
+
+def test_text_of_a_source_has_each_of_its_headers_once(package):
+    folder = write(
+        package / "_cuda_src",
+        one_cu='#include "a.cuh"\n#include "b.cuh"\nint one;\n',
+        a_cuh="#pragma once\nint a;\n",
+        b_cuh='#pragma once\n  # include "a.cuh"\nint b;\n',
+    )
+    text = _cuda_module.source("one")
+    numbered, line, place = [], 0, ""
+    for row in text.splitlines():
+        if row.startswith("#line "):
+            line, place = int(row.split()[1]), row.split()[2].strip('"')
+            continue
+        if row:
+            numbered.append((row, place, line))
+        line += 1
+    assert numbered == [("int a;", "a.cuh", 2), ("int b;", "b.cuh", 3), ("int one;", "one.cu", 3)]
+    write(folder, a_cuh="int other;\n")  # which a cache must see
+    assert "int other;" in _cuda_module.source("one")
+
+
+@in_tree
+def test_every_source_of_the_tree_is_found_and_whole():
+    assert _cuda_module.sources() == sorted(path.stem for path in SOURCES.glob("*.cu"))
+    for name in _cuda_module.sources():
+        text = _cuda_module.source(name)
+        assert "#include" not in text
+        assert 'extern "C" __global__' in text
+
+
+def test_compiled_form_is_used_unless_a_source_of_the_tree_is_younger(package):
+    write(package / "_cuda_bin")
+    binary = package / "_cuda_bin" / "one.fatbin"
+    assert _cuda_module.built_path("one") is None
+    binary.write_bytes(b"")
+    assert _cuda_module.built_path("one") == binary  # nothing to compare with
+    tree = write(package.parent / "csrc" / "cuda", one_cu="", shared_cuh="")
+    os.utime(tree / "one.cu", (1, 1))
+    os.utime(tree / "shared.cuh", (1, 1))
+    assert _cuda_module.built_path("one") == binary
+    os.utime(tree / "shared.cuh", (2**32, 2**32))
+    assert _cuda_module.built_path("one") is None
+    write(package / "_cuda_src", one_cu="")  # an installation has what it was built with
+    assert _cuda_module.built_path("one") == binary
+
+
+# --- Compilers.
+
+
+def nvrtc():
+    """CuPy's binding, which compiles without a driver, where its other ways do not."""
+    if importlib.util.find_spec("cupy") is None:
+        return None, "cupy is not installed"
+    try:
+        from cupy.cuda import nvrtc
+
+        nvrtc.getVersion()
+    except Exception as error:
+        return None, f"no NVRTC: {error}"
+    return nvrtc, ""
+
+
+@in_tree
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", _cuda_module.sources())
+def test_nvrtc_compiles_every_source(name, target):
+    compiler, reason = nvrtc()
+    if compiler is None:
+        pytest.skip(reason)
+    program = compiler.createProgram(_cuda_module.source(name), f"{name}.cu", [], [])
+    try:
+        compiler.compileProgram(program, [f"-arch={target}", *_cuda_module.OPTIONS, "-Werror=all-warnings"])
+        if target.startswith("sm_"):
+            assert compiler.getCUBIN(program)[:4] == b"\x7fELF"
+        else:
+            assert f".target {target.replace('compute', 'sm')}" in str(compiler.getPTX(program))
+    except compiler.NVRTCError:
+        pytest.fail(compiler.getProgramLog(program))
+    finally:
+        compiler.destroyProgram(program)
+
+
+# --- Arguments.
+
+
+class Pointer:
+    def __init__(self, ptr):
+        self.ptr = ptr
+
+
+class Fake:
+    """CUDA as CuPy shows it: two devices, each with a current stream, and memory that belongs to a stream.
+
+    A kernel that is launched on another device or stream than its arrays were made on fails, as it would race.
+    """
+
+    def __init__(self):
+        fake = self
+        self.device = 0
+        self.current = {0: 10, 1: 11}  # CuPy's current stream of each device
+        self.memory = {}  # pointer: (device, stream)
+        self.modules, self.launches, self.limits, self.attribute_reads = [], [], {}, 0
+        self.pointers = itertools.count(0x7F0000000000, 256)
+        self.error = None
+        self.slow = threading.Event()
+
+        class Device:
+            def __init__(self, number):
+                self.id, self.compute_capability = number, fake.capability
+                self.previous = []
+
+            def __enter__(self):
+                self.previous.append(fake.device)
+                fake.device = self.id
+
+            def __exit__(self, *_):
+                fake.device = self.previous.pop()
+
+            @property
+            def attributes(self):
+                fake.attribute_reads += 1
+                return {"MaxSharedMemoryPerBlockOptin": 232448 - self.id, "MultiProcessorCount": 132 + self.id}
+
+        class Stream:
+            def __init__(self, ptr):
+                self.ptr = ptr
+
+            @classmethod
+            def from_external(cls, stream):
+                version, handle = stream.__cuda_stream__()
+                assert version == 0
+                return cls(handle)
+
+            def __enter__(self):
+                self.device, self.previous = fake.device, fake.current[fake.device]
+                fake.current[fake.device] = self.ptr
+
+            def __exit__(self, *_):
+                fake.current[self.device] = self.previous
+
+        class Kernel:
+            def __init__(self, name):
+                self.name, self.loaded = name, set()
+
+            @property
+            def kernel(self):
+                self.loaded.add(fake.device)
+
+            @property
+            def max_dynamic_shared_size_bytes(self):
+                return fake.limits.get((fake.device, self.name), 48 << 10)
+
+            @max_dynamic_shared_size_bytes.setter
+            def max_dynamic_shared_size_bytes(self, size):
+                fake.limits[fake.device, self.name] = size
+
+            def __call__(self, grid, block, args, *, shared_mem=0):
+                if fake.error:
+                    raise fake.error
+                assert fake.device in self.loaded, "not loaded on this device"
+                assert 0 not in grid
+                assert shared_mem <= self.max_dynamic_shared_size_bytes, "more shared memory than allowed"
+                for x in args:
+                    assert isinstance(x, np.generic)
+                    where = fake.memory.get(int(x)) if x.dtype == np.uint64 and x else None
+                    here = (fake.device, fake.current[fake.device])
+                    assert where in (None, here), f"memory of {where} used on {here}"
+                fake.launches.append((self.name, fake.device, fake.current[fake.device], grid, block, args, shared_mem))
+
+        class RawModule:
+            def __init__(self, *, code=None, path=None, options=(), backend="nvrtc"):
+                assert (code is None) != (path is None)
+                self.code, self.path, self.options, self.backend = code, path, options, backend
+                fake.slow.wait(0.01)
+                fake.modules.append(self)
+
+            def get_function(self, name):
+                if name == "absent":
+                    raise RuntimeError("named symbol not found")
+                return Kernel(name)
+
+        class Array:
+            def __init__(self, device=0):
+                self.device, self.data = Device(device), Pointer(next(fake.pointers))
+                fake.memory[self.data.ptr] = (device, fake.current[device])
+
+        self.capability = "90"
+        self.count = 2
+        runtime = types.SimpleNamespace(is_hip=False, getDeviceCount=lambda: self.count)
+        version = types.SimpleNamespace(getVersion=lambda: (13, 0))
+        self.cupy = types.ModuleType("cupy")
+        self.cupy.ndarray, self.cupy.RawModule = Array, RawModule
+        self.cupy.cuda = types.SimpleNamespace(Device=Device, Stream=Stream, runtime=runtime, nvrtc=version)
+
+        class Tensor:
+            def __init__(self, device="cuda", index=0):
+                self.device = types.SimpleNamespace(type=device, index=index, __str__=lambda: device)
+                self.ptr = next(fake.pointers)
+                fake.memory[self.ptr] = (index, fake.torch_streams[index])
+
+            def data_ptr(self):
+                return self.ptr
+
+        self.torch_streams = {0: 0, 1: 21}  # torch's default stream is the null stream
+        self.torch = types.ModuleType("torch")
+        self.torch.Tensor = Tensor
+        self.torch.cuda = types.SimpleNamespace(
+            current_stream=lambda device: types.SimpleNamespace(cuda_stream=self.torch_streams[device.index])
+        )
+
+
+@pytest.fixture
+def fake(monkeypatch, package):
+    fake = Fake()
+    monkeypatch.setitem(sys.modules, "cupy", fake.cupy)
+    monkeypatch.setitem(sys.modules, "torch", fake.torch)
+    write(package / "_cuda_src", one_cu='extern "C" __global__ void f() {}\n')
+    return fake
+
+
+def launch(like, *arguments, kernel="f", grid=(2, 1, 1), block=(128, 1, 1), shared=0):
+    module = _cuda_module.load("one")
+    module.launch(kernel, grid=grid, block=block, shared=shared, arguments=(like, *arguments), like=like)
+
+
+def test_arguments_are_scalars_of_the_width_that_kernels_take(fake):
+    array, tensor = fake.cupy.ndarray(), fake.torch.Tensor()
+    packed = _cuda_module.pack((array, tensor, None, 7, -(1 << 40), 0.1, np.int32(3), np.float32(2), np.float64(0.1)))
+    kinds = ["u8", "u8", "u8", "i8", "i8", "f4", "i4", "f4", "f8"]
+    assert [x.dtype.str[1:] for x in packed] == kinds
+    assert [x.item() for x in packed[:5]] == [array.data.ptr, tensor.ptr, 0, 7, -(1 << 40)]
+    assert packed[5] == np.float32(0.1)
+
+
+@pytest.mark.parametrize("wrong", [True, np.bool_(False), "text", [1], np.zeros(2)])
+def test_what_is_no_argument_is_refused(wrong):
+    with pytest.raises(
+        TypeError, match=r"takes? (no bool|numbers, None, and arrays of torch or CuPy on a CUDA device)"
+    ):
+        _cuda_module.pack((wrong,))
+
+
+def test_integers_beyond_64_bits_are_refused():
+    with pytest.raises(OverflowError):
+        _cuda_module.pack((1 << 63,))
+
+
+# --- Launches.
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_a_cupy_array_is_used_on_its_device_and_on_cupys_current_stream(fake, device):
+    fake.current[device] = 77  # as inside `with stream:`
+    array = fake.cupy.ndarray(device)
+    launch(array, 5, None, shared=100)
+    ((name, where, stream, grid, block, arguments, shared),) = fake.launches
+    assert (name, where, stream, grid, block, shared) == ("f", device, 77, (2, 1, 1), (128, 1, 1), 100)
+    assert [int(x) for x in arguments] == [array.data.ptr, 5, 0]
+    assert fake.device == 0, "the caller's device is current again"
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_a_tensor_is_used_on_its_device_and_on_torchs_current_stream(fake, device):
+    before = dict(fake.current)
+    for stream in (0, 1234):
+        fake.torch_streams[device] = stream
+        launch(fake.torch.Tensor(index=device))
+    assert [launched[1:3] for launched in fake.launches] == [(device, 0), (device, 1234)]
+    assert fake.current == before, "CuPy's current stream is its own again"
+
+
+def test_a_wrong_stream_or_device_would_be_noticed(fake, monkeypatch):
+    fake.torch_streams[0] = 5
+    tensor = fake.torch.Tensor()
+    with monkeypatch.context() as patch:
+        patch.setattr(_cuda_module, "_stream", lambda cupy, like: contextlib.nullcontext())
+        with pytest.raises(RuntimeError, match=r"memory of \(0, 5\) used on \(0, 10\)"):
+            launch(tensor)
+    with pytest.raises(RuntimeError, match=r"memory of \(1, 21\) used on \(0, 5\)"):
+        launch(tensor, fake.torch.Tensor(index=1))
+    launch(tensor)
+
+
+def test_older_cupy_takes_a_stream_by_its_address(fake):
+    stream = fake.cupy.cuda.Stream
+    fake.cupy.cuda.Stream, fake.cupy.cuda.ExternalStream = object, stream
+    launch(fake.torch.Tensor(index=1))
+    assert fake.launches[0][1:3] == (1, 21)
+
+
+def test_memory_of_the_host_is_refused(fake):
+    launch(fake.cupy.ndarray())
+    with pytest.raises(TypeError, match="CUDA device, got a tensor on "):
+        launch(fake.torch.Tensor("cpu"))
+    with pytest.raises(TypeError, match="CUDA device, got ndarray"):
+        launch(np.zeros(3))
+    with pytest.raises(TypeError, match="CUDA device, got ndarray"):
+        launch(fake.cupy.ndarray(), np.zeros(3))
+    assert len(fake.launches) == 1
+
+
+def test_an_empty_grid_is_no_launch(fake):
+    for grid in ((0, 1, 1), (3, 0, 1)):
+        launch(fake.cupy.ndarray(), grid=grid)
+    assert fake.launches == []
+    assert fake.modules == []
+
+
+def test_large_shared_memory_is_allowed_first_on_each_device(fake):
+    for device in (0, 1):
+        for shared in (0, 10, 100_000, 60_000, 200_000):
+            launch(fake.cupy.ndarray(device), shared=shared)
+        assert fake.limits[device, "f"] == 200_000
+    launch(fake.cupy.ndarray(), kernel="g", shared=150_000)
+    assert fake.limits[0, "g"] == 150_000
+    assert (1, "g") not in fake.limits
+
+
+def test_properties_of_the_device_of_an_array(fake):
+    module = _cuda_module.load("one")
+    for device in (0, 1, 0, 1):
+        assert module.max_shared(fake.cupy.ndarray(device)) == 232448 - device
+        assert module.multiprocessors(fake.torch.Tensor(index=device)) == 132 + device
+    assert fake.attribute_reads == 4, "they are read once"
+
+
+def test_source_is_compiled_once_however_many_threads_want_it(fake):
+    failures = []
+
+    def work():
+        try:
+            launch(fake.cupy.ndarray())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(fake.launches) == 8
+    (module,) = fake.modules
+    assert module.code == _cuda_module.source("one")
+    assert (module.options, module.backend) == (_cuda_module.OPTIONS, "nvrtc")
+    assert _cuda_module.load("one") is _cuda_module.load("one")
+
+
+@pytest.mark.parametrize(("capability", "compiled"), [("75", False), ("80", True), ("86", True), ("120", True)])
+def test_compiled_form_is_loaded_on_devices_that_it_is_for(fake, package, capability, compiled):
+    write(package / "_cuda_bin")
+    (package / "_cuda_bin" / "one.fatbin").write_bytes(b"")
+    fake.capability = capability
+    launch(fake.cupy.ndarray())
+    (module,) = fake.modules
+    assert (module.path == str(package / "_cuda_bin" / "one.fatbin")) == compiled
+    assert (module.code is None) == compiled
+
+
+def test_compiled_form_needs_no_source(fake, package):
+    (package / "_cuda_src" / "one.cu").unlink()
+    write(package / "_cuda_bin")
+    (package / "_cuda_bin" / "one.fatbin").write_bytes(b"")
+    launch(fake.cupy.ndarray())
+    assert _cuda_module.why_not() is None
+
+
+def test_failures_name_the_kernel(fake):
+    array = fake.cupy.ndarray()
+    with pytest.raises(
+        RuntimeError, match=r"^absent: compiling one\.cu for compute capability 90 failed: named symbol"
+    ):
+        launch(array, kernel="absent")
+    fake.error = ValueError("CUDA_ERROR_INVALID_VALUE")
+    where = r"grid \(2, 1, 1\), block \(2048, 1, 1\), 0 bytes of shared memory"
+    with pytest.raises(RuntimeError, match=rf"^f: the launch failed \({where}\): CUDA_ERROR_INVALID_VALUE$"):
+        launch(array, block=(2048, 1, 1))
+
+
+# --- Whether anything can run.
+
+
+def test_nothing_is_missing(fake):
+    assert _cuda_module.why_not() is None
+
+
+def test_reason_without_cupy(fake, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)  # what an import then raises names the module
+    assert _cuda_module.why_not() == 'cupy is not installed; pip install "ragsys_kernels[cuda]"'
+
+
+@pytest.mark.parametrize("error", [ImportError("libcuda.so.1: cannot open", name="cupy_backends"), OSError("no")])
+def test_reason_with_a_broken_cupy(fake, monkeypatch, error):
+    def fail(name):
+        raise error
+
+    monkeypatch.setattr(_cuda_module.importlib, "import_module", fail)
+    assert _cuda_module.why_not() == f"cupy is broken: {error}"
+
+
+def test_reasons_of_the_device(fake, monkeypatch):
+    def fail():
+        raise RuntimeError("cudaErrorInsufficientDriver")
+
+    for change, reason in (
+        ({"getDeviceCount": fail}, "there is no CUDA driver or device: cudaErrorInsufficientDriver"),
+        ({"getDeviceCount": lambda: 0}, "there is no CUDA device"),
+        ({"is_hip": True}, "cupy is built for ROCm, and these kernels for CUDA"),
+    ):
+        runtime = types.SimpleNamespace(**{"is_hip": False, "getDeviceCount": lambda: 1, **change})
+        monkeypatch.setattr(fake.cupy.cuda, "runtime", runtime)
+        _cuda_module.why_not.cache_clear()
+        assert _cuda_module.why_not() == reason
+
+
+def test_reason_without_sources(fake, package):
+    (package / "_cuda_src" / "one.cu").unlink()
+    reason = _cuda_module.why_not()
+    assert reason.startswith("the CUDA sources are neither in ")
+    assert str(package / "_cuda_src") in reason
+    assert str(package.parent / "csrc" / "cuda") in reason
+
+
+def test_reason_without_nvrtc_unless_everything_is_compiled(fake, package):
+    def fail():
+        raise RuntimeError("libnvrtc.so.13 not found")
+
+    fake.cupy.cuda.nvrtc.getVersion = fail
+    expected = "NVRTC, which compiles the CUDA sources, cannot be loaded: libnvrtc.so.13 not found; pip install"
+    assert _cuda_module.why_not().startswith(expected)
+    write(package / "_cuda_bin")
+    (package / "_cuda_bin" / "one.fatbin").write_bytes(b"")
+    _cuda_module.why_not.cache_clear()
+    assert _cuda_module.why_not() is None
+
+
+def test_reason_on_this_machine_is_a_text_or_none_and_an_import_costs_nothing(run_python):
+    code = """
+import sys
+import ragsys_kernels as rk
+from ragsys_kernels import _cuda_module, _dispatch
+_cuda_module.sources()
+assert "cupy" not in sys.modules and "torch" not in sys.modules
+reason = _dispatch.why_not("cuda")
+assert reason is None or isinstance(reason, str)
+print(reason)
+"""
+    assert run_python(code).stdout.strip()
+
+
+def test_real_cupy_has_what_is_asked_of_it():
+    cupy = pytest.importorskip("cupy")
+
+    class Handle(_cuda_module._Handle):
+        pass
+
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        assert cupy.cuda.Stream.from_external(Handle(1234)).ptr == 1234
+        assert cupy.cuda.Stream.from_external(Handle(0)).ptr == 0
+    else:
+        assert cupy.cuda.ExternalStream(1234).ptr == 1234
+    assert isinstance(cupy.cuda.runtime.is_hip, bool)
+    assert callable(cupy.cuda.runtime.getDeviceCount)
+    module = cupy.RawModule(code="", options=_cuda_module.OPTIONS, backend="nvrtc")
+    assert callable(module.get_function)
+    assert hasattr(cupy.RawKernel, "kernel")
+    assert hasattr(cupy.RawKernel, "max_dynamic_shared_size_bytes")
+    assert hasattr(cupy.cuda.Device, "attributes")
+    assert rk.__version__

@@ -1,0 +1,407 @@
+"""The CUDA kernels of selection, run on the CPU thread by thread through the package's own launcher."""
+
+import mmap
+import os
+import re
+
+import numpy as np
+import pytest
+from cuda_on_cpu import emulator
+
+from ragsys_kernels import Corpus, _arrays, _cuda_module, _validate, testing
+from ragsys_kernels.selection import cuda_kernels, reference
+
+OPS = ("mmr", "vrsd")
+DTYPES = ("float32", "float16", "bfloat16")
+# Shared memory of a block, which decides the kernel: rows in shared memory; only the state; neither.
+PLACES = {"resident": emulator.MAX_SHARED, "streaming": 2_600, "workspace": 700}
+# The order of the threads and three shuffled ones.
+SEEDS = (0, 1, 2, 3)
+# What each barrier is for; the tests remove it.
+BARRIERS = {
+    1: "the best item of every warp is there before it is compared, and the pick's row before it is read",
+    2: "VRSD: the sum is whole before items are added to it",
+}
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    reason = emulator.why_not()
+    if reason is not None:
+        required = os.environ.get("RAGSYS_KERNELS_TEST_BACKENDS", "").split(",")
+        (pytest.fail if "cuda" in required else pytest.skip)(f"backend cuda: {reason}")
+
+
+@pytest.fixture(scope="module")
+def module(compiler):
+    return emulator.Module("greedy_select")
+
+
+def not_empty(like, shape, dtype):
+    """Memory in which every number that was not written shows: NaN, or -1."""
+    array = np.empty(shape, dtype)
+    array.view(np.uint8).fill(0xFF) if array.size else None
+    return array
+
+
+@pytest.fixture
+def run(module, monkeypatch):
+    """Runs an operation; returns what it selected, and the checked problem."""
+    monkeypatch.setattr(_arrays, "empty", not_empty)
+
+    def run(op, arguments, *, place="resident", seed=0, on=module, removed=0):
+        defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if op == "mmr" else {}
+        problem = _validate.selection(op, **{**defaults, **arguments})
+        monkeypatch.setattr(_cuda_module, "load", lambda name: on)
+        on.seed, on.removed, on.shared_limit = seed, removed, PLACES[place]
+        return getattr(cuda_kernels, op)(problem, 1), problem
+
+    return run
+
+
+def problem_of(op, *shape, **options):
+    """Arguments for the operation; bfloat16 too."""
+    if op == "vrsd":
+        options.pop("bias", None)
+    arguments = testing.selection_problem(*shape, **options)
+    return {k: v for k, v in arguments.items() if op == "mmr" or k not in ("lambda_d", "lambda_b")}
+
+
+def kernel_of(module):
+    return module.launches[-1][0]
+
+
+def assert_same(a, b):
+    for name, x, y in zip(a._fields, a, b, strict=True):
+        np.testing.assert_array_equal(x, y, err_msg=name)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", OPS)
+def test_exact_problems_have_the_reference_s_picks(run, module, op, dtype, place):
+    features = {"bias": True, "groups": True, "ragged": True}
+    for options in ({}, features, {"dense": True, "bias": True, "groups": True}):
+        shape = (3, 50, 9, 33) if options is features else (2, 37, 6, 64)
+        arguments = problem_of(op, *shape, dtype=dtype, kind="integers", seed=len(options), **options)
+        results = [run(op, arguments, place=place, seed=seed) for seed in SEEDS]
+        kind = "resident" if place == "resident" else "streaming"
+        assert kernel_of(module) == f"rsk_{op}_{kind}_{dtype}"
+        expected = getattr(reference, op)(results[0][1], 1)
+        for result, _ in results:
+            np.testing.assert_array_equal(result.indices, expected.indices)
+            np.testing.assert_array_equal(result.lengths, expected.lengths)
+            if op == "mmr":
+                assert_same(result, expected)
+            else:
+                np.testing.assert_allclose(result.scores, expected.scores, rtol=1e-6, atol=1e-6)
+                assert np.isnan(result.redundancy).all()
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_bits_depend_neither_on_the_kernel_nor_on_the_schedule(run, op):
+    """Many schedules: warps share what they found at even and odd steps in turn, which few of them put to the test."""
+    arguments = problem_of(op, 3, 75, 8, 45, kind="clustered", bias=True, groups=True, ragged=True, seed=4)
+    first, _ = run(op, arguments)
+    for place in PLACES:
+        for seed in range(12):
+            assert_same(run(op, arguments, place=place, seed=seed)[0], first)
+    one = dict(arguments, **{k: arguments[k][1:2] for k in ("queries", "candidates", "query_groups")})
+    for alone, together in zip(run(op, one)[0], first, strict=True):
+        np.testing.assert_array_equal(alone[0], together[1])
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("kind", ["random", "clustered", "duplicates"])
+def test_picks_replay(run, op, kind, place):
+    for metric in ("cosine", "dot"):
+        for seed, dtype in enumerate(DTYPES):
+            arguments = problem_of(op, 3, 60, 12, 70, kind=kind, dtype=dtype, bias=True, ragged=seed == 1, seed=seed)
+            arguments["metric"] = metric
+            testing.check_selection(op, arguments, run(op, arguments, place=place, seed=seed)[0])
+
+
+# Around the items of a warp and of a block, and K = P.
+@pytest.mark.parametrize("P", [1, 2, 15, 16, 17, 31, 33, 127, 128, 129, 300])
+@pytest.mark.parametrize("op", OPS)
+def test_pool_sizes(run, op, P):
+    for K in (1, 5, P if P < 40 else 3):
+        arguments = problem_of(op, 2, P, K, 20, seed=P)
+        for place in ("resident", "workspace"):
+            testing.check_selection(op, arguments, run(op, arguments, place=place, seed=1)[0])
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_large_pool(run, op):
+    arguments = problem_of(op, 1, 4096, 5, 9, N=5000, seed=1)
+    testing.check_selection(op, arguments, run(op, arguments, place="workspace", seed=2)[0])
+    testing.check_selection(op, arguments, run(op, arguments)[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", OPS)
+def test_dimensions_and_strides(run, op, dtype):
+    """Rows that cannot be loaded with 16 bytes, wholly or at their ends."""
+    for D in (1, 3, 7, 8, 9, 31, 32, 127, 200):
+        arguments = problem_of(op, 2, 20, 4, D, dtype=dtype, seed=D)
+        testing.check_selection(op, arguments, run(op, arguments, seed=1)[0])
+        rows = arguments["embeddings"]
+        wide = np.zeros((len(rows), D + 5), np.asarray(rows.float() if dtype == "bfloat16" else rows).dtype)
+        if dtype == "bfloat16":
+            import torch
+
+            wide = torch.zeros(len(rows), D + 5, dtype=torch.bfloat16)
+        for begin in (0, 1, 3):  # a row stride of D + 5, a base that is not aligned
+            part = wide[:, begin : begin + D]
+            part[...] = rows
+            for place in ("resident", "streaming"):
+                moved, _ = run(op, dict(arguments, embeddings=part), place=place)
+                testing.check_selection(op, arguments, moved)
+                np.testing.assert_array_equal(moved.indices, run(op, arguments, place=place)[0].indices)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_unaligned_queries(run, op):
+    arguments = problem_of(op, 2, 20, 4, 16)
+    memory = np.zeros(arguments["queries"].size + 4, np.float32)
+    for begin in range(4):
+        queries = memory[begin : begin + arguments["queries"].size].reshape(2, 16)
+        queries[...] = arguments["queries"]
+        assert_same(run(op, dict(arguments, queries=queries))[0], run(op, arguments)[0])
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_ties_go_to_the_lowest_position(run, place):
+    """Equal rows in all lanes and warps, and equal best rows at two positions of them."""
+    ones = np.ones((200, 8), np.float32)
+    arguments = {"queries": ones[:1], "embeddings": ones, "k": 30, "metric": "dot", "lambda_d": 0.5}
+    for seed in SEEDS:
+        np.testing.assert_array_equal(run("mmr", arguments, place=place, seed=seed)[0].indices[0], np.arange(30))
+        of_vrsd = {k: v for k, v in arguments.items() if k != "lambda_d"}
+        np.testing.assert_array_equal(run("vrsd", of_vrsd, place=place, seed=seed)[0].indices[0], np.arange(30))
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        pair = np.sort(rng.choice(200, 2, replace=False))
+        rows = np.ones((200, 8), np.float32)
+        rows[pair] = 2
+        arguments.update(embeddings=rows, k=2, lambda_d=1.0)
+        seed = int(rng.integers(4))
+        np.testing.assert_array_equal(run("mmr", arguments, place=place, seed=seed)[0].indices[0], pair)
+
+
+FEATURES = (
+    "plain",
+    "relevance",
+    "item bias",
+    "whole corpus",
+    "per query",
+    "initial",
+    "initial and caps",
+    "int32",
+    "dense",
+)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("op", OPS)
+def test_features(run, op, feature, place):
+    rng = np.random.default_rng(5)
+    Q, P, K = 3, 40, 7
+    arguments = problem_of(op, Q, P, K, 24, N=60, ragged=feature != "whole corpus", seed=3, dense=feature == "dense")
+    candidates = arguments.get("candidates")
+    if feature == "relevance":
+        arguments["relevance"] = rng.uniform(-1, 1, (Q, P)).astype(np.float32)
+    elif feature == "item bias" and op == "mmr":
+        arguments.update(bias=rng.standard_normal((Q, P)).astype(np.float32), lambda_b=0.3)
+    elif feature == "whole corpus":
+        del arguments["candidates"]
+    elif feature == "per query":
+        arguments["k"] = np.array([2, 50, 7])
+        if op == "mmr":
+            arguments.update(lambda_d=np.float32([0, 0.3, 1]), lambda_b=np.float32([1, 0.5, 0]))
+    elif feature.startswith("initial"):
+        initial = np.stack([rng.permutation(60)[:4] for _ in range(Q)]).astype(np.int32)
+        initial[0, 1], initial[1], initial[2, 3] = -1, -1, -1
+        arguments["initial"] = initial
+        if feature == "initial and caps":
+            arguments.update(groups=rng.integers(0, 9, 60), max_per_group=2, query_groups=np.arange(Q))
+    elif feature == "int32":
+        arguments["candidates"] = candidates.astype(np.int32)
+    elif feature == "dense":
+        arguments.update(groups=rng.integers(0, 5, (Q, P)), max_per_group=1)
+        arguments["initial"] = np.array([[3, -1], [-1, -1], [0, 39]])
+    for metric in ("cosine", "dot"):
+        arguments["metric"] = metric
+        for seed in (0, 1):
+            testing.check_selection(op, arguments, run(op, arguments, place=place, seed=seed)[0])
+        if feature == "relevance" and op == "mmr":
+            testing.check_selection(op, arguments, run(op, dict(arguments, queries=None), place=place)[0])
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("dtype", [*DTYPES, "int8"])
+def test_corpus(run, module, dtype, place):
+    """Rows with scales."""
+    rng = np.random.default_rng(7)
+    for metric in ("cosine", "dot"):
+        rows = rng.standard_normal((80, 37)).astype(np.float32)
+        corpus = Corpus(rows, dtype=dtype, metric=metric, bias=rows[:, 0].copy())
+        candidates = np.stack([rng.permutation(80)[:30] for _ in range(2)])
+        arguments = {"queries": rng.standard_normal((2, 37)).astype(np.float32), "embeddings": corpus, "k": 6}
+        arguments.update(candidates=candidates, initial=np.array([[1], [-1]]))
+        for op in OPS:
+            testing.check_selection(op, arguments, run(op, arguments, place=place, seed=1)[0])
+            assert kernel_of(module).endswith(dtype)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("op", OPS)
+def test_what_cannot_be_picked(run, op, place):
+    """Ids out of range are padding, values that are NaN are left out, and nothing hangs."""
+    rng = np.random.default_rng(8)
+    rows = rng.standard_normal((30, 12)).astype(np.float32)
+    queries = rng.standard_normal((4, 12)).astype(np.float32)
+    candidates = np.stack([rng.permutation(30)[:20] for _ in range(4)])
+    candidates[0, :5] = [-2, 30, 1 << 40, -(1 << 40), -1]
+    candidates[1] = -1
+    kept = candidates.copy()
+    kept[0, :5] = -1
+    arguments = {"queries": queries, "embeddings": rows, "k": 25, "candidates": candidates}
+    result, _ = run(op, arguments, place=place)
+    assert_same(result, run(op, dict(arguments, candidates=kept), place=place)[0])
+    np.testing.assert_array_equal(result.lengths, [15, 0, 20, 20])
+    assert (result.indices[1] == -1).all()
+    assert np.isneginf(result.scores[1]).all()
+
+    bad = rows.copy()
+    bad[kept[2, :3], 5] = [np.nan, np.inf, -np.inf]
+    queries[3, 0] = np.nan
+    result, _ = run(op, dict(arguments, embeddings=bad, queries=queries), place=place)
+    assert result.lengths[2] == 17
+    assert not np.isin(kept[2, :3], result.indices[2]).any()
+    assert result.lengths[3] == 0
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_similarity_that_is_nan(run, place):
+    """With relevance given a row is first read when it meets a pick; then it is left out for good."""
+    rng = np.random.default_rng(2)
+    rows = rng.standard_normal((30, 12)).astype(np.float32)
+    rows[[4, 17], 3] = np.nan
+    relevance = np.linspace(1, 0, 30, dtype=np.float32)[None]
+    arguments = {"queries": None, "embeddings": rows, "k": 30, "relevance": relevance, "metric": "dot"}
+    result, _ = run("mmr", arguments, place=place)
+    assert result.lengths[0] == 28
+    assert not np.isin([4, 17], result.indices).any()
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("size", [0.0, 1e-42, 1e-30, 1e-18, 1e18, 1e37])
+def test_queries_of_any_length(run, op, size):
+    arguments = problem_of(op, 2, 20, 4, 16, kind="duplicates", seed=1)
+    arguments["queries"] = (arguments["queries"] / np.abs(arguments["queries"]).max() * size).astype(np.float32)
+    tolerance = 0.02 if size == 1e-42 else None  # few bits are left of such numbers
+    testing.check_selection(op, arguments, run(op, arguments)[0], tolerance=tolerance)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_rows_beyond_2_31_elements(run, place):
+    """Memory is reserved, but of it three pages are used."""
+    N, D, stride = 3, 16, (1 << 30) + (1 << 28)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    memory = np.frombuffer(mmap.mmap(-1, 2 * (N * stride), flags), np.float16)
+    rows = np.lib.stride_tricks.as_strided(memory, (N, D), (2 * stride, 2))
+    rng = np.random.default_rng(9)
+    rows[...] = rng.standard_normal((N, D))
+    arguments = {"queries": rng.standard_normal((2, D)).astype(np.float32), "embeddings": rows, "k": 3}
+    arguments["candidates"] = np.array([[2, 0, 1], [1, 2, -1]])
+    assert (N - 1) * stride > 1 << 31
+    for op in OPS:
+        testing.check_selection(op, arguments, run(op, arguments, place=place)[0])
+
+
+def test_workspace_is_bounded(run, module, monkeypatch):
+    """Queries whose state takes too much memory run a few at a time."""
+    arguments = problem_of("mmr", 7, 40, 3, 8)
+    together, _ = run("mmr", arguments, place="streaming")
+    monkeypatch.setattr(cuda_kernels, "_WORKSPACE_BYTES", 2 * 40 * 3 * 4)
+    module.launches.clear()
+    monkeypatch.setitem(PLACES, "workspace", 300)
+    assert_same(run("mmr", arguments, place="workspace")[0], together)
+    assert [grid for _, grid, _, _ in module.launches] == [(2, 1, 1)] * 3 + [(1, 1, 1)]
+
+
+def test_no_query(run, module):
+    _, problem = run("mmr", problem_of("mmr", 2, 10, 3, 8))
+    problem.num_queries = 0
+    before = len(module.launches)
+    assert cuda_kernels.mmr(problem, 1).indices.shape == (0, 3)
+    assert len(module.launches) == before
+
+
+def test_every_kernel_is_described(module):
+    kernels = cuda_kernels.kernels()
+    assert sorted(kernel.name for kernel in kernels) == sorted(module.kernels())
+    for kernel in kernels:
+        resident = "_resident_" in kernel.name
+        assert kernel.fits(20, 64, 5) == resident
+        assert kernel.fits(4096, 768, 5) != resident
+        assert (kernel.shared_bytes(100, 64, 5) > 100 * 64) == resident
+        assert kernel.threads(20, 64, 5) == 64
+        assert kernel.bytes_read(100, 64, 5) >= 100 * 64
+
+
+# In processes of their own, built with a sanitizer. One element type: what differs between them is covered above, and
+# these builds take long.
+
+
+@pytest.fixture(scope="module", params=["address", "thread"])
+def sanitized(request, compiler):
+    return emulator.Module("greedy_select", request.param, defines=("RSK_SELECT_TYPES=2",))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("op", OPS)
+def test_sanitizers(run, sanitized, op, place):
+    arguments = problem_of(op, 1, 37, 4, 19, N=40, dtype="float16", bias=True, groups=True, ragged=True, seed=2)
+    arguments["initial"] = np.array([[3, -1, 1 << 40]])
+    arguments["candidates"][0, :2] = [40, -7]
+    expected, _ = run(op, arguments, place=place)
+    for seed in (0, 1):
+        assert_same(run(op, arguments, place=place, seed=seed, on=sanitized)[0], expected)
+    aligned = problem_of(op, 1, 35, 3, 24, dtype="float16", kind="duplicates")
+    assert_same(run(op, aligned, place=place, on=sanitized)[0], run(op, aligned, place=place)[0])
+
+
+def test_every_barrier_is_listed():
+    text = (emulator.SOURCES / "greedy_select.cu").read_text()
+    assert {int(n) for n in re.findall(r"\bSYNC\((\d+)\)", text)} == set(BARRIERS)
+    assert "__sync" not in text
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("op", "barrier"), [("mmr", 1), ("vrsd", 1), ("vrsd", 2)])
+def test_a_missing_barrier_is_caught(run, op, barrier, place):
+    """By a wrong answer under some schedule, or by threads that then wait in different barriers."""
+    arguments = problem_of(op, 1, 60, 5, 40, dtype="float16", seed=6)
+    expected, _ = run(op, arguments, place=place)
+
+    def right(seed):
+        try:
+            result, _ = run(op, arguments, place=place, seed=seed, removed=barrier)
+        except emulator.LaunchError:
+            return False
+        return all(np.array_equal(x, y, equal_nan=True) for x, y in zip(result, expected, strict=True))
+
+    assert not all(right(seed) for seed in range(8)), BARRIERS[barrier]
+
+
+@pytest.mark.parametrize(("op", "barrier"), [("mmr", 1), ("vrsd", 1), ("vrsd", 2)])
+def test_a_missing_barrier_is_a_race(run, op, barrier, compiler):
+    """ThreadSanitizer names both accesses."""
+    racy = emulator.Module("greedy_select", "thread", defines=("RSK_SELECT_TYPES=2",))
+    arguments = problem_of(op, 1, 37, 3, 16, dtype="float16", seed=6)
+    with pytest.raises(emulator.LaunchError, match=r"data race(.|\n)*greedy_select\.cu"):
+        run(op, arguments, on=racy, removed=barrier)

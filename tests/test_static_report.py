@@ -1,0 +1,225 @@
+"""Occupancy, bounds, the pages made of them, and the README's table of what has been executed where."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from ragsys_kernels import _resources
+from ragsys_kernels._resources import Compiled, Job
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the tests run outside of the source tree")
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """A module of the benchmarks, which are scripts beside each other and no package."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(ROOT / "benchmarks")):
+            del sys.modules[name]
+
+
+# (architecture, threads, registers, shared memory) -> blocks of a multiprocessor, counted by hand.
+OCCUPANCY = {
+    "full of threads": ("sm_90", 256, 32, 0, 8),
+    "registers": ("sm_90", 256, 128, 0, 2),  # 64 K registers, 32 K a block
+    "registers come in eights of a thread": ("sm_80", 128, 168, 0, 3),
+    "one more takes a block away": ("sm_80", 128, 169, 0, 2),
+    "most registers there are": ("sm_100", 256, 255, 0, 1),
+    "shared memory": ("sm_80", 128, 32, 40 * 1024, 4),  # 41 KiB each of 164
+    "all the shared memory": ("sm_90", 128, 32, 227 * 1024, 1),
+    "too much shared memory": ("sm_90", 128, 32, 227 * 1024 + 1, 0),
+    "blocks": ("sm_90", 32, 16, 0, 32),
+    "too many threads": ("sm_90", 2048, 16, 0, 0),
+    "waves": ("gfx942", 64, 32, 0, 32),
+    "vector registers": ("gfx942", 256, 128, 0, 4),  # 4 waves of each SIMD, which has one of each block
+    "local data share": ("gfx942", 256, 32, 32 * 1024, 2),
+}
+
+
+@pytest.mark.parametrize("case", OCCUPANCY.values(), ids=OCCUPANCY)
+def test_blocks_of_a_multiprocessor(module, case):
+    arch, threads, registers, shared, blocks = case
+    assert module("devices").PROCESSORS[arch].blocks_resident(threads, registers, shared) == blocks
+
+
+def test_every_architecture_has_a_device(module):
+    devices = module("devices")
+    assert {device.arch for device in devices.DEVICES} == set(devices.PROCESSORS) == set(_resources.ARCHITECTURES)
+
+
+@pytest.fixture
+def report(module):
+    return module("report_static")
+
+
+def case_of(report, **changed):
+    given = {
+        "op": "mmr", "shape": "P100", "dtype": "float16", "words": ("gram", "128"), "unit": "queries", "units": 10,
+        "programs": 10, "floor": 1e6, "once": 2e6, "again": 4e6, "working_set": 1e5, "flops": 1e6, "matrix": True,
+    }  # fmt: skip
+    return report.Case(**{**given, **changed})
+
+
+def test_bound_by_memory(report, module):
+    device = module("devices").DEVICES[1]
+    found = case_of(report).bounds(device, 2)
+    assert found["bound"] == pytest.approx(10 * device.bandwidth / 2e6)
+    assert (found["bytes"], found["floor_bytes"], found["flops"], found["limit"]) == (2e5, 1e5, 1e5, "memory")
+    assert found["waves"] == 10 / (2 * device.processors)
+    assert found["what"] == "computed bound, not a measurement"
+
+
+def test_bound_by_products(report, module):
+    device = module("devices").DEVICES[1]
+    for matrix, rate in ((True, device.matrix16), (False, device.float32)):
+        found = case_of(report, flops=1e15, matrix=matrix).bounds(device, 2)
+        assert found["bound"] == pytest.approx(10 * rate / 1e15)
+        assert found["limit"] == "products"
+
+
+def test_what_does_not_fit_in_the_cache_is_read_again(report, module):
+    device = module("devices").DEVICES[1]
+    fits = case_of(report, programs=1000, working_set=device.cache / device.processors / 2)
+    assert fits.bounds(device, 2)["bytes"] == 2e5
+    assert fits.bounds(device, 3)["bytes"] == 6e5
+
+
+def test_case_wants_one_kernel(report):
+    case = case_of(report)
+    assert case.kernel(["gram 128 fp16", "gram 64 fp16", "stream 128"]) == "gram 128 fp16"
+    for names in ([], ["gram 1280"], ["gram 128 a", "gram 128 b"]):
+        with pytest.raises(SystemExit, match="not one kernel"):
+            case.kernel(names)
+
+
+def test_rows_of_compiled_kernels_read_back(report):
+    kernel = Compiled(
+        "a kernel", "sm_90", 128, 64, 0, 0, 4096, {"wgmma": 4}, {16: 8, 4: 1}, dot16=True, wide_loads=True
+    )
+    row = {name: str(value) for name, value in report.row_of(Job("sm_90", "a", "digest", path=None), kernel).items()}
+    assert report.compiled_of(row) == kernel
+    assert tuple(row) == report.COMPILED_COLUMNS
+
+
+def test_only_what_changed_is_compiled(report, module, tmp_path, monkeypatch):
+    compiled = []
+
+    def compile_all(jobs, processes):
+        for job in jobs:
+            compiled.append(job.source)
+            yield job, [Compiled(f"kernel {job.name}", job.arch, 32, 16, 0, 0, 0)]
+
+    jobs = [Job("sm_90", name, f"{name}1") for name in "abc"]
+    monkeypatch.setattr(report, "jobs", lambda processes: jobs)
+    monkeypatch.setattr(report._resources, "compile_all", compile_all)
+    path = tmp_path / "compiled.csv"
+    assert [row["kernel"] for row in report.refresh(path)] == ["kernel a", "kernel b", "kernel c"]
+    jobs[:] = [Job("sm_90", "a", "a1"), Job("sm_90", "b", "b2")]
+    rows = report.refresh(path)
+    assert compiled == ["a1", "b1", "c1", "b2"]
+    assert [(row["kernel"], row["source"]) for row in rows] == [("kernel a", "a1"), ("kernel b", "b2")]
+    monkeypatch.setattr(report._resources, "compile_all", lambda jobs, processes: [(job, "no") for job in jobs])
+    jobs[0] = Job("sm_90", "a", "a2")
+    with pytest.raises(SystemExit, match="not everything compiles:\nno"):
+        report.refresh(path)
+    assert [row["kernel"] for row in module("ledger").read(path)] == ["kernel b"]
+
+
+# --- What is generated and kept.
+
+
+def read(module, name):
+    return module("ledger").read(ROOT / "benchmarks" / "results" / f"{name}.csv")
+
+
+def test_static_report_is_up_to_date(module, report):
+    pytest.importorskip("triton")
+    kernels = [report.compiled_of(row) for row in read(module, "compiled")]
+    made = [{name: module("ledger")._text(row[name]) for name in report.COLUMNS} for row in report.rows_of(kernels)]
+    assert made == read(module, "static")
+
+
+def test_every_bound_is_labelled(module, report):
+    rows = read(module, "static")
+    assert rows
+    assert {row["what"] for row in rows} == {report.LABEL}
+    page = (ROOT / "benchmarks" / "results" / "gpu.md").read_text(encoding="utf-8")
+    assert "**Every figure here is a computed bound, not a measurement**" in page
+
+
+def test_page_is_up_to_date(module):
+    gpu = module("report_gpu")
+    page = gpu.page(*(read(module, name) for name in ("compiled", "static", "gpu")))
+    assert page == (ROOT / "benchmarks" / "results" / "gpu.md").read_text(encoding="utf-8")
+
+
+def test_table_of_the_readme_is_up_to_date(module):
+    gpu = module("report_gpu")
+    text = gpu.executed(*(read(module, name) for name in ("compiled", "gpu", "ledger")))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"{gpu.BEGIN}\n{text}{gpu.END}" in readme
+
+
+def test_table_names_the_devices_that_were_measured(module):
+    gpu = module("report_gpu")
+    rows = [
+        {"backend": "triton", "device": "NVIDIA H100", "date": "2030-01-02"},
+        {"backend": "triton", "device": "NVIDIA H100", "date": "2030-01-01"},
+    ]
+    text = gpu.executed([{"kernel": "gram", "arch": "sm_90"}], rows, [])
+    lines = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("|")}
+    assert lines["`triton`"].endswith("| sm_90 | NVIDIA H100 (2030-01-02) |")
+    assert lines["`cuda`"].endswith("| not yet | not yet |")
+    assert "No kernel has run" not in text
+    assert "No kernel has run" in gpu.executed([], [], [])
+
+
+def test_readme_without_its_place_is_refused(module, tmp_path):
+    (tmp_path / "README.md").write_text("nothing")
+    with pytest.raises(SystemExit, match="must have one"):
+        module("report_gpu").into_readme(tmp_path / "README.md", "text")
+
+
+# --- The command.
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout whose report says how it was run."""
+    pytest.importorskip("typer")
+    pytest.importorskip("triton")
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    (folder / "conftest.py").touch()
+    (folder / "report_static.py").write_text("import sys; print('compiled'); sys.exit(len(sys.argv) - 1 or STATUS)")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def bench(run_python, checkout, *options, status=0):
+    path = checkout / "report_static.py"
+    path.write_text(path.read_text().replace("STATUS", str(status)))
+    code = "import os, sys; os.chdir(sys.argv.pop(1)); from ragsys_kernels import cli; cli.main()"
+    return run_python(code, checkout.parent, "bench", *options, check=False)
+
+
+def test_command_runs_the_static_report_alone(run_python, checkout):
+    result = bench(run_python, checkout, "--static")
+    assert (result.returncode, result.stdout) == (0, "compiled\n"), result.stderr
+
+
+def test_command_fails_where_the_static_report_does(run_python, checkout):
+    assert bench(run_python, checkout, "--static", status=7).returncode == 7
+
+
+@pytest.mark.parametrize("option", [["--quick"], ["--select", "x"]])
+def test_static_goes_with_no_other_option(run_python, checkout, option):
+    result = bench(run_python, checkout, "--static", *option)
+    assert result.returncode == 1
+    assert result.stderr == "error: bench: --static must be given alone, got --quick or --select\n"
