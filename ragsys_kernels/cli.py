@@ -31,7 +31,7 @@ try:
     )
     from rich.text import Text
 
-    from ragsys_kernels import offline
+    from ragsys_kernels import evaluation, offline
     from ragsys_kernels.icl.quality import TEMPLATE
 except ModuleNotFoundError as error:
     # The console script imports this file before it can call `main`: this is the only place for the message.
@@ -48,6 +48,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
+evaluate = typer.Typer(help="Make the papers' tables again, with real data and models.", no_args_is_help=True)
+app.add_typer(evaluate, name="evaluate")
 
 
 class Method(str, Enum):
@@ -254,6 +256,55 @@ def bias(
             dtype=dtype.value,
             batch_tokens=batch_tokens,
             backend=backend,
+            num_threads=num_threads,
+            progress=progress,
+        )
+    if not quiet:
+        print(summary)
+
+
+@evaluate.command("vrsd")
+def evaluate_vrsd(
+    out: Annotated[
+        Path, _in(_INPUT, "Folder for the report: new, empty, or with an earlier one, which is replaced.")
+    ] = Path("evaluation-output/vrsd"),
+    data: Annotated[
+        Path | None,
+        _in(_INPUT, "Folder of the data sets.", show_default="RAGSYS_KERNELS_DATA, else ../shared/data"),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        _in(_INPUT, "Folder of embeddings and models to use and to keep.", show_default="RAGSYS_KERNELS_CACHE"),
+    ] = None,
+    encoder: Annotated[
+        str, _in(_RUN, "mpnet (the paper's), minilm, a folder, or a name on the Hugging Face hub.")
+    ] = "mpnet",
+    sets: Annotated[
+        str | None,
+        _in(_RUN, "arc-da, openbookqa, puzzle, separated by commas.", metavar="NAMES", show_default="all"),
+    ] = None,
+    quick: Annotated[bool, _in(_RUN, "Only arc-da and puzzle, a third of the work.", "--quick")] = False,
+    num_threads: Annotated[
+        int | None, _in(_RUN, "Threads of torch and of the kernels.", metavar="N", show_default="one per core")
+    ] = None,
+    quiet: Annotated[bool, _in(_RUN, "Print warnings and errors only.", "--quiet")] = False,
+) -> None:
+    """VRSD against MMR, cosine top-k and BM25: how well the sum of the picks points to the query.
+
+    Writes report.html and report.md with the paper's figures beside ours. A stopped run goes on when it is run again.
+    Needs the extra evaluate and the packages of the encoder.
+    """
+    with (
+        _one_line_errors("vrsd", "interrupted; run it again to go on"),
+        _progress(quiet, "texts", "loading the model", "encoding") as progress,
+    ):
+        summary = evaluation.vrsd(
+            out=out,
+            data=data,
+            cache=cache,
+            encoder=encoder,
+            sets=None if sets is None else [name.strip() for name in sets.split(",")],
+            quick=quick,
             num_threads=num_threads,
             progress=progress,
         )

@@ -1,7 +1,11 @@
-"""The papers' metrics over log-probabilities: MC1, MC2, MC3 and DPO of RAGSys, and perplexities. Pure NumPy functions.
+"""The papers' metrics as pure NumPy functions.
 
-Answers of many questions lie end to end; answers ``cu_questions[q]`` to ``cu_questions[q + 1]`` belong to question q.
-All sums are made in log space (float64, natural logs), so that answers of probability e-1000 still count.
+Over log-probabilities: MC1, MC2, MC3 and DPO of RAGSys, and perplexities. Answers of many questions lie end to end;
+answers ``cu_questions[q]`` to ``cu_questions[q + 1]`` belong to question q. All sums are made in log space (float64,
+natural logs), so that answers of probability e-1000 still count.
+
+Over picks: cosine of the sum, win rate and largest difference of VRSD, mean pairwise cosine, alpha-nDCG, NQC, and the
+macro scores of classifiers.
 """
 
 from __future__ import annotations
@@ -31,6 +35,22 @@ class Preference(NamedTuple):
     dpo: Array  # float64, mean over the question's pairs of log sigmoid of the margin
     margin: Array  # float64, mean margin
     pairs: Array  # int64, number of pairs (correct, incorrect)
+
+
+class WinRate(NamedTuple):
+    """Shares of the queries, which add up to 1."""
+
+    wins: float
+    ties: float
+    losses: float
+
+
+class MacroScores(NamedTuple):
+    """Means over the classes."""
+
+    precision: float
+    recall: float
+    f1: float
 
 
 def multiple_choice(logp: Any, is_correct: Any, cu_questions: Any, *, best: Any = None) -> MultipleChoice:
@@ -213,6 +233,332 @@ def perplexity(sum_logp: Any, count: Any) -> float:
         return float(np.exp(-sums.sum() / total))
 
 
+def sum_cosine(queries: Any, embeddings: Any, indices: Any, *, metric: str = "cosine") -> Array:
+    """Cosine of each query with the sum of its picks, what VRSD maximises (its retrieval quality).
+
+    ::
+
+        cos(q, s),  s = sum_j e_j over the picks j
+
+    Parameters
+    ----------
+    queries : (Q, D) floating point
+    embeddings : (N, D) floating point
+    indices : (Q, K) integers
+        Picks as rows of the embeddings, padded with -1.
+    metric : {"cosine", "dot"}
+        Whether rows are made unit vectors before they are summed, as in `vrsd`. VRSD sums its model's vectors as they
+        are, which are unit vectors.
+
+    Returns
+    -------
+    (Q,) float64
+        0 where the sum or the query is zero, or nothing is picked.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Shapes that do not fit, ids out of range, NaN or inf.
+
+    Notes
+    -----
+    In float64. The paper's table has the mean of these values over the queries. Source: VRSD (arXiv 2407.04573).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ragsys_kernels.metrics import sum_cosine
+    >>> sum_cosine(np.array([[1.0, 1.0]]), np.eye(2), [[0, 1]])
+    array([1.])
+    """
+    op = "sum_cosine"
+    vectors, ids = _picked(op, embeddings, indices, metric)
+    q = _matrix(op, "queries", queries)
+    if q.shape != (len(ids), vectors.shape[1]):
+        raise ValueError(f"{op}: queries must be of shape {(len(ids), vectors.shape[1])}, got {q.shape}")
+    sums = np.stack([vectors[row[row >= 0]].sum(axis=0) for row in ids]) if len(ids) else np.zeros_like(q)
+    lengths = np.linalg.norm(sums, axis=1) * np.linalg.norm(q, axis=1)
+    return np.asarray((q * sums).sum(axis=1) / np.where(lengths > 0, lengths, 1))
+
+
+def pairwise_cosine(embeddings: Any, indices: Any) -> Array:
+    """Mean cosine between the picks of each query: RAGSys' measure of how alike they are (its Figure 1).
+
+    ::
+
+        2 / (n (n - 1)) * sum over i < j of cos(e_i, e_j)      for n picks
+
+    Parameters
+    ----------
+    embeddings : (N, D) floating point
+    indices : (Q, K) integers
+        Picks as rows of the embeddings, padded with -1.
+
+    Returns
+    -------
+    (Q,) float64
+        NaN for fewer than two picks.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `sum_cosine`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ragsys_kernels.metrics import pairwise_cosine
+    >>> pairwise_cosine(np.array([[1.0, 0.0], [3.0, 4.0]]), [[0, 1]])
+    array([0.6])
+    """
+    vectors, ids = _picked("pairwise_cosine", embeddings, indices, "cosine")
+    result = np.full(len(ids), np.nan)
+    for q, row in enumerate(ids):
+        chosen = vectors[row[row >= 0]]
+        if len(chosen) > 1:
+            result[q] = (chosen @ chosen.T)[np.triu_indices(len(chosen), 1)].mean()
+    return result
+
+
+def win_rate(ours: Any, theirs: Any, *, tolerance: float = 1e-7) -> WinRate:
+    """Share of the queries on which one method is better than another (VRSD).
+
+    ::
+
+        wins   = |{q : ours_q - theirs_q >  tolerance}| / Q
+        ties   = |{q : |ours_q - theirs_q| <= tolerance}| / Q
+        losses = |{q : ours_q - theirs_q < -tolerance}| / Q
+
+    VRSD's script counts every difference above 0. Where two methods pick the same items in another order the sums
+    differ by rounding alone, which then decides; the tolerance keeps such queries apart. A figure counted as by the
+    script lies between ``wins`` and ``wins + ties``.
+
+    Parameters
+    ----------
+    ours, theirs : (Q,) floating point
+        One value a query, more is better.
+    tolerance : float
+        At least 0. The default is a rounding error of float32 vectors.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Shapes that do not fit, no query, NaN.
+
+    Examples
+    --------
+    >>> from ragsys_kernels.metrics import win_rate
+    >>> win_rate([0.5, 0.7, 0.6, 0.2], [0.4, 0.6, 0.6, 0.3])
+    WinRate(wins=0.5, ties=0.25, losses=0.25)
+    """
+    difference = _differences("win_rate", ours, theirs)
+    if not tolerance >= 0:
+        raise ValueError(f"win_rate: tolerance must be at least 0, got {tolerance}")
+    size = len(difference)
+    wins, losses = int((difference > tolerance).sum()), int((difference < -tolerance).sum())
+    return WinRate(wins / size, (size - wins - losses) / size, losses / size)
+
+
+def max_diff(ours: Any, theirs: Any) -> float:
+    """Largest difference ``max_q (ours_q - theirs_q)`` between two methods on one query (VRSD).
+
+    Parameters
+    ----------
+    ours, theirs : (Q,) floating point
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `win_rate`.
+
+    Examples
+    --------
+    >>> from ragsys_kernels.metrics import max_diff
+    >>> max_diff([0.5, 0.75], [0.25, 0.75])
+    0.25
+    """
+    return float(_differences("max_diff", ours, theirs).max())
+
+
+def alpha_ndcg(indices: Any, judgements: Any, *, alpha: float = 0.5) -> Array:
+    """Rank quality that rewards new aspects and discounts repeated ones: alpha-nDCG at K (Clarke et al. 2008).
+
+    With J(d, i) = 1 if item d covers aspect i of the query, and r_i the items ranked before d that cover it::
+
+        gain(d) = sum_i J(d, i) (1 - alpha)^{r_i}
+        DCG     = sum_{k=1..K} gain(d_k) / log2(1 + k)
+        alpha-nDCG = DCG / DCG of the ideal ranking
+
+    The ideal ranking is made greedily, as in the authors' program ndeval: the item of largest gain next, the exact one
+    being NP-hard. So a value can exceed 1. Ties go to the lowest item; ndeval's go to the last name, which can change
+    the ideal ranking and thus the value.
+
+    Parameters
+    ----------
+    indices : (Q, K) integers
+        Ranked items of each query, padded with -1 at the end; no item twice in a row.
+    judgements : (N, S) or (Q, N, S) bool
+        Which of S aspects each item covers, for all queries or for each.
+    alpha : float, in [0, 1]
+        0 is nDCG with the number of aspects as gain; 1 counts an aspect only once.
+
+    Returns
+    -------
+    (Q,) float64
+        0 for a query no aspect of which is covered by any item.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Shapes that do not fit, ids out of range, an item that is ranked twice.
+
+    Notes
+    -----
+    O(Q K N S) time.
+
+    Examples
+    --------
+    >>> from ragsys_kernels.metrics import alpha_ndcg
+    >>> alpha_ndcg([[0, 2]], [[True, False], [True, False], [False, True]])
+    array([1.])
+    """
+    op = "alpha_ndcg"
+    ids = _ids(op, indices)
+    judged = np.asarray(judgements)
+    if judged.dtype != np.bool_:
+        raise TypeError(f"{op}: judgements must be bool, got dtype {judged.dtype}")
+    if judged.ndim not in (2, 3) or (judged.ndim == 3 and len(judged) != len(ids)):
+        raise ValueError(f"{op}: judgements must be of shape (N, S) or ({len(ids)}, N, S), got {judged.shape}")
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"{op}: alpha must be in [0, 1], got {alpha}")
+    _within(op, ids, judged.shape[-2])
+    discounts = 1 / np.log2(np.arange(2, ids.shape[1] + 2))
+    result = np.zeros(len(ids))
+    for q, row in enumerate(ids):
+        covers = judged[q] if judged.ndim == 3 else judged
+        ranked = row[row >= 0]
+        if len(np.unique(ranked)) != len(ranked):
+            raise ValueError(f"{op}: indices must not repeat an item, got {row.tolist()} for query {q}")
+        weights, gains = np.ones(covers.shape[1]), np.zeros(len(row))
+        for k, item in enumerate(row):
+            if item >= 0:
+                gains[k] = weights @ covers[item]
+                weights = np.where(covers[item], weights * (1 - alpha), weights)
+        ideal = _ideal_gains(covers, len(row), alpha) @ discounts
+        result[q] = gains @ discounts / ideal if ideal else 0.0
+    return result
+
+
+def _ideal_gains(covers: Array, depth: int, alpha: float) -> Array:
+    weights, left, gains = np.ones(covers.shape[1]), np.ones(len(covers), np.bool_), np.zeros(depth)
+    for k in range(min(depth, len(covers))):
+        value = np.where(left, covers @ weights, -1)
+        best = int(np.argmax(value))
+        gains[k], left[best] = value[best], False
+        weights = np.where(covers[best], weights * (1 - alpha), weights)
+    return gains
+
+
+def nqc(scores: Any, *, corpus_score: Any = None) -> Array:
+    """Normalised query commitment: how far a query's best scores spread, a prediction of how well they rank.
+
+    ::
+
+        NQC(q) = sqrt(1/k sum_j (s_j - mean(s))^2) / |s_C|      over the k best scores s_j
+
+    Adaptive in-context learning takes it for how many examples a query needs.
+
+    Parameters
+    ----------
+    scores : (Q, k) floating point
+        The k best scores of each query; -inf, or NaN, where there are fewer.
+    corpus_score : (Q,) or scalar floating point, optional
+        s_C, the score of the whole collection as one document. Default: 1, the plain deviation.
+
+    Returns
+    -------
+    (Q,) float64
+        NaN for a query without a score; inf or NaN where its corpus score is 0.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Not (Q, k) floats; a score of inf.
+
+    Notes
+    -----
+    Source: Shtok et al., Predicting query performance by query-drift estimation (TOIS 2012); used in "One size doesn't
+    fit all: predicting the number of examples for in-context learning".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ragsys_kernels.metrics import nqc
+    >>> nqc(np.array([[3.0, 1.0], [2.0, 2.0]]))
+    array([1., 0.])
+    """
+    op = "nqc"
+    values = np.asarray(scores)
+    if values.dtype.kind != "f":
+        raise TypeError(f"{op}: scores must be floating point, got dtype {values.dtype}")
+    if values.ndim != 2:
+        raise ValueError(f"{op}: scores must be of shape (Q, k), got {values.shape}")
+    values = values.astype(np.float64)
+    if (values == np.inf).any():
+        raise ValueError(f"{op}: scores must be below inf, got inf")
+    there = np.isfinite(values)
+    count = there.sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.where(there, values, 0).sum(axis=1) / count
+        spread = np.sqrt((np.where(there, values - mean[:, None], 0) ** 2).sum(axis=1) / count)
+        return np.asarray(spread if corpus_score is None else spread / np.abs(np.asarray(corpus_score, np.float64)))
+
+
+def macro_scores(labels: Any, predictions: Any) -> MacroScores:
+    """Precision, recall and F1 of a classifier, each the mean of its values over the classes (adaptive ICL).
+
+    ::
+
+        precision_c = |label = c and prediction = c| / |prediction = c|
+        recall_c    = |label = c and prediction = c| / |label = c|
+        F1_c        = 2 precision_c recall_c / (precision_c + recall_c)
+
+    with 0 for 0 / 0, over the classes that occur among labels or predictions. The mean of the F1_c is not the F1 of the
+    means.
+
+    Parameters
+    ----------
+    labels, predictions : (Q,) integers, or strings
+
+    Raises
+    ------
+    ValueError
+        Unequal shapes, or no item.
+
+    Examples
+    --------
+    >>> from ragsys_kernels.metrics import macro_scores
+    >>> macro_scores([0, 0, 1, 1], [0, 0, 1, 0]).recall
+    0.75
+    """
+    op = "macro_scores"
+    truth, predicted = np.asarray(labels), np.asarray(predictions)
+    if truth.ndim != 1 or truth.shape != predicted.shape:
+        raise ValueError(
+            f"{op}: labels and predictions must be of one shape (Q,), got {truth.shape}, {predicted.shape}"
+        )
+    if not len(truth):
+        raise ValueError(f"{op}: labels must be at least one, got none")
+    classes = np.unique(np.concatenate((truth, predicted)))[:, None]
+    both = ((classes == truth) & (classes == predicted)).sum(axis=1)
+    of_label, of_prediction = (classes == truth).sum(axis=1), (classes == predicted).sum(axis=1)
+    return MacroScores(
+        precision=float((both / np.maximum(of_prediction, 1)).mean()),
+        recall=float((both / np.maximum(of_label, 1)).mean()),
+        f1=float((2 * both / (of_label + of_prediction)).mean()),
+    )
+
+
 def _answers(op: str, logp: Any, is_correct: Any, cu_questions: Any) -> tuple[Array, Array, Array]:
     logp = _vector(op, "logp", logp, None)
     bad = ~(logp <= 0)
@@ -275,6 +621,59 @@ def _best(op: str, best: Any, is_correct: Array, cu: Array) -> Array:
         q = int(np.argmax(bad))
         raise ValueError(f"{op}: best must be a correct answer of the question, got {rows[q]} for question {q}")
     return rows
+
+
+def _picked(op: str, embeddings: Any, indices: Any, metric: str) -> tuple[Array, Array]:
+    if metric not in ("cosine", "dot"):
+        raise ValueError(f"{op}: metric must be cosine or dot, got {metric!r}")
+    vectors, ids = _matrix(op, "embeddings", embeddings), _ids(op, indices)
+    _within(op, ids, len(vectors))
+    if metric == "cosine":
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = vectors / np.where(norms > 0, norms, 1)
+    return vectors, ids
+
+
+def _matrix(op: str, name: str, values: Any) -> Array:
+    array = np.asarray(values)
+    if array.dtype.kind != "f":
+        raise TypeError(f"{op}: {name} must be floating point, got dtype {array.dtype}")
+    if array.ndim != 2:
+        raise ValueError(f"{op}: {name} must have two axes, got shape {array.shape}")
+    array = array.astype(np.float64)
+    bad = ~np.isfinite(array).all(axis=1)
+    if bad.any():
+        raise ValueError(f"{op}: {name} must be finite, got NaN or inf in row {int(np.argmax(bad))}")
+    return array
+
+
+def _ids(op: str, indices: Any) -> Array:
+    ids = np.asarray(indices)
+    if ids.dtype.kind not in "iu":
+        raise TypeError(f"{op}: indices must be integers, got dtype {ids.dtype}")
+    if ids.ndim != 2:
+        raise ValueError(f"{op}: indices must be of shape (Q, K), got {ids.shape}")
+    return ids.astype(np.int64)
+
+
+def _within(op: str, ids: Array, size: int) -> None:
+    bad = (ids < -1) | (ids >= size)
+    if bad.any():
+        raise ValueError(f"{op}: indices must be from -1 to {size - 1}, got {_first(ids, bad)}")
+
+
+def _differences(op: str, ours: Any, theirs: Any) -> Array:
+    first, second = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    if first.ndim != 1 or first.shape != second.shape:
+        raise ValueError(f"{op}: ours and theirs must be of one shape (Q,), got {first.shape} and {second.shape}")
+    if not len(first):
+        raise ValueError(f"{op}: ours must have at least one query, got none")
+    difference = first - second
+    if np.isnan(difference).any():
+        raise ValueError(
+            f"{op}: ours and theirs must be finite, got NaN for query {int(np.argmax(np.isnan(difference)))}"
+        )
+    return difference
 
 
 def _over(function: np.ufunc, values: Array, starts: Array) -> Array:

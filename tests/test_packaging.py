@@ -46,7 +46,7 @@ def tree(tmp_path_factory):
     """A copy of the source tree, with what an earlier build in place leaves behind."""
     pytest.importorskip("build")
     folder = tmp_path_factory.mktemp("source") / "tree"
-    ignore = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "*.so", "*.pyd", "__pycache__", "demo-output")
+    ignore = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "*.so", "*.pyd", "__pycache__", "*-output")
     shutil.copytree(ROOT, folder, ignore=ignore)
     shutil.copy(ROOT / ".clang-format", folder)
     (folder / "ragsys_kernels" / "_C.cpython-399-x86_64-linux-gnu.so").write_bytes(b"left over")

@@ -1,8 +1,25 @@
-"""Language models for in-context learning: scores of answers, and the quality bias made of them."""
+"""In-context learning: encoders, retrievers and language models, and the quality bias of demonstrations."""
 
 from ragsys_kernels.icl.cache import CachedModel
+from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
 from ragsys_kernels.icl.huggingface import HuggingFaceModel
 from ragsys_kernels.icl.language_model import LanguageModel, PairError, Scores
 from ragsys_kernels.icl.quality import quality_bias
+from ragsys_kernels.icl.retrievers import BM25Retriever, DenseRetriever, Found, Retriever, Rule
 
-__all__ = ["CachedModel", "HuggingFaceModel", "LanguageModel", "PairError", "Scores", "quality_bias"]
+__all__ = [
+    "BM25Retriever",
+    "CachedEncoder",
+    "CachedModel",
+    "DenseRetriever",
+    "Encoder",
+    "Found",
+    "HuggingFaceModel",
+    "LanguageModel",
+    "PairError",
+    "Retriever",
+    "Rule",
+    "Scores",
+    "SentenceTransformerEncoder",
+    "quality_bias",
+]

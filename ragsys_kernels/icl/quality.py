@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels.icl.cache import PathLike, cached
+from ragsys_kernels.icl._database import PathLike
+from ragsys_kernels.icl.cache import cached
 from ragsys_kernels.icl.language_model import LanguageModel, PairError, texts
 
 Array = npt.NDArray[Any]

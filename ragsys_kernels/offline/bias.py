@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +20,7 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from ragsys_kernels.icl import CachedModel, HuggingFaceModel, PairError, quality_bias
+from ragsys_kernels.icl._runtime import quiet_transformers, torch_threads
 from ragsys_kernels.icl.quality import TEMPLATE, prompt_of
 from ragsys_kernels.offline.sinks import sync_folder
 from ragsys_kernels.offline.sources import PathLike
@@ -121,7 +121,7 @@ def bias(
     if target.suffix.lower() == ".parquet" and column in table.column_names:
         raise ValueError(f"bias: bias_column must be new, got {column!r}, which is in {pairs}")
     questions, answers = (_texts(table, name, pairs) for name in (question_column, answer_column))
-    with _torch_threads(num_threads):
+    with torch_threads("bias", num_threads):
         start = time.perf_counter()
         language_model = _load(model, dtype=dtype, batch_tokens=batch_tokens, backend=backend, num_threads=num_threads)
         loaded = time.perf_counter()
@@ -200,46 +200,18 @@ def _texts(table: pa.Table, name: str, path: Path) -> list[str]:
 
 def _load(model: PathLike, **options: Any) -> HuggingFaceModel:
     """Load the model without the bars and notes that transformers prints."""
-    try:
-        from transformers.utils import logging
-    except ModuleNotFoundError:
-        return HuggingFaceModel.from_pretrained(model, **options)  # which names the extra
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with redirect_stderr(io.StringIO()):  # the bar of GGUF files does not ask whether it may
+    with quiet_transformers():
+        try:
             return HuggingFaceModel.from_pretrained(model, **options)
-    except ImportError as error:
-        raise ModuleNotFoundError(f"bias: the extra lm is needed, ragsys_kernels[lm]: {error}") from error
-    except MemoryError:
-        raise
-    except Exception as error:  # transformers lets through whatever the reader of a damaged file raises
-        kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
-        raise kind(f"bias: model must be loadable, got {model}: {error}") from error
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-
-
-@contextmanager
-def _torch_threads(number: int | None) -> Iterator[None]:
-    if number is None:
-        yield
-        return
-    if number < 1:
-        raise ValueError(f"bias: num_threads must be at least 1, got {number}")
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("bias needs torch: pip install 'ragsys_kernels[lm]'", name="torch") from error
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+        except ImportError as error:
+            if "ragsys_kernels[lm]" in str(error):
+                raise
+            raise ModuleNotFoundError(f"bias: the extra lm is needed, ragsys_kernels[lm]: {error}") from error
+        except MemoryError:
+            raise
+        except Exception as error:  # transformers lets through whatever the reader of a damaged file raises
+            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
+            raise kind(f"bias: model must be loadable, got {model}: {error}") from error
 
 
 def _write(out: Path, table: pa.Table, column: str, values: npt.NDArray[Any]) -> None:

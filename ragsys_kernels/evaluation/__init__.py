@@ -1,0 +1,5 @@
+"""The papers' tables made again: each evaluation writes one report folder."""
+
+from ragsys_kernels.evaluation.vrsd import vrsd
+
+__all__ = ["vrsd"]

@@ -1,0 +1,254 @@
+"""A report: text, tables and plots, written as Markdown and HTML with the configuration they came from."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import os
+import platform
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ragsys_kernels import _env
+from ragsys_kernels._info import active
+from ragsys_kernels._version import __version__
+
+PathLike = str | os.PathLike[str]
+
+_ABOUT = "report.json"  # marks a folder as a report, and lists its files
+_LIBRARIES = ("numpy", "torch", "transformers", "sentence-transformers", "bm25s", "faiss-cpu", "matplotlib")
+
+_STYLE = """
+body { font: 15px/1.55 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2.5rem auto; padding: 0 1.2rem }
+h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin-top: 2.2rem; border-bottom: 1px solid #ddd }
+table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums;
+  display: block; overflow-x: auto }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid #e4e4e4; text-align: right; white-space: nowrap }
+.text th, .text td { text-align: left; white-space: normal }
+th { border-bottom: 2px solid #999 } th:first-child, td:first-child { text-align: left }
+img { max-width: 100% } code { background: #f3f3f3; padding: 0 .25em }
+figure { margin: 1.2rem 0 } figcaption { color: #555; font-size: .9rem }
+"""
+
+
+class _Text(NamedTuple):
+    text: str
+
+    def markdown(self) -> str:
+        return self.text
+
+    def html(self) -> str:
+        return f"<p>{_inline(self.text)}</p>"
+
+
+class _Heading(NamedTuple):
+    text: str
+
+    def markdown(self) -> str:
+        return f"## {self.text}"
+
+    def html(self) -> str:
+        return f"<h2>{_inline(self.text)}</h2>"
+
+
+class _Notes(NamedTuple):
+    lines: tuple[str, ...]
+
+    def markdown(self) -> str:
+        return "\n".join(f"- {line}" for line in self.lines)
+
+    def html(self) -> str:
+        return "<ul>" + "".join(f"<li>{_inline(line)}</li>" for line in self.lines) + "</ul>"
+
+
+class _Table(NamedTuple):
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: bool  # in all columns but the first
+
+    def markdown(self) -> str:
+        lines = [self.header, ("---", *["---:" if self.numbers else "---"] * (len(self.header) - 1)), *self.rows]
+        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+    def html(self) -> str:
+        head = "".join(f"<th>{_inline(cell)}</th>" for cell in self.header)
+        body = "".join("<tr>" + "".join(f"<td>{_inline(cell)}</td>" for cell in row) + "</tr>\n" for row in self.rows)
+        kind = "" if self.numbers else ' class="text"'
+        return f"<table{kind}><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
+
+
+class _Figure(NamedTuple):
+    file: str
+    caption: str
+
+    def markdown(self) -> str:
+        return f"![{self.caption}]({self.file})"
+
+    def html(self) -> str:
+        caption = _inline(self.caption)
+        image = f'<img src="{html.escape(self.file)}" alt="{html.escape(self.caption)}">'
+        return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
+
+
+class Report:
+    """Parts in the order they are added; `write` makes the folder.
+
+    In texts and cells, `code` and **bold** are marked as in Markdown.
+
+    Parameters
+    ----------
+    name : str
+        Of the evaluation.
+    title : str
+    """
+
+    def __init__(self, name: str, title: str) -> None:
+        self.name, self.title = name, title
+        self._parts: list[_Text | _Heading | _Notes | _Table | _Figure] = []
+        self._files: dict[str, bytes] = {}
+        self._settings: dict[str, Any] = {}
+
+    def heading(self, text: str) -> None:
+        self._parts.append(_Heading(text))
+
+    def text(self, text: str) -> None:
+        self._parts.append(_Text(" ".join(text.split())))
+
+    def notes(self, lines: Sequence[str]) -> None:
+        if lines:
+            self._parts.append(_Notes(tuple(" ".join(line.split()) for line in lines)))
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True) -> None:
+        """A table whose columns but the first hold numbers, or text."""
+        self._parts.append(_Table(tuple(header), tuple(tuple(row) for row in rows), numbers))
+
+    def figure(self, file: str, image: bytes, caption: str) -> None:
+        self.file(file, image)
+        self._parts.append(_Figure(file, caption))
+
+    def file(self, name: str, content: bytes) -> None:
+        """Another file of the folder."""
+        self._files[name] = content
+
+    def configuration(self, settings: Mapping[str, Any]) -> None:
+        """A last section with the settings and with what they ran on; both are also in ``report.json``."""
+        self._settings = {**settings, **surroundings()}
+        self.heading("Configuration")
+        rows = [(name, f"`{_plain(value)}`") for name, value in self._settings.items()]
+        self.table(("setting", "value"), rows, numbers=False)
+
+    def markdown(self) -> str:
+        return "\n\n".join([f"# {self.title}", *(part.markdown() for part in self._parts)]) + "\n"
+
+    def html(self) -> str:
+        title = html.escape(self.title)
+        body = "\n".join(part.html() for part in self._parts)
+        return (
+            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+            f"<style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n{body}\n</body></html>\n"
+        )
+
+    def write(self, out: PathLike) -> Path:
+        """Write the folder; each file is replaced whole, and those of an earlier report that are gone are removed."""
+        folder = Path(out)
+        before = set(check_free(folder, self.name))
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {**self._files, "report.md": self.markdown().encode(), "report.html": self.html().encode()}
+        about = {"evaluation": self.name, "files": sorted(files), "settings": self._settings}
+        files[_ABOUT] = (json.dumps(about, indent=1, default=str) + "\n").encode()
+        for name, content in files.items():
+            _replace(folder / name, content)
+        for name in before - set(files):
+            with suppress(FileNotFoundError):
+                (folder / name).unlink()
+        return folder
+
+
+def check_free(out: PathLike, name: str) -> list[str]:
+    """Refuse a folder that holds anything but an earlier report of the evaluation; the files of that report."""
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{name}: out must be a folder, got the file {folder}")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return []
+    try:
+        about = json.loads((folder / _ABOUT).read_text())
+        if about["evaluation"] == name:
+            return [*map(str, about["files"])]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise FileExistsError(f"{name}: out must be new, empty, or hold an earlier report of the evaluation, got {folder}")
+
+
+def surroundings() -> dict[str, Any]:
+    """What the evaluation ran on: versions, backend, processors, date."""
+    backend, isa = active()
+    versions = {name: _version(name) for name in _LIBRARIES}
+    return {
+        "ragsys_kernels": __version__,
+        "backend": f"{backend} ({isa})" if isa else backend,
+        "Python": platform.python_version(),
+        **{name: version for name, version in versions.items() if version},
+        "system": f"{platform.system()} {platform.machine()}, {_env.num_threads()} threads",
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def draw(plot: Callable[[Any], None], width: float, height: float) -> bytes:
+    """The PNG of a matplotlib figure of so many inches that `plot` fills."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "the report needs matplotlib: pip install 'ragsys_kernels[evaluate]'", name=error.name
+        ) from error
+    style = {"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "font.size": 9}
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        plot(figure)
+        image = io.BytesIO()
+        figure.savefig(image, format="png", dpi=150, metadata={"Software": None})
+    return image.getvalue()
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_plain(inner)}" for name, inner in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_plain, value))
+    return str(value)
+
+
+def _inline(text: str) -> str:
+    escaped = html.escape(text, quote=False)
+    escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
+    return re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", escaped)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    staging = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.partial")
+    try:
+        with open(staging, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        staging.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            staging.unlink()
+        raise

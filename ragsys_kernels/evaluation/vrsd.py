@@ -1,0 +1,222 @@
+"""Retrieval quality as in the VRSD paper's Tables 1 and 3: how well the sum of the picks points to the query."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ragsys_kernels import _env
+from ragsys_kernels.evaluation.report import PathLike, check_free, draw
+from ragsys_kernels.evaluation.vrsd_report import (
+    BEST,
+    BM25,
+    MMR,
+    PAPER,
+    POOL,
+    RULES,
+    TOLERANCE,
+    VRSD,
+    K,
+    SetResult,
+    report_of,
+)
+from ragsys_kernels.icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
+from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
+from ragsys_kernels.icl.retrievers import BM25Retriever, DenseRetriever
+from ragsys_kernels.metrics import pairwise_cosine, sum_cosine, win_rate
+
+Array = npt.NDArray[Any]
+
+QUICK_SETS = ("arc-da", "puzzle")
+_SUBSETS = 20_000  # sets of k candidates that are tried for the best of all; 4 of 20 are 4,845
+
+
+@dataclass(frozen=True)
+class VrsdSummary:
+    """What an evaluation did; as text, a line for each set and one for the whole."""
+
+    results: list[SetResult]
+    encoded: int
+    cached: int
+    seconds: float
+    out: Path
+
+    def __str__(self) -> str:
+        lines = []
+        for result in self.results:
+            ours = result.values[VRSD]
+            rivals = []
+            for label in MMR:
+                rate = win_rate(ours, result.values[label], tolerance=TOLERANCE)
+                rivals.append(f"{label} {result.values[label].mean():.3f} ({rate.wins:.1%} wins, {rate.ties:.1%} ties)")
+            lines.append(f"{result.questions.title}: mean cosine VRSD {ours.mean():.3f}, {', '.join(rivals)}")
+        texts = f"{self.encoded} texts encoded, {self.cached} from the cache"
+        return "\n".join([*lines, f"{texts}, {self.seconds:.1f} s -> {self.out / 'report.html'}"])
+
+
+def vrsd(
+    *,
+    out: PathLike,
+    encoder: str | Encoder = "mpnet",
+    sets: Sequence[str] | None = None,
+    quick: bool = False,
+    k: int = K,
+    pool: int = POOL,
+    bm25: bool = True,
+    data: PathLike | None = None,
+    cache: PathLike | None = None,
+    samples: int = 10_000,
+    num_threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> VrsdSummary:
+    """Compare VRSD with MMR, cosine top-k and BM25 on ARC-DA, OpenBookQA and Puzzle; write a report folder.
+
+    Each query's `pool` nearest items are the candidates out of which VRSD and MMR (lambda 0, 0.5 and 1) pick k; BM25
+    picks from all items. The value of the picks is the cosine of the query with their sum. Embeddings are kept in the
+    cache as they are made, so that a run that was stopped goes on where it was.
+
+    Parameters
+    ----------
+    out : path
+        Folder for ``report.md``, ``report.html``, ``report.json``, the plots, and ``values.csv`` with every query's
+        picks and values. New, empty, or with an earlier report of this evaluation, which is replaced.
+    encoder : str or Encoder
+        "mpnet" (the paper's all-mpnet-base-v2), "minilm", a folder or a name on the Hugging Face hub; see
+        `SentenceTransformerEncoder`.
+    sets : sequence of {"arc-da", "openbookqa", "puzzle"}, optional
+        Default: all, or with `quick` ARC-DA and Puzzle, whose texts are a third of all.
+    quick : bool
+    k, pool : int
+        Picks and candidates of a query. The paper's figures stand beside ours only for 4 and 20.
+    bm25 : bool
+        Whether BM25 takes part; it needs the package bm25s.
+    data : path, optional
+        Folder of the data sets; see `vrsd_set`.
+    cache : path, optional
+        Folder for ``embeddings.sqlite`` and for models that packages carry in pieces. Default: RAGSYS_KERNELS_CACHE,
+        else ``ragsys_kernels`` in the user's cache folder.
+    samples : int
+        Draws of the bootstrap.
+    num_threads : int, optional
+        torch's threads, and those of the kernels.
+    progress : callable, optional
+        Called with the texts encoded and their number, first with 0.
+
+    Returns
+    -------
+    VrsdSummary
+
+    Raises
+    ------
+    ValueError, TypeError, OSError, ModuleNotFoundError
+        What can be checked without the model is, before it is loaded.
+    """
+    op = "vrsd"
+    start = time.perf_counter()
+    names = tuple(sets) if sets is not None else QUICK_SETS if quick else VRSD_SETS
+    if not names:
+        raise ValueError(f"{op}: sets must name at least one of {', '.join(VRSD_SETS)}, got none")
+    if not 1 <= k <= pool:
+        raise ValueError(f"{op}: k must be from 1 to pool = {pool}, got {k}")
+    if samples < 1:
+        raise ValueError(f"{op}: samples must be at least 1, got {samples}")
+    check_free(out, op)
+    home = _env.cache_folder() if cache is None else Path(cache)
+    questions = [vrsd_set(name, data) for name in dict.fromkeys(names)]
+    for one in questions:
+        _check_pool(one, pool)
+    words = [BM25Retriever(one.pool) if bm25 else None for one in questions]
+    draw(lambda figure: None, 1, 1)  # an extra that is missing shows now, not after the work
+    model = (
+        SentenceTransformerEncoder(encoder, num_threads=num_threads, cache=home)
+        if isinstance(encoder, str)
+        else encoder
+    )
+    with CachedEncoder(model, home / "embeddings.sqlite", progress=progress) as scorer:
+        scorer.encode([text for one in questions for text in (*one.questions, *one.pool)])
+        encoded, cached = scorer.misses, scorer.hits
+        results = [
+            evaluate(scorer, one, k=k, pool=pool, bm25=retriever, num_threads=num_threads)
+            for one, retriever in zip(questions, words, strict=True)
+        ]
+    like_paper = (k, pool) == (K, POOL) and Path(model.name).name in ("mpnet", "all-mpnet-base-v2")
+    report = report_of(results, samples, PAPER if like_paper else {}, k, pool)
+    report.configuration(
+        {
+            "encoder": f"{model.name}, fingerprint {model.fingerprint}",
+            "sets": {one.title: f"{len(one.questions)} queries, {len(one.pool)} items" for one in questions},
+            "sha256 of the data": {name: digest[:16] for one in questions for name, digest in one.source.items()},
+            "k, candidates": f"{k}, {pool}",
+            "tolerance of ties": TOLERANCE,
+            "bootstrap": f"{samples} samples, percentiles, seed 0",
+            "texts encoded, from the cache": f"{encoded}, {cached}",
+            "seconds": f"{time.perf_counter() - start:.1f}",
+        }
+    )
+    folder = report.write(out)
+    return VrsdSummary(results, encoded, cached, time.perf_counter() - start, folder)
+
+
+def evaluate(
+    encoder: Encoder,
+    questions: QuestionSet,
+    *,
+    k: int = K,
+    pool: int = POOL,
+    bm25: BM25Retriever | None = None,
+    num_threads: int | None = None,
+) -> SetResult:
+    """Let every method pick for every query of a set."""
+    _check_pool(questions, pool)
+    queries, dense = encoder.encode(questions.questions), DenseRetriever(encoder, questions.pool)
+    candidates = dense.nearest(queries, pool, num_threads=num_threads).ids
+    picks = {
+        rule.label: rule.select(queries, dense.corpus, k, candidates=candidates, num_threads=num_threads).indices
+        for rule in RULES
+    }
+    items = encoder.encode(questions.pool)
+    if bm25 is not None:
+        picks[BM25] = bm25.search(questions.questions, k).ids
+    if comb(pool, k) <= _SUBSETS:
+        picks[BEST] = best_of_all(queries, items, candidates, k)
+    values = {label: sum_cosine(queries, items, ids) for label, ids in picks.items()}
+    likeness = {label: _mean(pairwise_cosine(items, ids)) for label, ids in picks.items()}
+    return SetResult(questions, picks, values, likeness)
+
+
+def _check_pool(questions: QuestionSet, pool: int) -> None:
+    size = len(questions.pool)
+    if size < pool:
+        raise ValueError(f"vrsd: pool must be at most the {size} items of {questions.title}, got {pool}")
+
+
+def _mean(values: Array) -> float:
+    """Of those that are there; fewer than two picks have no cosine between them."""
+    there = values[~np.isnan(values)]
+    return float(there.mean()) if len(there) else np.nan
+
+
+def best_of_all(queries: Array, items: Array, candidates: Array, k: int) -> Array:
+    """The k candidates of each query whose sum has the largest cosine with it, by trying every set of k: (Q, k) rows.
+
+    O(Q C(P, k)) time. The greedy rule need not find them: the problem is NP-complete.
+    """
+    subsets = np.array(list(combinations(range(candidates.shape[1]), k)))
+    best = np.empty((len(queries), k), np.int64)
+    for q, (query, rows) in enumerate(zip(queries.astype(np.float64), candidates, strict=True)):
+        vectors = items[rows].astype(np.float64)
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(float).tiny)
+        products, gram = vectors @ query, vectors @ vectors.T
+        squares = sum(gram[subsets[:, i], subsets[:, j]] for i in range(k) for j in range(k))
+        sums = products[subsets].sum(axis=1)
+        cosines = np.where(squares > 0, sums / np.sqrt(np.maximum(squares, np.finfo(float).tiny)), 0)
+        best[q] = rows[subsets[int(np.argmax(cosines))]]
+    return best

@@ -1,0 +1,296 @@
+"""The report of the VRSD evaluation: its tables beside the paper's, its plots, and why a figure does not come out."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ragsys_kernels.evaluation.report import Report, draw
+from ragsys_kernels.evaluation.statistics import Interval, bootstrap_means
+from ragsys_kernels.icl.datasets import QuestionSet
+from ragsys_kernels.icl.retrievers import Rule
+from ragsys_kernels.metrics import max_diff, win_rate
+
+Array = npt.NDArray[Any]
+
+K, POOL = 4, 20  # the paper's
+RULES = (Rule("vrsd"), Rule("mmr", 0.0), Rule("mmr", 0.5), Rule("mmr", 1.0), Rule("top"))
+VRSD, *MMR, COSINE = (rule.label for rule in RULES)
+BM25, BEST = "BM25", "best of all"
+TOLERANCE = 1e-7  # cosines no farther apart are a tie: the same picks in another order
+AGREEMENT = 0.002  # how near a figure of the paper has to be
+
+
+class Figures(NamedTuple):
+    """What the paper prints for all-mpnet-base-v2, by method; a figure that is not here is not known here."""
+
+    mean: Mapping[str, float]
+    win_rate: Mapping[str, float]
+    max_diff: Mapping[str, float]
+
+
+def _by_lambda(*values: float) -> dict[str, float]:
+    return dict(zip(MMR, values, strict=True))
+
+
+PAPER = {
+    "arc-da": Figures({VRSD: 0.740, **_by_lambda(0.696, 0.720, 0.710)}, _by_lambda(0.977, 0.925, 0.953), {}),
+    "openbookqa": Figures({VRSD: 0.833, **_by_lambda(0.809, 0.822, 0.812)}, {}, {}),
+    "puzzle": Figures({VRSD: 0.592, **_by_lambda(0.537, 0.576, 0.577)}, {}, {MMR[2]: 0.132}),
+}
+_UNKNOWN = Figures({}, {}, {})
+
+
+class SetResult(NamedTuple):
+    """One set: the picks of each method, and the cosine of their sum with the query."""
+
+    questions: QuestionSet
+    picks: dict[str, Array]  # (Q, k) positions in the pool, padded with -1
+    values: dict[str, Array]  # (Q,) float64
+    likeness: dict[str, float]  # mean cosine between the picks of a query
+
+
+class _Versus(NamedTuple):
+    """VRSD against one rival."""
+
+    wins: Interval
+    ties: float
+    losses: float
+    difference: Interval
+    max_diff: float
+
+
+def report_of(results: Sequence[SetResult], samples: int, paper: Mapping[str, Figures], k: int, pool: int) -> Report:
+    report = Report("vrsd", "VRSD: similarity and diversity by the sum of the picks")
+    means = [_means(result, samples) for result in results]
+    versus = [_versus(result, samples) for result in results]
+    known = [paper.get(result.questions.name, _UNKNOWN) for result in results]
+    report.text(
+        f"""For each query, {pool} candidates by cosine and {k} picks. The value of the picks is the cosine of the query
+        with their sum, which VRSD maximises greedily; the tables have means over the queries with 95 % bootstrap
+        intervals. VRSD has no parameter; MMR takes λ of relevance and 1 - λ of redundancy. {_verdict(means, known)}"""
+    )
+    report.heading("Table 1: mean cosine of the sum")
+    report.table(
+        ("set", "method", "mean", "95 % interval", "paper", "difference", "picks' mean cosine"),
+        [
+            (
+                result.questions.title, label, f"{mean.mean:.4f}", _span(mean),
+                *_beside(mean.mean, figures.mean.get(label)), f"{result.likeness[label]:.3f}",
+            )
+            for result, rows, figures in zip(results, means, known, strict=True)
+            for label, mean in rows.items()
+            if label not in (COSINE, BM25, BEST)
+        ],
+    )  # fmt: skip
+    report.figure("means.png", draw(lambda f: _plot_means(f, results, means, known), 3.1 * len(results) + 0.6, 3.4),
+                  "Mean cosine of the sum with its 95 % interval; crosses are the paper's figures.")  # fmt: skip
+    report.heading("Table 1: win rate and largest difference")
+    report.text(
+        f"""VRSD wins a query if the cosine of its sum is larger than the rival's by more than {TOLERANCE:g}; no farther
+        apart the two are a tie; {_same_picks(results)}. The authors' script counts every difference above 0, so that
+        rounding decides its ties: the paper's rate should lie between wins and wins + ties."""
+    )
+    report.table(
+        ("set", "VRSD against", "wins", "95 % interval", "ties", "losses", "paper's win rate", "between",
+         "mean difference", "max-diff", "paper", "difference"),
+        [
+            (
+                result.questions.title, label, f"{one.wins.mean:.1%}", _span(one.wins, "{:.1%}"), f"{one.ties:.1%}",
+                f"{one.losses:.1%}", *_between(one, figures.win_rate.get(label)),
+                f"{one.difference.mean:+.4f} {_span(one.difference, '{:+.4f}')}",
+                f"{one.max_diff:.3f}", *_beside(one.max_diff, figures.max_diff.get(label)),
+            )
+            for result, rows, figures in zip(results, versus, known, strict=True)
+            for label, one in rows.items()
+            if label in MMR
+        ],
+    )  # fmt: skip
+    report.figure("win_rates.png", draw(lambda f: _plot_wins(f, results, versus, known), 3.1 * len(results) + 0.6, 2.4),
+                  "Queries that VRSD wins, ties and loses; marks are the paper's win rates.")  # fmt: skip
+    report.heading("Table 3, retrieval part: cosine top-k and BM25")
+    others = f"{BM25} picks from all items by their words. " if any(BM25 in result.picks for result in results) else ""
+    report.text(
+        f"""{others}Cosine top-k and MMR with λ = 1 are the same rule. "{BEST}" is the best of all sets of {k} of the
+        {pool} candidates, found by trying them: no rule that picks from the same candidates can have a larger value."""
+    )
+    report.table(
+        ("set", "method", "mean", "95 % interval", "picks' mean cosine", "VRSD wins", "ties", "losses", "max-diff"),
+        [
+            (
+                result.questions.title, label, f"{mean.mean:.4f}", _span(mean), f"{result.likeness[label]:.3f}",
+                *(("", "", "", "") if label == VRSD else _compared(versus[number][label])),
+            )
+            for number, (result, rows) in enumerate(zip(results, means, strict=True))
+            for label, mean in rows.items()
+            if label not in MMR
+        ],
+    )  # fmt: skip
+    notes = [note for result, rows, figures in zip(results, versus, known, strict=True)
+             for note in _deviations(result, rows, figures)]  # fmt: skip
+    if notes:
+        report.heading("Figures that do not come out")
+        report.notes(notes)
+    report.file("values.csv", _values(results))
+    report.text("`values.csv` has the picks and the value of every method for every query.")
+    return report
+
+
+def _means(result: SetResult, samples: int) -> dict[str, Interval]:
+    labels = list(result.values)
+    intervals = bootstrap_means(np.stack([result.values[label] for label in labels], axis=1), samples=samples)
+    return dict(zip(labels, intervals, strict=True))
+
+
+def _versus(result: SetResult, samples: int) -> dict[str, _Versus]:
+    ours, rivals = result.values[VRSD], [label for label in result.values if label != VRSD]
+    differences = np.stack([ours - result.values[label] for label in rivals], axis=1)
+    intervals = bootstrap_means(np.hstack([differences, differences > TOLERANCE]), samples=samples)
+    found = {}
+    for at, label in enumerate(rivals):
+        rate = win_rate(ours, result.values[label], tolerance=TOLERANCE)
+        wins, difference = intervals[len(rivals) + at], intervals[at]
+        found[label] = _Versus(wins, rate.ties, rate.losses, difference, max_diff(ours, result.values[label]))
+    return found
+
+
+def _verdict(means: Sequence[Mapping[str, Interval]], known: Sequence[Figures]) -> str:
+    gaps = [
+        abs(rows[label].mean - figure)
+        for rows, figures in zip(means, known, strict=True)
+        for label, figure in figures.mean.items()
+    ]
+    if not gaps:
+        return "The paper has no figures for this set-up."
+    near = sum(gap <= AGREEMENT for gap in gaps)
+    return f"Of the paper's {len(gaps)} means for these sets {near} come out within {AGREEMENT:g}."
+
+
+def _same_picks(results: Sequence[SetResult]) -> str:
+    """What the ties with MMR are."""
+    ties = same = 0
+    for result in results:
+        ours = np.sort(result.picks[VRSD], axis=1)
+        for label in MMR:
+            tied = np.abs(result.values[VRSD] - result.values[label]) <= TOLERANCE
+            ties += int(tied.sum())
+            same += int((ours == np.sort(result.picks[label], axis=1)).all(axis=1)[tied].sum())
+    if not ties:
+        return "there is none here"
+    return f"{'all' if same == ties else same} of the {ties} ties below are the same picks, in whatever order"
+
+
+def _deviations(result: SetResult, versus: Mapping[str, _Versus], figures: Figures) -> list[str]:
+    """Why a figure is not the paper's, as far as the data show it."""
+    title, ours, notes = result.questions.title, result.values[VRSD], []
+    for label, figure in figures.mean.items():
+        mean = float(result.values[label].mean())
+        if abs(mean - figure) > AGREEMENT:
+            note = f"{title}, mean of {label}: {mean:.4f} here, {figure:.3f} in the paper."
+            best = float(result.values[BEST].mean()) if BEST in result.values else np.inf
+            if best < figure - AGREEMENT:
+                note += (
+                    f" Even the best of all sets of the same candidates has a mean of {best:.4f}: no rule that selects "
+                    "from these candidates has the paper's figure, so the texts or their vectors must be others."
+                )
+            notes.append(note)
+    for label, figure in figures.win_rate.items():
+        one = versus[label]
+        if _between(one, figure)[1] != "yes":
+            reach = f"{one.wins.mean:.1%} to {one.wins.mean + one.ties:.1%}"
+            notes.append(f"{title}, win rate against {label}: {reach} here, {figure:.1%} in the paper.")
+    for label, figure in figures.max_diff.items():
+        if abs(versus[label].max_diff - figure) > AGREEMENT:
+            differences = ours - result.values[label]
+            largest = ", ".join(f"{differences[q]:.3f} (query {q})" for q in np.argsort(-differences)[:3])
+            note = f"{title}, max-diff against {label}: {versus[label].max_diff:.3f} here, {figure:.3f} in the paper. "
+            note += f"The three largest of {len(ours)} differences are {largest}."
+            if BEST in result.values:
+                limit = float((result.values[BEST] - result.values[label]).max())
+                if limit < figure - AGREEMENT:
+                    note += (
+                        f" Even the best of all sets of the same candidates is never more than {limit:.3f} above "
+                        f"{label}, so no selection from these candidates has the paper's figure."
+                    )
+            notes.append(note)
+    return notes
+
+
+def _span(interval: Interval, form: str = "{:.4f}") -> str:
+    return f"[{form.format(interval.low)}, {form.format(interval.high)}]"
+
+
+def _beside(ours: float, paper: float | None) -> tuple[str, str]:
+    return ("", "") if paper is None else (f"{paper:.3f}", f"{ours - paper:+.4f}")
+
+
+def _between(one: _Versus, paper: float | None) -> tuple[str, str]:
+    if paper is None:
+        return "", ""
+    half = 0.0005  # the paper's figures have one decimal of a percent
+    inside = one.wins.mean - half <= paper <= one.wins.mean + one.ties + half
+    return f"{paper:.1%}", "yes" if inside else "no"
+
+
+def _compared(one: _Versus) -> tuple[str, str, str, str]:
+    return f"{one.wins.mean:.1%}", f"{one.ties:.1%}", f"{one.losses:.1%}", f"{one.max_diff:.3f}"
+
+
+def _values(results: Sequence[SetResult]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("set", "query", "method", "cosine", "picks"))
+    for result in results:
+        for label, values in result.values.items():
+            for q, (value, picks) in enumerate(zip(values, result.picks[label], strict=True)):
+                writer.writerow((result.questions.name, q, label, f"{value:.9f}", " ".join(map(str, picks))))
+    return text.getvalue().encode()
+
+
+_COLOURS = {VRSD: "#08519c", MMR[0]: "#e08214", MMR[1]: "#fdb863", MMR[2]: "#b35806", BM25: "#238b45", BEST: "#636363"}
+
+
+def _plot_means(
+    figure: Any, results: Sequence[SetResult], means: Sequence[Mapping[str, Interval]], known: Sequence[Figures]
+) -> None:
+    panels = figure.subplots(1, len(results), squeeze=False)[0]
+    for axes, result, rows, figures in zip(panels, results, means, known, strict=True):
+        shown = {label: mean for label, mean in rows.items() if label in _COLOURS}
+        for x, (label, mean) in enumerate(shown.items()):
+            ends = [[mean.mean - mean.low], [mean.high - mean.mean]]
+            axes.errorbar(x, mean.mean, yerr=ends, fmt="o", color=_COLOURS[label], capsize=3)
+            if label in figures.mean:
+                axes.plot(x, figures.mean[label], "x", color="black", markersize=8, zorder=3)
+        axes.set_xticks(range(len(shown)), shown, rotation=40, ha="right")
+        axes.set_title(f"{result.questions.title}, {len(result.questions.questions)} queries")
+        axes.grid(axis="y", color="#e6e6e6")
+    panels[0].set_ylabel("mean cos(sum, query)")
+
+
+def _plot_wins(
+    figure: Any, results: Sequence[SetResult], versus: Sequence[Mapping[str, _Versus]], known: Sequence[Figures]
+) -> None:
+    panels = figure.subplots(1, len(results), squeeze=False, sharey=True)[0]
+    for axes, result, rows, figures in zip(panels, results, versus, known, strict=True):
+        rivals = [label for label in (*MMR, BM25) if label in rows]
+        for y, label in enumerate(rivals):
+            left = 0.0
+            one = rows[label]
+            for share, colour in ((one.wins.mean, "#08519c"), (one.ties, "#bdbdbd"), (one.losses, "#e08214")):
+                axes.barh(y, 100 * share, left=left, color=colour, height=0.6)
+                left += 100 * share
+            if label in figures.win_rate:
+                axes.plot([100 * figures.win_rate[label]] * 2, [y - 0.4, y + 0.4], color="black")
+        axes.set_yticks(range(len(rivals)), rivals)
+        axes.set_xlim(50 if min(rows[label].wins.mean for label in rivals) > 0.5 else 0, 100)
+        axes.set_title(result.questions.title)
+        axes.set_xlabel("% of the queries")
+    panels[0].invert_yaxis()
+    names = (("wins", "#08519c"), ("ties", "#bdbdbd"), ("losses", "#e08214"))
+    handles = [panels[0].barh(0, 0, color=colour, label=name) for name, colour in names]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)

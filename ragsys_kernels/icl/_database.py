@@ -1,0 +1,99 @@
+"""A table of results in a SQLite file, found by the hash of what they were made of."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PathLike = str | os.PathLike[str]
+
+_TIMEOUT = 60.0  # seconds to wait for another process that writes
+
+
+class Database:
+    """One table ``key -> columns``; every `add` is a transaction, and several processes may share the file.
+
+    Parameters
+    ----------
+    path : path
+        Made if missing; the folder must exist.
+    contents : str
+        What the rows are, for messages.
+    application, version : int
+        Mark the file; the version changes with the meaning or form of the rows.
+    columns : str
+        SQL of the columns beside the key.
+    """
+
+    def __init__(self, path: PathLike, contents: str, application: int, version: int, columns: str) -> None:
+        self.path, self._contents, self._marks = Path(path), contents, (application, version)
+        self._table = f"CREATE TABLE {contents} (key BLOB PRIMARY KEY, {columns}) WITHOUT ROWID"
+        self._find = (
+            f"SELECT {', '.join(column.split()[0] for column in columns.split(','))} FROM {contents} WHERE key = ?"
+        )
+        self._add = f"INSERT OR REPLACE INTO {contents} VALUES ({', '.join('?' * (columns.count(',') + 2))})"
+        try:
+            self._connection = sqlite3.connect(self.path, timeout=_TIMEOUT)
+        except sqlite3.Error as error:
+            raise OSError(f"cache must be a file that can be opened, got {self.path}: {error}") from error
+        try:
+            with self._errors():
+                self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    def find(self, keys: Iterable[bytes]) -> dict[bytes, tuple[Any, ...]]:
+        """The rows that are there."""
+        with self._errors():
+            rows = ((key, self._connection.execute(self._find, (key,)).fetchone()) for key in dict.fromkeys(keys))
+            return {key: row for key, row in rows if row is not None}
+
+    def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Add rows that begin with their key, all or none."""
+        with self._errors(), self._connection:
+            self._connection.executemany(self._add, rows)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _prepare(self) -> None:
+        marks = tuple(
+            self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+        )
+        if marks == self._marks:
+            return
+        if any(marks) or self._tables():
+            raise ValueError(f"cache must be a new file or one made by this version, got {self.path}")
+        with self._connection:  # in one transaction: another process sees an empty file or a whole one
+            self._connection.execute("BEGIN IMMEDIATE")
+            if not self._tables():
+                self._connection.execute(self._table)
+                self._connection.execute(f"PRAGMA application_id = {self._marks[0]}")
+                self._connection.execute(f"PRAGMA user_version = {self._marks[1]}")
+
+    def _tables(self) -> int:
+        return int(self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:  # full, read-only, locked
+            raise OSError(f"cache must be a file that can be read and written, got {self.path}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise ValueError(f"cache must be a file of {self._contents}, got {self.path}: {error}") from error
+
+
+def hash_key(*texts: str) -> bytes:
+    """A key that differs for every sequence of texts."""
+    digest = hashlib.blake2b(digest_size=20)
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.digest()

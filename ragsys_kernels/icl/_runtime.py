@@ -1,0 +1,48 @@
+"""torch and transformers as guests: their threads for the time of a block, and their notes kept back."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+
+
+@contextmanager
+def torch_threads(op: str, number: int | None, extra: str = "lm") -> Iterator[None]:
+    """torch's own number of threads for the time of the block; None leaves it."""
+    if number is None:
+        yield
+        return
+    if number < 1:
+        raise ValueError(f"{op}: num_threads must be at least 1, got {number}")
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{op} needs torch: pip install 'ragsys_kernels[{extra}]'", name="torch") from error
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Without the bars and notes that transformers prints while it loads; nothing to do where it is not installed."""
+    if importlib.util.find_spec("transformers") is None:
+        yield
+        return
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with redirect_stderr(io.StringIO()):  # the bar of GGUF files does not ask whether it may
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,206 @@
+"""Text encoders behind one small protocol, and their embeddings kept in a file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ragsys_kernels.icl import packaged
+from ragsys_kernels.icl._database import Database, PathLike, hash_key
+from ragsys_kernels.icl._runtime import quiet_transformers, torch_threads
+from ragsys_kernels.icl.language_model import texts as checked
+
+Array = npt.NDArray[Any]
+
+_APPLICATION, _VERSION = 0x52534B45, 1  # "RSKE"
+_WINDOW = 64  # texts; what a killed run loses at most (two seconds of all-mpnet-base-v2 on one core)
+
+
+class Encoder(Protocol):
+    """A model that gives each text a vector."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with anything that changes a vector: weights, configuration, tokenizer."""
+
+    def encode(self, texts: Sequence[str]) -> Array:
+        """(N, D) float32 vectors of N texts; N is at least 1."""
+
+
+class SentenceTransformerEncoder:
+    """A model of sentence-transformers on the CPU, with its own pooling and normalisation.
+
+    Parameters
+    ----------
+    name_or_path : str or path
+        "mpnet" (all-mpnet-base-v2) or "minilm" (all-MiniLM-L6-v2) for the models that packages carry, see
+        `packaged.find`; else a folder or a name on the Hugging Face hub.
+    batch_size : int
+        Texts in one forward pass.
+    num_threads : int, optional
+        torch's threads while it encodes. Default: torch's own number.
+    cache : path, optional
+        Folder for models that packages carry in pieces; see `packaged.find`.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        sentence-transformers, or a package with the model, is not installed.
+    ValueError, OSError
+        There is no such model, or it cannot be read.
+    """
+
+    def __init__(
+        self,
+        name_or_path: PathLike,
+        *,
+        batch_size: int = 32,
+        num_threads: int | None = None,
+        cache: PathLike | None = None,
+    ) -> None:
+        op = "encoder"
+        if batch_size < 1:
+            raise ValueError(f"{op}: batch_size must be at least 1, got {batch_size}")
+        self.name = os.fspath(name_or_path)
+        self._batch_size, self._num_threads = batch_size, num_threads
+        source = str(packaged.find(self.name, cache)) if self.name in packaged.MODELS else self.name
+        with quiet_transformers():
+            try:
+                from sentence_transformers import SentenceTransformer
+            except ModuleNotFoundError as error:
+                raise ModuleNotFoundError(
+                    f"{op} needs sentence-transformers: pip install 'ragsys_kernels[encoders]'", name=error.name
+                ) from error
+            try:
+                self._model: Any = SentenceTransformer(source, device="cpu")
+            except MemoryError:
+                raise
+            except Exception as error:  # whatever the reader of a damaged or missing model raises
+                known = "a folder, a name on the hub, " + " or ".join(packaged.MODELS)
+                raise ValueError(f"{op}: model must be loadable, {known}, got {source}: {error}") from error
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of all weights, the configuration of every module, and the tokenizer."""
+        import torch
+
+        digest = hashlib.blake2b(digest_size=20)
+        for name, tensor in self._model.state_dict().items():
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data)
+        settings = [type(module).__name__ + str(_settings(module)) for module in self._model]
+        settings += [str(self._model.max_seq_length), str(getattr(self._model, "default_prompt_name", None))]
+        settings += [str(getattr(self._model, "prompts", None)), _vocabulary(self._model.tokenizer)]
+        digest.update("\n".join(settings).encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
+    def encode(self, texts: Sequence[str]) -> Array:
+        """(N, D) float32 vectors, as the model gives them (of unit length, for the two named models)."""
+        sentences = checked("encode", "texts", texts)
+        if not sentences:
+            raise ValueError("encode: texts must be at least one, got none")
+        with torch_threads("encode", self._num_threads):
+            rows = self._model.encode(
+                sentences, batch_size=self._batch_size, show_progress_bar=False, convert_to_numpy=True
+            )
+        return np.asarray(rows, np.float32)
+
+
+def _vocabulary(tokenizer: Any) -> str:
+    if not getattr(tokenizer, "is_fast", False):
+        return str(sorted(tokenizer.get_vocab().items()))
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    for name in ("padding", "truncation"):  # of the last call
+        content.pop(name, None)
+    return json.dumps(content, sort_keys=True)
+
+
+def _settings(module: Any) -> dict[str, Any]:
+    known = module.get_config_dict() if hasattr(module, "get_config_dict") else {}
+    return {name: known[name] for name in sorted(known)}
+
+
+class CachedEncoder:
+    """An encoder whose vectors are kept in a file, found by model and text.
+
+    Texts that are new are encoded longest first, 64 at a time, and each such window is added in one transaction: a
+    killed run goes on where it was, and several processes may share the file. A text has one vector whatever else is
+    asked for with it, so that equal texts are exactly equal.
+
+    Parameters
+    ----------
+    encoder : Encoder
+    path : path
+        SQLite file, made if missing, with its folder.
+    progress : callable, optional
+        Called with the new texts done and their number, first with 0.
+
+    Raises
+    ------
+    ValueError
+        The file is something else; vectors that are not finite.
+    OSError
+        The file cannot be opened or written.
+    """
+
+    def __init__(self, encoder: Encoder, path: PathLike, *, progress: Callable[[int, int], None] | None = None) -> None:
+        self.encoder, self.path, self._progress = encoder, Path(path), progress
+        self.hits = self.misses = 0  # texts that were in the file, and that were not
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._database = Database(path, "embeddings", _APPLICATION, _VERSION, "vector BLOB")
+
+    @property
+    def name(self) -> str:
+        return self.encoder.name
+
+    @property
+    def fingerprint(self) -> str:
+        return self.encoder.fingerprint
+
+    def encode(self, texts: Sequence[str]) -> Array:
+        """(N, D) float32 vectors of the texts."""
+        sentences = checked("encode", "texts", texts)
+        if not sentences:
+            raise ValueError("encode: texts must be at least one, got none")
+        keys = [hash_key(self.fingerprint, text) for text in sentences]
+        found = {key: np.frombuffer(vector, "<f4") for key, (vector,) in self._database.find(keys).items()}
+        new = {key: text for key, text in zip(keys, sentences, strict=True) if key not in found}
+        self.misses += len(new)
+        self.hits += len(set(keys)) - len(new)
+        order = sorted(new, key=lambda key: (-len(new[key]), new[key]))
+        if order and self._progress is not None:
+            self._progress(0, len(order))
+        for begin in range(0, len(order), _WINDOW):
+            window = order[begin : begin + _WINDOW]
+            rows = self.encoder.encode([new[key] for key in window])
+            bad = ~np.isfinite(rows).all(axis=1)
+            if bad.any():
+                raise ValueError(
+                    f"encode: vectors must be finite, got NaN or inf for {new[window[int(bad.argmax())]]!r}"
+                )
+            self._database.add((key, row.astype("<f4").tobytes()) for key, row in zip(window, rows, strict=True))
+            found.update(zip(window, rows, strict=True))
+            if self._progress is not None:
+                self._progress(begin + len(window), len(order))
+        return np.stack([found[key] for key in keys])
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> CachedEncoder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

