@@ -122,6 +122,27 @@ def check(found, wanted, floor=2e-6):
         np.testing.assert_array_equal(found.rank, wanted.rank)
 
 
+@pytest.mark.parametrize("form", ["logits", "linear"])
+def test_jobs_without_a_row_and_targets_without_a_job_are_written(form):
+    """What a device's layout has, whose shapes depend on no value (`ScoringProblem`)."""
+    rng = np.random.default_rng(0)
+    x = {"logits": rng.standard_normal((3, 40)).astype(np.float32)}
+    if form == "linear":
+        x = {name: rng.standard_normal((n, 8)).astype(np.float32) for name, n in (("hidden", 3), ("weight", 40))}
+    options = {"entropy": True, "rank": True}
+    whole = problem(**x, rows=[2, 0], columns=[[5, 39], [7]], **options)
+    expected = cuda_kernels.partials(whole, 1)
+    padded = problem(**x, rows=[2, 0, -1], columns=[[5, 39], [7], []], **options)
+    padded.columns = np.append(padded.columns, [-1, -1])
+    found = cuda_kernels.partials(padded, 1)
+    for name, wanted in expected._asdict().items():
+        np.testing.assert_array_equal(getattr(found, name)[: len(wanted)], wanted, err_msg=name)
+    assert found.sum[2] == 0
+    assert found.ref[2] == -INF
+    assert found.target[3:].tolist() == [-INF, -INF]
+    assert found.rank[3:].tolist() == [0, 0]
+
+
 def same_bits(found, wanted):
     for name in Partials._fields:
         x, y = getattr(found, name), getattr(wanted, name)

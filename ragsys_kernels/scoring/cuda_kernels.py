@@ -51,8 +51,9 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
         max=empty((R,), "float32"),
         sum=empty((R,), "float64"),
         weighted=empty((R,), "float64", problem.entropy),
-        target=empty((M,), "float32"),
-        rank=empty((M,), "int64", problem.rank),
+        # Targets of no job (`ScoringProblem`) have no kernel that writes them.
+        target=_arrays.full(like, (M,), float("-inf"), "float32"),
+        rank=_arrays.full(like, (M,), 0, "int64") if problem.rank else None,
     )
     if R == 0:
         return result
