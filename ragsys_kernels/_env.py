@@ -15,6 +15,8 @@ RAGSYS_KERNELS_REQUIRE_EXT  (build) ``1``: a failed compilation is a failed inst
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -52,3 +54,28 @@ def cache_folder() -> Path:
 def data_folder() -> Path | None:
     named = os.environ.get("RAGSYS_KERNELS_DATA")
     return Path(named) if named else None
+
+
+def interpret_no_kernels() -> None:
+    """For a process that compiles them: Triton has not been imported in it yet."""
+    os.environ.pop("TRITON_INTERPRET", None)
+
+
+def cuda_home() -> str:
+    """Where the CUDA toolkit is, if it is not on the path."""
+    return os.environ.get("CUDA_HOME", "/usr/local/cuda")
+
+
+@contextmanager
+def changed(**values: str) -> Iterator[None]:
+    """Variables of other libraries for the time of a block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

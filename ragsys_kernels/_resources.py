@@ -17,13 +17,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from . import _cuda_module
+from . import _cuda_module, _env
 from ._triton import Compilation
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "gfx942")
@@ -71,6 +70,7 @@ def compile_for(compilation: Compilation, arch: str) -> Compiled:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    compilation = compilation.on(arch)
     kernel, constexprs = compilation.kernel, compilation.constexprs
     if not isinstance(kernel, triton.runtime.JITFunction):
         raise CompileError(
@@ -93,9 +93,9 @@ def compile_for(compilation: Compilation, arch: str) -> Compiled:
         "num_stages": compilation.num_stages,
         "enable_fp_fusion": compilation.fp_fusion,
     }
-    if compilation.maxnreg is not None and target.backend == "cuda":
+    if compilation.maxnreg is not None:
         options["maxnreg"] = compilation.maxnreg
-    with tempfile.TemporaryDirectory() as folder, _environment(TRITON_CACHE_DIR=folder):
+    with tempfile.TemporaryDirectory() as folder, _env.changed(TRITON_CACHE_DIR=folder):
         try:
             binary = triton.compile(source, target=target, options=options)
         except Exception as error:  # the compiler's own errors have no common type
@@ -110,21 +110,6 @@ def compile_for(compilation: Compilation, arch: str) -> Compiled:
         wide_loads=compilation.wide_loads,
         **facts,
     )
-
-
-@contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    """Environment variables for the time of a block."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _tool(name: str) -> str:
@@ -200,7 +185,7 @@ _AMD_BYTES = {"word": 4, "hort": 2, "byte": 1}
 def nvcc() -> str | None:
     """The compiler of the CUDA toolkit, if it is here."""
     found = shutil.which("nvcc")
-    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    home = _env.cuda_home()
     return found or (f"{home}/bin/nvcc" if Path(home, "bin", "nvcc").is_file() else None)
 
 
@@ -278,14 +263,17 @@ class Job:
 def triton_jobs(module: str) -> list[Job]:
     """Every configuration that a module lists, for every architecture; in a process without TRITON_INTERPRET."""
     return [
-        Job(arch, compilation.name, _source_of(compilation), module, index)
+        Job(arch, compilation.name, _source_of(compilation.on(arch)), module, index)
         for index, compilation in enumerate(import_module(module).ahead_of_time())
         for arch in ARCHITECTURES
     ]
 
 
 def _source_of(compilation: Compilation) -> str:
-    return _digest("\0".join([*_code_of(compilation.kernel, {}).values(), *map(str, compilation[2:])]))
+    options = [
+        str(value) for name, value in compilation._asdict().items() if name not in ("name", "kernel", "amd_warps")
+    ]
+    return _digest("\0".join([*_code_of(compilation.kernel, {}).values(), *options]))
 
 
 def _code_of(kernel: Any, found: dict[str, str]) -> dict[str, str]:
@@ -336,11 +324,9 @@ def compile_all(jobs: Sequence[Job], processes: int | None = None) -> Iterator[t
 def pool(processes: int | None = None) -> ProcessPoolExecutor:
     """Processes that can compile, whatever this one has imported."""
     # Not forked: this process may have threads, and Triton's choice between interpreter and compiler is for good.
-    return ProcessPoolExecutor(processes or os.cpu_count(), multiprocessing.get_context("spawn"), _no_interpreter)
-
-
-def _no_interpreter() -> None:
-    os.environ.pop("TRITON_INTERPRET", None)
+    return ProcessPoolExecutor(
+        processes or os.cpu_count(), multiprocessing.get_context("spawn"), _env.interpret_no_kernels
+    )
 
 
 def attempt(job: Job) -> list[Compiled] | str:

@@ -21,5 +21,12 @@ class Compilation(NamedTuple):
     num_stages: int = 2
     dot16: bool = False  # multiplies 16-bit tiles: matrix instructions are expected
     wide_loads: bool = False  # loads of 16 bytes from global memory are expected
+    amd_warps: int | None = None  # where the launcher takes others on AMD, whose warps have 64 lanes
     maxnreg: int | None = None  # registers that a thread may take on NVIDIA; None: what the assembler finds best
     fp_fusion: bool = True  # the launcher's enable_fp_fusion: may a product and a sum become one multiply-add
+
+    def on(self, arch: str) -> Compilation:
+        """What the launcher has compiled on an architecture."""
+        if not arch.startswith("gfx"):
+            return self._replace(amd_warps=None)
+        return self._replace(num_warps=self.amd_warps or self.num_warps, amd_warps=None, maxnreg=None)

@@ -62,8 +62,8 @@ def test_public_names_are_those_of_the_specification():
     ]  # fmt: skip
     assert rk.AnswerLogprobs._fields == ("logp", "lse", "max", "entropy", "rank", "sum", "mean", "count", "greedy")
     assert [*inspect.signature(rk.answer_logprobs).parameters] == [
-        "logits", "hidden", "weight", "bias", "targets", "rows", "cu_answers", "answer_ids", "temperature",
-        "logit_scale", "softcap", "vocab_size", "allowed", "ignore_index", "want", "reduce", "out_of_range", "partials",
-        "backend", "num_threads",
+        "logits", "hidden", "weight", "bias", "targets", "rows", "cu_answers", "answer_ids", "num_answers",
+        "temperature", "logit_scale", "softcap", "vocab_size", "allowed", "ignore_index", "want", "reduce",
+        "out_of_range", "partials", "check_values", "backend", "num_threads",
     ]  # fmt: skip
     assert [*inspect.signature(rk.Corpus).parameters] == ["embeddings", "bias", "groups", "metric", "dtype", "device"]

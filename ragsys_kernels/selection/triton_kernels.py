@@ -51,8 +51,19 @@ class Tile(NamedTuple):
         """How a launch is compiled; AMD's compiler knows no bound of registers."""
         import torch
 
-        bound = {} if self.maxnreg is None or torch.version.hip else {"maxnreg": self.maxnreg}
-        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": True, **bound}
+        warps, bound = self.num_warps, {"maxnreg": self.maxnreg} if self.maxnreg else {}
+        if torch.version.hip:
+            warps, bound = self.amd_warps, {}
+        return {"num_warps": warps, "num_stages": self.num_stages, "enable_fp_fusion": True, **bound}
+
+    @property
+    def amd_warps(self) -> int:
+        """A warp has 64 lanes there: as many threads, so that each reads as many bytes at a time."""
+        return max(1, self.num_warps // 2)
+
+
+# Kernels that go along one row, or one list of tiles, at a time.
+_SMALL_TILE = Tile(1, 1, 1, 4, 2)
 
 
 def gram_slots(dtype: str) -> int:
@@ -204,8 +215,7 @@ def _query_factors(problem: Problem, q0: int, num_queries: int) -> tuple[Any, An
         queries.shape[1],
         UNIT=problem.unit_queries,
         BLOCK=_QUERY_BLOCK,
-        num_warps=4,
-        enable_fp_fusion=True,
+        **_SMALL_TILE.options(),
     )
     return factors, back
 
@@ -370,7 +380,7 @@ class _Corpus:
             out.relevance, out.redundancy, out.lengths, data.stride(0), state.q0, state.num_queries, problem.pool,
             step, state.tiles, 0 if problem.initial is None else problem.initial.shape[1], problem.k, data.shape[1],
             problem.max_per_group or None, self.stride, VRSD=self.vrsd, PICK=not initial, BLOCK=_PICK_BLOCK,
-            num_warps=4, enable_fp_fusion=True,
+            **_SMALL_TILE.options(),
         )  # fmt: skip
 
 
@@ -421,6 +431,7 @@ def _compilation(
         tile.num_warps,
         tile.num_stages,
         dot16=dots and dtype != "float32",
+        amd_warps=tile.amd_warps,
         maxnreg=tile.maxnreg,
         wide_loads="EVEN_D" in constexprs or kernel is row_lengths_kernel,
     )
@@ -436,7 +447,7 @@ def ahead_of_time() -> list[Compilation]:
     for unit in (True, False):
         sizes = {"UNIT": unit, "BLOCK": _QUERY_BLOCK}
         name = "query factors unit" if unit else "query factors"
-        made.append(_compilation(name, query_factors_kernel, "float32", Tile(1, 1, 1, 4, 2), (), False, **sizes))
+        made.append(_compilation(name, query_factors_kernel, "float32", _SMALL_TILE, (), False, **sizes))
     for dtype in _ROW_TYPES:
         for vrsd, full in ((False, False), (True, True), (True, False), (False, True)):
             if vrsd == full or dtype == "float16":
@@ -476,7 +487,7 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
         name, parts = f"corpus relevance {tile.queries}", _parts(dot)
         add(name, corpus_relevance_kernel, tile, (*unused, "keys_out"), True, **flags, **sizes, PARTS=parts)
         add(f"corpus step {tile.queries}", corpus_step_kernel, step_tile(tile, dtype), unused, True, **even, **sizes)
-    tile = Tile(1, _PICK_BLOCK, 1, 4, 2)
+    tile = _SMALL_TILE
     add("corpus pick", corpus_pick_kernel, tile, unused, False, PICK=True, BLOCK=_PICK_BLOCK)
     if full:
         add("corpus initial", corpus_pick_kernel, tile, unused, False, PICK=False, BLOCK=_PICK_BLOCK)
