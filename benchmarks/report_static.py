@@ -300,9 +300,14 @@ def refresh(path: Path, processes: int | None = None) -> list[dict[str, str]]:
     known: dict[tuple[str, str, str], list[dict[str, str]]] = {}
     for row in ledger.read(path):
         known.setdefault((row["source"], row["arch"], row["compiler"]), []).append(row)
-    kept = [row for job in todo for row in known.get((job.source, job.arch, compiler(job)), [])]
-    todo = [job for job in todo if (job.source, job.arch, compiler(job)) not in known]
-    rows: list[Mapping[str, object]] = list(kept)
+
+    def rows_for(job: Any) -> list[dict[str, str]]:
+        """Configurations with different names may compile to the same; a CUDA C++ file has many kernels."""
+        found = known.get((job.source, job.arch, compiler(job)), [])
+        return [row for row in found if job.path is not None or row["kernel"] == job.name]
+
+    rows: list[Mapping[str, object]] = [row for job in todo for row in rows_for(job)]
+    todo = [job for job in todo if not rows_for(job)]
     failed = []
     for done, (job, result) in enumerate(_resources.compile_all(todo, processes), 1):
         if isinstance(result, str):
