@@ -113,22 +113,24 @@ def test_only_what_changed_is_compiled(report, module, tmp_path, monkeypatch):
     def compile_all(jobs, processes):
         for job in jobs:
             compiled.append(job.source)
-            yield job, [Compiled(f"kernel {job.name}", job.arch, 32, 16, 0, 0, 0)]
+            yield job, [Compiled(job.name, job.arch, 32, 16, 0, 0, 0)]
 
-    jobs = [Job("sm_90", name, f"{name}1") for name in "abc"]
+    jobs = [Job("sm_90", f"kernel {name}", f"{name}1") for name in "abc"]
     monkeypatch.setattr(report, "jobs", lambda processes: jobs)
     monkeypatch.setattr(report._resources, "compile_all", compile_all)
     path = tmp_path / "compiled.csv"
     assert [row["kernel"] for row in report.refresh(path)] == ["kernel a", "kernel b", "kernel c"]
-    jobs[:] = [Job("sm_90", "a", "a1"), Job("sm_90", "b", "b2")]
+    # The last compiles to what the first does, and still has a row of its own.
+    jobs[:] = [Job("sm_90", "kernel a", "a1"), Job("sm_90", "kernel b", "b2"), Job("sm_90", "kernel d", "a1")]
     rows = report.refresh(path)
-    assert compiled == ["a1", "b1", "c1", "b2"]
-    assert [(row["kernel"], row["source"]) for row in rows] == [("kernel a", "a1"), ("kernel b", "b2")]
+    assert compiled == ["a1", "b1", "c1", "b2", "a1"]
+    assert [row["kernel"] for row in rows] == ["kernel a", "kernel b", "kernel d"]
+    assert [row["source"] for row in rows] == ["a1", "b2", "a1"]
     monkeypatch.setattr(report._resources, "compile_all", lambda jobs, processes: [(job, "no") for job in jobs])
-    jobs[0] = Job("sm_90", "a", "a2")
+    jobs[0] = Job("sm_90", "kernel a", "a2")
     with pytest.raises(SystemExit, match="not everything compiles:\nno"):
         report.refresh(path)
-    assert [row["kernel"] for row in module("ledger").read(path)] == ["kernel b"]
+    assert [row["kernel"] for row in module("ledger").read(path)] == ["kernel b", "kernel d"]
 
 
 # --- What is generated and kept.
