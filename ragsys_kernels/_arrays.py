@@ -144,7 +144,6 @@ def narrow(array: np.ndarray, dtype: str) -> np.ndarray:
 class Host:
     """NumPy arrays."""
 
-    library = "numpy"
     view = staticmethod(host_view)
 
     @staticmethod
@@ -177,12 +176,6 @@ class Host:
         return array.strides
 
     @staticmethod
-    def norms(array: np.ndarray, dtype: str) -> np.ndarray:
-        """Of the rows, in float64; not finite where a row is not."""
-        norms: np.ndarray = np.sqrt(np.square(widen(array, dtype).astype(np.float64)).sum(axis=1))
-        return norms
-
-    @staticmethod
     def upload(array: np.ndarray) -> np.ndarray:
         return array
 
@@ -195,8 +188,6 @@ class Host:
 
 class Torch:
     """torch tensors on one device."""
-
-    library = "torch"
 
     def __init__(self, device: str) -> None:
         import torch
@@ -250,8 +241,6 @@ class Torch:
 class Cupy:
     """CuPy arrays on one device; bfloat16 travels as its bits in uint16."""
 
-    library = "cupy"
-
     def __init__(self, device: str) -> None:
         import cupy
 
@@ -260,12 +249,12 @@ class Cupy:
     def view(self, op: str, name: str, x: Any) -> tuple[Any, str]:
         if not _cupy_array(x):
             with self.device:
-                x = self.upload(np.array(host_view(op, name, x)[0])) if device_of(x) == "cpu" else self._foreign(x)
+                if device_of(x) == "cpu":  # numbers and lists
+                    x = self.cupy.asarray(host_view(op, name, x)[0])
+                else:
+                    x = self.cupy.from_dlpack(x)
         name_of_dtype = x.dtype.name
         return (x.view(self.cupy.uint16) if name_of_dtype == "bfloat16" else x), name_of_dtype
-
-    def _foreign(self, x: Any) -> Any:
-        return self.cupy.from_dlpack(x)
 
     def float32(self, array: Any, dtype: str) -> Any:
         if dtype == "bfloat16":

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _arrays
-
-INSTALL = 'pip install "ragsys_kernels[cuda]"'
+from ._dispatch import INSTALL
 
 # CuPy gives NVRTC -ftz=true whatever it is told, so that the ahead-of-time build has to say the same for the same bits.
 OPTIONS = ("-std=c++17", "-ftz=true")

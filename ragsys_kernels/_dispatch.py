@@ -18,7 +18,8 @@ DEVICE_BACKENDS = ("triton", "cuda")
 # A file with the name of a library could shadow it.
 FILES = {"numpy": "numpy_kernels", "triton": "triton_kernels", "cuda": "cuda_kernels"}
 
-_INSTALL = 'pip install "ragsys_kernels[cuda]"'
+# What brings the libraries of the device backends.
+INSTALL = 'pip install "ragsys_kernels[cuda]"'
 
 _SLOWER = {
     "numpy": "NumPy, which is slower than the compiled kernels",
@@ -67,7 +68,7 @@ def _why_not_triton() -> str | None:
             importlib.import_module(library)
         except ModuleNotFoundError as error:
             if error.name == library:
-                return f"{library} is not installed; {_INSTALL}"
+                return f"{library} is not installed; {INSTALL}"
             return f"{library} is broken: {error}"
         except (ImportError, OSError) as error:
             return f"{library} is broken: {error}"
@@ -116,9 +117,9 @@ def choose(op: str, family: str, device: str, backend: str, library: str = "nump
     """
     if backend == "auto":
         backend = _env.backend()
-    known = (*BACKENDS[family], *DEVICE_BACKENDS)
     if device == "cpu" and backend in ("auto", "cpu") and why_not("cpu") is None:  # the common case, quickly
         return "cpu", _module(family, "cpu")
+    known = (*BACKENDS[family], *DEVICE_BACKENDS)
     if backend not in ("auto", *known):
         raise ValueError(f"{op}: backend must be one of 'auto', {', '.join(map(repr, known))}, got {backend!r}")
     order = _order(family, device, library)

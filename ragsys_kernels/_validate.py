@@ -343,13 +343,14 @@ def values(problem: Problem, q: int) -> None:
         _not_finite(op, "bias", q, f", position {positions[bad]}")
     if problem.rows.max_norm is None:  # a Corpus has checked its rows
         read = np.concatenate([problem.initial_rows(q), rows])
-        _row_values(problem, q, read, problem.rows.data[read])
+        _row_values(problem, q, read, problem.rows.data[read], problem.rows.dtype)
 
 
 def device_values(problem: Problem) -> None:
     """`values` of every query of a problem whose arrays are on a device; waits for the device."""
     rows = problem.rows
     place = _arrays.place_of(_arrays.device_of(rows.data), "", _arrays.library_of(rows.data))
+    assert not isinstance(place, _arrays.Host)
     host = _arrays.hosted(problem)
     checked = rows.max_norm is not None
     norms = np.ones(len(rows.data)) if checked else place.norms(rows.data, rows.dtype)
@@ -363,11 +364,10 @@ def device_values(problem: Problem) -> None:
         if not usable[read].all():
             row = read[[int(np.argmin(usable[read]))]]
             stored = rows.data[int(row[0])][None]
-            _row_values(host, q, row, _arrays.to_host(place.float32(stored, rows.dtype)))
+            _row_values(host, q, row, _arrays.to_host(place.float32(stored, rows.dtype)), "float32")
 
 
-def _row_values(problem: Problem, q: int, rows: np.ndarray, stored: np.ndarray) -> None:
-    dtype = problem.rows.dtype if stored.dtype != np.float32 else "float32"
+def _row_values(problem: Problem, q: int, rows: np.ndarray, stored: np.ndarray, dtype: str) -> None:
     vectors = _arrays.widen(stored, dtype).astype(np.float64)
     if not (finite := np.isfinite(vectors).all(axis=1)).all():
         row = int(rows[np.argmin(finite)])

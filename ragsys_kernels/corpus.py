@@ -168,7 +168,8 @@ class Corpus(Rows):
             columns, which finds rows by relevance alone. Its metric is the inner product; L2 will do for D columns
             of unit rows. It runs with FAISS's own threads and settings (``efSearch``, ``nprobe``).
         backend, num_threads
-            As in `mmr`. The matrix product is NumPy's, with the threads of its BLAS; on a device torch's.
+            As in `mmr`. The matrix product is NumPy's, with the threads of its BLAS; on a device Triton's own, or
+            torch's for "cuda".
 
         Returns
         -------
@@ -259,9 +260,11 @@ class Corpus(Rows):
     def _with(self, bias: Any, groups: Any) -> Corpus:
         """The same rows with another bias or other groups, where they are given."""
         other = copy.copy(self)
+        place = _place("select", self.device)
         for name, column in (("bias", bias), ("groups", groups)):
             if column is not None:
-                object.__setattr__(other, name, _column("select", name, column, len(self)))
+                _validate.same_device("select", {name: column, "the corpus": self})
+                object.__setattr__(other, name, _column("select", name, column, len(self), place))
         return other
 
     def to_faiss(self, index: Any = None) -> Any:
@@ -394,13 +397,13 @@ def _place(op: str, device: str) -> Host | Torch:
         place.torch.empty(0, device=place.device)
         return place
     except ModuleNotFoundError:
-        reason = 'torch is not installed; pip install "ragsys_kernels[cuda]"'
+        reason = f"torch is not installed; {_dispatch.INSTALL}"
     except (RuntimeError, AssertionError) as error:  # torch asserts that it is built with CUDA
         reason = str(error)
     raise _dispatch.BackendUnavailableError(f"{op}: device must be one of this machine, got {device!r}: {reason}")
 
 
-def _column(op: str, name: str, x: Any, num_rows: int, place: Place = HOST) -> Any:
+def _column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
     """bias or groups, one value per row."""
     if x is None:
         return None

@@ -1,5 +1,6 @@
 """The backends under test, Hypothesis profiles, and Python in a sub-process."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -56,6 +57,18 @@ def compiled():
         required = os.environ.get("RAGSYS_KERNELS_TEST_BACKENDS", "").split(",")
         (pytest.fail if "cpu" in required else pytest.skip)(f"backend cpu: {reason}")
     return _dispatch.extension()
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """A module of the benchmarks, which are scripts beside each other and no package."""
+    scripts = Path(__file__).parents[1] / "benchmarks"
+    monkeypatch.syspath_prepend(str(scripts))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(scripts)):
+            del sys.modules[name]
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The benchmark suite: its quick run, the ledger, the report, and the command that runs it."""
 
 import csv
-import importlib
 import os
 import subprocess
 import sys
@@ -26,17 +25,6 @@ def run(*arguments, cwd=ROOT, **environment):
     return subprocess.run(
         [sys.executable, *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
     )
-
-
-@pytest.fixture
-def module(monkeypatch):
-    """A module of the benchmarks, which are scripts beside each other and no package."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(ROOT / "benchmarks")):
-            del sys.modules[name]
 
 
 @pytest.fixture(scope="module")

@@ -18,17 +18,6 @@ pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the 
 
 
 @pytest.fixture
-def module(monkeypatch):
-    """A module of the benchmarks, which are scripts beside each other and no package."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(ROOT / "benchmarks")):
-            del sys.modules[name]
-
-
-@pytest.fixture
 def bench(module, compiled):
     return module("gpu_bench")
 

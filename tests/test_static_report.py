@@ -1,7 +1,5 @@
 """Occupancy, bounds, the pages made of them, and the README's table of what has been executed where."""
 
-import importlib
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,17 +9,6 @@ from ragsys_kernels._resources import Compiled, Job
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the tests run outside of the source tree")
-
-
-@pytest.fixture
-def module(monkeypatch):
-    """A module of the benchmarks, which are scripts beside each other and no package."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(ROOT / "benchmarks")):
-            del sys.modules[name]
 
 
 # (architecture, threads, registers, shared memory) -> blocks of a multiprocessor, counted by hand.

@@ -6,6 +6,7 @@ from typing import Any
 
 from .. import _arrays
 from .._problem import Problem
+from .._torch_rows import unit
 
 # Scores of a block of queries against a block of rows take 256 MB.
 _BLOCK = 1 << 26
@@ -23,7 +24,7 @@ def search(problem: Problem, num_threads: int) -> tuple[Any, Any]:
     problem = _arrays.tensors(problem)
     indices = _arrays.empty(problem.lambda_b, (problem.num_queries, problem.k), "int64")
     scores = _arrays.empty(problem.lambda_b, (problem.num_queries, problem.k), "float32")
-    queries = _unit(problem.queries) if problem.unit_queries else problem.queries
+    queries = unit(problem.queries.double()).float() if problem.unit_queries else problem.queries
     for begin in range(0, problem.num_queries, _QUERIES):
         part = slice(begin, begin + _QUERIES)
         found, values = _search(torch, problem, queries[part], part)
@@ -72,9 +73,3 @@ def _top(torch: Any, values: Any, ids: Any, n: int) -> tuple[Any, Any]:
     places = width - torch.where(chosen, rank, 0).topk(n, dim=1).values  # exactly n, ascending
     values, order = values.gather(1, places).sort(dim=1, descending=True, stable=True)
     return values, ids.gather(1, places).gather(1, order)
-
-
-def _unit(queries: Any) -> Any:
-    from .._torch_rows import unit
-
-    return unit(queries.double()).float()
