@@ -133,9 +133,13 @@ def test_a_figure_that_cannot_come_out_is_shown_to(data):
     assert f"is never more than {reach:.3f} above MMR λ=1" in note
     best = result.values["best of all"].mean()
     figures = vrsd_report.Figures({"VRSD": best + 0.01, "MMR λ=0": best - 0.01}, {}, {})
-    above, below = vrsd_report._deviations(result, rows, figures)
-    assert f"has a mean of {best:.4f}: no rule that selects from these candidates" in above
-    assert "no rule" not in below
+    above, below, why = vrsd_report._deviations(result, rows, figures)
+    assert above.startswith("Puzzle, mean of VRSD: ")
+    assert below.startswith("Puzzle, mean of MMR λ=0: ")
+    assert (
+        f"has a mean of {best:.4f}: no rule that selects from these candidates has the paper's figures of VRSD," in why
+    )
+    assert "no rule" not in above + below
     figures = vrsd_report.Figures({}, {"MMR λ=1": -0.1}, {"MMR λ=1": rows["MMR λ=1"].max_diff - 0.01})
     rate, difference = vrsd_report._deviations(result, rows, figures)
     assert "win rate against MMR λ=1" in rate

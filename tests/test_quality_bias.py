@@ -96,6 +96,15 @@ def test_fingerprint_follows_weights_and_tokenizer(tmp_path):
     assert len({first.fingerprint, *(model.fingerprint for model in others)}) == 5
 
 
+def test_fingerprint_does_not_follow_earlier_calls():
+    """A tokenizer keeps how it padded and truncated last."""
+    fresh = HuggingFaceModel(lm_models.model(), copy.deepcopy(lm_models.tokenizer()))
+    expected = fresh.fingerprint
+    used = copy.deepcopy(lm_models.tokenizer())
+    used(["a b", "a"], truncation=True, max_length=8)
+    assert HuggingFaceModel(lm_models.model(), used).fingerprint == expected
+
+
 def test_foreign_files_are_refused(tmp_path):
     (tmp_path / "text").write_text("no database " * 100)
     with pytest.raises(ValueError, match=r"cache must be a file of scores, got .*text"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -17,6 +16,7 @@ from ragsys_kernels.icl import packaged
 from ragsys_kernels.icl._database import Database, PathLike, hash_key
 from ragsys_kernels.icl._runtime import quiet_transformers, torch_threads
 from ragsys_kernels.icl.language_model import texts as checked
+from ragsys_kernels.icl.tokenization import vocabulary
 
 Array = npt.NDArray[Any]
 
@@ -102,7 +102,7 @@ class SentenceTransformerEncoder:
             digest.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data)
         settings = [type(module).__name__ + str(_settings(module)) for module in self._model]
         settings += [str(self._model.max_seq_length), str(getattr(self._model, "default_prompt_name", None))]
-        settings += [str(getattr(self._model, "prompts", None)), _vocabulary(self._model.tokenizer)]
+        settings += [str(getattr(self._model, "prompts", None)), vocabulary(self._model.tokenizer)]
         digest.update("\n".join(settings).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
@@ -116,15 +116,6 @@ class SentenceTransformerEncoder:
                 sentences, batch_size=self._batch_size, show_progress_bar=False, convert_to_numpy=True
             )
         return np.asarray(rows, np.float32)
-
-
-def _vocabulary(tokenizer: Any) -> str:
-    if not getattr(tokenizer, "is_fast", False):
-        return str(sorted(tokenizer.get_vocab().items()))
-    content = json.loads(tokenizer.backend_tokenizer.to_str())
-    for name in ("padding", "truncation"):  # of the last call
-        content.pop(name, None)
-    return json.dumps(content, sort_keys=True)
 
 
 def _settings(module: Any) -> dict[str, Any]:

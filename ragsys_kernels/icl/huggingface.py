@@ -15,7 +15,7 @@ import numpy as np
 
 import ragsys_kernels as rk
 from ragsys_kernels.icl.language_model import PairError, Part, Scores, texts
-from ragsys_kernels.icl.tokenization import TokenPair, encode_pairs
+from ragsys_kernels.icl.tokenization import TokenPair, encode_pairs, vocabulary
 
 _PADDING_LIMIT = 1.25  # prompts that share a forward pass differ in length by no more than this factor
 
@@ -134,10 +134,8 @@ class HuggingFaceModel:
         for name, tensor in self.model.named_parameters():
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().data)
-        tokenizer: Any = self.tokenizer
-        fast = getattr(tokenizer, "is_fast", False)
-        vocabulary = tokenizer.backend_tokenizer.to_str() if fast else sorted(tokenizer.get_vocab().items())
-        digest.update(f"{vocabulary} {tokenizer.bos_token_id}".encode("utf-8", "surrogatepass"))
+        text = f"{vocabulary(self.tokenizer)} {self.tokenizer.bos_token_id}"
+        digest.update(text.encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
     def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> Scores:

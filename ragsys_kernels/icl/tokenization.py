@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -80,3 +81,13 @@ def _leading(tokenizer: Any) -> list[int]:
     full = tokenizer("a")["input_ids"]
     places = (i for i in range(len(full)) if full[i : i + len(bare)] == bare)
     return list(full[: next(places, 0)])
+
+
+def vocabulary(tokenizer: Any) -> str:
+    """All that decides what a tokenizer makes of a text, for fingerprints."""
+    if not getattr(tokenizer, "is_fast", False):
+        return str(sorted(tokenizer.get_vocab().items()))
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    for name in ("padding", "truncation"):  # of the last call
+        content.pop(name, None)
+    return json.dumps(content, sort_keys=True)

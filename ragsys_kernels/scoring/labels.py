@@ -120,10 +120,8 @@ def label_posteriors(
         form, T, V = _validate.source(op, logits, hidden, weight, bias, call.place)
         V = _validate.vocabulary(op, vocab_size, V)
         scales = {"logit_scale": logit_scale, "softcap": softcap}
-        if isinstance(call.place, (Torch, Cupy)):
-            found = _on_device(call, form, T, V, label_ids, cu_labels, prior, rows, temperature, scales)
-        else:
-            found = _on_host(call, form, T, V, label_ids, cu_labels, prior, rows, temperature, scales)
+        posteriors = _on_device if isinstance(call.place, (Torch, Cupy)) else _on_host
+        found = posteriors(call, form, T, V, label_ids, cu_labels, prior, rows, temperature, scales)
         result: LabelPosteriors = call.result(found)
         return result
 
