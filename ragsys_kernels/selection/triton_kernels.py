@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 
@@ -49,8 +50,6 @@ class Tile(NamedTuple):
 
     def options(self) -> dict[str, Any]:
         """How a launch is compiled; AMD's compiler knows no bound of registers."""
-        import torch
-
         warps, bound = self.num_warps, {"maxnreg": self.maxnreg} if self.maxnreg else {}
         if torch.version.hip:
             warps, bound = self.amd_warps, {}
@@ -137,16 +136,12 @@ def search(problem: Problem, num_threads: int) -> tuple[Any, Any]:
             n = found.shape[1]
             # Undoes what the kernel made of value and row.
             ordered, rows = found >> 32, 0xFFFFFFFF - (found & 0xFFFFFFFF)
-            bits = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(dtype=_int32(data))
-            scores = bits.view(out_score.dtype)
+            bits = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(torch.int32)
+            scores = bits.view(torch.float32)
             part = slice(q0, q0 + num_queries)
             out_score[part, :n], out_index[part, :n] = scores, rows.masked_fill(scores == float("-inf"), -1)
             out_score[part, n:], out_index[part, n:] = float("-inf"), -1
     return out_index, out_score
-
-
-def _int32(like: Any) -> Any:
-    return _arrays.empty(like, (0,), "int32").dtype
 
 
 def _outputs(problem: Problem) -> Selection:
@@ -160,13 +155,12 @@ def _select(problem: Problem) -> Selection:
     problem = _arrays.tensors(problem)
     out = _outputs(problem)
     slots = problem.pool + (0 if problem.initial is None else problem.initial.shape[1])
-    with _arrays.on_device(problem.rows.data):
-        if slots <= gram_slots(problem.rows.dtype):
-            _gram(problem, out, slots)
-        elif problem.candidates is None and not problem.pool_stride:
-            _whole_corpus(problem, out)
-        else:
-            _stream(problem, out)
+    if slots <= gram_slots(problem.rows.dtype):
+        _gram(problem, out, slots)
+    elif problem.candidates is None and not problem.pool_stride:
+        _whole_corpus(problem, out)
+    else:
+        _stream(problem, out)
     return out
 
 
