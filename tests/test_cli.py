@@ -15,6 +15,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import cli, offline  # noqa: E402
+from ragsys_kernels.cli import _app  # noqa: E402
 
 COMMAND = [sys.executable, "-m", "ragsys_kernels.cli"]
 
@@ -145,8 +146,8 @@ def test_stopped_job_leaves_nothing(folder, number):
 
 
 def test_plain_progress_lines(monkeypatch, capsys):
-    monkeypatch.setattr(cli, "_LINE_INTERVAL", 0.0)
-    with cli._progress(quiet=False) as report:
+    monkeypatch.setattr(_app, "_LINE_INTERVAL", 0.0)
+    with _app.progress_bar(quiet=False) as report:
         for done in (0, 250, 1000):
             report(done, 1000)
             time.sleep(0.01)

@@ -7,8 +7,7 @@ import types
 import pytest
 from tiny_encoder import write_sets
 
-from ragsys_kernels.icl import datasets
-from ragsys_kernels.icl.datasets import VRSD_SETS, data_folder, vrsd_set
+from ragsys_kernels.icl.datasets import VRSD_SETS, _files, data_folder, vrsd_set
 
 ARC = [
     '{"question": "Why?", "answers": ["so", "because"]}',
@@ -20,7 +19,7 @@ ARC = [
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch):
     monkeypatch.delenv("RAGSYS_KERNELS_DATA", raising=False)
-    monkeypatch.setattr(datasets, "_BESIDE", ())
+    monkeypatch.setattr(_files, "_BESIDE", ())
 
 
 def arc(folder, train=ARC, test=(), dev=()):
@@ -72,7 +71,7 @@ def test_where_the_folder_is(tmp_path, monkeypatch):
     assert data_folder() is None
     beside = tmp_path / "beside"
     beside.mkdir()
-    monkeypatch.setattr(datasets, "_BESIDE", (tmp_path / "nothing", beside))
+    monkeypatch.setattr(_files, "_BESIDE", (tmp_path / "nothing", beside))
     assert data_folder() == beside
     named = tmp_path / "named"
     monkeypatch.setenv("RAGSYS_KERNELS_DATA", str(named))

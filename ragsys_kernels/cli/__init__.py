@@ -1,0 +1,44 @@
+"""The command ``ragsys-kernels``: options, a progress bar and one-line errors around the library's own functions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import ragsys_kernels as rk
+
+try:
+    import typer
+
+    from ragsys_kernels.cli import bench, evaluate, jobs  # noqa: F401  (each adds its commands)
+    from ragsys_kernels.cli._app import app
+except ModuleNotFoundError as error:
+    # The console script imports this file before it can call `main`: this is the only place for the message.
+    raise SystemExit(
+        f"error: {(error.name or '').partition('.')[0]} is not installed: pip install 'ragsys_kernels[cli]'"
+    ) from None
+
+
+@app.command()
+def show_config() -> None:
+    """Print versions, the backends with the reason why each can or cannot run, and the instruction set."""
+    rk.show_config()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ragsys_kernels {rk.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app(prog_name="ragsys-kernels")

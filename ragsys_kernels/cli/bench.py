@@ -1,0 +1,61 @@
+"""The command ``bench``: the benchmarks of a checkout."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import ragsys_kernels as rk
+from ragsys_kernels.cli._app import RUN, app, one_line_errors, option
+
+
+@app.command()
+def bench(
+    quick: Annotated[
+        bool, option(RUN, "Show on few synthetic vectors that everything works; no times are recorded.", "--quick")
+    ] = False,
+    only: Annotated[
+        str | None, option(RUN, "Benchmarks to run, as for pytest -k.", "--select", metavar="EXPR", show_default="all")
+    ] = None,
+    static: Annotated[
+        bool,
+        option(
+            RUN,
+            "Time nothing: compile the GPU kernels, and write what they need and what bounds them. Needs no GPU.",
+            "--static",
+        ),
+    ] = False,
+) -> None:
+    """Time the library and its peers in a checkout, then write ledger, report and plots to benchmarks/results.
+
+    Needs the extra bench; --static the extra cuda. Every contender has one thread.
+    """
+    with one_line_errors("bench"):
+        roots = (Path.cwd(), Path(rk.__file__).parents[1])
+        root = next((root for root in roots if (root / "benchmarks" / "conftest.py").is_file()), None)
+        if root is None:
+            raise FileNotFoundError(f"no folder benchmarks in {Path.cwd()}: run it in a checkout of ragsys_kernels")
+        if static:
+            if quick or only is not None:
+                raise ValueError("--static must be given alone, got --quick or --select")
+            if importlib.util.find_spec("triton") is None:
+                raise ValueError("triton is not installed: pip install 'ragsys_kernels[cuda]'")
+            code = subprocess.run([sys.executable, "benchmarks/report_static.py"], cwd=root).returncode
+            if code:
+                raise typer.Exit(code)
+            return
+        if importlib.util.find_spec("pytest_benchmark") is None:
+            raise ValueError("pytest-benchmark is not installed: pip install 'ragsys_kernels[bench]'")
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        options = [*(["--quick"] if quick else []), *(["-k", only] if only else [])]
+        commands = [["-m", "pytest", "benchmarks", *options], *([] if quick else [["benchmarks/report.py"]])]
+        for command in commands:
+            code = subprocess.run([sys.executable, *command], cwd=root, env={**os.environ, **threads}).returncode
+            if code:
+                raise typer.Exit(code)

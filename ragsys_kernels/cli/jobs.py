@@ -1,0 +1,221 @@
+"""Commands over files: ``select`` and ``bias``."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ragsys_kernels import offline
+from ragsys_kernels.cli._app import (
+    COLUMNS,
+    INPUT,
+    RULE,
+    RUN,
+    TEXTS,
+    WeightDtype,
+    app,
+    one_line_errors,
+    option,
+    progress_bar,
+)
+from ragsys_kernels.icl.quality import TEMPLATE
+
+
+class Method(str, Enum):
+    mmr = "mmr"
+    vrsd = "vrsd"
+
+
+class Metric(str, Enum):
+    cosine = "cosine"
+    dot = "dot"
+
+
+class Dtype(str, Enum):
+    float32 = "float32"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    int8 = "int8"
+
+
+def _pool(text: str) -> int | str:
+    if text == "all" or text.lstrip("-").isdigit():
+        return text if text == "all" else int(text)
+    raise typer.BadParameter("must be a number or 'all'")
+
+
+@app.command()
+def select(
+    corpus: Annotated[Path, option(INPUT, "Vectors to choose from: .npy (N, D), float32 or float16, or .parquet.")],
+    queries: Annotated[Path, option(INPUT, "Query vectors: .npy (Q, D), float32 or float16, or .parquet.")],
+    out: Annotated[Path, option(INPUT, "Folder for the result, new or empty; it appears when the job is complete.")],
+    candidates: Annotated[
+        Path | None,
+        option(
+            INPUT,
+            "Corpus rows to choose from for each query: .npy (Q, P), int32 or int64, padded with -1, or .parquet "
+            "with a column of integer lists.",
+            show_default="the --pool most relevant rows",
+        ),
+    ] = None,
+    bias: Annotated[Path | None, option(INPUT, "Quality of each corpus row: .npy (N,), floats. MMR only.")] = None,
+    groups: Annotated[Path | None, option(INPUT, "Group of each corpus row: .npy (N,), integers.")] = None,
+    query_groups: Annotated[
+        Path | None, option(INPUT, "Group of each query, whose rows it is not given: .npy (Q,), integers.")
+    ] = None,
+    overwrite: Annotated[bool, option(INPUT, "Replace the result of an earlier job in --out.", "--overwrite")] = False,
+    vector_column: Annotated[str | None, option(COLUMNS, "Corpus vectors.", show_default="the only float list")] = None,
+    id_column: Annotated[str | None, option(COLUMNS, "Corpus ids.", show_default="id, else row numbers")] = None,
+    bias_column: Annotated[str | None, option(COLUMNS, "Bias, in the corpus file instead of --bias.")] = None,
+    group_column: Annotated[str | None, option(COLUMNS, "Groups, in the corpus file instead of --groups.")] = None,
+    query_vector_column: Annotated[
+        str | None, option(COLUMNS, "Query vectors.", show_default="the only float list")
+    ] = None,
+    query_id_column: Annotated[str | None, option(COLUMNS, "Query ids.", show_default="id, else row numbers")] = None,
+    query_group_column: Annotated[
+        str | None, option(COLUMNS, "Query groups, in the queries file instead of --query-groups.")
+    ] = None,
+    candidate_column: Annotated[
+        str | None, option(COLUMNS, "Candidate rows.", show_default="the only integer list")
+    ] = None,
+    method: Annotated[
+        Method, option(RULE, "mmr: relevance with bias against redundancy; vrsd: similarity of the picks' sum.")
+    ] = Method.mmr,
+    k: Annotated[int, option(RULE, "Picks of each query.", metavar="N")] = 6,
+    pool: Annotated[
+        Any,
+        option(
+            RULE,
+            "Choose from this many of the most relevant rows; 'all' is exact over the whole corpus.",
+            parser=_pool,
+            metavar="N|all",
+            show_default="100",
+        ),
+    ] = None,
+    lambda_d: Annotated[
+        float | None, option(RULE, "Weight of relevance against redundancy, 0 to 1. MMR only.", show_default="0.75")
+    ] = None,
+    lambda_b: Annotated[
+        float | None, option(RULE, "Weight of similarity against bias, 0 to 1. MMR only.", show_default="0.95")
+    ] = None,
+    max_per_group: Annotated[
+        int | None, option(RULE, "Largest number of picks from one group.", metavar="N", show_default="no limit")
+    ] = None,
+    metric: Annotated[Metric, option(RULE, "Similarity; cosine normalises the vectors.")] = Metric.cosine,
+    dtype: Annotated[Dtype, option(RUN, "How the corpus is held in memory.")] = Dtype.float32,
+    backend: Annotated[str, option(RUN, "auto, cpu or reference; see the command show-config.")] = "auto",
+    num_threads: Annotated[int | None, option(RUN, "Threads.", metavar="N", show_default="one per core")] = None,
+    chunk_size: Annotated[int, option(RUN, "Queries in memory at a time.", metavar="N")] = 1024,
+    shard_size: Annotated[int, option(RUN, "Queries in each Parquet file of the result.", metavar="N")] = 1_000_000,
+    quiet: Annotated[bool, option(RUN, "Print warnings and errors only.", "--quiet")] = False,
+) -> None:
+    """Select for every query of a file and write the picks as Parquet files.
+
+    Each row has query_id, ids (the picks, best first), scores, relevance, redundancy. Memory: the corpus and one chunk.
+    """
+    with one_line_errors("select"), progress_bar(quiet) as progress:
+        summary = offline.select(
+            corpus=corpus,
+            queries=queries,
+            out=out,
+            candidates=candidates,
+            bias=bias,
+            groups=groups,
+            query_groups=query_groups,
+            vector_column=vector_column,
+            id_column=id_column,
+            bias_column=bias_column,
+            group_column=group_column,
+            query_vector_column=query_vector_column,
+            query_id_column=query_id_column,
+            query_group_column=query_group_column,
+            candidate_column=candidate_column,
+            method=method.value,
+            k=k,
+            pool=pool,
+            lambda_d=lambda_d,
+            lambda_b=lambda_b,
+            max_per_group=max_per_group,
+            metric=metric.value,
+            dtype=dtype.value,
+            backend=backend,
+            num_threads=num_threads,
+            chunk_size=chunk_size,
+            shard_size=shard_size,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    if not quiet:
+        print(summary)
+
+
+@app.command()
+def bias(
+    pairs: Annotated[Path, option(INPUT, "Questions and answers: .parquet, .csv with a header, or .jsonl.")],
+    model: Annotated[
+        str, option(INPUT, "Causal language model: a name on the Hugging Face hub, a folder, or a .gguf file.")
+    ],
+    out: Annotated[
+        Path,
+        option(INPUT, "Result: .npy (N,) for select --bias, or .parquet with the input's columns and the bias."),
+    ],
+    cache: Annotated[
+        Path | None,
+        option(
+            INPUT,
+            "File of scores to use and to keep.",
+            show_default="a hidden file beside --out until the job is complete",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, option(INPUT, "Replace a file at --out.", "--overwrite")] = False,
+    question_column: Annotated[str, option(TEXTS, "Questions.")] = "question",
+    answer_column: Annotated[str, option(TEXTS, "Answers.")] = "answer",
+    bias_column: Annotated[
+        str | None, option(TEXTS, "Name of the new column of a .parquet result.", show_default="bias")
+    ] = None,
+    template: Annotated[
+        str,
+        option(
+            TEXTS,
+            "Text of a demonstration, with {question} and, at its end, {answer}; before that is the prompt.",
+            show_default=r"Q: {question}\nA: {answer}",
+        ),
+    ] = TEMPLATE,
+    dtype: Annotated[WeightDtype, option(RUN, "How the weights are held in memory.")] = WeightDtype.float32,
+    batch_tokens: Annotated[int, option(RUN, "Most tokens in one forward pass.", metavar="N")] = 512,
+    backend: Annotated[str, option(RUN, "auto, cpu, numpy or reference; see the command show-config.")] = "auto",
+    num_threads: Annotated[
+        int | None, option(RUN, "Threads of torch and of the kernels.", metavar="N", show_default="one per core")
+    ] = None,
+    quiet: Annotated[bool, option(RUN, "Print warnings and errors only.", "--quiet")] = False,
+) -> None:
+    """Score every (question, answer) pair of a file with a language model: the quality bias of RAGSys.
+
+    The bias is the mean log-probability of the answer's tokens given the question. A stopped job goes on when it is run
+    again. Needs the extra lm.
+    """
+    with (
+        one_line_errors("bias", "interrupted; run it again to go on"),
+        progress_bar(quiet, "pairs", "loading the model", "scoring") as progress,
+    ):
+        summary = offline.bias(
+            pairs=pairs,
+            model=model,
+            out=out,
+            cache=cache,
+            overwrite=overwrite,
+            question_column=question_column,
+            answer_column=answer_column,
+            bias_column=bias_column,
+            template=template,
+            dtype=dtype.value,
+            batch_tokens=batch_tokens,
+            backend=backend,
+            num_threads=num_threads,
+            progress=progress,
+        )
+    if not quiet:
+        print(summary)

@@ -1,0 +1,94 @@
+"""Where the data sets lie, how their files are read, and what is said when they are not there."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ragsys_kernels import _env
+from ragsys_kernels.icl._database import PathLike
+
+# Where they lie beside a checkout, seen from the working folder and from the package in a checkout.
+_BESIDE = (Path("..") / "shared" / "data", Path(__file__).resolve().parents[4] / "shared" / "data")
+
+
+class Hub(NamedTuple):
+    """A data set that the package ``datasets`` fetches: its splits, end to end."""
+
+    name: str
+    configuration: str | None
+    splits: tuple[str, ...]
+
+
+class File(NamedTuple):
+    """The content of a file of a data set, unpacked."""
+
+    path: Path
+    content: bytes
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def text(self) -> str:
+        """As UTF-8, without a byte order mark."""
+        try:
+            return self.content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"data must be UTF-8 text, got {self.path}: {error}") from error
+
+
+def data_folder(folder: PathLike | None = None) -> Path | None:
+    """The folder of data sets: the one given, else ``RAGSYS_KERNELS_DATA``, else ``../shared/data`` if it is there."""
+    for name, found in (("data", folder), ("RAGSYS_KERNELS_DATA", _env.data_folder())):
+        if found is not None:
+            if not Path(found).is_dir():
+                raise FileNotFoundError(f"{name} must be an existing folder, got {found}")
+            return Path(found)
+    return next((path for path in _BESIDE if path.is_dir()), None)
+
+
+def read(name: str, files: Sequence[str], folder: PathLike | None, hub: Hub | None = None) -> list[File] | list[Any]:
+    """The files of the set `name`, each as it is or with ``.gz``; where one lacks, the rows of the hub's data set.
+
+    Raises
+    ------
+    FileNotFoundError
+        The set is not to be had; the message says what to pass.
+    """
+    home = data_folder(folder)
+    paths = [_present(home / file) for file in files] if home is not None else [None]
+    if all(paths):
+        return [File(path, _content(path)) for path in paths if path is not None]
+    return _fetched(name, files, home, hub)
+
+
+def _present(path: Path) -> Path | None:
+    return next((found for found in (path, path.with_name(f"{path.name}.gz")) if found.is_file()), None)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise ValueError(f"data must be a whole gzip file, got {path}: {error}") from error
+
+
+def _fetched(name: str, files: Sequence[str], home: Path | None, hub: Hub | None) -> list[Any]:
+    where = "none is known: pass data (--data) or set RAGSYS_KERNELS_DATA" if home is None else f"{home} lacks it"
+    missing = f"set {name} needs {', '.join(files)} in a data folder, and {where}"
+    if hub is None:
+        raise FileNotFoundError(missing)
+    try:
+        import datasets
+    except ModuleNotFoundError as error:
+        raise FileNotFoundError(f"{missing}; to fetch {hub.name}: pip install datasets") from error
+    try:
+        loaded = datasets.load_dataset(hub.name, hub.configuration)
+        return [row for split in hub.splits for row in loaded[split]]
+    except Exception as error:  # of the network, the hub, or the data set
+        raise FileNotFoundError(f"{missing}; fetching {hub.name} failed: {type(error).__name__}: {error}") from error
