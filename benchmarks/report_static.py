@@ -139,8 +139,8 @@ def selection() -> Iterator[Case]:
                     small = Q * (4 * D + 8 * P + 24 * K)  # query, ids, results
                     common = {"op": op, "shape": f"P{P}-K{K}-D{D}", "dtype": dtype, "unit": "queries", "units": Q}
                     common |= {"programs": Q, "floor": read}
-                    if kernels.gram_slots(dtype) >= P:
-                        rows = kernels.gram_tile(dtype, P, D).rows
+                    if kernels.gram_slots(dtype, D) >= P:
+                        rows = kernels.gram_tile(dtype, P, D, plain=op == "mmr").rows
                         yield Case(
                             **common, words=("gram", str(rows), *words), once=read + small,
                             flops=2 * Q * rows * D * (rows + 1), matrix=dtype != "float32",

@@ -176,7 +176,7 @@ def select_gram_kernel(
             square = s_square + 2.0 * state + own
             cancels = free & (square < CANCELS * (s_square + own))
             if tl.max(cancels.to(tl.int32), 0) > 0:
-                square = tl.where(cancels, _sum_squares(base, valid, f, taken, D, BP, 16), square)
+                square = tl.where(cancels, _sum_squares(base, valid, f, taken, D, BP, min(BD, 16)), square)
             w = vrsd_value(r, length, square, s_query, s_length, first)
         else:
             w = mmr_value(v, state, weight, first)

@@ -26,10 +26,8 @@ from .triton_whole_corpus import (
     row_lengths_kernel,
 )
 
-# Regime a takes pools and initial items of so many together: a Gram matrix of 256 rows spills everywhere, and one of
-# 128 float32 rows, which no matrix instruction multiplies, does so on some.
+# Regime a takes pools and initial items of so many together: a Gram matrix of 256 rows spills everywhere.
 GRAM_SLOTS = 128
-GRAM_SLOTS_FLOAT32 = 64
 # Running vectors of the queries that are selected at a time, in bytes.
 STREAM_BYTES = 1 << 28
 CORPUS_BYTES = 1 << 30
@@ -65,13 +63,17 @@ class Tile(NamedTuple):
 _SMALL_TILE = Tile(1, 1, 1, 4, 2)
 
 
-def gram_slots(dtype: str) -> int:
-    return min(GRAM_SLOTS, GRAM_SLOTS_FLOAT32) if dtype == "float32" else GRAM_SLOTS
+def gram_slots(dtype: str, dims: int) -> int:
+    """128 float32 rows, which no matrix instruction multiplies, leave no registers for a last slice that is shorter."""
+    return min(GRAM_SLOTS, 64) if dtype == "float32" and dims % 16 else GRAM_SLOTS
 
 
-def gram_tile(dtype: str, slots: int, dims: int) -> Tile:
-    """Regime a: rows is the number of slots."""
+def gram_tile(dtype: str, slots: int, dims: int, plain: bool) -> Tile:
+    """Regime a: rows is the number of slots; `plain` is MMR without options."""
     rows = max(16, triton.next_power_of_2(slots))
+    if dtype == "float32" and rows == 128:
+        # All registers that there are. Some single options spill 8 or 16 bytes of them on sm_90.
+        return Tile(rows, 16 if plain else 8, 1, 8, 2)
     # The matrix and the operands of its products fill the registers: float32 rows take twice the warps.
     widest, warps = (32, min(16, rows // 4)) if dtype == "float32" else (64, min(8, rows // 8))
     bounded = rows == 32 or (rows == 16 and dtype != "float32")
@@ -155,7 +157,7 @@ def _select(problem: Problem) -> Selection:
     problem = _arrays.tensors(problem)
     out = _outputs(problem)
     slots = problem.pool + (0 if problem.initial is None else problem.initial.shape[1])
-    if slots <= gram_slots(problem.rows.dtype):
+    if slots <= gram_slots(problem.rows.dtype, problem.rows.data.shape[1]):
         _gram(problem, out, slots)
     elif problem.candidates is None and not problem.pool_stride:
         _whole_corpus(problem, out)
@@ -216,10 +218,12 @@ def _query_factors(problem: Problem, q0: int, num_queries: int) -> tuple[Any, An
 
 def _gram(problem: Problem, out: Selection, slots: int) -> None:
     dtype, D = problem.rows.dtype, problem.rows.data.shape[1]
-    tile = gram_tile(dtype, slots, D)
+    arguments = _arguments(problem, out)
+    plain = problem.op == "mmr" and all(arguments.get(name) is None for name in _OPTIONS)
+    tile = gram_tile(dtype, slots, D, plain)
     unit = problem.unit_queries and problem.queries is not None
     select_gram_kernel[(problem.num_queries,)](
-        **_arguments(problem, out),
+        **arguments,
         query_factors=_query_factors(problem, 0, problem.num_queries)[0] if unit else None,
         EVEN_D=D % tile.dims == 0,
         DOT=_dot_type(dtype),
@@ -466,10 +470,12 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
     unused = absent if vrsd else absent + _SUMS
 
     for slots in (16, 32, 64, 128):
-        if slots <= gram_slots(dtype):
-            tile = gram_tile(dtype, slots, D)
-            sizes: dict[str, Any] = {"BP": tile.rows, "BD": tile.dims, "DOT": dot, "COMPUTED": computed}
-            add(f"gram {slots}", select_gram_kernel, tile, absent, True, **flags, **sizes)
+        tile = gram_tile(dtype, slots, D, not vrsd and not full)
+        sizes: dict[str, Any] = {"BP": tile.rows, "BD": tile.dims, "DOT": dot, "COMPUTED": computed}
+        if slots > gram_slots(dtype, D):
+            flags = {**flags, "EVEN_D": True}  # the only ones of this type that have so many slots
+        add(f"gram {slots}", select_gram_kernel, tile, absent, True, **flags, **sizes)
+    flags = {**even, "BIAS_BY_ROW": True}
     tile = stream_tile(dtype, D)
     sizes = {"BN": tile.rows, "BD": tile.dims, "COMPUTED": computed}
     add("stream", select_stream_kernel, tile, unused, False, **flags, **sizes)
