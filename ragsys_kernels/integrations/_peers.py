@@ -14,10 +14,11 @@ def needed(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("ragsys_kernels"):
+        peer = (error.name or "").partition(".")[0]
+        if peer == "ragsys_kernels":
             raise
         raise ModuleNotFoundError(
-            f"ragsys_kernels.integrations needs {error.name}: pip install 'ragsys_kernels[{extra}]'", name=error.name
+            f"ragsys_kernels.integrations needs {peer}: pip install 'ragsys_kernels[{extra}]'", name=error.name
         ) from error
 
 
