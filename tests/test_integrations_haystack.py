@@ -13,13 +13,6 @@ from peer_pools import POOLS, check, mmr_values, unit
 import ragsys_kernels as rk
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_telemetry():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
-        yield
-
-
 pytest.importorskip("haystack")
 from haystack import Document, Pipeline  # noqa: E402
 

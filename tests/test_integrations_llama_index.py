@@ -66,6 +66,19 @@ def test_penalty_of_all_picks_is_mmr(pool):
         assert ids == [names[i] for i in by_kernel]
 
 
+def test_a_function_may_know_no_similarity_of_two_items():
+    rows = np.random.default_rng(4).standard_normal((9, 4))
+
+    def sometimes(a, b):
+        return np.nan if a[0] * b[0] < -1 else cosine(a, b)
+
+    for weight in (0.0, 0.4, 1.0):
+        for k in range(1, 6):
+            options = {"similarity_top_k": k, "mmr_threshold": weight}
+            _, expected = theirs(rows[0].tolist(), rows.tolist(), sometimes, **options)
+            assert get_top_k_mmr_embeddings(rows[0], rows, sometimes, **options, penalty="last")[1] == expected
+
+
 def test_default_follows_the_installed_version(monkeypatch):
     rows = np.random.default_rng(0).standard_normal((20, 4))
     _, expected = theirs(np.ones(4), rows.tolist(), similarity_top_k=8, mmr_threshold=0.2)

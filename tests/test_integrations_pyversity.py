@@ -88,6 +88,8 @@ def test_msd_picks_are_those_of_pyversity(pool, metric):
             expected = pyversity.msd(rows, relevance, k, diversity, metric)
             check(found.indices, expected.indices, values, first=relevance, exact=pool.exact and metric == "cosine")
             same(found, expected)
+            if list(found.indices) == list(expected.indices):
+                np.testing.assert_allclose(found.selection_scores, expected.selection_scores, rtol=1e-5, atol=1e-5)
 
 
 def test_signatures_are_pyversitys():
@@ -117,10 +119,11 @@ def test_errors(op):
         call(np.ones(2), [1, 2], 1)
     with pytest.raises(ValueError, match="one value for each of the 2 rows, got 3"):
         call(np.eye(2), [1, 2, 3], 1)
-    with pytest.raises(ValueError, match="scores must be finite, got nan"):
-        call(np.eye(2), [1, np.nan], 1)
-    with pytest.raises(ValueError, match="embeddings must be finite, got NaN or inf in row 1"):
-        call([[1, 0], [np.nan, 0]], [1, 2], 1)
+    for normalize in (True, False):
+        with pytest.raises(ValueError, match=f"{op}: relevance must be finite, got NaN or inf in row"):
+            call(3 * np.eye(2), [1, np.nan], 1, normalize=normalize)
+        with pytest.raises(ValueError, match=f"{op}: embeddings must be finite, got NaN or inf in row 1"):
+            call([[3, 0], [np.nan, 0], [1, 1]], [1, 2, 0], 2, normalize=normalize)
     with pytest.raises(ValueError, match=r"strategy must be one of .* got 'best'"):
         ours.diversify(np.eye(2), [1, 2], 1, "best")
 

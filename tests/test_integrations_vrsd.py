@@ -10,7 +10,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning"
 
 
 def script(vectors, query, k):
-    """Item 0; then the item that makes the cosine of the sum of raw vectors largest and positive, the first of equals."""
+    """Item 0; then what makes the cosine of the sum of raw vectors largest and positive, the first of equals."""
     picks, query = [0], np.asarray(query, np.float64)
     total = np.array(vectors[0], np.float64)
     while len(picks) < k:

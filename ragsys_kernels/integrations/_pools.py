@@ -8,9 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .. import _arrays
-from .._validate import choice
-from ..selection import mmr, vrsd
+from .. import _arrays, _dispatch, _validate
+from .._problem import Selection
 
 Array = npt.NDArray[Any]
 Method = Literal["mmr", "vrsd"]
@@ -42,6 +41,16 @@ def _float32(op: str, name: str, x: Any) -> Array:
     return _arrays.HOST.float32(array, dtype)
 
 
+def run(op: str, queries: Array | None, rows: Array, k: int, **options: Any) -> Selection:
+    """`mmr` or `vrsd` of NumPy arrays in one thread; on a pool of 20 half its time is what this leaves out, the look at
+    other libraries and devices."""
+    problem = _validate.selection(op, queries, rows, k, **options)
+    _validate.warn_small_pool(problem)
+    _, backend = _dispatch.choose(op, "selection", "cpu", "auto", "numpy")
+    found: Selection = getattr(backend, op)(problem, 1)
+    return found
+
+
 def select(
     query: Any,
     rows: Any,
@@ -55,7 +64,7 @@ def select(
     metric: str = "cosine",
 ) -> tuple[list[int], list[float]]:
     """Positions of the picks of one query, and the value of each when it was picked, by `mmr` or `vrsd`."""
-    op = choice("select", "method", method, ("mmr", "vrsd"))
+    op = _validate.choice("select", "method", method, ("mmr", "vrsd"))
     if len(rows) == 0:
         return [], []
     pool = matrix(op, "embeddings", rows)
@@ -64,19 +73,11 @@ def select(
     if op == "vrsd":
         if bias is not None:
             raise ValueError("select: bias must come with method 'mmr', got method 'vrsd'")
-        found = vrsd(queries, pool, k, relevance=given, metric=metric, num_threads=1)
+        found = run(op, queries, pool, k, relevance=given, metric=metric)
     else:
-        found = mmr(
-            queries,
-            pool,
-            k,
-            relevance=given,
-            bias=None if bias is None else np.asarray(bias, np.float32),
-            lambda_d=lambda_mult,
-            lambda_b=lambda_b,
-            metric=metric,
-            num_threads=1,
-        )
+        quality = None if bias is None else np.asarray(bias, np.float32)
+        weights = {"lambda_d": lambda_mult, "lambda_b": lambda_b}
+        found = run(op, queries, pool, k, relevance=given, bias=quality, metric=metric, **weights)
     made = int(found.lengths[0])
     return found.indices[0, :made].tolist(), found.scores[0, :made].tolist()
 
@@ -118,18 +119,21 @@ def greedy(
     where no others are left. O(k) calls of ``similarity``.
     """
     picks, values = [first], [float(weight * relevance[first])]
-    taken = np.zeros(len(relevance), bool) if closed is None else closed.copy()
-    taken[first] = True
+    worth_alone = weight * relevance  # -inf once it is picked
+    if closed is not None:
+        worth_alone[closed] = -np.inf
     redundancy: Array | None = None
     while len(picks) < k:
+        worth_alone[picks[-1]] = -np.inf
         latest = similarity(picks[-1])
         redundancy = latest if redundancy is None else fold(redundancy, latest)
-        worth = weight * relevance - (1 - weight) * redundancy
-        worth[taken | np.isnan(worth)] = -np.inf
-        best = int(np.argmax(worth))
-        if worth[best] == -np.inf:
-            break
+        worth = worth_alone - (1 - weight) * redundancy
+        best = int(worth.argmax())
+        if not worth[best] > -np.inf:  # argmax takes NaN for the largest
+            worth[np.isnan(worth)] = -np.inf
+            best = int(worth.argmax())
+            if worth[best] == -np.inf:
+                break
         picks.append(best)
         values.append(float(worth[best]))
-        taken[best] = True
     return picks, values

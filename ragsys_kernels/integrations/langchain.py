@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._problem import unit
-from ..selection import mmr
 from . import _peers
-from ._pools import Array, greedy, matrix, vector
+from ._pools import Array, greedy, matrix, run, vector
 
 if TYPE_CHECKING:
     from .langchain_components import MaxMarginalRelevanceExampleSelector, SelectionCompressor, SelectionRetriever
@@ -104,7 +103,7 @@ def maximal_marginal_relevance(
         raise ValueError(f"NaN values found: {op} needs a query and a row that are finite and not zero")
     k = min(int(k), len(rows))
     if 0 <= lambda_mult <= 1:
-        picks: list[int] = mmr(query[None], rows, k, lambda_d=float(lambda_mult), num_threads=1).indices[0].tolist()
+        picks: list[int] = run("mmr", query[None], rows, k, lambda_d=float(lambda_mult)).indices[0].tolist()
         return picks
     vectors = unit(rows)
     relevance = vectors @ unit(query)

@@ -14,9 +14,8 @@ import numpy as np
 
 from .._problem import unit
 from .._validate import choice
-from ..selection import mmr
 from . import _peers
-from ._pools import Array, greedy, matrix, newest, vector
+from ._pools import Array, greedy, matrix, newest, run, vector
 
 if TYPE_CHECKING:
     from .llama_index_components import SelectionPostprocessor
@@ -125,7 +124,7 @@ def _by_cosine(
         return [], []
     if penalty == "max" and 0 < weight <= 1:
         pool = np.flatnonzero(~closed)[None]
-        found = mmr(query[None], rows, min(k, pool.size), candidates=pool, lambda_d=float(weight), num_threads=1)
+        found = run("mmr", query[None], rows, min(k, pool.size), candidates=pool, lambda_d=float(weight))
         return found.scores[0].tolist(), found.indices[0].tolist()
     vectors = unit(rows)
     return _greedy(vectors @ unit(query), lambda i: vectors @ vectors[i], closed, k, weight, penalty)

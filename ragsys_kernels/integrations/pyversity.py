@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import selection
 from . import _peers
-from ._pools import Array, greedy
+from ._pools import Array, greedy, run
 
 __all__ = ["DiversificationResult", "Metric", "Strategy", "diversify", "mmr", "msd"]
 
@@ -153,31 +152,28 @@ def mmr(
     metric, rows, relevance, k = _checked("mmr", embeddings, scores, k, diversity, metric)
     if k == 0:
         return _result(Strategy.MMR, [], [], diversity, metric)
-    first, weight = int(np.argmax(relevance)), 1.0 - diversity
+    first, weight = int(relevance.argmax()), 1.0 - diversity
     if metric is Metric.COSINE and not normalize and not _unit(rows):
+        _finite("mmr", rows, relevance)
         picks, values = greedy(
             relevance, lambda i: np.clip(rows @ rows[i], 0, 1), k, weight=weight, first=first, fold=np.maximum
         )
         return _result(Strategy.MMR, picks, values, diversity, metric)
-    by = "cosine" if metric is Metric.COSINE and normalize else "dot"
-    found = selection.mmr(None, rows, k, relevance=relevance[None], lambda_d=weight, metric=by, num_threads=1)
-    # Clipping changes nothing before a pick whose similarity with all earlier ones is negative.
-    if not (found.redundancy[0] < 0).any():
-        return _result(Strategy.MMR, found.indices[0], found.scores[0], diversity, metric)
+    options: dict[str, Any] = {
+        "relevance": relevance[None],
+        "lambda_d": weight,
+        "metric": "cosine" if metric is Metric.COSINE and normalize else "dot",
+    }
+    if k == 1 or rows.dot(rows[first]).min() >= 0:
+        found = run("mmr", None, rows, k, **options)
+        # Clipping changes nothing before a pick whose similarity with all earlier ones is negative.
+        if found.redundancy.min() >= 0:
+            return _result(Strategy.MMR, found.indices[0], found.scores[0], diversity, metric)
     # An item that is similar to none, shown before the others, makes 0 the least similarity.
-    shown = np.array([[first, len(rows)]])
-    rest = selection.mmr(
-        None,
-        np.concatenate([rows, np.zeros_like(rows[:1])]),
-        k - 1,
-        candidates=np.arange(len(rows))[None],
-        relevance=relevance[None],
-        lambda_d=weight,
-        initial=shown,
-        metric=by,
-        num_threads=1,
-    )
-    picks, values = [first, *rest.indices[0]], [weight * relevance[first], *rest.scores[0]]
+    with_zero = np.concatenate((rows, np.zeros_like(rows[:1])))
+    options |= {"candidates": np.arange(len(rows))[None], "initial": np.array([[first, len(rows)]])}
+    rest = run("mmr", None, with_zero, k - 1, **options)
+    picks, values = [first, *rest.indices[0].tolist()], [weight * relevance[first], *rest.scores[0].tolist()]
     return _result(Strategy.MMR, picks, values, diversity, metric)
 
 
@@ -202,6 +198,7 @@ def msd(
     metric, rows, relevance, k = _checked("msd", embeddings, scores, k, diversity, metric)
     if k == 0:
         return _result(Strategy.MSD, [], [], diversity, metric)
+    _finite("msd", rows, relevance)
     cosine = metric is Metric.COSINE
     if cosine and normalize:
         rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).eps)
@@ -220,20 +217,24 @@ def _checked(
 ) -> tuple[Metric, Array, Array, int]:
     if not 0 <= diversity <= 1:
         raise ValueError(f"{op}: diversity must be in [0, 1], got {diversity}")
-    if metric not in list(Metric):
-        raise ValueError(f"{op}: metric must be 'cosine' or 'dot', got {metric!r}")
+    try:
+        metric = Metric(metric)
+    except ValueError:
+        raise ValueError(f"{op}: metric must be 'cosine' or 'dot', got {metric!r}") from None
     rows = np.asarray(embeddings, np.float32, order="C")
     relevance = np.asarray(scores, np.float32).reshape(-1)
     if rows.ndim != 2:
         raise ValueError(f"{op}: embeddings must be 2-D, got shape {rows.shape}")
     if len(relevance) != len(rows):
         raise ValueError(f"{op}: scores must have one value for each of the {len(rows)} rows, got {len(relevance)}")
-    if not np.isfinite(relevance).all():
-        raise ValueError(f"{op}: scores must be finite, got {relevance[~np.isfinite(relevance)][0]}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        if not np.isfinite(rows.sum()) and not (finite := np.isfinite(rows).all(axis=1)).all():
-            raise ValueError(f"{op}: embeddings must be finite, got NaN or inf in row {int(np.argmin(finite))}")
-    return Metric(metric), rows, relevance, max(0, min(int(k), len(rows)))
+    return metric, rows, relevance, max(0, min(int(k), len(rows)))
+
+
+def _finite(op: str, rows: Array, relevance: Array) -> None:
+    """What the kernels check by themselves."""
+    for name, finite in (("relevance", np.isfinite(relevance)), ("embeddings", np.isfinite(rows).all(axis=1))):
+        if not finite.all():
+            raise ValueError(f"{op}: {name} must be finite, got NaN or inf in row {int(np.argmin(finite))}")
 
 
 def _unit(rows: Array) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import selection
-from ._pools import matrix, vector
+from ._pools import matrix, run, vector
 
 __all__ = ["VecRetSimDiv"]
 
@@ -51,6 +50,5 @@ def VecRetSimDiv(vectors: Any, query: Any, k: int = 4) -> tuple[list[Any], list[
         return [], []
     rows = matrix("VecRetSimDiv", "vectors", vectors)
     queries = vector("VecRetSimDiv", "query", query, rows.shape[1])[None]
-    found = selection.vrsd(queries, rows, min(k, len(rows)), metric="dot", num_threads=1)
-    picks: list[int] = found.indices[0].tolist()
+    picks: list[int] = run("vrsd", queries, rows, min(k, len(rows)), metric="dot").indices[0].tolist()
     return [vectors[i] for i in picks], picks
