@@ -12,11 +12,10 @@ from peer_pools import POOLS, check, mmr_values, unit
 
 import ragsys_kernels as rk
 
-
 pytest.importorskip("haystack")
-from haystack import Document, Pipeline  # noqa: E402
+from haystack import Document, Pipeline
 
-from ragsys_kernels.integrations import haystack as ours  # noqa: E402
+from ragsys_kernels.integrations import haystack as ours
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
