@@ -31,7 +31,7 @@ evaluate-vrsd: $(VENV)/.evaluate
 
 # The site, in build/site. Nothing is fetched.
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.bench
 	$(BIN)/ragsys-kernels bench

@@ -46,7 +46,8 @@ def site(tmp_path_factory):
     for module in ("mkdocs", "material", "mkdocstrings"):
         pytest.importorskip(module)
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", out]
+    # Not with --quiet, which takes the warnings away that --strict is to count.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", out]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
     return out
