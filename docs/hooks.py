@@ -83,8 +83,8 @@ def section(file: str, wanted: str) -> str:
 
 
 def directives(module: str) -> str:
-    """One for each public name of a module."""
-    return "\n\n".join(f"::: {module}.{name}" for name in names(module))
+    """One for each public name of a module but its constants, which have no docstring."""
+    return "\n\n".join(f"::: {module}.{name}" for name in names(module) if not name.isupper())
 
 
 def names(module: str) -> list[str]:
