@@ -3,6 +3,7 @@
 import importlib.metadata
 import inspect
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -66,6 +67,16 @@ def test_rows_that_are_no_unit_vectors_are_clipped_as_in_pyversity():
         check(found.indices, expected.indices, values, first=relevance)
 
 
+@pytest.mark.parametrize("rows", [np.eye(3), np.eye(3) - 0.5])
+def test_a_pool_no_larger_than_k_warns(rows):
+    for k in (3, 5):
+        with pytest.warns(rk.PoolSizeWarning):
+            ours.mmr(rows, [1, 2, 3], k)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours.mmr(rows, [1, 2, 3], 2)
+
+
 def test_clipping_changes_picks():
     """The pool of the survey: the rule without clipping takes 2 second."""
     rows, relevance = np.array([[1, 0], [0.0, 1], [-1, 0.1]]), np.array([1, 0.5, 0.4])
@@ -124,6 +135,12 @@ def test_errors(op):
             call(3 * np.eye(2), [1, np.nan], 1, normalize=normalize)
         with pytest.raises(ValueError, match=f"{op}: embeddings must be finite, got NaN or inf in row 1"):
             call([[3, 0], [np.nan, 0], [1, 1]], [1, 2, 0], 2, normalize=normalize)
+        for bad in (np.nan, np.inf, -np.inf):
+            for scores in ([1, bad, 0], [bad, 1, 2]):
+                with pytest.raises(ValueError, match=f"{op}: relevance must be finite"):
+                    call(np.eye(3) - 0.5, scores, 2, normalize=normalize)
+            with pytest.raises(ValueError, match=f"{op}: embeddings must be finite"):
+                call([[bad, 1], [-1, 0], [-1, 0.1]], [2, 1, 0], 2, normalize=normalize)
     with pytest.raises(ValueError, match=r"strategy must be one of .* got 'best'"):
         ours.diversify(np.eye(2), [1, 2], 1, "best")
 

@@ -164,14 +164,19 @@ def mmr(
         "lambda_d": weight,
         "metric": "cosine" if metric is Metric.COSINE and normalize else "dot",
     }
-    if k == 1 or rows.dot(rows[first]).min() >= 0:
+    with np.errstate(all="ignore"):  # inf is reported below
+        least = 0 if k == 1 else rows.dot(rows[first]).min()
+    if least >= 0:
+        # The largest similarity with a pick is never below 0, whether clipped or not.
         found = run("mmr", None, rows, k, **options)
-        # Clipping changes nothing before a pick whose similarity with all earlier ones is negative.
-        if found.redundancy.min() >= 0:
-            return _result(Strategy.MMR, found.indices[0], found.scores[0], diversity, metric)
+        return _result(Strategy.MMR, found.indices[0], found.scores[0], diversity, metric)
+    if not np.isfinite(relevance[first]):  # the kernel does not see it below
+        _finite("mmr", rows, relevance)
     # An item that is similar to none, shown before the others, makes 0 the least similarity.
     with_zero = np.concatenate((rows, np.zeros_like(rows[:1])))
-    options |= {"candidates": np.arange(len(rows))[None], "initial": np.array([[first, len(rows)]])}
+    others = np.flatnonzero(np.arange(len(rows)) != first)
+    options |= {"candidates": others[None], "relevance": relevance[others][None]}
+    options["initial"] = np.array([[first, len(rows)]])
     rest = run("mmr", None, with_zero, k - 1, **options)
     picks, values = [first, *rest.indices[0].tolist()], [weight * relevance[first], *rest.scores[0].tolist()]
     return _result(Strategy.MMR, picks, values, diversity, metric)
