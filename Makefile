@@ -1,5 +1,5 @@
 # Everything runs in a virtual environment of its own: make test, make demo, make demo-bias, make evaluate-vrsd,
-# make check, make lint, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
+# make check, make lint, make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
 # make clean.
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,7 +10,7 @@ PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c require
 INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editable_mode=compat -e
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*)
 
-.PHONY: test demo demo-bias evaluate-vrsd check lint bench bench-quick bench-static gpu-check clean
+.PHONY: test demo demo-bias evaluate-vrsd check lint docs bench bench-quick bench-static gpu-check clean
 
 test: $(VENV)/.test
 	$(BIN)/pytest -n 2 --dist loadfile
@@ -28,6 +28,10 @@ demo-bias: $(VENV)/.demo-bias
 # make evaluate-vrsd ARGS=--quick
 evaluate-vrsd: $(VENV)/.evaluate
 	$(BIN)/ragsys-kernels evaluate vrsd $(ARGS)
+
+# The site, in build/site. Nothing is fetched.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.bench
 	$(BIN)/ragsys-kernels bench
@@ -81,6 +85,10 @@ $(VENV)/.bench: $(SOURCES) | $(BIN)/python
 
 $(VENV)/.gpu: $(SOURCES) $(wildcard csrc/cuda/*) | $(BIN)/python
 	$(INSTALL) ".[test,cuda]"
+	touch $@
+
+$(VENV)/.docs: $(SOURCES) | $(BIN)/python
+	$(INSTALL) ".[docs]"
 	touch $@
 
 $(VENV)/.lint: requirements/lint.txt | $(BIN)/python

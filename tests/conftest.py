@@ -13,6 +13,9 @@ import pytest
 import ragsys_kernels as rk
 from ragsys_kernels import _arrays, _dispatch
 
+# Haystack reports its use over the network unless told not to before it is imported.
+os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")
+
 # The same examples at every run; --hypothesis-profile=search looks for new ones.
 hypothesis.settings.register_profile("repeatable", max_examples=40, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("search", max_examples=1000, deadline=None)

@@ -1,0 +1,99 @@
+"""mkdocs hooks: what the repository says elsewhere comes from there.
+
+A line in a page becomes what it names: ``<!-- from README.md: Heading -->`` that section of the file,
+``<!-- from README.md: First -> Next -->`` from that section up to another, ``<!-- names: module -->`` the docstrings of
+the module's public names. Reports and READMEs of folders are pages under the names below. Links to files that are not
+pages become plain text.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {
+    "design/selection.md": "ragsys_kernels/selection/README.md",
+    "design/scoring.md": "ragsys_kernels/scoring/README.md",
+    "design/kernels.md": "csrc/README.md",
+}
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def on_files(files: Files, config: Any) -> Files:
+    for page, source in _origins().items():
+        files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    here = page.file.src_uri
+    origin = _origins().get(here)
+    if origin is not None:
+        return _linked(markdown, origin, here)
+
+    def included(match: re.Match[str]) -> str:
+        return _linked(section(match[1], match[2]), match[1], here)
+
+    markdown = re.sub(r"^<!-- from (\S+): (.+) -->$", included, markdown, flags=re.M)
+    return re.sub(r"^<!-- names: (\S+) -->$", lambda match: directives(match[1]), markdown, flags=re.M)
+
+
+def _origins() -> dict[str, str]:
+    """The file that each page outside of docs/ is made of."""
+    results = {f"benchmarks/{path.name}": f"benchmarks/results/{path.name}" for path in RESULTS.glob("*")}
+    return PAGES | {page: source for page, source in results.items() if page.endswith((".md", ".png"))}
+
+
+def _linked(markdown: str, source: str, page: str) -> str:
+    """Text of ``source`` on ``page``: links lead to the pages of the files they name, or become plain text."""
+    pages = {origin: name for name, origin in _origins().items()}
+
+    def link(match: re.Match[str]) -> str:
+        mark, text, target = match.groups()
+        path, hash_, anchor = target.partition("#")
+        if "://" in target or not path:
+            return match[0]
+        name = pages.get(posixpath.normpath(posixpath.join(posixpath.dirname(source), path)))
+        if name is None:
+            return text
+        return f"{mark}[{text}]({posixpath.relpath(name, posixpath.dirname(page) or '.')}{hash_}{anchor})"
+
+    return re.sub(r"(!?)\[([^\]\[]+)\]\(([^)\s]+)\)", link, markdown)
+
+
+def section(file: str, wanted: str) -> str:
+    """A section of a file without its heading, up to the next of its level or to the one that is named."""
+    heading, _, until = wanted.partition(" -> ")
+    text = (ROOT / file).read_text(encoding="utf-8")
+    start = re.search(rf"^(#+) {re.escape(heading)}\n", text, re.M)
+    if start is None:
+        raise PluginError(f"docs: {file} must have the section {heading!r}")
+    rest = text[start.end() :]
+    end = re.search(rf"^#+ {re.escape(until)}$" if until else rf"^#{{1,{len(start[1])}}} ", rest, re.M)
+    if end is None and until:
+        raise PluginError(f"docs: {file} must have the section {until!r} after {heading!r}")
+    return (rest[: end.start()] if end else rest).strip()
+
+
+def directives(module: str) -> str:
+    """One for each public name of a module but its constants, which have no docstring."""
+    return "\n\n".join(f"::: {module}.{name}" for name in names(module) if not name.isupper())
+
+
+def names(module: str) -> list[str]:
+    """``__all__``, else what is defined without an underscore, read without importing anything."""
+    path = ROOT.joinpath(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return [name for name in ast.literal_eval(node.value) if not name.startswith("_")]
+    defined = (node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef)))
+    return [name for name in defined if not name.startswith("_")]

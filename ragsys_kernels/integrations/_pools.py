@@ -1,0 +1,139 @@
+"""One query and its pool, as other libraries hold them, for the kernels; and the rules that the kernels do not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _arrays, _dispatch, _validate
+from .._problem import Selection
+
+Array = npt.NDArray[Any]
+Method = Literal["mmr", "vrsd"]
+
+
+def matrix(op: str, name: str, rows: Any) -> Array:
+    """Nested lists, or arrays, of numbers as float32 (N, D)."""
+    array = _float32(op, name, rows)
+    if array.ndim != 2:
+        raise ValueError(f"{op}: {name} must have shape (N, D), got {array.shape}")
+    return array
+
+
+def vector(op: str, name: str, x: Any, dims: int) -> Array:
+    """A list or an array of ``dims`` numbers, or a matrix of one such row, as float32 (D,)."""
+    array = _float32(op, name, x)
+    if array.shape not in ((dims,), (1, dims)):
+        raise ValueError(f"{op}: {name} must have shape (D,) = ({dims},), got {array.shape}")
+    return array.reshape(-1)
+
+
+def _float32(op: str, name: str, x: Any) -> Array:
+    if isinstance(x, (list, tuple)):
+        try:
+            x = np.asarray(x, np.float64)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{op}: {name} must be numbers in rows of one length: {error}") from error
+    array, dtype = _arrays.host_view(op, name, x)
+    return _arrays.HOST.float32(array, dtype)
+
+
+def run(op: str, queries: Array | None, rows: Array, k: int, **options: Any) -> Selection:
+    """`mmr` or `vrsd` of NumPy arrays in one thread; on a pool of 20 half its time is what this leaves out, the look at
+    other libraries and devices."""
+    problem = _validate.selection(op, queries, rows, k, **options)
+    _validate.warn_small_pool(problem)
+    _, backend = _dispatch.choose(op, "selection", "cpu", "auto", "numpy")
+    found: Selection = getattr(backend, op)(problem, 1)
+    return found
+
+
+def select(
+    query: Any,
+    rows: Any,
+    k: int,
+    *,
+    method: Method = "mmr",
+    lambda_mult: float = 0.5,
+    bias: Any = None,
+    lambda_b: float = 0.95,
+    relevance: Any = None,
+    metric: str = "cosine",
+) -> tuple[list[int], list[float]]:
+    """Positions of the picks of one query, and the value of each when it was picked, by `mmr` or `vrsd`."""
+    op = _validate.choice("select", "method", method, ("mmr", "vrsd"))
+    if len(rows) == 0:
+        return [], []
+    pool = matrix(op, "embeddings", rows)
+    queries = None if query is None else vector(op, "query", query, pool.shape[1])[None]
+    given = None if relevance is None else np.asarray(relevance, np.float32)[None]
+    if op == "vrsd":
+        if bias is not None:
+            raise ValueError("select: bias must come with method 'mmr', got method 'vrsd'")
+        found = run(op, queries, pool, k, relevance=given, metric=metric)
+    else:
+        quality = None if bias is None else np.asarray(bias, np.float32)
+        weights = {"lambda_d": lambda_mult, "lambda_b": lambda_b}
+        found = run(op, queries, pool, k, relevance=given, bias=quality, metric=metric, **weights)
+    made = int(found.lengths[0])
+    return found.indices[0, :made].tolist(), found.scores[0, :made].tolist()
+
+
+def column(op: str, metadata: Sequence[Mapping[str, Any]], key: str | None) -> list[Any] | None:
+    """One entry of the metadata of each item, which all of them must have; None without a key."""
+    if key is None:
+        return None
+    values = [each.get(key) for each in metadata]
+    if None in (value if value is None else 0 for value in values):
+        missing = next(i for i, value in enumerate(values) if value is None)
+        raise ValueError(f"{op}: the metadata of every item must have {key!r}, got none in item {missing}")
+    return values
+
+
+def newest(old: Array, new: Array) -> Array:
+    return new
+
+
+def greedy(
+    relevance: Array,
+    similarity: Callable[[int], Array],
+    k: int,
+    *,
+    weight: float,
+    first: int,
+    fold: Callable[[Array, Array], Array],
+    closed: Array | None = None,
+) -> tuple[list[int], list[float]]:
+    """A greedy rule that the kernels do not have, in NumPy, and the value of each pick when it was made.
+
+    ::
+
+        C_1 = first
+        p_i = similarity of i with C_1, then fold(p_i, similarity of i with the newest pick)
+        C_s = argmax over unpicked i of weight * relevance_i - (1 - weight) * p_i
+
+    Ties go to the lowest position. Items that are ``closed``, or whose value is NaN, are not picked; the lists end
+    where no others are left. O(k) calls of ``similarity``.
+    """
+    picks, values = [first], [float(weight * relevance[first])]
+    worth_alone = weight * relevance  # -inf once it is picked
+    if closed is not None:
+        worth_alone[closed] = -np.inf
+    redundancy: Array | None = None
+    while len(picks) < k:
+        worth_alone[picks[-1]] = -np.inf
+        latest = similarity(picks[-1])
+        redundancy = latest if redundancy is None else fold(redundancy, latest)
+        worth = worth_alone - (1 - weight) * redundancy
+        best = int(worth.argmax())
+        if not worth[best] > -np.inf:  # argmax takes NaN for the largest
+            worth[np.isnan(worth)] = -np.inf
+            best = int(worth.argmax())
+            if worth[best] == -np.inf:
+                break
+        picks.append(best)
+        values.append(float(worth[best]))
+    return picks, values

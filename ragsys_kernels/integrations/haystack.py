@@ -1,0 +1,392 @@
+"""Haystack rankers on the kernels (extra ``haystack``).
+
+Haystack loads a pipeline with components that are not its own only if it is told to:
+``Pipeline.load(file, allowed_modules=["ragsys_kernels.integrations.haystack"])``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from inspect import signature
+from typing import Any, Literal
+
+import numpy as np
+
+from .._problem import unit
+from . import _peers
+from ._pools import Method, column, greedy, matrix, select, vector
+from .pyversity import Strategy, diversify
+
+with _peers.needed("haystack"):
+    from haystack import Document, component, default_from_dict, default_to_dict, logging
+    from haystack.utils import ComponentDevice, Secret
+    from haystack.utils.hf import deserialize_hf_model_kwargs, serialize_hf_model_kwargs
+
+__all__ = ["PyversityRanker", "SelectionRanker", "SentenceTransformersDiversityRanker"]
+
+logger = logging.getLogger(__name__)
+
+_STRATEGIES = ("greedy_diversity_order", "maximum_margin_relevance", "vrsd")
+_METRICS = ("cosine", "dot_product")
+
+
+def _best_of_each_id(documents: list[Document]) -> list[Document]:
+    """One document of each id, the one with the highest score, where the first of them was."""
+    found: dict[str, Document] = {}
+    for each in documents:
+        known = found.get(each.id)
+        if known is None or _score(each) > _score(known):
+            found[each.id] = each
+    return list(found.values())
+
+
+def _score(document: Document) -> float:
+    return -np.inf if document.score is None else document.score
+
+
+def _top_k(op: str, top_k: int | None) -> int | None:
+    if top_k is not None and top_k <= 0:
+        raise ValueError(f"{op}: top_k must be > 0, got {top_k}")
+    return top_k
+
+
+def _within(op: str, name: str, value: float) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{op}: {name} must be in [0, 1], got {value}")
+    return value
+
+
+@component
+class SelectionRanker:
+    """Selects among retrieved documents that carry their embeddings, by MMR, MMR with bias, or VRSD.
+
+    The query's embedding comes from the text embedder of the pipeline, those of the documents from a retriever with
+    ``return_embedding=True``. The documents that are returned have the value at which they were picked as ``score``.
+
+    Parameters
+    ----------
+    top_k : int, default 10
+        Documents to return.
+    method : {"mmr", "vrsd"}
+    lambda_mult : float in [0, 1], default 0.5
+        Weight of relevance against redundancy (MMR).
+    bias_key : str, optional
+        Entry of the documents' ``meta`` that holds their quality (MMR with bias, RAGSys, Algorithm 1).
+    lambda_b : float in [0, 1], default 0.95
+        Weight of relevance against the bias.
+    relevance : {"embedding", "score"}
+        The cosine with the query, or the documents' own ``score``, for example a reranker's.
+    """
+
+    def __init__(
+        self,
+        top_k: int = 10,
+        *,
+        method: Method = "mmr",
+        lambda_mult: float = 0.5,
+        bias_key: str | None = None,
+        lambda_b: float = 0.95,
+        relevance: Literal["embedding", "score"] = "embedding",
+    ) -> None:
+        op = "SelectionRanker"
+        if method not in ("mmr", "vrsd"):
+            raise ValueError(f"{op}: method must be 'mmr' or 'vrsd', got {method!r}")
+        if relevance not in ("embedding", "score"):
+            raise ValueError(f"{op}: relevance must be 'embedding' or 'score', got {relevance!r}")
+        self.top_k = _top_k(op, top_k)
+        self.method = method
+        self.lambda_mult = _within(op, "lambda_mult", lambda_mult)
+        self.bias_key = bias_key
+        self.lambda_b = _within(op, "lambda_b", lambda_b)
+        self.relevance = relevance
+
+    def to_dict(self) -> dict[str, Any]:
+        """The component as a dictionary."""
+        names = ("top_k", "method", "lambda_mult", "bias_key", "lambda_b", "relevance")
+        found: dict[str, Any] = default_to_dict(self, **{name: getattr(self, name) for name in names})
+        return found
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> SelectionRanker:
+        """The component of a dictionary."""
+        found: SelectionRanker = default_from_dict(cls, data)
+        return found
+
+    @component.output_types(documents=list[Document])
+    def run(
+        self,
+        documents: list[Document],
+        query_embedding: list[float],
+        top_k: int | None = None,
+        lambda_mult: float | None = None,
+    ) -> dict[str, list[Document]]:
+        """The selected documents, in the order they were picked, under ``documents``.
+
+        Of documents with one id the one with the highest score counts. ``top_k`` and ``lambda_mult`` override those of
+        the component. A document without an embedding (or a score, or a bias, where that is used) is a ValueError.
+        """
+        op = "SelectionRanker"
+        wanted = self.top_k if top_k is None else _top_k(op, top_k)
+        documents = _best_of_each_id(documents)
+        for name in ("embedding", *(["score"] if self.relevance == "score" else [])):
+            if missing := [each.id for each in documents if getattr(each, name) is None]:
+                raise ValueError(f"{op}: every document must have {name}, got none for {missing[0]}")
+        picks, values = select(
+            query_embedding,
+            [each.embedding for each in documents],
+            wanted or len(documents),
+            method=self.method,
+            lambda_mult=self.lambda_mult if lambda_mult is None else _within(op, "lambda_mult", lambda_mult),
+            bias=column(op, [each.meta for each in documents], self.bias_key),
+            lambda_b=self.lambda_b,
+            relevance=[each.score for each in documents] if self.relevance == "score" else None,
+        )
+        return {"documents": [replace(documents[i], score=value) for i, value in zip(picks, values, strict=True)]}
+
+
+@component
+class PyversityRanker:
+    """``PyversityRanker`` of pyversity-haystack, on `ragsys_kernels.integrations.pyversity.diversify`.
+
+    Documents need ``score`` and ``embedding``; those without are skipped with a warning. The documents that are
+    returned have the value at which they were picked as ``score``.
+
+    Parameters
+    ----------
+    top_k : int, optional
+        Documents to return. None: all of them.
+    strategy : Strategy or str
+        Default "dpp", which like "cover" and "ssd" needs pyversity.
+    diversity : float in [0, 1]
+    """
+
+    def __init__(
+        self, top_k: int | None = None, *, strategy: Strategy | str = Strategy.DPP, diversity: float = 0.5
+    ) -> None:
+        self.top_k = _top_k("PyversityRanker", top_k)
+        self.strategy = Strategy(strategy)
+        self.diversity = _within("PyversityRanker", "diversity", diversity)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The component as a dictionary."""
+        found: dict[str, Any] = default_to_dict(
+            self, top_k=self.top_k, strategy=self.strategy.value, diversity=self.diversity
+        )
+        return found
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> PyversityRanker:
+        """The component of a dictionary."""
+        found: PyversityRanker = default_from_dict(cls, data)
+        return found
+
+    @component.output_types(documents=list[Document])
+    def run(
+        self,
+        documents: list[Document],
+        top_k: int | None = None,
+        strategy: Strategy | None = None,
+        diversity: float | None = None,
+    ) -> dict[str, list[Document]]:
+        """The selected documents, in the order they were picked, under ``documents``.
+
+        Arguments that are given override those of the component.
+        """
+        op = "PyversityRanker"
+        wanted = self.top_k if top_k is None else _top_k(op, top_k)
+        weight = self.diversity if diversity is None else _within(op, "diversity", diversity)
+        usable = [each for each in documents if each.score is not None and each.embedding is not None]
+        if skipped := len(documents) - len(usable):
+            logger.warning("{skipped} document(s) without 'score' or 'embedding' are skipped.", skipped=skipped)
+        if not usable:
+            return {"documents": []}
+        found = diversify(
+            np.array([each.embedding for each in usable]),
+            np.array([each.score for each in usable]),
+            min(wanted or len(usable), len(usable)),
+            strategy=self.strategy if strategy is None else strategy,
+            diversity=weight,
+        )
+        picked = zip(found.indices.tolist(), found.selection_scores.tolist(), strict=True)
+        return {"documents": [replace(usable[i], score=value) for i, value in picked]}
+
+
+@component
+class SentenceTransformersDiversityRanker:
+    """Haystack's ``SentenceTransformersDiversityRanker``, on the kernels, for documents embedded or not.
+
+    Strategies: "maximum_margin_relevance" is `ragsys_kernels.mmr`; "greedy_diversity_order", the default, takes the
+    nearest document first and then the one whose mean similarity with those picked is least, whatever the query (a rule
+    that the kernels do not have: NumPy); "vrsd" is `ragsys_kernels.vrsd` and not in Haystack.
+
+    Of documents with one id the one with the highest score counts. Scores stay as they are.
+
+    Parameters
+    ----------
+    model, top_k, device, token, similarity, query_prefix, query_suffix, document_prefix, document_suffix, \
+meta_fields_to_embed, embedding_separator, strategy, lambda_threshold, model_kwargs, tokenizer_kwargs, config_kwargs, \
+backend
+        As Haystack's.
+    use_document_embeddings : bool
+        True: documents that have an ``embedding`` are not embedded again, as Haystack does at every call; it must be
+        the model's. False: Haystack's behaviour.
+
+    Notes
+    -----
+    As sentence-transformers-haystack 2.0 does, but for what is said above, and that a zero vector is similar to nothing
+    where Haystack's similarities become NaN and it fails. sentence-transformers is needed where something has to be
+    embedded (extra ``encoders``): not if `run` is given ``query_embedding`` and the documents have theirs.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str = "sentence-transformers/all-MiniLM-L6-v2",
+        top_k: int = 10,
+        device: ComponentDevice | None = None,
+        token: Secret | None = Secret.from_env_var(["HF_API_TOKEN", "HF_TOKEN"], strict=False),  # noqa: B008
+        similarity: Any = "cosine",
+        query_prefix: str = "",
+        query_suffix: str = "",
+        document_prefix: str = "",
+        document_suffix: str = "",
+        meta_fields_to_embed: list[str] | None = None,
+        embedding_separator: str = "\n",
+        strategy: Any = "greedy_diversity_order",
+        lambda_threshold: float = 0.5,
+        model_kwargs: dict[str, Any] | None = None,
+        tokenizer_kwargs: dict[str, Any] | None = None,
+        config_kwargs: dict[str, Any] | None = None,
+        backend: Literal["torch", "onnx", "openvino"] = "torch",
+        use_document_embeddings: bool = True,
+    ) -> None:
+        op = "SentenceTransformersDiversityRanker"
+        # str() of Haystack's own enumerations is their value.
+        for name, value, allowed in (("similarity", similarity, _METRICS), ("strategy", strategy, _STRATEGIES)):
+            if str(value) not in allowed:
+                raise ValueError(f"{op}: {name} must be one of {', '.join(map(repr, allowed))}, got {str(value)!r}")
+        if top_k is None or top_k <= 0:
+            raise ValueError(f"{op}: top_k must be > 0, got {top_k}")
+        self.model = model
+        self.top_k = top_k
+        self.device = device
+        self.token = token
+        self.similarity = str(similarity)
+        self.query_prefix = query_prefix
+        self.query_suffix = query_suffix
+        self.document_prefix = document_prefix
+        self.document_suffix = document_suffix
+        self.meta_fields_to_embed = meta_fields_to_embed or []
+        self.embedding_separator = embedding_separator
+        self.strategy = str(strategy)
+        self.lambda_threshold = lambda_threshold
+        self.model_kwargs = model_kwargs
+        self.tokenizer_kwargs = tokenizer_kwargs
+        self.config_kwargs = config_kwargs
+        self.backend = backend
+        self.use_document_embeddings = use_document_embeddings
+        self._check(lambda_threshold)
+        self._encoder: Any = None
+
+    def _check(self, lambda_threshold: float) -> float:
+        if self.strategy == "maximum_margin_relevance":
+            _within("SentenceTransformersDiversityRanker", "lambda_threshold", lambda_threshold)
+        return lambda_threshold
+
+    def to_dict(self) -> dict[str, Any]:
+        """The component as a dictionary."""
+        names = [name for name in signature(type(self).__init__).parameters if name != "self"]
+        found: dict[str, Any] = default_to_dict(self, **{name: getattr(self, name) for name in names})
+        if self.model_kwargs is not None:
+            serialize_hf_model_kwargs(found["init_parameters"]["model_kwargs"])
+        return found
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> SentenceTransformersDiversityRanker:
+        """The component of a dictionary."""
+        if data["init_parameters"].get("model_kwargs") is not None:
+            deserialize_hf_model_kwargs(data["init_parameters"]["model_kwargs"])
+        found: SentenceTransformersDiversityRanker = default_from_dict(cls, data)
+        return found
+
+    def warm_up(self) -> None:
+        """Load the model, if it is not loaded yet."""
+        if self._encoder is not None:
+            return
+        with _peers.needed("encoders"):
+            from sentence_transformers import SentenceTransformer
+        self._encoder = SentenceTransformer(
+            model_name_or_path=self.model,
+            device=ComponentDevice.resolve_device(self.device).to_torch_str(),
+            token=self.token.resolve_value() if self.token else None,
+            model_kwargs=self.model_kwargs,
+            processor_kwargs=self.tokenizer_kwargs,
+            config_kwargs=self.config_kwargs,
+            backend=self.backend,
+        )
+
+    @component.output_types(documents=list[Document])
+    def run(
+        self,
+        query: str,
+        documents: list[Document],
+        top_k: int | None = None,
+        lambda_threshold: float | None = None,
+        query_embedding: list[float] | None = None,
+    ) -> dict[str, list[Document]]:
+        """The ranked documents under ``documents``.
+
+        ``top_k`` and ``lambda_threshold`` override those of the component; with ``query_embedding`` the query is not
+        embedded.
+
+        Raises
+        ------
+        ValueError
+            top_k <= 0, lambda_threshold outside [0, 1], embeddings of documents that are not as long as the query's.
+        """
+        op = "SentenceTransformersDiversityRanker"
+        if not documents:
+            return {"documents": []}
+        wanted = _top_k(op, top_k) or self.top_k
+        weight = self.lambda_threshold if lambda_threshold is None else self._check(lambda_threshold)
+        documents = _best_of_each_id(documents)
+        k = min(wanted, len(documents))
+        rows = self._vectors(documents)
+        if query_embedding is None:
+            query_embedding = self._embed([self.query_prefix + query + self.query_suffix])[0]
+        if len(query_embedding) != rows.shape[1]:
+            raise ValueError(
+                f"{op}: embeddings of documents must have the query's {len(query_embedding)} dimensions, got "
+                f"{rows.shape[1]}; use_document_embeddings=False embeds them with the query's model"
+            )
+        picks = self._picks(vector(op, "query_embedding", query_embedding, rows.shape[1]), rows, k, weight)
+        return {"documents": [documents[i] for i in picks]}
+
+    def _picks(self, query: Any, rows: Any, k: int, weight: float) -> list[int]:
+        metric = "cosine" if self.similarity == "cosine" else "dot"
+        if self.strategy != "greedy_diversity_order":
+            method: Method = "vrsd" if self.strategy == "vrsd" else "mmr"
+            return select(query, rows, k, method=method, lambda_mult=weight, metric=metric)[0]
+        if metric == "cosine":
+            rows, query = unit(rows), unit(query)
+        relevance = rows @ query
+        first = int(np.argmax(relevance))
+        return greedy(relevance, lambda i: rows @ rows[i], k, weight=0.0, first=first, fold=np.add)[0]
+
+    def _vectors(self, documents: list[Document]) -> Any:
+        given = [each.embedding if self.use_document_embeddings else None for each in documents]
+        missing = [i for i, each in enumerate(given) if each is None]
+        for i, found in zip(missing, self._embed([self._text(documents[i]) for i in missing]), strict=True):
+            given[i] = found
+        return matrix("SentenceTransformersDiversityRanker", "embeddings", given)
+
+    def _text(self, document: Document) -> str:
+        meta = [str(document.meta[name]) for name in self.meta_fields_to_embed if document.meta.get(name) is not None]
+        text = self.embedding_separator.join([*meta, document.content or ""])
+        return self.document_prefix + text + self.document_suffix
+
+    def _embed(self, texts: list[str]) -> Any:
+        if not texts:
+            return []
+        self.warm_up()
+        return self._encoder.encode(texts, show_progress_bar=False)

@@ -1,0 +1,261 @@
+"""LangChain retrievers, document compressors and example selectors that select by MMR, MMR with bias, or VRSD."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForRetrieverRun,
+    CallbackManagerForRetrieverRun,
+    Callbacks,
+)
+from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.example_selectors import MaxMarginalRelevanceExampleSelector as TheirSelector
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import run_in_executor
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
+from pydantic import BaseModel, ConfigDict, Field
+
+from ._pools import Method, column, select
+from .langchain_stores import MaxMarginalRelevanceMixin, documents_of, embeddings_of, search
+
+
+class _Options(BaseModel):
+    """What the classes below select by."""
+
+    k: int = Field(default=4, ge=1)
+    lambda_mult: float = Field(default=0.5, ge=0, le=1)
+    method: Method = "mmr"
+    bias_key: str | None = None
+    lambda_b: float = Field(default=0.95, ge=0, le=1)
+
+
+class SelectionRetriever(_Options, BaseRetriever):
+    """Retrieves from any vector store, then selects by MMR, MMR with bias, or VRSD.
+
+    Parameters
+    ----------
+    vectorstore : VectorStore
+        One that gives no vectors has its documents embedded again: see `MaxMarginalRelevanceMixin`.
+    k : int, at least 1, default 4
+        Documents to return.
+    fetch_k : int, at least 1, default 20
+        Documents to retrieve, out of which they are selected.
+    lambda_mult : float in [0, 1], default 0.5
+        Weight of relevance against redundancy (MMR).
+    method : {"mmr", "vrsd"}
+    bias_key : str, optional
+        Entry of the documents' metadata that holds their quality (MMR).
+    lambda_b : float in [0, 1], default 0.95
+        Weight of relevance against the bias.
+    search_kwargs : dict
+        Other arguments of the store's search, such as a filter.
+    """
+
+    vectorstore: VectorStore
+    fetch_k: int = Field(default=20, ge=1)
+    search_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    def _search(self, embedding: Any) -> list[Document]:
+        options = self.model_dump(include={"k", "fetch_k", "lambda_mult", "method", "bias_key", "lambda_b"})
+        return documents_of(search(self.vectorstore, embedding, **options, **self.search_kwargs))
+
+    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+        return self._search(embeddings_of(self.vectorstore).embed_query(query))
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        embedding = await embeddings_of(self.vectorstore).aembed_query(query)
+        found: list[Document] = await run_in_executor(None, self._search, embedding)
+        return found
+
+
+class SelectionCompressor(_Options, BaseDocumentCompressor):
+    """Selects among documents already retrieved, by MMR, MMR with bias, or VRSD.
+
+    Parameters
+    ----------
+    embeddings : Embeddings
+        Embeds the query, and the documents unless ``embedding_key`` is given.
+    k, lambda_mult, method, bias_key, lambda_b
+        As for `SelectionRetriever`.
+    embedding_key : str, optional
+        Entry of the documents' metadata that holds their vectors.
+    relevance_key : str, optional
+        Entry that holds a reranker's score, used instead of the cosine with the query.
+    score_key : str, optional
+        Where to write the value of a document when it was picked; the documents given stay as they are.
+    """
+
+    embeddings: Any
+    embedding_key: str | None = None
+    relevance_key: str | None = None
+    score_key: str | None = None
+
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks = None
+    ) -> list[Document]:
+        """The selected documents in the order they were picked."""
+        if not documents:
+            return []
+        vectors = self._stored(documents)
+        if vectors is None:
+            vectors = self.embeddings.embed_documents([each.page_content for each in documents])
+        return self._picked(documents, self.embeddings.embed_query(query), vectors)
+
+    async def acompress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks = None
+    ) -> list[Document]:
+        """As `compress_documents`."""
+        if not documents:
+            return []
+        vectors = self._stored(documents)
+        if vectors is None:
+            vectors = await self.embeddings.aembed_documents([each.page_content for each in documents])
+        embedding = await self.embeddings.aembed_query(query)
+        found: list[Document] = await run_in_executor(None, self._picked, documents, embedding, vectors)
+        return found
+
+    def _stored(self, documents: Sequence[Document]) -> list[Any] | None:
+        return column("compress_documents", [each.metadata for each in documents], self.embedding_key)
+
+    def _picked(self, documents: Sequence[Document], embedding: Any, vectors: Any) -> list[Document]:
+        metadata = [each.metadata for each in documents]
+        picks, values = select(
+            embedding,
+            vectors,
+            self.k,
+            method=self.method,
+            lambda_mult=self.lambda_mult,
+            bias=column("compress_documents", metadata, self.bias_key),
+            lambda_b=self.lambda_b,
+            relevance=column("compress_documents", metadata, self.relevance_key),
+        )
+        found = [documents[i] for i in picks]
+        if self.score_key is None:
+            return found
+        return [
+            each.model_copy(update={"metadata": {**each.metadata, self.score_key: value}})
+            for each, value in zip(found, values, strict=True)
+        ]
+
+
+class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
+    """LangChain's example selector, with ``lambda_mult`` and a quality bias.
+
+    Parameters
+    ----------
+    vectorstore, example_keys, input_keys
+        As LangChain's.
+    k, fetch_k, lambda_mult, method, bias_key, lambda_b
+        As for `SelectionRetriever`. An example's quality is its entry ``bias_key``, a number, which is not part of the
+        text that is embedded nor, unless ``example_keys`` names it, of the examples selected.
+    vectorstore_kwargs : dict, optional
+        Passed to the store's search. LangChain's selector leaves them out.
+
+    Notes
+    -----
+    Without ``bias_key`` and with "mmr" a store that gives no vectors is asked for its own
+    ``max_marginal_relevance_search``, with ``lambda_mult``; otherwise the selection is that of `SelectionRetriever`.
+    The store retrieves by similarity alone, the bias counts in the selection.
+    """
+
+    def _own(self) -> bool:
+        known = isinstance(self.vectorstore, (MaxMarginalRelevanceMixin, InMemoryVectorStore))
+        return not known and self.bias_key is None and self.method == "mmr"
+
+    def _arguments(self) -> dict[str, Any]:
+        options = {"k": self.k, "fetch_k": self.fetch_k, "lambda_mult": self.lambda_mult}
+        if not self._own():
+            options |= {"method": self.method, "bias_key": self.bias_key, "lambda_b": self.lambda_b}
+        return options | (self.vectorstore_kwargs or {})
+
+    def _documents_to_examples(self, documents: list[Document]) -> list[dict[str, Any]]:
+        examples: list[dict[str, Any]] = super()._documents_to_examples(documents)
+        if self.example_keys or self.bias_key is None:
+            return examples
+        return [_without(example, self.bias_key) for example in examples]
+
+    def add_example(self, example: dict[str, Any]) -> str:
+        """Add an example, with its quality in ``bias_key`` if there is one; returns its id."""
+        text = self._example_to_text(_without(example, self.bias_key), self.input_keys)
+        ids: list[str] = self.vectorstore.add_texts([text], metadatas=[example])
+        return ids[0]
+
+    async def aadd_example(self, example: dict[str, Any]) -> str:
+        """As `add_example`."""
+        text = self._example_to_text(_without(example, self.bias_key), self.input_keys)
+        ids: list[str] = await self.vectorstore.aadd_texts([text], metadatas=[example])
+        return ids[0]
+
+    def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
+        """The examples for an input, in the order they were picked."""
+        store, text = self.vectorstore, self._example_to_text(input_variables, self.input_keys)
+        if self._own():
+            return self._documents_to_examples(store.max_marginal_relevance_search(text, **self._arguments()))
+        found = search(store, embeddings_of(store).embed_query(text), **self._arguments())
+        return self._documents_to_examples(documents_of(found))
+
+    async def aselect_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
+        """As `select_examples`."""
+        store, text = self.vectorstore, self._example_to_text(input_variables, self.input_keys)
+        if self._own():
+            return self._documents_to_examples(await store.amax_marginal_relevance_search(text, **self._arguments()))
+        embedding = await embeddings_of(store).aembed_query(text)
+        found = await run_in_executor(None, search, store, embedding, **self._arguments())
+        return self._documents_to_examples(documents_of(found))
+
+    @classmethod
+    def from_examples(
+        cls,
+        examples: list[dict[str, Any]],
+        embeddings: Any,
+        vectorstore_cls: type[VectorStore],
+        k: int = 4,
+        input_keys: list[str] | None = None,
+        fetch_k: int = 20,
+        example_keys: list[str] | None = None,
+        vectorstore_kwargs: dict[str, Any] | None = None,
+        *,
+        lambda_mult: float = 0.5,
+        method: Method = "mmr",
+        bias_key: str | None = None,
+        lambda_b: float = 0.95,
+        **vectorstore_cls_kwargs: Any,
+    ) -> MaxMarginalRelevanceExampleSelector:
+        """A selector over a new store of ``vectorstore_cls`` with the examples.
+
+        Arguments as LangChain's, those of this class by keyword; others go to ``vectorstore_cls.from_texts``.
+        """
+        texts = [cls._example_to_text(_without(example, bias_key), input_keys) for example in examples]
+        store = vectorstore_cls.from_texts(texts, embeddings, metadatas=examples, **vectorstore_cls_kwargs)
+        return cls(
+            vectorstore=store, k=k, input_keys=input_keys, fetch_k=fetch_k, example_keys=example_keys,
+            vectorstore_kwargs=vectorstore_kwargs, lambda_mult=lambda_mult, method=method, bias_key=bias_key,
+            lambda_b=lambda_b,
+        )  # fmt: skip
+
+    @classmethod
+    async def afrom_examples(
+        cls,
+        examples: list[dict[str, Any]],
+        embeddings: Any,
+        vectorstore_cls: type[VectorStore],
+        *,
+        bias_key: str | None = None,
+        input_keys: list[str] | None = None,
+        **options: Any,
+    ) -> MaxMarginalRelevanceExampleSelector:
+        """As `from_examples`."""
+        own = {name: options.pop(name) for name in list(options) if name in cls.model_fields}
+        texts = [cls._example_to_text(_without(example, bias_key), input_keys) for example in examples]
+        store = await vectorstore_cls.afrom_texts(texts, embeddings, metadatas=examples, **options)
+        return cls(vectorstore=store, input_keys=input_keys, bias_key=bias_key, **own)
+
+
+def _without(example: dict[str, Any], key: str | None) -> dict[str, Any]:
+    return {name: value for name, value in example.items() if name != key}

@@ -1,0 +1,160 @@
+"""LangChain vector stores whose searches by maximal marginal relevance are done here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from langchain_core.documents import Document
+from langchain_core.runnables import run_in_executor
+from langchain_core.vectorstores import InMemoryVectorStore as TheirStore
+
+from ._pools import Method, column, select
+from .langchain import maximal_marginal_relevance
+
+# A document, its score in the store, and its vector.
+Candidate = tuple[Document, float, Sequence[float]]
+
+
+def embeddings_of(store: Any) -> Any:
+    if store.embeddings is None:
+        raise ValueError(f"{type(store).__name__}: embeddings must be set to search by text, got None")
+    return store.embeddings
+
+
+def nearest(store: Any, embedding: Any, n: int, **kwargs: Any) -> list[Candidate]:
+    """The n nearest documents of a store, best first; embedded again where the store does not give vectors."""
+    if isinstance(store, TheirStore):
+        found: list[Candidate] = store._similarity_search_with_score_by_vector(embedding, n, **kwargs)
+        return found
+    if hasattr(store, "similarity_search_with_score_by_vector"):
+        scored = list(store.similarity_search_with_score_by_vector(embedding, k=n, **kwargs))
+    else:
+        scored = [(each, np.nan) for each in store.similarity_search_by_vector(embedding, k=n, **kwargs)]
+    vectors = embeddings_of(store).embed_documents([document.page_content for document, _ in scored])
+    return [(document, score, vector) for (document, score), vector in zip(scored, vectors, strict=True)]
+
+
+def search(
+    store: Any,
+    embedding: Any,
+    k: int,
+    fetch_k: int,
+    lambda_mult: float,
+    method: Method = "mmr",
+    bias_key: str | None = None,
+    lambda_b: float = 0.95,
+    **kwargs: Any,
+) -> list[tuple[Document, float]]:
+    """Picks out of the ``fetch_k`` nearest documents of a store, with the scores of the store."""
+    if isinstance(store, MaxMarginalRelevanceMixin):
+        found = store.mmr_candidates(embedding, fetch_k, **kwargs)
+    else:
+        found = nearest(store, embedding, fetch_k, **kwargs)
+    vectors = [vector for *_, vector in found]
+    if method == "mmr" and bias_key is None:
+        picks = maximal_marginal_relevance(embedding, vectors, lambda_mult, k)
+    elif min(k, len(found)) <= 0:
+        picks = []
+    else:
+        bias = column("max_marginal_relevance_search", [document.metadata for document, *_ in found], bias_key)
+        k = min(k, len(found))
+        picks, _ = select(embedding, vectors, k, method=method, lambda_mult=lambda_mult, bias=bias, lambda_b=lambda_b)
+    return [found[i][:2] for i in picks]
+
+
+def documents_of(found: Iterable[tuple[Document, float]]) -> list[Document]:
+    return [document for document, _ in found]
+
+
+class MaxMarginalRelevanceMixin:
+    """The ``max_marginal_relevance_search*`` methods of a LangChain vector store, on the kernels.
+
+    Put it before the store: ``class Store(MaxMarginalRelevanceMixin, SomeVectorStore)``. A store that can return
+    vectors overrides `mmr_candidates`; else the documents it finds are embedded again (but for LangChain's in-memory
+    store, which has them).
+
+    All methods take LangChain's ``k=4, fetch_k=20, lambda_mult=0.5``, these by keyword, and others for the store:
+
+    method : {"mmr", "vrsd"}
+    bias_key : str, optional
+        Entry of the documents' metadata that holds their quality, for MMR with bias (RAGSys, Algorithm 1);
+        ``lambda_mult`` must then be within [0, 1].
+    lambda_b : float in [0, 1], default 0.95
+        Weight of relevance against the bias.
+
+    Without ``method`` and ``bias_key`` the rule and its errors are those of `maximal_marginal_relevance`. As in
+    LangChain ``fetch_k`` is not raised to ``k``: no more than ``fetch_k`` documents come back. Scores are the store's
+    own, NaN where it gives none. The methods that begin with ``a`` are those without it, awaitable: they await the
+    embedding of the query, and the search runs in a thread.
+
+    Examples
+    --------
+    >>> class Store(MaxMarginalRelevanceMixin, SomeVectorStore):
+    ...     def mmr_candidates(self, embedding, fetch_k, **kwargs):
+    ...         found = self.client.search(embedding, fetch_k, with_vectors=True, **kwargs)
+    ...         return [(Document(page_content=hit.text), hit.score, hit.vector) for hit in found]
+    """
+
+    def mmr_candidates(self, embedding: list[float], fetch_k: int, **kwargs: Any) -> list[Candidate]:
+        """The ``fetch_k`` nearest documents: (document, score, vector) of each, best first."""
+        return nearest(self, embedding, fetch_k, **kwargs)
+
+    def max_marginal_relevance_search_with_score_by_vector(
+        self, embedding: list[float], k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        """Documents and their scores in the store, in the order they were picked."""
+        return search(self, embedding, k, fetch_k, lambda_mult, **kwargs)
+
+    def max_marginal_relevance_search_with_score(
+        self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        """As `max_marginal_relevance_search_with_score_by_vector`, for a text."""
+        return search(self, embeddings_of(self).embed_query(query), k, fetch_k, lambda_mult, **kwargs)
+
+    def max_marginal_relevance_search_by_vector(
+        self, embedding: list[float], k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
+    ) -> list[Document]:
+        """Documents in the order they were picked."""
+        return documents_of(search(self, embedding, k, fetch_k, lambda_mult, **kwargs))
+
+    def max_marginal_relevance_search(
+        self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
+    ) -> list[Document]:
+        """As `max_marginal_relevance_search_by_vector`, for a text."""
+        return documents_of(self.max_marginal_relevance_search_with_score(query, k, fetch_k, lambda_mult, **kwargs))
+
+    async def amax_marginal_relevance_search_with_score_by_vector(
+        self, embedding: list[float], k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        found: list[tuple[Document, float]] = await run_in_executor(
+            None, search, self, embedding, k, fetch_k, lambda_mult, **kwargs
+        )
+        return found
+
+    async def amax_marginal_relevance_search_with_score(
+        self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        embedding = await embeddings_of(self).aembed_query(query)
+        return await self.amax_marginal_relevance_search_with_score_by_vector(
+            embedding, k, fetch_k, lambda_mult, **kwargs
+        )
+
+    async def amax_marginal_relevance_search_by_vector(
+        self, embedding: list[float], k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
+    ) -> list[Document]:
+        return documents_of(
+            await self.amax_marginal_relevance_search_with_score_by_vector(embedding, k, fetch_k, lambda_mult, **kwargs)
+        )
+
+    async def amax_marginal_relevance_search(
+        self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
+    ) -> list[Document]:
+        return documents_of(
+            await self.amax_marginal_relevance_search_with_score(query, k, fetch_k, lambda_mult, **kwargs)
+        )
+
+
+class InMemoryVectorStore(MaxMarginalRelevanceMixin, TheirStore):
+    """LangChain's in-memory store with the searches of `MaxMarginalRelevanceMixin`."""

@@ -1,0 +1,167 @@
+"""LlamaIndex's maximal marginal relevance, and a node postprocessor, on the kernels.
+
+`get_top_k_mmr_embeddings` does not need LlamaIndex; the postprocessor needs llama-index-core (extra ``llama-index``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from .._problem import unit
+from .._validate import choice
+from . import _peers
+from ._pools import Array, greedy, matrix, newest, run, vector
+
+if TYPE_CHECKING:
+    from .llama_index_components import SelectionPostprocessor
+
+__all__ = ["SelectionPostprocessor", "get_top_k_mmr_embeddings"]
+
+__getattr__ = _peers.later(__name__, "llama-index", llama_index_components=("SelectionPostprocessor",))
+
+
+def get_top_k_mmr_embeddings(
+    query_embedding: Any,
+    embeddings: Any,
+    similarity_fn: Callable[..., float] | None = None,
+    similarity_top_k: int | None = None,
+    embedding_ids: Sequence[Any] | None = None,
+    similarity_cutoff: float | None = None,
+    mmr_threshold: float | None = None,
+    *,
+    penalty: Literal["last", "max"] | None = None,
+) -> tuple[list[float], list[Any]]:
+    """``llama_index.core.indices.query.embedding_utils.get_top_k_mmr_embeddings``.
+
+    With w the ``mmr_threshold``::
+
+        C_1 = argmax_i w * sim(q, e_i)
+        C_s = argmax over unpicked i of w * sim(q, e_i) - (1 - w) * p_i
+
+    where p_i is the similarity with the newest pick (``penalty="last"``) or the largest with any pick ("max", MMR as it
+    is published). Ties go to the lowest position; with w = 0 the first pick is position 0.
+
+    Parameters
+    ----------
+    query_embedding : (D,) numbers
+    embeddings : (N, D) numbers
+    similarity_fn : callable, optional
+        Similarity of two embeddings, called for each pair. Default: the cosine.
+    similarity_top_k : int, optional
+        Picks. None or 0: all; no more than N are made, and none if it is negative.
+    embedding_ids : sequence of N, optional
+        What to return for each row. Default, also for an empty list: the positions.
+    similarity_cutoff : float, optional
+        Plays no part, as in LlamaIndex.
+    mmr_threshold : float, optional
+        Weight of relevance, despite its name: 1 is plain top-k, lower is more diverse. None: 0.5.
+    penalty : {"last", "max"}, optional
+        None: what the installed LlamaIndex does, and "last", the rule of llama-index-core 0.14, without one.
+
+    Returns
+    -------
+    values : list of float
+        The value of each pick when it was made.
+    ids : list
+
+    Raises
+    ------
+    ValueError
+        A query that is zero or not finite, shapes that do not fit, another number of ids than rows.
+
+    Warns
+    -----
+    PoolSizeWarning
+        With "max", if k >= N.
+
+    Notes
+    -----
+    As llama-index-core 0.14 does, with these differences. Embeddings may be an array. Rows without a cosine (zero, NaN
+    or inf) are never picked, as there, and where no others are left the lists end instead of a KeyError. An id that is
+    given twice stands for its last row, as there, and is returned once. Near-ties may fall the other way.
+
+    "max" with the cosine is the kernel of `ragsys_kernels.mmr`; the rest is NumPy, since the kernels do not have the
+    penalty against the newest pick alone. O(k N D) time.
+    """
+    op = "get_top_k_mmr_embeddings"
+    penalty = _installed_penalty() if penalty is None else penalty
+    choice(op, "penalty", penalty, ("last", "max"))
+    n = len(embeddings)
+    ids = list(range(n)) if embedding_ids is None or len(embedding_ids) == 0 else list(embedding_ids)
+    if len(ids) != n:
+        raise ValueError(f"{op}: embedding_ids must have one id for each of the {n} embeddings, got {len(ids)}")
+    k = min(similarity_top_k or n, n)
+    if k <= 0:
+        return [], []
+    weight = 0.5 if mmr_threshold is None else mmr_threshold
+    keep = list(dict(zip(ids, range(n), strict=True)).values())
+    if similarity_fn is None:
+        values, picks = _by_cosine(query_embedding, embeddings, keep, k, weight, penalty)
+    else:
+        values, picks = _by_function(query_embedding, embeddings, keep, k, weight, penalty, similarity_fn)
+    return values, [ids[keep[i]] for i in picks]
+
+
+def _by_cosine(
+    query_embedding: Any, embeddings: Any, keep: list[int], k: int, weight: float, penalty: str
+) -> tuple[list[float], list[int]]:
+    op = "get_top_k_mmr_embeddings"
+    rows = matrix(op, "embeddings", embeddings)
+    query = vector(op, "query_embedding", query_embedding, rows.shape[1])
+    if not (np.isfinite(query).all() and query.any()):
+        raise ValueError(f"{op}: query_embedding must be finite and not zero, got {query}")
+    if len(keep) < len(rows):
+        rows = rows[keep]
+    closed = np.asarray(~(np.isfinite(rows).all(axis=1) & rows.any(axis=1)))
+    if closed.any():
+        rows = np.where(closed[:, None], np.float32(0), rows)
+    if closed.all():
+        return [], []
+    if penalty == "max" and 0 < weight <= 1:
+        pool = np.flatnonzero(~closed)[None]
+        found = run("mmr", query[None], rows, min(k, pool.size), candidates=pool, lambda_d=float(weight))
+        return found.scores[0].tolist(), found.indices[0].tolist()
+    vectors = unit(rows)
+    return _greedy(vectors @ unit(query), lambda i: vectors @ vectors[i], closed, k, weight, penalty)
+
+
+def _by_function(
+    query: Any, embeddings: Any, keep: list[int], k: int, weight: float, penalty: str, similarity: Callable[..., float]
+) -> tuple[list[float], list[int]]:
+    rows = [embeddings[i] for i in keep]
+    relevance = np.array([similarity(query, row) for row in rows], np.float64)
+    closed = np.isnan(relevance)
+    if closed.all():
+        return [], []
+
+    def with_pick(i: int) -> Array:
+        return np.array([similarity(row, rows[i]) for row in rows], np.float64)
+
+    return _greedy(relevance, with_pick, closed, k, weight, penalty)
+
+
+def _greedy(
+    relevance: Array, similarity: Callable[[int], Array], closed: Array, k: int, weight: float, penalty: str
+) -> tuple[list[float], list[int]]:
+    first = int(np.argmax(np.where(closed, -np.inf, weight * relevance)))
+    fold = np.maximum if penalty == "max" else newest
+    picks, values = greedy(relevance, similarity, k, weight=weight, first=first, fold=fold, closed=closed)
+    return values, picks
+
+
+@lru_cache(maxsize=1)
+def _installed_penalty() -> Literal["last", "max"]:
+    """What the installed LlamaIndex holds against an item, found by asking it."""
+    if find_spec("llama_index") is None or find_spec("llama_index.core") is None:
+        return "last"
+    from llama_index.core.indices.query.embedding_utils import get_top_k_mmr_embeddings as theirs
+
+    # Their third pick is the copy of the first if only the second counts.
+    rows = [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.6, 0.8]]
+    _, picks = theirs([1.0, 0.0], rows, similarity_top_k=3, mmr_threshold=0.0)
+    return "last" if picks[2] == 2 else "max"

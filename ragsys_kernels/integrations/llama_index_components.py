@@ -1,0 +1,106 @@
+"""A LlamaIndex postprocessor that selects by MMR, MMR with bias, or VRSD."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llama_index.core.bridge.pydantic import Field, model_validator
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
+
+from ._pools import Method, column, select
+
+
+class SelectionPostprocessor(BaseNodePostprocessor):
+    """Selects among the nodes that a retriever found, by MMR, MMR with bias, or VRSD.
+
+    The nodes that are returned have the value at which they were picked as score, as LlamaIndex's own MMR gives; it
+    need not fall from one to the next.
+
+    Parameters
+    ----------
+    similarity_top_k : int, at least 1, default 2
+        Nodes to return.
+    mmr_threshold : float in [0, 1], default 0.5
+        Weight of relevance against redundancy (MMR); the redundancy is the largest cosine with any pick.
+    method : {"mmr", "vrsd"}
+    bias_key : str, optional
+        Entry of the nodes' metadata that holds their quality (MMR with bias, RAGSys, Algorithm 1).
+    lambda_b : float in [0, 1], default 0.95
+        Weight of relevance against the bias.
+    mmr_prefetch_factor : float, at least 1, default 4.0
+        The pool is the best ``similarity_top_k * mmr_prefetch_factor`` nodes by score; others are left out.
+    mmr_prefetch_k : int, at least 1, optional
+        The size of the pool itself; not together with ``mmr_prefetch_factor``.
+    embed_model : BaseEmbedding, optional
+        Embeds the query if its bundle has no embedding, and the nodes that have none. Needed only for those.
+
+    Raises
+    ------
+    ValueError
+        No query, or something to embed and no ``embed_model``; ``mmr_prefetch_k`` below ``similarity_top_k``.
+    """
+
+    similarity_top_k: int = Field(default=2, ge=1)
+    mmr_threshold: float = Field(default=0.5, ge=0, le=1)
+    method: Method = "mmr"
+    bias_key: str | None = None
+    lambda_b: float = Field(default=0.95, ge=0, le=1)
+    mmr_prefetch_factor: float | None = Field(default=None, ge=1)
+    mmr_prefetch_k: int | None = Field(default=None, ge=1)
+    embed_model: Any = None
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "SelectionPostprocessor"
+
+    @model_validator(mode="after")
+    def _one_prefetch(self) -> SelectionPostprocessor:
+        if self.mmr_prefetch_factor is not None and self.mmr_prefetch_k is not None:
+            raise ValueError("SelectionPostprocessor: mmr_prefetch_factor must come without mmr_prefetch_k, got both")
+        if self.mmr_prefetch_k is not None and self.mmr_prefetch_k < self.similarity_top_k:
+            raise ValueError(
+                f"SelectionPostprocessor: mmr_prefetch_k must be at least similarity_top_k = {self.similarity_top_k}, "
+                f"got {self.mmr_prefetch_k}"
+            )
+        return self
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        if query_bundle is None:
+            raise ValueError("SelectionPostprocessor: query_bundle must be given, got None")
+        if not nodes:
+            return []
+        size = self.mmr_prefetch_k or int(self.similarity_top_k * (self.mmr_prefetch_factor or 4.0))
+        if len(nodes) > size:
+            nodes = sorted(nodes, key=lambda each: each.score or 0.0, reverse=True)[:size]
+        picks, values = select(
+            self._query(query_bundle),
+            self._vectors(nodes),
+            self.similarity_top_k,
+            method=self.method,
+            lambda_mult=self.mmr_threshold,
+            bias=column("SelectionPostprocessor", [each.node.metadata for each in nodes], self.bias_key),
+            lambda_b=self.lambda_b,
+        )
+        return [NodeWithScore(node=nodes[i].node, score=value) for i, value in zip(picks, values, strict=True)]
+
+    def _model(self, what: str) -> Any:
+        if self.embed_model is None:
+            raise ValueError(f"SelectionPostprocessor: embed_model must be given to embed {what}, got None")
+        return self.embed_model
+
+    def _query(self, bundle: QueryBundle) -> Any:
+        if bundle.embedding is not None:
+            return bundle.embedding
+        return self._model("the query").get_agg_embedding_from_queries(bundle.embedding_strs)
+
+    def _vectors(self, nodes: list[NodeWithScore]) -> list[Any]:
+        vectors = [each.node.embedding for each in nodes]
+        missing = [i for i, each in enumerate(vectors) if each is None]
+        if missing:
+            texts = [nodes[i].node.get_content(metadata_mode=MetadataMode.EMBED) for i in missing]
+            for i, found in zip(missing, self._model("nodes").get_text_embedding_batch(texts), strict=True):
+                vectors[i] = found
+        return vectors

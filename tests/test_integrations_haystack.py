@@ -1,0 +1,325 @@
+"""The Haystack rankers against the installed Haystack and its integrations."""
+
+import inspect
+import logging
+import re
+import textwrap
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from peer_pools import POOLS, check, mmr_values, unit
+
+import ragsys_kernels as rk
+
+pytest.importorskip("haystack")
+from haystack import Document, Pipeline
+
+from ragsys_kernels.integrations import haystack as ours
+
+pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+
+
+def documents(rows, scores=None):
+    scores = [None] * len(rows) if scores is None else scores
+    return [
+        Document(id=str(i), content=f"text {i}", embedding=row.tolist(), score=score, meta={"quality": -(i % 5) / 3})
+        for i, (row, score) in enumerate(zip(rows, scores, strict=True))
+    ]
+
+
+def picked(answer):
+    return [int(each.id) for each in answer["documents"]]
+
+
+def embedder(kind):
+    """A ranker of sentence-transformers whose model is a table: the text of document i is row i, else the query."""
+
+    def make(query, rows, **options):
+        ranker = kind(model="none", **options)
+
+        class Model:
+            def encode(self, texts, convert_to_tensor=False, **_):
+                import torch
+
+                found = np.array([rows[int(t[5:])] if t.startswith("text ") else query for t in texts], np.float32)
+                return torch.from_numpy(found) if convert_to_tensor else found
+
+        setattr(ranker, "model" if hasattr(ranker, "model_name_or_path") else "_encoder", Model())
+        return ranker
+
+    return make
+
+
+# SentenceTransformersDiversityRanker
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    module = pytest.importorskip("haystack_integrations.components.rankers.sentence_transformers")
+    return module.SentenceTransformersDiversityRanker
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot_product"])
+@pytest.mark.parametrize("strategy", ["greedy_diversity_order", "maximum_margin_relevance"])
+def test_diversity_ranker_ranks_as_haystacks(theirs, strategy, similarity):
+    for pool in POOLS:
+        if not pool.rows.any(axis=1).all():  # theirs fails
+            continue
+        rows, query = pool.rows / np.linalg.norm(pool.rows, axis=1).max(), pool.query
+        e, q = (unit(rows), unit(query)) if similarity == "cosine" else (rows, query)
+        for weight in (0.0, 0.3, 1.0):
+            options = {"strategy": strategy, "similarity": similarity, "lambda_threshold": weight, "top_k": 6}
+            mine, reference = (
+                embedder(kind)(query, rows, **options) for kind in (ours.SentenceTransformersDiversityRanker, theirs)
+            )
+            given = documents(rows)
+            expected = picked(reference.run("query", given))
+            fold, used = (np.sum, 0.0) if strategy.startswith("greedy") else (np.max, weight)
+            values = mmr_values(e @ q, e @ e.T, used, fold)
+            # The sums of the other strategy are divided by N there.
+            exact = pool.exact and similarity == "cosine" and strategy == "maximum_margin_relevance"
+            bare = [replace(each, embedding=None) for each in given]
+            for answer, count in (
+                (mine.run("query", given), 6),
+                (mine.run("query", bare), 6),
+                (mine.run("query", given, query_embedding=query.tolist()), 6),
+                (mine.run("query", given, top_k=2), 2),
+            ):
+                check(picked(answer), expected[:count], values, first=e @ q, exact=exact)
+
+
+def test_diversity_ranker_has_haystacks_arguments(theirs):
+    mine, reference = (
+        {p.name: p.default for p in inspect.signature(kind.__init__).parameters.values() if p.name != "self"}
+        for kind in (ours.SentenceTransformersDiversityRanker, theirs)
+    )
+    assert str(mine.pop("token")) == str(reference.pop("token"))
+    assert mine == {**reference, "use_document_embeddings": True}
+    mine, reference = (
+        [*inspect.signature(kind.run).parameters] for kind in (ours.SentenceTransformersDiversityRanker, theirs)
+    )
+    assert mine == [*reference, "query_embedding"]
+    ranker = ours.SentenceTransformersDiversityRanker(strategy="vrsd", meta_fields_to_embed=["title"])
+    data = ranker.to_dict()
+    reference = theirs(meta_fields_to_embed=["title"]).to_dict()["init_parameters"]
+    reference |= {"strategy": "vrsd", "use_document_embeddings": True, "device": None}
+    assert data["init_parameters"] == reference
+    assert ours.SentenceTransformersDiversityRanker.from_dict(data).to_dict() == data
+    Strategy = type(theirs().strategy)
+    assert ours.SentenceTransformersDiversityRanker(strategy=Strategy.MAXIMUM_MARGIN_RELEVANCE).strategy == str(
+        Strategy.MAXIMUM_MARGIN_RELEVANCE
+    )
+
+
+def test_diversity_ranker_embeds_the_text_that_haystack_does(theirs):
+    options = {
+        "query_prefix": "q: ", "query_suffix": " ?", "document_prefix": "d: ", "document_suffix": " .",
+        "meta_fields_to_embed": ["title", "absent", "year"], "embedding_separator": " | ",
+    }  # fmt: skip
+    given = [
+        Document(content="one", meta={"title": "t", "year": 1998}),
+        Document(content=None, meta={"title": None}),
+        Document(content="three", embedding=[1.0, 2.0]),
+    ]
+
+    def texts(ranker, **more):
+        asked = []
+
+        class Model:
+            def encode(self, texts, convert_to_tensor=False, **_):
+                import torch
+
+                asked.extend(texts)
+                found = np.array([[1.0, len(text)] for text in texts], np.float32)
+                return torch.from_numpy(found) if convert_to_tensor else found
+
+        setattr(ranker, "model" if hasattr(ranker, "model_name_or_path") else "_encoder", Model())
+        ranker.run("what", given)
+        return asked
+
+    expected = texts(theirs(**options))
+    assert texts(ours.SentenceTransformersDiversityRanker(**options, use_document_embeddings=False)) == expected
+    assert texts(ours.SentenceTransformersDiversityRanker(**options)) == [
+        text for text in expected if "three" not in text
+    ]
+
+
+def test_diversity_ranker_keeps_the_best_of_each_id_and_knows_zero_vectors(theirs):
+    rows = np.random.default_rng(0).standard_normal((6, 4))
+    given = documents(rows, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    given = [given[0], replace(given[1], id="0"), given[2], replace(given[3], id="2", score=None), *given[4:]]
+    options = {"strategy": "maximum_margin_relevance"}
+    mine, reference = (
+        embedder(kind)(np.ones(4), rows, **options) for kind in (ours.SentenceTransformersDiversityRanker, theirs)
+    )
+    expected = [each.content for each in reference.run("query", given)["documents"]]
+    found = mine.run("query", given)["documents"]
+    assert [each.content for each in found] == expected
+    assert "text 1" in expected
+    assert "text 3" not in expected
+    assert mine.run("query", []) == {"documents": []}
+    rows[2] = 0
+    answer = embedder(ours.SentenceTransformersDiversityRanker)(np.ones(4), rows).run("query", documents(rows))
+    assert sorted(picked(answer)) == [0, 1, 2, 3, 4, 5]
+    vrsd = ours.SentenceTransformersDiversityRanker(strategy="vrsd", top_k=3)
+    answer = vrsd.run("query", documents(rows), query_embedding=[1.0] * 4)
+    assert picked(answer) == rk.vrsd(np.ones((1, 4), np.float32), rows.astype(np.float32), 3).indices[0].tolist()
+
+
+def test_diversity_ranker_errors():
+    kind = ours.SentenceTransformersDiversityRanker
+    for options, message in (
+        ({"top_k": 0}, "top_k must be > 0, got 0"),
+        ({"strategy": "best"}, "strategy must be one of 'greedy_diversity_order', .* got 'best'"),
+        ({"similarity": "l2"}, "similarity must be one of 'cosine', 'dot_product', got 'l2'"),
+        (
+            {"strategy": "maximum_margin_relevance", "lambda_threshold": 2},
+            r"lambda_threshold must be in \[0, 1\], got 2",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kind(**options)
+    ranker = embedder(kind)(np.ones(4), np.eye(4), strategy="maximum_margin_relevance")
+    given = documents(np.eye(4))
+    with pytest.raises(ValueError, match="top_k must be > 0, got -1"):
+        ranker.run("query", given, top_k=-1)
+    with pytest.raises(ValueError, match="lambda_threshold must be in"):
+        ranker.run("query", given, lambda_threshold=-1)
+    with pytest.raises(ValueError, match="must have the query's 3 dimensions, got 4; use_document_embeddings=False"):
+        ranker.run("query", given, query_embedding=[1.0] * 3)
+
+
+# PyversityRanker
+
+
+def test_pyversity_ranker_ranks_as_haystacks(caplog):
+    reference = pytest.importorskip("haystack_integrations.components.rankers.pyversity").PyversityRanker
+    from pyversity import Strategy
+
+    rng = np.random.default_rng(0)
+    given = documents(rng.standard_normal((20, 6)), rng.random(20).tolist())
+    given[4], given[7] = replace(given[4], score=None), replace(given[7], embedding=None)
+    for strategy in Strategy:
+        for top_k in (None, 3, 50):
+            mine, theirs = (kind(top_k, strategy=strategy, diversity=0.6) for kind in (ours.PyversityRanker, reference))
+            found, expected = mine.run(given)["documents"], theirs.run(given)["documents"]
+            assert [each.id for each in found] == [each.id for each in expected]
+            scores = [each.score for each in found], [each.score for each in expected]
+            np.testing.assert_allclose(*scores, atol=3e-6)
+            data = mine.to_dict()
+            assert data["init_parameters"] == theirs.to_dict()["init_parameters"]
+            assert ours.PyversityRanker.from_dict(data).to_dict() == data
+        mine, theirs = (kind(strategy=strategy) for kind in (ours.PyversityRanker, reference))
+        found, expected = (ranker.run(given, 4, Strategy.MSD, 0.9)["documents"] for ranker in (mine, theirs))
+        assert [each.id for each in found] == [each.id for each in expected]
+    with caplog.at_level(logging.WARNING):
+        caplog.clear()
+        ours.PyversityRanker(strategy="mmr").run(given)
+    assert "2 document(s) without 'score' or 'embedding' are skipped" in caplog.text
+    assert ours.PyversityRanker().run([]) == ours.PyversityRanker().run(given[4:5]) == {"documents": []}
+    for options, message in (({"top_k": 0}, "top_k must be > 0, got 0"), ({"diversity": 2}, "diversity must be in")):
+        with pytest.raises(ValueError, match=message):
+            ours.PyversityRanker(**options)
+        with pytest.raises(ValueError, match=message):
+            ours.PyversityRanker(strategy="mmr").run(given, **options)
+
+
+def example_of(kind):
+    """The Python block of a component's docstring."""
+    return textwrap.dedent(re.search(r"```python\n(.*?)```", kind.__doc__, re.DOTALL).group(1))
+
+
+def test_haystacks_documented_examples_run_with_a_changed_import(theirs, monkeypatch):
+    found = []
+
+    class Model:
+        def __init__(self, *_, **__):
+            pass
+
+        def encode(self, texts, convert_to_tensor=False, **_):
+            import torch
+
+            rows = np.array([[len(text), text.count("i"), 1.0] for text in texts], np.float32)
+            return torch.from_numpy(rows) if convert_to_tensor else rows
+
+    import sentence_transformers
+
+    module = inspect.getmodule(theirs.warm_up)
+    monkeypatch.setattr(module, "SentenceTransformer", Model)
+    monkeypatch.setattr(sentence_transformers, "SentenceTransformer", Model)
+    reference = pytest.importorskip("haystack_integrations.components.rankers.pyversity").PyversityRanker
+    for kind in (theirs, reference):
+        code = example_of(kind)
+        changed = re.sub(
+            r"from haystack_integrations\S+ import", "from ragsys_kernels.integrations.haystack import", code
+        )
+        assert changed != code
+        answers = []
+        for text in (code, changed):
+            found = {}
+            exec(text, found)
+            answers.append([(each.content, each.score) for each in found["docs"]])
+        assert len(answers[0]) == 2
+        assert [name for name, _ in answers[0]] == [name for name, _ in answers[1]]
+
+
+# SelectionRanker
+
+
+@pytest.mark.parametrize("method", ["mmr", "vrsd"])
+def test_selection_ranker_selects_by_the_op(method):
+    rng = np.random.default_rng(1)
+    rows, query = rng.standard_normal((15, 6)).astype(np.float32), rng.standard_normal(6).astype(np.float32)
+    scores = rng.random(15).astype(np.float32)
+    given = documents(rows, scores.tolist())
+    weights = {"lambda_d": 0.3} if method == "mmr" else {}
+    for relevance in ("embedding", "score"):
+        ranker = ours.SelectionRanker(4, method=method, lambda_mult=0.3, relevance=relevance)
+        found = ranker.run(given, query.tolist())
+        values = None if relevance == "embedding" else scores[None]
+        expected = getattr(rk, method)(query[None], rows, 4, relevance=values, **weights)
+        assert picked(found) == expected.indices[0].tolist()
+        np.testing.assert_allclose([each.score for each in found["documents"]], expected.scores[0], rtol=1e-6)
+        assert picked(ranker.run(given, query.tolist(), top_k=2)) == picked(found)[:2]
+    assert given[0].score == scores[0]
+
+
+def test_selection_ranker_with_bias_in_a_pipeline_that_is_saved_and_loaded():
+    rows = np.random.default_rng(2).standard_normal((15, 6)).astype(np.float32)
+    quality = np.array([-(i % 5) / 3 for i in range(15)], np.float32)
+    pipeline = Pipeline()
+    pipeline.add_component("select", ours.SelectionRanker(6, bias_key="quality", lambda_b=0.5))
+    pipeline.add_component("rank", ours.PyversityRanker(3, strategy="mmr"))
+    pipeline.connect("select.documents", "rank.documents")
+    data = {"select": {"documents": documents(rows), "query_embedding": rows[0].tolist(), "lambda_mult": 0.8}}
+    answer = pipeline.run(data, include_outputs_from={"select"})
+    expected = rk.mmr(rows[:1], rows, 6, bias=quality, lambda_d=0.8, lambda_b=0.5)
+    assert picked(answer["select"]) == expected.indices[0].tolist()
+    assert len(answer["rank"]["documents"]) == 3
+    loaded = Pipeline.loads(pipeline.dumps(), allowed_modules=["ragsys_kernels.integrations.haystack"])
+    assert loaded.run(data, include_outputs_from={"select"}) == answer
+
+
+def test_selection_ranker_errors():
+    given = documents(np.eye(4))
+    assert ours.SelectionRanker().run([], [1.0] * 4) == {"documents": []}
+    for options in ({"top_k": 0}, {"method": "top"}, {"lambda_mult": 2}, {"lambda_b": -1}, {"relevance": "rank"}):
+        name, value = next(iter(options.items()))
+        with pytest.raises(ValueError, match=f"SelectionRanker: {name} must .*got {value!r}"):
+            ours.SelectionRanker(**options)
+    for options in ({"top_k": 0}, {"lambda_mult": 2}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            ours.SelectionRanker().run(given, [1.0] * 4, **options)
+    with pytest.raises(ValueError, match="every document must have score, got none for 0"):
+        ours.SelectionRanker(relevance="score").run(given, [1.0] * 4)
+    with pytest.raises(ValueError, match="every document must have embedding, got none for 2"):
+        ours.SelectionRanker().run([*given[:2], replace(given[2], embedding=None)], [1.0] * 4)
+    with pytest.raises(ValueError, match="metadata of every item must have 'other'"):
+        ours.SelectionRanker(bias_key="other").run(given, [1.0] * 4)
+
+
+def test_haystack_is_needed(run_python):
+    code = "import sys; sys.modules['haystack'] = None; import ragsys_kernels.integrations.haystack"
+    message = run_python(code, check=False).stderr.strip().splitlines()[-1]
+    assert message.endswith("ragsys_kernels.integrations needs haystack: pip install 'ragsys_kernels[haystack]'")

@@ -1,0 +1,348 @@
+"""The LangChain drop-ins against the installed langchain-core."""
+
+import asyncio
+import inspect
+import re
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from peer_pools import POOLS, check, mmr_values, unit
+
+import ragsys_kernels as rk
+from ragsys_kernels.integrations.langchain import maximal_marginal_relevance
+
+langchain = pytest.importorskip("langchain_core.vectorstores")
+from langchain_core.documents import Document  # noqa: E402
+from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings  # noqa: E402
+from langchain_core.example_selectors import MaxMarginalRelevanceExampleSelector as TheirSelector  # noqa: E402
+from langchain_core.vectorstores.utils import maximal_marginal_relevance as theirs  # noqa: E402
+
+from ragsys_kernels.integrations import langchain as ours  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.name)
+def test_picks_are_those_of_langchain(pool):
+    e, q = unit(pool.rows), unit(pool.query)
+    for weight in (0.0, 0.25, 0.5, 0.75, 1.0, -0.5, 2.0):
+        values = mmr_values(e @ q, e @ e.T, weight, np.max)
+        for k in (-1, 0, 1, 3, len(e), len(e) + 5):
+            for rows, query in (
+                (pool.rows.tolist(), pool.query),
+                (pool.rows.astype(np.float32), pool.query.astype(np.float32)),
+                (list(pool.rows), pool.query[None]),
+            ):
+                found = maximal_marginal_relevance(query, rows, weight, k)
+                assert all(type(i) is int for i in found)
+                expected = theirs(query, rows, weight, k)
+                check(found, expected, values, first=e @ q, exact=pool.exact)
+
+
+def test_signature_is_langchains():
+    named = [(p.name, p.default) for p in inspect.signature(maximal_marginal_relevance).parameters.values()]
+    assert named == [(p.name, p.default) for p in inspect.signature(theirs).parameters.values()]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_counts_as_zero_and_warns(bad):
+    rows = np.random.default_rng(0).standard_normal((8, 5))
+    rows[2, 1] = rows[6] = bad
+    query = np.ones(5)
+    with pytest.warns(RuntimeWarning):
+        expected = theirs(query, rows, 0.4, 8)
+    with pytest.warns(RuntimeWarning, match="zero vectors"):
+        assert maximal_marginal_relevance(query, rows, 0.4, 8) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        (np.zeros(2), np.eye(2)),
+        (np.array([np.nan, 1]), np.eye(2)),
+        (np.ones(2), np.zeros((3, 2))),
+        (np.ones(2), np.full((3, 2), np.nan)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_nothing_to_compare_is_an_error(query, rows):
+    for call in (theirs, maximal_marginal_relevance):
+        with pytest.raises(ValueError, match="NaN values found"):
+            call(query, rows)
+
+
+def test_departures():
+    rows = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
+    assert maximal_marginal_relevance([1, 0.1], rows, k=2) == theirs(np.array([1, 0.1]), rows, k=2)  # theirs: no list
+    with pytest.raises(ValueError, match=r"query_embedding must have shape \(D,\) = \(2,\), got \(2, 2\)"):
+        maximal_marginal_relevance(np.eye(2), rows)
+    with pytest.raises(ValueError, match="lambda_mult must be finite"):
+        maximal_marginal_relevance(np.ones(2), rows, np.nan)
+    # A zero row that is picked first: theirs fails.
+    zero_first = [[0.0, 0.0], [-1.0, 0.0], [-1.0, -0.1]]
+    assert maximal_marginal_relevance([1, 0], zero_first, 0.5, 3)[0] == 0
+    with pytest.raises(TypeError, match="embedding_list must be numbers in rows of one length"):
+        maximal_marginal_relevance([1, 0], [[1, 0], [1]])
+    with pytest.raises(ValueError, match="query_embedding must have shape"):
+        maximal_marginal_relevance([1, 0, 0], rows)
+
+
+def test_a_pool_no_larger_than_k_warns():
+    with pytest.warns(rk.PoolSizeWarning):
+        maximal_marginal_relevance([1, 0], [[1, 0], [0, 1]], k=2)
+
+
+def test_langchain_is_imported_for_its_classes_alone(run_python):
+    code = (
+        "import sys; from ragsys_kernels.integrations.langchain import maximal_marginal_relevance as f\n"
+        "assert f([1, 0.2], [[1, 0], [1, 0.1], [0, 1]], 0.3, 2) == [1, 2]\n"
+        "assert 'langchain_core' not in sys.modules\n"
+        "sys.modules['langchain_core'] = None\n"
+        "from ragsys_kernels.integrations.langchain import SelectionRetriever"
+    )
+    result = run_python(code, check=False)
+    last = result.stderr.strip().splitlines()[-1]
+    assert last == (
+        "ModuleNotFoundError: ragsys_kernels.integrations needs langchain_core: pip install 'ragsys_kernels[langchain]'"
+    )
+
+
+# Vector stores
+
+TEXTS = [f"text {i}" for i in range(30)]
+
+
+def stores(kind):
+    embedding = DeterministicFakeEmbedding(size=12)
+    metadata = [{"number": i, "quality": -(i % 7) / 2} for i in range(len(TEXTS))]
+    ids = [str(i) for i in range(len(TEXTS))]
+    return kind.from_texts(TEXTS, embedding, metadatas=metadata, ids=ids)
+
+
+def picked(documents):
+    return [document.metadata["number"] for document in documents]
+
+
+def test_store_searches_as_langchains_does():
+    mine, reference = stores(ours.InMemoryVectorStore), stores(langchain.InMemoryVectorStore)
+    vector = mine.embeddings.embed_query("query")
+
+    async def awaited():
+        by_vector = await mine.amax_marginal_relevance_search_by_vector(vector, 5, 15, 0.3)
+        by_text = await mine.amax_marginal_relevance_search("query", 5, 15, 0.3)
+        scored = await mine.amax_marginal_relevance_search_with_score("query", 5, 15, 0.3)
+        return by_vector, by_text, [document for document, _ in scored]
+
+    expected = reference.max_marginal_relevance_search("query", 5, 15, 0.3)
+    assert mine.max_marginal_relevance_search("query", 5, 15, 0.3) == expected
+    assert mine.max_marginal_relevance_search_by_vector(vector, k=5, fetch_k=15, lambda_mult=0.3) == expected
+    for found in asyncio.run(awaited()):
+        assert found == expected
+    scores = {document.id: score for document, score in reference.similarity_search_with_score("query", k=30)}
+    with_scores = mine.max_marginal_relevance_search_with_score("query", 5, 15, 0.3)
+    assert with_scores == [(document, scores[document.id]) for document in expected]
+    assert asyncio.run(mine.amax_marginal_relevance_search_with_score_by_vector(vector, 5, 15, 0.3)) == with_scores
+
+
+def test_store_takes_filters_and_does_not_raise_fetch_k():
+    mine, reference = stores(ours.InMemoryVectorStore), stores(langchain.InMemoryVectorStore)
+
+    def even(document):
+        return document.metadata["number"] % 2 == 0
+
+    for options in ({"k": 4, "filter": even}, {"k": 30}, {"k": 0}, {"k": 4, "filter": lambda document: False}):
+        found = mine.max_marginal_relevance_search("query", **options)
+        assert found == reference.max_marginal_relevance_search("query", **options)
+    assert len(mine.max_marginal_relevance_search("query", k=30)) == 20
+
+
+def test_store_selects_by_bias_and_by_vrsd():
+    store = stores(ours.InMemoryVectorStore)
+    vectors = np.array(store.embeddings.embed_documents(TEXTS), np.float32)
+    query = np.array([store.embeddings.embed_query("query")], np.float32)
+    quality = np.array([-(i % 7) / 2 for i in range(len(TEXTS))], np.float32)
+    found = store.max_marginal_relevance_search("query", 6, 30, 0.6, bias_key="quality", lambda_b=0.7)
+    expected = rk.mmr(query, vectors, 6, bias=quality, lambda_d=0.6, lambda_b=0.7)
+    assert picked(found) == expected.indices[0].tolist()
+    assert picked(store.max_marginal_relevance_search("query", 6, 30, 0.6)) != picked(found)
+    found = store.max_marginal_relevance_search("query", 6, 30, method="vrsd")
+    assert picked(found) == rk.vrsd(query, vectors, 6).indices[0].tolist()
+    retriever = store.as_retriever(search_type="mmr", search_kwargs={"k": 6, "fetch_k": 30, "method": "vrsd"})
+    assert retriever.invoke("query") == found
+    assert asyncio.run(retriever.ainvoke("query")) == found
+    with pytest.raises(ValueError, match="bias must come with method 'mmr'"):
+        store.max_marginal_relevance_search("query", method="vrsd", bias_key="quality")
+    with pytest.raises(ValueError, match="metadata of every item must have 'other', got none in item 0"):
+        store.max_marginal_relevance_search("query", bias_key="other")
+
+
+class Bare(langchain.VectorStore):
+    """A store of the least kind: texts by vector, without scores or vectors."""
+
+    def __init__(self, embedding):
+        self.embedding = embedding
+
+    @property
+    def embeddings(self):
+        return self.embedding
+
+    def similarity_search_by_vector(self, embedding, k=4, **kwargs):
+        rows = unit(np.array(self.embedding.embed_documents(TEXTS)))
+        best = np.argsort(-rows @ unit(np.array(embedding)), kind="stable")[:k]
+        return [Document(page_content=TEXTS[i], metadata={"number": int(i)}) for i in best]
+
+    def similarity_search(self, query, k=4, **kwargs):
+        return self.similarity_search_by_vector(self.embedding.embed_query(query), k)
+
+    @classmethod
+    def from_texts(cls, texts, embedding, metadatas=None, **kwargs):
+        raise NotImplementedError
+
+
+def test_mixin_serves_a_store_that_has_no_vectors():
+    class Store(ours.MaxMarginalRelevanceMixin, Bare):
+        pass
+
+    expected = stores(langchain.InMemoryVectorStore).max_marginal_relevance_search("query", 5, 12, 0.4)
+    store = Store(DeterministicFakeEmbedding(size=12))
+    assert picked(store.max_marginal_relevance_search("query", 5, 12, 0.4)) == picked(expected)
+    assert np.isnan([score for _, score in store.max_marginal_relevance_search_with_score("query")]).all()
+    retriever = ours.SelectionRetriever(vectorstore=Bare(DeterministicFakeEmbedding(size=12)), k=5, fetch_k=12)
+    retriever.lambda_mult = 0.4
+    assert picked(retriever.invoke("query")) == picked(expected)
+    with pytest.raises(ValueError, match="Store: embeddings must be set to search by text, got None"):
+        Store(None).max_marginal_relevance_search("query")
+
+
+@pytest.mark.parametrize("method", ["mmr", "vrsd"])
+def test_retriever_and_compressor_select_as_the_store_does(method):
+    store = stores(ours.InMemoryVectorStore)
+    options = {"k": 5, "lambda_mult": 0.3, "method": method}
+    expected = store.max_marginal_relevance_search("query", fetch_k=15, **options)
+    retriever = ours.SelectionRetriever(vectorstore=store, fetch_k=15, **options)
+    assert retriever.invoke("query") == asyncio.run(retriever.ainvoke("query")) == expected
+    pool = store.similarity_search("query", k=15)
+    compressor = ours.SelectionCompressor(embeddings=store.embeddings, **options)
+    assert compressor.compress_documents(pool, "query") == expected
+    assert asyncio.run(compressor.acompress_documents(pool, "query")) == expected
+    assert compressor.compress_documents([], "query") == []
+    filtered = ours.SelectionRetriever(
+        vectorstore=store, **options, search_kwargs={"filter": lambda document: document.metadata["number"] < 10}
+    )
+    assert max(picked(filtered.invoke("query"))) < 10
+
+
+def test_compressor_uses_vectors_relevance_and_bias_of_the_metadata():
+    rng = np.random.default_rng(1)
+    rows, relevance = rng.standard_normal((10, 12)).astype(np.float32), rng.random(10).astype(np.float32)
+    quality = rng.standard_normal(10).astype(np.float32)
+    documents = [
+        Document(page_content=str(i), metadata={"number": i, "v": rows[i].tolist(), "r": relevance[i], "b": quality[i]})
+        for i in range(10)
+    ]
+
+    class OnlyQueries(Embeddings):
+        def embed_documents(self, texts):
+            raise AssertionError("the documents have their vectors")
+
+        def embed_query(self, text):
+            return [1.0] * 12
+
+    keys = {"embedding_key": "v", "relevance_key": "r", "bias_key": "b", "score_key": "value"}
+    compressor = ours.SelectionCompressor(embeddings=OnlyQueries(), k=4, lambda_mult=0.6, lambda_b=0.8, **keys)
+    found = compressor.compress_documents(documents, "query")
+    expected = rk.mmr(None, rows, 4, relevance=relevance[None], bias=quality, lambda_d=0.6, lambda_b=0.8)
+    assert picked(found) == expected.indices[0].tolist()
+    np.testing.assert_array_equal([document.metadata["value"] for document in found], expected.scores[0])
+    assert "value" not in documents[picked(found)[0]].metadata
+    for options in ({"k": 0}, {"lambda_mult": 2}, {"method": "top"}, {"lambda_b": -1}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            ours.SelectionCompressor(embeddings=OnlyQueries(), **options)
+
+
+# Example selector
+
+EXAMPLES = [{"input": f"input {i}", "output": f"output {i % 5}"} for i in range(15)]
+
+
+@pytest.mark.parametrize("store", [langchain.InMemoryVectorStore, ours.InMemoryVectorStore])
+def test_selector_replaces_langchains(store):
+    embedding = DeterministicFakeEmbedding(size=12)
+    arguments = (EXAMPLES, embedding, store, 4, ["input"], 10)
+    selector, reference = (
+        kind.from_examples(*arguments) for kind in (ours.MaxMarginalRelevanceExampleSelector, TheirSelector)
+    )
+    assert isinstance(selector, TheirSelector)
+    for each in (selector, reference):
+        each.add_example({"input": "new", "output": "one"})
+    question = {"input": "query", "other": "left out"}
+    expected = reference.select_examples(question)
+    assert selector.select_examples(question) == expected
+    assert asyncio.run(selector.aselect_examples(question)) == expected
+    made = asyncio.run(
+        ours.MaxMarginalRelevanceExampleSelector.afrom_examples(
+            EXAMPLES, embedding, store, k=4, input_keys=["input"], fetch_k=10
+        )
+    )
+    asyncio.run(made.aadd_example({"input": "new", "output": "one"}))
+    assert made.select_examples(question) == expected
+
+
+def test_selector_takes_lambda_mult_and_bias():
+    embedding = DeterministicFakeEmbedding(size=12)
+    quality = np.linspace(-3, 0, len(EXAMPLES), dtype=np.float32)
+    examples = [{**example, "quality": float(each)} for example, each in zip(EXAMPLES, quality, strict=True)]
+    texts = [TheirSelector._example_to_text(example, None) for example in EXAMPLES]
+    rows = np.array(embedding.embed_documents(texts), np.float32)
+    query = np.array([embedding.embed_query("query")], np.float32)
+
+    def select(**options):
+        selector = ours.MaxMarginalRelevanceExampleSelector.from_examples(
+            examples, embedding, langchain.InMemoryVectorStore, k=5, fetch_k=15, bias_key="quality", **options
+        )
+        return selector.select_examples({"input": "query"})
+
+    expected = rk.mmr(query, rows, 5, bias=quality, lambda_d=0.3, lambda_b=0.6).indices[0]
+    assert select(lambda_mult=0.3, lambda_b=0.6) == [EXAMPLES[i] for i in expected]
+    assert select(lambda_mult=0.3, lambda_b=0.6) != select(lambda_mult=0.3, lambda_b=1.0)
+    assert "quality" in select(example_keys=["input", "quality"])[0]
+    best = select(lambda_mult=1.0, lambda_b=0.0)
+    assert best == [EXAMPLES[i] for i in np.argsort(-quality)[:5]]
+
+
+def test_selector_asks_a_store_without_vectors_for_its_own_search():
+    class Store(Bare):
+        def max_marginal_relevance_search(self, query, k=4, fetch_k=20, lambda_mult=0.5, **kwargs):
+            self.asked = {"k": k, "fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
+            return [Document(page_content="", metadata={"input": "one"})]
+
+    store = Store(DeterministicFakeEmbedding(size=12))
+    selector = ours.MaxMarginalRelevanceExampleSelector(
+        vectorstore=store, k=3, fetch_k=9, lambda_mult=0.2, vectorstore_kwargs={"filter": "x"}
+    )
+    assert selector.select_examples({"input": "query"}) == [{"input": "one"}]
+    assert store.asked == {"k": 3, "fetch_k": 9, "lambda_mult": 0.2, "filter": "x"}
+
+
+def test_langchains_documented_example_runs_with_a_changed_import(monkeypatch, capsys):
+    """The Python blocks of the docstring of LangChain's in-memory store, with a fake embedding for the one it names."""
+    blocks = re.findall(r"```python\n(.*?)```", langchain.InMemoryVectorStore.__doc__, re.DOTALL)
+    blocks = [inspect.cleandoc("\n" + block) for block in blocks]
+    wanted = "from langchain_core.vectorstores import InMemoryVectorStore"
+    code = "\n".join(block for block in blocks if "await " not in block)
+    assert wanted in code
+    assert 'search_type="mmr"' in code
+    fake = SimpleNamespace(OpenAIEmbeddings=lambda: DeterministicFakeEmbedding(size=16))
+    monkeypatch.setitem(sys.modules, "langchain_openai", fake)
+
+    def run(text):
+        found = {}
+        exec(compile(text.replace("retriever.invoke", "answer = retriever.invoke"), "example", "exec"), found)
+        return found["answer"], capsys.readouterr().out
+
+    changed = code.replace(wanted, "from ragsys_kernels.integrations.langchain import InMemoryVectorStore")
+    answer, printed = run(changed)
+    assert len(answer) == 1
+    assert (answer, printed) == run(code)

@@ -1,0 +1,174 @@
+"""The pyversity drop-ins against the installed pyversity."""
+
+import importlib.metadata
+import inspect
+import re
+import warnings
+
+import numpy as np
+import pytest
+from peer_pools import POOLS, check, mmr_values, unit
+
+import ragsys_kernels as rk
+from ragsys_kernels.integrations import pyversity as ours
+
+pyversity = pytest.importorskip("pyversity")
+
+pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+
+WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def relevance_of(pool):
+    rng = np.random.default_rng(len(pool.rows))
+    if pool.exact:
+        return rng.integers(-4, 5, len(pool.rows)) / 4
+    return unit(pool.rows) @ unit(pool.query)
+
+
+def same(found, expected):
+    assert found.indices.dtype == np.int32
+    assert found.selection_scores.dtype == np.float32
+    assert (found.strategy, found.diversity) == (expected.strategy, expected.diversity)
+    assert found.parameters == expected.parameters
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.name)
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_mmr_picks_are_those_of_pyversity(pool, metric, normalize):
+    relevance = relevance_of(pool)
+    rows = pool.rows if metric == "cosine" and normalize else pool.rows / np.linalg.norm(pool.rows, axis=1).max()
+    if metric == "cosine" and normalize:
+        similarity = np.clip(unit(rows) @ unit(rows).T, 0, 1)
+    else:
+        similarity = np.maximum(rows @ rows.T, 0)
+    for diversity in WEIGHTS:
+        weight = 1 - diversity
+        values = mmr_values(relevance, similarity, weight, np.max)
+        for k in (-1, 0, 1, 4, len(rows), len(rows) + 3):
+            arguments = (rows, relevance, k, diversity, metric, normalize)
+            found, expected = ours.mmr(*arguments), pyversity.mmr(*arguments)
+            exact = pool.exact and (normalize and metric == "cosine")
+            check(found.indices, expected.indices, values, first=relevance, exact=exact)
+            same(found, expected)
+            if list(found.indices) == list(expected.indices):
+                np.testing.assert_allclose(found.selection_scores, expected.selection_scores, atol=3e-6)
+
+
+def test_rows_that_are_no_unit_vectors_are_clipped_as_in_pyversity():
+    rng = np.random.default_rng(3)
+    rows, relevance = 2 * rng.standard_normal((30, 6)), rng.random(30)
+    similarity = np.clip(rows.astype(np.float32) @ rows.T.astype(np.float32), 0, 1)
+    for diversity in WEIGHTS:
+        arguments = (rows, relevance, 8, diversity, "cosine", False)
+        found, expected = ours.mmr(*arguments), pyversity.mmr(*arguments)
+        values = mmr_values(relevance, similarity, 1 - diversity, np.max)
+        check(found.indices, expected.indices, values, first=relevance)
+
+
+@pytest.mark.parametrize("rows", [np.eye(3), np.eye(3) - 0.5])
+def test_a_pool_no_larger_than_k_warns(rows):
+    for k in (3, 5):
+        with pytest.warns(rk.PoolSizeWarning):
+            ours.mmr(rows, [1, 2, 3], k)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours.mmr(rows, [1, 2, 3], 2)
+
+
+def test_clipping_changes_picks():
+    """The pool of the survey: the rule without clipping takes 2 second."""
+    rows, relevance = np.array([[1, 0], [0.0, 1], [-1, 0.1]]), np.array([1, 0.5, 0.4])
+    arguments = (rows, relevance, 2, 0.8)
+    assert ours.mmr(*arguments).indices.tolist() == pyversity.mmr(*arguments).indices.tolist() == [0, 1]
+    free = rk.mmr(None, rows.astype(np.float32), 2, relevance=relevance[None], lambda_d=0.2)
+    assert free.indices.tolist() == [[0, 2]]
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.name)
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_msd_picks_are_those_of_pyversity(pool, metric):
+    relevance = relevance_of(pool)
+    rows = pool.rows if metric == "cosine" else pool.rows / np.linalg.norm(pool.rows, axis=1).max()
+    similarity = unit(rows) @ unit(rows).T - 1 if metric == "cosine" else rows @ rows.T
+    for diversity in WEIGHTS:
+        values = mmr_values(relevance, similarity, 1 - diversity, np.sum)
+        for k in (0, 1, 4, len(rows) + 1):
+            found = ours.msd(rows, relevance, k, diversity, metric)
+            expected = pyversity.msd(rows, relevance, k, diversity, metric)
+            check(found.indices, expected.indices, values, first=relevance, exact=pool.exact and metric == "cosine")
+            same(found, expected)
+            if list(found.indices) == list(expected.indices):
+                np.testing.assert_allclose(found.selection_scores, expected.selection_scores, rtol=1e-5, atol=1e-5)
+
+
+def test_signatures_are_pyversitys():
+    for name in ("mmr", "msd", "diversify"):
+        mine, theirs = (inspect.signature(getattr(module, name)).parameters for module in (ours, pyversity))
+        assert [(p.name, p.default) for p in mine.values()] == [(p.name, p.default) for p in theirs.values()]
+
+
+@pytest.mark.parametrize("strategy", [*ours.Strategy, *pyversity.Strategy, "mmr", "dpp"])
+def test_diversify_has_every_strategy_of_pyversity(strategy):
+    rng = np.random.default_rng(0)
+    rows, scores = rng.random((25, 8)), rng.random(25)
+    found, expected = (module.diversify(rows, scores, 6, strategy, 0.4) for module in (ours, pyversity))
+    np.testing.assert_array_equal(found.indices, expected.indices)
+    assert type(found) is ours.DiversificationResult
+    assert found.strategy is ours.Strategy(expected.strategy.value)
+
+
+@pytest.mark.parametrize("op", ["mmr", "msd"])
+def test_errors(op):
+    call = getattr(ours, op)
+    with pytest.raises(ValueError, match=f"{op}: diversity must be in \\[0, 1\\], got 1.1"):
+        call(np.eye(2), [1, 2], 1, 1.1)
+    with pytest.raises(ValueError, match="metric must be 'cosine' or 'dot', got 'l2'"):
+        call(np.eye(2), [1, 2], 1, metric="l2")
+    with pytest.raises(ValueError, match="embeddings must be 2-D"):
+        call(np.ones(2), [1, 2], 1)
+    with pytest.raises(ValueError, match="one value for each of the 2 rows, got 3"):
+        call(np.eye(2), [1, 2, 3], 1)
+    for normalize in (True, False):
+        with pytest.raises(ValueError, match=f"{op}: relevance must be finite, got NaN or inf in row"):
+            call(3 * np.eye(2), [1, np.nan], 1, normalize=normalize)
+        with pytest.raises(ValueError, match=f"{op}: embeddings must be finite, got NaN or inf in row 1"):
+            call([[3, 0], [np.nan, 0], [1, 1]], [1, 2, 0], 2, normalize=normalize)
+        for bad in (np.nan, np.inf, -np.inf):
+            for scores in ([1, bad, 0], [bad, 1, 2]):
+                with pytest.raises(ValueError, match=f"{op}: relevance must be finite"):
+                    call(np.eye(3) - 0.5, scores, 2, normalize=normalize)
+            with pytest.raises(ValueError, match=f"{op}: embeddings must be finite"):
+                call([[bad, 1], [-1, 0], [-1, 0.1]], [2, 1, 0], 2, normalize=normalize)
+    with pytest.raises(ValueError, match=r"strategy must be one of .* got 'best'"):
+        ours.diversify(np.eye(2), [1, 2], 1, "best")
+
+
+def test_pyversity_is_needed_for_its_own_strategies_alone(run_python):
+    code = (
+        "import sys; sys.modules['pyversity'] = None\n"
+        "from ragsys_kernels.integrations.pyversity import diversify\n"
+        "assert diversify([[1, 0], [0, 1], [1, 1]], [1, 0.5, 0.9], 2, 'mmr').indices.tolist() == [0, 1]\n"
+        "diversify([[1, 0]], [1], 1)"
+    )
+    result = run_python(code, check=False)
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.endswith("ragsys_kernels.integrations needs pyversity: pip install 'ragsys_kernels[pyversity]'")
+
+
+def test_pyversitys_documented_example_runs_with_a_changed_import():
+    """The first Python block of the description that pyversity's package carries, with each strategy."""
+    text = importlib.metadata.metadata("pyversity").get_payload()
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
+    wanted = "from pyversity import"
+    assert wanted in code
+    for strategy in ("DPP", "MMR", "MSD"):
+        answers = []
+        for changed in (code, code.replace(wanted, "from ragsys_kernels.integrations.pyversity import")):
+            np.random.seed(0)
+            found = {}
+            exec(changed.replace("Strategy.DPP", f"Strategy.{strategy}"), found)
+            answers.append(found["diversified_indices"].tolist())
+        assert len(answers[0]) == 10
+        assert answers[0] == answers[1]
