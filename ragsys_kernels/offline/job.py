@@ -168,7 +168,6 @@ def select(
     for name, value in (("chunk_size", chunk_size), ("shard_size", shard_size)):
         if value < 1:
             raise ValueError(f"select: {name} must be at least 1, got {value}")
-    corpus, queries = Path(corpus), Path(queries)
     inputs = _Inputs(
         corpus=sources.vectors(corpus, "corpus", vector_column),
         corpus_ids=sources.ids(corpus, "corpus", id_column),
@@ -329,7 +328,7 @@ def _selections(
         start = end
 
 
-def _check_range(candidates: Array, N: int, start: int, path: Path) -> None:
+def _check_range(candidates: Array, N: int, start: int, path: str | Path) -> None:
     """Refuse ids beyond the corpus, and negative ones other than -1, which the library takes for padding too."""
     if candidates.min(initial=-1) < -1 or candidates.max(initial=-1) >= N:
         outside = (candidates < -1) | (candidates >= N)
@@ -397,4 +396,4 @@ def _active(backend: str) -> tuple[str, str]:
 
 
 def _described(column: Column) -> dict[str, Any]:
-    return {"path": str(column.path.resolve()), "rows": column.rows}
+    return {"path": str(column.path.resolve() if isinstance(column.path, Path) else column.path), "rows": column.rows}
