@@ -365,7 +365,9 @@ def test_missing_file(tmp_path, data, name):
 
 def test_other_format(tmp_path, data):
     (tmp_path / "corpus.csv").write_text("1,2")
-    check_refused(tmp_path, ValueError, r"must be a \.npy, \.parquet, .* or \.safetensors file", corpus=tmp_path / "corpus.csv")
+    check_refused(
+        tmp_path, ValueError, r"must be a \.npy, \.parquet, .* or \.safetensors file", corpus=tmp_path / "corpus.csv"
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"1,2,3\n", b"\x93NUMPY\x01\x00v\x00{'descr'"])
