@@ -6,6 +6,7 @@ inputs against each other before it starts. Errors name the file and the row in 
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ Array = npt.NDArray[Any]
 PathLike = str | os.PathLike[str]
 
 # With these pyarrow reads a row group in pieces of a buffer (bytes), not whole: some files are one large row group.
-_STREAMED = {"buffer_size": 1 << 20, "pre_buffer": False}
+_STREAMED: dict[str, Any] = {"buffer_size": 1 << 20, "pre_buffer": False}
 _FLOATS = ("float32", "float16", "float64")
 _INTEGERS = ("int64", "int32")
 
@@ -29,15 +30,20 @@ _INTEGERS = ("int64", "int32")
 class Column(Protocol):
     """Rows of one kind: vectors, ids, numbers or candidate lists."""
 
-    path: Path
+    path: str | Path
     rows: int
     dims: int  # length of each row; 0 where rows are single values or lists of any length
 
-    def chunks(self, size: int) -> Iterator[Any]:
-        """Yield the rows in file order, `size` at a time (fewer in the last step)."""
+    def chunks(
+        self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
+    ) -> Iterator[Any]:
+        """Yield rows `start` to `stop` in file order, `size` at a time (fewer in the last step)."""
 
     def whole(self) -> Any:
         """Return all rows; for the corpus, which has to fit."""
+
+    def identity(self, full: bool = False) -> dict[str, Any]:
+        """Return what tells this input from another: its files with size, time and a hash."""
 
 
 def vectors(path: Path, argument: str, column: str | None = None) -> Column:
@@ -116,7 +122,7 @@ class _NpyColumn:
     """A memory-mapped ``.npy`` file."""
 
     def __init__(self, path: Path, argument: str, rank: int, dtypes: Sequence[str]) -> None:
-        self.path = path
+        self.path: str | Path = path
         try:
             array = np.lib.format.open_memmap(path, mode="r")
         except (ValueError, EOFError, SyntaxError) as error:
@@ -128,13 +134,19 @@ class _NpyColumn:
         self.rows = array.shape[0]
         self.dims = array.shape[1] if rank == 2 else 0
 
-    def chunks(self, size: int) -> Iterator[Array]:
-        for start in range(0, self.rows, size):
+    def chunks(
+        self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
+    ) -> Iterator[Array]:
+        end = self.rows if stop is None else stop
+        for first in range(start, end, size):
             # A new map each time: its pages leave the process with it, a map that is kept grows to the whole file.
-            yield np.array(np.lib.format.open_memmap(self.path, mode="r")[start : start + size], order="C")
+            yield np.array(np.lib.format.open_memmap(self.path, mode="r")[first : min(first + size, end)], order="C")
 
     def whole(self) -> Array:
         return np.lib.format.open_memmap(self.path, mode="r")
+
+    def identity(self, full: bool = False) -> dict[str, Any]:
+        return _identity(self.path, full)
 
 
 class _ParquetColumn:
@@ -149,16 +161,26 @@ class _ParquetColumn:
         dims: int = 0,
         dtype: npt.DTypeLike | None = None,
     ) -> None:
-        self.path, self.dims = path, dims
+        self.path: str | Path = path
+        self.dims = dims
         self._argument, self._name, self._convert, self._dtype = argument, name, convert, dtype
         with _reading(path, argument):
             self.rows = int(pq.read_metadata(path).num_rows)
 
-    def chunks(self, size: int) -> Iterator[Any]:
-        start = 0
+    def chunks(
+        self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
+    ) -> Iterator[Any]:
+        end, first = self.rows if stop is None else stop, 0
         for values in self._arrays(size):
-            yield self._convert(values, start)
-            start += len(values)
+            if first >= end:
+                return
+            kept = values[max(0, start - first) : end - first]
+            if len(kept):
+                yield self._convert(kept, max(first, start))
+            first += len(values)
+
+    def identity(self, full: bool = False) -> dict[str, Any]:
+        return {**_identity(self.path, full), "column": self._name}
 
     def whole(self) -> Any:
         if not self.dims:
@@ -185,8 +207,21 @@ class _ParquetColumn:
             yield pa.concat_arrays(pending)
 
 
+def _identity(path: str | Path, full: bool) -> dict[str, Any]:
+    path = Path(path)
+    state = path.stat()
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        samples = (0, state.st_size // 2, max(0, state.st_size - (1 << 20)))
+        for place in range(0, state.st_size, 1 << 20) if full else samples:
+            file.seek(place)
+            digest.update(file.read(1 << 20))
+    described = {"name": path.name, "size": state.st_size, "mtime_ns": state.st_mtime_ns, "sha256": digest.hexdigest()}
+    return {"path": str(path.resolve()), "files": [described]}
+
+
 @contextmanager
-def _reading(path: Path, argument: str) -> Iterator[None]:
+def _reading(path: str | Path, argument: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
