@@ -1,37 +1,46 @@
-"""The selection job: check all inputs, hold the corpus, stream the queries through it, write shards."""
+"""The selection job: check all inputs, find what is done already, and have the rest made, shard by shard."""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import repeat
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
-import ragsys_kernels as rk
-from ragsys_kernels import _env, _info
-from ragsys_kernels.offline import sources
-from ragsys_kernels.offline.sinks import ShardSink
-from ragsys_kernels.offline.sources import Column, PathLike
-
-Array = npt.NDArray[Any]
+from ragsys_kernels import _env
+from ragsys_kernels.offline._lock import LOCK_FILE, locked
+from ragsys_kernels.offline._manifest import (
+    JOB_FILE,
+    JobFolder,
+    Manifest,
+    describe,
+    described,
+    differences,
+    foreign,
+    shard_names,
+)
+from ragsys_kernels.offline._spec import Inputs, JobSpec, check_options
+from ragsys_kernels.offline._worker import Worker, result_schema
+from ragsys_kernels.offline.sinks import Folder
+from ragsys_kernels.offline.sources import PathLike
 
 
 @dataclass(frozen=True)
 class Summary:
     """What a job did; as text, one line.
 
-    ``seconds`` runs from the first query read to the last shard in place; ``corpus_seconds`` is the time before that,
-    to read and normalise the corpus.
+    ``queries`` is their number in all, ``done`` of how many the result is there, ``selected`` of how many it was made
+    in this run, ``skipped`` how many could not be used. ``seconds`` runs from the first query read to the last shard
+    in place; ``corpus_seconds`` is the time to read and normalise the corpus.
     """
 
     queries: int
+    done: int
+    selected: int
+    skipped: int
     seconds: float
     corpus_seconds: float
     method: str
@@ -44,32 +53,29 @@ class Summary:
     shards: int
 
     @property
+    def complete(self) -> bool:
+        """Whether the result has all queries."""
+        return self.done == self.queries
+
+    @property
     def rate(self) -> float:
-        """Queries per second."""
-        return self.queries / self.seconds
+        """Queries per second of this run."""
+        return self.selected / self.seconds if self.selected else 0.0
 
     def __str__(self) -> str:
+        place = f"-> {self.out} ({self.shards} shard{'s' * (self.shards > 1)})"
+        skipped = f", {self.skipped} queries skipped" if self.skipped else ""
+        if not self.selected and self.complete:
+            return f"nothing to do: all {self.queries} queries are done, and their files as they were written {place}"
         backend = f"{self.backend} ({self.instruction_set})" if self.instruction_set else self.backend
+        earlier = self.done - self.selected
+        before = f", {earlier} of {self.queries} done before" if earlier else ""
+        stopped = "" if self.complete else f", stopped with {self.queries - self.done} left"
         return (
-            f"{self.queries} queries in {self.seconds:.2f} s ({self.rate:.0f} queries/s, corpus read in "
-            f"{self.corpus_seconds:.2f} s), {self.method}, k={self.k}, pool={self.pool}, backend {backend}, "
-            f"{self.num_threads} thread{'s' * (self.num_threads > 1)} -> {self.out} "
-            f"({self.shards} shard{'s' * (self.shards > 1)})"
+            f"{self.selected} queries in {self.seconds:.2f} s ({self.rate:.0f} queries/s, corpus read in "
+            f"{self.corpus_seconds:.2f} s){before}{stopped}{skipped}, {self.method}, k={self.k}, pool={self.pool}, "
+            f"backend {backend}, {self.num_threads} thread{'s' * (self.num_threads > 1)} {place}"
         )
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    """The opened columns of all input files; they agree in their numbers of rows."""
-
-    corpus: Column
-    corpus_ids: Column | None
-    bias: Column | None
-    groups: Column | None
-    queries: Column
-    query_ids: Column | None
-    query_groups: Column | None
-    candidates: Column | None
 
 
 def select(
@@ -100,15 +106,22 @@ def select(
     backend: str = "auto",
     num_threads: int | None = None,
     chunk_size: int = 1024,
-    shard_size: int = 1_000_000,
+    shard_size: int = 100_000,
+    on_error: Literal["raise", "skip"] = "raise",
+    fingerprint: Literal["sampled", "full"] | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Summary:
     """Pick `k` corpus rows for every query of a file and write the picks as Parquet shards.
 
     The corpus is held in memory; queries and candidates are read `chunk_size` rows at a time, so memory does not grow
-    with their number. `out` appears when the job is complete; after an error nothing of it is left, and what was
-    at `out` before is untouched.
+    with their number. Reading, selecting and writing run at the same time.
+
+    `out` is the job. Each shard is put in its place whole, so that a job that was killed at any moment, or stopped by
+    an error, goes on with what is missing when it is run again with the same inputs, options and version; the result
+    is the same to the byte. Files that were damaged since are found by their checksums and made again, with a warning.
+    A job that is complete is checked and left as it is. A job that ends before its first shard leaves nothing.
 
     Parameters
     ----------
@@ -116,9 +129,10 @@ def select(
         Vectors, ``.npy`` (N, D) and (Q, D), float32 or float16, or ``.parquet`` with a column of float lists, all
         of length D.
     out : path
-        Folder to write: ``part-00000.parquet``, ... and ``_job.json``. Must be empty or new unless `overwrite`.
+        Folder to write: ``part-00000.parquet``, ... and ``_job.json``. Must be new, empty or of the same job.
         Columns: ``query_id``; ``ids``, the picks, best first; ``scores``, ``relevance`` and ``redundancy`` as in
-        `Selection`. Ids are those of the id columns, or row numbers in files without one.
+        `Selection`. Ids are those of the id columns, or row numbers in files without one. Shard i has the queries from
+        row i * `shard_size` on, in their order.
     candidates : path, optional
         Rows of the corpus to choose from, by row number: ``.npy`` (Q, P) int32 or int64, padded with -1,
         or ``.parquet`` with a column of integer lists of any length. Default: the `pool` most relevant rows.
@@ -146,15 +160,29 @@ def select(
     dtype : {"float32", "float16", "bfloat16", "int8"}
         How the corpus is held in memory.
     backend, num_threads
-        As in `ragsys_kernels.mmr`.
+        As in `ragsys_kernels.mmr`. A job goes on with the backend and instruction set it began with, since others may
+        decide near-ties otherwise.
     chunk_size : int
         Queries read, selected for and handed to the writer in one step. Does not change the result.
     shard_size : int
-        Rows of a Parquet shard.
+        Queries of a Parquet shard: what a kill may cost.
+    on_error : {"raise", "skip"}
+        What a query that cannot be used does: no or non-finite values, a vector of another length, candidates that are
+        not distinct rows of the corpus, a part of a file that cannot be read. "raise": an error names file and row.
+        "skip": the query gets empty lists, so that rows stay aligned with the queries, and a row in
+        ``_errors-00000.parquet``, ... (of the shard's number): ``query_row``, ``query_id`` (null where it is not
+        known), ``reason``. The corpus, its bias and its groups have to be right in any case.
+    fingerprint : {"sampled", "full"}, optional
+        How inputs are known again when the job goes on. "sampled": by size, time of the last change, and the content of
+        the first, middle and last MiB of each file; a copy that keeps the time is the same input, a file that was only
+        touched is not. "full": by a hash of the whole content, whatever the time; reads all files once more. Neither
+        looks at paths. Default: as the job began; "sampled" for a new one.
     overwrite : bool
-        Replace an earlier job's folder. A folder that holds anything else is refused all the same.
+        Start anew where `out` has an earlier job. A folder that holds anything else is refused all the same.
     progress : callable, optional
-        Called with the queries done and their number, first with 0 when the corpus is in memory.
+        Called with the queries done and their number, first when the corpus is in memory.
+    stop : callable, optional
+        Asked when the corpus is in memory and after each shard whether to stop; the job can go on later.
 
     Returns
     -------
@@ -163,237 +191,190 @@ def select(
     Raises
     ------
     ValueError, TypeError, OSError, BackendUnavailableError
-        Everything that can be checked from options and file headers is, before anything is written.
+        Everything that can be checked from options and file headers is, before anything is written. ValueError too
+        where `out` holds a job of other inputs, options or version, with the old and the new value of each; OSError
+        where another process works in it.
     """
-    for name, value in (("chunk_size", chunk_size), ("shard_size", shard_size)):
-        if value < 1:
-            raise ValueError(f"select: {name} must be at least 1, got {value}")
-    inputs = _Inputs(
-        corpus=sources.vectors(corpus, "corpus", vector_column),
-        corpus_ids=sources.ids(corpus, "corpus", id_column),
-        bias=sources.numbers("bias", float, bias, bias_column, corpus),
-        groups=sources.numbers("groups", int, groups, group_column, corpus),
-        queries=sources.vectors(queries, "queries", query_vector_column),
-        query_ids=sources.ids(queries, "queries", query_id_column),
-        query_groups=sources.numbers("query_groups", int, query_groups, query_group_column, queries),
-        candidates=sources.candidates(candidates, candidate_column),
-    )
-    _check_sizes(inputs)
-    rule = _rule(method, pool, lambda_d, lambda_b, max_per_group, inputs)
-    held: dict[str, Any] = {"metric": metric, "dtype": dtype}
-    run: dict[str, Any] = {"backend": backend, "num_threads": num_threads}
-    _try_options(inputs.corpus.dims, k, held, {**rule, **run})
-
-    target = Path(out).resolve()
-    schema = _schema(inputs)
-    with ShardSink(target, schema, shard_size, overwrite) as sink:
-        start = time.perf_counter()
-        rows = _load_corpus(inputs, held)
-        corpus_ids = None if inputs.corpus_ids is None else _takeable(inputs.corpus_ids.whole())
-        loaded = time.perf_counter()
-        total = inputs.queries.rows
-        if progress is not None:
-            progress(0, total)
-        for done, query_ids, picks in _selections(inputs, rows, k, {**rule, **run}, chunk_size):
-            sink.write(_table(schema, query_ids, corpus_ids, picks))
-            if progress is not None:
-                progress(done, total)
-        used, instruction_set = _active(backend)
-        sink.finish(
-            {
-                "version": rk.__version__,
-                "backend": used,
-                "instruction_set": instruction_set,
-                "options": {"k": k, **rule, **held},
-                "corpus": _described(inputs.corpus),
-                "queries": _described(inputs.queries),
-                "candidates": None if inputs.candidates is None else _described(inputs.candidates),
-            }
-        )
-        end = time.perf_counter()
-    return Summary(
-        queries=total,
-        seconds=end - loaded,
-        corpus_seconds=loaded - start,
+    spec = JobSpec(
+        corpus=corpus,
+        queries=queries,
+        candidates=candidates,
+        bias=bias,
+        groups=groups,
+        query_groups=query_groups,
+        vector_column=vector_column,
+        id_column=id_column,
+        bias_column=bias_column,
+        group_column=group_column,
+        query_vector_column=query_vector_column,
+        query_id_column=query_id_column,
+        query_group_column=query_group_column,
+        candidate_column=candidate_column,
         method=method,
         k=k,
-        pool="candidates" if inputs.candidates is not None else str(rule["pool"] or "all"),
-        backend=used,
-        instruction_set=instruction_set,
-        num_threads=num_threads or _env.num_threads(),
-        out=target,
-        shards=len(sink.shards),
+        pool=pool,
+        lambda_d=lambda_d,
+        lambda_b=lambda_b,
+        max_per_group=max_per_group,
+        metric=metric,
+        dtype=dtype,
+        backend=backend,
+        num_threads=num_threads,
+        chunk_size=chunk_size,
+        shard_size=shard_size,
+        on_error=on_error,
+    )
+    if fingerprint not in (None, "sampled", "full"):
+        raise ValueError(f"select: fingerprint must be 'sampled' or 'full', got {fingerprint!r}")
+    inputs = Inputs.open(spec)
+    check_options(spec, inputs)
+    return _run(spec.settled(), inputs, Folder(Path(out).resolve()), fingerprint, overwrite, progress, stop)
+
+
+def _run(
+    spec: JobSpec,
+    inputs: Inputs,
+    folder: Folder,
+    fingerprint: str | None,
+    overwrite: bool,
+    progress: Callable[[int, int], None] | None,
+    stop: Callable[[], bool] | None,
+) -> Summary:
+    _check_folder(folder, overwrite)
+    with _owned(folder):
+        _check_folder(folder, overwrite)  # once more: another process may have used the folder meanwhile
+        before = None if overwrite else Manifest.read(folder)
+        fingerprint = fingerprint or (before.description["fingerprint"] if before else "sampled")
+        now = describe(spec, inputs, result_schema(inputs), fingerprint)
+        done = {} if before is None else _continued(before, now, folder, spec)
+        manifest = Manifest(now if before is None else before.description, False, done)
+        missing = [index for index in range(manifest.num_shards) if index not in done]
+        start = loaded = time.perf_counter()
+        total, earlier = manifest.rows, sum(record.rows for record in done.values())
+        selected = 0
+        if missing:
+            worker = Worker(spec)
+            loaded = time.perf_counter()
+
+            def advance(rows: int) -> None:
+                nonlocal selected
+                selected += rows
+                if progress is not None:
+                    progress(earlier + selected, total)
+
+            advance(0)
+            with _begun(manifest, folder, new=before is None):
+                if stop is None or not stop():
+                    with closing(worker.write_shards(missing, JobFolder(folder, manifest.key), advance)) as records:
+                        for record in records:
+                            done[record.index] = record
+                            if stop is not None and stop():
+                                break
+                _check_unchanged(now, inputs)
+        elif before is not None and not before.complete:
+            replace(manifest, complete=True).write(folder)
+        end = time.perf_counter()
+    ready = sum(record.rows for record in done.values())
+    return Summary(
+        queries=total,
+        done=ready,
+        selected=ready - earlier,
+        skipped=sum(record.skipped for record in done.values()),
+        seconds=end - loaded,
+        corpus_seconds=loaded - start,
+        method=spec.method,
+        k=spec.k,
+        pool="candidates" if inputs.candidates is not None else str(now["options"]["pool"] or "all"),
+        backend=str(spec.backend),
+        instruction_set=str(spec.instruction_set),
+        num_threads=spec.num_threads or _env.num_threads(),
+        out=folder.path,
+        shards=len(done),
     )
 
 
-def _check_sizes(inputs: _Inputs) -> None:
-    """Check the inputs against each other, from their headers alone."""
-    for argument, column in (("corpus", inputs.corpus), ("queries", inputs.queries)):
-        if not column.rows:
-            raise ValueError(f"select: {argument} must have at least one row, got none in {column.path}")
-        if not column.dims:
-            raise ValueError(f"select: {argument} must have at least one dimension, got none in {column.path}")
-    if inputs.queries.dims != inputs.corpus.dims:
-        raise ValueError(
-            f"select: queries must have the corpus's {inputs.corpus.dims} dimensions, "
-            f"got {inputs.queries.dims} in {inputs.queries.path}"
+def _check_folder(folder: Folder, overwrite: bool) -> None:
+    """Refuse an output folder that holds anything but a job's files."""
+    if folder.path.exists() and not folder.path.is_dir():
+        raise FileExistsError(f"select: out must be a folder, got the file {folder}")
+    names = folder.names()
+    others = foreign(names)
+    if overwrite and others:
+        raise FileExistsError(
+            f"select: out must hold only an earlier job's files to be overwritten, got {folder} with {others[0]}"
         )
-    owners = {"bias": "corpus", "groups": "corpus", "query_groups": "queries", "candidates": "queries"}
-    for argument, owner in owners.items():
-        dependent, expected = getattr(inputs, argument), getattr(inputs, owner).rows
-        if dependent is not None and dependent.rows != expected:
-            raise ValueError(
-                f"select: {argument} must have one row for each of the {expected} rows of {owner}, "
-                f"got {dependent.rows} in {dependent.path}"
-            )
+    if JOB_FILE not in names and (others or shard_names(names)):
+        raise FileExistsError(
+            f"select: out must be empty, new or an earlier job's folder, got {folder} with "
+            f"{others[0] if others else 'shards but no ' + JOB_FILE}"
+        )
 
 
-def _rule(
-    method: str,
-    pool: int | str | None,
-    lambda_d: float | None,
-    lambda_b: float | None,
-    max_per_group: int | None,
-    inputs: _Inputs,
-) -> dict[str, Any]:
-    """Fill in the defaults; refuse options that the others leave without effect."""
-    if pool is not None and inputs.candidates is not None:
-        raise ValueError(f"select: pool must be left out when candidates are given, got {pool}")
-    if inputs.query_groups is not None and inputs.groups is None:
-        raise ValueError(f"select: query_groups must come with groups, got {inputs.query_groups.path} alone")
-    if max_per_group is not None and inputs.groups is None:
-        raise ValueError(f"select: max_per_group must come with groups, got {max_per_group} alone")
-    if inputs.groups is not None and inputs.query_groups is None and max_per_group is None:
-        raise ValueError("select: groups must come with query_groups or max_per_group, got groups alone")
-    if isinstance(pool, str) and pool != "all":
-        raise ValueError(f"select: pool must be a number or 'all', got {pool!r}")
-    rule: dict[str, Any] = {"method": method, "max_per_group": max_per_group}
-    if inputs.candidates is not None or pool == "all":
-        rule["pool"] = None
-    else:
-        rule["pool"] = 100 if pool is None else pool
-    if method == "mmr":
-        rule["lambda_d"] = 0.75 if lambda_d is None else lambda_d
-        rule["lambda_b"] = 0.95 if lambda_b is None else lambda_b
-        return rule
-    for name, value in (("lambda_d", lambda_d), ("lambda_b", lambda_b), ("bias", inputs.bias and inputs.bias.path)):
-        if value is not None:
-            raise ValueError(f"select: {name} must be left out with method {method!r}, got {value}")
-    return rule
-
-
-def _try_options(dims: int, k: int, held: dict[str, Any], options: dict[str, Any]) -> None:
-    """Let the library check the options, on one zero row, before any work is done on the files."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", rk.PoolSizeWarning)
-        zero = np.zeros((1, dims), np.float32)
-        groups = np.zeros(1, np.int64)
-        rk.Corpus(zero, groups=groups, **held).select(zero, k, **options)
-
-
-def _load_corpus(inputs: _Inputs, held: dict[str, Any]) -> rk.Corpus:
+@contextmanager
+def _owned(folder: Folder) -> Iterator[None]:
+    """Keep other processes out of the folder, made if need be; one that stays empty is removed again."""
+    new = folder.make()
     try:
-        return rk.Corpus(
-            inputs.corpus.whole(),
-            bias=None if inputs.bias is None else np.asarray(inputs.bias.whole(), np.float32),
-            groups=None if inputs.groups is None else inputs.groups.whole(),
-            **held,
-        )
-    except ValueError as error:
-        if str(error).startswith("select: "):  # from reading, with the file's name
-            raise
-        raise ValueError(f"select: corpus must be usable, got {inputs.corpus.path}: {error}") from error
+        with locked(folder.path):
+            folder.remove_unfinished()
+            yield
+    finally:
+        folder.unmake(new)
 
 
-def _selections(
-    inputs: _Inputs, corpus: rk.Corpus, k: int, options: dict[str, Any], chunk_size: int
-) -> Iterator[tuple[int, pa.Array, rk.Selection]]:
-    """Yield, for chunk after chunk, the number of queries done, the chunk's query ids and its picks."""
-
-    def chunks(column: Column | None) -> Iterator[Any]:
-        return repeat(None) if column is None else column.chunks(chunk_size)
-
-    start = 0
-    columns = (inputs.query_ids, inputs.query_groups, inputs.candidates)
-    for queries, ids, groups, candidates in zip(inputs.queries.chunks(chunk_size), *map(chunks, columns), strict=False):
-        end = start + len(queries)
-        if inputs.candidates is not None:
-            _check_range(candidates, len(corpus), start, inputs.candidates.path)
-        try:
-            picks = corpus.select(queries, k, query_groups=groups, candidates=candidates, **options)
-        except ValueError:
-            _name_bad_row(inputs, start, queries, candidates)
-            raise
-        yield end, pa.array(np.arange(start, end)) if ids is None else ids, picks
-        start = end
-
-
-def _check_range(candidates: Array, N: int, start: int, path: str | Path) -> None:
-    """Refuse ids beyond the corpus, and negative ones other than -1, which the library takes for padding too."""
-    if candidates.min(initial=-1) < -1 or candidates.max(initial=-1) >= N:
-        outside = (candidates < -1) | (candidates >= N)
-        row = int(np.argmax(outside.any(axis=1)))
-        value = candidates[row][outside[row]][0]
+def _continued(before: Manifest, now: dict[str, Any], folder: Folder, spec: JobSpec) -> dict[int, Any]:
+    """Return the shards that are done and whole; refuse another job than the one that is asked for."""
+    found = differences(before.description, now)
+    if found:
         raise ValueError(
-            f"select: candidates must be rows of the corpus, 0 to {N - 1}, or -1, "
-            f"got {value} in row {start + row} of {path}"
+            f"select: out must hold a job of the same inputs, options and version to go on, or overwrite be given, "
+            f"got {folder} with {'; '.join(found)}"
         )
+    unknown = sorted(set(shard_names(folder.names())) - set(range(before.num_shards)))
+    if unknown:
+        name = shard_names(folder.names())[unknown[0]]
+        raise FileExistsError(f"select: out must hold only shards of its job to go on, got {folder} with {name}")
+    done = {}
+    for index, record in before.shards.items():
+        damage = record.damage(folder)
+        if damage is None:
+            done[index] = record
+        else:
+            warnings.warn(f"select: {damage} in {folder}; the shard is made again", stacklevel=5)
+    skipped = sum(record.skipped for record in done.values())
+    if skipped and spec.on_error == "raise":
+        raise ValueError(f"select: on_error must be 'skip' to go on where queries were skipped, got {skipped} of them")
+    return done
 
 
-def _name_bad_row(inputs: _Inputs, start: int, queries: Array, candidates: Array | None) -> None:
-    """Raise the library's error with the row of the file; the library only knows the row of the chunk."""
-    finite = np.isfinite(queries).all(axis=1)
-    if not finite.all():
-        row = start + int(np.argmin(finite))
-        raise ValueError(f"select: queries must be finite, got NaN or inf in row {row} of {inputs.queries.path}")
-    if candidates is None or inputs.candidates is None:
-        return
-    ordered = np.sort(candidates, axis=1)
-    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-    if twice.any():
-        row = int(np.argmax(twice.any(axis=1)))
-        value = ordered[row, 1:][twice[row]][0]
-        raise ValueError(
-            f"select: candidates must be distinct, got {value} twice in row {start + row} of {inputs.candidates.path}"
-        )
+@contextmanager
+def _begun(manifest: Manifest, folder: Folder, new: bool) -> Iterator[None]:
+    """Write down what the job is, and at the end how far it came; a new job without a shard leaves nothing."""
+    if new:
+        _clear(folder)
+    manifest.write(folder)
+    try:
+        yield
+    except BaseException:
+        # The shards have their records; the disk may be full.
+        if new and not manifest.shards:
+            _clear(folder, JOB_FILE)
+        raise
+    if new and not manifest.shards:
+        _clear(folder, JOB_FILE)
+    else:
+        replace(manifest, complete=len(manifest.shards) == manifest.num_shards).write(folder)
 
 
-def _schema(inputs: _Inputs) -> pa.Schema:
-    def kind(column: Column | None) -> pa.DataType:
-        return pa.int64() if column is None else next(column.chunks(1)).type
-
-    values = pa.list_(pa.float32())
-    return pa.schema(
-        [
-            ("query_id", kind(inputs.query_ids)),
-            ("ids", pa.list_(kind(inputs.corpus_ids))),
-            ("scores", values),
-            ("relevance", values),
-            ("redundancy", values),
-        ]
-    )
+def _clear(folder: Folder, *last: str) -> None:
+    """Remove an earlier job's files, its manifest in the end if at all: without it the rest would be nobody's."""
+    for name in [*(name for name in folder.names() if name not in (JOB_FILE, LOCK_FILE)), *last]:
+        folder.remove(name)
 
 
-def _takeable(ids: pa.ChunkedArray) -> pa.Array:
-    """Return one array to take from; strings get 64-bit offsets, since the text of all ids may exceed 2 GiB."""
-    return (ids.cast(pa.large_string()) if pa.types.is_string(ids.type) else ids).combine_chunks()
-
-
-def _table(schema: pa.Schema, query_ids: pa.Array, corpus_ids: pa.Array | None, picks: rk.Selection) -> pa.Table:
-    """Turn padded rows into lists of the real picks."""
-    real = np.arange(picks.indices.shape[1]) < picks.lengths[:, None]
-    offsets = pa.array(np.concatenate(([0], np.cumsum(picks.lengths, dtype=np.int32))), pa.int32())
-    flat = pa.array(picks.indices[real])
-    ids = flat if corpus_ids is None else corpus_ids.take(flat).cast(schema.field("ids").type.value_type)
-    values = (ids, *(pa.array(field[real]) for field in (picks.scores, picks.relevance, picks.redundancy)))
-    return pa.table([query_ids, *(pa.ListArray.from_arrays(offsets, item) for item in values)], schema=schema)
-
-
-def _active(backend: str) -> tuple[str, str]:
-    """Return the names of the backend that ran and of its instruction set."""
-    name, instruction_set = _info.active()
-    return (name, instruction_set) if backend in ("auto", name) else (backend, "")
-
-
-def _described(column: Column) -> dict[str, Any]:
-    return {"path": str(column.path.resolve() if isinstance(column.path, Path) else column.path), "rows": column.rows}
+def _check_unchanged(description: dict[str, Any], inputs: Inputs) -> None:
+    """Refuse a result of which nobody knows what it was made of."""
+    now = {**description, "inputs": described(inputs, description["fingerprint"])}
+    found = differences(description, now)
+    if found:
+        raise ValueError(f"select: inputs must not change while the job runs, got {'; '.join(found)}")
