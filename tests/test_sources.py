@@ -26,6 +26,7 @@ from source_files import (  # noqa: E402
     write_parquet_folder,
 )
 
+import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import offline  # noqa: E402
 from ragsys_kernels.offline import sources  # noqa: E402
 
@@ -294,3 +295,30 @@ def test_content_is_hashed(tmp_path, place):
         for full in hashes:
             hashes[full].add(sources.vectors(path, "corpus").identity(full)["files"][0]["sha256"])
     assert (len(hashes[False]), len(hashes[True])) == (4, 5)
+
+
+# --- candidates from a FAISS index -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["local", "url"])
+@pytest.mark.parametrize("factory", ["Flat", "IVF4,Flat"])
+def test_index(tmp_path, arrays, factory, place):
+    faiss = pytest.importorskip("faiss")
+    np.save(tmp_path / "corpus.npy", arrays["embedding"])
+    np.save(tmp_path / "queries.npy", arrays["embedding"][::3] + 0.5)
+    np.save(tmp_path / "bias.npy", arrays["bias"])
+    corpus = rk.Corpus(arrays["embedding"], bias=arrays["bias"])
+    index = corpus.to_faiss(factory)
+    faiss.write_index(index, str(tmp_path / "x.index"))
+    path = tmp_path / "x.index" if place == "local" else to_memory(tmp_path / "x.index")
+    files = {name: tmp_path / f"{name}.npy" for name in ("corpus", "queries", "bias")}
+    offline.select(**files, index=path, out=tmp_path / "out", k=4, pool=15, lambda_b=0.8)
+    direct = corpus.select(np.load(files["queries"]), 4, pool=15, index=index, lambda_b=0.8)
+    assert pq.read_table(tmp_path / "out")["ids"].to_pylist() == direct.indices.tolist()
+    if factory != "Flat":  # one cell of four is searched: not the rows of the exact search
+        exact = corpus.select(np.load(files["queries"]), 4, pool=15, lambda_b=0.8)
+        assert (exact.indices != direct.indices).any()
+    # The index is an input of the job like the others.
+    faiss.write_index(corpus.to_faiss("HNSW8,Flat"), str(tmp_path / "x.index"))
+    with pytest.raises(ValueError, match="index"):
+        offline.select(**files, index=tmp_path / "x.index", out=tmp_path / "out", k=4, pool=15, lambda_b=0.8)

@@ -25,6 +25,8 @@ from source_files import (  # noqa: E402
     write_stream,
 )
 
+import ragsys_kernels as rk  # noqa: E402
+from ragsys_kernels import offline  # noqa: E402
 from ragsys_kernels.offline import sources  # noqa: E402
 
 
@@ -279,3 +281,32 @@ def test_urls(tmp_path, arrays):
         sources.vectors("nowhere://x.npy", "corpus")
     with pytest.raises(ValueError, match="rows must be from 0 to 200, got 3 to 201"):
         list(sources.vectors(tmp_path / "x.npy", "corpus").chunks(5, 3, 201))
+
+
+def test_index_that_does_not_fit(tmp_path, arrays, monkeypatch):
+    faiss = pytest.importorskip("faiss")
+    np.save(tmp_path / "x.npy", arrays["embedding"])
+    files = {"corpus": tmp_path / "x.npy", "queries": tmp_path / "x.npy", "out": tmp_path / "out"}
+    other = rk.Corpus(arrays["embedding"][:-1]).to_faiss()
+    faiss.write_index(other, str(tmp_path / "other.index"))
+    (tmp_path / "bad.index").write_bytes(b"not an index")
+    for kind, index, options, match in (
+        (FileNotFoundError, "no.index", {}, "index must be an existing file, got .*no.index"),
+        (ValueError, "bad.index", {}, "index must be a readable FAISS index file, got .*bad.index: "),
+        (
+            ValueError,
+            "other.index",
+            {},
+            "index must be one of the corpus, got .* the corpus's N = 200 rows, got",
+        ),
+        (ValueError, "other.index", {"pool": "all"}, "index must come with a pool"),
+        (ValueError, "other.index", {"candidates": tmp_path / "c.npy"}, "index must be left out when candidates"),
+    ):
+        np.save(tmp_path / "c.npy", np.zeros((N, 1), np.int64))
+        with pytest.raises(kind, match=f"^select: {match}") as caught:
+            offline.select(**files, index=tmp_path / index, **options)
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "out").exists()
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(ModuleNotFoundError, match=r"^select needs faiss: pip install 'ragsys_kernels\[faiss\]'"):
+        offline.select(**files, index=tmp_path / "other.index")

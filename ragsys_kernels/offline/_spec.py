@@ -15,7 +15,7 @@ from ragsys_kernels import _info
 from ragsys_kernels.offline import sources
 from ragsys_kernels.offline.sources import Column, PathLike
 
-_FILES = ("corpus", "queries", "candidates", "bias", "groups", "query_groups")
+_FILES = ("corpus", "queries", "candidates", "index", "bias", "groups", "query_groups")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class JobSpec:
     corpus: PathLike
     queries: PathLike
     candidates: PathLike | None = None
+    index: PathLike | None = None
     bias: PathLike | None = None
     groups: PathLike | None = None
     query_groups: PathLike | None = None
@@ -93,6 +94,7 @@ class Inputs:
     query_ids: Column | None
     query_groups: Column | None
     candidates: Column | None
+    index: sources.Index | None
 
     @classmethod
     def open(cls, spec: JobSpec) -> Inputs:
@@ -110,12 +112,13 @@ class Inputs:
             query_ids=sources.ids(queries, "queries", spec.query_id_column),
             query_groups=sources.numbers("query_groups", int, spec.query_groups, spec.query_group_column, queries),
             candidates=sources.candidates(spec.candidates, spec.candidate_column),
+            index=None if spec.index is None else sources.Index(spec.index, vectors.rows),
         )
         inputs._check_sizes()
         return inputs
 
-    def opened(self) -> dict[str, Column]:
-        """Return the columns there are, by name."""
+    def opened(self) -> dict[str, Column | sources.Index]:
+        """Return the columns there are, and the index, by name."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: column for name, column in found.items() if column is not None}
 
@@ -159,6 +162,10 @@ def rule(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
     """Return the options of the selection, defaults filled in; refuse those that the others leave without effect."""
     if spec.pool is not None and inputs.candidates is not None:
         raise ValueError(f"select: pool must be left out when candidates are given, got {spec.pool}")
+    if inputs.index is not None and inputs.candidates is not None:
+        raise ValueError(f"select: index must be left out when candidates are given, got {inputs.index.path}")
+    if inputs.index is not None and spec.pool == "all":
+        raise ValueError(f"select: index must come with a pool, got pool 'all' and {inputs.index.path}")
     if inputs.query_groups is not None and inputs.groups is None:
         raise ValueError(f"select: query_groups must come with groups, got {inputs.query_groups.path} alone")
     if spec.max_per_group is not None and inputs.groups is None:

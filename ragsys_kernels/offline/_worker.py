@@ -78,6 +78,8 @@ class Worker:
         self.rows, self.schema = self._inputs.queries.rows, result_schema(self._inputs)
         self._options = {**rule(spec, self._inputs), "backend": spec.backend, "num_threads": spec.num_threads}
         self._corpus = _load_corpus(self._inputs, held(spec))
+        if self._inputs.index is not None:
+            self._options["index"] = self._inputs.index.of(self._corpus)
         ids = self._inputs.corpus_ids
         self._corpus_ids = None if ids is None else _takeable(ids.whole())
         self._errors_schema = pa.schema(

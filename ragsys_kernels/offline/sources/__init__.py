@@ -24,13 +24,14 @@ import numpy as np
 import pyarrow as pa
 
 from ragsys_kernels.offline.sources import _rows
+from ragsys_kernels.offline.sources._index import Index
 from ragsys_kernels.offline.sources._place import PathLike, Place
 from ragsys_kernels.offline.sources._raw import npy
 from ragsys_kernels.offline.sources._rows import Rows
 from ragsys_kernels.offline.sources._safetensors import Tensor, Tensors
 from ragsys_kernels.offline.sources._tables import ARROW, Table, TableColumn, find_column
 
-__all__ = ["Column", "PathLike", "candidates", "ids", "numbers", "vectors"]
+__all__ = ["Column", "Index", "PathLike", "candidates", "ids", "numbers", "vectors"]
 
 _SUFFIXES = (".npy", ".parquet", *ARROW, ".safetensors")
 _FLOATS = ("float32", "float16", "float64")
