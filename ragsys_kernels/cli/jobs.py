@@ -17,6 +17,7 @@ from ragsys_kernels.cli._app import (
     TEXTS,
     WeightDtype,
     app,
+    finishing,
     one_line_errors,
     option,
     progress_bar,
@@ -32,6 +33,16 @@ class Method(str, Enum):
 class Metric(str, Enum):
     cosine = "cosine"
     dot = "dot"
+
+
+class OnError(str, Enum):
+    raise_ = "raise"
+    skip = "skip"
+
+
+class Fingerprint(str, Enum):
+    sampled = "sampled"
+    full = "full"
 
 
 class Dtype(str, Enum):
@@ -51,7 +62,7 @@ def _pool(text: str) -> int | str:
 def select(
     corpus: Annotated[Path, option(INPUT, "Vectors to choose from: .npy (N, D), float32 or float16, or .parquet.")],
     queries: Annotated[Path, option(INPUT, "Query vectors: .npy (Q, D), float32 or float16, or .parquet.")],
-    out: Annotated[Path, option(INPUT, "Folder for the result, new or empty; it appears when the job is complete.")],
+    out: Annotated[Path, option(INPUT, "Folder for the result: new, empty, or of this job, which then goes on.")],
     candidates: Annotated[
         Path | None,
         option(
@@ -66,7 +77,7 @@ def select(
     query_groups: Annotated[
         Path | None, option(INPUT, "Group of each query, whose rows it is not given: .npy (Q,), integers.")
     ] = None,
-    overwrite: Annotated[bool, option(INPUT, "Replace the result of an earlier job in --out.", "--overwrite")] = False,
+    overwrite: Annotated[bool, option(INPUT, "Start anew where --out has an earlier job.", "--overwrite")] = False,
     vector_column: Annotated[str | None, option(COLUMNS, "Corpus vectors.", show_default="the only float list")] = None,
     id_column: Annotated[str | None, option(COLUMNS, "Corpus ids.", show_default="id, else row numbers")] = None,
     bias_column: Annotated[str | None, option(COLUMNS, "Bias, in the corpus file instead of --bias.")] = None,
@@ -109,14 +120,40 @@ def select(
     backend: Annotated[str, option(RUN, "auto, cpu or reference; see the command show-config.")] = "auto",
     num_threads: Annotated[int | None, option(RUN, "Threads.", metavar="N", show_default="one per core")] = None,
     chunk_size: Annotated[int, option(RUN, "Queries in memory at a time.", metavar="N")] = 1024,
-    shard_size: Annotated[int, option(RUN, "Queries in each Parquet file of the result.", metavar="N")] = 1_000_000,
+    shard_size: Annotated[
+        int, option(RUN, "Queries in each Parquet file of the result: what a kill may cost.", metavar="N")
+    ] = 100_000,
+    on_error: Annotated[
+        OnError,
+        option(
+            RUN,
+            "A query that cannot be used: raise ends the job; skip gives it empty lists and notes it in _errors-*.",
+        ),
+    ] = OnError.raise_,
+    fingerprint: Annotated[
+        Fingerprint | None,
+        option(
+            RUN,
+            "How inputs are known again: by size, time and samples of the content, or by all of the content.",
+            show_default="as the job began, sampled",
+        ),
+    ] = None,
     quiet: Annotated[bool, option(RUN, "Print warnings and errors only.", "--quiet")] = False,
 ) -> None:
     """Select for every query of a file and write the picks as Parquet files.
 
-    Each row has query_id, ids (the picks, best first), scores, relevance, redundancy. Memory: the corpus and one chunk.
+    Each row has query_id, ids (the picks, best first), scores, relevance, redundancy. Memory: the corpus and a few
+    chunks. Killed or stopped at any moment and run again, the job goes on; see also the commands job status and job
+    verify.
+
+    Exit codes: 0 complete, 1 error, 2 usage; 130 after SIGINT and 143 after SIGTERM, which first finish the shard at
+    hand; a second signal stops at once.
     """
-    with one_line_errors("select"), progress_bar(quiet) as progress:
+    with (
+        one_line_errors("select", "interrupted; run it again to go on"),
+        progress_bar(quiet) as progress,
+        finishing(f"the shard at hand of at most {shard_size} queries") as stop,
+    ):
         summary = offline.select(
             corpus=corpus,
             queries=queries,
@@ -145,11 +182,16 @@ def select(
             num_threads=num_threads,
             chunk_size=chunk_size,
             shard_size=shard_size,
+            on_error=on_error.value,
+            fingerprint=None if fingerprint is None else fingerprint.value,
             overwrite=overwrite,
             progress=progress,
+            stop=stop,
         )
     if not quiet:
         print(summary)
+    if not summary.complete:
+        raise typer.Exit(stop.exit_code)
 
 
 @app.command()

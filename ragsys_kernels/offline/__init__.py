@@ -8,6 +8,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from ragsys_kernels.offline.bias import BiasSummary, bias
+from ragsys_kernels.offline.check import JobStatus, status, verify
 from ragsys_kernels.offline.job import Summary, select
 
-__all__ = ["BiasSummary", "Summary", "bias", "select"]
+__all__ = ["BiasSummary", "JobStatus", "Summary", "bias", "select", "status", "verify"]
