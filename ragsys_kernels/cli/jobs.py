@@ -10,6 +10,7 @@ import typer
 
 from ragsys_kernels import offline
 from ragsys_kernels.cli._app import (
+    CLUSTER,
     COLUMNS,
     INPUT,
     RULE,
@@ -17,6 +18,7 @@ from ragsys_kernels.cli._app import (
     TEXTS,
     WeightDtype,
     app,
+    finishing,
     one_line_errors,
     option,
     progress_bar,
@@ -32,6 +34,21 @@ class Method(str, Enum):
 class Metric(str, Enum):
     cosine = "cosine"
     dot = "dot"
+
+
+class OnError(str, Enum):
+    raise_ = "raise"
+    skip = "skip"
+
+
+class Fingerprint(str, Enum):
+    sampled = "sampled"
+    full = "full"
+
+
+class Engine(str, Enum):
+    local = "local"
+    ray = "ray"
 
 
 class Dtype(str, Enum):
@@ -59,7 +76,7 @@ def select(
         ),
     ],
     queries: Annotated[str, option(INPUT, "Query vectors, (Q, D), in any of these formats.", metavar="FILE")],
-    out: Annotated[Path, option(INPUT, "Folder for the result, new or empty; it appears when the job is complete.")],
+    out: Annotated[Path, option(INPUT, "Folder for the result: new, empty, or of this job, which then goes on.")],
     candidates: Annotated[
         str | None,
         option(
@@ -86,7 +103,7 @@ def select(
         str | None,
         option(INPUT, "Group of each query, whose rows it is not given: (Q,) integers.", metavar="FILE"),
     ] = None,
-    overwrite: Annotated[bool, option(INPUT, "Replace the result of an earlier job in --out.", "--overwrite")] = False,
+    overwrite: Annotated[bool, option(INPUT, "Start anew where --out has an earlier job.", "--overwrite")] = False,
     vector_column: Annotated[str | None, option(COLUMNS, "Corpus vectors.", show_default="the only float list")] = None,
     id_column: Annotated[str | None, option(COLUMNS, "Corpus ids.", show_default="id, else row numbers")] = None,
     bias_column: Annotated[str | None, option(COLUMNS, "Bias, in --bias or else in the corpus file.")] = None,
@@ -129,14 +146,56 @@ def select(
     backend: Annotated[str, option(RUN, "auto, cpu or reference; see the command show-config.")] = "auto",
     num_threads: Annotated[int | None, option(RUN, "Threads.", metavar="N", show_default="one per core")] = None,
     chunk_size: Annotated[int, option(RUN, "Queries in memory at a time.", metavar="N")] = 1024,
-    shard_size: Annotated[int, option(RUN, "Queries in each Parquet file of the result.", metavar="N")] = 1_000_000,
+    shard_size: Annotated[
+        int, option(RUN, "Queries in each Parquet file of the result: what a kill may cost.", metavar="N")
+    ] = 100_000,
+    on_error: Annotated[
+        OnError,
+        option(
+            RUN,
+            "A query that cannot be used: raise ends the job; skip gives it empty lists and notes it in _errors-*.",
+        ),
+    ] = OnError.raise_,
+    fingerprint: Annotated[
+        Fingerprint | None,
+        option(
+            RUN,
+            "How inputs are known again: by size, time and samples of the content, or by all of the content.",
+            show_default="as the job began, sampled",
+        ),
+    ] = None,
     quiet: Annotated[bool, option(RUN, "Print warnings and errors only.", "--quiet")] = False,
+    engine: Annotated[
+        Engine, option(CLUSTER, "Where the shards are made: in this process, or on Ray; needs the extra ray.")
+    ] = Engine.local,
+    workers: Annotated[
+        int | None, option(CLUSTER, "Ray actors that select.", metavar="N", show_default="as many as fit")
+    ] = None,
+    cpus_per_worker: Annotated[
+        float | None, option(CLUSTER, "CPUs of each, and its threads.", metavar="X", show_default="1")
+    ] = None,
+    gpus_per_worker: Annotated[
+        float | None, option(CLUSTER, "GPUs that Ray keeps for each.", metavar="X", show_default="0")
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        option(CLUSTER, "Cluster to run on.", show_default="RAY_ADDRESS, else a Ray of this machine's own"),
+    ] = None,
 ) -> None:
     """Select for every query of a file and write the picks as Parquet files.
 
-    Each row has query_id, ids (the picks, best first), scores, relevance, redundancy. Memory: the corpus and one chunk.
+    Each row has query_id, ids (the picks, best first), scores, relevance, redundancy. Memory: the corpus and a few
+    chunks. Killed or stopped at any moment and run again, the job goes on; see also the commands job status and job
+    verify.
+
+    Exit codes: 0 complete, 1 error, 2 usage; 130 after SIGINT and 143 after SIGTERM, which first finish the shard at
+    hand; a second signal stops at once.
     """
-    with one_line_errors("select"), progress_bar(quiet) as progress:
+    with (
+        one_line_errors("select", "interrupted; run it again to go on"),
+        progress_bar(quiet) as progress,
+        finishing(f"the shard at hand of at most {shard_size} queries") as stop,
+    ):
         summary = offline.select(
             corpus=corpus,
             queries=queries,
@@ -166,11 +225,21 @@ def select(
             num_threads=num_threads,
             chunk_size=chunk_size,
             shard_size=shard_size,
+            on_error=on_error.value,
+            fingerprint=None if fingerprint is None else fingerprint.value,
             overwrite=overwrite,
             progress=progress,
+            stop=stop,
+            engine=engine.value,
+            workers=workers,
+            cpus_per_worker=cpus_per_worker,
+            gpus_per_worker=gpus_per_worker,
+            ray_address=ray_address,
         )
     if not quiet:
         print(summary)
+    if not summary.complete:
+        raise typer.Exit(stop.exit_code)
 
 
 @app.command()

@@ -122,8 +122,12 @@ class Manifest:
     def num_shards(self) -> int:
         return -(-self.rows // self.shard_size)
 
+    def shard(self, index: int) -> range:
+        """Return the rows of a shard."""
+        return range(index * self.shard_size, min((index + 1) * self.shard_size, self.rows))
+
     @classmethod
-    def read(cls, folder: Folder) -> Manifest | None:
+    def read(cls, folder: Folder, op: str = "select") -> Manifest | None:
         """Return the manifest of the folder with all shards recorded; None if it has none."""
         if not folder.is_file(JOB_FILE):
             return None
@@ -136,9 +140,7 @@ class Manifest:
             if not {"rows", "shard_size", "options", "inputs"} <= set(content):
                 raise ValueError("cut short")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"select: out must hold a readable {JOB_FILE}, got {folder}: {error}; remove the folder to start anew"
-            ) from error
+            raise ValueError(f"{op}: {JOB_FILE} must be as a job wrote it, got {folder}: {error}") from error
         manifest.shards.update(JobFolder(folder, manifest.key).records())
         return manifest
 
@@ -167,7 +169,15 @@ def describe(spec: JobSpec, inputs: Inputs, schema: pa.Schema, fingerprint: str)
         "inputs": described(inputs, fingerprint),
         "rows": inputs.queries.rows,
         "shard_size": spec.shard_size,
-        "schema": {field.name: str(field.type) for field in schema},
+        "schema": column_types(schema),
+    }
+
+
+def column_types(schema: pa.Schema) -> dict[str, str]:
+    """Return the types as text; how Parquet calls what is in a list depends on the version of pyarrow."""
+    return {
+        field.name: f"list of {field.type.value_type}" if pa.types.is_list(field.type) else str(field.type)
+        for field in schema
     }
 
 

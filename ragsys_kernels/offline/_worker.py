@@ -63,7 +63,10 @@ class Held:
     @classmethod
     def of(cls, spec: JobSpec, inputs: Inputs) -> Held:
         ids = inputs.corpus_ids
-        return cls(_load_corpus(inputs, held(spec)), None if ids is None else _takeable(ids.whole()))
+        return cls(
+            load_corpus(inputs.corpus, inputs.bias, inputs.groups, held(spec)),
+            None if ids is None else takeable(ids.whole()),
+        )
 
 
 class Worker:
@@ -307,21 +310,22 @@ def result_schema(inputs: Inputs) -> pa.Schema:
     )
 
 
-def _load_corpus(inputs: Inputs, options: dict[str, Any]) -> rk.Corpus:
+def load_corpus(corpus: Column, bias: Column | None, groups: Column | None, options: dict[str, Any]) -> rk.Corpus:
+    """Read the vectors and what belongs to them."""
     try:
         return rk.Corpus(
-            inputs.corpus.whole(),
-            bias=None if inputs.bias is None else np.asarray(inputs.bias.whole(), np.float32),
-            groups=None if inputs.groups is None else inputs.groups.whole(),
+            corpus.whole(),
+            bias=None if bias is None else np.asarray(bias.whole(), np.float32),
+            groups=None if groups is None else groups.whole(),
             **options,
         )
     except ValueError as error:
         if str(error).startswith("select: "):  # from reading, with the file's name
             raise
-        raise ValueError(f"select: corpus must be usable, got {inputs.corpus.path}: {error}") from error
+        raise ValueError(f"select: corpus must be usable, got {corpus.path}: {error}") from error
 
 
-def _takeable(ids: pa.ChunkedArray) -> pa.Array:
+def takeable(ids: pa.ChunkedArray) -> pa.Array:
     """Return one array to take from; strings get 64-bit offsets, since the text of all ids may exceed 2 GiB."""
     return (ids.cast(pa.large_string()) if pa.types.is_string(ids.type) else ids).combine_chunks()
 

@@ -132,8 +132,8 @@ def _placed(ray: Any, options: RayOptions) -> int:
     if not room or wanted > room:
         cpus, gpus = (sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU"))
         raise ValueError(
-            f"select: workers must be at most {room}, for which the cluster has room ({len(nodes)} nodes, {cpus:g} CPUs, "
-            f"{gpus:g} GPUs), got {wanted} with {options.cpus_per_worker:g} CPUs and {options.gpus_per_worker:g} GPUs each"
+            f"select: workers must be at most {room}, for which {cpus:g} CPUs and {gpus:g} GPUs in {len(nodes)} nodes "
+            f"have room, got {wanted} with {options.cpus_per_worker:g} CPUs and {options.gpus_per_worker:g} GPUs each"
         )
     return wanted
 

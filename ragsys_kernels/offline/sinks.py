@@ -66,15 +66,17 @@ class Folder:
     @contextmanager
     def writing(self, name: str, durable: bool = True) -> Iterator[HashedFile]:
         """Write a file aside; put it in its place, synced if `durable`, when the block ends without an error."""
-        aside = self.path / f".{name}.{uuid.uuid4().hex[:12]}{_ASIDE}"
-        file = HashedFile(open(aside, "wb"))  # noqa: SIM115 (closed below)
+        aside, place = self.path / f".{name}.{uuid.uuid4().hex[:12]}{_ASIDE}", self.path / name
+        with _writing(place):
+            file = HashedFile(open(aside, "wb"), place)  # noqa: SIM115 (closed below)
         try:
             yield file
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-            file.close()
-            aside.replace(self.path / name)
+            with _writing(place):
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+                file.close()
+                aside.replace(place)
         except BaseException:
             with suppress(OSError):  # a full disk makes closing fail too
                 file.close()
@@ -99,12 +101,13 @@ class Folder:
 class HashedFile:
     """A file written from its beginning to its end, with the SHA-256 of what was written."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._digest = file, hashlib.sha256()
+    def __init__(self, file: IO[bytes], place: Path) -> None:
+        self._file, self._place, self._digest = file, place, hashlib.sha256()
 
     def write(self, data: Any) -> int:
         self._digest.update(data)
-        return self._file.write(data)
+        with _writing(self._place):
+            return self._file.write(data)
 
     def tell(self) -> int:
         return self._file.tell()
@@ -176,6 +179,14 @@ def parquet(folder: Folder, name: str, schema: pa.Schema) -> Iterator[tuple[Parq
         except BaseException:
             rows.abandon()
             raise
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"select: out must be writable, got {path}: {error.strerror or error}") from error
 
 
 def sync_folder(path: Path) -> None:
