@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
+import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -67,25 +69,39 @@ def running(spec: JobSpec, inputs: Inputs, options: RayOptions) -> Iterator[Reco
             )
             try:
                 for row in written.iter_rows():
+                    if row["error"]:
+                        error, trace = pickle.loads(row["error"])
+                        raise error from RuntimeError(trace)
                     record = ShardRecord(**json.loads(row["record"]))
                     if advance is not None:
                         advance(record.rows)
                     yield record
-            except ray.exceptions.RayTaskError as error:
-                raise error.cause from None
+                job.folder.remove_unfinished()  # what workers were writing that died
+            except ray.exceptions.RayError as error:
+                raise OSError(f"select: Ray failed: {' '.join(str(error).split())}") from error
 
         yield records
 
 
 class _ShardWriter:
-    """A worker on Ray: built once in its process, with the corpus that the node's processes share."""
+    """A worker on Ray: built once in its process, with the corpus that the node's processes share.
+
+    Errors are results, so that they arrive as they are.
+    """
 
     def __init__(self, spec: JobSpec, job: JobFolder, corpus: list[Any]) -> None:
-        self._worker, self._job = Worker(spec, import_ray("select").get(corpus[0])), job
+        self._spec, self._job, self._corpus = spec, job, corpus
+        self._worker: Worker | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        records = [self._worker.write_shard(int(index), self._job) for index in batch["index"]]
-        return {"record": [json.dumps(asdict(record)) for record in records]}
+        record, problem = "", b""
+        try:
+            if self._worker is None:
+                self._worker = Worker(self._spec, import_ray("select").get(self._corpus[0]))
+            record = json.dumps(asdict(self._worker.write_shard(int(batch["index"][0]), self._job)))
+        except Exception as error:
+            problem = pickle.dumps((error, traceback.format_exc()))
+        return {"record": [record], "error": [problem]}
 
 
 def import_ray(op: str) -> Any:

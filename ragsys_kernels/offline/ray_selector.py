@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any, Literal
 
 import numpy as np
@@ -135,13 +136,15 @@ def _check(
     corpus: rk.Corpus, k: int, options: dict[str, Any], candidate_column: str | None, group_column: str | None
 ) -> None:
     """Let the library check the options, on one query."""
-    corpus.select(
-        np.zeros((1, corpus.dims), np.float32),
-        k,
-        candidates=None if candidate_column is None else np.zeros((1, 1), np.int64),
-        query_groups=None if group_column is None else np.zeros(1, np.int64),
-        **options,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rk.PoolSizeWarning)
+        corpus.select(
+            np.zeros((1, corpus.dims), np.float32),
+            k,
+            candidates=None if candidate_column is None else np.zeros((1, 1), np.int64),
+            query_groups=None if group_column is None else np.zeros(1, np.int64),
+            **options,
+        )
 
 
 def _threads() -> int | None:
