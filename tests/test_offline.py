@@ -137,8 +137,8 @@ def test_parquet_batches_of_any_size_are_joined(tmp_path, data, monkeypatch):
     pq.write_table(pa.table({"id": np.arange(Q) * 3, "v": vector_lists(data["queries"])}), tmp_path / "queries.parquet")
     read_batches = pq.ParquetFile.iter_batches
 
-    def short_batches(file, batch_size, columns):
-        return read_batches(file, 33 if columns == ["id"] else 40, columns=columns)
+    def short_batches(file, batch_size, columns, **options):
+        return read_batches(file, 33 if columns == ["id"] else 40, columns=columns, **options)
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", short_batches)
     paths = {**files(tmp_path, "corpus", "candidates"), "queries": tmp_path / "queries.parquet"}
@@ -369,7 +369,9 @@ def test_missing_file(tmp_path, data, name):
 
 def test_other_format(tmp_path, data):
     (tmp_path / "corpus.csv").write_text("1,2")
-    check_refused(tmp_path, ValueError, r"must be a \.npy or \.parquet file", corpus=tmp_path / "corpus.csv")
+    check_refused(
+        tmp_path, ValueError, r"must be a \.npy, \.parquet, .* or \.safetensors file", corpus=tmp_path / "corpus.csv"
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"1,2,3\n", b"\x93NUMPY\x01\x00v\x00{'descr'"])
@@ -514,8 +516,8 @@ def test_bad_candidates_are_named(tmp_path, data, suffix, row, match):
         ({"shard_size": 0}, "shard_size must be at least 1, got 0"),
         ({"max_per_group": 2}, "max_per_group must come with groups"),
         ({"candidate_column": "rows"}, "candidate_column must come with candidates"),
-        ({"id_column": "id"}, r"must be a \.parquet file to have a column 'id'"),
-        ({"bias_column": "b"}, "bias must be a .npy file where the vectors are one, got column 'b'"),
+        ({"id_column": "id"}, r"must not be a \.npy file to have a column 'id'"),
+        ({"bias_column": "b"}, "bias must be a file of its own where the vectors are .npy, got column 'b'"),
         ({"method": "vrsd", "lambda_d": 0.5}, "lambda_d must be left out with method 'vrsd'"),
         ({"method": "vrsd", "lambda_b": 0.5}, "lambda_b must be left out with method 'vrsd'"),
     ],

@@ -60,34 +60,54 @@ def _pool(text: str) -> int | str:
 
 @app.command()
 def select(
-    corpus: Annotated[Path, option(INPUT, "Vectors to choose from: .npy (N, D), float32 or float16, or .parquet.")],
-    queries: Annotated[Path, option(INPUT, "Query vectors: .npy (Q, D), float32 or float16, or .parquet.")],
-    out: Annotated[Path, option(INPUT, "Folder for the result: new, empty, or of this job, which then goes on.")],
-    candidates: Annotated[
-        Path | None,
+    corpus: Annotated[
+        str,
         option(
             INPUT,
-            "Corpus rows to choose from for each query: .npy (Q, P), int32 or int64, padded with -1, or .parquet "
-            "with a column of integer lists.",
+            "Vectors to choose from, (N, D): .npy, .parquet or a folder of it, .arrow, .feather, .safetensors, a saved "
+            "Hugging Face data set; a path or a URL (s3://...).",
+            metavar="FILE",
+        ),
+    ],
+    queries: Annotated[str, option(INPUT, "Query vectors, (Q, D), in any of these formats.", metavar="FILE")],
+    out: Annotated[Path, option(INPUT, "Folder for the result: new, empty, or of this job, which then goes on.")],
+    candidates: Annotated[
+        str | None,
+        option(
+            INPUT,
+            "Corpus rows to choose from for each query: (Q, P) integers, padded with -1, or a column of integer lists.",
+            metavar="FILE",
             show_default="the --pool most relevant rows",
         ),
     ] = None,
-    bias: Annotated[Path | None, option(INPUT, "Quality of each corpus row: .npy (N,), floats. MMR only.")] = None,
-    groups: Annotated[Path | None, option(INPUT, "Group of each corpus row: .npy (N,), integers.")] = None,
+    index: Annotated[
+        str | None,
+        option(
+            INPUT,
+            "FAISS index file over the corpus, which finds the --pool rows of each query; needs the extra faiss.",
+            metavar="FILE",
+            show_default="exact search",
+        ),
+    ] = None,
+    bias: Annotated[
+        str | None, option(INPUT, "Quality of each corpus row: (N,) floats. MMR only.", metavar="FILE")
+    ] = None,
+    groups: Annotated[str | None, option(INPUT, "Group of each corpus row: (N,) integers.", metavar="FILE")] = None,
     query_groups: Annotated[
-        Path | None, option(INPUT, "Group of each query, whose rows it is not given: .npy (Q,), integers.")
+        str | None,
+        option(INPUT, "Group of each query, whose rows it is not given: (Q,) integers.", metavar="FILE"),
     ] = None,
     overwrite: Annotated[bool, option(INPUT, "Start anew where --out has an earlier job.", "--overwrite")] = False,
     vector_column: Annotated[str | None, option(COLUMNS, "Corpus vectors.", show_default="the only float list")] = None,
     id_column: Annotated[str | None, option(COLUMNS, "Corpus ids.", show_default="id, else row numbers")] = None,
-    bias_column: Annotated[str | None, option(COLUMNS, "Bias, in the corpus file instead of --bias.")] = None,
-    group_column: Annotated[str | None, option(COLUMNS, "Groups, in the corpus file instead of --groups.")] = None,
+    bias_column: Annotated[str | None, option(COLUMNS, "Bias, in --bias or else in the corpus file.")] = None,
+    group_column: Annotated[str | None, option(COLUMNS, "Groups, in --groups or else in the corpus file.")] = None,
     query_vector_column: Annotated[
         str | None, option(COLUMNS, "Query vectors.", show_default="the only float list")
     ] = None,
     query_id_column: Annotated[str | None, option(COLUMNS, "Query ids.", show_default="id, else row numbers")] = None,
     query_group_column: Annotated[
-        str | None, option(COLUMNS, "Query groups, in the queries file instead of --query-groups.")
+        str | None, option(COLUMNS, "Query groups, in --query-groups or else in the queries file.")
     ] = None,
     candidate_column: Annotated[
         str | None, option(COLUMNS, "Candidate rows.", show_default="the only integer list")
@@ -159,6 +179,7 @@ def select(
             queries=queries,
             out=out,
             candidates=candidates,
+            index=index,
             bias=bias,
             groups=groups,
             query_groups=query_groups,

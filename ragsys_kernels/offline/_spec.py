@@ -15,7 +15,7 @@ from ragsys_kernels import _info
 from ragsys_kernels.offline import sources
 from ragsys_kernels.offline.sources import Column, PathLike
 
-_FILES = ("corpus", "queries", "candidates", "bias", "groups", "query_groups")
+_FILES = ("corpus", "queries", "candidates", "index", "bias", "groups", "query_groups")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class JobSpec:
     corpus: PathLike
     queries: PathLike
     candidates: PathLike | None = None
+    index: PathLike | None = None
     bias: PathLike | None = None
     groups: PathLike | None = None
     query_groups: PathLike | None = None
@@ -93,26 +94,31 @@ class Inputs:
     query_ids: Column | None
     query_groups: Column | None
     candidates: Column | None
+    index: sources.Index | None
 
     @classmethod
     def open(cls, spec: JobSpec) -> Inputs:
         """Open the files; refuse, from their headers alone, what does not fit together."""
-        corpus, queries = _path(spec.corpus), _path(spec.queries)
+        corpus, queries = spec.corpus, spec.queries
+        vectors = sources.vectors(corpus, "corpus", spec.vector_column)
+        # Where bad rows are skipped, the first query may be one.
+        dims = vectors.dims if spec.on_error == "skip" else None
         inputs = cls(
-            corpus=sources.vectors(corpus, "corpus", spec.vector_column),
+            corpus=vectors,
             corpus_ids=sources.ids(corpus, "corpus", spec.id_column),
             bias=sources.numbers("bias", float, spec.bias, spec.bias_column, corpus),
             groups=sources.numbers("groups", int, spec.groups, spec.group_column, corpus),
-            queries=sources.vectors(queries, "queries", spec.query_vector_column),
+            queries=sources.vectors(queries, "queries", spec.query_vector_column, dims),
             query_ids=sources.ids(queries, "queries", spec.query_id_column),
             query_groups=sources.numbers("query_groups", int, spec.query_groups, spec.query_group_column, queries),
             candidates=sources.candidates(spec.candidates, spec.candidate_column),
+            index=None if spec.index is None else sources.Index(spec.index, vectors.rows),
         )
         inputs._check_sizes()
         return inputs
 
-    def opened(self) -> dict[str, Column]:
-        """Return the columns there are, by name."""
+    def opened(self) -> dict[str, Column | sources.Index]:
+        """Return the columns there are, and the index, by name."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: column for name, column in found.items() if column is not None}
 
@@ -156,6 +162,10 @@ def rule(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
     """Return the options of the selection, defaults filled in; refuse those that the others leave without effect."""
     if spec.pool is not None and inputs.candidates is not None:
         raise ValueError(f"select: pool must be left out when candidates are given, got {spec.pool}")
+    if inputs.index is not None and inputs.candidates is not None:
+        raise ValueError(f"select: index must be left out when candidates are given, got {inputs.index.path}")
+    if inputs.index is not None and spec.pool == "all":
+        raise ValueError(f"select: index must come with a pool, got pool 'all' and {inputs.index.path}")
     if inputs.query_groups is not None and inputs.groups is None:
         raise ValueError(f"select: query_groups must come with groups, got {inputs.query_groups.path} alone")
     if spec.max_per_group is not None and inputs.groups is None:
@@ -183,8 +193,3 @@ def rule(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
 def held(spec: JobSpec) -> dict[str, Any]:
     """Return the options of how the corpus is held."""
     return {"metric": spec.metric, "dtype": spec.dtype}
-
-
-def _path(path: PathLike) -> Any:
-    """A URL stays a str; Path would join its slashes."""
-    return path if "://" in os.fspath(path) else Path(path)

@@ -78,6 +78,8 @@ class Worker:
         self.rows, self.schema = self._inputs.queries.rows, result_schema(self._inputs)
         self._options = {**rule(spec, self._inputs), "backend": spec.backend, "num_threads": spec.num_threads}
         self._corpus = _load_corpus(self._inputs, held(spec))
+        if self._inputs.index is not None:
+            self._options["index"] = self._inputs.index.of(self._corpus)
         ids = self._inputs.corpus_ids
         self._corpus_ids = None if ids is None else _takeable(ids.whole())
         self._errors_schema = pa.schema(
@@ -97,9 +99,12 @@ class Worker:
     ) -> Generator[ShardRecord, None, None]:
         """Make shards, in the order of their rows, and yield each one's record when it is in its place.
 
-        Consecutive shards are read in one pass. `advance` is called with the queries done since its last call.
+        Consecutive shards are read in one pass, unless there is an index. `advance` is called with the queries done
+        since its last call.
         """
-        for run in _runs(indices):
+        # An index may find other rows in other batches: a shard begins a batch, whatever is done before it.
+        runs = _runs(indices) if self._inputs.index is None else (range(index, index + 1) for index in indices)
+        for run in runs:
             rows = range(self.spec.shard(run.start, self.rows).start, self.spec.shard(run.stop - 1, self.rows).stop)
             with closing(self.tables(rows.start, rows.stop)) as pieces:
                 for index in run:
@@ -240,8 +245,8 @@ class Worker:
         if self.spec.on_error == "raise":
             row = min(found)
             argument, reason = found[row]
-            path = getattr(self._inputs, argument).path
-            raise ValueError(f"select: {argument} {reason} in row {row} of {path}")
+            where = getattr(self._inputs, argument).where(row)
+            raise ValueError(f"select: {argument} {reason} in {where}")
         for row, (argument, reason) in found.items():
             piece.bad.setdefault(row, f"{argument} {reason}")
         rows = np.array(sorted(piece.bad)) - piece.start

@@ -84,6 +84,7 @@ def select(
     queries: PathLike,
     out: PathLike,
     candidates: PathLike | None = None,
+    index: PathLike | None = None,
     bias: PathLike | None = None,
     groups: PathLike | None = None,
     query_groups: PathLike | None = None,
@@ -126,25 +127,32 @@ def select(
     Parameters
     ----------
     corpus, queries : path
-        Vectors, ``.npy`` (N, D) and (Q, D), float32 or float16, or ``.parquet`` with a column of float lists, all
-        of length D.
+        Vectors, (N, D) and (Q, D), all of length D; a file, a folder or a URL of one of these, as are the others below:
+        ``.npy``, float32 or float16; a column of float lists of ``.parquet`` or of a folder of such files, in the
+        order of their names, of an Arrow file (``.arrow``, ``.feather``, ``.ipc``), of a data set that the package
+        datasets saved to disk; a tensor of ``.safetensors``, float32, float16 or bfloat16. See `offline.sources`.
     out : path
         Folder to write: ``part-00000.parquet``, ... and ``_job.json``. Must be new, empty or of the same job.
         Columns: ``query_id``; ``ids``, the picks, best first; ``scores``, ``relevance`` and ``redundancy`` as in
         `Selection`. Ids are those of the id columns, or row numbers in files without one. Shard i has the queries from
         row i * `shard_size` on, in their order.
     candidates : path, optional
-        Rows of the corpus to choose from, by row number: ``.npy`` (Q, P) int32 or int64, padded with -1,
-        or ``.parquet`` with a column of integer lists of any length. Default: the `pool` most relevant rows.
+        Rows of the corpus to choose from, by row number: an array or tensor (Q, P) int32 or int64, padded with -1,
+        or a column of integer lists of any length. Default: the `pool` most relevant rows.
+    index : path, optional
+        FAISS index file over the rows of the corpus, as `Corpus.to_faiss` makes it or as `Corpus.search` takes it: it
+        retrieves the pools instead of the exact search, with the settings stored in it (``nprobe``, ``efSearch``) and
+        FAISS's own threads.
     bias : path, optional
-        ``.npy`` (N,), quality of each corpus row; or name a column of the corpus file with `bias_column`.
+        (N,) floats, quality of each corpus row; or name a column of the corpus file with `bias_column`.
     groups, query_groups : path, optional
-        ``.npy`` (N,) and (Q,) integers; or `group_column`, `query_group_column`. A query is not given rows of its
-        own group.
+        (N,) and (Q,) integers; or `group_column`, `query_group_column`. A query is not given rows of its own group.
     vector_column, query_vector_column, candidate_column : str, optional
-        Needed if a Parquet file has several columns of that kind (none of them called "embedding" or "vector").
+        Columns or tensors; needed if a file has several of that kind (none of them called "embedding" or "vector").
+    bias_column, group_column, query_group_column : str, optional
+        Of the files above where they are given, else of the vectors' file.
     id_column, query_id_column : str, optional
-        Default: the column "id", if the Parquet file has one.
+        Default: the column or tensor "id", if the file has one.
     method : {"mmr", "vrsd"}
     k : int
         Picks of each query; fewer where it has fewer candidates.
@@ -163,7 +171,8 @@ def select(
         As in `ragsys_kernels.mmr`. A job goes on with the backend and instruction set it began with, since others may
         decide near-ties otherwise.
     chunk_size : int
-        Queries read, selected for and handed to the writer in one step. Does not change the result.
+        Queries read, selected for and handed to the writer in one step. Does not change the result, except that an
+        `index` may find other rows in other batches.
     shard_size : int
         Queries of a Parquet shard: what a kill may cost.
     on_error : {"raise", "skip"}
@@ -199,6 +208,7 @@ def select(
         corpus=corpus,
         queries=queries,
         candidates=candidates,
+        index=index,
         bias=bias,
         groups=groups,
         query_groups=query_groups,
