@@ -160,11 +160,14 @@ class Manifest:
 
 def describe(spec: JobSpec, inputs: Inputs, schema: pa.Schema, fingerprint: str) -> dict[str, Any]:
     """Return what makes the job the one it is: version, inputs, the options that the result depends on."""
+    options = {"k": spec.k, **rule(spec, inputs), **held(spec), **spec.columns()}
+    if inputs.index is not None:  # which may find other rows in other batches
+        options["chunk_size"] = spec.chunk_size
     return {
         "version": rk.__version__,
         "backend": spec.backend,
         "instruction_set": spec.instruction_set,
-        "options": {"k": spec.k, **rule(spec, inputs), **held(spec), **spec.columns()},
+        "options": options,
         "fingerprint": fingerprint,
         "inputs": described(inputs, fingerprint),
         "rows": inputs.queries.rows,

@@ -116,9 +116,12 @@ class Worker:
     ) -> Generator[ShardRecord, None, None]:
         """Make shards, in the order of their rows, and yield each one's record when it is in its place.
 
-        Consecutive shards are read in one pass. `advance` is called with the queries done since its last call.
+        Consecutive shards are read in one pass, unless there is an index. `advance` is called with the queries done
+        since its last call.
         """
-        for run in _runs(indices):
+        # An index may find other rows in other batches: a shard begins a batch, whatever is done before it.
+        runs = _runs(indices) if self._inputs.index is None else (range(index, index + 1) for index in indices)
+        for run in runs:
             rows = range(self.spec.shard(run.start, self.rows).start, self.spec.shard(run.stop - 1, self.rows).stop)
             with closing(self.tables(rows.start, rows.stop)) as pieces:
                 for index in run:

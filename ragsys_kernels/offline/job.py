@@ -180,7 +180,8 @@ def select(
         As in `ragsys_kernels.mmr`. A job goes on with the backend and instruction set it began with, since others may
         decide near-ties otherwise.
     chunk_size : int
-        Queries read, selected for and handed to the writer in one step. Does not change the result.
+        Queries read, selected for and handed to the writer in one step. Does not change the result, except that an
+        `index` may find other rows in other batches.
     shard_size : int
         Queries of a Parquet shard: what a kill may cost.
     on_error : {"raise", "skip"}
