@@ -76,7 +76,10 @@ def select(
         ),
     ],
     queries: Annotated[str, option(INPUT, "Query vectors, (Q, D), in any of these formats.", metavar="FILE")],
-    out: Annotated[Path, option(INPUT, "Folder for the result: new, empty, or of this job, which then goes on.")],
+    out: Annotated[
+        str,
+        option(INPUT, "Folder or URL for the result: new, empty, or of this job, which then goes on.", metavar="DIR"),
+    ],
     candidates: Annotated[
         str | None,
         option(

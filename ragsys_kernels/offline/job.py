@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ragsys_kernels import _env
 from ragsys_kernels.offline import ray_engine
-from ragsys_kernels.offline._lock import LOCK_FILE, locked
+from ragsys_kernels.offline._lock import LOCK_FILE
 from ragsys_kernels.offline._manifest import (
     JOB_FILE,
     JobFolder,
@@ -24,6 +24,7 @@ from ragsys_kernels.offline._manifest import (
     shard_names,
 )
 from ragsys_kernels.offline._spec import Inputs, JobSpec, check_options
+from ragsys_kernels.offline._url_folder import folder_at
 from ragsys_kernels.offline._worker import Worker, result_schema
 from ragsys_kernels.offline.ray_engine import RayOptions, Records
 from ragsys_kernels.offline.sinks import Folder
@@ -51,7 +52,7 @@ class Summary:
     backend: str
     instruction_set: str
     num_threads: int
-    out: Path
+    out: Path | str
     shards: int
     engine: str = "local"
 
@@ -141,7 +142,8 @@ def select(
         order of their names, of an Arrow file (``.arrow``, ``.feather``, ``.ipc``), of a data set that the package
         datasets saved to disk; a tensor of ``.safetensors``, float32, float16 or bfloat16. See `offline.sources`.
     out : path
-        Folder to write: ``part-00000.parquet``, ... and ``_job.json``. Must be new, empty or of the same job.
+        Folder to write: ``part-00000.parquet``, ... and ``_job.json``. Must be new, empty or of the same job. Or its
+        URL; there other processes are not kept out.
         Columns: ``query_id``; ``ids``, the picks, best first; ``scores``, ``relevance`` and ``redundancy`` as in
         `Selection`. Ids are those of the id columns, or row numbers in files without one. Shard i has the queries from
         row i * `shard_size` on, in their order.
@@ -260,7 +262,7 @@ def select(
         raise ValueError(f"select: fingerprint must be 'sampled' or 'full', got {fingerprint!r}")
     inputs = Inputs.open(spec)
     check_options(spec, inputs)
-    folder = Folder(Path(out).resolve())
+    folder = folder_at(out)
     return _run(spec.settled(), inputs, folder, ray, fingerprint, overwrite, progress, stop)
 
 
@@ -353,8 +355,7 @@ def _local(spec: JobSpec) -> Iterator[Records]:
 
 def _check_folder(folder: Folder, overwrite: bool) -> None:
     """Refuse an output folder that holds anything but a job's files."""
-    if folder.path.exists() and not folder.path.is_dir():
-        raise FileExistsError(f"select: out must be a folder, got the file {folder}")
+    folder.check()
     names = folder.names()
     others = foreign(names)
     if overwrite and others:
@@ -373,7 +374,7 @@ def _owned(folder: Folder) -> Iterator[None]:
     """Keep other processes out of the folder, made if need be; one that stays empty is removed again."""
     new = folder.make()
     try:
-        with locked(folder.path):
+        with folder.locked():
             folder.remove_unfinished()
             yield
     finally:
