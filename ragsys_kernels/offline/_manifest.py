@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 import ragsys_kernels as rk
 from ragsys_kernels.offline._lock import LOCK_FILE
-from ragsys_kernels.offline._spec import Inputs, JobSpec, held, rule
+from ragsys_kernels.offline._spec import Inputs, JobSpec, absolute, held, rule
 from ragsys_kernels.offline.sinks import Folder
 
 JOB_FILE = "_job.json"  # readers of a whole folder of Parquet files skip names that begin with _ or .
@@ -187,7 +188,11 @@ def column_types(schema: pa.Schema) -> dict[str, str]:
 def described(inputs: Inputs, fingerprint: str) -> dict[str, Any]:
     """Return what tells the inputs from others, by name."""
     return {
-        name: {**column.identity(full=fingerprint == "full"), "rows": column.rows}
+        name: {
+            **column.identity(full=fingerprint == "full"),
+            "path": os.fspath(absolute(column.path)),
+            "rows": column.rows,
+        }
         for name, column in inputs.opened().items()
     }
 

@@ -58,12 +58,8 @@ class JobSpec:
     def absolute(self) -> JobSpec:
         """Return the same job with paths that hold in any working folder; URLs stay."""
         given = {name: getattr(self, name) for name in _FILES}
-        here: dict[str, Any] = {
-            name: Path(path).resolve()
-            for name, path in given.items()
-            if path is not None and "://" not in os.fspath(path)
-        }
-        return replace(self, **here)
+        paths: dict[str, Any] = {name: absolute(path) for name, path in given.items() if path is not None}
+        return replace(self, **paths)
 
     def settled(self) -> JobSpec:
         """Return the same job with the backend and the instruction set that "auto" means in this process."""
@@ -188,6 +184,11 @@ def rule(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
         if value is not None:
             raise ValueError(f"select: {name} must be left out with method {spec.method!r}, got {value}")
     return options
+
+
+def absolute(path: PathLike) -> PathLike:
+    """Return a path that holds in any working folder; a URL as it is."""
+    return path if "://" in os.fspath(path) else Path(path).resolve()
 
 
 def held(spec: JobSpec) -> dict[str, Any]:

@@ -280,12 +280,15 @@ class Worker:
         lengths = np.asarray(picks.lengths).copy()
         lengths[bad - piece.start] = 0
         offsets = pa.array(np.concatenate(([0], np.cumsum(lengths, dtype=np.int32))), pa.int32())
-        real = np.arange(picks.indices.shape[1]) < lengths[:, None]
-        flat = pa.array(picks.indices[real])
+        columns = (picks.indices, picks.scores, picks.relevance, picks.redundancy)
+        if (lengths == picks.indices.shape[1]).all():
+            flat, *values = (pa.array(np.ravel(column)) for column in columns)
+        else:
+            real = np.arange(picks.indices.shape[1]) < lengths[:, None]
+            flat, *values = (pa.array(column[real]) for column in columns)
         kind = self.schema.field("ids").type.value_type
         ids = flat if self._corpus_ids is None else self._corpus_ids.take(flat).cast(kind)
-        values = (ids, *(pa.array(column[real]) for column in (picks.scores, picks.relevance, picks.redundancy)))
-        lists = (pa.ListArray.from_arrays(offsets, item) for item in values)
+        lists = (pa.ListArray.from_arrays(offsets, item) for item in (ids, *values))
         reasons = [piece.bad[row] for row in bad.tolist()]
         errors = [bad, query_ids.take(pa.array(bad - piece.start)), reasons]
         return Rows(
