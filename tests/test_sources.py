@@ -360,3 +360,16 @@ def test_result_behind_a_url(tmp_path, arrays):
     files.pipe_file(f"{out}/notes.txt", b"mine")
     with pytest.raises(FileExistsError, match=r"only an earlier job's files .* with notes\.txt"):
         offline.select(**job, out=out, overwrite=True)
+
+
+def test_shard_that_fails_is_not_uploaded(tmp_path, arrays):
+    files = pytest.importorskip("fsspec").filesystem("memory")
+    queries, out = arrays["embedding"].copy(), f"memory://{tmp_path.name}/out"
+    queries[150] = np.nan
+    np.save(tmp_path / "queries.npy", queries)
+    np.save(tmp_path / "x.npy", arrays["embedding"])
+    with pytest.raises(ValueError, match=r"row 150 of .*queries\.npy"):
+        offline.select(corpus=tmp_path / "x.npy", queries=tmp_path / "queries.npy", out=out, k=2, shard_size=60)
+    assert [name for path in files.ls(out, detail=False) if (name := path.rpartition("/")[2])[0] == "p"] == [
+        "part-00000.parquet", "part-00001.parquet",
+    ]  # fmt: skip
