@@ -193,6 +193,7 @@ def test_s3(tmp_path, arrays, monkeypatch):
         assert [one == other for one, other in zip(before["files"], after["files"], strict=True)] == [True] * 3 + [
             False
         ]
+        sources.vectors("s3://bucket/parquet", "queries")
         files.put(str(tmp_path / "parquet" / "part-02.parquet"), "bucket/parquet/part-04.parquet")
         assert len(sources.vectors("s3://bucket/parquet", "queries").identity()["files"]) == 5
     finally:
