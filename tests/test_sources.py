@@ -180,6 +180,9 @@ def test_s3(tmp_path, arrays, monkeypatch):
             np.testing.assert_array_equal(column.whole(), arrays["embedding"])
             np.testing.assert_array_equal(next(column.chunks(50, 100)), arrays["embedding"][100:150])
             assert all("etag" in file for file in column.identity()["files"])
+        offline.select(corpus="s3://bucket/x.npy", queries="s3://bucket/x.npy", out="s3://bucket/out", k=2, pool=5)
+        assert offline.verify("s3://bucket/out") == []
+        assert offline.status("s3://bucket/out").done == N
         with pytest.raises(FileNotFoundError, match=r"queries must be an existing file, got s3://bucket/no.npy"):
             sources.vectors("s3://bucket/no.npy", "queries")
         before = sources.vectors("s3://bucket/x.npy", "queries").identity()
@@ -322,3 +325,51 @@ def test_index(tmp_path, arrays, factory, place):
     faiss.write_index(corpus.to_faiss("HNSW8,Flat"), str(tmp_path / "x.index"))
     with pytest.raises(ValueError, match="index"):
         offline.select(**files, index=tmp_path / "x.index", out=tmp_path / "out", k=4, pool=15, lambda_b=0.8)
+
+
+# --- results behind a URL ----------------------------------------------------------------------------------------
+
+
+def test_result_behind_a_url(tmp_path, arrays):
+    """The bytes of a local result; a job there is gone on with, refused, begun anew and verified as a local one is."""
+    files = pytest.importorskip("fsspec").filesystem("memory")
+    np.save(tmp_path / "x.npy", arrays["embedding"])
+    job = {"corpus": tmp_path / "x.npy", "queries": tmp_path / "x.npy", "k": 3, "pool": 9, "shard_size": 60}
+    offline.select(**job, out=tmp_path / "out")
+    out, shards = f"memory://{tmp_path.name}/out", []
+    begun = offline.select(**job, out=out, stop=lambda: shards.append(0) or len(shards) > 2)
+    assert (begun.done, begun.complete, begun.out) == (120, False, out)
+    assert offline.status(out).missing == (range(2, 4),)
+    assert "part-00002.parquet is missing" in offline.verify(out)[0]
+    with pytest.raises(ValueError, match=r"out must hold a job of the same inputs.* k 3, now 2"):
+        offline.select(**{**job, "k": 2}, out=out)
+    assert offline.select(**job, out=out).selected == 80
+    assert offline.verify(out) == []
+    names = sorted(path.rpartition("/")[2] for path in files.ls(out, detail=False))
+    assert names == ["_job.json", *(f"part-{shard:05d}.parquet" for shard in range(4))]
+    for name in names:
+        assert files.cat_file(f"{out}/{name}") == (tmp_path / "out" / name).read_bytes()
+    files.pipe_file(f"{out}/part-00001.parquet", files.cat_file(f"{out}/part-00001.parquet")[:-5])
+    with pytest.warns(UserWarning, match="part-00001.parquet is damaged"):
+        assert offline.select(**job, out=out).selected == 60
+    assert offline.verify(out) == []
+    offline.select(**{**job, "k": 2, "shard_size": 200}, out=out, overwrite=True)
+    assert sorted(path.rpartition("/")[2] for path in files.ls(out, detail=False)) == names[:2]
+    with pytest.raises(FileExistsError, match="out must be a folder, got the file memory://"):
+        offline.select(**job, out=f"{out}/_job.json")
+    files.pipe_file(f"{out}/notes.txt", b"mine")
+    with pytest.raises(FileExistsError, match=r"only an earlier job's files .* with notes\.txt"):
+        offline.select(**job, out=out, overwrite=True)
+
+
+def test_shard_that_fails_is_not_uploaded(tmp_path, arrays):
+    files = pytest.importorskip("fsspec").filesystem("memory")
+    queries, out = arrays["embedding"].copy(), f"memory://{tmp_path.name}/out"
+    queries[150] = np.nan
+    np.save(tmp_path / "queries.npy", queries)
+    np.save(tmp_path / "x.npy", arrays["embedding"])
+    with pytest.raises(ValueError, match=r"row 150 of .*queries\.npy"):
+        offline.select(corpus=tmp_path / "x.npy", queries=tmp_path / "queries.npy", out=out, k=2, shard_size=60)
+    assert [name for path in files.ls(out, detail=False) if (name := path.rpartition("/")[2])[0] == "p"] == [
+        "part-00000.parquet", "part-00001.parquet",
+    ]  # fmt: skip

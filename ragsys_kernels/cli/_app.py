@@ -38,7 +38,8 @@ app = typer.Typer(
 )
 
 # Panels of the options' help.
-INPUT, COLUMNS, RULE, RUN = "Input and output", "Columns of Parquet files", "Selection", "Running"
+INPUT, COLUMNS, RULE, RUN = "Input and output", "Columns and tensors of files", "Selection", "Running"
+CLUSTER = "Engine"
 TEXTS = "Columns and text"
 
 

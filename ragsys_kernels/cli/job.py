@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ from ragsys_kernels.cli._app import app, one_line_errors
 job = typer.Typer(help="Look at the folder of a job: how far it is, whether its files are right.", no_args_is_help=True)
 app.add_typer(job, name="job")
 
-_Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that select was given as --out.")]
+_Folder = Annotated[str, typer.Argument(metavar="DIR", help="Folder or URL that select was given as --out.")]
 
 
 @job.command()

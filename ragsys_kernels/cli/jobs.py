@@ -10,6 +10,7 @@ import typer
 
 from ragsys_kernels import offline
 from ragsys_kernels.cli._app import (
+    CLUSTER,
     COLUMNS,
     INPUT,
     RULE,
@@ -45,6 +46,11 @@ class Fingerprint(str, Enum):
     full = "full"
 
 
+class Engine(str, Enum):
+    local = "local"
+    ray = "ray"
+
+
 class Dtype(str, Enum):
     float32 = "float32"
     float16 = "float16"
@@ -70,7 +76,10 @@ def select(
         ),
     ],
     queries: Annotated[str, option(INPUT, "Query vectors, (Q, D), in any of these formats.", metavar="FILE")],
-    out: Annotated[Path, option(INPUT, "Folder for the result: new, empty, or of this job, which then goes on.")],
+    out: Annotated[
+        str,
+        option(INPUT, "Folder or URL for the result: new, empty, or of this job, which then goes on.", metavar="DIR"),
+    ],
     candidates: Annotated[
         str | None,
         option(
@@ -159,6 +168,22 @@ def select(
         ),
     ] = None,
     quiet: Annotated[bool, option(RUN, "Print warnings and errors only.", "--quiet")] = False,
+    engine: Annotated[
+        Engine, option(CLUSTER, "Where the shards are made: in this process, or on Ray; needs the extra ray.")
+    ] = Engine.local,
+    workers: Annotated[
+        int | None, option(CLUSTER, "Ray actors that select.", metavar="N", show_default="as many as fit")
+    ] = None,
+    cpus_per_worker: Annotated[
+        float | None, option(CLUSTER, "CPUs of each, and its threads.", metavar="X", show_default="1")
+    ] = None,
+    gpus_per_worker: Annotated[
+        float | None, option(CLUSTER, "GPUs that Ray keeps for each.", metavar="X", show_default="0")
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        option(CLUSTER, "Cluster to run on.", show_default="RAY_ADDRESS, else a Ray of this machine's own"),
+    ] = None,
 ) -> None:
     """Select for every query of a file and write the picks as Parquet files.
 
@@ -208,6 +233,11 @@ def select(
             overwrite=overwrite,
             progress=progress,
             stop=stop,
+            engine=engine.value,
+            workers=workers,
+            cpus_per_worker=cpus_per_worker,
+            gpus_per_worker=gpus_per_worker,
+            ray_address=ray_address,
         )
     if not quiet:
         print(summary)

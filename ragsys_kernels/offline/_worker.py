@@ -53,12 +53,30 @@ class Rows:
         return self.start + int(self.picks.num_rows)
 
 
+@dataclass(frozen=True)
+class Held:
+    """The corpus of a job in memory, with its ids; arrays that processes of a machine can share."""
+
+    corpus: rk.Corpus
+    ids: pa.Array | None
+
+    @classmethod
+    def of(cls, spec: JobSpec, inputs: Inputs) -> Held:
+        ids = inputs.corpus_ids
+        return cls(
+            load_corpus(inputs.corpus, inputs.bias, inputs.groups, held(spec)),
+            None if ids is None else takeable(ids.whole()),
+        )
+
+
 class Worker:
     """The corpus of a job in memory, ready to make any of its shards; built once in a process.
 
     Parameters
     ----------
     spec : JobSpec
+    corpus : Held, optional
+        Of the spec; default: read from the files.
 
     Attributes
     ----------
@@ -68,7 +86,7 @@ class Worker:
         Of the result.
     """
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: JobSpec, corpus: Held | None = None) -> None:
         here = spec.settled()
         if spec.instruction_set not in (None, here.instruction_set):
             raise ValueError(
@@ -77,11 +95,10 @@ class Worker:
         self.spec, self._inputs = spec, Inputs.open(spec)
         self.rows, self.schema = self._inputs.queries.rows, result_schema(self._inputs)
         self._options = {**rule(spec, self._inputs), "backend": spec.backend, "num_threads": spec.num_threads}
-        self._corpus = _load_corpus(self._inputs, held(spec))
+        corpus = corpus or Held.of(spec, self._inputs)
+        self._corpus, self._corpus_ids = corpus.corpus, corpus.ids
         if self._inputs.index is not None:
             self._options["index"] = self._inputs.index.of(self._corpus)
-        ids = self._inputs.corpus_ids
-        self._corpus_ids = None if ids is None else _takeable(ids.whole())
         self._errors_schema = pa.schema(
             [("query_row", pa.int64()), self.schema.field("query_id"), ("reason", pa.string())]
         )
@@ -299,21 +316,22 @@ def result_schema(inputs: Inputs) -> pa.Schema:
     )
 
 
-def _load_corpus(inputs: Inputs, options: dict[str, Any]) -> rk.Corpus:
+def load_corpus(corpus: Column, bias: Column | None, groups: Column | None, options: dict[str, Any]) -> rk.Corpus:
+    """Read the vectors and what belongs to them."""
     try:
         return rk.Corpus(
-            inputs.corpus.whole(),
-            bias=None if inputs.bias is None else np.asarray(inputs.bias.whole(), np.float32),
-            groups=None if inputs.groups is None else inputs.groups.whole(),
+            corpus.whole(),
+            bias=None if bias is None else np.asarray(bias.whole(), np.float32),
+            groups=None if groups is None else groups.whole(),
             **options,
         )
     except ValueError as error:
         if str(error).startswith("select: "):  # from reading, with the file's name
             raise
-        raise ValueError(f"select: corpus must be usable, got {inputs.corpus.path}: {error}") from error
+        raise ValueError(f"select: corpus must be usable, got {corpus.path}: {error}") from error
 
 
-def _takeable(ids: pa.ChunkedArray) -> pa.Array:
+def takeable(ids: pa.ChunkedArray) -> pa.Array:
     """Return one array to take from; strings get 64-bit offsets, since the text of all ids may exceed 2 GiB."""
     return (ids.cast(pa.large_string()) if pa.types.is_string(ids.type) else ids).combine_chunks()
 

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ragsys_kernels.offline._lock import owner
 from ragsys_kernels.offline._manifest import (
     JOB_FILE,
     Manifest,
@@ -21,6 +20,7 @@ from ragsys_kernels.offline._manifest import (
     shard_file,
     shard_names,
 )
+from ragsys_kernels.offline._url_folder import folder_at
 from ragsys_kernels.offline.sinks import Folder
 from ragsys_kernels.offline.sources import PathLike
 
@@ -33,7 +33,7 @@ class JobStatus:
     files. ``owner`` is the process that works on it, if one does.
     """
 
-    folder: Path
+    folder: Path | str
     version: str
     method: str
     k: int
@@ -97,7 +97,7 @@ def status(folder: PathLike) -> JobStatus:
         shard_size=manifest.shard_size,
         missing=tuple(_gaps(sorted(done), manifest.num_shards)),
         complete=manifest.complete and len(done) == manifest.num_shards,
-        owner=owner(place.path),
+        owner=place.owner(),
     )
 
 
@@ -149,7 +149,7 @@ def _wrong(folder: Folder, manifest: Manifest, record: ShardRecord) -> Iterator[
         last = record.first_row + record.rows - 1
         yield f"{name} must have queries {rows.start} to {rows.stop - 1}, got {record.first_row} to {last}"
     try:
-        with pq.ParquetFile(folder.path / name) as file:
+        with folder.open(name) as source, pq.ParquetFile(source) as file:
             schema = column_types(file.schema_arrow)
             if schema != manifest.description["schema"]:
                 yield f"{name} must have the columns {manifest.description['schema']}, got {schema}"
@@ -160,7 +160,8 @@ def _wrong(folder: Folder, manifest: Manifest, record: ShardRecord) -> Iterator[
                 if not np.array_equal(numbers, np.arange(rows.start, rows.stop)):
                     yield f"{name} must have queries {rows.start} to {rows.stop - 1}, each once and in order"
         if record.errors_sha256 is not None:
-            skipped = pq.read_metadata(folder.path / errors_file(record.index)).num_rows
+            with folder.open(errors_file(record.index)) as source:
+                skipped = pq.read_metadata(source).num_rows
             if skipped != record.skipped:
                 yield f"{errors_file(record.index)} must have {record.skipped} rows, got {skipped}"
     except (pa.ArrowException, OSError) as error:
@@ -168,7 +169,7 @@ def _wrong(folder: Folder, manifest: Manifest, record: ShardRecord) -> Iterator[
 
 
 def _read(folder: PathLike, op: str) -> tuple[Folder, Manifest]:
-    place = Folder(Path(folder).resolve())
+    place = folder_at(folder)
     manifest = Manifest.read(place, op)
     if manifest is None:
         raise FileNotFoundError(f"{op}: folder must be a job's, with a file {JOB_FILE}, got {folder}")

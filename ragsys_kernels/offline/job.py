@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ragsys_kernels import _env
-from ragsys_kernels.offline._lock import LOCK_FILE, locked
+from ragsys_kernels.offline import ray_engine
+from ragsys_kernels.offline._lock import LOCK_FILE
 from ragsys_kernels.offline._manifest import (
     JOB_FILE,
     JobFolder,
@@ -23,7 +24,9 @@ from ragsys_kernels.offline._manifest import (
     shard_names,
 )
 from ragsys_kernels.offline._spec import Inputs, JobSpec, check_options
+from ragsys_kernels.offline._url_folder import folder_at
 from ragsys_kernels.offline._worker import Worker, result_schema
+from ragsys_kernels.offline.ray_engine import RayOptions, Records
 from ragsys_kernels.offline.sinks import Folder
 from ragsys_kernels.offline.sources import PathLike
 
@@ -49,8 +52,9 @@ class Summary:
     backend: str
     instruction_set: str
     num_threads: int
-    out: Path
+    out: Path | str
     shards: int
+    engine: str = "local"
 
     @property
     def complete(self) -> bool:
@@ -71,10 +75,11 @@ class Summary:
         earlier = self.done - self.selected
         before = f", {earlier} of {self.queries} done before" if earlier else ""
         stopped = "" if self.complete else f", stopped with {self.queries - self.done} left"
+        threads = f"{self.num_threads} thread{'s' * (self.num_threads > 1)}" if self.engine == "local" else "on Ray"
         return (
             f"{self.selected} queries in {self.seconds:.2f} s ({self.rate:.0f} queries/s, corpus read in "
             f"{self.corpus_seconds:.2f} s){before}{stopped}{skipped}, {self.method}, k={self.k}, pool={self.pool}, "
-            f"backend {backend}, {self.num_threads} thread{'s' * (self.num_threads > 1)} {place}"
+            f"backend {backend}, {threads} {place}"
         )
 
 
@@ -113,6 +118,11 @@ def select(
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    engine: Literal["local", "ray"] = "local",
+    workers: int | None = None,
+    cpus_per_worker: float | None = None,
+    gpus_per_worker: float | None = None,
+    ray_address: str | None = None,
 ) -> Summary:
     """Pick `k` corpus rows for every query of a file and write the picks as Parquet shards.
 
@@ -132,7 +142,8 @@ def select(
         order of their names, of an Arrow file (``.arrow``, ``.feather``, ``.ipc``), of a data set that the package
         datasets saved to disk; a tensor of ``.safetensors``, float32, float16 or bfloat16. See `offline.sources`.
     out : path
-        Folder to write: ``part-00000.parquet``, ... and ``_job.json``. Must be new, empty or of the same job.
+        Folder to write: ``part-00000.parquet``, ... and ``_job.json``. Must be new, empty or of the same job. Or its
+        URL; there other processes are not kept out.
         Columns: ``query_id``; ``ids``, the picks, best first; ``scores``, ``relevance`` and ``redundancy`` as in
         `Selection`. Ids are those of the id columns, or row numbers in files without one. Shard i has the queries from
         row i * `shard_size` on, in their order.
@@ -192,6 +203,18 @@ def select(
         Called with the queries done and their number, first when the corpus is in memory.
     stop : callable, optional
         Asked when the corpus is in memory and after each shard whether to stop; the job can go on later.
+    engine : {"local", "ray"}
+        Where the shards are made: in this process, or by workers on Ray, on this machine or a cluster whose nodes all
+        see the files and `out` at the same paths. Both write the same bytes, and either goes on with what the other
+        began. Workers share one copy of the corpus on each node, in Ray's object store.
+    workers : int, optional
+        Ray actors; more than fit on the nodes are refused. Default: as many as fit.
+    cpus_per_worker, gpus_per_worker : float, optional
+        What Ray keeps for each worker. A worker has as many threads as CPUs unless `num_threads` says otherwise.
+        Default: 1 and 0.
+    ray_address : str, optional
+        Of a running cluster, or "auto". Default: the Ray that runs in this process, else that of ``RAY_ADDRESS``, else
+        one that is started on this machine and stopped at the end.
 
     Returns
     -------
@@ -234,24 +257,27 @@ def select(
         shard_size=shard_size,
         on_error=on_error,
     )
+    ray = _ray_options(engine, workers, cpus_per_worker, gpus_per_worker, ray_address)
     if fingerprint not in (None, "sampled", "full"):
         raise ValueError(f"select: fingerprint must be 'sampled' or 'full', got {fingerprint!r}")
     inputs = Inputs.open(spec)
     check_options(spec, inputs)
-    return _run(spec.settled(), inputs, Folder(Path(out).resolve()), fingerprint, overwrite, progress, stop)
+    folder = folder_at(out)
+    return _run(spec.settled(), inputs, folder, ray, fingerprint, overwrite, progress, stop)
 
 
 def _run(
     spec: JobSpec,
     inputs: Inputs,
     folder: Folder,
+    ray: RayOptions | None,
     fingerprint: str | None,
     overwrite: bool,
     progress: Callable[[int, int], None] | None,
     stop: Callable[[], bool] | None,
 ) -> Summary:
     _check_folder(folder, overwrite)
-    with _owned(folder):
+    with _owned(folder), ExitStack() as stack:
         _check_folder(folder, overwrite)  # once more: another process may have used the folder meanwhile
         before = None if overwrite else Manifest.read(folder)
         fingerprint = fingerprint or (before.description["fingerprint"] if before else "sampled")
@@ -262,8 +288,11 @@ def _run(
         start = loaded = time.perf_counter()
         total, earlier = manifest.rows, sum(record.rows for record in done.values())
         selected = 0
-        if missing:
-            worker = Worker(spec)
+        if not missing:
+            if before is not None and not before.complete:
+                replace(manifest, complete=True).write(folder)
+        else:
+            making = stack.enter_context(_local(spec) if ray is None else ray_engine.running(spec, inputs, ray))
             loaded = time.perf_counter()
 
             def advance(rows: int) -> None:
@@ -275,14 +304,12 @@ def _run(
             advance(0)
             with _begun(manifest, folder, new=before is None):
                 if stop is None or not stop():
-                    with closing(worker.write_shards(missing, JobFolder(folder, manifest.key), advance)) as records:
+                    with closing(making(missing, JobFolder(folder, manifest.key), advance)) as records:
                         for record in records:
                             done[record.index] = record
                             if stop is not None and stop():
                                 break
                 _check_unchanged(now, inputs)
-        elif before is not None and not before.complete:
-            replace(manifest, complete=True).write(folder)
         end = time.perf_counter()
     ready = sum(record.rows for record in done.values())
     return Summary(
@@ -300,13 +327,35 @@ def _run(
         num_threads=spec.num_threads or _env.num_threads(),
         out=folder.path,
         shards=len(done),
+        engine="local" if ray is None else "ray",
     )
+
+
+def _ray_options(
+    engine: str, workers: int | None, cpus: float | None, gpus: float | None, address: str | None
+) -> RayOptions | None:
+    given = {"workers": workers, "cpus_per_worker": cpus, "gpus_per_worker": gpus, "ray_address": address}
+    if engine not in ("local", "ray"):
+        raise ValueError(f"select: engine must be 'local' or 'ray', got {engine!r}")
+    if engine == "local":
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(f"select: {name} must come with engine 'ray', got {value!r} alone")
+        return None
+    options = RayOptions(workers, 1 if cpus is None else cpus, 0 if gpus is None else gpus, address)
+    options.check()
+    return options
+
+
+@contextmanager
+def _local(spec: JobSpec) -> Iterator[Records]:
+    """Make shards in this process."""
+    yield Worker(spec).write_shards
 
 
 def _check_folder(folder: Folder, overwrite: bool) -> None:
     """Refuse an output folder that holds anything but a job's files."""
-    if folder.path.exists() and not folder.path.is_dir():
-        raise FileExistsError(f"select: out must be a folder, got the file {folder}")
+    folder.check()
     names = folder.names()
     others = foreign(names)
     if overwrite and others:
@@ -325,7 +374,7 @@ def _owned(folder: Folder) -> Iterator[None]:
     """Keep other processes out of the folder, made if need be; one that stays empty is removed again."""
     new = folder.make()
     try:
-        with locked(folder.path):
+        with folder.locked():
             folder.remove_unfinished()
             yield
     finally:

@@ -6,12 +6,14 @@ import hashlib
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from ragsys_kernels.offline._lock import locked, owner
 
 ROW_GROUP = 1 << 14  # rows; fixed, so that a shard's bytes do not depend on the pieces that it is written in
 _BLOCK = 1 << 20
@@ -30,6 +32,19 @@ class Folder:
     def names(self) -> list[str]:
         """Return the names in the folder, hidden ones too, sorted; none if there is no folder."""
         return sorted(os.listdir(self.path)) if os.path.lexists(self.path) else []
+
+    def check(self) -> None:
+        """Refuse a file in the folder's place."""
+        if self.path.exists() and not self.path.is_dir():
+            raise FileExistsError(f"select: out must be a folder, got the file {self}")
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Own the folder for a block."""
+        return locked(self.path)
+
+    def owner(self) -> str | None:
+        """Return which process owns the folder, None if none does or it cannot be told."""
+        return owner(self.path)
 
     def make(self) -> list[Path]:
         """Make the folder and its parents; return those that are new, the innermost first."""
@@ -52,13 +67,16 @@ class Folder:
     def read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()
 
+    def open(self, name: str) -> IO[bytes]:
+        return open(self.path / name, "rb")
+
     def is_file(self, name: str) -> bool:
         return (self.path / name).is_file()
 
     def digest(self, name: str) -> str:
         """Return the SHA-256 of a file, as ``sha256sum`` prints it."""
         digest = hashlib.sha256()
-        with open(self.path / name, "rb") as file:
+        with self.open(name) as file:
             while block := file.read(_BLOCK):
                 digest.update(block)
         return digest.hexdigest()
@@ -67,11 +85,11 @@ class Folder:
     def writing(self, name: str, durable: bool = True) -> Iterator[HashedFile]:
         """Write a file aside; put it in its place, synced if `durable`, when the block ends without an error."""
         aside, place = self.path / f".{name}.{uuid.uuid4().hex[:12]}{_ASIDE}", self.path / name
-        with _writing(place):
+        with writing_to(place):
             file = HashedFile(open(aside, "wb"), place)  # noqa: SIM115 (closed below)
         try:
             yield file
-            with _writing(place):
+            with writing_to(place):
                 file.flush()
                 if durable:
                     os.fsync(file.fileno())
@@ -101,12 +119,12 @@ class Folder:
 class HashedFile:
     """A file written from its beginning to its end, with the SHA-256 of what was written."""
 
-    def __init__(self, file: IO[bytes], place: Path) -> None:
+    def __init__(self, file: IO[bytes], place: Path | str) -> None:
         self._file, self._place, self._digest = file, place, hashlib.sha256()
 
     def write(self, data: Any) -> int:
         self._digest.update(data)
-        with _writing(self._place):
+        with writing_to(self._place):
             return self._file.write(data)
 
     def tell(self) -> int:
@@ -184,7 +202,7 @@ def parquet(folder: Folder, name: str, schema: pa.Schema) -> Iterator[tuple[Parq
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing_to(path: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -31,7 +31,7 @@ from ragsys_kernels.offline.sources._rows import Rows
 from ragsys_kernels.offline.sources._safetensors import Tensor, Tensors
 from ragsys_kernels.offline.sources._tables import ARROW, Table, TableColumn, find_column
 
-__all__ = ["Column", "Index", "PathLike", "candidates", "ids", "numbers", "vectors"]
+__all__ = ["Column", "Index", "PathLike", "Place", "candidates", "ids", "numbers", "vectors"]
 
 _SUFFIXES = (".npy", ".parquet", *ARROW, ".safetensors")
 _FLOATS = ("float32", "float16", "float64")

@@ -49,6 +49,11 @@ class Place:
         return PurePosixPath(self._posix).name
 
     @property
+    def filesystem(self) -> tuple[Any, str]:
+        """The file system of fsspec that a URL names, and the path in it."""
+        return self._fs, self._inner
+
+    @property
     def suffix(self) -> str:
         return PurePosixPath(self._posix).suffix.lower()
 
@@ -168,13 +173,13 @@ class _Copy:
 
 def _filesystem(url: str, argument: str) -> tuple[Any, str]:
     try:
-        import fsspec
+        import fsspec.core
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"select: {argument} {url} needs fsspec: pip install 'ragsys_kernels[fsspec]'", name=error.name
         ) from error
     try:
-        filesystem, inner = fsspec.url_to_fs(url)
+        filesystem, inner = fsspec.core.url_to_fs(url)
     except ImportError as error:  # of the protocol's own package
         package = (getattr(error.__cause__ or error.__context__, "name", None) or "").partition(".")[0]
         install = f"{package}: pip install {package}" if package else str(error)
