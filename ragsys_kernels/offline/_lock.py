@@ -20,8 +20,9 @@ def locked(folder: Path) -> Iterator[None]:
     path = folder / LOCK_FILE
     descriptor = _acquire(path)
     try:
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
+        with suppress(OSError):  # on a full disk the lock holds without a name
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
         yield
     finally:
         with suppress(OSError):

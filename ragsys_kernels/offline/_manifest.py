@@ -208,14 +208,16 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     for name in dict.fromkeys((*old, *new)):
         if old.get(name) != new.get(name):
             found.append(_changed(name, old.get(name), new.get(name)))
-    old, new = before["inputs"], now["inputs"]
-    full = now["fingerprint"] == "full"
-    for name in dict.fromkeys((*old, *new)):
-        found += _input_differences(name, old.get(name), new.get(name), full)
-    return found
+    return found + input_differences(before["inputs"], now["inputs"], full=now["fingerprint"] == "full")
 
 
-def _input_differences(name: str, old: dict[str, Any] | None, new: dict[str, Any] | None, full: bool) -> list[str]:
+def input_differences(before: dict[str, Any], now: dict[str, Any], full: bool) -> list[str]:
+    """Return how inputs differ by what `described` says of them; `full` where that knows all of their content."""
+    names = dict.fromkeys((*before, *now))
+    return [text for name in names for text in _one_input(name, before.get(name), now.get(name), full)]
+
+
+def _one_input(name: str, old: dict[str, Any] | None, new: dict[str, Any] | None, full: bool) -> list[str]:
     if old is None or new is None:
         return [_changed(name, old and old["path"], new and new["path"])]
     aside = _NAMES | (_TIMES if full else set())

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ragsys_kernels import _env
 from ragsys_kernels.offline import ray_engine
-from ragsys_kernels.offline._lock import LOCK_FILE
-from ragsys_kernels.offline._manifest import (
-    JOB_FILE,
-    JobFolder,
-    Manifest,
-    describe,
-    described,
-    differences,
-    foreign,
-    shard_names,
-)
+from ragsys_kernels.offline._manifest import JobFolder, Manifest, describe, described, input_differences
+from ragsys_kernels.offline._resume import begun, check_folder, continued, owned
 from ragsys_kernels.offline._spec import Inputs, JobSpec, check_options
 from ragsys_kernels.offline._url_folder import folder_at
 from ragsys_kernels.offline._worker import Worker, result_schema
@@ -276,13 +266,13 @@ def _run(
     progress: Callable[[int, int], None] | None,
     stop: Callable[[], bool] | None,
 ) -> Summary:
-    _check_folder(folder, overwrite)
-    with _owned(folder), ExitStack() as stack:
-        _check_folder(folder, overwrite)  # once more: another process may have used the folder meanwhile
+    check_folder(folder, overwrite)
+    with owned(folder), ExitStack() as stack:
+        check_folder(folder, overwrite)  # once more: another process may have used the folder meanwhile
         before = None if overwrite else Manifest.read(folder)
         fingerprint = fingerprint or (before.description["fingerprint"] if before else "sampled")
-        now = describe(spec, inputs, result_schema(inputs), fingerprint)
-        done = {} if before is None else _continued(before, now, folder, spec)
+        now, files = describe(spec, inputs, result_schema(inputs), fingerprint), described(inputs, "sampled")
+        done = {} if before is None else continued(before, now, folder, spec.on_error)
         manifest = Manifest(now if before is None else before.description, False, done)
         missing = [index for index in range(manifest.num_shards) if index not in done]
         start = loaded = time.perf_counter()
@@ -302,14 +292,16 @@ def _run(
                     progress(earlier + selected, total)
 
             advance(0)
-            with _begun(manifest, folder, new=before is None):
+            with begun(manifest, folder, new=before is None):
                 if stop is None or not stop():
                     with closing(making(missing, JobFolder(folder, manifest.key), advance)) as records:
                         for record in records:
                             done[record.index] = record
                             if stop is not None and stop():
                                 break
-                _check_unchanged(now, inputs)
+                changed = input_differences(files, described(inputs, "sampled"), full=False)
+                if changed:
+                    raise ValueError(f"select: inputs must not change while the job runs, got {'; '.join(changed)}")
         end = time.perf_counter()
     ready = sum(record.rows for record in done.values())
     return Summary(
@@ -351,89 +343,3 @@ def _ray_options(
 def _local(spec: JobSpec) -> Iterator[Records]:
     """Make shards in this process."""
     yield Worker(spec).write_shards
-
-
-def _check_folder(folder: Folder, overwrite: bool) -> None:
-    """Refuse an output folder that holds anything but a job's files."""
-    folder.check()
-    names = folder.names()
-    others = foreign(names)
-    if overwrite and others:
-        raise FileExistsError(
-            f"select: out must hold only an earlier job's files to be overwritten, got {folder} with {others[0]}"
-        )
-    if JOB_FILE not in names and (others or shard_names(names)):
-        raise FileExistsError(
-            f"select: out must be empty, new or an earlier job's folder, got {folder} with "
-            f"{others[0] if others else 'shards but no ' + JOB_FILE}"
-        )
-
-
-@contextmanager
-def _owned(folder: Folder) -> Iterator[None]:
-    """Keep other processes out of the folder, made if need be; one that stays empty is removed again."""
-    new = folder.make()
-    try:
-        with folder.locked():
-            folder.remove_unfinished()
-            yield
-    finally:
-        folder.unmake(new)
-
-
-def _continued(before: Manifest, now: dict[str, Any], folder: Folder, spec: JobSpec) -> dict[int, Any]:
-    """Return the shards that are done and whole; refuse another job than the one that is asked for."""
-    found = differences(before.description, now)
-    if found:
-        raise ValueError(
-            f"select: out must hold a job of the same inputs, options and version to go on, or overwrite be given, "
-            f"got {folder} with {'; '.join(found)}"
-        )
-    unknown = sorted(set(shard_names(folder.names())) - set(range(before.num_shards)))
-    if unknown:
-        name = shard_names(folder.names())[unknown[0]]
-        raise FileExistsError(f"select: out must hold only shards of its job to go on, got {folder} with {name}")
-    done = {}
-    for index, record in before.shards.items():
-        damage = record.damage(folder)
-        if damage is None:
-            done[index] = record
-        else:
-            warnings.warn(f"select: {damage} in {folder}; the shard is made again", stacklevel=5)
-    skipped = sum(record.skipped for record in done.values())
-    if skipped and spec.on_error == "raise":
-        raise ValueError(f"select: on_error must be 'skip' to go on where queries were skipped, got {skipped} of them")
-    return done
-
-
-@contextmanager
-def _begun(manifest: Manifest, folder: Folder, new: bool) -> Iterator[None]:
-    """Write down what the job is, and at the end how far it came; a new job without a shard leaves nothing."""
-    if new:
-        _clear(folder)
-    manifest.write(folder)
-    try:
-        yield
-    except BaseException:
-        # The shards have their records; the disk may be full.
-        if new and not manifest.shards:
-            _clear(folder, JOB_FILE)
-        raise
-    if new and not manifest.shards:
-        _clear(folder, JOB_FILE)
-    else:
-        replace(manifest, complete=len(manifest.shards) == manifest.num_shards).write(folder)
-
-
-def _clear(folder: Folder, *last: str) -> None:
-    """Remove an earlier job's files, its manifest in the end if at all: without it the rest would be nobody's."""
-    for name in [*(name for name in folder.names() if name not in (JOB_FILE, LOCK_FILE)), *last]:
-        folder.remove(name)
-
-
-def _check_unchanged(description: dict[str, Any], inputs: Inputs) -> None:
-    """Refuse a result of which nobody knows what it was made of."""
-    now = {**description, "inputs": described(inputs, description["fingerprint"])}
-    found = differences(description, now)
-    if found:
-        raise ValueError(f"select: inputs must not change while the job runs, got {'; '.join(found)}")
