@@ -84,7 +84,10 @@ def main(folder, seed, jobs):
         kills = 0
         for _ in range(dice.choice((1, 1, 2))):
             kills += kill_after(start(inputs, out), dice.uniform(0, whole))
-            done["shards at a kill"].append(len(list(out.glob("part-*"))))
+            shards = list(out.glob("part-*"))
+            done["shards at a kill"].append(len(shards))
+            if any(shard.read_bytes() != expected[shard.name] for shard in shards):
+                raise SystemExit(f"a kill left half a shard in {out}")
             if dice.random() < 0.5 and (what := damage(out, dice)):
                 done[what] += 1
         finish(start(inputs, out))

@@ -474,14 +474,45 @@ def test_second_process_is_refused_until_the_first_dies(tmp_path, job):
     assert contents(out) == expected
 
 
-def test_lock_of_a_removed_file_is_not_the_folders(tmp_path):
+def test_lock_of_a_removed_file_is_not_the_folders(tmp_path, monkeypatch):
     """Who opened the file before its owner removed it does not own the folder beside the next one."""
-    with _lock.locked(tmp_path):
-        stale = os.open(tmp_path / _lock.LOCK_FILE, os.O_RDWR)
-    with _lock.locked(tmp_path), pytest.raises(BlockingIOError, match="must not be in use"), _lock.locked(tmp_path):
+    opened, opens = [], os.open
+
+    def open_too_late(path, *arguments):
+        opened.append(opens(path, *arguments))
+        if len(opened) == 1:
+            os.unlink(path)
+        return opened[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_too_late)
+        owned = _lock.locked(tmp_path)
+        owned.__enter__()
+    with pytest.raises(BlockingIOError, match="must not be in use"), _lock.locked(tmp_path):
         pass
-    os.close(stale)
-    assert os.listdir(tmp_path) == []
+    owned.__exit__(None, None, None)
+    assert (len(opened), os.listdir(tmp_path)) == (2, [])
+
+
+def test_files_are_synced_before_they_are_in_their_place(tmp_path, job, monkeypatch):
+    options, _ = job
+    events, sync, replace = [], os.fsync, Path.replace
+
+    def synced(descriptor):
+        events.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        sync(descriptor)
+
+    def replaced(path, target):
+        events.append(target.name)
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    offline.select(**options, out=tmp_path / "out")
+    for name in ["_job.json", *(f"part-{index:05d}.parquet" for index in range(SHARDS))]:
+        place = events.index(name)
+        assert events[place - 1].startswith(f".{name}.")
+    assert events[-1] == "out"  # the folder
 
 
 # --- the stages ---------------------------------------------------------------------------------------------------

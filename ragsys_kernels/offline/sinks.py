@@ -186,6 +186,8 @@ class ParquetFile:
         group = pa.concat_tables(self._pending)
         self._pending, self._held = [], 0
         self._writer.write_table(group, row_group_size=group.num_rows)
+        # Else Arrow's allocator keeps more and more: 12 MB from 200,000 to 2,000,000 rows, of 2 MB in use.
+        pa.default_memory_pool().release_unused()
 
 
 @contextmanager
