@@ -1,6 +1,7 @@
 """The job on Ray: the local engine's bytes, whatever happens to its workers; what cannot run is refused."""
 
 import json
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import offline  # noqa: E402
-from ragsys_kernels.offline import ray_selector  # noqa: E402
+from ragsys_kernels.offline import ray_engine, ray_selector  # noqa: E402
 
 N, Q, D = 4_000, 2_000, 16
 
@@ -23,10 +24,14 @@ import json, logging, os, pathlib, signal, sys, threading, time
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import numpy as np, ray
 from ragsys_kernels import offline
+from ragsys_kernels.offline import ray_engine
 
 found, me, start = {"seconds": []}, os.getpid(), time.time()
 clock = lambda: found["seconds"].append(round(time.time() - start, 1))
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+signal.signal(signal.SIGTERM, lambda *_: found.update(signalled=True))
+with ray_engine._signals_kept():
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+os.kill(me, signal.SIGTERM)
 clock()
 ray.data.DataContext.get_current().enable_progress_bars = False
 job = {"corpus": "corpus.npy", "queries": "queries.npy", "k": 5, "pool": "all", "shard_size": 100, "num_threads": 1}
@@ -138,6 +143,12 @@ def test_error_of_a_worker_is_the_job_s(found):
 
 
 @pytest.mark.slow
+def test_signals_are_the_caller_s(found):
+    """Ray's own handler of SIGTERM would have ended the process."""
+    assert found["signalled"]
+
+
+@pytest.mark.slow
 def test_selector_in_a_pipeline(found):
     folder = found["folder"]
     direct = rk.Corpus(np.load(folder / "corpus.npy")).select(np.load(folder / "queries.npy")[:40], 3, pool=20)
@@ -240,6 +251,43 @@ def test_options_are_refused(tmp_path, options, match):
     with pytest.raises(ValueError, match=f"^{match}$"):
         offline.select(corpus=tmp_path / "x.npy", queries=tmp_path / "x.npy", out=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_session_of_its_own(monkeypatch):
+    """Ray is started, and stopped after an error too; it leaves signals and settings as they were."""
+    calls, context = [], SimpleNamespace(enable_progress_bars=True)
+
+    def init(address, **options):
+        calls.append(address)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    ray = SimpleNamespace(
+        is_initialized=lambda: False,
+        init=init,
+        shutdown=lambda: calls.append("shutdown"),
+        data=SimpleNamespace(DataContext=SimpleNamespace(get_current=lambda: context)),
+    )
+    before = signal.getsignal(signal.SIGTERM)
+
+    def used():
+        with ray_engine._session(ray, "here"):
+            assert signal.getsignal(signal.SIGTERM) is before
+            assert not context.enable_progress_bars
+            raise KeyError
+
+    pytest.raises(KeyError, used)
+    assert calls == ["here", "shutdown"]
+    assert context.enable_progress_bars
+
+    def fail(address, **options):
+        raise ConnectionError("nobody there")
+
+    ray.init = fail
+    with (
+        pytest.raises(ValueError, match="ray_address must be that of a running cluster, got 'auto': nobody there"),
+        ray_engine._session(ray, "auto"),
+    ):
+        pass
 
 
 def test_missing_ray(tmp_path, monkeypatch):

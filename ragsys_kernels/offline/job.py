@@ -27,7 +27,7 @@ class Summary:
 
     ``queries`` is their number in all, ``done`` of how many the result is there, ``selected`` of how many it was made
     in this run, ``skipped`` how many could not be used. ``seconds`` runs from the first query read to the last shard
-    in place; ``corpus_seconds`` is the time to read and normalise the corpus.
+    in place; ``corpus_seconds`` is the time to read and normalise the corpus, and to start Ray.
     """
 
     queries: int

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import signal
+import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -120,10 +122,13 @@ def _session(ray: Any, address: str | None) -> Iterator[None]:
             raise ValueError(f"select: ray_address must be left out where Ray is initialised, got {address!r}")
         yield
         return
-    try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise ValueError(f"select: ray_address must be that of a running cluster, got {address!r}: {error}") from error
+    with _signals_kept():
+        try:
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"select: ray_address must be that of a running cluster, got {address!r}: {error}"
+            ) from error
     context = ray.data.DataContext.get_current()
     before = context.enable_progress_bars
     context.enable_progress_bars = False
@@ -132,6 +137,20 @@ def _session(ray: Any, address: str | None) -> Iterator[None]:
     finally:
         context.enable_progress_bars = before
         ray.shutdown()
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Undo what Ray's start does to SIGTERM: its handler aborts, the caller's may finish the shard at hand."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _placed(ray: Any, options: RayOptions) -> int:
