@@ -61,8 +61,8 @@ def test_every_option_reaches_the_job(monkeypatch, tmp_path):
         "query_vector_column": "v2", "query_id_column": "i2", "query_group_column": "g2", "candidate_column": "c1",
         "method": "vrsd", "k": 3, "pool": 7, "lambda_d": 0.25, "lambda_b": 0.5, "max_per_group": 2, "metric": "dot",
         "dtype": "float16", "backend": "reference", "num_threads": 5, "chunk_size": 11, "shard_size": 12,
-        "on_error": "skip", "fingerprint": "full", "engine": "ray", "workers": 8, "cpus_per_worker": 1.5,
-        "gpus_per_worker": 0.5, "ray_address": "auto",
+        "on_error": "skip", "fingerprint": "full", "engine": "ray", "device": "cuda", "workers": 8,
+        "cpus_per_worker": 1.5, "gpus_per_worker": 0.5, "ray_address": "auto",
     }  # fmt: skip
     arguments = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     result = typer_testing.CliRunner().invoke(cli.app, ["select", *arguments, "--overwrite", "--quiet"])

@@ -69,7 +69,7 @@ def refused(**options):
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
-found["starving"] = [refused(workers=3), refused(workers=2, cpus_per_worker=1.5), refused(gpus_per_worker=1)]
+found["starving"] = [refused(workers=3), refused(workers=2, cpus_per_worker=1.5), refused(device="cuda")]
 found["address"] = refused(ray_address="auto")
 found["bad row"] = refused(queries="bad.npy", workers=1)
 found["left"] = os.path.exists("new")
@@ -231,7 +231,8 @@ def test_selector_refuses(tmp_path, selector):
         ({"ray_address": "auto"}, "select: ray_address must come with engine 'ray', got 'auto' alone"),
         ({"engine": "ray", "workers": 0}, "select: workers must be at least 1, got 0"),
         ({"engine": "ray", "cpus_per_worker": 0}, "select: cpus_per_worker must be above 0, got 0"),
-        ({"engine": "ray", "gpus_per_worker": -1}, "select: gpus_per_worker must not be negative, got -1"),
+        ({"engine": "ray", "gpus_per_worker": 1}, "select: gpus_per_worker must come with a device, got 1 alone"),
+        ({"engine": "ray", "gpus_per_worker": -1, "device": "cuda"}, "select: gpus_per_worker must not be .*, got -1"),
     ],
 )
 def test_options_are_refused(tmp_path, options, match):

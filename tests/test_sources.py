@@ -168,7 +168,7 @@ def test_s3(tmp_path, arrays, monkeypatch):
             "AWS_ENDPOINT_URL": f"http://{host}:{port}",
         }.items():  # fmt: skip
             monkeypatch.setenv(name, value)
-        files = __import__("fsspec").filesystem("s3", skip_instance_cache=False)
+        files = pytest.importorskip("s3fs").S3FileSystem(skip_instance_cache=True)
         files.mkdir("bucket")
         np.save(tmp_path / "x.npy", arrays["embedding"])
         for write in (write_parquet_folder, write_dataset):
@@ -185,10 +185,17 @@ def test_s3(tmp_path, arrays, monkeypatch):
         assert offline.status("s3://bucket/out").done == N
         with pytest.raises(FileNotFoundError, match=r"queries must be an existing file, got s3://bucket/no.npy"):
             sources.vectors("s3://bucket/no.npy", "queries")
-        before = sources.vectors("s3://bucket/x.npy", "queries").identity()
-        np.save(tmp_path / "x.npy", arrays["embedding"] + 1)
-        files.put(str(tmp_path / "x.npy"), "bucket/x.npy")
-        assert sources.vectors("s3://bucket/x.npy", "queries").identity() != before
+        # What others change meanwhile is seen, though listings are cached.
+        column = sources.vectors("s3://bucket/parquet", "queries")
+        before = column.identity()
+        files.put(str(tmp_path / "parquet" / "part-02.parquet"), "bucket/parquet/part-03.parquet")
+        after = column.identity()
+        assert [one == other for one, other in zip(before["files"], after["files"], strict=True)] == [True] * 3 + [
+            False
+        ]
+        sources.vectors("s3://bucket/parquet", "queries")
+        files.put(str(tmp_path / "parquet" / "part-02.parquet"), "bucket/parquet/part-04.parquet")
+        assert len(sources.vectors("s3://bucket/parquet", "queries").identity()["files"]) == 5
     finally:
         server.stop()
 

@@ -124,20 +124,24 @@ def test_length_of_the_first_row(tmp_path, arrays):
 @pytest.mark.parametrize("write", [write_parquet, write_arrow], ids=["parquet", "arrow"])
 def test_part_that_cannot_be_read(tmp_path, arrays, write):
     """A damaged row group or batch costs its rows, not the job."""
-    path = write(tmp_path, arrays)
+    path, source, first = write(tmp_path, arrays), None, 0
     content = bytearray(path.read_bytes())
     if path.suffix == ".parquet":
         column = pq.read_metadata(path).row_group(4).column(0)
         begin = column.dictionary_page_offset or column.data_page_offset
         content[begin : begin + column.total_compressed_size] = b"\xff" * column.total_compressed_size
         low, high = 17 * 4, 17 * 5
+        # The second file of a folder.
+        (tmp_path / "folder").mkdir()
+        pq.write_table(table_of(arrays)[:10], tmp_path / "folder" / "a.parquet")
+        path, source, first = path.rename(tmp_path / "folder" / "x.parquet"), tmp_path / "folder", 10
     else:
-        with pa.memory_map(str(path)) as source:
-            offset = content.find(pa.ipc.open_file(source).get_batch(3).column("embedding").buffers()[2].to_pybytes())
+        with pa.memory_map(str(path)) as whole:
+            offset = content.find(pa.ipc.open_file(whole).get_batch(3).column("embedding").buffers()[2].to_pybytes())
         begin = content.rfind(b"\xff\xff\xff\xff", 0, offset)  # the mark before a message
         content[begin + 8 : begin + 72] = b"\xff" * 64
         low, high = 23 * 3, 23 * 4
-    column = sources.vectors(path, "queries")  # opened before: headers are checked then
+    column = sources.vectors(source or path, "queries")  # opened before: headers are checked then
     path.write_bytes(content)
     with pytest.raises(
         ValueError, match=f"queries must be a readable .* file, got .*x.* rows {low} to {high - 1} cannot"
@@ -145,12 +149,12 @@ def test_part_that_cannot_be_read(tmp_path, arrays, write):
         list(column.chunks(10))
     bad = {}
     found = np.concatenate(list(column.chunks(10, 3, 150, bad)))
-    expected = arrays["embedding"].copy()
-    expected[low:high] = 0
+    expected = np.concatenate([arrays["embedding"][:first], arrays["embedding"]])
+    expected[first + low : first + high] = 0
     np.testing.assert_array_equal(found, expected[3:150])
-    assert list(bad) == list(range(low, high))
+    assert list(bad) == list(range(first + low, first + high))
     assert len(set(bad.values())) == 1
-    assert f"rows {low} to {high - 1} cannot be read" in bad[low]
+    assert f"rows {low} to {high - 1} cannot be read" in bad[first + low]
 
 
 # --- bad files ---------------------------------------------------------------------------------------------------

@@ -146,7 +146,13 @@ def select(
     ] = None,
     metric: Annotated[Metric, option(RULE, "Similarity; cosine normalises the vectors.")] = Metric.cosine,
     dtype: Annotated[Dtype, option(RUN, "How the corpus is held in memory.")] = Dtype.float32,
-    backend: Annotated[str, option(RUN, "auto, cpu or reference; see the command show-config.")] = "auto",
+    device: Annotated[
+        str | None,
+        option(RUN, "cuda or cuda:N, where the corpus is held and selection runs.", show_default="the CPU"),
+    ] = None,
+    backend: Annotated[
+        str, option(RUN, "auto, cpu or reference, with --device triton or cuda; see the command show-config.")
+    ] = "auto",
     num_threads: Annotated[int | None, option(RUN, "Threads.", metavar="N", show_default="one per core")] = None,
     chunk_size: Annotated[int, option(RUN, "Queries in memory at a time.", metavar="N")] = 1024,
     shard_size: Annotated[
@@ -178,7 +184,7 @@ def select(
         float | None, option(CLUSTER, "CPUs of each, and its threads.", metavar="X", show_default="1")
     ] = None,
     gpus_per_worker: Annotated[
-        float | None, option(CLUSTER, "GPUs that Ray keeps for each.", metavar="X", show_default="0")
+        float | None, option(CLUSTER, "GPUs that Ray keeps for each.", metavar="X", show_default="1 with --device")
     ] = None,
     ray_address: Annotated[
         str | None,
@@ -224,6 +230,7 @@ def select(
             max_per_group=max_per_group,
             metric=metric.value,
             dtype=dtype.value,
+            device=device,
             backend=backend,
             num_threads=num_threads,
             chunk_size=chunk_size,

@@ -13,6 +13,7 @@ import numpy as np
 import ragsys_kernels as rk
 from ragsys_kernels import _info
 from ragsys_kernels.offline import sources
+from ragsys_kernels.offline._device import Selector
 from ragsys_kernels.offline.sources import Column, PathLike
 
 _FILES = ("corpus", "queries", "candidates", "index", "bias", "groups", "query_groups")
@@ -48,6 +49,7 @@ class JobSpec:
     max_per_group: int | None = None
     metric: str = "cosine"
     dtype: str = "float32"
+    device: str | None = None
     backend: str = "auto"
     num_threads: int | None = None
     chunk_size: int = 1024
@@ -63,7 +65,7 @@ class JobSpec:
 
     def settled(self) -> JobSpec:
         """Return the same job with the backend and the instruction set that "auto" means in this process."""
-        name, instruction_set = _info.active()
+        name, instruction_set = _info.active() if self.device is None else ("triton", "")
         if self.backend not in ("auto", name):
             name, instruction_set = self.backend, ""
         return replace(self, backend=name, instruction_set=instruction_set)
@@ -151,7 +153,8 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
         warnings.simplefilter("ignore", rk.PoolSizeWarning)
         # The library checks the rest, on one zero row.
         zero = np.zeros((1, inputs.corpus.dims), np.float32)
-        rk.Corpus(zero, groups=np.zeros(1, np.int64), **held(spec)).select(zero, spec.k, **options)
+        corpus = rk.Corpus(zero, groups=np.zeros(1, np.int64), **held(spec))
+        Selector(corpus, spec.device).select(zero, spec.k, **options)
 
 
 def rule(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
@@ -162,6 +165,8 @@ def rule(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
         raise ValueError(f"select: index must be left out when candidates are given, got {inputs.index.path}")
     if inputs.index is not None and spec.pool == "all":
         raise ValueError(f"select: index must come with a pool, got pool 'all' and {inputs.index.path}")
+    if inputs.index is not None and spec.device is not None:
+        raise ValueError(f"select: index must be left out with a device, got {inputs.index.path}")
     if inputs.query_groups is not None and inputs.groups is None:
         raise ValueError(f"select: query_groups must come with groups, got {inputs.query_groups.path} alone")
     if spec.max_per_group is not None and inputs.groups is None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import ragsys_kernels as rk
+from ragsys_kernels.offline._device import Selector
 from ragsys_kernels.offline._manifest import JobFolder, ShardRecord, errors_file, shard_file
 from ragsys_kernels.offline._pipeline import ahead
 from ragsys_kernels.offline._spec import Inputs, JobSpec, held, rule
@@ -96,9 +97,9 @@ class Worker:
         self.rows, self.schema = self._inputs.queries.rows, result_schema(self._inputs)
         self._options = {**rule(spec, self._inputs), "backend": spec.backend, "num_threads": spec.num_threads}
         corpus = corpus or Held.of(spec, self._inputs)
-        self._corpus, self._corpus_ids = corpus.corpus, corpus.ids
+        self._corpus, self._corpus_ids = Selector(corpus.corpus, spec.device), corpus.ids
         if self._inputs.index is not None:
-            self._options["index"] = self._inputs.index.of(self._corpus)
+            self._options["index"] = self._inputs.index.of(corpus.corpus)
         self._errors_schema = pa.schema(
             [("query_row", pa.int64()), self.schema.field("query_id"), ("reason", pa.string())]
         )
@@ -229,7 +230,7 @@ class Worker:
         """Whether all ids are rows or -1; the library takes every negative number for padding."""
         if candidates is None or not candidates.size:
             return True
-        return bool(candidates.min() >= -1 and candidates.max() < len(self._corpus))
+        return bool(candidates.min() >= -1 and candidates.max() < len(self._corpus.corpus))
 
     def _unusable(self, piece: _Piece) -> dict[int, tuple[str, str]]:
         """Return, by row of the file, the argument that has a row the library cannot take, and why."""
@@ -241,7 +242,7 @@ class Worker:
 
         add("queries", ~np.isfinite(piece.queries).all(axis=1), lambda row: "must be finite, got NaN or inf")
         if piece.candidates is not None:
-            ids, last = piece.candidates, len(self._corpus) - 1
+            ids, last = piece.candidates, len(self._corpus.corpus) - 1
             outside = (ids < -1) | (ids > last)
             add(
                 "candidates",

@@ -99,6 +99,7 @@ def select(
     max_per_group: int | None = None,
     metric: Literal["cosine", "dot"] = "cosine",
     dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32",
+    device: str | None = None,
     backend: str = "auto",
     num_threads: int | None = None,
     chunk_size: int = 1024,
@@ -168,6 +169,8 @@ def select(
     metric : {"cosine", "dot"}
     dtype : {"float32", "float16", "bfloat16", "int8"}
         How the corpus is held in memory.
+    device : str, optional
+        "cuda" or "cuda:<number>": where the corpus is held and selection runs, as torch tensors. Default: the host.
     backend, num_threads
         As in `ragsys_kernels.mmr`. A job goes on with the backend and instruction set it began with, since others may
         decide near-ties otherwise.
@@ -201,7 +204,7 @@ def select(
         Ray actors; more than fit on the nodes are refused. Default: as many as fit.
     cpus_per_worker, gpus_per_worker : float, optional
         What Ray keeps for each worker. A worker has as many threads as CPUs unless `num_threads` says otherwise.
-        Default: 1 and 0.
+        GPUs need a `device`. Default: 1, and 1 with a `device`, else 0.
     ray_address : str, optional
         Of a running cluster, or "auto". Default: the Ray that runs in this process, else that of ``RAY_ADDRESS``, else
         one that is started on this machine and stopped at the end.
@@ -241,17 +244,19 @@ def select(
         max_per_group=max_per_group,
         metric=metric,
         dtype=dtype,
+        device=device,
         backend=backend,
         num_threads=num_threads,
         chunk_size=chunk_size,
         shard_size=shard_size,
         on_error=on_error,
     )
-    ray = _ray_options(engine, workers, cpus_per_worker, gpus_per_worker, ray_address)
+    ray = _ray_options(engine, workers, cpus_per_worker, gpus_per_worker, ray_address, device)
     if fingerprint not in (None, "sampled", "full"):
         raise ValueError(f"select: fingerprint must be 'sampled' or 'full', got {fingerprint!r}")
     inputs = Inputs.open(spec)
-    check_options(spec, inputs)
+    # With Ray this process may be where no GPU is.
+    check_options(spec if ray is None or device is None else replace(spec, device=None, backend="auto"), inputs)
     folder = folder_at(out)
     return _run(spec.settled(), inputs, folder, ray, fingerprint, overwrite, progress, stop)
 
@@ -324,7 +329,7 @@ def _run(
 
 
 def _ray_options(
-    engine: str, workers: int | None, cpus: float | None, gpus: float | None, address: str | None
+    engine: str, workers: int | None, cpus: float | None, gpus: float | None, address: str | None, device: str | None
 ) -> RayOptions | None:
     given = {"workers": workers, "cpus_per_worker": cpus, "gpus_per_worker": gpus, "ray_address": address}
     if engine not in ("local", "ray"):
@@ -334,7 +339,10 @@ def _ray_options(
             if value is not None:
                 raise ValueError(f"select: {name} must come with engine 'ray', got {value!r} alone")
         return None
-    options = RayOptions(workers, 1 if cpus is None else cpus, 0 if gpus is None else gpus, address)
+    if gpus and device is None:
+        raise ValueError(f"select: gpus_per_worker must come with a device, got {gpus!r} alone")
+    given_gpus = (0 if device is None else 1) if gpus is None else gpus
+    options = RayOptions(workers, 1 if cpus is None else cpus, given_gpus, address)
     options.check()
     return options
 

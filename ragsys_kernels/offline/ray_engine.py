@@ -49,7 +49,8 @@ def running(spec: JobSpec, inputs: Inputs, options: RayOptions) -> Iterator[Reco
         for name in ("ray.data", "ray.data._internal"):
             quiet.enter_context(_level(logging.getLogger(name), logging.ERROR))
         # Held by this process until the end: actors that are started again need it too.
-        corpus = ray.put(Held.of(spec, inputs))
+        with _one_line(ray):
+            corpus = ray.put(Held.of(spec, inputs))
         threads = spec.num_threads or max(1, int(options.cpus_per_worker))
         remote = replace(spec.absolute(), num_threads=threads)
 
@@ -67,7 +68,7 @@ def running(spec: JobSpec, inputs: Inputs, options: RayOptions) -> Iterator[Reco
                 num_cpus=options.cpus_per_worker,
                 num_gpus=options.gpus_per_worker,
             )
-            try:
+            with _one_line(ray):
                 for row in written.iter_rows():
                     if row["error"]:
                         error, trace = pickle.loads(row["error"])
@@ -77,8 +78,6 @@ def running(spec: JobSpec, inputs: Inputs, options: RayOptions) -> Iterator[Reco
                         advance(record.rows)
                     yield record
                 job.folder.remove_unfinished()  # what workers were writing that died
-            except ray.exceptions.RayError as error:
-                raise OSError(f"select: Ray failed: {' '.join(str(error).split())}") from error
 
         yield records
 
@@ -152,6 +151,14 @@ def _placed(ray: Any, options: RayOptions) -> int:
             f"have room, got {wanted} with {options.cpus_per_worker:g} CPUs and {options.gpus_per_worker:g} GPUs each"
         )
     return wanted
+
+
+@contextmanager
+def _one_line(ray: Any) -> Iterator[None]:
+    try:
+        yield
+    except ray.exceptions.RayError as error:
+        raise OSError(f"select: Ray failed: {' '.join(str(error).split())}") from error
 
 
 @contextmanager

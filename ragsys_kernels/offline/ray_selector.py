@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 import ragsys_kernels as rk
 from ragsys_kernels.offline import sources
+from ragsys_kernels.offline._device import Selector
 from ragsys_kernels.offline._worker import load_corpus, takeable
 from ragsys_kernels.offline.ray_engine import import_ray
 from ragsys_kernels.offline.sources import PathLike
@@ -32,6 +33,7 @@ def selector_for_ray(
     group_column: str | None = None,
     metric: Literal["cosine", "dot"] | None = None,
     dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None,
+    device: str | None = None,
     query_column: str = "embedding",
     query_group_column: str | None = None,
     candidate_column: str | None = None,
@@ -46,6 +48,8 @@ def selector_for_ray(
     ----------
     corpus : Corpus or path
         Or the file, folder or URL of its vectors, as in `select`; those below up to `dtype` are then as there.
+    device : str, optional
+        "cuda": the actors hold and select on it, with a copy each; give them GPUs (``num_gpus=1``).
     query_column : str
         Column of the batches with the query vectors: arrays (D,) or lists of D floats.
     query_group_column : str, optional
@@ -107,11 +111,12 @@ def selector_for_ray(
     _check(corpus, k, options, candidate_column, query_group_column)
     reference = ray.put((corpus, ids))
 
-    class Selector:
+    class RaySelector:
         """Adds picks to batches of queries."""
 
         def __init__(self) -> None:
-            self._corpus, self._ids = ray.get(reference)
+            held, self._ids = ray.get(reference)
+            self._corpus = Selector(held, device)
 
         def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
             for name in filter(None, (query_column, query_group_column, candidate_column)):
@@ -129,7 +134,7 @@ def selector_for_ray(
             )
             return {**batch, **_lists(picks, self._ids)}
 
-    return Selector
+    return RaySelector
 
 
 def _check(

@@ -155,7 +155,7 @@ class Place:
         if self.local is not None:
             status = self.local.stat()
             return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
-        self._fs.invalidate_cache()  # of listings: the object may have changed since
+        self._fs.invalidate_cache()
         info = self._fs.info(self._inner)
         for name in ("ETag", "etag"):
             if info.get(name):
@@ -186,6 +186,7 @@ def _filesystem(url: str, argument: str) -> tuple[Any, str]:
         raise ModuleNotFoundError(f"select: {argument} {url} needs {install}", name=package or None) from error
     except ValueError as error:
         raise ValueError(f"select: {argument} must be a URL that fsspec opens, got {url}: {error}") from error
+    filesystem.invalidate_cache()  # of listings: files may have come and gone since
     return filesystem, str(inner)
 
 
