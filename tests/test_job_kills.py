@@ -59,11 +59,9 @@ def test_killed_jobs_end_as_undisturbed_ones(folder):
         )
         for seed in (1, 2)
     ]
-    done = []
-    for run in runs:
-        output, errors = run.communicate(timeout=300)
-        assert (run.returncode, errors) == (0, "")
-        done.append(json.loads(output))
+    ended = [(*run.communicate(timeout=300), run.returncode) for run in runs]
+    assert [(errors, code) for _, errors, code in ended] == [("", 0)] * 2
+    done = [json.loads(output) for output, _, _ in ended]
     assert sum(item["jobs"] for item in done) == 2 * JOBS
     assert sum(item["kills"] for item in done) >= 2 * JOBS
     assert sum(item["truncated"] for item in done) >= 3

@@ -304,6 +304,19 @@ def test_input_that_changes_meanwhile_is_refused(tmp_path, job):
     assert not offline.status(tmp_path / "out").complete
 
 
+def test_input_that_is_cut_short_meanwhile_is_an_error(tmp_path, job):
+    """Not a bus error, which would end the process."""
+    options, _ = job
+    content = options["queries"].read_bytes()
+
+    def progress(done, total):
+        os.truncate(options["queries"], len(content) // 2)
+
+    with pytest.raises(ValueError, match=r"queries\.npy must keep its rows while it is read"):
+        offline.select(**options, out=tmp_path / "out", progress=progress)
+    assert not offline.status(tmp_path / "out").complete
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [

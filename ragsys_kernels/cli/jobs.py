@@ -154,7 +154,7 @@ def select(
         str, option(RUN, "auto, cpu or reference, with --device triton or cuda; see the command show-config.")
     ] = "auto",
     num_threads: Annotated[int | None, option(RUN, "Threads.", metavar="N", show_default="one per core")] = None,
-    chunk_size: Annotated[int, option(RUN, "Queries in memory at a time.", metavar="N")] = 1024,
+    chunk_size: Annotated[int, option(RUN, "Queries in memory at a time.", metavar="N")] = 4096,
     shard_size: Annotated[
         int, option(RUN, "Queries in each Parquet file of the result: what a kill may cost.", metavar="N")
     ] = 100_000,

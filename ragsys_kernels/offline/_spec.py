@@ -52,7 +52,7 @@ class JobSpec:
     device: str | None = None
     backend: str = "auto"
     num_threads: int | None = None
-    chunk_size: int = 1024
+    chunk_size: int = 4096
     shard_size: int = 100_000
     on_error: str = "raise"
     instruction_set: str | None = None

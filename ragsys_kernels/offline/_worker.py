@@ -36,9 +36,15 @@ class _Piece:
     candidates: Array | None
     bad: dict[int, str] = field(default_factory=dict)
 
-    @property
-    def stop(self) -> int:
-        return self.start + len(self.queries)
+
+@dataclass(frozen=True)
+class _Picked:
+    """What is left of a piece when its picks are there: its vectors need not wait for the writer."""
+
+    start: int
+    query_ids: pa.Array | None
+    bad: dict[int, str]
+    picks: rk.Selection
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,7 @@ class Worker:
         self._errors_schema = pa.schema(
             [("query_row", pa.int64()), self.schema.field("query_id"), ("reason", pa.string())]
         )
+        self._no_errors = self._errors_schema.empty_table()
 
     def write_shard(self, index: int, job: JobFolder) -> ShardRecord:
         """Make one shard, put it into the folder and record it there.
@@ -137,8 +144,8 @@ class Worker:
         # Results are small: so many of them are kept that the selection goes on while a row group is synced.
         selected = ahead(self._selected(read), max(_CHUNKS_AHEAD, ROW_GROUP // self.spec.chunk_size))
         with closing(selected):
-            for piece, picks in selected:
-                yield self._result(piece, picks)
+            for picked in selected:
+                yield self._result(picked)
 
     def _write(
         self, index: int, pieces: Iterator[Rows], job: JobFolder, advance: Callable[[int], None] | None
@@ -203,10 +210,11 @@ class Worker:
                 yield piece
                 first = end
 
-    def _selected(self, pieces: Generator[_Piece, None, None]) -> Generator[tuple[_Piece, rk.Selection], None, None]:
+    def _selected(self, pieces: Generator[_Piece, None, None]) -> Generator[_Picked, None, None]:
         with closing(pieces):
             for piece in pieces:
-                yield piece, self._picks(piece)
+                picks = self._picks(piece)
+                yield _Picked(piece.start, piece.query_ids, piece.bad, picks)
 
     def _picks(self, piece: _Piece) -> rk.Selection:
         if piece.bad or not self._within_corpus(piece.candidates):
@@ -274,13 +282,15 @@ class Worker:
             piece.candidates = piece.candidates.copy()
             piece.candidates[rows] = -1
 
-    def _result(self, piece: _Piece, picks: rk.Selection) -> Rows:
+    def _result(self, picked: _Picked) -> Rows:
         """Turn padded rows into lists of the real picks, empty ones for the queries that are skipped."""
-        query_ids = pa.array(np.arange(piece.start, piece.stop)) if piece.query_ids is None else piece.query_ids
-        bad = np.array(sorted(piece.bad), np.int64)
+        start, picks = picked.start, picked.picks
         lengths = np.asarray(picks.lengths).copy()
-        lengths[bad - piece.start] = 0
-        offsets = pa.array(np.concatenate(([0], np.cumsum(lengths, dtype=np.int32))), pa.int32())
+        query_ids = pa.array(np.arange(start, start + len(lengths))) if picked.query_ids is None else picked.query_ids
+        bad = np.array(sorted(picked.bad), np.int64)
+        lengths[bad - start] = 0
+        offsets = np.zeros(len(lengths) + 1, np.int32)
+        np.cumsum(lengths, out=offsets[1:])
         columns = (picks.indices, picks.scores, picks.relevance, picks.redundancy)
         if (lengths == picks.indices.shape[1]).all():
             flat, *values = (pa.array(np.ravel(column)) for column in columns)
@@ -290,10 +300,10 @@ class Worker:
         kind = self.schema.field("ids").type.value_type
         ids = flat if self._corpus_ids is None else self._corpus_ids.take(flat).cast(kind)
         lists = (pa.ListArray.from_arrays(offsets, item) for item in (ids, *values))
-        reasons = [piece.bad[row] for row in bad.tolist()]
-        errors = [bad, query_ids.take(pa.array(bad - piece.start)), reasons]
+        reasons = [picked.bad[row] for row in bad.tolist()]
+        errors = [bad, query_ids.take(pa.array(bad - start)), reasons]
         return Rows(
-            piece.start,
+            start,
             pa.table([query_ids, *lists], schema=self.schema),
             pa.table(list(errors), schema=self._errors_schema),
         )

@@ -102,7 +102,7 @@ def select(
     device: str | None = None,
     backend: str = "auto",
     num_threads: int | None = None,
-    chunk_size: int = 1024,
+    chunk_size: int = 4096,
     shard_size: int = 100_000,
     on_error: Literal["raise", "skip"] = "raise",
     fingerprint: Literal["sampled", "full"] | None = None,

@@ -78,12 +78,17 @@ class RawColumn:
         return np.memmap(self._file.path, self._dtype, "r", self._offset, self._shape, self._order)
 
     def _read(self, begin: int, end: int) -> Array:
-        if self._file is not None:
+        if self._file is not None and self._order == "F":
             # A new map each time: its pages leave the process with it, a map that is kept grows to the whole file.
             return np.array(self._map()[begin:end], order="C")
-        first = self._offset + begin * self._row_bytes
-        content = self._place.read(first, first + (end - begin) * self._row_bytes)
-        return np.frombuffer(content, self._dtype).reshape(end - begin, *self._shape[1:])
+        first, last = (self._offset + row * self._row_bytes for row in (begin, end))
+        if self._file is None:
+            values: Array = np.frombuffer(self._place.read(first, last), self._dtype)
+        else:  # a third faster than a map, and no bus error where the file is cut short meanwhile
+            values = np.fromfile(self._file.path, self._dtype, (last - first) // self._dtype.itemsize, offset=first)
+        if values.nbytes < last - first:
+            raise ValueError(f"select: {self.path} must keep its rows while it is read, got fewer than {end}")
+        return values.reshape(end - begin, *self._shape[1:])
 
 
 def npy(place: Place, argument: str, rank: int, dtypes: Sequence[str]) -> RawColumn:
