@@ -275,7 +275,8 @@ def test_session_of_its_own(monkeypatch):
             assert not context.enable_progress_bars
             raise KeyError
 
-    pytest.raises(KeyError, used)
+    with pytest.raises(KeyError):
+        used()
     assert calls == ["here", "shutdown"]
     assert context.enable_progress_bars
 
