@@ -44,6 +44,15 @@ def _faiss(op: str) -> Any:
     return faiss
 
 
+def read(op: str, file: str, path: object) -> Any:
+    """The index of a file, which messages call `path`."""
+    faiss = _faiss(op)
+    try:
+        return faiss.read_index(file)
+    except RuntimeError as error:
+        raise ValueError(f"{op}: index must be a readable FAISS index file, got {path}: {_reason(error)}") from error
+
+
 def build(op: str, rows: Rows, index: Any) -> Any:
     """An index trained on the rows of a corpus and filled with them; see ``Corpus.to_faiss``."""
     faiss = _faiss(op)

@@ -239,7 +239,7 @@ def test_stopped_job_goes_on(folder, model, number):
             time.sleep(0.01)
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == (130 if number == signal.SIGTERM else -number)
+    assert process.returncode == (143 if number == signal.SIGTERM else -number)
     if number == signal.SIGTERM:
         assert errors.splitlines()[-1] == "error: bias: interrupted; run it again to go on"
     assert "bias.npy" not in names(folder)

@@ -1,11 +1,13 @@
 """The command line: exit codes, one-line errors, progress, the summary."""
 
+import inspect
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -49,20 +51,26 @@ def test_select_prints_one_summary_line(folder):
 
 def test_every_option_reaches_the_job(monkeypatch, tmp_path):
     """Each option of the command is passed on under its own name, and no parameter of the job is forgotten."""
-    seen = {}
-    monkeypatch.setattr(offline, "select", lambda **options: seen.update(options))
+    seen, select = {}, offline.select
+    done = types.SimpleNamespace(complete=True)
+    monkeypatch.setattr(offline, "select", lambda **options: seen.update(options) or done)
     given = {
-        "corpus": "c.parquet", "queries": "q.parquet", "out": "o", "candidates": "x", "bias": "b", "groups": "g",
+        "corpus": "c.parquet", "queries": "q.parquet", "out": "o", "candidates": "x", "index": "f",
+        "bias": "b", "groups": "g",
         "query_groups": "h", "vector_column": "v1", "id_column": "i1", "bias_column": "b1", "group_column": "g1",
         "query_vector_column": "v2", "query_id_column": "i2", "query_group_column": "g2", "candidate_column": "c1",
         "method": "vrsd", "k": 3, "pool": 7, "lambda_d": 0.25, "lambda_b": 0.5, "max_per_group": 2, "metric": "dot",
         "dtype": "float16", "backend": "reference", "num_threads": 5, "chunk_size": 11, "shard_size": 12,
+        "on_error": "skip", "fingerprint": "full", "engine": "ray", "device": "cuda", "workers": 8,
+        "cpus_per_worker": 1.5, "gpus_per_worker": 0.5, "ray_address": "auto",
     }  # fmt: skip
     arguments = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     result = typer_testing.CliRunner().invoke(cli.app, ["select", *arguments, "--overwrite", "--quiet"])
     assert result.exit_code == 0, result.output
     assert seen.pop("overwrite") is True
     assert seen.pop("progress") is None
+    assert seen.pop("stop")() is False
+    assert set(seen) | {"overwrite", "progress", "stop"} == set(inspect.signature(select).parameters)
     assert {name: value if isinstance(value, (int, float)) else str(value) for name, value in seen.items()} == given
 
 
@@ -131,18 +139,69 @@ def test_pool_size_warning_is_one_line(folder):
     assert re.fullmatch("warning: .*pool.*\n", result.stderr)
 
 
+def start_long_job(folder, shard_size):
+    """A job that takes minutes, once its first shard is there."""
+    np.save(folder / "queries.npy", np.random.default_rng(0).standard_normal((500_000, 8)).astype(np.float32))
+    command = [*COMMAND, *SELECT, "--chunk-size", "10", "--shard-size", shard_size]
+    process = subprocess.Popen([*map(str, command)], cwd=folder, stderr=subprocess.PIPE, text=True)
+    while not list(folder.glob("out/part-*" if shard_size < 10**6 else "out/.part-*")) and process.poll() is None:
+        time.sleep(0.02)
+    return process
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_job_leaves_nothing(folder, number):
-    np.save(folder / "queries.npy", np.random.default_rng(0).standard_normal((2_000_000, 8)).astype(np.float32))
-    command = [*COMMAND, *SELECT, "--chunk-size", "10"]
-    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
-        while not list(folder.glob(".out.*/part-*")) and process.poll() is None:
-            time.sleep(0.02)
+def test_stopped_job_finishes_its_shard_and_goes_on_later(folder, number):
+    with start_long_job(folder, 500) as process:
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors.splitlines()[-1] == "error: select: interrupted, nothing was written"  # after lines of progress
-    assert sorted(path.name for path in folder.iterdir()) == ["corpus.npy", "queries.npy"]
+    assert process.returncode == 128 + number
+    assert "stopping: finishing the shard at hand of at most 500 queries first" in errors
+    state = offline.status(folder / "out")
+    assert 0 < state.shards < state.num_shards
+    assert state.done == 500 * state.shards
+    assert not [name for name in os.listdir(folder / "out") if name.startswith(".")]
+    np.save(folder / "queries.npy", np.load(folder / "queries.npy")[:90])
+    assert "queries's rows 500000, now 90" in run(folder, *SELECT, "--shard-size", 500).stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_second_signal_stops_at_once(folder, number):
+    with start_long_job(folder, 10**6) as process:
+        process.send_signal(number)
+        line = process.stderr.readline()
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert "a second signal stops at once" in line
+    assert process.returncode == 128 + number
+    assert errors.splitlines()[-1] == "error: select: interrupted; run it again to go on"
+    assert not (folder / "out").exists()
+
+
+def test_status_and_verify_of_a_job(folder):
+    assert run(folder, *SELECT, "--shard-size", "40").returncode == 0
+    result = run(folder, "job", "status", "out")
+    assert result.returncode == 0
+    for line in ("queries: 90 of 90 done, 0 of them skipped", "shards: 3 of 3, 40 queries each", "complete: yes"):
+        assert line in result.stdout
+    assert run(folder, "job", "verify", "out").stdout == "right: 90 queries in 3 shards\n"
+    (folder / "out" / "part-00001.parquet").unlink()
+    result = run(folder, "job", "verify", "out")
+    assert (result.returncode, result.stdout) == (1, "part-00001.parquet is missing\n")
+    assert "missing part-00001.parquet" in run(folder, "job", "status", "out").stdout
+    for command in ("status", "verify"):
+        result = run(folder, "job", command, ".")
+        assert (result.returncode, result.stdout) == (1, "")
+        assert re.fullmatch(f"error: {command}: folder must be a job's, with a file _job.json, got .\n", result.stderr)
+
+
+def test_finished_job_says_so(folder):
+    run(folder, *SELECT)
+    result = run(folder, *SELECT)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert re.fullmatch(
+        r"nothing to do: all 90 queries are done, and their files as they were written -> \S+/out \(1 shard\)\n",
+        result.stdout,
+    )
 
 
 def test_plain_progress_lines(monkeypatch, capsys):

@@ -393,3 +393,18 @@ def test_compute_sanitizer(backend, tool):
     command = [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", SANITIZED, backend]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-1000:]
+
+
+def test_job(tmp_path, backend):
+    """Files in, files out, on the device: the picks of the host, which integers decide exactly."""
+    pq, offline = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("ragsys_kernels.offline")
+    rng = np.random.default_rng(0)
+    for name, rows in (("corpus", 500), ("queries", 200)):
+        np.save(tmp_path / f"{name}.npy", rng.integers(-4, 5, (rows, 16)).astype(np.float32))
+    np.save(tmp_path / "candidates.npy", np.stack([rng.permutation(500)[:40] for _ in range(200)]))
+    files = {name: tmp_path / f"{name}.npy" for name in ("corpus", "queries", "candidates")}
+    job = {**files, "k": 5, "metric": "dot", "lambda_d": 0.5, "shard_size": 70, "chunk_size": 30}
+    offline.select(**job, out=tmp_path / "host")
+    offline.select(**job, out=tmp_path / "device", device=DEVICE, backend=backend)
+    host, device = (pq.read_table(tmp_path / name) for name in ("host", "device"))
+    assert device["ids"].to_pylist() == host["ids"].to_pylist()

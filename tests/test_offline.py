@@ -1,6 +1,7 @@
-"""The job over files: what it writes equals direct calls, and bad input leaves nothing behind."""
+"""The job over files: what it writes equals direct calls, and bad input is refused."""
 
 import gc
+import hashlib
 import json
 import os
 import subprocess
@@ -71,7 +72,7 @@ def snapshot(folder):
 
 
 def check_refused(tmp_path, kind, match, **options):
-    """The job raises one clear error, and no file appears, disappears or changes."""
+    """The job raises one clear error before its first shard, and no file appears, disappears or changes."""
     before = snapshot(tmp_path)
     with pytest.raises(kind, match=match or None) as caught:
         offline.select(**{**files(tmp_path, "corpus", "queries"), "out": tmp_path / "made" / "out", **options})
@@ -136,8 +137,8 @@ def test_parquet_batches_of_any_size_are_joined(tmp_path, data, monkeypatch):
     pq.write_table(pa.table({"id": np.arange(Q) * 3, "v": vector_lists(data["queries"])}), tmp_path / "queries.parquet")
     read_batches = pq.ParquetFile.iter_batches
 
-    def short_batches(file, batch_size, columns):
-        return read_batches(file, 33 if columns == ["id"] else 40, columns=columns)
+    def short_batches(file, batch_size, columns, **options):
+        return read_batches(file, 33 if columns == ["id"] else 40, columns=columns, **options)
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", short_batches)
     paths = {**files(tmp_path, "corpus", "candidates"), "queries": tmp_path / "queries.parquet"}
@@ -218,12 +219,13 @@ def test_bytes_do_not_depend_on_the_chunk_size(tmp_path, data):
 def test_description_of_the_job(tmp_path, data):
     offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out", k=3, pool=9, shard_size=200)
     written = json.loads((tmp_path / "out" / "_job.json").read_text())
-    assert written["shards"] == [
-        {"file": "part-00000.parquet", "rows": 200},
-        {"file": "part-00001.parquet", "rows": Q - 200},
-    ]
-    assert written["version"] == rk.__version__
-    assert written["queries"] == {"path": str(tmp_path / "queries.npy"), "rows": Q}
+    shards = [(item["file"], item["first_row"], item["rows"]) for item in written["shards"]]
+    assert shards == [("part-00000.parquet", 0, 200), ("part-00001.parquet", 200, Q - 200)]
+    for item in written["shards"]:
+        assert item["sha256"] == hashlib.sha256((tmp_path / "out" / item["file"]).read_bytes()).hexdigest()
+    assert (written["version"], written["rows"], written["complete"]) == (rk.__version__, Q, True)
+    assert written["inputs"]["queries"]["path"] == str(tmp_path / "queries.npy")
+    assert written["inputs"]["queries"]["files"][0]["size"] == (tmp_path / "queries.npy").stat().st_size
     assert written["options"] == {
         "method": "mmr", "k": 3, "pool": 9, "lambda_d": 0.75, "lambda_b": 0.95, "max_per_group": None,
         "metric": "cosine", "dtype": "float32",
@@ -256,13 +258,15 @@ def test_missing_parents_are_made_and_an_empty_folder_is_used(tmp_path, data):
     for out in (tmp_path / "a" / "b", tmp_path / "empty"):
         offline.select(**files(tmp_path, "corpus", "queries"), out=out)
         assert len(read(out)) == Q
-    assert not list(tmp_path.rglob(".*"))  # no staging folder left
+    assert not list(tmp_path.rglob(".*"))  # no lock, nothing half written
 
 
 def test_folder_in_use_is_refused(tmp_path, data):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("keep")
-    check_refused(tmp_path, FileExistsError, r"out must be empty or new.* mine\.txt", out=tmp_path / "out")
+    check_refused(
+        tmp_path, FileExistsError, r"out must be empty, new or an earlier job.* mine\.txt", out=tmp_path / "out"
+    )
     check_refused(
         tmp_path, FileExistsError, r"only an earlier job's files.* mine\.txt", out=tmp_path / "out", overwrite=True
     )
@@ -276,7 +280,6 @@ def test_file_in_the_place_of_the_folder_is_refused(tmp_path, data):
 def test_overwrite_replaces_an_earlier_job(tmp_path, data):
     paths = files(tmp_path, "corpus", "queries")
     offline.select(**paths, out=tmp_path / "out", shard_size=50)
-    check_refused(tmp_path, FileExistsError, "out must be empty or new", out=tmp_path / "out")
     offline.select(**paths, out=tmp_path / "out", k=2, overwrite=True)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["_job.json", "part-00000.parquet"]
     assert {len(row) for row in read(tmp_path / "out")["ids"].to_pylist()} == {2}
@@ -292,13 +295,12 @@ def test_overwrite_keeps_other_files(tmp_path, data):
     check_refused(tmp_path, FileExistsError, r"shards but no _job\.json", out=tmp_path / "out", overwrite=True)
 
 
-def test_failed_overwrite_keeps_the_earlier_result(tmp_path, data):
+def test_overwrite_with_a_bad_corpus_keeps_the_earlier_result(tmp_path, data):
     offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out")
-    data["queries"][Q - 1, 3] = np.nan
-    np.save(tmp_path / "bad.npy", data["queries"])
+    data["corpus"][5, 3] = np.nan
+    np.save(tmp_path / "bad.npy", data["corpus"])
     check_refused(
-        tmp_path, ValueError, f"row {Q - 1} of", queries=tmp_path / "bad.npy", out=tmp_path / "out", overwrite=True,
-        chunk_size=10, shard_size=10,
+        tmp_path, ValueError, "row 5", corpus=tmp_path / "bad.npy", out=tmp_path / "out", overwrite=True
     )  # fmt: skip
 
 
@@ -307,12 +309,13 @@ def test_folder_that_cannot_be_made_is_refused(tmp_path, data):
     check_refused(tmp_path, OSError, "out must be a folder that can be made", out=Path("/proc/out"))
 
 
-def test_interrupt_leaves_nothing(tmp_path, data):
-    def interrupt(done, total):
-        if done > 100:
-            raise KeyboardInterrupt
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, RuntimeError])
+def test_error_before_the_first_shard_leaves_nothing(tmp_path, data, kind):
+    def fail(done, total):
+        if done > 10:
+            raise kind
 
-    check_refused(tmp_path, KeyboardInterrupt, "", progress=interrupt, chunk_size=10, shard_size=20)
+    check_refused(tmp_path, kind, "", progress=fail, chunk_size=10, shard_size=100)
 
 
 FULL_DISK = """
@@ -320,21 +323,22 @@ import resource, signal, sys
 from ragsys_kernels import offline
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)      # a write beyond the limit fails with EFBIG, as ENOSPC would
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+resource.setrlimit(resource.RLIMIT_FSIZE, (12000, 12000))
 try:
-    offline.select(corpus="corpus.npy", queries="queries.npy", out="out", shard_size=int(sys.argv[1]), chunk_size=20)
+    options = {"shard_size": int(sys.argv[1]), "chunk_size": 20, "k": 20}
+    offline.select(corpus="corpus.npy", queries="queries.npy", out="out", **options)
 except OSError as error:
     print("OSError", error)
 """
 
 
-@pytest.mark.parametrize("shard_size", [10, 10**6])
+@pytest.mark.parametrize("shard_size", [20, 10**6])
 def test_full_disk_leaves_nothing(tmp_path, data, shard_size):
     before = snapshot(tmp_path)
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", FULL_DISK, str(shard_size)], cwd=tmp_path, capture_output=True, text=True
     )
-    if shard_size == 10:  # shards below the limit: the job is whole
+    if shard_size == 20:  # shards below the limit: the job is whole
         assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
         assert len(read(tmp_path / "out")) == Q
     else:
@@ -365,7 +369,9 @@ def test_missing_file(tmp_path, data, name):
 
 def test_other_format(tmp_path, data):
     (tmp_path / "corpus.csv").write_text("1,2")
-    check_refused(tmp_path, ValueError, r"must be a \.npy or \.parquet file", corpus=tmp_path / "corpus.csv")
+    check_refused(
+        tmp_path, ValueError, r"must be a \.npy, \.parquet, .* or \.safetensors file", corpus=tmp_path / "corpus.csv"
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"1,2,3\n", b"\x93NUMPY\x01\x00v\x00{'descr'"])
@@ -403,7 +409,7 @@ def test_damaged_parquet(tmp_path, data):
     ],
 )  # fmt: skip
 def test_wrong_array(tmp_path, data, monkeypatch, name, array, match):
-    monkeypatch.setattr(job, "ShardSink", None)  # refused before there is a sink
+    monkeypatch.setattr(job, "_run", None)  # refused before the folder is looked at
     np.save(tmp_path / "bad.npy", array)
     message = check_refused(tmp_path, ValueError, f"^select: {match}", **{name: tmp_path / "bad.npy"})
     assert "bad.npy" in message
@@ -447,7 +453,7 @@ def test_bad_row_of_the_queries_is_named(tmp_path, data, with_candidates):
     options = files(tmp_path, "candidates") if with_candidates else {}
     check_refused(
         tmp_path, ValueError, r"queries must be finite, got NaN or inf in row 207 of .*bad\.npy",
-        queries=tmp_path / "bad.npy", chunk_size=20, shard_size=20, **options,
+        queries=tmp_path / "bad.npy", chunk_size=20, **options,
     )  # fmt: skip
 
 
@@ -489,7 +495,7 @@ def test_bad_candidates_are_named(tmp_path, data, suffix, row, match):
         np.save(tmp_path / "bad.npy", data["candidates"])
     else:
         pq.write_table(pa.table({"rows": data["candidates"].tolist()}), tmp_path / "bad.parquet")
-    check_refused(tmp_path, ValueError, match, candidates=tmp_path / f"bad.{suffix}", chunk_size=20, shard_size=20)
+    check_refused(tmp_path, ValueError, match, candidates=tmp_path / f"bad.{suffix}", chunk_size=20)
 
 
 @pytest.mark.parametrize(
@@ -510,15 +516,15 @@ def test_bad_candidates_are_named(tmp_path, data, suffix, row, match):
         ({"shard_size": 0}, "shard_size must be at least 1, got 0"),
         ({"max_per_group": 2}, "max_per_group must come with groups"),
         ({"candidate_column": "rows"}, "candidate_column must come with candidates"),
-        ({"id_column": "id"}, r"must be a \.parquet file to have a column 'id'"),
-        ({"bias_column": "b"}, "bias must be a .npy file where the vectors are one, got column 'b'"),
+        ({"id_column": "id"}, r"must not be a \.npy file to have a column 'id'"),
+        ({"bias_column": "b"}, "bias must be a file of its own where the vectors are .npy, got column 'b'"),
         ({"method": "vrsd", "lambda_d": 0.5}, "lambda_d must be left out with method 'vrsd'"),
         ({"method": "vrsd", "lambda_b": 0.5}, "lambda_b must be left out with method 'vrsd'"),
     ],
     ids=str,
 )  # fmt: skip
 def test_wrong_option(tmp_path, data, monkeypatch, options, match):
-    monkeypatch.setattr(job, "ShardSink", None)  # refused before there is a sink
+    monkeypatch.setattr(job, "_run", None)  # refused before the folder is looked at
     check_refused(tmp_path, ValueError, match, **options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -37,7 +38,8 @@ app = typer.Typer(
 )
 
 # Panels of the options' help.
-INPUT, COLUMNS, RULE, RUN = "Input and output", "Columns of Parquet files", "Selection", "Running"
+INPUT, COLUMNS, RULE, RUN = "Input and output", "Columns and tensors of files", "Selection", "Running"
+CLUSTER = "Engine"
 TEXTS = "Columns and text"
 
 
@@ -53,26 +55,64 @@ def option(panel: str, text: str, *names: str, **options: Any) -> Any:
 
 @contextmanager
 def one_line_errors(command: str, interrupted: str = "interrupted, nothing was written") -> Iterator[None]:
-    """Print warnings and expected errors as one line each; exit 1 after an error, 130 after an interrupt."""
+    """Print warnings and expected errors as one line each; exit 1 after an error, 128 + its number after a signal."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         print(f"warning: {_line(message)}", file=sys.stderr)
 
     # A terminated job cleans up like an interrupted one.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with warnings.catch_warnings():
             warnings.showwarning = show
             yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         print(f"error: {command}: {interrupted}", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise typer.Exit(128 + (error.args[0] if error.args else signal.SIGINT)) from None
     except (ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError, rk.BackendUnavailableError) as error:
         text = _line(error) or type(error).__name__
         print(f"error: {text if text.startswith(f'{command}: ') else f'{command}: {text}'}", file=sys.stderr)
         raise typer.Exit(1) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class Stop:
+    """Says whether a signal asked to stop; one that comes before anybody has asked, or a second one, interrupts."""
+
+    def __init__(self, finishing: str) -> None:
+        self._message = f"stopping: finishing {finishing} first; a second signal stops at once\n".encode()
+        self._asked, self._number = False, 0
+
+    def __call__(self) -> bool:
+        self._asked = True
+        return self._number > 0
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self._number
+
+    def handle(self, number: int, frame: object) -> None:
+        if self._number or not self._asked:
+            _interrupt(number, frame)
+        self._number = number
+        os.write(sys.stderr.fileno(), self._message)  # print may be what the signal came into
+
+
+@contextmanager
+def finishing(what: str) -> Iterator[Stop]:
+    """Give a function to ask whether to stop: SIGINT and SIGTERM let a job finish `what` first."""
+    stop = Stop(what)
+    before = {number: signal.signal(number, stop.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt(number)
 
 
 def _line(message: object) -> str:
@@ -101,8 +141,8 @@ def progress_bar(
             task = bar.add_task(before, total=None)
 
             def report(done: int, total: int) -> None:
-                if not done:
-                    bar.reset(task, total=total, description=during)
+                if bar.tasks[0].total is None:  # the first call: what is done so far has no rate
+                    bar.reset(task, total=total, completed=done, description=during)
                 bar.update(task, completed=done)
 
             yield report
@@ -122,15 +162,17 @@ class _Lines:
 
     def __init__(self, unit: str) -> None:
         self._unit = unit
+        self._first: int | None = None  # done before the first call
         self._start = self._last = time.monotonic()
 
     def report(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if not done:
-            self._start = self._last = now
-        if not done or done == total or now - self._last < _LINE_INTERVAL:
+        if self._first is None:
+            self._first, self._start, self._last = done, now, now
+            return
+        if done == total or now - self._last < _LINE_INTERVAL:
             return
         self._last = now
-        rate = done / (now - self._start)
+        rate = (done - self._first) / (now - self._start)
         left = f"{(total - done) / rate:.0f} s left"
         print(f"{done} of {total} {self._unit}, {rate:.0f} {self._unit}/s, {left}", file=sys.stderr)

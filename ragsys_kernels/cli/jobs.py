@@ -10,6 +10,7 @@ import typer
 
 from ragsys_kernels import offline
 from ragsys_kernels.cli._app import (
+    CLUSTER,
     COLUMNS,
     INPUT,
     RULE,
@@ -17,6 +18,7 @@ from ragsys_kernels.cli._app import (
     TEXTS,
     WeightDtype,
     app,
+    finishing,
     one_line_errors,
     option,
     progress_bar,
@@ -34,6 +36,21 @@ class Metric(str, Enum):
     dot = "dot"
 
 
+class OnError(str, Enum):
+    raise_ = "raise"
+    skip = "skip"
+
+
+class Fingerprint(str, Enum):
+    sampled = "sampled"
+    full = "full"
+
+
+class Engine(str, Enum):
+    local = "local"
+    ray = "ray"
+
+
 class Dtype(str, Enum):
     float32 = "float32"
     float16 = "float16"
@@ -49,34 +66,57 @@ def _pool(text: str) -> int | str:
 
 @app.command()
 def select(
-    corpus: Annotated[Path, option(INPUT, "Vectors to choose from: .npy (N, D), float32 or float16, or .parquet.")],
-    queries: Annotated[Path, option(INPUT, "Query vectors: .npy (Q, D), float32 or float16, or .parquet.")],
-    out: Annotated[Path, option(INPUT, "Folder for the result, new or empty; it appears when the job is complete.")],
-    candidates: Annotated[
-        Path | None,
+    corpus: Annotated[
+        str,
         option(
             INPUT,
-            "Corpus rows to choose from for each query: .npy (Q, P), int32 or int64, padded with -1, or .parquet "
-            "with a column of integer lists.",
+            "Vectors to choose from, (N, D): .npy, .parquet or a folder of it, .arrow, .feather, .safetensors, a saved "
+            "Hugging Face data set; a path or a URL (s3://...).",
+            metavar="FILE",
+        ),
+    ],
+    queries: Annotated[str, option(INPUT, "Query vectors, (Q, D), in any of these formats.", metavar="FILE")],
+    out: Annotated[
+        str,
+        option(INPUT, "Folder or URL for the result: new, empty, or of this job, which then goes on.", metavar="DIR"),
+    ],
+    candidates: Annotated[
+        str | None,
+        option(
+            INPUT,
+            "Corpus rows to choose from for each query: (Q, P) integers, padded with -1, or a column of integer lists.",
+            metavar="FILE",
             show_default="the --pool most relevant rows",
         ),
     ] = None,
-    bias: Annotated[Path | None, option(INPUT, "Quality of each corpus row: .npy (N,), floats. MMR only.")] = None,
-    groups: Annotated[Path | None, option(INPUT, "Group of each corpus row: .npy (N,), integers.")] = None,
-    query_groups: Annotated[
-        Path | None, option(INPUT, "Group of each query, whose rows it is not given: .npy (Q,), integers.")
+    index: Annotated[
+        str | None,
+        option(
+            INPUT,
+            "FAISS index file over the corpus, which finds the --pool rows of each query; needs the extra faiss.",
+            metavar="FILE",
+            show_default="exact search",
+        ),
     ] = None,
-    overwrite: Annotated[bool, option(INPUT, "Replace the result of an earlier job in --out.", "--overwrite")] = False,
+    bias: Annotated[
+        str | None, option(INPUT, "Quality of each corpus row: (N,) floats. MMR only.", metavar="FILE")
+    ] = None,
+    groups: Annotated[str | None, option(INPUT, "Group of each corpus row: (N,) integers.", metavar="FILE")] = None,
+    query_groups: Annotated[
+        str | None,
+        option(INPUT, "Group of each query, whose rows it is not given: (Q,) integers.", metavar="FILE"),
+    ] = None,
+    overwrite: Annotated[bool, option(INPUT, "Start anew where --out has an earlier job.", "--overwrite")] = False,
     vector_column: Annotated[str | None, option(COLUMNS, "Corpus vectors.", show_default="the only float list")] = None,
     id_column: Annotated[str | None, option(COLUMNS, "Corpus ids.", show_default="id, else row numbers")] = None,
-    bias_column: Annotated[str | None, option(COLUMNS, "Bias, in the corpus file instead of --bias.")] = None,
-    group_column: Annotated[str | None, option(COLUMNS, "Groups, in the corpus file instead of --groups.")] = None,
+    bias_column: Annotated[str | None, option(COLUMNS, "Bias, in --bias or else in the corpus file.")] = None,
+    group_column: Annotated[str | None, option(COLUMNS, "Groups, in --groups or else in the corpus file.")] = None,
     query_vector_column: Annotated[
         str | None, option(COLUMNS, "Query vectors.", show_default="the only float list")
     ] = None,
     query_id_column: Annotated[str | None, option(COLUMNS, "Query ids.", show_default="id, else row numbers")] = None,
     query_group_column: Annotated[
-        str | None, option(COLUMNS, "Query groups, in the queries file instead of --query-groups.")
+        str | None, option(COLUMNS, "Query groups, in --query-groups or else in the queries file.")
     ] = None,
     candidate_column: Annotated[
         str | None, option(COLUMNS, "Candidate rows.", show_default="the only integer list")
@@ -106,22 +146,71 @@ def select(
     ] = None,
     metric: Annotated[Metric, option(RULE, "Similarity; cosine normalises the vectors.")] = Metric.cosine,
     dtype: Annotated[Dtype, option(RUN, "How the corpus is held in memory.")] = Dtype.float32,
-    backend: Annotated[str, option(RUN, "auto, cpu or reference; see the command show-config.")] = "auto",
+    device: Annotated[
+        str | None,
+        option(RUN, "cuda or cuda:N, where the corpus is held and selection runs.", show_default="the CPU"),
+    ] = None,
+    backend: Annotated[
+        str, option(RUN, "auto, cpu or reference, with --device triton or cuda; see the command show-config.")
+    ] = "auto",
     num_threads: Annotated[int | None, option(RUN, "Threads.", metavar="N", show_default="one per core")] = None,
-    chunk_size: Annotated[int, option(RUN, "Queries in memory at a time.", metavar="N")] = 1024,
-    shard_size: Annotated[int, option(RUN, "Queries in each Parquet file of the result.", metavar="N")] = 1_000_000,
+    chunk_size: Annotated[int, option(RUN, "Queries in memory at a time.", metavar="N")] = 4096,
+    shard_size: Annotated[
+        int, option(RUN, "Queries in each Parquet file of the result: what a kill may cost.", metavar="N")
+    ] = 100_000,
+    on_error: Annotated[
+        OnError,
+        option(
+            RUN,
+            "A query that cannot be used: raise ends the job; skip gives it empty lists and notes it in _errors-*.",
+        ),
+    ] = OnError.raise_,
+    fingerprint: Annotated[
+        Fingerprint | None,
+        option(
+            RUN,
+            "How inputs are known again: by size, time and samples of the content, or by all of the content.",
+            show_default="as the job began, sampled",
+        ),
+    ] = None,
     quiet: Annotated[bool, option(RUN, "Print warnings and errors only.", "--quiet")] = False,
+    engine: Annotated[
+        Engine, option(CLUSTER, "Where the shards are made: in this process, or on Ray; needs the extra ray.")
+    ] = Engine.local,
+    workers: Annotated[
+        int | None, option(CLUSTER, "Ray actors that select.", metavar="N", show_default="as many as fit")
+    ] = None,
+    cpus_per_worker: Annotated[
+        float | None, option(CLUSTER, "CPUs of each, and its threads.", metavar="X", show_default="1")
+    ] = None,
+    gpus_per_worker: Annotated[
+        float | None, option(CLUSTER, "GPUs that Ray keeps for each.", metavar="X", show_default="1 with --device")
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        option(CLUSTER, "Cluster to run on.", show_default="RAY_ADDRESS, else a Ray of this machine's own"),
+    ] = None,
 ) -> None:
     """Select for every query of a file and write the picks as Parquet files.
 
-    Each row has query_id, ids (the picks, best first), scores, relevance, redundancy. Memory: the corpus and one chunk.
+    Each row has query_id, ids (the picks, best first), scores, relevance, redundancy. Memory: the corpus and a few
+    chunks. Killed or stopped at any moment and run again, the job goes on; see also the commands job status and job
+    verify.
+
+    Exit codes: 0 complete, 1 error, 2 usage; 130 after SIGINT and 143 after SIGTERM, which first finish the shard at
+    hand; a second signal stops at once.
     """
-    with one_line_errors("select"), progress_bar(quiet) as progress:
+    with (
+        one_line_errors("select", "interrupted; run it again to go on"),
+        progress_bar(quiet) as progress,
+        finishing(f"the shard at hand of at most {shard_size} queries") as stop,
+    ):
         summary = offline.select(
             corpus=corpus,
             queries=queries,
             out=out,
             candidates=candidates,
+            index=index,
             bias=bias,
             groups=groups,
             query_groups=query_groups,
@@ -141,15 +230,26 @@ def select(
             max_per_group=max_per_group,
             metric=metric.value,
             dtype=dtype.value,
+            device=device,
             backend=backend,
             num_threads=num_threads,
             chunk_size=chunk_size,
             shard_size=shard_size,
+            on_error=on_error.value,
+            fingerprint=None if fingerprint is None else fingerprint.value,
             overwrite=overwrite,
             progress=progress,
+            stop=stop,
+            engine=engine.value,
+            workers=workers,
+            cpus_per_worker=cpus_per_worker,
+            gpus_per_worker=gpus_per_worker,
+            ray_address=ray_address,
         )
     if not quiet:
         print(summary)
+    if not summary.complete:
+        raise typer.Exit(stop.exit_code)
 
 
 @app.command()

@@ -8,6 +8,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 from ragsys_kernels.offline.bias import BiasSummary, bias
+from ragsys_kernels.offline.check import JobStatus, status, verify
 from ragsys_kernels.offline.job import Summary, select
+from ragsys_kernels.offline.ray_selector import selector_for_ray
 
-__all__ = ["BiasSummary", "Summary", "bias", "select"]
+__all__ = ["BiasSummary", "JobStatus", "Summary", "bias", "select", "selector_for_ray", "status", "verify"]

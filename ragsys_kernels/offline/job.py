@@ -1,37 +1,39 @@
-"""The selection job: check all inputs, hold the corpus, stream the queries through it, write shards."""
+"""The selection job: check all inputs, find what is done already, and have the rest made, shard by shard."""
 
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import repeat
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
-import ragsys_kernels as rk
-from ragsys_kernels import _env, _info
-from ragsys_kernels.offline import sources
-from ragsys_kernels.offline.sinks import ShardSink
-from ragsys_kernels.offline.sources import Column, PathLike
-
-Array = npt.NDArray[Any]
+from ragsys_kernels import _env
+from ragsys_kernels.offline import ray_engine
+from ragsys_kernels.offline._manifest import JobFolder, Manifest, describe, described, input_differences
+from ragsys_kernels.offline._resume import begun, check_folder, continued, owned
+from ragsys_kernels.offline._spec import Inputs, JobSpec, check_options
+from ragsys_kernels.offline._url_folder import folder_at
+from ragsys_kernels.offline._worker import Worker, result_schema
+from ragsys_kernels.offline.ray_engine import RayOptions, Records
+from ragsys_kernels.offline.sinks import Folder
+from ragsys_kernels.offline.sources import PathLike
 
 
 @dataclass(frozen=True)
 class Summary:
     """What a job did; as text, one line.
 
-    ``seconds`` runs from the first query read to the last shard in place; ``corpus_seconds`` is the time before that,
-    to read and normalise the corpus.
+    ``queries`` is their number in all, ``done`` of how many the result is there, ``selected`` of how many it was made
+    in this run, ``skipped`` how many could not be used. ``seconds`` runs from the first query read to the last shard
+    in place; ``corpus_seconds`` is the time to read and normalise the corpus, and to start Ray.
     """
 
     queries: int
+    done: int
+    selected: int
+    skipped: int
     seconds: float
     corpus_seconds: float
     method: str
@@ -40,36 +42,35 @@ class Summary:
     backend: str
     instruction_set: str
     num_threads: int
-    out: Path
+    out: Path | str
     shards: int
+    engine: str = "local"
+
+    @property
+    def complete(self) -> bool:
+        """Whether the result has all queries."""
+        return self.done == self.queries
 
     @property
     def rate(self) -> float:
-        """Queries per second."""
-        return self.queries / self.seconds
+        """Queries per second of this run."""
+        return self.selected / self.seconds if self.selected else 0.0
 
     def __str__(self) -> str:
+        place = f"-> {self.out} ({self.shards} shard{'s' * (self.shards > 1)})"
+        skipped = f", {self.skipped} queries skipped" if self.skipped else ""
+        if not self.selected and self.complete:
+            return f"nothing to do: all {self.queries} queries are done, and their files as they were written {place}"
         backend = f"{self.backend} ({self.instruction_set})" if self.instruction_set else self.backend
+        earlier = self.done - self.selected
+        before = f", {earlier} of {self.queries} done before" if earlier else ""
+        stopped = "" if self.complete else f", stopped with {self.queries - self.done} left"
+        threads = f"{self.num_threads} thread{'s' * (self.num_threads > 1)}" if self.engine == "local" else "on Ray"
         return (
-            f"{self.queries} queries in {self.seconds:.2f} s ({self.rate:.0f} queries/s, corpus read in "
-            f"{self.corpus_seconds:.2f} s), {self.method}, k={self.k}, pool={self.pool}, backend {backend}, "
-            f"{self.num_threads} thread{'s' * (self.num_threads > 1)} -> {self.out} "
-            f"({self.shards} shard{'s' * (self.shards > 1)})"
+            f"{self.selected} queries in {self.seconds:.2f} s ({self.rate:.0f} queries/s, corpus read in "
+            f"{self.corpus_seconds:.2f} s){before}{stopped}{skipped}, {self.method}, k={self.k}, pool={self.pool}, "
+            f"backend {backend}, {threads} {place}"
         )
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    """The opened columns of all input files; they agree in their numbers of rows."""
-
-    corpus: Column
-    corpus_ids: Column | None
-    bias: Column | None
-    groups: Column | None
-    queries: Column
-    query_ids: Column | None
-    query_groups: Column | None
-    candidates: Column | None
 
 
 def select(
@@ -78,6 +79,7 @@ def select(
     queries: PathLike,
     out: PathLike,
     candidates: PathLike | None = None,
+    index: PathLike | None = None,
     bias: PathLike | None = None,
     groups: PathLike | None = None,
     query_groups: PathLike | None = None,
@@ -97,40 +99,62 @@ def select(
     max_per_group: int | None = None,
     metric: Literal["cosine", "dot"] = "cosine",
     dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32",
+    device: str | None = None,
     backend: str = "auto",
     num_threads: int | None = None,
-    chunk_size: int = 1024,
-    shard_size: int = 1_000_000,
+    chunk_size: int = 4096,
+    shard_size: int = 100_000,
+    on_error: Literal["raise", "skip"] = "raise",
+    fingerprint: Literal["sampled", "full"] | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    engine: Literal["local", "ray"] = "local",
+    workers: int | None = None,
+    cpus_per_worker: float | None = None,
+    gpus_per_worker: float | None = None,
+    ray_address: str | None = None,
 ) -> Summary:
     """Pick `k` corpus rows for every query of a file and write the picks as Parquet shards.
 
     The corpus is held in memory; queries and candidates are read `chunk_size` rows at a time, so memory does not grow
-    with their number. `out` appears when the job is complete; after an error nothing of it is left, and what was
-    at `out` before is untouched.
+    with their number. Reading, selecting and writing run at the same time.
+
+    `out` is the job. Each shard is put in its place whole, so that a job that was killed at any moment, or stopped by
+    an error, goes on with what is missing when it is run again with the same inputs, options and version; the result
+    is the same to the byte. Files that were damaged since are found by their checksums and made again, with a warning.
+    A job that is complete is checked and left as it is. A job that ends before its first shard leaves nothing.
 
     Parameters
     ----------
     corpus, queries : path
-        Vectors, ``.npy`` (N, D) and (Q, D), float32 or float16, or ``.parquet`` with a column of float lists, all
-        of length D.
+        Vectors, (N, D) and (Q, D), all of length D; a file, a folder or a URL of one of these, as are the others below:
+        ``.npy``, float32 or float16; a column of float lists of ``.parquet`` or of a folder of such files, in the
+        order of their names, of an Arrow file (``.arrow``, ``.feather``, ``.ipc``), of a data set that the package
+        datasets saved to disk; a tensor of ``.safetensors``, float32, float16 or bfloat16. See `offline.sources`.
     out : path
-        Folder to write: ``part-00000.parquet``, ... and ``_job.json``. Must be empty or new unless `overwrite`.
+        Folder to write: ``part-00000.parquet``, ... and ``_job.json``. Must be new, empty or of the same job. Or its
+        URL; there other processes are not kept out.
         Columns: ``query_id``; ``ids``, the picks, best first; ``scores``, ``relevance`` and ``redundancy`` as in
-        `Selection`. Ids are those of the id columns, or row numbers in files without one.
+        `Selection`. Ids are those of the id columns, or row numbers in files without one. Shard i has the queries from
+        row i * `shard_size` on, in their order.
     candidates : path, optional
-        Rows of the corpus to choose from, by row number: ``.npy`` (Q, P) int32 or int64, padded with -1,
-        or ``.parquet`` with a column of integer lists of any length. Default: the `pool` most relevant rows.
+        Rows of the corpus to choose from, by row number: an array or tensor (Q, P) int32 or int64, padded with -1,
+        or a column of integer lists of any length. Default: the `pool` most relevant rows.
+    index : path, optional
+        FAISS index file over the rows of the corpus, as `Corpus.to_faiss` makes it or as `Corpus.search` takes it: it
+        retrieves the pools instead of the exact search, with the settings stored in it (``nprobe``, ``efSearch``) and
+        FAISS's own threads.
     bias : path, optional
-        ``.npy`` (N,), quality of each corpus row; or name a column of the corpus file with `bias_column`.
+        (N,) floats, quality of each corpus row; or name a column of the corpus file with `bias_column`.
     groups, query_groups : path, optional
-        ``.npy`` (N,) and (Q,) integers; or `group_column`, `query_group_column`. A query is not given rows of its
-        own group.
+        (N,) and (Q,) integers; or `group_column`, `query_group_column`. A query is not given rows of its own group.
     vector_column, query_vector_column, candidate_column : str, optional
-        Needed if a Parquet file has several columns of that kind (none of them called "embedding" or "vector").
+        Columns or tensors; needed if a file has several of that kind (none of them called "embedding" or "vector").
+    bias_column, group_column, query_group_column : str, optional
+        Of the files above where they are given, else of the vectors' file.
     id_column, query_id_column : str, optional
-        Default: the column "id", if the Parquet file has one.
+        Default: the column or tensor "id", if the file has one.
     method : {"mmr", "vrsd"}
     k : int
         Picks of each query; fewer where it has fewer candidates.
@@ -145,16 +169,45 @@ def select(
     metric : {"cosine", "dot"}
     dtype : {"float32", "float16", "bfloat16", "int8"}
         How the corpus is held in memory.
+    device : str, optional
+        "cuda" or "cuda:<number>": where the corpus is held and selection runs, as torch tensors. Default: the host.
     backend, num_threads
-        As in `ragsys_kernels.mmr`.
+        As in `ragsys_kernels.mmr`. A job goes on with the backend and instruction set it began with, since others may
+        decide near-ties otherwise.
     chunk_size : int
-        Queries read, selected for and handed to the writer in one step. Does not change the result.
+        Queries read, selected for and handed to the writer in one step. Does not change the result, except that an
+        `index` may find other rows in other batches.
     shard_size : int
-        Rows of a Parquet shard.
+        Queries of a Parquet shard: what a kill may cost.
+    on_error : {"raise", "skip"}
+        What a query that cannot be used does: no or non-finite values, a vector of another length, candidates that are
+        not distinct rows of the corpus, a part of a file that cannot be read. "raise": an error names file and row.
+        "skip": the query gets empty lists, so that rows stay aligned with the queries, and a row in
+        ``_errors-00000.parquet``, ... (of the shard's number): ``query_row``, ``query_id`` (null where it is not
+        known), ``reason``. The corpus, its bias and its groups have to be right in any case.
+    fingerprint : {"sampled", "full"}, optional
+        How inputs are known again when the job goes on. "sampled": by size, time of the last change, and the content of
+        the first, middle and last MiB of each file; a copy that keeps the time is the same input, a file that was only
+        touched is not. "full": by a hash of the whole content, whatever the time; reads all files once more. Neither
+        looks at paths. Default: as the job began; "sampled" for a new one.
     overwrite : bool
-        Replace an earlier job's folder. A folder that holds anything else is refused all the same.
+        Start anew where `out` has an earlier job. A folder that holds anything else is refused all the same.
     progress : callable, optional
-        Called with the queries done and their number, first with 0 when the corpus is in memory.
+        Called with the queries done and their number, first when the corpus is in memory.
+    stop : callable, optional
+        Asked when the corpus is in memory and after each shard whether to stop; the job can go on later.
+    engine : {"local", "ray"}
+        Where the shards are made: in this process, or by workers on Ray, on this machine or a cluster whose nodes all
+        see the files and `out` at the same paths. Both write the same bytes, and either goes on with what the other
+        began. Workers share one copy of the corpus on each node, in Ray's object store.
+    workers : int, optional
+        Ray actors; more than fit on the nodes are refused. Default: as many as fit.
+    cpus_per_worker, gpus_per_worker : float, optional
+        What Ray keeps for each worker. A worker has as many threads as CPUs unless `num_threads` says otherwise.
+        GPUs need a `device`. Default: 1, and 1 with a `device`, else 0.
+    ray_address : str, optional
+        Of a running cluster, or "auto". Default: the Ray that runs in this process, else that of ``RAY_ADDRESS``, else
+        one that is started on this machine and stopped at the end.
 
     Returns
     -------
@@ -163,238 +216,138 @@ def select(
     Raises
     ------
     ValueError, TypeError, OSError, BackendUnavailableError
-        Everything that can be checked from options and file headers is, before anything is written.
+        Everything that can be checked from options and file headers is, before anything is written. ValueError too
+        where `out` holds a job of other inputs, options or version, with the old and the new value of each; OSError
+        where another process works in it.
     """
-    for name, value in (("chunk_size", chunk_size), ("shard_size", shard_size)):
-        if value < 1:
-            raise ValueError(f"select: {name} must be at least 1, got {value}")
-    corpus, queries = Path(corpus), Path(queries)
-    inputs = _Inputs(
-        corpus=sources.vectors(corpus, "corpus", vector_column),
-        corpus_ids=sources.ids(corpus, "corpus", id_column),
-        bias=sources.numbers("bias", float, bias, bias_column, corpus),
-        groups=sources.numbers("groups", int, groups, group_column, corpus),
-        queries=sources.vectors(queries, "queries", query_vector_column),
-        query_ids=sources.ids(queries, "queries", query_id_column),
-        query_groups=sources.numbers("query_groups", int, query_groups, query_group_column, queries),
-        candidates=sources.candidates(candidates, candidate_column),
-    )
-    _check_sizes(inputs)
-    rule = _rule(method, pool, lambda_d, lambda_b, max_per_group, inputs)
-    held: dict[str, Any] = {"metric": metric, "dtype": dtype}
-    run: dict[str, Any] = {"backend": backend, "num_threads": num_threads}
-    _try_options(inputs.corpus.dims, k, held, {**rule, **run})
-
-    target = Path(out).resolve()
-    schema = _schema(inputs)
-    with ShardSink(target, schema, shard_size, overwrite) as sink:
-        start = time.perf_counter()
-        rows = _load_corpus(inputs, held)
-        corpus_ids = None if inputs.corpus_ids is None else _takeable(inputs.corpus_ids.whole())
-        loaded = time.perf_counter()
-        total = inputs.queries.rows
-        if progress is not None:
-            progress(0, total)
-        for done, query_ids, picks in _selections(inputs, rows, k, {**rule, **run}, chunk_size):
-            sink.write(_table(schema, query_ids, corpus_ids, picks))
-            if progress is not None:
-                progress(done, total)
-        used, instruction_set = _active(backend)
-        sink.finish(
-            {
-                "version": rk.__version__,
-                "backend": used,
-                "instruction_set": instruction_set,
-                "options": {"k": k, **rule, **held},
-                "corpus": _described(inputs.corpus),
-                "queries": _described(inputs.queries),
-                "candidates": None if inputs.candidates is None else _described(inputs.candidates),
-            }
-        )
-        end = time.perf_counter()
-    return Summary(
-        queries=total,
-        seconds=end - loaded,
-        corpus_seconds=loaded - start,
+    spec = JobSpec(
+        corpus=corpus,
+        queries=queries,
+        candidates=candidates,
+        index=index,
+        bias=bias,
+        groups=groups,
+        query_groups=query_groups,
+        vector_column=vector_column,
+        id_column=id_column,
+        bias_column=bias_column,
+        group_column=group_column,
+        query_vector_column=query_vector_column,
+        query_id_column=query_id_column,
+        query_group_column=query_group_column,
+        candidate_column=candidate_column,
         method=method,
         k=k,
-        pool="candidates" if inputs.candidates is not None else str(rule["pool"] or "all"),
-        backend=used,
-        instruction_set=instruction_set,
-        num_threads=num_threads or _env.num_threads(),
-        out=target,
-        shards=len(sink.shards),
+        pool=pool,
+        lambda_d=lambda_d,
+        lambda_b=lambda_b,
+        max_per_group=max_per_group,
+        metric=metric,
+        dtype=dtype,
+        device=device,
+        backend=backend,
+        num_threads=num_threads,
+        chunk_size=chunk_size,
+        shard_size=shard_size,
+        on_error=on_error,
+    )
+    ray = _ray_options(engine, workers, cpus_per_worker, gpus_per_worker, ray_address, device)
+    if fingerprint not in (None, "sampled", "full"):
+        raise ValueError(f"select: fingerprint must be 'sampled' or 'full', got {fingerprint!r}")
+    inputs = Inputs.open(spec)
+    # With Ray this process may be where no GPU is.
+    check_options(spec if ray is None or device is None else replace(spec, device=None, backend="auto"), inputs)
+    folder = folder_at(out)
+    return _run(spec.settled(), inputs, folder, ray, fingerprint, overwrite, progress, stop)
+
+
+def _run(
+    spec: JobSpec,
+    inputs: Inputs,
+    folder: Folder,
+    ray: RayOptions | None,
+    fingerprint: str | None,
+    overwrite: bool,
+    progress: Callable[[int, int], None] | None,
+    stop: Callable[[], bool] | None,
+) -> Summary:
+    check_folder(folder, overwrite)
+    with owned(folder), ExitStack() as stack:
+        check_folder(folder, overwrite)  # once more: another process may have used the folder meanwhile
+        before = None if overwrite else Manifest.read(folder)
+        fingerprint = fingerprint or (before.description["fingerprint"] if before else "sampled")
+        now, files = describe(spec, inputs, result_schema(inputs), fingerprint), described(inputs, "sampled")
+        done = {} if before is None else continued(before, now, folder, spec.on_error)
+        manifest = Manifest(now if before is None else before.description, False, done)
+        missing = [index for index in range(manifest.num_shards) if index not in done]
+        start = loaded = time.perf_counter()
+        total, earlier = manifest.rows, sum(record.rows for record in done.values())
+        selected = 0
+        if not missing:
+            if before is not None and not before.complete:
+                replace(manifest, complete=True).write(folder)
+        else:
+            making = stack.enter_context(_local(spec) if ray is None else ray_engine.running(spec, inputs, ray))
+            loaded = time.perf_counter()
+
+            def advance(rows: int) -> None:
+                nonlocal selected
+                selected += rows
+                if progress is not None:
+                    progress(earlier + selected, total)
+
+            advance(0)
+            with begun(manifest, folder, new=before is None):
+                if stop is None or not stop():
+                    with closing(making(missing, JobFolder(folder, manifest.key), advance)) as records:
+                        for record in records:
+                            done[record.index] = record
+                            if stop is not None and stop():
+                                break
+                changed = input_differences(files, described(inputs, "sampled"), full=False)
+                if changed:
+                    raise ValueError(f"select: inputs must not change while the job runs, got {'; '.join(changed)}")
+        end = time.perf_counter()
+    ready = sum(record.rows for record in done.values())
+    return Summary(
+        queries=total,
+        done=ready,
+        selected=ready - earlier,
+        skipped=sum(record.skipped for record in done.values()),
+        seconds=end - loaded,
+        corpus_seconds=loaded - start,
+        method=spec.method,
+        k=spec.k,
+        pool="candidates" if inputs.candidates is not None else str(now["options"]["pool"] or "all"),
+        backend=str(spec.backend),
+        instruction_set=str(spec.instruction_set),
+        num_threads=spec.num_threads or _env.num_threads(),
+        out=folder.path,
+        shards=len(done),
+        engine="local" if ray is None else "ray",
     )
 
 
-def _check_sizes(inputs: _Inputs) -> None:
-    """Check the inputs against each other, from their headers alone."""
-    for argument, column in (("corpus", inputs.corpus), ("queries", inputs.queries)):
-        if not column.rows:
-            raise ValueError(f"select: {argument} must have at least one row, got none in {column.path}")
-        if not column.dims:
-            raise ValueError(f"select: {argument} must have at least one dimension, got none in {column.path}")
-    if inputs.queries.dims != inputs.corpus.dims:
-        raise ValueError(
-            f"select: queries must have the corpus's {inputs.corpus.dims} dimensions, "
-            f"got {inputs.queries.dims} in {inputs.queries.path}"
-        )
-    owners = {"bias": "corpus", "groups": "corpus", "query_groups": "queries", "candidates": "queries"}
-    for argument, owner in owners.items():
-        dependent, expected = getattr(inputs, argument), getattr(inputs, owner).rows
-        if dependent is not None and dependent.rows != expected:
-            raise ValueError(
-                f"select: {argument} must have one row for each of the {expected} rows of {owner}, "
-                f"got {dependent.rows} in {dependent.path}"
-            )
+def _ray_options(
+    engine: str, workers: int | None, cpus: float | None, gpus: float | None, address: str | None, device: str | None
+) -> RayOptions | None:
+    given = {"workers": workers, "cpus_per_worker": cpus, "gpus_per_worker": gpus, "ray_address": address}
+    if engine not in ("local", "ray"):
+        raise ValueError(f"select: engine must be 'local' or 'ray', got {engine!r}")
+    if engine == "local":
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(f"select: {name} must come with engine 'ray', got {value!r} alone")
+        return None
+    if gpus and device is None:
+        raise ValueError(f"select: gpus_per_worker must come with a device, got {gpus!r} alone")
+    given_gpus = (0 if device is None else 1) if gpus is None else gpus
+    options = RayOptions(workers, 1 if cpus is None else cpus, given_gpus, address)
+    options.check()
+    return options
 
 
-def _rule(
-    method: str,
-    pool: int | str | None,
-    lambda_d: float | None,
-    lambda_b: float | None,
-    max_per_group: int | None,
-    inputs: _Inputs,
-) -> dict[str, Any]:
-    """Fill in the defaults; refuse options that the others leave without effect."""
-    if pool is not None and inputs.candidates is not None:
-        raise ValueError(f"select: pool must be left out when candidates are given, got {pool}")
-    if inputs.query_groups is not None and inputs.groups is None:
-        raise ValueError(f"select: query_groups must come with groups, got {inputs.query_groups.path} alone")
-    if max_per_group is not None and inputs.groups is None:
-        raise ValueError(f"select: max_per_group must come with groups, got {max_per_group} alone")
-    if inputs.groups is not None and inputs.query_groups is None and max_per_group is None:
-        raise ValueError("select: groups must come with query_groups or max_per_group, got groups alone")
-    if isinstance(pool, str) and pool != "all":
-        raise ValueError(f"select: pool must be a number or 'all', got {pool!r}")
-    rule: dict[str, Any] = {"method": method, "max_per_group": max_per_group}
-    if inputs.candidates is not None or pool == "all":
-        rule["pool"] = None
-    else:
-        rule["pool"] = 100 if pool is None else pool
-    if method == "mmr":
-        rule["lambda_d"] = 0.75 if lambda_d is None else lambda_d
-        rule["lambda_b"] = 0.95 if lambda_b is None else lambda_b
-        return rule
-    for name, value in (("lambda_d", lambda_d), ("lambda_b", lambda_b), ("bias", inputs.bias and inputs.bias.path)):
-        if value is not None:
-            raise ValueError(f"select: {name} must be left out with method {method!r}, got {value}")
-    return rule
-
-
-def _try_options(dims: int, k: int, held: dict[str, Any], options: dict[str, Any]) -> None:
-    """Let the library check the options, on one zero row, before any work is done on the files."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", rk.PoolSizeWarning)
-        zero = np.zeros((1, dims), np.float32)
-        groups = np.zeros(1, np.int64)
-        rk.Corpus(zero, groups=groups, **held).select(zero, k, **options)
-
-
-def _load_corpus(inputs: _Inputs, held: dict[str, Any]) -> rk.Corpus:
-    try:
-        return rk.Corpus(
-            inputs.corpus.whole(),
-            bias=None if inputs.bias is None else np.asarray(inputs.bias.whole(), np.float32),
-            groups=None if inputs.groups is None else inputs.groups.whole(),
-            **held,
-        )
-    except ValueError as error:
-        if str(error).startswith("select: "):  # from reading, with the file's name
-            raise
-        raise ValueError(f"select: corpus must be usable, got {inputs.corpus.path}: {error}") from error
-
-
-def _selections(
-    inputs: _Inputs, corpus: rk.Corpus, k: int, options: dict[str, Any], chunk_size: int
-) -> Iterator[tuple[int, pa.Array, rk.Selection]]:
-    """Yield, for chunk after chunk, the number of queries done, the chunk's query ids and its picks."""
-
-    def chunks(column: Column | None) -> Iterator[Any]:
-        return repeat(None) if column is None else column.chunks(chunk_size)
-
-    start = 0
-    columns = (inputs.query_ids, inputs.query_groups, inputs.candidates)
-    for queries, ids, groups, candidates in zip(inputs.queries.chunks(chunk_size), *map(chunks, columns), strict=False):
-        end = start + len(queries)
-        if inputs.candidates is not None:
-            _check_range(candidates, len(corpus), start, inputs.candidates.path)
-        try:
-            picks = corpus.select(queries, k, query_groups=groups, candidates=candidates, **options)
-        except ValueError:
-            _name_bad_row(inputs, start, queries, candidates)
-            raise
-        yield end, pa.array(np.arange(start, end)) if ids is None else ids, picks
-        start = end
-
-
-def _check_range(candidates: Array, N: int, start: int, path: Path) -> None:
-    """Refuse ids beyond the corpus, and negative ones other than -1, which the library takes for padding too."""
-    if candidates.min(initial=-1) < -1 or candidates.max(initial=-1) >= N:
-        outside = (candidates < -1) | (candidates >= N)
-        row = int(np.argmax(outside.any(axis=1)))
-        value = candidates[row][outside[row]][0]
-        raise ValueError(
-            f"select: candidates must be rows of the corpus, 0 to {N - 1}, or -1, "
-            f"got {value} in row {start + row} of {path}"
-        )
-
-
-def _name_bad_row(inputs: _Inputs, start: int, queries: Array, candidates: Array | None) -> None:
-    """Raise the library's error with the row of the file; the library only knows the row of the chunk."""
-    finite = np.isfinite(queries).all(axis=1)
-    if not finite.all():
-        row = start + int(np.argmin(finite))
-        raise ValueError(f"select: queries must be finite, got NaN or inf in row {row} of {inputs.queries.path}")
-    if candidates is None or inputs.candidates is None:
-        return
-    ordered = np.sort(candidates, axis=1)
-    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-    if twice.any():
-        row = int(np.argmax(twice.any(axis=1)))
-        value = ordered[row, 1:][twice[row]][0]
-        raise ValueError(
-            f"select: candidates must be distinct, got {value} twice in row {start + row} of {inputs.candidates.path}"
-        )
-
-
-def _schema(inputs: _Inputs) -> pa.Schema:
-    def kind(column: Column | None) -> pa.DataType:
-        return pa.int64() if column is None else next(column.chunks(1)).type
-
-    values = pa.list_(pa.float32())
-    return pa.schema(
-        [
-            ("query_id", kind(inputs.query_ids)),
-            ("ids", pa.list_(kind(inputs.corpus_ids))),
-            ("scores", values),
-            ("relevance", values),
-            ("redundancy", values),
-        ]
-    )
-
-
-def _takeable(ids: pa.ChunkedArray) -> pa.Array:
-    """Return one array to take from; strings get 64-bit offsets, since the text of all ids may exceed 2 GiB."""
-    return (ids.cast(pa.large_string()) if pa.types.is_string(ids.type) else ids).combine_chunks()
-
-
-def _table(schema: pa.Schema, query_ids: pa.Array, corpus_ids: pa.Array | None, picks: rk.Selection) -> pa.Table:
-    """Turn padded rows into lists of the real picks."""
-    real = np.arange(picks.indices.shape[1]) < picks.lengths[:, None]
-    offsets = pa.array(np.concatenate(([0], np.cumsum(picks.lengths, dtype=np.int32))), pa.int32())
-    flat = pa.array(picks.indices[real])
-    ids = flat if corpus_ids is None else corpus_ids.take(flat).cast(schema.field("ids").type.value_type)
-    values = (ids, *(pa.array(field[real]) for field in (picks.scores, picks.relevance, picks.redundancy)))
-    return pa.table([query_ids, *(pa.ListArray.from_arrays(offsets, item) for item in values)], schema=schema)
-
-
-def _active(backend: str) -> tuple[str, str]:
-    """Return the names of the backend that ran and of its instruction set."""
-    name, instruction_set = _info.active()
-    return (name, instruction_set) if backend in ("auto", name) else (backend, "")
-
-
-def _described(column: Column) -> dict[str, Any]:
-    return {"path": str(column.path.resolve()), "rows": column.rows}
+@contextmanager
+def _local(spec: JobSpec) -> Iterator[Records]:
+    """Make shards in this process."""
+    yield Worker(spec).write_shards

@@ -1,0 +1,111 @@
+"""A whole job over files against the bare kernel on the same pools, in turns: queries/s, wall and processor time.
+
+The kernel gets all arrays in memory, in calls of 10,000 queries. The job reads queries and candidates from .npy files
+that are in the page cache, and writes, checksums and syncs its shards; "whole" counts everything from the call on:
+opening and fingerprinting files, normalising the corpus, and the manifest.
+
+Vectors are synthetic: clusters around random directions, the candidates of a query are rows of its own cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import ledger
+import numpy as np
+
+import ragsys_kernels as rk
+from ragsys_kernels import _info, offline
+
+CALL = 10_000  # queries of a call of the bare kernel
+CLUSTERS, NOISE = 100, 0.7
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--queries", type=int, default=200_000, help="(%(default)s)")
+    parser.add_argument("--corpus", type=int, default=20_000, help="rows of the corpus (%(default)s)")
+    parser.add_argument("--dims", type=int, nargs="+", default=[384, 768], help="(%(default)s)")
+    parser.add_argument("--pool", type=int, default=100, help="candidates of a query (%(default)s)")
+    parser.add_argument("--k", type=int, default=10, help="(%(default)s)")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of the kernel (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")
+    options = parser.parse_args()
+    print(f"{ledger.hardware()}, {' '.join(_info.active())}, load before {os.getloadavg()[0]:.1f}")
+    for dims in options.dims:
+        with tempfile.TemporaryDirectory() as folder:
+            files = write(Path(folder), options.queries, options.corpus, dims, options.pool)
+            for threads in options.threads:
+                race(Path(folder), files, options.k, threads, options.rounds)
+
+
+def write(folder: Path, queries: int, rows: int, dims: int, pool: int) -> dict[str, Path]:
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((CLUSTERS, dims), np.float32)
+    size = rows // CLUSTERS
+    own = rng.integers(0, CLUSTERS, queries)
+    block = np.arange(size)
+    order = np.stack([rng.permutation(block)[:pool] for _ in range(1000)])
+    arrays = {
+        "corpus": np.repeat(centres, size, axis=0) + NOISE * rng.standard_normal((CLUSTERS * size, dims), np.float32),
+        "queries": centres[own] + NOISE * rng.standard_normal((queries, dims), np.float32),
+        "candidates": (own[:, None] * size + order[rng.integers(0, len(order), queries)]).astype(np.int64),
+    }
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return {name: folder / f"{name}.npy" for name in arrays}
+
+
+def race(folder: Path, files: dict[str, Path], k: int, threads: int, rounds: int) -> None:
+    corpus, queries, candidates = (np.load(files[name]) for name in ("corpus", "queries", "candidates"))
+    held = rk.Corpus(corpus)
+    kernels, jobs = [], []
+
+    def kernel() -> None:
+        for start in range(0, len(queries), CALL):
+            part = slice(start, start + CALL)
+            held.select(queries[part], k, pool=None, candidates=candidates[part], num_threads=threads)
+
+    kernel()
+    streamed = []
+    for turn in range(rounds):
+        kernels.append(timed(kernel))
+        out = folder / f"out-{turn}"
+        summaries = []
+        jobs.append(
+            timed(
+                lambda out=out, found=summaries: found.append(
+                    offline.select(**files, out=out, k=k, num_threads=threads)
+                )
+            )
+        )
+        streamed.append(summaries[0].seconds)
+        shutil.rmtree(out)
+    bare, whole, inner = np.array(kernels), np.array(jobs), np.array(streamed)
+    count = len(queries)
+    print(
+        f"D={queries.shape[1]}, P={candidates.shape[1]}, K={k}, Q={count}, threads {threads}: "
+        f"kernel {count / np.median(bare[:, 0]):,.0f} queries/s, job {count / np.median(inner):,.0f}, "
+        f"whole {count / np.median(whole[:, 0]):,.0f}; of the kernel's throughput: "
+        f"job {np.median(bare[:, 0] / inner):.0%}, "
+        f"whole {np.median(bare[:, 0] / whole[:, 0]):.0%}; kernel's processor time over the whole job's "
+        f"{np.median(bare[:, 1] / whole[:, 1]):.0%} (medians of {rounds} rounds)",
+        flush=True,
+    )
+
+
+def timed(function: Callable[[], object]) -> tuple[float, float]:
+    """Seconds and processor seconds of a call."""
+    start, processor = time.perf_counter(), time.process_time()
+    function()
+    return time.perf_counter() - start, time.process_time() - processor
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Stages of a job that run at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from queue import SimpleQueue
+from threading import Event, Semaphore, Thread
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class _End:
+    """After the last item; with the error that made it the last."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+def ahead(items: Generator[T, None, None], depth: int) -> Generator[T, None, None]:
+    """Yield the items of a generator that runs in a thread of its own, at most `depth` items ahead.
+
+    Its error is raised here, after the items before it. Closing this generator closes that one in its thread and waits
+    for the item at hand there; nested, one error or one `close` stops all stages.
+    """
+    ready: SimpleQueue[T | _End] = SimpleQueue()
+    room, stopped = Semaphore(depth), Event()
+
+    def run() -> None:
+        error = None
+        try:
+            while room.acquire() and not stopped.is_set():
+                ready.put(next(items))
+        except StopIteration:
+            pass
+        except BaseException as raised:  # whatever it is, it belongs to the thread that asks for the items
+            error = raised
+        finally:
+            items.close()
+            ready.put(_End(error))
+
+    thread = Thread(target=run, name="ragsys-kernels-stage", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item = ready.get()
+            if isinstance(item, _End):
+                if item.error is not None:
+                    raise item.error
+                return
+            room.release()
+            yield item
+    finally:
+        stopped.set()
+        room.release()
+        thread.join()

@@ -1,0 +1,91 @@
+"""The output folder of a job that begins: whose it is, what is done already, and what it is left with in the end."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from ragsys_kernels.offline._lock import LOCK_FILE
+from ragsys_kernels.offline._manifest import JOB_FILE, Manifest, ShardRecord, differences, foreign, shard_names
+from ragsys_kernels.offline.sinks import Folder
+
+
+def check_folder(folder: Folder, overwrite: bool) -> None:
+    """Refuse an output folder that holds anything but a job's files."""
+    folder.check()
+    names = folder.names()
+    others = foreign(names)
+    if overwrite and others:
+        raise FileExistsError(
+            f"select: out must hold only an earlier job's files to be overwritten, got {folder} with {others[0]}"
+        )
+    if JOB_FILE not in names and (others or shard_names(names)):
+        raise FileExistsError(
+            f"select: out must be empty, new or an earlier job's folder, got {folder} with "
+            f"{others[0] if others else 'shards but no ' + JOB_FILE}"
+        )
+
+
+@contextmanager
+def owned(folder: Folder) -> Iterator[None]:
+    """Keep other processes out of the folder, made if need be; one that stays empty is removed again."""
+    new = folder.make()
+    try:
+        with folder.locked():
+            folder.remove_unfinished()
+            yield
+    finally:
+        folder.unmake(new)
+
+
+def continued(before: Manifest, now: dict[str, Any], folder: Folder, on_error: str) -> dict[int, ShardRecord]:
+    """Return the shards that are done and whole; refuse another job than the one that is asked for."""
+    found = differences(before.description, now)
+    if found:
+        raise ValueError(
+            f"select: out must hold a job of the same inputs, options and version to go on, or overwrite be given, "
+            f"got {folder} with {'; '.join(found)}"
+        )
+    unknown = sorted(set(shard_names(folder.names())) - set(range(before.num_shards)))
+    if unknown:
+        name = shard_names(folder.names())[unknown[0]]
+        raise FileExistsError(f"select: out must hold only shards of its job to go on, got {folder} with {name}")
+    done = {}
+    for index, record in before.shards.items():
+        damage = record.damage(folder)
+        if damage is None:
+            done[index] = record
+        else:
+            warnings.warn(f"select: {damage} in {folder}; the shard is made again", stacklevel=5)
+    skipped = sum(record.skipped for record in done.values())
+    if skipped and on_error == "raise":
+        raise ValueError(f"select: on_error must be 'skip' to go on where queries were skipped, got {skipped} of them")
+    return done
+
+
+@contextmanager
+def begun(manifest: Manifest, folder: Folder, new: bool) -> Iterator[None]:
+    """Write down what the job is, and at the end how far it came; a new job without a shard leaves nothing."""
+    if new:
+        _clear(folder)
+    manifest.write(folder)
+    try:
+        yield
+    except BaseException:
+        # The shards have their records; the disk may be full.
+        if new and not manifest.shards:
+            _clear(folder, JOB_FILE)
+        raise
+    if new and not manifest.shards:
+        _clear(folder, JOB_FILE)
+    else:
+        replace(manifest, complete=len(manifest.shards) == manifest.num_shards).write(folder)
+
+
+def _clear(folder: Folder, *last: str) -> None:
+    """Remove an earlier job's files, its manifest in the end if at all: without it the rest would be nobody's."""
+    for name in [*(name for name in folder.names() if name not in (JOB_FILE, LOCK_FILE)), *last]:
+        folder.remove(name)

@@ -1,0 +1,201 @@
+"""What a selection job is asked to do: its files and options, and what they must be before it starts."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ragsys_kernels as rk
+from ragsys_kernels import _info
+from ragsys_kernels.offline import sources
+from ragsys_kernels.offline._device import Selector
+from ragsys_kernels.offline.sources import Column, PathLike
+
+_FILES = ("corpus", "queries", "candidates", "index", "bias", "groups", "query_groups")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """The files and options of a job, as `select` takes them; plain values that go to another process as they are.
+
+    ``instruction_set`` is the one that the job's shards are made with: scores of another differ in their last bits.
+    """
+
+    corpus: PathLike
+    queries: PathLike
+    candidates: PathLike | None = None
+    index: PathLike | None = None
+    bias: PathLike | None = None
+    groups: PathLike | None = None
+    query_groups: PathLike | None = None
+    vector_column: str | None = None
+    id_column: str | None = None
+    bias_column: str | None = None
+    group_column: str | None = None
+    query_vector_column: str | None = None
+    query_id_column: str | None = None
+    query_group_column: str | None = None
+    candidate_column: str | None = None
+    method: str = "mmr"
+    k: int = 6
+    pool: int | str | None = None
+    lambda_d: float | None = None
+    lambda_b: float | None = None
+    max_per_group: int | None = None
+    metric: str = "cosine"
+    dtype: str = "float32"
+    device: str | None = None
+    backend: str = "auto"
+    num_threads: int | None = None
+    chunk_size: int = 4096
+    shard_size: int = 100_000
+    on_error: str = "raise"
+    instruction_set: str | None = None
+
+    def absolute(self) -> JobSpec:
+        """Return the same job with paths that hold in any working folder; URLs stay."""
+        given = {name: getattr(self, name) for name in _FILES}
+        paths: dict[str, Any] = {name: absolute(path) for name, path in given.items() if path is not None}
+        return replace(self, **paths)
+
+    def settled(self) -> JobSpec:
+        """Return the same job with the backend and the instruction set that "auto" means in this process."""
+        name, instruction_set = _info.active() if self.device is None else ("triton", "")
+        if self.backend not in ("auto", name):
+            name, instruction_set = self.backend, ""
+        return replace(self, backend=name, instruction_set=instruction_set)
+
+    def shard(self, index: int, rows: int) -> range:
+        """Return the rows of a shard, of `rows` in all."""
+        return range(index * self.shard_size, min((index + 1) * self.shard_size, rows))
+
+    def columns(self) -> dict[str, str]:
+        """Return the columns that are named."""
+        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name.endswith("_column")}
+        return {name: column for name, column in named.items() if column is not None}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The opened columns of all input files; they agree in their numbers of rows."""
+
+    corpus: Column
+    corpus_ids: Column | None
+    bias: Column | None
+    groups: Column | None
+    queries: Column
+    query_ids: Column | None
+    query_groups: Column | None
+    candidates: Column | None
+    index: sources.Index | None
+
+    @classmethod
+    def open(cls, spec: JobSpec) -> Inputs:
+        """Open the files; refuse, from their headers alone, what does not fit together."""
+        corpus, queries = spec.corpus, spec.queries
+        vectors = sources.vectors(corpus, "corpus", spec.vector_column)
+        # Where bad rows are skipped, the first query may be one.
+        dims = vectors.dims if spec.on_error == "skip" else None
+        inputs = cls(
+            corpus=vectors,
+            corpus_ids=sources.ids(corpus, "corpus", spec.id_column),
+            bias=sources.numbers("bias", float, spec.bias, spec.bias_column, corpus),
+            groups=sources.numbers("groups", int, spec.groups, spec.group_column, corpus),
+            queries=sources.vectors(queries, "queries", spec.query_vector_column, dims),
+            query_ids=sources.ids(queries, "queries", spec.query_id_column),
+            query_groups=sources.numbers("query_groups", int, spec.query_groups, spec.query_group_column, queries),
+            candidates=sources.candidates(spec.candidates, spec.candidate_column),
+            index=None if spec.index is None else sources.Index(spec.index, vectors.rows),
+        )
+        inputs._check_sizes()
+        return inputs
+
+    def opened(self) -> dict[str, Column | sources.Index]:
+        """Return the columns there are, and the index, by name."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: column for name, column in found.items() if column is not None}
+
+    def _check_sizes(self) -> None:
+        for argument, column in (("corpus", self.corpus), ("queries", self.queries)):
+            if not column.rows:
+                raise ValueError(f"select: {argument} must have at least one row, got none in {column.path}")
+            if not column.dims:
+                raise ValueError(f"select: {argument} must have at least one dimension, got none in {column.path}")
+        if self.queries.dims != self.corpus.dims:
+            raise ValueError(
+                f"select: queries must have the corpus's {self.corpus.dims} dimensions, "
+                f"got {self.queries.dims} in {self.queries.path}"
+            )
+        owners = {"bias": "corpus", "groups": "corpus", "query_groups": "queries", "candidates": "queries"}
+        for argument, owner in owners.items():
+            dependent, expected = getattr(self, argument), getattr(self, owner).rows
+            if dependent is not None and dependent.rows != expected:
+                raise ValueError(
+                    f"select: {argument} must have one row for each of the {expected} rows of {owner}, "
+                    f"got {dependent.rows} in {dependent.path}"
+                )
+
+
+def check_options(spec: JobSpec, inputs: Inputs) -> None:
+    """Refuse options that cannot be, before any work is done on the files."""
+    for name in ("chunk_size", "shard_size"):
+        if getattr(spec, name) < 1:
+            raise ValueError(f"select: {name} must be at least 1, got {getattr(spec, name)}")
+    if spec.on_error not in ("raise", "skip"):
+        raise ValueError(f"select: on_error must be 'raise' or 'skip', got {spec.on_error!r}")
+    options = {**rule(spec, inputs), "backend": spec.backend, "num_threads": spec.num_threads}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rk.PoolSizeWarning)
+        # The library checks the rest, on one zero row.
+        zero = np.zeros((1, inputs.corpus.dims), np.float32)
+        corpus = rk.Corpus(zero, groups=np.zeros(1, np.int64), **held(spec))
+        Selector(corpus, spec.device).select(zero, spec.k, **options)
+
+
+def rule(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
+    """Return the options of the selection, defaults filled in; refuse those that the others leave without effect."""
+    if spec.pool is not None and inputs.candidates is not None:
+        raise ValueError(f"select: pool must be left out when candidates are given, got {spec.pool}")
+    if inputs.index is not None and inputs.candidates is not None:
+        raise ValueError(f"select: index must be left out when candidates are given, got {inputs.index.path}")
+    if inputs.index is not None and spec.pool == "all":
+        raise ValueError(f"select: index must come with a pool, got pool 'all' and {inputs.index.path}")
+    if inputs.index is not None and spec.device is not None:
+        raise ValueError(f"select: index must be left out with a device, got {inputs.index.path}")
+    if inputs.query_groups is not None and inputs.groups is None:
+        raise ValueError(f"select: query_groups must come with groups, got {inputs.query_groups.path} alone")
+    if spec.max_per_group is not None and inputs.groups is None:
+        raise ValueError(f"select: max_per_group must come with groups, got {spec.max_per_group} alone")
+    if inputs.groups is not None and inputs.query_groups is None and spec.max_per_group is None:
+        raise ValueError("select: groups must come with query_groups or max_per_group, got groups alone")
+    if isinstance(spec.pool, str) and spec.pool != "all":
+        raise ValueError(f"select: pool must be a number or 'all', got {spec.pool!r}")
+    options: dict[str, Any] = {"method": spec.method, "max_per_group": spec.max_per_group}
+    if inputs.candidates is not None or spec.pool == "all":
+        options["pool"] = None
+    else:
+        options["pool"] = 100 if spec.pool is None else spec.pool
+    if spec.method == "mmr":
+        options["lambda_d"] = 0.75 if spec.lambda_d is None else spec.lambda_d
+        options["lambda_b"] = 0.95 if spec.lambda_b is None else spec.lambda_b
+        return options
+    given = {"lambda_d": spec.lambda_d, "lambda_b": spec.lambda_b, "bias": inputs.bias and inputs.bias.path}
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"select: {name} must be left out with method {spec.method!r}, got {value}")
+    return options
+
+
+def absolute(path: PathLike) -> PathLike:
+    """Return a path that holds in any working folder; a URL as it is."""
+    return path if "://" in os.fspath(path) else Path(path).resolve()
+
+
+def held(spec: JobSpec) -> dict[str, Any]:
+    """Return the options of how the corpus is held."""
+    return {"metric": spec.metric, "dtype": spec.dtype}

@@ -1,0 +1,360 @@
+"""What every engine runs: hold the corpus, and make any shards of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+import ragsys_kernels as rk
+from ragsys_kernels.offline._device import Selector
+from ragsys_kernels.offline._manifest import JobFolder, ShardRecord, errors_file, shard_file
+from ragsys_kernels.offline._pipeline import ahead
+from ragsys_kernels.offline._spec import Inputs, JobSpec, held, rule
+from ragsys_kernels.offline.sinks import ROW_GROUP, parquet
+from ragsys_kernels.offline.sources import Column
+
+Array = npt.NDArray[Any]
+
+_CHUNKS_AHEAD = 2
+
+
+@dataclass
+class _Piece:
+    """Consecutive queries of one shard, and those of them that cannot be used, with the reason."""
+
+    start: int
+    queries: Array
+    query_ids: pa.Array | None
+    query_groups: Array | None
+    candidates: Array | None
+    bad: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Picked:
+    """What is left of a piece when its picks are there: its vectors need not wait for the writer."""
+
+    start: int
+    query_ids: pa.Array | None
+    bad: dict[int, str]
+    picks: rk.Selection
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Consecutive rows of the result, all of one shard; ``errors`` has the queries that were skipped among them."""
+
+    start: int
+    picks: pa.Table
+    errors: pa.Table
+
+    @property
+    def stop(self) -> int:
+        return self.start + int(self.picks.num_rows)
+
+
+@dataclass(frozen=True)
+class Held:
+    """The corpus of a job in memory, with its ids; arrays that processes of a machine can share."""
+
+    corpus: rk.Corpus
+    ids: pa.Array | None
+
+    @classmethod
+    def of(cls, spec: JobSpec, inputs: Inputs) -> Held:
+        ids = inputs.corpus_ids
+        return cls(
+            load_corpus(inputs.corpus, inputs.bias, inputs.groups, held(spec)),
+            None if ids is None else takeable(ids.whole()),
+        )
+
+
+class Worker:
+    """The corpus of a job in memory, ready to make any of its shards; built once in a process.
+
+    Parameters
+    ----------
+    spec : JobSpec
+    corpus : Held, optional
+        Of the spec; default: read from the files.
+
+    Attributes
+    ----------
+    rows : int
+        Queries of the whole job.
+    schema : pyarrow.Schema
+        Of the result.
+    """
+
+    def __init__(self, spec: JobSpec, corpus: Held | None = None) -> None:
+        here = spec.settled()
+        if spec.instruction_set not in (None, here.instruction_set):
+            raise ValueError(
+                f"select: instruction_set must be that of the job, {spec.instruction_set}, got {here.instruction_set}"
+            )
+        self.spec, self._inputs = spec, Inputs.open(spec)
+        self.rows, self.schema = self._inputs.queries.rows, result_schema(self._inputs)
+        self._options = {**rule(spec, self._inputs), "backend": spec.backend, "num_threads": spec.num_threads}
+        corpus = corpus or Held.of(spec, self._inputs)
+        self._corpus, self._corpus_ids = Selector(corpus.corpus, spec.device), corpus.ids
+        if self._inputs.index is not None:
+            self._options["index"] = self._inputs.index.of(corpus.corpus)
+        self._errors_schema = pa.schema(
+            [("query_row", pa.int64()), self.schema.field("query_id"), ("reason", pa.string())]
+        )
+        self._no_errors = self._errors_schema.empty_table()
+
+    def write_shard(self, index: int, job: JobFolder) -> ShardRecord:
+        """Make one shard, put it into the folder and record it there.
+
+        Run twice, at the same time too, it writes the same bytes: the file is put in its place whole.
+        """
+        with closing(self.write_shards([index], job)) as records:
+            return next(records)
+
+    def write_shards(
+        self, indices: Sequence[int], job: JobFolder, advance: Callable[[int], None] | None = None
+    ) -> Generator[ShardRecord, None, None]:
+        """Make shards, in the order of their rows, and yield each one's record when it is in its place.
+
+        Consecutive shards are read in one pass, unless there is an index. `advance` is called with the queries done
+        since its last call.
+        """
+        # An index may find other rows in other batches: a shard begins a batch, whatever is done before it.
+        runs = _runs(indices) if self._inputs.index is None else (range(index, index + 1) for index in indices)
+        for run in runs:
+            rows = range(self.spec.shard(run.start, self.rows).start, self.spec.shard(run.stop - 1, self.rows).stop)
+            with closing(self.tables(rows.start, rows.stop)) as pieces:
+                for index in run:
+                    yield self._write(index, pieces, job, advance)
+
+    def tables(self, start: int, stop: int) -> Generator[Rows, None, None]:
+        """Yield the result of queries `start` to `stop` in order, some at a time.
+
+        Reading and selecting run in threads of their own beside the caller's, a few chunks ahead of it.
+        """
+        read = ahead(self._pieces(start, stop), _CHUNKS_AHEAD)
+        # Results are small: so many of them are kept that the selection goes on while a row group is synced.
+        selected = ahead(self._selected(read), max(_CHUNKS_AHEAD, ROW_GROUP // self.spec.chunk_size))
+        with closing(selected):
+            for picked in selected:
+                yield self._result(picked)
+
+    def _write(
+        self, index: int, pieces: Iterator[Rows], job: JobFolder, advance: Callable[[int], None] | None
+    ) -> ShardRecord:
+        """Write the next rows, those of one shard."""
+        rows, skipped = self.spec.shard(index, self.rows), []
+        with parquet(job.folder, shard_file(index), self.schema) as (table, file):
+            for piece in pieces:
+                table.write(piece.picks)
+                if piece.errors.num_rows:
+                    skipped.append(piece.errors)
+                if advance is not None:
+                    advance(piece.picks.num_rows)
+                if piece.stop == rows.stop:
+                    break
+        errors_sha256 = None
+        if skipped:
+            with parquet(job.folder, errors_file(index), self._errors_schema) as (table, errors):
+                for piece_errors in skipped:
+                    table.write(piece_errors)
+            errors_sha256 = errors.sha256
+        record = ShardRecord(
+            index=index,
+            file=shard_file(index),
+            first_row=rows.start,
+            rows=len(rows),
+            sha256=file.sha256,
+            skipped=sum(piece_errors.num_rows for piece_errors in skipped),
+            errors_sha256=errors_sha256,
+        )
+        job.add(record)
+        return record
+
+    def _pieces(self, start: int, stop: int) -> Generator[_Piece, None, None]:
+        """Read queries `start` to `stop`: a chunk at a time, cut where a shard ends."""
+        inputs, size = self._inputs, self.spec.chunk_size
+        named = {
+            "queries": inputs.queries,
+            "query_ids": inputs.query_ids,
+            "query_groups": inputs.query_groups,
+            "candidates": inputs.candidates,
+        }
+        bad: dict[str, dict[int, str]] = {name: {} for name in named}
+
+        def chunks(name: str, column: Column | None) -> Iterator[Any]:
+            if column is None:
+                return repeat(None)
+            return column.chunks(size, start, stop, bad[name] if self.spec.on_error == "skip" else None)
+
+        first = start
+        streams: list[Iterator[Any]] = [chunks(name, column) for name, column in named.items()]
+        for parts in zip(*streams, strict=False):
+            start_of_chunk, last = first, first + len(parts[0])
+            while first < last:
+                end = min(last, (first // self.spec.shard_size + 1) * self.spec.shard_size)
+                cut = slice(first - start_of_chunk, end - start_of_chunk)
+                cut_parts: list[Any] = [None if part is None else part[cut] for part in parts]
+                piece = _Piece(first, *cut_parts)
+                for reasons in bad.values():
+                    for row in [row for row in reasons if row < end]:
+                        piece.bad.setdefault(row, reasons.pop(row))
+                yield piece
+                first = end
+
+    def _selected(self, pieces: Generator[_Piece, None, None]) -> Generator[_Picked, None, None]:
+        with closing(pieces):
+            for piece in pieces:
+                picks = self._picks(piece)
+                yield _Picked(piece.start, piece.query_ids, piece.bad, picks)
+
+    def _picks(self, piece: _Piece) -> rk.Selection:
+        if piece.bad or not self._within_corpus(piece.candidates):
+            unusable = self._unusable(piece)
+        else:
+            try:
+                return self._select(piece)
+            except ValueError:
+                unusable = self._unusable(piece)
+                if not unusable:
+                    raise
+        self._set_aside(piece, unusable)
+        return self._select(piece)
+
+    def _select(self, piece: _Piece) -> rk.Selection:
+        return self._corpus.select(
+            piece.queries, self.spec.k, query_groups=piece.query_groups, candidates=piece.candidates, **self._options
+        )
+
+    def _within_corpus(self, candidates: Array | None) -> bool:
+        """Whether all ids are rows or -1; the library takes every negative number for padding."""
+        if candidates is None or not candidates.size:
+            return True
+        return bool(candidates.min() >= -1 and candidates.max() < len(self._corpus.corpus))
+
+    def _unusable(self, piece: _Piece) -> dict[int, tuple[str, str]]:
+        """Return, by row of the file, the argument that has a row the library cannot take, and why."""
+        found: dict[int, tuple[str, str]] = {}
+
+        def add(argument: str, rows: Any, reason: Callable[[int], str]) -> None:
+            for row in np.flatnonzero(rows).tolist():
+                found.setdefault(piece.start + row, (argument, reason(row)))
+
+        add("queries", ~np.isfinite(piece.queries).all(axis=1), lambda row: "must be finite, got NaN or inf")
+        if piece.candidates is not None:
+            ids, last = piece.candidates, len(self._corpus.corpus) - 1
+            outside = (ids < -1) | (ids > last)
+            add(
+                "candidates",
+                outside.any(axis=1),
+                lambda row: f"must be rows of the corpus, 0 to {last}, or -1, got {ids[row][outside[row]][0]}",
+            )
+            ordered = np.sort(ids, axis=1)
+            twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+            add(
+                "candidates",
+                twice.any(axis=1),
+                lambda row: f"must be distinct, got {ordered[row, 1:][twice[row]][0]} twice",
+            )
+        return found
+
+    def _set_aside(self, piece: _Piece, found: dict[int, tuple[str, str]]) -> None:
+        """Refuse the first unusable row, or with "skip" note them all and put harmless values in their place."""
+        if self.spec.on_error == "raise":
+            row = min(found)
+            argument, reason = found[row]
+            where = getattr(self._inputs, argument).where(row)
+            raise ValueError(f"select: {argument} {reason} in {where}")
+        for row, (argument, reason) in found.items():
+            piece.bad.setdefault(row, f"{argument} {reason}")
+        rows = np.array(sorted(piece.bad)) - piece.start
+        piece.queries = piece.queries.copy()
+        piece.queries[rows] = 0
+        if piece.candidates is not None:
+            piece.candidates = piece.candidates.copy()
+            piece.candidates[rows] = -1
+
+    def _result(self, picked: _Picked) -> Rows:
+        """Turn padded rows into lists of the real picks, empty ones for the queries that are skipped."""
+        start, picks = picked.start, picked.picks
+        lengths = np.asarray(picks.lengths).copy()
+        query_ids = pa.array(np.arange(start, start + len(lengths))) if picked.query_ids is None else picked.query_ids
+        bad = np.array(sorted(picked.bad), np.int64)
+        lengths[bad - start] = 0
+        offsets = np.zeros(len(lengths) + 1, np.int32)
+        np.cumsum(lengths, out=offsets[1:])
+        columns = (picks.indices, picks.scores, picks.relevance, picks.redundancy)
+        if (lengths == picks.indices.shape[1]).all():
+            flat, *values = (pa.array(np.ravel(column)) for column in columns)
+        else:
+            real = np.arange(picks.indices.shape[1]) < lengths[:, None]
+            flat, *values = (pa.array(column[real]) for column in columns)
+        kind = self.schema.field("ids").type.value_type
+        ids = flat if self._corpus_ids is None else self._corpus_ids.take(flat).cast(kind)
+        lists = (pa.ListArray.from_arrays(offsets, item) for item in (ids, *values))
+        reasons = [picked.bad[row] for row in bad.tolist()]
+        errors = [bad, query_ids.take(pa.array(bad - start)), reasons]
+        return Rows(
+            start,
+            pa.table([query_ids, *lists], schema=self.schema),
+            pa.table(list(errors), schema=self._errors_schema),
+        )
+
+
+def result_schema(inputs: Inputs) -> pa.Schema:
+    """Return the columns of the result and their types."""
+
+    def kind(column: Column | None) -> pa.DataType:
+        return pa.int64() if column is None else next(iter(column.chunks(1, 0, 1, {}))).type
+
+    values = pa.list_(pa.float32())
+    return pa.schema(
+        [
+            ("query_id", kind(inputs.query_ids)),
+            ("ids", pa.list_(kind(inputs.corpus_ids))),
+            ("scores", values),
+            ("relevance", values),
+            ("redundancy", values),
+        ]
+    )
+
+
+def load_corpus(corpus: Column, bias: Column | None, groups: Column | None, options: dict[str, Any]) -> rk.Corpus:
+    """Read the vectors and what belongs to them."""
+    try:
+        return rk.Corpus(
+            corpus.whole(),
+            bias=None if bias is None else np.asarray(bias.whole(), np.float32),
+            groups=None if groups is None else groups.whole(),
+            **options,
+        )
+    except ValueError as error:
+        if str(error).startswith("select: "):  # from reading, with the file's name
+            raise
+        raise ValueError(f"select: corpus must be usable, got {corpus.path}: {error}") from error
+
+
+def takeable(ids: pa.ChunkedArray) -> pa.Array:
+    """Return one array to take from; strings get 64-bit offsets, since the text of all ids may exceed 2 GiB."""
+    return (ids.cast(pa.large_string()) if pa.types.is_string(ids.type) else ids).combine_chunks()
+
+
+def _runs(indices: Sequence[int]) -> Iterator[range]:
+    """Yield the runs of consecutive numbers, in order."""
+    start = stop = None
+    for index in sorted(set(indices)):
+        if index != stop:
+            if start is not None and stop is not None:
+                yield range(start, stop)
+            start = index
+        stop = index + 1
+    if start is not None and stop is not None:
+        yield range(start, stop)

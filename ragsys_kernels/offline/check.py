@@ -1,0 +1,187 @@
+"""What there is in a job's folder, and whether it is right; reads nothing else, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ragsys_kernels.offline._manifest import (
+    JOB_FILE,
+    Manifest,
+    ShardRecord,
+    column_types,
+    errors_file,
+    shard_file,
+    shard_names,
+)
+from ragsys_kernels.offline._url_folder import folder_at
+from ragsys_kernels.offline.sinks import Folder
+from ragsys_kernels.offline.sources import PathLike
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """How far a job is; as text, a few lines.
+
+    ``done`` of its ``queries`` are in ``shards`` of the ``num_shards`` files; ``missing`` are the numbers of the other
+    files. ``owner`` is the process that works on it, if one does.
+    """
+
+    folder: Path | str
+    version: str
+    method: str
+    k: int
+    backend: str
+    queries: int
+    done: int
+    skipped: int
+    shards: int
+    num_shards: int
+    shard_size: int
+    missing: tuple[range, ...]
+    complete: bool
+    owner: str | None
+
+    def __str__(self) -> str:
+        missing = ", ".join(_files(run) for run in self.missing)
+        return "\n".join(
+            [
+                f"{self.folder}: {self.method}, k={self.k}, backend {self.backend}, ragsys_kernels {self.version}",
+                f"queries: {self.done} of {self.queries} done, {self.skipped} of them skipped",
+                f"shards: {self.shards} of {self.num_shards}, {self.shard_size} queries each",
+                f"complete: {'yes' if self.complete else 'no'}" + (f", missing {missing}" if missing else ""),
+                f"running: {self.owner or 'no'}",
+            ]
+        )
+
+
+def status(folder: PathLike) -> JobStatus:
+    """Say how far a job is, from what it wrote down; files are looked for, not read (see `verify`).
+
+    Parameters
+    ----------
+    folder : path
+        The job's `out`.
+
+    Returns
+    -------
+    JobStatus
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        The folder is not a job's, or its manifest is damaged.
+    """
+    place, manifest = _read(folder, "status")
+    names = set(place.names())
+    done = {index: record for index, record in manifest.shards.items() if record.file in names}
+    described = manifest.description
+    backend, instruction_set = described["backend"], described["instruction_set"]
+    return JobStatus(
+        folder=place.path,
+        version=described["version"],
+        method=described["options"]["method"],
+        k=described["options"]["k"],
+        backend=f"{backend} ({instruction_set})" if instruction_set else backend,
+        queries=manifest.rows,
+        done=sum(record.rows for record in done.values()),
+        skipped=sum(record.skipped for record in done.values()),
+        shards=len(done),
+        num_shards=manifest.num_shards,
+        shard_size=manifest.shard_size,
+        missing=tuple(_gaps(sorted(done), manifest.num_shards)),
+        complete=manifest.complete and len(done) == manifest.num_shards,
+        owner=place.owner(),
+    )
+
+
+def verify(folder: PathLike) -> list[str]:
+    """Read all files of a job and return what is wrong with them; nothing if the result is whole.
+
+    Checked are, for each shard, its checksum, its schema, its number of rows, and that its rows are the queries it
+    should have (by their numbers, where the queries have no ids); that no shard is missing and no other is there; and
+    the files of skipped queries.
+
+    Parameters
+    ----------
+    folder : path
+        The job's `out`.
+
+    Returns
+    -------
+    list of str
+        One for each thing that is wrong.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        The folder is not a job's, or its manifest is damaged.
+    """
+    place, manifest = _read(folder, "verify")
+    found = []
+    for index in range(manifest.num_shards):
+        record = manifest.shards.get(index)
+        if record is None:
+            rows = manifest.shard(index)
+            found.append(f"{shard_file(index)} is missing: queries {rows.start} to {rows.stop - 1} are not done")
+        else:
+            found += _wrong(place, manifest, record)
+    expected = {name(index) for name in (shard_file, errors_file) for index in range(manifest.num_shards)}
+    found += [f"{name} is not of this job" for name in shard_names(place.names()).values() if name not in expected]
+    if not found and not manifest.complete:
+        found.append(f"{JOB_FILE} does not say that the job is complete: run it again to finish it")
+    return found
+
+
+def _wrong(folder: Folder, manifest: Manifest, record: ShardRecord) -> Iterator[str]:
+    damage = record.damage(folder)
+    if damage is not None:
+        yield damage
+        return
+    rows, name = manifest.shard(record.index), record.file
+    if (record.first_row, record.rows) != (rows.start, len(rows)):
+        last = record.first_row + record.rows - 1
+        yield f"{name} must have queries {rows.start} to {rows.stop - 1}, got {record.first_row} to {last}"
+    try:
+        with folder.open(name) as source, pq.ParquetFile(source) as file:
+            schema = column_types(file.schema_arrow)
+            if schema != manifest.description["schema"]:
+                yield f"{name} must have the columns {manifest.description['schema']}, got {schema}"
+            if file.metadata.num_rows != record.rows:
+                yield f"{name} must have {record.rows} rows, got {file.metadata.num_rows}"
+            elif "query_ids" not in manifest.description["inputs"] and "query_id" in schema:
+                numbers = file.read(["query_id"])["query_id"].to_numpy()
+                if not np.array_equal(numbers, np.arange(rows.start, rows.stop)):
+                    yield f"{name} must have queries {rows.start} to {rows.stop - 1}, each once and in order"
+        if record.errors_sha256 is not None:
+            with folder.open(errors_file(record.index)) as source:
+                skipped = pq.read_metadata(source).num_rows
+            if skipped != record.skipped:
+                yield f"{errors_file(record.index)} must have {record.skipped} rows, got {skipped}"
+    except (pa.ArrowException, OSError) as error:
+        yield f"{name} cannot be read: {error}"
+
+
+def _read(folder: PathLike, op: str) -> tuple[Folder, Manifest]:
+    place = folder_at(folder)
+    manifest = Manifest.read(place, op)
+    if manifest is None:
+        raise FileNotFoundError(f"{op}: folder must be a job's, with a file {JOB_FILE}, got {folder}")
+    return place, manifest
+
+
+def _gaps(done: list[int], num_shards: int) -> Iterator[range]:
+    for before, after in pairwise([-1, *done, num_shards]):
+        if before + 1 < after:
+            yield range(before + 1, after)
+
+
+def _files(run: range) -> str:
+    first, last = shard_file(run.start), shard_file(run.stop - 1)
+    return first if len(run) == 1 else f"{first} to {last}"

@@ -1,0 +1,186 @@
+"""Selection as a step of a Ray Data pipeline of one's own."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+import ragsys_kernels as rk
+from ragsys_kernels.offline import sources
+from ragsys_kernels.offline._device import Selector
+from ragsys_kernels.offline._worker import load_corpus, takeable
+from ragsys_kernels.offline.ray_engine import import_ray
+from ragsys_kernels.offline.sources import PathLike
+
+Array = npt.NDArray[Any]
+
+_OP = "selector_for_ray"
+_RESULT = ("ids", "scores", "relevance", "redundancy")
+
+
+def selector_for_ray(
+    corpus: rk.Corpus | PathLike,
+    *,
+    bias: PathLike | None = None,
+    groups: PathLike | None = None,
+    vector_column: str | None = None,
+    id_column: str | None = None,
+    bias_column: str | None = None,
+    group_column: str | None = None,
+    metric: Literal["cosine", "dot"] | None = None,
+    dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None,
+    device: str | None = None,
+    query_column: str = "embedding",
+    query_group_column: str | None = None,
+    candidate_column: str | None = None,
+    k: int = 6,
+    **options: Any,
+) -> type:
+    """Make a class for `map_batches` of Ray Data that adds to each batch of queries the rows picked for them.
+
+    The corpus goes into Ray's object store, once on each node; the actors of a node share it.
+
+    Parameters
+    ----------
+    corpus : Corpus or path
+        Or the file, folder or URL of its vectors, as in `select`; those below up to `dtype` are then as there.
+    device : str, optional
+        "cuda": the actors hold and select on it, with a copy each; give them GPUs (``num_gpus=1``).
+    query_column : str
+        Column of the batches with the query vectors: arrays (D,) or lists of D floats.
+    query_group_column : str, optional
+        Column with the queries' groups, integers; needs groups of the corpus.
+    candidate_column : str, optional
+        Column with the rows of the corpus to choose from: arrays or lists of integers, of any length; -1 is padding.
+    k : int
+    **options
+        Others of `Corpus.select`: method, pool, lambda_d, lambda_b, max_per_group, backend, num_threads (as many as the
+        CPUs of the actor, which Ray sets, by default).
+
+    Returns
+    -------
+    type
+        Called with a batch, a dict of NumPy columns (`map_batches`'s default), it returns the batch with four columns
+        more: ``ids``, the picks of each query, best first, as ids of `id_column` or row numbers; ``scores``,
+        ``relevance`` and ``redundancy`` as in `Selection`, float32 values; lists of `k` values, fewer where there are
+        fewer candidates.
+
+    Raises
+    ------
+    ValueError, TypeError, OSError, ModuleNotFoundError
+        Here for files and options, in the pipeline for a batch.
+
+    Notes
+    -----
+    Actors that hold all CPUs of a cluster leave none for the pipeline's other tasks, which then wait for ever: leave
+    at least one free. `ragsys_kernels.offline.select` with ``engine="ray"`` is a whole job, that can be resumed.
+
+    Examples
+    --------
+    >>> queries = ray.data.read_parquet("queries.parquet")
+    >>> Selector = offline.selector_for_ray("docs.parquet", query_column="vector", k=6, pool=100)
+    >>> picks = queries.map_batches(
+    ...     Selector, batch_size=1024, num_cpus=2, compute=ray.data.ActorPoolStrategy(size=4)
+    ... )
+    >>> picks.write_parquet("picks")
+    """
+    ray = import_ray(_OP)
+    ids: Any = None
+    if isinstance(corpus, rk.Corpus):
+        given = {
+            "bias": bias, "groups": groups, "vector_column": vector_column, "id_column": id_column,
+            "bias_column": bias_column, "group_column": group_column, "metric": metric, "dtype": dtype,
+        }  # fmt: skip
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(f"{_OP}: {name} must be left out with a Corpus, got {value!r}")
+    else:
+        held = {name: value for name, value in (("metric", metric), ("dtype", dtype)) if value is not None}
+        column = sources.ids(corpus, "corpus", id_column)
+        ids = None if column is None else takeable(column.whole())
+        corpus = load_corpus(
+            sources.vectors(corpus, "corpus", vector_column),
+            sources.numbers("bias", float, bias, bias_column, corpus),
+            sources.numbers("groups", int, groups, group_column, corpus),
+            held,
+        )
+    _check(corpus, k, options, candidate_column, query_group_column)
+    reference = ray.put((corpus, ids))
+
+    class RaySelector:
+        """Adds picks to batches of queries."""
+
+        def __init__(self) -> None:
+            held, self._ids = ray.get(reference)
+            self._corpus = Selector(held, device)
+
+        def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+            for name in filter(None, (query_column, query_group_column, candidate_column)):
+                if name not in batch:
+                    raise ValueError(f"{_OP}: batches must have a column {name!r}, got {list(batch)}")
+            taken = [name for name in _RESULT if name in batch]
+            if taken:
+                raise ValueError(f"{_OP}: batches must not have the columns of the result, got {taken}")
+            picks = self._corpus.select(
+                _stacked(batch[query_column], query_column),
+                k,
+                candidates=None if candidate_column is None else _padded(batch[candidate_column]),
+                query_groups=None if query_group_column is None else np.asarray(batch[query_group_column]),
+                **{"num_threads": _threads(), **options},
+            )
+            return {**batch, **_lists(picks, self._ids)}
+
+    return RaySelector
+
+
+def _check(
+    corpus: rk.Corpus, k: int, options: dict[str, Any], candidate_column: str | None, group_column: str | None
+) -> None:
+    """Let the library check the options, on one query."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rk.PoolSizeWarning)
+        corpus.select(
+            np.zeros((1, corpus.dims), np.float32),
+            k,
+            candidates=None if candidate_column is None else np.zeros((1, 1), np.int64),
+            query_groups=None if group_column is None else np.zeros(1, np.int64),
+            **options,
+        )
+
+
+def _threads() -> int | None:
+    """Return the CPUs that Ray gives the actor: it sets this variable, which the library does not look at."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdigit() and int(given) else None
+
+
+def _stacked(column: Any, name: str) -> Array:
+    """Return vectors as one array; Ray gives columns of lists as arrays of arrays."""
+    try:
+        array = np.asarray(column if column.dtype != object else np.stack(list(column)))
+    except ValueError as error:
+        raise ValueError(f"{_OP}: {name} must have vectors of one length, got {error}") from error
+    return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+def _padded(column: Any) -> Array:
+    if column.dtype != object:
+        return np.asarray(column)
+    width = max((len(row) for row in column), default=0)
+    rows = [np.pad(np.asarray(row, np.int64), (0, width - len(row)), constant_values=-1) for row in column]
+    return np.stack(rows) if rows else np.zeros((0, 0), np.int64)
+
+
+def _lists(picks: rk.Selection, ids: Any) -> dict[str, Array]:
+    """Return the picks without padding, as columns of Python lists, which Ray stores as lists."""
+    columns = {name: np.empty(len(picks.lengths), object) for name in _RESULT}
+    for row, length in enumerate(picks.lengths):
+        rows = picks.indices[row, :length]
+        columns["ids"][row] = rows.tolist() if ids is None else ids.take(rows).to_pylist()
+        for name in _RESULT[1:]:
+            columns[name][row] = getattr(picks, name)[row, :length].tolist()
+    return columns

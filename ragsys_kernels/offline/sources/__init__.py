@@ -1,0 +1,230 @@
+"""Input files of a job, one column at a time, read in steps.
+
+======================================  ===============================================================================
+``.npy``                                arrays; mapped into memory, or read by ranges from a URL
+``.parquet``, a folder of such files    columns; read in pieces of a row group. A folder's files follow each other in
+                                        the order of their names; names that begin with ``.`` or ``_`` are left out
+``.arrow``, ``.feather``, ``.ipc``      columns of an Arrow file or stream; mapped into memory
+a folder of ``save_to_disk``            columns of a data set of the package `datasets`, one split of it
+``.safetensors``                        tensors by name, where the others have columns; mapped into memory
+======================================  ===============================================================================
+
+Each is a local path or a URL that fsspec opens (Arrow and safetensors files behind one are copied to a temporary file).
+A column knows its number of rows, and for vectors their length, when it is opened, so that a job can check all its
+inputs against each other before it starts. Errors name the file and the row in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from ragsys_kernels.offline.sources import _rows
+from ragsys_kernels.offline.sources._index import Index
+from ragsys_kernels.offline.sources._place import PathLike, Place
+from ragsys_kernels.offline.sources._raw import npy
+from ragsys_kernels.offline.sources._rows import Rows
+from ragsys_kernels.offline.sources._safetensors import Tensor, Tensors
+from ragsys_kernels.offline.sources._tables import ARROW, Table, TableColumn, find_column
+
+__all__ = ["Column", "Index", "PathLike", "Place", "candidates", "ids", "numbers", "vectors"]
+
+_SUFFIXES = (".npy", ".parquet", *ARROW, ".safetensors")
+_FLOATS = ("float32", "float16", "float64")
+_INTEGERS = ("int64", "int32")
+_USUAL = ("embedding", "embeddings", "vector", "vectors")
+
+
+class Column(Protocol):
+    """Rows of one kind: vectors, ids, numbers or candidate lists."""
+
+    path: str | Path  # for messages; a URL is a str
+    rows: int
+    dims: int  # length of each row; 0 where rows are single values or lists of any length
+
+    def chunks(
+        self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
+    ) -> Iterator[Any]:
+        """Yield the rows `start` to `stop` in order, `size` at a time (fewer in the last step).
+
+        Reading begins at the row group, record batch or array row of `start`. With `bad`, rows that cannot be read
+        (a row group that is damaged, a missing vector or one of another length) are entered there with the reason, and
+        yielded as zeros, all -1 or null; without, the first is an error.
+        """
+
+    def whole(self) -> Any:
+        """Return all rows; for the corpus, which has to fit."""
+
+    def where(self, row: int) -> str:
+        """Say where a row is: its number in its file, and that file."""
+
+    def identity(self, full: bool = False) -> dict[str, Any]:
+        """Return what tells these rows from others: path, column, and each file's name, size, time of change or ETag,
+        and SHA-256 of the content: of its first, middle and last MiB, or with `full` of all of it."""
+
+
+def vectors(file: PathLike, argument: str, column: str | None = None, dims: int | None = None) -> Column:
+    """Open vectors: an array or tensor of rank 2, or a column of lists of floats.
+
+    `dims` is their length where the file does not say: lists of any length have that of the first row by default.
+    """
+    source = _open(file, argument, column)
+    if isinstance(source, Place):
+        return npy(source, argument, rank=2, dtypes=("float32", "float16"))
+    if isinstance(source, Tensors):
+        return _tensor(source, argument, column, ("float32", "float16", "bfloat16"), 2, _USUAL)
+    name, kind = _find(source, argument, column, "lists of floats", _is_float_list, _USUAL)
+    rule = "have {dims} values in each row"
+    if pa.types.is_fixed_size_list(kind):
+        dims = kind.list_size
+    elif dims is None:
+        dims, rule = _first_length(source, name), rule + " as in the first"
+    dtype = np.dtype(np.float16 if kind.value_type == pa.float16() else np.float32)
+    rule = rule.format(dims=dims)
+
+    def convert(lists: pa.Array, rows: Rows) -> Any:
+        return _rows.vectors(lists, rows, dims, rule, dtype)
+
+    return TableColumn(source, argument, name, convert, dims, dtype)
+
+
+def candidates(file: PathLike | None, column: str | None = None) -> Column | None:
+    """Open candidate rows: an array or tensor (Q, P), or a column of lists, padded with -1 where short."""
+    argument = "candidates"
+    if file is None:
+        if column is not None:
+            raise ValueError(f"select: candidate_column must come with candidates, got {column!r} alone")
+        return None
+    source = _open(file, argument, column)
+    if isinstance(source, Place):
+        return npy(source, argument, rank=2, dtypes=("int32", "int64"))
+    if isinstance(source, Tensors):
+        return _tensor(source, argument, column, _INTEGERS, 2, (argument,))
+    name, _ = _find(source, argument, column, "lists of integers", _is_int_list, (argument,))
+    return TableColumn(source, argument, name, _rows.padded)
+
+
+def ids(file: PathLike, argument: str, column: str | None = None) -> Column | None:
+    """Open an id column; None if the file has none, and rows are known by their numbers."""
+    source = _open(file, argument, column)
+    if isinstance(source, Place):
+        return None
+    known = source.kinds if isinstance(source, Tensors) else source.schema.names
+    if column is None and "id" not in known:
+        return None
+    column = column or "id"
+    if isinstance(source, Tensors):
+        return _tensor(source, argument, column, _INTEGERS, 1, (), convert=pa.array, finish=pa.array)
+    name, kind = _find(source, argument, column, "single values", lambda t: not pa.types.is_nested(t))
+    plain = _plain(kind)
+
+    def convert(values: pa.Array, rows: Rows) -> pa.Array:
+        return _rows.present(values, rows, f"{argument}'s id column").cast(plain)
+
+    return TableColumn(source, argument, name, convert)
+
+
+def numbers(argument: str, kind: type, file: PathLike | None, column: str | None, owner: PathLike) -> Column | None:
+    """Open one ``float`` or ``int`` a row, of a file of its own or, where only a column is named, of `owner`."""
+    if file is None and column is None:
+        return None
+    place = Place(owner if file is None else file, argument)
+    if column is not None and place.suffix == ".npy":
+        if file is not None:
+            raise ValueError(f"select: {argument} must be a file or a column, got both {place} and {column!r}")
+        raise ValueError(
+            f"select: {argument} must be a file of its own where the vectors are .npy, got column {column!r}"
+        )
+    dtypes = _FLOATS if kind is float else _INTEGERS
+    source = _open(place.path, argument, column)
+    if isinstance(source, Place):
+        return npy(source, argument, rank=1, dtypes=dtypes)
+    if isinstance(source, Tensors):
+        widened = (*dtypes, "bfloat16") if kind is float else dtypes
+        return _tensor(source, argument, column, widened, 1, (argument,))
+    what, accepts = ("floats", pa.types.is_floating) if kind is float else ("integers", pa.types.is_integer)
+    name, _ = _find(source, argument, column, what, accepts, (argument,))
+
+    def convert(values: pa.Array, rows: Rows) -> Any:
+        return _rows.numbers(values, rows, pa.float32() if kind is float else pa.int64())
+
+    return TableColumn(source, argument, name, convert)
+
+
+def _open(file: PathLike, argument: str, column: str | None) -> Place | Table | Tensors:
+    """Open a file by its kind, a ``.npy`` file as its place; refuse a missing one, another format, a column of .npy."""
+    place = Place(file, argument)
+    kind = place.kind()
+    if kind is None:
+        raise FileNotFoundError(f"select: {argument} must be an existing file, got {place}")
+    if kind == "folder":
+        return Table(place, argument)
+    if place.suffix not in _SUFFIXES:
+        known = f"{', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}"
+        raise ValueError(f"select: {argument} must be a {known} file, or a folder of such a kind, got {place}")
+    if place.suffix == ".npy" and column is not None:
+        raise ValueError(f"select: {argument} must not be a .npy file to have a column {column!r}, got {place}")
+    if place.suffix == ".npy":
+        return place
+    return Tensors(place, argument) if place.suffix == ".safetensors" else Table(place, argument)
+
+
+def _find(
+    table: Table,
+    argument: str,
+    column: str | None,
+    what: str,
+    accepts: Callable[[pa.DataType], bool],
+    usual: tuple[str, ...] = (),
+) -> tuple[str, pa.DataType]:
+    kinds = {field.name: field.type for field in table.schema}
+    name = find_column(kinds, table.place, argument, column, what, accepts, usual)
+    return name, table.kind(name)
+
+
+def _tensor(
+    tensors: Tensors,
+    argument: str,
+    column: str | None,
+    dtypes: tuple[str, ...],
+    rank: int,
+    usual: tuple[str, ...],
+    **options: Any,
+) -> Column:
+    def accepts(tensor: Tensor) -> bool:
+        return tensor.dtype in dtypes and len(tensor.shape) == rank
+
+    what = f"{' or '.join(dtypes)} of rank {rank}"
+    name = find_column(tensors.kinds, tensors.place, argument, column, what, accepts, usual, "tensor")
+    return tensors.column(name, **options)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return any(check(kind) for check in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+
+
+def _is_float_list(kind: pa.DataType) -> bool:
+    return _is_list(kind) and bool(pa.types.is_floating(kind.value_type))
+
+
+def _is_int_list(kind: pa.DataType) -> bool:
+    return _is_list(kind) and bool(pa.types.is_integer(kind.value_type))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the values themselves: without a dictionary, and as a type that Parquet takes."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    views = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
+    return views.get(str(kind), kind)
+
+
+def _first_length(table: Table, name: str) -> int:
+    """Return the length of the first list that is not missing."""
+    for lists in table.arrays(name, 64, 0, table.rows):
+        if len(present := lists.drop_null()):
+            return len(present[0])
+    return 0

@@ -1,0 +1,37 @@
+"""FAISS indexes in files, which retrieve the candidates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ragsys_kernels as rk
+from ragsys_kernels import _faiss
+from ragsys_kernels.offline.sources._place import PathLike, Place
+
+
+class Index:
+    """The file of an index over the `rows` rows of a corpus; read when it is asked for, since that loads it."""
+
+    def __init__(self, file: PathLike, rows: int) -> None:
+        self._place = Place(file, "index")
+        if self._place.kind() != "file":
+            raise FileNotFoundError(f"select: index must be an existing file, got {self._place}")
+        self.path: str | Path = self._place.path
+        self.rows = rows
+
+    def of(self, corpus: rk.Corpus) -> Any:
+        """Load the index; refuse one that is not of this corpus, as far as its sizes and its metric tell."""
+        held = self._place.mapped()
+        index = _faiss.read("select", str(held.path), self.path)
+        try:
+            corpus.search(np.zeros((1, corpus.dims), np.float32), 1, index=index)
+        except ValueError as error:
+            reason = str(error).removeprefix("search: ")
+            raise ValueError(f"select: index must be one of the corpus, got {self.path}: {reason}") from error
+        return index
+
+    def identity(self, full: bool = False) -> dict[str, Any]:
+        return {"path": str(self.path), "files": [self._place.identity(full)]}

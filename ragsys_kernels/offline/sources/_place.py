@@ -1,0 +1,195 @@
+"""Files and folders of a job: local paths, or any URL that fsspec opens."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Literal
+
+PathLike = str | os.PathLike[str]
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
+_BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")  # what pathlib makes of one
+_BUFFER = 8 << 20  # bytes read ahead of a remote file; several are open at a time
+_SAMPLE = 1 << 20  # bytes in each of the three samples of a file's content
+_BLOCK = 1 << 22
+
+# Copies of remote files, by URL and what tells their versions apart, for as long as a column uses them.
+_copies: weakref.WeakValueDictionary[tuple[str, ...], _Copy] = weakref.WeakValueDictionary()
+
+
+class Place:
+    """A file or folder, which may not exist; as text, the path or URL it was given as."""
+
+    def __init__(self, path: PathLike, argument: str) -> None:
+        text, self._argument = os.fspath(path), argument
+        self.path: str | Path = Path(text)
+        self.local: Path | None = Path(text)
+        self._fs: Any = None
+        if _URL.match(text):
+            self.path = text
+            self._fs, self._inner = _filesystem(text, argument)
+            self.local = Path(self._inner) if "file" in _protocols(self._fs) else None
+        elif isinstance(path, Path) and _BROKEN_URL.match(text):
+            raise ValueError(f"select: {argument} must be a str where it is a URL, got Path({text!r})")
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self._posix).name
+
+    @property
+    def filesystem(self) -> tuple[Any, str]:
+        """The file system of fsspec that a URL names, and the path in it."""
+        return self._fs, self._inner
+
+    @property
+    def suffix(self) -> str:
+        return PurePosixPath(self._posix).suffix.lower()
+
+    @property
+    def _posix(self) -> str:
+        return str(self.local) if self.local is not None else self._inner.partition("?")[0]
+
+    def child(self, name: str) -> Place:
+        """Return the file of that name in this folder."""
+        child = copy.copy(self)
+        if self.local is not None:
+            child.local = self.local / name
+        if self._fs is None:
+            child.path = Path(self.path, name)
+        else:
+            child.path, child._inner = (f"{folder.rstrip('/')}/{name}" for folder in (str(self.path), self._inner))
+        return child
+
+    def kind(self) -> Literal["file", "folder", None]:
+        """Return what there is at the place, if anything."""
+        if self.local is not None:
+            return "file" if self.local.is_file() else "folder" if self.local.is_dir() else None
+        try:
+            found = self._fs.info(self._inner)["type"]
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # of the protocol's own package: no credentials, no such host
+            raise OSError(f"select: {self._argument} must be a URL that can be read, got {self}: {error}") from error
+        return "file" if found == "file" else "folder"
+
+    def names(self) -> list[str]:
+        """Return the names in a folder, sorted, without hidden ones and those that begin with ``_``."""
+        if self.local is not None:
+            found = os.listdir(self.local)
+        else:
+            found = [PurePosixPath(item.rstrip("/")).name for item in self._fs.ls(self._inner, detail=False)]
+        return sorted(name for name in found if not name.startswith((".", "_")))
+
+    def open(self) -> IO[bytes]:
+        if self.local is not None:
+            return open(self.local, "rb")
+        file: IO[bytes] = self._fs.open(self._inner, "rb", block_size=_BUFFER)
+        return file
+
+    def source(self) -> AbstractContextManager[Any]:
+        """Return what pyarrow reads: the path of a local file, an open remote one."""
+        return nullcontext(str(self.local)) if self.local is not None else self.open()
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes from `start` to `stop`, fewer where the file ends."""
+        if self.local is not None:
+            with open(self.local, "rb") as file:
+                file.seek(start)
+                return file.read(stop - start)
+        content: bytes = self._fs.cat_file(self._inner, start=start, end=min(stop, self.size()))
+        return content
+
+    def size(self) -> int:
+        return self.local.stat().st_size if self.local is not None else int(self._fs.size(self._inner))
+
+    def mapped(self) -> _Copy:
+        """Return a local file with the content: the file itself, or a temporary copy of a remote one.
+
+        The copy has no name, so that it goes with the process, however that ends; columns of one file share it.
+        """
+        if self.local is not None:
+            return _Copy(self.local)
+        key = (str(self.path), *map(str, self._version().values()))
+        held = _copies.get(key)
+        if held is None:
+            file = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the copy)
+            with self.open() as source:
+                shutil.copyfileobj(source, file, _BLOCK)
+            file.flush()
+            held = _copies[key] = _Copy(Path(f"/proc/self/fd/{file.fileno()}"))
+            weakref.finalize(held, file.close)
+        return held
+
+    def identity(self, full: bool) -> dict[str, Any]:
+        """Return name, size, version and a hash of the file's content: of all of it, or of its beginning, middle and
+        end, a MiB each."""
+        size = self.size()
+        digest = hashlib.sha256()
+        for block in self._blocks(size, full or size <= 3 * _SAMPLE):
+            digest.update(block)
+        return {"name": self.name, **self._version(), "sha256": digest.hexdigest()}
+
+    def _blocks(self, size: int, full: bool) -> Iterator[bytes]:
+        if not full:
+            for start in (0, (size - _SAMPLE) // 2, size - _SAMPLE):
+                yield self.read(start, start + _SAMPLE)
+            return
+        with self.open() as file:
+            while block := file.read(_BLOCK):
+                yield block
+
+    def _version(self) -> dict[str, Any]:
+        """Return the size, and the ETag of an object or the time of the last change in nanoseconds."""
+        if self.local is not None:
+            status = self.local.stat()
+            return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+        self._fs.invalidate_cache()
+        info = self._fs.info(self._inner)
+        for name in ("ETag", "etag"):
+            if info.get(name):
+                return {"size": int(info["size"]), "etag": str(info[name])}
+        changed = next((info[name] for name in ("mtime", "LastModified", "created") if info.get(name)), "")
+        return {"size": int(info["size"]), "mtime": str(changed)}
+
+
+class _Copy:
+    """A local file to map, for as long as this object lives."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+
+def _filesystem(url: str, argument: str) -> tuple[Any, str]:
+    try:
+        import fsspec.core
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"select: {argument} {url} needs fsspec: pip install 'ragsys_kernels[fsspec]'", name=error.name
+        ) from error
+    try:
+        filesystem, inner = fsspec.core.url_to_fs(url)
+    except ImportError as error:  # of the protocol's own package
+        package = (getattr(error.__cause__ or error.__context__, "name", None) or "").partition(".")[0]
+        install = f"{package}: pip install {package}" if package else str(error)
+        raise ModuleNotFoundError(f"select: {argument} {url} needs {install}", name=package or None) from error
+    except ValueError as error:
+        raise ValueError(f"select: {argument} must be a URL that fsspec opens, got {url}: {error}") from error
+    filesystem.invalidate_cache()  # of listings: files may have come and gone since
+    return filesystem, str(inner)
+
+
+def _protocols(filesystem: Any) -> tuple[str, ...]:
+    protocol = filesystem.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)

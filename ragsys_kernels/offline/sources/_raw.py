@@ -1,0 +1,121 @@
+"""Arrays as they lie in a file, row after row: ``.npy`` files, and the tensors of ``.safetensors`` files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ragsys_kernels.offline.sources._place import Place
+from ragsys_kernels.offline.sources._rows import span
+
+Array = npt.NDArray[Any]
+
+_HEADER = 1 << 16  # bytes; the longest header of a .npy file of numbers
+_BLOCK_BYTES = 1 << 24
+
+
+class RawColumn:
+    """The rows of an array at an offset of a file: a map of it, or ranges of a remote one.
+
+    `convert` is applied to each chunk, `finish` to the whole.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        dtype: npt.DTypeLike,
+        shape: tuple[int, ...],
+        offset: int,
+        *,
+        fortran_order: bool = False,
+        name: str | None = None,
+        convert: Callable[[Array], Any] | None = None,
+        finish: Callable[[Array], Any] | None = None,
+        copied: Any = None,
+    ) -> None:
+        self.path, self.rows, self.dims = place.path, shape[0], shape[1] if len(shape) == 2 else 0
+        self._place, self._dtype, self._shape, self._offset = place, np.dtype(dtype), shape, offset
+        self._order: Any = "F" if fortran_order else "C"
+        self._name, self._convert, self._finish = name, convert, finish
+        self._file = copied or (place.mapped() if place.local is not None else None)
+
+    def chunks(
+        self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
+    ) -> Iterator[Any]:
+        start, stop = span(self.rows, start, stop)
+        for begin in range(start, stop, size):
+            chunk = self._read(begin, min(begin + size, stop))
+            yield chunk if self._convert is None else self._convert(chunk)
+
+    def whole(self) -> Any:
+        if self._file is not None:
+            array: Array = self._map()
+        else:
+            array = np.empty(self._shape, self._dtype)
+            step = max(1, _BLOCK_BYTES // max(1, self._row_bytes))
+            for begin in range(0, self.rows, step):
+                end = min(begin + step, self.rows)
+                array[begin:end] = self._read(begin, end)
+        return array if self._finish is None else self._finish(array)
+
+    def where(self, row: int) -> str:
+        return f"row {row} of {self.path}"
+
+    def identity(self, full: bool = False) -> dict[str, Any]:
+        named = {} if self._name is None else {"tensor": self._name}
+        return {"path": str(self.path), **named, "files": [self._place.identity(full)]}
+
+    @property
+    def _row_bytes(self) -> int:
+        return self._dtype.itemsize * int(np.prod(self._shape[1:], dtype=np.int64))
+
+    def _map(self) -> Array:
+        assert self._file is not None
+        return np.memmap(self._file.path, self._dtype, "r", self._offset, self._shape, self._order)
+
+    def _read(self, begin: int, end: int) -> Array:
+        if self._file is not None and self._order == "F":
+            # A new map each time: its pages leave the process with it, a map that is kept grows to the whole file.
+            return np.array(self._map()[begin:end], order="C")
+        first, last = (self._offset + row * self._row_bytes for row in (begin, end))
+        if self._file is None:
+            values: Array = np.frombuffer(self._place.read(first, last), self._dtype)
+        else:  # a third faster than a map, and no bus error where the file is cut short meanwhile
+            values = np.fromfile(self._file.path, self._dtype, (last - first) // self._dtype.itemsize, offset=first)
+        if values.nbytes < last - first:
+            raise ValueError(f"select: {self.path} must keep its rows while it is read, got fewer than {end}")
+        return values.reshape(end - begin, *self._shape[1:])
+
+
+def npy(place: Place, argument: str, rank: int, dtypes: Sequence[str]) -> RawColumn:
+    """Open a ``.npy`` file of that rank and one of those element types."""
+    try:
+        shape, fortran_order, dtype, offset = _header(place)
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects")
+        end = offset + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        if place.size() < end:
+            raise ValueError(f"it ends after {place.size()} of {end} bytes")
+    except (ValueError, EOFError, SyntaxError) as error:
+        raise ValueError(f"select: {argument} must be a complete .npy file, got {place}: {error}") from None
+    if dtype not in [np.dtype(name) for name in dtypes]:
+        raise ValueError(f"select: {argument} must be {' or '.join(dtypes)}, got {dtype} in {place}")
+    if len(shape) != rank:
+        raise ValueError(f"select: {argument} must be of rank {rank}, got shape {shape} in {place}")
+    if fortran_order and place.local is None:
+        raise ValueError(f"select: {argument} must be in C order to be read from a URL, got Fortran order in {place}")
+    return RawColumn(place, dtype, shape, offset, fortran_order=fortran_order)
+
+
+def _header(place: Place) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    file = io.BytesIO(place.read(0, _HEADER))
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):  # 3.0 differs in the names of fields only
+        raise ValueError(f"its version is {version}")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran_order, dtype = read(file)
+    return shape, fortran_order, dtype, file.tell()

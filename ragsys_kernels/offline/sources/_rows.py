@@ -1,0 +1,104 @@
+"""Rows while they are read: the first bad one is an error with its file and row, or all are noted and left empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is known of a chunk of rows besides its values.
+
+    ``where(row)`` says in words where a row of the column is; ``bad`` takes the reasons of rows that cannot be used,
+    or is None where the first is an error.
+    """
+
+    argument: str
+    first: int
+    where: Callable[[int], str]
+    bad: dict[int, str] | None
+
+    def refuse(self, unusable: Array, rule: str, got: str | Callable[[int], str]) -> None:
+        """Raise for, or note, the rows of the chunk that the mask marks."""
+        for row in np.flatnonzero(unusable).tolist():
+            reason = f"{self.argument} must {rule}, got {got if isinstance(got, str) else got(row)}"
+            if self.bad is None:
+                raise ValueError(f"select: {reason} in {self.where(self.first + row)}")
+            self.bad.setdefault(self.first + row, reason)
+
+
+def span(rows: int, start: int, stop: int | None) -> tuple[int, int]:
+    """Return the rows asked for, which have to be there."""
+    stop = rows if stop is None else stop
+    if not 0 <= start <= stop <= rows:
+        raise ValueError(f"select: rows must be from 0 to {rows}, got {start} to {stop}")
+    return start, stop
+
+
+def vectors(lists: pa.Array, rows: Rows, dims: int, rule: str, dtype: np.dtype[Any]) -> Array:
+    """Return lists of floats as an array (rows, dims); zeros for the rows that cannot be used."""
+    unusable, values, lengths = _checked(lists, rows)
+    short = (lengths != dims) & ~unusable
+    rows.refuse(short, rule, lambda row: str(lengths[row]))
+    unusable |= short
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is refused with its row
+        if not unusable.any():
+            # A copy: what is read may be a map of the file, to be read here and to be left.
+            return np.array(numpy(values).reshape(len(lists), dims), dtype)
+        array = np.zeros((len(lists), dims), dtype)
+        array[~unusable] = numpy(lists.filter(pa.array(~unusable)).flatten()).reshape(-1, dims)
+    return array
+
+
+def padded(lists: pa.Array, rows: Rows) -> Array:
+    """Return lists of integers as an array, padded with -1; all -1 for the rows that cannot be used."""
+    unusable, values, lengths = _checked(lists, rows)
+    if unusable.any():
+        values = lists.filter(pa.array(~unusable)).flatten()
+        lengths = np.where(unusable, 0, lengths)
+    array = np.full((len(lists), max(1, int(lengths.max(initial=0)))), -1, np.int64)
+    array[np.arange(array.shape[1]) < lengths[:, None]] = numpy(values.cast(pa.int64()))
+    return array
+
+
+def numbers(values: pa.Array, rows: Rows, kind: pa.DataType) -> Array:
+    """Return single numbers as an array; 0 for the rows that cannot be used."""
+    present(values, rows, rows.argument)
+    return np.array(numpy(values.cast(kind).fill_null(0)))
+
+
+def present(values: pa.Array, rows: Rows, what: str) -> pa.Array:
+    """Return the values; refuse missing ones."""
+    if values.null_count:
+        Rows(what, rows.first, rows.where, rows.bad).refuse(numpy(values.is_null()), "have no null rows", "one")
+    return values
+
+
+def numpy(values: pa.Array) -> Array:
+    array: Array = values.to_numpy(zero_copy_only=False)
+    return array
+
+
+def _checked(lists: pa.Array, rows: Rows) -> tuple[Array, pa.Array, Array]:
+    """Return which lists are missing or miss a value, the values of all lists end to end, and the lists' lengths."""
+    present(lists, rows, rows.argument)
+    unusable = np.array(numpy(lists.is_null()))
+    values = lists.flatten()
+    if pa.types.is_fixed_size_list(lists.type):
+        lengths = np.where(unusable, 0, lists.type.list_size)
+    else:
+        lengths = np.array(numpy(lists.value_lengths().fill_null(0)))
+    if values.null_count:
+        holed = np.zeros(len(lists), bool)
+        holed[np.repeat(np.arange(len(lists)), lengths)[numpy(values.is_null())]] = True
+        rows.refuse(holed, "have no null values", "one")
+        unusable |= holed
+    return unusable, values, lengths

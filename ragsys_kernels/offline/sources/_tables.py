@@ -1,0 +1,219 @@
+"""Columns of tables: a file, or several whose rows follow each other."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import accumulate
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ragsys_kernels.offline.sources._arrow import ArrowPart
+from ragsys_kernels.offline.sources._parquet import ParquetPart
+from ragsys_kernels.offline.sources._place import Place
+from ragsys_kernels.offline.sources._rows import Rows, span
+
+ARROW: tuple[str, ...] = (".arrow", ".feather", ".ipc")
+PARQUET: tuple[str, ...] = (".parquet",)
+
+
+class Part(Protocol):
+    """One file of a table, that is read in units of its own: row groups, record batches."""
+
+    place: Place
+    schema: pa.Schema
+    bounds: list[int]  # the first row of each unit, and the number of all rows
+
+    def reader(self) -> AbstractContextManager[Callable[[int, str, int, int, int], Iterator[pa.Array]]]:
+        """Give ``read(unit, column, size, start, stop)``: rows of a unit, at most `size` at a time."""
+
+
+class Table:
+    """Files with the same columns, one after the other."""
+
+    def __init__(self, place: Place, argument: str) -> None:
+        self.place, self._argument = place, argument
+        if place.kind() == "folder":
+            places, self._format = _folder(place, argument)
+        else:
+            places, self._format = [place], "Arrow" if place.suffix in ARROW else "Parquet"
+        self.parts: list[Part] = []
+        for each in places:
+            with self._reading(each):
+                self.parts.append(ArrowPart(each) if self._format == "Arrow" else ParquetPart(each))
+        self.schema = self.parts[0].schema
+        self._firsts = list(accumulate((part.bounds[-1] for part in self.parts), initial=0))
+        self.rows = self._firsts[-1]
+
+    def kind(self, name: str) -> pa.DataType:
+        """Return a column's type, which all files have to agree in."""
+        kind = self.schema.field(name).type
+        for part in self.parts:
+            found = part.schema.field(name).type if name in part.schema.names else "none"
+            if found != kind:
+                raise ValueError(
+                    f"select: {self._argument} must have the same column {name!r} in all files, got {found} in "
+                    f"{part.place} and {kind} in {self.parts[0].place}"
+                )
+        return kind
+
+    def where(self, row: int) -> str:
+        part = bisect_right(self._firsts, row, hi=len(self.parts)) - 1
+        return f"row {row - self._firsts[part]} of {self.parts[part].place}"
+
+    def arrays(
+        self, name: str, size: int, start: int, stop: int, bad: dict[int, str] | None = None
+    ) -> Iterator[pa.Array]:
+        """Yield the values of a column, at most `size` at a time; nulls for what cannot be read if `bad` takes it."""
+        kind = self.schema.field(name).type
+        for part, first in zip(self.parts, self._firsts, strict=False):
+            begin, end = max(start - first, 0), min(stop - first, part.bounds[-1])
+            if begin >= end:
+                continue
+            with self._reading(part.place), part.reader() as read:
+                for unit in range(bisect_right(part.bounds, begin) - 1, len(part.bounds) - 1):
+                    low, high = part.bounds[unit], min(part.bounds[unit + 1], end)
+                    if low >= end:
+                        break
+                    row = max(begin, low)
+                    try:
+                        for values in read(unit, name, size, row - low, high - low):
+                            row += len(values)
+                            yield values
+                    except (pa.ArrowException, OSError) as error:
+                        reason = f"rows {row} to {high - 1} cannot be read: {_line(error)}"
+                        if bad is None:
+                            raise pa.ArrowException(reason) from error
+                        reason = f"{self._argument} must be readable, got {part.place}: {reason}"
+                        bad.update(dict.fromkeys(range(first + row, first + high), reason))
+                        yield pa.nulls(high - row, kind)
+
+    def identity(self, full: bool) -> list[dict[str, Any]]:
+        return [part.place.identity(full) for part in self.parts]
+
+    @contextmanager
+    def _reading(self, place: Place) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(
+                f"select: {self._argument} must be a readable {self._format} file, got {place}: {_line(error)}"
+            ) from error
+
+
+class TableColumn:
+    """A column of a table, its values converted by `convert(values, rows)`."""
+
+    def __init__(
+        self,
+        table: Table,
+        argument: str,
+        name: str,
+        convert: Callable[[pa.Array, Rows], Any],
+        dims: int = 0,
+        dtype: npt.DTypeLike | None = None,
+    ) -> None:
+        self.path, self.rows, self.dims = table.place.path, table.rows, dims
+        self._table, self._argument, self._name, self._convert, self._dtype = table, argument, name, convert, dtype
+
+    def chunks(
+        self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
+    ) -> Iterator[Any]:
+        start, stop = span(self.rows, start, stop)
+        for values in _steps(self._table.arrays(self._name, size, start, stop, bad), size):
+            yield self._convert(values, Rows(self._argument, start, self._table.where, bad))
+            start += len(values)
+
+    def whole(self) -> Any:
+        if not self.dims:
+            chunks = list(self.chunks(1 << 16))
+            return np.concatenate(chunks) if isinstance(chunks[0], np.ndarray) else pa.chunked_array(chunks)
+        array, start = np.empty((self.rows, self.dims), self._dtype), 0
+        for chunk in self.chunks(1 << 14):
+            array[start : start + len(chunk)] = chunk
+            start += len(chunk)
+        return array
+
+    def where(self, row: int) -> str:
+        return self._table.where(row)
+
+    def identity(self, full: bool = False) -> dict[str, Any]:
+        return {"path": str(self.path), "column": self._name, "files": self._table.identity(full)}
+
+
+def find_column(
+    kinds: dict[str, Any],
+    place: Place,
+    argument: str,
+    column: str | None,
+    what: str,
+    accepts: Callable[[Any], bool],
+    usual: Sequence[str] = (),
+    noun: str = "column",
+) -> str:
+    """Find the column asked for, else the only one that fits, else the one that fits and has a usual name."""
+    if column is not None:
+        if column not in kinds:
+            raise ValueError(f"select: {argument} must have a {noun} {column!r}, got {list(kinds)} in {place}")
+        if not accepts(kinds[column]):
+            raise ValueError(
+                f"select: {argument} must hold {what} in {noun} {column!r}, got {kinds[column]} in {place}"
+            )
+        return column
+    fitting = [name for name, kind in kinds.items() if accepts(kind)]
+    if len(fitting) > 1:
+        fitting = [name for name in usual if name in fitting] or fitting
+    if len(fitting) != 1:
+        raise ValueError(
+            f"select: {argument} must have one {noun} of {what}, or it be named, "
+            f"got {fitting or list(kinds)} in {place}"
+        )
+    return fitting[0]
+
+
+def _folder(place: Place, argument: str) -> tuple[list[Place], str]:
+    """Return the files of a folder in the order of their rows, and their format."""
+    names = place.names()
+    kind, wanted = "Parquet", PARQUET
+    if "dataset_dict.json" in names:
+        splits = ", ".join(str(place.child(name)) for name in names if name != "dataset_dict.json")
+        raise ValueError(
+            f"select: {argument} must be one split of a saved DatasetDict, got {place}; name one: {splits}"
+        )
+    if "state.json" in names:  # the package datasets' save_to_disk
+        state = json.loads(place.child("state.json").read(0, place.child("state.json").size()))
+        if state.get("_indices_data_files"):
+            raise ValueError(
+                f"select: {argument} must be saved without indices, got {place}; call flatten_indices() first"
+            )
+        names = [file["filename"] for file in state.get("_data_files", ())]
+        kind, wanted = "Arrow", ARROW
+    other = [name for name in names if not name.lower().endswith(wanted)]
+    if other or not names:
+        raise ValueError(
+            f"select: {argument} must be a folder of {kind} files and of nothing else, "
+            f"got {other[0] if other else 'no file'} in {place}"
+        )
+    return [place.child(name) for name in names], kind
+
+
+def _steps(arrays: Iterator[pa.Array], size: int) -> Iterator[pa.Array]:
+    """Yield exactly `size` values at a time, however many come at once."""
+    pending: list[pa.Array] = []
+    for values in arrays:
+        pending.append(values)
+        while sum(map(len, pending)) >= size:
+            joined = pa.concat_arrays(pending) if len(pending) > 1 else pending[0]
+            yield joined[:size]
+            pending = [joined[size:]]
+    if any(map(len, pending)):
+        yield pa.concat_arrays(pending)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())

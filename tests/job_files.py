@@ -1,0 +1,23 @@
+"""Inputs of jobs, and what is in their folders: shared by the tests of jobs that go on."""
+
+import numpy as np
+
+
+def write_inputs(folder, queries, *, rows=200, dims=8, pool=6, seed=0):
+    """Vectors and candidates as .npy files; returns the options of `select` that name them."""
+    rng = np.random.default_rng(seed)
+    arrays = {
+        "corpus": rng.standard_normal((rows, dims), np.float32),
+        "queries": rng.standard_normal((queries, dims), np.float32),
+        "candidates": rng.permuted(np.broadcast_to(np.arange(rows)[:, None], (rows, rows)), axis=0)[
+            :pool, rng.integers(0, rows, queries)
+        ].T.copy(),
+    }
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return {name: folder / f"{name}.npy" for name in arrays}
+
+
+def contents(folder):
+    """The bytes of all files, hidden ones too, by name."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -1,0 +1,78 @@
+"""Jobs whose corpus is on a device."""
+
+import numpy as np
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+import ragsys_kernels as rk  # noqa: E402
+from ragsys_kernels import _arrays, offline  # noqa: E402
+from ragsys_kernels.offline import _device, _spec, _worker  # noqa: E402
+
+
+@pytest.mark.parametrize("candidates", [False, True])
+def test_job_on_a_device(tmp_path, monkeypatch, candidates):
+    """Tensors go there and picks come back; here the device is the host."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    arrays = {
+        "corpus": rng.standard_normal((60, 8), np.float32),
+        "queries": rng.standard_normal((25, 8), np.float32),
+        "bias": rng.standard_normal(60).astype(np.float32),
+        "groups": rng.integers(0, 5, 60),
+        "query_groups": rng.integers(0, 5, 25),
+    }
+    if candidates:
+        arrays["candidates"] = np.stack([rng.permutation(60)[:20] for _ in range(25)])
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    files = {name: tmp_path / f"{name}.npy" for name in arrays}
+    offline.select(**files, out=tmp_path / "host", k=3, chunk_size=10)
+    seen = []
+
+    class Tensors(_device.Selector):
+        def __init__(self, corpus, device):
+            super().__init__(corpus, None)
+            self._place = _arrays.Torch("cpu")
+            seen.append(device)
+
+        def select(self, *args, **options):
+            picks = super().select(*args, **options)
+            assert all(type(column) is np.ndarray for column in picks)
+            return picks
+
+    real = rk.Corpus.select
+
+    def select(corpus, queries, k, **options):
+        assert isinstance(queries, torch.Tensor)
+        assert isinstance(options["query_groups"], torch.Tensor)
+        assert candidates == isinstance(options["candidates"], torch.Tensor)
+        assert options["check_values"]
+        assert options.pop("backend") == "triton"
+        return real(corpus, queries, k, **options)
+
+    for module in (_spec, _worker):
+        monkeypatch.setattr(module, "Selector", Tensors)
+    monkeypatch.setattr(_spec, "check_options", lambda *_: None)
+    monkeypatch.setattr(offline.job, "check_options", lambda *_: None)
+    monkeypatch.setattr(rk.Corpus, "select", select)
+    summary = offline.select(**files, out=tmp_path / "device", k=3, chunk_size=10, device="cuda")
+    assert (summary.backend, summary.instruction_set, seen) == ("triton", "", ["cuda"])
+    assert pq.read_table(tmp_path / "device").equals(pq.read_table(tmp_path / "host"))
+
+
+def test_device_that_is_not_there(tmp_path):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    np.save(tmp_path / "x.npy", np.eye(8, dtype=np.float32))
+    files = {"corpus": tmp_path / "x.npy", "queries": tmp_path / "x.npy", "out": tmp_path / "out"}
+    with pytest.raises(rk.BackendUnavailableError, match="device must be one of this machine, got 'cuda'"):
+        offline.select(**files, device="cuda")
+    with pytest.raises(ValueError, match=r"device must be None, .*, got 'tpu'"):
+        offline.select(**files, device="tpu")
+    (tmp_path / "x.index").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"select: index must be left out with a device, got .*x.index"):
+        offline.select(**files, device="cuda", index=tmp_path / "x.index")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,301 @@
+"""The job on Ray: the local engine's bytes, whatever happens to its workers; what cannot run is refused."""
+
+import json
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+import ragsys_kernels as rk  # noqa: E402
+from ragsys_kernels import offline  # noqa: E402
+from ragsys_kernels.offline import ray_engine, ray_selector  # noqa: E402
+
+N, Q, D = 4_000, 2_000, 16
+
+# One session of Ray for all that needs one, in a process of its own: its start takes most of the time.
+SESSION = r"""
+import json, logging, os, pathlib, signal, sys, threading, time
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+import numpy as np, ray
+from ragsys_kernels import offline
+from ragsys_kernels.offline import ray_engine
+
+found, me, start = {"seconds": []}, os.getpid(), time.time()
+clock = lambda: found["seconds"].append(round(time.time() - start, 1))
+signal.signal(signal.SIGTERM, lambda *_: found.update(signalled=True))
+with ray_engine._signals_kept():
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+os.kill(me, signal.SIGTERM)
+clock()
+ray.data.DataContext.get_current().enable_progress_bars = False
+job = {"corpus": "corpus.npy", "queries": "queries.npy", "k": 5, "pool": "all", "shard_size": 100, "num_threads": 1}
+
+# 1. Begun by the local engine, gone on with by two workers on Ray, of which one is killed at work on a shard.
+offline.select(**job, out="local")
+shards = []
+offline.select(**job, out="ray", stop=lambda: shards.append(0) or len(shards) > 2)
+
+def writers():
+    for pid in os.listdir("/proc"):
+        if pid.isdigit() and int(pid) != me:
+            try:
+                links = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+            except OSError:
+                continue
+            if any(os.path.abspath("ray") in link and link.endswith(".partial") for link in links):
+                yield int(pid)
+
+def kill_one():
+    while True:
+        for pid in writers():
+            os.kill(pid, signal.SIGKILL)
+            found["killed"] = pid
+            return
+
+done = []
+threading.Thread(target=kill_one, daemon=True).start()
+summary = offline.select(**job, out="ray", engine="ray", workers=2, progress=lambda *counts: done.append(counts))
+found.update(selected=summary.selected, complete=summary.complete, text=str(summary), progress=done)
+content = lambda folder: {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
+found["same"] = content("local") == content("ray")
+found["verified"] = offline.verify("ray")
+
+clock()
+# 2. Refused at once.
+def refused(**options):
+    try:
+        offline.select(**{**job, "out": "new", "engine": "ray", **options})
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+found["starving"] = [refused(workers=3), refused(workers=2, cpus_per_worker=1.5), refused(device="cuda")]
+found["address"] = refused(ray_address="auto")
+found["bad row"] = refused(queries="bad.npy", workers=1)
+found["left"] = os.path.exists("new")
+
+clock()
+# 3. In a pipeline of one's own.
+queries = [{"name": f"q{row}", "v": row_vector} for row, row_vector in enumerate(np.load("queries.npy")[:40])]
+Selector = offline.selector_for_ray("corpus.npy", query_column="v", k=3, pool=20)
+picks = ray.data.from_items(queries, override_num_blocks=2).map_batches(
+    Selector, batch_size=15, num_cpus=1, compute=ray.data.ActorPoolStrategy(size=1)).materialize()
+found["schema"] = {name: str(kind) for name, kind in zip(picks.schema().names, picks.schema().types)}
+found["picks"] = [{name: value for name, value in row.items() if name != "v"} for row in picks.iter_rows()]
+clock()
+ray.shutdown()
+clock()
+json.dump(found, open("found.json", "w"))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    pytest.importorskip("ray.data")
+    folder = tmp_path_factory.mktemp("ray")
+    rng = np.random.default_rng(0)
+    np.save(folder / "corpus.npy", rng.standard_normal((N, D), np.float32))
+    queries = rng.standard_normal((Q, D), np.float32)
+    np.save(folder / "queries.npy", queries)
+    queries[1234, 3] = np.nan
+    np.save(folder / "bad.npy", queries)
+    # A pipeline that starves waits for ever.
+    run = subprocess.run([sys.executable, "-c", SESSION], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return json.loads((folder / "found.json").read_text()) | {"folder": folder}
+
+
+@pytest.mark.slow
+def test_killed_worker_changes_nothing(found):
+    """Nor does the engine that the job began on."""
+    assert found["killed"]
+    assert found["selected"] == Q - 200
+    assert found["complete"]
+    assert found["same"]
+    assert found["verified"] == []
+    assert found["progress"][0] == [200, Q]
+    assert [row - before for (before, _), (row, _) in zip(found["progress"], found["progress"][1:], strict=False)] == [
+        100
+    ] * 18
+    assert "on Ray" in found["text"]
+
+
+@pytest.mark.slow
+def test_workers_that_would_starve_are_refused(found):
+    room = r"ValueError: select: workers must be at most {}, for which 2 CPUs and 0 GPUs in 1 nodes have room, got {}"
+    assert found["starving"] == [
+        room.format(2, 3) + " with 1 CPUs and 0 GPUs each",
+        room.format(1, 2) + " with 1.5 CPUs and 0 GPUs each",
+        room.format(0, 0) + " with 1 CPUs and 1 GPUs each",
+    ]
+    assert "ray_address must be left out where Ray is initialised, got 'auto'" in found["address"]
+
+
+@pytest.mark.slow
+def test_error_of_a_worker_is_the_job_s(found):
+    bad = found["folder"] / "bad.npy"
+    assert found["bad row"] == f"ValueError: select: queries must be finite, got NaN or inf in row 1234 of {bad}"
+
+
+@pytest.mark.slow
+def test_signals_are_the_caller_s(found):
+    """Ray's own handler of SIGTERM would have ended the process."""
+    assert found["signalled"]
+
+
+@pytest.mark.slow
+def test_selector_in_a_pipeline(found):
+    folder = found["folder"]
+    direct = rk.Corpus(np.load(folder / "corpus.npy")).select(np.load(folder / "queries.npy")[:40], 3, pool=20)
+    picks = {row["name"]: row for row in found["picks"]}
+    assert len(picks) == 40
+    for row in range(40):
+        assert picks[f"q{row}"]["ids"] == direct.indices[row].tolist()
+        assert picks[f"q{row}"]["scores"] == direct.scores[row].tolist()
+    lists = {"ids": "list<item: int64>"} | dict.fromkeys(("scores", "relevance", "redundancy"), "list<item: double>")
+    assert lists.items() <= found["schema"].items()
+
+
+# --- without Ray -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def selector(monkeypatch):
+    """`selector_for_ray`, whose object store is this process."""
+    store = SimpleNamespace(put=lambda value: value, get=lambda value: value)
+    monkeypatch.setattr(ray_selector, "import_ray", lambda op: store)
+    return offline.selector_for_ray
+
+
+def objects(rows):
+    column = np.empty(len(rows), object)
+    column[:] = rows
+    return column
+
+
+def test_selector_takes_columns_as_ray_gives_them(tmp_path, selector):
+    rng = np.random.default_rng(1)
+    rows, queries = rng.standard_normal((50, 8), np.float32), rng.standard_normal((6, 8), np.float32)
+    groups, candidates = rng.integers(0, 4, 50), [rng.permutation(50)[: 5 + row] for row in range(6)]
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 8)
+    bias = rng.standard_normal(50).astype(np.float32)
+    pq.write_table(
+        pa.table({"id": [f"d{row}" for row in range(50)], "v": vectors, "b": bias, "g": groups}), tmp_path / "c.parquet"
+    )
+    made = selector(
+        tmp_path / "c.parquet", bias_column="b", group_column="g", query_column="q", query_group_column="own",
+        candidate_column="c", k=7, lambda_d=0.6,
+    )()  # fmt: skip
+    batch = {"q": queries, "own": groups[:6], "c": objects(candidates), "text": objects(["x"] * 6)}
+    padded = np.stack([np.pad(row, (0, 10 - len(row)), constant_values=-1) for row in candidates])
+    expected = rk.Corpus(rows, bias=bias, groups=groups).select(
+        queries, 7, candidates=padded, query_groups=groups[:6], lambda_d=0.6
+    )
+    assert expected.lengths.min() < 7
+    for given in (batch, {**batch, "q": objects(list(queries)), "c": padded}, {**batch, "q": queries.astype(float)}):
+        found = made(given)
+        assert list(found) == ["q", "own", "c", "text", "ids", "scores", "relevance", "redundancy"]
+        for row, length in enumerate(expected.lengths):
+            assert found["ids"][row] == [f"d{pick}" for pick in expected.indices[row, :length]]
+            assert found["redundancy"][row] == expected.redundancy[row, :length].tolist()
+    assert batch.keys() == {"q", "own", "c", "text"}
+
+
+def test_selector_takes_a_corpus(selector):
+    corpus = rk.Corpus(np.eye(5, dtype=np.float32))
+    found = selector(corpus, k=2, pool=4, method="vrsd")()({"embedding": np.eye(5, dtype=np.float32)[:2]})
+    direct = corpus.select(np.eye(5, dtype=np.float32)[:2], 2, pool=4, method="vrsd")
+    assert found["ids"].tolist() == direct.indices.tolist()
+
+
+def test_selector_refuses(tmp_path, selector):
+    corpus = rk.Corpus(np.eye(5, dtype=np.float32))
+    for options, match in (
+        ({"metric": "dot"}, "selector_for_ray: metric must be left out with a Corpus, got 'dot'"),
+        ({"k": 0}, r"\bk must"),
+        ({"lambda_d": 3}, "lambda_d must"),
+        ({"query_group_column": "g"}, "groups"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            selector(corpus, **options)
+    made = selector(corpus, k=2, pool=4)()
+    one = np.ones((1, 5), np.float32)
+    for batch, match in (
+        ({"v": one}, r"selector_for_ray: batches must have a column 'embedding', got \['v'\]"),
+        ({"embedding": one, "ids": one}, r"must not have the columns of the result, got \['ids'\]"),
+        ({"embedding": objects([np.ones(5), np.ones(4)])}, "embedding must have vectors of one length"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            made(batch)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"engine": "dask"}, "select: engine must be 'local' or 'ray', got 'dask'"),
+        ({"workers": 2}, "select: workers must come with engine 'ray', got 2 alone"),
+        ({"ray_address": "auto"}, "select: ray_address must come with engine 'ray', got 'auto' alone"),
+        ({"engine": "ray", "workers": 0}, "select: workers must be at least 1, got 0"),
+        ({"engine": "ray", "cpus_per_worker": 0}, "select: cpus_per_worker must be above 0, got 0"),
+        ({"engine": "ray", "gpus_per_worker": 1}, "select: gpus_per_worker must come with a device, got 1 alone"),
+        ({"engine": "ray", "gpus_per_worker": -1, "device": "cuda"}, "select: gpus_per_worker must not be .*, got -1"),
+    ],
+)
+def test_options_are_refused(tmp_path, options, match):
+    np.save(tmp_path / "x.npy", np.eye(8, dtype=np.float32))
+    with pytest.raises(ValueError, match=f"^{match}$"):
+        offline.select(corpus=tmp_path / "x.npy", queries=tmp_path / "x.npy", out=tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_session_of_its_own(monkeypatch):
+    """Ray is started, and stopped after an error too; it leaves signals and settings as they were."""
+    calls, context = [], SimpleNamespace(enable_progress_bars=True)
+
+    def init(address, **options):
+        calls.append(address)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    ray = SimpleNamespace(
+        is_initialized=lambda: False,
+        init=init,
+        shutdown=lambda: calls.append("shutdown"),
+        data=SimpleNamespace(DataContext=SimpleNamespace(get_current=lambda: context)),
+    )
+    before = signal.getsignal(signal.SIGTERM)
+
+    def used():
+        with ray_engine._session(ray, "here"):
+            assert signal.getsignal(signal.SIGTERM) is before
+            assert not context.enable_progress_bars
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        used()
+    assert calls == ["here", "shutdown"]
+    assert context.enable_progress_bars
+
+    def fail(address, **options):
+        raise ConnectionError("nobody there")
+
+    ray.init = fail
+    with (
+        pytest.raises(ValueError, match="ray_address must be that of a running cluster, got 'auto': nobody there"),
+        ray_engine._session(ray, "auto"),
+    ):
+        pass
+
+
+def test_missing_ray(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", np.eye(8, dtype=np.float32))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ModuleNotFoundError, match=r"^select needs ray: pip install 'ragsys_kernels\[ray\]'$"):
+        offline.select(corpus=tmp_path / "x.npy", queries=tmp_path / "x.npy", out=tmp_path / "out", engine="ray")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ModuleNotFoundError, match=r"^selector_for_ray needs ray: pip install 'ragsys_kernels\[ray\]'$"):
+        offline.selector_for_ray(tmp_path / "x.npy")
