@@ -1,6 +1,7 @@
 """The data sets of the papers' evaluations, read from a folder or fetched with the package ``datasets``."""
 
 from ragsys_kernels.icl.datasets._files import data_folder
+from ragsys_kernels.icl.datasets.truthfulqa import TruthfulQA, truthfulqa
 from ragsys_kernels.icl.datasets.vrsd import VRSD_SETS, QuestionSet, vrsd_set
 
-__all__ = ["VRSD_SETS", "QuestionSet", "data_folder", "vrsd_set"]
+__all__ = ["VRSD_SETS", "QuestionSet", "TruthfulQA", "data_folder", "truthfulqa", "vrsd_set"]
