@@ -2,5 +2,24 @@
 
 from ragsys_kernels.icl.datasets._files import data_folder
 from ragsys_kernels.icl.datasets.vrsd import VRSD_SETS, QuestionSet, vrsd_set
+from ragsys_kernels.icl.datasets.wikitext import (
+    Passage,
+    PassageSet,
+    WikiText,
+    boolq_passages,
+    ralm_passages,
+    wikitext,
+)
 
-__all__ = ["VRSD_SETS", "QuestionSet", "data_folder", "vrsd_set"]
+__all__ = [
+    "VRSD_SETS",
+    "Passage",
+    "PassageSet",
+    "QuestionSet",
+    "WikiText",
+    "boolq_passages",
+    "data_folder",
+    "ralm_passages",
+    "vrsd_set",
+    "wikitext",
+]
