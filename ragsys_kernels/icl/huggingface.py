@@ -16,7 +16,7 @@ from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl._loading import load, required
 from ragsys_kernels.icl._runtime import quiet_transformers
 from ragsys_kernels.icl.language_model import PairError, Part, Scores, texts
-from ragsys_kernels.icl.tokenization import TokenPair, encode_pairs, vocabulary
+from ragsys_kernels.icl.tokenization import TokenPair, encode_pairs, token_pairs, vocabulary
 
 _PADDING_LIMIT = 1.25  # prompts that share a forward pass differ in length by no more than this factor
 
@@ -157,7 +157,32 @@ class HuggingFaceModel:
                 f"{op}: continuations must be as many as prompts, {len(prompts)}, got {len(continuations)}"
             )
         pairs = encode_pairs(op, self.tokenizer, prompts, continuations)
-        self._check_lengths(op, pairs)
+        return self._score_pairs(pairs, op, "prompts must leave room for the continuation")
+
+    def score_tokens(self, contexts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Scores:
+        """Score the tokens answers[a] after the tokens contexts[a], as `score` does after its tokenizer.
+
+        Parameters
+        ----------
+        contexts, answers : A sequences of token ids
+            A context has at least one token, unless its answer has none. Nothing is added to them, BOS included.
+
+        Raises
+        ------
+        PairError
+            A pair longer than the model's context, or an answer after nothing.
+        ValueError, TypeError
+            Unequal numbers of contexts and answers; something that is not a token of the model.
+        """
+        op = "score_tokens"
+        pairs = token_pairs(op, contexts, answers, len(self._head.weight))
+        return self._score_pairs(pairs, op, "contexts must leave room for the answer")
+
+    def _score_pairs(self, pairs: Sequence[TokenPair], op: str, rule: str) -> Scores:
+        for i, (context, answer) in enumerate(pairs):
+            if self._limit is not None and answer and len(context) + len(answer) - 1 > self._limit:
+                got = f"got {len(context)} and {len(answer)} tokens"
+                raise PairError(op, f"{rule} in the model's context of {self._limit} tokens, {got}", i)
         parts = [Part(np.zeros(0, np.int64), np.zeros(0, np.float32), True)] * len(pairs)
         with self._torch.inference_mode():
             for batch in self._batches(_grouped(pairs)):
@@ -168,16 +193,6 @@ class HuggingFaceModel:
                     for i in positions:
                         parts[i] = part
         return Scores.of(parts)
-
-    def _check_lengths(self, op: str, pairs: Sequence[TokenPair]) -> None:
-        for i, (context, answer) in enumerate(pairs):
-            if self._limit is not None and answer and len(context) + len(answer) - 1 > self._limit:
-                raise PairError(
-                    op,
-                    f"prompts must leave room for the continuation in the model's context of {self._limit} tokens, "
-                    f"got {len(context)} and {len(answer)} tokens",
-                    i,
-                )
 
     def _batches(self, groups: list[_Group]) -> Iterator[list[_Group]]:
         """Yield groups to run together: of like length, all with one answer or all with several."""
