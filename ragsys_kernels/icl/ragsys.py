@@ -134,5 +134,7 @@ def read_primer(path: PathLike) -> tuple[tuple[str, str], ...]:
         raise ValueError(f"primer: file must have a list 'pairs', got none in {path}")
     for number, pair in enumerate(pairs):
         if not isinstance(pair, dict) or not all(isinstance(pair.get(name), str) for name in ("question", "answer")):
-            raise ValueError(f"primer: pairs must each have a question and an answer, got {pair!r} at {number} in {path}")
+            raise ValueError(
+                f"primer: pairs must each have a question and an answer, got {pair!r} at {number} in {path}"
+            )
     return tuple((pair["question"], pair["answer"]) for pair in pairs)
