@@ -1,6 +1,6 @@
 # Everything runs in a virtual environment of its own: make test, make demo, make demo-bias, make evaluate-vrsd,
-# make evaluate-ragsys, make check, make lint, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
-# make clean.
+# make evaluate-ragsys, make check, make lint, make bench, make bench-quick, make gpu-check, make bench-static, make arm,
+# make sanitize, make clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin

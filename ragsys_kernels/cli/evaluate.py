@@ -112,8 +112,8 @@ def evaluate_ragsys(
 ) -> None:
     """What demonstrations of six retrievers do to a language model on TruthfulQA: Fix, Bias, Rel, with Div and Bias.
 
-    Writes report.html and report.md: MC1, MC2, MC3 and DPO with intervals, which of the paper's orderings hold, the sweep
-    of lambda_d. A stopped run goes on when it is run again. Needs the extra evaluate, and for smollm2 its package.
+    Writes report.html and report.md: MC1, MC2, MC3 and DPO with intervals, which of the paper's orderings hold, the
+    sweep of lambda_d. A stopped run goes on when it is run again. Needs the extra evaluate; smollm2 needs its package.
     """
     with (
         one_line_errors("ragsys", "interrupted; run it again to go on"),
