@@ -57,7 +57,7 @@ def model():
 
 def job(data, home, **options):
     given = {"out": home / "out", "cache": home / "cache", "data": data, "encoder": TinyEncoder(), "model": model(),
-             "samples": 200, "k": K, "pool": POOL, "lambdas": (0.5, 1)}  # fmt: skip
+             "samples": 200, "k": K, "pool": POOL, "lambdas": (0.5, 1), "embed": "pair"}  # fmt: skip
     return evaluation.ragsys(**{**given, **options})
 
 
@@ -268,6 +268,21 @@ def test_more_questions_include_the_fewer(done, data, tmp_path):
     assert set(fewer) < set(at)
 
 
+def test_questions_alone_can_be_embedded(done, data, tmp_path):
+    """Then all answers to a question are as near, and the first come first."""
+    home, _ = done
+    summary = job(data, home, out=tmp_path / "o", embed="question", lambdas=())
+    result = next(result for result in summary.results if result.setting.label == "Rel")
+    found = truthfulqa("clean", data)
+    own = found.pairs[0]
+    questions = unit(TinyEncoder().encode(found.questions))
+    for q, row in enumerate(result.picks):
+        near = sorted(
+            (i for i in range(len(own)) if own[i] != q), key=lambda i: (-round(questions[own[i]] @ questions[q], 6), i)
+        )
+        assert row.tolist() == near[:K]
+
+
 def test_the_papers_counts_and_another_primer(data, tmp_path):
     """An empty answer is scored, and is no demonstration."""
     folder = write(tmp_path / "data", 6, [("", "sun moon?", "sun", "sun; ; sun", "moon;")])
@@ -355,6 +370,7 @@ def test_primers_that_are_none(tmp_path, content, match):
         ({"samples": 0}, "ragsys: samples must be at least 1, got 0"),
         ({"lambda_d": 1.5}, r"ragsys: lambda_d must be in \[0, 1\], got 1.5"),
         ({"lambdas": (0.5, -1)}, r"ragsys: lambdas must be in \[0, 1\], got -1"),
+        ({"embed": "answer"}, "ragsys: embed must be question or pair, got 'answer'"),
         ({"counts": "all"}, "truthfulqa: which must be clean or paper, got 'all'"),
     ],
 )
@@ -374,14 +390,27 @@ def test_every_option_reaches_the_job(monkeypatch):
     seen = {}
     monkeypatch.setattr(evaluation, "ragsys", lambda **options: seen.update(options))
     options = ("--out", "o", "--data", "d", "--cache", "c", "--encoder", "mpnet", "--num-threads", 3, "--primer", "p")
-    more = ("--model", "m", "--dtype", "float32", "--counts", "paper", "--questions", 7, "--quick", "--quiet")
+    more = (
+        "--model",
+        "m",
+        "--dtype",
+        "float32",
+        "--counts",
+        "paper",
+        "--embed",
+        "pair",
+        "--questions",
+        7,
+        "--quick",
+        "--quiet",
+    )
     rule = ("--k", 4, "--pool", 50, "--lambda-d", 0.5, "--lambda-b", 0.9, "--lambdas", "0, 0.5")
     result = invoke(*options, *more, *rule)
     assert result.exit_code == 0, result.output
     assert {name: str(value) for name, value in seen.items()} == {
         "out": "o", "data": "d", "cache": "c", "encoder": "mpnet", "num_threads": "3", "primer": "p", "model": "m",
         "dtype": "float32", "counts": "paper", "questions": "7", "quick": "True", "k": "4", "pool": "50",
-        "lambda_d": "0.5", "lambda_b": "0.9", "lambdas": "[0.0, 0.5]", "progress": "None",
+        "embed": "pair", "lambda_d": "0.5", "lambda_b": "0.9", "lambdas": "[0.0, 0.5]", "progress": "None",
     }  # fmt: skip
 
 
@@ -391,7 +420,7 @@ def test_the_command_writes_the_report(done, data, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
     folder = lm_models.save(tmp_path / "model")
     options = ("--data", data, "--out", tmp_path / "o", "--cache", home / "cache", "--model", folder, "--questions", 2)
-    result = invoke(*options, "--dtype", "float32", "--pool", POOL, "--k", K, "--lambdas", "")
+    result = invoke(*options, "--dtype", "float32", "--pool", POOL, "--k", K, "--lambdas", "", "--embed", "pair")
     assert result.exit_code == 0, result.output
     assert "Rel+Div+Bias: MC1 " in result.stdout
     assert "0 answers scored, " in result.stdout  # the saved model is the one of the other test

@@ -20,6 +20,11 @@ class Counts(str, Enum):
     paper = "paper"
 
 
+class Embedded(str, Enum):
+    question = "question"
+    pair = "pair"
+
+
 @evaluate.command("vrsd")
 def evaluate_vrsd(
     out: Annotated[
@@ -82,6 +87,7 @@ def evaluate_ragsys(
         Path | None,
         option(INPUT, "Folder of embeddings, scores and models to keep.", show_default="RAGSYS_KERNELS_CACHE"),
     ] = None,
+    embed: Annotated[Embedded, option(RULE, "What of a demonstration is embedded.")] = Embedded.question,
     primer: Annotated[
         Path | None,
         option(INPUT, "Demonstrations of Fix: .json or .toml with pairs of question and answer.", show_default="ours"),
@@ -125,6 +131,7 @@ def evaluate_ragsys(
             cache=cache,
             primer=primer,
             counts=counts.value,
+            embed=embed.value,
             model=model,
             dtype=dtype.value,
             encoder=encoder,

@@ -71,6 +71,7 @@ def ragsys(
     model: PathLike | LanguageModel = "smollm2",
     dtype: Literal["float32", "float16", "bfloat16"] = "bfloat16",
     encoder: str | Encoder = "minilm",
+    embed: Literal["question", "pair"] = "question",
     counts: Literal["clean", "paper"] = "clean",
     questions: int | None = None,
     quick: bool = False,
@@ -105,6 +106,9 @@ def ragsys(
         How the model's weights are held.
     encoder : str or Encoder
         "minilm", "mpnet", a folder or a name on the Hugging Face hub; see `SentenceTransformerEncoder`.
+    embed : {"question", "pair"}
+        What of a demonstration is embedded: its question, so that all its answers are at one place and diversity keeps
+        them apart, or question and answer.
     counts : {"clean", "paper"}
         Of `truthfulqa`. Empty answers of "paper" are scored as the space before them, and are no demonstrations.
     questions : int, optional
@@ -151,6 +155,8 @@ def ragsys(
     for name, weight in (("lambda_d", lambda_d), ("lambda_b", lambda_b), *(("lambdas", value) for value in lambdas)):
         if not 0 <= weight <= 1:
             raise ValueError(f"{op}: {name} must be in [0, 1], got {weight}")
+    if embed not in ("question", "pair"):
+        raise ValueError(f"{op}: embed must be question or pair, got {embed!r}")
     check_free(out, op)
     home = _env.cache_folder() if cache is None else Path(cache)
     whole = truthfulqa(counts, data)
@@ -168,7 +174,7 @@ def ragsys(
     every = list(dict.fromkeys([*named, *swept]))
     with language_model(op, model, dtype=dtype, cache=home, num_threads=num_threads) as scorer:
         with CachedEncoder(embedder, home / "embeddings.sqlite") as texts:
-            rows = texts.encode([f"{pair['question']} {pair['answer']}" for pair in shown.pairs])
+            rows = texts.encode(shown.keys(embed))
             queries = texts.encode([whole.questions[q] for q in asked])
         begun = time.perf_counter()
         bias = quality_bias(scorer, *shown.columns, progress=progress)
@@ -188,7 +194,7 @@ def ragsys(
             "counts": f"{counts}: {int(whole.is_correct.sum())} correct answers, {whole.triplets} triplets",
             "sha256 of the data": {name: digest[:16] for name, digest in whole.source.items()},
             "questions": f"{len(asked)} of {len(whole.questions)}, drawn with seed 0",
-            "demonstrations": f"{len(shown.pairs)}, embedded as question and answer",
+            "demonstrations": f"{len(shown.pairs)}, of which the {embed} is embedded",
             "primer": "the library's" if primer is None else str(primer),
             "k, candidates": f"{k}, {pool}",
             "lambda_d, lambda_b": f"{lambda_d:g}, {lambda_b:g}",
@@ -210,6 +216,11 @@ class _Shown(NamedTuple):
     @property
     def columns(self) -> tuple[list[str], list[str]]:
         return [pair["question"] for pair in self.pairs], [pair["answer"] for pair in self.pairs]
+
+    def keys(self, embed: str) -> list[str]:
+        """What is embedded of each."""
+        questions, answers = self.columns
+        return questions if embed == "question" else list(map(" ".join, zip(questions, answers, strict=True)))
 
 
 class Scored(NamedTuple):
