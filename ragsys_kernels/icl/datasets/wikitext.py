@@ -162,7 +162,8 @@ def _csv_rows(file: File) -> Iterator[str]:
     try:
         for number, row in enumerate(csv.reader(io.StringIO(file.text, newline=""), strict=True), 1):
             if len(row) > 1:
-                raise ValueError(f"data must be CSV with one quoted column, got {len(row)} in {file.path}, row {number}")
+                got = f"{len(row)} in {file.path}, row {number}"
+                raise ValueError(f"data must be CSV with one quoted column, got {got}")
             yield row[0] if row else ""
     except csv.Error as error:
         raise ValueError(f"data must be CSV with one quoted column, got {file.path}: {error}") from error
@@ -175,8 +176,8 @@ def _json_rows(file: File) -> list[Any]:
             item = json.loads(line)
             items.append({"title": item["title"], "passage": item["passage"]})
         except (KeyError, TypeError, ValueError) as error:
-            reason = f"{type(error).__name__} {error}"
-            raise ValueError(f"data must hold passages with titles, got {file.path}, line {number}: {reason}") from error
+            got = f"{file.path}, line {number}: {type(error).__name__} {error}"
+            raise ValueError(f"data must hold passages with titles, got {got}") from error
     return items
 
 
