@@ -86,7 +86,7 @@ def evaluate_ralm(
     ] = "minilm",
     quick: Annotated[bool, option(RUN, "Fewer and shorter windows, a larger stride: minutes.", "--quick")] = False,
     windows: Annotated[
-        int | None, option(RUN, "Windows, evenly spread over the text.", metavar="N", show_default="250, quick 120")
+        int | None, option(RUN, "Windows, evenly spread over the text.", metavar="N", show_default="250, quick 100")
     ] = None,
     window: Annotated[
         int | None, option(RUN, "Tokens of a window.", metavar="N", show_default="1024, quick 512")

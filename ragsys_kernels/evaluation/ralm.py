@@ -42,7 +42,7 @@ Array = npt.NDArray[Any]
 Documents = tuple[int, ...]
 
 
-QUICK = RalmSizes(windows=120, window=512, stride=32, document=128, strides=(8, 16, 32), queries=(8, 16, 32, 64))
+QUICK = RalmSizes(windows=100, window=512, stride=32, document=128, strides=(8, 16, 32), queries=(8, 16, 32, 64))
 
 
 @dataclass(frozen=True)
