@@ -124,8 +124,8 @@ def report_of(result: RalmResult, sizes: RalmSizes, samples: int) -> Report:
             for label, mean in means.items()
         ],
     )  # fmt: skip
-    report.figure("methods.png", draw(lambda f: _plot_methods(f, means), 7.0, 0.32 * len(means) + 0.9),
-                  "Word perplexity by method with its 95 % interval; the line is without documents.")  # fmt: skip
+    report.figure("methods.png", draw(lambda f: _plot_methods(f, result, samples), 7.0, 0.32 * len(means) + 0.9),
+                  f"Change of word perplexity against {NONE}, with paired 95 % intervals.")  # fmt: skip
     report.heading("Figures 5, 6 and 7: stride, query length, documents ranked")
     report.text(
         f"""Stride and query length are those of BM25's first document. All strides predict the same tokens: the
@@ -144,8 +144,8 @@ def report_of(result: RalmResult, sizes: RalmSizes, samples: int) -> Report:
             for n in numbers
         ],
     )  # fmt: skip
-    report.figure("figures.png", draw(lambda f: _plot_figures(f, result, means[NONE], rows, samples), 9.6, 3.1),
-                  "Perplexity against stride, query length, and the number of documents that are ranked.")  # fmt: skip
+    report.figure("figures.png", draw(lambda f: _plot_figures(f, result, samples), 9.6, 3.1),
+                  f"Stride, query length, and number of documents that are ranked: change against {NONE}.")  # fmt: skip
     report.heading("What decides it")
     report.text(f"""{_why(versus)} Changes are of word perplexity, so that below zero is better.""")
     report.table(
@@ -217,14 +217,13 @@ def _best(series: Mapping[int, Array]) -> int:
 
 def _why(versus: Mapping[Any, _Versus]) -> str:
     """Why BM25's document does or does not lower perplexity, as far as the parts show it."""
-    price, worth = (versus[pair].change.mean for pair in ((SHORT, NONE), (FIRST, SHORT)))
-    total = versus[FIRST, NONE].change.mean
-    parts = f"the prefix that it overwrites costs {price:+.2%}, what it says brings {worth:+.2%}, together {total:+.2%}"
+    price, worth, total = (versus[pair].change.mean for pair in ((SHORT, NONE), (FIRST, SHORT), (FIRST, NONE)))
+    parts = f"leaving out the text that it overwrites costs {price:+.2%}, the document in its place brings {worth:+.2%}"
     if total < 0:
-        return f"BM25's document is worth more than the text that it takes the place of: {parts}."
+        return f"BM25's document brings more than the text that it takes the place of: {parts}."
     if worth < 0:
-        return f"BM25's document helps, but less than the text that it takes the place of did: {parts}."
-    return f"BM25's document does not help on this collection even where the prefix is as short without it: {parts}."
+        return f"BM25's document brings something, but less than the text that it takes the place of: {parts}."
+    return f"BM25's document brings nothing on this collection even beside a prefix that is as short: {parts}."
 
 
 def _change(one: _Versus) -> str:
@@ -272,39 +271,41 @@ def _values(result: RalmResult) -> bytes:
     return text.getvalue().encode()
 
 
+_CHANGE = "change of word perplexity, %"
 _COLOURS = {NONE: "#636363", FIRST: "#238b45", RERANK: "#08519c", ORACLE: "#e08214", RANDOM: "#9e9ac8"}
 
 
-def _plot_methods(figure: Any, means: Mapping[str, Interval]) -> None:
+def _plot_methods(figure: Any, result: RalmResult, samples: int) -> None:
     axes = figure.subplots()
-    for y, (label, mean) in enumerate(means.items()):
-        ends = [[mean.mean - mean.low], [mean.high - mean.mean]]
-        axes.errorbar(mean.mean, y, xerr=ends, fmt="o", color=_COLOURS.get(label, "#525252"), capsize=3)
-    axes.axvline(means[NONE].mean, color="#bdbdbd", linewidth=1)
-    axes.set_yticks(range(len(means)), list(means))
+    labels = [label for label in result.nll if label != NONE]
+    for y, label in enumerate(labels):
+        change = _versus(result, result.nll[label], result.nll[NONE], samples).change
+        mean, low, high = (100 * end for end in change)
+        ends, colour = [[mean - low], [high - mean]], _COLOURS.get(label, "#525252")
+        axes.errorbar(mean, y, xerr=ends, fmt="o", color=colour, capsize=3)
+    axes.axvline(0, color=_COLOURS[NONE], linestyle="--", linewidth=1)
+    axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
-    axes.set_xlabel("word perplexity")
+    axes.set_xlabel(_CHANGE)
 
 
-def _plot_figures(
-    figure: Any, result: RalmResult, none: Interval, rows: Mapping[str, Mapping[int, Interval]], samples: int
-) -> None:
+def _plot_figures(figure: Any, result: RalmResult, samples: int) -> None:
     panels = figure.subplots(1, 3, sharey=True)
-    one_line = {FIRST: _perplexities(result.by_stride, result.words, samples)}
-    other = {FIRST: _perplexities(result.by_query, result.words, samples)}
+    first = ({FIRST: result.by_stride}, {FIRST: result.by_query})
     names = ("retrieval stride s", "query length ℓ", "documents n")
-    for axes, name, lines in zip(panels, names, (one_line, other, rows), strict=True):
+    for axes, name, lines in zip(panels, names, (*first, result.by_ranked), strict=True):
         for label, values in lines.items():
             at = sorted(values)
-            axes.plot(at, [values[x].mean for x in at], "o-", color=_COLOURS[label], label=label, markersize=4)
-            low, high = [values[x].low for x in at], [values[x].high for x in at]
+            changes = [_versus(result, values[x], result.nll[NONE], samples).change for x in at]
+            mean, low, high = (100 * np.array(ends) for ends in zip(*changes, strict=True))
+            axes.plot(at, mean, "o-", color=_COLOURS[label], label=label, markersize=4)
             axes.fill_between(at, low, high, color=_COLOURS[label], alpha=0.12, linewidth=0)
-        axes.axhline(none.mean, color=_COLOURS[NONE], linestyle="--", linewidth=1, label=NONE)
+        axes.axhline(0, color=_COLOURS[NONE], linestyle="--", linewidth=1, label=NONE)
         axes.set_xscale("log", base=2)
         axes.set_xticks(at, list(map(str, at)))
         axes.minorticks_off()
         axes.set_xlabel(name)
-    panels[0].set_ylabel("word perplexity")
+    panels[0].set_ylabel(_CHANGE)
     known: dict[str, Any] = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()

@@ -56,7 +56,8 @@ def bootstrap_ratios(
     Parameters
     ----------
     columns : (Q, S) or (Q,) floating point
-    counts : (Q,) floating point or integers, above 0
+    counts : (Q,) floating point or integers, at least 0
+        Not all 0; a draw in which they are has no ratio, and then the interval is NaN.
     samples, level, seed
         As for `bootstrap_means`.
 
@@ -67,8 +68,10 @@ def bootstrap_ratios(
     """
     op = "bootstrap_ratios"
     values, weights = np.asarray(columns, np.float64), np.asarray(counts, np.float64)
-    if weights.shape != values.shape[:1] or not (weights > 0).all():
-        raise ValueError(f"{op}: counts must be above 0 and of shape {values.shape[:1]}, got {weights.tolist()}")
+    if weights.shape != values.shape[:1]:
+        raise ValueError(f"{op}: counts must be of shape {values.shape[:1]}, got {weights.shape}")
+    if not (weights >= 0).all() or not weights.any():
+        raise ValueError(f"{op}: counts must be at least 0, and one above, got {weights.tolist()}")
     return _bootstrap(op, values, weights, samples, level, seed)
 
 
@@ -84,7 +87,8 @@ def _bootstrap(op: str, values: Array, weights: Array, samples: int, level: floa
     for begin in range(0, samples, step):
         count = min(step, samples - begin)
         drawn = rng.multinomial(size, np.full(size, 1 / size), size=count)
-        ratios[begin : begin + count] = drawn @ values / (drawn @ weights)[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios[begin : begin + count] = drawn @ values / (drawn @ weights)[:, None]
     tail = 50 * (1 - level)
     low, high = np.percentile(ratios, [tail, 100 - tail], axis=0)
     means = values.sum(axis=0) / weights.sum()
