@@ -89,7 +89,7 @@ def evaluate_ralm(
         int | None, option(RUN, "Windows, evenly spread over the text.", metavar="N", show_default="250, quick 100")
     ] = None,
     window: Annotated[
-        int | None, option(RUN, "Tokens of a window.", metavar="N", show_default="1024, quick 512")
+        int | None, option(RUN, "Tokens of a window.", metavar="N", show_default="1024, quick 384")
     ] = None,
     stride: Annotated[
         int | None,
@@ -100,7 +100,7 @@ def evaluate_ralm(
         int | None, option(RUN, "Tokens of a query.", metavar="N", show_default="32")
     ] = None,
     document_tokens: Annotated[
-        int | None, option(RUN, "Most tokens of a document.", metavar="N", show_default="256, quick 128")
+        int | None, option(RUN, "Most tokens of a document.", metavar="N", show_default="256, quick 64")
     ] = None,
     candidates: Annotated[
         int | None, option(RUN, "Documents that are ranked.", metavar="N", show_default="16")
