@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ragsys_kernels import evaluation
-from ragsys_kernels.cli._app import INPUT, RUN, WeightDtype, app, one_line_errors, option, progress_bar
+from ragsys_kernels.cli._app import INPUT, RULE, RUN, WeightDtype, app, one_line_errors, option, progress_bar
 
 evaluate = typer.Typer(help="Make the papers' tables again, with real data and models.", no_args_is_help=True)
 app.add_typer(evaluate, name="evaluate")
+
+
+class Counts(str, Enum):
+    clean = "clean"
+    paper = "paper"
 
 
 @evaluate.command("vrsd")
@@ -61,6 +67,86 @@ def evaluate_vrsd(
         )
     if not quiet:
         print(summary)
+
+
+@evaluate.command("ragsys")
+def evaluate_ragsys(
+    out: Annotated[
+        Path, option(INPUT, "Folder for the report: new, empty, or with an earlier one, which is replaced.")
+    ] = Path("evaluation-output/ragsys"),
+    data: Annotated[
+        Path | None,
+        option(INPUT, "Folder of the data sets.", show_default="RAGSYS_KERNELS_DATA, else ../shared/data"),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        option(INPUT, "Folder of embeddings, scores and models to keep.", show_default="RAGSYS_KERNELS_CACHE"),
+    ] = None,
+    primer: Annotated[
+        Path | None,
+        option(INPUT, "Demonstrations of Fix: .json or .toml with pairs of question and answer.", show_default="ours"),
+    ] = None,
+    counts: Annotated[
+        Counts, option(INPUT, "clean, or the paper's: with TruthfulQA's 24 empty answers and its repeated ones.")
+    ] = Counts.clean,
+    model: Annotated[
+        str, option(RUN, "smollm2, a name on the Hugging Face hub, a folder, or a .gguf file.")
+    ] = "smollm2",
+    dtype: Annotated[WeightDtype, option(RUN, "How the weights are held in memory.")] = WeightDtype.bfloat16,
+    encoder: Annotated[str, option(RUN, "minilm, mpnet, a folder, or a name on the Hugging Face hub.")] = "minilm",
+    questions: Annotated[
+        int | None, option(RUN, "So many questions, drawn with a fixed seed.", metavar="N", show_default="all")
+    ] = None,
+    quick: Annotated[bool, option(RUN, "100 questions.", "--quick")] = False,
+    k: Annotated[int, option(RULE, "Demonstrations of a question.")] = 6,
+    pool: Annotated[int, option(RULE, "Candidates that they are selected from.")] = 100,
+    lambda_d: Annotated[float, option(RULE, "Weight of relevance against redundancy, with diversity.")] = 0.75,
+    lambda_b: Annotated[float, option(RULE, "Weight of similarity against bias, with bias.")] = 0.95,
+    lambdas: Annotated[
+        str, option(RULE, "Values of lambda_d for the sweep, separated by commas; empty for none.", metavar="VALUES")
+    ] = "0,0.25,0.5,0.75,1",
+    num_threads: Annotated[
+        int | None, option(RUN, "Threads of torch and of the kernels.", metavar="N", show_default="one per core")
+    ] = None,
+    quiet: Annotated[bool, option(RUN, "Print warnings and errors only.", "--quiet")] = False,
+) -> None:
+    """What demonstrations of six retrievers do to a language model on TruthfulQA: Fix, Bias, Rel, with Div and Bias.
+
+    Writes report.html and report.md: MC1, MC2, MC3 and DPO with intervals, which of the paper's orderings hold, the
+    sweep of lambda_d. A stopped run goes on when it is run again. Needs the extra evaluate; smollm2 needs its package.
+    """
+    with (
+        one_line_errors("ragsys", "interrupted; run it again to go on"),
+        progress_bar(quiet, "answers", "loading the models", "scoring") as progress,
+    ):
+        summary = evaluation.ragsys(
+            out=out,
+            data=data,
+            cache=cache,
+            primer=primer,
+            counts=counts.value,
+            model=model,
+            dtype=dtype.value,
+            encoder=encoder,
+            questions=questions,
+            quick=quick,
+            k=k,
+            pool=pool,
+            lambda_d=lambda_d,
+            lambda_b=lambda_b,
+            lambdas=_numbers("lambdas", lambdas),
+            num_threads=num_threads,
+            progress=progress,
+        )
+    if not quiet:
+        print(summary)
+
+
+def _numbers(name: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ValueError(f"{name} must be numbers separated by commas, got {text!r}") from None
 
 
 @evaluate.command("ralm")
@@ -115,7 +201,7 @@ def evaluate_ralm(
 
     Perplexity of WikiText-103 test without documents, with BM25's, reranked, by an oracle and others, against stride,
     query length and number of documents. Writes report.html and report.md. A stopped run goes on when it is run again.
-    Needs the extras evaluate and lm, and the package of the model.
+    Needs the extra evaluate; smollm2 needs its package.
     """
     sizes = {
         "windows": windows, "window": window, "stride": stride, "query": query_tokens, "document": document_tokens,

@@ -4,6 +4,7 @@ from ragsys_kernels.icl.cache import CachedModel
 from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
 from ragsys_kernels.icl.huggingface import HuggingFaceModel
 from ragsys_kernels.icl.language_model import LanguageModel, PairError, Scores, TokenModel
+from ragsys_kernels.icl.openai_compatible import OpenAICompatibleModel
 from ragsys_kernels.icl.prompts import PromptTemplate
 from ragsys_kernels.icl.quality import quality_bias
 from ragsys_kernels.icl.ralm import Ralm, RalmScores, sliding_windows
@@ -18,6 +19,7 @@ __all__ = [
     "Found",
     "HuggingFaceModel",
     "LanguageModel",
+    "OpenAICompatibleModel",
     "PairError",
     "PromptTemplate",
     "Ralm",
