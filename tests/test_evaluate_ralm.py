@@ -1,6 +1,7 @@
 """The In-Context RALM evaluation with a tiny model: its numbers by brute force, its report, resumption, its command."""
 
 import csv
+import functools
 import json
 import re
 import signal
@@ -73,6 +74,10 @@ def brute(data):
 
     def logp(begin, chosen, a, b, cut=0):
         """Summed log p of tokens a to b of the text, in the window that predicts begin to begin + 8."""
+        return _logp(begin, tuple(chosen), a, b, cut)
+
+    @functools.cache
+    def _logp(begin, chosen, a, b, cut):
         start, document = begin + 8 - 64, tokens_of(chosen)
         fed = document + ids[start + len(document) + cut : b]
         with torch.no_grad():
