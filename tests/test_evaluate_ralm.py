@@ -225,6 +225,8 @@ def test_report_says_what_holds_and_why(first, short, why):
     held = "yes" if first < 0 else "no"
     assert f"| BM25's document lowers perplexity (Table 1) | {held} | {np.exp(first) - 1:+.1%}"[:-2] in text
     assert "| reranking is better than BM25's first (Table 1) | yes | -1.9" in text
+    assert re.search(r"\| BM25, reranked \| BM25, first \| [^|]* \| -1\.9[^|]* \| [^|]* \| lower \|", text)
+    assert re.search(r"\| BM25, first two \| BM25, first \| [^|]* \| [^|]* \| [^|]* \| undecided \|", text)
     assert "| the smallest stride is the best (Figure 5) | yes: s = 4 is |" in text
     assert "| 32 tokens, the paper's choice, are the best query (Figure 6) | yes: ℓ = 32 is |" in text
     assert "dense retriever (Figure 3)" not in text  # there was none

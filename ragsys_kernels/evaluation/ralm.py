@@ -37,7 +37,7 @@ from ragsys_kernels.icl.datasets import ralm_passages, wikitext
 from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
 from ragsys_kernels.icl.language_model import TokenModel
 from ragsys_kernels.icl.ralm import Ralm, Text, Window, sliding_windows
-from ragsys_kernels.icl.retrievers import DenseRetriever
+from ragsys_kernels.icl.retrievers import BM25Retriever, DenseRetriever
 from ragsys_kernels.metrics import perplexity
 
 Array = npt.NDArray[Any]
@@ -147,6 +147,7 @@ def ralm(
     test = wikitext("test", data)
     collection = ralm_passages(test, data, words=used.passage)
     documents = [passage.document for passage in collection.passages]
+    bm25 = BM25Retriever(documents)
     draw(lambda figure: None, 1, 1)  # an extra that is missing shows now, not after the work
     if isinstance(encoder, str):
         encoder = SentenceTransformerEncoder(encoder, num_threads=num_threads, cache=home)
@@ -154,7 +155,10 @@ def ralm(
         scorer = opened.enter_context(
             language_model(op, model, cache=home, dtype=dtype, num_threads=num_threads, batch_tokens=_BATCH)
         )
-        system = Ralm(scorer, documents, query_tokens=used.query, document_tokens=used.document, past_tokens=used.past)
+        system = Ralm(
+            scorer, documents, bm25,
+            query_tokens=used.query, document_tokens=used.document, past_tokens=used.past,
+        )  # fmt: skip
         text = system.encode(test.text)
         windows = chosen_windows(len(text.tokens), used)
         dense = None
