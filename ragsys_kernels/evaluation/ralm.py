@@ -34,6 +34,7 @@ from ragsys_kernels.evaluation.ralm_report import (
 )
 from ragsys_kernels.evaluation.report import PathLike, check_free, draw
 from ragsys_kernels.icl.datasets import ralm_passages, wikitext
+from ragsys_kernels.icl.datasets.wikitext import OVERLAP
 from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
 from ragsys_kernels.icl.language_model import TokenModel
 from ragsys_kernels.icl.ralm import Ralm, Text, Window, sliding_windows
@@ -167,15 +168,18 @@ def ralm(
             dense = DenseRetriever(kept, documents)
         result = evaluate(system, text, windows, used, dense=dense, seed=seed, progress=progress)
         cached, fingerprint = scorer.hits, scorer.fingerprint
-    report = report_of(result, used, samples)
+    passages = (
+        f"{len(documents)} passages of at most {used.passage} words, of BoolQ (validation) and WikiText-103 valid. "
+        f"None has the title of an evaluated article, or {OVERLAP} words in a row in common with the evaluated text: "
+        f"{collection.same_title} and {collection.same_words} were left out for that"
+    )
+    report = report_of(result, used, samples, passages)
     report.configuration(
         {
             "model": f"{name_of(model)}, {dtype}, fingerprint {fingerprint}",
             "encoder": "none" if encoder is None else f"{encoder.name}, fingerprint {encoder.fingerprint}",
             "text": f"WikiText-103 test, {len(text.tokens)} tokens, {test.text.count(' ')} words and line ends",
-            "collection": f"{len(documents)} passages of at most {used.passage} words: BoolQ validation, WikiText-103 "
-            f"valid; left out: {collection.same_title} with the title of an evaluated article, {collection.same_words} "
-            "with words of the evaluated text",
+            "collection": passages,
             "sha256 of the data": {name: digest[:16] for name, digest in {**test.source, **collection.source}.items()},
             **{f"sizes: {name}": value for name, value in asdict(used).items()},
             "bootstrap": f"{samples} samples over windows, percentiles, seed 0",
