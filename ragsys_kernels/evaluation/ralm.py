@@ -23,6 +23,7 @@ from ragsys_kernels.evaluation.ralm_report import (
     NONE,
     ORACLE,
     ORDER,
+    OWN,
     PAIR,
     RANDOM,
     RERANK,
@@ -166,7 +167,8 @@ def ralm(
         if encoder is not None:
             kept = opened.enter_context(CachedEncoder(encoder, home / "embeddings.sqlite"))
             dense = DenseRetriever(kept, documents)
-        result = evaluate(system, text, windows, used, dense=dense, seed=seed, progress=progress)
+        own = own_articles(system, text, [article.text for article in test.articles], windows, used)
+        result = evaluate(system, text, windows, used, dense=dense, own=own, seed=seed, progress=progress)
         cached, fingerprint = scorer.hits, scorer.fingerprint
     passages = (
         f"{len(documents)} passages of at most {used.passage} words, of BoolQ (validation) and WikiText-103 valid. "
@@ -201,6 +203,30 @@ def chosen_windows(size: int, sizes: RalmSizes) -> list[Window]:
     if len(whole) < sizes.windows:
         raise ValueError(f"ralm: windows must be at most the {len(whole)} of the text, got {sizes.windows}")
     return [whole[i] for i in np.linspace(0, len(whole) - 1, sizes.windows).astype(np.int64)]
+
+
+def own_articles(
+    system: Ralm, text: Text, articles: Sequence[str], windows: Sequence[Window], sizes: RalmSizes
+) -> dict[int, Documents]:
+    """The piece, of a document's size, of a window's own article that BM25 finds outside of the window, by place.
+
+    What a document on the subject is worth, for comparison: no collection without the evaluated text has it. The pieces
+    become documents of the system, after those of the collection.
+    """
+    borders = np.searchsorted(text.ends, np.cumsum([0, *map(len, articles)]), side="right")  # in tokens
+    size, found = sizes.document, dict[int, Documents]()
+    for window in windows:
+        article = int(np.searchsorted(borders, window.begin, side="right"))
+        begins = range(int(borders[article - 1]), int(borders[article]) - size + 1, size)
+        outside = [at for at in begins if at + size <= window.start or at >= window.end]
+        pieces = [system.tokenizer.decode(text.tokens[at : at + size]) for at in outside]
+        if pieces:
+            places = list(range(window.begin, window.end, sizes.stride))
+            best = BM25Retriever(pieces).search(system.queries(text, places), 1).ids[:, 0].tolist()
+            for place, i in zip(places, best, strict=True):
+                if i >= 0:
+                    found[place] = (system.add(pieces[i]),)
+    return found
 
 
 class _Plan(NamedTuple):
@@ -284,10 +310,11 @@ def evaluate(
     sizes: RalmSizes,
     *,
     dense: DenseRetriever | None = None,
+    own: Mapping[int, Documents] | None = None,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> RalmResult:
-    """Run every method on every window."""
+    """Run every method on every window; `own` is what `own_articles` found."""
     runs, stride = _Runs(system, text, windows, sizes.past), sizes.stride
     main = runs.places(stride)
     every = sorted({place for one in (stride, *sizes.strides) for place in runs.places(one)})
@@ -295,7 +322,8 @@ def evaluate(
     ranked = {place: ids[ids >= 0].tolist() for place, ids in zip(every, found.ids, strict=True)}
     top = dict(zip(every, np.maximum(found.scores[:, 0], 0).tolist(), strict=True))  # 0 where nothing is found
     first = {place: ids[:1] for place, ids in ranked.items()}
-    any_passage = np.random.default_rng(seed).integers(len(system.documents), size=(len(main), 1)).tolist()
+    collection = len(system.documents) - len(own or {})
+    any_passage = np.random.default_rng(seed).integers(collection, size=(len(main), 1)).tolist()
     plans = {
         NONE: runs.plan(stride, {}),
         ANY: runs.plan(stride, dict(zip(main, any_passage, strict=True))),
@@ -303,6 +331,8 @@ def evaluate(
         PAIR: runs.plan(stride, {place: ids[:2] for place, ids in ranked.items()}),
     }
     plans[SHORT] = runs.without(plans[FIRST])
+    if own is not None:
+        plans[OWN] = runs.plan(stride, own)
     if dense is not None:
         vectors = dense.encoder.encode(system.queries(text, main))
         pool = np.array([[*ranked[place], *[-1] * sizes.candidates][: sizes.candidates] for place in main])

@@ -22,7 +22,8 @@ RULE = Rule("mmr", 0.5)
 NONE, SHORT, ANY = "no document", "no document, prefix as short", "any passage"
 FIRST, RANDOM, RERANK, ORACLE = "BM25, first", "BM25, random", "BM25, reranked", "BM25, oracle"
 DENSE, PAIR, DIVERSE = "dense, first", "BM25, first two", f"BM25, two by {RULE.label}"
-ORDER = (NONE, SHORT, ANY, RANDOM, FIRST, RERANK, ORACLE, DENSE, PAIR, DIVERSE)
+OWN = "own article"
+ORDER = (NONE, SHORT, ANY, RANDOM, FIRST, RERANK, ORACLE, DENSE, PAIR, DIVERSE, OWN)
 # (method, rival, what their difference says)
 _PAIRS = (
     (FIRST, NONE, "what retrieval is worth in all"),
@@ -32,6 +33,7 @@ _PAIRS = (
     (SHORT, NONE, "the price of the prefix that a document overwrites"),
     (FIRST, SHORT, "what the document says, the prefix being as short"),
     (FIRST, ANY, "what retrieval says, against any passage of the collection"),
+    (OWN, NONE, "what a document on the subject is worth, which the collection has not"),
     (DENSE, FIRST, "the dense retriever against BM25"),
     (DIVERSE, PAIR, "two documents of half the length by MMR, against BM25's first two"),
     (PAIR, FIRST, "two documents of half the length against one"),
@@ -115,7 +117,9 @@ def report_of(result: RalmResult, sizes: RalmSizes, samples: int, collection: st
     report.text(
         f"""Random is what to expect of one of the {sizes.candidates} retrieved documents; reranking takes the one
         under which the {sizes.past} tokens before the target are most probable, the oracle the one under which the
-        target itself is. "{SHORT}" has the prefix that BM25's document leaves, without the document."""
+        target itself is. "{SHORT}" has the prefix that BM25's document leaves, without the document. "{OWN}" is no
+        method but shows what retrieval could find: the piece of the window's own article, outside of the window, that
+        BM25 finds."""
     )
     report.table(
         ("method", "word perplexity", "95 % interval", "token perplexity", f"against {NONE}", "95 % interval",
@@ -223,9 +227,15 @@ def _why(versus: Mapping[Any, _Versus]) -> str:
     parts = f"leaving out the text that it overwrites costs {price:+.2%}, the document in its place brings {worth:+.2%}"
     if total < 0:
         return f"BM25's document brings more than the text that it takes the place of: {parts}."
-    if worth < 0:
-        return f"BM25's document brings something, but less than the text that it takes the place of: {parts}."
-    return f"BM25's document brings nothing on this collection even beside a prefix that is as short: {parts}."
+    verdict = (
+        "something, but less than the text that it takes the place of" if worth < 0 else "nothing on this collection"
+    )
+    if (OWN, NONE) in versus:
+        own = versus[OWN, NONE].change.mean
+        parts += (
+            f". A piece of the window's own article, which the collection cannot have, would bring {own:+.2%} in all"
+        )
+    return f"BM25's document brings {verdict}: {parts}."
 
 
 def _change(one: _Versus) -> str:

@@ -149,6 +149,11 @@ class Ralm:
         """The n best documents for each place: ids (W, n), padded with -1, and their scores."""
         return self.retriever.search(self.queries(text, places, length), n)
 
+    def add(self, document: str) -> int:
+        """The position of another document, which the retriever does not know."""
+        self.documents.append(document)
+        return len(self.documents) - 1
+
     def document(self, ids: Sequence[int]) -> list[int]:
         """The tokens that are put before a window for these documents, in their order."""
         limit = self.document_tokens // max(1, len(ids))
