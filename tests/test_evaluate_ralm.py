@@ -232,11 +232,7 @@ def made(changes):
     ("first", "short", "why"),
     [
         (-0.05, 0.02, "BM25's document brings more than the text that it takes the place of"),
-        (
-            0.01,
-            0.04,
-            "BM25's document, from this collection, brings something, but less than the text that it takes the place of",
-        ),
+        (0.01, 0.04, "from this collection, brings something, but less than the text that it takes the place of"),
         (0.05, 0.04, "BM25's document, from this collection, brings nothing: "),
     ],
 )

@@ -227,15 +227,11 @@ def _why(versus: Mapping[Any, _Versus]) -> str:
     parts = f"leaving out the text that it overwrites costs {price:+.2%}, the document in its place brings {worth:+.2%}"
     if total < 0:
         return f"BM25's document brings more than the text that it takes the place of: {parts}."
-    verdict = (
-        "something, but less than the text that it takes the place of" if worth < 0 else "nothing on this collection"
-    )
+    verdict = "something, but less than the text that it takes the place of" if worth < 0 else "nothing"
     if (OWN, NONE) in versus:
         own = versus[OWN, NONE].change.mean
-        parts += (
-            f". A piece of the window's own article, which the collection cannot have, would bring {own:+.2%} in all"
-        )
-    return f"BM25's document brings {verdict}: {parts}."
+        parts += f". A piece of the window's own article, which the collection cannot have, brings {own:+.2%} in all"
+    return f"BM25's document, from this collection, brings {verdict}: {parts}."
 
 
 def _change(one: _Versus) -> str:
