@@ -298,10 +298,10 @@ def test_verdict():
         ]
     )
     assert text == (
-        "**These of the paper's orderings hold:** a over b in MC1; c over d in MC1; c over d in MC3. "
-        "**these show in the means, but their intervals reach 0:** a over b in MC2; c over d in DPO. "
-        "**these do not show:** a over b in MC3; c over d in MC2. "
-        "**these are reversed:** a over b in DPO."
+        "**Orderings that hold:** a over b in MC1; c over d in MC1, MC3. "
+        "**Those that show in the means, with intervals that reach 0:** a over b in MC2; c over d in DPO. "
+        "**Those that do not show:** a over b in MC3; c over d in MC2. "
+        "**Those that are reversed:** a over b in DPO."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,8 @@ class Result(NamedTuple):
     likeness: Array  # (Q,) mean cosine between the picks; NaN for fewer than two
 
 
-class Comparison(NamedTuple):
+@dataclass(frozen=True, eq=False)  # each is itself, as a key
+class Comparison:
     """The first setting's mean less the second's, by metric."""
 
     better: str
@@ -109,19 +111,17 @@ def report_of(named: Sequence[Result], swept: Sequence[Result], bias: Array, sam
 
 def verdict(comparisons: Sequence[Comparison]) -> str:
     """Which orderings hold, in sentences."""
-    said: dict[str, list[str]] = {}
-    for one in comparisons:
-        for metric in METRICS:
-            said.setdefault(one.verdict(metric), []).append(f"{one.better} over {one.worse} in {metric}")
     parts = []
     for kind, start in (
-        ("holds", "These of the paper's orderings hold"),
-        ("shows in the mean", "these show in the means, but their intervals reach 0"),
-        ("does not show", "these do not show"),
-        ("is reversed", "these are reversed"),
+        ("holds", "Orderings that hold"),
+        ("shows in the mean", "Those that show in the means, with intervals that reach 0"),
+        ("does not show", "Those that do not show"),
+        ("is reversed", "Those that are reversed"),
     ):
-        if kind in said:
-            parts.append(f"**{start}:** {'; '.join(said[kind])}.")
+        metrics = {one: [metric for metric in METRICS if one.verdict(metric) == kind] for one in comparisons}
+        said = [f"{one.better} over {one.worse} in {', '.join(some)}" for one, some in metrics.items() if some]
+        if said:
+            parts.append(f"**{start}:** {'; '.join(said)}.")
     return " ".join(parts)
 
 
@@ -224,8 +224,7 @@ def _plot_sweep(figure: Any, swept: Sequence[Result], samples: int) -> None:
         intervals = [rows[metric] for rows in found]
         means = [one.mean for one in intervals]
         second.errorbar(x, means, yerr=_ends(intervals), fmt="o-", color=colour, capsize=3, label=metric)
-    second.legend()
-    second.set_title("MC1, MC2, MC3")
+    second.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, columnspacing=1)
     intervals = [rows["DPO"] for rows in found]
     third.errorbar(x, [one.mean for one in intervals], yerr=_ends(intervals), fmt="o-", color="#08519c", capsize=3)
     third.set_title("DPO")
