@@ -1,6 +1,7 @@
 # Everything runs in a virtual environment of its own: make test, make demo, make demo-bias, make evaluate-vrsd,
 # Everything runs in a virtual environment of its own: make test, make demo, make demo-bias, make evaluate-vrsd,
-# make evaluate-ragsys, make check, make lint, make docs, make bench, make bench-quick, make gpu-check,
+# make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make check, make lint,
+# make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize, make clean.
 # make bench-static, make arm, make sanitize, make clean.
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,7 +12,8 @@ PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c require
 INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editable_mode=compat -e
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*)
 
-.PHONY: test demo demo-bias evaluate-vrsd evaluate-ragsys check lint docs bench bench-quick bench-static gpu-check clean
+.PHONY: test demo demo-bias evaluate-vrsd evaluate-vrsd-answers evaluate-ragsys evaluate-ralm evaluate-aicl check lint
+.PHONY: docs bench bench-quick bench-static gpu-check clean
 
 test: $(VENV)/.test
 	$(BIN)/pytest -n 2 --dist loadfile
@@ -33,6 +35,10 @@ evaluate-vrsd: $(VENV)/.evaluate
 # make evaluate-ragsys ARGS=--quick
 evaluate-ragsys: $(VENV)/.evaluate-ragsys
 	$(BIN)/ragsys-kernels evaluate ragsys $(ARGS)
+
+# make evaluate-ralm ARGS=--quick
+evaluate-ralm: $(VENV)/.evaluate-ragsys
+	$(BIN)/ragsys-kernels evaluate ralm $(ARGS)
 
 # The site, in build/site. Nothing is fetched.
 docs: $(VENV)/.docs

@@ -154,3 +154,82 @@ def _numbers(name: str, text: str) -> list[float]:
         return [float(part) for part in text.split(",") if part.strip()]
     except ValueError:
         raise ValueError(f"{name} must be numbers separated by commas, got {text!r}") from None
+
+
+@evaluate.command("ralm")
+def evaluate_ralm(
+    out: Annotated[
+        Path, option(INPUT, "Folder for the report: new, empty, or with an earlier one, which is replaced.")
+    ] = Path("evaluation-output/ralm"),
+    data: Annotated[
+        Path | None,
+        option(INPUT, "Folder of the data sets.", show_default="RAGSYS_KERNELS_DATA, else ../shared/data"),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        option(INPUT, "Folder of scores, embeddings and models to use and to keep.",
+               show_default="RAGSYS_KERNELS_CACHE"),
+    ] = None,
+    model: Annotated[
+        str, option(RUN, "smollm2 (a package has it), a folder, a .gguf file, or a name on the Hugging Face hub.")
+    ] = "smollm2",
+    dtype: Annotated[WeightDtype, option(RUN, "How the model's weights are held.")] = WeightDtype.bfloat16,
+    encoder: Annotated[
+        str, option(RUN, "For dense retrieval and MMR: minilm, mpnet, a folder, a name on the hub, or none.")
+    ] = "minilm",
+    quick: Annotated[bool, option(RUN, "Fewer and shorter windows, a larger stride: minutes.", "--quick")] = False,
+    windows: Annotated[
+        int | None, option(RUN, "Windows, evenly spread over the text.", metavar="N", show_default="250, quick 100")
+    ] = None,
+    window: Annotated[
+        int | None, option(RUN, "Tokens of a window.", metavar="N", show_default="1024, quick 384")
+    ] = None,
+    stride: Annotated[
+        int | None,
+        option(RUN, "Tokens between retrievals; divides the 32 that a window predicts.", metavar="N",
+               show_default="4, quick 32"),
+    ] = None,
+    query_tokens: Annotated[
+        int | None, option(RUN, "Tokens of a query.", metavar="N", show_default="32")
+    ] = None,
+    document_tokens: Annotated[
+        int | None, option(RUN, "Most tokens of a document.", metavar="N", show_default="256, quick 64")
+    ] = None,
+    candidates: Annotated[
+        int | None, option(RUN, "Documents that are ranked.", metavar="N", show_default="16")
+    ] = None,
+    seed: Annotated[int, option(RUN, "Of passages taken at random.")] = 0,
+    num_threads: Annotated[
+        int | None, option(RUN, "Threads of torch and of the kernels.", metavar="N", show_default="one per core")
+    ] = None,
+    quiet: Annotated[bool, option(RUN, "Print warnings and errors only.", "--quiet")] = False,
+) -> None:  # fmt: skip
+    """In-Context RALM: what a document before a text is worth to a language model, by how it is chosen.
+
+    Perplexity of WikiText-103 test without documents, with BM25's, reranked, by an oracle and others, against stride,
+    query length and number of documents. Writes report.html and report.md. A stopped run goes on when it is run again.
+    Needs the extra evaluate; smollm2 needs its package.
+    """
+    sizes = {
+        "windows": windows, "window": window, "stride": stride, "query": query_tokens, "document": document_tokens,
+        "candidates": candidates,
+    }  # fmt: skip
+    with (
+        one_line_errors("ralm", "interrupted; run it again to go on"),
+        progress_bar(quiet, "runs", "loading the models, encoding passages", "scoring") as progress,
+    ):
+        summary = evaluation.ralm(
+            out=out,
+            data=data,
+            cache=cache,
+            model=model,
+            dtype=dtype.value,
+            encoder=None if encoder == "none" else encoder,
+            quick=quick,
+            seed=seed,
+            num_threads=num_threads,
+            progress=progress,
+            sizes={name: size for name, size in sizes.items() if size is not None},
+        )
+    if not quiet:
+        print(summary)
