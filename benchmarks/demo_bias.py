@@ -38,7 +38,7 @@ def main() -> None:
     rows = [(q, question, answer) for q, (question, answers) in enumerate(questions) for answer in answers]
     print(f"{len(rows):,} question-answer pairs of {len(questions)} TruthfulQA questions.")
     write_inputs(out, questions, rows)
-    model = options.model or str(data.smollm2())
+    model = options.model or "smollm2"
     command("bias", "--pairs", out / "pairs.parquet", "--model", model, "--out", out / "bias.npy", "--overwrite")
     for lambda_b in LAMBDAS:
         command(

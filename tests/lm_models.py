@@ -71,3 +71,52 @@ def save(folder, kind: str = "llama"):
     model(kind).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
+
+
+def save_gguf(path, kind: str = "llama"):
+    """A llama with random weights of 16 bits as a ``.gguf`` file, with the tokenizer."""
+    import gguf
+    import numpy as np
+
+    config, rng = CONFIGS[kind](), np.random.default_rng(0)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(128)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_vocab_size(VOCABULARY)
+    words = tokenizer().get_vocab()
+    tokens = sorted(words, key=words.get)
+    tokens += [f"<unused{i}>" for i in range(VOCABULARY - len(tokens))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_merges([" ".join(pair) for pair in _merges()])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    width, inner = config.hidden_size, config.intermediate_size
+    kv = width // config.num_attention_heads * config.num_key_value_heads
+    shapes = {"token_embd": (VOCABULARY, width), "output": (VOCABULARY, width), "output_norm": (width,)}
+    layer = {
+        "attn_q": (width, width), "attn_k": (kv, width), "attn_v": (kv, width), "attn_output": (width, width),
+        "ffn_gate": (inner, width), "ffn_up": (inner, width), "ffn_down": (width, inner),
+        "attn_norm": (width,), "ffn_norm": (width,),
+    }  # fmt: skip
+    for number in range(config.num_hidden_layers):
+        shapes |= {f"blk.{number}.{name}": shape for name, shape in layer.items()}
+    for name, shape in shapes.items():
+        values = rng.standard_normal(shape) * (0.5 if len(shape) > 1 else 1)
+        writer.add_tensor(f"{name}.weight", values.astype(np.float16 if len(shape) > 1 else np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _merges():
+    import json
+
+    return json.loads(tokenizer().backend_tokenizer.to_str())["model"]["merges"]

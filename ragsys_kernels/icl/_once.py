@@ -1,0 +1,25 @@
+"""Folders that are made once and kept: whole, or not there."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+
+def made_once(folder: Path, make: Callable[[Path], Path]) -> Path:
+    """Return `folder`; where it is missing, `make` fills a temporary folder beside it, and what it returns is renamed.
+
+    Several processes may do so at once: one of them is first, and the others throw theirs away.
+    """
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as staging:
+        made = make(Path(staging))
+        try:
+            made.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    return folder

