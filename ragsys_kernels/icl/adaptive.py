@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ragsys_kernels.icl.encoders import Encoder
 from ragsys_kernels.icl.posteriors import CachedLabels, Labeler, Posteriors
+from ragsys_kernels.icl.prompts import PromptTemplate
 from ragsys_kernels.icl.retrievers import BM25Retriever, DenseRetriever, Found, Rule
 
 Array = npt.NDArray[Any]
@@ -25,29 +26,27 @@ Array = npt.NDArray[Any]
 Order = Literal["nearest-first", "nearest-last"]
 Similarity = Literal["dense", "bm25"]
 ORDERS, SIMILARITIES = get_args(Order), get_args(Similarity)
+NEAREST = Rule("top")
 
 
 class LabelPrompt(NamedTuple):
-    """The text of a prompt: an instruction, demonstrations, and the query without its label."""
+    """How a text and its label stand in a prompt."""
 
-    instruction: str
-    text_name: str  # what stands before a text, "Review"
-    label_name: str  # what stands before its label, "Sentiment"
+    template: PromptTemplate  # with the fields text and label
     words: tuple[str, ...]  # what stands for the labels 0, 1, ...
-    max_words: int | None = None  # texts are cut to so many words; None leaves them
+    max_words: int | None = None  # texts are cut to so many words; None leaves them as they are
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The words as they follow the prompt."""
-        return tuple(f" {word}" for word in self.words)
+        return tuple(self.template.answer({"label": word}) for word in self.words)
 
     def render(self, demonstrations: Sequence[tuple[str, int]], query: str) -> str:
-        shown = [f"{self._open(text)}{self.labels[label]}\n\n" for text, label in demonstrations]
-        head = f"{self.instruction}\n\n" if self.instruction else ""
-        return head + "".join(shown) + self._open(query)
+        shown = [{"text": self._cut(text), "label": self.words[label]} for text, label in demonstrations]
+        return self.template.prompt({"text": self._cut(query)}, shown)
 
-    def _open(self, text: str) -> str:
-        return f"{self.text_name}: {' '.join(text.split()[: self.max_words])}\n{self.label_name}:"
+    def _cut(self, text: str) -> str:
+        return text if self.max_words is None else " ".join(text.split()[: self.max_words])
 
 
 class Neighbours(NamedTuple):
@@ -82,7 +81,7 @@ class Demonstrations:
         labels: Any,
         *,
         similarity: Similarity = "dense",
-        rule: Rule = Rule("top"),
+        rule: Rule = NEAREST,
         pool: int = 50,
         num_threads: int | None = None,
     ) -> None:
@@ -144,10 +143,10 @@ class InContextClassifier:
     demonstrations : Demonstrations
     prompt : LabelPrompt
     order : {"nearest-first", "nearest-last"}
-        How the demonstrations stand in the prompt. Nearest first is that of the authors' code, and cheaper where a query
-        is run with several k: then each prompt is the beginning of the next, and `LabelModel` shares it. For AG News
-        with k = 0, ..., 5 that is 553 tokens a query instead of 1,110, and half the time. Nearest last, beside
-        the query, is usual elsewhere.
+        How the demonstrations stand in the prompt. Nearest first is that of the authors' code, and cheaper where a
+        query is run with several k: each prompt's demonstrations are then the beginning of the next's, and `LabelModel`
+        shares them. For AG News with k = 0, ..., 5 that is 553 tokens a query instead of 1,110, and half the time.
+        Nearest last, beside the query, is usual elsewhere.
     """
 
     def __init__(
@@ -186,7 +185,7 @@ class InContextClassifier:
         *,
         progress: Callable[[int, int], None] | None = None,
     ) -> Posteriors:
-        """The posteriors of each query with each of its k, query by query: (Q S, L) and so on, for ks (Q, S) or (S,)."""
+        """The posteriors of each query with each of its k, query by query: Q S of them for ks (Q, S), or (S,)."""
         families = self.prompts(queries, near, ks)
         if isinstance(self.labeler, CachedLabels):
             rows = self.labeler.score(families, progress)
@@ -202,8 +201,8 @@ def qpp_k(predictions: Any, max_k: int, *, largest: float | None = None) -> Arra
 
         k(q) = M - floor(M * NQC(q) / max NQC)
 
-    So the range of the predictor is cut into M equal steps, of which the lowest gets M demonstrations and the highest 1;
-    the query at the maximum itself needs none.
+    So the range of the predictor is cut into M equal steps, of which the lowest gets M demonstrations and the highest
+    1; the query at the maximum itself needs none.
 
     Parameters
     ----------
@@ -225,7 +224,8 @@ def qpp_k(predictions: Any, max_k: int, *, largest: float | None = None) -> Arra
     >>> qpp_k([0.0, 0.1, 0.25, 0.5, 0.9, 1.0], 4)
     array([4, 4, 3, 2, 1, 0])
     """
-    values = np.nan_to_num(np.asarray(predictions, np.float64), nan=0.0)
+    values = np.asarray(predictions, np.float64)
+    values = np.where(np.isnan(values), 0.0, values)
     if values.ndim != 1 or (values < 0).any() or not np.isfinite(values).all():
         raise ValueError(f"qpp_k: predictions must be finite numbers from 0 of shape (Q,), got {predictions!r:.80}")
     if max_k < 0:
@@ -250,7 +250,8 @@ def optimal_k(correct: Any, uncertainty: Any) -> Array:
     Returns
     -------
     (Q,) int64
-        Of equal ones the smallest k. Where no k is right, the least uncertain of all, as in the code of the later paper.
+        Of equal ones the smallest k. Where no k is right, that of the least uncertain prediction, as in the code of the
+        later paper.
     """
     right, doubt = np.asarray(correct), np.asarray(uncertainty, np.float64)
     if right.dtype != np.bool_ or right.ndim != 2 or right.shape != doubt.shape or not right.shape[1]:
