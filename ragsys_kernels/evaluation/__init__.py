@@ -1,6 +1,6 @@
 """The papers' tables made again: each evaluation writes one report folder."""
 
-from ragsys_kernels.evaluation.aicl import aicl
+from ragsys_kernels.evaluation.aicl import FULL, QUICK, Sizes, aicl
 from ragsys_kernels.evaluation.vrsd import vrsd
 
-__all__ = ["aicl", "vrsd"]
+__all__ = ["FULL", "QUICK", "Sizes", "aicl", "vrsd"]
