@@ -2,5 +2,6 @@
 
 from ragsys_kernels.evaluation.aicl import FULL, QUICK, Sizes, aicl
 from ragsys_kernels.evaluation.vrsd import vrsd
+from ragsys_kernels.evaluation.vrsd_answers import vrsd_answers
 
-__all__ = ["FULL", "QUICK", "Sizes", "aicl", "vrsd"]
+__all__ = ["FULL", "QUICK", "Sizes", "aicl", "vrsd", "vrsd_answers"]
