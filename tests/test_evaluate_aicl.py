@@ -33,7 +33,7 @@ from ragsys_kernels.icl.adaptive import optimal_k, qpp_k
 from ragsys_kernels.icl.posteriors import LabelModel, Posteriors
 from ragsys_kernels.metrics import macro_scores, nqc
 
-SIZES = Sizes(test=10, train=24, learn=12)
+SIZES = Sizes(test=8, train=24, learn=8)
 METHODS = ["0-shot", "static k=1", "static k=3", "static k=5", "QPP-AICL", "SAICL"]
 
 
@@ -74,7 +74,7 @@ def brute(items):
         return found, float(nqc(cosines[near][None])[0])
 
     best, spreads = [], []
-    for i in range(12):
+    for i in range(8):
         cosines = train @ train[i]
         cosines[i] = -np.inf
         found, spread = run(cosines, items.train_texts[i], range(6))
@@ -88,10 +88,9 @@ def brute(items):
 
 
 def test_numbers_are_the_definitions(data):
-    summary = job(data, sets=["ag-news", "sst-2"])
-    assert [result.items.name for result in summary.results] == ["ag-news", "sst-2"]
+    summary = job(data, sets=["ag-news"])
     table = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
-    assert len(table) == 2 * 10 * 6
+    assert len(table) == 8 * 6
     for result in summary.results:
         best, rows = brute(result.items)
         assert result.learnt.tolist() == best
@@ -197,7 +196,7 @@ def slow(self, prompts):
     return score(self, prompts)
 LabelModel.score = slow
 tests.PROMPTS.update(tests.small_prompts())
-tests.job(Path({data!r}))
+tests.job(Path({data!r}), sets=["sst-2"])
 """
 
 
@@ -210,7 +209,7 @@ def kept(path):
 
 
 def test_a_killed_run_goes_on(data):
-    whole = job(data, out=data.parent / "whole", cache=data.parent / "another")
+    whole = job(data, sets=["sst-2"], out=data.parent / "whole", cache=data.parent / "another")
     path = data.parent / "cache" / "posteriors.sqlite"
     script = KILLED.format(tests=str(Path(__file__).parent), data=str(data))
     with subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(Path.cwd())}) as process:
@@ -222,7 +221,7 @@ def test_a_killed_run_goes_on(data):
     assert not (data.parent / "out").exists()
     there = kept(path)
     assert 0 < there < whole.scored
-    summary = job(data)
+    summary = job(data, sets=["sst-2"])
     assert (summary.cached - whole.cached, summary.scored) == (there, whole.scored - there)
     for one, two in zip(whole.results, summary.results, strict=True):
         for label in METHODS:

@@ -38,7 +38,7 @@ def job(folder, **options):
     home = folder.parent
     given = {"out": home / "out", "cache": home / "cache", "data": folder, "encoder": TinyEncoder(), "samples": 100}
     model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
-    return evaluation.vrsd_answers(**{**given, "model": model, "queries": 4, "pool": 9, "k": 3, **options})
+    return evaluation.vrsd_answers(**{**given, "model": model, "queries": 3, "pool": 9, "k": 3, **options})
 
 
 class Told:
@@ -80,10 +80,10 @@ def test_every_method_has_its_items_in_the_prompt(data):
 
 
 def test_numbers_are_those_of_each_answer(data):
-    summary = job(data)
-    assert [result.questions.name for result in summary.results] == ["arc-da", "openbookqa", "puzzle"]
+    summary = job(data, sets=["arc-da", "openbookqa"])
+    assert [result.questions.name for result in summary.results] == ["arc-da", "openbookqa"]
     table = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
-    assert len(table) == 3 * 4 * 6
+    assert len(table) == 2 * 3 * 6
     generator = GreedyGenerator(HuggingFaceModel(lm_models.model(), lm_models.tokenizer(), batch_tokens=1))
     score = rouge_scorer("test")
     for result in summary.results:
@@ -126,28 +126,28 @@ def test_report(data):
         for item in (*result.questions.questions, *result.questions.pool):
             assert item not in everything
     settings = json.loads((out / "report.json").read_text())["settings"]
-    assert settings["sets"]["Puzzle"] == "4 queries, 24 items"
+    assert settings["sets"]["Puzzle"] == "3 queries, 24 items"
 
 
 def test_differences_are_paired(data):
     result = job(data, sets=["puzzle"]).results[0]
-    rouge = {label: np.zeros((4, 3)) for label in METHODS}
-    rouge["VRSD"] = np.array([[0.1] * 3, [0.5] * 3, [0.9] * 3, [0.3] * 3])
+    rouge = {label: np.zeros((3, 3)) for label in METHODS}
+    rouge["VRSD"] = np.array([[0.1] * 3, [0.5] * 3, [0.9] * 3])
     rouge["MMR λ=0.5"] = rouge["VRSD"] - 0.1
     result = result._replace(rouge=rouge)
     means, gaps = vrsd_answers_report._intervals(result, "ROUGE-L", 200)
-    assert (means["VRSD"].mean, means["VRSD"].high > 0.5) == (pytest.approx(0.45), True)
+    assert (means["VRSD"].mean, means["VRSD"].high > 0.5) == (pytest.approx(0.5), True)
     assert gaps["MMR λ=0.5"] == pytest.approx((0.1, 0.1, 0.1))
     verdict = vrsd_answers_report._verdict([result], [{"ROUGE-L": (means, gaps)}])
     assert "above MMR λ=0.5 (+0.100)" in verdict
 
 
 def test_a_stopped_run_goes_on(data, monkeypatch):
-    whole = job(data, out=data.parent / "whole", cache=data.parent / "another")
+    whole = job(data, sets=["arc-da"], out=data.parent / "whole", cache=data.parent / "another")
     generate, calls = GreedyGenerator.generate, []
 
     def stopping(self, *arguments):
-        if len(calls) == 2:
+        if len(calls) == 1:
             raise KeyboardInterrupt
         calls.append(1)
         return generate(self, *arguments)
@@ -155,10 +155,10 @@ def test_a_stopped_run_goes_on(data, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(GreedyGenerator, "generate", stopping)
         with pytest.raises(KeyboardInterrupt):
-            job(data)
+            job(data, sets=["arc-da"])
     assert not (data.parent / "out").exists()
-    summary = job(data)
-    assert summary.generated == whole.generated - 16
+    summary = job(data, sets=["arc-da"])
+    assert summary.generated == whole.generated - 8
     for one, two in zip(whole.results, summary.results, strict=True):
         for label in METHODS:
             np.testing.assert_array_equal(one.rouge[label], two.rouge[label])
