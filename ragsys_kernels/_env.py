@@ -6,6 +6,7 @@ RAGSYS_KERNELS_ISA          instruction set of the compiled kernels: ``base``, `
 RAGSYS_KERNELS_NUM_THREADS  threads used where ``num_threads`` is not given
 RAGSYS_KERNELS_CACHE        folder of what is computed once and kept: embeddings, scores, unpacked models
 RAGSYS_KERNELS_DATA         folder of the data sets that evaluations read
+OPENAI_API_KEY              sent to servers with OpenAI's API where no other key is given
 TRITON_INTERPRET            ``1``: ``backend="triton"`` takes CPU arrays and interprets its kernels, slowly
 RAGSYS_KERNELS_NO_EXT       (build) ``1``: leave the extension out
 RAGSYS_KERNELS_CUDA         (build) ``1``: compile the CUDA kernels into the package, with nvcc
@@ -54,6 +55,10 @@ def cache_folder() -> Path:
 def data_folder() -> Path | None:
     named = os.environ.get("RAGSYS_KERNELS_DATA")
     return Path(named) if named else None
+
+
+def openai_api_key() -> str | None:
+    return os.environ.get("OPENAI_API_KEY") or None
 
 
 def interpret_no_kernels() -> None:

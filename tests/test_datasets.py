@@ -7,7 +7,7 @@ import types
 import pytest
 from tiny_encoder import write_sets
 
-from ragsys_kernels.icl.datasets import VRSD_SETS, _files, data_folder, vrsd_set
+from ragsys_kernels.icl.datasets import VRSD_SETS, _files, data_folder, truthfulqa, vrsd_set
 
 ARC = [
     '{"question": "Why?", "answers": ["so", "because"]}',
@@ -139,3 +139,72 @@ def test_the_papers_sizes(monkeypatch):
         pytest.skip("the data folder is not here")
     sizes = {name: (len(found.questions), len(found.pool)) for name in VRSD_SETS if (found := vrsd_set(name))}
     assert sizes == {"arc-da": (597, 2388), "openbookqa": (1191, 4766), "puzzle": (20, 80)}
+
+
+# --- TruthfulQA.
+
+TRUTHFUL = """\ufeffType,Question,Best Answer,Correct Answers,Incorrect Answers
+x,"Why, though?",so ,because; so;,no; nay; no
+x, When? ,now,now,; never
+"""
+
+
+def truthful(folder, text=TRUTHFUL, name="TruthfulQA_v1.csv"):
+    (folder / "truthfulqa").mkdir(exist_ok=True)
+    content = text.encode()
+    (folder / "truthfulqa" / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["TruthfulQA_v1.csv", "TruthfulQA_v1.csv.gz"])
+def test_answers_with_and_without_empty_ones(tmp_path, name):
+    truthful(tmp_path, name=name)
+    clean = truthfulqa("clean", tmp_path)
+    assert clean.questions == ["Why, though?", "When?"]
+    assert clean.answers == ["because", "so", "no", "nay", "now", "never"]
+    assert clean.is_correct.tolist() == [True, True, False, False, True, False]
+    assert clean.cu_questions.tolist() == [0, 4, 6]
+    assert clean.best.tolist() == [1, 4]
+    assert clean.triplets == 2 * 2 + 1
+    assert clean.answers_to(1) == ["now", "never"]
+    assert [pairs.tolist() for pairs in clean.pairs] == [[0, 0, 1], [0, 1, 4]]
+    assert list(clean.source) == [name]
+    paper = truthfulqa("paper", tmp_path)
+    assert paper.answers == ["because", "so", "", "no", "nay", "no", "now", "", "never"]
+    assert (paper.best.tolist(), paper.triplets) == ([1, 6], 3 * 3 + 2)
+    assert paper.source == clean.source
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ("Best Answer,", "Best,", r"data must hold the column 'Best Answer', got none in row 2 of .*v1\.csv"),
+        ("so ,because", "him,because", r"must hold the best answer among the correct ones, got row 2 of .*v1\.csv"),
+        ("now,now,; never", "now,now,;", "must hold a question with both kinds of answers, got row 3 of "),
+        (TRUTHFUL.partition("\n")[2], "", "data must hold questions, got none in "),
+    ],
+)
+def test_rows_that_are_none_of_truthfulqa(tmp_path, old, new, match):
+    with pytest.raises(ValueError, match=match):
+        truthfulqa("clean", truthful(tmp_path, TRUTHFUL.replace(old, new)))
+
+
+def test_truthfulqa_is_fetched_where_it_can_be(tmp_path, monkeypatch):
+    row = {"question": "Why?", "best_answer": "so", "correct_answers": ["so", "so"], "incorrect_answers": ["no"]}
+    hub = types.SimpleNamespace(load_dataset=lambda *name: {"validation": [row]})
+    monkeypatch.setitem(sys.modules, "datasets", hub)
+    found = truthfulqa("clean", tmp_path)
+    assert (found.answers, found.source) == (["so", "no"], {"truthfulqa/truthful_qa": ""})
+    with pytest.raises(
+        FileNotFoundError, match=r"set truthfulqa needs truthfulqa/TruthfulQA_v1\.csv in a .* lacks it$"
+    ):
+        truthfulqa("paper", tmp_path)  # the copy there has no empty answers
+
+
+def test_the_papers_counts(monkeypatch):
+    monkeypatch.undo()
+    if data_folder() is None:
+        pytest.skip("the data folder is not here")
+    found = {which: truthfulqa(which) for which in ("paper", "clean")}
+    counts = {which: (len(one.questions), int(one.is_correct.sum()), one.triplets) for which, one in found.items()}
+    assert counts == {"paper": (817, 2846, 12485), "clean": (817, 2837, 12352)}

@@ -9,8 +9,8 @@ pytest.importorskip("transformers")
 import lm_models  # noqa: E402
 
 from ragsys_kernels.icl import HuggingFaceModel, PairError  # noqa: E402
-from ragsys_kernels.icl.huggingface import _grouped  # noqa: E402
-from ragsys_kernels.icl.tokenization import encode_pairs  # noqa: E402
+from ragsys_kernels.icl._sharing import Group, batches, clustered, grouped  # noqa: E402
+from ragsys_kernels.icl.tokenization import TokenPair  # noqa: E402
 
 PROMPTS = ["Q: What is the capital of France?\nA:", "A: ", "Why do cats purr? Why do they? Why, why, why?\nA:", "Cats"]
 NEAR = "Q: What is the capital of the north?\nA:"  # of nearly the length of the first: they run together, padded
@@ -74,14 +74,108 @@ def test_half_precision_weights(dtype):
     assert np.abs(scores.logp - exact.logp).mean() < (0.2 if dtype is torch.bfloat16 else 0.02)
 
 
-def test_prompts_of_like_length_run_together():
-    """What the test above needs to see padding on the left."""
+def test_prompts_of_like_length_run_together(monkeypatch):
+    """What the tests of scores need to see padding on the left."""
     model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
     lengths = {len(lm_models.tokenizer()(prompt)["input_ids"]) for prompt in (PROMPTS[0], NEAR)}
     assert len(lengths) == 2
-    groups = _grouped(encode_pairs("score", lm_models.tokenizer(), *zip(*PAIRS, strict=True)))
-    shared = next(batch for batch in model._batches(groups) if len(batch[0].answers) > 1)
-    assert {len(group.context) for group in shared} == lengths
+    read, seen = model._read, []
+    monkeypatch.setattr(model, "_read", lambda rows, *state: seen.append(set(map(len, rows))) or read(rows, *state))
+    model.score(*zip(*PAIRS, strict=True))
+    assert any(lengths <= rows for rows in seen)
+
+
+# Sorted: a and b share 20 tokens, c and d 40, all four 17; e shares nothing, f to h 16, i to k 15.
+LONG = list(range(100, 117))
+CONTEXTS = {
+    "a": [*LONG, 1, 1, 1, 1], "b": [*LONG, 1, 1, 1, 2, 5],
+    "c": [*LONG, *range(200, 223), 1], "d": [*LONG, *range(200, 224)],
+    "e": [300], **{name: [*range(400, 416), i] for i, name in enumerate("fgh")},
+    **{name: [*range(500, 515), i] for i, name in enumerate("ijk")},
+}  # fmt: skip
+
+
+def brute_clusters(contexts):
+    """The most tokens that any way to put neighbours together saves, by trying all ways to cut the sorted list."""
+    order = sorted(contexts)
+
+    def common(rows):
+        least = min(map(len, rows)) - 1
+        return next((i for i in range(least) if len({row[i] for row in rows}) > 1), least)
+
+    best = [0] * (len(order) + 1)
+    for end in range(1, len(order) + 1):
+        for begin in range(end):
+            shared = common(order[begin:end])
+            saved = (end - begin - 1) * shared if shared >= 16 else 0
+            best[end] = max(best[end], best[begin] + saved)
+    return best[-1]
+
+
+def saved(clusters):
+    return sum((len(groups) - 1) * len(beginning) for beginning, groups in clusters if len(groups) > 1)
+
+
+def test_contexts_that_begin_alike_are_put_together():
+    groups = [Group(tuple(context), [(1,)], [[0]]) for context in CONTEXTS.values()]
+    found = clustered(groups)
+    names = {tuple(context): name for name, context in CONTEXTS.items()}
+    assert [("".join(names[g.context] for g in some), len(begin)) for begin, some in found] == [
+        ("ab", 20), ("cd", 40), ("e", 1), ("fgh", 16), ("i", 16), ("j", 16), ("k", 16),
+    ]  # fmt: skip
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 5, 12, 40):
+        for _ in range(20):
+            starts = rng.integers(0, 3, (size, 4))
+            rows = {tuple(np.repeat(start, 9)) + tuple(rng.integers(0, 2, 3)) for start in starts}
+            contexts = [tuple(map(int, row)) for row in rows]
+            made = clustered([Group(context, [(1,)], [[0]]) for context in contexts])
+            assert sorted(group.context for cluster in made for group in cluster.groups) == sorted(contexts)
+            for beginning, some in made:
+                assert all(group.context[: len(beginning)] == beginning for group in some)
+                assert all(len(group.context) > len(beginning) for group in some) or len(some) == 1
+            most = brute_clusters(contexts)
+            assert 0.9 * most <= saved(made) <= most
+    assert clustered([]) == []
+
+
+def test_equal_contexts_and_answers_are_one():
+    pairs = [((1,), (2,)), ((3,), (2,)), ((1,), (2,)), ((1,), (4,)), ((5,), ())]
+    assert grouped([TokenPair(*pair) for pair in pairs]) == [
+        Group((1,), [(2,), (4,)], [[0, 2], [3]]), Group((3,), [(2,)], [[1]]),
+    ]  # fmt: skip
+
+
+def test_batches_are_of_like_length_and_bounded():
+    assert list(batches([3, 40, 38, 30, 5, 900, 4], int, 100)) == [[900], [40, 38], [30], [5, 4, 3]]
+    assert list(batches([4] * 5, int, 100, 2)) == [[4, 4], [4, 4], [4]]
+    assert list(batches([0, 0], int, 1)) == [[0, 0]]
+    assert list(batches([], int, 1)) == []
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma2", "bloom"])
+@pytest.mark.parametrize("batch_tokens", [512, 30])
+def test_beginnings_that_prompts_share_are_read_once(kind, batch_tokens, monkeypatch):
+    """Two beginnings of unlike length, contexts after them with one answer and with several, and one alone."""
+    inner, tokenizer = lm_models.model(kind), lm_models.tokenizer()
+    model = HuggingFaceModel(inner, tokenizer, batch_tokens=batch_tokens)
+    first, second = "Why do cats purr? " * 3, "What is the capital of France? The north. " * 2
+    prompts = [first + "A:", first + "Paris is the capital", second + "Q", second + "Why? Why?", "Cats purr."]
+    pairs = [(prompt, answer) for i, prompt in enumerate(prompts) for answer in ANSWERS[: 1 + i % 2 * 3]]
+    read, seen = model._read, []
+    monkeypatch.setattr(model, "_read", lambda rows, *state: seen.append([*map(tuple, rows)]) or read(rows, *state))
+    scores = model.score(*zip(*pairs, strict=True))
+    for a, (prompt, answer) in enumerate(pairs):
+        begin, end = scores.cu_answers[a : a + 2]
+        ids = tokenizer(prompt + answer)["input_ids"]
+        with torch.no_grad():
+            logp = torch.log_softmax(inner(torch.tensor([ids]), use_cache=False).logits[0].double(), -1)
+        expected = logp[torch.arange(len(ids) - 1), ids[1:]][begin - end :]
+        np.testing.assert_allclose(scores.logp[begin:end], expected, rtol=0, atol=1e-4)
+    heads = [tokenizer(text.rstrip())["input_ids"] for text in (first, second)]
+    rows = [list(row) for batch in seen for row in batch]
+    for head in heads:
+        assert sum(row[: len(head)] == head for row in rows) == 1
 
 
 def test_prompt_runs_once_for_all_its_answers(monkeypatch):

@@ -9,7 +9,7 @@ import ragsys_kernels as rk
 try:
     import typer
 
-    from ragsys_kernels.cli import bench, evaluate, jobs  # noqa: F401  (each adds its commands)
+    from ragsys_kernels.cli import bench, evaluate, evaluate_aicl, evaluate_answers, jobs  # noqa: F401  (each adds its commands)
     from ragsys_kernels.cli._app import app
 except ModuleNotFoundError as error:
     # The console script imports this file before it can call `main`: this is the only place for the message.

@@ -1,15 +1,17 @@
-"""Scores kept in a SQLite file, found again by model, prompt and continuation."""
+"""Scores kept in a SQLite file, found again by model, prompt and continuation, as texts or as tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ragsys_kernels.icl._database import Database, PathLike, hash_key
 from ragsys_kernels.icl.language_model import LanguageModel, PairError, Part, Scores, texts
+from ragsys_kernels.icl.tokenization import token_pairs
 
 _APPLICATION, _VERSION = 0x52534B43, 1  # "RSKC"
 
@@ -17,9 +19,10 @@ _APPLICATION, _VERSION = 0x52534B43, 1  # "RSKC"
 class CachedModel:
     """A language model whose scores are kept in a file.
 
-    Each call of `score` adds what it computed in one transaction: after a kill the file holds whole calls, and several
-    processes may share it. Keys are hashes of the model's fingerprint, the prompt and the continuation, so
-    that one file serves any number of models, and a model is known again under another path.
+    Each call of `score` or `score_tokens` adds what it computed in one transaction: after a kill the file holds whole
+    calls, and several processes may share it. Keys are hashes of the model's fingerprint and the pair, prompt and
+    continuation or the tokens of both, so that one file serves any number of models, and a model is known again under
+    another path.
 
     Parameters
     ----------
@@ -44,18 +47,37 @@ class CachedModel:
     def fingerprint(self) -> str:
         return self.model.fingerprint
 
+    @property
+    def tokenizer(self) -> Any:
+        """That of the model, if it has one."""
+        return getattr(self.model, "tokenizer", None)
+
     def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> Scores:
         """Score as the model does; see `LanguageModel.score`."""
         prompts, continuations = texts("score", "prompts", prompts), texts("score", "continuations", continuations)
         keys = [hash_key(self.fingerprint, *pair) for pair in zip(prompts, continuations, strict=True)]
+        return self._score(keys, lambda some: self.model.score(*_taken(some, prompts, continuations)))
+
+    def score_tokens(self, contexts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Scores:
+        """Score as the model does, which has to be a `TokenModel`."""
+        op, model = "score_tokens", self.model
+        if not hasattr(model, "score_tokens"):
+            raise TypeError(f"{op}: model must be one that scores tokens, got {type(model).__name__}")
+        pairs = token_pairs(op, contexts, answers)
+        # Four texts: no key of a prompt and a continuation is the same.
+        keys = [hash_key(self.fingerprint, "tokens", *(" ".join(map(str, ids)) for ids in pair)) for pair in pairs]
+        return self._score(keys, lambda some: model.score_tokens(*_taken(some, contexts, answers)))
+
+    def _score(self, keys: list[bytes], ask: Callable[[list[int]], Scores]) -> Scores:
+        """The scores of all keys; `ask` scores the pairs at the positions that it is given."""
         found = {key: _part(*row) for key, row in self._database.find(keys).items()}
         missing = [i for i, key in enumerate(keys) if key not in found]
         self.hits += len(keys) - len(missing)
         if missing:
             try:
-                new = self.model.score([prompts[i] for i in missing], [continuations[i] for i in missing])
+                new = ask(missing)
             except PairError as error:
-                raise PairError("score", error.rule, missing[error.pair]) from error
+                raise PairError(error.op, error.rule, missing[error.pair]) from error
             parts = {keys[i]: part for i, part in zip(missing, new.parts(), strict=True)}
             self._database.add((key, *_stored(part)) for key, part in parts.items())
             found |= parts
@@ -69,6 +91,10 @@ class CachedModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _taken(positions: list[int], *columns: Sequence[Any]) -> list[list[Any]]:
+    return [[column[i] for i in positions] for column in columns]
 
 
 def _stored(part: Part) -> tuple[bytes, bytes, int]:

@@ -15,10 +15,11 @@ import ragsys_kernels as rk
 from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl._loading import load, required
 from ragsys_kernels.icl._runtime import quiet_transformers
+from ragsys_kernels.icl._sharing import Cluster, Group, Tokens, batches, clustered, grouped
 from ragsys_kernels.icl.language_model import PairError, Part, Scores, texts
-from ragsys_kernels.icl.tokenization import TokenPair, encode_pairs, vocabulary
+from ragsys_kernels.icl.tokenization import TokenPair, encode_pairs, token_pairs, vocabulary
 
-_PADDING_LIMIT = 1.25  # prompts that share a forward pass differ in length by no more than this factor
+_CACHE_FACTOR = 8  # keys and values are held for so many times the tokens of a pass
 
 
 class _Head(NamedTuple):
@@ -30,25 +31,34 @@ class _Head(NamedTuple):
     softcap: float | None
 
 
-class _Group(NamedTuple):
-    """One context with its distinct answers; places[a] are the positions of answer a among the pairs asked for."""
+class _Task(NamedTuple):
+    """An answer to score after `rest`, which continues row `owner` of a state, or is the context if there is none."""
 
-    context: tuple[int, ...]
-    answers: list[tuple[int, ...]]
-    places: list[list[int]]
+    owner: int
+    rest: Tokens
+    answer: Tokens
+    places: list[int]
 
     @property
-    def length(self) -> int:
-        """Tokens fed for the longest answer: all but its last."""
-        return len(self.context) + max(map(len, self.answers)) - 1
+    def fed(self) -> Tokens:
+        return self.rest + self.answer[:-1]
+
+
+class _State(NamedTuple):
+    """What is left of R texts that the model has read, padded on the left."""
+
+    cache: Any  # their keys and values
+    mask: Any  # (R, L) tensor, 1 for a token
+    last: Any  # (R, D) tensor, hidden states that predict the next token
 
 
 class HuggingFaceModel:
     """A causal language model of transformers on the CPU, scored without making its logits.
 
-    Answers to one prompt share the run of the prompt: its keys and values are computed once and expanded over the
-    answers. The output layer is not run by the model; `ragsys_kernels.answer_logprobs` takes the hidden states of the
-    rows that predict answer tokens, and the layer's weight.
+    Answers to one prompt share the run of the prompt, and prompts that begin alike that of their beginning: keys and
+    values are computed once and repeated for what follows. The output layer is not run by the model;
+    `ragsys_kernels.answer_logprobs` takes the hidden states of the rows that predict answer tokens, and the layer's
+    weight.
 
     Parameters
     ----------
@@ -56,8 +66,8 @@ class HuggingFaceModel:
         With a linear output layer; a logit scale and a soft cap are read from its configuration.
     tokenizer : transformers.PreTrainedTokenizerBase
     batch_tokens : int
-        Most tokens in one forward pass, padding and shared prompts included; one longer pair runs alone. 2,048 is
-        no faster (within 5 % both ways, SmolLM2-135M on one core) and takes 268 MB instead of 78.
+        Most tokens in one forward pass, padding included; one longer text runs alone. Keys and values are held for
+        eight times as many.
     share_prompts : bool
         False runs the prompt again for every answer: slower, the same scores up to rounding (1e-4 in float32). So it
         is for models with a recurrent state.
@@ -157,96 +167,118 @@ class HuggingFaceModel:
                 f"{op}: continuations must be as many as prompts, {len(prompts)}, got {len(continuations)}"
             )
         pairs = encode_pairs(op, self.tokenizer, prompts, continuations)
-        self._check_lengths(op, pairs)
-        parts = [Part(np.zeros(0, np.int64), np.zeros(0, np.float32), True)] * len(pairs)
-        with self._torch.inference_mode():
-            for batch in self._batches(_grouped(pairs)):
-                shared = any(len(group.answers) > 1 for group in batch)
-                scored = self._run_shared(batch) if shared else self._run_whole(batch)
-                places = [place for group in batch for place in group.places]
-                for part, positions in zip(scored, places, strict=True):
-                    for i in positions:
-                        parts[i] = part
-        return Scores.of(parts)
+        return self._score_pairs(pairs, op, "prompts must leave room for the continuation")
 
-    def _check_lengths(self, op: str, pairs: Sequence[TokenPair]) -> None:
+    def score_tokens(self, contexts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Scores:
+        """Score the tokens answers[a] after the tokens contexts[a], as `score` does after its tokenizer.
+
+        Parameters
+        ----------
+        contexts, answers : A sequences of token ids
+            A context has at least one token, unless its answer has none. Nothing is added to them, BOS included.
+
+        Raises
+        ------
+        PairError
+            A pair longer than the model's context, or an answer after nothing.
+        ValueError, TypeError
+            Unequal numbers of contexts and answers; something that is not a token of the model.
+        """
+        op = "score_tokens"
+        pairs = token_pairs(op, contexts, answers, len(self._head.weight))
+        return self._score_pairs(pairs, op, "contexts must leave room for the answer")
+
+    def _score_pairs(self, pairs: Sequence[TokenPair], op: str, rule: str) -> Scores:
         for i, (context, answer) in enumerate(pairs):
             if self._limit is not None and answer and len(context) + len(answer) - 1 > self._limit:
-                raise PairError(
-                    op,
-                    f"prompts must leave room for the continuation in the model's context of {self._limit} tokens, "
-                    f"got {len(context)} and {len(answer)} tokens",
-                    i,
-                )
+                got = f"got {len(context)} and {len(answer)} tokens"
+                raise PairError(op, f"{rule} in the model's context of {self._limit} tokens, {got}", i)
+        parts = [Part(np.zeros(0, np.int64), np.zeros(0, np.float32), True)] * len(pairs)
+        with self._torch.inference_mode():
+            for task, part in self._run(grouped(pairs)):
+                for i in task.places:
+                    parts[i] = part
+        return Scores.of(parts)
 
-    def _batches(self, groups: list[_Group]) -> Iterator[list[_Group]]:
-        """Yield groups to run together: of like length, all with one answer or all with several."""
-        if not self.share_prompts:
-            groups = [
-                _Group(group.context, [answer], [places])
-                for group in groups
-                for answer, places in zip(group.answers, group.places, strict=True)
-            ]
-        shared = [group for group in groups if len(group.answers) > 1]
-        whole = [group for group in groups if len(group.answers) == 1]
-        for kind, size in ((shared, lambda group: len(group.context)), (whole, lambda group: group.length)):
-            batch: list[_Group] = []
-            for group in sorted(kind, key=size, reverse=True):
-                rows = sum(len(other.answers) for other in (*batch, group))
-                longest = max(other.length for other in (*batch, group))
-                if batch and (rows * longest > self.batch_tokens or size(batch[0]) > _PADDING_LIMIT * size(group)):
-                    yield batch
-                    batch = []
-                batch.append(group)
-            if batch:
-                yield batch
+    def _run(self, groups: list[Group]) -> Iterator[tuple[_Task, Part]]:
+        """Score every answer: single answers to contexts of their own in one pass, others after what they share."""
+        whole: list[_Task] = []
+        sharing: list[Cluster] = []
+        for cluster in clustered(groups) if self.share_prompts else [Cluster((), [group]) for group in groups]:
+            answers = [(group.context, *pair) for group in cluster.groups for pair in _answers(group)]
+            if len(answers) > 1 and self.share_prompts:
+                sharing.append(cluster)
+            else:
+                whole += [_Task(0, *answer) for answer in answers]
+        yield from self._score_tasks(whole)
+        for batch in batches(sharing, lambda cluster: len(cluster.beginning), self.batch_tokens):
+            yield from self._run_sharing(batch)
 
-    def _run_whole(self, batch: list[_Group]) -> list[Part]:
-        """Run context and answer in one pass, padded on the right, where no real token can see."""
-        answers = [group.answers[0] for group in batch]
-        fed = [(*group.context, *answer[:-1]) for group, answer in zip(batch, answers, strict=True)]
-        ids, mask = self._padded(fed, "right")
-        hidden = self._forward(ids, mask, use_cache=False).last_hidden_state
-        starts = [len(group.context) - 1 for group in batch]
-        rows = [
-            hidden[r, start : start + len(answer)]
-            for r, (start, answer) in enumerate(zip(starts, answers, strict=True))
-        ]
-        return self._score_rows(self._torch.cat(rows), np.arange(sum(map(len, answers))), answers)
+    def _run_sharing(self, clusters: list[Cluster]) -> Iterator[tuple[_Task, Part]]:
+        """Read the beginnings of clusters; then the rest of contexts with several answers; then all answers."""
+        state = self._read([cluster.beginning for cluster in clusters])
+        tasks: list[_Task] = []
+        branching: list[tuple[int, Tokens, Group]] = []
+        for owner, (beginning, groups) in enumerate(clusters):
+            for group in groups:
+                rest = group.context[len(beginning) :]
+                if rest and len(group.answers) > 1:
+                    branching.append((owner, rest, group))
+                else:
+                    tasks += [_Task(owner, rest, *pair) for pair in _answers(group)]
+        yield from self._score_tasks(tasks, state)
+        rows = self._most_rows(state)
+        for some in batches(branching, lambda branch: len(branch[1]), self.batch_tokens, rows):
+            read = self._read([rest for _, rest, _ in some], state, [owner for owner, _, _ in some])
+            answers = [_Task(row, (), *pair) for row, (_, _, group) in enumerate(some) for pair in _answers(group)]
+            yield from self._score_tasks(answers, read)
 
-    def _run_shared(self, batch: list[_Group]) -> list[Part]:
-        """Run the contexts, padded on the left; then the answers after their keys and values, padded on the right."""
-        ids, mask = self._padded([group.context for group in batch], "left")
-        positions = (mask.cumsum(1) - 1).clamp(min=0)
-        output = self._forward(ids, mask, positions, use_cache=True)
-        answers = [(g, answer) for g, group in enumerate(batch) for answer in group.answers]
-        per_pass = max(1, self.batch_tokens // max(group.length for group in batch))
-        parts: list[Part] = []
-        for begin in range(0, len(answers), per_pass):
-            some = answers[begin : begin + per_pass]
-            last_pass = begin + per_pass >= len(answers)
-            past = output.past_key_values if last_pass else copy.deepcopy(output.past_key_values)
-            parts += self._run_answers(some, output.last_hidden_state[:, -1], past, mask)
-        return parts
+    def _most_rows(self, state: _State) -> int:
+        """Rows in one pass for which the state's keys and values are repeated."""
+        return max(1, _CACHE_FACTOR * self.batch_tokens // int(state.mask.shape[1]))
 
-    def _run_answers(self, answers: list[tuple[int, tuple[int, ...]]], last: Any, past: Any, mask: Any) -> list[Part]:
-        """Score (context number, answer) pairs; `last` (C, D) and `past` are the contexts' last states and cache."""
+    def _read(self, rows: Sequence[Tokens], state: _State | None = None, owners: Sequence[int] = ()) -> _State:
+        """Read texts, each after row owners[r] of a state if there is one."""
+        ids, mask = self._padded(rows, "left")
+        positions, options = (mask.cumsum(1) - 1).clamp(min=0), {}
+        if state is not None:
+            before = state.mask[self._torch.tensor(owners)]
+            positions = positions + before.sum(1, keepdim=True)
+            mask = self._torch.cat([before, mask], dim=1)
+            options["past_key_values"] = _selected(state.cache, self._torch.tensor(owners))
+        output = self._forward(ids, mask, positions, use_cache=True, **options)
+        return _State(output.past_key_values, mask, output.last_hidden_state[:, -1])
+
+    def _score_tasks(self, tasks: list[_Task], state: _State | None = None) -> Iterator[tuple[_Task, Part]]:
+        """Score answers after their state, padded on the right, where no real token can see."""
+        rows = None if state is None else self._most_rows(state)
+        for batch in batches(tasks, lambda task: len(task.fed), self.batch_tokens, rows):
+            yield from zip(batch, self._score_batch(batch, state), strict=True)
+
+    def _score_batch(self, batch: list[_Task], state: _State | None) -> list[Part]:
         torch = self._torch
-        owners = torch.tensor([g for g, _ in answers])
-        fed = [answer[:-1] for _, answer in answers]
-        counts = [len(tokens) for tokens in fed]
-        states = [last]
-        if max(counts):
-            past.batch_select_indices(owners)
-            ids, answer_mask = self._padded(fed, "right")
-            positions = mask.sum(1)[owners][:, None] + torch.arange(ids.shape[1])
-            full_mask = torch.cat([mask[owners], answer_mask], dim=1)
-            output = self._forward(ids, full_mask, positions, past_key_values=past, use_cache=True)
-            states.append(output.last_hidden_state[answer_mask.bool()])
-        # The first token of each answer is predicted by the last state of its context, which its answers share.
-        firsts = len(last) + np.concatenate(([0], np.cumsum(counts)))
-        rows = [[g, *range(first, first + n)] for (g, _), first, n in zip(answers, firsts[:-1], counts, strict=True)]
-        return self._score_rows(torch.cat(states), np.concatenate(rows), [answer for _, answer in answers])
+        fed = [task.fed for task in batch]
+        owners = torch.tensor([task.owner for task in batch])
+        states = [] if state is None else [state.last]
+        if any(fed):
+            ids, mask = self._padded(fed, "right")
+            if state is None:
+                output = self._forward(ids, mask, use_cache=False)
+            else:
+                before = state.mask[owners]
+                positions = before.sum(1, keepdim=True) + torch.arange(ids.shape[1])
+                both = torch.cat([before, mask], dim=1)
+                cache = _selected(state.cache, owners)
+                output = self._forward(ids, both, positions, past_key_values=cache, use_cache=True)
+            states.append(output.last_hidden_state[mask.bool()])
+        # Rows of the answers in these states, end to end. What comes before a first token is the last of the rest, or
+        # of the state if there is none, which its answers share.
+        ends = (0 if state is None else len(state.last)) + np.cumsum(list(map(len, fed)))
+        rows = [
+            [*range(end - len(task.answer), end)] if task.rest else [task.owner, *range(end - len(task.fed), end)]
+            for task, end in zip(batch, ends, strict=True)
+        ]
+        return self._score_rows(torch.cat(states), np.concatenate(rows), [task.answer for task in batch])
 
     def _score_rows(self, hidden: Any, rows: Any, answers: list[tuple[int, ...]]) -> list[Part]:
         tokens = [np.array(answer, np.int64) for answer in answers]
@@ -305,7 +337,8 @@ class HuggingFaceModel:
             expected = self.model(input_ids=ids, use_cache=False).logits.float()
             output = self._forward(ids, torch.ones_like(ids), use_cache=self.share_prompts)
             hidden = output.last_hidden_state
-            self.share_prompts &= hasattr(getattr(output, "past_key_values", None), "batch_select_indices")
+            cache = getattr(output, "past_key_values", None)
+            self.share_prompts &= hasattr(cache, "layers") and hasattr(cache, "batch_select_indices")
             logits = head.scale * torch.nn.functional.linear(hidden, head.weight).float()
             if head.bias is not None:
                 logits += head.scale * head.bias
@@ -320,13 +353,16 @@ class HuggingFaceModel:
         return head
 
 
-def _grouped(pairs: Sequence[TokenPair]) -> list[_Group]:
-    """Put equal contexts together, and equal answers to one context; empty answers need no run."""
-    contexts: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
-    for i, (context, answer) in enumerate(pairs):
-        if answer:
-            contexts.setdefault(context, {}).setdefault(answer, []).append(i)
-    return [_Group(context, list(answers), list(answers.values())) for context, answers in contexts.items()]
+def _answers(group: Group) -> Iterator[tuple[Tokens, list[int]]]:
+    return zip(group.answers, group.places, strict=True)
+
+
+def _selected(cache: Any, rows: Any) -> Any:
+    """A cache of these rows; the one at hand stays as it is, for its layers get other tensors, not other values."""
+    chosen = copy.copy(cache)
+    chosen.layers = [copy.copy(layer) for layer in cache.layers]
+    chosen.batch_select_indices(rows)
+    return chosen
 
 
 def open_model(op: str, model: PathLike, **options: Any) -> HuggingFaceModel:

@@ -65,12 +65,23 @@ class LanguageModel(Protocol):
         """Score continuations[a] after prompts[a], for every a; equal prompts may share their work."""
 
 
+class TokenModel(LanguageModel, Protocol):
+    """A language model that also takes texts as the tokens they are made of."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """Of transformers, with character positions."""
+
+    def score_tokens(self, contexts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Scores:
+        """Score the tokens answers[a] after the tokens contexts[a], for every a."""
+
+
 class PairError(ValueError):
     """A (prompt, continuation) pair that the model cannot score; ``pair`` is its position."""
 
     def __init__(self, op: str, rule: str, pair: int) -> None:
         super().__init__(f"{op}: {rule} in pair {pair}")
-        self.rule, self.pair = rule, pair
+        self.op, self.rule, self.pair = op, rule, pair
 
 
 def texts(op: str, name: str, values: Sequence[str]) -> list[str]:

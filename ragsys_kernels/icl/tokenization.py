@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ragsys_kernels.icl.language_model import PairError
 
@@ -64,6 +67,33 @@ def encode_pairs(op: str, tokenizer: Any, prompts: Sequence[str], continuations:
             context = [tokenizer.bos_token_id]
         pairs.append(TokenPair(tuple(context), tuple(ids[split:])))
     return pairs
+
+
+def token_pairs(
+    op: str, contexts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], size: float = math.inf
+) -> list[TokenPair]:
+    """Check pairs that are token ids already; `size` is the vocabulary's."""
+    if len(contexts) != len(answers):
+        raise ValueError(f"{op}: answers must be as many as contexts, {len(contexts)}, got {len(answers)}")
+    pairs = []
+    for i, (context, answer) in enumerate(zip(contexts, answers, strict=True)):
+        pair = TokenPair(_ids(op, "contexts", context, size, i), _ids(op, "answers", answer, size, i))
+        if pair.answer and not pair.context:
+            raise PairError(op, "contexts must have a token before the answer, got none", i)
+        pairs.append(pair)
+    return pairs
+
+
+def _ids(op: str, name: str, tokens: Sequence[int], size: float, pair: int) -> tuple[int, ...]:
+    ids = np.asarray(tokens)
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        got = f"shape {ids.shape} of {ids.dtype}"
+        raise TypeError(f"{op}: {name} must be sequences of token ids, got {got} in pair {pair}")
+    if ids.size and not 0 <= ids.min() <= ids.max() < size:
+        bad = ids[(ids < 0) | (ids >= size)][0]
+        limit = "at least 0" if size == math.inf else f"from 0 to {size - 1}"
+        raise PairError(op, f"{name} must be tokens {limit}, got {bad}", pair)
+    return tuple(ids.tolist())
 
 
 def _first_beyond(offsets: Sequence[tuple[int, int]], length: int) -> int:

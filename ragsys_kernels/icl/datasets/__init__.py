@@ -4,15 +4,29 @@ from ragsys_kernels.icl.datasets._files import data_folder
 from ragsys_kernels.icl.datasets.classification import CLASSIFICATION_SETS, ClassificationSet, classification_set
 from ragsys_kernels.icl.datasets.truthfulqa import TruthfulQA, truthfulqa
 from ragsys_kernels.icl.datasets.vrsd import VRSD_SETS, QuestionSet, vrsd_set
+from ragsys_kernels.icl.datasets.wikitext import (
+    Passage,
+    PassageSet,
+    WikiText,
+    boolq_passages,
+    ralm_passages,
+    wikitext,
+)
 
 __all__ = [
     "CLASSIFICATION_SETS",
     "VRSD_SETS",
     "ClassificationSet",
+    "Passage",
+    "PassageSet",
     "QuestionSet",
     "TruthfulQA",
+    "WikiText",
+    "boolq_passages",
     "classification_set",
     "data_folder",
+    "ralm_passages",
     "truthfulqa",
     "vrsd_set",
+    "wikitext",
 ]

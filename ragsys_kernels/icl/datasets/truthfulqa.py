@@ -37,6 +37,10 @@ class TruthfulQA(NamedTuple):
         owners = np.repeat(np.arange(len(self.questions)), np.diff(self.cu_questions))
         return owners[self.is_correct], np.flatnonzero(self.is_correct)
 
+    def answers_to(self, question: int) -> list[str]:
+        begin, end = self.cu_questions[question : question + 2]
+        return self.answers[begin:end]
+
     @property
     def triplets(self) -> int:
         """How many (question, correct answer, incorrect answer) there are."""

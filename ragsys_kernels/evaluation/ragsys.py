@@ -1,0 +1,316 @@
+"""RAGSys' comparison of retrievers on TruthfulQA: what six demonstrations do to the probabilities of the answers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+import ragsys_kernels as rk
+from ragsys_kernels import _env
+from ragsys_kernels.evaluation._models import language_model, name_of
+from ragsys_kernels.evaluation.ragsys_report import Result, report_of
+from ragsys_kernels.evaluation.report import PathLike, check_free, draw
+from ragsys_kernels.icl.cache import CachedModel
+from ragsys_kernels.icl.datasets import TruthfulQA, truthfulqa
+from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
+from ragsys_kernels.icl.language_model import LanguageModel
+from ragsys_kernels.icl.prompts import QA
+from ragsys_kernels.icl.quality import quality_bias
+from ragsys_kernels.icl.ragsys import (
+    LAMBDA_B,
+    LAMBDA_D,
+    NONE,
+    POOL,
+    PRIMER,
+    RANDOM,
+    K,
+    Setting,
+    methods,
+    pick,
+    read_primer,
+)
+from ragsys_kernels.metrics import dpo, multiple_choice, pairwise_cosine
+
+Array = npt.NDArray[Any]
+Pair = dict[str, str]  # question and answer
+
+QUICK_QUESTIONS = 100
+LAMBDAS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the sweep
+_WINDOW = 32  # prompts with all their answers; what a killed run loses at most (20 s of SmolLM2-135M on one core)
+
+
+@dataclass(frozen=True)
+class RagsysSummary:
+    """What an evaluation did; as text, a line for each setting and one for the whole."""
+
+    results: list[Result]
+    scored: int
+    cached: int
+    seconds: float
+    out: Path
+
+    def __str__(self) -> str:
+        lines = []
+        for result in self.results:
+            means = ", ".join(f"{name} {result.values[name].mean():.3f}" for name in ("MC1", "MC2", "MC3", "DPO"))
+            lines.append(f"{result.setting.label}: {means}")
+        answers = f"{self.scored} answers scored, {self.cached} from the cache"
+        return "\n".join([*lines, f"{answers}, {self.seconds:.1f} s -> {self.out / 'report.html'}"])
+
+
+def ragsys(
+    *,
+    out: PathLike,
+    model: PathLike | LanguageModel = "smollm2",
+    dtype: Literal["float32", "float16", "bfloat16"] = "bfloat16",
+    encoder: str | Encoder = "minilm",
+    counts: Literal["clean", "paper"] = "clean",
+    questions: int | None = None,
+    quick: bool = False,
+    k: int = K,
+    pool: int = POOL,
+    lambda_d: float = LAMBDA_D,
+    lambda_b: float = LAMBDA_B,
+    lambdas: Sequence[float] = LAMBDAS,
+    primer: PathLike | None = None,
+    data: PathLike | None = None,
+    cache: PathLike | None = None,
+    samples: int = 10_000,
+    num_threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> RagsysSummary:
+    """Compare the retrievers Fix, Bias, Rel, Rel+Bias, Rel+Div and Rel+Div+Bias on TruthfulQA; write a report folder.
+
+    The demonstrations are the correct answers to all questions with their questions; those of a question's own are left
+    out. Each retriever gives a question k of them, the model scores every correct and incorrect answer after them, and
+    MC1, MC2, MC3 and DPO compare the two kinds. Random demonstrations and none stand beside. The bias is the mean
+    log-probability of a demonstration's answer under the same model. Embeddings and scores are kept in the cache as
+    they are made, so that a run that was stopped goes on where it was.
+
+    Parameters
+    ----------
+    out : path
+        Folder for ``report.md``, ``report.html``, ``report.json``, the plots, and ``values.csv`` with every question's
+        picks and values. New, empty, or with an earlier report of this evaluation, which is replaced.
+    model : str, path or LanguageModel
+        "smollm2", or whatever else `HuggingFaceModel.from_pretrained` takes; or a model at hand.
+    dtype : {"float32", "float16", "bfloat16"}
+        How the model's weights are held.
+    encoder : str or Encoder
+        "minilm", "mpnet", a folder or a name on the Hugging Face hub; see `SentenceTransformerEncoder`.
+    counts : {"clean", "paper"}
+        Of `truthfulqa`. Empty answers of "paper" are scored as the space before them, and are no demonstrations.
+    questions : int, optional
+        So many, drawn with a fixed seed; more questions include the fewer. Default: all, or 100 with `quick`.
+        Demonstrations come from all questions in any case.
+    quick : bool
+    k, pool : int
+        Demonstrations of a question, and candidates that they are selected from.
+    lambda_d, lambda_b : float, in [0, 1]
+        Of the retrievers with diversity and bias.
+    lambdas : sequence of float
+        lambda_d of the sweep, without bias; may be empty.
+    primer : path, optional
+        File with the demonstrations of Fix; see `icl.ragsys.read_primer`. Default: six of our own.
+    data : path, optional
+        Folder of the data sets; see `truthfulqa`.
+    cache : path, optional
+        Folder for ``embeddings.sqlite``, ``scores.sqlite`` and unpacked models. Default: RAGSYS_KERNELS_CACHE, else
+        ``ragsys_kernels`` in the user's cache folder.
+    samples : int
+        Draws of the bootstrap.
+    num_threads : int, optional
+        torch's threads, and those of the kernels.
+    progress : callable, optional
+        Called with the answers scored and their number, first with 0; once for the bias and once for the settings.
+
+    Returns
+    -------
+    RagsysSummary
+
+    Raises
+    ------
+    ValueError, TypeError, OSError, ModuleNotFoundError
+        What can be checked without the model is, before it is loaded.
+
+    Notes
+    -----
+    Source: RAGSys (arXiv 2405.17587), Tables 1 and 2, Figure 1.
+    """
+    op, start = "ragsys", time.perf_counter()
+    for name, value, least in (("k", k, 1), ("pool", pool, k), ("samples", samples, 1), ("questions", questions, 1)):
+        if value is not None and value < least:
+            raise ValueError(f"{op}: {name} must be at least {least}, got {value}")
+    for name, weight in (("lambda_d", lambda_d), ("lambda_b", lambda_b), *(("lambdas", value) for value in lambdas)):
+        if not 0 <= weight <= 1:
+            raise ValueError(f"{op}: {name} must be in [0, 1], got {weight}")
+    check_free(out, op)
+    home = _env.cache_folder() if cache is None else Path(cache)
+    whole = truthfulqa(counts, data)
+    fixed = PRIMER if primer is None else read_primer(primer)
+    asked = _drawn(op, whole, questions if questions is not None else QUICK_QUESTIONS if quick else None)
+    shown = _demonstrations(op, whole, pool)
+    draw(lambda figure: None, 1, 1)  # an extra that is missing shows now, not after the work
+    embedder = (
+        SentenceTransformerEncoder(encoder, num_threads=num_threads, cache=home)
+        if isinstance(encoder, str)
+        else encoder
+    )
+    with CachedEncoder(embedder, home / "embeddings.sqlite") as texts:
+        rows = texts.encode([f"{pair['question']} {pair['answer']}" for pair in shown.pairs])
+        queries = texts.encode([whole.questions[q] for q in asked])
+    named = [*methods(lambda_d, lambda_b), RANDOM, NONE]
+    swept = [_in_sweep(value, named) for value in dict.fromkeys(lambdas)]
+    every = list(dict.fromkeys([*named, *swept]))
+    with language_model(op, model, dtype=dtype, cache=home, num_threads=num_threads) as scorer:
+        loaded = time.perf_counter()
+        bias = quality_bias(scorer, *shown.columns, progress=progress)
+        corpus = rk.Corpus(rows, bias, shown.owners)
+        picks = pick(every, corpus, shown.owners, queries, asked, k=k, pool=pool, num_threads=num_threads)
+        prompts = {setting: _prompts(setting, picks.get(setting), shown, fixed, whole, asked) for setting in every}
+        scored = score(scorer, prompts, whole, asked, progress)
+        fingerprint = scorer.fingerprint
+    seconds = time.perf_counter() - loaded
+    results = {setting: _result(setting, scored.logp, whole, asked, picks.get(setting), rows) for setting in every}
+    report = report_of([results[setting] for setting in named], [results[setting] for setting in swept], bias, samples)
+    report.configuration(
+        {
+            "model": f"{name_of(model)}, fingerprint {fingerprint}",
+            "dtype": dtype if isinstance(model, (str, os.PathLike)) else "the model's",
+            "encoder": f"{embedder.name}, fingerprint {embedder.fingerprint}",
+            "counts": f"{counts}: {int(whole.is_correct.sum())} correct answers, {whole.triplets} triplets",
+            "sha256 of the data": {name: digest[:16] for name, digest in whole.source.items()},
+            "questions": f"{len(asked)} of {len(whole.questions)}, drawn with seed 0",
+            "demonstrations": f"{len(shown.pairs)}, embedded as question and answer",
+            "primer": "the library's" if primer is None else str(primer),
+            "k, candidates": f"{k}, {pool}",
+            "lambda_d, lambda_b": f"{lambda_d:g}, {lambda_b:g}",
+            "bootstrap": f"{samples} samples, percentiles, seed 0",
+            "answers scored, from the cache": f"{scored.new}, {scored.cached}",
+            "seconds to score, in all": f"{seconds:.1f}, {time.perf_counter() - start:.1f}",
+        }
+    )
+    folder = report.write(out)
+    return RagsysSummary([*results.values()], scored.new, scored.cached, time.perf_counter() - start, folder)
+
+
+class _Shown(NamedTuple):
+    """The demonstrations: N pairs, and the question that each belongs to."""
+
+    pairs: list[Pair]
+    owners: Array
+
+    @property
+    def columns(self) -> tuple[list[str], list[str]]:
+        return [pair["question"] for pair in self.pairs], [pair["answer"] for pair in self.pairs]
+
+
+class Scored(NamedTuple):
+    """What `score` found, and how much of it was in the cache."""
+
+    logp: dict[Setting, Array]  # (A,) sums over the tokens of each answer to the questions asked, end to end
+    new: int
+    cached: int
+
+
+def score(
+    scorer: CachedModel,
+    prompts: dict[Setting, list[str]],
+    data: TruthfulQA,
+    asked: Array,
+    progress: Callable[[int, int], None] | None = None,
+) -> Scored:
+    """Score all answers to the questions asked after the prompts of every setting, equal prompts once.
+
+    In the order of the prompts, so that those that begin alike come together.
+    """
+    answers = {int(q): [QA.answer({"answer": text}) for text in data.answers_to(q)] for q in asked}
+    asks = sorted({(prompt, int(q)) for some in prompts.values() for prompt, q in zip(some, asked, strict=True)})
+    total, done, before = sum(len(answers[q]) for _, q in asks), 0, scorer.hits
+    found: dict[tuple[str, int], Array] = {}
+    if progress is not None:
+        progress(0, total)
+    for begin in range(0, len(asks), _WINDOW):
+        window = asks[begin : begin + _WINDOW]
+        pairs = [(prompt, answer) for prompt, q in window for answer in answers[q]]
+        sums = scorer.score(*map(list, zip(*pairs, strict=True))).sum
+        ends = np.cumsum([len(answers[q]) for _, q in window])
+        found.update(zip(window, np.split(sums, ends[:-1]), strict=True))
+        done += len(pairs)
+        if progress is not None:
+            progress(done, total)
+    logp = {
+        setting: np.concatenate([found[prompt, int(q)] for prompt, q in zip(some, asked, strict=True)])
+        for setting, some in prompts.items()
+    }
+    return Scored(logp, total - (scorer.hits - before), scorer.hits - before)
+
+
+def _drawn(op: str, data: TruthfulQA, number: int | None) -> Array:
+    """The questions to ask, in their order; more of them include the fewer."""
+    size = len(data.questions)
+    if number is not None and number > size:
+        raise ValueError(f"{op}: questions must be at most {size}, got {number}")
+    return np.sort(np.random.default_rng(0).permutation(size)[:number])
+
+
+def _demonstrations(op: str, data: TruthfulQA, pool: int) -> _Shown:
+    owners, answers = data.pairs
+    there = [(int(q), data.answers[a]) for q, a in zip(owners, answers, strict=True) if data.answers[a]]
+    shown = _Shown(
+        [{"question": data.questions[q], "answer": text} for q, text in there], np.array([q for q, _ in there])
+    )
+    others = len(there) - int(np.bincount(shown.owners).max())
+    if pool > others:
+        raise ValueError(f"{op}: pool must be at most the {others} demonstrations of other questions, got {pool}")
+    return shown
+
+
+def _in_sweep(lambda_d: float, named: Sequence[Setting]) -> Setting:
+    """Selection without bias; one of the named settings where it is the same."""
+    same = (setting for setting in named if setting[1:] == ("mmr", lambda_d, 1.0))
+    return next(same, Setting(f"λ_d = {lambda_d:g}", "mmr", lambda_d))
+
+
+def _prompts(
+    setting: Setting,
+    picks: Array | None,
+    shown: _Shown,
+    fixed: Sequence[tuple[str, str]],
+    data: TruthfulQA,
+    asked: Array,
+) -> list[str]:
+    primer = [{"question": question, "answer": answer} for question, answer in fixed if setting.kind == "fix"]
+    chosen = [primer] * len(asked) if picks is None else [[shown.pairs[row] for row in ids] for ids in picks]
+    return [QA.prompt({"question": data.questions[q]}, pairs) for q, pairs in zip(asked, chosen, strict=True)]
+
+
+def _result(
+    setting: Setting, logp: dict[Setting, Array], data: TruthfulQA, asked: Array, picks: Array | None, rows: Array
+) -> Result:
+    """The metrics of a setting, question by question."""
+    spans = [slice(*data.cu_questions[q : q + 2]) for q in asked]
+    is_correct = np.concatenate([data.is_correct[span] for span in spans])
+    starts = np.cumsum([0, *(span.stop - span.start for span in spans)])
+    best = starts[:-1] + data.best[asked] - data.cu_questions[asked]
+    choice = multiple_choice(logp[setting], is_correct, starts, best=best)
+    plain = dpo(logp[setting], is_correct, starts)
+    against = dpo(logp[setting], is_correct, starts, reference=logp[NONE])
+    weights = plain.pairs / plain.pairs.mean()  # the mean over questions is that over triplets
+    values = {
+        "MC1": choice.mc1,
+        "MC2": choice.mc2,
+        "MC3": choice.mc3,
+        "log ratio": choice.mc3_log_ratio,
+        "DPO": plain.dpo * weights,
+        "DPO to none": against.dpo * weights,
+    }
+    likeness = np.full(len(asked), np.nan) if picks is None else pairwise_cosine(rows, picks)
+    return Result(setting, asked, values, picks, likeness)

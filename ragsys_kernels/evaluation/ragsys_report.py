@@ -1,0 +1,234 @@
+"""The report of the RAGSys evaluation: the methods' metrics, which of the paper's orderings hold, the sweep."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ragsys_kernels.evaluation.report import Report, draw
+from ragsys_kernels.evaluation.statistics import Interval, bootstrap_means
+from ragsys_kernels.icl.ragsys import Setting
+
+Array = npt.NDArray[Any]
+
+METRICS = ("MC1", "MC2", "MC3", "DPO")
+BESIDE = ("DPO to none",)
+# (better, worse): what the paper finds, and what it does not say of random demonstrations but implies.
+ORDERINGS = (
+    ("Rel", "Fix"),
+    ("Rel+Div", "Rel"),
+    ("Rel+Div+Bias", "Rel+Bias"),
+    ("Rel", "random"),
+    ("Rel+Div", "random"),
+)
+# The paper leaves these to the model.
+OPEN = (("Bias", "Fix"), ("Rel+Bias", "Rel"), ("Rel+Div+Bias", "Rel+Div"))
+
+
+class Result(NamedTuple):
+    """A setting's values for each of Q questions."""
+
+    setting: Setting
+    questions: Array  # (Q,) their numbers
+    values: dict[str, Array]  # (Q,) float64
+    picks: Array | None  # (Q, k) demonstrations
+    likeness: Array  # (Q,) mean cosine between the picks; NaN for fewer than two
+
+
+class Comparison(NamedTuple):
+    """The first setting's mean less the second's, by metric."""
+
+    better: str
+    worse: str
+    difference: dict[str, Interval]
+
+    def verdict(self, metric: str) -> str:
+        interval = self.difference[metric]
+        if interval.low > 0:
+            return "holds"
+        if interval.high < 0:
+            return "is reversed"
+        return "shows in the mean" if interval.mean > 0 else "does not show"
+
+
+def report_of(named: Sequence[Result], swept: Sequence[Result], bias: Array, samples: int) -> Report:
+    report = Report("ragsys", "RAGSys: relevant, diverse and probable demonstrations")
+    number = len(named[0].questions)
+    held, left = ([_compared(named, pair, samples) for pair in pairs] for pairs in (ORDERINGS, OPEN))
+    report.text(
+        f"""{number} questions of TruthfulQA, each with the demonstrations that a retriever gives it, none of them of
+        the question itself. The model scores every answer after them. {verdict(held)}"""
+    )
+    report.heading("Tables 1 and 2: metrics by retriever")
+    report.text(
+        """MC1 is the share of questions whose best answer is more probable than all incorrect ones, MC2 the share of
+        correct answers that are, MC3 the probability of the correct answers over that of all (the paper writes the
+        ratio of the two kinds, whose values would not lie between 0 and 1 as its tables' do), DPO the mean log sigmoid
+        of the difference in log-probability over all pairs of a correct and an incorrect answer, "DPO to none" the same
+        with the model without demonstrations as the reference. In brackets 95 % bootstrap intervals over questions. The
+        paper's tables are of models of 7 billion parameters and more. Their figures are not printed here: they are not
+        at hand, and those of another model would not compare; the orderings below do."""
+    )
+    report.table(
+        ("demonstrations", *METRICS, *BESIDE, "picks' mean cosine"),
+        [_row(result, samples) for result in named],
+    )
+    report.figure("metrics.png", draw(lambda figure: _plot_metrics(figure, named, samples), 9.6, 3.0),
+                  "Means with 95 % intervals.")  # fmt: skip
+    report.heading("Which orderings hold")
+    report.text(
+        f"""Differences of means with paired 95 % bootstrap intervals over the questions. An ordering holds in a metric
+        if its interval is above 0. The paper finds that relevance with diversity is best and that what the bias adds
+        depends on the model; the lower rows have no sign to expect. {_bias(bias)}"""
+    )
+    report.table(
+        ("ordering", *METRICS, "holds"),
+        [
+            (
+                f"{one.better} over {one.worse}",
+                *(f"{_signed(one.difference[metric])}" for metric in METRICS),
+                ", ".join(metric for metric in METRICS if one.verdict(metric) == "holds") or "none",
+            )
+            for one in (*held, *left)
+        ],
+    )
+    if swept:
+        _sweep(report, swept, samples)
+    report.file("values.csv", _values([*named, *(one for one in swept if one not in named)]))
+    report.text(
+        "`values.csv` has every question's values and picks. A question's DPO is weighted with its number of pairs, so "
+        "that the mean is over pairs; log ratio is the logarithm of the ratio that the paper calls MC3."
+    )
+    return report
+
+
+def verdict(comparisons: Sequence[Comparison]) -> str:
+    """Which orderings hold, in sentences."""
+    said: dict[str, list[str]] = {}
+    for one in comparisons:
+        for metric in METRICS:
+            said.setdefault(one.verdict(metric), []).append(f"{one.better} over {one.worse} in {metric}")
+    parts = []
+    for kind, start in (
+        ("holds", "These of the paper's orderings hold"),
+        ("shows in the mean", "these show in the means, but their intervals reach 0"),
+        ("does not show", "these do not show"),
+        ("is reversed", "these are reversed"),
+    ):
+        if kind in said:
+            parts.append(f"**{start}:** {'; '.join(said[kind])}.")
+    return " ".join(parts)
+
+
+def _compared(results: Sequence[Result], pair: tuple[str, str], samples: int) -> Comparison:
+    by_label = {result.setting.label: result for result in results}
+    better, worse = (by_label[label].values for label in pair)
+    differences = np.stack([better[metric] - worse[metric] for metric in METRICS], axis=1)
+    return Comparison(*pair, dict(zip(METRICS, bootstrap_means(differences, samples=samples), strict=True)))
+
+
+def _intervals(result: Result, samples: int) -> dict[str, Interval]:
+    names = (*METRICS, *BESIDE)
+    columns = np.stack([result.values[name] for name in names], axis=1)
+    return dict(zip(names, bootstrap_means(columns, samples=samples), strict=True))
+
+
+def _row(result: Result, samples: int) -> tuple[str, ...]:
+    cells = (
+        f"{one.mean:.3f} [{one.low:.3f}, {one.high:.3f}]" if name in METRICS else f"{one.mean:.3f}"
+        for name, one in _intervals(result, samples).items()
+    )
+    return (result.setting.label, *cells, _likeness(result))
+
+
+def _likeness(result: Result) -> str:
+    mean = result.likeness.mean()
+    return "" if np.isnan(mean) else f"{mean:.3f}"
+
+
+def _signed(interval: Interval) -> str:
+    return f"{interval.mean:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
+
+
+def _bias(bias: Array) -> str:
+    return (
+        f"The bias of the {len(bias)} demonstrations has a mean of {bias.mean(dtype=np.float64):.2f} nats a token and "
+        f"a standard deviation of {bias.std(dtype=np.float64):.2f}."
+    )
+
+
+def _sweep(report: Report, swept: Sequence[Result], samples: int) -> None:
+    report.heading("Figure 1: sweep of λ_d")
+    report.text(
+        """Selection without bias by relevance, with weight λ_d, against redundancy: the lower, the more diverse; 1 is
+        Rel. The picks' mean cosine says how alike the demonstrations of a question are."""
+    )
+    report.table(
+        ("λ_d", "picks' mean cosine", *METRICS),
+        [
+            (
+                f"{result.setting.lambda_d:g}",
+                _likeness(result),
+                *(f"{one.mean:.3f}" for name, one in _intervals(result, samples).items() if name in METRICS),
+            )
+            for result in swept
+        ],
+    )
+    report.figure("sweep.png", draw(lambda figure: _plot_sweep(figure, swept, samples), 9.6, 2.8),
+                  "Likeness of the picks and the metrics by λ_d, with 95 % intervals.")  # fmt: skip
+
+
+def _values(results: Sequence[Result]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("question", "demonstrations", *results[0].values, "picks"))
+    for result in results:
+        for at, question in enumerate(result.questions):
+            picks = "" if result.picks is None else " ".join(map(str, result.picks[at]))
+            cells = (f"{values[at]:.9g}" for values in result.values.values())
+            writer.writerow((question, result.setting.label, *cells, picks))
+    return text.getvalue().encode()
+
+
+def _ends(intervals: Sequence[Interval]) -> list[list[float]]:
+    return [[one.mean - one.low for one in intervals], [one.high - one.mean for one in intervals]]
+
+
+def _plot_metrics(figure: Any, results: Sequence[Result], samples: int) -> None:
+    found: list[Mapping[str, Interval]] = [_intervals(result, samples) for result in results]
+    for axes, metric in zip(figure.subplots(1, len(METRICS)), METRICS, strict=True):
+        intervals = [rows[metric] for rows in found]
+        for y, (result, one) in enumerate(zip(results, intervals, strict=True)):
+            colour = "#08519c" if "Rel" in result.setting.label else "#969696"
+            axes.errorbar(one.mean, y, xerr=[[one.mean - one.low], [one.high - one.mean]], fmt="o", color=colour,
+                          capsize=3)  # fmt: skip
+        axes.set_yticks(range(len(results)), [result.setting.label for result in results] if metric == "MC1" else [])
+        axes.invert_yaxis()
+        axes.set_title(metric)
+        axes.grid(axis="x", color="#e6e6e6")
+
+
+def _plot_sweep(figure: Any, swept: Sequence[Result], samples: int) -> None:
+    order = sorted(swept, key=lambda result: result.setting.lambda_d)
+    x = [result.setting.lambda_d for result in order]
+    found = [_intervals(result, samples) for result in order]
+    first, second, third = figure.subplots(1, 3)
+    first.plot(x, [result.likeness.mean() for result in order], "o-", color="#238b45")
+    first.set_title("picks' mean cosine")
+    for metric, colour in zip(METRICS[:3], ("#08519c", "#e08214", "#6a51a3"), strict=True):
+        intervals = [rows[metric] for rows in found]
+        means = [one.mean for one in intervals]
+        second.errorbar(x, means, yerr=_ends(intervals), fmt="o-", color=colour, capsize=3, label=metric)
+    second.legend()
+    second.set_title("MC1, MC2, MC3")
+    intervals = [rows["DPO"] for rows in found]
+    third.errorbar(x, [one.mean for one in intervals], yerr=_ends(intervals), fmt="o-", color="#08519c", capsize=3)
+    third.set_title("DPO")
+    for axes in (first, second, third):
+        axes.set_xlabel("λ_d")
+        axes.grid(color="#e6e6e6")

@@ -1,0 +1,349 @@
+"""In-Context RALM on WikiText-103: perplexity by document, retrieval stride, query length and documents ranked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ragsys_kernels import _env
+from ragsys_kernels.evaluation._models import language_model, name_of
+from ragsys_kernels.evaluation.ralm_report import (
+    ANY,
+    DENSE,
+    DIVERSE,
+    FIRST,
+    NONE,
+    ORACLE,
+    ORDER,
+    PAIR,
+    RANDOM,
+    RERANK,
+    RULE,
+    SHORT,
+    RalmResult,
+    RalmSizes,
+    report_of,
+)
+from ragsys_kernels.evaluation.report import PathLike, check_free, draw
+from ragsys_kernels.icl.datasets import ralm_passages, wikitext
+from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
+from ragsys_kernels.icl.language_model import TokenModel
+from ragsys_kernels.icl.ralm import Ralm, Text, Window, sliding_windows
+from ragsys_kernels.icl.retrievers import DenseRetriever
+from ragsys_kernels.metrics import perplexity
+
+Array = npt.NDArray[Any]
+_BATCH = 2048  # tokens in one run of the model: a tenth faster than 512 where no window has padding
+Documents = tuple[int, ...]
+
+
+# With half the words a passage takes up as much of the shorter window as in the full run: about a sixth.
+QUICK = RalmSizes(
+    windows=100, window=384, stride=32, document=64, strides=(4, 8, 16, 32), queries=(8, 16, 32, 64), passage=50
+)
+
+
+@dataclass(frozen=True)
+class RalmSummary:
+    """What an evaluation did; as text, the word perplexity of each method and what the run cost."""
+
+    result: RalmResult
+    cached: int
+    seconds: float
+    out: Path
+
+    def __str__(self) -> str:
+        words = self.result.words
+        lines = [f"{label}: word perplexity {perplexity(-nll, words):.2f}" for label, nll in self.result.nll.items()]
+        runs = f"{len(words)} windows, {self.result.runs} runs of the model, {self.cached} of them from the cache"
+        return "\n".join([*lines, f"{runs}, {self.seconds:.1f} s -> {self.out / 'report.html'}"])
+
+
+def ralm(
+    *,
+    out: PathLike,
+    model: PathLike | TokenModel = "smollm2",
+    dtype: str = "bfloat16",
+    encoder: str | Encoder | None = "minilm",
+    quick: bool = False,
+    sizes: Mapping[str, Any] | None = None,
+    data: PathLike | None = None,
+    cache: PathLike | None = None,
+    samples: int = 10_000,
+    seed: int = 0,
+    num_threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> RalmSummary:
+    """Measure what documents before the text are worth to a language model on WikiText-103; write a report folder.
+
+    Windows are spread evenly over the test text. In each the last tokens are predicted, with a document over its
+    first ones: none, BM25's first, one of BM25's first 16 that is chosen by zero-shot reranking, by the target itself
+    (oracle) or at random, the encoder's nearest, two shorter ones by BM25 or by MMR, any passage of the collection, or
+    none and the prefix cut by as much as a document takes. Each (window, document) is run once and kept in the cache:
+    a stopped run goes on where it was, and strides, query lengths and numbers of documents share the runs.
+
+    Parameters
+    ----------
+    out : path
+        Folder for ``report.md``, ``report.html``, ``report.json``, the plots, and ``values.csv`` with every window's
+        negative log-probability and documents. New, empty, or with an earlier report of this evaluation, which is
+        replaced.
+    model : str, path or TokenModel
+        As `HuggingFaceModel.from_pretrained` takes it.
+    dtype : {"float32", "float16", "bfloat16"}
+        Of the model's weights.
+    encoder : str, Encoder or None
+        For the nearest passage and for MMR; None leaves both out.
+    quick : bool
+        `QUICK` sizes: minutes on two cores. Those of ``RalmSizes()`` take hours.
+    sizes : mapping, optional
+        Fields of `RalmSizes` that are to be others.
+    data : path, optional
+        Folder of the data sets; see `wikitext` and `boolq_passages`.
+    cache : path, optional
+        Folder for ``scores.sqlite``, ``embeddings.sqlite`` and for models that packages carry. Default:
+        RAGSYS_KERNELS_CACHE, else ``ragsys_kernels`` in the user's cache folder.
+    samples : int
+        Draws of the bootstrap.
+    seed : int
+        Of the passages that are taken at random.
+    num_threads : int, optional
+        torch's threads, and those of the kernels.
+    progress : callable, optional
+        Called with the runs of the model done and their number, first with 0.
+
+    Returns
+    -------
+    RalmSummary
+
+    Raises
+    ------
+    ValueError, TypeError, OSError, ModuleNotFoundError
+        What can be checked without the model is, before it is loaded.
+
+    Notes
+    -----
+    Source: Ram et al., In-Context Retrieval-Augmented Language Models (TACL 2023): Table 1, Figures 3, 5, 6 and 7. Its
+    code moves the window by s; here a window's several retrievals, if s is less than its target, share its start, so
+    that all strides predict the same tokens from the same first token on, and tokens with equal documents are one run.
+    """
+    op = "ralm"
+    start = time.perf_counter()
+    used = replace(QUICK if quick else RalmSizes(), **(sizes or {}))
+    used.check(op)
+    if samples < 1:
+        raise ValueError(f"{op}: samples must be at least 1, got {samples}")
+    check_free(out, op)
+    home = _env.cache_folder() if cache is None else Path(cache)
+    test = wikitext("test", data)
+    collection = ralm_passages(test, data, words=used.passage)
+    documents = [passage.document for passage in collection.passages]
+    draw(lambda figure: None, 1, 1)  # an extra that is missing shows now, not after the work
+    dense = None
+    if encoder is not None:
+        if isinstance(encoder, str):
+            encoder = SentenceTransformerEncoder(encoder, num_threads=num_threads, cache=home)
+        kept = CachedEncoder(encoder, home / "embeddings.sqlite")
+        dense = DenseRetriever(kept, documents)
+    with language_model(op, model, cache=home, dtype=dtype, num_threads=num_threads, batch_tokens=_BATCH) as scorer:
+        system = Ralm(scorer, documents, query_tokens=used.query, document_tokens=used.document, past_tokens=used.past)
+        text = system.encode(test.text)
+        windows = chosen_windows(len(text.tokens), used)
+        result = evaluate(system, text, windows, used, dense=dense, seed=seed, progress=progress)
+        cached, fingerprint = scorer.hits, scorer.fingerprint
+    if dense is not None:
+        kept.close()
+    report = report_of(result, used, samples)
+    report.configuration(
+        {
+            "model": f"{name_of(model)}, {dtype}, fingerprint {fingerprint}",
+            "encoder": "none" if encoder is None else f"{encoder.name}, fingerprint {encoder.fingerprint}",
+            "text": f"WikiText-103 test, {len(text.tokens)} tokens, {test.text.count(' ')} words and line ends",
+            "collection": f"{len(documents)} passages of at most {used.passage} words: BoolQ validation, WikiText-103 "
+            f"valid; left out: {collection.same_title} with the title of an evaluated article, {collection.same_words} "
+            "with words of the evaluated text",
+            "sha256 of the data": {name: digest[:16] for name, digest in {**test.source, **collection.source}.items()},
+            **{f"sizes: {name}": value for name, value in asdict(used).items()},
+            "bootstrap": f"{samples} samples over windows, percentiles, seed 0",
+            "passages at random": f"seed {seed}",
+            "runs of the model, from the cache": f"{result.runs}, {cached}",
+            "seconds": f"{time.perf_counter() - start:.1f}",
+        }
+    )
+    folder = report.write(out)
+    return RalmSummary(result, cached, time.perf_counter() - start, folder)
+
+
+def chosen_windows(size: int, sizes: RalmSizes) -> list[Window]:
+    """Windows evenly spread over a text of `size` tokens, without the first and the shorter ones."""
+    whole = [
+        window for window in sliding_windows(size, sizes.window, sizes.target)[1:]
+        if window.end - window.start == sizes.window
+    ]  # fmt: skip
+    if len(whole) < sizes.windows:
+        raise ValueError(f"ralm: windows must be at most the {len(whole)} of the text, got {sizes.windows}")
+    return [whole[i] for i in np.linspace(0, len(whole) - 1, sizes.windows).astype(np.int64)]
+
+
+class Plan(NamedTuple):
+    """What each piece of `stride` tokens of each window's target is predicted with."""
+
+    stride: int
+    runs: list[list[tuple[Window, Documents]]]  # (Q, pieces)
+
+    @property
+    def documents(self) -> list[list[Documents]]:
+        return [[documents for _, documents in row] for row in self.runs]
+
+
+class _Runs:
+    """Runs of the model, each (window, documents) once, and what they say of the pieces of plans."""
+
+    def __init__(self, system: Ralm, text: Text, windows: Sequence[Window], past: int) -> None:
+        self.system, self.text, self.windows, self.past = system, text, windows, past
+        self._logp: dict[tuple[Window, Documents], Array] = {}  # of the past and the target's tokens
+
+    def __len__(self) -> int:
+        return len(self._logp)
+
+    def places(self, stride: int) -> list[int]:
+        return [place for window in self.windows for place in range(window.begin, window.end, stride)]
+
+    def plan(self, stride: int, documents: Mapping[int, Sequence[int]]) -> Plan:
+        """Documents by the place where a piece begins; a place that is not there has none."""
+        return Plan(
+            stride,
+            [
+                [(window, tuple(documents.get(place, ()))) for place in range(window.begin, window.end, stride)]
+                for window in self.windows
+            ],
+        )
+
+    def without(self, plan: Plan) -> Plan:
+        """The same prefixes as short as the documents leave them, without the documents."""
+        rows = [
+            [(window._replace(start=window.start + len(self.system.document(ids))), ()) for window, ids in row]
+            for row in plan.runs
+        ]
+        return Plan(plan.stride, rows)  # type: ignore[arg-type]
+
+    def make(self, plans: Iterable[Plan], progress: Callable[[int, int], None] | None) -> None:
+        wanted = {run for plan in plans for row in plan.runs for run in row}
+        # Window by window, the longest first: what is fed together is of like length.
+        order = sorted(wanted, key=lambda run: (run[0].end, run[0].start, run[1]))
+        windows, documents = [window for window, _ in order], [ids for _, ids in order]
+        logps = self.system.logprobs(self.text, windows, documents, past=self.past, progress=progress)
+        self._logp = dict(zip(order, logps, strict=True))
+
+    def target(self, plan: Plan) -> Array:
+        """(Q, pieces) log-probabilities of the pieces."""
+        return self._sums(plan, self.past, plan.stride)
+
+    def before(self, plan: Plan) -> Array:
+        """(Q, pieces) log-probabilities of the past tokens before each piece."""
+        return self._sums(plan, 0, self.past)
+
+    def nll(self, plan: Plan) -> Array:
+        """(Q,) negative log-probabilities of the windows' targets."""
+        return np.asarray(-self.target(plan).sum(axis=1))
+
+    def _sums(self, plan: Plan, offset: int, length: int) -> Array:
+        rows = [
+            [
+                self._logp[run][at : at + length].sum(dtype=np.float64)
+                for at, run in zip(count(offset, plan.stride), row, strict=False)
+            ]
+            for row in plan.runs
+        ]
+        return np.array(rows, np.float64)
+
+
+def evaluate(
+    system: Ralm,
+    text: Text,
+    windows: Sequence[Window],
+    sizes: RalmSizes,
+    *,
+    dense: DenseRetriever | None = None,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> RalmResult:
+    """Run every method on every window."""
+    runs, stride = _Runs(system, text, windows, sizes.past), sizes.stride
+    main = runs.places(stride)
+    every = sorted({place for one in (stride, *sizes.strides) for place in runs.places(one)})
+    found = system.retrieve(text, every, sizes.candidates)
+    ranked = {place: ids[ids >= 0].tolist() for place, ids in zip(every, found.ids, strict=True)}
+    top = dict(zip(every, found.scores[:, 0].tolist(), strict=True))
+    first = {place: ids[:1] for place, ids in ranked.items()}
+    any_passage = np.random.default_rng(seed).integers(len(system.documents), size=(len(main), 1)).tolist()
+    plans = {
+        NONE: runs.plan(stride, {}),
+        ANY: runs.plan(stride, dict(zip(main, any_passage, strict=True))),
+        FIRST: runs.plan(stride, first),
+        PAIR: runs.plan(stride, {place: ids[:2] for place, ids in ranked.items()}),
+    }
+    plans[SHORT] = runs.without(plans[FIRST])
+    if dense is not None:
+        vectors = dense.encoder.encode(system.queries(text, main))
+        pool = np.array([[*ranked[place], *[-1] * sizes.candidates][: sizes.candidates] for place in main])
+        pair = RULE.select(vectors, dense.corpus, 2, candidates=pool).indices
+        plans[DENSE] = runs.plan(stride, _by_place(main, dense.nearest(vectors, 1).ids))
+        plans[DIVERSE] = runs.plan(stride, _by_place(main, pair))
+    by_stride = {one: runs.plan(one, first) for one in sizes.strides}
+    by_query = {
+        length: runs.plan(stride, _by_place(main, system.retrieve(text, main, 1, length).ids))
+        for length in sizes.queries
+    }
+    candidates = [
+        runs.plan(stride, {place: ids[i : i + 1] for place, ids in ranked.items()}) for i in range(sizes.candidates)
+    ]
+    runs.make([*plans.values(), *by_stride.values(), *by_query.values(), *candidates], progress)
+
+    # A piece for which nothing is found has one candidate, no document.
+    there = np.array([[[bool(ids) for ids in row] for row in plan.documents] for plan in candidates])
+    there[0] = True
+    target = np.stack([runs.target(plan) for plan in candidates])  # (candidates, Q, pieces)
+    rank = {RERANK: np.stack([runs.before(plan) for plan in candidates]), ORACLE: target}
+    by_ranked: dict[str, dict[int, Array]] = {RANDOM: {}, RERANK: {}, ORACLE: {}}
+    picks = {label: plan.documents for label, plan in plans.items() if label != SHORT}
+    for number in _numbers(sizes.candidates):
+        counted = there[:number]
+        # What to expect of a document taken at random: the mean over all.
+        mean = np.where(counted, target[:number], 0).sum(axis=0) / counted.sum(axis=0)
+        by_ranked[RANDOM][number] = -mean.sum(axis=1)
+        for rule, values in rank.items():
+            best = np.argmax(np.where(counted, values[:number], -np.inf), axis=0)  # (Q, pieces), the first of equals
+            by_ranked[rule][number] = -np.take_along_axis(target, best[None], axis=0)[0].sum(axis=1)
+            picks[rule] = [
+                [candidates[i].documents[q][j] for j, i in enumerate(row)] for q, row in enumerate(best.tolist())
+            ]
+    nll = {label: runs.nll(plan) for label, plan in plans.items()}
+    nll |= {rule: values[sizes.candidates] for rule, values in by_ranked.items()}
+    return RalmResult(
+        nll={label: nll[label] for label in ORDER if label in nll},
+        picks=picks,
+        words=text.words(windows),
+        tokens=np.array([window.end - window.begin for window in windows]),
+        top_scores=np.array([top[place] for place in main]).reshape(len(windows), -1).mean(axis=1),
+        by_stride={one: runs.nll(plan) for one, plan in by_stride.items()},
+        by_query={length: runs.nll(plan) for length, plan in by_query.items()},
+        by_ranked=by_ranked,
+        runs=len(runs),
+    )
+
+
+def _by_place(places: Sequence[int], ids: Array) -> dict[int, list[int]]:
+    return {place: row[row >= 0].tolist() for place, row in zip(places, ids, strict=True)}
+
+
+def _numbers(candidates: int) -> list[int]:
+    """Powers of two up to the number of candidates, and that number."""
+    return [*(1 << i for i in range(candidates.bit_length()) if 1 << i < candidates), candidates]

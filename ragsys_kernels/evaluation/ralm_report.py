@@ -1,0 +1,313 @@
+"""The report of the In-Context RALM evaluation: perplexities with their intervals, plots, and what decides them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ragsys_kernels.evaluation.report import Report, draw
+from ragsys_kernels.evaluation.statistics import Interval, bootstrap_ratios
+from ragsys_kernels.icl.retrievers import Rule
+from ragsys_kernels.metrics import perplexity
+
+Array = npt.NDArray[Any]
+
+RULE = Rule("mmr", 0.5)
+NONE, SHORT, ANY = "no document", "no document, prefix as short", "any passage"
+FIRST, RANDOM, RERANK, ORACLE = "BM25, first", "BM25, random", "BM25, reranked", "BM25, oracle"
+DENSE, PAIR, DIVERSE = "dense, first", "BM25, first two", f"BM25, two by {RULE.label}"
+ORDER = (NONE, SHORT, ANY, RANDOM, FIRST, RERANK, ORACLE, DENSE, PAIR, DIVERSE)
+# (method, rival, what their difference says)
+_PAIRS = (
+    (FIRST, NONE, "what retrieval is worth in all"),
+    (RERANK, NONE, "the same with reranking"),
+    (RERANK, FIRST, "what zero-shot reranking adds"),
+    (ORACLE, RERANK, "what a perfect choice would add to that"),
+    (SHORT, NONE, "the price of the prefix that a document overwrites"),
+    (FIRST, SHORT, "what the document says, the prefix being as short"),
+    (FIRST, ANY, "what retrieval says, against any passage of the collection"),
+    (DENSE, FIRST, "the dense retriever against BM25"),
+    (DIVERSE, PAIR, "two documents of half the length by MMR, against BM25's first two"),
+    (PAIR, FIRST, "two documents of half the length against one"),
+)
+
+
+@dataclass(frozen=True)
+class RalmSizes:
+    """The sizes of a run, in tokens where nothing else is said. The defaults are those of the full run."""
+
+    windows: int = 250  # number of windows, evenly spread over the text
+    window: int = 1024
+    target: int = 32  # predicted in each window
+    stride: int = 4  # the paper's s: tokens between retrievals; divides the target
+    query: int = 32  # the paper's l
+    document: int = 256  # most of a document
+    candidates: int = 16  # documents that are ranked
+    past: int = 16  # tokens before those predicted, by which documents are ranked
+    strides: tuple[int, ...] = (4, 8, 16, 32)  # of Figure 5
+    queries: tuple[int, ...] = (8, 16, 32, 64, 128)  # of Figure 6
+    passage: int = 100  # words of a passage of the collection
+
+    def check(self, op: str) -> None:
+        for name, value in asdict(self).items():
+            for one in value if isinstance(value, tuple) else (value,):
+                if one < 1:
+                    raise ValueError(f"{op}: {name} must be at least 1, got {one}")
+        for stride in (self.stride, *self.strides):
+            if self.target % stride:
+                raise ValueError(f"{op}: stride must divide the {self.target} tokens of a target, got {stride}")
+        need = self.document + self.past + self.target
+        if self.window <= need:
+            raise ValueError(
+                f"{op}: window must be above document, past and target together, {need} tokens, got {self.window}"
+            )
+
+
+class RalmResult(NamedTuple):
+    """Q windows, each a target text: negative log-probabilities (nats) of the targets by method."""
+
+    nll: dict[str, Array]  # (Q,) by method
+    picks: dict[str, list[list[tuple[int, ...]]]]  # documents of each piece of each window
+    words: Array  # (Q,) of the targets
+    tokens: Array  # (Q,)
+    top_scores: Array  # (Q,) BM25's score of the first document, mean over the pieces
+    by_stride: dict[int, Array]
+    by_query: dict[int, Array]
+    by_ranked: dict[str, dict[int, Array]]  # by rule and number of documents
+    runs: int  # of the model
+
+
+class _Versus(NamedTuple):
+    change: Interval  # of the word perplexity, as a share
+    better: float  # share of the windows
+
+    @property
+    def verdict(self) -> str:
+        return "lower" if self.change.high < 0 else "higher" if self.change.low > 0 else "undecided"
+
+
+def report_of(result: RalmResult, sizes: RalmSizes, samples: int) -> Report:
+    report = Report("ralm", "In-Context RALM: what documents before the text are worth")
+    means = _perplexities(result.nll, result.words, samples)
+    versus = {
+        (one, other): _versus(result, result.nll[one], result.nll[other], samples)
+        for one, other, _ in _PAIRS
+        if one in result.nll and other in result.nll
+    }
+    report.text(
+        f"""{len(result.words)} windows of {sizes.window} tokens, evenly spread over WikiText-103 test; the last
+        {sizes.target} tokens of each are predicted. Every {sizes.stride} tokens the {sizes.query} tokens before
+        retrieve passages; a document, of at most {sizes.document} tokens, overwrites the first tokens of the window.
+        Intervals are 95 % bootstrap intervals over windows, paired where methods are compared. Model and collection
+        are not the paper's, so that its directions can be compared and not its figures."""
+    )
+    report.heading("What the paper finds, and what is found here")
+    report.table(("finding", "here", "change of word perplexity"), _findings(result, versus), numbers=False)
+    report.heading("Table 1 and Figure 3: perplexity by method")
+    report.text(
+        f"""Random is what to expect of one of the {sizes.candidates} retrieved documents; reranking takes the one
+        under which the {sizes.past} tokens before the target are most probable, the oracle the one under which the
+        target itself is. "{SHORT}" has the prefix that BM25's document leaves, without the document."""
+    )
+    report.table(
+        ("method", "word perplexity", "95 % interval", "token perplexity", f"against {NONE}", "95 % interval",
+         "windows better"),
+        [
+            (label, f"{mean.mean:.2f}", f"[{mean.low:.2f}, {mean.high:.2f}]",
+             f"{perplexity(-result.nll[label], result.tokens):.2f}", *_compared(result, label, samples))
+            for label, mean in means.items()
+        ],
+    )  # fmt: skip
+    report.figure("methods.png", draw(lambda f: _plot_methods(f, result, samples), 7.0, 0.32 * len(means) + 0.9),
+                  f"Change of word perplexity against {NONE}, with paired 95 % intervals.")  # fmt: skip
+    report.heading("Figures 5, 6 and 7: stride, query length, documents ranked")
+    report.text(
+        f"""Stride and query length are those of BM25's first document. All strides predict the same tokens: the
+        window's several retrievals share its first token. Figure 7 has what reranking can gain: the rules choose among
+        BM25's first n at a stride of {sizes.stride}."""
+    )
+    for title, values in (("stride s", result.by_stride), ("query length ℓ", result.by_query)):
+        report.table((title, "word perplexity", "95 % interval", f"against {NONE}", "95 % interval"),
+                     [(str(at), *_cells(result, nll, samples)) for at, nll in sorted(values.items())])  # fmt: skip
+    numbers = sorted(result.by_ranked[RERANK])
+    rows = {rule: _perplexities(values, result.words, samples) for rule, values in result.by_ranked.items()}
+    report.table(
+        ("documents n", *(f"{rule.split(', ')[1]}: word perplexity" for rule in rows)),
+        [
+            (str(n), *(f"{row[n].mean:.2f} [{row[n].low:.2f}, {row[n].high:.2f}]" for row in rows.values()))
+            for n in numbers
+        ],
+    )  # fmt: skip
+    report.figure("figures.png", draw(lambda f: _plot_figures(f, result, samples), 9.6, 3.1),
+                  f"Stride, query length, and number of documents that are ranked: change against {NONE}.")  # fmt: skip
+    report.heading("What decides it")
+    report.text(f"""{_why(versus)} Changes are of word perplexity, so that below zero is better.""")
+    report.table(
+        ("method", "against", "says", "change", "95 % interval", "perplexity", "windows better"),
+        [
+            (one, other, why, f"{found.change.mean:+.2%}", _percent(found.change), found.verdict, f"{found.better:.0%}")
+            for one, other, why in _PAIRS
+            if (found := versus.get((one, other))) is not None
+        ],
+        numbers=False,
+    )
+    report.text(
+        """By how well BM25's first document matches (thirds of the windows by its score): if retrieval helps where it
+        finds something, the collection is what is missing elsewhere."""
+    )
+    report.table(
+        ("windows", "BM25's score", "of them", *(f"{one} against {other}" for one, other in _BY_SCORE)),
+        _thirds(result, samples),
+    )
+    report.file("values.csv", _values(result))
+    report.text("`values.csv` has each window's negative log-probability and documents by method.")
+    return report
+
+
+_BY_SCORE = ((FIRST, NONE), (FIRST, SHORT), (RERANK, FIRST))
+
+
+def _perplexities(values: Mapping[Any, Array], words: Array, samples: int) -> dict[Any, Interval]:
+    intervals = bootstrap_ratios(np.stack(list(values.values()), axis=1), words, samples=samples)
+    return {label: _exp(one) for label, one in zip(values, intervals, strict=True)}
+
+
+def _exp(interval: Interval) -> Interval:
+    return Interval(*map(float, np.exp(interval)))
+
+
+def _versus(result: RalmResult, ours: Array, theirs: Array, samples: int, some: Any = slice(None)) -> _Versus:
+    """How a word perplexity changes from one method to another."""
+    difference = (ours - theirs)[some]
+    ratio = _exp(bootstrap_ratios(difference, result.words[some], samples=samples)[0])
+    return _Versus(Interval(*(end - 1 for end in ratio)), float((difference < 0).mean()))
+
+
+def _findings(result: RalmResult, versus: Mapping[Any, _Versus]) -> list[tuple[str, str, str]]:
+    """The paper's directions, and whether they show."""
+    rows = []
+    for text, pair, sign in (
+        ("BM25's document lowers perplexity (Table 1)", (FIRST, NONE), -1),
+        ("reranking is better than BM25's first (Table 1)", (RERANK, FIRST), -1),
+        ("an oracle has more to gain (Figure 7)", (ORACLE, RERANK), -1),
+        ("BM25 is better than a dense retriever (Figure 3)", (DENSE, FIRST), 1),
+    ):
+        if pair in versus:
+            one = versus[pair]
+            answer = "yes" if sign * one.change.mean > 0 else "no"
+            doubt = ", though zero is in the interval" if one.verdict == "undecided" else ""
+            rows.append((text, answer + doubt, _change(one)))
+    stride, query = _best(result.by_stride), _best(result.by_query)
+    answer = "yes" if stride == min(result.by_stride) else "no"
+    rows.append(("the smallest stride is the best (Figure 5)", f"{answer}: s = {stride} is", ""))
+    answer = "yes" if query == 32 else "no"
+    rows.append(("32 tokens, the paper's choice, are the best query (Figure 6)", f"{answer}: ℓ = {query} is", ""))
+    return rows
+
+
+def _best(series: Mapping[int, Array]) -> int:
+    return min(series, key=lambda at: float(series[at].sum()))
+
+
+def _why(versus: Mapping[Any, _Versus]) -> str:
+    """Why BM25's document does or does not lower perplexity, as far as the parts show it."""
+    price, worth, total = (versus[pair].change.mean for pair in ((SHORT, NONE), (FIRST, SHORT), (FIRST, NONE)))
+    parts = f"leaving out the text that it overwrites costs {price:+.2%}, the document in its place brings {worth:+.2%}"
+    if total < 0:
+        return f"BM25's document brings more than the text that it takes the place of: {parts}."
+    if worth < 0:
+        return f"BM25's document brings something, but less than the text that it takes the place of: {parts}."
+    return f"BM25's document brings nothing on this collection even beside a prefix that is as short: {parts}."
+
+
+def _change(one: _Versus) -> str:
+    return f"{one.change.mean:+.2%} {_percent(one.change)}"
+
+
+def _percent(interval: Interval) -> str:
+    return f"[{interval.low:+.2%}, {interval.high:+.2%}]"
+
+
+def _compared(result: RalmResult, label: str, samples: int) -> tuple[str, str, str]:
+    if label == NONE:
+        return "", "", ""
+    found = _versus(result, result.nll[label], result.nll[NONE], samples)
+    return f"{found.change.mean:+.2%}", _percent(found.change), f"{found.better:.0%}"
+
+
+def _cells(result: RalmResult, nll: Array, samples: int) -> tuple[str, str, str, str]:
+    mean = _perplexities({0: nll}, result.words, samples)[0]
+    found = _versus(result, nll, result.nll[NONE], samples)
+    return f"{mean.mean:.2f}", f"[{mean.low:.2f}, {mean.high:.2f}]", f"{found.change.mean:+.2%}", _percent(found.change)
+
+
+def _thirds(result: RalmResult, samples: int) -> list[tuple[str, ...]]:
+    rows = []
+    parts = np.array_split(np.argsort(result.top_scores, kind="stable"), 3)
+    for name, some in zip(("lowest scores", "middle", "highest scores"), parts, strict=True):
+        if not len(some):
+            continue
+        scores = result.top_scores[some]
+        changes = [_versus(result, result.nll[a], result.nll[b], samples, some) for a, b in _BY_SCORE]
+        rows.append((name, f"{scores.min():.1f} to {scores.max():.1f}", str(len(some)), *map(_change, changes)))
+    return rows
+
+
+def _values(result: RalmResult) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("window", "method", "nll", "words", "tokens", "documents"))
+    for label, values in result.nll.items():
+        for q, nll in enumerate(values):
+            pieces = result.picks[label][q] if label in result.picks else []
+            documents = " ".join("+".join(map(str, ids)) or "-" for ids in pieces)
+            writer.writerow((q, label, f"{nll:.6f}", result.words[q], result.tokens[q], documents))
+    return text.getvalue().encode()
+
+
+_CHANGE = "change of word perplexity, %"
+_COLOURS = {NONE: "#636363", FIRST: "#238b45", RERANK: "#08519c", ORACLE: "#e08214", RANDOM: "#9e9ac8"}
+
+
+def _plot_methods(figure: Any, result: RalmResult, samples: int) -> None:
+    axes = figure.subplots()
+    labels = [label for label in result.nll if label != NONE]
+    for y, label in enumerate(labels):
+        change = _versus(result, result.nll[label], result.nll[NONE], samples).change
+        mean, low, high = (100 * end for end in change)
+        ends, colour = [[mean - low], [high - mean]], _COLOURS.get(label, "#525252")
+        axes.errorbar(mean, y, xerr=ends, fmt="o", color=colour, capsize=3)
+    axes.axvline(0, color=_COLOURS[NONE], linestyle="--", linewidth=1)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
+    axes.set_xlabel(_CHANGE)
+
+
+def _plot_figures(figure: Any, result: RalmResult, samples: int) -> None:
+    panels = figure.subplots(1, 3, sharey=True)
+    first = ({FIRST: result.by_stride}, {FIRST: result.by_query})
+    names = ("retrieval stride s", "query length ℓ", "documents n")
+    for axes, name, lines in zip(panels, names, (*first, result.by_ranked), strict=True):
+        for label, values in lines.items():
+            at = sorted(values)
+            changes = [_versus(result, values[x], result.nll[NONE], samples).change for x in at]
+            mean, low, high = (100 * np.array(ends) for ends in zip(*changes, strict=True))
+            axes.plot(at, mean, "o-", color=_COLOURS[label], label=label, markersize=4)
+            axes.fill_between(at, low, high, color=_COLOURS[label], alpha=0.12, linewidth=0)
+        axes.axhline(0, color=_COLOURS[NONE], linestyle="--", linewidth=1, label=NONE)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(at, list(map(str, at)))
+        axes.minorticks_off()
+        axes.set_xlabel(name)
+    panels[0].set_ylabel(_CHANGE)
+    known: dict[str, Any] = {}
+    for axes in panels:
+        handles, labels = axes.get_legend_handles_labels()
+        known |= dict(zip(labels, handles, strict=True))
+    figure.legend(list(known.values()), list(known), loc="outside lower center", ncols=len(known))

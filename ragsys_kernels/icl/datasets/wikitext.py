@@ -1,0 +1,205 @@
+"""WikiText-103 as In-Context RALM reads it, and a collection of passages to retrieve from."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from ragsys_kernels.icl._database import PathLike
+from ragsys_kernels.icl.datasets._files import File, Hub, read
+
+OVERLAP = 8  # words in a row that a passage may not have in common with a text that is evaluated
+_TITLE = re.compile(r" = ([^=].*[^=]) = \n")
+_WORD = re.compile(r"\w+")
+
+
+class Passage(NamedTuple):
+    """A piece of an article, "" its title where that is not known."""
+
+    title: str
+    text: str
+
+    @property
+    def document(self) -> str:
+        """As it is put before a text: the title, if any, on a line of its own."""
+        return f"{self.title}\n{self.text}" if self.title else self.text
+
+
+class WikiText(NamedTuple):
+    """A split of WikiText-103: one text, and the articles that it consists of."""
+
+    name: str
+    text: str
+    articles: list[Passage]  # whole, with their headings; end to end they are the text
+    source: dict[str, str]  # file or data set: sha256 of its content, or "" where it was fetched
+
+
+class PassageSet(NamedTuple):
+    """Passages to retrieve from, and how many were left out so that none of an evaluated text is among them."""
+
+    passages: list[Passage]
+    same_title: int  # left out: of an evaluated article
+    same_words: int  # left out: has `OVERLAP` words in a row in common with the evaluated text
+    source: dict[str, str]
+
+
+def wikitext(split: str, folder: PathLike | None = None) -> WikiText:
+    """WikiText-103-v1, the word level form with ``<unk>``: "test" or "valid".
+
+    Rows are joined without a separator, an empty row being " \\n", as in In-Context RALM's code and the original files.
+    So the text has one space for each word and one for each line; their number (245,569 in test) is what word
+    perplexity divides by.
+
+    Parameters
+    ----------
+    split : {"test", "valid"}
+    folder : path, optional
+        Holds ``wikitext103/test.txt`` and ``wikitext103/valid.txt``, as they are or with ``.gz``: CSV with one quoted
+        column, a row a line of the original. Default: `data_folder`. What lacks is fetched with the package
+        ``datasets``.
+
+    Raises
+    ------
+    FileNotFoundError
+        The set is not to be had; the message says what to pass.
+    ValueError
+        The file is something else.
+    """
+    if split not in _SPLITS:
+        raise ValueError(f"split must be one of {', '.join(_SPLITS)}, got {split!r}")
+    hub = Hub("Salesforce/wikitext", "wikitext-103-v1", (_SPLITS[split],))
+    found, source = _read(f"wikitext-103 {split}", f"wikitext103/{split}.txt", folder, hub)
+    rows = list(_csv_rows(found[0])) if isinstance(found[0], File) else [row["text"] for row in found]
+    if not any(rows):
+        raise ValueError(f"data must hold rows of text, got none in {', '.join(source)}")
+    lines = [row or " \n" for row in rows]
+    # A title has empty rows around it; two lines of formulas in test look like one otherwise.
+    empty = [True, *(not row for row in rows), True]
+    found_titles = [(i, _TITLE.fullmatch(row)) for i, row in enumerate(rows) if empty[i] and empty[i + 2]]
+    titles = [(i, match[1]) for i, match in found_titles if match]
+    # The first article begins where the text does, whatever comes before its title.
+    starts = [0, *(i for i, _ in titles[1:]), len(lines)]
+    articles = [
+        Passage(title, "".join(lines[a:b]))
+        for title, (a, b) in zip([title for _, title in titles] or [""], pairwise(starts), strict=True)
+    ]
+    return WikiText(split, "".join(lines), articles, source)
+
+
+def boolq_passages(folder: PathLike | None = None) -> tuple[list[Passage], dict[str, str]]:
+    """The distinct Wikipedia passages of BoolQ's validation questions in their order, and where they come from.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Holds ``boolq/BoolQdev.jsonl``, as it is or with ``.gz``. Default: `data_folder`. Fetched with the package
+        ``datasets`` where it lacks, without titles.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As `wikitext`.
+    """
+    found, source = _read("boolq", "boolq/BoolQdev.jsonl", folder, Hub("google/boolq", None, ("validation",)))
+    items = _json_rows(found[0]) if isinstance(found[0], File) else found
+    return list(dict.fromkeys(Passage(item.get("title", ""), item["passage"]) for item in items)), source
+
+
+def ralm_passages(evaluated: WikiText, folder: PathLike | None = None, *, words: int = 100) -> PassageSet:
+    """A stand-in for the Wikipedia index of In-Context RALM: BoolQ's passages and the articles of WikiText's valid.
+
+    Nothing of the evaluated text is among them. Passages of articles with a title of an evaluated one are left out, as
+    the paper does it, and so is every passage that has `OVERLAP` words in a row in common with the evaluated text
+    (words in lower case, without punctuation).
+
+    Parameters
+    ----------
+    evaluated : WikiText
+    folder : path, optional
+        See `wikitext` and `boolq_passages`.
+    words : int
+        Articles and passages are cut into pieces of at most so many words, as equal as can be. Wikipedia's DPR index,
+        which the paper uses, has 100.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As `wikitext`; `evaluated` is the split that would be retrieved from.
+    """
+    if words < 1:
+        raise ValueError(f"ralm_passages: words must be at least 1, got {words}")
+    if evaluated.name == "valid":
+        raise ValueError("ralm_passages: evaluated must not be the split that is retrieved from, got valid")
+    held_out = wikitext("valid", folder)
+    boolq, source = boolq_passages(folder)
+    articles = [Passage(title, _without_headings(text)) for title, text in held_out.articles]
+    titles = {_words(title) for title, _ in evaluated.articles}
+    runs = _runs(_words(evaluated.text))
+    kept: dict[Passage, None] = {}
+    same_title = same_words = 0
+    for passage in (piece for whole in (*boolq, *articles) for piece in _pieces(whole, words)):
+        if _words(passage.title) in titles:
+            same_title += 1
+        elif not runs.isdisjoint(_runs(_words(passage.document))):
+            same_words += 1
+        else:
+            kept[passage] = None
+    return PassageSet(list(kept), same_title, same_words, {**source, **held_out.source})
+
+
+def _read(name: str, file: str, folder: PathLike | None, hub: Hub) -> tuple[Sequence[Any], dict[str, str]]:
+    found = read(name, [file], folder, hub)
+    first = found[0] if found else None
+    return found, {first.path.name: first.sha256} if isinstance(first, File) else {hub.name: ""}
+
+
+def _csv_rows(file: File) -> Iterator[str]:
+    try:
+        for number, row in enumerate(csv.reader(io.StringIO(file.text, newline=""), strict=True), 1):
+            if len(row) > 1:
+                got = f"{len(row)} in {file.path}, row {number}"
+                raise ValueError(f"data must be CSV with one quoted column, got {got}")
+            yield row[0] if row else ""
+    except csv.Error as error:
+        raise ValueError(f"data must be CSV with one quoted column, got {file.path}: {error}") from error
+
+
+def _json_rows(file: File) -> list[Any]:
+    items = []
+    for number, line in enumerate(file.content.splitlines(), 1):
+        try:
+            item = json.loads(line)
+            items.append({"title": item["title"], "passage": item["passage"]})
+        except (KeyError, TypeError, ValueError) as error:
+            got = f"{file.path}, line {number}: {type(error).__name__} {error}"
+            raise ValueError(f"data must hold passages with titles, got {got}") from error
+    return items
+
+
+def _without_headings(article: str) -> str:
+    return "".join(line for line in article.splitlines(keepends=True) if not line.startswith(" = "))
+
+
+def _pieces(whole: Passage, limit: int) -> Iterator[Passage]:
+    words = whole.text.split()
+    number = -(-len(words) // limit)
+    ends = [len(words) * i // number for i in range(number + 1)] if number else []
+    for begin, end in pairwise(ends):
+        yield Passage(whole.title, " ".join(words[begin:end]))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(_WORD.findall(text.lower()))
+
+
+def _runs(words: Sequence[str]) -> set[int]:
+    """Hashes of all runs of `OVERLAP` words; two texts without a common one have no such run in common."""
+    return {hash(tuple(words[i : i + OVERLAP])) for i in range(len(words) - OVERLAP + 1)}
+
+
+_SPLITS = {"test": "test", "valid": "validation"}

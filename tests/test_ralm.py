@@ -1,0 +1,250 @@
+"""In-Context RALM against a plain loop over full logits, and scores of tokens against those of texts."""
+
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("bm25s")
+
+import lm_models  # noqa: E402
+from ralm_data import WORDS  # noqa: E402
+
+from ragsys_kernels.icl import CachedModel, HuggingFaceModel, PairError, Ralm, sliding_windows  # noqa: E402
+from ragsys_kernels.icl.ralm import RULES, Window  # noqa: E402
+from ragsys_kernels.icl.retrievers import BM25Retriever  # noqa: E402
+
+RNG = np.random.default_rng(5)
+DOCUMENTS = [f"Title {i}\n" + " ".join(RNG.choice(WORDS, RNG.integers(3, 25))) for i in range(12)]
+TEXT = " ".join(RNG.choice(WORDS, 40)) + " . é \n" + " ".join(RNG.choice(WORDS, 12))
+SIZES = {"query_tokens": 12, "document_tokens": 14, "past_tokens": 5}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return HuggingFaceModel(lm_models.model(), lm_models.tokenizer(), batch_tokens=200)
+
+
+@pytest.fixture(scope="module")
+def system(model):
+    return Ralm(model, DOCUMENTS, **SIZES)
+
+
+def logprobs(ids):
+    """log p of each token but the first, from the model's own logits."""
+    with torch.no_grad():
+        logits = lm_models.model()(torch.tensor([ids]), use_cache=False).logits[0].double()
+    return torch.log_softmax(logits, -1)[torch.arange(len(ids) - 1), ids[1:]].numpy()
+
+
+# --- Windows.
+
+
+@pytest.mark.parametrize(("size", "length", "stride"), [(9, 4, 2), (10, 4, 3), (4, 4, 1), (3, 8, 7), (64, 16, 5)])
+def test_windows_predict_every_token_once(size, length, stride):
+    windows = sliding_windows(size, length, stride)
+    assert [token for window in windows for token in range(window.begin, window.end)] == list(range(1, size))
+    # By the loop of the paper's code: windows begin at multiples of the stride.
+    expected, reached = [], 0
+    for begin in range(0, size, stride):
+        end = min(begin + length, size)
+        expected.append((begin, reached or 1, end))
+        reached = end
+        if end == size:
+            break
+    assert windows == expected
+
+
+def test_windows_refuse():
+    with pytest.raises(ValueError, match="sliding_windows: size must be at least 2, got 1"):
+        sliding_windows(1, 4, 2)
+    for stride in (0, 4):
+        with pytest.raises(ValueError, match=f"stride must be from 1 to length - 1 = 3, got {stride}"):
+            sliding_windows(9, 4, stride)
+
+
+# --- The system.
+
+
+def plain(rule, text, windows, candidates, seed=0):
+    """The paper's code in outline: overwrite the first tokens, run the whole window, keep what the targets say."""
+    tokenizer, tokens = lm_models.tokenizer(), text.tokens.tolist()
+    retriever = BM25Retriever(DOCUMENTS)
+    rng, chosen, losses = np.random.default_rng(seed), [], []
+    for start, begin, end in windows:
+        found = []
+        if rule != "none" and begin > 1:
+            query = tokenizer.decode(tokens[max(0, begin - SIZES["query_tokens"]) : begin])
+            found = [int(i) for i in retriever.search([query], candidates).ids[0] if i >= 0]
+        runs = []
+        for i in found or [-1]:
+            document = tokenizer(DOCUMENTS[i])["input_ids"][: SIZES["document_tokens"]] if i >= 0 else []
+            runs.append(logprobs(document + tokens[start + len(document) : end])[-(end - start - 1) :])
+        count = end - begin
+        past = [run[: len(run) - count][-SIZES["past_tokens"] :].sum() for run in runs]
+        target = [run[-count:].sum() for run in runs]
+        if not found or rule == "first":
+            at = 0
+        elif rule == "random":
+            at = int(rng.integers(len(found)))
+        else:
+            at = int(np.argmax(past if rule == "rerank" else target))
+        chosen.append(found[at] if found else -1)
+        losses.append(runs[at][-count:])
+    return chosen, losses
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_scores_and_choices_are_those_of_a_plain_loop(system, rule):
+    text = system.encode(TEXT)
+    windows = sliding_windows(len(text.tokens), 40, 11)
+    assert len(windows) > 5
+    scores = system.score(text, windows, choose=rule, candidates=5)
+    chosen, expected = plain(rule, text, windows, 5)
+    assert scores.chosen.tolist() == chosen
+    assert chosen[0] == -1
+    for ours, theirs in zip(scores.logp, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    if rule != "none":
+        assert len(set(chosen)) > 3
+
+
+def test_rules_choose_what_they_should(system):
+    text = system.encode(TEXT)
+    windows = sliding_windows(len(text.tokens), 40, 11)[1:]
+    by_rule = {rule: system.score(text, windows, choose=rule, candidates=5) for rule in RULES}
+    sums = {rule: np.array([logp.sum() for logp in scores.logp]) for rule, scores in by_rule.items()}
+    for rule in ("first", "random", "rerank"):
+        assert (sums["oracle"] >= sums[rule] - 1e-3).all()
+    choices = [by_rule[rule].chosen.tolist() for rule in RULES]
+    assert len({tuple(choice) for choice in choices}) == len(RULES)  # else the test above sees less than it should
+    one = system.score(text, windows, choose="rerank", candidates=1)
+    np.testing.assert_array_equal(one.chosen, by_rule["first"].chosen)
+
+
+def test_documents_overwrite_and_the_length_stays(system, monkeypatch):
+    seen = []
+    monkeypatch.setattr(system.model, "score_tokens", lambda *pairs: seen.extend(pairs) or 1 / 0)
+    text = system.encode(TEXT)
+    tokens = text.tokens.tolist()
+    first, second = system.document((3,)), system.document((7,))
+    assert first == lm_models.tokenizer()(DOCUMENTS[3])["input_ids"][:14]
+    assert len(first) == len(second) == 14
+    half = system.document((3, 7))
+    assert half == first[:7] + second[:7]
+    with pytest.raises(ZeroDivisionError):
+        system.logprobs(text, [Window(10, 40, 44)] * 3, [(), (3,), (3, 7)], past=5)
+    contexts, answers = seen
+    assert contexts == [tokens[10:35], first + tokens[24:35], half + tokens[24:35]]
+    assert answers == [tokens[35:44]] * 3
+
+
+def test_words_are_the_spaces_of_the_targets(system):
+    text = system.encode(TEXT)
+    ids = lm_models.tokenizer()(TEXT)["input_ids"]
+    assert text.tokens.tolist() == ids
+    windows = sliding_windows(len(ids), 30, 7)
+    counts = text.words(windows)
+    assert counts.tolist() == [lm_models.tokenizer().decode(ids[b:e]).count(" ") for _, b, e in windows]
+    assert counts.sum() == TEXT.count(" ")
+
+
+def test_ralm_refuses(model, system):
+    for name in SIZES:
+        with pytest.raises(ValueError, match=f"Ralm: {name} must be at least 1, got 0"):
+            Ralm(model, DOCUMENTS, **{**SIZES, name: 0})
+
+    class NoTokens:
+        fingerprint = ""
+
+    with pytest.raises(TypeError, match=r"Ralm: model must have a tokenizer .*, got NoneType of NoTokens"):
+        Ralm(NoTokens(), DOCUMENTS)
+    text = system.encode(TEXT)
+    with pytest.raises(ValueError, match="choose must be one of none, first, random, rerank, oracle, got 'best'"):
+        system.score(text, [], choose="best")
+    with pytest.raises(ValueError, match="score: candidates must be at least 1, got 0"):
+        system.score(text, [], candidates=0)
+    with pytest.raises(
+        ValueError, match=r"room before the target for 14 tokens of documents, 5 .*, got 19 in window 0"
+    ):
+        system.score(text, [Window(0, 19, 22)], choose="rerank")
+    assert system.score(text, [], choose="rerank").logp == []
+
+
+# --- Scores of tokens.
+
+
+def test_tokens_score_as_their_texts(model):
+    prompts, continuations = ["Why do cats", "Why do cats", "The capital"], [" purr?", " in", " is Paris"]
+    expected = model.score(prompts, continuations)
+    ids = [lm_models.tokenizer()(text)["input_ids"] for text in prompts]
+    answers = [expected.tokens[a:b] for a, b in zip(expected.cu_answers, expected.cu_answers[1:], strict=False)]
+    found = model.score_tokens(ids, answers)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    none = model.score_tokens([[], [1]], [[], []])
+    assert none.count.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("contexts", "answers", "kind", "match"),
+    [
+        ([[1]], [], ValueError, "score_tokens: answers must be as many as contexts, 1, got 0"),
+        ([[1], []], [[2], [3]], PairError, "contexts must have a token before the answer, got none in pair 1"),
+        ([[1]], [[320]], PairError, "answers must be tokens from 0 to 319, got 320 in pair 0"),
+        ([[1], [-1]], [[2], [3]], PairError, "contexts must be tokens from 0 to 319, got -1 in pair 1"),
+        ([[1.5]], [[2]], TypeError, "contexts must be sequences of token ids, got shape \\(1,\\) of float64 in pair 0"),
+        ([[1]], [3], TypeError, "answers must be sequences of token ids, got shape \\(\\) of int64 in pair 0"),
+    ],
+)
+def test_what_is_no_token_is_refused(model, contexts, answers, kind, match):
+    with pytest.raises(kind, match=match):
+        model.score_tokens(contexts, answers)
+
+
+def test_tokens_beyond_the_context_are_refused():
+    model = HuggingFaceModel(lm_models.model("gpt2"), lm_models.tokenizer())
+    assert model.score_tokens([[5] * 124], [[5] * 5]).count.tolist() == [5]
+    with pytest.raises(PairError, match="contexts must leave room for the answer in the model's context of 128 tokens"):
+        model.score_tokens([[5] * 125], [[5] * 5])
+
+
+def test_cache_of_tokens(tmp_path, model):
+    inner = copy.copy(model)
+    asked = []
+    inner.score_tokens = lambda contexts, answers: asked.extend(contexts) or model.score_tokens(contexts, answers)
+    contexts, answers = [[1, 2], [12], [1, 2], [1]], [[3], [3], [3], [2, 3]]
+    expected = model.score_tokens(contexts, answers)
+    with CachedModel(inner, tmp_path / "scores") as cached:
+        cached.score_tokens(contexts[:1], answers[:1])
+        found = cached.score_tokens(contexts, answers)
+        assert cached.hits == 2
+        assert asked == [[1, 2], [12], [1]]  # neither 1, 2 and 12 nor the border are mistaken
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+        assert cached.tokenizer is model.tokenizer
+        with pytest.raises(PairError, match="answers must be tokens from 0 to 319, got 999 in pair 1"):
+            cached.score_tokens([[1, 2], [4]], [[3], [999]])
+
+    class Texts:
+        fingerprint = "one"
+
+    with CachedModel(Texts(), tmp_path / "scores") as cached:
+        with pytest.raises(TypeError, match="score_tokens: model must be one that scores tokens, got Texts"):
+            cached.score_tokens([[1]], [[2]])
+        assert cached.tokenizer is None
+
+
+def test_system_with_a_cache_runs_no_window_twice(tmp_path, model, monkeypatch):
+    with CachedModel(model, tmp_path / "scores") as cached:
+        system = Ralm(cached, DOCUMENTS, **SIZES)
+        text = system.encode(TEXT)
+        windows = sliding_windows(len(text.tokens), 40, 11)
+        first = system.score(text, windows, choose="oracle", candidates=5)
+        assert cached.hits == 0
+        monkeypatch.setattr(model, "score_tokens", lambda *_: pytest.fail("the model was run again"))
+        again = system.score(text, windows, choose="oracle", candidates=5)
+        for one, two in zip(first.logp, again.logp, strict=True):
+            np.testing.assert_array_equal(one, two)
