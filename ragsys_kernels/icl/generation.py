@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from ragsys_kernels.icl._database import Database, PathLike, hash_key
+from ragsys_kernels.icl._sharing import Tokens, batches
 from ragsys_kernels.icl.huggingface import HuggingFaceModel
 from ragsys_kernels.icl.language_model import texts
 from ragsys_kernels.icl.tokenization import encode_pairs
 
 _APPLICATION, _VERSION = 0x52534B47, 1  # "RSKG"
 _WINDOW = 8  # prompts; what a killed run loses at most, and what one progress step covers
-_PADDING_LIMIT = 1.25  # prompts that share a run differ in length by no more than this factor
 _OP = "generate"
 
 
@@ -86,12 +86,12 @@ class GreedyGenerator:
                     f"{_OP}: prompts must leave room for {stop.max_new_tokens} tokens in the model's context of "
                     f"{limit}, got {len(row)} tokens"
                 )
-        found: dict[tuple[int, ...], str] = {}
-        for batch in _batches(sorted(set(ids), key=len, reverse=True), self.model.batch_tokens):
+        found: dict[Tokens, str] = {}
+        for batch in batches(dict.fromkeys(ids), len, self.model.batch_tokens):
             found.update(zip(batch, self._run(batch, stop), strict=True))
         return [found[row] for row in ids]
 
-    def _run(self, batch: list[tuple[int, ...]], stop: Stop) -> list[str]:
+    def _run(self, batch: list[Tokens], stop: Stop) -> list[str]:
         from transformers import GenerationConfig, StoppingCriteriaList
 
         model, tokenizer = self.model.model, self.model.tokenizer
@@ -194,15 +194,3 @@ def _first(ends: Any) -> int:
     if isinstance(ends, (list, tuple)):
         return int(ends[0])
     return 0 if ends is None else int(ends)
-
-
-def _batches(rows: Sequence[tuple[int, ...]], most: int) -> Iterator[list[tuple[int, ...]]]:
-    batch: list[tuple[int, ...]] = []
-    for row in rows:
-        longest = len(batch[0]) if batch else 0
-        if batch and ((len(batch) + 1) * longest > most or longest > _PADDING_LIMIT * len(row)):
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -13,16 +12,15 @@ import numpy.typing as npt
 
 import ragsys_kernels as rk
 from ragsys_kernels.icl._database import Database, PathLike, hash_key
-from ragsys_kernels.icl.huggingface import HuggingFaceModel
+from ragsys_kernels.icl._sharing import Tokens, batches
+from ragsys_kernels.icl.huggingface import HuggingFaceModel, selected
 from ragsys_kernels.icl.language_model import texts
 from ragsys_kernels.icl.tokenization import encode_pairs
 
 Array = npt.NDArray[Any]
-Tokens = tuple[int, ...]
 
 _APPLICATION, _VERSION = 0x52534B50, 1  # "RSKP"
 _WINDOW = 16  # families; what a killed run loses at most, and what one progress step covers
-_PADDING_LIMIT = 1.25  # families that share a forward pass differ in length by no more than this factor
 _OP = "label_posteriors"
 
 
@@ -127,7 +125,8 @@ class LabelModel:
             groups += [group] if self.share else [[tokens] for tokens in group]
             begin += len(family)
         with self.model._torch.inference_mode():
-            for batch in self._batches([group for group in groups if group]):
+            kept = [group for group in groups if group]
+            for batch in batches(kept, lambda group: len(group[0]), self.model.batch_tokens):
                 found.update(zip(*self._run(batch, label_ids), strict=True))
         return [Row(found[tokens], len(tokens)) for tokens in contexts]
 
@@ -149,19 +148,6 @@ class LabelModel:
             raise ValueError(f"{_OP}: prompts must fit the model's context of {limit} tokens, got one of {longest}")
         return [pair.context for pair in pairs], label_ids
 
-    def _batches(self, groups: list[list[Tokens]]) -> Iterator[list[list[Tokens]]]:
-        batch: list[list[Tokens]] = []
-        for group in sorted(groups, key=lambda group: len(group[0]), reverse=True):
-            longest = len(batch[0][0]) if batch else 0
-            if batch and (
-                (len(batch) + 1) * longest > self.model.batch_tokens or longest > _PADDING_LIMIT * len(group[0])
-            ):
-                yield batch
-                batch = []
-            batch.append(group)
-        if batch:
-            yield batch
-
     def _run(self, batch: list[list[Tokens]], label_ids: list[int]) -> tuple[list[Tokens], list[Array]]:
         """Run the longest prompt of each group, padded on the right, then the rest of the others after its keys."""
         model, torch = self.model, self.model._torch
@@ -171,12 +157,10 @@ class LabelModel:
         output = model._forward(ids, mask, use_cache=bool(rest))
         self.tokens_run += sum(map(len, longest))
         states = [output.last_hidden_state[torch.arange(len(batch)), mask.sum(1) - 1]]
-        size = max((len(tokens) - shared for _, tokens, shared in rest), default=0)
-        per_pass = max(1, model.batch_tokens // max(size, 1))
-        for begin in range(0, len(rest), per_pass):
-            last = begin + per_pass >= len(rest)
-            past = output.past_key_values if last else copy.deepcopy(output.past_key_values)
-            states.append(self._run_rest(rest[begin : begin + per_pass], past, ids.shape[1]))
+        ordered: list[tuple[int, Tokens, int]] = []
+        for some in batches(rest, lambda one: len(one[1]) - one[2], model.batch_tokens):
+            states.append(self._run_rest(some, output.past_key_values, ids.shape[1]))
+            ordered += some
         found = rk.label_posteriors(
             hidden=torch.cat(states),
             weight=model._head.weight,
@@ -186,7 +170,7 @@ class LabelModel:
             softcap=model._head.softcap,
             **model._op,
         )
-        return longest + [tokens for _, tokens, _ in rest], list(np.asarray(found.logp))
+        return longest + [tokens for _, tokens, _ in ordered], list(np.asarray(found.logp))
 
     def _run_rest(self, rest: list[tuple[int, Tokens, int]], past: Any, width: int) -> Any:
         """Last states (R, D) of prompts, after the first `shared` keys of prompt number g, which are `width` in all."""
@@ -194,10 +178,11 @@ class LabelModel:
         owners = torch.tensor([g for g, _, _ in rest])
         shared = torch.tensor([shared for _, _, shared in rest])
         ids, mask = model._padded([tokens[begin:] for _, tokens, begin in rest], "right")
-        past.batch_select_indices(owners)
         seen = (torch.arange(width) < shared[:, None]).to(mask.dtype)
         positions = shared[:, None] + torch.arange(ids.shape[1])
-        output = model._forward(ids, torch.cat([seen, mask], dim=1), positions, past_key_values=past, use_cache=True)
+        output = model._forward(
+            ids, torch.cat([seen, mask], dim=1), positions, past_key_values=selected(past, owners), use_cache=True
+        )
         self.tokens_run += int(mask.sum())
         return output.last_hidden_state[torch.arange(len(rest)), mask.sum(1) - 1]
 
