@@ -37,7 +37,7 @@ def evaluate_aicl(
         option(RUN, "ag-news, jigsaw, sst-2, separated by commas.", metavar="NAMES", show_default="all"),
     ] = None,
     quick: Annotated[
-        bool, option(RUN, "500 texts a set, 2,000 to choose from, 150 to learn from, for minutes.", "--quick")
+        bool, option(RUN, "500 texts a set, 2,000 to choose from, 100 to learn from, for minutes.", "--quick")
     ] = False,
     items: Annotated[
         int | None, option(RUN, "Texts of each set to classify.", metavar="N", show_default="all, or 500 if quick")

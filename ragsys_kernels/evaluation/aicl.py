@@ -69,7 +69,7 @@ class Sizes:
     learn: int | None  # of these, the ones that SAICL learns from
 
 
-QUICK, FULL = Sizes(test=500, train=2000, learn=150), Sizes(test=None, train=10_000, learn=1000)
+QUICK, FULL = Sizes(test=500, train=2000, learn=100), Sizes(test=None, train=10_000, learn=1000)
 
 
 @dataclass(frozen=True)
