@@ -38,7 +38,7 @@ def loop(kind, prompt, tokens, leading=False):
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2"])
-@pytest.mark.parametrize("batch_tokens", [1, 512])
+@pytest.mark.parametrize("batch_tokens", [1, 4, 512])
 def test_tokens_are_those_of_the_loop(kind, batch_tokens):
     found = generator(kind, batch_tokens=batch_tokens).generate(PROMPTS, LONG)
     assert found == [loop(kind, prompt, 12).strip() for prompt in PROMPTS]

@@ -208,7 +208,8 @@ def aicl(
     report = report_of(results, samples, max_k)
     report.configuration(
         {
-            "model": f"{name_of(model)}, {dtype if isinstance(model, str) else ''}, fingerprint {fingerprint}",
+            "model": f"{name_of(model)}, fingerprint {fingerprint}",
+            "dtype": str(inner.model.dtype).removeprefix("torch."),
             "encoder": f"{embedder.name}, fingerprint {embedder.fingerprint}",
             "sets": {
                 one.title: f"{len(one.test_texts)} texts, {len(one.train_texts)} to choose demonstrations from"

@@ -159,6 +159,7 @@ def vrsd_answers(
     report.configuration(
         {
             "model": f"{name_of(model)}, fingerprint {fingerprint}",
+            "dtype": str(inner.model.dtype).removeprefix("torch."),
             "encoder": f"{embedder.name}, fingerprint {embedder.fingerprint}",
             "sets": {one.title: f"{len(one.questions)} queries, {len(one.pool)} items" for one in chosen},
             "sha256 of the data": {name: digest[:16] for one in chosen for name, digest in one.source.items()},

@@ -16,6 +16,7 @@ from ragsys_kernels.icl.tokenization import encode_pairs
 
 _APPLICATION, _VERSION = 0x52534B47, 1  # "RSKG"
 _WINDOW = 8  # prompts; what a killed run loses at most, and what one progress step covers
+_TOGETHER = 8  # times the model's batch_tokens in one run: a step reads all weights however many rows there are
 _OP = "generate"
 
 
@@ -56,7 +57,7 @@ class GreedyGenerator:
     Parameters
     ----------
     model : HuggingFaceModel
-        Its ``batch_tokens`` limit the tokens of the prompts in a run, padding included.
+        The prompts of a run have at most eight times its ``batch_tokens``, padding included, or are one.
     """
 
     def __init__(self, model: HuggingFaceModel) -> None:
@@ -87,7 +88,7 @@ class GreedyGenerator:
                     f"{limit}, got {len(row)} tokens"
                 )
         found: dict[Tokens, str] = {}
-        for batch in batches(dict.fromkeys(ids), len, self.model.batch_tokens):
+        for batch in batches(dict.fromkeys(ids), len, _TOGETHER * self.model.batch_tokens):
             found.update(zip(batch, self._run(batch, stop), strict=True))
         return [found[row] for row in ids]
 
