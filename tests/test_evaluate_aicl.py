@@ -241,7 +241,7 @@ def test_command(data, tmp_path, monkeypatch):
     assert "SST-2: macro F1 0-shot " in result.output
     settings = json.loads((out / "report.json").read_text())["settings"]
     assert settings["demonstrations"] == "dense, VRSD of 50, nearest-first, M = 3"
-    assert settings["sets"]["SST-2"].startswith("7 texts, 36 to choose")
+    assert settings["sets"]["SST-2"].startswith("7 texts and 36 for")
     for more, message in (
         (("--order", "best"), "aicl: order must be one of nearest-first, nearest-last, got 'best'"),
         (("--similarity", "x"), "aicl: similarity must be one of dense, bm25, got 'x'"),

@@ -212,7 +212,7 @@ def aicl(
             "dtype": str(inner.model.dtype).removeprefix("torch."),
             "encoder": f"{embedder.name}, fingerprint {embedder.fingerprint}",
             "sets": {
-                one.title: f"{len(one.test_texts)} texts, {len(one.train_texts)} to choose demonstrations from"
+                one.title: f"{len(one.test_texts)} texts and {len(one.train_texts)} for demonstrations"
                 for one in chosen
             },
             "SAICL learns from": f"{sizes.learn or 'all'} of each set, logistic regression",

@@ -70,9 +70,7 @@ def report_of(results: Sequence[SetResult], samples: int, max_k: int) -> Report:
     report.figure("f1.png", draw(lambda figure: _plot_f1(figure, results, rows), width, 3.2),
                   "Macro F1 with its 95 % interval against the mean length of the prompts.")  # fmt: skip
     report.heading("Differences in F1")
-    report.text(
-        "The methods that adapt k against the others, on the same texts; **bold** where the interval is not around 0."
-    )
+    report.text("The methods that adapt k against the others, on the same texts; **bold** where 0 is outside.")
     report.table(
         ("set", "method", *(f"minus {label}" for label in METHODS[:-1])),
         [

@@ -59,7 +59,7 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int) -> Report:
         ],
     )  # fmt: skip
     report.heading("VRSD minus the others")
-    report.text("**Bold** where the interval is off 0.")
+    report.text("**Bold** where 0 is outside the interval.")
     report.table(
         ("set", "measure", *(f"minus {label}" for label in METHODS[:-1])),
         [
