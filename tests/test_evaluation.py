@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from ragsys_kernels.evaluation.report import Report, check_free, draw
-from ragsys_kernels.evaluation.statistics import bootstrap_means
+from ragsys_kernels.evaluation.statistics import bootstrap_means, bootstrap_ratios
 
 
 def test_bootstrap_is_near_the_normal_interval():
@@ -34,6 +34,23 @@ def test_bootstrap_is_paired_and_exact_where_it_can_be():
     # Two rows 0 and 1: means 0, 1/2, 1 with probabilities 1/4, 1/2, 1/4.
     assert bootstrap_means([0.0, 1.0], samples=2000, level=0.4)[0] == (0.5, 0.5, 0.5)
     assert bootstrap_means([True, False], samples=2000)[0] == (0.5, 0, 1)
+
+
+def test_bootstrap_of_ratios():
+    rng = np.random.default_rng(1)
+    counts = rng.integers(1, 9, 60)
+    values = np.stack([counts * 2.5, rng.normal(3, 1, 60) * counts, rng.normal(3, 1, 60)], axis=1)
+    constant, *others = bootstrap_ratios(values, counts, samples=3000)
+    assert constant == pytest.approx((2.5, 2.5, 2.5))
+    drawn = np.random.default_rng(7).integers(60, size=(3000, 60))
+    for interval, column in zip(others, values.T[1:], strict=True):
+        ratios = column[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
+        assert interval.mean == pytest.approx(column.sum() / counts.sum())
+        np.testing.assert_allclose(interval[1:], np.percentile(ratios, [2.5, 97.5]), atol=0.05)
+    assert bootstrap_ratios(values, np.ones(60), samples=50) == bootstrap_means(values, samples=50)
+    for bad, match in ((np.ones(59), r"of shape \(60,\), got \(59,\)"), (np.zeros(60), "at least 0, and one above")):
+        with pytest.raises(ValueError, match=match):
+            bootstrap_ratios(values, bad)
 
 
 def test_bootstrap_bad_input():

@@ -14,7 +14,7 @@ from ralm_data import WORDS  # noqa: E402
 
 from ragsys_kernels.icl import CachedModel, HuggingFaceModel, PairError, Ralm, sliding_windows  # noqa: E402
 from ragsys_kernels.icl.ralm import RULES, Window  # noqa: E402
-from ragsys_kernels.icl.retrievers import BM25Retriever  # noqa: E402
+from ragsys_kernels.icl.retrievers import BM25Retriever, Found  # noqa: E402
 
 RNG = np.random.default_rng(5)
 DOCUMENTS = [f"Title {i}\n" + " ".join(RNG.choice(WORDS, RNG.integers(3, 25))) for i in range(12)]
@@ -122,6 +122,19 @@ def test_rules_choose_what_they_should(system):
     assert len({tuple(choice) for choice in choices}) == len(RULES)  # else the test above sees less than it should
     one = system.score(text, windows, choose="rerank", candidates=1)
     np.testing.assert_array_equal(one.chosen, by_rule["first"].chosen)
+
+
+def test_first_window_retrieves_nothing(model):
+    class Always:
+        def search(self, queries, n):
+            ids = np.tile(np.arange(n), (len(queries), 1))
+            return Found(ids, -ids.astype(np.float32))
+
+    system = Ralm(model, DOCUMENTS, Always(), **SIZES)
+    text = system.encode(TEXT)
+    windows = sliding_windows(len(text.tokens), 40, 11)
+    assert system.score(text, windows).chosen.tolist() == [-1] + [0] * (len(windows) - 1)
+    assert system.score(text, windows[:1], choose="oracle").chosen.tolist() == [-1]
 
 
 def test_documents_overwrite_and_the_length_stays(system, monkeypatch):

@@ -209,7 +209,7 @@ def evaluate_ralm(
     }  # fmt: skip
     with (
         one_line_errors("ralm", "interrupted; run it again to go on"),
-        progress_bar(quiet, "runs", "loading the model", "scoring") as progress,
+        progress_bar(quiet, "runs", "loading the models, encoding passages", "scoring") as progress,
     ):
         summary = evaluation.ralm(
             out=out,

@@ -163,21 +163,21 @@ def ragsys(
         if isinstance(encoder, str)
         else encoder
     )
-    with CachedEncoder(embedder, home / "embeddings.sqlite") as texts:
-        rows = texts.encode([f"{pair['question']} {pair['answer']}" for pair in shown.pairs])
-        queries = texts.encode([whole.questions[q] for q in asked])
     named = [*methods(lambda_d, lambda_b), RANDOM, NONE]
     swept = [_in_sweep(value, named) for value in dict.fromkeys(lambdas)]
     every = list(dict.fromkeys([*named, *swept]))
     with language_model(op, model, dtype=dtype, cache=home, num_threads=num_threads) as scorer:
-        loaded = time.perf_counter()
+        with CachedEncoder(embedder, home / "embeddings.sqlite") as texts:
+            rows = texts.encode([f"{pair['question']} {pair['answer']}" for pair in shown.pairs])
+            queries = texts.encode([whole.questions[q] for q in asked])
+        begun = time.perf_counter()
         bias = quality_bias(scorer, *shown.columns, progress=progress)
         corpus = rk.Corpus(rows, bias, shown.owners)
         picks = pick(every, corpus, shown.owners, queries, asked, k=k, pool=pool, num_threads=num_threads)
         prompts = {setting: _prompts(setting, picks.get(setting), shown, fixed, whole, asked) for setting in every}
         scored = score(scorer, prompts, whole, asked, progress)
         fingerprint = scorer.fingerprint
-    seconds = time.perf_counter() - loaded
+    seconds = time.perf_counter() - begun
     results = {setting: _result(setting, scored.logp, whole, asked, picks.get(setting), rows) for setting in every}
     report = report_of([results[setting] for setting in named], [results[setting] for setting in swept], bias, samples)
     report.configuration(

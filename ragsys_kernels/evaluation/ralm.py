@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -33,16 +34,18 @@ from ragsys_kernels.evaluation.ralm_report import (
 )
 from ragsys_kernels.evaluation.report import PathLike, check_free, draw
 from ragsys_kernels.icl.datasets import ralm_passages, wikitext
+from ragsys_kernels.icl.datasets.wikitext import OVERLAP
 from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
 from ragsys_kernels.icl.language_model import TokenModel
 from ragsys_kernels.icl.ralm import Ralm, Text, Window, sliding_windows
-from ragsys_kernels.icl.retrievers import DenseRetriever
+from ragsys_kernels.icl.retrievers import BM25Retriever, DenseRetriever
 from ragsys_kernels.metrics import perplexity
 
 Array = npt.NDArray[Any]
-_BATCH = 2048  # tokens in one run of the model: a tenth faster than 512 where no window has padding
 Documents = tuple[int, ...]
+Run = tuple[Window, Documents]
 
+_BATCH = 2048  # tokens in one pass of the model: a tenth faster than 512 where windows need no padding
 
 # With half the words a passage takes up as much of the shorter window as in the full run: about a sixth.
 QUICK = RalmSizes(
@@ -145,30 +148,38 @@ def ralm(
     test = wikitext("test", data)
     collection = ralm_passages(test, data, words=used.passage)
     documents = [passage.document for passage in collection.passages]
+    bm25 = BM25Retriever(documents)
     draw(lambda figure: None, 1, 1)  # an extra that is missing shows now, not after the work
-    dense = None
-    if encoder is not None:
-        if isinstance(encoder, str):
-            encoder = SentenceTransformerEncoder(encoder, num_threads=num_threads, cache=home)
-        kept = CachedEncoder(encoder, home / "embeddings.sqlite")
-        dense = DenseRetriever(kept, documents)
-    with language_model(op, model, cache=home, dtype=dtype, num_threads=num_threads, batch_tokens=_BATCH) as scorer:
-        system = Ralm(scorer, documents, query_tokens=used.query, document_tokens=used.document, past_tokens=used.past)
+    if isinstance(encoder, str):
+        encoder = SentenceTransformerEncoder(encoder, num_threads=num_threads, cache=home)
+    with ExitStack() as opened:
+        scorer = opened.enter_context(
+            language_model(op, model, cache=home, dtype=dtype, num_threads=num_threads, batch_tokens=_BATCH)
+        )
+        system = Ralm(
+            scorer, documents, bm25,
+            query_tokens=used.query, document_tokens=used.document, past_tokens=used.past,
+        )  # fmt: skip
         text = system.encode(test.text)
         windows = chosen_windows(len(text.tokens), used)
+        dense = None
+        if encoder is not None:
+            kept = opened.enter_context(CachedEncoder(encoder, home / "embeddings.sqlite"))
+            dense = DenseRetriever(kept, documents)
         result = evaluate(system, text, windows, used, dense=dense, seed=seed, progress=progress)
         cached, fingerprint = scorer.hits, scorer.fingerprint
-    if dense is not None:
-        kept.close()
-    report = report_of(result, used, samples)
+    passages = (
+        f"{len(documents)} passages of at most {used.passage} words, of BoolQ (validation) and WikiText-103 valid. "
+        f"None has the title of an evaluated article, or {OVERLAP} words in a row in common with the evaluated text: "
+        f"{collection.same_title} and {collection.same_words} were left out for that"
+    )
+    report = report_of(result, used, samples, passages)
     report.configuration(
         {
             "model": f"{name_of(model)}, {dtype}, fingerprint {fingerprint}",
             "encoder": "none" if encoder is None else f"{encoder.name}, fingerprint {encoder.fingerprint}",
             "text": f"WikiText-103 test, {len(text.tokens)} tokens, {test.text.count(' ')} words and line ends",
-            "collection": f"{len(documents)} passages of at most {used.passage} words: BoolQ validation, WikiText-103 "
-            f"valid; left out: {collection.same_title} with the title of an evaluated article, {collection.same_words} "
-            "with words of the evaluated text",
+            "collection": passages,
             "sha256 of the data": {name: digest[:16] for name, digest in {**test.source, **collection.source}.items()},
             **{f"sizes: {name}": value for name, value in asdict(used).items()},
             "bootstrap": f"{samples} samples over windows, percentiles, seed 0",
@@ -192,11 +203,11 @@ def chosen_windows(size: int, sizes: RalmSizes) -> list[Window]:
     return [whole[i] for i in np.linspace(0, len(whole) - 1, sizes.windows).astype(np.int64)]
 
 
-class Plan(NamedTuple):
+class _Plan(NamedTuple):
     """What each piece of `stride` tokens of each window's target is predicted with."""
 
     stride: int
-    runs: list[list[tuple[Window, Documents]]]  # (Q, pieces)
+    runs: list[list[Run]]  # (Q, pieces)
 
     @property
     def documents(self) -> list[list[Documents]]:
@@ -208,7 +219,7 @@ class _Runs:
 
     def __init__(self, system: Ralm, text: Text, windows: Sequence[Window], past: int) -> None:
         self.system, self.text, self.windows, self.past = system, text, windows, past
-        self._logp: dict[tuple[Window, Documents], Array] = {}  # of the past and the target's tokens
+        self._logp: dict[Run, Array] = {}  # of the past and the target's tokens
 
     def __len__(self) -> int:
         return len(self._logp)
@@ -216,9 +227,9 @@ class _Runs:
     def places(self, stride: int) -> list[int]:
         return [place for window in self.windows for place in range(window.begin, window.end, stride)]
 
-    def plan(self, stride: int, documents: Mapping[int, Sequence[int]]) -> Plan:
+    def plan(self, stride: int, documents: Mapping[int, Sequence[int]]) -> _Plan:
         """Documents by the place where a piece begins; a place that is not there has none."""
-        return Plan(
+        return _Plan(
             stride,
             [
                 [(window, tuple(documents.get(place, ()))) for place in range(window.begin, window.end, stride)]
@@ -226,15 +237,16 @@ class _Runs:
             ],
         )
 
-    def without(self, plan: Plan) -> Plan:
+    def without(self, plan: _Plan) -> _Plan:
         """The same prefixes as short as the documents leave them, without the documents."""
-        rows = [
-            [(window._replace(start=window.start + len(self.system.document(ids))), ()) for window, ids in row]
-            for row in plan.runs
-        ]
-        return Plan(plan.stride, rows)  # type: ignore[arg-type]
 
-    def make(self, plans: Iterable[Plan], progress: Callable[[int, int], None] | None) -> None:
+        def shortened(run: Run) -> Run:
+            window, ids = run
+            return window._replace(start=window.start + len(self.system.document(ids))), ()
+
+        return _Plan(plan.stride, [[shortened(run) for run in row] for row in plan.runs])
+
+    def make(self, plans: Iterable[_Plan], progress: Callable[[int, int], None] | None) -> None:
         wanted = {run for plan in plans for row in plan.runs for run in row}
         # Window by window, the longest first: what is fed together is of like length.
         order = sorted(wanted, key=lambda run: (run[0].end, run[0].start, run[1]))
@@ -242,19 +254,19 @@ class _Runs:
         logps = self.system.logprobs(self.text, windows, documents, past=self.past, progress=progress)
         self._logp = dict(zip(order, logps, strict=True))
 
-    def target(self, plan: Plan) -> Array:
+    def target(self, plan: _Plan) -> Array:
         """(Q, pieces) log-probabilities of the pieces."""
         return self._sums(plan, self.past, plan.stride)
 
-    def before(self, plan: Plan) -> Array:
+    def before(self, plan: _Plan) -> Array:
         """(Q, pieces) log-probabilities of the past tokens before each piece."""
         return self._sums(plan, 0, self.past)
 
-    def nll(self, plan: Plan) -> Array:
+    def nll(self, plan: _Plan) -> Array:
         """(Q,) negative log-probabilities of the windows' targets."""
         return np.asarray(-self.target(plan).sum(axis=1))
 
-    def _sums(self, plan: Plan, offset: int, length: int) -> Array:
+    def _sums(self, plan: _Plan, offset: int, length: int) -> Array:
         rows = [
             [
                 self._logp[run][at : at + length].sum(dtype=np.float64)
@@ -281,7 +293,7 @@ def evaluate(
     every = sorted({place for one in (stride, *sizes.strides) for place in runs.places(one)})
     found = system.retrieve(text, every, sizes.candidates)
     ranked = {place: ids[ids >= 0].tolist() for place, ids in zip(every, found.ids, strict=True)}
-    top = dict(zip(every, found.scores[:, 0].tolist(), strict=True))
+    top = dict(zip(every, np.maximum(found.scores[:, 0], 0).tolist(), strict=True))  # 0 where nothing is found
     first = {place: ids[:1] for place, ids in ranked.items()}
     any_passage = np.random.default_rng(seed).integers(len(system.documents), size=(len(main), 1)).tolist()
     plans = {

