@@ -79,6 +79,7 @@ def test_every_method_has_its_items_in_the_prompt(data):
     assert [one for one, _ in truth[:size]] == questions.answers
     random = found.picks["random items"]
     assert all(len(set(row)) == 3 for row in random.tolist())
+    assert len(np.unique(random)) > 12  # of 40, in ten rows of three
     again = evaluate(TinyEncoder(), model, questions, lambda *_: [0, 0, 0], k=3, pool=9, seed=1)
     assert (again.picks["random items"] != random).any()
 
