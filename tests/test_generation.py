@@ -1,5 +1,7 @@
 """Greedy generation against a loop over full logits, one prompt and one token at a time."""
 
+import copy
+
 import pytest
 
 pytest.importorskip("transformers")
@@ -48,6 +50,21 @@ def test_tokens_are_those_of_the_loop(kind, batch_tokens):
 def test_bos_stands_before_the_prompt_and_nothing_after():
     found = generator(leading=True).generate(PROMPTS, LONG)
     assert found == [loop("llama", prompt, 12, leading=True).strip() for prompt in PROMPTS]
+
+
+def test_chat_template():
+    tokenizer = copy.copy(lm_models.tokenizer(leading=True))
+    tokenizer.chat_template = (
+        "<s>{{ messages[0].role }}: {{ messages[0].content }}{% if add_generation_prompt %} A:{% endif %}"
+    )
+    model = HuggingFaceModel(lm_models.model(), tokenizer)
+    found = GreedyGenerator(model).generate(PROMPTS, LONG)
+    assert found == [loop("llama", f"user: {prompt} A:", 12, leading=True).strip() for prompt in PROMPTS]
+    plain = GreedyGenerator(model, chat=False)
+    assert plain.generate(PROMPTS, LONG) == generator(leading=True).generate(PROMPTS, LONG)
+    assert plain.fingerprint != GreedyGenerator(model).fingerprint
+    with pytest.raises(ValueError, match="chat must be False for a tokenizer without a chat template"):
+        GreedyGenerator(generator().model, chat=True)
 
 
 def test_stop_texts():

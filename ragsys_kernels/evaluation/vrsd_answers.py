@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import string
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from ragsys_kernels.evaluation.report import PathLike, check_free, draw
 from ragsys_kernels.evaluation.vrsd_answers_report import NONE, RANDOM, ROUGE, AnswerResult, report_of
 from ragsys_kernels.evaluation.vrsd_report import MMR, POOL, RULES, VRSD, K
 from ragsys_kernels.icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
+from ragsys_kernels.icl.datasets.vrsd import OPTIONS
 from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
 from ragsys_kernels.icl.generation import CachedGenerator, Generator, GreedyGenerator, Stop
 from ragsys_kernels.icl.huggingface import HuggingFaceModel
@@ -83,10 +82,10 @@ def vrsd_answers(
     """Answer the questions of VRSD's sets after the picks of VRSD, MMR, at random, and none; write a report folder.
 
     The picks are those of `vrsd`: k of each query's `pool` nearest items. They stand as demonstrations before the
-    question, in the order picked; the model goes on greedily to the end of the line. ROUGE-1, 2 and L (F1, without
-    stemming, by the package rouge-score) compare with the set's answer; on OpenBookQA an answer is right if it is the
-    right option but for case, articles and punctuation. Answers are kept as they are made, so that a stopped run goes
-    on where it was.
+    question, in the order picked; the model answers greedily, to the end of the line, in its chat template if it has
+    one. ROUGE-1, 2 and L (F1, without stemming, by the package rouge-score) compare with the set's answer; on
+    OpenBookQA an answer is right if the right option is more like it, by ROUGE-L, than every other. Answers are kept as
+    they are made, so that a stopped run goes on where it was.
 
     Parameters
     ----------
@@ -146,7 +145,8 @@ def vrsd_answers(
         inner = scorer.model
         if not isinstance(inner, HuggingFaceModel):
             raise TypeError(f"{op}: model must be a HuggingFaceModel, got {type(inner).__name__}")
-        with CachedGenerator(GreedyGenerator(inner), home / "answers.sqlite") as generator:
+        greedy = GreedyGenerator(inner)
+        with CachedGenerator(greedy, home / "answers.sqlite") as generator:
             results = [
                 evaluate(
                     kept, generator, one, score, k=k, pool=pool, seed=seed, num_threads=num_threads, progress=progress
@@ -164,6 +164,7 @@ def vrsd_answers(
             "sets": {one.title: f"{len(one.questions)} queries, {len(one.pool)} items" for one in chosen},
             "sha256 of the data": {name: digest[:16] for one in chosen for name, digest in one.source.items()},
             "k, candidates": f"{k}, {pool}",
+            "prompt": "in the model's chat template" if greedy.chat else "as it is",
             **{f"instruction, {one.title}": PROMPTS[one.name][0].instruction for one in chosen},
             "answers end": {
                 one.title: f"after {PROMPTS[one.name][1].max_new_tokens} tokens or a line" for one in chosen
@@ -212,10 +213,11 @@ def evaluate(
     rouge: dict[str, Array] = {}
     right: dict[str, Array] = {}
     for at, label in enumerate(picks):
-        pairs = [*zip(questions.answers, answers[at * size : (at + 1) * size], strict=True)]
-        rouge[label] = np.array([score(truth, answer) for truth, answer in pairs])
+        mine = [answer.removeprefix("A:").strip() for answer in answers[at * size : (at + 1) * size]]
+        triples = [*zip(questions.questions, questions.answers, mine, strict=True)]
+        rouge[label] = np.array([score(truth, answer) for _, truth, answer in triples])
         if questions.name == CHOICES:
-            right[label] = np.array([plain(truth) == plain(answer) for truth, answer in pairs])
+            right[label] = np.array([is_right(score, *triple) for triple in triples])
     return AnswerResult(questions, picks, rouge, right)
 
 
@@ -236,10 +238,11 @@ def rouge_scorer(op: str) -> Callable[[str, str], list[float]]:
     return score
 
 
-def plain(text: str) -> str:
-    """Text in lower case without punctuation, articles and extra white space, as SQuAD compares answers."""
-    text = "".join(letter for letter in text.lower() if letter not in string.punctuation)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+def is_right(score: Callable[[str, str], Sequence[float]], question: str, truth: str, answer: str) -> bool:
+    """Whether the answer is more like the right option, by ROUGE-L, than like each other option of the question."""
+    options = question.partition(OPTIONS)[2].split(". ")
+    rivals = [score(option, answer)[2] for option in options if option != truth]
+    return score(truth, answer)[2] > max(rivals, default=0.0)
 
 
 def _prompts(questions: QuestionSet, picks: Array) -> list[str]:

@@ -58,14 +58,25 @@ class GreedyGenerator:
     ----------
     model : HuggingFaceModel
         The prompts of a run have at most eight times its ``batch_tokens``, padding included, or are one.
+    chat : bool, optional
+        Whether a prompt is what the user says in the tokenizer's chat template, instead of a text to go on with.
+        Default: where the tokenizer has one.
+
+    Raises
+    ------
+    ValueError
+        `chat` without a chat template.
     """
 
-    def __init__(self, model: HuggingFaceModel) -> None:
-        self.model = model
+    def __init__(self, model: HuggingFaceModel, *, chat: bool | None = None) -> None:
+        template = getattr(model.tokenizer, "chat_template", None)
+        if chat and not template:
+            raise ValueError(f"{_OP}: chat must be False for a tokenizer without a chat template, got {chat}")
+        self.model, self.chat = model, bool(template) if chat is None else chat
 
     @property
     def fingerprint(self) -> str:
-        return self.model.fingerprint
+        return hash_key(self.model.fingerprint, str(self.model.tokenizer.chat_template) if self.chat else "").hex()
 
     def generate(self, prompts: Sequence[str], stop: Stop = LINE) -> list[str]:
         """The continuations, without the stop text and with no white space around them.
@@ -77,6 +88,9 @@ class GreedyGenerator:
         """
         prompts = texts(_OP, "prompts", prompts)
         tokenizer = self.model.tokenizer
+        if self.chat:
+            said = ([{"role": "user", "content": prompt}] for prompt in prompts)
+            prompts = [tokenizer.apply_chat_template(one, add_generation_prompt=True, tokenize=False) for one in said]
         ids = [pair.context for pair in encode_pairs(_OP, tokenizer, prompts, [""] * len(prompts))]
         limit = self.model._limit
         for i, row in enumerate(ids):
