@@ -2,7 +2,6 @@
 # Everything runs in a virtual environment of its own: make test, make demo, make demo-bias, make evaluate-vrsd,
 # make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make check, make lint,
 # make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize, make clean.
-# make bench-static, make arm, make sanitize, make clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -12,6 +11,7 @@ PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c require
 INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editable_mode=compat -e
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*)
 
+.PHONY: test demo demo-bias evaluate-vrsd evaluate-vrsd-answers evaluate-ragsys evaluate-ralm evaluate-aicl check lint
 .PHONY: test demo demo-bias evaluate-vrsd evaluate-vrsd-answers evaluate-ragsys evaluate-ralm evaluate-aicl check lint
 .PHONY: docs bench bench-quick bench-static gpu-check clean
 
@@ -39,6 +39,14 @@ evaluate-ragsys: $(VENV)/.evaluate-ragsys
 # make evaluate-ralm ARGS=--quick
 evaluate-ralm: $(VENV)/.evaluate-ragsys
 	$(BIN)/ragsys-kernels evaluate ralm $(ARGS)
+
+# make evaluate-aicl ARGS=--quick
+evaluate-aicl: $(VENV)/.evaluate-ragsys
+	$(BIN)/ragsys-kernels evaluate aicl $(ARGS)
+
+# make evaluate-vrsd-answers ARGS=--quick
+evaluate-vrsd-answers: $(VENV)/.evaluate-ragsys
+	$(BIN)/ragsys-kernels evaluate vrsd-answers $(ARGS)
 
 # The site, in build/site. Nothing is fetched.
 docs: $(VENV)/.docs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,15 +82,66 @@ def _bootstrap(op: str, values: Array, weights: Array, samples: int, level: floa
         raise ValueError(f"{op}: columns must be of shape (Q, S), Q at least 1, got {values.shape}")
     if samples < 1 or not 0 < level < 1:
         raise ValueError(f"{op}: samples and level must be above 0, got {samples} and {level}")
-    size, rng = len(values), np.random.default_rng(seed)
-    ratios = np.empty((samples, values.shape[1]))
-    step = max(1, _CELLS // size)
+    drawn = np.concatenate(
+        [counts @ values / (counts @ weights)[:, None] for counts in _drawn(len(values), samples, seed)]
+    )
+    return _intervals(values.sum(axis=0) / weights.sum(), drawn, level)
+
+
+def bootstrap_f1(
+    labels: Any, predictions: Any, *, samples: int = 10_000, level: float = 0.95, seed: int = 0
+) -> tuple[list[Interval], list[list[Interval]]]:
+    """Percentile intervals of the macro F1 of S classifiers, and of the difference of each two, over drawn items.
+
+    All classifiers are drawn together. The classes of a classifier are those of `metrics.macro_scores`, in every draw;
+    one that a draw has neither among labels nor predictions counts 0 there.
+
+    Parameters
+    ----------
+    labels : (Q,) integers
+    predictions : (Q, S) integers
+    samples, level, seed
+        As for `bootstrap_means`.
+
+    Returns
+    -------
+    scores : list of S Interval
+    differences : S lists of S Interval
+        ``differences[i][j]`` is of the F1 of i minus that of j.
+    """
+    truth, predicted = np.asarray(labels), np.asarray(predictions)
+    if truth.ndim != 1 or predicted.ndim != 2 or len(truth) != len(predicted) or not len(truth):
+        raise ValueError(
+            f"bootstrap_f1: labels and predictions must be (Q,) and (Q, S), Q at least 1, got {truth.shape} and "
+            f"{predicted.shape}"
+        )
+    classes = np.unique(np.concatenate((truth, predicted.ravel())))
+    of_label = (truth[:, None] == classes).astype(np.float64)  # (Q, C)
+    of_prediction = (predicted[:, :, None] == classes).astype(np.float64)  # (Q, S, C)
+    there = (of_label.sum(axis=0) + of_prediction.sum(axis=0)) > 0  # (S, C)
+    parts = np.stack([2 * of_label[:, None] * of_prediction, of_label[:, None] + of_prediction])  # (2, Q, S, C)
+
+    def f1(counts: Array) -> Array:
+        """(B, S) for counts (B, Q) of the items."""
+        both, either = (np.tensordot(counts, part, axes=(1, 0)) for part in parts)
+        scores: Array = (both / np.maximum(either, 1)).sum(axis=2) / there.sum(axis=1)
+        return scores
+
+    whole = f1(np.ones((1, len(truth))))[0]
+    drawn = np.concatenate([f1(counts) for counts in _drawn(len(truth), samples, seed)])
+    number = range(predicted.shape[1])
+    differences = [_intervals(whole[i] - whole, drawn[:, [i]] - drawn, level) for i in number]
+    return _intervals(whole, drawn, level), differences
+
+
+def _drawn(size: int, samples: int, seed: int) -> Iterator[Array]:
+    """How often each row is drawn: blocks of (B, size), `samples` rows in all."""
+    rng, step = np.random.default_rng(seed), max(1, _CELLS // size)
     for begin in range(0, samples, step):
-        count = min(step, samples - begin)
-        drawn = rng.multinomial(size, np.full(size, 1 / size), size=count)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratios[begin : begin + count] = drawn @ values / (drawn @ weights)[:, None]
+        yield rng.multinomial(size, np.full(size, 1 / size), size=min(step, samples - begin))
+
+
+def _intervals(whole: Array, drawn: Array, level: float) -> list[Interval]:
     tail = 50 * (1 - level)
-    low, high = np.percentile(ratios, [tail, 100 - tail], axis=0)
-    means = values.sum(axis=0) / weights.sum()
-    return [Interval(*map(float, ends)) for ends in zip(means, low, high, strict=True)]
+    low, high = np.percentile(drawn, [tail, 100 - tail], axis=0)
+    return [Interval(*map(float, ends)) for ends in zip(whole, low, high, strict=True)]

@@ -245,7 +245,7 @@ class HuggingFaceModel:
             before = state.mask[self._torch.tensor(owners)]
             positions = positions + before.sum(1, keepdim=True)
             mask = self._torch.cat([before, mask], dim=1)
-            options["past_key_values"] = _selected(state.cache, self._torch.tensor(owners))
+            options["past_key_values"] = selected(state.cache, self._torch.tensor(owners))
         output = self._forward(ids, mask, positions, use_cache=True, **options)
         return _State(output.past_key_values, mask, output.last_hidden_state[:, -1])
 
@@ -268,7 +268,7 @@ class HuggingFaceModel:
                 before = state.mask[owners]
                 positions = before.sum(1, keepdim=True) + torch.arange(ids.shape[1])
                 both = torch.cat([before, mask], dim=1)
-                cache = _selected(state.cache, owners)
+                cache = selected(state.cache, owners)
                 output = self._forward(ids, both, positions, past_key_values=cache, use_cache=True)
             states.append(output.last_hidden_state[mask.bool()])
         # Rows of the answers in these states, end to end. What comes before a first token is the last of the rest, or
@@ -357,7 +357,7 @@ def _answers(group: Group) -> Iterator[tuple[Tokens, list[int]]]:
     return zip(group.answers, group.places, strict=True)
 
 
-def _selected(cache: Any, rows: Any) -> Any:
+def selected(cache: Any, rows: Any) -> Any:
     """A cache of these rows; the one at hand stays as it is, for its layers get other tensors, not other values."""
     chosen = copy.copy(cache)
     chosen.layers = [copy.copy(layer) for layer in cache.layers]

@@ -128,6 +128,9 @@ class BM25Retriever:
         return found
 
 
+RULE_METHODS = ("top", "mmr", "vrsd")
+
+
 class Rule(NamedTuple):
     """A rule that selects k of a query's candidates: "top" (by relevance), "mmr" with a lambda, or "vrsd"."""
 
@@ -144,7 +147,7 @@ class Rule(NamedTuple):
         """The picks out of the candidates (Q, P), or of the whole corpus; options of the op."""
         if self.method == "vrsd":
             return rk.vrsd(queries, corpus, k, candidates=candidates, **options)
-        if self.method not in ("top", "mmr"):
+        if self.method not in RULE_METHODS:
             raise ValueError(f"select: method must be top, mmr or vrsd, got {self.method!r}")
         weight = 1.0 if self.method == "top" else self.lambda_d
         return rk.mmr(queries, corpus, k, candidates=candidates, lambda_d=weight, **options)

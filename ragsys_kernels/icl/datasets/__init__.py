@@ -1,6 +1,7 @@
 """The data sets of the papers' evaluations, read from a folder or fetched with the package ``datasets``."""
 
 from ragsys_kernels.icl.datasets._files import data_folder
+from ragsys_kernels.icl.datasets.classification import CLASSIFICATION_SETS, ClassificationSet, classification_set
 from ragsys_kernels.icl.datasets.truthfulqa import TruthfulQA, truthfulqa
 from ragsys_kernels.icl.datasets.vrsd import VRSD_SETS, QuestionSet, vrsd_set
 from ragsys_kernels.icl.datasets.wikitext import (
@@ -13,13 +14,16 @@ from ragsys_kernels.icl.datasets.wikitext import (
 )
 
 __all__ = [
+    "CLASSIFICATION_SETS",
     "VRSD_SETS",
+    "ClassificationSet",
     "Passage",
     "PassageSet",
     "QuestionSet",
     "TruthfulQA",
     "WikiText",
     "boolq_passages",
+    "classification_set",
     "data_folder",
     "ralm_passages",
     "truthfulqa",

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.datasets._files import File, Hub, read
 
+OPTIONS = " The option can be: "  # between OpenBookQA's question and its options, which ". " joins
+
 
 class QuestionSet(NamedTuple):
     """Questions, and the items to choose from for each: other questions with their answers."""
@@ -110,7 +112,7 @@ def _options(stem: str, texts: list[str], labels: list[str], key: str) -> tuple[
     answer = ""
     with suppress(ValueError):
         answer = texts[labels.index(key)]
-    return f"{stem}? The option can be: {'. '.join(texts)}", answer
+    return f"{stem}?{OPTIONS}{'. '.join(texts)}", answer
 
 
 def _puzzle(line: Any) -> tuple[str, str]:

@@ -1,0 +1,265 @@
+"""Adaptive in-context learning: static, predicted and learnt numbers of demonstrations in text classification."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ragsys_kernels import _env
+from ragsys_kernels.evaluation._models import language_model, name_of
+from ragsys_kernels.evaluation.aicl_report import METHODS, QPP, SAICL, STATIC, SetResult, report_of
+from ragsys_kernels.evaluation.report import PathLike, check_free, draw
+from ragsys_kernels.icl.adaptive import (
+    NEAREST,
+    ORDERS,
+    SIMILARITIES,
+    Demonstrations,
+    InContextClassifier,
+    LabelPrompt,
+    Order,
+    Similarity,
+    learn_k,
+    qpp_k,
+)
+from ragsys_kernels.icl.datasets import CLASSIFICATION_SETS, ClassificationSet, classification_set
+from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
+from ragsys_kernels.icl.huggingface import HuggingFaceModel
+from ragsys_kernels.icl.language_model import LanguageModel
+from ragsys_kernels.icl.posteriors import CachedLabels, LabelModel
+from ragsys_kernels.icl.prompts import PromptTemplate
+from ragsys_kernels.icl.retrievers import RULE_METHODS, Rule
+from ragsys_kernels.metrics import macro_scores, nqc
+
+Progress = Callable[[int, int], None]
+
+M = 5  # the largest static k
+MAX_WORDS = 40  # of a text in a prompt; a tenth of AG News' texts and half of Jigsaw's test comments are longer
+
+
+def _prompt(text: str, label: str, words: Sequence[str], instruction: str = "") -> LabelPrompt:
+    template = PromptTemplate(
+        f"{text}: {{text}}\n{label}: {{label}}", f"{text}: {{text}}\n{label}:", " {label}", instruction
+    )
+    return LabelPrompt(template, tuple(words), MAX_WORDS)
+
+
+# Words and instructions that gave the best F1 with SmolLM2-135M, of two or three that were tried on 60 texts of another
+# sample.
+PROMPTS = {
+    "ag-news": _prompt(
+        "Article", "Topic", ("World", "Sports", "Business", "Technology"),
+        "Say whether the topic of an article is World, Sports, Business or Technology.",
+    ),
+    "jigsaw": _prompt("Comment", "Tone", ("polite", "toxic"), "Say whether the comment is polite or toxic."),
+    "sst-2": _prompt("Review", "Sentiment", ("negative", "positive")),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of each set takes part; None is all there is."""
+
+    test: int | None  # texts to classify
+    train: int | None  # texts that can be demonstrations
+    learn: int | None  # of these, the ones that SAICL learns from
+
+
+QUICK, FULL = Sizes(test=500, train=2000, learn=100), Sizes(test=None, train=10_000, learn=1000)
+
+
+@dataclass(frozen=True)
+class AiclSummary:
+    """What an evaluation did; as text, a line for each set and one for the whole."""
+
+    results: list[SetResult]
+    scored: int
+    cached: int
+    tokens_run: int
+    seconds: float
+    out: Path
+
+    def __str__(self) -> str:
+        lines = []
+        for result in self.results:
+            rows = [
+                f"{label} {macro_scores(result.items.test_labels, result.predictions[label]).f1:.3f} "
+                f"(k {result.ks[label].mean():.1f}, {result.tokens[label].mean():.0f} tokens)"
+                for label in METHODS
+            ]
+            lines.append(f"{result.items.title}: macro F1 {', '.join(rows)}")
+        prompts = f"{self.scored} prompts scored with {self.tokens_run} tokens, {self.cached} from the cache"
+        return "\n".join([*lines, f"{prompts}, {self.seconds:.1f} s -> {self.out / 'report.html'}"])
+
+
+def aicl(
+    *,
+    out: PathLike,
+    model: PathLike | LanguageModel = "smollm2",
+    dtype: str = "bfloat16",
+    encoder: str | Encoder = "minilm",
+    sets: Sequence[str] | None = None,
+    quick: bool = False,
+    sizes: Sizes | None = None,
+    max_k: int = M,
+    similarity: Similarity = "dense",
+    rule: Rule = NEAREST,
+    pool: int = 50,
+    order: Order = "nearest-first",
+    seed: int = 0,
+    data: PathLike | None = None,
+    cache: PathLike | None = None,
+    samples: int = 10_000,
+    num_threads: int | None = None,
+    progress: Progress | None = None,
+) -> AiclSummary:
+    """Compare static k = 0, 1, 3, 5 with QPP-AICL and SAICL on AG News, Jigsaw and SST-2; write a report folder.
+
+    A text's label is that of the largest posterior of the label words after its demonstrations. QPP-AICL takes the NQC
+    of the text's `pool` largest similarities, over the largest of the texts that SAICL learns from. Every scored prompt
+    is kept in the cache as soon as its window of 16 texts is done, so that a stopped run goes on where it was.
+
+    Parameters
+    ----------
+    out : path
+        Folder for ``report.md``, ``report.html``, ``report.json``, the plots, and ``values.csv`` with every text's k,
+        prediction, entropy and tokens. New, empty, or with an earlier report of this evaluation, which is replaced.
+    model, dtype
+        As `HuggingFaceModel.from_pretrained` takes them, or a `HuggingFaceModel`.
+    encoder : str or Encoder
+        "minilm" or "mpnet", a folder or a name on the hub; see `SentenceTransformerEncoder`.
+    sets : sequence of {"ag-news", "jigsaw", "sst-2"}, optional
+        Default: all.
+    quick : bool
+        `QUICK` sizes instead of `FULL`.
+    sizes : Sizes, optional
+        Others. A set with fewer texts gives all it has.
+    max_k : int
+        M, the most demonstrations of QPP-AICL and SAICL.
+    similarity, rule, pool, order
+        How demonstrations are found, chosen and put; see `Demonstrations` and `InContextClassifier`.
+    seed : int
+        Of the samples.
+    data : path, optional
+        Folder of the data sets; see `classification_set`.
+    cache : path, optional
+        Folder for embeddings, posteriors, and models that are unpacked once. Default: RAGSYS_KERNELS_CACHE, else
+        ``ragsys_kernels`` in the user's cache folder.
+    samples : int
+        Draws of the bootstrap.
+    num_threads : int, optional
+        torch's threads, and those of the kernels.
+    progress : callable, optional
+        Called with the items done and their number, first with 0: texts to encode, then texts to classify; anew for
+        each step of each set.
+
+    Raises
+    ------
+    ValueError, TypeError, OSError, ModuleNotFoundError
+        What can be checked without the models is, before they are loaded.
+    """
+    op = "aicl"
+    start = time.perf_counter()
+    names = tuple(dict.fromkeys(CLASSIFICATION_SETS if sets is None else sets))
+    if not names:
+        raise ValueError(f"{op}: sets must name at least one of {', '.join(CLASSIFICATION_SETS)}, got none")
+    choices = ("order", order, ORDERS), ("similarity", similarity, SIMILARITIES), ("method", rule.method, RULE_METHODS)
+    for name, value, known in choices:
+        if value not in known:
+            raise ValueError(f"{op}: {name} must be one of {', '.join(known)}, got {value!r}")
+    for name, number in (("max_k", max_k), ("samples", samples), ("pool", pool)):
+        if number < 1:
+            raise ValueError(f"{op}: {name} must be at least 1, got {number}")
+    check_free(out, op)
+    home = _env.cache_folder() if cache is None else Path(cache)
+    sizes = sizes or (QUICK if quick else FULL)
+    chosen = [classification_set(name, data).sample(train=sizes.train, test=sizes.test, seed=seed) for name in names]
+    draw(lambda figure: None, 1, 1)  # an extra that is missing shows now, not after the work
+    _check_sklearn(op)
+    embedder = (
+        SentenceTransformerEncoder(encoder, num_threads=num_threads, cache=home)
+        if isinstance(encoder, str)
+        else encoder
+    )
+    with (
+        CachedEncoder(embedder, home / "embeddings.sqlite", progress=progress) as kept,
+        language_model(op, model, cache=home, dtype=dtype, num_threads=num_threads) as scorer,
+    ):
+        inner = scorer.model
+        if not isinstance(inner, HuggingFaceModel):
+            raise TypeError(f"{op}: model must be a HuggingFaceModel, got {type(inner).__name__}")
+        results, scored, cached, tokens = [], 0, 0, 0
+        for items in chosen:
+            shown = Demonstrations(
+                kept, items.train_texts, items.train_labels, similarity=similarity, rule=rule, pool=pool,
+                num_threads=num_threads,
+            )  # fmt: skip
+            prompt = PROMPTS[items.name]
+            labeler = LabelModel(inner, prompt.labels)
+            with CachedLabels(labeler, home / "posteriors.sqlite") as labels:
+                classifier = InContextClassifier(labels, shown, prompt, order=order)
+                results.append(evaluate(classifier, items, max_k=max_k, learn=sizes.learn, progress=progress))
+                scored, cached, tokens = scored + labels.misses, cached + labels.hits, tokens + labeler.tokens_run
+        fingerprint = inner.fingerprint
+    report = report_of(results, samples, max_k)
+    report.configuration(
+        {
+            "model": f"{name_of(model)}, fingerprint {fingerprint}",
+            "dtype": str(inner.model.dtype).removeprefix("torch."),
+            "encoder": f"{embedder.name}, fingerprint {embedder.fingerprint}",
+            "sets": {
+                one.title: f"{len(one.test_texts)} texts and {len(one.train_texts)} for demonstrations"
+                for one in chosen
+            },
+            "SAICL learns from": f"{sizes.learn or 'all'} of each set, logistic regression",
+            "sha256 of the data": {name: digest[:16] for one in chosen for name, digest in one.source.items()},
+            "demonstrations": f"{similarity}, {rule.label} of {pool}, {order}, M = {max_k}",
+            "words of a text in a prompt": f"at most {MAX_WORDS}",
+            **{f"prompt, {one.title}": repr(PROMPTS[one.name].render([("...", 0)], "...")) for one in chosen},
+            **{f"label words, {one.title}": list(PROMPTS[one.name].words) for one in chosen},
+            "seed": seed,
+            "bootstrap": f"{samples} samples, percentiles, seed 0",
+            "prompts scored, from the cache": f"{scored}, {cached}",
+            "tokens run": tokens,
+            "seconds": f"{time.perf_counter() - start:.1f}",
+        }
+    )
+    folder = report.write(out)
+    return AiclSummary(results, scored, cached, tokens, time.perf_counter() - start, folder)
+
+
+def evaluate(
+    classifier: InContextClassifier,
+    items: ClassificationSet,
+    *,
+    max_k: int = M,
+    learn: int | None = None,
+    progress: Progress | None = None,
+) -> SetResult:
+    """Let every method classify the test texts of a set."""
+    shown = classifier.demonstrations
+    some = np.arange(len(shown.texts))[:learn]
+    predictor = learn_k(classifier, some, max_k, progress=progress)
+    near = shown.near(items.test_texts)
+    easiest = np.nanmax(nqc(shown.near([shown.texts[i] for i in some], own=some).found.scores), initial=0.0)
+    ks: dict[str, Any] = {label: np.full(len(items.test_texts), k) for label, k in STATIC.items()}
+    ks[QPP] = qpp_k(nqc(near.found.scores), max_k, largest=float(easiest))
+    ks[SAICL] = predictor.predict(near.vectors)
+    every = np.stack([ks[label] for label in METHODS], axis=1)
+    found = classifier.classify(items.test_texts, near, every, progress=progress)
+    columns = [values.reshape(every.shape).T for values in (found.label, found.entropy, found.tokens)]
+    predictions, entropies, tokens = (dict(zip(METHODS, column, strict=True)) for column in columns)
+    return SetResult(items, ks, predictions, entropies, tokens, predictor.ks)
+
+
+def _check_sklearn(op: str) -> None:
+    try:
+        import sklearn  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{op} needs scikit-learn: pip install 'ragsys_kernels[evaluate]'", name=error.name
+        ) from error

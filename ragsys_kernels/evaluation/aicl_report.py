@@ -1,0 +1,191 @@
+"""The report of the evaluation of adaptive in-context learning: its table in the paper's order, and its plots."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ragsys_kernels.evaluation.report import Report, draw
+from ragsys_kernels.evaluation.statistics import Interval, bootstrap_f1
+from ragsys_kernels.icl.datasets import ClassificationSet
+from ragsys_kernels.metrics import MacroScores, macro_scores
+
+Array = npt.NDArray[Any]
+
+STATIC = {"0-shot": 0, "static k=1": 1, "static k=3": 3, "static k=5": 5}
+QPP, SAICL = "QPP-AICL", "SAICL"
+METHODS = (*STATIC, QPP, SAICL)  # in the order of the paper's Table 1
+
+
+class SetResult(NamedTuple):
+    """One set: for each method and text, the demonstrations, the prediction and what it took."""
+
+    items: ClassificationSet
+    ks: dict[str, Array]  # (Q,) numbers of demonstrations
+    predictions: dict[str, Array]  # (Q,) labels
+    entropies: dict[str, Array]  # (Q,) nats
+    tokens: dict[str, Array]  # (Q,) of the prompts
+    learnt: Array  # (n,) best k of the texts that SAICL learnt from
+
+
+class _Row(NamedTuple):
+    scores: MacroScores
+    f1: Interval
+    above: dict[str, Interval]  # F1 minus that of another method
+
+
+def report_of(results: Sequence[SetResult], samples: int, max_k: int) -> Report:
+    report = Report("aicl", "Adaptive in-context learning: how many demonstrations each text gets")
+    rows = [_rows(result, samples) for result in results]
+    report.text(
+        f"""Each text is labelled by a language model after k labelled texts that are near to it. Static k is the same
+        for all; QPP-AICL gives fewer demonstrations to texts whose neighbours' similarities spread widely (NQC, in
+        {max_k} steps); SAICL learns k from training texts: for each, the k with which the model is right and least
+        uncertain, then logistic regression on embeddings. The intervals are 95 % bootstrap intervals over the texts,
+        drawn for all methods together. {_verdict(results, rows)}"""
+    )
+    report.heading("Table 1: macro precision, recall and F1")
+    report.text(
+        """The rows are in the order of the paper's Table 1, whose model is GPT-J-6B. Its figures are not at hand here,
+        so only the order of the methods can be compared: there SAICL is above static k, and QPP-AICL is not."""
+    )
+    report.table(
+        ("set", "method", "precision", "recall", "F1", "95 % interval", "mean k", "mean input tokens"),
+        [
+            (
+                result.items.title, label, f"{row.scores.precision:.3f}", f"{row.scores.recall:.3f}",
+                f"{row.f1.mean:.3f}", _span(row.f1), f"{result.ks[label].mean():.2f}",
+                f"{result.tokens[label].mean():.0f}",
+            )
+            for result, found in zip(results, rows, strict=True)
+            for label, row in found.items()
+        ],
+    )  # fmt: skip
+    width = 3.3 * len(results) + 0.6
+    report.figure("f1.png", draw(lambda figure: _plot_f1(figure, results, rows), width, 3.2),
+                  "Macro F1 with its 95 % interval against the mean length of the prompts.")  # fmt: skip
+    report.heading("Differences in F1")
+    report.text("The methods that adapt k against the others, on the same texts; **bold** where 0 is outside.")
+    report.table(
+        ("set", "method", *(f"minus {label}" for label in METHODS[:-1])),
+        [
+            (
+                result.items.title, label,
+                *("" if other == label else _signed(found[label].above[other]) for other in METHODS[:-1]),
+            )
+            for result, found in zip(results, rows, strict=True)
+            for label in (QPP, SAICL)
+        ],
+    )  # fmt: skip
+    report.heading("Numbers of demonstrations")
+    report.text("Shares of the texts that get k demonstrations; and of SAICL's training texts with which k is best.")
+    labels = (QPP, SAICL, "best, training texts")
+    report.table(
+        ("set", "method", *(f"k={k}" for k in range(max_k + 1))),
+        [
+            (result.items.title, label, *(f"{share:.0%}" for share in shares))
+            for result in results
+            for label, shares in zip(labels, _shares(result, max_k), strict=True)
+        ],
+    )
+    report.figure("k.png", draw(lambda figure: _plot_k(figure, results, labels, max_k), width, 2.4),
+                  "Shares of the texts that get k demonstrations.")  # fmt: skip
+    report.file("values.csv", _values(results))
+    report.text("`values.csv` has k, prediction, entropy of the posterior and tokens of every method for every text.")
+    return report
+
+
+def _rows(result: SetResult, samples: int) -> dict[str, _Row]:
+    labels, predictions = result.items.test_labels, np.stack([result.predictions[label] for label in METHODS], axis=1)
+    scores, differences = bootstrap_f1(labels, predictions, samples=samples)
+    return {
+        label: _Row(
+            macro_scores(labels, predictions[:, at]), scores[at], dict(zip(METHODS, differences[at], strict=True))
+        )
+        for at, label in enumerate(METHODS)
+    }
+
+
+def _verdict(results: Sequence[SetResult], rows: Sequence[dict[str, _Row]]) -> str:
+    """Where the methods that adapt k stand beside the static k that is best for the test texts."""
+    sentences = []
+    for label in (SAICL, QPP):
+        places: dict[str, list[str]] = {"above": [], "below": [], "not told from": []}
+        for result, found in zip(results, rows, strict=True):
+            best = max((found[other].f1.mean, other) for other in STATIC)[1]
+            gap = found[label].above[best]
+            place = "above" if gap.low > 0 else "below" if gap.high < 0 else "not told from"
+            places[place].append(f"{result.items.title} ({gap.mean:+.3f}, {best})")
+        parts = [f"{place} it on {', '.join(sets)}" for place, sets in places.items() if sets]
+        sentences.append(f"{label}, against the best static k of the test texts: {'; '.join(parts)}.")
+    return " ".join(sentences)
+
+
+def _shares(result: SetResult, max_k: int) -> list[Array]:
+    return [
+        np.bincount(ks, minlength=max_k + 1)[: max_k + 1] / len(ks)
+        for ks in (result.ks[QPP], result.ks[SAICL], result.learnt)
+    ]
+
+
+def _span(interval: Interval) -> str:
+    return f"[{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def _signed(gap: Interval) -> str:
+    text = f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
+    return text if gap.low <= 0 <= gap.high else f"**{text}**"
+
+
+def _values(results: Sequence[SetResult]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("set", "text", "label", "method", "k", "prediction", "entropy", "tokens"))
+    for result in results:
+        for q, truth in enumerate(result.items.test_labels):
+            for label in METHODS:
+                entropy = f"{result.entropies[label][q]:.6f}"
+                found = (result.ks[label][q], result.predictions[label][q], entropy, result.tokens[label][q])
+                writer.writerow((result.items.name, q, truth, label, *found))
+    return text.getvalue().encode()
+
+
+_COLOURS = {QPP: "#e08214", SAICL: "#08519c"}
+
+
+def _plot_f1(figure: Any, results: Sequence[SetResult], rows: Sequence[dict[str, _Row]]) -> None:
+    panels = figure.subplots(1, len(results), squeeze=False)[0]
+    for axes, result, found in zip(panels, results, rows, strict=True):
+        for label in METHODS:
+            f1, tokens = found[label].f1, result.tokens[label].mean()
+            ends = [[f1.mean - f1.low], [f1.high - f1.mean]]
+            axes.errorbar(tokens, f1.mean, yerr=ends, fmt="o", color=_COLOURS.get(label, "#636363"), capsize=3)
+            offset = (4, -11 if label in _COLOURS else 4)  # a method that adapts k may lie on a static one
+            axes.annotate(label.removeprefix("static "), (tokens, f1.mean), offset, textcoords="offset points")
+        axes.plot([result.tokens[label].mean() for label in STATIC], [found[label].f1.mean for label in STATIC],
+                  color="#bdbdbd", zorder=0)  # fmt: skip
+        axes.set_title(f"{result.items.title}, {len(result.items.test_texts)} texts")
+        axes.set_xlabel("mean input tokens")
+        axes.margins(x=0.15)
+        axes.grid(axis="y", color="#e6e6e6")
+    panels[0].set_ylabel("macro F1")
+
+
+def _plot_k(figure: Any, results: Sequence[SetResult], labels: Sequence[str], max_k: int) -> None:
+    panels = figure.subplots(1, len(results), squeeze=False, sharey=True)[0]
+    handles = []
+    for axes, result in zip(panels, results, strict=True):
+        colours = (_COLOURS[QPP], _COLOURS[SAICL], "#bdbdbd")
+        handles = [
+            axes.bar(np.arange(max_k + 1) + 0.27 * (at - 1), 100 * shares, 0.25, color=colour, label=label)
+            for at, (label, shares, colour) in enumerate(zip(labels, _shares(result, max_k), colours, strict=True))
+        ]
+        axes.set_title(result.items.title)
+        axes.set_xlabel("k")
+    panels[0].set_ylabel("% of the texts")
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)

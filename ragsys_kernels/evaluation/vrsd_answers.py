@@ -1,0 +1,263 @@
+"""Answer quality as in the VRSD paper's Table 2: what a language model answers after the picks of each method."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ragsys_kernels import _env
+from ragsys_kernels.evaluation._models import language_model, name_of
+from ragsys_kernels.evaluation.report import PathLike, check_free, draw
+from ragsys_kernels.evaluation.vrsd_answers_report import NONE, RANDOM, ROUGE, AnswerResult, report_of
+from ragsys_kernels.evaluation.vrsd_report import MMR, POOL, RULES, VRSD, K
+from ragsys_kernels.icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
+from ragsys_kernels.icl.datasets.vrsd import OPTIONS
+from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
+from ragsys_kernels.icl.generation import CachedGenerator, Generator, GreedyGenerator, Stop
+from ragsys_kernels.icl.huggingface import HuggingFaceModel
+from ragsys_kernels.icl.language_model import LanguageModel
+from ragsys_kernels.icl.prompts import QA, PromptTemplate
+from ragsys_kernels.icl.retrievers import DenseRetriever
+
+Array = npt.NDArray[Any]
+
+QUICK_QUERIES = 50
+CHOICES = "openbookqa"  # the set whose answers are one of the options in the question
+
+
+def _template(instruction: str) -> PromptTemplate:
+    return PromptTemplate(QA.demonstration, QA.query, QA.continuation, instruction)
+
+
+PROMPTS = {
+    "arc-da": (_template("Answer each question directly, in a few words."), Stop(32)),
+    "openbookqa": (_template("Answer each question with one of its options."), Stop(32)),
+    "puzzle": (_template("Answer each question in a full sentence."), Stop(64)),
+}
+
+
+@dataclass(frozen=True)
+class AnswersSummary:
+    """What an evaluation did; as text, a line for each set and one for the whole."""
+
+    results: list[AnswerResult]
+    generated: int
+    cached: int
+    seconds: float
+    out: Path
+
+    def __str__(self) -> str:
+        lines = []
+        for result in self.results:
+            rows = [f"{label} {values[:, ROUGE.index('ROUGE-L')].mean():.3f}" for label, values in result.rouge.items()]
+            lines.append(f"{result.questions.title}: ROUGE-L {', '.join(rows)}")
+        answers = f"{self.generated} answers generated, {self.cached} from the cache"
+        return "\n".join([*lines, f"{answers}, {self.seconds:.1f} s -> {self.out / 'report.html'}"])
+
+
+def vrsd_answers(
+    *,
+    out: PathLike,
+    model: PathLike | LanguageModel = "smollm2",
+    dtype: str = "bfloat16",
+    encoder: str | Encoder = "minilm",
+    sets: Sequence[str] | None = None,
+    quick: bool = False,
+    queries: int | None = None,
+    k: int = K,
+    pool: int = POOL,
+    seed: int = 0,
+    data: PathLike | None = None,
+    cache: PathLike | None = None,
+    samples: int = 10_000,
+    num_threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> AnswersSummary:
+    """Answer the questions of VRSD's sets after the picks of VRSD, MMR, at random, and none; write a report folder.
+
+    The picks are those of `vrsd`: k of each query's `pool` nearest items. They stand as demonstrations before the
+    question, in the order picked; the model answers greedily, to the end of the line, in its chat template if it has
+    one. ROUGE-1, 2 and L (F1, without stemming, by the package rouge-score) compare with the set's answer; on
+    OpenBookQA an answer is right if the right option is more like it, by ROUGE-L, than every other. Answers are kept as
+    they are made, so that a stopped run goes on where it was.
+
+    Parameters
+    ----------
+    out : path
+        Folder for ``report.md``, ``report.html``, ``report.json``, the plot, and ``values.csv`` with every query's
+        picks and values. New, empty, or with an earlier report of this evaluation, which is replaced.
+    model, dtype
+        As `HuggingFaceModel.from_pretrained` takes them, or a `HuggingFaceModel`.
+    encoder : str or Encoder
+        "minilm", "mpnet" (the paper's), a folder or a name on the hub; see `SentenceTransformerEncoder`.
+    sets : sequence of {"arc-da", "openbookqa", "puzzle"}, optional
+        Default: all.
+    quick : bool
+        50 queries a set.
+    queries : int, optional
+        So many of each set, drawn at random; all where there are no more. Default: all, or with `quick` 50.
+    k, pool : int
+        Picks and candidates of a query.
+    seed : int
+        Of the queries drawn and of the random picks.
+    data, cache, samples, num_threads, progress
+        As for `vrsd`; `progress` counts texts to encode, then answers.
+
+    Raises
+    ------
+    ValueError, TypeError, OSError, ModuleNotFoundError
+        What can be checked without the models is, before they are loaded.
+    """
+    op = "vrsd-answers"
+    start = time.perf_counter()
+    names = tuple(dict.fromkeys(VRSD_SETS if sets is None else sets))
+    if not names:
+        raise ValueError(f"{op}: sets must name at least one of {', '.join(VRSD_SETS)}, got none")
+    queries = QUICK_QUERIES if queries is None and quick else queries
+    for name, number in (("queries", queries), ("k", k), ("samples", samples)):
+        if number is not None and number < 1:
+            raise ValueError(f"{op}: {name} must be at least 1, got {number}")
+    if k > pool:
+        raise ValueError(f"{op}: k must be at most pool = {pool}, got {k}")
+    check_free(out, op)
+    home = _env.cache_folder() if cache is None else Path(cache)
+    chosen = [_sample(vrsd_set(name, data), queries, seed) for name in names]
+    for one in chosen:
+        if len(one.pool) < pool:
+            raise ValueError(f"{op}: pool must be at most the {len(one.pool)} items of {one.title}, got {pool}")
+    draw(lambda figure: None, 1, 1)  # an extra that is missing shows now, not after the work
+    score = rouge_scorer(op)
+    embedder = (
+        SentenceTransformerEncoder(encoder, num_threads=num_threads, cache=home)
+        if isinstance(encoder, str)
+        else encoder
+    )
+    with (
+        CachedEncoder(embedder, home / "embeddings.sqlite", progress=progress) as kept,
+        language_model(op, model, cache=home, dtype=dtype, num_threads=num_threads) as scorer,
+    ):
+        inner = scorer.model
+        if not isinstance(inner, HuggingFaceModel):
+            raise TypeError(f"{op}: model must be a HuggingFaceModel, got {type(inner).__name__}")
+        greedy = GreedyGenerator(inner)
+        with CachedGenerator(greedy, home / "answers.sqlite") as generator:
+            results = [
+                evaluate(
+                    kept, generator, one, score, k=k, pool=pool, seed=seed, num_threads=num_threads, progress=progress
+                )
+                for one in chosen
+            ]
+            generated, cached = generator.misses, generator.hits
+        fingerprint = inner.fingerprint
+    report = report_of(results, samples, k)
+    report.configuration(
+        {
+            "model": f"{name_of(model)}, fingerprint {fingerprint}",
+            "dtype": str(inner.model.dtype).removeprefix("torch."),
+            "encoder": f"{embedder.name}, fingerprint {embedder.fingerprint}",
+            "sets": {one.title: f"{len(one.questions)} queries, {len(one.pool)} items" for one in chosen},
+            "sha256 of the data": {name: digest[:16] for one in chosen for name, digest in one.source.items()},
+            "k, candidates": f"{k}, {pool}",
+            "prompt": "in the model's chat template" if greedy.chat else "as it is",
+            **{f"instruction, {one.title}": PROMPTS[one.name][0].instruction for one in chosen},
+            "answers end": {
+                one.title: f"after {PROMPTS[one.name][1].max_new_tokens} tokens or a line" for one in chosen
+            },
+            "seed": seed,
+            "bootstrap": f"{samples} samples, percentiles, seed 0",
+            "answers generated, from the cache": f"{generated}, {cached}",
+            "seconds": f"{time.perf_counter() - start:.1f}",
+        }
+    )
+    folder = report.write(out)
+    return AnswersSummary(results, generated, cached, time.perf_counter() - start, folder)
+
+
+def evaluate(
+    encoder: Encoder,
+    generator: CachedGenerator | Generator,
+    questions: QuestionSet,
+    score: Callable[[str, str], Sequence[float]],
+    *,
+    k: int = K,
+    pool: int = POOL,
+    seed: int = 0,
+    num_threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> AnswerResult:
+    """Let the model answer every question of a set after every method's picks."""
+    vectors, dense = encoder.encode(questions.questions), DenseRetriever(encoder, questions.pool)
+    candidates = dense.nearest(vectors, pool, num_threads=num_threads).ids
+    rng = np.random.default_rng([seed, len(questions.pool)])
+    size = len(questions.questions)
+    picks = {
+        NONE: np.empty((size, 0), np.int64),
+        RANDOM: np.stack([rng.choice(len(questions.pool), k, replace=False) for _ in range(size)]),
+    }
+    for label in (*MMR, VRSD):
+        rule = next(rule for rule in RULES if rule.label == label)
+        chosen = rule.select(vectors, dense.corpus, k, candidates=candidates, num_threads=num_threads)
+        picks[label] = chosen.indices
+    prompts = [prompt for rows in picks.values() for prompt in _prompts(questions, rows)]
+    stop = PROMPTS[questions.name][1]
+    if isinstance(generator, CachedGenerator):
+        answers = generator.generate(prompts, stop, progress)
+    else:
+        answers = generator.generate(prompts, stop)
+    rouge: dict[str, Array] = {}
+    right: dict[str, Array] = {}
+    for at, label in enumerate(picks):
+        mine = [answer.removeprefix("A:").strip() for answer in answers[at * size : (at + 1) * size]]
+        triples = [*zip(questions.questions, questions.answers, mine, strict=True)]
+        rouge[label] = np.array([score(truth, answer) for _, truth, answer in triples])
+        if questions.name == CHOICES:
+            right[label] = np.array([is_right(score, *triple) for triple in triples])
+    return AnswerResult(questions, picks, rouge, right)
+
+
+def rouge_scorer(op: str) -> Callable[[str, str], list[float]]:
+    """A function of the true and the given answer: F1 of ROUGE-1, 2 and L."""
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{op} needs rouge-score: pip install 'ragsys_kernels[evaluate]'", name=error.name
+        ) from error
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=False)
+
+    def score(truth: str, answer: str) -> list[float]:
+        found: Mapping[str, Any] = scorer.score(truth, answer)
+        return [float(found[name].fmeasure) for name in ("rouge1", "rouge2", "rougeL")]
+
+    return score
+
+
+def is_right(score: Callable[[str, str], Sequence[float]], question: str, truth: str, answer: str) -> bool:
+    """Whether the answer is more like the right option, by ROUGE-L, than like each other option of the question."""
+    options = question.partition(OPTIONS)[2].split(". ")
+    rivals = [score(option, answer)[2] for option in options if option != truth]
+    return score(truth, answer)[2] > max(rivals, default=0.0)
+
+
+def _prompts(questions: QuestionSet, picks: Array) -> list[str]:
+    template = PROMPTS[questions.name][0]
+    items = [dict(zip(("question", "answer"), item.split("->", 1), strict=True)) for item in questions.pool]
+    return [
+        template.prompt({"question": question}, [items[i] for i in row if i >= 0])
+        for question, row in zip(questions.questions, picks, strict=True)
+    ]
+
+
+def _sample(questions: QuestionSet, number: int | None, seed: int) -> QuestionSet:
+    if number is None or number >= len(questions.questions):
+        return questions
+    some = np.sort(np.random.default_rng(seed).permutation(len(questions.questions))[:number])
+    return questions._replace(
+        questions=[questions.questions[q] for q in some], answers=[questions.answers[q] for q in some]
+    )

@@ -1,0 +1,211 @@
+"""Greedy answers of a language model, kept in a SQLite file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ragsys_kernels.icl._database import Database, PathLike, hash_key
+from ragsys_kernels.icl._sharing import Tokens, batches
+from ragsys_kernels.icl.huggingface import HuggingFaceModel
+from ragsys_kernels.icl.language_model import texts
+from ragsys_kernels.icl.tokenization import encode_pairs
+
+_APPLICATION, _VERSION = 0x52534B47, 1  # "RSKG"
+_WINDOW = 8  # prompts; what a killed run loses at most, and what one progress step covers
+_TOGETHER = 8  # times the model's batch_tokens in one run: a step reads all weights however many rows there are
+_OP = "generate"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When an answer ends: after so many tokens, before one of these texts, or where the model ends it."""
+
+    max_new_tokens: int = 32
+    texts: tuple[str, ...] = ("\n",)
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise ValueError(f"{_OP}: max_new_tokens must be at least 1, got {self.max_new_tokens}")
+        if not all(texts(_OP, "stop texts", self.texts)):
+            raise ValueError(f"{_OP}: stop texts must have a character, got {list(self.texts)}")
+
+
+LINE = Stop()
+
+
+class Generator(Protocol):
+    """A model that continues prompts."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with anything that changes an answer."""
+
+    def generate(self, prompts: Sequence[str], stop: Stop) -> list[str]:
+        """The continuation of each prompt."""
+
+
+class GreedyGenerator:
+    """The most probable token after the other, by transformers' own generation with its key-value cache.
+
+    Prompts of like length run together, padded on the left. A batch can change the last bits of a probability, and so,
+    where two tokens are as good as equal, an answer.
+
+    Parameters
+    ----------
+    model : HuggingFaceModel
+        The prompts of a run have at most eight times its ``batch_tokens``, padding included, or are one.
+    chat : bool, optional
+        Whether a prompt is what the user says in the tokenizer's chat template, instead of a text to go on with.
+        Default: where the tokenizer has one.
+
+    Raises
+    ------
+    ValueError
+        `chat` without a chat template.
+    """
+
+    def __init__(self, model: HuggingFaceModel, *, chat: bool | None = None) -> None:
+        template = getattr(model.tokenizer, "chat_template", None)
+        if chat and not template:
+            raise ValueError(f"{_OP}: chat must be False for a tokenizer without a chat template, got {chat}")
+        self.model, self.chat = model, bool(template) if chat is None else chat
+
+    @property
+    def fingerprint(self) -> str:
+        return hash_key(self.model.fingerprint, str(self.model.tokenizer.chat_template) if self.chat else "").hex()
+
+    def generate(self, prompts: Sequence[str], stop: Stop = LINE) -> list[str]:
+        """The continuations, without the stop text and with no white space around them.
+
+        Raises
+        ------
+        ValueError, TypeError
+            A prompt that is no str, has no token, or leaves no room for ``max_new_tokens`` in the model's context.
+        """
+        prompts = texts(_OP, "prompts", prompts)
+        tokenizer = self.model.tokenizer
+        if self.chat:
+            said = ([{"role": "user", "content": prompt}] for prompt in prompts)
+            prompts = [tokenizer.apply_chat_template(one, add_generation_prompt=True, tokenize=False) for one in said]
+        ids = [pair.context for pair in encode_pairs(_OP, tokenizer, prompts, [""] * len(prompts))]
+        limit = self.model._limit
+        for i, row in enumerate(ids):
+            if not row:
+                raise ValueError(f"{_OP}: prompts must have a token, got {prompts[i]!r}")
+            if limit is not None and len(row) + stop.max_new_tokens > limit:
+                raise ValueError(
+                    f"{_OP}: prompts must leave room for {stop.max_new_tokens} tokens in the model's context of "
+                    f"{limit}, got {len(row)} tokens"
+                )
+        found: dict[Tokens, str] = {}
+        for batch in batches(dict.fromkeys(ids), len, _TOGETHER * self.model.batch_tokens):
+            found.update(zip(batch, self._run(batch, stop), strict=True))
+        return [found[row] for row in ids]
+
+    def _run(self, batch: list[Tokens], stop: Stop) -> list[str]:
+        from transformers import GenerationConfig, StoppingCriteriaList
+
+        model, tokenizer = self.model.model, self.model.tokenizer
+        ids, mask = self.model._padded(batch, "left")
+        # Of the model's own settings only what ends a text: it may have others for sampling.
+        ends = getattr(model.generation_config, "eos_token_id", None)
+        config = GenerationConfig(
+            do_sample=False, max_new_tokens=stop.max_new_tokens, eos_token_id=ends, pad_token_id=_first(ends)
+        )
+        width = ids.shape[1]
+
+        def written(rows: Any) -> list[str]:
+            return list(tokenizer.batch_decode(rows[:, width:], skip_special_tokens=True))
+
+        def done(rows: Any, *_: Any, **__: Any) -> Any:
+            return self.model._torch.tensor([len(_cut(text, stop)) < len(text) for text in written(rows)])
+
+        with self.model._torch.inference_mode():
+            rows = model.generate(
+                input_ids=ids, attention_mask=mask, generation_config=config,
+                stopping_criteria=StoppingCriteriaList([done]),
+            )  # fmt: skip
+        return [_cut(text, stop).strip() for text in written(rows)]
+
+
+class CachedGenerator:
+    """A `Generator` whose answers are kept in a SQLite file, found by model, prompt and where answers stop.
+
+    Prompts that are new are run 8 at a time, longest first, and added as they are done: a killed run goes on where it
+    was, and several processes may share the file.
+
+    Parameters
+    ----------
+    generator : Generator
+    path : path
+        Made if missing, with its folder.
+
+    Raises
+    ------
+    ValueError
+        The file is something else.
+    OSError
+        The file cannot be opened or written.
+    """
+
+    def __init__(self, generator: Generator, path: PathLike) -> None:
+        self.generator, self.path = generator, Path(path)
+        self.hits = self.misses = 0  # prompts that were in the file, and that were not
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._database = Database(path, "answers", _APPLICATION, _VERSION, "answer TEXT")
+
+    @property
+    def fingerprint(self) -> str:
+        return self.generator.fingerprint
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        stop: Stop = LINE,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[str]:
+        """As `Generator.generate`; `progress` is called with the prompts done and their number, first with 0."""
+        prompts = texts(_OP, "prompts", prompts)
+        settings = json.dumps(asdict(stop), sort_keys=True)
+        keys = {prompt: hash_key(self.fingerprint, settings, prompt) for prompt in prompts}
+        found = {key: answer for key, (answer,) in self._database.find(keys.values()).items()}
+        new = sorted((prompt for prompt in keys if keys[prompt] not in found), key=lambda text: (-len(text), text))
+        self.misses, self.hits = self.misses + len(new), self.hits + len(keys) - len(new)
+        if progress is not None:
+            progress(0, len(new))
+        for begin in range(0, len(new), _WINDOW):
+            window = new[begin : begin + _WINDOW]
+            answers = self.generator.generate(window, stop)
+            rows = [(keys[prompt], answer) for prompt, answer in zip(window, answers, strict=True)]
+            self._database.add(rows)
+            found.update(rows)
+            if progress is not None:
+                progress(begin + len(window), len(new))
+        return [found[keys[prompt]] for prompt in prompts]
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> CachedGenerator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _cut(text: str, stop: Stop) -> str:
+    """What comes before the first stop text, but for white space at the beginning."""
+    begin = len(text) - len(text.lstrip())
+    places = [place for place in (text.find(end, begin) for end in stop.texts) if place >= 0]
+    return text[: min(places, default=len(text))]
+
+
+def _first(ends: Any) -> int:
+    """The token to pad with after an answer's end; where the model knows no end, any."""
+    if isinstance(ends, (list, tuple)):
+        return int(ends[0])
+    return 0 if ends is None else int(ends)

@@ -1,0 +1,272 @@
+"""A language model as a classifier: the posterior over label words after a prompt, and its uncertainty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+import ragsys_kernels as rk
+from ragsys_kernels.icl._database import Database, PathLike, hash_key
+from ragsys_kernels.icl._sharing import Tokens, batches
+from ragsys_kernels.icl.huggingface import HuggingFaceModel, selected
+from ragsys_kernels.icl.language_model import texts
+from ragsys_kernels.icl.tokenization import encode_pairs
+
+Array = npt.NDArray[Any]
+
+_APPLICATION, _VERSION = 0x52534B50, 1  # "RSKP"
+_WINDOW = 16  # families; what a killed run loses at most, and what one progress step covers
+_OP = "label_posteriors"
+
+
+class Row(NamedTuple):
+    """What was computed for one prompt."""
+
+    logp: Array  # (L,) float64
+    tokens: int
+
+
+class Posteriors(NamedTuple):
+    """What a model says of N prompts about L labels, in nats."""
+
+    logp: Array  # (N, L) float64, log-probability of the label's token, among the whole vocabulary
+    log_posterior: Array  # (N, L) float64, of its share among the labels
+    label: Array  # (N,) int64, of the largest posterior, the first of equals
+    entropy: Array  # (N,) float64, of the posterior: 0 is certain, log L knows nothing
+    tokens: Array  # (N,) int64, length of the prompt
+
+    @classmethod
+    def of(cls, rows: Iterable[Row], labels: int) -> Posteriors:
+        rows = list(rows)
+        logp = np.array([row.logp for row in rows], np.float64).reshape(len(rows), labels)
+        log_posterior = logp - np.logaddexp.reduce(logp, axis=1, keepdims=True)
+        return cls(
+            logp=logp,
+            log_posterior=log_posterior,
+            label=log_posterior.argmax(axis=1) if rows else np.zeros(0, np.int64),
+            entropy=-(np.exp(log_posterior) * np.where(np.isneginf(log_posterior), 0, log_posterior)).sum(axis=1),
+            tokens=np.array([row.tokens for row in rows], np.int64),
+        )
+
+
+class Labeler(Protocol):
+    """A model that says how probable each label is after a prompt."""
+
+    labels: tuple[str, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with anything that changes a posterior: the model, and the labels."""
+
+    def score(self, families: Sequence[Sequence[str]]) -> list[Row]:
+        """A row for each prompt, families end to end. Prompts of one family may share their work."""
+
+
+class LabelModel:
+    """The probabilities of label words after a prompt, from the hidden state of its last token.
+
+    `ragsys_kernels.label_posteriors` takes the states and the output layer's weight: logits are never made. The prompts
+    of a family share their common beginnings. The longest is run whole; of the others only what follows the tokens
+    that they have in common with it, after its keys and values. So prompts with 0, 1, ..., M demonstrations cost the
+    demonstrations once and the query M + 1 times, if those that come first do not depend on how many there are.
+
+    Parameters
+    ----------
+    model : HuggingFaceModel
+    labels : sequence of L str
+        What follows the prompt, with the space before it if there is one. A label stands for its first token, in the
+        prompt's context (`encode_pairs` says which that is), and these differ.
+    share : bool
+        False runs every prompt whole: slower, the same up to rounding. So it is for models with a recurrent state or
+        a sliding window.
+
+    Attributes
+    ----------
+    tokens_run : int
+        Tokens that went through the model so far.
+
+    Notes
+    -----
+    One token a label follows the code of adaptive in-context learning (Chandra, Ganguly and Ounis, ECIR 2025).
+    """
+
+    def __init__(self, model: HuggingFaceModel, labels: Sequence[str], *, share: bool = True) -> None:
+        self.model, self.labels = model, tuple(texts(_OP, "labels", labels))
+        if len(self.labels) < 2 or not all(self.labels):
+            raise ValueError(f"{_OP}: labels must be at least two words, got {list(self.labels)}")
+        self.share = share and model.share_prompts and not _slides(model.model.config.get_text_config())
+        self.tokens_run = 0
+
+    @property
+    def fingerprint(self) -> str:
+        return hash_key(self.model.fingerprint, *self.labels).hex()
+
+    def score(self, families: Sequence[Sequence[str]]) -> list[Row]:
+        """A row for each prompt, families end to end.
+
+        Raises
+        ------
+        ValueError, TypeError
+            A prompt that is no str or longer than the model's context; labels that begin with the same token.
+        """
+        prompts = [prompt for family in families for prompt in texts(_OP, "prompts", family)]
+        if not prompts:
+            return []
+        contexts, label_ids = self._encode(prompts)
+        found: dict[Tokens, Array] = {}
+        begin, groups = 0, []
+        for family in families:
+            group = sorted(set(contexts[begin : begin + len(family)]), key=lambda tokens: (-len(tokens), tokens))
+            groups += [group] if self.share else [[tokens] for tokens in group]
+            begin += len(family)
+        with self.model._torch.inference_mode():
+            kept = [group for group in groups if group]
+            for batch in batches(kept, lambda group: len(group[0]), self.model.batch_tokens):
+                found.update(zip(*self._run(batch, label_ids), strict=True))
+        return [Row(found[tokens], len(tokens)) for tokens in contexts]
+
+    def _encode(self, prompts: list[str]) -> tuple[list[Tokens], list[int]]:
+        tokenizer, first = self.model.tokenizer, self.labels[0]
+        pairs = encode_pairs(_OP, tokenizer, prompts, [first] * len(prompts))
+        words = encode_pairs(_OP, tokenizer, [prompts[0]] * len(self.labels), self.labels)
+        label_ids = [word.answer[0] for word in words]
+        if len(set(label_ids)) < len(label_ids):
+            raise ValueError(f"{_OP}: labels must begin with different tokens, got {list(self.labels)}")
+        apart = [pair.answer[0] == label_ids[0] for pair in pairs]
+        if not all(apart) or any(word.context != words[0].context for word in words):
+            end = prompts[apart.index(False) if False in apart else 0][-20:]
+            raise ValueError(
+                f"{_OP}: prompts must end where a token of the labels begins, got {end!r} before {first!r}"
+            )
+        longest, limit = max(len(pair.context) for pair in pairs), self.model._limit
+        if limit is not None and longest > limit:
+            raise ValueError(f"{_OP}: prompts must fit the model's context of {limit} tokens, got one of {longest}")
+        return [pair.context for pair in pairs], label_ids
+
+    def _run(self, batch: list[list[Tokens]], label_ids: list[int]) -> tuple[list[Tokens], list[Array]]:
+        """Run the longest prompt of each group, padded on the right, then the rest of the others after its keys."""
+        model, torch = self.model, self.model._torch
+        longest = [group[0] for group in batch]
+        rest = [(g, tokens, _common(tokens, group[0])) for g, group in enumerate(batch) for tokens in group[1:]]
+        ids, mask = model._padded(longest, "right")
+        output = model._forward(ids, mask, use_cache=bool(rest))
+        self.tokens_run += sum(map(len, longest))
+        states = [output.last_hidden_state[torch.arange(len(batch)), mask.sum(1) - 1]]
+        ordered: list[tuple[int, Tokens, int]] = []
+        for some in batches(rest, lambda one: len(one[1]) - one[2], model.batch_tokens):
+            states.append(self._run_rest(some, output.past_key_values, ids.shape[1]))
+            ordered += some
+        found = rk.label_posteriors(
+            hidden=torch.cat(states),
+            weight=model._head.weight,
+            bias=model._head.bias,
+            label_ids=label_ids,
+            logit_scale=model._head.scale,
+            softcap=model._head.softcap,
+            **model._op,
+        )
+        return longest + [tokens for _, tokens, _ in ordered], list(np.asarray(found.logp))
+
+    def _run_rest(self, rest: list[tuple[int, Tokens, int]], past: Any, width: int) -> Any:
+        """Last states (R, D) of prompts, after the first `shared` keys of prompt number g, which are `width` in all."""
+        model, torch = self.model, self.model._torch
+        owners = torch.tensor([g for g, _, _ in rest])
+        shared = torch.tensor([shared for _, _, shared in rest])
+        ids, mask = model._padded([tokens[begin:] for _, tokens, begin in rest], "right")
+        seen = (torch.arange(width) < shared[:, None]).to(mask.dtype)
+        positions = shared[:, None] + torch.arange(ids.shape[1])
+        output = model._forward(
+            ids, torch.cat([seen, mask], dim=1), positions, past_key_values=selected(past, owners), use_cache=True
+        )
+        self.tokens_run += int(mask.sum())
+        return output.last_hidden_state[torch.arange(len(rest)), mask.sum(1) - 1]
+
+
+class CachedLabels:
+    """A `Labeler` whose rows are kept in a SQLite file, found by model, labels and prompt.
+
+    Prompts that are new are run 16 families at a time, and each such window is added in one transaction: a killed run
+    goes on where it was, and several processes may share the file.
+
+    Parameters
+    ----------
+    labeler : Labeler
+    path : path
+        Made if missing, with its folder.
+
+    Raises
+    ------
+    ValueError
+        The file is something else; a probability that is NaN.
+    OSError
+        The file cannot be opened or written.
+    """
+
+    def __init__(self, labeler: Labeler, path: PathLike) -> None:
+        self.labeler, self.labels, self.path = labeler, labeler.labels, Path(path)
+        self.hits = self.misses = 0  # prompts that were in the file, and that were not
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._database = Database(path, "posteriors", _APPLICATION, _VERSION, "logp BLOB, tokens INTEGER")
+
+    @property
+    def fingerprint(self) -> str:
+        return self.labeler.fingerprint
+
+    def score(self, families: Sequence[Sequence[str]], progress: Callable[[int, int], None] | None = None) -> list[Row]:
+        """As `Labeler.score`; `progress` is called with the families done and their number, first with 0."""
+        prompts = [prompt for family in families for prompt in family]
+        keys = {prompt: hash_key(self.fingerprint, prompt) for prompt in texts(_OP, "prompts", prompts)}
+        found = {key: Row(np.frombuffer(logp, "<f8"), tokens) for key, (logp, tokens) in self._find(keys.values())}
+        owner = {prompt: i for i, family in reversed([*enumerate(families)]) for prompt in family}
+        new = [
+            [prompt for prompt in dict.fromkeys(family) if keys[prompt] not in found and owner[prompt] == i]
+            for i, family in enumerate(families)
+        ]
+        order = sorted((i for i, family in enumerate(new) if family), key=lambda i: (-max(map(len, new[i])), i))
+        missing = sum(map(len, new))
+        self.misses, self.hits = self.misses + missing, self.hits + len(keys) - missing
+        if progress is not None:
+            progress(0, len(order))
+        for begin in range(0, len(order), _WINDOW):
+            window = [new[i] for i in order[begin : begin + _WINDOW]]
+            rows = dict(zip((p for family in window for p in family), self.labeler.score(window), strict=True))
+            for prompt, row in rows.items():
+                if np.isnan(row.logp).any():
+                    raise ValueError(f"{_OP}: model must give probabilities, got NaN after {prompt[-40:]!r}")
+            self._database.add(
+                (keys[prompt], row.logp.astype("<f8").tobytes(), row.tokens) for prompt, row in rows.items()
+            )
+            found |= {keys[prompt]: row for prompt, row in rows.items()}
+            if progress is not None:
+                progress(min(begin + _WINDOW, len(order)), len(order))
+        return [found[keys[prompt]] for prompt in prompts]
+
+    def _find(self, keys: Iterable[bytes]) -> Iterable[tuple[bytes, tuple[Any, ...]]]:
+        return self._database.find(keys).items()
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> CachedLabels:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _common(tokens: Tokens, longest: Tokens) -> int:
+    """How many tokens two prompts have in common at their beginning; the last one is always run."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tokens[:-1], longest, strict=False)))
+
+
+def _slides(config: Any) -> bool:
+    """Whether attention reaches back only so many keys, among which the ones left out here would count."""
+    kinds = getattr(config, "layer_types", None) or ()
+    return any(kind != "full_attention" for kind in kinds) or bool(
+        not kinds and getattr(config, "sliding_window", None)
+    )

@@ -1,0 +1,210 @@
+"""Adaptive in-context learning against its definitions: steps of NQC, SAICL's labels, per-query k in the kernels."""
+
+import sys
+
+import numpy as np
+import pytest
+from tiny_encoder import WORDS, TinyEncoder
+
+pytest.importorskip("sklearn")
+pytest.importorskip("transformers")
+
+import lm_models
+
+from ragsys_kernels.icl import HuggingFaceModel, PromptTemplate, Rule
+from ragsys_kernels.icl.adaptive import (
+    Demonstrations,
+    InContextClassifier,
+    KPredictor,
+    LabelPrompt,
+    learn_k,
+    optimal_k,
+    qpp_k,
+)
+from ragsys_kernels.icl.posteriors import CachedLabels, LabelModel, Row
+
+PROMPT = LabelPrompt(PromptTemplate("{text} A:{label}", "{text} A:", "{label}", "Q:"), (" Paris", " cats", " north"))
+RNG = np.random.default_rng(0)
+TEXTS = [" ".join(RNG.choice(WORDS, 5)) for _ in range(40)]
+LABELS = RNG.integers(0, 3, 40)
+QUERIES = [" ".join(RNG.choice(WORDS, 4)) for _ in range(9)]
+
+
+def demonstrations(**options):
+    return Demonstrations(TinyEncoder(), TEXTS, LABELS, **{"pool": 12, **options})
+
+
+def classifier(labeler=None, order="nearest-first", **options):
+    labeler = labeler or LabelModel(HuggingFaceModel(lm_models.model(), lm_models.tokenizer()), PROMPT.labels)
+    return InContextClassifier(labeler, demonstrations(**options), PROMPT, order=order)
+
+
+def test_qpp_steps_are_equal_and_inverse():
+    values = np.arange(0, 101) / 100
+    found = qpp_k(values, 5)
+    for value, k in zip(values, found, strict=True):
+        # By counting the upper ends of the steps that the value has reached.
+        assert k == 5 - sum(value >= step / 5 - 1e-15 for step in range(1, 6))
+    assert found[[0, 19, 20, 99, 100]].tolist() == [5, 5, 4, 1, 0]
+    np.testing.assert_array_equal(qpp_k(values * 7, 5), found)  # max-normalised
+    assert qpp_k([0.1, 0.3, np.nan], 4, largest=0.2).tolist() == [2, 0, 4]
+    assert qpp_k([0.0, 0.0], 3).tolist() == [3, 3]
+    assert qpp_k([0.5, 1.0], 0).tolist() == [0, 0]
+    for call, message in (
+        (lambda: qpp_k([-1.0], 3), "predictions must be finite"),
+        (lambda: qpp_k([np.inf], 3), "predictions must be finite"),
+        (lambda: qpp_k([1.0], -1), "max_k must be at least 0"),
+        (lambda: qpp_k([1.0], 3, largest=np.nan), "largest must be a finite"),
+    ):
+        with pytest.raises(ValueError, match=f"qpp_k: {message}"):
+            call()
+
+
+def best_by_loop(correct, uncertainty):
+    """Algorithms 1 and 2, item by item."""
+    best, least = None, np.inf
+    for k, (right, doubt) in enumerate(zip(correct, uncertainty, strict=True)):
+        if right and doubt < least:
+            best, least = k, doubt
+    return int(np.argmin(uncertainty)) if best is None else best
+
+
+def test_optimal_k_is_the_least_uncertain_correct():
+    rng = np.random.default_rng(1)
+    correct = rng.random((300, 5)) < 0.4
+    uncertainty = rng.integers(0, 4, (300, 5)) / 4  # with ties
+    expected = [best_by_loop(*item) for item in zip(correct, uncertainty, strict=True)]
+    assert optimal_k(correct, uncertainty).tolist() == expected
+    assert (~correct.any(axis=1)).any()
+    assert optimal_k(np.array([[False, True, True]]), np.array([[0.0, 0.5, 0.5]])).tolist() == [1]
+    for some, doubt, message in (
+        (correct, uncertainty[:, 1:], "of one shape"),
+        (correct.astype(int), uncertainty, "must be bool"),
+        (correct, uncertainty * np.nan, "got NaN"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            optimal_k(some, doubt)
+
+
+@pytest.mark.parametrize("rule", [Rule("top"), Rule("mmr", 0.3), Rule("vrsd")], ids=lambda rule: rule.label)
+@pytest.mark.parametrize("similarity", ["dense", "bm25"])
+def test_per_query_k_gives_the_first_of_the_longest_selection(rule, similarity):
+    pytest.importorskip("bm25s")
+    shown = demonstrations(rule=rule, similarity=similarity)
+    near = shown.near(QUERIES)
+    whole = shown.pick(near, 5)
+    k = np.array([0, 1, 2, 3, 4, 5, 0, 2, 1])
+    some = shown.pick(near, k)
+    assert some.shape == (9, 5)
+    for row, longest, number in zip(some, whole, k, strict=True):
+        assert row.tolist() == longest[:number].tolist() + [-1] * (5 - number)
+    assert shown.pick(near, 0).shape == (9, 0)
+    if rule.method == "top":
+        np.testing.assert_array_equal(whole, near.found.ids[:, :5])
+
+
+def test_neighbours_are_the_nearest_without_the_text_itself():
+    vectors = TinyEncoder().encode(TEXTS).astype(np.float64)
+    items = np.array([3, 0, 39])
+    near = demonstrations().near([TEXTS[i] for i in items], own=items)
+    for row, scores, item in zip(*near.found, items, strict=True):
+        cosines = vectors @ vectors[item]
+        cosines[item] = -np.inf
+        expected = np.argsort(-cosines, kind="stable")[:12]
+        assert row.tolist() == expected.tolist()
+        np.testing.assert_allclose(scores, cosines[expected], atol=1e-6)
+    words = demonstrations(similarity="bm25").near([TEXTS[i] for i in items], own=items)
+    assert all(item not in row for row, item in zip(words.found.ids, items, strict=True))
+    assert words.found.ids.shape == (3, 12)
+
+
+@pytest.mark.parametrize("order", ["nearest-first", "nearest-last"])
+def test_prompts_have_k_demonstrations_in_the_order(order):
+    whole = classifier(order=order)
+    near = whole.demonstrations.near(QUERIES[:2])
+    prompts = whole.prompts(QUERIES[:2], near, np.array([[0, 2], [3, 1]]))
+    step = 1 if order == "nearest-first" else -1
+    for q, ks in enumerate([[0, 2], [3, 1]]):
+        for prompt, k in zip(prompts[q], ks, strict=True):
+            shown = [f"{TEXTS[i]} A:{PROMPT.words[LABELS[i]]}" for i in near.found.ids[q, :k]][::step]
+            assert prompt == "\n\n".join(["Q:", *shown, f"{QUERIES[q]} A:"])
+    cut = LabelPrompt(PROMPT.template, PROMPT.words, 2)
+    assert cut.render([("a b  c", 0)], "d\ne f") == "Q:\n\na b A: Paris\n\nd e A:"
+
+
+def test_posteriors_are_those_of_each_prompt(tmp_path):
+    whole = classifier()
+    near = whole.demonstrations.near(QUERIES)
+    found = whole.classify(QUERIES, near, [0, 2, 5])
+    assert found.logp.shape == (27, 3)
+    for q in (0, 8):
+        for s, k in enumerate((0, 2, 5)):
+            prompt = whole.prompts(QUERIES, near, [k])[q]
+            (row,) = whole.labeler.score([prompt])
+            np.testing.assert_allclose(found.logp[3 * q + s], row.logp, atol=2e-5)
+    with CachedLabels(whole.labeler, tmp_path / "p.sqlite") as cache:
+        seen = []
+        kept = classifier(cache).classify(QUERIES, near, [0, 2, 5], progress=lambda *step: seen.append(step))
+        np.testing.assert_allclose(kept.logp, found.logp, atol=2e-5)
+        assert seen[-1] == (9, 9)
+
+
+class Scripted:
+    """Says the query's label surely with `good` demonstrations, and another one otherwise."""
+
+    labels, fingerprint = PROMPT.labels, "scripted"
+
+    def __init__(self, good, label_of):
+        self.good, self.label_of = good, label_of
+
+    def score(self, families):
+        rows = []
+        for prompt in (prompt for family in families for prompt in family):
+            _, *shown, query = prompt.split("\n\n")
+            text = query.removesuffix(" A:")
+            logp = np.full(3, np.log(0.2))
+            right = len(shown) == self.good[text]
+            logp[self.label_of[text] if right else (self.label_of[text] + 1) % 3] = np.log(0.6)
+            rows.append(Row(logp, 1))
+        return rows
+
+
+def test_saicl_learns_the_best_k_from_embeddings():
+    label_of = dict(zip(TEXTS, LABELS.tolist(), strict=True))
+    vectors = TinyEncoder().encode(TEXTS)
+    good = {text: 3 if vector[0] > 0 else 1 for text, vector in zip(TEXTS, vectors, strict=True)}
+    whole = classifier(Scripted(good, label_of))
+    learnt = learn_k(whole, np.arange(40), 4)
+    assert learnt.ks.tolist() == [good[text] for text in TEXTS]
+    assert (learnt.predict(vectors) == learnt.ks).mean() > 0.9
+    assert set(learnt.predict(TinyEncoder().encode(QUERIES))) <= {1, 3}
+
+
+def test_a_classifier_of_ones_own_and_nothing_to_learn(monkeypatch):
+    from sklearn.neighbors import KNeighborsClassifier
+
+    vectors = np.eye(4)
+    assert KPredictor(vectors, [0, 2, 2, 1], KNeighborsClassifier(1)).predict(vectors).tolist() == [0, 2, 2, 1]
+    assert KPredictor(vectors, [3] * 4).predict(vectors[:2]).tolist() == [3, 3]
+    monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
+    with pytest.raises(ModuleNotFoundError, match=r"scikit-learn: pip install 'ragsys_kernels\[evaluate\]'"):
+        KPredictor(vectors, [0, 1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: demonstrations(similarity="tf"), "similarity must be dense or bm25, got 'tf'"),
+        (lambda: demonstrations(pool=0), "pool must be at least 1"),
+        (lambda: Demonstrations(TinyEncoder(), TEXTS, LABELS[1:]), "labels must be as many as texts, 40"),
+        (lambda: demonstrations().pick(demonstrations().near(QUERIES), -1), "k must be integers from 0, got -1"),
+        (lambda: classifier(order="nearest"), "order must be nearest-first or nearest-last"),
+        (
+            lambda: InContextClassifier(Scripted({}, {}), demonstrations(), PROMPT._replace(words=("a", "b"))),
+            "labeler must have the prompt's labels",
+        ),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,262 @@
+"""The evaluation of adaptive in-context learning with a tiny model: its numbers, its report, its command, going on."""
+
+import csv
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_encoder import TinyEncoder
+from tiny_sets import write_classification
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("sklearn")
+pytest.importorskip("bm25s")
+pytest.importorskip("typer")
+
+import lm_models
+from typer.testing import CliRunner
+
+from ragsys_kernels import cli, evaluation
+from ragsys_kernels.evaluation import aicl_report
+from ragsys_kernels.evaluation.aicl import PROMPTS, Sizes
+from ragsys_kernels.evaluation.statistics import bootstrap_f1
+from ragsys_kernels.icl import HuggingFaceModel, Rule
+from ragsys_kernels.icl.adaptive import optimal_k, qpp_k
+from ragsys_kernels.icl.posteriors import LabelModel, Posteriors
+from ragsys_kernels.metrics import macro_scores, nqc
+
+SIZES = Sizes(test=8, train=24, learn=8)
+METHODS = ["0-shot", "static k=1", "static k=3", "static k=5", "QPP-AICL", "SAICL"]
+
+
+def small_prompts():
+    """The prompts with label words that the tiny tokenizer has."""
+    words = ("Paris", "cats", "north", "capital")
+    return {name: prompt._replace(words=words[: len(prompt.words)]) for name, prompt in PROMPTS.items()}
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    for name, prompt in small_prompts().items():
+        monkeypatch.setitem(PROMPTS, name, prompt)
+    return write_classification(tmp_path / "data")
+
+
+def model(**options):
+    return HuggingFaceModel(lm_models.model(), lm_models.tokenizer(), **options)
+
+
+def job(folder, **options):
+    home = folder.parent
+    given = {"out": home / "out", "cache": home / "cache", "data": folder, "encoder": TinyEncoder(), "samples": 100}
+    return evaluation.aicl(**{**given, "model": model(), "sizes": SIZES, "pool": 8, **options})
+
+
+def brute(items):
+    """Every method by its definition, each prompt run alone."""
+    encoder, prompt = TinyEncoder(), PROMPTS[items.name]
+    labeler = LabelModel(model(), prompt.labels, share=False)
+    train, test = (encoder.encode(texts).astype(np.float64) for texts in (items.train_texts, items.test_texts))
+    shown = [*zip(items.train_texts, items.train_labels, strict=True)]
+
+    def run(cosines, text, ks):
+        near = np.argsort(-cosines, kind="stable")[:8]
+        prompts = [prompt.render([shown[i] for i in near[:k]], text) for k in ks]
+        found = Posteriors.of(labeler.score([prompts]), len(prompt.words))
+        return found, float(nqc(cosines[near][None])[0])
+
+    best, spreads = [], []
+    for i in range(8):
+        cosines = train @ train[i]
+        cosines[i] = -np.inf
+        found, spread = run(cosines, items.train_texts[i], range(6))
+        best += optimal_k(found.label[None] == items.train_labels[i], found.entropy[None]).tolist()
+        spreads.append(spread)
+    rows = []
+    for vector, text in zip(test, items.test_texts, strict=True):
+        found, spread = run(train @ vector, text, range(6))
+        rows.append((found, int(qpp_k([spread], 5, largest=max(spreads))[0])))
+    return best, rows
+
+
+def test_numbers_are_the_definitions(data):
+    summary = job(data, sets=["ag-news"])
+    table = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
+    assert len(table) == 8 * 6
+    for result in summary.results:
+        best, rows = brute(result.items)
+        assert result.learnt.tolist() == best
+        assert list(result.ks) == METHODS
+        for q, (found, easy) in enumerate(rows):
+            assert [result.ks[label][q] for label in METHODS[:5]] == [0, 1, 3, 5, easy]
+            for label in METHODS:
+                k = result.ks[label][q]
+                assert result.predictions[label][q] == found.label[k]
+                assert result.tokens[label][q] == found.tokens[k]
+                assert result.entropies[label][q] == pytest.approx(found.entropy[k], abs=1e-4)
+        mine = [row for row in table if row["set"] == result.items.name and row["method"] == "SAICL"]
+        assert [int(row["k"]) for row in mine] == result.ks["SAICL"].tolist()
+        assert [int(row["prediction"]) for row in mine] == result.predictions["SAICL"].tolist()
+
+
+def test_report(data):
+    summary = job(data)
+    out = data.parent / "out"
+    names = ["f1.png", "k.png", "report.html", "report.json", "report.md", "values.csv"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    text = (out / "report.md").read_text()
+    for title, result in zip(("AG News", "Jigsaw toxic", "SST-2"), summary.results, strict=True):
+        for label in METHODS:
+            scores = macro_scores(result.items.test_labels, result.predictions[label])
+            numbers = " | ".join(f"{value:.3f}" for value in scores)
+            ends = rf"{result.ks[label].mean():.2f} \| {result.tokens[label].mean():.0f} \|"
+            assert re.search(rf"\| {title} \| {label} \| {re.escape(numbers)} \| \[.*\] \| {ends}", text)
+        assert f"{title}: macro F1 0-shot " in str(summary)
+    assert re.search(r"SAICL, against the best static k of the test texts: (above|below|not told from) it on ", text)
+    everything = "".join(path.read_text() for path in out.iterdir() if path.suffix != ".png")
+    for result in summary.results:
+        for item in (*result.items.train_texts, *result.items.test_texts):
+            assert item not in everything
+    settings = json.loads((out / "report.json").read_text())["settings"]
+    assert settings["demonstrations"] == "dense, cosine top-k of 8, nearest-first, M = 5"
+    assert settings["label words, Jigsaw toxic"] == list(PROMPTS["jigsaw"].words)
+
+
+def test_options_reach_the_prompts(data):
+    """Another order, rule or similarity asks for other prompts; and the order takes more tokens."""
+    given = {"sets": ["ag-news"], "cache": data.parent / "shared"}
+    first = job(data, **given)
+    last = job(data, **given, order="nearest-last")
+    assert (first.cached, last.cached > 0, last.scored > 0) == (0, True, True)  # k = 0 and 1 are the same prompts
+    assert last.tokens_run / last.scored > 1.2 * first.tokens_run / first.scored
+    assert job(data, **given, rule=Rule("mmr", 0.3)).scored
+    assert job(data, **given, similarity="bm25").scored
+    again = job(data, **given)
+    assert (again.scored, again.tokens_run) == (0, 0)
+    fewer = job(data, **given, max_k=2)
+    assert max(fewer.results[0].ks["QPP-AICL"].max(), fewer.results[0].ks["SAICL"].max()) <= 2
+
+
+def test_intervals_of_f1():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 60)
+    predictions = np.stack(
+        [np.where(rng.random(60) < right, labels, rng.integers(0, 3, 60)) for right in (0.2, 0.8)], 1
+    )
+    scores, differences = bootstrap_f1(labels, predictions, samples=4000)
+    expected = [macro_scores(labels, column).f1 for column in predictions.T]
+    assert [score.mean for score in scores] == pytest.approx(expected)
+    draws = []
+    for _ in range(2000):
+        rows = rng.integers(0, 60, 60)
+        draws.append([macro_scores(labels[rows], column[rows]).f1 for column in predictions.T])
+    draws = np.array(draws)
+    for score, column in zip(scores, draws.T, strict=True):
+        assert [score.low, score.high] == pytest.approx(np.percentile(column, [2.5, 97.5]), abs=0.02)
+    gap = differences[1][0]
+    assert gap.mean == pytest.approx(expected[1] - expected[0])
+    assert [gap.low, gap.high] == pytest.approx(np.percentile(draws[:, 1] - draws[:, 0], [2.5, 97.5]), abs=0.03)
+    assert differences[0][0] == (0, 0, 0)
+    # A class that only one of them predicts counts for that one.
+    scores, _ = bootstrap_f1([0, 0, 1], np.array([[0, 0], [0, 2], [1, 1]]), samples=10)
+    assert [score.mean for score in scores] == pytest.approx([1.0, macro_scores([0, 0, 1], [0, 2, 1]).f1])
+    with pytest.raises(ValueError, match="bootstrap_f1: labels and predictions must be"):
+        bootstrap_f1([0, 1], [0, 1])
+
+
+def test_verdict_says_which_order_holds(data):
+    result = job(data, sets=["sst-2"]).results[0]
+    truth = result.items.test_labels
+    wrong = dict.fromkeys(METHODS, 1 - truth)
+    good = result._replace(predictions={**wrong, "SAICL": truth})
+    text = aicl_report._verdict([good], [aicl_report._rows(good, 100)])
+    assert "SAICL, against the best static k of the test texts: above it on SST-2 (+1.000, " in text
+    assert "QPP-AICL, against the best static k of the test texts: not told from it on SST-2 (+0.000, " in text
+    good = result._replace(predictions={**wrong, "static k=3": truth})
+    assert "below it on SST-2 (-1.000, static k=3)" in aicl_report._verdict([good], [aicl_report._rows(good, 100)])
+
+
+KILLED = """
+import sys, time
+sys.path[:0] = [{tests!r}]
+from pathlib import Path
+import test_evaluate_aicl as tests
+from ragsys_kernels.icl.posteriors import LabelModel
+score = LabelModel.score
+def slow(self, prompts):
+    time.sleep(0.3)
+    return score(self, prompts)
+LabelModel.score = slow
+tests.PROMPTS.update(tests.small_prompts())
+tests.job(Path({data!r}), sets=["sst-2"])
+"""
+
+
+def kept(path):
+    try:
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as file:
+            return file.execute("SELECT count(*) FROM posteriors").fetchone()[0]
+    except sqlite3.Error:
+        return 0
+
+
+def test_a_killed_run_goes_on(data):
+    whole = job(data, sets=["sst-2"], out=data.parent / "whole", cache=data.parent / "another")
+    path = data.parent / "cache" / "posteriors.sqlite"
+    script = KILLED.format(tests=str(Path(__file__).parent), data=str(data))
+    with subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(Path.cwd())}) as process:
+        until = time.monotonic() + 120
+        while not kept(path) and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert not (data.parent / "out").exists()
+    there = kept(path)
+    assert 0 < there < whole.scored
+    summary = job(data, sets=["sst-2"])
+    assert (summary.cached - whole.cached, summary.scored) == (there, whole.scored - there)
+    for one, two in zip(whole.results, summary.results, strict=True):
+        for label in METHODS:
+            np.testing.assert_array_equal(one.predictions[label], two.predictions[label])
+
+
+def test_command(data, tmp_path, monkeypatch):
+    lm_models.save(tmp_path / "model")
+    job_module = sys.modules["ragsys_kernels.evaluation.aicl"]  # the function of that name hides it
+    monkeypatch.setattr(job_module, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
+    out = tmp_path / "report"
+    options = ["--data", data, "--cache", tmp_path / "cache", "--out", out, "--model", tmp_path / "model"]
+    arguments = ["evaluate", "aicl", *map(str, options), "--sets", "sst-2, jigsaw", "--items", "7", "--quick"]
+    run = lambda *more: CliRunner().invoke(cli.app, [*arguments, *more])  # noqa: E731
+    result = run("--dtype", "float32", "--max-k", "3", "--method", "vrsd")
+    assert result.exit_code == 0, result.output
+    assert "SST-2: macro F1 0-shot " in result.output
+    settings = json.loads((out / "report.json").read_text())["settings"]
+    assert settings["demonstrations"] == "dense, VRSD of 50, nearest-first, M = 3"
+    assert settings["sets"]["SST-2"].startswith("7 texts and 36 for")
+    for more, message in (
+        (("--order", "best"), "aicl: order must be one of nearest-first, nearest-last, got 'best'"),
+        (("--similarity", "x"), "aicl: similarity must be one of dense, bm25, got 'x'"),
+        (("--max-k", "0"), "aicl: max_k must be at least 1, got 0"),
+        (("--sets", "imdb"), "aicl: set must be one of ag-news, jigsaw, sst-2, got 'imdb'"),
+        (("--method", "best"), "aicl: method must be one of top, mmr, vrsd, got 'best'"),
+    ):
+        result = run(*more)
+        assert result.exit_code == 1
+        assert result.output.strip().splitlines()[-1] == f"error: {message}"
+
+
+def test_what_is_missing_is_said_at_once(data, monkeypatch):
+    with pytest.raises(ValueError, match="aicl: sets must name at least one"):
+        job(data, sets=[])
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(ModuleNotFoundError, match=r"aicl needs scikit-learn: pip install 'ragsys_kernels\[evaluate\]'"):
+        job(data)

@@ -1,0 +1,132 @@
+"""Greedy generation against a loop over full logits, one prompt and one token at a time."""
+
+import copy
+
+import pytest
+
+pytest.importorskip("transformers")
+
+import lm_models
+import torch
+
+from ragsys_kernels.icl import HuggingFaceModel
+from ragsys_kernels.icl.generation import CachedGenerator, GreedyGenerator, Stop
+
+PROMPTS = [
+    "Q: Why do cats purr? A:",
+    "Q: What is the capital of France? A: The capital",
+    "Paris in the north, Q: What is the capital content? A:",
+    "A:",
+    "Q: Why do cats purr? A:",
+]
+LONG = Stop(12, ())
+
+
+def generator(kind="llama", leading=False, **options):
+    return GreedyGenerator(HuggingFaceModel(lm_models.model(kind), lm_models.tokenizer(leading=leading), **options))
+
+
+def loop(kind, prompt, tokens, leading=False):
+    """Token ids of the greedy continuation, up to the model's end of text."""
+    tokenizer = lm_models.tokenizer(leading=leading)
+    ids = [0] * leading + tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    begin = len(ids)
+    for _ in range(tokens):
+        with torch.inference_mode():
+            ids.append(int(lm_models.model(kind)(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+        if ids[-1] == 1:
+            break
+    return tokenizer.decode(ids[begin:], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+@pytest.mark.parametrize("batch_tokens", [1, 4, 512])
+def test_tokens_are_those_of_the_loop(kind, batch_tokens):
+    found = generator(kind, batch_tokens=batch_tokens).generate(PROMPTS, LONG)
+    assert found == [loop(kind, prompt, 12).strip() for prompt in PROMPTS]
+    assert len(set(found)) > 2
+
+
+def test_bos_stands_before_the_prompt_and_nothing_after():
+    found = generator(leading=True).generate(PROMPTS, LONG)
+    assert found == [loop("llama", prompt, 12, leading=True).strip() for prompt in PROMPTS]
+
+
+def test_chat_template():
+    tokenizer = copy.copy(lm_models.tokenizer(leading=True))
+    tokenizer.chat_template = (
+        "<s>{{ messages[0].role }}: {{ messages[0].content }}{% if add_generation_prompt %} A:{% endif %}"
+    )
+    model = HuggingFaceModel(lm_models.model(), tokenizer)
+    found = GreedyGenerator(model).generate(PROMPTS, LONG)
+    assert found == [loop("llama", f"user: {prompt} A:", 12, leading=True).strip() for prompt in PROMPTS]
+    plain = GreedyGenerator(model, chat=False)
+    assert plain.generate(PROMPTS, LONG) == generator(leading=True).generate(PROMPTS, LONG)
+    assert plain.fingerprint != GreedyGenerator(model).fingerprint
+    with pytest.raises(ValueError, match="chat must be False for a tokenizer without a chat template"):
+        GreedyGenerator(generator().model, chat=True)
+
+
+def test_stop_texts():
+    whole = [loop("llama", prompt, 12) for prompt in PROMPTS]
+    letters = sorted({letter for text in whole for letter in text.strip() if letter.isprintable()})
+    assert letters
+    for stop in (letters[:1], letters[:3], [whole[1].strip()[2:5]]):
+        found = generator().generate(PROMPTS, Stop(12, tuple(stop)))
+        for text, answer in zip(whole, found, strict=True):
+            begin = len(text) - len(text.lstrip())
+            places = [text.find(end, begin) for end in stop if text.find(end, begin) >= 0]
+            assert answer == text[: min(places, default=len(text))].strip()
+
+
+def test_a_stopped_batch_ends_early(monkeypatch):
+    model = generator()
+    first = loop("llama", PROMPTS[0], 1).strip()
+    calls = []
+    forward = model.model.model.forward
+    monkeypatch.setattr(model.model.model, "forward", lambda *a, **o: calls.append(1) or forward(*a, **o))
+    assert model.generate(PROMPTS[:1], Stop(40, (first[:1],))) == [""]
+    assert len(calls) == 1
+
+
+def test_bad_input():
+    for call, message in (
+        (lambda: generator().generate("A:"), "prompts must be a sequence of str"),
+        (
+            lambda: generator("gpt2").generate(["A:"], Stop(127)),
+            "prompts must leave room for 127 tokens in the model's context of 128",
+        ),
+        (lambda: generator().generate([""]), "prompts must have a token"),
+        (lambda: Stop(0), "max_new_tokens must be at least 1, got 0"),
+        (lambda: Stop(3, "\n"), "stop texts must be a sequence of str"),
+        (lambda: Stop(3, ("",)), "stop texts must have a character"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=f"generate: {message}"):
+            call()
+
+
+class Counted:
+    fingerprint = "counted"
+
+    def __init__(self, stop_after=None):
+        self.asked, self.calls, self.stop_after = [], 0, stop_after
+
+    def generate(self, prompts, stop):
+        if self.calls == self.stop_after:
+            raise KeyboardInterrupt
+        self.calls += 1
+        self.asked += prompts
+        return [f"{prompt} {stop.max_new_tokens}" for prompt in prompts]
+
+
+def test_cache_keeps_every_window(tmp_path):
+    prompts = [f"prompt {i}" for i in range(20)] + ["prompt 3"]
+    with CachedGenerator(Counted(stop_after=1), tmp_path / "a" / "g.sqlite") as cache, pytest.raises(KeyboardInterrupt):
+        cache.generate(prompts)
+    inner, seen = Counted(), []
+    with CachedGenerator(inner, tmp_path / "a" / "g.sqlite") as cache:
+        assert cache.generate(prompts, progress=lambda *step: seen.append(step)) == [f"{p} 32" for p in prompts]
+        assert (cache.hits, cache.misses, len(inner.asked)) == (8, 12, 12)
+        assert seen == [(0, 12), (8, 12), (12, 12)]
+        assert cache.generate(prompts[:2], Stop(5)) == ["prompt 0 5", "prompt 1 5"]
+        assert cache.misses == 14

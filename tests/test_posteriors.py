@@ -1,0 +1,180 @@
+"""Posteriors of labels after prompts: the same as from full logits of each prompt alone, however much is shared."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("transformers")
+
+import lm_models
+import torch
+
+from ragsys_kernels.icl import HuggingFaceModel
+from ragsys_kernels.icl.posteriors import CachedLabels, LabelModel, Posteriors, Row
+
+LABELS = (" Paris", " cats", " north")
+PIECES = [
+    "Q: Why do cats purr? A: Paris\n",
+    "Q: the capital of France A: north\n",
+    "Q: Paris A: cats\n",
+    "Q: They A: Paris\n",
+]
+QUERIES = ["Q: is the capital content? A:", "Q: What A:", "Q: north in the north of the north? A:"]
+SHARED = ["llama", "gpt2", "cohere", "granite", "phi", "opt", "bloom"]
+
+
+def families(order=1):
+    """Prompts of 0 to 4 demonstrations for each query."""
+    found = []
+    for i, query in enumerate(QUERIES):
+        pieces = PIECES[i:] + PIECES[:i]
+        found.append(["".join(pieces[:k][::order]) + query for k in range(5)])
+    return found
+
+
+def scorer(kind="llama", share=True, leading=False, **options):
+    return LabelModel(
+        HuggingFaceModel(lm_models.model(kind), lm_models.tokenizer(leading=leading), **options), LABELS, share=share
+    )
+
+
+def brute(kind, prompts, leading=False):
+    """log softmax of the last row of the model's own logits, at the labels' first tokens."""
+    tokenizer = lm_models.tokenizer(leading=leading)
+    encode = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]  # noqa: E731
+    ids = [encode(label)[0] for label in LABELS]
+    rows = []
+    for prompt in prompts:
+        tokens = [0] * leading + encode(prompt)
+        with torch.inference_mode():
+            logits = lm_models.model(kind)(input_ids=torch.tensor([tokens])).logits[0, -1].double()
+        rows.append((torch.log_softmax(logits, 0)[ids].numpy(), len(tokens)))
+    return rows
+
+
+def same(rows, expected, atol=2e-4):
+    assert len(rows) == len(expected)
+    for row, (logp, tokens) in zip(rows, expected, strict=True):
+        np.testing.assert_allclose(row.logp, logp, atol=atol)
+        assert row.tokens == tokens
+
+
+@pytest.mark.parametrize("kind", [*SHARED, "gemma2", "mamba"])
+@pytest.mark.parametrize("order", [1, -1], ids=["nearest first", "nearest last"])
+def test_shared_runs_are_those_of_each_prompt_alone(kind, order):
+    prompts = families(order)
+    model = scorer(kind)
+    assert model.share == (kind in SHARED)
+    flat = [prompt for family in prompts for prompt in family]
+    expected = brute(kind, flat)
+    same(model.score(prompts), expected)
+    alone = sum(tokens for _, tokens in expected)
+    if model.share and order == 1:
+        # The demonstrations once, and each query five times, but for what it has in common with a demonstration.
+        queries = [tokens for _, tokens in brute(kind, QUERIES)]
+        bound = sum(expected[5 * i + 4][1] + 4 * queries[i] for i in range(3))
+        assert bound - 12 * 4 <= model.tokens_run <= bound
+    else:
+        assert (model.tokens_run < alone) == model.share
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 40, 100, 10_000])
+@pytest.mark.parametrize("share", [True, False])
+def test_batches(batch_tokens, share):
+    prompts = families()
+    model = scorer(batch_tokens=batch_tokens, share=share, leading=True)
+    flat = [prompt for family in prompts for prompt in family]
+    same(model.score(prompts), brute("llama", flat, leading=True))
+    if not share:
+        assert model.tokens_run == sum(tokens for _, tokens in brute("llama", flat, leading=True))
+
+
+def test_families_of_any_form():
+    model = scorer()
+    longest = families()[0][4]
+    odd = [
+        [],
+        [longest, longest, longest[: len(longest) // 2] + " A:"],
+        [QUERIES[0]],
+        [longest + "\nQ: A:", QUERIES[1], longest],
+    ]
+    same(model.score(odd), brute("llama", [prompt for family in odd for prompt in family]))
+    assert model.score([]) == model.score([[]]) == []
+
+
+def test_posterior_and_entropy():
+    rows = [
+        Row(np.log([0.2, 0.1, 0.1]), 3),
+        Row(np.log([0.1, 0.1, 1e-300]), 4),
+        Row(np.array([-np.inf, -1, -np.inf]), 5),
+    ]
+    found = Posteriors.of(rows, 3)
+    np.testing.assert_allclose(np.exp(found.log_posterior), [[0.5, 0.25, 0.25], [0.5, 0.5, 0], [0, 1, 0]], atol=1e-12)
+    np.testing.assert_allclose(found.entropy, [1.5 * np.log(2), np.log(2), 0], atol=1e-9)
+    assert found.label.tolist() == [0, 0, 1]
+    assert found.tokens.tolist() == [3, 4, 5]
+    assert Posteriors.of([], 3).logp.shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: scorer().score(["Q: A:"]) and None, "prompts must be a sequence of str"),
+        (lambda: scorer("gpt2").score([["cats " * 200]]), "fit the model's context of 128 tokens, got one of"),
+        (lambda: LabelModel(scorer().model, [" a"]), "labels must be at least two words"),
+        (lambda: LabelModel(scorer().model, [" Paris", " Paris in"]).score([["A:"]]), "begin with different tokens"),
+        (
+            lambda: LabelModel(scorer().model, ["Paris", "cats"]).score([["A:", "A: "]]),
+            "prompts must end where a token of the labels begins",
+        ),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call()
+
+
+class Counted:
+    """Counts the prompts it is asked for, and stops after so many calls."""
+
+    def __init__(self, stop_after=None):
+        self.inner, self.asked, self.calls, self.stop_after = scorer(), [], 0, stop_after
+        self.labels, self.fingerprint = self.inner.labels, self.inner.fingerprint
+
+    def score(self, prompts):
+        if self.calls == self.stop_after:
+            raise KeyboardInterrupt
+        self.calls += 1
+        self.asked += [prompt for family in prompts for prompt in family]
+        return self.inner.score(prompts)
+
+
+def test_cache_keeps_every_window(tmp_path):
+    prompts = [[f"{query} {i} A:" for query in QUERIES] for i in range(40)]
+    flat = [prompt for family in prompts for prompt in family]
+    with CachedLabels(Counted(stop_after=2), tmp_path / "new" / "p.sqlite") as cache, pytest.raises(KeyboardInterrupt):
+        cache.score(prompts)
+    model, seen = Counted(), []
+    with CachedLabels(model, tmp_path / "new" / "p.sqlite") as cache:
+        same(cache.score(prompts, lambda *step: seen.append(step)), brute("llama", flat))
+        assert (cache.hits, cache.misses) == (96, 24)
+        assert sorted(model.asked) == sorted(set(model.asked))
+        assert seen == [(0, 8), (8, 8)]
+        # Families overlap what is there, and repeat themselves.
+        again = [[*prompts[3][:2], QUERIES[0], *prompts[3][:1]], [QUERIES[0]]]
+        same(cache.score(again), brute("llama", [prompt for family in again for prompt in family]))
+        assert model.asked[24:] == [QUERIES[0]]
+    other = LabelModel(scorer().model, LABELS[:2])
+    with CachedLabels(other, tmp_path / "new" / "p.sqlite") as cache:
+        assert cache.score([prompts[0]])[0].logp.shape == (2,)
+        assert cache.hits == 0
+
+
+def test_a_nan_is_not_kept(tmp_path):
+    class Broken:
+        labels, fingerprint = LABELS, "broken"
+
+        def score(self, prompts):
+            return [Row(np.full(3, np.nan), 1) for family in prompts for _ in family]
+
+    with CachedLabels(Broken(), tmp_path / "p.sqlite") as cache, pytest.raises(ValueError, match="got NaN after 'Q'"):
+        cache.score([["Q"]])

@@ -1,0 +1,212 @@
+"""The evaluation of answers after VRSD's picks, with a tiny model: its prompts, its measures, its report, going on."""
+
+import csv
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+from tiny_encoder import TinyEncoder, write_sets
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("transformers")
+pytest.importorskip("rouge_score")
+pytest.importorskip("typer")
+
+import lm_models
+from typer.testing import CliRunner
+
+from ragsys_kernels import cli, evaluation
+from ragsys_kernels.evaluation import vrsd_answers_report
+from ragsys_kernels.evaluation.vrsd_answers import PROMPTS, evaluate, is_right, rouge_scorer
+from ragsys_kernels.icl import HuggingFaceModel
+from ragsys_kernels.icl.datasets import vrsd_set
+from ragsys_kernels.icl.generation import GreedyGenerator
+
+METHODS = ["no items", "random items", "MMR λ=0", "MMR λ=0.5", "MMR λ=1", "VRSD"]
+
+
+def last_answer(self, prompts, stop):
+    """The last demonstration's answer; without one, a word."""
+    return ["A: " + prompt.rsplit("A: ", 1)[1].partition("\n")[0] if "A: " in prompt else "sun" for prompt in prompts]
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    monkeypatch.setattr(GreedyGenerator, "generate", last_answer)
+    return write_sets(tmp_path / "data")
+
+
+def job(folder, **options):
+    home = folder.parent
+    given = {"out": home / "out", "cache": home / "cache", "data": folder, "encoder": TinyEncoder(), "samples": 100}
+    model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
+    return evaluation.vrsd_answers(**{**given, "model": model, "queries": 3, "pool": 9, "k": 3, **options})
+
+
+class Told:
+    """Answers from the demonstrations: the first word of the question and how many items stand before it."""
+
+    fingerprint = "told"
+
+    def __init__(self):
+        self.prompts, self.stops = [], []
+
+    def generate(self, prompts, stop):
+        self.prompts += prompts
+        self.stops.append(stop)
+        return [f"{prompt.rsplit('Q: ', 1)[1].split()[0]} {prompt.count('Q: ') - 1}" for prompt in prompts]
+
+
+def test_every_method_has_its_items_in_the_prompt(data):
+    questions = vrsd_set("openbookqa", data)
+    model, truth = Told(), []
+    found = evaluate(TinyEncoder(), model, questions, lambda *pair: truth.append(pair) or [0, 0, 0], k=3, pool=9)
+    assert list(found.picks) == METHODS
+    assert model.stops == [PROMPTS["openbookqa"][1]]
+    size = len(questions.questions)
+    assert len(model.prompts) == 6 * size
+    items = [item.split("->", 1) for item in questions.pool]
+    for at, label in enumerate(METHODS):
+        for q in range(size):
+            shown = [f"Q: {items[i][0]}\nA: {items[i][1]}" for i in found.picks[label][q]]
+            prompt = "\n\n".join([PROMPTS["openbookqa"][0].instruction, *shown, f"Q: {questions.questions[q]}\nA:"])
+            assert model.prompts[at * size + q] == prompt
+            assert len(shown) == (0 if label == "no items" else 3)
+    near = TinyEncoder().encode(questions.questions) @ TinyEncoder().encode(questions.pool).T
+    np.testing.assert_array_equal(found.picks["MMR λ=1"], np.argsort(-near, axis=1, kind="stable")[:, :3])
+    assert [one for one, _ in truth[:size]] == questions.answers
+    random = found.picks["random items"]
+    assert all(len(set(row)) == 3 for row in random.tolist())
+    assert len(np.unique(random)) > 12  # of 40, in ten rows of three
+    again = evaluate(TinyEncoder(), model, questions, lambda *_: [0, 0, 0], k=3, pool=9, seed=1)
+    assert (again.picks["random items"] != random).any()
+
+
+def test_numbers_are_those_of_each_answer(data):
+    summary = job(data, queries=9)
+    assert [result.questions.name for result in summary.results] == ["arc-da", "openbookqa", "puzzle"]
+    table = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
+    assert len(table) == (9 + 9 + 6) * 6
+    score = rouge_scorer("test")
+    for result in summary.results:
+        assert bool(result.right) == (result.questions.name == "openbookqa")
+        whole = vrsd_set(result.questions.name, data)
+        places = [whole.questions.index(question) for question in result.questions.questions]
+        assert places == sorted(set(places))
+        truths = [whole.answers[place] for place in places]
+        assert truths == result.questions.answers
+        for label in METHODS:
+            mine = [row for row in table if (row["set"], row["method"]) == (result.questions.name, label)]
+            for q, truth in enumerate(truths):
+                picks = result.picks[label][q]
+                answer = result.questions.pool[picks[-1]].split("->")[1] if len(picks) else "sun"
+                assert result.rouge[label][q].tolist() == score(truth, answer)
+                assert float(mine[q]["ROUGE-L"]) == pytest.approx(score(truth, answer)[2], abs=1e-6)
+                if result.right:
+                    options = result.questions.questions[q].split("be: ")[1].split(". ")
+                    likeness = {option: score(option, answer)[2] for option in options}
+                    best = likeness.pop(truth)
+                    assert result.right[label][q] == (best > max(likeness.values())) == bool(int(mine[q]["right"]))
+        assert max(values.max() for values in result.rouge.values()) > 0.2
+
+
+def test_measures():
+    score = rouge_scorer("test")
+    assert score("the sun warms ice", "the sun warms ice") == [1.0, 1.0, 1.0]
+    # Two of three words, of four: P = 2/3, R = 2/4; no pair of neighbours; longest common subsequence of one.
+    assert score("the sun warms ice", "ice melts sun") == pytest.approx([4 / 7, 0.0, 2 / 7])
+    assert score("sun", "") == [0.0, 0.0, 0.0]
+    question = "Why? The option can be: the sun. warm ice. warm rocks. rain"
+    answers = {"It is warm ice": True, "warm": False, "warm ice warm rocks": False, "": False, "rain": False}
+    assert {answer: is_right(score, question, "warm ice", answer) for answer in answers} == answers
+
+
+def test_report(data):
+    summary = job(data)
+    out = data.parent / "out"
+    names = ["answers.png", "report.html", "report.json", "report.md", "values.csv"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    text = (out / "report.md").read_text()
+    for title, result in zip(("ARC-DA", "OpenBookQA", "Puzzle"), summary.results, strict=True):
+        for label in METHODS:
+            means = " | ".join(f"{value:.3f}" for value in result.rouge[label].mean(axis=0))
+            share = f"{result.right[label].mean():.1%}" if result.right else ""
+            row = rf"\| {title} \| {label} \| {re.escape(means)} \| \[.*\] \| {share} \|"
+            assert re.search(row, text)
+        assert f"On {title} VRSD's ROUGE-L is " in text
+        assert f"{title}: ROUGE-L no items " in str(summary)
+    everything = "".join(path.read_text() for path in out.iterdir() if path.suffix != ".png")
+    for result in summary.results:
+        for item in (*result.questions.questions, *result.questions.pool):
+            assert item not in everything
+    settings = json.loads((out / "report.json").read_text())["settings"]
+    assert settings["sets"]["Puzzle"] == "3 queries, 24 items"
+
+
+def test_differences_are_paired(data):
+    result = job(data, sets=["puzzle"]).results[0]
+    rouge = {label: np.zeros((3, 3)) for label in METHODS}
+    rouge["VRSD"] = np.array([[0.1] * 3, [0.5] * 3, [0.9] * 3])
+    rouge["MMR λ=0.5"] = rouge["VRSD"] - 0.1
+    result = result._replace(rouge=rouge)
+    means, gaps = vrsd_answers_report._intervals(result, "ROUGE-L", 200)
+    assert (means["VRSD"].mean, means["VRSD"].high > 0.5) == (pytest.approx(0.5), True)
+    assert gaps["MMR λ=0.5"] == pytest.approx((0.1, 0.1, 0.1))
+    verdict = vrsd_answers_report._verdict([result], [{"ROUGE-L": (means, gaps)}])
+    assert "above MMR λ=0.5 (+0.100)" in verdict
+
+
+def test_a_stopped_run_goes_on(data, monkeypatch):
+    whole = job(data, sets=["arc-da"], out=data.parent / "whole", cache=data.parent / "another")
+    generate, calls = GreedyGenerator.generate, []
+
+    def stopping(self, *arguments):
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return generate(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GreedyGenerator, "generate", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            job(data, sets=["arc-da"])
+    assert not (data.parent / "out").exists()
+    summary = job(data, sets=["arc-da"])
+    assert summary.generated == whole.generated - 8
+    for one, two in zip(whole.results, summary.results, strict=True):
+        for label in METHODS:
+            np.testing.assert_array_equal(one.rouge[label], two.rouge[label])
+
+
+def test_command_and_errors(tmp_path, monkeypatch):
+    data = write_sets(tmp_path / "data")
+    lm_models.save(tmp_path / "model")
+    module = sys.modules["ragsys_kernels.evaluation.vrsd_answers"]  # the function of that name hides it
+    monkeypatch.setattr(module, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
+    out = tmp_path / "report"
+    options = ["--data", data, "--cache", tmp_path / "cache", "--out", out, "--model", tmp_path / "model"]
+    arguments = ["evaluate", "vrsd-answers", *map(str, options), "--dtype", "float32"]
+    run = lambda *more: CliRunner().invoke(cli.app, [*arguments, *more])  # noqa: E731
+    result = run("--sets", "puzzle", "--quick", "--queries", "2")
+    assert result.exit_code == 0, result.output
+    assert "Puzzle: ROUGE-L no items " in result.output
+    for more, message in (
+        (("--queries", "0"), "vrsd-answers: queries must be at least 1, got 0"),
+        (("--sets", "boolq"), "vrsd-answers: set must be one of arc-da, openbookqa, puzzle, got 'boolq'"),
+    ):
+        result = run(*more)
+        assert result.exit_code == 1
+        assert result.output.strip().splitlines()[-1] == f"error: {message}"
+    for given, message in (
+        ({"k": 10}, "k must be at most pool = 9, got 10"),
+        ({"pool": 30}, "pool must be at most the 24 items of Puzzle, got 30"),
+        ({"sets": []}, "sets must name at least one"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            job(data, **{"sets": ["puzzle"], **given})
+    for name in ("rouge_score", "rouge_score.rouge_scorer"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ModuleNotFoundError, match="vrsd-answers needs rouge-score: pip install"):
+        job(data)
