@@ -12,11 +12,11 @@ from pathlib import Path
 
 import ledger
 import numpy as np
+import readme
 import shapes
 from contenders import DENSE, FAISS, FLOOR, GIVEN, OURS, PRODUCT
 from shapes import Shape
 
-BEGIN, END = "<!-- ledger:begin -->", "<!-- ledger:end -->"
 Row = dict[str, str]
 
 
@@ -329,19 +329,10 @@ What is left for the rows themselves, the products of the scans not counted:
 """
 
 
-def into_readme(path: Path, text: str) -> None:
-    before = path.read_text(encoding="utf-8")
-    if before.count(BEGIN) != 1 or before.count(END) != 1:
-        raise SystemExit(f"error: {path} must have one {BEGIN} and one {END}")
-    head, _, rest = before.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    path.write_text(f"{head}{BEGIN}\n{text}{END}{tail}", encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ledger", type=Path, default=ledger.PATH)
-    parser.add_argument("--readme", type=Path, default=ledger.PATH.parents[2] / "README.md")
+    parser.add_argument("--readme", type=Path, default=readme.PATH)
     parser.add_argument("--out", type=Path, default=ledger.PATH.parent, help="folder for the pages and plots")
     arguments = parser.parse_args()
     runs = Runs(ledger.read(arguments.ledger))
@@ -353,7 +344,7 @@ def main() -> None:
 
     plots.draw(runs, arguments.out)
     scoring = report_scoring.write(arguments.ledger.with_name("scoring.csv"), arguments.out)
-    into_readme(arguments.readme, "\n".join(part for part in (summary(runs), scoring) if part))
+    readme.fill(arguments.readme, "ledger", "\n".join(part for part in (summary(runs), scoring) if part))
 
 
 if __name__ == "__main__":

@@ -9,16 +9,15 @@ From compiled.csv and static.csv of the folder (`report_static.py`: compiled cod
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import ledger
+import readme
 from devices import DEVICES, PROCESSORS
 
 RESULTS = ledger.PATH.parent
 ROOT = ledger.PATH.parents[2]
-BEGIN, END = "<!-- executed:begin -->", "<!-- executed:end -->"
 NOT_YET = "not yet"
 Row = dict[str, str]
 
@@ -76,14 +75,6 @@ CUDA_TESTS = {"test_cuda_selection.py", "test_cuda_scoring.py"}
 
 def is_cuda(kernel: str) -> bool:
     return kernel.startswith("rsk_")
-
-
-def into_readme(path: Path, text: str) -> None:
-    before = path.read_text(encoding="utf-8")
-    if before.count(BEGIN) != 1 or before.count(END) != 1:
-        raise SystemExit(f"error: {path} must have one {BEGIN} and one {END}")
-    pattern = re.compile(re.escape(BEGIN) + ".*" + re.escape(END), re.S)
-    path.write_text(pattern.sub(lambda _: f"{BEGIN}\n{text}{END}", before), encoding="utf-8")
 
 
 # --- The page.
@@ -219,18 +210,18 @@ The launcher chooses the threads, and adds shared memory, by the shape: here is 
 """
 
 
-def write(out: Path, readme: Path | None) -> None:
+def write(out: Path, into: Path | None) -> None:
     compiled, static, measured = (ledger.read(out / f"{name}.csv") for name in ("compiled", "static", "gpu"))
     if not compiled:
         raise SystemExit("error: nothing has been compiled: run `ragsys-kernels bench --static` first")
     (out / "gpu.md").write_text(page(compiled, static, measured), encoding="utf-8")
-    if readme is not None:
-        into_readme(readme, executed(compiled, measured, ledger.read(ledger.PATH)))
+    if into is not None:
+        readme.fill(into, "executed", executed(compiled, measured, ledger.read(ledger.PATH)))
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--readme", type=Path, default=readme.PATH)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the ledgers and for the page")
     given = parser.parse_args(arguments)
     write(given.out, given.readme)

@@ -156,11 +156,10 @@ def test_report_from_a_ledger(module, tmp_path):
     assert {path.name for path in (tmp_path / "r").glob("*.png")} == {"scaling.png", "whole_corpus.png", "work.png"}
 
 
-def test_report_refuses_a_readme_without_its_place(module, tmp_path):
-    report = module("report")
+def test_readme_without_its_place_is_refused(module, tmp_path):
     (tmp_path / "README.md").write_text("nothing")
-    with pytest.raises(SystemExit, match="must have one"):
-        report.into_readme(tmp_path / "README.md", "text")
+    with pytest.raises(SystemExit, match="must have one <!-- ledger:begin --> and one"):
+        module("readme").fill(tmp_path / "README.md", "ledger", "text")
 
 
 # --- The command.

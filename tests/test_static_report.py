@@ -152,7 +152,8 @@ def test_table_of_the_readme_is_up_to_date(module):
     gpu = module("report_gpu")
     text = gpu.executed(*(read(module, name) for name in ("compiled", "gpu", "ledger")))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"{gpu.BEGIN}\n{text}{gpu.END}" in readme
+    begin, end = module("readme").marks("executed")
+    assert f"{begin}\n{text}{end}" in readme
 
 
 def test_table_names_the_devices_that_were_measured(module):
@@ -169,10 +170,28 @@ def test_table_names_the_devices_that_were_measured(module):
     assert "No kernel has run" in gpu.executed([], [], [])
 
 
-def test_readme_without_its_place_is_refused(module, tmp_path):
-    (tmp_path / "README.md").write_text("nothing")
-    with pytest.raises(SystemExit, match="must have one"):
-        module("report_gpu").into_readme(tmp_path / "README.md", "text")
+def test_papers_of_the_readme_are_up_to_date(module):
+    papers, readme = module("report_papers"), module("readme")
+    begin, end = readme.marks("papers")
+    assert f"{begin}\n{papers.summaries(papers.RESULTS)}{end}" in readme.PATH.read_text(encoding="utf-8")
+
+
+def test_papers_take_the_first_table_of_a_report(module, tmp_path, capsys):
+    report = tmp_path / "report"
+    report.mkdir()
+    (report / "report.json").write_text('{"evaluation": "ralm"}')
+    (report / "report.md").write_text(
+        "# Title\n\nVerdict.\n\n## A\n\n| finding | here |\n| --- | --- |\n| x | y |\n\n![Plot.](plot.png)\n\n"
+        "| method | value |\n| --- | ---: |\n| none | 1 |\n\n| later | 2 |\n| --- | ---: |\n"
+    )
+    (tmp_path / "README.md").write_text("before\n<!-- papers:begin -->\nold\n<!-- papers:end -->\nafter\n")
+    module("report_papers").main(["--readme", str(tmp_path / "README.md"), "--out", str(tmp_path), str(report)])
+    expected = (
+        "**Title** ([all of it](benchmarks/results/papers-ralm.md)). Verdict.\n\n| method | value |\n| --- | ---: |\n"
+    )
+    text = f"before\n<!-- papers:begin -->\n{expected}| none | 1 |\n<!-- papers:end -->\nafter\n"
+    assert (tmp_path / "README.md").read_text() == text
+    assert "plot.png" not in (tmp_path / "papers-ralm.md").read_text()
 
 
 # --- The command.
