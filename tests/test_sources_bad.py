@@ -258,6 +258,19 @@ def test_usual_names_win(tmp_path):
     assert sources.vectors(tmp_path / "x.safetensors", "corpus").rows == 4
 
 
+@pytest.mark.parametrize("rows", [N - 1, N + 1])
+@pytest.mark.parametrize("argument", ["corpus", "queries"])
+def test_tensor_of_ids_has_one_for_each_vector(tmp_path, arrays, argument, rows):
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    np.save(tmp_path / "x.npy", arrays["embedding"])
+    save_file({"v": arrays["embedding"], "id": np.arange(rows)}, tmp_path / "x.safetensors")
+    files = {"corpus": tmp_path / "x.npy", "queries": tmp_path / "x.npy", argument: tmp_path / "x.safetensors"}
+    match = f"_ids must have one row for each of the {N} rows of {argument}, got {rows} in .*x.safetensors"
+    with pytest.raises(ValueError, match=match):
+        offline.select(**files, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("module", "url", "line"),
     [
