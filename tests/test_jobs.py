@@ -576,6 +576,9 @@ def test_stage_keeps_few_items(depth):
 
     stage = ahead(items(), depth)
     next(stage)
+    deadline = time.monotonic() + 10
+    while len(made) <= depth and time.monotonic() < deadline:
+        time.sleep(0.001)
     time.sleep(0.05)
     assert len(made) == depth + 1
     stage.close()

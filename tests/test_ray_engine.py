@@ -78,7 +78,6 @@ def refused(**options):
 found["starving"] = [refused(workers=3), refused(workers=2, cpus_per_worker=1.5), refused(device="cuda")]
 found["address"] = refused(ray_address="auto")
 found["bad row"] = refused(queries="bad.npy", workers=1)
-found["left"] = os.path.exists("new")
 
 clock()
 # 3. In a pipeline of one's own.

@@ -300,6 +300,31 @@ def test_urls(tmp_path, arrays):
         list(sources.vectors(tmp_path / "x.npy", "corpus").chunks(5, 3, 201))
 
 
+def test_url_of_the_result_that_cannot_be_used(tmp_path, arrays, monkeypatch):
+    memory = pytest.importorskip("fsspec.implementations.memory")
+
+    class NoCredentialsError(Exception):
+        """As botocore's, which is no OSError."""
+
+    def fail(*_, **__):
+        raise NoCredentialsError("Unable to locate credentials")
+
+    np.save(tmp_path / "x.npy", arrays["embedding"])
+    job = {"corpus": tmp_path / "x.npy", "queries": tmp_path / "x.npy", "out": "memory://unusable"}
+    assert offline.select(**job, shard_size=50).shards == 4
+    match = f"^select: out must be a URL that can be used, got {job['out']}: Unable to locate credentials$"
+    for broken in ("ls", "info"):  # with the second alone the job would be taken for a new one, and its shards removed
+        with monkeypatch.context() as patch:
+            patch.setattr(memory.MemoryFileSystem, broken, fail)
+            with pytest.raises(OSError, match=match):
+                offline.select(**job, shard_size=50)
+    with monkeypatch.context() as patch:
+        patch.setattr(memory.MemoryFileSystem, "info", fail)
+        with pytest.raises(OSError, match=match):
+            offline.verify(job["out"])
+    assert offline.verify(job["out"]) == []
+
+
 def test_index_that_does_not_fit(tmp_path, arrays, monkeypatch):
     faiss = pytest.importorskip("faiss")
     np.save(tmp_path / "x.npy", arrays["embedding"])
