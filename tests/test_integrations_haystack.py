@@ -106,6 +106,10 @@ def test_diversity_ranker_has_haystacks_arguments(theirs):
     reference |= {"strategy": "vrsd", "use_document_embeddings": True, "device": None}
     assert data["init_parameters"] == reference
     assert ours.SentenceTransformersDiversityRanker.from_dict(data).to_dict() == data
+    half = pytest.importorskip("torch").float16
+    ranker = ours.SentenceTransformersDiversityRanker(model_kwargs={"torch_dtype": half})
+    assert ranker.to_dict()["init_parameters"]["model_kwargs"] == {"torch_dtype": "torch.float16"}
+    assert ranker.model_kwargs["torch_dtype"] is half
     Strategy = type(theirs().strategy)
     assert ours.SentenceTransformersDiversityRanker(strategy=Strategy.MAXIMUM_MARGIN_RELEVANCE).strategy == str(
         Strategy.MAXIMUM_MARGIN_RELEVANCE

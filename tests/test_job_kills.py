@@ -90,5 +90,5 @@ def test_killed_commands_end_as_undisturbed_ones(folder, tmp_path):
                 time.sleep(0.001)
             process.send_signal(signal.SIGKILL)
         assert process.returncode == -signal.SIGKILL
-    assert subprocess.run(command, cwd=folder, env=environment()).returncode == 0
+    assert subprocess.run(command, cwd=folder, env=environment(), timeout=300).returncode == 0
     assert contents(tmp_path / "out") == contents(folder / "undisturbed")

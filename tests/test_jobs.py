@@ -317,6 +317,19 @@ def test_input_that_is_cut_short_meanwhile_is_an_error(tmp_path, job):
     assert not offline.status(tmp_path / "out").complete
 
 
+def test_shard_that_misses_rows_is_not_put_in_its_place(tmp_path, job, monkeypatch):
+    options, _ = job
+    pieces = _worker.Worker._pieces
+
+    def short(self, start, stop):
+        yield from list(pieces(self, start, stop))[:-1]
+
+    monkeypatch.setattr(_worker.Worker, "_pieces", short)
+    with pytest.raises(ValueError, match=r"^select: queries must keep their rows while they are read, got .*queries"):
+        offline.select(**options, out=tmp_path / "out")
+    assert offline.status(tmp_path / "out").shards == offline.status(tmp_path / "out").num_shards - 1
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
@@ -563,6 +576,9 @@ def test_stage_keeps_few_items(depth):
 
     stage = ahead(items(), depth)
     next(stage)
+    deadline = time.monotonic() + 10
+    while len(made) <= depth and time.monotonic() < deadline:
+        time.sleep(0.001)
     time.sleep(0.05)
     assert len(made) == depth + 1
     stage.close()

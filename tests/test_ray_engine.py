@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -77,7 +78,6 @@ def refused(**options):
 found["starving"] = [refused(workers=3), refused(workers=2, cpus_per_worker=1.5), refused(device="cuda")]
 found["address"] = refused(ray_address="auto")
 found["bad row"] = refused(queries="bad.npy", workers=1)
-found["left"] = os.path.exists("new")
 
 clock()
 # 3. In a pipeline of one's own.
@@ -204,6 +204,44 @@ def test_selector_takes_columns_as_ray_gives_them(tmp_path, selector):
             assert found["ids"][row] == [f"d{pick}" for pick in expected.indices[row, :length]]
             assert found["redundancy"][row] == expected.redundancy[row, :length].tolist()
     assert batch.keys() == {"q", "own", "c", "text"}
+
+
+def test_selector_s_files_have_rows_and_an_id_for_each(tmp_path, selector):
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    rows = np.eye(5, dtype=np.float32)
+    save_file({"v": rows, "id": np.arange(5) * 2}, tmp_path / "c.safetensors")
+    assert selector(tmp_path / "c.safetensors", k=1, pool=4)()({"embedding": rows[2:3]})["ids"].tolist() == [[4]]
+    save_file({"v": rows, "id": np.arange(6)}, tmp_path / "c.safetensors")
+    with pytest.raises(ValueError, match=r"corpus must have one id for each of its 5 rows, got 6 in .*c\.safetensors"):
+        selector(tmp_path / "c.safetensors", k=1, pool=4)
+    pq.write_table(
+        pa.table({"id": pa.array([], pa.int64()), "v": pa.array([], pa.list_(pa.float32(), 8))}), tmp_path / "c.parquet"
+    )
+    with pytest.raises(ValueError, match="corpus must be usable"):
+        selector(tmp_path / "c.parquet")
+
+
+def test_engine_ends_before_the_folder_is_cleared(tmp_path, monkeypatch):
+    """Its other workers may put a shard in place after the first error, until it ends."""
+    np.save(tmp_path / "x.npy", np.eye(8, dtype=np.float32))
+
+    @contextmanager
+    def running(spec, inputs, options):
+        def records(indices, job, advance):
+            raise ValueError("a bad row")
+            yield
+
+        try:
+            yield records
+        finally:
+            (tmp_path / "out" / "part-00001.parquet").write_bytes(b"of another worker")
+
+    monkeypatch.setattr(ray_engine, "running", running)
+    with pytest.raises(ValueError, match="a bad row"):
+        offline.select(
+            corpus=tmp_path / "x.npy", queries=tmp_path / "x.npy", out=tmp_path / "out", engine="ray", shard_size=2
+        )
+    assert not (tmp_path / "out").exists()
 
 
 def test_selector_takes_a_corpus(selector):

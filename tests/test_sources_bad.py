@@ -258,6 +258,19 @@ def test_usual_names_win(tmp_path):
     assert sources.vectors(tmp_path / "x.safetensors", "corpus").rows == 4
 
 
+@pytest.mark.parametrize("rows", [N - 1, N + 1])
+@pytest.mark.parametrize("argument", ["corpus", "queries"])
+def test_tensor_of_ids_has_one_for_each_vector(tmp_path, arrays, argument, rows):
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    np.save(tmp_path / "x.npy", arrays["embedding"])
+    save_file({"v": arrays["embedding"], "id": np.arange(rows)}, tmp_path / "x.safetensors")
+    files = {"corpus": tmp_path / "x.npy", "queries": tmp_path / "x.npy", argument: tmp_path / "x.safetensors"}
+    match = f"_ids must have one row for each of the {N} rows of {argument}, got {rows} in .*x.safetensors"
+    with pytest.raises(ValueError, match=match):
+        offline.select(**files, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("module", "url", "line"),
     [
@@ -285,6 +298,31 @@ def test_urls(tmp_path, arrays):
         sources.vectors("nowhere://x.npy", "corpus")
     with pytest.raises(ValueError, match="rows must be from 0 to 200, got 3 to 201"):
         list(sources.vectors(tmp_path / "x.npy", "corpus").chunks(5, 3, 201))
+
+
+def test_url_of_the_result_that_cannot_be_used(tmp_path, arrays, monkeypatch):
+    memory = pytest.importorskip("fsspec.implementations.memory")
+
+    class NoCredentialsError(Exception):
+        """As botocore's, which is no OSError."""
+
+    def fail(*_, **__):
+        raise NoCredentialsError("Unable to locate credentials")
+
+    np.save(tmp_path / "x.npy", arrays["embedding"])
+    job = {"corpus": tmp_path / "x.npy", "queries": tmp_path / "x.npy", "out": "memory://unusable"}
+    assert offline.select(**job, shard_size=50).shards == 4
+    match = f"^select: out must be a URL that can be used, got {job['out']}: Unable to locate credentials$"
+    for broken in ("ls", "info"):  # with the second alone the job would be taken for a new one, and its shards removed
+        with monkeypatch.context() as patch:
+            patch.setattr(memory.MemoryFileSystem, broken, fail)
+            with pytest.raises(OSError, match=match):
+                offline.select(**job, shard_size=50)
+    with monkeypatch.context() as patch:
+        patch.setattr(memory.MemoryFileSystem, "info", fail)
+        with pytest.raises(OSError, match=match):
+            offline.verify(job["out"])
+    assert offline.verify(job["out"]) == []
 
 
 def test_index_that_does_not_fit(tmp_path, arrays, monkeypatch):

@@ -6,6 +6,7 @@ Haystack loads a pipeline with components that are not its own only if it is tol
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from inspect import signature
 from typing import Any, Literal
@@ -296,9 +297,11 @@ backend
     def to_dict(self) -> dict[str, Any]:
         """The component as a dictionary."""
         names = [name for name in signature(type(self).__init__).parameters if name != "self"]
-        found: dict[str, Any] = default_to_dict(self, **{name: getattr(self, name) for name in names})
+        values = {name: getattr(self, name) for name in names}
         if self.model_kwargs is not None:
-            serialize_hf_model_kwargs(found["init_parameters"]["model_kwargs"])
+            values["model_kwargs"] = deepcopy(self.model_kwargs)  # it is changed in its place
+            serialize_hf_model_kwargs(values["model_kwargs"])
+        found: dict[str, Any] = default_to_dict(self, **values)
         return found
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -131,8 +130,11 @@ class Inputs:
                 f"select: queries must have the corpus's {self.corpus.dims} dimensions, "
                 f"got {self.queries.dims} in {self.queries.path}"
             )
-        owners = {"bias": "corpus", "groups": "corpus", "query_groups": "queries", "candidates": "queries"}
-        for argument, owner in owners.items():
+        owners = {
+            "corpus": ("corpus_ids", "bias", "groups"),
+            "queries": ("query_ids", "query_groups", "candidates"),
+        }
+        for owner, argument in ((owner, argument) for owner, arguments in owners.items() for argument in arguments):
             dependent, expected = getattr(self, argument), getattr(self, owner).rows
             if dependent is not None and dependent.rows != expected:
                 raise ValueError(
@@ -193,7 +195,7 @@ def rule(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
 
 def absolute(path: PathLike) -> PathLike:
     """Return a path that holds in any working folder; a URL as it is."""
-    return path if "://" in os.fspath(path) else Path(path).resolve()
+    return path if sources.is_url(path) else Path(path).resolve()
 
 
 def held(spec: JobSpec) -> dict[str, Any]:

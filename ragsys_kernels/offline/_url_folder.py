@@ -36,7 +36,8 @@ class UrlFolder(Folder):
     def names(self) -> list[str]:
         self._fs.invalidate_cache()
         try:
-            found = self._fs.ls(self._inner, detail=False)
+            with self._using():
+                found = self._fs.ls(self._inner, detail=False)
         except FileNotFoundError:
             return []
         names = {PurePosixPath(path.rstrip("/")).name for path in found if path.rstrip("/") != self._inner.rstrip("/")}
@@ -67,7 +68,12 @@ class UrlFolder(Folder):
         return file
 
     def is_file(self, name: str) -> bool:
-        return bool(self._fs.isfile(self._file(name)))
+        # fsspec's isfile says False whatever went wrong, and a job without its manifest would be a new one.
+        try:
+            with self._using():
+                return bool(self._fs.info(self._file(name))["type"] == "file")
+        except FileNotFoundError:
+            return False
 
     @contextmanager
     def writing(self, name: str, durable: bool = True) -> Iterator[HashedFile]:
@@ -88,6 +94,16 @@ class UrlFolder(Folder):
 
     def sync(self) -> None:
         pass
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """Name the URL in errors, also those of the protocol's own package: no credentials, no such host."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise OSError(f"select: out must be a URL that can be used, got {self}: {error}") from error
 
     def _file(self, name: str) -> str:
         return os.path.join(self._inner, name)

@@ -161,6 +161,11 @@ class Worker:
                     advance(piece.picks.num_rows)
                 if piece.stop == rows.stop:
                     break
+            if table.rows != len(rows):
+                raise ValueError(
+                    f"select: queries must keep their rows while they are read, got {table.rows} of {len(rows)} in "
+                    f"rows {rows.start} to {rows.stop - 1} of {self._inputs.queries.path}"
+                )
         errors_sha256 = None
         if skipped:
             with parquet(job.folder, errors_file(index), self._errors_schema) as (table, errors):

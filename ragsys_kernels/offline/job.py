@@ -297,7 +297,8 @@ def _run(
                     progress(earlier + selected, total)
 
             advance(0)
-            with begun(manifest, folder, new=before is None):
+            # The engine ends before the folder is left: none of its workers adds a file to one that was cleared.
+            with begun(manifest, folder, new=before is None), stack.pop_all():
                 if stop is None or not stop():
                     with closing(making(missing, JobFolder(folder, manifest.key), advance)) as records:
                         for record in records:

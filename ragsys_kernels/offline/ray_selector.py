@@ -101,13 +101,17 @@ def selector_for_ray(
     else:
         held = {name: value for name, value in (("metric", metric), ("dtype", dtype)) if value is not None}
         column = sources.ids(corpus, "corpus", id_column)
-        ids = None if column is None else takeable(column.whole())
         corpus = load_corpus(
             sources.vectors(corpus, "corpus", vector_column),
             sources.numbers("bias", float, bias, bias_column, corpus),
             sources.numbers("groups", int, groups, group_column, corpus),
             held,
         )
+        if column is not None and column.rows != len(corpus):
+            raise ValueError(
+                f"{_OP}: corpus must have one id for each of its {len(corpus)} rows, got {column.rows} in {column.path}"
+            )
+        ids = None if column is None else takeable(column.whole())
     _check(corpus, k, options, candidate_column, query_group_column)
     reference = ray.put((corpus, ids))
 

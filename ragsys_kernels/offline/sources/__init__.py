@@ -25,13 +25,13 @@ import pyarrow as pa
 
 from ragsys_kernels.offline.sources import _rows
 from ragsys_kernels.offline.sources._index import Index
-from ragsys_kernels.offline.sources._place import PathLike, Place
+from ragsys_kernels.offline.sources._place import PathLike, Place, is_url
 from ragsys_kernels.offline.sources._raw import npy
 from ragsys_kernels.offline.sources._rows import Rows
 from ragsys_kernels.offline.sources._safetensors import Tensor, Tensors
 from ragsys_kernels.offline.sources._tables import ARROW, Table, TableColumn, find_column
 
-__all__ = ["Column", "Index", "PathLike", "Place", "candidates", "ids", "numbers", "vectors"]
+__all__ = ["Column", "Index", "PathLike", "Place", "candidates", "ids", "is_url", "numbers", "vectors"]
 
 _SUFFIXES = (".npy", ".parquet", *ARROW, ".safetensors")
 _FLOATS = ("float32", "float16", "float64")
@@ -118,7 +118,7 @@ def ids(file: PathLike, argument: str, column: str | None = None) -> Column | No
         return None
     column = column or "id"
     if isinstance(source, Tensors):
-        return _tensor(source, argument, column, _INTEGERS, 1, (), convert=pa.array, finish=pa.array)
+        return _tensor(source, argument, column, _INTEGERS, 1, (), convert=pa.array, finish=_chunked)
     name, kind = _find(source, argument, column, "single values", lambda t: not pa.types.is_nested(t))
     plain = _plain(kind)
 
@@ -201,6 +201,10 @@ def _tensor(
     what = f"{' or '.join(dtypes)} of rank {rank}"
     name = find_column(tensors.kinds, tensors.place, argument, column, what, accepts, usual, "tensor")
     return tensors.column(name, **options)
+
+
+def _chunked(values: Any) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.array(values)])
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -26,6 +26,11 @@ _BLOCK = 1 << 22
 _copies: weakref.WeakValueDictionary[tuple[str, ...], _Copy] = weakref.WeakValueDictionary()
 
 
+def is_url(path: PathLike) -> bool:
+    """Whether it is for fsspec; a local path else."""
+    return _URL.match(os.fspath(path)) is not None
+
+
 class Place:
     """A file or folder, which may not exist; as text, the path or URL it was given as."""
 
@@ -34,7 +39,7 @@ class Place:
         self.path: str | Path = Path(text)
         self.local: Path | None = Path(text)
         self._fs: Any = None
-        if _URL.match(text):
+        if is_url(text):
             self.path = text
             self._fs, self._inner = _filesystem(text, argument)
             self.local = Path(self._inner) if "file" in _protocols(self._fs) else None
