@@ -145,7 +145,11 @@ def evaluate_ragsys(
     embed: Annotated[Embedded, option(RULE, "What of a demonstration is embedded.")] = Embedded.question,
     primer: Annotated[
         Path | None,
-        option(INPUT, "Demonstrations of Fix: .json or .toml with pairs of question and answer.", show_default="ours"),
+        option(
+            INPUT,
+            "Demonstrations of Fix, whatever --k: .json or .toml with pairs of question and answer.",
+            show_default="ours",
+        ),
     ] = None,
     counts: Annotated[
         Counts, option(INPUT, "clean, or the paper's: with TruthfulQA's 24 empty answers and its repeated ones.")
