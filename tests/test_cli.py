@@ -15,6 +15,8 @@ import pytest
 typer_testing = pytest.importorskip("typer.testing")
 pq = pytest.importorskip("pyarrow.parquet")
 
+from rich.console import Console  # noqa: E402
+
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import cli, offline  # noqa: E402
 from ragsys_kernels.cli import _app  # noqa: E402
@@ -211,6 +213,28 @@ def test_plain_progress_lines(monkeypatch, capsys):
             report(done, 1000)
             time.sleep(0.01)
     assert re.fullmatch(r"250 of 1000 queries, \d+ queries/s, 0 s left\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_of_several_steps(monkeypatch, capsys, terminal):
+    """Each step has its own total, rate and time left; one may begin long after the last line."""
+    monkeypatch.setattr(_app, "_LINE_INTERVAL", 0.0)
+    monkeypatch.setenv("COLUMNS", "150")
+    if terminal:
+        monkeypatch.setattr(_app, "Console", lambda **_: Console(file=sys.stderr, force_terminal=True, width=150))
+    with _app.progress_bar(quiet=False) as report:
+        for done, total in ((0, 10), (5, 10), (10, 10), (0, 20), (0, 20), (10, 20), (0, 20), (4, 20)):
+            time.sleep(0.01)
+            report(done, total)
+        time.sleep(0.15 if terminal else 0)  # rich draws ten times a second
+    shown = capsys.readouterr().err
+    if terminal:
+        assert "4/20" in shown
+    else:
+        assert re.findall(r"^(\d+ of \d+) queries, (?:\d+) queries/s, (?:\d+) s left$", shown, re.M) == [
+            "5 of 10", "10 of 20", "4 of 20",
+        ]  # fmt: skip
+        assert len(shown.splitlines()) == 3
 
 
 def test_bar_on_a_terminal(folder):

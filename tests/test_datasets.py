@@ -62,9 +62,11 @@ def test_compressed_files_have_the_same_content(tmp_path):
         assert one[:5] == two[:5]
         assert list(one.source.values()) == list(two.source.values())
     cut = packed / "puzzle" / "puzzle.jsonl.gz"
-    cut.write_bytes(cut.read_bytes()[:-9])
-    with pytest.raises(ValueError, match=r"data must be a whole gzip file, got .*puzzle\.jsonl\.gz"):
-        vrsd_set("puzzle", packed)
+    whole = cut.read_bytes()
+    for damaged in (whole[:-9], whole[:20] + bytes(20) + whole[40:], b"no" + whole[2:]):
+        cut.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"data must be a whole gzip file, got .*puzzle\.jsonl\.gz"):
+            vrsd_set("puzzle", packed)
 
 
 def test_where_the_folder_is(tmp_path, monkeypatch):
@@ -119,6 +121,14 @@ def test_openbookqa_is_fetched_where_it_can_be(tmp_path, monkeypatch):
     assert found.questions == ["stem? The option can be: a. b"] * 2
     assert found.pool == ["stem? The option can be: a. b->b"] * 10
     assert found.source == {"allenai/openbookqa": ""}
+
+    del row["choices"]
+    message = "set openbookqa must have the column 'choices', got question_stem, answerKey from allenai/openbookqa"
+    with pytest.raises(ValueError, match=message):
+        vrsd_set("openbookqa", tmp_path)
+    hub.load_dataset = lambda *name: {s: [] for s in ("train", "test", "validation")}
+    with pytest.raises(ValueError, match="set openbookqa must have rows, got none from allenai/openbookqa"):
+        vrsd_set("openbookqa", tmp_path)
 
     def fails(*name):
         raise ConnectionError("no network")

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ import lm_models
 from typer.testing import CliRunner
 
 from ragsys_kernels import cli, evaluation
-from ragsys_kernels.evaluation import aicl_report
+from ragsys_kernels.evaluation import _job, aicl_report
 from ragsys_kernels.evaluation.aicl import PROMPTS, Sizes
 from ragsys_kernels.evaluation.statistics import bootstrap_f1
 from ragsys_kernels.icl import HuggingFaceModel, Rule
@@ -230,8 +231,7 @@ def test_a_killed_run_goes_on(data):
 
 def test_command(data, tmp_path, monkeypatch):
     lm_models.save(tmp_path / "model")
-    job_module = sys.modules["ragsys_kernels.evaluation.aicl"]  # the function of that name hides it
-    monkeypatch.setattr(job_module, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
+    monkeypatch.setattr(_job, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
     out = tmp_path / "report"
     options = ["--data", data, "--cache", tmp_path / "cache", "--out", out, "--model", tmp_path / "model"]
     arguments = ["evaluate", "aicl", *map(str, options), "--sets", "sst-2, jigsaw", "--items", "7", "--quick"]
@@ -246,6 +246,10 @@ def test_command(data, tmp_path, monkeypatch):
         (("--order", "best"), "aicl: order must be one of nearest-first, nearest-last, got 'best'"),
         (("--similarity", "x"), "aicl: similarity must be one of dense, bm25, got 'x'"),
         (("--max-k", "0"), "aicl: max_k must be at least 1, got 0"),
+        (("--max-k", "60"), "aicl: pool must be at least the 60 demonstrations that a text can get, got 50"),
+        (("--items", "0"), "aicl: sizes.test must be at least 1, got 0"),
+        (("--lambda-d", "2"), "aicl: lambda_d must be in [0, 1], got 2.0"),
+        (("--num-threads", "0"), "aicl: num_threads must be at least 1, got 0"),
         (("--sets", "imdb"), "aicl: set must be one of ag-news, jigsaw, sst-2, got 'imdb'"),
         (("--method", "best"), "aicl: method must be one of top, mmr, vrsd, got 'best'"),
     ):
@@ -257,6 +261,14 @@ def test_command(data, tmp_path, monkeypatch):
 def test_what_is_missing_is_said_at_once(data, monkeypatch):
     with pytest.raises(ValueError, match="aicl: sets must name at least one"):
         job(data, sets=[])
+    encoder = TinyEncoder()
+    for options, message in (
+        ({"pool": 4}, "aicl: pool must be at least the 5 demonstrations that a text can get, got 4"),
+        ({"sizes": replace(SIZES, learn=0)}, "aicl: sizes.learn must be at least 1, got 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            job(data, encoder=encoder, **options)
+    assert not encoder.calls
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ModuleNotFoundError, match=r"aicl needs scikit-learn: pip install 'ragsys_kernels\[evaluate\]'"):
         job(data)

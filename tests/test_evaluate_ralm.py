@@ -24,7 +24,7 @@ import lm_models  # noqa: E402
 import ralm_data  # noqa: E402
 from tiny_encoder import TinyEncoder  # noqa: E402
 
-from ragsys_kernels import cli, evaluation  # noqa: E402
+from ragsys_kernels import _env, cli, evaluation  # noqa: E402
 from ragsys_kernels.evaluation import ralm_report  # noqa: E402
 from ragsys_kernels.icl import BM25Retriever, HuggingFaceModel  # noqa: E402
 from ragsys_kernels.icl.datasets import ralm_passages, wikitext  # noqa: E402
@@ -211,6 +211,8 @@ def test_report_has_every_method_and_no_text_of_the_data(job, data, tmp_path):
     assert all("+" in row["documents"] for row in rows if row["method"] == "BM25, first two")
     settings = json.loads((out / "report.json").read_text())["settings"]
     assert settings["sizes: stride"] == 4
+    assert settings["dtype"] == "float32"  # of the model at hand, not of the argument
+    assert settings["threads"] == f"{_env.num_threads()}, torch's own number"
     assert settings["collection"].endswith("common with the evaluated text: 0 and 0 were left out for that")
     assert settings["collection"] in text
 

@@ -15,7 +15,7 @@ pytest.importorskip("bm25s")
 typer_testing = pytest.importorskip("typer.testing")
 
 from ragsys_kernels import cli, evaluation  # noqa: E402
-from ragsys_kernels.evaluation import vrsd_report  # noqa: E402
+from ragsys_kernels.evaluation import _job, vrsd_report  # noqa: E402
 from ragsys_kernels.evaluation.vrsd import best_of_all, evaluate  # noqa: E402
 from ragsys_kernels.icl.datasets import vrsd_set  # noqa: E402
 
@@ -242,8 +242,7 @@ def test_every_option_reaches_the_job(monkeypatch):
 
 
 def test_the_command_writes_the_report(data, monkeypatch):
-    module = sys.modules["ragsys_kernels.evaluation.vrsd"]
-    monkeypatch.setattr(module, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
+    monkeypatch.setattr(_job, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
     home = data.parent
     options = ("--data", data, "--out", home / "out", "--cache", home / "cache")
     result = invoke(*options, "--quick")

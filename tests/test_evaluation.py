@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from tiny_encoder import TinyEncoder
 
 pytest.importorskip("matplotlib")
 
+from ragsys_kernels.evaluation import _job
 from ragsys_kernels.evaluation.report import Report, check_free, draw
 from ragsys_kernels.evaluation.statistics import bootstrap_means, bootstrap_ratios
 
@@ -149,3 +151,13 @@ def test_folders_that_are_refused(tmp_path):
     (tmp_path / "report" / "report.json").write_text("{")
     with pytest.raises(FileExistsError, match="example: out must be new"):
         example().write(tmp_path / "report")
+
+
+def test_encoders_by_path_and_at_hand(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(_job, "SentenceTransformerEncoder", lambda name, **options: seen.append((name, options)))
+    for name in ("minilm", tmp_path / "model"):
+        _job.text_encoder(name, cache=tmp_path, num_threads=2)
+        assert seen.pop() == (name, {"num_threads": 2, "cache": tmp_path})
+    encoder = TinyEncoder()
+    assert _job.text_encoder(encoder, cache=tmp_path, num_threads=None) is encoder

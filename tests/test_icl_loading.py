@@ -10,7 +10,7 @@ pytest.importorskip("accelerate")
 
 import lm_models  # noqa: E402
 
-from ragsys_kernels.evaluation._models import language_model, name_of  # noqa: E402
+from ragsys_kernels.evaluation._job import described, language_model  # noqa: E402
 from ragsys_kernels.icl import HuggingFaceModel, _loading, packaged  # noqa: E402
 from ragsys_kernels.icl.huggingface import open_model  # noqa: E402
 
@@ -78,8 +78,11 @@ def test_a_name_is_the_file_of_its_package(gguf, tmp_path, monkeypatch):
         scorer.score(PROMPTS, ANSWERS)
         assert scorer.hits == 2
         assert scorer.model is model
+        for name, said in (("smollm2", "smollm2"), (model, "HuggingFaceModel")):
+            assert described(name, scorer, None) == {
+                "model": f"{said}, fingerprint {model.fingerprint}", "dtype": "float32", "encoder": "none",
+            }  # fmt: skip
     assert (tmp_path / "new" / "scores.sqlite").is_file()
-    assert (name_of("smollm2"), name_of(model)) == ("smollm2", "HuggingFaceModel")
 
 
 def test_packages_that_are_missing_are_named(monkeypatch, tmp_path):

@@ -123,7 +123,11 @@ def _line(message: object) -> str:
 def progress_bar(
     quiet: bool, unit: str = "queries", before: str = "reading the corpus", during: str = "selecting"
 ) -> Iterator[Callable[[int, int], None] | None]:
-    """Give a function to report (done, total) to: a bar on a terminal, else a line now and then."""
+    """Give a function to report (done, total) to: a bar on a terminal, else a line now and then.
+
+    A job of several steps reports each from its beginning: what is fewer than before, or of another total, is a new
+    step.
+    """
     console = Console(stderr=True)
     if quiet:
         yield None
@@ -141,7 +145,8 @@ def progress_bar(
             task = bar.add_task(before, total=None)
 
             def report(done: int, total: int) -> None:
-                if bar.tasks[0].total is None:  # the first call: what is done so far has no rate
+                if total != bar.tasks[0].total or done < bar.tasks[0].completed:
+                    # The first call of a step: what is done so far has no rate.
                     bar.reset(task, total=total, completed=done, description=during)
                 bar.update(task, completed=done)
 
@@ -162,15 +167,18 @@ class _Lines:
 
     def __init__(self, unit: str) -> None:
         self._unit = unit
-        self._first: int | None = None  # done before the first call
+        self._step: tuple[int, int] | None = None  # done and total at the last call
+        self._first = 0  # done before the step's first call
         self._start = self._last = time.monotonic()
 
     def report(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if self._first is None:
+        new = self._step is None or total != self._step[1] or done < self._step[0]
+        self._step = done, total
+        if new:
             self._first, self._start, self._last = done, now, now
             return
-        if done == total or now - self._last < _LINE_INTERVAL:
+        if done in (self._first, total) or now - self._last < _LINE_INTERVAL:
             return
         self._last = now
         rate = (done - self._first) / (now - self._start)

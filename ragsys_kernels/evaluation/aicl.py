@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ragsys_kernels import _env
-from ragsys_kernels.evaluation._models import language_model, name_of
+from ragsys_kernels._validate import count
+from ragsys_kernels.evaluation._job import described, hugging_face, language_model, prepared, sets_named, text_encoder
 from ragsys_kernels.evaluation.aicl_report import METHODS, QPP, SAICL, STATIC, SetResult, report_of
-from ragsys_kernels.evaluation.report import PathLike, check_free, draw
+from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.adaptive import (
     NEAREST,
     ORDERS,
@@ -27,8 +27,7 @@ from ragsys_kernels.icl.adaptive import (
     qpp_k,
 )
 from ragsys_kernels.icl.datasets import CLASSIFICATION_SETS, ClassificationSet, classification_set
-from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
-from ragsys_kernels.icl.huggingface import HuggingFaceModel
+from ragsys_kernels.icl.encoders import CachedEncoder, Encoder
 from ragsys_kernels.icl.language_model import LanguageModel
 from ragsys_kernels.icl.posteriors import CachedLabels, LabelModel
 from ragsys_kernels.icl.prompts import PromptTemplate
@@ -101,7 +100,7 @@ def aicl(
     out: PathLike,
     model: PathLike | LanguageModel = "smollm2",
     dtype: str = "bfloat16",
-    encoder: str | Encoder = "minilm",
+    encoder: PathLike | Encoder = "minilm",
     sets: Sequence[str] | None = None,
     quick: bool = False,
     sizes: Sizes | None = None,
@@ -130,7 +129,7 @@ def aicl(
         prediction, entropy and tokens. New, empty, or with an earlier report of this evaluation, which is replaced.
     model, dtype
         As `HuggingFaceModel.from_pretrained` takes them, or a `HuggingFaceModel`.
-    encoder : str or Encoder
+    encoder : str, path or Encoder
         "minilm" or "mpnet", a folder or a name on the hub; see `SentenceTransformerEncoder`.
     sets : sequence of {"ag-news", "jigsaw", "sst-2"}, optional
         Default: all.
@@ -164,34 +163,31 @@ def aicl(
     """
     op = "aicl"
     start = time.perf_counter()
-    names = tuple(dict.fromkeys(CLASSIFICATION_SETS if sets is None else sets))
-    if not names:
-        raise ValueError(f"{op}: sets must name at least one of {', '.join(CLASSIFICATION_SETS)}, got none")
+    names = sets_named(op, sets, CLASSIFICATION_SETS, CLASSIFICATION_SETS)
     choices = ("order", order, ORDERS), ("similarity", similarity, SIMILARITIES), ("method", rule.method, RULE_METHODS)
     for name, value, known in choices:
         if value not in known:
             raise ValueError(f"{op}: {name} must be one of {', '.join(known)}, got {value!r}")
-    for name, number in (("max_k", max_k), ("samples", samples), ("pool", pool)):
-        if number < 1:
-            raise ValueError(f"{op}: {name} must be at least 1, got {number}")
-    check_free(out, op)
-    home = _env.cache_folder() if cache is None else Path(cache)
+    for name, number in (("max_k", max_k), ("samples", samples)):
+        count(op, name, number)
+    most = max(max_k, *STATIC.values())
+    if pool < most:
+        raise ValueError(f"{op}: pool must be at least the {most} demonstrations that a text can get, got {pool}")
+    if not 0 <= rule.lambda_d <= 1:
+        raise ValueError(f"{op}: lambda_d must be in [0, 1], got {rule.lambda_d}")
     sizes = sizes or (QUICK if quick else FULL)
+    for name, value in asdict(sizes).items():
+        if value is not None:
+            count(op, f"sizes.{name}", value)
+    home = prepared(op, out, cache, num_threads)
     chosen = [classification_set(name, data).sample(train=sizes.train, test=sizes.test, seed=seed) for name in names]
-    draw(lambda figure: None, 1, 1)  # an extra that is missing shows now, not after the work
     _check_sklearn(op)
-    embedder = (
-        SentenceTransformerEncoder(encoder, num_threads=num_threads, cache=home)
-        if isinstance(encoder, str)
-        else encoder
-    )
+    embedder = text_encoder(encoder, cache=home, num_threads=num_threads)
     with (
         CachedEncoder(embedder, home / "embeddings.sqlite", progress=progress) as kept,
         language_model(op, model, cache=home, dtype=dtype, num_threads=num_threads) as scorer,
     ):
-        inner = scorer.model
-        if not isinstance(inner, HuggingFaceModel):
-            raise TypeError(f"{op}: model must be a HuggingFaceModel, got {type(inner).__name__}")
+        inner = hugging_face(op, scorer)
         results, scored, cached, tokens = [], 0, 0, 0
         for items in chosen:
             shown = Demonstrations(
@@ -204,13 +200,11 @@ def aicl(
                 classifier = InContextClassifier(labels, shown, prompt, order=order)
                 results.append(evaluate(classifier, items, max_k=max_k, learn=sizes.learn, progress=progress))
                 scored, cached, tokens = scored + labels.misses, cached + labels.hits, tokens + labeler.tokens_run
-        fingerprint = inner.fingerprint
+        models = described(model, scorer, embedder)
     report = report_of(results, samples, max_k)
     report.configuration(
         {
-            "model": f"{name_of(model)}, fingerprint {fingerprint}",
-            "dtype": str(inner.model.dtype).removeprefix("torch."),
-            "encoder": f"{embedder.name}, fingerprint {embedder.fingerprint}",
+            **models,
             "sets": {
                 one.title: f"{len(one.test_texts)} texts and {len(one.train_texts)} for demonstrations"
                 for one in chosen
@@ -226,7 +220,8 @@ def aicl(
             "prompts scored, from the cache": f"{scored}, {cached}",
             "tokens run": tokens,
             "seconds": f"{time.perf_counter() - start:.1f}",
-        }
+        },
+        num_threads,
     )
     folder = report.write(out)
     return AiclSummary(results, scored, cached, tokens, time.perf_counter() - start, folder)

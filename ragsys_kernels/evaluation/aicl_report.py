@@ -59,7 +59,7 @@ def report_of(results: Sequence[SetResult], samples: int, max_k: int) -> Report:
         [
             (
                 result.items.title, label, f"{row.scores.precision:.3f}", f"{row.scores.recall:.3f}",
-                f"{row.f1.mean:.3f}", _span(row.f1), f"{result.ks[label].mean():.2f}",
+                f"{row.f1.mean:.3f}", row.f1.span(), f"{result.ks[label].mean():.2f}",
                 f"{result.tokens[label].mean():.0f}",
             )
             for result, found in zip(results, rows, strict=True)
@@ -133,13 +133,8 @@ def _shares(result: SetResult, max_k: int) -> list[Array]:
     ]
 
 
-def _span(interval: Interval) -> str:
-    return f"[{interval.low:.3f}, {interval.high:.3f}]"
-
-
 def _signed(gap: Interval) -> str:
-    text = f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
-    return text if gap.low <= 0 <= gap.high else f"**{text}**"
+    return f"**{gap.signed()}**" if gap.decided else gap.signed()
 
 
 def _values(results: Sequence[SetResult]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 import ragsys_kernels as rk
-from ragsys_kernels import _env
-from ragsys_kernels.evaluation._models import language_model, name_of
+from ragsys_kernels.evaluation._job import described, language_model, prepared, text_encoder
 from ragsys_kernels.evaluation.ragsys_report import Result, report_of
-from ragsys_kernels.evaluation.report import PathLike, check_free, draw
+from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.cache import CachedModel
 from ragsys_kernels.icl.datasets import TruthfulQA, truthfulqa
-from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
+from ragsys_kernels.icl.encoders import CachedEncoder, Encoder
 from ragsys_kernels.icl.language_model import LanguageModel
 from ragsys_kernels.icl.prompts import QA
 from ragsys_kernels.icl.quality import quality_bias
@@ -70,7 +68,7 @@ def ragsys(
     out: PathLike,
     model: PathLike | LanguageModel = "smollm2",
     dtype: Literal["float32", "float16", "bfloat16"] = "bfloat16",
-    encoder: str | Encoder = "minilm",
+    encoder: PathLike | Encoder = "minilm",
     embed: Literal["question", "pair"] = "question",
     counts: Literal["clean", "paper"] = "clean",
     questions: int | None = None,
@@ -104,7 +102,7 @@ def ragsys(
         "smollm2", or whatever else `HuggingFaceModel.from_pretrained` takes; or a model at hand.
     dtype : {"float32", "float16", "bfloat16"}
         How the model's weights are held.
-    encoder : str or Encoder
+    encoder : str, path or Encoder
         "minilm", "mpnet", a folder or a name on the Hugging Face hub; see `SentenceTransformerEncoder`.
     embed : {"question", "pair"}
         What of a demonstration is embedded: its question, so that all its answers are at one place and diversity keeps
@@ -122,7 +120,8 @@ def ragsys(
     lambdas : sequence of float
         lambda_d of the sweep, without bias; may be empty.
     primer : path, optional
-        File with the demonstrations of Fix; see `icl.ragsys.read_primer`. Default: six of our own.
+        File with the demonstrations of Fix, which shows all of them, whatever k; see `icl.ragsys.read_primer`. Default:
+        six of our own.
     data : path, optional
         Folder of the data sets; see `truthfulqa`.
     cache : path, optional
@@ -157,18 +156,12 @@ def ragsys(
             raise ValueError(f"{op}: {name} must be in [0, 1], got {weight}")
     if embed not in ("question", "pair"):
         raise ValueError(f"{op}: embed must be question or pair, got {embed!r}")
-    check_free(out, op)
-    home = _env.cache_folder() if cache is None else Path(cache)
+    home = prepared(op, out, cache, num_threads)
     whole = truthfulqa(counts, data)
     fixed = PRIMER if primer is None else read_primer(primer)
     asked = _drawn(op, whole, questions if questions is not None else QUICK_QUESTIONS if quick else None)
     shown = _demonstrations(op, whole, pool)
-    draw(lambda figure: None, 1, 1)  # an extra that is missing shows now, not after the work
-    embedder = (
-        SentenceTransformerEncoder(encoder, num_threads=num_threads, cache=home)
-        if isinstance(encoder, str)
-        else encoder
-    )
+    embedder = text_encoder(encoder, cache=home, num_threads=num_threads)
     named = [*methods(lambda_d, lambda_b), RANDOM, NONE]
     swept = [_in_sweep(value, named) for value in dict.fromkeys(lambdas)]
     every = list(dict.fromkeys([*named, *swept]))
@@ -182,26 +175,26 @@ def ragsys(
         picks = pick(every, corpus, shown.owners, queries, asked, k=k, pool=pool, num_threads=num_threads)
         prompts = {setting: _prompts(setting, picks.get(setting), shown, fixed, whole, asked) for setting in every}
         scored = score(scorer, prompts, whole, asked, progress)
-        fingerprint = scorer.fingerprint
+        models = described(model, scorer, embedder)
     seconds = time.perf_counter() - begun
     results = {setting: _result(setting, scored.logp, whole, asked, picks.get(setting), rows) for setting in every}
     report = report_of([results[setting] for setting in named], [results[setting] for setting in swept], bias, samples)
     report.configuration(
         {
-            "model": f"{name_of(model)}, fingerprint {fingerprint}",
-            "dtype": dtype if isinstance(model, (str, os.PathLike)) else "the model's",
-            "encoder": f"{embedder.name}, fingerprint {embedder.fingerprint}",
+            **models,
             "counts": f"{counts}: {int(whole.is_correct.sum())} correct answers, {whole.triplets} triplets",
             "sha256 of the data": {name: digest[:16] for name, digest in whole.source.items()},
             "questions": f"{len(asked)} of {len(whole.questions)}, drawn with seed 0",
             "demonstrations": f"{len(shown.pairs)}, of which the {embed} is embedded",
             "primer": "the library's" if primer is None else str(primer),
+            "demonstrations of Fix": len(fixed),
             "k, candidates": f"{k}, {pool}",
             "lambda_d, lambda_b": f"{lambda_d:g}, {lambda_b:g}",
             "bootstrap": f"{samples} samples, percentiles, seed 0",
             "answers scored, from the cache": f"{scored.new}, {scored.cached}",
             "seconds to score, in all": f"{seconds:.1f}, {time.perf_counter() - start:.1f}",
-        }
+        },
+        num_threads,
     )
     folder = report.write(out)
     return RagsysSummary([*results.values()], scored.new, scored.cached, time.perf_counter() - start, folder)

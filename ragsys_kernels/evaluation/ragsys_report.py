@@ -93,7 +93,7 @@ def report_of(named: Sequence[Result], swept: Sequence[Result], bias: Array, sam
         [
             (
                 f"{one.better} over {one.worse}",
-                *(f"{_signed(one.difference[metric])}" for metric in METRICS),
+                *(one.difference[metric].signed() for metric in METRICS),
                 ", ".join(metric for metric in METRICS if one.verdict(metric) == "holds") or "none",
             )
             for one in (*held, *left)
@@ -140,7 +140,7 @@ def _intervals(result: Result, samples: int) -> dict[str, Interval]:
 
 def _row(result: Result, samples: int) -> tuple[str, ...]:
     cells = (
-        f"{one.mean:.3f} [{one.low:.3f}, {one.high:.3f}]" if name in METRICS else f"{one.mean:.3f}"
+        f"{one.mean:.3f} {one.span()}" if name in METRICS else f"{one.mean:.3f}"
         for name, one in _intervals(result, samples).items()
     )
     return (result.setting.label, *cells, _likeness(result))
@@ -149,10 +149,6 @@ def _row(result: Result, samples: int) -> tuple[str, ...]:
 def _likeness(result: Result) -> str:
     mean = result.likeness.mean()
     return "" if np.isnan(mean) else f"{mean:.3f}"
-
-
-def _signed(interval: Interval) -> str:
-    return f"{interval.mean:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
 
 
 def _bias(bias: Array) -> str:

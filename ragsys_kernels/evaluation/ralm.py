@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels import _env
-from ragsys_kernels.evaluation._models import language_model, name_of
+from ragsys_kernels._validate import count as at_least_1
+from ragsys_kernels.evaluation._job import described, language_model, prepared, text_encoder
 from ragsys_kernels.evaluation.ralm_report import (
     ANY,
     DENSE,
@@ -33,10 +33,10 @@ from ragsys_kernels.evaluation.ralm_report import (
     RalmSizes,
     report_of,
 )
-from ragsys_kernels.evaluation.report import PathLike, check_free, draw
+from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.datasets import ralm_passages, wikitext
 from ragsys_kernels.icl.datasets.wikitext import OVERLAP
-from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
+from ragsys_kernels.icl.encoders import CachedEncoder, Encoder
 from ragsys_kernels.icl.language_model import TokenModel
 from ragsys_kernels.icl.ralm import Ralm, Text, Window, sliding_windows
 from ragsys_kernels.icl.retrievers import BM25Retriever, DenseRetriever
@@ -75,7 +75,7 @@ def ralm(
     out: PathLike,
     model: PathLike | TokenModel = "smollm2",
     dtype: str = "bfloat16",
-    encoder: str | Encoder | None = "minilm",
+    encoder: PathLike | Encoder | None = "minilm",
     quick: bool = False,
     sizes: Mapping[str, Any] | None = None,
     data: PathLike | None = None,
@@ -103,7 +103,7 @@ def ralm(
         As `HuggingFaceModel.from_pretrained` takes it.
     dtype : {"float32", "float16", "bfloat16"}
         Of the model's weights.
-    encoder : str, Encoder or None
+    encoder : str, path, Encoder or None
         For the nearest passage and for MMR; None leaves both out.
     quick : bool
         `QUICK` sizes: minutes on two cores. Those of ``RalmSizes()`` take hours.
@@ -142,17 +142,13 @@ def ralm(
     start = time.perf_counter()
     used = replace(QUICK if quick else RalmSizes(), **(sizes or {}))
     used.check(op)
-    if samples < 1:
-        raise ValueError(f"{op}: samples must be at least 1, got {samples}")
-    check_free(out, op)
-    home = _env.cache_folder() if cache is None else Path(cache)
+    at_least_1(op, "samples", samples)
+    home = prepared(op, out, cache, num_threads)
     test = wikitext("test", data)
     collection = ralm_passages(test, data, words=used.passage)
     documents = [passage.document for passage in collection.passages]
     bm25 = BM25Retriever(documents)
-    draw(lambda figure: None, 1, 1)  # an extra that is missing shows now, not after the work
-    if isinstance(encoder, str):
-        encoder = SentenceTransformerEncoder(encoder, num_threads=num_threads, cache=home)
+    embedder = None if encoder is None else text_encoder(encoder, cache=home, num_threads=num_threads)
     with ExitStack() as opened:
         scorer = opened.enter_context(
             language_model(op, model, cache=home, dtype=dtype, num_threads=num_threads, batch_tokens=_BATCH)
@@ -164,12 +160,12 @@ def ralm(
         text = system.encode(test.text)
         windows = chosen_windows(len(text.tokens), used)
         dense = None
-        if encoder is not None:
-            kept = opened.enter_context(CachedEncoder(encoder, home / "embeddings.sqlite"))
+        if embedder is not None:
+            kept = opened.enter_context(CachedEncoder(embedder, home / "embeddings.sqlite"))
             dense = DenseRetriever(kept, documents)
         own = own_articles(system, text, [article.text for article in test.articles], windows, used)
         result = evaluate(system, text, windows, used, dense=dense, own=own, seed=seed, progress=progress)
-        cached, fingerprint = scorer.hits, scorer.fingerprint
+        cached, models = scorer.hits, described(model, scorer, embedder)
     passages = (
         f"{len(documents)} passages of at most {used.passage} words, of BoolQ (validation) and WikiText-103 valid. "
         f"None has the title of an evaluated article, or {OVERLAP} words in a row in common with the evaluated text: "
@@ -178,8 +174,7 @@ def ralm(
     report = report_of(result, used, samples, passages)
     report.configuration(
         {
-            "model": f"{name_of(model)}, {dtype}, fingerprint {fingerprint}",
-            "encoder": "none" if encoder is None else f"{encoder.name}, fingerprint {encoder.fingerprint}",
+            **models,
             "text": f"WikiText-103 test, {len(text.tokens)} tokens, {test.text.count(' ')} words and line ends",
             "collection": passages,
             "sha256 of the data": {name: digest[:16] for name, digest in {**test.source, **collection.source}.items()},
@@ -188,7 +183,8 @@ def ralm(
             "passages at random": f"seed {seed}",
             "runs of the model, from the cache": f"{result.runs}, {cached}",
             "seconds": f"{time.perf_counter() - start:.1f}",
-        }
+        },
+        num_threads,
     )
     folder = report.write(out)
     return RalmSummary(result, cached, time.perf_counter() - start, folder)

@@ -125,7 +125,7 @@ def report_of(result: RalmResult, sizes: RalmSizes, samples: int, collection: st
         ("method", "word perplexity", "95 % interval", "token perplexity", f"against {NONE}", "95 % interval",
          "windows better"),
         [
-            (label, f"{mean.mean:.2f}", f"[{mean.low:.2f}, {mean.high:.2f}]",
+            (label, f"{mean.mean:.2f}", mean.span("{:.2f}"),
              f"{perplexity(-result.nll[label], result.tokens):.2f}", *_compared(result, label, samples))
             for label, mean in means.items()
         ],
@@ -146,7 +146,7 @@ def report_of(result: RalmResult, sizes: RalmSizes, samples: int, collection: st
     report.table(
         ("documents n", *(f"{rule.split(', ')[1]}: word perplexity" for rule in rows)),
         [
-            (str(n), *(f"{row[n].mean:.2f} [{row[n].low:.2f}, {row[n].high:.2f}]" for row in rows.values()))
+            (str(n), *(f"{row[n].mean:.2f} {row[n].span('{:.2f}')}" for row in rows.values()))
             for n in numbers
         ],
     )  # fmt: skip
@@ -157,7 +157,15 @@ def report_of(result: RalmResult, sizes: RalmSizes, samples: int, collection: st
     report.table(
         ("method", "against", "says", "change", "95 % interval", "perplexity", "windows better"),
         [
-            (one, other, why, f"{found.change.mean:+.2%}", _percent(found.change), found.verdict, f"{found.better:.0%}")
+            (
+                one,
+                other,
+                why,
+                f"{found.change.mean:+.2%}",
+                found.change.span("{:+.2%}"),
+                found.verdict,
+                f"{found.better:.0%}",
+            )
             for one, other, why in _PAIRS
             if (found := versus.get((one, other))) is not None
         ],
@@ -235,24 +243,20 @@ def _why(versus: Mapping[Any, _Versus]) -> str:
 
 
 def _change(one: _Versus) -> str:
-    return f"{one.change.mean:+.2%} {_percent(one.change)}"
-
-
-def _percent(interval: Interval) -> str:
-    return f"[{interval.low:+.2%}, {interval.high:+.2%}]"
+    return f"{one.change.mean:+.2%} {one.change.span('{:+.2%}')}"
 
 
 def _compared(result: RalmResult, label: str, samples: int) -> tuple[str, str, str]:
     if label == NONE:
         return "", "", ""
     found = _versus(result, result.nll[label], result.nll[NONE], samples)
-    return f"{found.change.mean:+.2%}", _percent(found.change), f"{found.better:.0%}"
+    return f"{found.change.mean:+.2%}", found.change.span("{:+.2%}"), f"{found.better:.0%}"
 
 
 def _cells(result: RalmResult, nll: Array, samples: int) -> tuple[str, str, str, str]:
     mean = _perplexities({0: nll}, result.words, samples)[0]
     found = _versus(result, nll, result.nll[NONE], samples)
-    return f"{mean.mean:.2f}", f"[{mean.low:.2f}, {mean.high:.2f}]", f"{found.change.mean:+.2%}", _percent(found.change)
+    return f"{mean.mean:.2f}", mean.span("{:.2f}"), f"{found.change.mean:+.2%}", found.change.span("{:+.2%}")
 
 
 def _thirds(result: RalmResult, samples: int) -> list[tuple[str, ...]]:

@@ -19,11 +19,13 @@ from typing import Any, NamedTuple
 from ragsys_kernels import _env
 from ragsys_kernels._info import active
 from ragsys_kernels._version import __version__
-
-PathLike = str | os.PathLike[str]
+from ragsys_kernels.icl._database import PathLike
 
 _ABOUT = "report.json"  # marks a folder as a report, and lists its files
-_LIBRARIES = ("numpy", "torch", "transformers", "sentence-transformers", "bm25s", "faiss-cpu", "matplotlib")
+_LIBRARIES = (
+    "numpy", "torch", "transformers", "sentence-transformers", "bm25s", "faiss-cpu", "scikit-learn", "rouge-score",
+    "matplotlib",
+)  # fmt: skip
 
 _STYLE = """
 body { font: 15px/1.55 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2.5rem auto; padding: 0 1.2rem }
@@ -137,9 +139,9 @@ class Report:
         """Another file of the folder."""
         self._files[name] = content
 
-    def configuration(self, settings: Mapping[str, Any]) -> None:
+    def configuration(self, settings: Mapping[str, Any], num_threads: int | None = None) -> None:
         """A last section with the settings and with what they ran on; both are also in ``report.json``."""
-        self._settings = {**settings, **surroundings()}
+        self._settings = {**settings, **surroundings(num_threads)}
         self.heading("Configuration")
         rows = [(name, f"`{_plain(value)}`") for name, value in self._settings.items()]
         self.table(("setting", "value"), rows, numbers=False)
@@ -187,7 +189,7 @@ def check_free(out: PathLike, name: str) -> list[str]:
     raise FileExistsError(f"{name}: out must be new, empty, or hold an earlier report of the evaluation, got {folder}")
 
 
-def surroundings() -> dict[str, Any]:
+def surroundings(num_threads: int | None = None) -> dict[str, Any]:
     """What the evaluation ran on: versions, backend, processors, date."""
     backend, isa = active()
     versions = {name: _version(name) for name in _LIBRARIES}
@@ -196,7 +198,8 @@ def surroundings() -> dict[str, Any]:
         "backend": f"{backend} ({isa})" if isa else backend,
         "Python": platform.python_version(),
         **{name: version for name, version in versions.items() if version},
-        "system": f"{platform.system()} {platform.machine()}, {_env.num_threads()} threads",
+        "system": f"{platform.system()} {platform.machine()}",
+        "threads": f"{_env.num_threads()}, torch's own number" if num_threads is None else num_threads,
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
 

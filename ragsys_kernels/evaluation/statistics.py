@@ -20,6 +20,19 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    def span(self, form: str = "{:.3f}") -> str:
+        """The ends, each in the form: ``[0.120, 0.340]``."""
+        return f"[{form.format(self.low)}, {form.format(self.high)}]"
+
+    def signed(self) -> str:
+        """A difference with its ends: ``+0.120 [-0.010, +0.250]``."""
+        return f"{self.mean:+.3f} {self.span('{:+.3f}')}"
+
+    @property
+    def decided(self) -> bool:
+        """Whether 0 is outside."""
+        return not self.low <= 0 <= self.high
+
 
 def bootstrap_means(columns: Any, *, samples: int = 10_000, level: float = 0.95, seed: int = 0) -> list[Interval]:
     """Percentile intervals of the mean of each column, over rows drawn with replacement.

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels import _env
-from ragsys_kernels.evaluation.report import PathLike, check_free, draw
+from ragsys_kernels._validate import count
+from ragsys_kernels.evaluation._job import prepared, sets_named, text_encoder
 from ragsys_kernels.evaluation.vrsd_report import (
     BEST,
     BM25,
@@ -28,8 +28,9 @@ from ragsys_kernels.evaluation.vrsd_report import (
     SetResult,
     report_of,
 )
+from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
-from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
+from ragsys_kernels.icl.encoders import CachedEncoder, Encoder
 from ragsys_kernels.icl.retrievers import BM25Retriever, DenseRetriever
 from ragsys_kernels.metrics import pairwise_cosine, sum_cosine, win_rate
 
@@ -65,7 +66,7 @@ class VrsdSummary:
 def vrsd(
     *,
     out: PathLike,
-    encoder: str | Encoder = "mpnet",
+    encoder: PathLike | Encoder = "mpnet",
     sets: Sequence[str] | None = None,
     quick: bool = False,
     k: int = K,
@@ -88,7 +89,7 @@ def vrsd(
     out : path
         Folder for ``report.md``, ``report.html``, ``report.json``, the plots, and ``values.csv`` with every query's
         picks and values. New, empty, or with an earlier report of this evaluation, which is replaced.
-    encoder : str or Encoder
+    encoder : str, path or Encoder
         "mpnet" (the paper's all-mpnet-base-v2), "minilm", a folder or a name on the Hugging Face hub; see
         `SentenceTransformerEncoder`.
     sets : sequence of {"arc-da", "openbookqa", "puzzle"}, optional
@@ -121,25 +122,16 @@ def vrsd(
     """
     op = "vrsd"
     start = time.perf_counter()
-    names = tuple(sets) if sets is not None else QUICK_SETS if quick else VRSD_SETS
-    if not names:
-        raise ValueError(f"{op}: sets must name at least one of {', '.join(VRSD_SETS)}, got none")
+    names = sets_named(op, sets, QUICK_SETS if quick else VRSD_SETS, VRSD_SETS)
     if not 1 <= k <= pool:
         raise ValueError(f"{op}: k must be from 1 to pool = {pool}, got {k}")
-    if samples < 1:
-        raise ValueError(f"{op}: samples must be at least 1, got {samples}")
-    check_free(out, op)
-    home = _env.cache_folder() if cache is None else Path(cache)
-    questions = [vrsd_set(name, data) for name in dict.fromkeys(names)]
+    count(op, "samples", samples)
+    home = prepared(op, out, cache, num_threads)
+    questions = [vrsd_set(name, data) for name in names]
     for one in questions:
         _check_pool(one, pool)
     words = [BM25Retriever(one.pool) if bm25 else None for one in questions]
-    draw(lambda figure: None, 1, 1)  # an extra that is missing shows now, not after the work
-    model = (
-        SentenceTransformerEncoder(encoder, num_threads=num_threads, cache=home)
-        if isinstance(encoder, str)
-        else encoder
-    )
+    model = text_encoder(encoder, cache=home, num_threads=num_threads)
     with CachedEncoder(model, home / "embeddings.sqlite", progress=progress) as scorer:
         scorer.encode([text for one in questions for text in (*one.questions, *one.pool)])
         encoded, cached = scorer.misses, scorer.hits
@@ -159,7 +151,8 @@ def vrsd(
             "bootstrap": f"{samples} samples, percentiles, seed 0",
             "texts encoded, from the cache": f"{encoded}, {cached}",
             "seconds": f"{time.perf_counter() - start:.1f}",
-        }
+        },
+        num_threads,
     )
     folder = report.write(out)
     return VrsdSummary(results, encoded, cached, time.perf_counter() - start, folder)

@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels import _env
-from ragsys_kernels.evaluation._models import language_model, name_of
-from ragsys_kernels.evaluation.report import PathLike, check_free, draw
+from ragsys_kernels._validate import count
+from ragsys_kernels.evaluation._job import described, hugging_face, language_model, prepared, sets_named, text_encoder
 from ragsys_kernels.evaluation.vrsd_answers_report import NONE, RANDOM, ROUGE, AnswerResult, report_of
 from ragsys_kernels.evaluation.vrsd_report import MMR, POOL, RULES, VRSD, K
+from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
 from ragsys_kernels.icl.datasets.vrsd import OPTIONS
-from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
+from ragsys_kernels.icl.encoders import CachedEncoder, Encoder
 from ragsys_kernels.icl.generation import CachedGenerator, Generator, GreedyGenerator, Stop
-from ragsys_kernels.icl.huggingface import HuggingFaceModel
 from ragsys_kernels.icl.language_model import LanguageModel
 from ragsys_kernels.icl.prompts import QA, PromptTemplate
 from ragsys_kernels.icl.retrievers import DenseRetriever
@@ -66,7 +65,7 @@ def vrsd_answers(
     out: PathLike,
     model: PathLike | LanguageModel = "smollm2",
     dtype: str = "bfloat16",
-    encoder: str | Encoder = "minilm",
+    encoder: PathLike | Encoder = "minilm",
     sets: Sequence[str] | None = None,
     quick: bool = False,
     queries: int | None = None,
@@ -94,7 +93,7 @@ def vrsd_answers(
         picks and values. New, empty, or with an earlier report of this evaluation, which is replaced.
     model, dtype
         As `HuggingFaceModel.from_pretrained` takes them, or a `HuggingFaceModel`.
-    encoder : str or Encoder
+    encoder : str, path or Encoder
         "minilm", "mpnet" (the paper's), a folder or a name on the hub; see `SentenceTransformerEncoder`.
     sets : sequence of {"arc-da", "openbookqa", "puzzle"}, optional
         Default: all.
@@ -116,36 +115,25 @@ def vrsd_answers(
     """
     op = "vrsd-answers"
     start = time.perf_counter()
-    names = tuple(dict.fromkeys(VRSD_SETS if sets is None else sets))
-    if not names:
-        raise ValueError(f"{op}: sets must name at least one of {', '.join(VRSD_SETS)}, got none")
+    names = sets_named(op, sets, VRSD_SETS, VRSD_SETS)
     queries = QUICK_QUERIES if queries is None and quick else queries
     for name, number in (("queries", queries), ("k", k), ("samples", samples)):
-        if number is not None and number < 1:
-            raise ValueError(f"{op}: {name} must be at least 1, got {number}")
+        if number is not None:
+            count(op, name, number)
     if k > pool:
         raise ValueError(f"{op}: k must be at most pool = {pool}, got {k}")
-    check_free(out, op)
-    home = _env.cache_folder() if cache is None else Path(cache)
+    home = prepared(op, out, cache, num_threads)
     chosen = [_sample(vrsd_set(name, data), queries, seed) for name in names]
     for one in chosen:
         if len(one.pool) < pool:
             raise ValueError(f"{op}: pool must be at most the {len(one.pool)} items of {one.title}, got {pool}")
-    draw(lambda figure: None, 1, 1)  # an extra that is missing shows now, not after the work
     score = rouge_scorer(op)
-    embedder = (
-        SentenceTransformerEncoder(encoder, num_threads=num_threads, cache=home)
-        if isinstance(encoder, str)
-        else encoder
-    )
+    embedder = text_encoder(encoder, cache=home, num_threads=num_threads)
     with (
         CachedEncoder(embedder, home / "embeddings.sqlite", progress=progress) as kept,
         language_model(op, model, cache=home, dtype=dtype, num_threads=num_threads) as scorer,
     ):
-        inner = scorer.model
-        if not isinstance(inner, HuggingFaceModel):
-            raise TypeError(f"{op}: model must be a HuggingFaceModel, got {type(inner).__name__}")
-        greedy = GreedyGenerator(inner)
+        greedy = GreedyGenerator(hugging_face(op, scorer))
         with CachedGenerator(greedy, home / "answers.sqlite") as generator:
             results = [
                 evaluate(
@@ -154,13 +142,11 @@ def vrsd_answers(
                 for one in chosen
             ]
             generated, cached = generator.misses, generator.hits
-        fingerprint = inner.fingerprint
+        models = described(model, scorer, embedder)
     report = report_of(results, samples, k)
     report.configuration(
         {
-            "model": f"{name_of(model)}, fingerprint {fingerprint}",
-            "dtype": str(inner.model.dtype).removeprefix("torch."),
-            "encoder": f"{embedder.name}, fingerprint {embedder.fingerprint}",
+            **models,
             "sets": {one.title: f"{len(one.questions)} queries, {len(one.pool)} items" for one in chosen},
             "sha256 of the data": {name: digest[:16] for one in chosen for name, digest in one.source.items()},
             "k, candidates": f"{k}, {pool}",
@@ -173,7 +159,8 @@ def vrsd_answers(
             "bootstrap": f"{samples} samples, percentiles, seed 0",
             "answers generated, from the cache": f"{generated}, {cached}",
             "seconds": f"{time.perf_counter() - start:.1f}",
-        }
+        },
+        num_threads,
     )
     folder = report.write(out)
     return AnswersSummary(results, generated, cached, time.perf_counter() - start, folder)

@@ -51,8 +51,8 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int) -> Report:
         [
             (
                 result.questions.title, label, *(f"{means[name][0][label].mean:.3f}" for name in ROUGE),
-                _span(means["ROUGE-L"][0][label]),
-                *((f"{means[_ACCURACY][0][label].mean:.1%}", _span(means[_ACCURACY][0][label], "{:.1%}"))
+                means["ROUGE-L"][0][label].span(),
+                *((f"{means[_ACCURACY][0][label].mean:.1%}", means[_ACCURACY][0][label].span("{:.1%}"))
                   if _ACCURACY in means else ("", "")),
             )
             for result, means in zip(results, found, strict=True)
@@ -110,13 +110,8 @@ def _verdict(results: Sequence[AnswerResult], found: Sequence[dict[str, tuple[_M
     return " ".join(sentences)
 
 
-def _span(interval: Interval, form: str = "{:.3f}") -> str:
-    return f"[{form.format(interval.low)}, {form.format(interval.high)}]"
-
-
 def _signed(gap: Interval) -> str:
-    text = f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
-    return text if gap.low <= 0 <= gap.high else f"**{text}**"
+    return f"**{gap.signed()}**" if gap.decided else gap.signed()
 
 
 def _values(results: Sequence[AnswerResult]) -> bytes:

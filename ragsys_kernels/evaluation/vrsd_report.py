@@ -80,7 +80,7 @@ def report_of(results: Sequence[SetResult], samples: int, paper: Mapping[str, Fi
         ("set", "method", "mean", "95 % interval", "paper", "difference", "picks' mean cosine"),
         [
             (
-                result.questions.title, label, f"{mean.mean:.4f}", _span(mean),
+                result.questions.title, label, f"{mean.mean:.4f}", mean.span("{:.4f}"),
                 *_beside(mean.mean, figures.mean.get(label)), f"{result.likeness[label]:.3f}",
             )
             for result, rows, figures in zip(results, means, known, strict=True)
@@ -101,9 +101,9 @@ def report_of(results: Sequence[SetResult], samples: int, paper: Mapping[str, Fi
          "mean difference", "max-diff", "paper", "difference"),
         [
             (
-                result.questions.title, label, f"{one.wins.mean:.1%}", _span(one.wins, "{:.1%}"), f"{one.ties:.1%}",
+                result.questions.title, label, f"{one.wins.mean:.1%}", one.wins.span("{:.1%}"), f"{one.ties:.1%}",
                 f"{one.losses:.1%}", *_between(one, figures.win_rate.get(label)),
-                f"{one.difference.mean:+.4f} {_span(one.difference, '{:+.4f}')}",
+                f"{one.difference.mean:+.4f} {one.difference.span('{:+.4f}')}",
                 f"{one.max_diff:.3f}", *_beside(one.max_diff, figures.max_diff.get(label)),
             )
             for result, rows, figures in zip(results, versus, known, strict=True)
@@ -123,7 +123,7 @@ def report_of(results: Sequence[SetResult], samples: int, paper: Mapping[str, Fi
         ("set", "method", "mean", "95 % interval", "picks' mean cosine", "VRSD wins", "ties", "losses", "max-diff"),
         [
             (
-                result.questions.title, label, f"{mean.mean:.4f}", _span(mean), f"{result.likeness[label]:.3f}",
+                result.questions.title, label, f"{mean.mean:.4f}", mean.span("{:.4f}"), f"{result.likeness[label]:.3f}",
                 *(("", "", "", "") if label == VRSD else _compared(versus[number][label])),
             )
             for number, (result, rows) in enumerate(zip(results, means, strict=True))
@@ -222,10 +222,6 @@ def _deviations(result: SetResult, versus: Mapping[str, _Versus], figures: Figur
                     )
             notes.append(note)
     return notes
-
-
-def _span(interval: Interval, form: str = "{:.4f}") -> str:
-    return f"[{form.format(interval.low)}, {form.format(interval.high)}]"
 
 
 def _beside(ours: float, paper: float | None) -> tuple[str, str]:

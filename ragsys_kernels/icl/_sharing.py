@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
-from ragsys_kernels.icl.tokenization import TokenPair
+from ragsys_kernels.icl.tokenization import TokenPair, common
 
 Tokens = tuple[int, ...]
 Item = TypeVar("Item")
@@ -48,7 +48,7 @@ def clustered(groups: Iterable[Group]) -> list[Cluster]:
     is best inside it, whichever saves more.
     """
     order = sorted(groups, key=lambda group: group.context)
-    shared = [_common(a.context, b.context) for a, b in pairwise(order)]
+    shared = [common(a.context, b.context) for a, b in pairwise(order)]
     clusters, end = [], 0
     for first, last, length in _intervals(shared):
         clusters += [Cluster(group.context, [group]) for group in order[end:first]]
@@ -69,11 +69,6 @@ def _intervals(shared: list[int]) -> list[tuple[int, int, int]]:
                 saved, chosen = (i - first) * here, [(first, i, here)]
         open_.append((tokens, first, saved, chosen))
     return open_[-1][3]
-
-
-def _common(a: Tokens, b: Tokens) -> int:
-    most = min(len(a), len(b))
-    return next((i for i in range(most) if a[i] != b[i]), most)
 
 
 def batches(

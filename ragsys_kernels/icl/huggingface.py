@@ -227,15 +227,15 @@ class HuggingFaceModel:
                 else:
                     tasks += [_Task(owner, rest, *pair) for pair in _answers(group)]
         yield from self._score_tasks(tasks, state)
-        rows = self._most_rows(state)
+        rows = self._most_rows(int(state.mask.shape[1]))
         for some in batches(branching, lambda branch: len(branch[1]), self.batch_tokens, rows):
             read = self._read([rest for _, rest, _ in some], state, [owner for owner, _, _ in some])
             answers = [_Task(row, (), *pair) for row, (_, _, group) in enumerate(some) for pair in _answers(group)]
             yield from self._score_tasks(answers, read)
 
-    def _most_rows(self, state: _State) -> int:
-        """Rows in one pass for which the state's keys and values are repeated."""
-        return max(1, _CACHE_FACTOR * self.batch_tokens // int(state.mask.shape[1]))
+    def _most_rows(self, width: int) -> int:
+        """Rows in one pass for which keys and values of so many tokens are repeated."""
+        return max(1, _CACHE_FACTOR * self.batch_tokens // width)
 
     def _read(self, rows: Sequence[Tokens], state: _State | None = None, owners: Sequence[int] = ()) -> _State:
         """Read texts, each after row owners[r] of a state if there is one."""
@@ -251,7 +251,7 @@ class HuggingFaceModel:
 
     def _score_tasks(self, tasks: list[_Task], state: _State | None = None) -> Iterator[tuple[_Task, Part]]:
         """Score answers after their state, padded on the right, where no real token can see."""
-        rows = None if state is None else self._most_rows(state)
+        rows = None if state is None else self._most_rows(int(state.mask.shape[1]))
         for batch in batches(tasks, lambda task: len(task.fed), self.batch_tokens, rows):
             yield from zip(batch, self._score_batch(batch, state), strict=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import zipfile
 from collections.abc import Iterator
 from importlib import metadata
@@ -11,9 +10,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ragsys_kernels import _env
+from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl._once import made_once
-
-PathLike = str | os.PathLike[str]
 
 _BLOCK = 1 << 20
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +14,7 @@ from ragsys_kernels.icl._database import Database, PathLike, hash_key
 from ragsys_kernels.icl._sharing import Tokens, batches
 from ragsys_kernels.icl.huggingface import HuggingFaceModel, selected
 from ragsys_kernels.icl.language_model import texts
-from ragsys_kernels.icl.tokenization import encode_pairs
+from ragsys_kernels.icl.tokenization import common, encode_pairs
 
 Array = npt.NDArray[Any]
 
@@ -152,13 +151,15 @@ class LabelModel:
         """Run the longest prompt of each group, padded on the right, then the rest of the others after its keys."""
         model, torch = self.model, self.model._torch
         longest = [group[0] for group in batch]
-        rest = [(g, tokens, _common(tokens, group[0])) for g, group in enumerate(batch) for tokens in group[1:]]
+        # The last token of a prompt is always run.
+        rest = [(g, tokens, common(tokens[:-1], group[0])) for g, group in enumerate(batch) for tokens in group[1:]]
         ids, mask = model._padded(longest, "right")
         output = model._forward(ids, mask, use_cache=bool(rest))
         self.tokens_run += sum(map(len, longest))
         states = [output.last_hidden_state[torch.arange(len(batch)), mask.sum(1) - 1]]
         ordered: list[tuple[int, Tokens, int]] = []
-        for some in batches(rest, lambda one: len(one[1]) - one[2], model.batch_tokens):
+        rows = model._most_rows(ids.shape[1])
+        for some in batches(rest, lambda one: len(one[1]) - one[2], model.batch_tokens, rows):
             states.append(self._run_rest(some, output.past_key_values, ids.shape[1]))
             ordered += some
         found = rk.label_posteriors(
@@ -221,7 +222,10 @@ class CachedLabels:
         """As `Labeler.score`; `progress` is called with the families done and their number, first with 0."""
         prompts = [prompt for family in families for prompt in family]
         keys = {prompt: hash_key(self.fingerprint, prompt) for prompt in texts(_OP, "prompts", prompts)}
-        found = {key: Row(np.frombuffer(logp, "<f8"), tokens) for key, (logp, tokens) in self._find(keys.values())}
+        found = {
+            key: Row(np.frombuffer(logp, "<f8"), tokens)
+            for key, (logp, tokens) in self._database.find(keys.values()).items()
+        }
         owner = {prompt: i for i, family in reversed([*enumerate(families)]) for prompt in family}
         new = [
             [prompt for prompt in dict.fromkeys(family) if keys[prompt] not in found and owner[prompt] == i]
@@ -246,9 +250,6 @@ class CachedLabels:
                 progress(min(begin + _WINDOW, len(order)), len(order))
         return [found[keys[prompt]] for prompt in prompts]
 
-    def _find(self, keys: Iterable[bytes]) -> Iterable[tuple[bytes, tuple[Any, ...]]]:
-        return self._database.find(keys).items()
-
     def close(self) -> None:
         self._database.close()
 
@@ -257,11 +258,6 @@ class CachedLabels:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _common(tokens: Tokens, longest: Tokens) -> int:
-    """How many tokens two prompts have in common at their beginning; the last one is always run."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tokens[:-1], longest, strict=False)))
 
 
 def _slides(config: Any) -> bool:

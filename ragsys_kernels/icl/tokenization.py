@@ -54,7 +54,7 @@ def encode_pairs(op: str, tokenizer: Any, prompts: Sequence[str], continuations:
     else:
         encoded = tokenizer(whole, **options)
         alone = tokenizer(list(prompts), **options)["input_ids"]
-        splits = [_common(a, b) for a, b in zip(encoded["input_ids"], alone, strict=True)]
+        splits = [common(a, b) for a, b in zip(encoded["input_ids"], alone, strict=True)]
     pairs = []
     for i, (ids, split) in enumerate(zip(encoded["input_ids"], splits, strict=True)):
         if not continuations[i]:
@@ -100,7 +100,7 @@ def _first_beyond(offsets: Sequence[tuple[int, int]], length: int) -> int:
     return next((i for i, (_, end) in enumerate(offsets) if end > length), len(offsets))
 
 
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
+def common(a: Sequence[int], b: Sequence[int]) -> int:
     """How many items a and b have in common at their beginning."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ class Hub(NamedTuple):
     name: str
     configuration: str | None
     splits: tuple[str, ...]
+    columns: tuple[str, ...]  # that are read
 
 
 class File(NamedTuple):
@@ -74,7 +76,7 @@ def _present(path: Path) -> Path | None:
 def _content(path: Path) -> bytes:
     try:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"data must be a whole gzip file, got {path}: {error}") from error
 
 
@@ -89,6 +91,12 @@ def _fetched(name: str, files: Sequence[str], home: Path | None, hub: Hub | None
         raise FileNotFoundError(f"{missing}; to fetch {hub.name}: pip install datasets") from error
     try:
         loaded = datasets.load_dataset(hub.name, hub.configuration)
-        return [row for split in hub.splits for row in loaded[split]]
+        rows = [row for split in hub.splits for row in loaded[split]]
     except Exception as error:  # of the network, the hub, or the data set
         raise FileNotFoundError(f"{missing}; fetching {hub.name} failed: {type(error).__name__}: {error}") from error
+    if not rows:
+        raise ValueError(f"set {name} must have rows, got none from {hub.name}")
+    lacking = next((column for column in hub.columns if column not in rows[0]), None)
+    if lacking is not None:
+        raise ValueError(f"set {name} must have the column {lacking!r}, got {', '.join(rows[0])} from {hub.name}")
+    return rows

@@ -69,8 +69,7 @@ class _Source(NamedTuple):
     train: tuple[_Table, ...]
     test: tuple[_Table, ...]
     spelled: dict[str, int]  # classes as the files have them
-    hub: Hub | None = None  # with a split for training and one for testing
-    hub_fields: tuple[str, str] = ("text", "label")
+    hub: Hub | None = None  # with a split for training and one for testing, and the columns of text and label
 
 
 def classification_set(name: str, folder: PathLike | None = None) -> ClassificationSet:
@@ -126,7 +125,7 @@ def _part(name: str, source: _Source, part: int, folder: PathLike | None, hashes
         return [item for file, table in pairs for item in _items(file, table, source.spelled)]
     assert hub is not None
     hashes[hub.name] = ""
-    text, label = source.hub_fields
+    text, label = hub.columns
     return [(str(row[text]), int(row[label])) for row in found]
 
 
@@ -179,7 +178,7 @@ _SOURCES = {
         (_Table("ag_news/train_sample_10k.tsv", "\t", 2, 0, 1),),
         (_Table("ag_news/test.csv", ",", 3, 2, 0),),
         {name: i for i, name in enumerate(_AG)} | {str(i + 1): i for i in range(4)},
-        Hub("fancyzhx/ag_news", None, ("train", "test")),
+        Hub("fancyzhx/ag_news", None, ("train", "test"), ("text", "label")),
     ),
     "jigsaw": _Source(
         "Jigsaw toxic", ("not toxic", "toxic"),
@@ -189,7 +188,7 @@ _SOURCES = {
     ),
     "sst-2": _Source(
         "SST-2", ("negative", "positive"), _sst2("train", "dev"), _sst2("test"), {"0": 0, "1": 1},
-        Hub("stanfordnlp/sst2", None, ("train", "validation")), ("sentence", "label"),
+        Hub("stanfordnlp/sst2", None, ("train", "validation"), ("sentence", "label")),
     ),
 }  # fmt: skip
 CLASSIFICATION_SETS = tuple(_SOURCES)

@@ -17,8 +17,8 @@ Array = npt.NDArray[Any]
 
 _FILE = "truthfulqa/TruthfulQA_v1.csv"
 _COLUMNS = ("Question", "Best Answer", "Correct Answers", "Incorrect Answers")
-_HUB = Hub("truthfulqa/truthful_qa", "generation", ("validation",))
 _HUB_COLUMNS = ("question", "best_answer", "correct_answers", "incorrect_answers")
+_HUB = Hub("truthfulqa/truthful_qa", "generation", ("validation",), _HUB_COLUMNS)
 
 
 class TruthfulQA(NamedTuple):

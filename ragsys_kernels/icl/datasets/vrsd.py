@@ -127,7 +127,7 @@ _VRSD = {
         "OpenBookQA",
         tuple(f"openbookqa/OpenBookQA{split}.jsonl" for split in _ORDER),
         _openbook,
-        Hub("allenai/openbookqa", "main", ("train", "test", "validation")),
+        Hub("allenai/openbookqa", "main", ("train", "test", "validation"), ("question_stem", "choices", "answerKey")),
         _openbook_hub,
     ),
     "puzzle": _Source("Puzzle", ("puzzle/puzzle.jsonl",), _puzzle),

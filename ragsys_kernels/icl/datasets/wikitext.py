@@ -72,7 +72,7 @@ def wikitext(split: str, folder: PathLike | None = None) -> WikiText:
     """
     if split not in _SPLITS:
         raise ValueError(f"split must be one of {', '.join(_SPLITS)}, got {split!r}")
-    hub = Hub("Salesforce/wikitext", "wikitext-103-v1", (_SPLITS[split],))
+    hub = Hub("Salesforce/wikitext", "wikitext-103-v1", (_SPLITS[split],), ("text",))
     found, source = _read(f"wikitext-103 {split}", f"wikitext103/{split}.txt", folder, hub)
     rows = list(_csv_rows(found[0])) if isinstance(found[0], File) else [row["text"] for row in found]
     if not any(rows):
@@ -105,7 +105,9 @@ def boolq_passages(folder: PathLike | None = None) -> tuple[list[Passage], dict[
     FileNotFoundError, ValueError
         As `wikitext`.
     """
-    found, source = _read("boolq", "boolq/BoolQdev.jsonl", folder, Hub("google/boolq", None, ("validation",)))
+    found, source = _read(
+        "boolq", "boolq/BoolQdev.jsonl", folder, Hub("google/boolq", None, ("validation",), ("passage",))
+    )
     items = _json_rows(found[0]) if isinstance(found[0], File) else found
     return list(dict.fromkeys(Passage(item.get("title", ""), item["passage"]) for item in items)), source
 
