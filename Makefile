@@ -14,7 +14,7 @@ SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/
 .PHONY: docs bench bench-quick bench-static gpu-check clean
 
 test: $(VENV)/.test
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The fast local loop: linters and the tests that take less than ten seconds each.
 check: lint $(VENV)/.test

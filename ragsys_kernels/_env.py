@@ -57,6 +57,12 @@ def data_folder() -> Path | None:
     return Path(named) if named else None
 
 
+def omp_threads() -> int | None:
+    """What Ray gives an actor as its CPUs; the library's own number is `num_threads`."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdigit() and int(given) else None
+
+
 def openai_api_key() -> str | None:
     return os.environ.get("OPENAI_API_KEY") or None
 

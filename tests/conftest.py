@@ -22,6 +22,12 @@ hypothesis.settings.register_profile("search", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile("repeatable")
 
 
+def pytest_collection_modifyitems(items):
+    """Files with slow tests first: two processes that share the files then end together."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session", params=_dispatch.BACKENDS["selection"])
 def backend(request):
     """Every backend; one that cannot run is skipped, or fails if RAGSYS_KERNELS_TEST_BACKENDS names it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from typing import Any, Literal
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import ragsys_kernels as rk
+from ragsys_kernels import _env
 from ragsys_kernels.offline import sources
 from ragsys_kernels.offline._device import Selector
 from ragsys_kernels.offline._worker import load_corpus, takeable
@@ -134,7 +134,7 @@ def selector_for_ray(
                 k,
                 candidates=None if candidate_column is None else _padded(batch[candidate_column]),
                 query_groups=None if query_group_column is None else np.asarray(batch[query_group_column]),
-                **{"num_threads": _threads(), **options},
+                **{"num_threads": _env.omp_threads(), **options},
             )
             return {**batch, **_lists(picks, self._ids)}
 
@@ -154,12 +154,6 @@ def _check(
             query_groups=None if group_column is None else np.zeros(1, np.int64),
             **options,
         )
-
-
-def _threads() -> int | None:
-    """Return the CPUs that Ray gives the actor: it sets this variable, which the library does not look at."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdigit() and int(given) else None
 
 
 def _stacked(column: Any, name: str) -> Array:
