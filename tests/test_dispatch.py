@@ -1,6 +1,7 @@
 """Which backend runs, what is said where it cannot, and what an import costs."""
 
 import importlib
+import importlib.util
 import re
 import shutil
 import sys
@@ -338,6 +339,8 @@ def test_environment_is_read_in_one_place():
 @pytest.mark.parametrize(("backend", "library"), [("triton", "triton"), ("triton", "torch"), ("cuda", "cupy")])
 def test_missing_library_of_a_device_is_named_with_its_installation(run_python, backend, library):
     """Everything else works without it."""
+    # Triton is looked for after torch, which may be missing where the tests run.
+    named = "torch" if backend == "triton" and importlib.util.find_spec("torch") is None else library
     run_python(f"""
 import sys
 import numpy as np
@@ -353,7 +356,7 @@ rk.show_config()
 try:
     rk.mmr(rows, rows, 2, backend={backend!r})
 except rk.BackendUnavailableError as error:
-    reason = {library!r} + ' is not installed; pip install "ragsys_kernels[cuda]"'
+    reason = {named!r} + ' is not installed; pip install "ragsys_kernels[cuda]"'
     assert reason in str(error), error
 else:
     raise AssertionError("no error")
