@@ -127,6 +127,16 @@ def test_full_disk_is_one_line(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["corpus.npy", "queries.npy"]
 
 
+def test_memory_that_torch_does_not_get_is_one_line(capsys):
+    torch = pytest.importorskip("torch")
+    with pytest.raises(_app.typer.Exit) as stopped, _app.one_line_errors("bias"):
+        torch.empty(1 << 60)
+    assert stopped.value.exit_code == 1
+    assert re.fullmatch(r"error: bias: .*can't allocate memory.*\n", capsys.readouterr().err)
+    with pytest.raises(RuntimeError, match="a defect"), _app.one_line_errors("bias"):
+        raise RuntimeError("a defect")
+
+
 def test_usage_errors_exit_with_2(folder):
     for arguments, word in ((("select",), "--corpus"), (("select", "--nope"), "--nope"), (("chose",), "chose")):
         result = run(folder, *arguments)

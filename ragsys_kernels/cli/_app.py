@@ -69,7 +69,9 @@ def one_line_errors(command: str, interrupted: str = "interrupted, nothing was w
     except KeyboardInterrupt as error:
         print(f"error: {command}: {interrupted}", file=sys.stderr)
         raise typer.Exit(128 + (error.args[0] if error.args else signal.SIGINT)) from None
-    except (ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError, rk.BackendUnavailableError) as error:
+    except (ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _is_expected(error):
+            raise
         text = _line(error) or type(error).__name__
         print(f"error: {text if text.startswith(f'{command}: ') else f'{command}: {text}'}", file=sys.stderr)
         raise typer.Exit(1) from None
@@ -113,6 +115,12 @@ def finishing(what: str) -> Iterator[Stop]:
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt(number)
+
+
+def _is_expected(error: RuntimeError) -> bool:
+    """A backend that is missing, or memory that torch did not get: it has no class of its own for the CPU's."""
+    unavailable, name = isinstance(error, rk.BackendUnavailableError), type(error).__name__
+    return unavailable or name == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
 
 def _line(message: object) -> str:

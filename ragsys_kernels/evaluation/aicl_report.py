@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,7 +93,7 @@ def report_of(results: Sequence[SetResult], samples: int, max_k: int) -> Report:
     )
     report.figure("k.png", draw(lambda figure: _plot_k(figure, results, labels, max_k), width, 2.4),
                   "Shares of the texts that get k demonstrations.")  # fmt: skip
-    report.file("values.csv", _values(results))
+    report.values(_values(results))
     report.text("`values.csv` has k, prediction, entropy of the posterior and tokens of every method for every text.")
     return report
 
@@ -137,17 +135,14 @@ def _signed(gap: Interval) -> str:
     return f"**{gap.signed()}**" if gap.decided else gap.signed()
 
 
-def _values(results: Sequence[SetResult]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("set", "text", "label", "method", "k", "prediction", "entropy", "tokens"))
+def _values(results: Sequence[SetResult]) -> Iterator[tuple[object, ...]]:
+    yield "set", "text", "label", "method", "k", "prediction", "entropy", "tokens"
     for result in results:
         for q, truth in enumerate(result.items.test_labels):
             for label in METHODS:
                 entropy = f"{result.entropies[label][q]:.6f}"
                 found = (result.ks[label][q], result.predictions[label][q], entropy, result.tokens[label][q])
-                writer.writerow((result.items.name, q, truth, label, *found))
-    return text.getvalue().encode()
+                yield result.items.name, q, truth, label, *found
 
 
 _COLOURS = {QPP: "#e08214", SAICL: "#08519c"}
@@ -158,8 +153,7 @@ def _plot_f1(figure: Any, results: Sequence[SetResult], rows: Sequence[dict[str,
     for axes, result, found in zip(panels, results, rows, strict=True):
         for label in METHODS:
             f1, tokens = found[label].f1, result.tokens[label].mean()
-            ends = [[f1.mean - f1.low], [f1.high - f1.mean]]
-            axes.errorbar(tokens, f1.mean, yerr=ends, fmt="o", color=_COLOURS.get(label, "#636363"), capsize=3)
+            axes.errorbar(tokens, f1.mean, yerr=f1.bar, fmt="o", color=_COLOURS.get(label, "#636363"), capsize=3)
             offset = (4, -11 if label in _COLOURS else 4)  # a method that adapts k may lie on a static one
             axes.annotate(label.removeprefix("static "), (tokens, f1.mean), offset, textcoords="offset points")
         axes.plot([result.tokens[label].mean() for label in STATIC], [found[label].f1.mean for label in STATIC],

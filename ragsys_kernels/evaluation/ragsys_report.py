@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -101,7 +99,7 @@ def report_of(named: Sequence[Result], swept: Sequence[Result], bias: Array, sam
     )
     if swept:
         _sweep(report, swept, samples)
-    report.file("values.csv", _values([*named, *(one for one in swept if one not in named)]))
+    report.values(_values([*named, *(one for one in swept if one not in named)]))
     report.text(
         "`values.csv` has every question's values and picks. A question's DPO is weighted with its number of pairs, so "
         "that the mean is over pairs; log ratio is the logarithm of the ratio that the paper calls MC3."
@@ -179,16 +177,13 @@ def _sweep(report: Report, swept: Sequence[Result], samples: int) -> None:
                   "Likeness of the picks and the metrics by λ_d, with 95 % intervals.")  # fmt: skip
 
 
-def _values(results: Sequence[Result]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("question", "demonstrations", *results[0].values, "picks"))
+def _values(results: Sequence[Result]) -> Iterator[tuple[object, ...]]:
+    yield "question", "demonstrations", *results[0].values, "picks"
     for result in results:
         for at, question in enumerate(result.questions):
             picks = "" if result.picks is None else " ".join(map(str, result.picks[at]))
             cells = (f"{values[at]:.9g}" for values in result.values.values())
-            writer.writerow((question, result.setting.label, *cells, picks))
-    return text.getvalue().encode()
+            yield question, result.setting.label, *cells, picks
 
 
 def _ends(intervals: Sequence[Interval]) -> list[list[float]]:
@@ -201,8 +196,7 @@ def _plot_metrics(figure: Any, results: Sequence[Result], samples: int) -> None:
         intervals = [rows[metric] for rows in found]
         for y, (result, one) in enumerate(zip(results, intervals, strict=True)):
             colour = "#08519c" if "Rel" in result.setting.label else "#969696"
-            axes.errorbar(one.mean, y, xerr=[[one.mean - one.low], [one.high - one.mean]], fmt="o", color=colour,
-                          capsize=3)  # fmt: skip
+            axes.errorbar(one.mean, y, xerr=one.bar, fmt="o", color=colour, capsize=3)
         axes.set_yticks(range(len(results)), [result.setting.label for result in results] if metric == "MC1" else [])
         axes.invert_yaxis()
         axes.set_title(metric)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -179,7 +177,7 @@ def report_of(result: RalmResult, sizes: RalmSizes, samples: int, collection: st
         ("windows", "BM25's score", "of them", *(f"{one} against {other}" for one, other in _BY_SCORE)),
         _thirds(result, samples),
     )
-    report.file("values.csv", _values(result))
+    report.values(_values(result))
     report.text("`values.csv` has each window's negative log-probability and documents by method.")
     return report
 
@@ -271,16 +269,13 @@ def _thirds(result: RalmResult, samples: int) -> list[tuple[str, ...]]:
     return rows
 
 
-def _values(result: RalmResult) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("window", "method", "nll", "words", "tokens", "documents"))
+def _values(result: RalmResult) -> Iterator[tuple[object, ...]]:
+    yield "window", "method", "nll", "words", "tokens", "documents"
     for label, values in result.nll.items():
         for q, nll in enumerate(values):
             pieces = result.picks[label][q] if label in result.picks else []
             documents = " ".join("+".join(map(str, ids)) or "-" for ids in pieces)
-            writer.writerow((q, label, f"{nll:.6f}", result.words[q], result.tokens[q], documents))
-    return text.getvalue().encode()
+            yield q, label, f"{nll:.6f}", result.words[q], result.tokens[q], documents
 
 
 _CHANGE = "change of word perplexity, %"
@@ -292,9 +287,8 @@ def _plot_methods(figure: Any, result: RalmResult, samples: int) -> None:
     labels = [label for label in result.nll if label != NONE]
     for y, label in enumerate(labels):
         change = _versus(result, result.nll[label], result.nll[NONE], samples).change
-        mean, low, high = (100 * end for end in change)
-        ends, colour = [[mean - low], [high - mean]], _COLOURS.get(label, "#525252")
-        axes.errorbar(mean, y, xerr=ends, fmt="o", color=colour, capsize=3)
+        percent = Interval(*(100 * end for end in change))
+        axes.errorbar(percent.mean, y, xerr=percent.bar, fmt="o", color=_COLOURS.get(label, "#525252"), capsize=3)
     axes.axvline(0, color=_COLOURS[NONE], linestyle="--", linewidth=1)
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import html
 import io
 import json
@@ -9,7 +10,7 @@ import os
 import platform
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata
@@ -138,6 +139,12 @@ class Report:
     def file(self, name: str, content: bytes) -> None:
         """Another file of the folder."""
         self._files[name] = content
+
+    def values(self, rows: Iterable[Sequence[object]]) -> None:
+        """``values.csv``, what the tables are made from; the first row is the header."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        self.file("values.csv", text.getvalue().encode())
 
     def configuration(self, settings: Mapping[str, Any], num_threads: int | None = None) -> None:
         """A last section with the settings and with what they ran on; both are also in ``report.json``."""

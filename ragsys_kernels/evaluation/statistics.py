@@ -24,6 +24,11 @@ class Interval(NamedTuple):
         """The ends, each in the form: ``[0.120, 0.340]``."""
         return f"[{form.format(self.low)}, {form.format(self.high)}]"
 
+    @property
+    def bar(self) -> list[list[float]]:
+        """Below and above the mean, as matplotlib's error bars of one point are given."""
+        return [[self.mean - self.low], [self.high - self.mean]]
+
     def signed(self) -> str:
         """A difference with its ends: ``+0.120 [-0.010, +0.250]``."""
         return f"{self.mean:+.3f} {self.span('{:+.3f}')}"

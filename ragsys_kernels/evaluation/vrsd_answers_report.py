@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,7 +70,7 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int) -> Report:
     width = 3.1 * len(results) + 0.6
     report.figure("answers.png", draw(lambda figure: _plot(figure, results, found), width, 3.2),
                   "Mean ROUGE-L of the answers with its 95 % interval.")  # fmt: skip
-    report.file("values.csv", _values(results))
+    report.values(_values(results))
     report.text(
         "`values.csv` has the picks, ROUGE and, for OpenBookQA, whether the answer is right, for every question."
     )
@@ -114,17 +112,14 @@ def _signed(gap: Interval) -> str:
     return f"**{gap.signed()}**" if gap.decided else gap.signed()
 
 
-def _values(results: Sequence[AnswerResult]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("set", "query", "method", *ROUGE, "right", "picks"))
+def _values(results: Sequence[AnswerResult]) -> Iterator[tuple[object, ...]]:
+    yield "set", "query", "method", *ROUGE, "right", "picks"
     for result in results:
         for label in METHODS:
             for q, (rouge, picks) in enumerate(zip(result.rouge[label], result.picks[label], strict=True)):
                 right = int(result.right[label][q]) if result.right else ""
                 numbers = (f"{value:.6f}" for value in rouge)
-                writer.writerow((result.questions.name, q, label, *numbers, right, " ".join(map(str, picks))))
-    return text.getvalue().encode()
+                yield result.questions.name, q, label, *numbers, right, " ".join(map(str, picks))
 
 
 def _plot(figure: Any, results: Sequence[AnswerResult], found: Sequence[dict[str, tuple[_Means, _Means]]]) -> None:
@@ -132,9 +127,8 @@ def _plot(figure: Any, results: Sequence[AnswerResult], found: Sequence[dict[str
     for axes, result, means in zip(panels, results, found, strict=True):
         for x, label in enumerate(METHODS):
             mean = means["ROUGE-L"][0][label]
-            ends = [[mean.mean - mean.low], [mean.high - mean.mean]]
             colour = "#08519c" if label == VRSD else "#e08214" if label in MMR else "#636363"
-            axes.errorbar(x, mean.mean, yerr=ends, fmt="o", color=colour, capsize=3)
+            axes.errorbar(x, mean.mean, yerr=mean.bar, fmt="o", color=colour, capsize=3)
         axes.set_xticks(range(len(METHODS)), METHODS, rotation=40, ha="right")
         axes.set_title(f"{result.questions.title}, {len(result.questions.questions)} queries")
         axes.grid(axis="y", color="#e6e6e6")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,7 +134,7 @@ def report_of(results: Sequence[SetResult], samples: int, paper: Mapping[str, Fi
     if notes:
         report.heading("Figures that do not come out")
         report.notes(notes)
-    report.file("values.csv", _values(results))
+    report.values(_values(results))
     report.text("`values.csv` has the picks and the value of every method for every query.")
     return report
 
@@ -240,15 +238,12 @@ def _compared(one: _Versus) -> tuple[str, str, str, str]:
     return f"{one.wins.mean:.1%}", f"{one.ties:.1%}", f"{one.losses:.1%}", f"{one.max_diff:.3f}"
 
 
-def _values(results: Sequence[SetResult]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("set", "query", "method", "cosine", "picks"))
+def _values(results: Sequence[SetResult]) -> Iterator[tuple[object, ...]]:
+    yield "set", "query", "method", "cosine", "picks"
     for result in results:
         for label, values in result.values.items():
             for q, (value, picks) in enumerate(zip(values, result.picks[label], strict=True)):
-                writer.writerow((result.questions.name, q, label, f"{value:.9f}", " ".join(map(str, picks))))
-    return text.getvalue().encode()
+                yield result.questions.name, q, label, f"{value:.9f}", " ".join(map(str, picks))
 
 
 _COLOURS = {VRSD: "#08519c", MMR[0]: "#e08214", MMR[1]: "#fdb863", MMR[2]: "#b35806", BM25: "#238b45", BEST: "#636363"}
@@ -261,8 +256,7 @@ def _plot_means(
     for axes, result, rows, figures in zip(panels, results, means, known, strict=True):
         shown = {label: mean for label, mean in rows.items() if label in _COLOURS}
         for x, (label, mean) in enumerate(shown.items()):
-            ends = [[mean.mean - mean.low], [mean.high - mean.mean]]
-            axes.errorbar(x, mean.mean, yerr=ends, fmt="o", color=_COLOURS[label], capsize=3)
+            axes.errorbar(x, mean.mean, yerr=mean.bar, fmt="o", color=_COLOURS[label], capsize=3)
             if label in figures.mean:
                 axes.plot(x, figures.mean[label], "x", color="black", markersize=8, zorder=3)
         axes.set_xticks(range(len(shown)), shown, rotation=40, ha="right")
