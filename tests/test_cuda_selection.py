@@ -60,7 +60,9 @@ def run(module, monkeypatch):
 
 
 def problem_of(op, *shape, **options):
-    """Arguments for the operation; bfloat16 too."""
+    """Arguments for the operation; bfloat16 too, whose arrays torch makes."""
+    if options.get("dtype") == "bfloat16":
+        pytest.importorskip("torch")
     if op == "vrsd":
         options.pop("bias", None)
     arguments = testing.selection_problem(*shape, **options)
@@ -112,14 +114,15 @@ def test_bits_depend_neither_on_the_kernel_nor_on_the_schedule(run, op):
 
 
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("kind", ["random", "clustered", "duplicates"])
-def test_picks_replay(run, op, kind, place):
+def test_picks_replay(run, op, kind, dtype, place):
     for metric in ("cosine", "dot"):
-        for seed, dtype in enumerate(DTYPES):
-            arguments = problem_of(op, 3, 60, 12, 70, kind=kind, dtype=dtype, bias=True, ragged=seed == 1, seed=seed)
-            arguments["metric"] = metric
-            testing.check_selection(op, arguments, run(op, arguments, place=place, seed=seed)[0])
+        seed = DTYPES.index(dtype)
+        arguments = problem_of(op, 3, 60, 12, 70, kind=kind, dtype=dtype, bias=True, ragged=seed == 1, seed=seed)
+        arguments["metric"] = metric
+        testing.check_selection(op, arguments, run(op, arguments, place=place, seed=seed)[0])
 
 
 # Around the items of a warp and of a block, and K = P.
