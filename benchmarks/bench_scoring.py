@@ -6,6 +6,7 @@ The rows go into a ledger of their own, `results/scoring.csv`; with ``--ledger P
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 import contenders
+import data
 import ledger
 import numpy as np
 import pytest
@@ -51,18 +53,21 @@ ROUNDED = 0.2  # what a result in bfloat16 may be off by, for log p of 16 or les
 
 @dataclass(frozen=True)
 class Shape:
-    """``D`` None: logits are given, else hidden states and a (V, D) matrix."""
+    """``D`` None: logits are given, else hidden states and a (V, D) matrix. ``model``: whose logits, else random."""
 
     T: int
     V: int
     D: int | None = None
     dtype: str = "float32"
+    model: str = ""
+    threads: int = 1
 
     def __str__(self) -> str:
-        return f"T{self.T}-V{self.V}" + ("" if self.D is None else f"-D{self.D}") + f"-{self.dtype}"
+        parts = [self.model, f"T{self.T}", f"V{self.V}", "" if self.D is None else f"D{self.D}", self.dtype]
+        return "-".join([*filter(None, parts), *([f"threads{self.threads}"] if self.threads > 1 else [])])
 
     def small(self) -> Shape:
-        return replace(self, T=min(self.T, 8), V=500, D=self.D and 48)
+        return replace(self, T=min(self.T, 8), V=500, D=self.D and 48, model="", threads=1)
 
 
 TOKENS = (1, 8, 64, 512)
@@ -77,6 +82,17 @@ HIDDEN = [
     for dtype in DTYPES
     if T < 512 or V == LONGEST
 ]
+RECORDED = [
+    Shape(512, V, None, dtype, model)
+    for model, V in (("smollm2", 49_152), ("gemma3", 262_144))
+    for dtype in DTYPES
+]  # fmt: skip
+THREADS = [
+    Shape(T, LONGEST, D, dtype, threads=2)
+    for D, some in ((None, (8, 512)), (VOCABULARIES[LONGEST], (8, 64, 512)))
+    for T in some
+    for dtype in DTYPES
+]
 
 
 class Problem:
@@ -86,10 +102,16 @@ class Problem:
         self.shape = shape
         generator = torch.Generator().manual_seed(0)
         dtype = getattr(torch, shape.dtype)
+        self.weight = None
+        if shape.model:
+            recorded = data.recorded_logits(shape.model, shape.T)
+            self.rows, self.targets = (torch.from_numpy(array) for array in recorded)
+            self.rows = self.rows.to(dtype)
+            assert self.rows.shape == (shape.T, shape.V)
+            return
         self.targets = torch.randint(shape.V, (shape.T,), generator=generator)
         rows = shape.V if shape.D is None else shape.D
         self.rows = (torch.randn((shape.T, rows), generator=generator) * (4 if shape.D is None else 1)).to(dtype)
-        self.weight = None
         if shape.D is not None:
             self.weight = (torch.randn((shape.V, shape.D), generator=generator) * (4 / shape.D**0.5)).to(dtype)
 
@@ -121,9 +143,10 @@ def gathered(logps: Any, targets: Any) -> Any:
 def ours(problem: Problem, extra: bool = False) -> Contender:
     form = {"logits": problem.rows} if problem.weight is None else {"hidden": problem.rows, "weight": problem.weight}
     options: dict[str, Any] = {"want": ("logp", "rank", "entropy") if extra else ("logp",), "reduce": ()}
+    threads = problem.shape.threads
 
     def run() -> Any:
-        return rk.answer_logprobs(**form, targets=problem.targets, num_threads=1, **options).logp
+        return rk.answer_logprobs(**form, targets=problem.targets, num_threads=threads, **options).logp
 
     return Contender(RANK if extra else OURS, run, 3e-6 if problem.weight is None else 1.5e-5)
 
@@ -198,11 +221,17 @@ def of_hidden(problem: Problem) -> list[Contender]:
     return found
 
 
+_readers = ThreadPoolExecutor()
+
+
 def floor(problem: Problem) -> Contender:
     memory = problem.read.reshape(-1).view(torch.int16).numpy()
     memory = memory[: memory.size // 4 * 4].view(np.float32)
     name, read = contenders.fastest_read()
-    return Contender(FLOOR, lambda: read(memory), None, f"by {name}")
+    if problem.shape.threads == 1:
+        return Contender(FLOOR, lambda: read(memory), None, f"by {name}")
+    parts = np.array_split(memory, problem.shape.threads)
+    return Contender(FLOOR, lambda: list(_readers.map(read, parts)), None, f"by {name}, a part each thread")
 
 
 def check(problem: Problem, entries: list[Contender]) -> dict[str, float]:
@@ -241,10 +270,10 @@ def race(request, benchmark):
     quick = config.getoption("--quick")
     given = config.getoption("--ledger")
     path = given.with_name(PATH.name) if given else None if quick else PATH
-    torch.set_num_threads(1)
 
     def run(op: str, shape: Shape, entries_of: Callable[[Problem], list[Contender]]) -> None:
         shape = shape.small() if quick else shape
+        torch.set_num_threads(shape.threads)
         problem = Problem(shape)
         entries = [ours(problem), ours(problem, extra=True), *entries_of(problem), floor(problem)]
         errors = check(problem, entries)
@@ -276,7 +305,7 @@ def race(request, benchmark):
                     "T": shape.T,
                     "V": shape.V,
                     "D": shape.D,
-                    "threads": 1,
+                    "threads": shape.threads,
                     "rounds": rounds,
                     "us": float(median),
                     "iqr_us": float(high - low),
@@ -307,3 +336,14 @@ def bench_logits(race, shape):
 @pytest.mark.parametrize("shape", HIDDEN, ids=str)
 def bench_hidden(race, shape):
     race("answer_logprobs", shape, of_hidden)
+
+
+@pytest.mark.parametrize("shape", RECORDED, ids=str)
+def bench_recorded_logits(race, shape):
+    race("token_logprobs", shape, of_logits)
+
+
+@pytest.mark.skipif(contenders.cores() < 2, reason="needs two cores")
+@pytest.mark.parametrize("shape", THREADS, ids=str)
+def bench_threads(race, shape):
+    race("token_logprobs" if shape.D is None else "answer_logprobs", shape, of_logits if shape.D is None else of_hidden)

@@ -1,15 +1,11 @@
 """Two threads against one on 10,000 queries."""
 
-import os
-
 import contenders
 import pytest
 import shapes
 
-cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-
-@pytest.mark.skipif(cores < 2, reason="needs two cores")
+@pytest.mark.skipif(contenders.cores() < 2, reason="needs two cores")
 @pytest.mark.parametrize("shape", shapes.THREADS, ids=str)
 def bench_threads(race, problem, shape):
     made = problem(shape)

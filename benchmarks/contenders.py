@@ -7,6 +7,7 @@ A peer that is not installed gives no contender.
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -232,6 +233,11 @@ def floor(problem: shapes.Problem, dtype: str = "float32") -> Contender:
             floats -= memory.size
 
     return Contender(FLOOR, run, dtype=dtype, unit=shape.Q if shape.P is None else 1, note=f"by {name}")
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 READS: dict[str, Callable[[np.ndarray], Any]] = {

@@ -72,6 +72,27 @@ def truthfulqa() -> list[tuple[str, list[str]]]:
     return list(zip(found.questions, correct, strict=True))
 
 
+def recorded_logits(model: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, V) float32 logits that a packaged language model gives along TruthfulQA, and the tokens that follow."""
+    CACHE.mkdir(exist_ok=True)
+    path = CACHE / f"logits-{model}-{rows}.npz"
+    if not path.exists():
+        import torch
+
+        from ragsys_kernels.icl import HuggingFaceModel
+
+        held = HuggingFaceModel.from_pretrained(model, cache=CACHE)
+        text = "\n\n".join(f"Q: {question}\nA: {answers[0]}" for question, answers in truthfulqa())
+        tokens = held.tokenizer(text[: 16 * rows], return_tensors="pt")["input_ids"][:, : rows + 1]
+        with torch.inference_mode():
+            logits = held.model(tokens).logits[0, :-1].float().numpy()
+        staging = path.with_suffix(".partial.npz")
+        np.savez(staging, logits=logits, targets=tokens[0, 1:].numpy())
+        staging.rename(path)
+    with np.load(path) as found:
+        return found["logits"], found["targets"]
+
+
 def minilm() -> np.ndarray:
     """(N, 384) float32 unit vectors of `texts`."""
     CACHE.mkdir(exist_ok=True)

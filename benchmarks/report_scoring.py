@@ -8,7 +8,7 @@ from pathlib import Path
 import bench_scoring
 import ledger
 import numpy as np
-from bench_scoring import FLOOR, HIDDEN, LOGITS, OURS, PRODUCT, RANK, Shape
+from bench_scoring import FLOOR, HIDDEN, LOGITS, OURS, PRODUCT, RANK, RECORDED, THREADS, Shape
 
 FRESH, WARM, LSE = "log_softmax + gather", "log_softmax + gather, warm", "logsumexp"
 COMPILED, LINEAR, WITH_LOGITS = "torch.compile", "F.linear_cross_entropy", "product + log_softmax"
@@ -46,8 +46,9 @@ def _table(scores: Scores, shapes: list[Shape], contenders: list[str]) -> str:
         cells = [_cell(scores, shape, contender) for contender in contenders]
         error, peak = scores.number("max_error", shape), scores.number("peak_mb", shape)
         hidden = "" if shape.D is None else f", D={shape.D}"
+        model = f"{shape.model}, " if shape.model else ""
         lines.append(
-            f"| {shape.T}, {shape.V:,}{hidden}, {shape.dtype} | {time:.3g} | "
+            f"| {model}{shape.T}, {shape.V:,}{hidden}, {shape.dtype} | {time:.3g} | "
             + " | ".join(cells)
             + f" | {error:.1e} | {peak:.1f} |"
         )
@@ -55,7 +56,7 @@ def _table(scores: Scores, shapes: list[Shape], contenders: list[str]) -> str:
 
 
 def _bars(scores: Scores) -> str:
-    """The goals that one thread can show: of the ratios of all measured shapes that a goal is for, the worst."""
+    """The goals that this machine can show: of the ratios of all measured shapes that a goal is for, the worst."""
 
     def large(shape: Shape) -> bool:
         return shape.T == 512
@@ -66,14 +67,17 @@ def _bars(scores: Scores) -> str:
     def ours_over(contender: str) -> Callable[[Shape], float]:
         return lambda shape: 1 / scores.number("ratio", shape, contender)
 
-    f32 = [shape for shape in LOGITS if large(shape) and shape.dtype == "float32"]
-    bf16 = [shape for shape in LOGITS if large(shape) and shape.dtype == "bfloat16"]
+    f32 = [shape for shape in LOGITS + RECORDED if large(shape) and shape.dtype == "float32"]
+    bf16 = [shape for shape in LOGITS + RECORDED if large(shape) and shape.dtype == "bfloat16"]
     wide = [shape for shape in bf16 if shape.V >= 150_000]
     product = [shape for shape in HIDDEN if shape.dtype == "bfloat16" and shape.T >= 8]
     few = [shape for shape in HIDDEN if shape.T <= 8]
     longest = [shape for shape in HIDDEN if large(shape) and shape.dtype == "float32"]
+    two = [shape for shape in THREADS if large(shape) and shape.D is None and shape.dtype == "float32"]
+    two_product = [shape for shape in THREADS if shape.D is not None and shape.dtype == "bfloat16"]
     goals = [
         ("C1: float32 logits / plain read", f32, ours_over(FLOOR), 1.15, False),
+        ("C1: float32 logits / plain read, two threads each", two, ours_over(FLOOR), 1.3, False),
         ("C2: bfloat16 logits, V >= 150,000 / plain read", wide, ours_over(FLOOR), 1.5, False),
         ("C2: bfloat16 logits / plain read", bf16, ours_over(FLOOR), 2.1, False),
         (f"C3: {FRESH} / float32", f32, over(FRESH), 10, True),
@@ -84,6 +88,7 @@ def _bars(scores: Scores) -> str:
         (f"C4: {COMPILED} / bfloat16", bf16, over(COMPILED), 3, True),
         ("C6: rank and entropy too / without, logits", f32 + bf16, over(RANK), 1.2, False),
         (f"C7: bfloat16 hidden states, T = 8 to 512 / {PRODUCT}", product, ours_over(PRODUCT), 1.0, False),
+        (f"C7: bfloat16 hidden states / {PRODUCT}, two threads each", two_product, ours_over(PRODUCT), 1.0, False),
         (f"C7: {WITH_LOGITS} / bfloat16 hidden states", product, over(WITH_LOGITS), 1.25, True),
         ("C7: hidden states, T <= 8 / reading W once", few, ours_over(FLOOR), 1.8, False),
         (f"C8: {LINEAR} / hidden states", HIDDEN, over(LINEAR), 8, True),
@@ -122,9 +127,10 @@ def page(scores: Scores) -> str:
     return f"""\
 # Log-probabilities of answer tokens
 
-Written by `benchmarks/report_scoring.py` from `scoring.csv`. One thread; medians of rounds in which the contenders take
-turns; x: the contender's time over ragsys_kernels'. The error is the largest of ragsys_kernels' log p against float64,
-the memory what its call takes above what was there. torch's `log_softmax` is asked for float32 results.
+Written by `benchmarks/report_scoring.py` from `scoring.csv`. One thread where nothing else is said; medians of rounds
+in which the contenders take turns; x: the contender's time over ragsys_kernels'. The error is the largest of
+ragsys_kernels' log p against float64, the memory what its call takes above what was there. torch's `log_softmax` is
+asked for float32 results.
 {scores.last["hardware"]}, {scores.last["isa"]}, {scores.last["date"]}, commit {scores.last["commit"]};
 {scores.last["versions"]}
 
@@ -132,9 +138,23 @@ the memory what its call takes above what was there. torch's `log_softmax` is as
 
 {_table(scores, LOGITS, [RANK, FRESH, WARM, LSE, "F.cross_entropy", COMPILED, "NumPy", FLOOR])}
 
+Logits that SmolLM2-135M and Gemma 3 270M give along TruthfulQA:
+
+{_table(scores, RECORDED, [RANK, FRESH, WARM, LSE, "F.cross_entropy", COMPILED, "NumPy", FLOOR])}
+
 ## From hidden states
 
 {_table(scores, HIDDEN, [RANK, PRODUCT, WITH_LOGITS, LINEAR, FLOOR])}
+
+## Two threads each
+
+From logits:
+
+{_table(scores, [shape for shape in THREADS if shape.D is None], [FRESH, WARM, COMPILED, FLOOR])}
+
+From hidden states:
+
+{_table(scores, [shape for shape in THREADS if shape.D is not None], [PRODUCT, WITH_LOGITS, LINEAR, FLOOR])}
 
 ## Goals
 
