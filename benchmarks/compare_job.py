@@ -2,7 +2,8 @@
 
 The kernel gets all arrays in memory, in calls of 10,000 queries. The job reads queries and candidates from .npy files
 that are in the page cache, and writes, checksums and syncs its shards; "whole" counts everything from the call on:
-opening and fingerprinting files, normalising the corpus, and the manifest.
+opening and fingerprinting files, normalising the corpus, and the manifest. With --workers it is the job on Ray with so
+many workers of one thread each: "steady" is the rate from the first shard on, without the start of the actors.
 
 Vectors are synthetic: clusters around random directions, the candidates of a query are rows of its own cluster.
 """
@@ -36,11 +37,15 @@ def main() -> None:
     parser.add_argument("--k", type=int, default=10, help="(%(default)s)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of the kernel (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")
+    parser.add_argument("--workers", type=int, nargs="+", help="Ray workers, instead of the kernel and --threads")
     options = parser.parse_args()
     print(f"{ledger.hardware()}, {' '.join(_info.active())}, load before {os.getloadavg()[0]:.1f}")
     for dims in options.dims:
         with tempfile.TemporaryDirectory() as folder:
             files = write(Path(folder), options.queries, options.corpus, dims, options.pool)
+            if options.workers:
+                race_workers(Path(folder), files, options.k, options.workers, options.rounds)
+                continue
             for threads in options.threads:
                 race(Path(folder), files, options.k, threads, options.rounds)
 
@@ -98,6 +103,28 @@ def race(folder: Path, files: dict[str, Path], k: int, threads: int, rounds: int
         f"{np.median(bare[:, 1] / whole[:, 1]):.0%} (medians of {rounds} rounds)",
         flush=True,
     )
+
+
+def race_workers(folder: Path, files: dict[str, Path], k: int, workers: list[int], rounds: int) -> None:
+    found: dict[int, list[tuple[float, float]]] = {number: [] for number in workers}
+    for turn in range(rounds):
+        for number in workers:
+            out, seen = folder / f"out-{number}-{turn}", []
+            summary = offline.select(
+                **files, out=out, k=k, engine="ray", workers=number, num_threads=1,
+                progress=lambda done, total, seen=seen: seen.append((done, time.perf_counter())),
+            )  # fmt: skip
+            (first, start), (last, end) = next(one for one in seen if one[0]), seen[-1]
+            found[number].append((summary.queries / summary.seconds, (last - first) / (end - start)))
+            shutil.rmtree(out)
+    rates = {number: np.median(values, axis=0) for number, values in found.items()}
+    for number, (whole, steady) in rates.items():
+        base = rates[workers[0]]
+        print(
+            f"{number} Ray workers: {whole:,.0f} queries/s with their start, {steady:,.0f} steady, "
+            f"{whole / base[0]:.2f}x and {steady / base[1]:.2f}x those of {workers[0]} (medians of {rounds} rounds)",
+            flush=True,
+        )
 
 
 def timed(function: Callable[[], object]) -> tuple[float, float]:
