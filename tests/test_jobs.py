@@ -196,7 +196,11 @@ def test_shard_of_nobody_is_refused(tmp_path, job):
     (tmp_path / "undisturbed" / "part-00007.parquet").write_bytes(expected["part-00006.parquet"])
     with pytest.raises(FileExistsError, match=r"only shards of its job to go on.*part-00007\.parquet"):
         offline.select(**options, out=tmp_path / "undisturbed")
-    assert offline.verify(tmp_path / "undisturbed") == ["part-00007.parquet is not of this job"]
+    (tmp_path / "undisturbed" / "_errors-00001.parquet").write_bytes(expected["part-00006.parquet"])
+    assert sorted(offline.verify(tmp_path / "undisturbed")) == [
+        "_errors-00001.parquet is not of this job",
+        "part-00007.parquet is not of this job",
+    ]
 
 
 def test_stop_ends_after_a_shard(tmp_path, job):

@@ -82,6 +82,29 @@ def test_bad_rows_are_named_with_their_file(spoilt):
     assert column.where(60) == f"row 0 of {second}"
 
 
+def test_numbers_that_int64_does_not_hold_are_named(tmp_path):
+    large = 2**63
+    table = pa.table(
+        {
+            "candidates": pa.array([[1, 2], [3, large], [4]], pa.list_(pa.uint64())),
+            "groups": pa.array([large, 1, 2], pa.uint64()),
+        }
+    )
+    path = tmp_path / "large.parquet"
+    pq.write_table(table, path)
+    for column, empty, row, rule in (
+        (sources.candidates(path), [[1, 2], [-1, -1], [4, -1]], 1, "be row numbers, got one above 2^63 - 1"),
+        (sources.numbers("query_groups", int, None, "groups", path), [0, 1, 2], 0, f"be at most 2.63 - 1, got {large}"),
+    ):
+        with pytest.raises(ValueError, match=f"must {rule.replace('^', '.')} in row {row} of {path}"):
+            list(column.chunks(8))
+        bad = {}
+        found = np.concatenate(list(column.chunks(8, 0, None, bad)))
+        assert list(bad) == [row]
+        unspoilt = [i for i in range(3) if i != row]
+        np.testing.assert_array_equal(found[unspoilt], np.array(empty)[unspoilt])
+
+
 @pytest.mark.parametrize("size", [1, 8, 500])
 def test_bad_rows_are_noted(spoilt, arrays, size):
     bad = {}

@@ -24,8 +24,9 @@ from ragsys_kernels.offline.sinks import Folder
 JOB_FILE = "_job.json"  # readers of a whole folder of Parquet files skip names that begin with _ or .
 _FORMAT = 1
 _SHARD = re.compile(r"part-(\d{5,})\.parquet")
+_ERRORS = re.compile(r"_errors-\d{5,}\.parquet")
 _OURS = re.compile(
-    rf"{re.escape(JOB_FILE)}|{re.escape(LOCK_FILE)}|{_SHARD.pattern}|_errors-\d{{5,}}\.parquet"
+    rf"{re.escape(JOB_FILE)}|{re.escape(LOCK_FILE)}|{_SHARD.pattern}|{_ERRORS.pattern}"
     r"|\.part-\d{5,}\.json|\..+\.partial"
 )
 # What a file is called and when it was written say nothing of a content that is known whole.
@@ -208,6 +209,8 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     for name in dict.fromkeys((*old, *new)):
         if old.get(name) != new.get(name):
             found.append(_changed(name, old.get(name), new.get(name)))
+    if before["fingerprint"] != now["fingerprint"]:  # which cannot be compared
+        return found
     return found + input_differences(before["inputs"], now["inputs"], full=now["fingerprint"] == "full")
 
 
@@ -245,6 +248,11 @@ def _changed(what: str, old: Any, new: Any) -> str:
 def foreign(names: Iterable[str]) -> list[str]:
     """Return the names that are not of a job's files."""
     return [name for name in names if not _OURS.fullmatch(name)]
+
+
+def result_names(names: Iterable[str]) -> list[str]:
+    """Return the shards and the files of skipped queries among the names."""
+    return [name for name in names if _SHARD.fullmatch(name) or _ERRORS.fullmatch(name)]
 
 
 def shard_names(names: Iterable[str]) -> dict[int, str]:

@@ -17,8 +17,8 @@ from ragsys_kernels.offline._manifest import (
     ShardRecord,
     column_types,
     errors_file,
+    result_names,
     shard_file,
-    shard_names,
 )
 from ragsys_kernels.offline._url_folder import folder_at
 from ragsys_kernels.offline.sinks import Folder
@@ -132,8 +132,9 @@ def verify(folder: PathLike) -> list[str]:
             found.append(f"{shard_file(index)} is missing: queries {rows.start} to {rows.stop - 1} are not done")
         else:
             found += _wrong(place, manifest, record)
-    expected = {name(index) for name in (shard_file, errors_file) for index in range(manifest.num_shards)}
-    found += [f"{name} is not of this job" for name in shard_names(place.names()).values() if name not in expected]
+    expected = {shard_file(index) for index in range(manifest.num_shards)}
+    expected |= {errors_file(index) for index, record in manifest.shards.items() if record.errors_sha256 is not None}
+    found += [f"{name} is not of this job" for name in result_names(place.names()) if name not in expected]
     if not found and not manifest.complete:
         found.append(f"{JOB_FILE} does not say that the job is complete: run it again to finish it")
     return found

@@ -61,6 +61,9 @@ def vectors(lists: pa.Array, rows: Rows, dims: int, rule: str, dtype: np.dtype[A
 def padded(lists: pa.Array, rows: Rows) -> Array:
     """Return lists of integers as an array, padded with -1; all -1 for the rows that cannot be used."""
     unusable, values, lengths = _checked(lists, rows)
+    large = _holding(_beyond_int64(values), lengths)
+    rows.refuse(large, "be row numbers", "one above 2^63 - 1")
+    unusable |= large
     if unusable.any():
         values = lists.filter(pa.array(~unusable)).flatten()
         lengths = np.where(unusable, 0, lengths)
@@ -72,7 +75,9 @@ def padded(lists: pa.Array, rows: Rows) -> Array:
 def numbers(values: pa.Array, rows: Rows, kind: pa.DataType) -> Array:
     """Return single numbers as an array; 0 for the rows that cannot be used."""
     present(values, rows, rows.argument)
-    return np.array(numpy(values.cast(kind).fill_null(0)))
+    large = _beyond_int64(values)
+    rows.refuse(large, "be at most 2^63 - 1", lambda row: str(values[row]))
+    return np.array(numpy(values.cast(kind, safe=not large.any()).fill_null(0)))
 
 
 def present(values: pa.Array, rows: Rows, what: str) -> pa.Array:
@@ -97,8 +102,20 @@ def _checked(lists: pa.Array, rows: Rows) -> tuple[Array, pa.Array, Array]:
     else:
         lengths = np.array(numpy(lists.value_lengths().fill_null(0)))
     if values.null_count:
-        holed = np.zeros(len(lists), bool)
-        holed[np.repeat(np.arange(len(lists)), lengths)[numpy(values.is_null())]] = True
+        holed = _holding(numpy(values.is_null()), lengths)
         rows.refuse(holed, "have no null values", "one")
         unusable |= holed
     return unusable, values, lengths
+
+
+def _holding(mask: Array, lengths: Array) -> Array:
+    """Return which of the lists, whose values are end to end, have one that the mask marks."""
+    found = np.zeros(len(lengths), bool)
+    found[np.repeat(np.arange(len(lengths)), lengths)[mask]] = True
+    return found
+
+
+def _beyond_int64(values: pa.Array) -> Array:
+    if not pa.types.is_uint64(values.type):
+        return np.zeros(len(values), bool)
+    return np.asarray(numpy(values.fill_null(0)) > np.iinfo(np.int64).max)
