@@ -46,6 +46,7 @@ COLUMNS = (
 
 OURS = contenders.OURS
 RANK = f"{OURS}, rank and entropy"
+FALLBACK, NAIVE = f"{OURS}, NumPy fallback", "NumPy"
 FLOOR, PRODUCT = contenders.FLOOR, contenders.PRODUCT
 ROUNDS, RACE_SECONDS = 15, 6.0
 ROUNDED = 0.2  # what a result in bfloat16 may be off by, for log p of 16 or less
@@ -140,15 +141,15 @@ def gathered(logps: Any, targets: Any) -> Any:
     return logps.gather(1, targets[:, None])[:, 0]
 
 
-def ours(problem: Problem, extra: bool = False) -> Contender:
+def ours(problem: Problem, name: str = OURS) -> Contender:
     form = {"logits": problem.rows} if problem.weight is None else {"hidden": problem.rows, "weight": problem.weight}
-    options: dict[str, Any] = {"want": ("logp", "rank", "entropy") if extra else ("logp",), "reduce": ()}
-    threads = problem.shape.threads
+    options: dict[str, Any] = {"want": ("logp", "rank", "entropy") if name == RANK else ("logp",), "reduce": ()}
+    options |= {"backend": "numpy" if name == FALLBACK else "auto", "num_threads": problem.shape.threads}
 
     def run() -> Any:
-        return rk.answer_logprobs(**form, targets=problem.targets, num_threads=threads, **options).logp
+        return rk.answer_logprobs(**form, targets=problem.targets, **options).logp
 
-    return Contender(RANK if extra else OURS, run, 3e-6 if problem.weight is None else 1.5e-5)
+    return Contender(name, run, 3e-6 if problem.weight is None else 1.5e-5)
 
 
 def of_logits(problem: Problem) -> list[Contender]:
@@ -182,9 +183,11 @@ def of_logits(problem: Problem) -> list[Contender]:
         Contender("logsumexp", logsumexp, error),
         Contender("F.cross_entropy", cross_entropy, error),
         Contender("torch.compile", lambda: compiled()(x, targets), error, "of gather - logsumexp in float32"),
-        Contender("NumPy", naive, error),
+        Contender(NAIVE, naive, error),
     ]
-    if half:
+    if not half:
+        found.append(ours(problem, FALLBACK))
+    else:
         found.append(
             Contender("log_softmax + gather, rounded", lambda: gathered(torch.log_softmax(x, -1), targets), ROUNDED)
         )
@@ -275,7 +278,7 @@ def race(request, benchmark):
         shape = shape.small() if quick else shape
         torch.set_num_threads(shape.threads)
         problem = Problem(shape)
-        entries = [ours(problem), ours(problem, extra=True), *entries_of(problem), floor(problem)]
+        entries = [ours(problem), ours(problem, RANK), *entries_of(problem), floor(problem)]
         errors = check(problem, entries)
         peaks = {entry.name: peak_bytes(entry.run) for entry in entries}
         rounds = 2 if quick else max(min(ROUNDS, int(RACE_SECONDS / sum(_seconds(entry) for entry in entries))), 3)
