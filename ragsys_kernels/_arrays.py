@@ -95,7 +95,7 @@ def _torch_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
     if x.dtype is torch.bfloat16:
         return x.view(torch.int16).numpy().view(np.uint16), "bfloat16"
     array: np.ndarray = x.numpy()
-    return array, array.dtype.name
+    return array, _NAMES.get(array.dtype) or array.dtype.name
 
 
 def to_library(array: Any, library: str) -> Any:
