@@ -222,7 +222,7 @@ class Worker:
                 yield _Picked(piece.start, piece.query_ids, piece.bad, picks)
 
     def _picks(self, piece: _Piece) -> rk.Selection:
-        if piece.bad or not self._within_corpus(piece.candidates):
+        if piece.bad:
             unusable = self._unusable(piece)
         else:
             try:
@@ -238,12 +238,6 @@ class Worker:
         return self._corpus.select(
             piece.queries, self.spec.k, query_groups=piece.query_groups, candidates=piece.candidates, **self._options
         )
-
-    def _within_corpus(self, candidates: Array | None) -> bool:
-        """Whether all ids are rows or -1; the library takes every negative number for padding."""
-        if candidates is None or not candidates.size:
-            return True
-        return bool(candidates.min() >= -1 and candidates.max() < len(self._corpus.corpus))
 
     def _unusable(self, piece: _Piece) -> dict[int, tuple[str, str]]:
         """Return, by row of the file, the argument that has a row the library cannot take, and why."""
