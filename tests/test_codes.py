@@ -73,6 +73,7 @@ def same(a, b):
 
 
 def check_codes(corpus):
+    assert corpus.codes.ctypes.data % 64 == 0
     codes, scale, error, total = decoded(corpus.codes, corpus.dims)
     vectors = vectors_of(corpus)
     lost = np.linalg.norm(vectors - scale[:, None].astype(np.float64) * codes, axis=1)
