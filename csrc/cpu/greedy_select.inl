@@ -38,7 +38,7 @@ constexpr std::int64_t kPrunedPool = 16;
 // Candidates of a call's first query that are asked for at once.
 constexpr std::int64_t kAskedFor = 32;
 // Of pools smaller than this most rows are read anyhow, for their relevance: codes cost more than they save.
-constexpr std::int64_t kCodedPool = 48;
+constexpr std::int64_t kCodedPool = 20;
 
 static inline float inverse_sqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 
@@ -278,12 +278,11 @@ struct Query {
     for (std::int64_t byte = 0; byte < code_stride(args.dims); byte += 64) __builtin_prefetch(code_row(r) + byte, 0, 2);
   }
 
-  // Asks for what a candidate's bounds are made of. Few rows are read after codes: retrievers give the best first.
+  // Asks for what a candidate's bounds are made of.
   void prefetch_candidate(std::int64_t query, std::int64_t i) const {
     const std::int64_t id = id_at(args.candidates, args.id_bytes, query * args.pool + i);
     if (id < 0 || id >= args.num_rows) return;
-    if (coded) prefetch_codes(id);
-    if (!coded || i < args.k) prefetch_row(id);
+    coded ? prefetch_codes(id) : prefetch_row(id);
   }
 
   // Asks for the next query's pool, so that it arrives while this query is decided. Where relevance is only estimated
@@ -794,6 +793,8 @@ struct Query {
     const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
     // From the second choice on a bound that is not renewed is still a bound.
     for (std::int64_t block = 0; choices < 2 && block < blocks; ++block) bound_block(block);
+    // Retrievers give the best first, and most of these will be read. The rest arrives while the first is.
+    for (std::int64_t j = 0; choices == 0 && j < items && j < picks_wanted(); ++j) prefetch_row(ws.row[j]);
     ++choices;
     for (;;) {
       const std::int64_t block = arg_max(ws.block_bound, blocks);
