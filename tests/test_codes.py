@@ -150,7 +150,7 @@ def check_pools(problem):
 def pools(draw):
     """Near ties within few clusters, opposite and zero rows, equal rows, rows that codes tell badly; all options."""
     rng = np.random.default_rng(draw(SEEDS))
-    P = draw(st.one_of(st.integers(1, 40), st.sampled_from([19, 20, 31, 32, 47, 48, 49, 63, 64, 65, 100, 300])))
+    P = draw(st.one_of(st.integers(1, 40), st.sampled_from([31, 32, 33, 47, 48, 49, 63, 64, 65, 100, 300])))
     N, D, K = P + draw(st.integers(0, 30)), draw(st.one_of(st.integers(1, 130), st.integers(48, 64))), 12
     centres = rng.standard_normal((draw(st.integers(1, 5)), D))
     rows = centres[rng.integers(0, len(centres), N)]
@@ -253,9 +253,9 @@ def test_few_rows_of_a_clustered_pool_are_read(isa, dtype):
     assert 8 * 300 <= coded.code_products <= dense.dense_products
 
 
-@pytest.mark.parametrize(("dtype", "wide"), [("float32", 20), ("float16", 32), ("bfloat16", 32)])
-def test_codes_are_used_where_they_save_more_than_they_cost(isa, dtype, wide):
-    fewest = wide if _dispatch.isa() == "avx512" else 48
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_codes_are_used_where_they_save_more_than_they_cost(isa, dtype):
+    fewest = 32 if _dispatch.isa() == "avx512" else 48
     for pool, used in ((fewest - 1, False), (fewest, True)):
         problem = testing.selection_problem(2, pool, 5, 20, seed=8)
         problem["embeddings"] = rk.Corpus(problem["embeddings"], dtype=dtype)

@@ -38,11 +38,8 @@ constexpr std::int64_t kPrunedPool = 16;
 // Candidates of a call's first query that are asked for at once.
 constexpr std::int64_t kAskedFor = 32;
 // Of pools smaller than this most rows are read anyhow, for their relevance: codes cost more than they save. Measured
-// with K = 4 and D = 384; products of codes cost least where vectors have 64 bytes, and 16-bit rows less to read.
-template <class T>
-constexpr std::int64_t coded_pool() {
-  return W < 16 ? 48 : sizeof(T) == 4 ? 20 : 32;
-}
+// with K = 4 and D = 384; products of codes cost least where vectors have 64 bytes.
+constexpr std::int64_t kCodedPool = W < 16 ? 48 : 32;
 
 static inline float inverse_sqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 
@@ -306,7 +303,7 @@ struct Query {
   Status read_pool() {
     const bool possible = args.codes && args.unit_rows && !is_vrsd();
     const bool given = args.relevance && !args.relevance_error;
-    const bool pays = items >= (given ? kPrunedPool : coded_pool<T>());
+    const bool pays = items >= (given ? kPrunedPool : kCodedPool);
     coded = possible && (args.rule == Rule::coded || (args.rule == Rule::automatic && pays));
     prefetch_own();
     slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;
@@ -775,7 +772,7 @@ struct Query {
     *best = -1;
     consider(top, best, best_score);
     const std::int64_t survivors = at_least(ws.bound, nullptr, 1.0f, 0.0f, items, *best_score, ws.survivors);
-    std::int32_t js[4];  // unread, or one behind: four of them meet a pick together
+    std::int32_t js[4] = {};  // unread, or one behind: four of them meet a pick together
     int n = 0;
     for (std::int64_t i = 0; i < survivors && status == Status::ok; ++i) {
       const std::int32_t j = ws.survivors[i];
