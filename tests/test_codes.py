@@ -73,6 +73,7 @@ def same(a, b):
 
 
 def check_codes(corpus):
+    assert corpus.codes.ctypes.data % 64 == 0
     codes, scale, error, total = decoded(corpus.codes, corpus.dims)
     vectors = vectors_of(corpus)
     lost = np.linalg.norm(vectors - scale[:, None].astype(np.float64) * codes, axis=1)
@@ -149,7 +150,7 @@ def check_pools(problem):
 def pools(draw):
     """Near ties within few clusters, opposite and zero rows, equal rows, rows that codes tell badly; all options."""
     rng = np.random.default_rng(draw(SEEDS))
-    P = draw(st.one_of(st.integers(1, 40), st.sampled_from([47, 48, 49, 63, 64, 65, 100, 300])))
+    P = draw(st.one_of(st.integers(1, 40), st.sampled_from([31, 32, 33, 47, 48, 49, 63, 64, 65, 100, 300])))
     N, D, K = P + draw(st.integers(0, 30)), draw(st.one_of(st.integers(1, 130), st.integers(48, 64))), 12
     centres = rng.standard_normal((draw(st.integers(1, 5)), D))
     rows = centres[rng.integers(0, len(centres), N)]
@@ -252,10 +253,12 @@ def test_few_rows_of_a_clustered_pool_are_read(isa, dtype):
     assert 8 * 300 <= coded.code_products <= dense.dense_products
 
 
-def test_codes_are_used_in_pools_of_48_and_more(compiled):
-    for pool, used in ((47, False), (48, True)):
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_codes_are_used_where_they_save_more_than_they_cost(isa, dtype):
+    fewest = 32 if _dispatch.isa() == "avx512" else 48
+    for pool, used in ((fewest - 1, False), (fewest, True)):
         problem = testing.selection_problem(2, pool, 5, 20, seed=8)
-        problem["embeddings"] = rk.Corpus(problem["embeddings"])
+        problem["embeddings"] = rk.Corpus(problem["embeddings"], dtype=dtype)
         assert (testing.selection_work("mmr", problem)[1].code_products > 0) == used
         assert testing.selection_work("mmr", problem, rule="coded")[1].code_products > 0
 

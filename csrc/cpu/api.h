@@ -108,11 +108,12 @@ struct RelevanceArgs {
   float* out;       // (Q, P): relevance with bias; -inf for padding
 };
 
-// The signed operand of a product of codes: a query or a pick, zero beyond the D-th byte.
+// The signed operand of a product of codes, a query or a pick: scale * (high + low / 256), zero beyond the D-th byte.
+// Only a query has the low bytes.
 struct CodeVector {
-  const std::int8_t* codes;
+  const std::int8_t *high, *low;
+  std::int32_t high_offset, low_offset;  // 128 times their sums
   float scale, error;
-  std::int32_t offset;  // 128 times their sum
 };
 
 // Items whose codes meet a pick together.
@@ -183,14 +184,14 @@ struct Workspace {
   float* prepared_picks;
 
   // Codes of item j, of a block of items (how many picks it has met by codes), of the query and of the picks.
+  const std::uint8_t** code_rows;
   float* code_scale;
   float* code_error;
   std::int32_t* block_met;
-  float* block_bound;  // largest bound of its items
+  float* block_bound;  // the bounds of its items do not exceed it
   std::int8_t* query_code_bytes;
   std::int8_t* pick_code_bytes;
   CodeVector* pick_codes;
-  std::uint8_t* code_row;  // scratch
 
   float* unit;  // (D) scratch for a query of unusual norm
   double* sum;  // (D) VRSD's sum, kept only where float32 terms cancel

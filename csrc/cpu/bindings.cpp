@@ -147,7 +147,12 @@ Array<std::uint8_t> encode_rows(const py::buffer& rows, int dtype, const Optiona
                                 int num_threads) {
   rsk::SelectArgs a{};
   set_rows(a, rows.request(), dtype);
-  Array<std::uint8_t> out({a.num_rows, rsk::code_stride(a.dims)});
+  // On whole cache lines, as code rows are made to be read.
+  constexpr std::int64_t kLine = 64;
+  const std::int64_t stride = rsk::code_stride(a.dims);
+  Array<std::uint8_t> memory(a.num_rows * stride + kLine);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  Array<std::uint8_t> out({a.num_rows, stride}, memory.mutable_data() + (kLine - address % kLine) % kLine, memory);
   const rsk::EncodeArgs args = {
       a.rows, a.num_rows, a.dims, a.row_stride, a.dtype, pointer(scales, a.num_rows, "scales"), out.mutable_data()};
   const py::gil_scoped_release nogil;

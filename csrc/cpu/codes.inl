@@ -3,12 +3,34 @@
 //
 // A code row is D bytes, round(x / scale) + 128, zeros and a header in its last 12 bytes: |x - scale * code| is at
 // most error. The other operand of a product is signed, so that products are exact integers: with c = u - 128,
-// <c, s> = <u, s> - 128 sum(s).
+// <c, s> = <u, s> - 128 sum(s). Of a query there is a second byte an element, so that next to all of a product's
+// error is the row's.
 
 static inline CodeHeader code_header(const std::uint8_t* code_row, std::int64_t stride) {
   CodeHeader header;
   std::memcpy(&header, code_row + stride - sizeof header, sizeof header);
   return header;
+}
+
+// Added to a number below 2^22 in size, this leaves the nearest integer in the low bits.
+constexpr float kRound = 0x1.8p23f;
+
+// The last n elements of a row, fewer than a vector, and zeros.
+template <class T>
+static inline vf load_rest(const T* row, std::int64_t n) {
+  T lane[W] = {};
+  std::memcpy(lane, row, std::size_t(n) * sizeof(T));
+  return load(lane);
+}
+
+template <class T>
+static inline float largest_size(const T* row, std::int64_t dims) {
+  vf largest = {};
+  for (std::int64_t d = 0; d < dims; d += W) {
+    const vf x = d + W <= dims ? load(row + d) : load_rest(row + d, dims - d);
+    largest = larger(largest, larger(x, -x));
+  }
+  return largest_lane(largest);
 }
 
 // Code row of row * norm_scale. The error is rounded upwards by more than float32 loses on the way.
@@ -17,24 +39,12 @@ static void encode(const T* row, std::int64_t dims, float norm_scale, std::uint8
   typedef std::uint8_t bytes __attribute__((vector_size(W)));
   typedef std::uint8_t bytes_u __attribute__((vector_size(W), aligned(1), may_alias));
   const std::int64_t whole = dims / W * W;
-  float last[W] = {};
-  for (std::int64_t d = whole; d < dims; ++d) last[d - whole] = widen(row[d]);
-  vf magnitude = load(last);
-  magnitude = larger(magnitude, -magnitude);
-  for (std::int64_t d = 0; d < whole; d += W) {
-    const vf x = load(row + d);
-    magnitude = larger(magnitude, larger(x, -x));
-  }
-  float largest = 0.0f;
-  for (std::int64_t lane = 0; lane < W; ++lane) largest = magnitude[lane] > largest ? magnitude[lane] : largest;
-  largest *= norm_scale;
+  const float largest = largest_size(row, dims) * norm_scale;
   const float scale = largest / 127.0f, inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
-  // Added to a number below 2^22 in size, this leaves the nearest integer in the low bits.
-  const float kRound = 0x1.8p23f;
   vf lost = {};
   std::memset(out + whole, 0, std::size_t(stride - whole));
-  for (std::int64_t d = 0; d <= whole; d += W) {
-    const vf x = (d < whole ? load(row + d) : load(last)) * splat(norm_scale);
+  for (std::int64_t d = 0; d < dims; d += W) {
+    const vf x = (d < whole ? load(row + d) : load_rest(row + d, dims - d)) * splat(norm_scale);
     const vf rounded = x * splat(inverse) + splat(kRound);
     const vf difference = x - (rounded - splat(kRound)) * splat(scale);
     lost = fma(difference, difference, lost);
@@ -54,7 +64,44 @@ static CodeVector signed_codes(const std::uint8_t* code_row, std::int64_t dims, 
   for (std::int64_t d = 0; d < dims; ++d) out[d] = std::int8_t(code_row[d] ^ 0x80);
   for (std::int64_t d = dims; d < code_bytes(dims); ++d) out[d] = 0;
   const CodeHeader header = code_header(code_row, stride);
-  return {out, header.scale, header.error, 128 * header.sum};
+  return {out, nullptr, 128 * header.sum, 0, header.scale, header.error};
+}
+
+// The two bytes of the 16-bit codes of row * norm_scale, code_bytes(D) of each. An element is off by half a step, and
+// by less than 1/50 of one by what float32 loses on the way.
+template <class T>
+static CodeVector encode_query(const T* row, std::int64_t dims, float norm_scale, std::int8_t* out) {
+  typedef std::int8_t bytes __attribute__((vector_size(W)));
+  typedef std::int8_t bytes_u __attribute__((vector_size(W), aligned(1), may_alias));
+  const std::int64_t whole = dims / W * W;
+  const float largest = largest_size(row, dims) * norm_scale;
+  const float kSteps = 127.0f * 256.0f;
+  const float inverse = largest > 0.0f ? kSteps / largest : 0.0f;
+  std::int8_t *high = out, *low = out + code_bytes(dims);
+  std::memset(high + whole, 0, std::size_t(code_bytes(dims) - whole));
+  std::memset(low + whole, 0, std::size_t(code_bytes(dims) - whole));
+  vi high_sum = {}, low_sum = {};
+  for (std::int64_t d = 0; d < dims; d += W) {
+    const vf x = (d < whole ? load(row + d) : load_rest(row + d, dims - d)) * splat(norm_scale);
+    const vi code = (vi)(x * splat(inverse) + splat(kRound)) - (vi)splat(kRound);
+    const vi upper = (code + 128) >> 8, lower = code - (upper << 8);
+    high_sum += upper;
+    low_sum += lower;
+    const bytes high_bytes = __builtin_convertvector(upper, bytes), low_bytes = __builtin_convertvector(lower, bytes);
+    if (d < whole) {
+      *reinterpret_cast<bytes_u*>(high + d) = high_bytes;
+      *reinterpret_cast<bytes_u*>(low + d) = low_bytes;
+    } else {
+      std::memcpy(high + d, &high_bytes, std::size_t(dims - d));
+      std::memcpy(low + d, &low_bytes, std::size_t(dims - d));
+    }
+  }
+  // Their sums are exact in float32: at most 128 for each of 65,536 dimensions.
+  const std::int32_t high_total = std::int32_t(hsum(__builtin_convertvector(high_sum, vf)));
+  const std::int32_t low_total = std::int32_t(hsum(__builtin_convertvector(low_sum, vf)));
+  const float step = largest / kSteps;
+  return {
+      high, low, 128 * high_total, 128 * low_total, 256.0f * step, 0.52f * step * __builtin_sqrtf(float(dims)) + 1e-6f};
 }
 
 // out[a][i] = <rows[i], vectors[a]> over `bytes` bytes, a multiple of 64, for i < n, n at most kCodeBlock. `rows` has
@@ -74,37 +121,36 @@ static inline __m128i sums_of(const __m512i* sum) {
   return _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
 }
 
-// The four quarters are stored as whole vectors, which is how they are read again.
-static inline void store_sums(const __m128i* quarters, std::int32_t* out) {
-  vi all;
-  std::memcpy(&all, quarters, sizeof all);
-  store(out, all);
-}
+// Sums are gathered in registers and stored as whole vectors, which is how they are read again.
+#define RSK_CODE_PRODUCTS(STEP, LOAD_ROW, LOAD_VECTOR, ADD)                                             \
+  __m512i all[A];                                                                                       \
+  for (int a = 0; a < A; ++a) all[a] = _mm512_setzero_si512();                                          \
+  for (std::int64_t four = 0; 4 * four < n; ++four, rows += 4) {                                        \
+    __m512i sum[A][4];                                                                                  \
+    for (int a = 0; a < A; ++a)                                                                         \
+      for (int r = 0; r < 4; ++r) sum[a][r] = _mm512_setzero_si512();                                   \
+    for (std::int64_t i = 0; i < bytes; i += STEP) {                                                    \
+      __m512i x[A];                                                                                     \
+      for (int a = 0; a < A; ++a) x[a] = LOAD_VECTOR(vectors[a] + i);                                   \
+      for (int r = 0; r < 4; ++r) {                                                                     \
+        const __m512i y = LOAD_ROW(rows[r] + i);                                                        \
+        for (int a = 0; a < A; ++a) ADD(sum[a][r], y, x[a]);                                            \
+      }                                                                                                 \
+    }                                                                                                   \
+    const __mmask16 quarter = __mmask16(0xf << 4 * four);                                               \
+    for (int a = 0; a < A; ++a) all[a] = _mm512_mask_broadcast_i32x4(all[a], quarter, sums_of(sum[a])); \
+  }                                                                                                     \
+  for (int a = 0; a < A; ++a) _mm512_storeu_si512(out[a], all[a]);
 
-#define RSK_CODE_PRODUCTS(STEP, LOAD_ROW, LOAD_VECTOR, ADD)              \
-  __m128i quarters[A][4] = {};                                           \
-  for (std::int64_t four = 0; 4 * four < n; ++four, rows += 4) {         \
-    __m512i sum[A][4];                                                   \
-    for (int a = 0; a < A; ++a)                                          \
-      for (int r = 0; r < 4; ++r) sum[a][r] = _mm512_setzero_si512();    \
-    for (std::int64_t i = 0; i < bytes; i += STEP) {                     \
-      __m512i x[A];                                                      \
-      for (int a = 0; a < A; ++a) x[a] = LOAD_VECTOR(vectors[a] + i);    \
-      for (int r = 0; r < 4; ++r) {                                      \
-        const __m512i y = LOAD_ROW(rows[r] + i);                         \
-        for (int a = 0; a < A; ++a) sum[a][r] = ADD(sum[a][r], y, x[a]); \
-      }                                                                  \
-    }                                                                    \
-    for (int a = 0; a < A; ++a) quarters[a][four] = sums_of(sum[a]);     \
-  }                                                                      \
-  for (int a = 0; a < A; ++a) store_sums(quarters[a], out[a]);
-
+// Spelt out, since GCC 12 moves each accumulator twice around the intrinsic.
+#define RSK_DPBUSD(SUM, Y, X) asm("vpdpbusd %2, %1, %0" : "+v"(SUM) : "v"(Y), "v"(X))
 template <int A>
 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"))) static void code_products_vnni(
     const std::uint8_t* const* rows, const std::int8_t* const* vectors, std::int64_t bytes, std::int64_t n,
     std::int32_t (*out)[kCodeBlock]) {
-  RSK_CODE_PRODUCTS(64, _mm512_loadu_si512, _mm512_loadu_si512, _mm512_dpbusd_epi32)
+  RSK_CODE_PRODUCTS(64, _mm512_loadu_si512, _mm512_loadu_si512, RSK_DPBUSD)
 }
+#undef RSK_DPBUSD
 
 static inline __m512i load_unsigned(const std::uint8_t* p) {
   return _mm512_maskz_cvtepu8_epi16(~0u, _mm256_loadu_si256((const __m256i*)p));
@@ -112,8 +158,8 @@ static inline __m512i load_unsigned(const std::uint8_t* p) {
 static inline __m512i load_signed(const std::int8_t* p) {
   return _mm512_maskz_cvtepi8_epi16(~0u, _mm256_loadu_si256((const __m256i*)p));
 }
-static inline __m512i add_products(__m512i sum, __m512i y, __m512i x) {
-  return _mm512_add_epi32(sum, _mm512_madd_epi16(y, x));
+static inline void add_products(__m512i& sum, __m512i y, __m512i x) {
+  sum = _mm512_add_epi32(sum, _mm512_madd_epi16(y, x));
 }
 
 template <int A>

@@ -37,8 +37,9 @@ static inline std::int64_t id_at(const void* ids, int bytes, std::int64_t i) {
 constexpr std::int64_t kPrunedPool = 16;
 // Candidates of a call's first query that are asked for at once.
 constexpr std::int64_t kAskedFor = 32;
-// Of pools smaller than this most rows are read anyhow, for their relevance: codes cost more than they save.
-constexpr std::int64_t kCodedPool = 48;
+// Of pools smaller than this most rows are read anyhow, for their relevance: codes cost more than they save. Measured
+// with K = 4 and D = 384; products of codes cost least where vectors have 64 bytes.
+constexpr std::int64_t kCodedPool = W < 16 ? 48 : 32;
 
 static inline float inverse_sqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 
@@ -97,6 +98,7 @@ struct Query {
   bool prune = false;
   bool coded = false;  // bounds from the 8-bit codes of the rows
   CodeVector query_code = {};
+  std::int64_t choices = 0;  // picks chosen by codes
   // VRSD's sum s over the initial items and the picks.
   struct Sum {
     double query = 0;    // <s, unit query>, by the given relevance if there is one
@@ -177,7 +179,7 @@ struct Query {
     if (norm2 >= kNorm2Min && norm2 <= kNorm2Max) {
       const float scale = args.unit_queries ? inverse_sqrt(norm2) : 1.0f;
       prepare(query, args.dims, scale, ws.query);
-      encode_query(query, scale);
+      code_query(query, scale);
       return Status::ok;
     }
     double exact = 0;
@@ -187,14 +189,13 @@ struct Query {
     const double scale = exact > 0 ? 1 / __builtin_sqrt(exact) : 0;
     for (std::int64_t d = 0; d < args.dims; ++d) ws.unit[d] = float(query[d] * scale);
     prepare(ws.unit, args.dims, 1.0f, ws.query);
-    encode_query(ws.unit, 1.0f);
+    code_query(ws.unit, 1.0f);
     return Status::ok;
   }
 
-  void encode_query(const float* query, float scale) {
+  void code_query(const float* query, float scale) {
     if (!coded) return;
-    encode(query, args.dims, scale, ws.code_row, code_stride(args.dims));
-    query_code = signed_codes(ws.code_row, args.dims, code_stride(args.dims), ws.query_code_bytes);
+    query_code = encode_query(query, args.dims, scale, ws.query_code_bytes);
   }
 
   // 2. The scale and squared norm of a row, its product with the query.
@@ -278,12 +279,11 @@ struct Query {
     for (std::int64_t byte = 0; byte < code_stride(args.dims); byte += 64) __builtin_prefetch(code_row(r) + byte, 0, 2);
   }
 
-  // Asks for what a candidate's bounds are made of. Few rows are read after codes: retrievers give the best first.
+  // Asks for what a candidate's bounds are made of.
   void prefetch_candidate(std::int64_t query, std::int64_t i) const {
     const std::int64_t id = id_at(args.candidates, args.id_bytes, query * args.pool + i);
     if (id < 0 || id >= args.num_rows) return;
-    if (coded) prefetch_codes(id);
-    if (!coded || i < args.k) prefetch_row(id);
+    coded ? prefetch_codes(id) : prefetch_row(id);
   }
 
   // Asks for the next query's pool, so that it arrives while this query is decided. Where relevance is only estimated
@@ -358,16 +358,6 @@ struct Query {
     return all_finite ? Status::ok : Status::not_finite;
   }
 
-  // Products of the n items from j on, at most a block, with code vectors, in steps of their scales.
-  template <int A>
-  void code_tile(std::int64_t j, std::int64_t n, const std::int8_t* const* vectors,
-                 std::int32_t (*out)[kCodeBlock]) const {
-    const std::uint8_t* rows[kCodeBlock];
-    for (std::int64_t i = 0; i < kCodeBlock; ++i) rows[i] = code_row(ws.row[j + (i < n ? i : n - 1)]);
-    code_products<A>(rows, vectors, code_bytes(args.dims), n, out);
-    ws.code_products += A * n;
-  }
-
   std::int64_t block_items(std::int64_t j) const { return items - j < kCodeBlock ? items - j : kCodeBlock; }
 
   // What the codes leave open of a product with a unit vector, and what float32 rounding adds to it.
@@ -375,27 +365,35 @@ struct Query {
     const vf row = load(ws.code_error + j);
     return row + splat(vector.error) + row * splat(vector.error) + splat(4.0f * slack);
   }
-  vf code_product(std::int64_t j, const CodeVector& vector, const std::int32_t* products) const {
-    return __builtin_convertvector(load(products) - vector.offset, vf) *
-           (load(ws.code_scale + j) * splat(vector.scale));
+  vf code_scale(std::int64_t j, const CodeVector& vector) const {
+    return load(ws.code_scale + j) * splat(vector.scale);
   }
 
+  // Finds the code rows of the n items from j on.
   void read_headers(std::int64_t j, std::int64_t n) {
     for (std::int64_t i = j; i < j + n; ++i) {
-      const CodeHeader header = code_header(code_row(ws.row[i]), code_stride(args.dims));
+      ws.code_rows[i] = code_row(ws.row[i]);
+      const CodeHeader header = code_header(ws.code_rows[i], code_stride(args.dims));
       ws.code_scale[i] = header.scale;
       ws.code_error[i] = header.error;
     }
+    for (std::int64_t i = j + n; i < j + (n + 3) / 4 * 4; ++i) ws.code_rows[i] = ws.code_rows[j];
   }
 
   // The value of an item of the block from j on becomes an upper bound.
   void bound_relevance(std::int64_t j) {
-    std::int32_t products[1][kCodeBlock];
+    std::int32_t products[2][kCodeBlock];
+    const std::int8_t* vectors[2] = {query_code.high, query_code.low};
     const std::int64_t n = block_items(j);
     read_headers(j, n);
-    code_tile<1>(j, n, &query_code.codes, products);
-    for (std::int64_t i = 0; i < n; i += W)
-      store(ws.value + j + i, code_product(j + i, query_code, products[0] + i) + code_error(j + i, query_code));
+    code_products<2>(ws.code_rows + j, vectors, code_bytes(args.dims), n, products);
+    ws.code_products += n;
+    for (std::int64_t i = 0; i < n; i += W) {
+      const vf high = __builtin_convertvector(load(products[0] + i) - query_code.high_offset, vf);
+      const vf low = __builtin_convertvector(load(products[1] + i) - query_code.low_offset, vf);
+      const vf product = (high + low * splat(1.0f / 256)) * code_scale(j + i, query_code);
+      store(ws.value + j + i, product + code_error(j + i, query_code));
+    }
     if (args.bias)
       for (std::int64_t i = j; i < j + n; ++i) relevance_known(i, ws.value[i]);
   }
@@ -407,13 +405,15 @@ struct Query {
     std::int32_t products[A][kCodeBlock];
     const std::int8_t* vectors[A];
     const std::int64_t n = block_items(j);
-    for (int a = 0; a < A; ++a) vectors[a] = ws.pick_codes[p + a].codes;
-    code_tile<A>(j, n, vectors, products);
+    for (int a = 0; a < A; ++a) vectors[a] = ws.pick_codes[p + a].high;
+    code_products<A>(ws.code_rows + j, vectors, code_bytes(args.dims), n, products);
+    ws.code_products += A * n;
     for (std::int64_t i = 0; i < n; i += W) {
       vf least = load(ws.running + j + i);
       for (int a = 0; a < A; ++a) {
         const CodeVector& vector = ws.pick_codes[p + a];
-        least = larger(least, code_product(j + i, vector, products[a] + i) - code_error(j + i, vector));
+        const vf product = __builtin_convertvector(load(products[a] + i) - vector.high_offset, vf);
+        least = larger(least, product * code_scale(j + i, vector) - code_error(j + i, vector));
       }
       store(ws.running + j + i, least);
     }
@@ -433,7 +433,13 @@ struct Query {
     for (; p + 2 <= picked; p += 2) meet_by_codes<2>(j, p);
     if (p < picked) meet_by_codes<1>(j, p);
     ws.block_met[block] = std::int32_t(picked);
-    bound(j, j + kCodeBlock < items ? j + kCodeBlock : items);
+    bound_block(block);
+  }
+
+  void bound_block(std::int64_t block) {
+    const std::int64_t j = block * kCodeBlock;
+    bound(j, j + block_items(j));
+    ws.block_bound[block] = largest_bound(j);
   }
 
   // Reads the row of item j: its relevance, if that is not given, and its products with the picks it has not met.
@@ -766,7 +772,7 @@ struct Query {
     *best = -1;
     consider(top, best, best_score);
     const std::int64_t survivors = at_least(ws.bound, nullptr, 1.0f, 0.0f, items, *best_score, ws.survivors);
-    std::int32_t js[4];  // unread, or one behind: four of them meet a pick together
+    std::int32_t js[4] = {};  // unread, or one behind: four of them meet a pick together
     int n = 0;
     for (std::int64_t i = 0; i < survivors && status == Status::ok; ++i) {
       const std::int32_t j = ws.survivors[i];
@@ -785,12 +791,13 @@ struct Query {
   // The most promising item is looked at more closely, by the codes of its block, then by its row, until the most
   // promising one is known.
   Status choose_by_codes(std::int64_t* best, float* best_score) {
-    bound();
     const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
-    for (std::int64_t block = 0; block < blocks; ++block) ws.block_bound[block] = largest_bound(block * kCodeBlock);
+    // From the second choice on a bound that is not renewed is still a bound.
+    for (std::int64_t block = 0; choices < 2 && block < blocks; ++block) bound_block(block);
+    // Retrievers give the best first, and most of these will be read. The rest arrives while the first is.
+    for (std::int64_t j = 0; choices == 0 && j < items && j < picks_wanted(); ++j) prefetch_row(ws.row[j]);
+    ++choices;
     for (;;) {
-      // A few rows at a time, so that the processor need not wait for them.
-      prefetch_next(ahead + 2);
       const std::int64_t block = arg_max(ws.block_bound, blocks);
       const std::int32_t j = top_of(block);
       if (known(j)) {
@@ -798,9 +805,8 @@ struct Query {
         *best_score = ws.bound[j];
         return all_finite ? Status::ok : Status::not_finite;
       }
-      if (unseen(block) || (picked > 0 && ws.block_met[block] < picked)) {
+      if (behind(block)) {
         catch_up_by_codes(block);
-        ws.block_bound[block] = largest_bound(block * kCodeBlock);
         const std::int32_t next = top_of(block);
         if (ws.met[next] < 0) prefetch_row(ws.row[next]);  // it is likely to be read soon
       } else {
@@ -816,18 +822,22 @@ struct Query {
   bool unseen(std::int64_t block) const { return ws.block_met[block] < 0 && !args.relevance; }
   bool known(std::int64_t j) const { return picked == 0 ? !estimated() || ws.met[j] >= 0 : ws.met[j] == picked; }
 
+  // Whether its items have not met all picks by their codes.
+  bool behind(std::int64_t block) const { return unseen(block) || (picked > 0 && ws.block_met[block] < picked); }
+
   // Of the items with the value of item j, which is the largest, that of the lowest row.
   std::int64_t lowest_row(std::int64_t j) {
     std::int64_t lowest = j;
     const float value = ws.bound[j];
     for (std::int64_t i = 0; i < items; ++i) {
-      if (ws.block_bound[i / kCodeBlock] < value) {
+      const std::int64_t block = i / kCodeBlock;
+      if (ws.block_bound[block] < value) {
         i += kCodeBlock - 1 - i % kCodeBlock;
         continue;
       }
       if (ws.bound[i] < value || ws.row[i] >= ws.row[lowest]) continue;
       // Codes come before the row: they bound the values of their whole block.
-      if (unseen(i / kCodeBlock)) catch_up_by_codes(i / kCodeBlock);
+      if (behind(block)) catch_up_by_codes(block);
       if (ws.bound[i] < value) continue;
       if (!known(i)) {
         refine(i);

@@ -156,13 +156,13 @@ class Workspaces {
         place(base, ws.picks, picks);
         place(base, ws.prepared_picks, picks * prepared);
         const std::int64_t code = args.codes ? code_bytes(args.dims) : 0;
+        place(base, ws.code_rows, code ? items : 0);
         for (float** floats : {&ws.code_scale, &ws.code_error}) place(base, *floats, code ? items : 0);
         place(base, ws.block_met, code ? args.pool / kCodeBlock + 1 : 0);
         place(base, ws.block_bound, code ? args.pool / kCodeBlock + 1 + vector_floats : 0);
-        place(base, ws.query_code_bytes, code);
+        place(base, ws.query_code_bytes, 2 * code);
         place(base, ws.pick_code_bytes, picks * code);
         place(base, ws.pick_codes, code ? picks : 0);
-        place(base, ws.code_row, code ? code_stride(args.dims) : 0);
         place(base, ws.unit, args.dims);
         place(base, ws.sum, vrsd ? args.dims : 0);
       }
