@@ -1,0 +1,215 @@
+// Products of bfloat16 rows by the matrix unit: 16 rows of the weight by 16 tokens by 32 dimensions an instruction.
+//
+// An element of a tile is one chain of additions over the steps of 32 dimensions, each a sum of fixed order, and
+// depends on nothing but its two rows: not on their places in the tiles, not on what the other rows hold. A chain may
+// be stored and taken up again without a loss. So all products of two rows have the same bits.
+//
+// Rows of the weight are read where they are, as a row of a tile is one of them. Hidden rows are packed once a batch,
+// pairs of dimensions side by side; the 2 KB of a step of 32 tokens, for a run of steps, stay in the first-level cache
+// while a block of the weight passes. A weight's last dimensions, and rows that are not beside each other, are copied
+// and padded with zeros: nothing is read past a row.
+
+constexpr std::int64_t kTileRows = 16;  // rows of a tile
+constexpr std::int64_t kStep = 32;      // dimensions of a tile of bfloat16
+constexpr std::int64_t kTileElements = kTileRows * kStep;
+constexpr std::int64_t kTileFloats = kTileRows * kTileRows;
+constexpr std::int64_t kTileRun = 16;           // steps of a run
+constexpr std::int64_t kTileBytes = 512 << 10;  // of a block of the weight
+
+struct alignas(64) TileConfig {
+  std::uint8_t palette, start_row, reserved[14];
+  std::uint16_t row_bytes[16];
+  std::uint8_t rows[16];
+};
+// All eight are 16 rows of 64 bytes. 0 to 3: sums; 4, 5: rows of the weight; 6, 7: tokens.
+static const TileConfig kTileConfig = {1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+
+// The unit has its registers between the two, and the thread keeps no state of it.
+struct TileUnit {
+  TileUnit() { _tile_loadconfig(&kTileConfig); }
+  ~TileUnit() { _tile_release(); }
+};
+
+// The instructions are assembly to the compiler, which does not see them read memory.
+static inline void memory_is_read() { __asm__ volatile("" ::: "memory"); }
+
+// Columns to rows.
+static inline void transpose(vf* x) {
+  vf y[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i += 2) {
+    y[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+    y[i + 1] = __builtin_shufflevector(x[i], x[i + 1], 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i += 4) {
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; ++j) {
+      const vf a = y[i + j], b = y[i + j + 2];
+      x[i + 2 * j] = __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+      x[i + 2 * j + 1] = __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 4; ++i) {
+    const vf a = x[i], b = x[i + 4], c = x[i + 8], d = x[i + 12];
+    const vf ab = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    const vf cd = __builtin_shufflevector(c, d, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    const vf ba = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    const vf dc = __builtin_shufflevector(c, d, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    y[i] = __builtin_shufflevector(ab, cd, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    y[i + 8] = __builtin_shufflevector(ab, cd, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    y[i + 4] = __builtin_shufflevector(ba, dc, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    y[i + 12] = __builtin_shufflevector(ba, dc, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) x[i] = y[i];
+}
+
+struct TileScratch {
+  bf16 rows[2 * kTileRows * 2 * kTileRun * kStep];  // copied, of a run
+  float sums[2 * kTileRows * kMaxColumns];          // tiles: 16 columns by 16 tokens, the tokens' two beside each other
+  float products[2 * kTileRows * kMaxColumns];
+};
+
+static inline std::int64_t steps_of(const ScoreArgs& args) { return (args.dims + kStep - 1) / kStep; }
+
+// As many elements of a row as there are, and zeros up to a whole step.
+static inline void copy_row(const bf16* from, std::int64_t n, bf16* to) {
+  for (; n > 0; n -= kStep, from += kStep, to += kStep) {
+    const __mmask32 some = n < kStep ? (1u << n) - 1 : ~0u;
+    _mm512_storeu_si512(to, _mm512_maskz_loadu_epi16(some, from));
+  }
+}
+
+// Adds the products of consecutive steps to the sums. `a` and `b` are 16 rows of the weight each, `bytes` apart.
+template <int TOKENS, bool PREFETCH>
+static inline void multiply(const bf16* a, const bf16* b, std::int64_t bytes, const bf16* tokens, std::int64_t other,
+                            std::int64_t steps, std::int64_t ahead) {
+  memory_is_read();
+  for (std::int64_t s = 0; s < steps; ++s) {
+    _tile_loadd(6, tokens + s * kTileElements, 64);
+    _tile_loadd(4, a + s * kStep, bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    if (TOKENS == 2) {
+      _tile_loadd(7, tokens + other + s * kTileElements, 64);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    _tile_loadd(5, b + s * kStep, bytes);
+    _tile_dpbf16ps(2, 5, 6);
+    if (TOKENS == 2) _tile_dpbf16ps(3, 5, 7);
+    if (PREFETCH) {
+#pragma GCC unroll 16
+      for (int row = 0; row < 16; ++row) {
+        __builtin_prefetch(reinterpret_cast<const char*>(a + s * kStep) + row * bytes + ahead, 0, 2);
+        __builtin_prefetch(reinterpret_cast<const char*>(b + s * kStep) + row * bytes + ahead, 0, 2);
+      }
+    }
+  }
+}
+
+// The sums of 32 columns from the i-th on over the steps [begin, end), after those before.
+template <int TOKENS>
+static void panel(const ScoreArgs& args, const Columns& columns, std::int64_t i, std::int64_t begin, std::int64_t end,
+                  const bf16* tokens, std::int64_t ahead, TileScratch& scratch) {
+  float* sums = scratch.sums + i / kTileRows * 2 * kTileFloats;
+  if (begin) {
+    memory_is_read();
+    _tile_loadd(0, sums, 64);
+    _tile_loadd(2, sums + 2 * kTileFloats, 64);
+    if (TOKENS == 2) {
+      _tile_loadd(1, sums + kTileFloats, 64);
+      _tile_loadd(3, sums + 3 * kTileFloats, 64);
+    }
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  const bf16* weight = static_cast<const bf16*>(args.weight) + begin * kStep;
+  const std::int64_t other = steps_of(args) * kTileElements;
+  const std::int64_t rows = columns.count - i < 2 * kTileRows ? columns.count - i : 2 * kTileRows;
+  const std::int64_t length = (end * kStep < args.dims ? end * kStep : args.dims) - begin * kStep;
+  std::int64_t steps = 0;
+  if (!columns.ids && rows == 2 * kTileRows) {
+    steps = length / kStep;
+    const bf16* first = weight + columns[i] * args.weight_stride;
+    const std::int64_t bytes = args.weight_stride * std::int64_t(sizeof(bf16));
+    (ahead ? multiply<TOKENS, true> : multiply<TOKENS, false>)(first, first + kTileRows * args.weight_stride, bytes,
+                                                               tokens, other, steps, ahead * bytes);
+  }
+  const std::int64_t rest = end - begin - steps;
+  if (rest) {
+    for (std::int64_t row = 0; row < rows; ++row)
+      copy_row(weight + columns[i + row] * args.weight_stride + steps * kStep, length - steps * kStep,
+               scratch.rows + row * rest * kStep);
+    multiply<TOKENS, false>(scratch.rows, scratch.rows + kTileRows * rest * kStep,
+                            rest * kStep * std::int64_t(sizeof(bf16)), tokens + steps * kTileElements, other, rest, 0);
+  }
+  _tile_stored(0, sums, 64);
+  _tile_stored(2, sums + 2 * kTileFloats, 64);
+  if (TOKENS == 2) {
+    _tile_stored(1, sums + kTileFloats, 64);
+    _tile_stored(3, sums + 3 * kTileFloats, 64);
+  }
+}
+
+template <int TOKENS>
+static void panels(const ScoreArgs& args, const Columns& columns, const bf16* tokens, std::int64_t ahead,
+                   TileScratch& scratch) {
+  const std::int64_t steps = steps_of(args), run = 2 / TOKENS * kTileRun;
+  for (std::int64_t begin = 0; begin < steps; begin += run) {
+    const std::int64_t end = begin + run < steps ? begin + run : steps;
+    for (std::int64_t i = 0; i < columns.count; i += 2 * kTileRows) {
+      panel<TOKENS>(args, columns, i, begin, end, tokens + begin * kTileElements, ahead, scratch);
+      if (end < steps) continue;
+      for (int tile = 0; tile < 4; ++tile) {
+        if (tile % 2 >= TOKENS) continue;
+        vf x[16];
+        const float* sums = scratch.sums + (i / kTileRows * 2 + tile) * kTileFloats;
+#pragma GCC unroll 16
+        for (int row = 0; row < 16; ++row) x[row] = load(sums + row * kTileRows);
+        transpose(x);
+        float* out = scratch.products + tile % 2 * kTileRows * kMaxColumns + i + tile / 2 * kTileRows;
+#pragma GCC unroll 16
+        for (int row = 0; row < 16; ++row) store(out + row * kMaxColumns, x[row]);
+      }
+    }
+  }
+}
+
+struct Tiles {
+  typedef TileScratch Scratch;
+  static constexpr std::int64_t kJobs = 2 * kTileRows, kTargetJobs = kTileRows;
+  static void multiply(const ScoreArgs& args, const Jobs& jobs, const Columns& columns, bool next, Scratch& scratch) {
+    const bf16* tokens = static_cast<const bf16*>(jobs.packed) + jobs.at / kTileRows * steps_of(args) * kTileElements;
+    const std::int64_t ahead = next ? columns.count : 0;
+    (jobs.count > kTileRows ? panels<2> : panels<1>)(args, columns, tokens, ahead, scratch);
+  }
+};
+
+static std::size_t packed_bytes(const ScoreArgs& args, std::int64_t num_jobs) {
+  return std::size_t((num_jobs + kTileRows - 1) / kTileRows * steps_of(args) * kTileElements) * sizeof(bf16);
+}
+
+// A tile of tokens: a step's pairs of dimensions are its rows, tokens its columns.
+static void pack(const ScoreArgs& args, const Jobs& jobs, void* packed) {
+  bf16* to = static_cast<bf16*>(packed) + jobs.at / kTileRows * steps_of(args) * kTileElements;
+  for (std::int64_t d = 0; d < args.dims; d += kStep, to += kTileElements) {
+    vf pairs[16] = {};
+    for (std::int64_t token = 0; token < jobs.count; ++token) {
+      const std::int64_t row = args.rows[jobs.first + jobs.at + token];
+      copy_row(static_cast<const bf16*>(args.hidden) + row * args.hidden_stride + d,
+               args.dims - d < kStep ? args.dims - d : kStep, reinterpret_cast<bf16*>(pairs + token));
+    }
+    transpose(pairs);
+    for (int i = 0; i < 16; ++i) store(reinterpret_cast<float*>(to) + i * kTileRows, pairs[i]);
+  }
+}
+
+// Positions of a block, as linear_block, in whole panels.
+static std::int64_t tile_block(const ScoreArgs& args) {
+  const std::int64_t rows = kTileBytes / (args.dims * 2) / (2 * kTileRows) * (2 * kTileRows);
+  return rows < 2 * kTileRows ? 2 * kTileRows : rows > kMaxColumns ? kMaxColumns : rows;
+}
