@@ -13,8 +13,9 @@ constexpr std::int64_t kTileRows = 16;  // rows of a tile
 constexpr std::int64_t kStep = 32;      // dimensions of a tile of bfloat16
 constexpr std::int64_t kTileElements = kTileRows * kStep;
 constexpr std::int64_t kTileFloats = kTileRows * kTileRows;
-constexpr std::int64_t kTileRun = 16;           // steps of a run
-constexpr std::int64_t kTileBytes = 512 << 10;  // of a block of the weight
+constexpr std::int64_t kTileRun = 16;  // steps of a run
+// Of a block of the weight: half of it takes a fifth more time for 512 tokens and D = 2,048.
+constexpr std::int64_t kTileBytes = 512 << 10;
 
 struct alignas(64) TileConfig {
   std::uint8_t palette, start_row, reserved[14];
@@ -82,36 +83,36 @@ static inline void copy_row(const bf16* from, std::int64_t n, bf16* to) {
   }
 }
 
-// Adds the products of consecutive steps to the sums. `a` and `b` are 16 rows of the weight each, `bytes` apart.
-template <int TOKENS, bool PREFETCH>
-static inline void multiply(const bf16* a, const bf16* b, std::int64_t bytes, const bf16* tokens, std::int64_t other,
-                            std::int64_t steps, std::int64_t ahead) {
+// Rows [begin, end) of the 32 that lie `bytes` after those at hand are called for.
+struct Ahead {
+  std::int64_t bytes, begin, end;
+};
+
+// Adds the products of consecutive steps to the sums. `a` is 32 rows of the weight, `bytes` apart.
+template <int TOKENS>
+static inline void multiply(const bf16* a, std::int64_t bytes, const bf16* tokens, std::int64_t other,
+                            std::int64_t steps, const Ahead& ahead) {
+  const char* row = reinterpret_cast<const char*>(a);
   memory_is_read();
-  for (std::int64_t s = 0; s < steps; ++s) {
-    _tile_loadd(6, tokens + s * kTileElements, 64);
-    _tile_loadd(4, a + s * kStep, bytes);
+  for (std::int64_t s = 0; s < steps; ++s, row += kStep * sizeof(bf16), tokens += kTileElements) {
+    _tile_loadd(6, tokens, 64);
+    _tile_loadd(4, row, bytes);
     _tile_dpbf16ps(0, 4, 6);
     if (TOKENS == 2) {
-      _tile_loadd(7, tokens + other + s * kTileElements, 64);
+      _tile_loadd(7, tokens + other, 64);
       _tile_dpbf16ps(1, 4, 7);
     }
-    _tile_loadd(5, b + s * kStep, bytes);
+    _tile_loadd(5, row + kTileRows * bytes, bytes);
     _tile_dpbf16ps(2, 5, 6);
     if (TOKENS == 2) _tile_dpbf16ps(3, 5, 7);
-    if (PREFETCH) {
-#pragma GCC unroll 16
-      for (int row = 0; row < 16; ++row) {
-        __builtin_prefetch(reinterpret_cast<const char*>(a + s * kStep) + row * bytes + ahead, 0, 2);
-        __builtin_prefetch(reinterpret_cast<const char*>(b + s * kStep) + row * bytes + ahead, 0, 2);
-      }
-    }
+    for (std::int64_t r = ahead.begin; r < ahead.end; ++r) __builtin_prefetch(row + ahead.bytes + r * bytes, 0, 2);
   }
 }
 
 // The sums of 32 columns from the i-th on over the steps [begin, end), after those before.
 template <int TOKENS>
 static void panel(const ScoreArgs& args, const Columns& columns, std::int64_t i, std::int64_t begin, std::int64_t end,
-                  const bf16* tokens, std::int64_t ahead, TileScratch& scratch) {
+                  const bf16* tokens, const Ahead& ahead, TileScratch& scratch) {
   float* sums = scratch.sums + i / kTileRows * 2 * kTileFloats;
   if (begin) {
     memory_is_read();
@@ -134,18 +135,16 @@ static void panel(const ScoreArgs& args, const Columns& columns, std::int64_t i,
   std::int64_t steps = 0;
   if (!columns.ids && rows == 2 * kTileRows) {
     steps = length / kStep;
-    const bf16* first = weight + columns[i] * args.weight_stride;
-    const std::int64_t bytes = args.weight_stride * std::int64_t(sizeof(bf16));
-    (ahead ? multiply<TOKENS, true> : multiply<TOKENS, false>)(first, first + kTileRows * args.weight_stride, bytes,
-                                                               tokens, other, steps, ahead * bytes);
+    multiply<TOKENS>(weight + columns[i] * args.weight_stride, args.weight_stride * std::int64_t(sizeof(bf16)), tokens,
+                     other, steps, ahead);
   }
   const std::int64_t rest = end - begin - steps;
   if (rest) {
     for (std::int64_t row = 0; row < rows; ++row)
       copy_row(weight + columns[i + row] * args.weight_stride + steps * kStep, length - steps * kStep,
                scratch.rows + row * rest * kStep);
-    multiply<TOKENS, false>(scratch.rows, scratch.rows + kTileRows * rest * kStep,
-                            rest * kStep * std::int64_t(sizeof(bf16)), tokens + steps * kTileElements, other, rest, 0);
+    multiply<TOKENS>(scratch.rows, rest * kStep * std::int64_t(sizeof(bf16)), tokens + steps * kTileElements, other,
+                     rest, Ahead{});
   }
   _tile_stored(0, sums, 64);
   _tile_stored(2, sums + 2 * kTileFloats, 64);
@@ -156,7 +155,7 @@ static void panel(const ScoreArgs& args, const Columns& columns, std::int64_t i,
 }
 
 template <int TOKENS>
-static void panels(const ScoreArgs& args, const Columns& columns, const bf16* tokens, std::int64_t ahead,
+static void panels(const ScoreArgs& args, const Columns& columns, const bf16* tokens, const Ahead& ahead,
                    TileScratch& scratch) {
   const std::int64_t steps = steps_of(args), run = 2 / TOKENS * kTileRun;
   for (std::int64_t begin = 0; begin < steps; begin += run) {
@@ -182,9 +181,16 @@ static void panels(const ScoreArgs& args, const Columns& columns, const bf16* to
 struct Tiles {
   typedef TileScratch Scratch;
   static constexpr std::int64_t kJobs = 2 * kTileRows, kTargetJobs = kTileRows;
-  static void multiply(const ScoreArgs& args, const Jobs& jobs, const Columns& columns, bool next, Scratch& scratch) {
+  static void multiply(const ScoreArgs& args, const Jobs& jobs, const Columns& columns, std::int64_t passes,
+                       Scratch& scratch) {
     const bf16* tokens = static_cast<const bf16*>(jobs.packed) + jobs.at / kTileRows * steps_of(args) * kTileElements;
-    const std::int64_t ahead = next ? columns.count : 0;
+    // The first pass over a block is bound by memory, and the processor's own prefetching does it best. Where enough
+    // passes follow, each calls for a share of the next block.
+    const std::int64_t pass = jobs.at / kJobs;
+    Ahead ahead = {};
+    if (passes > 2)
+      ahead = {columns.count * args.weight_stride * std::int64_t(sizeof(bf16)), 2 * kTileRows * pass / passes,
+               2 * kTileRows * (pass + 1) / passes};
     (jobs.count > kTileRows ? panels<2> : panels<1>)(args, columns, tokens, ahead, scratch);
   }
 };

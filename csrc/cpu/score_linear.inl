@@ -200,8 +200,9 @@ template <class K, class H>
 struct Dots {
   typedef LinearScratch Scratch;
   static constexpr std::int64_t kJobs = kDotJobs, kTargetJobs = 1;
-  static void multiply(const ScoreArgs& args, const Jobs& jobs, const Columns& columns, bool next, Scratch& scratch) {
-    products<K, H>(args, jobs.first + jobs.at, jobs.count, columns, next, scratch);
+  static void multiply(const ScoreArgs& args, const Jobs& jobs, const Columns& columns, std::int64_t passes,
+                       Scratch& scratch) {
+    products<K, H>(args, jobs.first + jobs.at, jobs.count, columns, passes > 0 && jobs.at == 0, scratch);
   }
 };
 
@@ -210,7 +211,8 @@ static void add_bias(const ScoreArgs& args, const Columns& columns, float* x) {
   for (std::int64_t i = 0; i < columns.count; ++i) x[i] += args.head_bias[columns[i]];
 }
 
-// z of the targets of jobs. P computes the products, of kTargetJobs jobs at a time.
+// z of the targets of jobs. P computes the products of kTargetJobs jobs, or of kJobs in so many passes over a block
+// where the next block may be called for.
 template <class P>
 static void targets_by(const ScoreArgs& args, const Jobs& all, typename P::Scratch& scratch) {
   for (std::int64_t done = 0; done < all.count; done += P::kTargetJobs) {
@@ -219,7 +221,7 @@ static void targets_by(const ScoreArgs& args, const Jobs& all, typename P::Scrat
     for (std::int64_t pair = begins[0]; pair < begins[jobs.count]; pair += kMaxColumns) {
       const std::int64_t left = begins[jobs.count] - pair, count = left < kMaxColumns ? left : kMaxColumns;
       const Columns columns = {args.columns, pair, count};
-      P::multiply(args, jobs, columns, false, scratch);
+      P::multiply(args, jobs, columns, 0, scratch);
       for (std::int64_t j = 0; j < jobs.count; ++j) {
         const std::int64_t begin = begins[j] > pair ? begins[j] : pair;
         const std::int64_t end = begins[j + 1] < pair + count ? begins[j + 1] : pair + count;
@@ -240,10 +242,10 @@ static void chunk_by(const ScoreArgs& args, const Jobs& all, std::int64_t block,
                      ScoreState* states, typename P::Scratch& scratch) {
   for (; begin < end; begin += block) {
     const Columns columns = {args.allowed, begin, end - begin < block ? end - begin : block};
+    const bool next = !args.allowed && begin + 2 * block <= args.num_columns;
     for (std::int64_t done = 0; done < all.count; done += P::kJobs) {
       const Jobs jobs = all.part(done, P::kJobs);
-      const bool next = done == 0 && !args.allowed && begin + 2 * block <= args.num_columns;
-      P::multiply(args, jobs, columns, next, scratch);
+      P::multiply(args, jobs, columns, next ? (all.count + P::kJobs - 1) / P::kJobs : 0, scratch);
       for (std::int64_t j = 0; j < jobs.count; ++j) {
         const std::int64_t job = jobs.first + jobs.at + j;
         float* z = scratch.products + j * kMaxColumns;
