@@ -173,12 +173,12 @@ ScoreKernels kernels_of([[maybe_unused]] const ScoreArgs& args, int isa) {
   ScoreKernels kernels = *kScoreIsas[isa];
 #if RSK_X86_DISPATCH
   const bool bf16 = args.form == Form::hidden && args.hidden_dtype == DType::bf16 && args.weight_dtype == DType::bf16;
-  if (isa == 2 && bf16 && __builtin_cpu_supports("avx512bf16")) {
-    kernels.hidden_targets = avx512_bf16::score_hidden_targets;
-    kernels.hidden = avx512_bf16::score_hidden;
-  }
+  const char* unit = bf16 ? bf16_unit(isa) : nullptr;
+  if (!unit) return kernels;
+  kernels.hidden_targets = avx512_bf16::score_hidden_targets;
+  kernels.hidden = avx512_bf16::score_hidden;
 #if RSK_AMX_UNIT
-  if (isa == 2 && bf16 && amx_supported()) {
+  if (!std::strcmp(unit, "amx")) {
     kernels.hidden_targets = amx::score_hidden_targets;
     kernels.hidden = amx::score_hidden;
     kernels.scratch_bytes = sizeof(amx::TileScratch);
@@ -314,6 +314,16 @@ void score_hidden(const ScoreArgs& args, const ScoreKernels& kernels, std::int64
 }
 
 }  // namespace
+
+const char* bf16_unit([[maybe_unused]] int isa) {
+#if RSK_AMX_UNIT
+  if (isa == 2 && amx_supported()) return "amx";
+#endif
+#if RSK_X86_DISPATCH
+  if (isa == 2 && __builtin_cpu_supports("avx512bf16")) return "avx512_bf16";
+#endif
+  return nullptr;
+}
 
 void score(const ScoreArgs& args, int isa, int num_threads) {
   const ScoreKernels kernels = kernels_of(args, isa);

@@ -1,19 +1,21 @@
 // Products of bfloat16 rows by the matrix unit: 16 rows of the weight by 16 tokens by 32 dimensions an instruction.
 //
-// An element of a tile is one chain of additions over the steps of 32 dimensions, each a sum of fixed order, and
-// depends on nothing but its two rows: not on their places in the tiles, not on what the other rows hold. A chain may
-// be stored and taken up again without a loss. So all products of two rows have the same bits.
+// An element of a tile is a chain of additions over the steps of a run, each a sum of fixed order, and depends on
+// nothing but its two rows: not on their places in the tiles, not on what the other rows hold. The runs are added one
+// after the other. So all products of two rows have the same bits.
 //
 // Rows of the weight are read where they are, as a row of a tile is one of them. Hidden rows are packed once a batch,
-// pairs of dimensions side by side; the 2 KB of a step of 32 tokens, for a run of steps, stay in the first-level cache
-// while a block of the weight passes. A weight's last dimensions, and rows that are not beside each other, are copied
-// and padded with zeros: nothing is read past a row.
+// pairs of dimensions side by side; those of 32 tokens, for a run, stay in the first-level cache while a block of the
+// weight passes. A weight's last dimensions, and rows that are not beside each other, are copied and padded with zeros:
+// nothing is read past a row.
 
 constexpr std::int64_t kTileRows = 16;  // rows of a tile
 constexpr std::int64_t kStep = 32;      // dimensions of a tile of bfloat16
 constexpr std::int64_t kTileElements = kTileRows * kStep;
 constexpr std::int64_t kTileFloats = kTileRows * kTileRows;
-constexpr std::int64_t kTileRun = 16;  // steps of a run
+// Steps of a run, at most. Short for the cache's sake, and for the sum's: one chain over 4,096 dimensions is off by
+// three times as much.
+constexpr std::int64_t kTileRun = 16;
 // Of a block of the weight: half of it takes a fifth more time for 512 tokens and D = 2,048.
 constexpr std::int64_t kTileBytes = 512 << 10;
 
@@ -68,9 +70,10 @@ static inline void transpose(vf* x) {
 }
 
 struct TileScratch {
-  bf16 rows[2 * kTileRows * 2 * kTileRun * kStep];  // copied, of a run
-  float sums[2 * kTileRows * kMaxColumns];          // tiles: 16 columns by 16 tokens, the tokens' two beside each other
-  float products[2 * kTileRows * kMaxColumns];
+  bf16 rows[2 * kTileRows * kTileRun * kStep];  // copied, of a run
+  float sums[4 * kTileFloats];                  // of a run: tiles of 16 columns by 16 tokens
+  float totals[2 * kTileRows * kMaxColumns];    // of the runs before, the same for all columns
+  float products[2 * kTileRows * kMaxColumns];  // tokens by columns
 };
 
 static inline std::int64_t steps_of(const ScoreArgs& args) { return (args.dims + kStep - 1) / kStep; }
@@ -109,30 +112,19 @@ static inline void multiply(const bf16* a, std::int64_t bytes, const bf16* token
   }
 }
 
-// The sums of 32 columns from the i-th on over the steps [begin, end), after those before.
+// The sums of 32 columns from the i-th on over the steps [begin, end).
 template <int TOKENS>
 static void panel(const ScoreArgs& args, const Columns& columns, std::int64_t i, std::int64_t begin, std::int64_t end,
                   const bf16* tokens, const Ahead& ahead, TileScratch& scratch) {
-  float* sums = scratch.sums + i / kTileRows * 2 * kTileFloats;
-  if (begin) {
-    memory_is_read();
-    _tile_loadd(0, sums, 64);
-    _tile_loadd(2, sums + 2 * kTileFloats, 64);
-    if (TOKENS == 2) {
-      _tile_loadd(1, sums + kTileFloats, 64);
-      _tile_loadd(3, sums + 3 * kTileFloats, 64);
-    }
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
   const bf16* weight = static_cast<const bf16*>(args.weight) + begin * kStep;
   const std::int64_t other = steps_of(args) * kTileElements;
   const std::int64_t rows = columns.count - i < 2 * kTileRows ? columns.count - i : 2 * kTileRows;
   const std::int64_t length = (end * kStep < args.dims ? end * kStep : args.dims) - begin * kStep;
   std::int64_t steps = 0;
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
   if (!columns.ids && rows == 2 * kTileRows) {
     steps = length / kStep;
     multiply<TOKENS>(weight + columns[i] * args.weight_stride, args.weight_stride * std::int64_t(sizeof(bf16)), tokens,
@@ -146,34 +138,46 @@ static void panel(const ScoreArgs& args, const Columns& columns, std::int64_t i,
     multiply<TOKENS>(scratch.rows, rest * kStep * std::int64_t(sizeof(bf16)), tokens + steps * kTileElements, other,
                      rest, Ahead{});
   }
-  _tile_stored(0, sums, 64);
-  _tile_stored(2, sums + 2 * kTileFloats, 64);
+  _tile_stored(0, scratch.sums, 64);
+  _tile_stored(2, scratch.sums + 2 * kTileFloats, 64);
   if (TOKENS == 2) {
-    _tile_stored(1, sums + kTileFloats, 64);
-    _tile_stored(3, sums + 3 * kTileFloats, 64);
+    _tile_stored(1, scratch.sums + kTileFloats, 64);
+    _tile_stored(3, scratch.sums + 3 * kTileFloats, 64);
+  }
+}
+
+// Sums over a run go to the totals, or with the totals to the products.
+template <int TOKENS>
+static void add_run(std::int64_t i, bool first, bool last, TileScratch& scratch) {
+  for (int tile = 0; tile < 4; tile += 3 - TOKENS) {
+    vf x[16];
+    float* totals = scratch.totals + (i / kTileRows * 2 + tile) * kTileFloats;
+#pragma GCC unroll 16
+    for (int row = 0; row < 16; ++row) {
+      const vf sum = load(scratch.sums + tile * kTileFloats + row * kTileRows);
+      x[row] = first ? sum : load(totals + row * kTileRows) + sum;
+    }
+    float* out = totals;
+    std::int64_t stride = kTileRows;
+    if (last) {
+      transpose(x);
+      out = scratch.products + tile % 2 * kTileRows * kMaxColumns + i + tile / 2 * kTileRows;
+      stride = kMaxColumns;
+    }
+#pragma GCC unroll 16
+    for (int row = 0; row < 16; ++row) store(out + row * stride, x[row]);
   }
 }
 
 template <int TOKENS>
 static void panels(const ScoreArgs& args, const Columns& columns, const bf16* tokens, const Ahead& ahead,
                    TileScratch& scratch) {
-  const std::int64_t steps = steps_of(args), run = 2 / TOKENS * kTileRun;
-  for (std::int64_t begin = 0; begin < steps; begin += run) {
-    const std::int64_t end = begin + run < steps ? begin + run : steps;
+  const std::int64_t steps = steps_of(args), runs = (steps + kTileRun - 1) / kTileRun;
+  for (std::int64_t run = 0; run < runs; ++run) {
+    const std::int64_t begin = steps * run / runs, end = steps * (run + 1) / runs;
     for (std::int64_t i = 0; i < columns.count; i += 2 * kTileRows) {
       panel<TOKENS>(args, columns, i, begin, end, tokens + begin * kTileElements, ahead, scratch);
-      if (end < steps) continue;
-      for (int tile = 0; tile < 4; ++tile) {
-        if (tile % 2 >= TOKENS) continue;
-        vf x[16];
-        const float* sums = scratch.sums + (i / kTileRows * 2 + tile) * kTileFloats;
-#pragma GCC unroll 16
-        for (int row = 0; row < 16; ++row) x[row] = load(sums + row * kTileRows);
-        transpose(x);
-        float* out = scratch.products + tile % 2 * kTileRows * kMaxColumns + i + tile / 2 * kTileRows;
-#pragma GCC unroll 16
-        for (int row = 0; row < 16; ++row) store(out + row * kMaxColumns, x[row]);
-      }
+      add_run<TOKENS>(i, begin == 0, end == steps, scratch);
     }
   }
 }

@@ -83,4 +83,7 @@ constexpr std::int64_t kPackedJobs = 16;
 // As select(): `isa` is an index of isa_names(), num_threads >= 1.
 void score(const ScoreArgs& args, int isa, int num_threads);
 
+// What an instruction set multiplies two bfloat16 arrays by here: "amx", "avx512_bf16", or null: as float32.
+const char* bf16_unit(int isa);
+
 }  // namespace rsk
