@@ -38,6 +38,8 @@ def config() -> str:
         module = _dispatch.extension()
         built, here = ", ".join(module.ISAS), ", ".join(module.SUPPORTED_ISAS)
         lines.append(f"instruction set: {_dispatch.isa()} (built: {built}; on this processor: {here})")
+        unit = module.bf16_unit(_dispatch.isa_index()) or "as float32"
+        lines.append(f"products of bfloat16: {unit}")
     lines.append(f"threads: {_env.num_threads()}")
     return "\n".join(lines)
 

@@ -107,6 +107,17 @@ def test_scores_of_every_instruction_set_and_thread_count(score_tool):
         score_tool.check(score_driver.all_cases(), isa, THREADS)
 
 
+def test_scores_without_a_matrix_unit(score_tool, folder):
+    """Products of bfloat16 by dot products or as float32, which tests on a processor with the unit do not reach."""
+    if "avx512" not in score_tool.isas():
+        pytest.skip("instruction set avx512 is not here")
+    own = folder / "no_amx_answers"
+    own.mkdir()
+    lesser = score_driver.Tool([build(folder, "score_tool", "no_vnni")], own)
+    cases = [c for c in score_driver.all_cases() if c.hidden is not None and c.dtype == c.weight_dtype == "bfloat16"]
+    lesser.check(cases, "avx512", [1, 2])
+
+
 def test_wrong_scores_are_found(score_tool):
     case = score_driver.all_cases()[0]
     fields = score_tool.answers([case], "base", 1)[0]

@@ -1,10 +1,13 @@
 """The linear form: hidden states and an output matrix, without logits, against float64 products."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scoring_oracle import DTYPES, assert_close, entropy, logp, lse, rank, stored
 
 import ragsys_kernels as rk
+from ragsys_kernels import _dispatch, _info
 
 INF, NAN = np.inf, np.nan
 EVERYTHING = ("logp", "lse", "max", "entropy", "rank")
@@ -75,6 +78,37 @@ def test_blocks_of_rows(scorer, dtype, T):
     targets = (np.arange(T) * 97) % 2100
     found = rk.answer_logprobs(**arguments, targets=targets, want=EVERYTHING, backend=scorer)
     check(found, z, targets, floor)
+
+
+@pytest.mark.parametrize("D", [1, 7, 31, 32, 33, 64, 100, 512, 513, 640, 1024, 4097])
+@pytest.mark.parametrize(("T", "V"), [(1, 1), (2, 17), (17, 32), (33, 300)])
+def test_tiles_of_bfloat16(scorer, T, V, D):
+    """Tiles, panels, blocks and runs of the matrix unit, whole and not."""
+    arguments, z, floor = linear(T, V, D, "bfloat16", "bfloat16", bias=True)
+    targets = [(V - 1) * (t + 1) // T for t in range(T)]
+    found = rk.answer_logprobs(**arguments, targets=targets, want=EVERYTHING, backend=scorer)
+    check(found, z, targets, floor)
+    if V == 1:
+        assert (np.asarray(found.logp) == 0).all()
+
+
+def test_the_matrix_unit_is_used_where_there_is_one(compiled):
+    units = {isa: compiled.bf16_unit(number) for number, isa in enumerate(compiled.ISAS)}
+    cpuinfo = Path("/proc/cpuinfo")
+    flags = cpuinfo.read_text().split() if cpuinfo.exists() else []
+    assert not any(units[isa] for isa in units if isa != "avx512")
+    if "avx512" in compiled.SUPPORTED_ISAS:
+        dot = "avx512_bf16" if "avx512_bf16" in flags else None
+        assert units["avx512"] == ("amx" if {"amx_tile", "amx_bf16"} <= set(flags) else dot)
+        assert f"products of bfloat16: {compiled.bf16_unit(_dispatch.isa_index()) or 'as float32'}" in _info.config()
+
+
+@pytest.mark.parametrize("D", [4096, 16384])
+def test_a_long_sum_of_bfloat16_is_no_worse(scorer, D):
+    """Off by some units in the last place of z, whatever D: sums are of parts, not one chain."""
+    arguments, z, _ = linear(16, 300, D, "bfloat16", "bfloat16")
+    found = rk.answer_logprobs(**arguments, targets=z.argmax(1), want=("max",), backend=scorer)
+    assert_close(np.asarray(found.max), z.max(1), 4 * 2.0**-24 * np.abs(z).max())
 
 
 def test_a_large_vocabulary(scorer):
@@ -162,6 +196,19 @@ def test_products_beyond_float32(scorer):
     if scorer != "reference":  # which has the range of float64
         assert np.isnan(found.logp[0])
     assert np.isfinite(found.logp[1])
+
+
+def test_strided_rows_of_bfloat16_are_read_in_place(scorer):
+    torch = pytest.importorskip("torch")
+    arguments, _, _ = linear(20, 900, 70, "bfloat16", "bfloat16")
+    want = rk.answer_logprobs(**arguments, targets=np.arange(20), backend=scorer)
+    hidden = torch.full((60, 80), NAN, dtype=torch.bfloat16)
+    weight = torch.full((1800, 77), NAN, dtype=torch.bfloat16)
+    hidden[::3, 5:75], weight[::2, 3:73] = arguments["hidden"], arguments["weight"]
+    found = rk.answer_logprobs(
+        hidden=hidden[::3, 5:75], weight=weight[::2, 3:73], targets=np.arange(20), backend=scorer
+    )
+    np.testing.assert_array_equal(np.asarray(found.logp), np.asarray(want.logp))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

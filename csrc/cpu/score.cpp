@@ -15,6 +15,12 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define RSK_X86_DISPATCH 1
+#if defined(__linux__) && !defined(RSK_NO_AMX) && (__GNUC__ >= 11 || __clang_major__ >= 12)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define RSK_AMX_UNIT 1
+#endif
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
@@ -22,9 +28,15 @@
 #include "parallel.h"
 #include "score_api.h"
 
-#define RSK_SCORE_KERNELS                                                                                    \
-  constexpr ScoreKernels kScoreKernels = {score_logits_targets, score_logits,          score_hidden_targets, \
-                                          score_hidden,         sizeof(LinearScratch), linear_block}
+#define RSK_SCORE_KERNELS                                        \
+  constexpr ScoreKernels kScoreKernels = {score_logits_targets,  \
+                                          score_logits,          \
+                                          score_hidden_targets,  \
+                                          score_hidden,          \
+                                          sizeof(LinearScratch), \
+                                          linear_block,          \
+                                          nullptr,               \
+                                          nullptr}
 
 namespace rsk::base {
 #define RSK_VEC_BYTES 16
@@ -93,6 +105,29 @@ namespace rsk::avx512_bf16 {
 #undef RSK_BF16_DOT
 #undef RSK_VEC_BYTES
 }  // namespace rsk::avx512_bf16
+#if RSK_AMX_UNIT
+#ifdef __clang__
+#pragma clang attribute pop
+#pragma clang attribute push(                                                                      \
+    __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
+    apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#endif
+// The same where it has a matrix unit for them.
+namespace rsk::amx {
+#define RSK_VEC_BYTES 64
+#define RSK_AMX
+#include "simd.inl"
+#include "exp.inl"
+#include "score_fold.inl"
+#include "score_linear.inl"
+#undef RSK_AMX
+#undef RSK_VEC_BYTES
+}  // namespace rsk::amx
+#endif
 #ifdef __clang__
 #pragma clang attribute pop
 #else
@@ -112,16 +147,46 @@ constexpr const ScoreKernels* kScoreIsas[] = {
 #endif
 };
 
+#if RSK_AMX_UNIT
+// The matrix unit with bfloat16, its registers saved by the system, and the system's leave to use it, which a process
+// asks for once.
+bool find_amx() {
+  constexpr unsigned kTile = 1u << 24, kBf16 = 1u << 22, kXsave = 1u << 27, kRegisters = 3u << 17;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of <asm/prctl.h>, which older headers lack
+  unsigned a, b, c, d, low, high;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & kXsave)) return false;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  if ((low & kRegisters) != kRegisters) return false;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kTile) || !(d & kBf16)) return false;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+bool amx_supported() {
+  static const bool supported = find_amx();
+  return supported;
+}
+#endif
+
 ScoreKernels kernels_of([[maybe_unused]] const ScoreArgs& args, int isa) {
   if (isa < 0 || isa >= isa_count() || !isa_supported(isa))
     throw std::invalid_argument("instruction set " + std::to_string(isa) + " is not available on this machine");
   ScoreKernels kernels = *kScoreIsas[isa];
 #if RSK_X86_DISPATCH
   const bool bf16 = args.form == Form::hidden && args.hidden_dtype == DType::bf16 && args.weight_dtype == DType::bf16;
-  if (isa == 2 && bf16 && __builtin_cpu_supports("avx512bf16")) {
-    kernels.hidden_targets = avx512_bf16::score_hidden_targets;
-    kernels.hidden = avx512_bf16::score_hidden;
+  const char* unit = bf16 ? bf16_unit(isa) : nullptr;
+  if (!unit) return kernels;
+  kernels.hidden_targets = avx512_bf16::score_hidden_targets;
+  kernels.hidden = avx512_bf16::score_hidden;
+#if RSK_AMX_UNIT
+  if (!std::strcmp(unit, "amx")) {
+    kernels.hidden_targets = amx::score_hidden_targets;
+    kernels.hidden = amx::score_hidden;
+    kernels.scratch_bytes = sizeof(amx::TileScratch);
+    kernels.linear_block = amx::tile_block;
+    kernels.pack = amx::pack;
+    kernels.packed_bytes = amx::packed_bytes;
   }
+#endif
 #endif
   return kernels;
 }
@@ -223,17 +288,22 @@ void score_hidden(const ScoreArgs& args, const ScoreKernels& kernels, std::int64
   const std::int64_t chunks = std::min(blocks, kLinearChunks);
   const double products = double(args.num_jobs) * double(positions) * double(args.dims);
   const int threads = worthwhile_threads(products / kSerialProducts, std::max(chunks, args.num_jobs), num_threads);
+  const std::int64_t most_jobs = std::min(args.num_jobs, kLinearJobs);
   Scratch scratch(kernels.scratch_bytes, threads);
-  parallel_for(args.num_jobs, 1, threads,
-               [&](std::int64_t job, int thread) { kernels.hidden_targets(args, job, scratch[thread]); });
-  std::vector<ScoreState> states(std::size_t(std::min(args.num_jobs, kLinearJobs) * chunks));
+  Scratch packed(kernels.pack ? kernels.packed_bytes(args, most_jobs) : 0, 1);
+  std::vector<ScoreState> states(std::size_t(most_jobs * chunks));
   for (std::int64_t first = 0; first < args.num_jobs; first += kLinearJobs) {
-    const std::int64_t jobs = std::min(kLinearJobs, args.num_jobs - first);
+    const Jobs batch = {first, 0, std::min(kLinearJobs, args.num_jobs - first), packed[0]};
+    const std::int64_t jobs = batch.count;
+    parallel_for((jobs + kPackedJobs - 1) / kPackedJobs, 1, threads, [&](std::int64_t item, int thread) {
+      const Jobs part = batch.part(item * kPackedJobs, kPackedJobs);
+      if (kernels.pack) kernels.pack(args, part, packed[0]);
+      kernels.hidden_targets(args, part, scratch[thread]);
+    });
     std::fill(states.begin(), states.end(), kNothing);
     parallel_for(chunks, 1, threads, [&](std::int64_t c, int thread) {
-      kernels.hidden(args, first, jobs, blocks * c / chunks * block,
-                     std::min(positions, blocks * (c + 1) / chunks * block), &states[std::size_t(c * jobs)],
-                     scratch[thread]);
+      kernels.hidden(args, batch, blocks * c / chunks * block, std::min(positions, blocks * (c + 1) / chunks * block),
+                     &states[std::size_t(c * jobs)], scratch[thread]);
     });
     for (std::int64_t job = 0; job < jobs; ++job) {
       ScoreState total = kNothing;
@@ -244,6 +314,16 @@ void score_hidden(const ScoreArgs& args, const ScoreKernels& kernels, std::int64
 }
 
 }  // namespace
+
+const char* bf16_unit([[maybe_unused]] int isa) {
+#if RSK_AMX_UNIT
+  if (isa == 2 && amx_supported()) return "amx";
+#endif
+#if RSK_X86_DISPATCH
+  if (isa == 2 && __builtin_cpu_supports("avx512bf16")) return "avx512_bf16";
+#endif
+  return nullptr;
+}
 
 void score(const ScoreArgs& args, int isa, int num_threads) {
   const ScoreKernels kernels = kernels_of(args, isa);

@@ -54,6 +54,15 @@ struct ScoreState {
   float ref, max;
 };
 
+// Consecutive jobs first + at, .., first + at + count - 1 of a batch that begins with job `first`.
+struct Jobs {
+  std::int64_t first, at, count;
+  const void* packed;  // the hidden rows of the batch as `pack` leaves them, or null
+  Jobs part(std::int64_t begin, std::int64_t most) const {
+    return {first, at + begin, count - begin < most ? count - begin : most, packed};
+  }
+};
+
 // One entry per instruction set. Positions are columns, or indices of `allowed`.
 struct ScoreKernels {
   // z of the targets of a job, by the arithmetic of the pass itself.
@@ -61,14 +70,20 @@ struct ScoreKernels {
   // Folds positions [begin, end) of a job into its state.
   void (*logits)(const ScoreArgs&, std::int64_t job, std::int64_t begin, std::int64_t end, ScoreState&);
   // The same for hidden states, and for consecutive jobs at once; scratch is aligned to a cache line.
-  void (*hidden_targets)(const ScoreArgs&, std::int64_t job, void* scratch);
-  void (*hidden)(const ScoreArgs&, std::int64_t job, std::int64_t num_jobs, std::int64_t begin, std::int64_t end,
-                 ScoreState*, void* scratch);
+  void (*hidden_targets)(const ScoreArgs&, const Jobs&, void* scratch);
+  void (*hidden)(const ScoreArgs&, const Jobs&, std::int64_t begin, std::int64_t end, ScoreState*, void* scratch);
   std::size_t scratch_bytes;
   std::int64_t (*linear_block)(const ScoreArgs&);  // positions that `hidden` takes at a time
+  // Null, or what hidden rows are packed by, kPackedJobs at a time, before the two functions above read them.
+  void (*pack)(const ScoreArgs&, const Jobs&, void* packed);
+  std::size_t (*packed_bytes)(const ScoreArgs&, std::int64_t num_jobs);
 };
+constexpr std::int64_t kPackedJobs = 16;
 
 // As select(): `isa` is an index of isa_names(), num_threads >= 1.
 void score(const ScoreArgs& args, int isa, int num_threads);
+
+// What an instruction set multiplies two bfloat16 arrays by here: "amx", "avx512_bf16", or null: as float32.
+const char* bf16_unit(int isa);
 
 }  // namespace rsk

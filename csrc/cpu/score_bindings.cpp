@@ -124,6 +124,7 @@ py::tuple score_hidden(const py::buffer& hidden, int hidden_dtype, const py::buf
 }  // namespace
 
 void bind_score(py::module_& m) {
+  m.def("bf16_unit", &rsk::bf16_unit, py::arg("isa"));
   m.def("score_logits", &score_logits, py::arg("logits"), py::arg("dtype"), py::arg("rows").noconvert(),
         py::arg("inverse_temperature").noconvert(), py::arg("logit_scale"), py::arg("softcap"), py::arg("num_columns"),
         py::arg("allowed").noconvert(), py::arg("pair_begin").noconvert(), py::arg("columns").noconvert(),

@@ -21,7 +21,7 @@ constexpr std::int64_t kRunBytes = 2560;
 constexpr std::int64_t kRunSteps = kRunBytes / RSK_VEC_BYTES;
 constexpr std::int64_t kWeightBytes = 256 << 10;  // of a block of the weight
 constexpr std::int64_t kMaxColumns = 256, kMinColumns = 16;
-constexpr std::int64_t kJobs = 48;  // that meet a block before their products are folded
+constexpr std::int64_t kDotJobs = 48;  // that meet a block before their products are folded
 
 typedef float v4_u __attribute__((vector_size(16), aligned(4), may_alias));
 
@@ -165,7 +165,7 @@ static void strip_of(int tokens, int prefetched, const ScoreArgs& args, const vf
 
 struct LinearScratch {
   vf packed[(kRunSteps + 1) * kTokens];
-  float products[kJobs * kMaxColumns];
+  float products[kDotJobs * kMaxColumns];
 };
 
 // products[j][i] = hidden[rows[first + j]] . weight[columns[i]]. With `next` the first two tiles call for the block
@@ -195,22 +195,67 @@ static void products(const ScoreArgs& args, std::int64_t first, std::int64_t num
   }
 }
 
+// Hidden rows as they are, none packed before.
+template <class K, class H>
+struct Dots {
+  typedef LinearScratch Scratch;
+  static constexpr std::int64_t kJobs = kDotJobs, kTargetJobs = 1;
+  static void multiply(const ScoreArgs& args, const Jobs& jobs, const Columns& columns, std::int64_t passes,
+                       Scratch& scratch) {
+    products<K, H>(args, jobs.first + jobs.at, jobs.count, columns, passes > 0 && jobs.at == 0, scratch);
+  }
+};
+
 static void add_bias(const ScoreArgs& args, const Columns& columns, float* x) {
   if (!args.head_bias) return;
   for (std::int64_t i = 0; i < columns.count; ++i) x[i] += args.head_bias[columns[i]];
 }
 
-template <class K, class H>
-static void hidden_targets(const ScoreArgs& args, std::int64_t job, LinearScratch& scratch) {
-  const std::int64_t last = args.pair_begin[job + 1];
-  for (std::int64_t pair = args.pair_begin[job]; pair < last; pair += kMaxColumns) {
-    const Columns columns = {args.columns, pair, last - pair < kMaxColumns ? last - pair : kMaxColumns};
-    products<K, H>(args, job, 1, columns, false, scratch);
-    add_bias(args, columns, scratch.products);
-    transform(scratch.products, columns.count, change_of(args, job));
-    for (std::int64_t i = 0; i < columns.count; ++i)
-      args.target[pair + i] = args.columns[pair + i] < 0 ? -__builtin_inff() : scratch.products[i];
+// z of the targets of jobs. P computes the products of kTargetJobs jobs, or of kJobs in so many passes over a block
+// where the next block may be called for.
+template <class P>
+static void targets_by(const ScoreArgs& args, const Jobs& all, typename P::Scratch& scratch) {
+  for (std::int64_t done = 0; done < all.count; done += P::kTargetJobs) {
+    const Jobs jobs = all.part(done, P::kTargetJobs);
+    const std::int64_t* begins = args.pair_begin + jobs.first + jobs.at;
+    for (std::int64_t pair = begins[0]; pair < begins[jobs.count]; pair += kMaxColumns) {
+      const std::int64_t left = begins[jobs.count] - pair, count = left < kMaxColumns ? left : kMaxColumns;
+      const Columns columns = {args.columns, pair, count};
+      P::multiply(args, jobs, columns, 0, scratch);
+      for (std::int64_t j = 0; j < jobs.count; ++j) {
+        const std::int64_t begin = begins[j] > pair ? begins[j] : pair;
+        const std::int64_t end = begins[j + 1] < pair + count ? begins[j + 1] : pair + count;
+        if (begin >= end) continue;
+        float* z = scratch.products + j * kMaxColumns;
+        add_bias(args, columns, z);
+        transform(z, count, change_of(args, jobs.first + jobs.at + j));
+        for (std::int64_t i = begin; i < end; ++i)
+          args.target[i] = args.columns[i] < 0 ? -__builtin_inff() : z[i - pair];
+      }
+    }
   }
+}
+
+// Folds positions [begin, end) into the states of jobs, a block at a time.
+template <class P>
+static void chunk_by(const ScoreArgs& args, const Jobs& all, std::int64_t block, std::int64_t begin, std::int64_t end,
+                     ScoreState* states, typename P::Scratch& scratch) {
+  for (; begin < end; begin += block) {
+    const Columns columns = {args.allowed, begin, end - begin < block ? end - begin : block};
+    const bool next = !args.allowed && begin + 2 * block <= args.num_columns;
+    for (std::int64_t done = 0; done < all.count; done += P::kJobs) {
+      const Jobs jobs = all.part(done, P::kJobs);
+      P::multiply(args, jobs, columns, next ? (all.count + P::kJobs - 1) / P::kJobs : 0, scratch);
+      for (std::int64_t j = 0; j < jobs.count; ++j) {
+        const std::int64_t job = jobs.first + jobs.at + j;
+        float* z = scratch.products + j * kMaxColumns;
+        add_bias(args, columns, z);
+        transform(z, columns.count, change_of(args, job));
+        fold_block(args, job, states[done + j], z, columns.count);
+      }
+    }
+  }
+  for (std::int64_t j = 0; j < all.count; ++j) settle(states[j]);
 }
 
 // Positions of a block: as many rows of the weight as stay in the second-level cache.
@@ -219,72 +264,62 @@ static void hidden_targets(const ScoreArgs& args, std::int64_t job, LinearScratc
   return rows < kMinColumns ? kMinColumns : rows > kMaxColumns ? kMaxColumns : rows;
 }
 
-template <class K, class H>
-static void hidden_chunk(const ScoreArgs& args, std::int64_t first, std::int64_t num_jobs, std::int64_t begin,
-                         std::int64_t end, ScoreState* states, LinearScratch& scratch) {
-  const std::int64_t block = linear_block(args);
-  for (; begin < end; begin += block) {
-    const Columns columns = {args.allowed, begin, end - begin < block ? end - begin : block};
-    for (std::int64_t at = 0; at < num_jobs; at += kJobs) {
-      const std::int64_t jobs = num_jobs - at < kJobs ? num_jobs - at : kJobs;
-      products<K, H>(args, first + at, jobs, columns, at == 0 && !args.allowed && begin + 2 * block <= args.num_columns,
-                     scratch);
-      for (std::int64_t j = 0; j < jobs; ++j) {
-        float* z = scratch.products + j * kMaxColumns;
-        add_bias(args, columns, z);
-        transform(z, columns.count, change_of(args, first + at + j));
-        fold_block(args, first + at + j, states[at + j], z, columns.count);
-      }
-    }
-  }
-  for (std::int64_t j = 0; j < num_jobs; ++j) settle(states[j]);
+// No states: the targets.
+template <class P>
+static void score_hidden_by(const ScoreArgs& args, const Jobs& jobs, std::int64_t block, std::int64_t begin,
+                            std::int64_t end, ScoreState* states, void* memory) {
+  typename P::Scratch& scratch = *static_cast<typename P::Scratch*>(memory);
+  if (states) return chunk_by<P>(args, jobs, block, begin, end, states, scratch);
+  targets_by<P>(args, jobs, scratch);
 }
 
-template <class K, class H>
-static void score_hidden_by(const ScoreArgs& args, std::int64_t job, std::int64_t num_jobs, std::int64_t begin,
-                            std::int64_t end, ScoreState* states, LinearScratch& scratch) {
-  if (states) return hidden_chunk<K, H>(args, job, num_jobs, begin, end, states, scratch);
-  hidden_targets<K, H>(args, job, scratch);
+#if defined(RSK_AMX)
+
+#include "score_amx.inl"
+
+static void score_hidden(const ScoreArgs& args, const Jobs& jobs, std::int64_t begin, std::int64_t end,
+                         ScoreState* states, void* memory) {
+  const TileUnit unit;
+  score_hidden_by<Tiles>(args, jobs, tile_block(args), begin, end, states, memory);
 }
 
-#ifdef RSK_BF16_DOT
+#elif defined(RSK_BF16_DOT)
 
-static void score_hidden(const ScoreArgs& args, std::int64_t job, std::int64_t num_jobs, std::int64_t begin,
-                         std::int64_t end, ScoreState* states, void* memory) {
-  score_hidden_by<Bf16Dot, bf16>(args, job, num_jobs, begin, end, states, *static_cast<LinearScratch*>(memory));
+static void score_hidden(const ScoreArgs& args, const Jobs& jobs, std::int64_t begin, std::int64_t end,
+                         ScoreState* states, void* memory) {
+  score_hidden_by<Dots<Bf16Dot, bf16> >(args, jobs, linear_block(args), begin, end, states, memory);
 }
 
 #else
 
 template <class H>
-static void score_hidden_of(const ScoreArgs& args, std::int64_t job, std::int64_t num_jobs, std::int64_t begin,
-                            std::int64_t end, ScoreState* states, LinearScratch& scratch) {
+static void score_hidden_of(const ScoreArgs& args, const Jobs& jobs, std::int64_t begin, std::int64_t end,
+                            ScoreState* states, void* memory) {
+  const std::int64_t block = linear_block(args);
   switch (args.weight_dtype) {
     case DType::f32:
-      return score_hidden_by<Widening<float>, H>(args, job, num_jobs, begin, end, states, scratch);
+      return score_hidden_by<Dots<Widening<float>, H> >(args, jobs, block, begin, end, states, memory);
     case DType::f16:
-      return score_hidden_by<Widening<f16>, H>(args, job, num_jobs, begin, end, states, scratch);
+      return score_hidden_by<Dots<Widening<f16>, H> >(args, jobs, block, begin, end, states, memory);
     default:
-      return score_hidden_by<Widening<bf16>, H>(args, job, num_jobs, begin, end, states, scratch);
+      return score_hidden_by<Dots<Widening<bf16>, H> >(args, jobs, block, begin, end, states, memory);
   }
 }
 
-static void score_hidden(const ScoreArgs& args, std::int64_t job, std::int64_t num_jobs, std::int64_t begin,
-                         std::int64_t end, ScoreState* states, void* memory) {
-  LinearScratch& scratch = *static_cast<LinearScratch*>(memory);
+static void score_hidden(const ScoreArgs& args, const Jobs& jobs, std::int64_t begin, std::int64_t end,
+                         ScoreState* states, void* memory) {
   switch (args.hidden_dtype) {
     case DType::f32:
-      return score_hidden_of<float>(args, job, num_jobs, begin, end, states, scratch);
+      return score_hidden_of<float>(args, jobs, begin, end, states, memory);
     case DType::f16:
-      return score_hidden_of<f16>(args, job, num_jobs, begin, end, states, scratch);
+      return score_hidden_of<f16>(args, jobs, begin, end, states, memory);
     default:
-      return score_hidden_of<bf16>(args, job, num_jobs, begin, end, states, scratch);
+      return score_hidden_of<bf16>(args, jobs, begin, end, states, memory);
   }
 }
 
 #endif
 
-// No states: the targets.
-static void score_hidden_targets(const ScoreArgs& args, std::int64_t job, void* memory) {
-  score_hidden(args, job, 1, 0, 0, nullptr, memory);
+static void score_hidden_targets(const ScoreArgs& args, const Jobs& jobs, void* memory) {
+  score_hidden(args, jobs, 0, 0, nullptr, memory);
 }

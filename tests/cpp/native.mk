@@ -21,8 +21,8 @@ SANITIZE_PYTEST ?= -q -x -k "not [reference and not little_memory"
 # Those of setup.py that matter to what is computed and warned of.
 NATIVE_FLAGS := -std=c++17 -ffp-contract=off -Wall -Wextra -Wno-psabi -pthread -I$(NATIVE_CORE)
 NATIVE_FLAGS_plain := -O2
-# The AVX-512 kernels as processors without VNNI run them.
-NATIVE_FLAGS_no_vnni := -O1 -DRSK_NO_VNNI
+# The AVX-512 kernels as processors without VNNI and a matrix unit run them.
+NATIVE_FLAGS_no_vnni := -O1 -DRSK_NO_VNNI -DRSK_NO_AMX
 # -O3 is how the extension is compiled, for which the NEON instructions are counted. -static: one file without a
 # dynamic loader, which an emulator would look for in the root of the host.
 NATIVE_FLAGS_arm := -O3 -static
@@ -42,10 +42,11 @@ native_tools = $(NATIVE_OUT)/$1/select_tool $(NATIVE_OUT)/$1/score_tool
 .SECONDARY:
 .SECONDEXPANSION:
 
-native: $(call native_tools,plain) $(NATIVE_OUT)/no_vnni/select_tool | native-python
+native: $(call native_tools,plain) $(call native_tools,no_vnni) | native-python
 	$(native_driver) $<
 	$(native_driver) $(word 3,$^)
 	$(native_score_driver) $(word 2,$^)
+	$(native_score_driver) $(word 4,$^)
 
 arm: $(call native_tools,arm) | native-python
 	$(native_driver) --objdump $(ARM)objdump --runner qemu-aarch64 --threads 1,3 $<

@@ -257,6 +257,8 @@ def hidden_cases(rng: np.random.Generator) -> Iterator[Score]:
                 yield hidden_case(rng, int(rng.choice([1, 3, 6, 7, 13, 20])), V, D, dtype, weight_dtype)
     for dtype in DTYPES:
         yield hidden_case(rng, 120, 300, 40, dtype, dtype)
+    for D in (7, 31, 32, 640, 1100):  # tiles of tokens and columns, whole and not, and runs of dimensions
+        yield hidden_case(rng, 70, int(rng.choice([33, 300, 1000])), D, "bfloat16", "bfloat16")
 
 
 def threaded_cases(rng: np.random.Generator) -> Iterator[Score]:
