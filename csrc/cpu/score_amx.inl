@@ -14,7 +14,7 @@ constexpr std::int64_t kStep = 32;      // dimensions of a tile of bfloat16
 constexpr std::int64_t kTileElements = kTileRows * kStep;
 constexpr std::int64_t kTileFloats = kTileRows * kTileRows;
 // Steps of a run, at most. Short for the cache's sake, and for the sum's: one chain over 4,096 dimensions is off by
-// three times as much.
+// more than twice as much.
 constexpr std::int64_t kTileRun = 16;
 // Of a block of the weight: half of it takes a fifth more time for 512 tokens and D = 2,048.
 constexpr std::int64_t kTileBytes = 512 << 10;
