@@ -27,7 +27,7 @@ class Runs:
         if not rows:
             raise SystemExit("error: the ledger is empty: run `ragsys-kernels bench` first")
         where = ("hardware", "backend", "isa")
-        self.last = max(rows, key=lambda row: row["date"])
+        self.last = max(reversed(rows), key=lambda row: row["date"])  # of one day, what was added last
         self.rows = [row for row in rows if all(row[name] == self.last[name] for name in where)]
         self._found = {(r["op"], r["shape"], r["lambda_d"], r["contender"], r["dtype"]): r for r in self.rows}
 

@@ -20,7 +20,7 @@ class Scores:
 
     def __init__(self, path: Path) -> None:
         rows = ledger.read(path)
-        self.last = max(rows, key=lambda row: row["date"])
+        self.last = max(reversed(rows), key=lambda row: row["date"])  # of one day, what was added last
         where = ("hardware", "backend", "isa")
         self._found = {
             (row["shape"], row["contender"]): row for row in rows if all(row[name] == self.last[name] for name in where)
