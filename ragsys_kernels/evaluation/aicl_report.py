@@ -154,8 +154,16 @@ def _plot_f1(figure: Any, results: Sequence[SetResult], rows: Sequence[dict[str,
         for label in METHODS:
             f1, tokens = found[label].f1, result.tokens[label].mean()
             axes.errorbar(tokens, f1.mean, yerr=f1.bar, fmt="o", color=_COLOURS.get(label, "#636363"), capsize=3)
-            offset = (4, -11 if label in _COLOURS else 4)  # a method that adapts k may lie on a static one
-            axes.annotate(label.removeprefix("static "), (tokens, f1.mean), offset, textcoords="offset points")
+            # A method that adapts k may lie on a static one: its name stands at an end of its bar.
+            end, down = {SAICL: (f1.high, 4), QPP: (f1.low, -11)}.get(label, (f1.mean, 4))
+            place = {"ha": "center"} if label in _COLOURS else {}
+            axes.annotate(
+                label.removeprefix("static "),
+                (tokens, end),
+                (0 if place else 4, down),
+                textcoords="offset points",
+                **place,
+            )
         axes.plot([result.tokens[label].mean() for label in STATIC], [found[label].f1.mean for label in STATIC],
                   color="#bdbdbd", zorder=0)  # fmt: skip
         axes.set_title(f"{result.items.title}, {len(result.items.test_texts)} texts")
