@@ -159,6 +159,8 @@ struct Workspace {
   float* query;      // prepared vector, see simd.inl
   float* tail_mask;  // one vector
   IdSet in_pool, in_initial;
+  std::uint64_t* seen;  // a bit for each id, or for its last bits; zero between queries
+  std::uint64_t seen_mask;
 
   // Of item j; floats are padded to a whole vector.
   std::int64_t* row;       // its row
@@ -174,6 +176,10 @@ struct Workspace {
   float* bound;            // upper bound of its value
   float* gate;             // infinity; minus infinity for items picked or barred
   std::int32_t* survivors;
+  // With codes, of its similarities to the picks: the pick of the largest (-1: the largest is `exact`, of the `met`
+  // picks), at most how large that one is, at most how large all others are, and the largest that is known exactly.
+  std::int32_t* likely;
+  float *likely_most, *rival_most, *exact;
 
   // The initial items, then the picks; (S + K).
   std::int64_t* picked_row;

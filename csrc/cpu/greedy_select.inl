@@ -124,16 +124,16 @@ struct Query {
   const float* pick(std::int64_t p) const { return ws.picks[p]; }
 
   // Whether no two candidates share their last bits, which is quickly seen.
-  bool surely_distinct() const {
-    constexpr std::int64_t kBits = 1 << 15;
-    if (args.pool > 256) return false;
-    std::uint64_t seen[kBits / 64] = {}, repeated = 0;
+  bool surely_distinct() {
+    std::uint64_t repeated = 0;
     for (std::int64_t i = 0; i < args.pool; ++i) {
       const std::int64_t id = id_at(args.candidates, args.id_bytes, q * args.pool + i);
-      std::uint64_t& word = seen[id % kBits / 64 & (kBits / 64 - 1)];
-      repeated |= word >> (id & 63) & 1;
+      std::uint64_t& word = ws.seen[std::uint64_t(id) / 64 & ws.seen_mask];
+      repeated |= word >> (id & 63) & std::uint64_t(id != -1);
       word |= std::uint64_t(id != -1) << (id & 63);
     }
+    for (std::int64_t i = 0; i < args.pool; ++i)
+      ws.seen[std::uint64_t(id_at(args.candidates, args.id_bytes, q * args.pool + i)) / 64 & ws.seen_mask] = 0;
     return repeated == 0;
   }
 
@@ -148,8 +148,8 @@ struct Query {
       if (!insert(ws.in_initial, id)) return Status::id_repeated;
       ws.picked_row[picked++] = base() + id;
     }
-    const bool distinct = args.candidates && (args.best_first || surely_distinct());
-    if (args.candidates && !distinct) clear(ws.in_pool);
+    const bool distinct = !args.candidates || args.best_first || surely_distinct();
+    if (!distinct) clear(ws.in_pool);
     for (std::int64_t i = 0; i < args.pool; ++i) {
       std::int64_t id = i;
       if (args.candidates) {
@@ -270,34 +270,29 @@ struct Query {
   void prefetch_row(std::int64_t r) const {
     const char* line = reinterpret_cast<const char*>(row(r));
     for (std::int64_t byte = 0; byte < args.dims * std::int64_t(sizeof(T)); byte += 64)
-      __builtin_prefetch(line + byte, 0, 2);
+      ask_for(line + byte);
   }
 
   const std::uint8_t* code_row(std::int64_t r) const { return args.codes + r * code_stride(args.dims); }
 
-  void prefetch_codes(std::int64_t r) const {
-    for (std::int64_t byte = 0; byte < code_stride(args.dims); byte += 64) __builtin_prefetch(code_row(r) + byte, 0, 2);
-  }
-
-  // Asks for what a candidate's bounds are made of.
-  void prefetch_candidate(std::int64_t query, std::int64_t i) const {
-    const std::int64_t id = id_at(args.candidates, args.id_bytes, query * args.pool + i);
-    if (id < 0 || id >= args.num_rows) return;
-    coded ? prefetch_codes(id) : prefetch_row(id);
-  }
-
-  // Asks for the next query's pool, so that it arrives while this query is decided. Where relevance is only estimated
-  // few of its rows will be read.
+  // Asks for the next query's rows, so that they arrive while this query is decided. Codes need no asking for: they are
+  // read one row after the other, which the processor does far ahead by itself. Where relevance is only estimated few
+  // rows will be read.
   void prefetch_next(std::int64_t end) {
-    if (!args.candidates || (estimated() && !coded) || q + 1 >= args.num_queries) return;
+    if (!args.candidates || coded || estimated() || q + 1 >= args.num_queries) return;
     for (; ahead < end && ahead < args.pool; ++ahead) prefetch_candidate(q + 1, ahead);
     ws.asked_for = q + 1;
   }
 
-  // No query before this one has asked for its pool.
+  // No query before this one has asked for its rows.
   void prefetch_own() {
     if (!args.candidates || lazy() || ws.asked_for == q) return;
     for (std::int64_t i = 0; i < args.pool && i < kAskedFor; ++i) prefetch_candidate(q, i);
+  }
+
+  void prefetch_candidate(std::int64_t query, std::int64_t i) const {
+    const std::int64_t id = id_at(args.candidates, args.id_bytes, query * args.pool + i);
+    if (id >= 0 && id < args.num_rows) prefetch_row(id);
   }
 
   Status read_pool() {
@@ -398,24 +393,34 @@ struct Query {
       for (std::int64_t i = j; i < j + n; ++i) relevance_known(i, ws.value[i]);
   }
 
-  // Items of a block meet picks [p, p + A) by their codes, which raises the lower bounds of their running max
-  // similarities.
+  // Items of a block meet picks [p, p + A) by their codes.
   template <int A>
-  void meet_by_codes(std::int64_t j, std::int64_t p) {
+  void meet_by_codes(std::int64_t block_begin, std::int64_t p) {
     std::int32_t products[A][kCodeBlock];
     const std::int8_t* vectors[A];
-    const std::int64_t n = block_items(j);
+    const std::int64_t n = block_items(block_begin);
     for (int a = 0; a < A; ++a) vectors[a] = ws.pick_codes[p + a].high;
-    code_products<A>(ws.code_rows + j, vectors, code_bytes(args.dims), n, products);
+    code_products<A>(ws.code_rows + block_begin, vectors, code_bytes(args.dims), n, products);
     ws.code_products += A * n;
     for (std::int64_t i = 0; i < n; i += W) {
-      vf least = load(ws.running + j + i);
+      const std::int64_t j = block_begin + i;
+      vf running = load(ws.running + j), likely_most = load(ws.likely_most + j), rival_most = load(ws.rival_most + j);
+      vi likely = load(ws.likely + j);
       for (int a = 0; a < A; ++a) {
         const CodeVector& vector = ws.pick_codes[p + a];
         const vf product = __builtin_convertvector(load(products[a] + i) - vector.high_offset, vf);
-        least = larger(least, product * code_scale(j + i, vector) - code_error(j + i, vector));
+        const vf similarity = product * code_scale(j, vector), error = code_error(j, vector);
+        const vf least = similarity - error, most = similarity + error;
+        const vi nearest = least > running;
+        rival_most = larger(rival_most, nearest ? likely_most : most);
+        likely_most = nearest ? most : likely_most;
+        running = nearest ? least : running;
+        likely = nearest ? vi{} + std::int32_t(p + a) : likely;
       }
-      store(ws.running + j + i, least);
+      store(ws.running + j, running);
+      store(ws.likely_most + j, likely_most);
+      store(ws.rival_most + j, rival_most);
+      store(ws.likely + j, likely);
     }
   }
 
@@ -442,31 +447,46 @@ struct Query {
     ws.block_bound[block] = largest_bound(j);
   }
 
-  // Reads the row of item j: its relevance, if that is not given, and its products with the picks it has not met.
+  // Reads the row of item j: its relevance, if that is not given, and its similarity to the pick that codes make out to
+  // be the nearest; where another may be nearer, to all that it has not met.
   void refine(std::int64_t j) {
-    const bool unread = ws.met[j] < 0;
+    const bool unread = ws.met[j] < 0, ask = unread && estimated();
     if (unread) {
       ws.scale[j] = args.norm == Norm::scaled ? args.scales[ws.row[j]] : 1.0f;
+      ws.met[j] = 0;
       ++ws.rows_read;
     }
-    const float* vectors[kTile];
     const T* data = row(ws.row[j]);
+    const float* vectors[kTile];
     float dots[kTile];
-    std::int64_t p = unread ? 0 : ws.met[j];
-    for (bool ask = unread && estimated(); ask || p < picked;) {
-      int n = 0;
-      if (ask) vectors[n++] = ws.query;
-      for (std::int64_t next = p; n < kTile && next < picked; ++next) vectors[n++] = pick(next);
-      dot_some(vectors, n, data, args.dims, dots);
-      ws.products += n;
-      int i = 0;
-      if (ask) relevance_known(j, ws.pivot[j] = dots[i++] * ws.scale[j]);
-      ask = false;
-      for (; i < n; ++i, ++p) {
-        const float similarity = dots[i] * ws.picked_scale[p] * ws.scale[j];
-        ws.running[j] = similarity > ws.running[j] ? similarity : ws.running[j];
+    const std::int32_t likely = ws.likely[j];
+    int n = 0;
+    if (ask) vectors[n++] = ws.query;
+    if (likely >= 0) vectors[n++] = pick(likely);
+    if (n > 0) dot_some(vectors, n, data, args.dims, dots);
+    ws.products += n;
+    if (ask) relevance_known(j, ws.pivot[j] = dots[0] * ws.scale[j]);
+    float nearest = likely >= 0 ? dots[n - 1] * ws.picked_scale[likely] * ws.scale[j] : ws.exact[j];
+    if (!(nearest >= ws.rival_most[j])) {
+      nearest = ws.exact[j];
+      for (std::int64_t p = ws.met[j]; p < picked; p += n) {
+        for (n = 0; n < kTile && p + n < picked; ++n) vectors[n] = pick(p + n);
+        dot_some(vectors, n, data, args.dims, dots);
+        ws.products += n;
+        for (int i = 0; i < n; ++i) {
+          const float similarity = dots[i] * ws.picked_scale[p + i] * ws.scale[j];
+          nearest = similarity > nearest ? similarity : nearest;
+        }
       }
     }
+    settle(j, nearest);
+  }
+
+  // The largest similarity of item j to a pick is known.
+  void settle(std::int64_t j, float similarity) {
+    ws.running[j] = ws.likely_most[j] = ws.exact[j] = similarity;
+    ws.rival_most[j] = -FLT_MAX;
+    ws.likely[j] = -1;
     ws.met[j] = std::int32_t(picked);
   }
 
@@ -635,7 +655,11 @@ struct Query {
       ws.met[j] = 0;
     }
     if (coded) {
-      for (std::int64_t j = 0; j < items; ++j) ws.running[j] = -1.0f - 4.0f * slack;
+      for (std::int64_t j = 0; j < items; ++j) {
+        ws.running[j] = -1.0f - 4.0f * slack;
+        ws.likely_most[j] = ws.rival_most[j] = ws.exact[j] = -FLT_MAX;
+        ws.likely[j] = -1;
+      }
       const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
       const bool bounded_already = !args.relevance && !args.ceiling;
       for (std::int64_t block = 0; block < blocks; ++block) ws.block_met[block] = bounded_already ? 0 : -1;
@@ -788,72 +812,73 @@ struct Query {
     return status == Status::ok ? catch_up_and_consider(js, &n, best, best_score) : status;
   }
 
-  // The most promising item is looked at more closely, by the codes of its block, then by its row, until the most
-  // promising one is known.
+  // Codes leave few items that may be the best; the rows of these tell.
   Status choose_by_codes(std::int64_t* best, float* best_score) {
+    const std::int64_t contenders = find_contenders();
+    for (std::int64_t i = 0; i < contenders; ++i)
+      if (ws.met[ws.survivors[i]] < 0) prefetch_row(ws.row[ws.survivors[i]]);
+    *best = -1;
+    for (std::int64_t i = 0; i < contenders; ++i) {
+      const std::int32_t j = ws.survivors[i];
+      if (!known(j)) refine(j);
+      consider(j, best, best_score);
+    }
+    return all_finite && *best >= 0 ? Status::ok : Status::not_finite;
+  }
+
+  // The items whose values may be the largest, to ws.survivors.
+  std::int64_t find_contenders() {
     const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
     // From the second choice on a bound that is not renewed is still a bound.
     for (std::int64_t block = 0; choices < 2 && block < blocks; ++block) bound_block(block);
-    // Retrievers give the best first, and most of these will be read. The rest arrives while the first is.
-    for (std::int64_t j = 0; choices == 0 && j < items && j < picks_wanted(); ++j) prefetch_row(ws.row[j]);
     ++choices;
-    for (;;) {
-      const std::int64_t block = arg_max(ws.block_bound, blocks);
-      const std::int32_t j = top_of(block);
-      if (known(j)) {
-        *best = args.best_first ? lowest_row(j) : j;
-        *best_score = ws.bound[j];
-        return all_finite ? Status::ok : Status::not_finite;
-      }
-      if (behind(block)) {
-        catch_up_by_codes(block);
-        const std::int32_t next = top_of(block);
-        if (ws.met[next] < 0) prefetch_row(ws.row[next]);  // it is likely to be read soon
-      } else {
-        refine(j);
-        if (!all_finite) return Status::not_finite;
-        ws.bound[j] = score(j);
-        ws.block_bound[block] = largest_bound(block * kCodeBlock);
-      }
+    const std::int64_t top = arg_max(ws.block_bound, blocks);
+    float least = look(top, -__builtin_inff());
+    for (std::int64_t block = 0; block < blocks; ++block)
+      if (ws.block_bound[block] >= least && block != top) least = look(block, least);
+    std::int64_t contenders = 0;
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      if (!(ws.block_bound[block] >= least)) continue;
+      for (std::int64_t j = block * kCodeBlock; j < (block + 1) * kCodeBlock; j += W)
+        for (unsigned found = at_least_mask(load(ws.bound + j), least); found; found &= found - 1)
+          ws.survivors[contenders++] = std::int32_t(j + __builtin_ctz(found));
     }
+    return contenders;
+  }
+
+  // Renews the bounds of a block. The larger of `least` and what one of its values is at least.
+  float look(std::int64_t block, float least) {
+    const std::int64_t begin = block * kCodeBlock, end = begin + block_items(begin);
+    if (unseen(block) || (picked > 0 && ws.block_met[block] < picked)) catch_up_by_codes(block);
+    const vf relevance_weight = splat(lambda_d()), redundancy_weight = splat(1.0f - lambda_d());
+    vf most = splat(least);
+    for (std::int64_t j = begin; j < end; j += W) {
+      vf value = load(ws.value + j) - doubt(j);
+      const vf nearest = larger(load(ws.likely_most + j), load(ws.rival_most + j));
+      if (picked > 0) value = relevance_weight * value - redundancy_weight * nearest;
+      most = larger(smaller(value, load(ws.gate + j)), most);
+    }
+    return largest_lane(most);
+  }
+
+  // By how much the value of an item, an upper bound before its row is read, may exceed the relevance.
+  vf doubt(std::int64_t j) const {
+    if (!estimated()) return vf{};
+    const vf value = load(ws.value + j), size = larger(value, -value);
+    const vf error = args.relevance ? splat(args.relevance_error[q]) : code_error(j, query_code);
+    const vi unread = load(ws.met + j) < 0;
+    return unread ? splat(2.0f) * error + splat(slack) + splat(4.0f * FLT_EPSILON) * size : vf{};
   }
 
   // Whether the values of a block's items are not even bounded by their codes.
   bool unseen(std::int64_t block) const { return ws.block_met[block] < 0 && !args.relevance; }
-  bool known(std::int64_t j) const { return picked == 0 ? !estimated() || ws.met[j] >= 0 : ws.met[j] == picked; }
 
-  // Whether its items have not met all picks by their codes.
-  bool behind(std::int64_t block) const { return unseen(block) || (picked > 0 && ws.block_met[block] < picked); }
-
-  // Of the items with the value of item j, which is the largest, that of the lowest row.
-  std::int64_t lowest_row(std::int64_t j) {
-    std::int64_t lowest = j;
-    const float value = ws.bound[j];
-    for (std::int64_t i = 0; i < items; ++i) {
-      const std::int64_t block = i / kCodeBlock;
-      if (ws.block_bound[block] < value) {
-        i += kCodeBlock - 1 - i % kCodeBlock;
-        continue;
-      }
-      if (ws.bound[i] < value || ws.row[i] >= ws.row[lowest]) continue;
-      // Codes come before the row: they bound the values of their whole block.
-      if (behind(block)) catch_up_by_codes(block);
-      if (ws.bound[i] < value) continue;
-      if (!known(i)) {
-        refine(i);
-        ws.bound[i] = score(i);
-      }
-      if (ws.bound[i] == value) lowest = i;
-    }
-    return lowest;
-  }
-
-  // Lowest item of the block with its largest bound.
-  std::int32_t top_of(std::int64_t block) const {
-    for (std::int64_t i = block * kCodeBlock;; i += W) {
-      const std::int64_t lane = first_equal(load(ws.bound + i), ws.block_bound[block]);
-      if (lane < W) return std::int32_t(i + lane);
-    }
+  // Whether the value of an item is known: of the first pick, or after all picks so far.
+  bool known(std::int64_t j) {
+    if (picked == 0) return !estimated() || ws.met[j] >= 0;
+    if (ws.met[j] < 0) return false;
+    if (ws.likely[j] < 0 && ws.rival_most[j] <= ws.exact[j]) settle(j, ws.exact[j]);
+    return ws.met[j] == picked;
   }
 
   // Of the block from item j on.

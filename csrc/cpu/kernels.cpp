@@ -116,6 +116,14 @@ std::int64_t set_slots(std::int64_t ids) {
   return slots;
 }
 
+// Words of a set of bits in which ids meet by chance at most once in some twenty pools, where memory allows.
+std::int64_t seen_words(const SelectArgs& args) {
+  constexpr std::int64_t kFew = 256, kLeast = 1 << 9, kMost = 1 << 14;
+  std::int64_t words = kLeast;
+  while (args.pool > kFew && words < kMost && 64 * words < args.num_rows) words *= 2;
+  return args.candidates ? words : 0;
+}
+
 // The workspaces of all threads, one allocation each, every array on its own cache line.
 class Workspaces {
  public:
@@ -124,6 +132,7 @@ class Workspaces {
     const std::int64_t picks = args.num_initial + args.k;
     const std::int64_t pool_slots = args.candidates ? set_slots(args.pool) : 0;
     const std::int64_t initial_slots = args.num_initial ? set_slots(args.num_initial) : 0;
+    const std::int64_t seen = seen_words(args);
     const bool vrsd = args.method == Method::vrsd;
     for (int thread = 0; thread < num_threads; ++thread) {
       Workspace ws{};
@@ -141,6 +150,7 @@ class Workspaces {
         place(base, ws.tail_mask, vector_floats);
         place(base, ws.in_pool.slots, pool_slots);
         place(base, ws.in_initial.slots, initial_slots);
+        place(base, ws.seen, seen);
         place(base, ws.row, args.pool);
         place(base, ws.position, args.pool);
         place(base, ws.survivors, args.pool);
@@ -157,7 +167,9 @@ class Workspaces {
         place(base, ws.prepared_picks, picks * prepared);
         const std::int64_t code = args.codes ? code_bytes(args.dims) : 0;
         place(base, ws.code_rows, code ? items : 0);
-        for (float** floats : {&ws.code_scale, &ws.code_error}) place(base, *floats, code ? items : 0);
+        for (float** floats : {&ws.code_scale, &ws.code_error, &ws.likely_most, &ws.rival_most, &ws.exact})
+          place(base, *floats, code ? items : 0);
+        place(base, ws.likely, code ? items : 0);
         place(base, ws.block_met, code ? args.pool / kCodeBlock + 1 : 0);
         place(base, ws.block_bound, code ? args.pool / kCodeBlock + 1 + vector_floats : 0);
         place(base, ws.query_code_bytes, 2 * code);
@@ -166,6 +178,8 @@ class Workspaces {
         place(base, ws.unit, args.dims);
         place(base, ws.sum, vrsd ? args.dims : 0);
       }
+      if (seen) std::memset(ws.seen, 0, std::size_t(seen) * sizeof *ws.seen);
+      ws.seen_mask = std::uint64_t(seen - 1);
       ws.in_pool.mask = pool_slots - 1;
       ws.in_initial.mask = initial_slots - 1;
       workspaces_.push_back(ws);

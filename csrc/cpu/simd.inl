@@ -135,6 +135,26 @@ static inline std::int64_t first_equal(vf x, float value) {
 #endif
 }
 
+// Lanes that are at least value, a bit each.
+static inline unsigned at_least_mask(vf x, float value) {
+#if RSK_VEC_BYTES == 64 && defined(__x86_64__)
+  return _mm512_cmp_ps_mask((__m512)x, (__m512)splat(value), _CMP_GE_OQ);
+#elif RSK_VEC_BYTES == 32 && defined(__x86_64__)
+  return unsigned(_mm256_movemask_ps((__m256)(x >= splat(value))));
+#else
+  unsigned mask = 0;
+  for (std::int64_t lane = 0; lane < W; ++lane) mask |= unsigned(x[lane] >= value) << lane;
+  return mask;
+#endif
+}
+
+// Asks for the line at p. In the eyes of GCC a function that does nothing else has no effect, and calls of it may be
+// dropped: hence the second statement.
+static inline void ask_for(const void* p) {
+  __builtin_prefetch(p, 0, 2);
+  asm volatile("");
+}
+
 static inline float widen(float x) { return x; }
 static inline float widen(i8 x) { return float(x.value); }
 static inline float widen(bf16 x) {
