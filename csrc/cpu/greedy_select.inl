@@ -37,9 +37,10 @@ static inline std::int64_t id_at(const void* ids, int bytes, std::int64_t i) {
 constexpr std::int64_t kPrunedPool = 16;
 // Candidates of a call's first query that are asked for at once.
 constexpr std::int64_t kAskedFor = 32;
-// Of pools smaller than this most rows are read anyhow, for their relevance: codes cost more than they save. Measured
-// with K = 4 and D = 384; products of codes cost least where vectors have 64 bytes.
-constexpr std::int64_t kCodedPool = W < 16 ? 48 : 32;
+// Pools smaller than this are not bounded by codes: products of them would take longer than reading the rows. Measured
+// with D = 384; only wide vectors multiply bytes fast enough.
+constexpr std::int64_t kCodedPool = W == 16 ? 16 : 48;
+constexpr bool kCodesPay = W > 4;
 
 static inline float inverse_sqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 
@@ -298,7 +299,7 @@ struct Query {
   Status read_pool() {
     const bool possible = args.codes && args.unit_rows && !is_vrsd();
     const bool given = args.relevance && !args.relevance_error;
-    const bool pays = items >= (given ? kPrunedPool : kCodedPool);
+    const bool pays = kCodesPay && items >= (given ? kPrunedPool : kCodedPool);
     coded = possible && (args.rule == Rule::coded || (args.rule == Rule::automatic && pays));
     prefetch_own();
     slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;
