@@ -107,7 +107,12 @@ def isa() -> str:
 
 def isa_index() -> int:
     """The number of the instruction set in force, for the extension."""
-    return int(extension().ISAS.index(isa()))
+    return _isa_number(extension(), _env.isa())
+
+
+@functools.cache
+def _isa_number(module: Any, wanted: str | None) -> int:
+    return int(module.ISAS.index(isa()))
 
 
 def choose(op: str, family: str, device: str, backend: str, library: str = "numpy") -> tuple[str, ModuleType]:

@@ -139,13 +139,19 @@ def _expect(op: str, name: str, array: np.ndarray, *shapes: tuple[tuple[int, ...
         raise ValueError(f"{op}: {name} must have shape {rule}, got {shape_text(array.shape)}{hint}")
 
 
-def same_device(op: str, arrays: dict[str, Any]) -> str:
-    """The one device that all the arrays are on."""
+def library_and_device(op: str, arrays: dict[str, Any]) -> tuple[str, str]:
+    """The library of the results, and the one device that all the arrays are on."""
     for x in arrays.values():  # the common case, quickly
         if x is not None and type(x.data if isinstance(x, Rows) else x) is not np.ndarray:
             break
     else:
-        return "cpu"
+        return "numpy", "cpu"
+    library = _arrays.library_of(*(x.data if isinstance(x, Rows) else x for x in arrays.values()))
+    return library, same_device(op, arrays)
+
+
+def same_device(op: str, arrays: dict[str, Any]) -> str:
+    """The one device that all the arrays are on."""
     devices = {
         name: _arrays.device_of(x.data if isinstance(x, Rows) else x) for name, x in arrays.items() if x is not None
     }

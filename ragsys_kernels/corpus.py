@@ -237,7 +237,8 @@ class Corpus(Rows):
         Selection
             As from `mmr` or `vrsd`.
         """
-        _validate.choice("select", "method", method, tuple(_METHODS))
+        if method not in _METHODS:
+            _validate.choice("select", "method", method, tuple(_METHODS))
         if index is not None:
             taken = {"candidates": candidates, **{name: options.get(name) for name in ("relevance", "bias")}}
             for name in (name for name, value in taken.items() if value is not None):

@@ -34,14 +34,14 @@ const T* pointer(const Optional<T>& array, std::int64_t size, const char* name) 
 }
 
 // Rows (N, D) whose last axis is contiguous, of float32, float16 bits, bfloat16 bits or int8.
-void set_rows(rsk::SelectArgs& a, const py::buffer_info& rows, int dtype) {
-  require(rows.ndim == 2 && rows.itemsize == (dtype == 0 ? 4 : dtype == 3 ? 1 : 2), "rows");
-  require(rows.strides[1] == rows.itemsize || rows.shape[1] == 1, "row elements are not contiguous");
-  require(rows.strides[0] % rows.itemsize == 0, "row stride");
-  a.rows = rows.ptr;
-  a.num_rows = rows.shape[0];
-  a.dims = rows.shape[1];
-  a.row_stride = rows.strides[0] / rows.itemsize;
+void set_rows(rsk::SelectArgs& a, const py::array& rows, int dtype) {
+  require(rows.ndim() == 2 && rows.itemsize() == (dtype == 0 ? 4 : dtype == 3 ? 1 : 2), "rows");
+  require(rows.strides(1) == rows.itemsize() || rows.shape(1) == 1, "row elements are not contiguous");
+  require(rows.strides(0) % rows.itemsize() == 0, "row stride");
+  a.rows = rows.data();
+  a.num_rows = rows.shape(0);
+  a.dims = rows.shape(1);
+  a.row_stride = rows.strides(0) / rows.itemsize();
   a.dtype = rsk::DType(dtype);
 }
 
@@ -56,7 +56,7 @@ const void* set_ids(const std::optional<py::array>& ids, std::int64_t rows, std:
 }
 
 // The arguments that both entry points share.
-rsk::SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride, const py::buffer& rows,
+rsk::SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride, const py::array& rows,
                           int dtype, int norm, const Optional<float>& scales, const Optional<float>& queries,
                           bool unit_queries, const std::optional<py::array>& candidates, const Optional<float>& bias,
                           const Optional<float>& lambda_b, const Optional<std::int64_t>& groups,
@@ -65,7 +65,7 @@ rsk::SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int6
   a.num_queries = num_queries;
   a.pool = pool;
   a.pool_stride = pool_stride;
-  set_rows(a, rows.request(), dtype);
+  set_rows(a, rows, dtype);
   require(candidates || (pool_stride ? num_queries * pool_stride : pool) == a.num_rows, "pool");
   a.norm = rsk::Norm(norm);
   a.scales = pointer(scales, a.num_rows, "scales");
@@ -86,7 +86,7 @@ rsk::SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int6
 }
 
 py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride,
-                       const py::buffer& rows, int dtype, int norm, const Optional<float>& scales,
+                       const py::array& rows, int dtype, int norm, const Optional<float>& scales,
                        const Optional<std::uint8_t>& codes, const Optional<float>& queries, bool unit_queries,
                        bool unit_rows, int rule, const std::optional<py::array>& candidates,
                        const std::optional<py::array>& initial, const Optional<float>& relevance,
@@ -143,10 +143,10 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
                         py::make_tuple(work[0], work[1], work[2]));
 }
 
-Array<std::uint8_t> encode_rows(const py::buffer& rows, int dtype, const Optional<float>& scales, int isa,
+Array<std::uint8_t> encode_rows(const py::array& rows, int dtype, const Optional<float>& scales, int isa,
                                 int num_threads) {
   rsk::SelectArgs a{};
-  set_rows(a, rows.request(), dtype);
+  set_rows(a, rows, dtype);
   // On whole cache lines, as code rows are made to be read.
   constexpr std::int64_t kLine = 64;
   const std::int64_t stride = rsk::code_stride(a.dims);
@@ -160,7 +160,7 @@ Array<std::uint8_t> encode_rows(const py::buffer& rows, int dtype, const Optiona
   return out;
 }
 
-py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::buffer& rows, int dtype, int norm,
+py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::array& rows, int dtype, int norm,
                          const Optional<float>& scales, const Array<float>& queries, bool unit_queries,
                          const py::array& candidates, const Optional<float>& bias, const Optional<float>& lambda_b,
                          int isa, int num_threads) {

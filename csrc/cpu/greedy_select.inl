@@ -38,8 +38,10 @@ constexpr std::int64_t kPrunedPool = 16;
 // Candidates of a call's first query that are asked for at once.
 constexpr std::int64_t kAskedFor = 32;
 // Pools smaller than this are not bounded by codes: products of them would take longer than reading the rows. Measured
-// with D = 384; only wide vectors multiply bytes fast enough.
+// with D = 384; only wide vectors multiply bytes fast enough. A query that is alone waits for memory once where it reads
+// all rows, and once more where it reads the codes before.
 constexpr std::int64_t kCodedPool = W == 16 ? 16 : 48;
+constexpr std::int64_t kCodedAlone = W == 16 ? 32 : 48;
 constexpr bool kCodesPay = W > 4;
 
 static inline float inverse_sqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
@@ -299,7 +301,8 @@ struct Query {
   Status read_pool() {
     const bool possible = args.codes && args.unit_rows && !is_vrsd();
     const bool given = args.relevance && !args.relevance_error;
-    const bool pays = kCodesPay && items >= (given ? kPrunedPool : kCodedPool);
+    const std::int64_t fewest = given ? kPrunedPool : args.num_queries > 1 ? kCodedPool : kCodedAlone;
+    const bool pays = kCodesPay && items >= fewest;
     coded = possible && (args.rule == Rule::coded || (args.rule == Rule::automatic && pays));
     prefetch_own();
     slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;

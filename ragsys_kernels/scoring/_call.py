@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _arrays, _dispatch
 from .._arrays import HOST, Cupy, Torch
-from .._validate import same_device, threads
+from .._validate import library_and_device, threads
 from . import _device, _validate
 from .problem import Layout, Partials, ScoringProblem
 
@@ -25,10 +25,9 @@ class Call:
         self.op, self.check_values = op, check_values
         self.checked: dict[str, Any] | None = None  # fields of a layout whose values have been looked at on the host
         self.threads = threads(op, num_threads)
-        self.library = _arrays.library_of(*arrays.values())
         if _validate.is_number(arrays.get("temperature")):  # it is on no device
             arrays["temperature"] = None
-        device = same_device(op, arrays)
+        self.library, device = library_and_device(op, arrays)
         name, self.backend = _dispatch.choose(op, "scoring", device, backend, self.library)
         self.place = _arrays.place_of(device, name, self.library)
         self.interpreted = name == "triton" and self.place is HOST

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _arrays, _dispatch, _validate
-from .._problem import Rows, Selection
+from .._problem import Selection
 
 
 def mmr(
@@ -204,9 +204,7 @@ def _run(
     if check_values not in (None, True, False):
         raise TypeError(f"{op}: check_values must be None, True or False, got {check_values!r}")
     threads = _validate.threads(op, num_threads)
-    embeddings = arrays["embeddings"]
-    library = _arrays.library_of(*arrays.values(), embeddings.data if isinstance(embeddings, Rows) else None)
-    device = _validate.same_device(op, arrays)
+    library, device = _validate.library_and_device(op, arrays)
     name, implementation = _dispatch.choose(op, "selection", device, backend, library)
     place = _arrays.place_of(device, name, library)
     problem = _validate.selection(op, **arrays, **options, place=place)
