@@ -38,8 +38,8 @@ constexpr std::int64_t kPrunedPool = 16;
 // Candidates of a call's first query that are asked for at once.
 constexpr std::int64_t kAskedFor = 32;
 // Pools smaller than this are not bounded by codes: products of them would take longer than reading the rows. Measured
-// with D = 384; only wide vectors multiply bytes fast enough. A query that is alone waits for memory once where it reads
-// all rows, and once more where it reads the codes before.
+// with D = 384; only wide vectors multiply bytes fast enough. A query that is alone waits for memory once where it
+// reads all rows, and once more where it reads the codes before.
 constexpr std::int64_t kCodedPool = W == 16 ? 16 : 48;
 constexpr std::int64_t kCodedAlone = W == 16 ? 32 : 48;
 constexpr bool kCodesPay = W > 4;
@@ -272,8 +272,7 @@ struct Query {
 
   void prefetch_row(std::int64_t r) const {
     const char* line = reinterpret_cast<const char*>(row(r));
-    for (std::int64_t byte = 0; byte < args.dims * std::int64_t(sizeof(T)); byte += 64)
-      ask_for(line + byte);
+    for (std::int64_t byte = 0; byte < args.dims * std::int64_t(sizeof(T)); byte += 64) ask_for(line + byte);
   }
 
   const std::uint8_t* code_row(std::int64_t r) const { return args.codes + r * code_stride(args.dims); }
