@@ -188,11 +188,11 @@ struct Tiles {
   static void multiply(const ScoreArgs& args, const Jobs& jobs, const Columns& columns, std::int64_t passes,
                        Scratch& scratch) {
     const bf16* tokens = static_cast<const bf16*>(jobs.packed) + jobs.at / kTileRows * steps_of(args) * kTileElements;
-    // The first pass over a block is bound by memory, and the processor's own prefetching does it best. Where enough
-    // passes follow, each calls for a share of the next block.
+    // The first pass over a block is bound by memory, and the processor's own prefetching does it best. Those after it
+    // call for a share of the next block each; of two passes the second calls for half.
     const std::int64_t pass = jobs.at / kJobs;
     Ahead ahead = {};
-    if (passes > 2)
+    if (passes > 2 || (passes == 2 && pass == 1))
       ahead = {columns.count * args.weight_stride * std::int64_t(sizeof(bf16)), 2 * kTileRows * pass / passes,
                2 * kTileRows * (pass + 1) / passes};
     (jobs.count > kTileRows ? panels<2> : panels<1>)(args, columns, tokens, ahead, scratch);
