@@ -29,7 +29,7 @@ static inline vf exp2_of(vf y) {
   p = fma(p, f, splat(0.2401645928621292f));
   p = fma(p, f, splat(0.6931512951850891f));
   p = fma(p, f, splat(1.0f));
-  // Subnormal results are 0, as elsewhere: the instruction takes a hundred times as long over them.
+  // A subnormal result is 0: the instruction takes a hundred times as long over one.
   const __mmask16 normal = _mm512_cmp_ps_mask((__m512)y, (__m512)splat(-126.0f), _CMP_NLT_UQ);
   return (vf)_mm512_maskz_scalef_ps(normal, (__m512)p, (__m512)y);
 #else
