@@ -7,6 +7,7 @@ they are read: the compiled kernels report a query that has a bad one and ``valu
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from typing import Any, NoReturn
 
 import numpy as np
@@ -39,7 +40,7 @@ def count(op: str, name: str, value: Any) -> int:
     return number
 
 
-def choice(op: str, name: str, value: Any, allowed: tuple[str, ...]) -> str:
+def choice(op: str, name: str, value: Any, allowed: Collection[str]) -> str:
     if value not in allowed:
         raise ValueError(f"{op}: {name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
     return str(value)

@@ -237,8 +237,7 @@ class Corpus(Rows):
         Selection
             As from `mmr` or `vrsd`.
         """
-        if method not in _METHODS:
-            _validate.choice("select", "method", method, tuple(_METHODS))
+        _validate.choice("select", "method", method, _METHODS)
         if index is not None:
             taken = {"candidates": candidates, **{name: options.get(name) for name in ("relevance", "bias")}}
             for name in (name for name, value in taken.items() if value is not None):

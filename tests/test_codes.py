@@ -206,6 +206,20 @@ def test_codes_leave_every_bit_as_it_is_in_large_pools(isa, relevance, dtype):
         check_pools(problem)
 
 
+@pytest.mark.parametrize("items", [5, 33, 40])
+def test_values_at_the_end_of_float32_are_told_apart_from_items_picked(isa, items):
+    """No value is below them, so a bound from below is minus infinity, as that of what cannot be picked."""
+    problem = testing.selection_problem(3, items, 5, 20, seed=8)
+    problem["embeddings"] = rk.Corpus(problem["embeddings"])
+    bias = np.full(len(problem["embeddings"]), np.finfo(np.float32).min)
+    for lambda_d in (0.5, 1.0):
+        call = problem | {"bias": bias, "lambda_b": 0.0, "lambda_d": lambda_d}
+        dense, _ = testing.selection_work("mmr", call, rule="dense")
+        coded, _ = testing.selection_work("mmr", call, rule="coded")
+        for found, expected in zip(coded, dense, strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("dims", [1, 4, 31, 48, 52, 53, 63, 64, 65, 117, 128, 200, 1000])
 def test_exact_codes_leave_nothing_to_be_read_but_the_picks(isa, dims):
     """A product of codes that is off by one, or a bound that is too wide, asks for rows that no pick needs."""

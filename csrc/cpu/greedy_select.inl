@@ -836,7 +836,7 @@ struct Query {
     for (std::int64_t block = 0; choices < 2 && block < blocks; ++block) bound_block(block);
     ++choices;
     const std::int64_t top = arg_max(ws.block_bound, blocks);
-    float least = look(top, -__builtin_inff());
+    float least = look(top, -FLT_MAX);  // minus infinity is the bound of what cannot be picked
     for (std::int64_t block = 0; block < blocks; ++block)
       if (ws.block_bound[block] >= least && block != top) least = look(block, least);
     std::int64_t contenders = 0;

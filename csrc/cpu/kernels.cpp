@@ -116,7 +116,8 @@ std::int64_t set_slots(std::int64_t ids) {
   return slots;
 }
 
-// Words of a set of bits in which ids meet by chance at most once in some twenty pools, where memory allows.
+// Words of a set of bits: few for a small pool, of which ids seldom meet by chance; for others a bit for each row, of
+// the first million.
 std::int64_t seen_words(const SelectArgs& args) {
   constexpr std::int64_t kFew = 256, kLeast = 1 << 9, kMost = 1 << 14;
   std::int64_t words = kLeast;
