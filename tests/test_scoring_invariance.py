@@ -9,7 +9,7 @@ import ragsys_kernels as rk
 
 EVERYTHING = ("logp", "lse", "max", "entropy", "rank")
 SHAPES = [(50, 33), (23, 4099), (9, 32769), (5, 151936)]
-LINEAR = [(70, 1500, 40), (33, 4100, 300), (9, 50257, 24)]
+LINEAR = [(70, 1500, 40), (33, 4100, 300), (70, 700, 1100), (9, 50257, 24)]
 
 
 def row_of(x, rows):
@@ -69,12 +69,13 @@ def test_rows_of_hidden_states_have_their_bits_in_any_batch(scorer, dtype, shape
     check(linear(T, V, D, dtype, dtype)[0], T, V, scorer)
 
 
-def test_products_of_bfloat16_have_their_bits_in_any_tile(scorer):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_products_have_their_bits_in_any_tile(scorer, dtype):
     """Several runs of dimensions, every place among the tokens; columns read in place, by their ids and as targets."""
     if scorer != "cpu":
         pytest.skip("of the compiled kernels")
-    T, V, D = 40, 1000, 1100
-    form, _, _ = linear(T, V, D, "bfloat16", "bfloat16")
+    T, V, D = 70, 1000, 1100
+    form, z, _ = linear(T, V, D, dtype, dtype)
     check(form, T, V, scorer)
     rows, targets = np.repeat(np.arange(T), 30), np.random.default_rng(1).integers(0, V, 30 * T)
     want = rk.answer_logprobs(**form, targets=targets, rows=rows, want=EVERYTHING, backend=scorer)
@@ -83,7 +84,7 @@ def test_products_of_bfloat16_have_their_bits_in_any_tile(scorer):
     for name in EVERYTHING:
         np.testing.assert_array_equal(getattr(found, name), getattr(want, name), err_msg=name)
     # A target's own value is the one that enters: the largest has nothing above it, and is the maximum.
-    best = linear(T, V, D, "bfloat16", "bfloat16")[1].argmax(1)
+    best = z.argmax(1)
     found = rk.answer_logprobs(**form, targets=best, want=("rank", "max"), backend=scorer)
     parts = rk.logprob_partials(**form, targets=best, vocab_size=V, backend=scorer)
     top = np.asarray(found.rank) == 0
@@ -91,19 +92,21 @@ def test_products_of_bfloat16_have_their_bits_in_any_tile(scorer):
     np.testing.assert_array_equal(np.asarray(parts.target)[top], np.asarray(found.max)[top])
 
 
-def test_strange_neighbours_in_a_tile_change_no_bit(scorer):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_strange_neighbours_in_a_tile_change_no_bit(scorer, dtype):
     if scorer != "cpu":
         pytest.skip("of the compiled kernels")
     torch = pytest.importorskip("torch")
-    form, _, _ = linear(20, 100, 40, "bfloat16", "bfloat16")
+    arrays = linear(20, 100, 40, dtype, dtype)[0]
+    form = {name: x if isinstance(x, torch.Tensor) else torch.tensor(x) for name, x in arrays.items()}
     targets = np.arange(20)
     want = run(form, targets, targets, scorer)
     hidden, weight = form["hidden"].clone(), form["weight"]
-    hidden[[1, 3, 5, 18]] = torch.tensor([np.nan, np.inf, -np.inf, 3e38], dtype=torch.bfloat16)[:, None]
+    hidden[[1, 3, 5, 18]] = torch.tensor([np.nan, np.inf, -np.inf, 3e38], dtype=hidden.dtype)[:, None]
     good = np.setdiff1d(targets, [1, 3, 5, 18])
     got = run({"hidden": hidden, "weight": weight}, targets, targets, scorer)
     same({name: values[good] for name, values in got.items()}, want, good)
-    padded = torch.cat([weight, torch.full((30, 40), np.nan, dtype=torch.bfloat16)])
+    padded = torch.cat([weight, torch.full((30, 40), np.nan, dtype=weight.dtype)])
     got = run({"hidden": form["hidden"], "weight": padded}, targets, targets, scorer, vocab_size=100)
     same(got, want, targets)
 

@@ -81,10 +81,11 @@ def test_blocks_of_rows(scorer, dtype, T):
 
 
 @pytest.mark.parametrize("D", [1, 7, 31, 32, 33, 64, 100, 512, 513, 640, 1024, 4097])
-@pytest.mark.parametrize(("T", "V"), [(1, 1), (2, 17), (17, 32), (33, 300)])
-def test_tiles_of_bfloat16(scorer, T, V, D):
-    """Tiles, panels, blocks and runs of the matrix unit, whole and not."""
-    arguments, z, floor = linear(T, V, D, "bfloat16", "bfloat16", bias=True)
+@pytest.mark.parametrize(("T", "V"), [(1, 1), (2, 17), (17, 32), (33, 300), (65, 500)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_tiles(scorer, dtype, T, V, D):
+    """Tiles, panels, blocks and runs, whole and not, of few tokens and of many."""
+    arguments, z, floor = linear(T, V, D, dtype, dtype, bias=True)
     targets = [(V - 1) * (t + 1) // T for t in range(T)]
     found = rk.answer_logprobs(**arguments, targets=targets, want=EVERYTHING, backend=scorer)
     check(found, z, targets, floor)
@@ -103,14 +104,15 @@ def test_the_matrix_unit_is_used_where_there_is_one(compiled):
         assert f"products of bfloat16: {compiled.bf16_unit(_dispatch.isa_index()) or 'as float32'}" in _info.config()
 
 
+@pytest.mark.parametrize(("dtype", "units"), [("float32", 8), ("bfloat16", 4)])
 @pytest.mark.parametrize("D", [4096, 16384])
-def test_a_long_sum_of_bfloat16_is_no_worse(scorer, D):
+def test_a_long_sum_is_no_worse(scorer, D, dtype, units):
     """Off by some units in the last place of z, whatever D: sums are of parts, not one chain."""
     if scorer != "cpu":
         pytest.skip("of the compiled kernels")
-    arguments, z, _ = linear(16, 300, D, "bfloat16", "bfloat16")
+    arguments, z, _ = linear(16, 300, D, dtype, dtype)
     found = rk.answer_logprobs(**arguments, targets=z.argmax(1), want=("max",), backend=scorer)
-    assert_close(np.asarray(found.max), z.max(1), 4 * 2.0**-24 * np.abs(z).max())
+    assert_close(np.asarray(found.max), z.max(1), units * 2.0**-24 * np.abs(z).max())
 
 
 def test_a_large_vocabulary(scorer):

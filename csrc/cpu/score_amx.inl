@@ -36,39 +36,6 @@ struct TileUnit {
 // The instructions are assembly to the compiler, which does not see them read memory.
 static inline void memory_is_read() { __asm__ volatile("" ::: "memory"); }
 
-// Columns to rows.
-static inline void transpose(vf* x) {
-  vf y[16];
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; i += 2) {
-    y[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
-    y[i + 1] = __builtin_shufflevector(x[i], x[i + 1], 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; i += 4) {
-#pragma GCC unroll 2
-    for (int j = 0; j < 2; ++j) {
-      const vf a = y[i + j], b = y[i + j + 2];
-      x[i + 2 * j] = __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
-      x[i + 2 * j + 1] = __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-    }
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 4; ++i) {
-    const vf a = x[i], b = x[i + 4], c = x[i + 8], d = x[i + 12];
-    const vf ab = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-    const vf cd = __builtin_shufflevector(c, d, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-    const vf ba = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-    const vf dc = __builtin_shufflevector(c, d, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-    y[i] = __builtin_shufflevector(ab, cd, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-    y[i + 8] = __builtin_shufflevector(ab, cd, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-    y[i + 4] = __builtin_shufflevector(ba, dc, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-    y[i + 12] = __builtin_shufflevector(ba, dc, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) x[i] = y[i];
-}
-
 struct TileScratch {
   bf16 rows[2 * kTileRows * kTileRun * kStep];  // copied, of a run
   float sums[4 * kTileFloats];                  // of a run: tiles of 16 columns by 16 tokens
@@ -184,7 +151,7 @@ static void panels(const ScoreArgs& args, const Columns& columns, const bf16* to
 
 struct Tiles {
   typedef TileScratch Scratch;
-  static constexpr std::int64_t kJobs = 2 * kTileRows, kTargetJobs = kTileRows;
+  static constexpr std::int64_t kJobs = 2 * kTileRows, kTargetJobs = kTileRows, kColumns = kMaxColumns;
   static void multiply(const ScoreArgs& args, const Jobs& jobs, const Columns& columns, std::int64_t passes,
                        Scratch& scratch) {
     const bf16* tokens = static_cast<const bf16*>(jobs.packed) + jobs.at / kTileRows * steps_of(args) * kTileElements;

@@ -1,61 +1,35 @@
 // Rows of hidden states against rows of a weight, a block of products at a time.
 //
-// Every product is computed in one order, however many tokens there are and wherever the two rows lie in a block: one
-// accumulator of whole vectors for each run of kRunBytes of the hidden row, the lanes of which are added by sum4, and
-// the runs one after the other. So a target's logit, computed on its own, has the bits of the one that enters the sum.
+// Every product is computed in one order, however many tokens there are and wherever the two rows lie in a block: a
+// chain of multiply-adds over each run of at most kRun dimensions, and the runs one after the other. So a target's
+// logit, computed on its own, has the bits of the one that enters the sum.
 //
-// A tile is R tokens by four rows of the weight. The tokens' run is packed, so that it lies in one piece of the
-// first-level cache: rows that are a power of two apart would drive each other out. A block of the weight stays in the
-// second level while all tokens meet it.
+// The lanes of a vector are columns. For a run, the rows of a panel of columns are transposed into the first-level
+// cache, widened there if they are of 16 bits, and the tokens' elements meet it one by one, each in all lanes: nothing
+// is ever added across lanes. The tokens' elements of a run lie side by side in the second level, since rows that are
+// a power of two apart would drive each other out.
 
-#if RSK_VEC_BYTES == 64
-constexpr int kTokens = 6;
-#elif RSK_VEC_BYTES == 32
-constexpr int kTokens = 3;
-#elif defined(__aarch64__)
-constexpr int kTokens = 6;
+// A tile is kTokens by kVectors vectors of columns, the sums of which nearly fill the registers.
+#if RSK_VEC_BYTES == 64 || defined(__aarch64__)
+constexpr int kTokens = 8;
 #else
-constexpr int kTokens = 2;
+constexpr int kTokens = 4;
 #endif
-constexpr std::int64_t kRunBytes = 2560;
-constexpr std::int64_t kRunSteps = kRunBytes / RSK_VEC_BYTES;
-constexpr std::int64_t kWeightBytes = 256 << 10;  // of a block of the weight
-constexpr std::int64_t kMaxColumns = 256, kMinColumns = 16;
-constexpr std::int64_t kDotJobs = 48;  // that meet a block before their products are folded
+constexpr int kVectors = 3;
+constexpr std::int64_t kPanel = kVectors * W;
+constexpr std::int64_t kRun = 128;           // units of four bytes, at most: the sums of longer ones are less exact
+constexpr std::int64_t kBlockColumns = 240;  // whole panels, whatever the instruction set
+constexpr std::int64_t kMaxColumns = 256;    // from a row of products to the next
+constexpr std::int64_t kDotJobs = 512;       // that meet a block before their products are folded
+static_assert(kBlockColumns % kPanel == 0 && kRun % W == 0, "pieces are whole");
 
-typedef float v4_u __attribute__((vector_size(16), aligned(4), may_alias));
-
-// The sums of four vectors, each by the same tree.
-static inline v4 sum4(vf a, vf b, vf c, vf d) {
-#if RSK_VEC_BYTES == 64 && defined(__x86_64__)
-  const __m512 ab = _mm512_add_ps(_mm512_maskz_unpacklo_ps(0xffff, (__m512)a, (__m512)b),
-                                  _mm512_maskz_unpackhi_ps(0xffff, (__m512)a, (__m512)b));
-  const __m512 cd = _mm512_add_ps(_mm512_maskz_unpacklo_ps(0xffff, (__m512)c, (__m512)d),
-                                  _mm512_maskz_unpackhi_ps(0xffff, (__m512)c, (__m512)d));
-  const vf sums = (vf)_mm512_add_ps((__m512)_mm512_maskz_unpacklo_pd(0xff, (__m512d)ab, (__m512d)cd),
-                                    (__m512)_mm512_maskz_unpackhi_pd(0xff, (__m512d)ab, (__m512d)cd));
-  const v8 half = __builtin_shufflevector(sums, sums, 0, 1, 2, 3, 4, 5, 6, 7) +
-                  __builtin_shufflevector(sums, sums, 8, 9, 10, 11, 12, 13, 14, 15);
-  return __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
-#elif RSK_VEC_BYTES == 32 && defined(__x86_64__)
-  const vf ab = (vf)_mm256_hadd_ps((__m256)a, (__m256)b), cd = (vf)_mm256_hadd_ps((__m256)c, (__m256)d);
-  const vf sums = (vf)_mm256_hadd_ps((__m256)ab, (__m256)cd);
-  return __builtin_shufflevector(sums, sums, 0, 1, 2, 3) + __builtin_shufflevector(sums, sums, 4, 5, 6, 7);
-#else
-  const v4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
-  const v4 cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
-  return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
-#endif
-}
-
-// What a product does with a vector of the packed run and as many elements of a row of the weight.
+// What a row's elements are in multiply-adds: units of four bytes, one a lane.
 #ifdef RSK_BF16_DOT
-// Two elements a lane: products of bfloat16 are exact in float32.
+// Two elements: products of bfloat16 are exact in float32.
 struct Bf16Dot {
   typedef bf16 Weight;
-  static constexpr std::int64_t step = 2 * W;
-  static vf packed(const bf16* p) { return (vf) * reinterpret_cast<const vp_u*>(p); }
-  static vf weight(const bf16* p) { return packed(p); }
+  static constexpr std::int64_t kElements = 2;
+  static vf vector(const bf16* p) { return (vf) * reinterpret_cast<const vp_u*>(p); }
   static vf multiply(vf sum, vf hidden, vf weight) {
     return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)hidden, (__m512bh)weight);
   }
@@ -64,65 +38,78 @@ struct Bf16Dot {
 template <class T>
 struct Widening {
   typedef T Weight;
-  static constexpr std::int64_t step = W;
+  static constexpr std::int64_t kElements = 1;
   template <class H>
-  static vf packed(const H* p) {
+  static vf vector(const H* p) {
     return load(p);
   }
-  static vf weight(const T* p) { return load(p); }
   static vf multiply(vf sum, vf hidden, vf weight) { return fma(hidden, weight, sum); }
 };
 #endif
 
-// A run of D: whole steps and the elements after them.
+// A run of D: so many elements in so many units, of which the last may lack an element.
 struct Run {
-  std::int64_t begin, steps, rest;
+  std::int64_t begin, elements, units;
 };
-
-template <class K, class T, vf (*LOAD)(const T*)>
-static inline vf load_rest(const T* p, std::int64_t n) {
-  T lane[K::step] = {};
-  std::memcpy(lane, p, std::size_t(n) * sizeof(T));
-  return LOAD(lane);
+template <class K>
+static inline std::int64_t runs_of(std::int64_t dims) {
+  return (dims + kRun * K::kElements - 1) / (kRun * K::kElements);
+}
+template <class K>
+static inline Run run_of(std::int64_t dims, std::int64_t run, std::int64_t runs) {
+  const std::int64_t units = (dims + K::kElements - 1) / K::kElements;
+  const std::int64_t begin = units * run / runs, end = units * (run + 1) / runs;
+  const std::int64_t left = dims - begin * K::kElements, whole = (end - begin) * K::kElements;
+  return {begin * K::kElements, left < whole ? left : whole, end - begin};
 }
 
-// PREFETCHED rows are called for `ahead` elements from where they are read.
-template <class K, int R, int PREFETCHED>
-static inline void tile(const vf* hidden, const typename K::Weight* const* rows, const Run& run, std::int64_t ahead,
-                        float* out, std::int64_t stride, bool more) {
-  vf sum[R][4], rest[4];
-  if (run.rest)
-    for (int c = 0; c < 4; ++c)
-      rest[c] = load_rest<K, typename K::Weight, K::weight>(rows[c] + run.steps * K::step, run.rest);
-#pragma GCC unroll 6
-  for (int r = 0; r < R; ++r)
+// A vector of units, zeros after the n-th element.
+template <class K, class T>
+static inline vf vector_of(const T* p, std::int64_t n) {
+  constexpr std::int64_t kWhole = W * K::kElements;
+  if (n >= kWhole) return K::vector(p);
+  T some[kWhole] = {};
+  std::memcpy(some, p, std::size_t(n) * sizeof(T));
+  return K::vector(some);
+}
+
+// In fours, within each 16 bytes: rows to lanes.
+template <std::size_t... L>
+static inline void transpose_fours(vf* x, std::index_sequence<L...>) {
 #pragma GCC unroll 4
-    for (int c = 0; c < 4; ++c) sum[r][c] = vf{};
-  for (std::int64_t step = 0; step < run.steps; ++step) {
-    vf x[R];
-#pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) x[r] = hidden[step * R + r];
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; ++c) {
-      const vf y = K::weight(rows[c] + step * K::step);
-      if (c < PREFETCHED) __builtin_prefetch(rows[c] + ahead + step * K::step, 0, 2);
-#pragma GCC unroll 6
-      for (int r = 0; r < R; ++r) sum[r][c] = K::multiply(sum[r][c], x[r], y);
-    }
+  for (std::int64_t i = 0; i < W; i += 4) {
+    const vf a = x[i], b = x[i + 1], c = x[i + 2], d = x[i + 3];
+    const vf ab = __builtin_shufflevector(a, b, int(L / 4 * 4 + L % 4 / 2 + L % 2 * W)...);
+    const vf ba = __builtin_shufflevector(a, b, int(L / 4 * 4 + L % 4 / 2 + L % 2 * W + 2)...);
+    const vf cd = __builtin_shufflevector(c, d, int(L / 4 * 4 + L % 4 / 2 + L % 2 * W)...);
+    const vf dc = __builtin_shufflevector(c, d, int(L / 4 * 4 + L % 4 / 2 + L % 2 * W + 2)...);
+    x[i] = __builtin_shufflevector(ab, cd, int(L / 4 * 4 + L % 2 + L % 4 / 2 * W)...);
+    x[i + 1] = __builtin_shufflevector(ab, cd, int(L / 4 * 4 + L % 2 + L % 4 / 2 * W + 2)...);
+    x[i + 2] = __builtin_shufflevector(ba, dc, int(L / 4 * 4 + L % 2 + L % 4 / 2 * W)...);
+    x[i + 3] = __builtin_shufflevector(ba, dc, int(L / 4 * 4 + L % 2 + L % 4 / 2 * W + 2)...);
   }
-  if (run.rest) {
-#pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) {
-      const vf x = hidden[run.steps * R + r];
+}
+
+// W vectors, rows to columns.
+static inline void transpose(vf* x) {
+  transpose_fours(x, std::make_index_sequence<std::size_t(W)>());
 #pragma GCC unroll 4
-      for (int c = 0; c < 4; ++c) sum[r][c] = K::multiply(sum[r][c], x, rest[c]);
-    }
-  }
-#pragma GCC unroll 6
-  for (int r = 0; r < R; ++r) {
-    v4_u* to = reinterpret_cast<v4_u*>(out + r * stride);
-    const v4 total = sum4(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
-    *to = more ? *to + total : total;
+  for (std::int64_t i = 0; i < 4 && W > 4; ++i) {
+#if RSK_VEC_BYTES == 32
+    const vf a = x[i], b = x[i + 4];
+    x[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+    x[i + 4] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+#elif RSK_VEC_BYTES == 64
+    const vf a = x[i], b = x[i + 4], c = x[i + 8], d = x[i + 12];
+    const vf ab = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    const vf cd = __builtin_shufflevector(c, d, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    const vf ba = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    const vf dc = __builtin_shufflevector(c, d, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    x[i] = __builtin_shufflevector(ab, cd, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    x[i + 8] = __builtin_shufflevector(ab, cd, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    x[i + 4] = __builtin_shufflevector(ba, dc, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    x[i + 12] = __builtin_shufflevector(ba, dc, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+#endif
   }
 }
 
@@ -136,61 +123,180 @@ struct Columns {
   }
 };
 
-// R tokens with a block of columns, in fours: the last four end with the last column, again and again. Of each four
-// rows PREFETCHED ones of the next block are called for, from the `skipped`-th on.
-template <class K, int R, int PREFETCHED>
-static void strip(const ScoreArgs& args, const vf* hidden, const Columns& columns, const Run& run, int skipped,
-                  float* out, bool more) {
-  typedef typename K::Weight Weight;
-  const Weight* weight = static_cast<const Weight*>(args.weight) + run.begin;
-  const std::int64_t ahead = (columns.count + skipped) * args.weight_stride;
-  for (std::int64_t i = 0; i < columns.count; i += 4) {
-    const Weight* rows[4];
-    for (std::int64_t c = 0; c < 4; ++c)
-      rows[c] = weight + columns[i + c < columns.count ? i + c : columns.count - 1] * args.weight_stride;
-    tile<K, R, PREFETCHED>(hidden, rows, run, ahead, out + i, kMaxColumns, more);
-  }
-}
-
-template <class K, int R>
-static void strip_of(int tokens, int prefetched, const ScoreArgs& args, const vf* hidden, const Columns& columns,
-                     const Run& run, int skipped, float* out, bool more) {
-  if constexpr (R > 1) {
-    if (tokens < R) return strip_of<K, R - 1>(tokens, prefetched, args, hidden, columns, run, skipped, out, more);
-  }
-  (prefetched == 4   ? strip<K, R, 4>
-   : prefetched == 2 ? strip<K, R, 2>
-                     : strip<K, R, 0>)(args, hidden, columns, run, skipped, out, more);
-}
-
 struct LinearScratch {
-  vf packed[(kRunSteps + 1) * kTokens];
+  float tokens[kDotJobs * kRun];  // a run of every token; of few tokens, all runs one after the other
+  vf panel[kRun * kVectors];
   float products[kDotJobs * kMaxColumns];
 };
 
-// products[j][i] = hidden[rows[first + j]] . weight[columns[i]]. With `next` the first two tiles call for the block
-// after this one.
+// Where element `begin` of N columns' rows is. After the last column it comes again.
+template <int N, class T>
+static inline void find_rows(const ScoreArgs& args, const Columns& columns, std::int64_t at, std::int64_t begin,
+                             const T** rows) {
+  const T* weight = static_cast<const T*>(args.weight) + begin;
+  const std::int64_t last = at < columns.count ? columns.count - 1 : at + N - 1;
+  for (std::int64_t i = 0; i < N; ++i) rows[i] = weight + columns[at + i < last ? at + i : last] * args.weight_stride;
+}
+
+// Units of W rows, from the at-th element on; those of others are called for.
+template <class K, class T>
+static inline void units_of(const T* const* rows, const T* const* next, std::int64_t at, std::int64_t elements, vf* x) {
+#pragma GCC unroll 16
+  for (std::int64_t i = 0; i < W; ++i) {
+    x[i] = vector_of<K>(rows[i] + at, elements - at);
+    if (next && at * std::int64_t(sizeof(T)) % 64 == 0) __builtin_prefetch(next[i] + at, 0, 2);
+  }
+  transpose(x);
+}
+
+// A run of a panel's rows, transposed.
+template <class K, class T>
+static void pack_panel(const T* const* rows, const Run& run, vf* panel) {
+  for (int v = 0; v < kVectors; ++v, rows += W)
+    for (std::int64_t u = 0; u < run.units; u += W) {
+      vf x[W];
+      units_of<K, T>(rows, nullptr, u * K::kElements, run.elements, x);
+#pragma GCC unroll 16
+      for (std::int64_t i = 0; i < W; ++i) panel[(u + i) * kVectors + v] = x[i];
+    }
+}
+
+// A run of the hidden rows of jobs [begin, end), side by side; those of a tile after them are called for.
 template <class K, class H>
-static void products(const ScoreArgs& args, std::int64_t first, std::int64_t num_jobs, const Columns& columns,
-                     bool next, LinearScratch& scratch) {
-  const std::int64_t steps = (args.dims + K::step - 1) / K::step;
-  const std::int64_t runs = (steps + kRunSteps - 1) / kRunSteps, tiles = (num_jobs + kTokens - 1) / kTokens;
-  for (std::int64_t r = 0; r < runs; ++r) {
-    const std::int64_t begin = steps * r / runs * K::step, end = steps * (r + 1) / runs * K::step;
-    const std::int64_t length = (end < args.dims ? end : args.dims) - begin;
-    const Run run = {begin, length / K::step, length % K::step};
-    for (std::int64_t t = 0; t < tiles; ++t) {
-      const std::int64_t job = num_jobs * t / tiles;
-      const int tokens = int(num_jobs * (t + 1) / tiles - job);
-      for (int token = 0; token < tokens; ++token) {
-        const H* row = static_cast<const H*>(args.hidden) + args.rows[first + job + token] * args.hidden_stride + begin;
-        for (std::int64_t s = 0; s < run.steps; ++s) scratch.packed[s * tokens + token] = K::packed(row + s * K::step);
-        if (run.rest)
-          scratch.packed[run.steps * tokens + token] = load_rest<K, H, K::packed>(row + run.steps * K::step, run.rest);
+static void pack_tokens(const ScoreArgs& args, const Jobs& jobs, std::int64_t begin, std::int64_t end, const Run& run,
+                        float* tokens) {
+  const auto row = [&](std::int64_t job) {
+    return static_cast<const H*>(args.hidden) + args.rows[jobs.first + jobs.at + job] * args.hidden_stride + run.begin;
+  };
+  for (std::int64_t j = begin; j < end; ++j)
+    for (std::int64_t u = 0; u < run.units; u += W)
+      store(tokens + j * kRun + u, vector_of<K>(row(j) + u * K::kElements, run.elements - u * K::kElements));
+  for (std::int64_t j = end; j < end + kTokens && j < jobs.count; ++j)
+    for (std::int64_t i = 0; i < run.elements; i += std::int64_t(64 / sizeof(H))) __builtin_prefetch(row(j) + i, 0, 2);
+}
+
+// R tokens by a panel, added to what the runs before made of them.
+template <class K, int R>
+static void tile(const float* tokens, const vf* panel, std::int64_t units, float* out, bool more) {
+  vf sum[R][kVectors];
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = vf{};
+  for (std::int64_t u = 0; u < units; ++u, panel += kVectors) {
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      const vf x = splat(tokens[r * kRun + u]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = K::multiply(sum[r][v], x, panel[v]);
+    }
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      float* to = out + r * kMaxColumns + v * W;
+      store(to, more ? load(to) + sum[r][v] : sum[r][v]);
+    }
+}
+
+// A tile's tokens by all columns of a block: a vector of columns at a time, the units of which stay in registers.
+template <class K, int R>
+static void stream(const ScoreArgs& args, const Columns& columns, bool follows, const float* tokens, float* out) {
+  const std::int64_t runs = runs_of<K>(args.dims);
+  const typename K::Weight *rows[W], *next[W];
+  for (std::int64_t at = 0; at < columns.count; at += W) {
+    for (std::int64_t r = 0; r < runs; ++r) {
+      const Run run = run_of<K>(args.dims, r, runs);
+      const std::int64_t then = r + 1 < runs || (at + W >= columns.count && !follows) ? at : at + W;
+      find_rows<W>(args, columns, at, run.begin, rows);
+      find_rows<W>(args, columns, then, r + 1 < runs ? run_of<K>(args.dims, r + 1, runs).begin : 0, next);
+      vf sum[R];
+#pragma GCC unroll 8
+      for (int t = 0; t < R; ++t) sum[t] = vf{};
+      for (std::int64_t u = 0; u < run.units; u += W) {
+        vf x[W];
+        units_of<K>(rows, next, u * K::kElements, run.elements, x);
+        const float* hidden = tokens + r * R * kRun + u;
+        const auto add = [&](std::int64_t i) {
+#pragma GCC unroll 8
+          for (int t = 0; t < R; ++t) sum[t] = K::multiply(sum[t], splat(hidden[t * kRun + i]), x[i]);
+        };
+        if (u + W <= run.units) {
+#pragma GCC unroll 16
+          for (std::int64_t i = 0; i < W; ++i) add(i);
+        } else {
+          for (std::int64_t i = 0; i < run.units - u; ++i) add(i);
+        }
       }
-      const int prefetched = !next || t > 1 ? 0 : tiles == 1 ? 4 : 2;
-      strip_of<K, kTokens>(tokens, prefetched, args, scratch.packed, columns, run, t == 1 ? 2 : 0,
-                           scratch.products + job * kMaxColumns, r > 0);
+#pragma GCC unroll 8
+      for (int t = 0; t < R; ++t) {
+        float* to = out + t * kMaxColumns + at;
+        store(to, r > 0 ? load(to) + sum[t] : sum[t]);
+      }
+    }
+  }
+}
+
+// As many tokens as there are, of the tiles of up to R.
+template <class K, int R>
+static void tile_of(std::int64_t count, const float* tokens, const vf* panel, std::int64_t units, float* out,
+                    bool more) {
+  if constexpr (R > 1) {
+    if (count < R) return tile_of<K, R - 1>(count, tokens, panel, units, out, more);
+  }
+  tile<K, R>(tokens, panel, units, out, more);
+}
+template <class K, int R>
+static void stream_of(std::int64_t count, const ScoreArgs& args, const Columns& columns, bool follows,
+                      const float* tokens, float* out) {
+  if constexpr (R > 1) {
+    if (count < R) return stream_of<K, R - 1>(count, args, columns, follows, tokens, out);
+  }
+  stream<K, R>(args, columns, follows, tokens, out);
+}
+
+// products[j][i] of job j and columns[i]. With `follows`, a block of consecutive columns comes after this one.
+//
+// Few tokens are packed once and meet all runs of a panel, which reads the weight in its order. Many are packed a run
+// at a time, and all panels meet them before the next run is.
+template <class K, class H>
+static void products(const ScoreArgs& args, const Jobs& jobs, const Columns& columns, bool follows,
+                     LinearScratch& scratch) {
+  const std::int64_t runs = runs_of<K>(args.dims);
+  const std::int64_t tiles = (jobs.count + kTokens - 1) / kTokens;
+  const bool few = jobs.count * runs <= kDotJobs;
+  if (few && tiles == 1) {
+    for (std::int64_t r = 0; r < runs; ++r)
+      pack_tokens<K, H>(args, jobs, 0, jobs.count, run_of<K>(args.dims, r, runs),
+                        scratch.tokens + r * jobs.count * kRun);
+    return stream_of<K, kTokens>(jobs.count, args, columns, follows, scratch.tokens, scratch.products);
+  }
+  const std::int64_t group = few ? kPanel : kBlockColumns;
+  const typename K::Weight *rows[kPanel], *next[kPanel];
+  for (std::int64_t begin = 0; begin < columns.count; begin += group) {
+    const std::int64_t end = begin + group < columns.count ? begin + group : columns.count;
+    for (std::int64_t r = 0; r < runs; ++r) {
+      const Run run = run_of<K>(args.dims, r, runs);
+      float* tokens = scratch.tokens + (few ? r * jobs.count * kRun : 0);
+      for (std::int64_t at = begin; at < end; at += kPanel) {
+        std::int64_t then = at + kPanel, then_run = r;
+        if (then >= end) then = begin, ++then_run;
+        if (then_run == runs) then = end, then_run = 0;
+        if (then >= columns.count && !follows) then = at, then_run = r;
+        find_rows<kPanel>(args, columns, at, run.begin, rows);
+        find_rows<kPanel>(args, columns, then, run_of<K>(args.dims, then_run, runs).begin, next);
+        pack_panel<K>(rows, run, scratch.panel);
+        for (std::int64_t t = 0; t < tiles; ++t) {
+          const std::int64_t job = jobs.count * t / tiles, last = jobs.count * (t + 1) / tiles;
+          if (at == begin && (!few || begin == 0)) pack_tokens<K, H>(args, jobs, job, last, run, tokens);
+          for (std::int64_t i = kPanel * t / tiles; i < kPanel * (t + 1) / tiles; ++i)
+            for (std::int64_t e = 0; e < run.elements; e += std::int64_t(64 / sizeof(*next[0])))
+              __builtin_prefetch(next[i] + e, 0, 2);
+          tile_of<K, kTokens>(last - job, tokens + job * kRun, scratch.panel, run.units,
+                              scratch.products + job * kMaxColumns + at, r > 0);
+        }
+      }
     }
   }
 }
@@ -199,10 +305,10 @@ static void products(const ScoreArgs& args, std::int64_t first, std::int64_t num
 template <class K, class H>
 struct Dots {
   typedef LinearScratch Scratch;
-  static constexpr std::int64_t kJobs = kDotJobs, kTargetJobs = 1;
+  static constexpr std::int64_t kJobs = kDotJobs, kTargetJobs = kTokens, kColumns = kBlockColumns;
   static void multiply(const ScoreArgs& args, const Jobs& jobs, const Columns& columns, std::int64_t passes,
                        Scratch& scratch) {
-    products<K, H>(args, jobs.first + jobs.at, jobs.count, columns, passes > 0 && jobs.at == 0, scratch);
+    products<K, H>(args, jobs, columns, passes > 0, scratch);
   }
 };
 
@@ -218,8 +324,8 @@ static void targets_by(const ScoreArgs& args, const Jobs& all, typename P::Scrat
   for (std::int64_t done = 0; done < all.count; done += P::kTargetJobs) {
     const Jobs jobs = all.part(done, P::kTargetJobs);
     const std::int64_t* begins = args.pair_begin + jobs.first + jobs.at;
-    for (std::int64_t pair = begins[0]; pair < begins[jobs.count]; pair += kMaxColumns) {
-      const std::int64_t left = begins[jobs.count] - pair, count = left < kMaxColumns ? left : kMaxColumns;
+    for (std::int64_t pair = begins[0]; pair < begins[jobs.count]; pair += P::kColumns) {
+      const std::int64_t left = begins[jobs.count] - pair, count = left < P::kColumns ? left : P::kColumns;
       const Columns columns = {args.columns, pair, count};
       P::multiply(args, jobs, columns, 0, scratch);
       for (std::int64_t j = 0; j < jobs.count; ++j) {
@@ -258,10 +364,10 @@ static void chunk_by(const ScoreArgs& args, const Jobs& all, std::int64_t block,
   for (std::int64_t j = 0; j < all.count; ++j) settle(states[j]);
 }
 
-// Positions of a block: as many rows of the weight as stay in the second-level cache.
+// Positions of a block: whole panels, and few of a small vocabulary, for threads to share.
 [[maybe_unused]] static std::int64_t linear_block(const ScoreArgs& args) {
-  const std::int64_t rows = kWeightBytes / (args.dims * (args.weight_dtype == DType::f32 ? 4 : 2)) / 16 * 16;
-  return rows < kMinColumns ? kMinColumns : rows > kMaxColumns ? kMaxColumns : rows;
+  const std::int64_t columns = args.num_columns / 64 / kPanel * kPanel;
+  return columns < kPanel ? kPanel : columns > kBlockColumns ? kBlockColumns : columns;
 }
 
 // No states: the targets.

@@ -28,7 +28,7 @@ struct i8 {
   std::int8_t value;
 };
 
-static inline vf splat(float x) { return vf{} + x; }
+static inline vf splat(float x) { return x - vf{}; }  // x + 0 would be an addition: not -0 for -0
 static inline vf load(const float* p) { return *reinterpret_cast<const vf_u*>(p); }
 static inline vi load(const std::int32_t* p) { return *reinterpret_cast<const vi_u*>(p); }
 static inline void store(float* p, vf v) { *reinterpret_cast<vf_u*>(p) = v; }
