@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -141,6 +142,17 @@ def narrow(array: np.ndarray, dtype: str) -> np.ndarray:
     return array.astype(dtype, copy=False)
 
 
+_KEPT = 256
+
+
+@functools.lru_cache(maxsize=64)
+def _kept(size: int, value: float) -> np.ndarray:
+    """The weights of a few queries, which calls of a service have in common."""
+    same = np.full(size, value, np.float32)
+    same.flags.writeable = False
+    return same
+
+
 class Host:
     """NumPy arrays."""
 
@@ -159,7 +171,7 @@ class Host:
 
     @staticmethod
     def packed(array: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(array)
+        return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
     @staticmethod
     def is_packed(array: np.ndarray) -> bool:
@@ -181,9 +193,7 @@ class Host:
 
     @staticmethod
     def filled(size: int, value: float) -> np.ndarray:
-        same = np.empty(size, np.float32)
-        same.fill(value)
-        return same
+        return _kept(size, value) if size <= _KEPT else np.full(size, value, np.float32)
 
 
 class Torch:

@@ -10,8 +10,10 @@
 // a power of two apart would drive each other out.
 
 // A tile is kTokens by kVectors vectors of columns, the sums of which nearly fill the registers.
-#if RSK_VEC_BYTES == 64 || defined(__aarch64__)
+#if RSK_VEC_BYTES == 64
 constexpr int kTokens = 8;
+#elif defined(__aarch64__)  // where multiply-adds take one lane of a register, every token has one of its own
+constexpr int kTokens = 6;
 #else
 constexpr int kTokens = 4;
 #endif
@@ -179,19 +181,19 @@ static void pack_tokens(const ScoreArgs& args, const Jobs& jobs, std::int64_t be
 template <class K, int R>
 static void tile(const float* tokens, const vf* panel, std::int64_t units, float* out, bool more) {
   vf sum[R][kVectors];
-#pragma GCC unroll 12
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) sum[r][v] = vf{};
   for (std::int64_t u = 0; u < units; ++u, panel += kVectors) {
-#pragma GCC unroll 12
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const vf x = splat(tokens[r * kRun + u]);
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) sum[r][v] = K::multiply(sum[r][v], x, panel[v]);
     }
   }
-#pragma GCC unroll 12
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {

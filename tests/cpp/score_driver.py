@@ -348,16 +348,16 @@ def describe(case: Score) -> str:
 
 
 def check_neon(objdump: str, binary: str) -> int:
-    """The kernel of each weight type must hold the 24 vector multiply-adds of a tile; their number."""
+    """A kernel of each weight type must hold the 18 vector multiply-adds of a tile; their number."""
     listing = subprocess.run([objdump, "-d", "-C", binary], capture_output=True, text=True, check=True).stdout
     most = dict.fromkeys(("float", "rsk::base::f16", "rsk::base::bf16"), 0)
     for function in listing.split("\n\n"):
         name = function.lstrip().partition("\n")[0]
         element = re.search(r"Widening<(float|rsk::base::f16|rsk::base::bf16)>", name)
         if element:
-            multiply_adds = len(re.findall(r"\tfmla\tv\d+\.4s, v\d+\.4s, v\d+\.4s$", function, re.MULTILINE))
+            multiply_adds = len(re.findall(r"\tfmla\tv\d+\.4s, v\d+\.4s, v\d+\.", function))
             most[element[1]] = max(most[element[1]], multiply_adds)
-    assert min(most.values()) >= 24, f"vector multiply-adds in the largest kernel of each type: {most}"
+    assert min(most.values()) >= 18, f"vector multiply-adds in the largest kernel of each type: {most}"
     return sum(most.values())
 
 
