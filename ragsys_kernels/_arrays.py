@@ -101,7 +101,7 @@ def _torch_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
 
 def to_library(array: Any, library: str) -> Any:
     """An array in the caller's library, in the place where it is."""
-    here = library_of(array)
+    here = "numpy" if isinstance(array, np.ndarray) else library_of(array)
     if here == library:
         return array
     if here == "torch" and library == "numpy":  # the caller's arrays were NumPy's, or foreign ones on a device

@@ -147,8 +147,8 @@ def library_and_device(op: str, arrays: dict[str, Any]) -> tuple[str, str]:
             break
     else:
         return "numpy", "cpu"
-    library = _arrays.library_of(*(x.data if isinstance(x, Rows) else x for x in arrays.values()))
-    return library, same_device(op, arrays)
+    given = {name: x.data if isinstance(x, Rows) else x for name, x in arrays.items() if x is not None}
+    return _arrays.library_of(*given.values()), same_device(op, given)
 
 
 def same_device(op: str, arrays: dict[str, Any]) -> str:

@@ -125,8 +125,10 @@ struct Columns {
   }
 };
 
+// Begins as zeros.
 struct LinearScratch {
-  float tokens[kDotJobs * kRun];  // a run of every token; of few tokens, all runs one after the other
+  float tokens[kDotJobs * kRun];  // a run of every token; of few tokens, all runs one after the other,
+  std::int64_t first, count;      // which stay for as long as these jobs come again
   vf panel[kRun * kVectors];
   float products[kDotJobs * kMaxColumns];
 };
@@ -177,20 +179,27 @@ static void pack_tokens(const ScoreArgs& args, const Jobs& jobs, std::int64_t be
     for (std::int64_t i = 0; i < run.elements; i += std::int64_t(64 / sizeof(H))) __builtin_prefetch(row(j) + i, 0, 2);
 }
 
-// R tokens by a panel, added to what the runs before made of them.
+// R tokens by a panel, added to what the runs before made of them. Lines of some rows are called for on the way, so
+// many at a time as can be under way.
 template <class K, int R>
-static void tile(const float* tokens, const vf* panel, std::int64_t units, float* out, bool more) {
+static void tile(const float* tokens, const vf* panel, std::int64_t units, const typename K::Weight* const* next,
+                 std::int64_t asked, float* out, bool more) {
+  constexpr std::int64_t kLine = 64 / std::int64_t(sizeof(typename K::Weight)), kUnits = kLine / K::kElements;
   vf sum[R][kVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) sum[r][v] = vf{};
-  for (std::int64_t u = 0; u < units; ++u, panel += kVectors) {
+  for (std::int64_t line = 0; line * kUnits < units; ++line) {
+    for (std::int64_t i = 0; i < asked; ++i) __builtin_prefetch(next[i] + line * kLine, 0, 2);
+    const std::int64_t end = (line + 1) * kUnits < units ? (line + 1) * kUnits : units;
+    for (std::int64_t u = line * kUnits; u < end; ++u, panel += kVectors) {
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const vf x = splat(tokens[r * kRun + u]);
+      for (int r = 0; r < R; ++r) {
+        const vf x = splat(tokens[r * kRun + u]);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = K::multiply(sum[r][v], x, panel[v]);
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = K::multiply(sum[r][v], x, panel[v]);
+      }
     }
   }
 #pragma GCC unroll 8
@@ -242,12 +251,12 @@ static void stream(const ScoreArgs& args, const Columns& columns, bool follows, 
 
 // As many tokens as there are, of the tiles of up to R.
 template <class K, int R>
-static void tile_of(std::int64_t count, const float* tokens, const vf* panel, std::int64_t units, float* out,
-                    bool more) {
+static void tile_of(std::int64_t count, const float* tokens, const vf* panel, std::int64_t units,
+                    const typename K::Weight* const* next, std::int64_t asked, float* out, bool more) {
   if constexpr (R > 1) {
-    if (count < R) return tile_of<K, R - 1>(count, tokens, panel, units, out, more);
+    if (count < R) return tile_of<K, R - 1>(count, tokens, panel, units, next, asked, out, more);
   }
-  tile<K, R>(tokens, panel, units, out, more);
+  tile<K, R>(tokens, panel, units, next, asked, out, more);
 }
 template <class K, int R>
 static void stream_of(std::int64_t count, const ScoreArgs& args, const Columns& columns, bool follows,
@@ -268,8 +277,11 @@ static void products(const ScoreArgs& args, const Jobs& jobs, const Columns& col
   const std::int64_t runs = runs_of<K>(args.dims);
   const std::int64_t tiles = (jobs.count + kTokens - 1) / kTokens;
   const bool few = jobs.count * runs <= kDotJobs;
+  const bool packed = few && scratch.first == jobs.first + jobs.at && scratch.count == jobs.count;
+  scratch.first = jobs.first + jobs.at;
+  scratch.count = few ? jobs.count : 0;
   if (few && tiles == 1) {
-    for (std::int64_t r = 0; r < runs; ++r)
+    for (std::int64_t r = 0; r < runs && !packed; ++r)
       pack_tokens<K, H>(args, jobs, 0, jobs.count, run_of<K>(args.dims, r, runs),
                         scratch.tokens + r * jobs.count * kRun);
     return stream_of<K, kTokens>(jobs.count, args, columns, follows, scratch.tokens, scratch.products);
@@ -291,11 +303,9 @@ static void products(const ScoreArgs& args, const Jobs& jobs, const Columns& col
         pack_panel<K>(rows, run, scratch.panel);
         for (std::int64_t t = 0; t < tiles; ++t) {
           const std::int64_t job = jobs.count * t / tiles, last = jobs.count * (t + 1) / tiles;
-          if (at == begin && (!few || begin == 0)) pack_tokens<K, H>(args, jobs, job, last, run, tokens);
-          for (std::int64_t i = kPanel * t / tiles; i < kPanel * (t + 1) / tiles; ++i)
-            for (std::int64_t e = 0; e < run.elements; e += std::int64_t(64 / sizeof(*next[0])))
-              __builtin_prefetch(next[i] + e, 0, 2);
-          tile_of<K, kTokens>(last - job, tokens + job * kRun, scratch.panel, run.units,
+          if (at == begin && !packed && (!few || begin == 0)) pack_tokens<K, H>(args, jobs, job, last, run, tokens);
+          const std::int64_t ask = kPanel * t / tiles, asked = kPanel * (t + 1) / tiles - ask;
+          tile_of<K, kTokens>(last - job, tokens + job * kRun, scratch.panel, run.units, next + ask, asked,
                               scratch.products + job * kMaxColumns + at, r > 0);
         }
       }
