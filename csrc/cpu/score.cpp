@@ -4,9 +4,11 @@
 // of a row's chunks are merged in their order: the bits of a row depend on no other row and on no number of threads.
 #include <cfloat>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -267,11 +269,14 @@ void score_logits(const ScoreArgs& args, const ScoreKernels& kernels, std::int64
   }
 }
 
-// Scratch memory of the threads, on cache lines of its own.
+// Scratch memory of the threads, on cache lines of its own: zeros, of which the system gives what is used.
 class Scratch {
  public:
-  Scratch(std::size_t bytes, int num_threads) : bytes_((bytes + kLine - 1) / kLine * kLine) {
-    for (int thread = 0; thread < num_threads; ++thread) blocks_.emplace_back(new char[bytes_ + kLine]());
+  Scratch(std::size_t bytes, int num_threads) {
+    for (int thread = 0; thread < num_threads; ++thread) {
+      blocks_.emplace_back(static_cast<char*>(std::calloc(bytes + kLine, 1)), &std::free);
+      if (!blocks_.back()) throw std::bad_alloc();
+    }
   }
   void* operator[](int thread) {
     char* block = blocks_[std::size_t(thread)].get();
@@ -280,8 +285,7 @@ class Scratch {
 
  private:
   static constexpr std::size_t kLine = 64;
-  std::size_t bytes_;
-  std::vector<std::unique_ptr<char[]>> blocks_;
+  std::vector<std::unique_ptr<char, decltype(&std::free)>> blocks_;
 };
 
 void score_hidden(const ScoreArgs& args, const ScoreKernels& kernels, std::int64_t positions, int num_threads) {

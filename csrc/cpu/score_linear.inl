@@ -165,18 +165,24 @@ static void pack_panel(const T* const* rows, const Run& run, vf* panel) {
     }
 }
 
+template <class H>
+static inline const H* hidden_row(const ScoreArgs& args, const Jobs& jobs, std::int64_t job, const Run& run) {
+  return static_cast<const H*>(args.hidden) + args.rows[jobs.first + jobs.at + job] * args.hidden_stride + run.begin;
+}
+
 // A run of the hidden rows of jobs [begin, end), side by side; those of a tile after them are called for.
 template <class K, class H>
 static void pack_tokens(const ScoreArgs& args, const Jobs& jobs, std::int64_t begin, std::int64_t end, const Run& run,
                         float* tokens) {
-  const auto row = [&](std::int64_t job) {
-    return static_cast<const H*>(args.hidden) + args.rows[jobs.first + jobs.at + job] * args.hidden_stride + run.begin;
-  };
-  for (std::int64_t j = begin; j < end; ++j)
+  for (std::int64_t j = begin; j < end; ++j) {
+    const H* row = hidden_row<H>(args, jobs, j, run);
     for (std::int64_t u = 0; u < run.units; u += W)
-      store(tokens + j * kRun + u, vector_of<K>(row(j) + u * K::kElements, run.elements - u * K::kElements));
-  for (std::int64_t j = end; j < end + kTokens && j < jobs.count; ++j)
-    for (std::int64_t i = 0; i < run.elements; i += std::int64_t(64 / sizeof(H))) __builtin_prefetch(row(j) + i, 0, 2);
+      store(tokens + j * kRun + u, vector_of<K>(row + u * K::kElements, run.elements - u * K::kElements));
+  }
+  for (std::int64_t j = end; j < end + kTokens && j < jobs.count; ++j) {
+    const H* row = hidden_row<H>(args, jobs, j, run);
+    for (std::int64_t i = 0; i < run.elements; i += std::int64_t(64 / sizeof(H))) __builtin_prefetch(row + i, 0, 2);
+  }
 }
 
 // R tokens by a panel, added to what the runs before made of them. Lines of some rows are called for on the way, so
@@ -211,6 +217,13 @@ static void tile(const float* tokens, const vf* panel, std::int64_t units, const
     }
 }
 
+// A unit of W columns meets that of R tokens.
+template <class K, int R>
+static inline void add_unit(const float* tokens, vf x, vf* sum) {
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) sum[r] = K::multiply(sum[r], splat(tokens[r * kRun]), x);
+}
+
 // A tile's tokens by all columns of a block: a vector of columns at a time, the units of which stay in registers.
 template <class K, int R>
 static void stream(const ScoreArgs& args, const Columns& columns, bool follows, const float* tokens, float* out) {
@@ -228,16 +241,12 @@ static void stream(const ScoreArgs& args, const Columns& columns, bool follows, 
       for (std::int64_t u = 0; u < run.units; u += W) {
         vf x[W];
         units_of<K>(rows, next, u * K::kElements, run.elements, x);
-        const float* hidden = tokens + r * R * kRun + u;
-        const auto add = [&](std::int64_t i) {
-#pragma GCC unroll 8
-          for (int t = 0; t < R; ++t) sum[t] = K::multiply(sum[t], splat(hidden[t * kRun + i]), x[i]);
-        };
+        const float* unit = tokens + r * R * kRun + u;
         if (u + W <= run.units) {
 #pragma GCC unroll 16
-          for (std::int64_t i = 0; i < W; ++i) add(i);
+          for (std::int64_t i = 0; i < W; ++i) add_unit<K, R>(unit + i, x[i], sum);
         } else {
-          for (std::int64_t i = 0; i < run.units - u; ++i) add(i);
+          for (std::int64_t i = 0; i < run.units - u; ++i) add_unit<K, R>(unit + i, x[i], sum);
         }
       }
 #pragma GCC unroll 8
