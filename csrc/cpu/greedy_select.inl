@@ -380,6 +380,8 @@ struct Query {
       ws.code_error[i] = header.error;
     }
     for (std::int64_t i = j + n; i < j + (n + 3) / 4 * 4; ++i) ws.code_rows[i] = ws.code_rows[j];
+    // What lies in the lanes after the last item is multiplied too, and a subnormal number takes a hundred times as long.
+    for (std::int64_t i = j + n; i < padded(j + n); ++i) ws.code_scale[i] = ws.code_error[i] = 0.0f;
   }
 
   // The value of an item of the block from j on becomes an upper bound.
@@ -662,7 +664,7 @@ struct Query {
       ws.met[j] = 0;
     }
     if (coded) {
-      for (std::int64_t j = 0; j < items; ++j) {
+      for (std::int64_t j = 0; j < padded(items); ++j) {
         ws.running[j] = -1.0f - 4.0f * slack;
         ws.likely_most[j] = ws.rival_most[j] = ws.exact[j] = -FLT_MAX;
         ws.likely[j] = -1;

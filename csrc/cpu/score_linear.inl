@@ -387,7 +387,7 @@ static void chunk_by(const ScoreArgs& args, const Jobs& all, std::int64_t block,
 
 // Positions of a block: whole panels, and few of a small vocabulary, for threads to share.
 [[maybe_unused]] static std::int64_t linear_block(const ScoreArgs& args) {
-  const std::int64_t columns = args.num_columns / 64 / kPanel * kPanel;
+  const std::int64_t columns = args.num_columns / 16 / kPanel * kPanel;
   return columns < kPanel ? kPanel : columns > kBlockColumns ? kBlockColumns : columns;
 }
 
