@@ -380,7 +380,7 @@ struct Query {
       ws.code_error[i] = header.error;
     }
     for (std::int64_t i = j + n; i < j + (n + 3) / 4 * 4; ++i) ws.code_rows[i] = ws.code_rows[j];
-    // What lies in the lanes after the last item is multiplied too, and a subnormal number takes a hundred times as long.
+    // Lanes after the last item are multiplied too: a subnormal number left in one takes a hundred times as long.
     for (std::int64_t i = j + n; i < padded(j + n); ++i) ws.code_scale[i] = ws.code_error[i] = 0.0f;
   }
 
