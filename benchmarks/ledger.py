@@ -102,11 +102,17 @@ def hardware() -> str:
 
 
 def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    """Of the code that was measured: results, which benchmarks write as they run, do not make it another."""
+    describe = ["git", "rev-parse", "--short", "HEAD"]
+    changes = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)benchmarks/results"]
     try:
-        return subprocess.run(command, cwd=PATH.parents[1], capture_output=True, text=True, check=True).stdout.strip()
+        commit, changed = (
+            subprocess.run(command, cwd=PATH.parents[2], capture_output=True, text=True, check=True).stdout.strip()
+            for command in (describe, changes)
+        )
     except (OSError, subprocess.CalledProcessError):
         return ""
+    return f"{commit}-dirty" if changed else commit
 
 
 def version(name: str) -> str | None:
