@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
@@ -95,28 +96,28 @@ def race(request: pytest.FixtureRequest, benchmark: Any) -> Any:
     ) -> None:
         shape = problem.shape
         shares = gate.check(op, problem, lambda_d, contenders)
-        counts = [queries or _calibrate(contender, 0.0 if quick else TURN_SECONDS) for contender in contenders]
+        turns = [Turn(c, queries) if queries else _calibrate(c, 0.0 if quick else TURN_SECONDS) for c in contenders]
         if quick:
             rounds = 2
         elif queries is None:
-            seconds = sum(_seconds(contender, count) for contender, count in zip(contenders, counts, strict=True))
+            seconds = sum(turn.seconds() for turn in turns)
             rounds = max(min(rounds, int(RACE_SECONDS / seconds)), LEAST_ROUNDS)
         times: list[list[float]] = [[] for _ in contenders]
 
         def others() -> None:
-            for contender, count, taken in list(zip(contenders, counts, times, strict=True))[1:]:
-                taken.append(_seconds(contender, count) / count)
+            for turn, taken in list(zip(turns, times, strict=True))[1:]:
+                taken.append(turn.seconds() / turn.all_queries)
 
         benchmark.group = f"{op} {shape}"
-        benchmark.pedantic(contenders[0].run, args=(counts[0],), setup=others, rounds=rounds)
+        benchmark.pedantic(turns[0].run, setup=others, rounds=rounds)
         if benchmark.stats is None:  # --benchmark-disable
             return
-        times[0] = [seconds / counts[0] for seconds in benchmark.stats.stats.data]
+        times[0] = [seconds / turns[0].all_queries for seconds in benchmark.stats.stats.data]
 
         micro = {(c.name, c.dtype): 1e6 * np.array(taken) for c, taken in zip(contenders, times, strict=True)}
         main = next(iter(micro.values()))
         rows = []
-        for contender, count in zip(contenders, counts, strict=True):
+        for contender, turn in zip(contenders, turns, strict=True):
             key = contender.name, contender.dtype
             low, median, high = np.percentile(micro[key], [25, 50, 75])
             floor = micro.get((FLOOR, contender.dtype))
@@ -132,7 +133,7 @@ def race(request: pytest.FixtureRequest, benchmark: Any) -> Any:
                     "duplicates": int(shape.duplicates),
                     "threads": contender.threads,
                     "rounds": rounds,
-                    "queries": count,
+                    "queries": turn.all_queries,
                     "us_per_query": float(median),
                     "iqr_us": float(high - low),
                     "ratio": float(np.median(micro[key] / main)),
@@ -145,7 +146,7 @@ def race(request: pytest.FixtureRequest, benchmark: Any) -> Any:
         if path is not None:
             ledger.update(path, rows)
         benchmark.extra_info.update(
-            queries=counts[0], contenders=[{name: row[name] for name in _SHOWN} for row in rows]
+            queries=turns[0].all_queries, contenders=[{name: row[name] for name in _SHOWN} for row in rows]
         )
         config.stash[_lines].append(f"{op} {shape}" + ("" if lambda_d is None else f", lambda {lambda_d}"))
         config.stash[_lines] += [
@@ -159,20 +160,36 @@ def race(request: pytest.FixtureRequest, benchmark: Any) -> Any:
 _SHOWN = ("contender", "dtype", "us_per_query", "iqr_us", "ratio", "same_picks")
 
 
-def _seconds(contender: Contender, count: int) -> float:
-    start = perf_counter()
-    contender.run(count)
-    return perf_counter() - start
+@dataclass(frozen=True)
+class Turn:
+    """What a contender does until the next one's turn: the same queries, several times where it is soon done."""
+
+    contender: Contender
+    queries: int
+    passes: int = 1
+
+    @property
+    def all_queries(self) -> int:
+        return self.queries * self.passes
+
+    def run(self) -> None:
+        for _ in range(self.passes):
+            self.contender.run(self.queries)
+
+    def seconds(self) -> float:
+        start = perf_counter()
+        self.run()
+        return perf_counter() - start
 
 
-def _calibrate(contender: Contender, seconds: float) -> int:
-    """How many queries take about so long, in whole units and no more than the queries at hand."""
+def _calibrate(contender: Contender, seconds: float) -> Turn:
+    """The turn that takes about so long, in whole units, out of the queries at hand."""
     most = max(shapes.HELD_OUT // contender.unit, 1) * contender.unit
     count = contender.unit
-    while (taken := _seconds(contender, count)) < seconds / 4 and count < most:
+    while (taken := Turn(contender, count).seconds()) < seconds / 4 and count < most:
         count = min(4 * count, most)
     wanted = int(count * seconds / taken) // contender.unit * contender.unit
-    return min(max(wanted, contender.unit), most)
+    return Turn(contender, min(max(wanted, contender.unit), most), max(wanted // most, 1))
 
 
 def _work(op: str, contender: Contender, shape: shapes.Shape) -> dict[str, float]:

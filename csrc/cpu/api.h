@@ -190,7 +190,7 @@ struct Workspace {
   float* prepared_picks;
 
   // Codes of item j, of a block of items (how many picks it has met by codes), of the query and of the picks.
-  const std::uint8_t** code_rows;
+  const std::uint8_t **code_rows, **next_codes;
   float* code_scale;
   float* code_error;
   std::int32_t* block_met;

@@ -94,12 +94,14 @@ struct Query {
   const SelectArgs& args;
   Workspace& ws;
   std::int64_t q;
-  std::int64_t items = 0;    // eligible items
-  std::int64_t open = 0;     // of them, neither picked nor barred
-  std::int64_t picked = 0;   // initial items and picks
-  std::int64_t summed = 0;   // of them, those in ws.sum
-  std::int64_t bounded = 0;  // of them, those in the bounds of the running max similarities
-  std::int64_t ahead = 0;    // rows of the next query's pool asked for
+  std::int64_t items = 0;                           // eligible items
+  std::int64_t open = 0;                            // of them, neither picked nor barred
+  std::int64_t picked = 0;                          // initial items and picks
+  std::int64_t summed = 0;                          // of them, those in ws.sum
+  std::int64_t bounded = 0;                         // of them, those in the bounds of the running max similarities
+  std::int64_t ahead = 0;                           // rows of the next query's pool asked for
+  std::int64_t next_codes = 0, next_codes_end = 0;  // of its code rows
+  bool whole = false;                               // candidate i is item i
   bool all_finite = true;
   bool prune = false;
   bool coded = false;  // bounds from the 8-bit codes of the rows
@@ -130,17 +132,44 @@ struct Query {
   const float* pick(std::int64_t p) const { return ws.picks[p]; }
 
   // Whether no two candidates share their last bits, which is quickly seen.
-  bool surely_distinct() {
+  template <class Id>
+  bool surely_distinct(const Id* ids) const {
+    std::uint64_t* const seen = ws.seen;
+    const std::uint64_t mask = ws.seen_mask;
     std::uint64_t repeated = 0;
     for (std::int64_t i = 0; i < args.pool; ++i) {
-      const std::int64_t id = id_at(args.candidates, args.id_bytes, q * args.pool + i);
-      std::uint64_t& word = ws.seen[std::uint64_t(id) / 64 & ws.seen_mask];
-      repeated |= word >> (id & 63) & std::uint64_t(id != -1);
-      word |= std::uint64_t(id != -1) << (id & 63);
+      const std::uint64_t id = std::uint64_t(std::int64_t(ids[i])), bit = std::uint64_t(ids[i] != -1) << (id & 63);
+      const std::uint64_t word = seen[id / 64 & mask];
+      repeated |= word & bit;
+      seen[id / 64 & mask] = word | bit;
     }
-    for (std::int64_t i = 0; i < args.pool; ++i)
-      ws.seen[std::uint64_t(id_at(args.candidates, args.id_bytes, q * args.pool + i)) / 64 & ws.seen_mask] = 0;
+    for (std::int64_t i = 0; i < args.pool; ++i) seen[std::uint64_t(std::int64_t(ids[i])) / 64 & mask] = 0;
     return repeated == 0;
+  }
+
+  // Makes all candidates items, if all ids are in range.
+  template <class Id>
+  void take_all(const Id* ids, std::int64_t limit) {
+    std::int64_t* const rows = ws.row;
+    std::int32_t* const positions = ws.position;
+    const std::int64_t n = args.pool, first = base();
+    std::uint64_t signs = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::uint64_t id = std::uint64_t(std::int64_t(ids[i]));
+      signs |= id | (std::uint64_t(limit - 1) - id);
+      rows[i] = first + std::int64_t(id);
+    }
+    whole = signs >> 63 == 0;
+    for (std::int64_t i = 0; whole && i < n; ++i) positions[i] = std::int32_t(i);
+    items = whole ? n : 0;
+  }
+
+  template <class Id>
+  bool collect_distinct(std::int64_t limit) {
+    const Id* ids = static_cast<const Id*>(args.candidates) + q * args.pool;
+    if (!args.best_first && !surely_distinct(ids)) return false;
+    if (!args.num_initial && !args.query_groups) take_all(ids, limit);
+    return true;
   }
 
   // 1. Which items may be picked: ids in range and not repeated, not shown before, not of the query's own group.
@@ -154,9 +183,11 @@ struct Query {
       if (!insert(ws.in_initial, id)) return Status::id_repeated;
       ws.picked_row[picked++] = base() + id;
     }
-    const bool distinct = !args.candidates || args.best_first || surely_distinct();
+    bool distinct = true;
+    if (args.candidates)
+      distinct = args.id_bytes == 4 ? collect_distinct<std::int32_t>(ids) : collect_distinct<std::int64_t>(ids);
     if (!distinct) clear(ws.in_pool);
-    for (std::int64_t i = 0; i < args.pool; ++i) {
+    for (std::int64_t i = 0; !whole && i < args.pool; ++i) {
       std::int64_t id = i;
       if (args.candidates) {
         id = id_at(args.candidates, args.id_bytes, q * args.pool + i);
@@ -172,8 +203,8 @@ struct Query {
       ++items;
     }
     open = items;
-    for (std::int64_t j = 0; j < items; ++j)
-      ws.gate[j] = args.ceiling ? args.ceiling[q * args.pool + ws.position[j]] : __builtin_inff();
+    for (std::int64_t j = 0; j < items; j += W) store(ws.gate + j, splat(__builtin_inff()));
+    for (std::int64_t j = 0; args.ceiling && j < items; ++j) ws.gate[j] = args.ceiling[q * args.pool + ws.position[j]];
     for (std::int64_t j = items; j < padded(items); ++j) ws.gate[j] = -__builtin_inff();
     return Status::ok;
   }
@@ -281,9 +312,38 @@ struct Query {
 
   const std::uint8_t* code_row(std::int64_t r) const { return args.codes + r * code_stride(args.dims); }
 
-  // Asks for the next query's rows, so that they arrive while this query is decided. Codes need no asking for: they are
-  // read one row after the other, which the processor does far ahead by itself. Where relevance is only estimated few
-  // rows will be read.
+  // Finds the next query's codes, for `code_products` to ask for. Whether its ids are in range is not known yet.
+  template <class Id>
+  void find_next_codes() {
+    const std::int64_t stride = code_stride(args.dims), n = args.pool;
+    const std::uint64_t limit = std::uint64_t(args.num_rows);
+    const Id* ids = static_cast<const Id*>(args.candidates) + (q + 1) * n;
+    const std::uint8_t *const codes = args.codes, **const next_codes = ws.next_codes;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::uint64_t id = std::uint64_t(std::int64_t(ids[i]));
+      next_codes[i] = codes + std::int64_t(id < limit ? id : 0) * stride;
+    }
+    next_codes_end = n;
+  }
+
+  void find_next_codes() {
+    if (args.candidates && q + 1 < args.num_queries)
+      args.id_bytes == 4 ? find_next_codes<std::int32_t>() : find_next_codes<std::int64_t>();
+    for (std::int64_t i = 0; i < kCodeBlock / 4; ++i) ws.next_codes[next_codes_end + i] = args.codes;
+  }
+
+  // Multiplies the codes of n items from j on and asks for code rows of the next query, one for every four of them.
+  template <int A>
+  void multiply_codes(std::int64_t j, std::int64_t n, const std::int8_t* const* vectors,
+                      std::int32_t (*products)[kCodeBlock]) {
+    const AskedCodes asked = {ws.next_codes + next_codes, code_stride(args.dims) - kCodeHeader};
+    code_products<A>(ws.code_rows + j, vectors, code_bytes(args.dims), n, asked, products);
+    next_codes = next_codes + (n + 3) / 4 < next_codes_end ? next_codes + (n + 3) / 4 : next_codes_end;
+    ws.code_products += A * n;
+  }
+
+  // Asks for the next query's rows, so that they arrive while this query is decided. Where relevance is only estimated
+  // few rows will be read.
   void prefetch_next(std::int64_t end) {
     if (!args.candidates || coded || estimated() || q + 1 >= args.num_queries) return;
     for (; ahead < end && ahead < args.pool; ++ahead) prefetch_candidate(q + 1, ahead);
@@ -307,11 +367,12 @@ struct Query {
     const std::int64_t fewest = given ? kPrunedPool : args.num_queries > 1 ? kCodedPool : kCodedAlone;
     const bool pays = kCodesPay && items >= fewest;
     coded = possible && (args.rule == Rule::coded || (args.rule == Rule::automatic && pays));
+    if (coded) find_next_codes();
     prefetch_own();
     slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;
     Status status = lazy() && !estimated() ? Status::ok : prepare_query();
     if (lazy()) {
-      for (std::int64_t j = 0; j < items; ++j) ws.met[j] = -1;
+      for (std::int64_t j = 0; j < items; j += W) store(ws.met + j, vi{} - 1);
       if (status != Status::ok) return status;
       if (!coded || args.relevance || args.ceiling) return combine();
       for (std::int64_t j = 0; j < items; j += kCodeBlock) bound_relevance(j);
@@ -336,7 +397,22 @@ struct Query {
     all_finite = all_finite && finite(ws.value[j]) && finite(relevance);
   }
 
+  // The relevance given, where nothing is added to it.
+  Status copy_relevance() {
+    const float* given = args.relevance + q * args.pool;
+    vi finite = vi{} - 1;
+    for (std::int64_t j = 0; j < items; j += W) {
+      const vf relevance = j + W <= items ? load(given + j) : load_rest(given + j, items - j);
+      finite &= relevance - relevance == vf{};
+      store(ws.relevance + j, relevance);
+      store(ws.value + j, relevance);
+    }
+    all_finite = hsum((vf)(finite & (vi)splat(1.0f))) == float(W);
+    return all_finite ? Status::ok : Status::not_finite;
+  }
+
   Status combine() {
+    if (whole && lazy() && args.relevance && !estimated() && !args.bias) return copy_relevance();
     for (std::int64_t j = 0; j < items; ++j) {
       float given = args.relevance ? args.relevance[q * args.pool + ws.position[j]] : 0.0f;
       if (args.ceiling) {
@@ -390,8 +466,8 @@ struct Query {
     const std::int8_t* vectors[2] = {query_code.high, query_code.low};
     const std::int64_t n = block_items(j);
     read_headers(j, n);
-    code_products<2>(ws.code_rows + j, vectors, code_bytes(args.dims), n, products);
-    ws.code_products += n;
+    multiply_codes<2>(j, n, vectors, products);
+    ws.code_products -= n;  // both bytes of the query are one vector
     for (std::int64_t i = 0; i < n; i += W) {
       const vf high = __builtin_convertvector(load(products[0] + i) - query_code.high_offset, vf);
       const vf low = __builtin_convertvector(load(products[1] + i) - query_code.low_offset, vf);
@@ -409,8 +485,7 @@ struct Query {
     const std::int8_t* vectors[A];
     const std::int64_t n = block_items(block_begin);
     for (int a = 0; a < A; ++a) vectors[a] = ws.pick_codes[p + a].high;
-    code_products<A>(ws.code_rows + block_begin, vectors, code_bytes(args.dims), n, products);
-    ws.code_products += A * n;
+    multiply_codes<A>(block_begin, n, vectors, products);
     for (std::int64_t i = 0; i < n; i += W) {
       const std::int64_t j = block_begin + i;
       vf running = load(ws.running + j), likely_most = load(ws.likely_most + j), rival_most = load(ws.rival_most + j);
@@ -447,7 +522,6 @@ struct Query {
     for (; p + 2 <= picked; p += 2) meet_by_codes<2>(j, p);
     if (p < picked) meet_by_codes<1>(j, p);
     ws.block_met[block] = std::int32_t(picked);
-    bound_block(block);
   }
 
   void bound_block(std::int64_t block) {
@@ -657,24 +731,14 @@ struct Query {
     const bool pays = !is_vrsd() && items >= kPrunedPool;
     prune = args.unit_rows && !coded && (args.rule == Rule::pruned || (args.rule == Rule::automatic && pays));
     if (prune && args.relevance_error) slack += args.relevance_error[q];
-    for (std::int64_t j = 0; j < items; ++j) ws.running[j] = is_vrsd() ? 0.0f : -FLT_MAX;
     for (std::int64_t j = items; j < padded(items); ++j) {
-      ws.running[j] = ws.pivot[j] = ws.sine[j] = ws.value[j] = 0.0f;
+      ws.pivot[j] = ws.sine[j] = ws.value[j] = 0.0f;
       if (is_vrsd()) ws.norm2[j] = 1.0f;
       ws.met[j] = 0;
     }
-    if (coded) {
-      for (std::int64_t j = 0; j < padded(items); ++j) {
-        ws.running[j] = -1.0f - 4.0f * slack;
-        ws.likely_most[j] = ws.rival_most[j] = ws.exact[j] = -FLT_MAX;
-        ws.likely[j] = -1;
-      }
-      const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
-      const bool bounded_already = !args.relevance && !args.ceiling;
-      for (std::int64_t block = 0; block < blocks; ++block) ws.block_met[block] = bounded_already ? 0 : -1;
-      for (std::int64_t j = padded(items); j < blocks * kCodeBlock; ++j) ws.bound[j] = -__builtin_inff();
-      for (std::int64_t block = blocks; block < padded(blocks); ++block) ws.block_bound[block] = -__builtin_inff();
-    }
+    if (coded) return start_codes();
+    const vf none = splat(is_vrsd() ? 0.0f : -FLT_MAX);
+    for (std::int64_t j = 0; j < items; j += W) store(ws.running + j, none);
     if (!prune) return;
     // Cosines with the pivot: the query, or, where other relevance is given, the first pick. No cosine is below -1; an
     // item that has not met its pivot has a sine that leaves it at that.
@@ -684,6 +748,21 @@ struct Query {
       if (!known) ws.pivot[j] = 0.0f;
       ws.sine[j] = known ? sine(ws.pivot[j]) : FLT_MAX;
     }
+  }
+
+  void start_codes() {
+    for (std::int64_t j = 0; j < items; j += W) {
+      store(ws.running + j, splat(-1.0f - 4.0f * slack));
+      store(ws.likely_most + j, splat(-FLT_MAX));
+      store(ws.rival_most + j, splat(-FLT_MAX));
+      store(ws.exact + j, splat(-FLT_MAX));
+      store(ws.likely + j, vi{} - 1);
+    }
+    const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
+    const bool bounded_already = !args.relevance && !args.ceiling;
+    for (std::int64_t block = 0; block < blocks; ++block) ws.block_met[block] = bounded_already ? 0 : -1;
+    for (std::int64_t j = padded(items); j < blocks * kCodeBlock; ++j) ws.bound[j] = -__builtin_inff();
+    for (std::int64_t block = blocks; block < padded(blocks); ++block) ws.block_bound[block] = -__builtin_inff();
   }
 
   // 5. The value of an item that has met all picks; the first pick goes by relevance alone.
@@ -827,9 +906,17 @@ struct Query {
     const std::int64_t row_begin = row_bytes < kRowBegin ? row_bytes : kRowBegin;
     for (std::int64_t i = 0; i < contenders; ++i)
       if (ws.met[ws.survivors[i]] < 0) prefetch_row(ws.row[ws.survivors[i]], row_begin);
+    // The most promising one goes first and spares others.
+    for (std::int64_t i = 1; i < contenders; ++i) {
+      const std::int32_t first = ws.survivors[0], other = ws.survivors[i];
+      const bool better = ws.bound[other] > ws.bound[first];
+      ws.survivors[0] = better ? other : first;
+      ws.survivors[i] = better ? first : other;
+    }
     *best = -1;
     for (std::int64_t i = 0; i < contenders; ++i) {
       const std::int32_t j = ws.survivors[i];
+      if (*best >= 0 && ws.bound[j] < *best_score) continue;
       if (!known(j)) refine(j);
       consider(j, best, best_score);
     }
@@ -843,9 +930,10 @@ struct Query {
     for (std::int64_t block = 0; choices < 2 && block < blocks; ++block) bound_block(block);
     ++choices;
     const std::int64_t top = arg_max(ws.block_bound, blocks);
-    float least = look(top, -FLT_MAX);  // minus infinity is the bound of what cannot be picked
+    vf leasts = look(top, splat(-FLT_MAX));  // minus infinity is the bound of what cannot be picked
     for (std::int64_t block = 0; block < blocks; ++block)
-      if (ws.block_bound[block] >= least && block != top) least = look(block, least);
+      if (block != top && !any_greater(leasts, ws.block_bound[block])) leasts = look(block, leasts);
+    const float least = largest_lane(leasts);
     std::int64_t contenders = 0;
     for (std::int64_t block = 0; block < blocks; ++block) {
       if (!(ws.block_bound[block] >= least)) continue;
@@ -856,19 +944,27 @@ struct Query {
     return contenders;
   }
 
-  // Renews the bounds of a block. The larger of `least` and what one of its values is at least.
-  float look(std::int64_t block, float least) {
+  // Renews the bounds of a block. The larger, lane by lane, of `leasts` and what the block's values are at least.
+  vf look(std::int64_t block, vf leasts) {
     const std::int64_t begin = block * kCodeBlock, end = begin + block_items(begin);
     if (unseen(block) || (picked > 0 && ws.block_met[block] < picked)) catch_up_by_codes(block);
     const vf relevance_weight = splat(lambda_d()), redundancy_weight = splat(1.0f - lambda_d());
-    vf most = splat(least);
+    vf bounds = splat(-__builtin_inff());
     for (std::int64_t j = begin; j < end; j += W) {
-      vf value = load(ws.value + j) - doubt(j);
-      const vf nearest = larger(load(ws.likely_most + j), load(ws.rival_most + j));
-      if (picked > 0) value = relevance_weight * value - redundancy_weight * nearest;
-      most = larger(smaller(value, load(ws.gate + j)), most);
+      const vf value = load(ws.value + j), gate = load(ws.gate + j);
+      vf most = value, least = value - doubt(j);
+      if (picked > 0) {
+        const vf nearest = larger(load(ws.likely_most + j), load(ws.rival_most + j));
+        most = relevance_weight * most - redundancy_weight * load(ws.running + j);
+        least = relevance_weight * least - redundancy_weight * nearest;
+      }
+      most = smaller(most, gate);
+      store(ws.bound + j, most);
+      bounds = larger(bounds, most);
+      leasts = larger(leasts, smaller(least, gate));
     }
-    return largest_lane(most);
+    ws.block_bound[block] = largest_lane(bounds);
+    return leasts;
   }
 
   // By how much the value of an item, an upper bound before its row is read, may exceed the relevance.

@@ -168,6 +168,7 @@ class Workspaces {
         place(base, ws.prepared_picks, picks * prepared);
         const std::int64_t code = args.codes ? code_bytes(args.dims) : 0;
         place(base, ws.code_rows, code ? items : 0);
+        place(base, ws.next_codes, code ? items : 0);
         for (float** floats : {&ws.code_scale, &ws.code_error, &ws.likely_most, &ws.rival_most, &ws.exact})
           place(base, *floats, code ? items : 0);
         place(base, ws.likely, code ? items : 0);

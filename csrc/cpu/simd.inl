@@ -135,6 +135,17 @@ static inline std::int64_t first_equal(vf x, float value) {
 #endif
 }
 
+// Whether a lane is greater than value.
+static inline bool any_greater(vf x, float value) {
+#if RSK_VEC_BYTES == 64 && defined(__x86_64__)
+  return _mm512_cmp_ps_mask((__m512)x, (__m512)splat(value), _CMP_GT_OQ) != 0;
+#elif RSK_VEC_BYTES == 32 && defined(__x86_64__)
+  return _mm256_movemask_ps((__m256)(x > splat(value))) != 0;
+#else
+  return largest_lane(x) > value;
+#endif
+}
+
 // Lanes that are at least value, a bit each.
 static inline unsigned at_least_mask(vf x, float value) {
 #if RSK_VEC_BYTES == 64 && defined(__x86_64__)
