@@ -206,6 +206,56 @@ def test_codes_leave_every_bit_as_it_is_in_large_pools(isa, relevance, dtype):
         check_pools(problem)
 
 
+BAD_IDS = {
+    "high": (300, "candidates must be -1 or rows of the corpus, below N = 300, got 300 for query 3"),
+    "highest": (2**31 - 1, "below N = 300, got 2147483647 for query 3"),
+    "low": (-2, "below N = 300, got -2 for query 3"),
+    "twice": (6, "candidates must not repeat an id within a query, got 6 twice for query 3"),
+}
+
+
+def pools_of_40():
+    """Queries, a corpus whose codes are used on every instruction set, and ids of whole pools."""
+    ids = np.stack([np.random.default_rng(q).permutation(np.r_[:6, 7:300])[:40] for q in range(5)])
+    ids[:, 20] = 6
+    return normal(1, 5, 64), rk.Corpus(normal(2, 300, 64)), ids
+
+
+@pytest.mark.parametrize("position", [0, 19, 39])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("bad", BAD_IDS)
+def test_bad_ids_of_whole_pools_are_found(isa, bad, dtype, position):
+    queries, corpus, ids = pools_of_40()
+    ids[3, position], message = BAD_IDS[bad]
+    with pytest.raises(ValueError, match=message):
+        rk.mmr(queries, corpus, 5, candidates=ids.astype(dtype), lambda_d=0.5)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("position", [0, 19, 39])
+def test_relevance_of_whole_pools_must_be_finite(isa, position, value):
+    _, corpus, ids = pools_of_40()
+    relevance = normal(3, 5, 40)
+    relevance[3, position] = value
+    with pytest.raises(ValueError, match=f"relevance must be finite, got NaN or inf in row 3, position {position}"):
+        rk.mmr(None, corpus, 5, candidates=ids, relevance=relevance, lambda_d=0.5)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_pools_with_gaps_are_those_without(isa, given):
+    queries, corpus, ids = pools_of_40()
+    relevance = normal(3, 5, 40)
+    wide, spread = np.full((5, 45), -1), np.full((5, 45), np.nan, np.float32)
+    places = np.sort(np.stack([np.random.default_rng(q).permutation(45)[:40] for q in range(5)]))
+    np.put_along_axis(wide, places, ids, 1)
+    np.put_along_axis(spread, places, relevance, 1)
+    found = [
+        rk.mmr(None if given else queries, corpus, 5, candidates=rows, relevance=r if given else None, lambda_d=0.5)
+        for rows, r in ((ids, relevance), (wide, spread))
+    ]
+    same(*found)
+
+
 @pytest.mark.parametrize("items", [5, 33, 40])
 def test_values_at_the_end_of_float32_are_told_apart_from_items_picked(isa, items):
     """No value is below them, so a bound from below is minus infinity, as that of what cannot be picked."""

@@ -38,10 +38,8 @@ constexpr std::int64_t kPrunedPool = 16;
 // Candidates of a call's first query that are asked for at once.
 constexpr std::int64_t kAskedFor = 32;
 // Pools smaller than this are not bounded by codes: products of them would take longer than reading the rows. Measured
-// with D = 384; only wide vectors multiply bytes fast enough. A query that is alone waits for memory once where it
-// reads all rows, and once more where it reads the codes before.
+// with D = 384; only wide vectors multiply bytes fast enough.
 constexpr std::int64_t kCodedPool = W == 16 ? 16 : 48;
-constexpr std::int64_t kCodedAlone = W == 16 ? 32 : 48;
 constexpr bool kCodesPay = W > 4;
 // Bytes of a contender's row that are asked for. The processor reads on by itself, and more at a time than it takes
 // instructions for.
@@ -364,8 +362,7 @@ struct Query {
   Status read_pool() {
     const bool possible = args.codes && args.unit_rows && !is_vrsd();
     const bool given = args.relevance && !args.relevance_error;
-    const std::int64_t fewest = given ? kPrunedPool : args.num_queries > 1 ? kCodedPool : kCodedAlone;
-    const bool pays = kCodesPay && items >= fewest;
+    const bool pays = kCodesPay && items >= (given ? kPrunedPool : kCodedPool);
     coded = possible && (args.rule == Rule::coded || (args.rule == Rule::automatic && pays));
     if (coded) find_next_codes();
     prefetch_own();
