@@ -200,6 +200,7 @@ def _bars() -> list[Bar]:
     for dtype in ("float16", "bfloat16"):
         limits = {(100, 384): 18, (100, 768): 15, (1000, 384): 10, (1000, 768): 8}
         speed_up("pyversity", limits, (OURS, dtype), f"ours, {dtype}")
+        speed_up("pyversity", limits, (GIVEN, dtype), f"ours, {dtype}, relevance given")
     speed_up("LangChain", {(100, 384): 150, (100, 768): 100}, ours, "ours")
     floor, at = (FLOOR, "float32"), "P=100, D=768"
     found.append(Bar(f"ours, relevance given / {FLOOR}, {at}", pool[100, 768], 1.5, given, floor))
