@@ -106,14 +106,13 @@ struct Sums {
 template <class T, bool RANK, bool ENTROPY, bool CAREFUL>
 static BlockSums sums(const T* x, std::int64_t n, const Origin& origin, float target) {
   Sums<RANK, ENTROPY> running;
-  const std::int64_t reach = n * std::int64_t(sizeof(T)) > kAhead ? kAhead : 0;  // a short block was computed just now
   vf values[4];
   std::int64_t i = 0;
   for (; i + 4 * W <= n; i += 4 * W) {
-    // The processor's own prefetching ends at the page. float32 into the second level: the first has few lines to wait
-    // with, and a stream from memory that fills them takes up to twice the time.
+    // The processor's own prefetching ends at the page. Into the second level: the first has few lines to wait with,
+    // and a stream takes up to twice the time.
     for (std::int64_t ahead = 0; ahead < 4 * W * std::int64_t(sizeof(T)); ahead += 64)
-      __builtin_prefetch(reinterpret_cast<const char*>(x + i) + reach + ahead, 0, sizeof(T) == 4 ? 2 : 3);
+      __builtin_prefetch(reinterpret_cast<const char*>(x + i) + kAhead + ahead, 0, 2);
     load_two(x + i, values);
     load_two(x + i + 2 * W, values + 2);
     running.template add<CAREFUL>(values, origin, target);
