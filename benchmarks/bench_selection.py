@@ -12,7 +12,7 @@ def bench_mmr(race, problem, shape, lambda_d):
         contenders.ours("mmr", made, lambda_d),
         contenders.ours("mmr", made, lambda_d, given=True),
         *(contenders.ours("mmr", made, lambda_d, dtype=dtype) for dtype in shapes.DTYPES[1:]),
-        *(contenders.ours("mmr", made, lambda_d, dtype=dtype, given=True) for dtype in shapes.DTYPES[1:3]),
+        *(contenders.ours("mmr", made, lambda_d, dtype=dtype, given=True) for dtype in shapes.OF_16_BITS),
         *contenders.mmr_peers(made, lambda_d),
         *(contenders.floor(made, dtype) for dtype in shapes.DTYPES),
     ]

@@ -197,7 +197,7 @@ def _bars() -> list[Bar]:
     limits = {(20, 384): 25, (20, 768): 10, (100, 384): 14, (100, 768): 9, (1000, 384): 7, (1000, 768): 5}
     speed_up("pyversity", limits, ours, "ours")
     speed_up("pyversity", limits, given, "ours, relevance given")
-    for dtype in ("float16", "bfloat16"):
+    for dtype in shapes.OF_16_BITS:
         limits = {(100, 384): 18, (100, 768): 15, (1000, 384): 10, (1000, 768): 8}
         speed_up("pyversity", limits, (OURS, dtype), f"ours, {dtype}")
         speed_up("pyversity", limits, (GIVEN, dtype), f"ours, {dtype}, relevance given")

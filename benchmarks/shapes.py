@@ -17,6 +17,7 @@ import ragsys_kernels as rk
 from ragsys_kernels import _arrays
 
 DTYPES = _arrays.CORPUS_STORAGE
+OF_16_BITS = ("float16", "bfloat16")
 LAMBDAS = (0.5, 0.75)
 
 HELD_OUT = 2_000  # queries; longer streams take them again and again

@@ -140,7 +140,7 @@ static inline __m128i sums_of(const __m512i* sum) {
       for (int r = 0; r < 4; ++r) sum[a][r] = _mm512_setzero_si512();                                   \
     for (std::int64_t i = 0; i < bytes; i += STEP) {                                                    \
       __m512i x[A];                                                                                     \
-      ask_for(next + i);                                                                                \
+      if (i % 64 == 0) ask_for(next + i);                                                               \
       for (int a = 0; a < A; ++a) x[a] = LOAD_VECTOR(vectors[a] + i);                                   \
       for (int r = 0; r < 4; ++r) {                                                                     \
         const __m512i y = LOAD_ROW(rows[r] + i);                                                        \
@@ -189,7 +189,7 @@ template <int A>
 static void code_products(const std::uint8_t* const* rows, const std::int8_t* const* vectors, std::int64_t bytes,
                           std::int64_t n, const AskedCodes& asked, std::int32_t (*out)[kCodeBlock]) {
   for (std::int64_t four = 0; four < n; four += 4, rows += 4) {
-    const std::uint8_t* const next = asked.rows[four / 4];
+    const std::uint8_t* const next = asked.rows[four / 4];  // all of it: products take longer here than lines
     ask_for(next + asked.header);
     for (std::int64_t i = 0; i < bytes; i += 64) ask_for(next + i);
     for (int a = 0; a < A; ++a) {

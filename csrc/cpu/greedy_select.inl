@@ -336,8 +336,8 @@ struct Query {
                       std::int32_t (*products)[kCodeBlock]) {
     const AskedCodes asked = {ws.next_codes + next_codes, code_stride(args.dims) - kCodeHeader};
     code_products<A>(ws.code_rows + j, vectors, code_bytes(args.dims), n, asked, products);
-    next_codes = next_codes + (n + 3) / 4 < next_codes_end ? next_codes + (n + 3) / 4 : next_codes_end;
-    ws.code_products += A * n;
+    next_codes += (n + 3) / 4;
+    if (next_codes > next_codes_end) next_codes = next_codes_end;
   }
 
   // Asks for the next query's rows, so that they arrive while this query is decided. Where relevance is only estimated
@@ -464,7 +464,7 @@ struct Query {
     const std::int64_t n = block_items(j);
     read_headers(j, n);
     multiply_codes<2>(j, n, vectors, products);
-    ws.code_products -= n;  // both bytes of the query are one vector
+    ws.code_products += n;
     for (std::int64_t i = 0; i < n; i += W) {
       const vf high = __builtin_convertvector(load(products[0] + i) - query_code.high_offset, vf);
       const vf low = __builtin_convertvector(load(products[1] + i) - query_code.low_offset, vf);
@@ -483,6 +483,7 @@ struct Query {
     const std::int64_t n = block_items(block_begin);
     for (int a = 0; a < A; ++a) vectors[a] = ws.pick_codes[p + a].high;
     multiply_codes<A>(block_begin, n, vectors, products);
+    ws.code_products += A * n;
     for (std::int64_t i = 0; i < n; i += W) {
       const std::int64_t j = block_begin + i;
       vf running = load(ws.running + j), likely_most = load(ws.likely_most + j), rival_most = load(ws.rival_most + j);
