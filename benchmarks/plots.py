@@ -115,6 +115,7 @@ def _work(runs: Runs) -> Any:
         _log(axes, f"{what}, λ = 0.75", vary)
         axes.set(yscale="linear", ylim=(0, 1.05))
         axes.set_xticks([float(row[vary]) for row in line])
+        axes.tick_params(axis="x", labelsize=7)
     cases = [*shapes.MMR, *shapes.WHOLE]
     found = [(shape, lambda_d, runs.row("mmr", shape, lambda_d, OURS)) for shape, lambda_d in cases]
     bars = [(_name(shape, lambda_d), row) for shape, lambda_d, row in found if row is not None]
