@@ -41,10 +41,6 @@ constexpr std::int64_t kAskedFor = 32;
 // with D = 384; only wide vectors multiply bytes fast enough.
 constexpr std::int64_t kCodedPool = W == 16 ? 16 : 48;
 constexpr bool kCodesPay = W > 4;
-// Bytes of a contender's row that are asked for. The processor reads on by itself, and more at a time than it takes
-// instructions for.
-constexpr std::int64_t kRowBegin = 384;
-
 static inline float inverse_sqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 
 // Indices, ascending, of the values (score_weight * score + bias_weight * bias) that are at least threshold.
@@ -302,9 +298,9 @@ struct Query {
     return scale_rows<R>(js);
   }
 
-  void prefetch_row(std::int64_t r) const { prefetch_row(r, args.dims * std::int64_t(sizeof(T))); }
-  void prefetch_row(std::int64_t r, std::int64_t bytes) const {
+  void prefetch_row(std::int64_t r) const {
     const char* line = reinterpret_cast<const char*>(row(r));
+    const std::int64_t bytes = args.dims * std::int64_t(sizeof(T));
     for (std::int64_t byte = 0; byte < bytes; byte += 64) ask_for(line + byte);
   }
 
@@ -900,10 +896,9 @@ struct Query {
 
   // Codes leave few items that may be the best; the rows of these tell.
   Status choose_by_codes(std::int64_t* best, float* best_score) {
-    const std::int64_t contenders = find_contenders(), row_bytes = args.dims * std::int64_t(sizeof(T));
-    const std::int64_t row_begin = row_bytes < kRowBegin ? row_bytes : kRowBegin;
+    const std::int64_t contenders = find_contenders();
     for (std::int64_t i = 0; i < contenders; ++i)
-      if (ws.met[ws.survivors[i]] < 0) prefetch_row(ws.row[ws.survivors[i]], row_begin);
+      if (ws.met[ws.survivors[i]] < 0) prefetch_row(ws.row[ws.survivors[i]]);
     // The most promising one goes first and spares others.
     for (std::int64_t i = 1; i < contenders; ++i) {
       const std::int32_t first = ws.survivors[0], other = ws.survivors[i];
