@@ -137,12 +137,14 @@ def test_code_error_refuses_what_holds_no_header(compiled):
 # --- Pools.
 
 
-def check_pools(problem):
+def check_pools(problem, op="mmr"):
     """The picks and scores of the dense rule, bit for bit."""
-    dense, _ = testing.selection_work("mmr", problem, rule="dense")
-    coded, work = testing.selection_work("mmr", problem, rule="coded")
+    if op == "vrsd":
+        problem = {name: value for name, value in problem.items() if name not in ("lambda_d", "lambda_b", "bias")}
+    dense, _ = testing.selection_work(op, problem, rule="dense")
+    coded, work = testing.selection_work(op, problem, rule="coded")
     same(coded, dense)
-    same(rk.mmr(**problem, backend="cpu"), dense)
+    same(getattr(rk, op)(**problem, backend="cpu"), dense)
     return work
 
 
@@ -189,21 +191,23 @@ def pools(draw):
     return problem
 
 
+@pytest.mark.parametrize("op", ["mmr", "vrsd"])
 @settings(max_examples=150)
 @given(problem=pools())
-def test_codes_leave_every_bit_as_it_is(isa, problem):
-    check_pools(problem)
+def test_codes_leave_every_bit_as_it_is(isa, op, problem):
+    check_pools(problem, op)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("relevance", [False, True], ids=["computed", "given"])
-def test_codes_leave_every_bit_as_it_is_in_large_pools(isa, relevance, dtype):
+@pytest.mark.parametrize("op", ["mmr", "vrsd"])
+def test_codes_leave_every_bit_as_it_is_in_large_pools(isa, op, relevance, dtype):
     for kind in ("clustered", "random", "duplicates"):
         problem = testing.selection_problem(6, 1000, 30, 60, N=1500, dtype="float32", kind=kind, seed=5)
         problem["embeddings"] = rk.Corpus(problem["embeddings"], dtype=dtype)
         if relevance:
             problem["relevance"] = np.random.default_rng(6).uniform(-1, 1, (6, 1000)).astype(np.float32)
-        check_pools(problem)
+        check_pools(problem, op)
 
 
 BAD_IDS = {
@@ -343,13 +347,56 @@ def test_without_codes_there_are_no_products_of_codes(compiled, embeddings):
         assert testing.selection_work("mmr", problem, rule=rule)[1].code_products == 0
 
 
-def test_vrsd_takes_no_notice_of_codes(compiled):
-    problem = testing.selection_problem(3, 100, 8, 20, kind="clustered", seed=9)
-    problem["embeddings"] = rk.Corpus(problem["embeddings"])
-    dense, _ = testing.selection_work("vrsd", problem, rule="dense")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("given", [False, True])
+def test_few_rows_are_read_for_vrsd(isa, given, dtype):
+    problem = testing.selection_problem(8, 300, 10, 96, N=600, kind="random", seed=7)
+    problem["embeddings"] = rk.Corpus(problem["embeddings"], dtype=dtype)
+    if given:
+        problem["relevance"] = np.random.default_rng(6).uniform(-1, 1, (8, 300)).astype(np.float32)
+    dense, dense_work = testing.selection_work("vrsd", problem, rule="dense")
     coded, work = testing.selection_work("vrsd", problem, rule="coded")
     same(coded, dense)
-    assert work.code_products == 0
+    assert dense_work.rows_read == 8 * 300
+    assert dense_work.code_products == 0
+    assert work.rows_read < dense_work.rows_read / 8
+    assert work.products < dense_work.products / 20
+    assert work.code_products == 8 * 300 * (9 if given else 10)  # every item at every pick, whose sum changes it
+    automatic = testing.selection_work("vrsd", problem)[1]
+    assert automatic == (dense_work if _dispatch.isa() == "base" else work)
+
+
+@pytest.mark.parametrize("dims", [1, 4, 31, 48, 52, 53, 63, 64, 65, 117, 128, 200, 1000])
+def test_exact_codes_leave_few_rows_to_vrsd(isa, dims):
+    """A product of codes that is off by one, or too much that they are said to leave out, asks for more rows."""
+    K, P = 5, 77
+    rows = np.random.default_rng(dims).integers(-127, 128, (P, dims)).astype(np.float32)
+    rows[:, dims // 2] = 127
+    corpus = rk.Corpus(rows)
+    vectors = vectors_of(corpus)
+    problem = {"queries": rows[:6], "embeddings": corpus, "candidates": np.tile(np.arange(P), (6, 1)), "k": K}
+    work = check_pools(problem, "vrsd")
+    selection = rk.vrsd(**problem, backend="cpu")
+    needed = 0
+    for q, picks in enumerate(selection.indices):
+        near = set()
+        for step, score in enumerate(selection.scores[q]):
+            sums = vectors[picks[:step]].sum(axis=0) + vectors
+            cosines = sums @ vectors[q] / np.linalg.norm(sums, axis=1)
+            cosines[picks[:step]] = -np.inf
+            near |= set(np.flatnonzero(cosines > score - 2e-3))
+        needed += len(near)
+    assert work.rows_read <= needed < 6 * P or dims < 4
+
+
+def test_vrsd_that_picks_most_of_a_pool_reads_it(compiled):
+    problem = testing.selection_problem(2, 40, 20, 30, seed=8)
+    problem["embeddings"] = rk.Corpus(problem["embeddings"])
+    for k in (20, 21, 40):
+        dense, dense_work = testing.selection_work("vrsd", problem | {"k": k}, rule="dense")
+        found, work = testing.selection_work("vrsd", problem | {"k": k})
+        same(found, dense)
+        assert (work == dense_work) == (k > 20 or _dispatch.isa() != "avx512")
 
 
 # --- Whole corpora.
@@ -385,6 +432,15 @@ def whole_corpora(draw):
         problem.update(groups=rng.integers(0, 30, N), max_per_group=draw(st.integers(1, 3)))
         problem["query_groups"] = rng.integers(0, 31, 4)
     return problem
+
+
+@settings(max_examples=30)
+@given(problem=whole_corpora())
+def test_vrsd_over_a_whole_corpus_keeps_its_bits(isa, problem):
+    problem = {name: value for name, value in problem.items() if name not in ("lambda_d", "lambda_b", "bias")}
+    dense, _ = testing.selection_work("vrsd", problem, rule="dense")
+    same(testing.selection_work("vrsd", problem, rule="coded")[0], dense)
+    same(rk.vrsd(**problem, backend="cpu", num_threads=3), dense)
 
 
 @given(problem=whole_corpora())

@@ -178,6 +178,7 @@ struct Workspace {
   std::int32_t* survivors;
   // With codes, of its similarities to the picks: the pick of the largest (-1: the largest is `exact`, of the `met`
   // picks), at most how large that one is, at most how large all others are, and the largest that is known exactly.
+  // VRSD: its product with the sum lies between `running` and `likely_most`; `exact` is that with the `met` picks.
   std::int32_t* likely;
   float *likely_most, *rival_most, *exact;
 
@@ -200,6 +201,7 @@ struct Workspace {
   CodeVector* pick_codes;
 
   float* unit;  // (D) scratch for a query of unusual norm
+  float* lost;  // (D, to a whole vector) VRSD: what the codes of the picks leave out, added
   double* sum;  // (D) VRSD's sum, kept only where float32 terms cancel
 
   std::int64_t asked_for;                           // the query whose pool the one before has asked for

@@ -67,6 +67,20 @@ static CodeVector signed_codes(const std::uint8_t* code_row, std::int64_t dims, 
   return {out, nullptr, 128 * header.sum, 0, header.scale, header.error};
 }
 
+// Adds to `lost`, of whole vectors, what row * norm_scale has and its codes have not. At least the norm of the sum.
+template <class T>
+static float add_lost(const CodeVector& codes, const T* row, std::int64_t dims, float norm_scale, float* lost) {
+  const i8* const code = reinterpret_cast<const i8*>(codes.high);
+  vf norm2 = {};
+  for (std::int64_t d = 0; d < dims; d += W) {
+    const vf x = d + W <= dims ? load(row + d) : load_rest(row + d, dims - d);
+    const vf sum = load(lost + d) + (x * splat(norm_scale) - load(code + d) * splat(codes.scale));
+    store(lost + d, sum);
+    norm2 = fma(sum, sum, norm2);
+  }
+  return __builtin_sqrtf(hsum(norm2)) * 1.0001f + 1e-6f;
+}
+
 // The two bytes of the 16-bit codes of row * norm_scale, code_bytes(D) of each. An element is off by half a step, and
 // by less than 1/50 of one by what float32 loses on the way.
 template <class T>

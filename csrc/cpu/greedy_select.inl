@@ -101,6 +101,7 @@ struct Query {
   bool coded = false;  // bounds from the 8-bit codes of the rows
   CodeVector query_code = {};
   std::int64_t choices = 0;  // picks chosen by codes
+  float lost = 0.0f;         // at least the norm of what the codes of VRSD's sum leave out
   // VRSD's sum s over the initial items and the picks.
   struct Sum {
     double query = 0;    // <s, unit query>, by the given relevance if there is one
@@ -117,7 +118,7 @@ struct Query {
   float lambda_b() const { return args.lambda_b[q]; }
   static constexpr bool is_vrsd() { return kMethod == Method::vrsd; }
   // Rows are read only as they are needed.
-  bool lazy() const { return (args.relevance || args.ceiling || coded) && !is_vrsd(); }
+  bool lazy() const { return coded || ((args.relevance || args.ceiling) && !is_vrsd()); }
   // Relevance is not known before a row is read.
   bool estimated() const { return args.relevance_error || args.ceiling || (coded && !args.relevance); }
   bool is_open(std::int64_t j) const { return ws.gate[j] > -FLT_MAX; }
@@ -225,7 +226,7 @@ struct Query {
   }
 
   void code_query(const float* query, float scale) {
-    if (!coded) return;
+    if (!coded || args.relevance) return;
     query_code = encode_query(query, args.dims, scale, ws.query_code_bytes);
   }
 
@@ -356,14 +357,16 @@ struct Query {
   }
 
   Status read_pool() {
-    const bool possible = args.codes && args.unit_rows && !is_vrsd();
+    const bool possible = args.codes && args.unit_rows;
     const bool given = args.relevance && !args.relevance_error;
-    const bool pays = kCodesPay && items >= (given ? kPrunedPool : kCodedPool);
+    // VRSD meets every item by codes at every pick: where most items are picked that spares little.
+    const bool many = is_vrsd() && 2 * picks_wanted() > items;
+    const bool pays = kCodesPay && !many && items >= (given ? kPrunedPool : kCodedPool);
     coded = possible && (args.rule == Rule::coded || (args.rule == Rule::automatic && pays));
     if (coded) find_next_codes();
     prefetch_own();
     slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;
-    Status status = lazy() && !estimated() ? Status::ok : prepare_query();
+    Status status = lazy() && !estimated() && !is_vrsd() ? Status::ok : prepare_query();
     if (lazy()) {
       for (std::int64_t j = 0; j < items; j += W) store(ws.met + j, vi{} - 1);
       if (status != Status::ok) return status;
@@ -467,7 +470,7 @@ struct Query {
       const vf product = (high + low * splat(1.0f / 256)) * code_scale(j + i, query_code);
       store(ws.value + j + i, product + code_error(j + i, query_code));
     }
-    if (args.bias)
+    if (args.bias && !is_vrsd())
       for (std::int64_t i = j; i < j + n; ++i) relevance_known(i, ws.value[i]);
   }
 
@@ -489,6 +492,11 @@ struct Query {
         const vf product = __builtin_convertvector(load(products[a] + i) - vector.high_offset, vf);
         const vf similarity = product * code_scale(j, vector), error = code_error(j, vector);
         const vf least = similarity - error, most = similarity + error;
+        if (is_vrsd()) {
+          running = running + least;
+          likely_most = likely_most + most;
+          continue;
+        }
         const vi nearest = least > running;
         rival_most = larger(rival_most, nearest ? likely_most : most);
         likely_most = nearest ? most : likely_most;
@@ -497,6 +505,7 @@ struct Query {
       }
       store(ws.running + j, running);
       store(ws.likely_most + j, likely_most);
+      if (is_vrsd()) continue;
       store(ws.rival_most + j, rival_most);
       store(ws.likely + j, likely);
     }
@@ -527,6 +536,7 @@ struct Query {
   // Reads the row of item j: its relevance, if that is not given, and its similarity to the pick that codes make out to
   // be the nearest; where another may be nearer, to all that it has not met.
   void refine(std::int64_t j) {
+    if (is_vrsd()) return refine_vrsd(j);
     const bool unread = ws.met[j] < 0, ask = unread && estimated();
     if (unread) {
       ws.scale[j] = args.norm == Norm::scaled ? args.scales[ws.row[j]] : 1.0f;
@@ -559,6 +569,45 @@ struct Query {
     settle(j, nearest);
   }
 
+  // Reads the row of item j: what it needs of its own, if it is read for the first time, and its products with the
+  // picks that it has not met, added in their order.
+  void refine_vrsd(std::int64_t j) {
+    const T* data = row(ws.row[j]);
+    const bool unread = ws.met[j] < 0, ask = unread && estimated();
+    if (unread) {
+      norm2_block<1>(&data, args.dims, ws.tail_mask, &ws.norm2[j]);
+      all_finite = all_finite && scale_row(ws.row[j], &ws.norm2[j], &ws.scale[j]) == Status::ok;
+      ws.met[j] = 0;
+      ws.pivot[j] = 0.0f;
+      ++ws.rows_read;
+    }
+    const float* vectors[kTile];
+    float dots[kTile], product = 0.0f, sum = ws.exact[j];
+    for (std::int64_t p = ask ? -1 : ws.met[j]; p < picked;) {  // -1: the query
+      int n = 0;
+      for (; n < kTile && p + n < picked; ++n) vectors[n] = p + n < 0 ? ws.query : pick(p + n);
+      dot_some(vectors, n, data, args.dims, dots);
+      ws.products += n;
+      for (int i = 0; i < n; ++i, ++p) {
+        if (p < 0) {
+          product = dots[i] * ws.scale[j];
+          continue;
+        }
+        const float similarity = dots[i] * ws.picked_scale[p] * ws.scale[j];
+        all_finite = all_finite && finite(similarity);
+        sum += similarity;
+      }
+    }
+    if (unread) {
+      const float length = __builtin_sqrtf(ws.norm2[j]);
+      if (ask) ws.pivot[j] = length > 0.0f ? product / length : product;
+      relevance_known(j, ask ? ws.pivot[j] : ws.relevance[j]);
+      ws.value[j] = ask ? product : ws.relevance[j] * length;
+    }
+    ws.running[j] = ws.likely_most[j] = ws.exact[j] = sum;
+    ws.met[j] = std::int32_t(picked);
+  }
+
   // The largest similarity of item j to a pick is known.
   void settle(std::int64_t j, float similarity) {
     ws.running[j] = ws.likely_most[j] = ws.exact[j] = similarity;
@@ -571,6 +620,7 @@ struct Query {
     if (!coded) return;
     std::int8_t* codes = ws.pick_code_bytes + p * code_bytes(args.dims);
     ws.pick_codes[p] = signed_codes(code_row(r), args.dims, code_stride(args.dims), codes);
+    if (is_vrsd()) lost = add_lost(ws.pick_codes[p], row(r), args.dims, ws.picked_scale[p], ws.lost);
   }
 
   float sine(float cosine) const {
@@ -721,7 +771,7 @@ struct Query {
   }
 
   void start() {
-    // VRSD's bounds leave out next to nothing on real embeddings, see the README: automatic is dense.
+    // Without codes VRSD's bounds leave out next to nothing on real embeddings, see the README: automatic is dense.
     const bool pays = !is_vrsd() && items >= kPrunedPool;
     prune = args.unit_rows && !coded && (args.rule == Rule::pruned || (args.rule == Rule::automatic && pays));
     if (prune && args.relevance_error) slack += args.relevance_error[q];
@@ -746,12 +796,14 @@ struct Query {
 
   void start_codes() {
     for (std::int64_t j = 0; j < items; j += W) {
-      store(ws.running + j, splat(-1.0f - 4.0f * slack));
-      store(ws.likely_most + j, splat(-FLT_MAX));
+      store(ws.running + j, is_vrsd() ? vf{} : splat(-1.0f - 4.0f * slack));
+      store(ws.likely_most + j, is_vrsd() ? vf{} : splat(-FLT_MAX));
+      store(ws.exact + j, is_vrsd() ? vf{} : splat(-FLT_MAX));
+      if (is_vrsd()) continue;
       store(ws.rival_most + j, splat(-FLT_MAX));
-      store(ws.exact + j, splat(-FLT_MAX));
       store(ws.likely + j, vi{} - 1);
     }
+    for (std::int64_t d = 0; is_vrsd() && d < args.dims; d += W) store(ws.lost + d, vf{});
     const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
     const bool bounded_already = !args.relevance && !args.ceiling;
     for (std::int64_t block = 0; block < blocks; ++block) ws.block_met[block] = bounded_already ? 0 : -1;
@@ -803,11 +855,20 @@ struct Query {
     }
   }
 
+  // Rounding of the quotient, whose denominator is known to within 3/32 of its square: this over the denominator.
+  vf vrsd_margin(vf value) const {
+    return splat(128.0f * FLT_EPSILON) * (splat(__builtin_fabsf(float(sum.query))) + larger(value, -value));
+  }
+
+  // Where the sum may cancel, the value is computed in another way; the factors keep this side of the border.
+  vi vrsd_may_cancel(vf shortest, vf total) const {
+    const float tiny = 200.0f * float(kZeroSum * (sum.lengths + 1.0));
+    return (shortest <= splat(1.01f * kCancellation) * total) | (shortest <= splat(tiny * tiny));
+  }
+
   void bound_vrsd() {
     const Reach reach = prune ? sum_reach() : Reach{};
-    const vf norm2 = splat(float(sum.norm2)), query = splat(float(sum.query)),
-             query_size = splat(__builtin_fabsf(query[0]));
-    const float tiny = 200.0f * float(kZeroSum * (sum.lengths + 1.0));
+    const vf norm2 = splat(float(sum.norm2)), query = splat(float(sum.query));
     for (std::int64_t j = 0; j < items; j += W) {
       const vf value = load(ws.value + j), product = query + value, total = norm2 + load(ws.norm2 + j);
       vf least = load(ws.running + j), most = least;
@@ -815,12 +876,8 @@ struct Query {
       // A positive cosine is largest with the shortest sum, a negative one with the longest.
       const vf shortest = total + splat(2.0f) * least;
       const vf length = square_root(product >= vf{} ? shortest : total + splat(2.0f) * most);
-      // Rounding of the quotient, whose denominator is known to within 3/32 of its square.
-      const vf margin = splat(128.0f * FLT_EPSILON) * (query_size + larger(value, -value)) / length;
-      vf bound = product / length + margin;
-      // Where the sum may cancel, the value is computed in another way; the factors keep this side of the border.
-      const vi may_cancel = (shortest <= splat(1.01f * kCancellation) * total) | (shortest <= splat(tiny * tiny));
-      bound = may_cancel ? splat(FLT_MAX) : bound;
+      vf bound = product / length + vrsd_margin(value) / length;
+      bound = vrsd_may_cancel(shortest, total) ? splat(FLT_MAX) : bound;
       store(ws.bound + j, smaller(bound, load(ws.gate + j)));
     }
   }
@@ -919,14 +976,7 @@ struct Query {
   // The items whose values may be the largest, to ws.survivors.
   std::int64_t find_contenders() {
     const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
-    // From the second choice on a bound that is not renewed is still a bound.
-    for (std::int64_t block = 0; choices < 2 && block < blocks; ++block) bound_block(block);
-    ++choices;
-    const std::int64_t top = arg_max(ws.block_bound, blocks);
-    vf leasts = look(top, splat(-FLT_MAX));  // minus infinity is the bound of what cannot be picked
-    for (std::int64_t block = 0; block < blocks; ++block)
-      if (block != top && !any_greater(leasts, ws.block_bound[block])) leasts = look(block, leasts);
-    const float least = largest_lane(leasts);
+    const float least = largest_lane(is_vrsd() ? look_at_all(blocks) : look_at_promising(blocks));
     std::int64_t contenders = 0;
     for (std::int64_t block = 0; block < blocks; ++block) {
       if (!(ws.block_bound[block] >= least)) continue;
@@ -937,20 +987,33 @@ struct Query {
     return contenders;
   }
 
+  // VRSD's values fall and rise: no bound outlives a pick.
+  vf look_at_all(std::int64_t blocks) {
+    vf leasts = splat(-FLT_MAX);
+    for (std::int64_t block = 0; block < blocks; ++block) leasts = look(block, leasts);
+    return leasts;
+  }
+
+  vf look_at_promising(std::int64_t blocks) {
+    // From the second choice on a bound that is not renewed is still a bound.
+    for (std::int64_t block = 0; choices < 2 && block < blocks; ++block) bound_block(block);
+    ++choices;
+    const std::int64_t top = arg_max(ws.block_bound, blocks);
+    vf leasts = look(top, splat(-FLT_MAX));  // minus infinity is the bound of what cannot be picked
+    for (std::int64_t block = 0; block < blocks; ++block)
+      if (block != top && !any_greater(leasts, ws.block_bound[block])) leasts = look(block, leasts);
+    return leasts;
+  }
+
   // Renews the bounds of a block. The larger, lane by lane, of `leasts` and what the block's values are at least.
   vf look(std::int64_t block, vf leasts) {
     const std::int64_t begin = block * kCodeBlock, end = begin + block_items(begin);
     if (unseen(block) || (picked > 0 && ws.block_met[block] < picked)) catch_up_by_codes(block);
-    const vf relevance_weight = splat(lambda_d()), redundancy_weight = splat(1.0f - lambda_d());
     vf bounds = splat(-__builtin_inff());
     for (std::int64_t j = begin; j < end; j += W) {
-      const vf value = load(ws.value + j), gate = load(ws.gate + j);
-      vf most = value, least = value - doubt(j);
-      if (picked > 0) {
-        const vf nearest = larger(load(ws.likely_most + j), load(ws.rival_most + j));
-        most = relevance_weight * most - redundancy_weight * load(ws.running + j);
-        least = relevance_weight * least - redundancy_weight * nearest;
-      }
+      const vf gate = load(ws.gate + j);
+      vf most = load(ws.value + j), least = most - doubt(j);
+      if (picked > 0) is_vrsd() ? vrsd_range(j, &least, &most) : mmr_range(j, &least, &most);
       most = smaller(most, gate);
       store(ws.bound + j, most);
       bounds = larger(bounds, most);
@@ -958,6 +1021,37 @@ struct Query {
     }
     ws.block_bound[block] = largest_lane(bounds);
     return leasts;
+  }
+
+  // What items are worth at least and at most, from what their v, or VRSD's g, is.
+  void mmr_range(std::int64_t j, vf* least, vf* most) const {
+    const vf relevance_weight = splat(lambda_d()), redundancy_weight = splat(1.0f - lambda_d());
+    const vf nearest = larger(load(ws.likely_most + j), load(ws.rival_most + j));
+    *most = relevance_weight * *most - redundancy_weight * load(ws.running + j);
+    *least = relevance_weight * *least - redundancy_weight * nearest;
+  }
+
+  void vrsd_range(std::int64_t j, vf* least, vf* most) const {
+    const vi unread = load(ws.met + j) < 0;
+    const vf total = splat(float(sum.norm2)) + (unread ? splat(1.0f) : load(ws.norm2 + j));
+    const vf rounding = splat(16.0f * slack * float(1.0 + sum.lengths)), query = splat(float(sum.query));
+    // The errors of products with single picks add up. If all of t comes from codes, it is also off by no more than the
+    // row's error times the sum's length and what the codes of the sum leave out, which is less.
+    vf low_product = load(ws.running + j), high_product = load(ws.likely_most + j);
+    const vf product = splat(0.5f) * (low_product + high_product), row_error = load(ws.code_error + j);
+    const vf error = row_error * splat(__builtin_sqrtf(float(sum.norm2))) + (splat(1.0f) + row_error) * splat(lost);
+    low_product = unread ? larger(low_product, product - error) : low_product;
+    high_product = unread ? smaller(high_product, product + error) : high_product;
+    const vf shortest = total + splat(2.0f) * low_product - rounding;
+    const vf longest = total + splat(2.0f) * high_product + rounding;
+    const vf over_shortest = splat(1.0f) / square_root(shortest), over_longest = splat(1.0f) / square_root(longest);
+    const vf low = query + *least, high = query + *most, margin = vrsd_margin(*most) * over_shortest;
+    *most = high * (high >= vf{} ? over_shortest : over_longest) + margin;
+    *least = low * (low >= vf{} ? over_longest : over_shortest) - margin;
+    // A zero row is no unit vector.
+    const vi open = vrsd_may_cancel(shortest, total) | ((load(ws.code_scale + j) == vf{}) & unread);
+    *most = open ? splat(FLT_MAX) : *most;
+    *least = open ? splat(-FLT_MAX) : *least;
   }
 
   // By how much the value of an item, an upper bound before its row is read, may exceed the relevance.
@@ -974,6 +1068,7 @@ struct Query {
 
   // Whether the value of an item is known: of the first pick, or after all picks so far.
   bool known(std::int64_t j) {
+    if (is_vrsd()) return ws.met[j] == picked;
     if (picked == 0) return !estimated() || ws.met[j] >= 0;
     if (ws.met[j] < 0) return false;
     if (ws.likely[j] < 0 && ws.rival_most[j] <= ws.exact[j]) settle(j, ws.exact[j]);

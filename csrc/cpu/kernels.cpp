@@ -178,6 +178,7 @@ class Workspaces {
         place(base, ws.pick_code_bytes, picks * code);
         place(base, ws.pick_codes, code ? picks : 0);
         place(base, ws.unit, args.dims);
+        place(base, ws.lost, vrsd && code ? prepared : 0);
         place(base, ws.sum, vrsd ? args.dims : 0);
       }
       if (seen) std::memset(ws.seen, 0, std::size_t(seen) * sizeof *ws.seen);
