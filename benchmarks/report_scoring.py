@@ -121,7 +121,7 @@ def summary(scores: Scores) -> str:
     shown = [shape for shape in LOGITS if shape.T == 512]
     linear = [shape for shape in HIDDEN if shape.V == bench_scoring.LONGEST]
     return f"""\
-Log-probabilities of one target a row, one thread, the same machine, {scores.last["date"]}, commit
+Log-probabilities of one target a row, {scores.last["hardware"]}, one thread, {scores.last["date"]}, commit
 {scores.last["commit"] or "unknown"}: times over ragsys_kernels', after a check of every result against float64. From
 logits:
 
