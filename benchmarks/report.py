@@ -133,6 +133,8 @@ def others(runs: Runs) -> str:
         add(f"one query, P={shape.P}, K={shape.K}, D={shape.D}", "pyversity", "mmr", shape, 0.75)
     for shape in shapes.POOLS:
         add(f"VRSD, P={shape.P}, K={shape.K}, D={shape.D}", "NumPy", "vrsd", shape)
+    for shape in sorted({shape for shape, _ in shapes.WHOLE}, key=str, reverse=True):
+        add(f"VRSD, whole corpus, N={shape.N:,}, K={shape.K}, D={shape.D}", DENSE, "vrsd", shape)
     for shape in shapes.SEARCH:
         add(f"search, N={shape.N:,}, n={shape.K}, D={shape.D}", FAISS, "search", shape)
     for shape in shapes.THREADS:
