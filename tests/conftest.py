@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -39,13 +40,13 @@ def backend(request):
 
 
 # Backends of scoring; the compiled one with every instruction set.
-SCORERS = ("reference", "numpy", "cpu-base", "cpu-avx2", "cpu-avx512")
+COMPILED_SCORERS = ("cpu-base", "cpu-avx2", "cpu-avx512")
+SCORERS = ("reference", "numpy", *COMPILED_SCORERS)
 
 
-@pytest.fixture(scope="module", params=SCORERS)
-def scorer(request):
-    """Every backend of scoring, the compiled one with each instruction set of this processor."""
-    name, _, isa = request.param.partition("-")
+@contextmanager
+def scoring_with(scorer):
+    name, _, isa = scorer.partition("-")
     reason = _dispatch.why_not(name)
     if reason is not None:
         required = os.environ.get("RAGSYS_KERNELS_TEST_BACKENDS", "").split(",")
@@ -55,6 +56,20 @@ def scorer(request):
     with pytest.MonkeyPatch.context() as patch:
         if isa:
             patch.setenv("RAGSYS_KERNELS_ISA", isa)
+        yield name
+
+
+@pytest.fixture(scope="module", params=SCORERS)
+def scorer(request):
+    """Every backend of scoring, the compiled one with each instruction set of this processor."""
+    with scoring_with(request.param) as name:
+        yield name
+
+
+@pytest.fixture(scope="module", params=COMPILED_SCORERS)
+def compiled_scorer(request):
+    """Of these the compiled one, for tests of what only it does; CUDA's tests take over those of every `scorer`."""
+    with scoring_with(request.param) as name:
         yield name
 
 

@@ -137,10 +137,14 @@ def test_code_error_refuses_what_holds_no_header(compiled):
 # --- Pools.
 
 
+def for_vrsd(problem):
+    return {name: value for name, value in problem.items() if name not in ("lambda_d", "lambda_b", "bias")}
+
+
 def check_pools(problem, op="mmr"):
     """The picks and scores of the dense rule, bit for bit."""
     if op == "vrsd":
-        problem = {name: value for name, value in problem.items() if name not in ("lambda_d", "lambda_b", "bias")}
+        problem = for_vrsd(problem)
     dense, _ = testing.selection_work(op, problem, rule="dense")
     coded, work = testing.selection_work(op, problem, rule="coded")
     same(coded, dense)
@@ -437,7 +441,7 @@ def whole_corpora(draw):
 @settings(max_examples=30)
 @given(problem=whole_corpora())
 def test_vrsd_over_a_whole_corpus_keeps_its_bits(isa, problem):
-    problem = {name: value for name, value in problem.items() if name not in ("lambda_d", "lambda_b", "bias")}
+    problem = for_vrsd(problem)
     dense, _ = testing.selection_work("vrsd", problem, rule="dense")
     same(testing.selection_work("vrsd", problem, rule="coded")[0], dense)
     same(rk.vrsd(**problem, backend="cpu", num_threads=3), dense)

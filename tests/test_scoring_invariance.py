@@ -70,44 +70,40 @@ def test_rows_of_hidden_states_have_their_bits_in_any_batch(scorer, dtype, shape
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_products_have_their_bits_in_any_tile(scorer, dtype):
+def test_products_have_their_bits_in_any_tile(compiled_scorer, dtype):
     """Several runs of dimensions, every place among the tokens; columns read in place, by their ids and as targets."""
-    if scorer != "cpu":
-        pytest.skip("of the compiled kernels")
     T, V, D = 70, 1000, 1100
     form, z, _ = linear(T, V, D, dtype, dtype)
-    check(form, T, V, scorer)
+    check(form, T, V, compiled_scorer)
     rows, targets = np.repeat(np.arange(T), 30), np.random.default_rng(1).integers(0, V, 30 * T)
-    want = rk.answer_logprobs(**form, targets=targets, rows=rows, want=EVERYTHING, backend=scorer)
-    by_ids = {"allowed": np.arange(V), "targets": targets, "rows": rows, "want": EVERYTHING, "backend": scorer}
+    want = rk.answer_logprobs(**form, targets=targets, rows=rows, want=EVERYTHING, backend=compiled_scorer)
+    by_ids = {"allowed": np.arange(V), "targets": targets, "rows": rows, "want": EVERYTHING, "backend": compiled_scorer}
     found = rk.answer_logprobs(**form, **by_ids)
     for name in EVERYTHING:
         np.testing.assert_array_equal(getattr(found, name), getattr(want, name), err_msg=name)
     # A target's own value is the one that enters: the largest has nothing above it, and is the maximum.
     best = z.argmax(1)
-    found = rk.answer_logprobs(**form, targets=best, want=("rank", "max"), backend=scorer)
-    parts = rk.logprob_partials(**form, targets=best, vocab_size=V, backend=scorer)
+    found = rk.answer_logprobs(**form, targets=best, want=("rank", "max"), backend=compiled_scorer)
+    parts = rk.logprob_partials(**form, targets=best, vocab_size=V, backend=compiled_scorer)
     top = np.asarray(found.rank) == 0
     assert top.sum() > T // 2  # rounding may exchange the two largest
     np.testing.assert_array_equal(np.asarray(parts.target)[top], np.asarray(found.max)[top])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_strange_neighbours_in_a_tile_change_no_bit(scorer, dtype):
-    if scorer != "cpu":
-        pytest.skip("of the compiled kernels")
+def test_strange_neighbours_in_a_tile_change_no_bit(compiled_scorer, dtype):
     torch = pytest.importorskip("torch")
     arrays = linear(20, 100, 40, dtype, dtype)[0]
     form = {name: x if isinstance(x, torch.Tensor) else torch.tensor(x) for name, x in arrays.items()}
     targets = np.arange(20)
-    want = run(form, targets, targets, scorer)
+    want = run(form, targets, targets, compiled_scorer)
     hidden, weight = form["hidden"].clone(), form["weight"]
     hidden[[1, 3, 5, 18]] = torch.tensor([np.nan, np.inf, -np.inf, 3e38], dtype=hidden.dtype)[:, None]
     good = np.setdiff1d(targets, [1, 3, 5, 18])
-    got = run({"hidden": hidden, "weight": weight}, targets, targets, scorer)
+    got = run({"hidden": hidden, "weight": weight}, targets, targets, compiled_scorer)
     same({name: values[good] for name, values in got.items()}, want, good)
     padded = torch.cat([weight, torch.full((30, 40), np.nan, dtype=weight.dtype)])
-    got = run({"hidden": form["hidden"], "weight": padded}, targets, targets, scorer, vocab_size=100)
+    got = run({"hidden": form["hidden"], "weight": padded}, targets, targets, compiled_scorer, vocab_size=100)
     same(got, want, targets)
 
 

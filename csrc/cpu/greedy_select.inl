@@ -41,6 +41,7 @@ constexpr std::int64_t kAskedFor = 32;
 // with D = 384; only wide vectors multiply bytes fast enough.
 constexpr std::int64_t kCodedPool = W == 16 ? 16 : 48;
 constexpr bool kCodesPay = W > 4;
+
 static inline float inverse_sqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 
 // Indices, ascending, of the values (score_weight * score + bias_weight * bias) that are at least threshold.
@@ -366,6 +367,7 @@ struct Query {
     if (coded) find_next_codes();
     prefetch_own();
     slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;
+    // Without need of the query MMR may have none. VRSD has one, which is checked.
     Status status = lazy() && !estimated() && !is_vrsd() ? Status::ok : prepare_query();
     if (lazy()) {
       for (std::int64_t j = 0; j < items; j += W) store(ws.met + j, vi{} - 1);
