@@ -6,10 +6,8 @@ import csv
 import html
 import io
 import json
-import os
 import platform
 import re
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ragsys_kernels import _env
+from ragsys_kernels._files import replacing
 from ragsys_kernels._info import active
 from ragsys_kernels._version import __version__
 from ragsys_kernels.icl._database import PathLike
@@ -173,7 +172,8 @@ class Report:
         about = {"evaluation": self.name, "files": sorted(files), "settings": self._settings}
         files[_ABOUT] = (json.dumps(about, indent=1, default=str) + "\n").encode()
         for name, content in files.items():
-            _replace(folder / name, content)
+            with replacing(folder / name) as file:
+                file.write(content)
         for name in before - set(files):
             with suppress(FileNotFoundError):
                 (folder / name).unlink()
@@ -248,17 +248,3 @@ def _inline(text: str) -> str:
     escaped = html.escape(text, quote=False)
     escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
     return re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", escaped)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    staging = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.partial")
-    try:
-        with open(staging, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        staging.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            staging.unlink()
-        raise

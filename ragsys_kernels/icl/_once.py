@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from ragsys_kernels._files import put, staging
 
 
 def made_once(folder: Path, make: Callable[[Path], Path]) -> Path:
@@ -15,10 +16,10 @@ def made_once(folder: Path, make: Callable[[Path], Path]) -> Path:
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as staging:
-        made = make(Path(staging))
+    with staging(folder) as aside:
+        made = make(aside)
         try:
-            made.rename(folder)
+            put(made, folder)
         except OSError:
             if not folder.is_dir():
                 raise

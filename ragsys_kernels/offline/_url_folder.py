@@ -9,7 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from ragsys_kernels.offline.sinks import Folder, HashedFile, writing_to
+from ragsys_kernels._files import HashedFile
+from ragsys_kernels.offline.sinks import Folder, writing_to
 from ragsys_kernels.offline.sources import PathLike, Place
 
 # Object stores have no folders; to make one would make its bucket.
@@ -79,7 +80,7 @@ class UrlFolder(Folder):
     def writing(self, name: str, durable: bool = True) -> Iterator[HashedFile]:
         """Write a file here, without a name; upload it when the block ends without an error."""
         with tempfile.TemporaryFile() as local:
-            file = HashedFile(local, f"{self}/{name}")
+            file = HashedFile(local, lambda: writing_to(f"{self}/{name}"))
             yield file
             with writing_to(f"{self}/{name}"):
                 file.flush()

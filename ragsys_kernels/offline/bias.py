@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,11 +17,11 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from ragsys_kernels._files import replacing
 from ragsys_kernels.icl import CachedModel, PairError, quality_bias
 from ragsys_kernels.icl._runtime import torch_threads
 from ragsys_kernels.icl.huggingface import open_model
 from ragsys_kernels.icl.quality import TEMPLATE, prompt_of
-from ragsys_kernels.offline.sinks import sync_folder
 from ragsys_kernels.offline.sources import PathLike
 
 _INPUTS, _OUTPUTS = (".parquet", ".csv", ".jsonl"), (".npy", ".parquet")
@@ -203,19 +201,9 @@ def _texts(table: pa.Table, name: str, path: Path) -> list[str]:
 
 
 def _write(out: Path, table: pa.Table, column: str, values: npt.NDArray[Any]) -> None:
-    """Write aside, sync, rename: `out` is the old file or the whole new one."""
-    staging = out.with_name(f".{out.name}.{uuid.uuid4().hex[:12]}.partial")
-    try:
-        with open(staging, "wb") as file:
-            if out.suffix.lower() == ".npy":
-                np.save(file, values)
-            else:
-                pq.write_table(table.append_column(column, pa.array(values)), file)
-            file.flush()
-            os.fsync(file.fileno())
-        staging.replace(out)
-    except BaseException:
-        with suppress(OSError):
-            staging.unlink()
-        raise
-    sync_folder(out.parent)
+    """`out` is the old file or the whole new one."""
+    with replacing(out) as file:
+        if out.suffix.lower() == ".npy":
+            np.save(file, values)
+        else:
+            pq.write_table(table.append_column(column, pa.array(values)), file)

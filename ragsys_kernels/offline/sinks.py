@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ragsys_kernels._files import PARTIAL, HashedFile, replacing, sync
 from ragsys_kernels.offline._lock import locked, owner
 
 ROW_GROUP = 1 << 14  # rows; fixed, so that a shard's bytes do not depend on the pieces that it is written in
 _BLOCK = 1 << 20
-_ASIDE = ".partial"
 
 
 class Folder:
@@ -84,23 +83,9 @@ class Folder:
     @contextmanager
     def writing(self, name: str, durable: bool = True) -> Iterator[HashedFile]:
         """Write a file aside; put it in its place, synced if `durable`, when the block ends without an error."""
-        aside, place = self.path / f".{name}.{uuid.uuid4().hex[:12]}{_ASIDE}", self.path / name
-        with writing_to(place):
-            file = HashedFile(open(aside, "wb"), place)  # noqa: SIM115 (closed below)
-        try:
+        place = self.path / name
+        with replacing(place, durable=durable, guard=lambda: writing_to(place)) as file:
             yield file
-            with writing_to(place):
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
-                file.close()
-                aside.replace(place)
-        except BaseException:
-            with suppress(OSError):  # a full disk makes closing fail too
-                file.close()
-            with suppress(OSError):
-                aside.unlink()
-            raise
 
     def remove(self, name: str) -> None:
         with suppress(FileNotFoundError):
@@ -109,43 +94,11 @@ class Folder:
     def remove_unfinished(self) -> None:
         """Remove what killed processes were writing."""
         for name in self.names():
-            if name.startswith(".") and name.endswith(_ASIDE):
+            if name.startswith(".") and name.endswith(PARTIAL):
                 self.remove(name)
 
     def sync(self) -> None:
-        sync_folder(self.path)
-
-
-class HashedFile:
-    """A file written from its beginning to its end, with the SHA-256 of what was written."""
-
-    def __init__(self, file: IO[bytes], place: Path | str) -> None:
-        self._file, self._place, self._digest = file, place, hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        self._digest.update(data)
-        with writing_to(self._place):
-            return self._file.write(data)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def fileno(self) -> int:
-        return self._file.fileno()
-
-    def close(self) -> None:
-        self._file.close()
-
-    @property
-    def closed(self) -> bool:
-        return self._file.closed
-
-    @property
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
+        sync(self.path)
 
 
 class ParquetFile:
@@ -210,11 +163,3 @@ def writing_to(path: Path | str) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(f"select: out must be writable, got {path}: {error.strerror or error}") from error
-
-
-def sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

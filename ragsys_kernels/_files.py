@@ -1,0 +1,239 @@
+"""Files and folders that are in their place whole or not at all, also after a kill or a loss of power.
+
+What is being written lies beside its place as ``.<name>.<12 digits>.partial``, is synced, and is renamed when it is
+complete. A folder being written is locked, so that what a killed process left behind can be told from it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import IO, Any
+
+Guard = Callable[[], AbstractContextManager[None]]
+
+PARTIAL = ".partial"
+_OLD = ".old"  # a folder whose name another one is about to get, where two cannot change places in one step
+_TRIES = 20  # of steps that only another process, at work on the same name, can make fail
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux
+
+
+class HashedFile:
+    """A file written from its beginning to its end, with the SHA-256 of what was written."""
+
+    def __init__(self, file: IO[bytes], guard: Guard = nullcontext) -> None:
+        self._file, self._guard, self._digest = file, guard, hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self._digest.update(data)
+        with self._guard():
+            return self._file.write(data)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+
+@contextmanager
+def replacing(path: Path, *, durable: bool = True, guard: Guard = nullcontext) -> Iterator[HashedFile]:
+    """A file to write, which takes the place of ``path`` when the block ends without an error; ``durable``: synced.
+
+    ``guard`` surrounds what is done to the file, to word its errors, and nothing else of the block.
+    """
+    aside = _beside(path, PARTIAL)
+    with guard():
+        file = HashedFile(open(aside, "wb"), guard)  # noqa: SIM115 (closed below)
+    try:
+        yield file
+        with guard():
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+            file.close()
+            aside.replace(path)
+            if durable:
+                sync(path.parent)
+    except BaseException:
+        with suppress(OSError):  # a full disk makes closing fail too
+            file.close()
+        with suppress(OSError):
+            aside.unlink()
+        raise
+
+
+@contextmanager
+def staging(place: Path) -> Iterator[Path]:
+    """A new folder beside ``place`` to fill and `put` there; what has its name when the block ends is removed.
+
+    Folders that killed processes left there are removed first.
+    """
+    restore(place)
+    for old in _left(place, _OLD):
+        if os.path.lexists(place):
+            _remove(old)
+    for left in _left(place, PARTIAL):
+        with suppress(OSError):  # another process is at work on it, or has removed it
+            descriptor = _locked(left)
+            try:
+                _remove(left)
+            finally:
+                os.close(descriptor)
+    folder, descriptor = _new(place)
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+        os.close(descriptor)
+
+
+def put(made: Path, place: Path, *, overwrite: bool = False) -> None:
+    """Give a filled folder its name, at once and for good. With ``overwrite`` it takes that of another folder, which
+    gets the name of ``made`` or is removed; without, `OSError` if there is anything but an empty folder.
+    """
+    for folder, _, names in os.walk(made, topdown=False):
+        for name in names:
+            sync(Path(folder, name))
+        sync(Path(folder))
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            if not (overwrite and os.path.lexists(place)):
+                os.rename(made, place)
+            elif not _exchange(made, place):
+                _swap(made, place)
+            break
+        except OSError as error:  # made or removed by another process just now
+            passing = error.errno in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
+            if not (overwrite and passing and tries_left):
+                raise
+    sync(place.parent)
+
+
+def standing(place: Path) -> Path:
+    """Where the folder of that name is: at ``place``, or where a kill in the middle of `put` left it."""
+    for _ in range(_TRIES):
+        if os.path.lexists(place):
+            break
+        if old := _left(place, _OLD):
+            return old[0]
+    return place
+
+
+def restore(place: Path) -> None:
+    """Give a folder its name back that a kill in the middle of `put` took."""
+    if not os.path.lexists(place):
+        for old in _left(place, _OLD)[:1]:
+            with suppress(OSError):  # another process was faster
+                os.rename(old, place)
+                sync(place.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _beside(place: Path, ending: str) -> Path:
+    return place.with_name(f".{place.name}.{uuid.uuid4().hex[:12]}{ending}")
+
+
+def _left(place: Path, ending: str) -> list[Path]:
+    """Folders beside ``place`` with such names, the last one filled first."""
+    name = re.compile(re.escape(f".{place.name}.") + "[0-9a-f]{12}" + re.escape(ending))
+    try:
+        with os.scandir(place.parent) as entries:
+            found = [entry for entry in entries if name.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)]
+            found.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns, reverse=True)
+    except OSError:  # no such folder, one that may not be listed, or one of them was removed just now
+        return []
+    return [Path(entry.path) for entry in found]
+
+
+def _new(place: Path) -> tuple[Path, int]:
+    """A new folder beside ``place``, locked."""
+    for _ in range(_TRIES):
+        folder = _beside(place, PARTIAL)
+        folder.mkdir()
+        with suppress(FileNotFoundError, BlockingIOError):  # another process found it before it was locked
+            descriptor = _locked(folder, where_possible=True)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), folder.stat()):
+                    return folder, descriptor
+            os.close(descriptor)
+    raise BlockingIOError(errno.EAGAIN, "another process removes new folders", str(folder))
+
+
+def _locked(folder: Path, where_possible: bool = False) -> int:
+    """A descriptor of a folder that holds its lock, which ends with the process; not all file systems have such."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if isinstance(error, BlockingIOError) or not where_possible:
+            os.close(descriptor)
+            raise
+    return descriptor
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Whether two names changed places in one step. Where they cannot, renaming one by one works or tells why not."""
+    import ctypes
+
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    renameat2.argtypes = ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint
+    return bool(renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0)
+
+
+def _swap(made: Path, place: Path) -> None:
+    """Rename the old folder, then the new one; between the two `standing` finds the old one."""
+    old = _beside(place, _OLD)
+    os.rename(place, old)
+    try:
+        os.rename(made, place)
+    except BaseException:
+        restore(place)
+        raise
+    finally:
+        if os.path.lexists(place):
+            sync(place.parent)  # the new name first: a loss of power must not leave neither
+            _remove(old)
+
+
+def _remove(folder: Path) -> None:
+    if folder.suffix == _OLD:  # not one to be found any more
+        with suppress(OSError):
+            doomed = folder.with_suffix(PARTIAL)
+            os.rename(folder, doomed)
+            folder = doomed
+    shutil.rmtree(folder, ignore_errors=True)
