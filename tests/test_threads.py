@@ -1,5 +1,6 @@
 """The same bits for any number of threads, in any process and whatever else runs or is in the batch."""
 
+import signal
 import threading
 import time
 
@@ -193,3 +194,65 @@ def test_other_python_threads_run_during_a_call(compiled, method):
     inside = [tick for tick in ticks if begin < tick < end]
     longest = max(np.diff([begin, *inside, end]))
     assert longest < 0.5 * (end - begin), f"no other thread ran for {longest:.3f} of {end - begin:.3f} s"
+
+
+class InterruptError(Exception):
+    pass
+
+
+def long_pools():
+    """Some queries, each of seconds."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((40_000, 64), dtype=np.float32)
+    return lambda **o: rk.mmr(rows[:4], rows, 39_000, metric="dot", lambda_d=0.1, **o)
+
+
+def many_pools():
+    """Many queries, each of milliseconds."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((2000, 64), dtype=np.float32)
+    return lambda **o: rk.vrsd(np.repeat(rows, 2, axis=0), rows, 500, metric="dot", **o)
+
+
+def long_search():
+    rng = np.random.default_rng(0)
+    corpus = rk.Corpus(rng.standard_normal((20_000, 256), dtype=np.float32))
+    queries = np.broadcast_to(corpus.data[:1], (30_000, 256))
+    return lambda **o: corpus.search(queries, 10, **o)
+
+
+def many_logits():
+    logits = np.broadcast_to(np.random.default_rng(0).standard_normal(32_000, dtype=np.float32), (2_000_000, 32_000))
+    return lambda **o: rk.token_logprobs(logits, np.zeros(len(logits), np.int64), **o)
+
+
+def many_states():
+    rng = np.random.default_rng(0)
+    hidden = np.broadcast_to(rng.standard_normal(512, dtype=np.float32), (400_000, 512))
+    weight = rng.standard_normal((4000, 512), dtype=np.float32)
+    return lambda **o: rk.answer_logprobs(hidden=hidden, weight=weight, targets=np.zeros(len(hidden), np.int64), **o)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("prepare", [long_pools, many_pools, long_search, many_logits, many_states])
+def test_a_signal_ends_a_call_within_a_second(compiled, prepare, num_threads):
+    call, raised = prepare(), []
+
+    def handler(*_):
+        raised.append(time.perf_counter())
+        raise InterruptError
+
+    previous = signal.signal(signal.SIGALRM, handler)
+    began = time.perf_counter()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(InterruptError):
+            call(num_threads=num_threads)
+        ended = time.perf_counter()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert ended - began < 1.3
+    assert len(raised) == 1
+    # The next call is not ended by it.
+    rk.mmr(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32), 2, num_threads=num_threads)

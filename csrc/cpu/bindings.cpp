@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "api.h"
+#include "binding.h"
 
 namespace py = pybind11;
 
@@ -142,10 +143,7 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
   a.lengths = lengths.mutable_data();
   std::int64_t work[3];
   a.work = work;
-  {
-    const py::gil_scoped_release nogil;
-    rsk::select(a, isa, num_threads);
-  }
+  rsk::without_gil([&] { rsk::select(a, isa, num_threads); });
   const bool well = std::all_of(status.begin(), status.end(), [](std::uint8_t query) { return query == 0; });
   return py::make_tuple(indices, scores, out_relevance, redundancy, lengths,
                         well ? py::object(py::none()) : Array<std::uint8_t>(num_queries, status.data()),
@@ -163,8 +161,7 @@ Array<std::uint8_t> encode_rows(const py::array& rows, int dtype, const Optional
   Array<std::uint8_t> out({a.num_rows, stride}, memory.mutable_data() + (kLine - address % kLine) % kLine, memory);
   const rsk::EncodeArgs args = {
       a.rows, a.num_rows, a.dims, a.row_stride, a.dtype, pointer(scales, a.num_rows, "scales"), out.mutable_data()};
-  const py::gil_scoped_release nogil;
-  rsk::encode(args, isa, num_threads);
+  rsk::without_gil([&] { rsk::encode(args, isa, num_threads); });
   return out;
 }
 
@@ -178,10 +175,7 @@ py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::
   require(a.pool.queries && a.pool.candidates, "queries and candidates");
   Array<float> out({num_queries, pool});
   a.out = out.mutable_data();
-  {
-    const py::gil_scoped_release nogil;
-    rsk::relevance(a, isa, num_threads);
-  }
+  rsk::without_gil([&] { rsk::relevance(a, isa, num_threads); });
   return py::make_tuple(out, status);
 }
 
@@ -205,8 +199,7 @@ void fold(rsk::TopN& top, const Array<float>& scores, std::int64_t first_row, co
   a.groups = pointer(groups, a.block, "groups");
   a.query_groups = pointer(query_groups, a.num_queries, "query_groups");
   require(!a.query_groups == !a.groups, "query_groups");
-  const py::gil_scoped_release nogil;
-  top.fold(a, isa, num_threads);
+  rsk::without_gil([&] { top.fold(a, isa, num_threads); });
 }
 
 Array<float> scan(rsk::TopN& top, const Array<std::uint8_t>& codes, const Array<float>& vectors, float row_error,
@@ -234,8 +227,7 @@ Array<float> scan(rsk::TopN& top, const Array<std::uint8_t>& codes, const Array<
   a.row_error = row_error;
   a.vectors = vectors.data();
   a.error = error.mutable_data();
-  const py::gil_scoped_release nogil;
-  top.scan(a, isa, num_threads);
+  rsk::without_gil([&] { top.scan(a, isa, num_threads); });
   return error;
 }
 

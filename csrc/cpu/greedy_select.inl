@@ -7,6 +7,9 @@
 // Squared norms outside this range lose precision or overflow in float32.
 constexpr float kNorm2Min = 1e-30f, kNorm2Max = 1e30f;
 
+// Items between two looks for an interrupt; smaller pools are looked after between queries.
+constexpr std::int64_t kLongPool = 1024;
+
 // VRSD recomputes |s + e|^2 in double where it is below 1/32 of |s|^2 + |e|^2: there the float32 terms cancel.
 constexpr float kCancellation = 1.0f / 32;
 // A sum shorter than this share of its terms' lengths is zero to the precision of float32 data.
@@ -357,6 +360,11 @@ struct Query {
     if (id >= 0 && id < args.num_rows) prefetch_row(id);
   }
 
+  // Every so many items a pass over a long pool asks whether to go on.
+  static void look(std::int64_t j) {
+    if (j % (64 * kLongPool) == 0 && j > 0) interrupt_point();
+  }
+
   Status read_pool() {
     const bool possible = args.codes && args.unit_rows;
     const bool given = args.relevance && !args.relevance_error;
@@ -378,6 +386,7 @@ struct Query {
     }
     std::int64_t j = 0;
     for (; j + 4 <= items && status == Status::ok; j += 4) {
+      look(j);
       for (std::int64_t next = j + 4; next < j + 8 && next < items; ++next) prefetch_row(ws.row[next]);
       status = read_rows<4>(j);
     }
@@ -693,6 +702,7 @@ struct Query {
     int n = 0;
     Status status = Status::ok;
     for (std::int64_t j = 0; j < items && status == Status::ok; ++j) {
+      look(j);
       if (!is_open(j) || ws.met[j] == picked) continue;
       js[n++] = std::int32_t(j);
       if (n < 4) continue;
@@ -1118,6 +1128,7 @@ struct Query {
     const std::int64_t wanted = picks_wanted();
     const std::int64_t rows_ahead = args.pool / (wanted > 1 ? wanted - 1 : 1) + 1;
     for (std::int64_t slot = 0; slot < wanted && open > 0 && status == Status::ok; ++slot) {
+      if (items >= kLongPool) interrupt_point();
       const bool first = picked == 0;
       std::int64_t best;
       float best_score;

@@ -414,6 +414,7 @@ void TopN::scan(const CodeScanArgs& args, int isa, int num_threads) {
     std::int64_t leap = std::int64_t(0.618 * double(blocks)) | 1;
     while (std::gcd(leap, blocks) != 1) leap += 2;
     for (std::int64_t taken = 0; taken < blocks; ++taken) {
+      interrupt_point();
       const std::int64_t first = taken * leap % blocks * kScanRows;
       const std::int64_t rows = std::min(kScanRows, args.num_rows - first);
       const double share = double(taken + 1) / double(blocks);

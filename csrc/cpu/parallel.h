@@ -10,18 +10,23 @@
 #include <thread>
 #include <vector>
 
+#include "interrupt.h"
+
 namespace rsk {
 
 // Calls f(item, thread) for every item in [0, items), `grain` consecutive items at a time. The calling thread works
-// too. The first exception is rethrown once all threads have ended.
+// too. The first exception is rethrown once all threads have ended; an interrupt is one.
 template <class F>
 void parallel_for(std::int64_t items, std::int64_t grain, int num_threads, const F& f) {
   std::atomic<std::int64_t> next{0};
   std::exception_ptr error;
   std::mutex error_mutex;
+  Watch* const watch = Watch::current().watch;
   const auto work = [&](int thread) {
     try {
+      if (thread > 0) Watch::current().watch = watch;
       for (;;) {
+        interrupt_point();
         const std::int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
         if (begin >= items) return;
         const std::int64_t end = std::min(items, begin + grain);

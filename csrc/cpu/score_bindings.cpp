@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "binding.h"
 #include "score_api.h"
 
 namespace py = pybind11;
@@ -81,10 +82,7 @@ py::tuple run(rsk::ScoreArgs& a, std::int64_t num_rows, std::int64_t width, cons
   a.weighted = entropy ? weighted.mutable_data() : nullptr;
   a.target = target.mutable_data();
   a.rank = rank ? ranks.mutable_data() : nullptr;
-  {
-    const py::gil_scoped_release nogil;
-    rsk::score(a, isa, num_threads);
-  }
+  rsk::without_gil([&] { rsk::score(a, isa, num_threads); });
   return py::make_tuple(ref, max, sum, entropy ? py::object(weighted) : py::none(), target,
                         rank ? py::object(ranks) : py::none());
 }

@@ -89,7 +89,7 @@ $(NATIVE_OUT)/%_tool: $(NATIVE_OUT)/$$(*D)/kernels.o $(NATIVE_OUT)/$$(*D)/score.
 	$(call native_cxx,$(*D)) $(NATIVE_FLAGS) $(NATIVE_FLAGS_$(*D)) $^ -o $@
 
 native_bindings := $(patsubst %,$(NATIVE_OUT)/asan/%.o,bindings score_bindings)
-$(native_bindings): $(NATIVE_OUT)/asan/%.o: $(NATIVE_CORE)/%.cpp $(wildcard $(NATIVE_CORE)/*api.h) | native-python
+$(native_bindings): $(NATIVE_OUT)/asan/%.o: $(NATIVE_CORE)/%.cpp $(native_headers) | native-python
 	@mkdir -p $(@D)
 	$(CXX) $(NATIVE_FLAGS) $(NATIVE_FLAGS_asan) $$($(native_python) -m pybind11 --includes) -c $< -o $@
 
