@@ -3,8 +3,10 @@
 import inspect
 import logging
 import re
+import sys
 import textwrap
 from dataclasses import replace
+from enum import Enum
 
 import numpy as np
 import pytest
@@ -14,8 +16,10 @@ import ragsys_kernels as rk
 
 pytest.importorskip("haystack")
 from haystack import Document, Pipeline
+from haystack.core.errors import DeserializationError
 
 from ragsys_kernels.integrations import haystack as ours
+from ragsys_kernels.integrations import pyversity as ours_of_pyversity
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
@@ -45,7 +49,7 @@ def embedder(kind):
                 found = np.array([rows[int(t[5:])] if t.startswith("text ") else query for t in texts], np.float32)
                 return torch.from_numpy(found) if convert_to_tensor else found
 
-        setattr(ranker, "model" if hasattr(ranker, "model_name_or_path") else "_encoder", Model())
+        ranker.model = Model()
         return ranker
 
     return make
@@ -103,7 +107,7 @@ def test_diversity_ranker_has_haystacks_arguments(theirs):
     ranker = ours.SentenceTransformersDiversityRanker(strategy="vrsd", meta_fields_to_embed=["title"])
     data = ranker.to_dict()
     reference = theirs(meta_fields_to_embed=["title"]).to_dict()["init_parameters"]
-    reference |= {"strategy": "vrsd", "use_document_embeddings": True, "device": None}
+    reference |= {"strategy": "vrsd", "use_document_embeddings": True}
     assert data["init_parameters"] == reference
     assert ours.SentenceTransformersDiversityRanker.from_dict(data).to_dict() == data
     half = pytest.importorskip("torch").float16
@@ -114,6 +118,154 @@ def test_diversity_ranker_has_haystacks_arguments(theirs):
     assert ours.SentenceTransformersDiversityRanker(strategy=Strategy.MAXIMUM_MARGIN_RELEVANCE).strategy == str(
         Strategy.MAXIMUM_MARGIN_RELEVANCE
     )
+
+
+def test_diversity_ranker_has_haystacks_attributes_and_methods(theirs):
+    from haystack.utils import ComponentDevice
+
+    options = {"strategy": "maximum_margin_relevance", "similarity": "dot_product", "query_prefix": "q: "}
+    mine, reference = (kind(model="name", **options) for kind in (ours.SentenceTransformersDiversityRanker, theirs))
+    assert mine.model_name_or_path == reference.model_name_or_path == "name"
+    assert mine.model is reference.model is None
+    assert mine.device == reference.device == ComponentDevice.resolve_device(None)
+    assert {*vars(reference)} <= {*vars(mine)}
+    for name in ("similarity", "strategy"):
+        own, other = getattr(mine, name), getattr(reference, name)
+        assert isinstance(own, Enum)
+        assert (own.name, own.value, str(own)) == (other.name, other.value, str(other))
+        assert own == other.value
+    for kind in (ours.DiversityRankingSimilarity, ours.DiversityRankingStrategy):
+        other = type(getattr(reference, "similarity" if "Similarity" in kind.__name__ else "strategy"))
+        assert kind.__name__ == other.__name__
+        assert {each.name: each.value for each in other}.items() <= {each.name: each.value for each in kind}.items()
+        assert all(kind.from_str(each.value) is kind[each.name] for each in other)
+    rows = np.array([[1.0, 0.0], [0.8, 0.8], [0.0, 1.0]])
+    given = documents(rows)
+    mine, reference = (
+        embedder(kind)(np.ones(2), rows, similarity="cosine")
+        for kind in (ours.SentenceTransformersDiversityRanker, theirs)
+    )
+    assert mine._prepare_texts_to_embed(given) == reference._prepare_texts_to_embed(given)
+    assert mine._greedy_diversity_order("query", given) == reference._greedy_diversity_order("query", given)
+    for weight in (0, 1):
+        found, expected = (each._maximum_margin_relevance("query", given, weight, 3) for each in (mine, reference))
+        assert found == expected
+
+
+def test_diversity_rankers_errors_are_in_haystacks_words(theirs):
+    kinds = (ours.SentenceTransformersDiversityRanker, theirs)
+
+    def message(call):
+        with pytest.raises(ValueError) as raised:
+            call()
+        return str(raised.value)
+
+    def both(call):
+        own, other = (message(lambda kind=kind: call(kind)) for kind in kinds)
+        assert own.startswith(f"SentenceTransformersDiversityRanker: {other.partition('are: [')[0]}")
+
+    for options in (
+        {"top_k": 0},
+        {"top_k": None},
+        {"similarity": "l2"},
+        {"strategy": "best"},
+        {"strategy": "maximum_margin_relevance", "lambda_threshold": 2},
+    ):
+        both(lambda kind, options=options: kind(**options))
+    for options in ({"top_k": -1}, {"lambda_threshold": -1}):
+        both(
+            lambda kind, options=options: embedder(kind)(
+                np.ones(4), np.eye(4), strategy="maximum_margin_relevance"
+            ).run("query", documents(np.eye(4)), **options)
+        )
+
+
+def test_model_is_loaded_once_as_haystack_loads_it(theirs, monkeypatch):
+    calls = []
+
+    def loaded(**options):
+        calls.append(options)
+        return object()
+
+    from haystack.utils import ComponentDevice
+
+    options = {
+        "model": "name", "device": ComponentDevice.from_str("cuda:0"), "token": None, "backend": "onnx",
+        "model_kwargs": {"file_name": "a.onnx"}, "tokenizer_kwargs": {"b": 1}, "config_kwargs": {"c": 2},
+    }  # fmt: skip
+    monkeypatch.setattr(inspect.getmodule(theirs.warm_up), "SentenceTransformer", loaded)
+    monkeypatch.setattr(ours, "SentenceTransformer", loaded)
+    for kind in (theirs, ours.SentenceTransformersDiversityRanker):
+        ranker = kind(**options)
+        ranker.warm_up()
+        model = ranker.model
+        ranker.warm_up()
+        assert ranker.model is model
+    assert len(calls) == 2
+    assert calls[0] == calls[1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_tensors_of_a_model_are_taken_in_any_type(dtype):
+    torch = pytest.importorskip("torch")
+
+    class Model:
+        def encode(self, texts, convert_to_tensor):
+            assert convert_to_tensor
+            return torch.tensor([[1.0, len(text)] for text in texts], dtype=getattr(torch, dtype))
+
+    ranker = ours.SentenceTransformersDiversityRanker(top_k=2)
+    ranker.model = Model()
+    given = [Document(content="a"), Document(content="four", embedding=[1.0, 4.0]), Document(content="b" * 30)]
+    assert [each.content for each in ranker.run("abcd", given)["documents"]] == ["four", "a"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_"),
+    [
+        (
+            "SentenceTransformersDiversityRanker",
+            "haystack_integrations.components.rankers.sentence_transformers.sentence_transformers_diversity",
+        ),
+        ("SentenceTransformersDiversityRanker", "haystack.components.rankers.sentence_transformers_diversity"),
+        ("PyversityRanker", "haystack_integrations.components.rankers.pyversity.ranker"),
+    ],
+)
+def test_what_haystacks_class_saved_is_loaded(kind, type_):
+    ranker = getattr(ours, kind)(top_k=3)
+    data = ranker.to_dict() | {"type": f"{type_}.{kind}"}
+    loaded = getattr(ours, kind).from_dict(data)
+    assert type(loaded) is type(ranker)
+    assert loaded.to_dict() == ranker.to_dict()
+    for wrong in (f"{type_}.OtherRanker", f"elsewhere.{kind}"):
+        with pytest.raises(DeserializationError):
+            getattr(ours, kind).from_dict(data | {"type": wrong})
+
+
+def test_in_haystacks_place_the_rankers_do_not_ask_themselves(theirs, monkeypatch):
+    reference = pytest.importorskip("haystack_integrations.components.rankers.pyversity").PyversityRanker
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((20, 6))
+    given = documents(rows, rng.random(20).tolist())
+    expected = [
+        picked(embedder(theirs)(np.ones(6), rows).run("query", given)),
+        picked(reference(4, strategy="dpp").run(given)),
+    ]
+    import pyversity
+
+    for kind in (theirs, reference):
+        monkeypatch.setitem(sys.modules, kind.__module__, ours)
+        monkeypatch.setitem(sys.modules, kind.__module__.rpartition(".")[0], ours)
+    monkeypatch.setitem(sys.modules, pyversity.__name__, ours_of_pyversity)
+    from haystack_integrations.components.rankers.pyversity import PyversityRanker
+    from haystack_integrations.components.rankers.sentence_transformers import SentenceTransformersDiversityRanker
+
+    assert PyversityRanker is ours.PyversityRanker
+    found = [
+        picked(embedder(SentenceTransformersDiversityRanker)(np.ones(6), rows).run("query", given)),
+        picked(PyversityRanker(4, strategy="dpp").run(given)),
+    ]
+    assert found == expected
 
 
 def test_diversity_ranker_embeds_the_text_that_haystack_does(theirs):
@@ -138,7 +290,7 @@ def test_diversity_ranker_embeds_the_text_that_haystack_does(theirs):
                 found = np.array([[1.0, len(text)] for text in texts], np.float32)
                 return torch.from_numpy(found) if convert_to_tensor else found
 
-        setattr(ranker, "model" if hasattr(ranker, "model_name_or_path") else "_encoder", Model())
+        ranker.model = Model()
         ranker.run("what", given)
         return asked
 
@@ -163,6 +315,12 @@ def test_diversity_ranker_keeps_the_best_of_each_id_and_knows_zero_vectors(their
     assert "text 1" in expected
     assert "text 3" not in expected
     assert mine.run("query", []) == {"documents": []}
+    # Of equal scores of one id the first counts.
+    for scores in ([0.3, 0.3, 0.3], [None, None, None], [0.0, 0.5, 0.5], [0.0, -0.0, None]):
+        twins = [replace(each, id="one") for each in documents(rows[:3], scores)]
+        kept = [ranker.run("query", twins)["documents"] for ranker in (mine, reference)]
+        assert [each.content for each in kept[0]] == [each.content for each in kept[1]]
+        assert len(kept[0]) == 1
     rows[2] = 0
     answer = embedder(ours.SentenceTransformersDiversityRanker)(np.ones(4), rows).run("query", documents(rows))
     assert sorted(picked(answer)) == [0, 1, 2, 3, 4, 5]
@@ -173,23 +331,8 @@ def test_diversity_ranker_keeps_the_best_of_each_id_and_knows_zero_vectors(their
 
 def test_diversity_ranker_errors():
     kind = ours.SentenceTransformersDiversityRanker
-    for options, message in (
-        ({"top_k": 0}, "top_k must be > 0, got 0"),
-        ({"strategy": "best"}, "strategy must be one of 'greedy_diversity_order', .* got 'best'"),
-        ({"similarity": "l2"}, "similarity must be one of 'cosine', 'dot_product', got 'l2'"),
-        (
-            {"strategy": "maximum_margin_relevance", "lambda_threshold": 2},
-            r"lambda_threshold must be in \[0, 1\], got 2",
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            kind(**options)
     ranker = embedder(kind)(np.ones(4), np.eye(4), strategy="maximum_margin_relevance")
     given = documents(np.eye(4))
-    with pytest.raises(ValueError, match="top_k must be > 0, got -1"):
-        ranker.run("query", given, top_k=-1)
-    with pytest.raises(ValueError, match="lambda_threshold must be in"):
-        ranker.run("query", given, lambda_threshold=-1)
     with pytest.raises(ValueError, match="must have the query's 3 dimensions, got 4; use_document_embeddings=False"):
         ranker.run("query", given, query_embedding=[1.0] * 3)
 
@@ -222,7 +365,10 @@ def test_pyversity_ranker_ranks_as_haystacks(caplog):
         ours.PyversityRanker(strategy="mmr").run(given)
     assert "2 document(s) without 'score' or 'embedding' are skipped" in caplog.text
     assert ours.PyversityRanker().run([]) == ours.PyversityRanker().run(given[4:5]) == {"documents": []}
-    for options, message in (({"top_k": 0}, "top_k must be > 0, got 0"), ({"diversity": 2}, "diversity must be in")):
+    for options, message in (
+        ({"top_k": 0}, "top_k must be a positive integer, got 0"),
+        ({"diversity": 2}, "diversity must be in"),
+    ):
         with pytest.raises(ValueError, match=message):
             ours.PyversityRanker(**options)
         with pytest.raises(ValueError, match=message):

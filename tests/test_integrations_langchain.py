@@ -94,6 +94,25 @@ def test_a_pool_no_larger_than_k_warns():
         maximal_marginal_relevance([1, 0], [[1, 0], [0, 1]], k=2)
 
 
+def test_in_langchains_own_modules_they_do_not_ask_themselves(monkeypatch):
+    from langchain_core.example_selectors import semantic_similarity
+    from langchain_core.vectorstores import in_memory, utils
+
+    their_store = langchain.InMemoryVectorStore
+    expected = stores(their_store).max_marginal_relevance_search("query", 5, 15, 0.3)
+    for module in (utils, in_memory):
+        monkeypatch.setattr(module, "maximal_marginal_relevance", maximal_marginal_relevance)
+    for module in (langchain, in_memory):
+        monkeypatch.setattr(module, "InMemoryVectorStore", ours.InMemoryVectorStore)
+    selector = ours.MaxMarginalRelevanceExampleSelector
+    monkeypatch.setattr(semantic_similarity, "MaxMarginalRelevanceExampleSelector", selector)
+    for kind in (langchain.InMemoryVectorStore, their_store):
+        store = stores(kind)
+        assert store.max_marginal_relevance_search("query", 5, 15, 0.3) == expected
+        chosen = selector(vectorstore=store, k=5, fetch_k=15, lambda_mult=0.3).select_examples({"text": "query"})
+        assert [each["number"] for each in chosen] == picked(expected)
+
+
 def test_langchain_is_imported_for_its_classes_alone(run_python):
     code = (
         "import sys; from ragsys_kernels.integrations.langchain import maximal_marginal_relevance as f\n"

@@ -2,6 +2,8 @@
 
 import asyncio
 import inspect
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -79,25 +81,62 @@ def test_a_function_may_know_no_similarity_of_two_items():
             assert get_top_k_mmr_embeddings(rows[0], rows, sometimes, **options, penalty="last")[1] == expected
 
 
-def test_default_follows_the_installed_version(monkeypatch):
+@pytest.fixture
+def asked_again():
+    """What LlamaIndex does is found out anew in the test, and again after it."""
+    ours._installed.cache_clear()
+    yield
+    ours._installed.cache_clear()
+
+
+def test_default_follows_the_installed_version(asked_again, monkeypatch):
     rows = np.random.default_rng(0).standard_normal((20, 4))
-    _, expected = theirs(np.ones(4), rows.tolist(), similarity_top_k=8, mmr_threshold=0.2)
-    ours._installed_penalty.cache_clear()
-    assert get_top_k_mmr_embeddings(np.ones(4), rows, similarity_top_k=8, mmr_threshold=0.2)[1] == expected
+    for k in (8, 0, None):
+        options = {"similarity_top_k": k, "mmr_threshold": 0.2}
+        _, expected = theirs(np.ones(4), rows.tolist(), **options)
+        assert get_top_k_mmr_embeddings(np.ones(4), rows, **options)[1] == expected
 
-    def repaired(query, embeddings, similarity_top_k=None, mmr_threshold=None):
-        k = similarity_top_k
-        return get_top_k_mmr_embeddings(query, embeddings, None, k, None, None, mmr_threshold, penalty="max")
+    def of_a_later_version(query, embeddings, similarity_top_k=None, mmr_threshold=None):
+        if similarity_top_k == 0:
+            return [], []
+        return get_top_k_mmr_embeddings(
+            query, embeddings, None, similarity_top_k, None, None, mmr_threshold, penalty="max"
+        )
 
-    monkeypatch.setattr(embedding_utils, "get_top_k_mmr_embeddings", repaired)
-    for installed, penalty in ((repaired, "max"), (theirs, "last")):
-        monkeypatch.setattr(embedding_utils, "get_top_k_mmr_embeddings", installed)
-        ours._installed_penalty.cache_clear()
-        assert ours._installed_penalty() == penalty
-    ours._installed_penalty.cache_clear()
-    monkeypatch.setattr(ours, "find_spec", lambda name: None)
-    assert ours._installed_penalty() == "last"
-    ours._installed_penalty.cache_clear()
+    later = SimpleNamespace(get_top_k_mmr_embeddings=of_a_later_version)
+    monkeypatch.setattr(ours._peers, "copy_of_module", lambda name: later)
+    ours._installed.cache_clear()
+    options = {"similarity_top_k": 8, "mmr_threshold": 0.2}
+    expected = get_top_k_mmr_embeddings(np.ones(4), rows, **options, penalty="max")
+    assert get_top_k_mmr_embeddings(np.ones(4), rows, **options) == expected
+    assert get_top_k_mmr_embeddings(np.ones(4), rows, similarity_top_k=0) == ([], [])
+    assert len(get_top_k_mmr_embeddings(np.ones(4), rows)[1]) == 20
+
+
+def test_without_llama_index_the_rule_is_that_of_0_14(run_python):
+    code = (
+        "import sys; sys.modules['llama_index'] = None\n"
+        "from ragsys_kernels.integrations.llama_index import get_top_k_mmr_embeddings\n"
+        "rows = [[1, 0], [0, 1], [1, 0], [0.6, 0.8]]\n"
+        "assert get_top_k_mmr_embeddings([1, 0], rows, None, 0, mmr_threshold=0.1)[1] == [0, 1, 2, 3]"
+    )
+    run_python(code)
+
+
+@pytest.mark.parametrize("whole_module", [False, True])
+def test_in_llama_indexs_own_module_it_asks_the_files_not_itself(whole_module, asked_again, monkeypatch):
+    rows = np.random.default_rng(0).standard_normal((20, 4))
+    if whole_module:
+        monkeypatch.setitem(sys.modules, embedding_utils.__name__, ours)
+    else:
+        monkeypatch.setattr(embedding_utils, "get_top_k_mmr_embeddings", get_top_k_mmr_embeddings)
+    from llama_index.core.indices.query.embedding_utils import get_top_k_mmr_embeddings as standing
+
+    assert standing is get_top_k_mmr_embeddings
+    for k in (8, 0):
+        options = {"similarity_top_k": k, "mmr_threshold": 0.2}
+        assert standing(np.ones(4), rows, **options)[1] == theirs(np.ones(4), rows.tolist(), **options)[1]
+    assert sys.modules[embedding_utils.__name__] is (ours if whole_module else embedding_utils)
 
 
 def test_signature_is_llama_indexs_and_one_more():

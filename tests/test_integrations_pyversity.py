@@ -104,7 +104,7 @@ def test_msd_picks_are_those_of_pyversity(pool, metric):
 
 
 def test_signatures_are_pyversitys():
-    for name in ("mmr", "msd", "diversify"):
+    for name in ("mmr", "msd", "cover", "dpp", "ssd", "diversify"):
         mine, theirs = (inspect.signature(getattr(module, name)).parameters for module in (ours, pyversity))
         assert [(p.name, p.default) for p in mine.values()] == [(p.name, p.default) for p in theirs.values()]
 
@@ -117,6 +117,65 @@ def test_diversify_has_every_strategy_of_pyversity(strategy):
     np.testing.assert_array_equal(found.indices, expected.indices)
     assert type(found) is ours.DiversificationResult
     assert found.strategy is ours.Strategy(expected.strategy.value)
+
+
+def test_every_name_of_pyversity_is_here():
+    import pyversity.datatypes
+
+    theirs = {name for name in (*pyversity.__all__, *vars(pyversity.datatypes)) if not name.startswith("_")}
+    assert theirs - {"Enum", "dataclass", "np"} == set(ours.__all__)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cover", {"gamma": 0.3, "metric": "dot"}),
+        ("dpp", {"scale": 0.7}),
+        ("ssd", {"window": 3, "recent_embeddings": np.eye(8)[:2], "normalize_scores": False}),
+    ],
+)
+def test_strategies_of_pyversity_itself(name, options):
+    rng = np.random.default_rng(1)
+    rows, scores = rng.random((25, 8)), rng.random(25)
+    for more in ({}, options):
+        found, expected = (getattr(module, name)(rows, scores, 6, 0.4, **more) for module in (ours, pyversity))
+        np.testing.assert_array_equal(found.indices, expected.indices)
+        np.testing.assert_array_equal(found.selection_scores, expected.selection_scores)
+        same(found, expected)
+        assert type(found) is ours.DiversificationResult
+        assert type(found.strategy) is ours.Strategy
+    with pytest.raises(ValueError, match="diversity must be in"):
+        getattr(ours, name)(rows, scores, 6, 1.1)
+
+
+@pytest.mark.parametrize("before", ["", "import pyversity", "import pyversity.strategies.ssd"])
+def test_in_pyversitys_place_it_asks_the_files_not_itself(before, run_python):
+    """In ``sys.modules``, before or after pyversity is imported, and in pyversity's own modules."""
+    code = (
+        f"{before}\n"
+        "import sys\n"
+        "import numpy as np\n"
+        "from ragsys_kernels.integrations import pyversity as ours\n"
+        "real = {name: module for name, module in sys.modules.items() if name.partition('.')[0] == 'pyversity'}\n"
+        "for name in ('cover', 'dpp', 'ssd', 'diversify'):\n"
+        "    for module in real.values():\n"
+        "        setattr(module, name, getattr(ours, name))\n"
+        "for name in ('pyversity', 'pyversity.datatypes'):\n"
+        "    sys.modules[name] = ours\n"
+        "from pyversity import diversify\n"
+        "from pyversity.datatypes import Strategy\n"
+        "rng = np.random.default_rng(0)\n"
+        "rows, scores = rng.random((25, 8)), rng.random(25)\n"
+        "found = [diversify(rows, scores, 6, strategy).indices.tolist() for strategy in Strategy]\n"
+        "assert sys.modules['pyversity'] is sys.modules['pyversity.datatypes'] is ours\n"
+        "assert all(sys.modules[name] is module for name, module in real.items() if name not in "
+        "('pyversity', 'pyversity.datatypes'))\n"
+        "print(found)"
+    )
+    rng = np.random.default_rng(0)
+    rows, scores = rng.random((25, 8)), rng.random(25)
+    expected = [pyversity.diversify(rows, scores, 6, each).indices.tolist() for each in pyversity.Strategy]
+    assert run_python(code).stdout.strip() == str(expected)
 
 
 @pytest.mark.parametrize("op", ["mmr", "msd"])

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from threading import Lock
+from types import ModuleType
 from typing import Any
 
 
@@ -33,3 +38,38 @@ def later(module: str, extra: str, **homes: tuple[str, ...]) -> Callable[[str], 
             return getattr(import_module(f"{__package__}.{found[name]}"), name)
 
     return attribute
+
+
+# What stands in a peer's module, or in its place, may be a drop-in of ours: asked what the peer does, it would ask
+# itself, for ever. So the peer is asked in a copy that is made of its files and that no application has seen.
+
+
+def copy_of_module(name: str) -> ModuleType:
+    """A copy of one module of a peer; what it imports is imported as usual."""
+    parent = import_module(name.rpartition(".")[0])
+    spec = PathFinder.find_spec(name, getattr(parent, "__path__", []))
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    copy = module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return copy
+
+
+_copying = Lock()
+
+
+def copy_of_package(name: str) -> ModuleType:
+    """A copy of a peer whose modules import each other by its name."""
+
+    def take_out() -> dict[str, ModuleType]:
+        # None is there to forbid the import.
+        names = [each for each in list(sys.modules) if f"{each}.".startswith(f"{name}.") and sys.modules[each]]
+        return {each: sys.modules.pop(each) for each in names}
+
+    with _copying:
+        standing = take_out()
+        try:
+            return import_module(name)
+        finally:
+            take_out()
+            sys.modules.update(standing)

@@ -1,21 +1,24 @@
 """Haystack rankers on the kernels (extra ``haystack``).
 
 Haystack loads a pipeline with components that are not its own only if it is told to:
-``Pipeline.load(file, allowed_modules=["ragsys_kernels.integrations.haystack"])``.
+``Pipeline.load(file, allowed_modules=["ragsys_kernels.integrations.haystack"])``. In a pipeline that was saved with
+Haystack's rankers the ``type`` of each names Haystack's class: write this module in its place.
 """
 
 from __future__ import annotations
 
+import sys
 from copy import deepcopy
 from dataclasses import replace
+from enum import Enum
 from inspect import signature
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from .._problem import unit
 from . import _peers
-from ._pools import Method, column, greedy, matrix, select, vector
+from ._pools import Array, Method, column, greedy, matrix, select, vector
 from .pyversity import Strategy, diversify
 
 with _peers.needed("haystack"):
@@ -23,12 +26,75 @@ with _peers.needed("haystack"):
     from haystack.utils import ComponentDevice, Secret
     from haystack.utils.hf import deserialize_hf_model_kwargs, serialize_hf_model_kwargs
 
-__all__ = ["PyversityRanker", "SelectionRanker", "SentenceTransformersDiversityRanker"]
+__all__ = [
+    "DiversityRankingSimilarity",
+    "DiversityRankingStrategy",
+    "PyversityRanker",
+    "SelectionRanker",
+    "SentenceTransformersDiversityRanker",
+]
 
 logger = logging.getLogger(__name__)
+_OP = "SentenceTransformersDiversityRanker"
 
-_STRATEGIES = ("greedy_diversity_order", "maximum_margin_relevance", "vrsd")
-_METRICS = ("cosine", "dot_product")
+
+def __getattr__(name: str) -> Any:
+    # Here as in Haystack's module, but imported where a model is loaded: that takes seconds.
+    if name != "SentenceTransformer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with _peers.needed("encoders"):
+        from sentence_transformers import SentenceTransformer
+    return SentenceTransformer
+
+
+class _Choice(str, Enum):
+    """Members that equal their values, where Haystack's do not."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class DiversityRankingStrategy(_Choice):
+    """Haystack's, and VRSD."""
+
+    GREEDY_DIVERSITY_ORDER = "greedy_diversity_order"
+    MAXIMUM_MARGIN_RELEVANCE = "maximum_margin_relevance"
+    VRSD = "vrsd"
+
+    @staticmethod
+    def from_str(string: str) -> DiversityRankingStrategy:
+        """The member of that value."""
+        return _member(DiversityRankingStrategy, string, "strategy", "strategies")
+
+
+class DiversityRankingSimilarity(_Choice):
+    """Haystack's."""
+
+    DOT_PRODUCT = "dot_product"
+    COSINE = "cosine"
+
+    @staticmethod
+    def from_str(string: str) -> DiversityRankingSimilarity:
+        """The member of that value."""
+        return _member(DiversityRankingSimilarity, string, "similarity metric", "metrics")
+
+
+_C = TypeVar("_C", bound=_Choice)
+
+
+def _member(kind: type[_C], string: str, one: str, all_of_them: str) -> _C:
+    known = [each.value for each in kind]
+    if string not in known:
+        raise ValueError(f"{_OP}: Unknown {one} '{string}'. Supported {all_of_them} are: {known}")
+    return kind(string)
+
+
+def _from_dict(kind: type, data: dict[str, Any]) -> Any:
+    """Haystack's ``default_from_dict``, also for what its own class of that name has saved."""
+    package, _, name = str(data.get("type")).rpartition(".")
+    if name == kind.__name__ and package.startswith(("haystack.", "haystack_integrations.")):
+        data = {**data, "type": f"{kind.__module__}.{name}"}
+    return default_from_dict(kind, data)
 
 
 def _best_of_each_id(documents: list[Document]) -> list[Document]:
@@ -45,9 +111,9 @@ def _score(document: Document) -> float:
     return -np.inf if document.score is None else document.score
 
 
-def _top_k(op: str, top_k: int | None) -> int | None:
+def _top_k(op: str, top_k: int | None, rule: str = "be > 0") -> int | None:
     if top_k is not None and top_k <= 0:
-        raise ValueError(f"{op}: top_k must be > 0, got {top_k}")
+        raise ValueError(f"{op}: top_k must {rule}, got {top_k}")
     return top_k
 
 
@@ -164,7 +230,7 @@ class PyversityRanker:
     def __init__(
         self, top_k: int | None = None, *, strategy: Strategy | str = Strategy.DPP, diversity: float = 0.5
     ) -> None:
-        self.top_k = _top_k("PyversityRanker", top_k)
+        self.top_k = _top_k("PyversityRanker", top_k, "be a positive integer")
         self.strategy = Strategy(strategy)
         self.diversity = _within("PyversityRanker", "diversity", diversity)
 
@@ -177,8 +243,8 @@ class PyversityRanker:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> PyversityRanker:
-        """The component of a dictionary."""
-        found: PyversityRanker = default_from_dict(cls, data)
+        """The component of a dictionary, ours or that of pyversity-haystack."""
+        found: PyversityRanker = _from_dict(cls, data)
         return found
 
     @component.output_types(documents=list[Document])
@@ -194,7 +260,7 @@ class PyversityRanker:
         Arguments that are given override those of the component.
         """
         op = "PyversityRanker"
-        wanted = self.top_k if top_k is None else _top_k(op, top_k)
+        wanted = self.top_k if top_k is None else _top_k(op, top_k, "be a positive integer")
         weight = self.diversity if diversity is None else _within(op, "diversity", diversity)
         usable = [each for each in documents if each.score is not None and each.embedding is not None]
         if skipped := len(documents) - len(usable):
@@ -246,14 +312,14 @@ backend
         top_k: int = 10,
         device: ComponentDevice | None = None,
         token: Secret | None = Secret.from_env_var(["HF_API_TOKEN", "HF_TOKEN"], strict=False),  # noqa: B008
-        similarity: Any = "cosine",
+        similarity: str | Enum = "cosine",
         query_prefix: str = "",
         query_suffix: str = "",
         document_prefix: str = "",
         document_suffix: str = "",
         meta_fields_to_embed: list[str] | None = None,
         embedding_separator: str = "\n",
-        strategy: Any = "greedy_diversity_order",
+        strategy: str | Enum = "greedy_diversity_order",
         lambda_threshold: float = 0.5,
         model_kwargs: dict[str, Any] | None = None,
         tokenizer_kwargs: dict[str, Any] | None = None,
@@ -261,43 +327,36 @@ backend
         backend: Literal["torch", "onnx", "openvino"] = "torch",
         use_document_embeddings: bool = True,
     ) -> None:
-        op = "SentenceTransformersDiversityRanker"
-        # str() of Haystack's own enumerations is their value.
-        for name, value, allowed in (("similarity", similarity, _METRICS), ("strategy", strategy, _STRATEGIES)):
-            if str(value) not in allowed:
-                raise ValueError(f"{op}: {name} must be one of {', '.join(map(repr, allowed))}, got {str(value)!r}")
-        if top_k is None or top_k <= 0:
-            raise ValueError(f"{op}: top_k must be > 0, got {top_k}")
-        self.model = model
-        self.top_k = top_k
-        self.device = device
+        self.model_name_or_path = model
+        self.top_k = self._positive(top_k)
+        self.device = ComponentDevice.resolve_device(device)
         self.token = token
-        self.similarity = str(similarity)
+        self.model: Any = None
+        self.similarity = DiversityRankingSimilarity.from_str(str(similarity))  # of Haystack's own too
         self.query_prefix = query_prefix
         self.query_suffix = query_suffix
         self.document_prefix = document_prefix
         self.document_suffix = document_suffix
         self.meta_fields_to_embed = meta_fields_to_embed or []
         self.embedding_separator = embedding_separator
-        self.strategy = str(strategy)
+        self.strategy = DiversityRankingStrategy.from_str(str(strategy))
         self.lambda_threshold = lambda_threshold
+        self._check_lambda_threshold(lambda_threshold, self.strategy)
         self.model_kwargs = model_kwargs
         self.tokenizer_kwargs = tokenizer_kwargs
         self.config_kwargs = config_kwargs
         self.backend = backend
         self.use_document_embeddings = use_document_embeddings
-        self._check(lambda_threshold)
-        self._encoder: Any = None
-
-    def _check(self, lambda_threshold: float) -> float:
-        if self.strategy == "maximum_margin_relevance":
-            _within("SentenceTransformersDiversityRanker", "lambda_threshold", lambda_threshold)
-        return lambda_threshold
 
     def to_dict(self) -> dict[str, Any]:
         """The component as a dictionary."""
         names = [name for name in signature(type(self).__init__).parameters if name != "self"]
         values = {name: getattr(self, name) for name in names}
+        values |= {
+            "model": self.model_name_or_path,
+            "similarity": str(self.similarity),
+            "strategy": str(self.strategy),
+        }
         if self.model_kwargs is not None:
             values["model_kwargs"] = deepcopy(self.model_kwargs)  # it is changed in its place
             serialize_hf_model_kwargs(values["model_kwargs"])
@@ -306,27 +365,24 @@ backend
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> SentenceTransformersDiversityRanker:
-        """The component of a dictionary."""
-        if data["init_parameters"].get("model_kwargs") is not None:
+        """The component of a dictionary, ours or Haystack's."""
+        if data.get("init_parameters", {}).get("model_kwargs") is not None:
             deserialize_hf_model_kwargs(data["init_parameters"]["model_kwargs"])
-        found: SentenceTransformersDiversityRanker = default_from_dict(cls, data)
+        found: SentenceTransformersDiversityRanker = _from_dict(cls, data)
         return found
 
     def warm_up(self) -> None:
         """Load the model, if it is not loaded yet."""
-        if self._encoder is not None:
-            return
-        with _peers.needed("encoders"):
-            from sentence_transformers import SentenceTransformer
-        self._encoder = SentenceTransformer(
-            model_name_or_path=self.model,
-            device=ComponentDevice.resolve_device(self.device).to_torch_str(),
-            token=self.token.resolve_value() if self.token else None,
-            model_kwargs=self.model_kwargs,
-            processor_kwargs=self.tokenizer_kwargs,
-            config_kwargs=self.config_kwargs,
-            backend=self.backend,
-        )
+        if self.model is None:
+            self.model = sys.modules[__name__].SentenceTransformer(
+                model_name_or_path=self.model_name_or_path,
+                device=self.device.to_torch_str(),
+                token=self.token.resolve_value() if self.token else None,
+                model_kwargs=self.model_kwargs,
+                processor_kwargs=self.tokenizer_kwargs,
+                config_kwargs=self.config_kwargs,
+                backend=self.backend,
+            )
 
     @component.output_types(documents=list[Document])
     def run(
@@ -347,28 +403,64 @@ backend
         ValueError
             top_k <= 0, lambda_threshold outside [0, 1], embeddings of documents that are not as long as the query's.
         """
-        op = "SentenceTransformersDiversityRanker"
         if not documents:
             return {"documents": []}
-        wanted = _top_k(op, top_k) or self.top_k
-        weight = self.lambda_threshold if lambda_threshold is None else self._check(lambda_threshold)
+        wanted = self.top_k if top_k is None else self._positive(top_k)
+        weight = self.lambda_threshold if lambda_threshold is None else lambda_threshold
+        self._check_lambda_threshold(weight, self.strategy)
         documents = _best_of_each_id(documents)
-        k = min(wanted, len(documents))
+        return {"documents": self._ranked(self.strategy, query, documents, wanted, weight, query_embedding)}
+
+    @staticmethod
+    def _positive(top_k: int | None) -> int:
+        if top_k is None or top_k <= 0:
+            raise ValueError(f"{_OP}: top_k must be > 0, but got {top_k}")
+        return top_k
+
+    # The names of Haystack's class, for those who call them.
+
+    @staticmethod
+    def _check_lambda_threshold(lambda_threshold: float, strategy: Any) -> None:
+        if str(strategy) == "maximum_margin_relevance" and not 0 <= lambda_threshold <= 1:
+            raise ValueError(f"{_OP}: lambda_threshold must be between 0 and 1, but got {lambda_threshold}.")
+
+    def _greedy_diversity_order(self, query: str, documents: list[Document]) -> list[Document]:
+        return self._ranked(DiversityRankingStrategy.GREEDY_DIVERSITY_ORDER, query, documents, len(documents))
+
+    def _maximum_margin_relevance(
+        self, query: str, documents: list[Document], lambda_threshold: float, top_k: int
+    ) -> list[Document]:
+        strategy = DiversityRankingStrategy.MAXIMUM_MARGIN_RELEVANCE
+        return self._ranked(strategy, query, documents, top_k, lambda_threshold)
+
+    def _prepare_texts_to_embed(self, documents: list[Document]) -> list[str]:
+        return [self._text(each) for each in documents]
+
+    def _ranked(
+        self,
+        strategy: DiversityRankingStrategy,
+        query: str,
+        documents: list[Document],
+        top_k: int,
+        weight: float = 0.5,
+        query_embedding: Any = None,
+    ) -> list[Document]:
         rows = self._vectors(documents)
         if query_embedding is None:
             query_embedding = self._embed([self.query_prefix + query + self.query_suffix])[0]
         if len(query_embedding) != rows.shape[1]:
             raise ValueError(
-                f"{op}: embeddings of documents must have the query's {len(query_embedding)} dimensions, got "
+                f"{_OP}: embeddings of documents must have the query's {len(query_embedding)} dimensions, got "
                 f"{rows.shape[1]}; use_document_embeddings=False embeds them with the query's model"
             )
-        picks = self._picks(vector(op, "query_embedding", query_embedding, rows.shape[1]), rows, k, weight)
-        return {"documents": [documents[i] for i in picks]}
+        vector_of_query = vector(_OP, "query_embedding", query_embedding, rows.shape[1])
+        picks = self._picks(strategy, vector_of_query, rows, min(top_k, len(documents)), weight)
+        return [documents[i] for i in picks]
 
-    def _picks(self, query: Any, rows: Any, k: int, weight: float) -> list[int]:
-        metric = "cosine" if self.similarity == "cosine" else "dot"
-        if self.strategy != "greedy_diversity_order":
-            method: Method = "vrsd" if self.strategy == "vrsd" else "mmr"
+    def _picks(self, strategy: DiversityRankingStrategy, query: Array, rows: Array, k: int, weight: float) -> list[int]:
+        metric = "cosine" if self.similarity is DiversityRankingSimilarity.COSINE else "dot"
+        if strategy is not DiversityRankingStrategy.GREEDY_DIVERSITY_ORDER:
+            method: Method = "vrsd" if strategy is DiversityRankingStrategy.VRSD else "mmr"
             return select(query, rows, k, method=method, lambda_mult=weight, metric=metric)[0]
         if metric == "cosine":
             rows, query = unit(rows), unit(query)
@@ -376,20 +468,23 @@ backend
         first = int(np.argmax(relevance))
         return greedy(relevance, lambda i: rows @ rows[i], k, weight=0.0, first=first, fold=np.add)[0]
 
-    def _vectors(self, documents: list[Document]) -> Any:
+    def _vectors(self, documents: list[Document]) -> Array:
         given = [each.embedding if self.use_document_embeddings else None for each in documents]
         missing = [i for i, each in enumerate(given) if each is None]
-        for i, found in zip(missing, self._embed([self._text(documents[i]) for i in missing]), strict=True):
-            given[i] = found
-        return matrix("SentenceTransformersDiversityRanker", "embeddings", given)
+        if missing:
+            found = self._embed(self._prepare_texts_to_embed([documents[i] for i in missing]))
+            if len(missing) == len(given):
+                return found
+            for i, row in zip(missing, found, strict=True):
+                given[i] = row
+        return matrix(_OP, "embeddings", given)
 
     def _text(self, document: Document) -> str:
         meta = [str(document.meta[name]) for name in self.meta_fields_to_embed if document.meta.get(name) is not None]
         text = self.embedding_separator.join([*meta, document.content or ""])
         return self.document_prefix + text + self.document_suffix
 
-    def _embed(self, texts: list[str]) -> Any:
-        if not texts:
-            return []
+    def _embed(self, texts: list[str]) -> Array:
         self.warm_up()
-        return self._encoder.encode(texts, show_progress_bar=False)
+        found = self.model.encode(texts, convert_to_tensor=True)
+        return matrix(_OP, "embeddings", found.cpu() if hasattr(found, "cpu") else found)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -53,7 +52,8 @@ def get_top_k_mmr_embeddings(
     similarity_fn : callable, optional
         Similarity of two embeddings, called for each pair. Default: the cosine.
     similarity_top_k : int, optional
-        Picks. None or 0: all; no more than N are made, and none if it is negative.
+        Picks. None: all; no more than N are made, and none if it is negative. 0: what the installed LlamaIndex does;
+        all, as in llama-index-core 0.14, without one.
     embedding_ids : sequence of N, optional
         What to return for each row. Default, also for an empty list: the positions.
     similarity_cutoff : float, optional
@@ -89,13 +89,15 @@ def get_top_k_mmr_embeddings(
     penalty against the newest pick alone. O(k N D) time.
     """
     op = "get_top_k_mmr_embeddings"
-    penalty = _installed_penalty() if penalty is None else penalty
+    penalty = _installed().penalty if penalty is None else penalty
     choice(op, "penalty", penalty, ("last", "max"))
     n = len(embeddings)
     ids = list(range(n)) if embedding_ids is None or len(embedding_ids) == 0 else list(embedding_ids)
     if len(ids) != n:
         raise ValueError(f"{op}: embedding_ids must have one id for each of the {n} embeddings, got {len(ids)}")
-    k = min(similarity_top_k or n, n)
+    if similarity_top_k is None or (similarity_top_k == 0 and _installed().zero_is_all):
+        similarity_top_k = n
+    k = min(similarity_top_k, n)
     if k <= 0:
         return [], []
     weight = 0.5 if mmr_threshold is None else mmr_threshold
@@ -154,14 +156,22 @@ def _greedy(
     return values, picks
 
 
-@lru_cache(maxsize=1)
-def _installed_penalty() -> Literal["last", "max"]:
-    """What the installed LlamaIndex holds against an item, found by asking it."""
-    if find_spec("llama_index") is None or find_spec("llama_index.core") is None:
-        return "last"
-    from llama_index.core.indices.query.embedding_utils import get_top_k_mmr_embeddings as theirs
+class _Installed(NamedTuple):
+    """Where LlamaIndex's versions differ, or may; the defaults are those of llama-index-core 0.14."""
 
+    penalty: Literal["last", "max"] = "last"
+    zero_is_all: bool = True  # similarity_top_k=0
+
+
+@lru_cache(maxsize=1)
+def _installed() -> _Installed:
+    """What the installed LlamaIndex does, found by asking a copy of its function."""
+    try:
+        theirs = _peers.copy_of_module("llama_index.core.indices.query.embedding_utils").get_top_k_mmr_embeddings
+    except (ImportError, AttributeError):
+        return _Installed()
     # Their third pick is the copy of the first if only the second counts.
-    rows = [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.6, 0.8]]
-    _, picks = theirs([1.0, 0.0], rows, similarity_top_k=3, mmr_threshold=0.0)
-    return "last" if picks[2] == 2 else "max"
+    query, rows = [1.0, 0.0], [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.6, 0.8]]
+    _, picks = theirs(query, rows, similarity_top_k=3, mmr_threshold=0.1)
+    _, of_zero = theirs(query, rows, similarity_top_k=0)
+    return _Installed("last" if picks[2] == 2 else "max", len(of_zero) > 0)

@@ -1,12 +1,16 @@
-"""pyversity's ``mmr``, ``msd`` and ``diversify`` on the kernels.
+"""pyversity's ``mmr`` on the kernels, its ``msd``, and its other strategies, which pyversity itself makes.
 
-pyversity itself is needed only for the strategies of `diversify` that are not here (extra ``pyversity``).
+Every name of ``pyversity`` and ``pyversity.datatypes`` is here. pyversity is needed only for `cover`, `dpp` and `ssd`
+(extra ``pyversity``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,7 +18,7 @@ import numpy as np
 from . import _peers
 from ._pools import Array, greedy, run
 
-__all__ = ["DiversificationResult", "Metric", "Strategy", "diversify", "mmr", "msd"]
+__all__ = ["DiversificationResult", "Metric", "Strategy", "cover", "diversify", "dpp", "mmr", "msd", "ssd"]
 
 
 class Strategy(str, Enum):
@@ -65,7 +69,7 @@ def diversify(
     diversity: float = 0.5,
     **kwargs: Any,
 ) -> DiversificationResult:
-    """``pyversity.diversify``: `mmr` and `msd` of this module, other strategies of pyversity.
+    """``pyversity.diversify``: the function of this module that has the strategy's name.
 
     Parameters
     ----------
@@ -87,15 +91,9 @@ def diversify(
     """
     if strategy not in list(Strategy):
         raise ValueError(f"diversify: strategy must be one of {[str(s.value) for s in Strategy]}, got {strategy!r}")
-    strategy = Strategy(strategy)
-    if strategy is Strategy.MMR:
-        return mmr(embeddings, scores, k, diversity, **kwargs)
-    if strategy is Strategy.MSD:
-        return msd(embeddings, scores, k, diversity, **kwargs)
-    with _peers.needed("pyversity"):
-        import pyversity
-    found = pyversity.diversify(embeddings, scores, k, strategy.value, diversity, **kwargs)
-    return DiversificationResult(found.indices, found.selection_scores, strategy, found.diversity, found.parameters)
+    functions: tuple[Callable[..., DiversificationResult], ...] = (mmr, msd, cover, dpp, ssd)
+    chosen = next(each for each in functions if each.__name__ == Strategy(strategy).value)
+    return chosen(embeddings, scores, k, diversity, **kwargs)
 
 
 def mmr(
@@ -215,6 +213,54 @@ def msd(
     first = int(np.argmax(relevance))
     picks, values = greedy(relevance, nearness, k, weight=1.0 - diversity, first=first, fold=np.add)
     return _result(Strategy.MSD, picks, values, diversity, metric)
+
+
+def cover(
+    embeddings: Any,
+    scores: Any,
+    k: int,
+    diversity: float = 0.5,
+    gamma: float = 0.5,
+    metric: Metric | str = Metric.COSINE,
+    normalize: bool = True,
+) -> DiversificationResult:
+    """``pyversity.cover`` (facility location), by the installed pyversity: its parameters, results and errors."""
+    return _by_pyversity(Strategy.COVER, embeddings, scores, k, diversity, gamma, metric, normalize)
+
+
+def dpp(embeddings: Any, scores: Any, k: int, diversity: float = 0.5, scale: float = 1.0) -> DiversificationResult:
+    """``pyversity.dpp`` (greedy determinantal point process), by the installed pyversity: its parameters, results and
+    errors."""
+    return _by_pyversity(Strategy.DPP, embeddings, scores, k, diversity, scale)
+
+
+def ssd(
+    embeddings: Any,
+    scores: Any,
+    k: int,
+    diversity: float = 0.5,
+    recent_embeddings: Any = None,
+    window: int | None = None,
+    gamma: float = 1.0,
+    normalize: bool = True,
+    append_bias: bool = True,
+    normalize_scores: bool = True,
+) -> DiversificationResult:
+    """``pyversity.ssd`` (sliding spectrum decomposition), by the installed pyversity: its parameters, results and
+    errors."""
+    options = (recent_embeddings, window, gamma, normalize, append_bias, normalize_scores)
+    return _by_pyversity(Strategy.SSD, embeddings, scores, k, diversity, *options)
+
+
+@lru_cache(maxsize=1)
+def _installed() -> ModuleType:
+    with _peers.needed("pyversity"):
+        return _peers.copy_of_package("pyversity")
+
+
+def _by_pyversity(strategy: Strategy, *arguments: Any) -> DiversificationResult:
+    found = getattr(_installed(), strategy.value)(*arguments)
+    return DiversificationResult(found.indices, found.selection_scores, strategy, found.diversity, found.parameters)
 
 
 def _checked(
