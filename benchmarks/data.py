@@ -34,7 +34,7 @@ def _fetch(*name: str) -> Any:
     import datasets
 
     try:
-        return datasets.load_dataset(*name)
+        return datasets.load_dataset(*name, trust_remote_code=False)
     except OSError as error:
         raise SystemExit(
             f"error: cannot fetch the data set {name[0]}, and RAGSYS_KERNELS_DATA names no folder that has it: {error}"
@@ -111,7 +111,8 @@ def embed(sentences: list[str]) -> np.ndarray:
     from transformers import AutoModel, AutoTokenizer
 
     folder = _model_folder()
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    model = AutoModel.from_pretrained(folder, trust_remote_code=False).eval()
     order = np.argsort([len(text) for text in sentences])  # batches of like length waste no padding
     vectors = np.empty((len(sentences), model.config.hidden_size), np.float32)
     with torch.inference_mode():

@@ -125,7 +125,7 @@ def test_fetched_sets(tmp_path, monkeypatch):
 
     rows = {"train": [{"sentence": "a", "label": 1}], "validation": [{"sentence": "b", "label": 0}]}
     asked = []
-    module = types.SimpleNamespace(load_dataset=lambda *name: asked.append(name) or rows)
+    module = types.SimpleNamespace(load_dataset=lambda *name, **_: asked.append(name) or rows)
     monkeypatch.setitem(sys.modules, "datasets", module)
     found = classification_set("sst-2", tmp_path)
     assert (found.train_texts, found.test_texts) == (["a"], ["b"])

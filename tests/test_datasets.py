@@ -115,7 +115,7 @@ def test_what_is_missing(tmp_path):
 
 def test_openbookqa_is_fetched_where_it_can_be(tmp_path, monkeypatch):
     row = {"question_stem": "stem", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "B"}
-    hub = types.SimpleNamespace(load_dataset=lambda *name: {s: [row] * 4 for s in ("train", "test", "validation")})
+    hub = types.SimpleNamespace(load_dataset=lambda *name, **_: {s: [row] * 4 for s in ("train", "test", "validation")})
     monkeypatch.setitem(sys.modules, "datasets", hub)
     found = vrsd_set("openbookqa", tmp_path)
     assert found.questions == ["stem? The option can be: a. b"] * 2
@@ -126,11 +126,11 @@ def test_openbookqa_is_fetched_where_it_can_be(tmp_path, monkeypatch):
     message = "set openbookqa must have the column 'choices', got question_stem, answerKey from allenai/openbookqa"
     with pytest.raises(ValueError, match=message):
         vrsd_set("openbookqa", tmp_path)
-    hub.load_dataset = lambda *name: {s: [] for s in ("train", "test", "validation")}
+    hub.load_dataset = lambda *name, **_: {s: [] for s in ("train", "test", "validation")}
     with pytest.raises(ValueError, match="set openbookqa must have rows, got none from allenai/openbookqa"):
         vrsd_set("openbookqa", tmp_path)
 
-    def fails(*name):
+    def fails(*name, **_):
         raise ConnectionError("no network")
 
     hub.load_dataset = fails
@@ -201,7 +201,7 @@ def test_rows_that_are_none_of_truthfulqa(tmp_path, old, new, match):
 
 def test_truthfulqa_is_fetched_where_it_can_be(tmp_path, monkeypatch):
     row = {"question": "Why?", "best_answer": "so", "correct_answers": ["so", "so"], "incorrect_answers": ["no"]}
-    hub = types.SimpleNamespace(load_dataset=lambda *name: {"validation": [row]})
+    hub = types.SimpleNamespace(load_dataset=lambda *name, **_: {"validation": [row]})
     monkeypatch.setitem(sys.modules, "datasets", hub)
     found = truthfulqa("clean", tmp_path)
     assert (found.answers, found.source) == (["so", "no"], {"truthfulqa/truthful_qa": ""})

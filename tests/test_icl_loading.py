@@ -1,5 +1,7 @@
 """Models of GGUF files: unpacked once, with the same outputs; and the names of those that packages carry."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -83,6 +85,21 @@ def test_a_name_is_the_file_of_its_package(gguf, tmp_path, monkeypatch):
                 "model": f"{said}, fingerprint {model.fingerprint}", "dtype": "float32", "encoder": "none",
             }  # fmt: skip
     assert (tmp_path / "new" / "scores.sqlite").is_file()
+
+
+@pytest.mark.parametrize("part", ["model", "tokenizer"])
+def test_a_models_own_code_is_not_run_whatever_a_terminal_says(tmp_path, monkeypatch, part):
+    folder, ran, asked = lm_models.save(tmp_path / "model"), tmp_path / "ran", []
+    (folder / "own.py").write_text(f"from pathlib import Path\nPath({str(ran)!r}).touch()\n")
+    path = folder / {"model": "config.json", "tokenizer": "tokenizer_config.json"}[part]
+    own = {"model_type": "own", "tokenizer_class": "Own"}
+    own["auto_map"] = {"AutoConfig": "own.Own", "AutoTokenizer": ["own.Own", "own.Own"]}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **own}))
+    monkeypatch.setattr("builtins.input", lambda *_: asked.append(1) or "y")
+    with pytest.raises(ValueError, match="t: model must be loadable"):
+        open_model("t", folder)
+    assert not asked
+    assert not ran.exists()
 
 
 def test_packages_that_are_missing_are_named(monkeypatch, tmp_path):

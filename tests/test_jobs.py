@@ -504,6 +504,21 @@ def test_second_process_is_refused_until_the_first_dies(tmp_path, job):
     assert contents(out) == expected
 
 
+@pytest.mark.parametrize("link", [os.symlink, os.link, lambda _, path: os.mkfifo(path), lambda _, path: os.mkdir(path)])
+def test_lock_that_is_a_link_is_not_followed(tmp_path, job, link):
+    """Who owns the folder is written into its lock: through a link, over a file that is somewhere else."""
+    options, expected = job
+    elsewhere, lock = tmp_path / "elsewhere", tmp_path / "undisturbed" / ".lock"
+    elsewhere.write_text("precious")
+    link(elsewhere, lock)
+    with pytest.raises(FileExistsError, match=r"^select: out must have its lock as a file.* got .*undisturbed/\.lock$"):
+        offline.select(**options, out=tmp_path / "undisturbed")
+    assert elsewhere.read_text() == "precious"
+    assert offline.status(tmp_path / "undisturbed").owner is None
+    (lock.rmdir if lock.is_dir() else lock.unlink)()
+    assert contents(tmp_path / "undisturbed") == expected
+
+
 def test_lock_of_a_removed_file_is_not_the_folders(tmp_path, monkeypatch):
     """Who opened the file before its owner removed it does not own the folder beside the next one."""
     opened, opens = [], os.open

@@ -60,6 +60,10 @@ class Server:
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):  # what urllib makes of a redirected request
+                outer.requests.append((self.path, dict(self.headers), None))
+                self.send_error(404)
+
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 outer.requests.append((self.path, dict(self.headers), body))
@@ -165,6 +169,21 @@ def test_refused_requests_are_not_asked_again(server, waits):
     with pytest.raises(ValueError, match="must accept the request, got 404 no such model from http"):
         model.score(["Cats"], [" purr"])
     assert not waits
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_the_key_follows_no_redirect(server, waits, status):
+    other = Server()
+    try:
+        for place in (f"{other.url}/completions", f"{server.url}/elsewhere"):
+            server.instead = [(status, {"Location": place}, "")]
+            rule = rf"server must answer itself, .*got {status} to {place} from {server.url}/completions"
+            with pytest.raises(ValueError, match=f"OpenAICompatibleModel: {rule}"):
+                OpenAICompatibleModel(server.url, "tiny", api_key="secret").score(["Cats"], [" purr"])
+        assert [path for path, *_ in server.requests] == ["/v1/completions"] * 2
+        assert not other.requests
+    finally:
+        other.close()
 
 
 def test_a_server_that_hangs_or_is_not_there(server, waits):

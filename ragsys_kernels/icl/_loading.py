@@ -38,10 +38,11 @@ def load(name_or_path: PathLike, dtype: str, cache: PathLike | None) -> tuple[An
 
 def _pretrained(source: str, gguf_file: str | None, dtype: str) -> tuple[Any, Any]:
     torch, transformers = required("torch"), required("transformers")
-    gguf = {} if gguf_file is None else {"gguf_file": gguf_file}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(source, **gguf)
+    options: dict[str, Any] = {} if gguf_file is None else {"gguf_file": gguf_file}
+    options["trust_remote_code"] = False  # else transformers asks on a terminal whether to run a model's own code
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        source, dtype=getattr(torch, dtype), output_loading_info=True, **gguf
+        source, dtype=getattr(torch, dtype), output_loading_info=True, **options
     )
     missing = sorted(info["missing_keys"])  # transformers fills them with random numbers
     if missing:

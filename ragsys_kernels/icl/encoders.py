@@ -84,7 +84,7 @@ class SentenceTransformerEncoder:
                     f"{op} needs sentence-transformers: pip install 'ragsys_kernels[encoders]'", name=error.name
                 ) from error
             try:
-                self._model: Any = SentenceTransformer(source, device="cpu")
+                self._model: Any = SentenceTransformer(source, device="cpu", trust_remote_code=False)
             except MemoryError:
                 raise
             except Exception as error:  # whatever the reader of a damaged or missing model raises

@@ -23,6 +23,13 @@ _AGAIN = (408, 409, 429, 500, 502, 503, 504)  # answers of a server that is busy
 _LONGEST_WAIT = 60.0  # seconds
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is the answer: urllib would send the key to any other host, and no body to the same one."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 class OpenAICompatibleModel:
     """A model on a server, scored by the log-probabilities of prompts that its completions endpoint echoes.
 
@@ -39,7 +46,7 @@ class OpenAICompatibleModel:
     model : str
         Its name on the server.
     api_key : str, optional
-        Default: the environment's ``OPENAI_API_KEY``; without one no key is sent.
+        Default: the environment's ``OPENAI_API_KEY``; without one no key is sent. No redirect is followed.
     revision : str
         Goes into the fingerprint, for there is no way to see that a server has other weights under the same name.
     batch_size : int
@@ -86,8 +93,8 @@ class OpenAICompatibleModel:
         PairError
             Nothing before the continuation.
         ValueError, TypeError
-            Unequal numbers of prompts and continuations, something that is not a str; a server that refuses the
-            request or gives no log-probabilities of prompts.
+            Unequal numbers of prompts and continuations, something that is not a str; a server that refuses or
+            redirects the request or gives no log-probabilities of prompts.
         OSError
             A server that cannot be reached, or is busy after all retries.
         """
@@ -123,15 +130,21 @@ class OpenAICompatibleModel:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
+        server = urllib.request.build_opener(_NoRedirects)
         for attempt in range(self._retries + 1):
             request = urllib.request.Request(self._url, body, headers)
             wait = 2.0**attempt * (0.5 + random.random() / 2)
             try:
-                with urllib.request.urlopen(request, timeout=self._timeout) as response:
+                with server.open(request, timeout=self._timeout) as response:
                     return json.load(response)
             except urllib.error.HTTPError as error:
                 with error:
                     said = f"{error.code} {_message(error.read())}"
+                if 300 <= error.code < 400:
+                    raise ValueError(
+                        f"{_OP}: server must answer itself, for redirects are not followed, got {error.code} to "
+                        f"{error.headers.get('Location')} from {self._url}"
+                    ) from None
                 if error.code not in _AGAIN:
                     raise ValueError(f"{_OP}: server must accept the request, got {said} from {self._url}") from None
                 wait = _seconds(error.headers.get("Retry-After"), wait)

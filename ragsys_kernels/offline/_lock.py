@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -33,8 +34,8 @@ def locked(folder: Path) -> Iterator[None]:
 def owner(folder: Path) -> str | None:
     """Return which process owns the folder, None if none does."""
     try:
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY)
-    except FileNotFoundError:
+        descriptor = _open(folder / LOCK_FILE, os.O_RDONLY)
+    except OSError:  # no file, or one that is nobody's lock
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -48,7 +49,7 @@ def owner(folder: Path) -> str | None:
 def _acquire(path: Path) -> int:
     holder = "another process"
     for _ in range(_TRIES):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = _open(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with suppress(FileNotFoundError):
@@ -62,6 +63,21 @@ def _acquire(path: Path) -> int:
         os.close(descriptor)
         time.sleep(_WAIT)
     raise BlockingIOError(f"select: out must not be in use, got {path.parent}, in use by {holder}")
+
+
+def _open(path: Path, flags: int) -> int:
+    """Open the folder's own file: what is written to a link would be written to a file that is somewhere else."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)  # nor wait for a pipe's other end
+    except OSError as error:
+        if path.is_symlink() or path.is_dir():
+            raise FileExistsError(f"select: out must have its lock as a file, got a link or folder {path}") from error
+        raise OSError(f"select: out must be writable, got {path}: {error.strerror}") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(descriptor)
+        raise FileExistsError(f"select: out must have its lock as a file of one name, got {path}")
+    return descriptor
 
 
 def _text(descriptor: int) -> str:

@@ -90,7 +90,7 @@ def _fetched(name: str, files: Sequence[str], home: Path | None, hub: Hub | None
     except ModuleNotFoundError as error:
         raise FileNotFoundError(f"{missing}; to fetch {hub.name}: pip install datasets") from error
     try:
-        loaded = datasets.load_dataset(hub.name, hub.configuration)
+        loaded = datasets.load_dataset(hub.name, hub.configuration, trust_remote_code=False)
         rows = [row for split in hub.splits for row in loaded[split]]
     except Exception as error:  # of the network, the hub, or the data set
         raise FileNotFoundError(f"{missing}; fetching {hub.name} failed: {type(error).__name__}: {error}") from error
