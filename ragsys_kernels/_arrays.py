@@ -167,11 +167,14 @@ class Host:
 
     @staticmethod
     def int64(array: np.ndarray) -> np.ndarray:
-        return np.asarray(array, np.int64, order="C")
+        return Host.packed(np.asarray(array, np.int64))
 
     @staticmethod
     def packed(array: np.ndarray) -> np.ndarray:
-        return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+        """Contiguous and as `is_native`."""
+        if array.flags.c_contiguous and Host.is_native(array):
+            return array
+        return np.array(array, array.dtype.newbyteorder("="), order="C")
 
     @staticmethod
     def is_packed(array: np.ndarray) -> bool:
@@ -180,7 +183,7 @@ class Host:
     @staticmethod
     def is_native(array: np.ndarray) -> bool:
         """Whether elements are aligned and in native byte order."""
-        return array.flags.aligned and array.dtype.byteorder != ">"
+        return array.flags.aligned and array.dtype.isnative
 
     @staticmethod
     def strides(array: np.ndarray) -> tuple[int, ...]:

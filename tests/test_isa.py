@@ -101,6 +101,68 @@ def test_the_named_instruction_set_is_the_one_that_runs(compiled, monkeypatch):
     np.testing.assert_allclose(bits[0], bits[-1], atol=1e-6)
 
 
+def nearly_cancelling(seed):
+    """Rows, some long, and nearly their opposites: sums of picks get far shorter than what they are made of."""
+    rng = np.random.default_rng(seed)
+    D, P, Q = int(rng.choice([3, 8, 40, 384])), int(rng.integers(6, 80)), 4
+    length = rng.choice([1, 30, 1000, 1e4])
+    half = rng.standard_normal((P // 2 + 1, D)) * rng.choice([1, length], (P // 2 + 1, 1))
+    near = rng.choice([0.1, 0.01, 1e-3]) * rng.standard_normal(half.shape)
+    rows = np.concatenate([half, -half + near * np.linalg.norm(half, axis=1, keepdims=True) / np.sqrt(D)])[:P]
+    metric = str(rng.choice(["cosine", "dot"]))
+    problem = {"queries": rng.standard_normal((Q, D)).astype(np.float32), "metric": metric}
+    S = int(rng.integers(1, 6)) if rng.random() < 0.5 else 0
+    problem["initial"] = np.stack([rng.permutation(P)[:S] for _ in range(Q)])
+    problem["k"] = min(P - S, int(rng.integers(3, 60)))
+    if rng.random() < 0.3:
+        problem["relevance"] = rng.uniform(-1, 1, (Q, P)).astype(np.float32)
+    rows = rows.astype(np.float32)
+    kept = rng.random() < 0.4
+    problem["embeddings"] = rk.Corpus(rows, metric=metric, dtype=str(rng.choice(["float32", "int8"]))) if kept else rows
+    return problem
+
+
+def cosines_of_sums(problem, indices):
+    """What VRSD says its scores are, in double."""
+    rows = problem["embeddings"]
+    if isinstance(rows, rk.Corpus):
+        rows = rows.vectors(slice(None))
+    elif problem["metric"] == "cosine":
+        rows = rows / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+    rows = rows.astype(np.float64)
+    lengths = np.linalg.norm(rows, axis=1)
+    scores = np.empty(indices.shape)
+    for q, (query, picks) in enumerate(zip(problem["queries"].astype(np.float64), indices, strict=True)):
+        query = query / np.linalg.norm(query)
+        shown = problem["initial"][q]
+        sums = rows[shown].sum(axis=0) + np.cumsum(rows[picks], axis=0)
+        products = rows[picks] @ query
+        if "relevance" in problem:
+            products = problem["relevance"][q, picks] * lengths[picks]
+        norms = np.linalg.norm(sums, axis=1)
+        norms[norms <= 1e-6 * (lengths[shown].sum() + np.cumsum(lengths[picks]))] = np.inf  # a zero sum has cosine 0
+        scores[q] = (rows[shown].sum(axis=0) @ query + np.cumsum(products)) / norms
+    return scores
+
+
+@pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+@pytest.mark.parametrize("isa", supported())
+def test_scores_of_sums_that_nearly_cancel(monkeypatch, isa):
+    """The float32 products that VRSD chooses by leave an error of up to 4e-3 in the cosines of such sums."""
+    monkeypatch.setenv("RAGSYS_KERNELS_ISA", isa)
+    for seed in range(200):
+        problem = nearly_cancelling(seed)
+        found = rk.vrsd(**problem, backend="cpu")
+        exact = cosines_of_sums(problem, found.indices)
+        assert (np.abs(found.scores - exact) <= 1e-6 * np.maximum(1, np.abs(exact))).all(), seed
+        if "relevance" not in problem:
+            assert np.abs(found.scores).max() <= 1 + 4 * np.finfo(np.float32).eps
+        for rule in ("dense", "pruned"):
+            same, _ = testing.selection_work("vrsd", problem, rule=rule)
+            np.testing.assert_array_equal(same.indices, found.indices)
+            np.testing.assert_array_equal(same.scores, found.scores)
+
+
 CALLS = {
     "mmr": lambda: rk.mmr(**testing.selection_problem(2, 8, 3, 5), backend="cpu"),
     "vrsd": lambda: rk.vrsd(**testing.selection_problem(2, 8, 3, 5), backend="cpu"),

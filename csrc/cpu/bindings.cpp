@@ -30,6 +30,8 @@ void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(std::string("_C: ") + what);
 }
 
+bool swapped(const py::array& array) { return array.dtype().byteorder() == '>'; }
+
 // The memory of an array of so many elements, of the type that it is assigned to.
 struct Memory {
   const Optional& array;
@@ -41,7 +43,7 @@ struct Memory {
     if (!array) return nullptr;
     constexpr char kKind = std::is_floating_point_v<T> ? 'f' : std::is_signed_v<T> ? 'i' : 'u';
     const py::dtype dtype = array->dtype();
-    require(dtype.kind() == kKind && array->itemsize() == sizeof(T) && dtype.byteorder() != '>', name);
+    require(dtype.kind() == kKind && array->itemsize() == sizeof(T) && !swapped(*array), name);
     require((array->flags() & py::array::c_style) && array->size() == size, name);
     return static_cast<const T*>(array->data());
   }
@@ -50,7 +52,7 @@ Memory pointer(const Optional& array, std::int64_t size, const char* name) { ret
 
 // Rows (N, D) whose last axis is contiguous, of float32, float16 bits, bfloat16 bits or int8.
 void set_rows(rsk::SelectArgs& a, const py::array& rows, int dtype) {
-  require(rows.ndim() == 2 && rows.itemsize() == (dtype == 0 ? 4 : dtype == 3 ? 1 : 2), "rows");
+  require(rows.ndim() == 2 && rows.itemsize() == (dtype == 0 ? 4 : dtype == 3 ? 1 : 2) && !swapped(rows), "rows");
   require(rows.strides(1) == rows.itemsize() || rows.shape(1) == 1, "row elements are not contiguous");
   require(rows.strides(0) % rows.itemsize() == 0, "row stride");
   a.rows = rows.data();
@@ -64,7 +66,7 @@ const void* set_ids(const Optional& ids, std::int64_t rows, std::int64_t columns
   if (!ids) return nullptr;
   require(ids->ndim() == 2 && ids->shape(0) == rows && ids->shape(1) == columns, name);
   require(ids->flags() & py::array::c_style, name);
-  require(ids->dtype().kind() == 'i' && (ids->itemsize() == 4 || ids->itemsize() == 8), name);
+  require(ids->dtype().kind() == 'i' && (ids->itemsize() == 4 || ids->itemsize() == 8) && !swapped(*ids), name);
   *bytes = int(ids->itemsize());
   return ids->data();
 }

@@ -14,6 +14,8 @@ constexpr std::int64_t kLongPool = 1024;
 constexpr float kCancellation = 1.0f / 32;
 // A sum shorter than this share of its terms' lengths is zero to the precision of float32 data.
 constexpr double kZeroSum = 1e-6;
+// VRSD reports the cosine of a sum in double where |s|^2 is below 1/8 of the terms that it was made of.
+constexpr double kDoubtful = 1.0 / 8;
 
 static inline std::int64_t slot_of(const IdSet& set, std::int64_t id) {
   // Fibonacci hashing: consecutive ids spread over the table.
@@ -112,9 +114,12 @@ struct Query {
     double along = 0;    // <s, unit query>, by the rows
     double norm2 = 0;    // |s|^2
     double lengths = 0;  // lengths of its terms, added
+    double terms = 0;    // sizes of what was added to norm2: their rounding stays in it
   };
   Sum sum = {};
-  float slack = 0.0f;  // by how much a computed cosine of unit vectors may be off
+  double given_query = 0;        // <s, unit query> by the relevance given, in double: of the initial items
+  std::int64_t given_picks = 0;  // and of so many picks
+  float slack = 0.0f;            // by how much a computed cosine of unit vectors may be off
 
   const T* row(std::int64_t r) const { return static_cast<const T*>(args.rows) + r * args.row_stride; }
   std::int64_t base() const { return q * args.pool_stride; }
@@ -1137,7 +1142,9 @@ struct Query {
       if (status != Status::ok || !all_finite) break;
       if (args.outside && !forced && !(best_score > outside_bound())) return Status::pool_too_small;
       if (is_vrsd()) {
-        sum = plus(sum, best);
+        const Sum before = sum;
+        sum = plus(before, best);
+        if (sum.norm2 < kDoubtful * sum.terms) best_score = exact_cosine(before, best, slot);
         take(best, slot, best_score, ws.relevance[best], __builtin_nanf(""));
       } else {
         take(best, slot, first ? lambda_d() * best_score : best_score, ws.value[best], first ? 0.0f : ws.running[best]);
@@ -1152,8 +1159,14 @@ struct Query {
 
   // 6. VRSD's sum.
   void start_sum() {
-    for (std::int64_t p = 0; p < picked; ++p) sum.lengths += ws.picked_length[p];
+    double squares = 0;
+    for (std::int64_t p = 0; p < picked; ++p) {
+      sum.lengths += ws.picked_length[p];
+      squares += double(ws.picked_length[p]) * ws.picked_length[p];
+    }
     sum = exact_sum(sum, -1);
+    sum.terms = sum.norm2 + squares;
+    given_query = sum.query;
   }
 
   double exact_scale(std::int64_t r) const {
@@ -1186,7 +1199,33 @@ struct Query {
     after.query = args.relevance && j >= 0 ? before.query + ws.value[j] : after.along;
     const double zero = kZeroSum * after.lengths;
     after.norm2 = norm2 > zero * zero ? norm2 : 0;
+    after.terms = terms_with(before, j);
     return after;
+  }
+
+  double terms_with(const Sum& before, std::int64_t j) const {
+    return j < 0 ? before.terms : before.terms + 2.0 * __builtin_fabsf(ws.running[j]) + ws.norm2[j];
+  }
+
+  // A row's length, in double.
+  double exact_length(std::int64_t r) const {
+    double norm2 = 0;
+    for (std::int64_t d = 0; d < args.dims; ++d) norm2 += double(widen(row(r)[d])) * widen(row(r)[d]);
+    return __builtin_sqrt(norm2) * exact_scale(r);
+  }
+
+  // The cosine that is reported for s + item j, the pick of this slot: from the rows and the relevance given, in
+  // double. Choosing goes by the float32 products all the same, which the bounds are made for.
+  float exact_cosine(const Sum& before, std::int64_t j, std::int64_t slot) {
+    Sum exact = exact_sum(before, j);
+    if (args.relevance) {
+      const std::int64_t initial = picked - slot;
+      for (; given_picks < slot; ++given_picks)
+        given_query +=
+            args.out_relevance[q * args.k + given_picks] * exact_length(ws.picked_row[initial + given_picks]);
+      exact.query = given_query + ws.relevance[j] * exact_length(ws.row[j]);
+    }
+    return cosine(exact);
   }
 
   Sum plus(const Sum& before, std::int64_t j) {
@@ -1195,7 +1234,8 @@ struct Query {
     const double tiny = 100 * kZeroSum * before.lengths;
     if (norm2 <= cancelled || norm2 <= tiny * tiny) return exact_sum(before, j);
     const double length = __builtin_sqrtf(ws.norm2[j]);
-    return {before.query + ws.value[j], before.along + ws.pivot[j] * length, norm2, before.lengths + length};
+    return {before.query + ws.value[j], before.along + ws.pivot[j] * length, norm2, before.lengths + length,
+            terms_with(before, j)};
   }
 
   static float cosine(const Sum& sum) { return sum.norm2 > 0 ? float(sum.query / __builtin_sqrt(sum.norm2)) : 0.0f; }

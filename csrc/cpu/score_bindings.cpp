@@ -28,7 +28,7 @@ const void* matrix(const py::buffer& array, int dtype, rsk::DType& type, std::in
                    std::int64_t shape[2]) {
   const py::buffer_info info = array.request();
   require(dtype >= 0 && dtype <= 2, "dtype");
-  require(info.ndim == 2 && info.itemsize == (dtype == 0 ? 4 : 2), name);
+  require(info.ndim == 2 && info.itemsize == (dtype == 0 ? 4 : 2) && info.format[0] != '>', name);
   require(info.strides[1] == info.itemsize || info.shape[1] <= 1, name);
   require(info.strides[0] % info.itemsize == 0, name);
   type = rsk::DType(dtype);
