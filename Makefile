@@ -1,6 +1,7 @@
 # Everything runs in a virtual environment of its own: make test, make demo, make demo-bias, make evaluate-vrsd,
 # make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make check, make lint,
-# make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize, make clean.
+# make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
+# make release-check, make clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,7 +12,7 @@ INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editabl
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*)
 
 .PHONY: test demo demo-bias evaluate-vrsd evaluate-vrsd-answers evaluate-ragsys evaluate-ralm evaluate-aicl check lint
-.PHONY: docs bench bench-quick bench-static gpu-check clean
+.PHONY: docs bench bench-quick bench-static gpu-check release-check clean
 
 test: $(VENV)/.test
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -19,6 +20,10 @@ test: $(VENV)/.test
 # The fast local loop: linters and the tests that take less than ten seconds each.
 check: lint $(VENV)/.test
 	$(BIN)/pytest -q -x -m "not slow"
+
+# What CI runs, and every GPU kernel compiled afresh, which `make test` does only with those that have changed.
+release-check: export RAGSYS_KERNELS_TEST_COMPILE := all
+release-check: lint arm sanitize test
 
 demo: $(VENV)/.demo
 	$(BIN)/python benchmarks/demo_glove.py

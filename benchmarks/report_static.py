@@ -9,6 +9,7 @@ full bandwidth of its memory, or did its products at the full rate, and nothing 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
 import os
 import re
@@ -28,6 +29,8 @@ from ragsys_kernels._resources import Compiled, Job
 
 PATH = ledger.PATH.with_name("static.csv")
 COMPILED = ledger.PATH.with_name("compiled.csv")
+# What compiles the kernels and reads what they need.
+READER = Path(_resources.__file__)
 LABEL = "computed bound, not a measurement"
 KEY = ("kernel", "arch", "op", "shape", "dtype", "device")
 COLUMNS = (
@@ -294,11 +297,23 @@ def _read_counts(text: str) -> dict[str, int]:
     return {kind: int(count) for kind, _, count in (part.partition(":") for part in text.split())}
 
 
+def vouches(path: Path, *files: Path) -> bool:
+    """Whether the checksums beside a compiled.csv are those of the files: of itself, or of the code that made it."""
+    checksums = path.with_suffix(".sha256")
+    if not (path.is_file() and checksums.is_file()):
+        return False
+    return set(map(_checksum, files)) <= set(checksums.read_text(encoding="utf-8").splitlines())
+
+
+def _checksum(file: Path) -> str:
+    return f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}"
+
+
 def refresh(path: Path, processes: int | None = None) -> list[dict[str, str]]:
     """Bring compiled.csv up to date: what has not changed since it was compiled is not compiled again."""
     todo = jobs(processes)
     known: dict[tuple[str, str, str], list[dict[str, str]]] = {}
-    for row in ledger.read(path):
+    for row in ledger.read(path) if vouches(path, path, READER) else []:
         known.setdefault((row["source"], row["arch"], row["compiler"]), []).append(row)
 
     def rows_for(job: Any) -> list[dict[str, str]]:
@@ -327,6 +342,7 @@ def _save(path: Path, rows: list[Mapping[str, object]]) -> None:
     path.unlink(missing_ok=True)  # a kernel that is gone leaves no row
     rows = sorted(rows, key=lambda row: (str(row["kernel"]), str(row["arch"])))
     ledger.update(path, rows, COMPILED_KEY, COMPILED_COLUMNS)
+    path.with_suffix(".sha256").write_text("".join(f"{_checksum(file)}\n" for file in (path, READER)), encoding="utf-8")
 
 
 def rows_of(compiled: Iterable[Compiled], made: Callable[[], Iterable[Case]] = cases) -> Iterator[dict[str, object]]:

@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from ragsys_kernels import _arrays, _dispatch
 
 # Haystack reports its use over the network unless told not to before it is imported.
 os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")
+# What a test names is not looked for on the Hub.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 # The same examples at every run; --hypothesis-profile=search looks for new ones.
 hypothesis.settings.register_profile("repeatable", max_examples=40, deadline=None, derandomize=True)
@@ -131,5 +134,28 @@ def run_python():
         if check:
             assert result.returncode == 0, result.stdout + result.stderr
         return result
+
+    return run
+
+
+@pytest.fixture
+def command(monkeypatch, capfd):
+    """Runs the command line in this process, in a folder; returns its status and what it printed, as a process's."""
+    cli = pytest.importorskip("ragsys_kernels.cli")
+
+    def run(folder, *arguments):
+        capfd.readouterr()
+        with monkeypatch.context() as patch, warnings.catch_warnings():
+            patch.chdir(folder)
+            patch.setenv("NO_COLOR", "1")
+            patch.setenv("COLUMNS", "100")
+            patch.setattr(sys, "argv", ["ragsys-kernels", *map(str, arguments)])
+            warnings.resetwarnings()  # to Python's own, from errors
+            for hidden in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+                warnings.simplefilter("ignore", hidden)
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+        printed = capfd.readouterr()
+        return subprocess.CompletedProcess(arguments, ended.value.code or 0, printed.out, printed.err)
 
     return run

@@ -170,13 +170,10 @@ def test_row_that_does_not_fit_is_named(folder, tmp_path_factory):
 
 # --- The command.
 
-COMMAND = [sys.executable, "-m", "ragsys_kernels.cli", "bias"]
-ENVIRONMENT = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
-
-def run(folder, *arguments):
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
+@pytest.fixture
+def run(command):
+    return lambda folder, *arguments: command(folder, "bias", *arguments)
 
 
 def test_every_option_reaches_the_job(monkeypatch):
@@ -195,7 +192,7 @@ def test_every_option_reaches_the_job(monkeypatch):
     assert {name: value if isinstance(value, int) else str(value) for name, value in seen.items()} == given
 
 
-def test_command_prints_one_summary_line(folder, model, expected):
+def test_command_prints_one_summary_line(run, folder, model, expected):
     arguments = ("--pairs", "pairs.csv", "--model", model, "--out", "bias.npy", "--num-threads", "1")
     result = run(folder, *arguments)
     assert (result.returncode, result.stderr) == (0, "")
@@ -206,18 +203,16 @@ def test_command_prints_one_summary_line(folder, model, expected):
     assert re.fullmatch(r"error: bias: out must be new, or overwrite .*bias\.npy\n", result.stderr)
 
 
-def test_missing_model_is_one_line(folder):
+def test_missing_model_is_one_line(run, folder):
     for name in ("./nothing", "nobody/no-such-model"):
         result = run(folder, "--pairs", "pairs.csv", "--model", name, "--out", "bias.npy")
         assert (result.returncode, result.stdout) == (1, "")
         assert re.fullmatch(rf"error: bias: model must be loadable, got {name}: .*\n", result.stderr), result.stderr
 
 
-def test_missing_extra_is_one_line(folder):
-    code = "import sys; sys.modules['transformers'] = None; from ragsys_kernels.cli import main; main()"
-    options = ["bias", "--pairs", "pairs.csv", "--model", "some/name", "--out", "bias.npy"]
-    command = [sys.executable, "-c", code, *options]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=ENVIRONMENT)
+def test_missing_extra_is_one_line(run, folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    result = run(folder, "--pairs", "pairs.csv", "--model", "some/name", "--out", "bias.npy")
     assert (result.returncode, result.stdout) == (1, "")
     assert "needs transformers: pip install 'ragsys_kernels[lm]'" in result.stderr
     assert result.stderr.count("\n") == 1
@@ -225,16 +220,16 @@ def test_missing_extra_is_one_line(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_stopped_job_goes_on(folder, model, number):
+def test_stopped_job_goes_on(run, folder, model, number):
     """Killed once it has scored something, and run again: the rest is scored; the result is that of a whole run."""
     pairs = {"question": [f"What is {i}? " + "Why? " * (i % 40) for i in range(1500)], "answer": ["Paris"] * 1500}
     pq.write_table(pa.table(pairs), folder / "many.parquet")
     whole = quality_bias(HuggingFaceModel(lm_models.model(), lm_models.tokenizer()), *pairs.values())
     arguments = ("--pairs", "many.parquet", "--model", str(model), "--out", "bias.npy")
     scores = folder / ".bias.npy.scores"
-    with subprocess.Popen(
-        [*COMMAND, *arguments], cwd=folder, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
-    ) as process:
+    command = [sys.executable, "-m", "ragsys_kernels.cli", "bias", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env=environment) as process:
         while process.poll() is None and not stored(scores):
             time.sleep(0.01)
         process.send_signal(number)

@@ -32,7 +32,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def run(folder, *arguments, command=COMMAND):
+@pytest.fixture
+def run(command):
+    """In this process: what only one of its own can show is started by `start`, or by a test itself."""
+    return command
+
+
+def start(folder, *arguments, command=COMMAND):
     environment = {**os.environ, "NO_COLOR": "1", "TERMINAL_WIDTH": "100", "COLUMNS": "100"}
     return subprocess.run([*command, *map(str, arguments)], cwd=folder, capture_output=True, text=True, env=environment)
 
@@ -41,7 +47,7 @@ SELECT = ("select", "--corpus", "corpus.npy", "--queries", "queries.npy", "--out
 
 
 def test_select_prints_one_summary_line(folder):
-    result = run(folder, *SELECT, "--k", "4", "--pool", "20", "--num-threads", "1")
+    result = start(folder, *SELECT, "--k", "4", "--pool", "20", "--num-threads", "1")
     assert (result.returncode, result.stderr) == (0, "")
     assert re.fullmatch(
         r"90 queries in \d+\.\d\d s \(\d+ queries/s, corpus read in \d+\.\d\d s\), mmr, k=4, pool=20, "
@@ -76,14 +82,14 @@ def test_every_option_reaches_the_job(monkeypatch, tmp_path):
     assert {name: value if isinstance(value, (int, float)) else str(value) for name, value in seen.items()} == given
 
 
-def test_pool_takes_a_number_or_all(folder):
+def test_pool_takes_a_number_or_all(run, folder):
     assert run(folder, *SELECT, "--pool", "all", "--quiet").returncode == 0
     result = run(folder, *SELECT, "--pool", "some")
     assert result.returncode == 2
     assert "must be a number or 'all'" in result.stderr
 
 
-def test_quiet_prints_nothing(folder):
+def test_quiet_prints_nothing(run, folder):
     result = run(folder, *SELECT, "--quiet")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
@@ -100,14 +106,14 @@ def test_quiet_prints_nothing(folder):
     ],
     ids=lambda value: value[-1] if isinstance(value, tuple) else "",
 )
-def test_bad_input_is_one_line(folder, arguments, match):
+def test_bad_input_is_one_line(run, folder, arguments, match):
     result = run(folder, *arguments)
     assert (result.returncode, result.stdout) == (1, "")
     assert re.fullmatch(match + "\n", result.stderr)
     assert sorted(path.name for path in folder.iterdir()) == ["corpus.npy", "queries.npy"]
 
 
-def test_error_in_a_later_chunk_is_one_line(folder):
+def test_error_in_a_later_chunk_is_one_line(run, folder):
     queries = np.load(folder / "queries.npy")
     queries[77] = np.nan
     np.save(folder / "queries.npy", queries)
@@ -121,7 +127,7 @@ def test_error_in_a_later_chunk_is_one_line(folder):
 
 def test_full_disk_is_one_line(folder):
     limited = "trap '' XFSZ; ulimit -f 1; exec \"$@\""  # in blocks of 512 or 1024 bytes
-    result = run(folder, *SELECT, command=["sh", "-c", limited, "sh", *COMMAND])
+    result = start(folder, *SELECT, command=["sh", "-c", limited, "sh", *COMMAND])
     assert result.returncode == 1
     assert re.fullmatch(r"error: select: .*File too large.*\n", result.stderr)
     assert sorted(path.name for path in folder.iterdir()) == ["corpus.npy", "queries.npy"]
@@ -137,7 +143,7 @@ def test_memory_that_torch_does_not_get_is_one_line(capsys):
         raise RuntimeError("a defect")
 
 
-def test_usage_errors_exit_with_2(folder):
+def test_usage_errors_exit_with_2(run, folder):
     for arguments, word in ((("select",), "--corpus"), (("select", "--nope"), "--nope"), (("chose",), "chose")):
         result = run(folder, *arguments)
         assert result.returncode == 2
@@ -145,7 +151,7 @@ def test_usage_errors_exit_with_2(folder):
         assert "Traceback" not in result.stderr
 
 
-def test_pool_size_warning_is_one_line(folder):
+def test_pool_size_warning_is_one_line(run, folder):
     result = run(folder, *SELECT, "--k", "20", "--pool", "10", "--chunk-size", "10")
     assert result.returncode == 0
     assert re.fullmatch("warning: .*pool.*\n", result.stderr)
@@ -162,7 +168,7 @@ def start_long_job(folder, shard_size):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_job_finishes_its_shard_and_goes_on_later(folder, number):
+def test_stopped_job_finishes_its_shard_and_goes_on_later(run, folder, number):
     with start_long_job(folder, 500) as process:
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
@@ -189,7 +195,7 @@ def test_second_signal_stops_at_once(folder, number):
     assert not (folder / "out").exists()
 
 
-def test_status_and_verify_of_a_job(folder):
+def test_status_and_verify_of_a_job(run, folder):
     assert run(folder, *SELECT, "--shard-size", "40").returncode == 0
     result = run(folder, "job", "status", "out")
     assert result.returncode == 0
@@ -206,7 +212,7 @@ def test_status_and_verify_of_a_job(folder):
         assert re.fullmatch(f"error: {command}: folder must be a job's, with a file _job.json, got .\n", result.stderr)
 
 
-def test_finished_job_says_so(folder):
+def test_finished_job_says_so(run, folder):
     run(folder, *SELECT)
     result = run(folder, *SELECT)
     assert (result.returncode, result.stderr) == (0, "")
@@ -268,14 +274,14 @@ def test_bar_on_a_terminal(folder):
     assert re.search(r"90 queries in \d", text)
 
 
-def test_version_and_config(folder):
+def test_version_and_config(run, folder):
     assert run(folder, "--version").stdout == f"ragsys_kernels {rk.__version__}\n"
     result = run(folder, "show-config")
     assert result.returncode == 0
     assert rk.__version__ in result.stdout
 
 
-def test_help_names_every_option(folder):
+def test_help_names_every_option(run, folder):
     result = run(folder, "select", "--help")
     assert result.returncode == 0
     for option in ("--corpus", "--lambda-d", "--chunk-size", "--overwrite", "--query-group-column"):
@@ -285,6 +291,6 @@ def test_help_names_every_option(folder):
 @pytest.mark.parametrize("module", ["typer", "rich", "pyarrow"])
 def test_missing_extra_is_one_line(folder, module):
     code = f"import sys; sys.modules[{module!r}] = None; from ragsys_kernels.cli import main; main()"
-    result = run(folder, "-c", code, command=[sys.executable])
+    result = start(folder, "-c", code, command=[sys.executable])
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == f"error: {module} is not installed: pip install 'ragsys_kernels[cli]'\n"

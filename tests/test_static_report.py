@@ -115,6 +115,18 @@ def test_only_what_changed_is_compiled(report, module, tmp_path, monkeypatch):
     assert compiled == ["a1", "b1", "c1", "b2", "a1"]
     assert [row["kernel"] for row in rows] == ["kernel a", "kernel b", "kernel d"]
     assert [row["source"] for row in rows] == ["a1", "b2", "a1"]
+    # What was edited by hand, or compiled and read by other code, is compiled again.
+    path.write_text(path.read_text().replace(",16,", ",15,"))
+    compiled.clear()
+    assert {row["registers"] for row in report.refresh(path)} == {"16"}
+    assert compiled == ["a1", "b2", "a1"]
+    other = tmp_path / "_resources.py"
+    other.write_text("# other code")
+    monkeypatch.setattr(report, "READER", other)
+    compiled.clear()
+    for _ in range(2):
+        report.refresh(path)
+        assert compiled == ["a1", "b2", "a1"]
     monkeypatch.setattr(report._resources, "compile_all", lambda jobs, processes: [(job, "no") for job in jobs])
     jobs[0] = Job("sm_90", "kernel a", "a2")
     with pytest.raises(SystemExit, match="not everything compiles:\nno"):
