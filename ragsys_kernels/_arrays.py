@@ -153,6 +153,11 @@ def _kept(size: int, value: float) -> np.ndarray:
     return same
 
 
+def scaled(metric: str, dtype: str) -> bool:
+    """Whether the rows of a Corpus of this type come with scales."""
+    return dtype == "int8" or (metric == "cosine" and dtype != "float32")
+
+
 class Host:
     """NumPy arrays."""
 

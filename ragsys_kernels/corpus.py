@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import re
-import shutil
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import _arrays, _dispatch, _faiss, _torch_rows, _validate
+from . import _arrays, _dispatch, _faiss, _folder, _torch_rows, _validate
 from ._arrays import HOST, Host, Place, Torch
 from ._problem import Rows, Selection, divide, unit
 from .selection import mmr, vrsd
-from .selection.codes import encode, row_bytes
+from .selection.codes import encode
 
 _METHODS = {"mmr": mmr, "vrsd": vrsd}
-_FORMAT = 1
-_FILES = ("data", "scales", "bias", "groups", "codes")
 
 # Rows are normalised in float64, so many at a time that a block takes about 16 MB.
 _BLOCK_BYTES = 1 << 24
@@ -126,7 +120,7 @@ class Corpus(Rows):
         here = isinstance(self.data, np.ndarray)
         if here if isinstance(place, Host) else not here and self.data.device == place.device:
             return self
-        arrays = {name: _arrays.to_host(array) for name in _FILES if (array := getattr(self, name)) is not None}
+        arrays = {name: _arrays.to_host(array) for name in _folder.ARRAYS if (array := getattr(self, name)) is not None}
         if isinstance(place, Host):
             codes = encode(arrays["data"], self.dtype, self.metric, arrays.get("scales"))
             return _arrays.changed(self, **arrays, codes=codes[0], code_error=codes[1])
@@ -308,82 +302,35 @@ class Corpus(Rows):
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the corpus to a folder that `load` maps into memory.
 
-        The folder is written aside and renamed into place. One that exists is refused, or with ``overwrite``
-        replaced if it holds a saved corpus.
+        The folder is written aside, synced, and gets its name in one step: a process killed at any moment leaves the
+        old corpus or the new one, and what it wrote aside is removed by the next `save` to the path. One that exists
+        is refused, or with ``overwrite`` replaced if there is nothing in it but a saved corpus.
+
+        Raises
+        ------
+        FileExistsError
+            The path exists and is not to be replaced.
+        OSError
+            The folder cannot be written.
         """
-        path = Path(path)
-        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-            if not overwrite:
-                raise FileExistsError(
-                    f"Corpus: path must not exist, got {path}; pass overwrite=True to replace a corpus"
-                )
-            if not (path / "corpus.json").is_file():
-                raise FileExistsError(f"Corpus: path must be a saved corpus to be overwritten, got {path}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-        try:
-            for name in _FILES:
-                if getattr(self, name) is not None:
-                    np.save(staging / f"{name}.npy", _arrays.to_host(getattr(self, name)))
-            meta = {"format": _FORMAT, "metric": self.metric, "dtype": self.dtype, "max_norm": self.max_norm}
-            meta["code_error"] = self.code_error
-            (staging / "corpus.json").write_text(json.dumps(meta) + "\n")
-            staging.chmod(0o755)
-            if path.exists():
-                shutil.rmtree(path)
-            staging.rename(path)
-        except BaseException:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise
+        _folder.save(self, path, overwrite)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], device: str = "cpu") -> Corpus:
+    def load(cls, path: str | os.PathLike[str], device: str = "cpu", *, verify: bool = False) -> Corpus:
         """The corpus saved in a folder, its arrays mapped into memory and read as they are used, or on a device.
 
-        Raises ValueError if the folder does not hold a corpus, or one that is damaged: what its description and the
-        arrays' headers tell is checked, rows are not read.
+        Names, sizes, headers, the description and a sample of the rows of each array are compared with what was saved;
+        of a folder of up to 1 MB all is read. With ``verify`` all bytes are. Folders of format 1, which had no
+        checksums, are loaded with codes made anew, which reads their rows: save them again.
+
+        Raises
+        ------
+        ValueError
+            The folder does not hold a corpus, or one that is damaged.
         """
-        path = Path(path)
-        try:
-            meta = json.loads((path / "corpus.json").read_text())
-            arrays = {name: _load(path / f"{name}.npy") for name in _FILES}
-        except (OSError, ValueError, EOFError) as error:
-            raise ValueError(f"Corpus: path must be a folder written by Corpus.save, got {path}: {error}") from error
-        if not isinstance(meta, dict) or meta.get("format") != _FORMAT:
-            got = meta.get("format") if isinstance(meta, dict) else meta
-            raise ValueError(f"Corpus: path must have format {_FORMAT}, got {got} in {path}")
-        data, scales = arrays["data"], arrays["scales"]
-        if data is None:
-            raise ValueError(f"Corpus: path must hold data.npy, got {path}")
-        dtype, metric, max_norm = (meta.get(name) for name in ("dtype", "metric", "max_norm"))
-        code_error = meta.get("code_error", 0.0)
-        codes = arrays["codes"]
-        stored = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8"}
-        column = (len(data),) if data.ndim else ()
-        fits = {
-            "metric": metric in ("cosine", "dot"),
-            "dtype": data.dtype.name == stored.get(str(dtype)) and data.ndim == 2 and data.size > 0,
-            "max_norm": isinstance(max_norm, float),
-            "code_error": isinstance(code_error, float),
-            "codes": codes is None or (codes.dtype == "uint8" and codes.shape == (len(data), row_bytes(data.shape[1]))),
-            "scales": (scales is not None) == _scaled(str(metric), str(dtype)),
-        }
-        for name, kind in (("scales", "float32"), ("bias", "float32"), ("groups", "int64")):
-            array = arrays[name]
-            fits[name] = fits.get(name, True) and (array is None or (array.dtype == kind and array.shape == column))
-        if not all(fits.values()):
-            wrong = ", ".join(name for name, right in fits.items() if not right)
-            raise ValueError(f"Corpus: path must hold arrays that fit their description, got another {wrong} in {path}")
         corpus = cls.__new__(cls)
-        norm = "as_given" if scales is None else "scaled"
-        assert isinstance(code_error, float)
-        columns = arrays["bias"], arrays["groups"]
-        Rows.__init__(corpus, data, str(dtype), str(metric), norm, scales, *columns, max_norm, codes, code_error)
+        vars(corpus).update(vars(_folder.load(path, verify)))
         return corpus.to(device)
-
-
-def _load(file: Path) -> np.ndarray | None:
-    return np.load(file, mmap_mode="r", allow_pickle=False) if file.exists() else None
 
 
 def _place(op: str, device: str) -> Host | Torch:
@@ -418,7 +365,7 @@ def _column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
 def _store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) -> tuple[Any, Any, float]:
     """Rows in their storage type, scales if rounding made their norms other than 1, and the largest norm."""
     if isinstance(place, Torch):
-        scaled = _scaled(metric, dtype)
+        scaled = _arrays.scaled(metric, dtype)
         data, scales, max_norm, not_finite, beyond = _torch_rows.store(place, array, given, metric, dtype, scaled)
         for bad, rule in ((not_finite, _FINITE), (beyond, _WITHIN)):
             if bad.any():
@@ -428,7 +375,7 @@ def _store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch)
     cosine = metric == "cosine"
     shared = not cosine and given == dtype and array.flags.c_contiguous
     data = array if shared else _cache_aligned(num_rows, dims, np.dtype(np.uint16 if dtype == "bfloat16" else dtype))
-    scales = np.empty(num_rows, np.float32) if _scaled(metric, dtype) else None
+    scales = np.empty(num_rows, np.float32) if _arrays.scaled(metric, dtype) else None
     max_norm = 0.0
     block = max(1, _BLOCK_BYTES // (8 * dims))
     for begin in range(0, num_rows, block):
@@ -461,8 +408,3 @@ def _cache_aligned(num_rows: int, dims: int, dtype: np.dtype[Any]) -> np.ndarray
     memory = np.empty(size + line, np.uint8)
     start = -memory.ctypes.data % line
     return memory[start : start + size].view(dtype).reshape(num_rows, dims)
-
-
-def _scaled(metric: str, dtype: str) -> bool:
-    """Whether rows of this type come with scales."""
-    return dtype == "int8" or (metric == "cosine" and dtype != "float32")

@@ -9,7 +9,7 @@ ARM_PACKAGES := g++-aarch64-linux-gnu qemu-user
 # bad one.
 native_not_sanitized := adaptive benchmarks bias_job classification_sets cli compile cuda_module cuda_on_cpu cuda_scoring \
 	cuda_selection datasets device dispatch docs encoders evaluate_aicl evaluate_ragsys evaluate_ralm \
-	evaluate_vrsd evaluation examples faiss files generation gpu gpu_check icl_loading icl_models \
+	evaluate_vrsd evaluation examples faiss files folder generation gpu gpu_check icl_loading icl_models \
 	icl_tokenization integrations integrations_haystack integrations_langchain integrations_llama_index \
 	integrations_pyversity integrations_vrsd job_device job_kills jobs metrics native offline \
 	openai_compatible packaging parity pick_metrics posteriors prompts quality_bias ralm ray_engine \

@@ -1,0 +1,330 @@
+"""The folder of a saved corpus: a ``.npy`` file for each of its arrays, and ``corpus.json``, which says what they are.
+
+    {"format": 2, "metric": ..., "dtype": ..., "shape": [N, D], "max_norm": ..., "code_error": ..., "sampled_rows": ...,
+     "files": {"data.npy": {"bytes": ..., "sha256": ..., "sample_sha256": ...}, ...}, "sha256": of all before}
+
+Opening it compares names, sizes, headers and the sampled rows of each array, and reads a small folder whole; verifying
+reads all bytes. Format 1 had neither files nor checksums: its rows are read and their codes made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from . import _arrays, _files
+from ._problem import Rows
+from .selection.codes import encode, row_bytes
+
+ARRAYS = ("data", "scales", "bias", "groups", "codes")
+
+_DESCRIPTION = "corpus.json"
+_FORMAT, _FORMER = 2, 1
+_NAMES = {_DESCRIPTION, *(f"{name}.npy" for name in ARRAYS)}
+_STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8"}
+
+_MOST_BYTES = 1 << 20  # of a description
+_SMALL = 1 << 20  # bytes of all arrays together that take no time worth mentioning to read
+_SAMPLED_ROWS, _SAMPLED_BYTES = 64, 1 << 20
+_BLOCK = 1 << 20
+_TRIES = 20
+
+_Found = TypeVar("_Found")
+PathLike = str | os.PathLike[str]
+
+
+class _DamageError(Exception):
+    """What is wrong with a folder: why it is refused, the rule, and what it has instead."""
+
+    def __init__(self, why: object = "", rule: str = "hold the files that Corpus.save wrote", got: str = "") -> None:
+        self.why, self.rule, self.got = f": {why}" if why else "", rule, f"{got} in " if got else ""
+
+    def error(self, path: PathLike) -> ValueError:
+        return ValueError(f"Corpus: path must {self.rule}, got {self.got}{os.fsdecode(path)}{self.why}")
+
+
+@contextmanager
+def _one_form() -> Iterator[None]:
+    """Damaged descriptions and headers end in errors of many kinds, those of Python's own tokenizer among them."""
+    try:
+        yield
+    except _DamageError:
+        raise
+    except Exception as error:
+        raise _DamageError(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def save(rows: Rows, path: PathLike, overwrite: bool) -> None:
+    """Write the rows to a folder, which is there whole or not at all; see `Corpus.save`."""
+    place = _place(path)
+    _files.restore(place)
+    _check_free(place, overwrite)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {name: _arrays.to_host(array) for name in ARRAYS if (array := getattr(rows, name)) is not None}
+    num_rows, dims = arrays["data"].shape
+    row = sum(array[0].nbytes for array in arrays.values())
+    sampled = min(num_rows, _SAMPLED_ROWS, max(2, _SAMPLED_BYTES // row))
+    with _files.staging(place) as folder:
+        files = {f"{name}.npy": _write(folder / f"{name}.npy", array, sampled) for name, array in arrays.items()}
+        description = {
+            "format": _FORMAT,
+            "metric": rows.metric,
+            "dtype": rows.dtype,
+            "shape": [num_rows, dims],
+            "max_norm": rows.max_norm,
+            "code_error": rows.code_error,
+            "sampled_rows": sampled,
+            "files": files,
+        }
+        (folder / _DESCRIPTION).write_bytes(_content(description))
+        try:
+            _files.put(folder, place, overwrite=overwrite)
+        except OSError:
+            _check_free(place, overwrite)  # made by another process meanwhile
+            raise
+
+
+def load(path: PathLike, verify: bool) -> Rows:
+    """The rows in a folder, mapped into memory; see `Corpus.load`."""
+    return _steadily(path, lambda folder: _opened(folder, verify))
+
+
+def problems(path: PathLike) -> list[str]:
+    """Read all files of a folder; return what is wrong with each, nothing if all is as it was saved."""
+    return _steadily(path, _problems)
+
+
+def _place(path: PathLike) -> Path:
+    """The folder itself where the path is a link to it, which then stays one."""
+    try:
+        return Path(os.path.realpath(os.fsdecode(path)))
+    except TypeError:
+        raise TypeError(f"Corpus: path must be a path, got {type(path).__name__}") from None
+    except ValueError as error:
+        raise ValueError(f"Corpus: path must be one of a folder, got {path!r}: {error}") from None
+
+
+def _steadily(path: PathLike, read: Callable[[Path], _Found]) -> _Found:
+    """What is read from the folder; once more where another one took its place meanwhile."""
+    place = _place(path)
+    for tries_left in reversed(range(_TRIES)):
+        folder = _files.standing(place)
+        before = _identity(folder)
+        try:
+            found = read(folder)
+        except _DamageError as damaged:
+            if not tries_left or _identity(_files.standing(place)) == before:
+                raise damaged.error(path) from damaged.__cause__
+        else:
+            if not tries_left or _identity(_files.standing(place)) == before:
+                break
+    return found
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    try:
+        stat = folder.stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino
+
+
+def _check_free(place: Path, overwrite: bool) -> None:
+    """Refuse a folder that is not to be replaced, or that has anything in it but a saved corpus."""
+    if not os.path.lexists(place):
+        return
+    names = sorted(os.listdir(place)) if place.is_dir() else None
+    if names == []:
+        return
+    if not overwrite:
+        raise FileExistsError(f"Corpus: path must not exist, got {place}; pass overwrite=True to replace a corpus")
+    rule = "Corpus: path must be a saved corpus to be overwritten"
+    if names is None:
+        raise FileExistsError(f"{rule}, got the file {place}")
+    for name in names:
+        if name not in _NAMES or not (place / name).is_file():
+            raise FileExistsError(f"{rule}, and nothing else, got {place} with {name!r}")
+    try:
+        _described(place)
+    except _DamageError as damaged:
+        raise FileExistsError(f"{rule}, got {place}{damaged.why}; remove it if it is not needed") from damaged
+
+
+def _write(file: Path, array: np.ndarray, sampled: int) -> dict[str, Any]:
+    """Write an array; return what is to be known of its file."""
+    with open(file, "wb") as plain:
+        hashed: Any = _files.HashedFile(plain)
+        np.save(hashed, array, allow_pickle=False)
+        return {"bytes": plain.tell(), "sha256": hashed.sha256, "sample_sha256": _sample(array, sampled)}
+
+
+def _sample(array: np.ndarray, sampled: int) -> str:
+    """The SHA-256 of so many rows of an array, from the first to the last."""
+    rows = np.arange(sampled) * (len(array) - 1) // max(1, sampled - 1)
+    return hashlib.sha256(array[rows].tobytes()).hexdigest()
+
+
+def _content(description: dict[str, Any]) -> bytes:
+    """The bytes of ``corpus.json``, with their own checksum."""
+    digest = hashlib.sha256(json.dumps(description).encode()).hexdigest()
+    return json.dumps({**description, "sha256": digest}, indent=1).encode() + b"\n"
+
+
+def _described(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """What ``corpus.json`` says, unchecked but for being a description, and its bytes."""
+    rule = "be a folder written by Corpus.save"
+    file = folder / _DESCRIPTION
+    if not file.is_file():
+        raise _DamageError(f"it has no file {_DESCRIPTION}", rule)
+    try:
+        with open(file, "rb") as opened:
+            content = opened.read(_MOST_BYTES)
+        description = json.loads(content)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _DamageError(error, rule) from error
+    if not isinstance(description, dict) or not {"format", "metric", "dtype"} <= set(description):
+        raise _DamageError(f"{_DESCRIPTION} does not describe a corpus", rule)
+    return description, content
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    """What ``corpus.json`` says, as it was written."""
+    description, content = _described(folder)
+    if description["format"] not in (_FORMER, _FORMAT):
+        raise _DamageError(rule=f"have format {_FORMAT} or {_FORMER}", got=str(description["format"]))
+    if description["format"] == _FORMAT:
+        description.pop("sha256", None)
+        if content != _content(description):
+            raise _DamageError(f"{_DESCRIPTION} is damaged or was edited")
+    return description
+
+
+def _problems(folder: Path) -> list[str]:
+    with _one_form():
+        description = _description(folder)
+        _check_sums(description)
+        return _unlike(folder, description["files"], read=True)
+
+
+def _check_sums(description: dict[str, Any]) -> None:
+    if description["format"] == _FORMER:
+        why = "it has no checksums; load it and save it again"
+        raise _DamageError(why, f"have format {_FORMAT} to be verified", str(_FORMER))
+
+
+def _unlike(folder: Path, files: dict[str, Any], read: bool) -> list[str]:
+    """Which files are not as described: their names and sizes, and with ``read`` their bytes."""
+    found = []
+    for name in sorted(_NAMES - {_DESCRIPTION}):
+        file, known = folder / name, files.get(name)
+        if known is None:
+            if os.path.lexists(file):
+                found.append(f"{name} is not one of its files")
+        elif not file.is_file():
+            found.append(f"{name} is missing")
+        elif (size := file.stat().st_size) != known["bytes"]:
+            found.append(f"{name} has {size} bytes, not {known['bytes']}")
+        elif read and _digest(file) != known["sha256"]:
+            found.append(f"{name} is damaged: its checksum is not the one it was written with")
+    return found
+
+
+def _digest(file: Path) -> str:
+    digest = hashlib.sha256()
+    with open(file, "rb") as opened:
+        while block := opened.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _opened(folder: Path, verify: bool) -> Rows:
+    with _one_form():
+        description = _description(folder)
+        if verify:
+            _check_sums(description)
+        former = description["format"] == _FORMER
+        rows = _former(folder, description) if former else _checked(folder, description, verify)
+    if former:
+        codes, code_error = encode(rows.data, rows.dtype, rows.metric, rows.scales)
+        rows = replace(rows, codes=codes, code_error=code_error)
+    return rows
+
+
+def _checked(folder: Path, description: dict[str, Any], verify: bool) -> Rows:
+    files = description["files"]
+    read = verify or sum(known["bytes"] for known in files.values()) <= _SMALL
+    if found := _unlike(folder, files, read):
+        raise _DamageError("; ".join(found))
+    arrays = {name: _mapped(folder / f"{name}.npy") for name in ARRAYS if f"{name}.npy" in files}
+    rows = _fitting(description, arrays, tuple(description["shape"]))
+    for name, array in arrays.items():
+        if not read and _sample(array, description["sampled_rows"]) != files[f"{name}.npy"]["sample_sha256"]:
+            raise _DamageError(f"{name}.npy is damaged or another corpus's: a sample of its rows is not as it was")
+    return rows
+
+
+def _former(folder: Path, description: dict[str, Any]) -> Rows:
+    """Rows of format 1. Nothing ties its codes and sizes to its rows: without codes, and with the rows' own size."""
+    names = [name for name in ARRAYS if name != "codes" and os.path.lexists(folder / f"{name}.npy")]
+    if "data" not in names:
+        raise _DamageError(rule="hold data.npy")
+    arrays = {name: _mapped(folder / f"{name}.npy") for name in names}
+    rows = _fitting({**description, "code_error": 0.0}, arrays, arrays["data"].shape)
+    step = max(1, _BLOCK // rows.data.shape[1])
+    blocks = (rows.vectors(slice(begin, begin + step)) for begin in range(0, len(rows.data), step))
+    max_norm = float(np.max([np.linalg.norm(block, axis=1).max() for block in blocks]))
+    if not (np.isfinite(max_norm) and (rows.bias is None or np.isfinite(rows.bias).all())):
+        raise _DamageError("its rows or their bias are not finite")
+    return replace(rows, max_norm=max_norm)
+
+
+def _mapped(file: Path) -> np.ndarray:
+    if not file.is_file():
+        raise _DamageError(f"{file.name} is no file")
+    array: np.memmap[Any, Any] = np.lib.format.open_memmap(file, mode="r")
+    if array.offset + array.nbytes != file.stat().st_size:
+        raise _DamageError(f"{file.name} does not end with its array")
+    return array
+
+
+def _fitting(description: dict[str, Any], arrays: dict[str, np.ndarray], shape: tuple[int, ...]) -> Rows:
+    """The rows, if arrays and description fit each other: element types, shapes, order of bytes and of axes, sizes."""
+    metric, dtype, max_norm, code_error = (description[name] for name in ("metric", "dtype", "max_norm", "code_error"))
+    num_rows, dims = shape if len(shape) == 2 else (0, 0)
+    kinds = {
+        "data": (_STORED.get(str(dtype)), (num_rows, dims)),
+        "scales": ("float32", (num_rows,)),
+        "bias": ("float32", (num_rows,)),
+        "groups": ("int64", (num_rows,)),
+        "codes": ("uint8", (num_rows, row_bytes(dims))),
+    }
+    fits = {
+        "metric": metric in ("cosine", "dot"),
+        "dtype": dtype in _STORED,
+        "max_norm": _is_size(max_norm),
+        "code_error": _is_size(code_error),
+        "shape": num_rows > 0 and dims > 0,
+        "scales": ("scales" in arrays) == _arrays.scaled(str(metric), str(dtype)),
+    }
+    for name, array in arrays.items():
+        kind, expected = kinds[name]
+        native = kind is not None and array.dtype == np.dtype(kind)  # of another byte order it is another type
+        right = native and array.shape == expected and array.flags.c_contiguous and array.flags.aligned
+        fits[name] = fits.get(name, True) and right
+    if not all(fits.values()):
+        wrong = ", ".join(name for name, right in fits.items() if not right)
+        raise _DamageError(rule="hold arrays that fit their description", got=f"another {wrong}")
+    norm = "scaled" if "scales" in arrays else "as_given"
+    return Rows(dtype=dtype, metric=metric, norm=norm, max_norm=max_norm, code_error=code_error, **arrays)
+
+
+def _is_size(x: object) -> bool:
+    return isinstance(x, float) and 0.0 <= x < float("inf")

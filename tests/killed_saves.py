@@ -1,0 +1,167 @@
+"""Saves over an existing corpus that are killed: `python killed_saves.py FOLDER SEED KILLS`.
+
+A third of the kills are at random moments, the others just before or after a chosen step of the save, every other one
+where folders change places. Each run is a fork of this process; every other one has a file system that cannot exchange
+two names. After each kill the corpus has to be the old one or the new one, to its last byte, and now and then a save is
+let through, which has to leave nothing else behind. Prints, as JSON, what was done; exits with 1 where one was lost.
+"""
+
+import builtins
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+import ragsys_kernels as rk
+from ragsys_kernels import _files
+
+# What a save does to files, as its modules call it; a kill within one of them is a kill before or after it.
+STEPS = [
+    (builtins, "open"), (os, "open"), (os, "mkdir"), (os, "scandir"), (np, "save"), (os, "fsync"), (os, "rename"),
+    (_files, "_exchange"), (os, "unlink"), (os, "rmdir"),
+]  # fmt: skip
+TURNS = ("rename", "_exchange")
+
+
+@contextmanager
+def stepping(before, after):
+    """Call `before(name)` and `after(name)` around each step of the block."""
+    originals = [getattr(module, name) for module, name in STEPS]
+
+    def around(function, name):
+        def call(*arguments, **options):
+            before(name)
+            result = function(*arguments, **options)
+            after(name)
+            return result
+
+        return call
+
+    for (module, name), function in zip(STEPS, originals, strict=True):
+        setattr(module, name, around(function, name))
+    try:
+        yield
+    finally:
+        for (module, name), function in zip(STEPS, originals, strict=True):
+            setattr(module, name, function)
+
+
+def corpora():
+    """Of different files, sizes and element types, each with its number as its bias."""
+    rng = np.random.default_rng(0)
+    made = []
+    for number, (rows, dtype) in enumerate([(3000, "float32"), (200, "int8"), (3000, "float16"), (40, "float32")]):
+        groups = rng.integers(0, 9, rows) if number % 2 else None
+        embeddings = rng.standard_normal((rows, 24)).astype(np.float32)
+        made.append(rk.Corpus(embeddings, np.full(rows, number, np.float32), groups, dtype=dtype))
+    return made
+
+
+def save(corpus, path, exchange, kill_at=None):
+    """Save in a process of its own, which ends at that step, (its number, "before" or "after"); returns its number."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        count = [0, 0]
+
+        def reached(side):
+            count[side] += 1
+            if (count[side], ("before", "after")[side]) == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        if not exchange:
+            _files._exchange = lambda a, b: False
+        with stepping(lambda name: reached(0), lambda name: reached(1)):
+            corpus.save(path, overwrite=True)
+        os._exit(0)
+    except BaseException as error:
+        print(repr(error), file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def ended(child):
+    """Whether the process was killed; another end than that or success is an error."""
+    _, status = os.waitpid(child, 0)
+    if status not in (0, signal.SIGKILL):
+        raise SystemExit(f"a save ended with {status}")
+    return status == signal.SIGKILL
+
+
+def steps_of(corpus, path, exchange):
+    """The names of the steps of a save, in order, and its time."""
+    names = []
+    can = _files._exchange
+    if not exchange:
+        _files._exchange = lambda a, b: False
+    try:
+        with stepping(names.append, lambda name: None):
+            begin = time.perf_counter()
+            corpus.save(path, overwrite=True)
+            return names, time.perf_counter() - begin
+    finally:
+        _files._exchange = can
+
+
+def same(a, b):
+    return repr(a) == repr(b) and all(
+        np.array_equal(getattr(a, name), getattr(b, name)) for name in ("data", "scales", "bias", "groups", "codes")
+    )
+
+
+def run(folder, seed, kills):
+    """Kill so many saves; returns what was done."""
+    dice = random.Random(seed)
+    made = corpora()
+    path = folder / f"corpus-{seed}"
+    now = 0
+    made[now].save(path)
+    steps = {exchange: steps_of(made[now], path, exchange) for exchange in (True, False)}
+    done = {"kills": 0, "aimed": 0, "old": 0, "new": 0, "exchanged": 0, "left beside": 0, "kinds of steps": set()}
+    while done["kills"] < kills:
+        new = dice.choice([number for number in range(len(made)) if number != now])
+        exchange = dice.random() < 0.5
+        names, whole = steps[exchange]
+        aimed = done["kills"] % 3 > 0
+        if aimed:
+            turns = [i for i, name in enumerate(names) if name in TURNS]
+            step = dice.choice(turns) if dice.random() < 0.5 else dice.randrange(len(names))
+            killed = ended(save(made[new], path, exchange, (step + 1, dice.choice(("before", "after")))))
+            done["kinds of steps"].add(names[step])
+        else:
+            child = save(made[new], path, exchange)
+            time.sleep(dice.uniform(0, 1.2 * whole))
+            os.kill(child, signal.SIGKILL)
+            killed = ended(child)
+        loaded = rk.Corpus.load(path, verify=True)
+        found = [number for number in (now, new) if same(loaded, made[number])]
+        if len(found) != 1 or not (killed or found == [new]):
+            raise SystemExit(f"{path} is neither the old corpus nor the new one")
+        if killed:
+            done["kills"] += 1
+            done["aimed"] += aimed
+            done["exchanged"] += exchange
+            done["old" if found == [now] else "new"] += 1
+            done["left beside"] += len(list(folder.glob(f".{path.name}.*"))) > 0
+        now = found[0]
+        if dice.random() < 0.2:
+            now = new
+            made[now].save(path, overwrite=True)
+            if list(folder.glob(f".{path.name}.*")) or not same(rk.Corpus.load(path, verify=True), made[now]):
+                raise SystemExit(f"a save after a kill did not leave {path} alone as it should be")
+    made[now].save(path, overwrite=True)
+    if left := list(folder.glob(f".{path.name}.*")):
+        raise SystemExit(f"a save after a kill left {left}")
+    shutil.rmtree(path)
+    return {**done, "kinds of steps": sorted(done["kinds of steps"])}
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))

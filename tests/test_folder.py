@@ -1,0 +1,495 @@
+"""The folder of a saved corpus: what is changed in it is found, and a kill while saving loses nothing."""
+
+import json
+import os
+import random
+import shutil
+import stat
+import threading
+
+import killed_saves
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import _folder
+from ragsys_kernels.selection.codes import row_bytes
+
+ARRAYS = ("data", "scales", "bias", "groups", "codes")
+SMALL = {  # the dtype, the metric, whether there are bias and groups
+    "float32": ("float32", "cosine", True), "float16": ("float16", "cosine", True), "int8": ("int8", "cosine", False),
+    "dot": ("bfloat16", "dot", True), "int8_dot": ("int8", "dot", True),
+}  # fmt: skip
+
+
+def corpus_of(dtype="float32", metric="cosine", extras=True, rows=60, dims=13, seed=0):
+    rng = np.random.default_rng(seed)
+    bias, groups = (rng.standard_normal(rows), rng.integers(0, 9, rows)) if extras else (None, None)
+    return rk.Corpus(rng.standard_normal((rows, dims)).astype(np.float32), bias, groups, metric, dtype)
+
+
+def former(path):
+    """Make the folder one of format 1, which had no checksums."""
+    file = path / "corpus.json"
+    content = json.loads(file.read_text())
+    kept = {name: content[name] for name in ("metric", "dtype", "max_norm", "code_error")}
+    file.write_text(json.dumps({"format": 1, **kept}) + "\n")
+
+
+def signed(path, **changes):
+    """Change the description, checksum and all; None removes a field."""
+    file = path / "corpus.json"
+    content = {**json.loads(file.read_text()), **changes}
+    del content["sha256"]
+    file.write_bytes(_folder._content({name: value for name, value in content.items() if value is not None}))
+
+
+def found(corpus):
+    """What it selects and finds."""
+    queries = np.random.default_rng(9).standard_normal((3, corpus.dims)).astype(np.float32)
+    picks = [corpus.select(queries, 6, pool=pool, method=method) for pool in (20, None) for method in ("mmr", "vrsd")]
+    return [array for each in (*picks, corpus.search(queries, 9)) for array in each]
+
+
+def check(path, expected, verify=False):
+    """A damaged folder is refused in the one form, or selects as before; returns whether it was refused."""
+    try:
+        loaded = rk.Corpus.load(path, verify=verify)
+    except ValueError as error:
+        message = str(error)
+    else:
+        for a, b in zip(found(loaded), expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+        return False
+    assert message.startswith("Corpus: path must ")
+    assert str(path) in message
+    assert "\n" not in message
+    return True
+
+
+# --- What is cheap to find.
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A folder of more than is read whole when it is loaded, with another corpus of the same sizes beside it."""
+    folder = tmp_path_factory.mktemp("large")
+    for name, seed in (("corpus", 1), ("other", 2)):
+        corpus_of("float16", rows=15000, dims=50, seed=seed).save(folder / name)
+    assert sum(file.stat().st_size for file in (folder / "corpus").iterdir()) > 1.2 * _folder._SMALL
+    return folder
+
+
+@pytest.fixture
+def saved(large, tmp_path):
+    shutil.copytree(large / "corpus", tmp_path / "corpus")
+    return tmp_path / "corpus"
+
+
+def arrays_in(path):
+    return [name for name in ARRAYS if (path / f"{name}.npy").exists()]
+
+
+def test_large_folder_is_loaded_without_reading_its_rows(large, monkeypatch):
+    monkeypatch.setattr(_folder, "_digest", lambda file: pytest.fail("read"))
+    monkeypatch.setattr(_folder, "encode", lambda *_: pytest.fail("encoded"))
+    loaded = rk.Corpus.load(large / "corpus")
+    expected = corpus_of("float16", rows=15000, dims=50, seed=1)
+    for name in arrays_in(large / "corpus"):
+        array = getattr(loaded, name)
+        assert isinstance(array, np.memmap)
+        np.testing.assert_array_equal(array, getattr(expected, name))
+    assert (loaded.max_norm, loaded.code_error) == (expected.max_norm, expected.code_error)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize("damage", ["deleted", "zeroed", "another_corpus", "one_row_later", "longer", "link", "folder"])
+def test_damaged_array_is_found_by_loading(compiled, saved, large, name, damage):
+    file = saved / f"{name}.npy"
+    array = np.load(file)
+    if damage in ("deleted", "link", "folder"):
+        file.unlink()
+    if damage == "zeroed":
+        np.save(file, np.zeros_like(array))
+    elif damage == "another_corpus":
+        shutil.copy(large / "other" / file.name, file)
+    elif damage == "one_row_later":
+        np.save(file, np.roll(array, 1, axis=0))
+    elif damage == "longer":
+        file.write_bytes(file.read_bytes() + b"\0")
+    elif damage == "link":
+        file.symlink_to(saved / "nowhere.npy")
+    elif damage == "folder":
+        file.mkdir()
+    with pytest.raises(
+        ValueError, match=rf"^Corpus: path must hold the files that Corpus\.save wrote, .*: {name}\.npy "
+    ):
+        rk.Corpus.load(saved)
+
+
+@pytest.mark.parametrize("change", ["byte_order", "fortran_order", "element_type"])
+def test_array_read_in_another_way_is_found(saved, change):
+    """As many bytes, with sizes and checksums that fit: what is in the header counts."""
+    file = saved / "data.npy"
+    array = np.load(file)
+    other = {
+        "byte_order": array.astype(">f2"), "fortran_order": np.asfortranarray(array), "element_type": array.view("i2"),
+    }  # fmt: skip
+    np.save(file, other[change])
+    files = json.loads((saved / "corpus.json").read_text())["files"]
+    files["data.npy"] = _folder._write(file, other[change], 64)
+    signed(saved, files=files)
+    with pytest.raises(ValueError, match=r"^Corpus: path must hold arrays that fit .*, got another data in "):
+        rk.Corpus.load(saved)
+
+
+@pytest.mark.parametrize("name", ["bias", "groups", "scales"])
+def test_array_that_is_not_the_corpuss_is_refused(tmp_path, large, name):
+    path = tmp_path / "corpus"
+    corpus_of(extras=False).save(path)
+    shutil.copy(large / "other" / f"{name}.npy", path)
+    with pytest.raises(ValueError, match=f": {name}.npy is not one of its files$"):
+        rk.Corpus.load(path)
+
+
+def test_other_files_beside_the_arrays_are_left_alone(tmp_path):
+    corpus_of().save(tmp_path / "corpus")
+    (tmp_path / "corpus" / "README.txt").write_text("of mine")
+    assert len(rk.Corpus.load(tmp_path / "corpus", verify=True)) == 60
+    with pytest.raises(FileExistsError, match=r"and nothing else, got .* with 'README\.txt'$"):
+        corpus_of().save(tmp_path / "corpus", overwrite=True)
+    assert (tmp_path / "corpus" / "README.txt").read_text() == "of mine"
+
+
+@pytest.mark.parametrize("value", [float("nan"), -1e-3, float("inf"), "0.1", None, True, 1])
+@pytest.mark.parametrize("name", ["code_error", "max_norm"])
+def test_size_that_is_none_is_refused(saved, name, value):
+    signed(saved, **{name: value})
+    with pytest.raises(ValueError, match=rf"^Corpus: path must hold .*{name}"):
+        rk.Corpus.load(saved)
+
+
+def test_edited_description_is_refused(saved):
+    file = saved / "corpus.json"
+    text = file.read_text()
+    for changed in (text.replace('"float16"', '"bfloat16"'), text + " ", text.replace("\n ", "\n\t", 1)):
+        assert changed != text
+        file.write_text(changed)
+        with pytest.raises(ValueError, match=r"corpus\.json is damaged or was edited$"):
+            rk.Corpus.load(saved)
+
+
+@pytest.mark.parametrize(
+    "path", [None, 3, ["a"], np.zeros(2), "a\0b"], ids=["none", "number", "list", "array", "null_byte"]
+)
+def test_what_is_no_path_is_refused(path):
+    for call in (rk.Corpus.load, corpus_of().save):
+        with pytest.raises((TypeError, ValueError), match=r"^Corpus: path must be "):
+            call(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
+def test_pipe_in_the_place_of_a_file_is_not_waited_for(saved):
+    for name in ("bias.npy", "corpus.json"):
+        (saved / name).unlink()
+        os.mkfifo(saved / name)
+        with pytest.raises(ValueError, match=r"^Corpus: path must "):
+            rk.Corpus.load(saved)
+        with pytest.raises(FileExistsError, match=r"^Corpus: path must "):
+            corpus_of().save(saved, overwrite=True)
+
+
+# --- Verifying.
+
+
+def test_any_changed_byte_is_found(saved):
+    dice = random.Random(3)
+    assert rk.Corpus.load(saved, verify=True).dims == 50
+    assert _folder.problems(saved) == []
+    for file in sorted(saved.iterdir()):
+        content = file.read_bytes()
+        for _ in range(8):
+            changed = bytearray(content)
+            changed[dice.randrange(len(changed))] ^= 1 << dice.randrange(8)
+            file.write_bytes(changed)
+            with pytest.raises(ValueError, match=rf"^Corpus: path must .*{file.name}|be a folder written by"):
+                rk.Corpus.load(saved, verify=True)
+        if file.suffix == ".npy":
+            problem = f"{file.name} is damaged: its checksum is not the one it was written with"
+            assert _folder.problems(saved) == [problem]
+        file.write_bytes(content)
+
+
+@pytest.fixture
+def verify(capsys):
+    """The command; returns its exit code and what it printed, to either."""
+    app = pytest.importorskip("ragsys_kernels.cli").app
+
+    def run(path):
+        with pytest.raises(SystemExit) as ended:
+            app(["corpus", "verify", str(path)])
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_verify_command(saved, verify):
+    right = "right: Corpus(N=15000, D=50, metric='cosine', dtype='float16', bias, groups)\n"
+    assert verify(saved) == (0, right, "")
+    content = bytearray((saved / "data.npy").read_bytes())
+    content[-1234] ^= 1
+    (saved / "data.npy").write_bytes(content)
+    (saved / "bias.npy").unlink()
+    found = "bias.npy is missing\ndata.npy is damaged: its checksum is not the one it was written with\n"
+    assert verify(saved) == (1, found, "")
+
+
+def test_verify_command_where_nothing_can_be_verified(saved, tmp_path, verify):
+    former(saved)
+    reasons = {saved: "must have format 2 to be verified, got 1 in ", tmp_path / "no": "must be a folder written by "}
+    for path, reason in reasons.items():
+        code, out, errors = verify(path)
+        assert (code, out) == (1, "")
+        assert errors.startswith("error: verify: Corpus: path ")
+        assert reason in errors
+        assert errors.count("\n") == 1
+
+
+# --- Format 1.
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_folder_of_format_1_is_loaded(tmp_path, kind):
+    corpus, path = corpus_of(*SMALL[kind]), tmp_path / "corpus"
+    corpus.save(path)
+    former(path)
+    assert not check(path, found(corpus))
+    loaded = rk.Corpus.load(path)
+    assert repr(loaded) == repr(corpus)
+    assert loaded.code_error == corpus.code_error
+    assert corpus.max_norm / 1.02 <= loaded.max_norm <= corpus.max_norm * (1 + 1e-6)
+    loaded.save(path, overwrite=True)
+    assert not check(path, found(corpus), verify=True)
+
+
+def test_codes_and_sizes_of_format_1_are_not_believed(compiled, tmp_path):
+    for kind in ("float32", "float16", "dot"):
+        corpus, path = corpus_of(*SMALL[kind]), tmp_path / kind
+        corpus.save(path)
+        former(path)
+        content = json.loads((path / "corpus.json").read_text())
+        (path / "corpus.json").write_text(json.dumps({**content, "code_error": 1e-9, "max_norm": 1e-9}))
+        np.save(path / "codes.npy", np.zeros((60, row_bytes(13)), np.uint8))
+        assert not check(path, found(corpus))
+
+
+def test_rows_of_format_1_that_are_not_finite_are_refused(tmp_path):
+    for name in ("data", "bias"):
+        path = tmp_path / name
+        corpus_of().save(path)
+        former(path)
+        array = np.load(path / f"{name}.npy")
+        array[7] = np.nan
+        np.save(path / f"{name}.npy", array)
+        with pytest.raises(ValueError, match="its rows or their bias are not finite"):
+            rk.Corpus.load(path)
+
+
+# --- Damage of all kinds.
+
+
+VALUES = (
+    None, 0, -1, 1e308, float("nan"), float("inf"), "", "x", [], {}, True, 10**30, [2, 3], [10**9, 10**9], [0, 0],
+    [1.5, 2], ["a"], {"data.npy": {}}, {"data.npy": 3}, {"../data.npy": {"bytes": 1}},
+)  # fmt: skip
+
+
+def damage(path, other, dice):
+    """Damage a folder in one of many ways; returns which."""
+    files = sorted(path.iterdir())
+    file = dice.choice(files)
+    content = file.read_bytes()
+    arrays = [each for each in files if each.suffix == ".npy"]
+    kind = dice.choice((
+        "flip", "flip", "flip_header", "flip_header", "header", "cut", "cut_header", "longer", "delete", "swap",
+        "foreign", "zero", "empty", "folder", "value", "signed_value", "signed_file", "random",
+    ))  # fmt: skip
+    if kind in ("flip_header", "header", "cut_header", "swap"):
+        file = dice.choice(arrays)
+        content = file.read_bytes()
+    changed = bytearray(content)
+    if kind in ("flip", "flip_header"):
+        place = dice.randrange(len(changed) if kind == "flip" else 128)
+        changed[place] ^= 1 << dice.randrange(8)
+        file.write_bytes(changed)
+    elif kind == "header":
+        header = dice.choice((
+            b"{'descr': '<f4', 'fortran_order': False, 'shape': (60, 13", b"(" * 117, b"'" * 117, b"{" + b"9" * 116,
+            b"{'descr': '|O', 'fortran_order': False, 'shape': (60, 13), }", b"{'descr': '<f4'}", b"\\\n\t 'a", b"[",
+            b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 9), }",
+            b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 13), }", b"0x", b"{1: 2}",
+            b"{'descr': [('a', '<f4', (60,))], 'fortran_order': False, 'shape': (13,), }", b"\xff\xfe", b"1 if",
+            b"{'descr': [], 'a': 1}",
+        ))  # fmt: skip
+        changed[10:128] = header.ljust(117)[:117] + b"\n"
+        file.write_bytes(changed)
+    elif kind in ("cut", "cut_header"):
+        file.write_bytes(changed[: dice.randrange(len(changed) if kind == "cut" else 129)])
+    elif kind == "longer":
+        file.write_bytes(content + dice.randbytes(dice.choice((1, 64, 4096))))
+    elif kind == "delete":
+        file.unlink()
+    elif kind == "swap":
+        second = dice.choice([each for each in arrays if each != file])
+        file.write_bytes(second.read_bytes())
+        second.write_bytes(content)
+    elif kind == "foreign":
+        shutil.copy(other / file.name, file)
+    elif kind in ("zero", "random"):
+        begin = dice.choice((0, 128)) if file.suffix == ".npy" else 0
+        size = len(content) - begin
+        file.write_bytes(content[:begin] + (bytes(size) if kind == "zero" else dice.randbytes(size)))
+    elif kind == "empty":
+        file.write_bytes(b"")
+    elif kind == "folder":
+        file.unlink()
+        file.mkdir()
+    else:
+        description = json.loads((path / "corpus.json").read_text())
+        if kind == "signed_file":
+            if "files" not in description:
+                return damage(path, other, dice)
+            name = dice.choice(sorted(description["files"]))
+            changed = {
+                **description["files"][name],
+                dice.choice(("bytes", "sha256", "sample_sha256")): dice.choice(VALUES),
+            }
+            signed(path, files={**description["files"], name: changed})
+        else:
+            name, value = dice.choice(sorted(description)), dice.choice(VALUES)
+            if kind == "signed_value" and "files" in description:
+                signed(path, **({name: value} if name != "sha256" else {"more": value}))
+            else:
+                (path / "corpus.json").write_text(json.dumps({**description, name: value}))
+    return kind
+
+
+@pytest.mark.parametrize("of_format", [2, 1])
+def test_damaged_folders_are_refused_or_select_as_before(tmp_path, of_format):
+    """The values of rows of format 1 apart, which nothing tells from right ones."""
+    dice = random.Random(of_format)
+    refused = dict.fromkeys(SMALL, 0)
+    expected = {}
+    for name, (dtype, metric, extras) in SMALL.items():
+        for folder, seed in (("right", 1), ("other", 2)):
+            corpus = corpus_of(dtype, metric, extras, seed=seed)
+            corpus.save(tmp_path / folder / name)
+            if of_format == 1:
+                former(tmp_path / folder / name)
+            if folder == "right":
+                expected[name] = found(corpus)
+    kinds = set()
+    for _ in range(400 if of_format == 2 else 200):
+        name = dice.choice(list(SMALL))
+        path = tmp_path / "damaged"
+        shutil.copytree(tmp_path / "right" / name, path)
+        before = {file: file.read_bytes() for file in path.iterdir()}
+        kind = damage(path, tmp_path / "other" / name, dice)
+        kinds.add(kind)
+        same = all(file.is_file() and file.read_bytes() == content for file, content in before.items())
+        if of_format == 2:
+            refused[name] += check(path, expected[name])
+            assert check(path, expected[name], verify=True) == (not same) or kind.startswith("signed"), kind
+        elif not values_differ(path, before):
+            refused[name] += check(path, expected[name])
+        shutil.rmtree(path)
+    assert len(kinds) == (16 if of_format == 2 else 15)
+    assert min(refused.values()) > 10
+
+
+def values_differ(path, before):
+    """Whether an array but the codes has other values or is gone, and nothing else tells of it."""
+    for file, content in before.items():
+        if file.name in ("corpus.json", "codes.npy"):
+            continue
+        if not file.exists():
+            return file.name in ("bias.npy", "groups.npy")
+        if file.is_dir() or file.read_bytes()[:128] != content[:128] or file.stat().st_size != len(content):
+            continue
+        if file.read_bytes() != content:
+            return True
+    return False
+
+
+# --- Saving.
+
+
+def test_kills_while_saving_lose_nothing(tmp_path):
+    """Of the renaming one by one too, in the middle of which there is no folder of that name."""
+    done = killed_saves.run(tmp_path, seed=2, kills=25)
+    assert done["kills"] == 25
+    assert done["old"] > 0
+    assert done["new"] > 0
+    assert 0 < done["exchanged"] < 25
+    assert done["left beside"] > 10
+    assert os.listdir(tmp_path) == []
+
+
+def test_link_to_a_corpus_stays_a_link(tmp_path):
+    corpus_of().save(tmp_path / "v1")
+    (tmp_path / "current").symlink_to("v1")
+    corpus_of("float16").save(tmp_path / "current", overwrite=True)
+    assert (tmp_path / "current").is_symlink()
+    assert sorted(os.listdir(tmp_path)) == ["current", "v1"]
+    assert rk.Corpus.load(tmp_path / "v1").dtype == rk.Corpus.load(tmp_path / "current").dtype == "float16"
+
+
+def test_saved_folder_has_the_permissions_of_other_files(tmp_path):
+    before = os.umask(0o027)
+    try:
+        corpus_of().save(tmp_path / "corpus")
+    finally:
+        os.umask(before)
+    mode = {
+        file.name: stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "corpus", tmp_path / "corpus/data.npy")
+    }
+    assert mode == {"corpus": 0o750, "data.npy": 0o640}
+
+
+@pytest.mark.parametrize("content", ["{}", "[1]", "not json", '{"format": 1}'])
+def test_folder_with_a_corpus_json_of_something_else_is_not_replaced(tmp_path, content):
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "corpus.json").write_text(content)
+    with pytest.raises(FileExistsError, match=r"^Corpus: path must be a saved corpus to be overwritten, got "):
+        corpus_of().save(tmp_path / "corpus", overwrite=True)
+    assert (tmp_path / "corpus" / "corpus.json").read_text() == content
+
+
+def test_damaged_corpus_can_be_replaced(saved):
+    (saved / "data.npy").write_bytes(b"")
+    (saved / "bias.npy").unlink()
+    corpus_of().save(saved, overwrite=True)
+    assert len(rk.Corpus.load(saved, verify=True)) == 60
+
+
+def test_corpus_is_loaded_whole_while_it_is_replaced(tmp_path):
+    """Never with the description of one and the arrays of another; they differ in everything."""
+    path = tmp_path / "corpus"
+    made = [corpus_of("float32", rows=50), corpus_of("float16", rows=70, extras=False)]
+    made[0].save(path)
+    stop = threading.Event()
+
+    def replace():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            made[number % 2].save(path, overwrite=True)
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    try:
+        seen = [repr(rk.Corpus.load(path, verify=True)) for _ in range(150)]
+    finally:
+        stop.set()
+        thread.join()
+    assert set(seen) == {repr(corpus) for corpus in made}
