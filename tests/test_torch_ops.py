@@ -1,5 +1,7 @@
 """The custom operators of torch: schema, fake kernels and compilation, on CPU tensors."""
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -63,6 +65,56 @@ def test_operator_does_what_the_function_does(name, args, options):
         expected = [x for field, x in expected._asdict().items() if field != "redundancy"]
     for ours, theirs in zip(result, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+
+
+def all_arguments():
+    """Each operator with every argument that it has, none as it is by default."""
+    problem = testing.selection_problem(3, 20, 4, 8, bias=True, groups=True)
+    tensors = {name: torch.as_tensor(x) for name, x in problem.items() if isinstance(x, np.ndarray)}
+    picks = {
+        **tensors, "k": 4, "relevance": torch.rand(3, 20), "max_per_group": 2, "metric": "dot", "backend": "reference",
+        "initial": tensors["candidates"][:, :2].contiguous(),
+    }  # fmt: skip
+    yield "mmr", {**picks, "lambda_d": 0.3, "lambda_b": 0.6}
+    yield "vrsd", {name: value for name, value in picks.items() if name != "bias"}
+    options = {
+        "ignore_index": 7, "temperature": 0.5, "logit_scale": 2.0, "softcap": 20.0, "vocab_size": 30,
+        "backend": "numpy",
+    }  # fmt: skip
+    targets = torch.tensor([1, 7, 29])
+    yield "token_logprobs", {"logits": torch.rand(3, 33), "targets": targets, **options}
+    triples = {"targets": targets, "rows": torch.tensor([0, 0, 2]), "cu_answers": torch.tensor([0, 1, 3])}
+    heads = {"hidden": torch.rand(3, 8), "weight": torch.rand(33, 8), "bias": torch.rand(33)}
+    yield "answer_logprobs", {"logits": torch.rand(3, 33), **dict.fromkeys(heads), **triples, **options}
+    yield "answer_logprobs", {"logits": None, **heads, **triples, **options}
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), list(all_arguments()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_argument_reaches_the_function(name, given, monkeypatch):
+    operator = getattr(torch.ops.ragsys_kernels, name)
+    assert {each.name for each in operator.default._schema.arguments} == set(given)
+    function, passed = getattr(rk, name), {}
+
+    def recording(*args, **options):
+        passed.update(inspect.signature(function).bind(*args, **options).arguments)
+        return function(*args, **options)
+
+    monkeypatch.setattr(torch_ops.selection if name in ("mmr", "vrsd") else torch_ops.scoring, name, recording)
+    operator(**given)
+    for argument, value in given.items():
+        same = torch.equal(passed[argument], value) if isinstance(value, torch.Tensor) else passed[argument] == value
+        assert same, argument
+
+
+@pytest.mark.parametrize("name", ["mmr", "vrsd", "token_logprobs", "answer_logprobs"])
+def test_defaults_are_those_of_the_function(name):
+    parameters = inspect.signature(getattr(rk, name)).parameters
+    arguments = getattr(torch.ops.ragsys_kernels, name).default._schema.arguments
+    defaults = {each.name: each.default_value for each in arguments if each.has_default_value()}
+    assert defaults
+    assert defaults == {argument: parameters[argument].default for argument in defaults}
 
 
 @pytest.mark.parametrize(("name", "args", "options"), CALLS, ids=IDS)
