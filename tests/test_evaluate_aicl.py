@@ -183,6 +183,11 @@ def test_verdict_says_which_order_holds(data):
     assert "QPP-AICL, against the best static k of the test texts: not told from it on SST-2 (+0.000, " in text
     good = result._replace(predictions={**wrong, "static k=3": truth})
     assert "below it on SST-2 (-1.000, static k=3)" in aicl_report._verdict([good], [aicl_report._rows(good, 100)])
+    found = aicl_report._rows(result, 100)
+    for place, low, high in (("above", 0.1, 0.2), ("not told from", 0.0, 0.2), ("not told from", -0.2, 0.0)):
+        gap = aicl_report.Interval((low + high) / 2, low, high)
+        rows = {label: row._replace(above=dict.fromkeys(row.above, gap)) for label, row in found.items()}
+        assert aicl_report._verdict([result], [rows]).count(f"{place} it on SST-2") == 2
 
 
 KILLED = """

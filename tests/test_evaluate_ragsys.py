@@ -310,12 +310,14 @@ def test_verdict():
         [
             one("a", "b", MC1=(0.1, 0.3), MC2=(-0.1, 0.3), MC3=(-0.3, 0.1), DPO=(-0.3, -0.1)),
             one("c", "d", MC1=(0.1, 0.2), MC2=(0, 0), MC3=(0.1, 0.2), DPO=(0, 0.1)),
+            one("e", "f", MC1=(-0.1, 0), MC2=(0.1, 0.2), MC3=(0, 0), DPO=(0, 0.2)),
         ]
     )
     assert text == (
-        "**Orderings that hold:** a over b in MC1; c over d in MC1, MC3. "
-        "**Those that show in the means, with intervals that reach 0:** a over b in MC2; c over d in DPO. "
-        "**Those that do not show:** a over b in MC3; c over d in MC2. "
+        "**Orderings that hold:** a over b in MC1; c over d in MC1, MC3; e over f in MC2. "
+        "**Those that show in the means, with intervals that reach 0:** a over b in MC2; c over d in DPO; "
+        "e over f in DPO. "
+        "**Those that do not show:** a over b in MC3; c over d in MC2; e over f in MC1, MC3. "
         "**Those that are reversed:** a over b in DPO."
     )
 

@@ -253,6 +253,14 @@ def test_report_says_what_holds_and_why(first, short, why):
     assert "dense retriever (Figure 3)" not in text  # there was none
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [(-0.2, -0.1, "lower"), (0.1, 0.2, "higher"), (-0.2, 0.0, "undecided"), (0.0, 0.2, "undecided")],
+)
+def test_a_change_whose_interval_ends_at_0_is_undecided(low, high, word):
+    assert ralm_report._Versus(ralm_report.Interval((low + high) / 2, low, high), 0.5).verdict == word
+
+
 def test_a_killed_run_goes_on(job, data, tmp_path):
     whole = job(out=tmp_path / "whole", cache=tmp_path / "another", encoder=None)
     script = f"""

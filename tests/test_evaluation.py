@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib")
 
 from ragsys_kernels.evaluation import _job
 from ragsys_kernels.evaluation.report import Report, check_free, draw
-from ragsys_kernels.evaluation.statistics import bootstrap_means, bootstrap_ratios
+from ragsys_kernels.evaluation.statistics import Interval, bootstrap_means, bootstrap_ratios
 
 
 def test_bootstrap_is_near_the_normal_interval():
@@ -53,6 +53,30 @@ def test_bootstrap_of_ratios():
     for bad, match in ((np.ones(59), r"of shape \(60,\), got \(59,\)"), (np.zeros(60), "at least 0, and one above")):
         with pytest.raises(ValueError, match=match):
             bootstrap_ratios(values, bad)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "sign", "place", "marked"),
+    [
+        (0.125, 0.25, 1, "above", "**+0.188 [+0.125, +0.250]**"),
+        (-0.25, -0.125, -1, "below", "**-0.188 [-0.250, -0.125]**"),
+        (-0.25, 0.125, 0, "not told from", "-0.062 [-0.250, +0.125]"),
+        (0.0, 0.25, 0, "not told from", "+0.125 [+0.000, +0.250]"),
+        (-0.25, 0.0, 0, "not told from", "-0.125 [-0.250, +0.000]"),
+        (0.0, 0.0, 0, "not told from", "+0.000 [+0.000, +0.000]"),
+        (math.nan, math.nan, 0, "not told from", "+nan [+nan, +nan]"),
+    ],
+)
+def test_an_interval_that_ends_at_0_tells_nothing(low, high, sign, place, marked):
+    interval = Interval((low + high) / 2, low, high)
+    assert (interval.sign, interval.place, interval.marked()) == (sign, place, marked)
+
+
+def test_a_bootstrap_interval_may_end_at_0():
+    """Most rows are the same for both methods, as questions are whose picks are."""
+    gained, lost = bootstrap_means(np.array([[1.0, -1.0], *[[0.0, 0.0]] * 9]), samples=500)
+    assert (gained.low, lost.high) == (0, 0)
+    assert gained.place == lost.place == "not told from"
 
 
 def test_bootstrap_bad_input():

@@ -76,6 +76,22 @@ def test_bm25_of_equal_texts_and_of_unknown_words():
         BM25Retriever(["the", "!"])
 
 
+@pytest.mark.parametrize("n", [1, 2, 5, 20, 39, 40, 41, 60])
+def test_bm25_ties_are_by_position_wherever_they_are_cut(n):
+    """Texts of five kinds, many of each, in mixed order: all of a kind score the same."""
+    pytest.importorskip("bm25s")
+    kinds = ["red apple", "red apple red", "green pear", "red pear plum", "blue"]
+    which = np.random.default_rng(1).integers(0, 5, 60)
+    texts = [kinds[kind] for kind in which]
+    queries = ["red", "pear", "apple pear", "plum"]
+    found = BM25Retriever(texts).search(queries, n)
+    for q, query in enumerate(queries):
+        scores = np.float32(bm25(query, texts)).round(4)  # equal texts have equal scores here, others do not
+        order = [i for i in np.argsort(-scores, kind="stable") if scores[i] > 0][:n]
+        assert found.ids[q].tolist() == order + [-1] * (n - len(order))
+        assert len(set(scores[order])) < max(2, len(order))
+
+
 def test_missing_bm25s_is_named(monkeypatch):
     import sys
 

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from ragsys_kernels import cli, evaluation
 from ragsys_kernels.evaluation import _job, vrsd_answers_report
+from ragsys_kernels.evaluation.statistics import Interval
 from ragsys_kernels.evaluation.vrsd_answers import PROMPTS, evaluate, is_right, rouge_scorer
 from ragsys_kernels.icl import HuggingFaceModel
 from ragsys_kernels.icl.datasets import vrsd_set
@@ -156,6 +157,9 @@ def test_differences_are_paired(data):
     assert gaps["MMR λ=0.5"] == pytest.approx((0.1, 0.1, 0.1))
     verdict = vrsd_answers_report._verdict([result], [{"ROUGE-L": (means, gaps)}])
     assert "above MMR λ=0.5 (+0.100)" in verdict
+    gaps["MMR λ=0.5"] = Interval(0.1, 0.0, 0.2)
+    verdict = vrsd_answers_report._verdict([result], [{"ROUGE-L": (means, gaps)}])
+    assert "not told from MMR λ=0.5 (+0.100)" in verdict
 
 
 def test_a_stopped_run_goes_on(data, monkeypatch):

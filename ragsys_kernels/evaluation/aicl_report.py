@@ -74,7 +74,7 @@ def report_of(results: Sequence[SetResult], samples: int, max_k: int) -> Report:
         [
             (
                 result.items.title, label,
-                *("" if other == label else _signed(found[label].above[other]) for other in METHODS[:-1]),
+                *("" if other == label else found[label].above[other].marked() for other in METHODS[:-1]),
             )
             for result, found in zip(results, rows, strict=True)
             for label in (QPP, SAICL)
@@ -117,8 +117,7 @@ def _verdict(results: Sequence[SetResult], rows: Sequence[dict[str, _Row]]) -> s
         for result, found in zip(results, rows, strict=True):
             best = max((found[other].f1.mean, other) for other in STATIC)[1]
             gap = found[label].above[best]
-            place = "above" if gap.low > 0 else "below" if gap.high < 0 else "not told from"
-            places[place].append(f"{result.items.title} ({gap.mean:+.3f}, {best})")
+            places[gap.place].append(f"{result.items.title} ({gap.mean:+.3f}, {best})")
         parts = [f"{place} it on {', '.join(sets)}" for place, sets in places.items() if sets]
         sentences.append(f"{label}, against the best static k of the test texts: {'; '.join(parts)}.")
     return " ".join(sentences)
@@ -129,10 +128,6 @@ def _shares(result: SetResult, max_k: int) -> list[Array]:
         np.bincount(ks, minlength=max_k + 1)[: max_k + 1] / len(ks)
         for ks in (result.ks[QPP], result.ks[SAICL], result.learnt)
     ]
-
-
-def _signed(gap: Interval) -> str:
-    return f"**{gap.signed()}**" if gap.decided else gap.signed()
 
 
 def _values(results: Sequence[SetResult]) -> Iterator[tuple[object, ...]]:

@@ -49,10 +49,8 @@ class Comparison:
 
     def verdict(self, metric: str) -> str:
         interval = self.difference[metric]
-        if interval.low > 0:
-            return "holds"
-        if interval.high < 0:
-            return "is reversed"
+        if interval.sign:
+            return "holds" if interval.sign > 0 else "is reversed"
         return "shows in the mean" if interval.mean > 0 else "does not show"
 
 

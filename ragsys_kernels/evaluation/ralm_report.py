@@ -89,7 +89,7 @@ class _Versus(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        return "lower" if self.change.high < 0 else "higher" if self.change.low > 0 else "undecided"
+        return {-1: "lower", 1: "higher", 0: "undecided"}[self.change.sign]
 
 
 def report_of(result: RalmResult, sizes: RalmSizes, samples: int, collection: str) -> Report:

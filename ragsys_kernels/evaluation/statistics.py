@@ -34,9 +34,18 @@ class Interval(NamedTuple):
         return f"{self.mean:+.3f} {self.span('{:+.3f}')}"
 
     @property
-    def decided(self) -> bool:
-        """Whether 0 is outside."""
-        return not self.low <= 0 <= self.high
+    def sign(self) -> int:
+        """1 above 0, -1 below; 0 where 0 is in the interval, also as an end, or where there is none (NaN)."""
+        return int(self.low > 0) - int(self.high < 0)
+
+    @property
+    def place(self) -> str:
+        """What a difference says of the first against the second."""
+        return {1: "above", -1: "below", 0: "not told from"}[self.sign]
+
+    def marked(self) -> str:
+        """As `signed`, bold where 0 is outside."""
+        return f"**{self.signed()}**" if self.sign else self.signed()
 
 
 def bootstrap_means(columns: Any, *, samples: int = 10_000, level: float = 0.95, seed: int = 0) -> list[Interval]:

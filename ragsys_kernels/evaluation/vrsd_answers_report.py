@@ -62,7 +62,7 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int) -> Report:
     report.table(
         ("set", "measure", *(f"minus {label}" for label in METHODS[:-1])),
         [
-            (result.questions.title, name, *(_signed(gaps[label]) for label in METHODS[:-1]))
+            (result.questions.title, name, *(gaps[label].marked() for label in METHODS[:-1]))
             for result, means in zip(results, found, strict=True)
             for name, (_, gaps) in means.items()
         ],
@@ -102,14 +102,9 @@ def _verdict(results: Sequence[AnswerResult], found: Sequence[dict[str, tuple[_M
         parts = []
         for label in MMR:
             gap = means["ROUGE-L"][1][label]
-            word = "above" if gap.low > 0 else "below" if gap.high < 0 else "not told from"
-            parts.append(f"{word} {label} ({gap.mean:+.3f})")
+            parts.append(f"{gap.place} {label} ({gap.mean:+.3f})")
         sentences.append(f"On {result.questions.title} VRSD's ROUGE-L is {', '.join(parts)}.")
     return " ".join(sentences)
-
-
-def _signed(gap: Interval) -> str:
-    return f"**{gap.signed()}**" if gap.decided else gap.signed()
 
 
 def _values(results: Sequence[AnswerResult]) -> Iterator[tuple[object, ...]]:
