@@ -1,4 +1,4 @@
-# Everything runs in a virtual environment of its own: make test, make demo, make demo-bias, make evaluate-vrsd,
+# Everything runs in a virtual environment of its own: make test, make fuzz, make demo, make demo-bias, make evaluate-vrsd,
 # make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make check, make lint,
 # make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
 # make release-check, make clean.
@@ -11,7 +11,7 @@ PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c require
 INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editable_mode=compat -e
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*)
 
-.PHONY: test demo demo-bias evaluate-vrsd evaluate-vrsd-answers evaluate-ragsys evaluate-ralm evaluate-aicl check lint
+.PHONY: test fuzz demo demo-bias evaluate-vrsd evaluate-vrsd-answers evaluate-ragsys evaluate-ralm evaluate-aicl check lint
 .PHONY: docs bench bench-quick bench-static gpu-check release-check clean
 
 test: $(VENV)/.test
@@ -21,9 +21,15 @@ test: $(VENV)/.test
 check: lint $(VENV)/.test
 	$(BIN)/pytest -q -x -m "not slow"
 
-# What CI runs, and every GPU kernel compiled afresh, which `make test` does only with those that have changed.
+# make fuzz SEED=2: five minutes on two cores, part of the release check.
+SEED ?= 1
+fuzz: $(VENV)/.test
+	$(BIN)/python tests/fuzz_selections.py --seed $(SEED) --selections 100000
+	$(BIN)/python tests/fuzz_calls.py --seed $(SEED) --calls 5000
+
+# What CI runs, the fuzzers, and every GPU kernel compiled afresh, which `make test` does only with those that have changed.
 release-check: export RAGSYS_KERNELS_TEST_COMPILE := all
-release-check: lint arm sanitize test
+release-check: lint arm sanitize test fuzz
 
 demo: $(VENV)/.demo
 	$(BIN)/python benchmarks/demo_glove.py

@@ -451,6 +451,17 @@ def test_ties_go_to_the_lowest_position_not_the_lowest_id(backend, method):
     assert result.indices.tolist() == [[7, 2, 8]]
 
 
+@pytest.mark.parametrize("method", ["mmr", "vrsd"])
+def test_equal_rows_are_picked_in_their_order_wherever_they_lie(backend, method):
+    """A BLAS may give a row other last bits in another place, and then equal rows would not tie."""
+    rng = np.random.default_rng(18)
+    for D in range(1, 40):
+        rows = np.tile(rng.standard_normal(D).astype(np.float32), (23, 1))
+        queries = rng.standard_normal((3, D)).astype(np.float32)
+        assert (METHODS[method](queries, rows, 9, backend=backend).indices == np.arange(9)).all(), D
+        assert (rk.Corpus(rows).search(queries, 9, backend=backend)[0] == np.arange(9)).all(), D
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_equal_ids_in_different_queries_are_allowed(backend, method):
     problem = testing.selection_problem(4, 10, 3, 8, seed=23)

@@ -16,6 +16,12 @@ from .._problem import Problem, Selection, divide, unit
 ZERO_SUM = 1e-6
 
 
+def _products(rows: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """rows @ vector, where a row's bits do not depend on its place: the BLAS's may, and equal rows have to tie."""
+    products: np.ndarray = np.einsum("nd,d->n", rows, vector)
+    return products
+
+
 @dataclass
 class _Pool:
     """What one query may pick from."""
@@ -41,7 +47,7 @@ def _pool(problem: Problem, q: int) -> _Pool:
         r = problem.relevance[q, positions].astype(np.float64)
     else:
         assert query is not None
-        r = e @ query
+        r = _products(e, query)
         if problem.op == "vrsd":
             r = divide(r, np.linalg.norm(e, axis=1))
     bias = problem.item_bias(q, rows, positions)
@@ -80,7 +86,7 @@ def mmr(problem: Problem, num_threads: int) -> Selection:
         m = np.full(len(pool.rows), -np.inf)
         picked = list(pool.initial)
         for e in pool.e_initial:
-            m = np.maximum(m, pool.e @ e)
+            m = np.maximum(m, _products(pool.e, e))
         free = ~_barred(problem, pool.rows, picked)
         for step in range(_wanted(problem, q)):
             if not free.any():
@@ -94,7 +100,7 @@ def mmr(problem: Problem, num_threads: int) -> Selection:
             out.redundancy[q, step] = 0 if first else m[i]
             out.lengths[q] = step + 1
             picked.append(pool.rows[i])
-            similarity = pool.e @ pool.e[i]
+            similarity = _products(pool.e, pool.e[i])
             _in_range(problem, q, similarity)
             m = np.maximum(m, similarity)
             free[i] = False
