@@ -17,7 +17,7 @@ from ragsys_kernels import _arrays, _dispatch
 
 # Haystack reports its use over the network unless told not to before it is imported.
 os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")
-# Read when torch or FAISS is loaded: their waiting threads sleep, and leave the cores to the other processes of the tests.
+# Read when torch or FAISS is loaded: threads that wait sleep, and leave the cores to the other processes of the tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # What a test names is not looked for on the Hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
