@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from ragsys_kernels.offline import _manifest
+
 
 def write_inputs(folder, queries, *, rows=200, dims=8, pool=6, seed=0):
     """Vectors and candidates as .npy files; returns the options of `select` that name them."""
@@ -16,6 +18,13 @@ def write_inputs(folder, queries, *, rows=200, dims=8, pool=6, seed=0):
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
     return {name: folder / f"{name}.npy" for name in arrays}
+
+
+def restate(path, change):
+    """Change what a manifest or record says, with the checksum of what it says then."""
+    content = _manifest._unsealed(path.read_bytes())
+    change(content)
+    path.write_bytes(_manifest._sealed(content))
 
 
 def contents(folder):

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from job_files import contents, write_inputs  # noqa: E402
+from job_files import contents, restate, write_inputs  # noqa: E402
 
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import offline  # noqa: E402
@@ -88,8 +89,7 @@ def test_finished_job_is_checked_and_left(tmp_path, job, monkeypatch):
 def test_killed_before_the_last_word_is_finished_without_work(tmp_path, job, monkeypatch):
     options, expected = job
     out = tmp_path / "undisturbed"
-    state = json.loads((out / "_job.json").read_text())
-    (out / "_job.json").write_text(json.dumps({**state, "complete": False}))
+    restate(out / "_job.json", lambda state: state.update(complete=False))
     monkeypatch.setattr("ragsys_kernels.offline.job.Worker", None)
     assert offline.verify(out) == ["_job.json does not say that the job is complete: run it again to finish it"]
     offline.select(**options, out=out)
@@ -130,8 +130,123 @@ def test_damaged_record_is_a_shard_that_is_not_done(tmp_path, job, content):
     out = tmp_path / "out"
     stop_after(options, out, 4)
     (out / ".part-00002.json").write_bytes(content)
+    state = offline.status(out)
+    assert (state.missing, state.damaged) == ((range(2, 3), range(4, 7)), (".part-00002.json",))
+    assert "\ndamaged: .part-00002.json" in str(state)
+    assert offline.verify(out)[0] == ".part-00002.json is damaged: its shard is not done"
+    with pytest.warns(UserWarning, match=r"\.part-00002\.json is damaged in .*; what it recorded is made again"):
+        assert offline.select(**options, out=out).selected == Q - 3 * SHARD
+    assert contents(out) == expected
+
+
+@pytest.mark.parametrize("change", [
+    {"rows": 100}, {"index": 3}, {"first_row": 0}, {"file": "../x"}, {"file": "part-00001.parquet"}, {"sha256": "0"},
+    {"skipped": 151}, {"skipped": 1}, {"errors_sha256": "0" * 64}, {"short": -1}, {"rows": 1e30}, {"rows": 150.0},
+    {"index": None}, {"index": 10**30}, {"more": 1},
+], ids=str)  # fmt: skip
+def test_what_records_say_is_compared_with_the_job(tmp_path, job, change, monkeypatch):
+    """With the right checksum too; a path that leaves the folder is never read."""
+    options, expected = job
+    out, opened = tmp_path / "out", []
+    stop_after(options, out, 4)
+    (tmp_path / "x").write_bytes(expected["part-00002.parquet"])
+    restate(out / ".part-00002.json", lambda record: record.update(change))
+    for name in ("open", "read"):
+        method = getattr(sinks.Folder, name)
+        monkeypatch.setattr(sinks.Folder, name, lambda s, n, method=method: (opened.append(n), method(s, n))[1])
     assert offline.status(out).missing == (range(2, 3), range(4, 7))
-    assert offline.select(**options, out=out).selected == Q - 3 * SHARD
+    assert offline.verify(out)[0] == ".part-00002.json is damaged: its shard is not done"
+    with pytest.warns(UserWarning, match=r"\.part-00002\.json is damaged"):
+        assert offline.select(**options, out=out).selected == Q - 3 * SHARD
+    assert contents(out) == expected
+    assert opened
+    assert all("/" not in name for name in opened)
+
+
+def set_(name, value, *place):
+    """A function that sets an entry of what a manifest says."""
+
+    def change(content):
+        for part in place:
+            content = content[part]
+        content[name] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (set_("rows", 300), "rows must be 1000, those of queries, got 300"),
+        (set_("rows", 1e30), r"rows must be a number above 0, got 1e\+30"),
+        (set_("shard_size", 0), "shard_size must be a number above 0, got 0"),
+        (set_("shard_size", 10**30), "shard_size must be a number above 0, got 10{30}"),
+        (set_("shard_size", 1), "rows of shard 0 must be 1, got 150"),
+        (set_("inputs", []), r"inputs must be there, got \[\]"),
+        (set_("queries", None, "inputs"), "it has not the fields that a job writes"),
+        (set_("files", [1], "inputs", "corpus"), "it has not the fields that a job writes"),
+        (set_("path", 1, "inputs", "corpus"), "corpus must be of path, rows and files, got "),
+        (set_("options", {}), "options must be with method, got {}"),
+        (set_("version", None), "version must be there, got None"),
+        (set_("complete", 1), "complete must be true or false, got 1"),
+        (set_("shards", 1), "it has not the fields that a job writes"),
+        (lambda content: content.pop("shards"), "it has not the fields that a job writes"),
+        (lambda content: content["shards"].pop(), "shards must be 7, for the job is complete, got 6"),
+        (lambda content: content["shards"].append(content["shards"][2]), "shards must be listed once each, got 8"),
+        (set_("index", 3, "shards", 2), "shards must be listed once each, got 7"),
+        (set_("index", 7, "shards", 6), "index must be below 7, got 7"),
+        (set_("rows", 100, "shards", 2), "rows of shard 2 must be 150, got 100"),
+        (set_("first_row", 0, "shards", 1), "first_row of shard 1 must be 150, got 0"),
+        (set_("file", "../x", "shards", 2), r"file of shard 2 must be part-00002\.parquet, got \.\./x"),
+        (set_("more", 1, "shards", 2), "it has not the fields that a job writes"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_a_manifest_says_is_compared_with_itself(tmp_path, job, change, match):
+    """Each is one that no flipped bit makes, for the checksum is right."""
+    options, _ = job
+    out = tmp_path / "undisturbed"
+    restate(out / "_job.json", change)
+    for name, call in each_call(options, out).items():
+        with pytest.raises(
+            ValueError, match=rf"^{name}: _job\.json must be as a job wrote it, or overwrite .*: {match}"
+        ):
+            call()
+
+
+def each_call(options, out):
+    return {
+        "select": lambda: offline.select(**options, out=out),
+        "verify": lambda: offline.verify(out),
+        "status": lambda: offline.status(out),
+    }
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    (b'"rows": 1000', b'"rows": 1001'), (b'"index": 2', b'"index": 3'), (b'"file": "part', b'"file": "pArt'),
+])  # fmt: skip
+def test_one_flipped_bit_of_a_manifest_is_found(tmp_path, job, old, new):
+    options, expected = job
+    out = tmp_path / "undisturbed"
+    assert old in expected["_job.json"]
+    (out / "_job.json").write_bytes(expected["_job.json"].replace(old, new, 1))
+    for call in each_call(options, out).values():
+        with pytest.raises(ValueError, match="its checksum is not the one it was written with"):
+            call()
+    offline.select(**options, out=out, overwrite=True)
+    assert contents(out) == expected
+
+
+def test_manifest_of_the_first_format_is_refused(tmp_path, job):
+    options, expected = job
+    out = tmp_path / "undisturbed"
+    content = json.loads(expected["_job.json"])
+    del content["checksum"]
+    (out / "_job.json").write_text(json.dumps({**content, "format": 1}, indent=2) + "\n")
+    for call in each_call(options, out).values():
+        with pytest.raises(ValueError, match=r"_job\.json must be .*: it is of format 1, not 2: of another version"):
+            call()
+    offline.select(**options, out=out, overwrite=True)
     assert contents(out) == expected
 
 
@@ -210,10 +325,92 @@ def test_stop_ends_after_a_shard(tmp_path, job):
     summary = offline.select(**options, out=out, stop=lambda: next(answers))
     assert (summary.complete, summary.done, summary.shards) == (False, 3 * SHARD, 3)
     assert f", stopped with {Q - 3 * SHARD} left" in str(summary)
+    assert json.loads((out / "_job.json").read_bytes())["complete"] is False
+    assert not offline.status(out).complete
     assert not [name for name in os.listdir(out) if name.startswith(".")]
     assert not offline.select(**options, out=tmp_path / "none", stop=lambda: True).complete
     assert not (tmp_path / "none").exists()
     offline.select(**options, out=out)
+    assert contents(out) == expected
+    assert json.loads(expected["_job.json"])["complete"] is True
+
+
+def test_complete_job_is_not_when_a_shard_is_gone(tmp_path, job):
+    out = tmp_path / "undisturbed"
+    assert offline.status(out).complete
+    (out / "part-00003.parquet").unlink()
+    state = offline.status(out)
+    assert (state.complete, state.missing, state.done) == (False, (range(3, 4),), Q - SHARD)
+    assert "complete: no, missing part-00003.parquet" in str(state)
+
+
+def test_records_are_removed_when_the_manifest_is_on_the_disk(tmp_path, job, monkeypatch):
+    """Power may fail at any moment: the name of the manifest that holds the shards must not be lost after them."""
+    options, _ = job
+    out, events = tmp_path / "out", []
+    stop_after(options, out, 3)
+
+    def noted(what, name, call):
+        return lambda *given: (events.append(f"{what} {name(*given)}"), call(*given))[1]
+
+    monkeypatch.setattr(Path, "replace", noted("name", lambda _, place: place.name, Path.replace))
+    opened = lambda file: os.path.basename(os.readlink(f"/proc/self/fd/{file}"))  # noqa: E731
+    monkeypatch.setattr(os, "fsync", noted("sync", opened, os.fsync))
+    monkeypatch.setattr(sinks.Folder, "remove", noted("remove", lambda _, name: name, sinks.Folder.remove))
+    offline.select(**options, out=out)
+    begun, ended = (place for place, event in enumerate(events) if event == "name _job.json")
+    for place, recorded in ((begun, [0, 1, 2]), (ended, [3, 4, 5, 6])):
+        assert re.fullmatch(r"sync \._job\.json\..*partial", events[place - 1])
+        assert events[place + 1] == "sync out"
+        removed = [f"remove .part-{index:05d}.json" for index in recorded]
+        assert events[place + 2 : place + 2 + len(recorded)] == removed
+    assert sum(event.startswith("remove .part") for event in events) == SHARDS
+
+
+def test_records_that_a_kill_left_beside_a_complete_manifest_are_removed(tmp_path, job, monkeypatch):
+    options, expected = job
+    out = tmp_path / "out"
+    monkeypatch.setattr(_manifest.JobFolder, "remove_records", lambda _: None)  # killed before
+    offline.select(**options, out=out)
+    monkeypatch.undo()
+    assert len(contents(out)) == len(expected) + SHARDS
+    assert (offline.status(out).complete, offline.verify(out)) == (True, [])
+    assert offline.select(**options, out=out).selected == 0
+    assert contents(out) == expected
+
+
+STRANGE = {
+    "folder": lambda _, place: place.mkdir(),
+    "link": lambda elsewhere, place: place.symlink_to(elsewhere),
+    "pipe": lambda _, place: os.mkfifo(place),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+@pytest.mark.parametrize(
+    "name", ["part-00002.parquet", ".part-00002.json", "_errors-00001.parquet", ".x.0.partial", "_job.json"]
+)
+def test_folders_and_links_under_a_jobs_names(tmp_path, job, kind, name):
+    """They are not read, not written through and not removed, and nothing waits for a pipe."""
+    options, expected = job
+    out, elsewhere = tmp_path / "undisturbed", tmp_path / "elsewhere"
+    elsewhere.write_bytes(expected.get(name, b"precious"))
+    (out / name).unlink(missing_ok=True)
+    STRANGE[kind](elsewhere, out / name)
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError, match=rf"^select: out must .*, got .*undisturbed with {re.escape(name)}$"):
+            offline.select(**options, out=out, overwrite=overwrite)
+    if name == "_job.json":
+        for call in (offline.status, offline.verify):
+            with pytest.raises(FileNotFoundError, match=r"folder must be a job's, with a file _job\.json, got"):
+                call(out)
+    else:
+        assert offline.status(out).complete is (name != "part-00002.parquet")
+        assert offline.verify(out)[0] == f"{name} is a folder or a link, not a file of the job"
+    assert elsewhere.read_bytes() == expected.get(name, b"precious")
+    (out / name).rmdir() if kind == "folder" else (out / name).unlink()
+    if name in expected:
+        (out / name).write_bytes(expected[name])
     assert contents(out) == expected
 
 
@@ -360,17 +557,15 @@ def test_status_of_a_job_that_stopped(tmp_path, job):
     assert "complete: no, missing part-00001.parquet, part-00003.parquet to part-00006.parquet" in str(state)
     found = offline.verify(out)
     assert found[0] == "part-00001.parquet is missing"
-    assert found[1] == "part-00003.parquet is missing: queries 450 to 599 are not done"
-    assert len(found) == 5
+    assert found[1] == "part-00003.parquet to part-00006.parquet are missing: queries 450 to 999 are not done"
+    assert len(found) == 2
 
 
 def rewritten(out, index, change):
     """A shard with other rows, of which the manifest has the right checksum."""
     path = out / f"part-{index:05d}.parquet"
     pq.write_table(change(pq.read_table(path)), path)
-    state = json.loads((out / "_job.json").read_text())
-    state["shards"][index]["sha256"] = sinks.Folder(out).digest(path.name)
-    (out / "_job.json").write_text(json.dumps(state))
+    restate(out / "_job.json", set_("sha256", sinks.Folder(out).digest(path.name), "shards", index))
 
 
 @pytest.mark.parametrize(
@@ -379,20 +574,13 @@ def rewritten(out, index, change):
         (lambda table: table.slice(1), "part-00002.parquet must have 150 rows, got 149"),
         (lambda table: table.take(pa.array([0, *range(149)])), "must have queries 300 to 449, each once and in order"),
         (lambda table: table.drop_columns("scores"), "part-00002.parquet must have the columns"),
+        (lambda table: table.append_column("query_id", table["query_id"]), "part-00002.parquet must have the columns"),
     ],
 )
 def test_verify_reads_the_rows(tmp_path, job, change, match):
     rewritten(tmp_path / "undisturbed", 2, change)
     (found,) = offline.verify(tmp_path / "undisturbed")
     assert match in found
-
-
-def test_verify_finds_shards_of_other_rows(tmp_path, job):
-    out = tmp_path / "undisturbed"
-    state = json.loads((out / "_job.json").read_text())
-    state["shards"][1]["first_row"] = 0
-    (out / "_job.json").write_text(json.dumps(state))
-    assert offline.verify(out) == ["part-00001.parquet must have queries 150 to 299, got 0 to 149"]
 
 
 # --- queries that cannot be used ----------------------------------------------------------------------------------
@@ -437,6 +625,29 @@ def test_skipped_queries_are_recorded_and_change_no_other(tmp_path, job):
     with pytest.warns(UserWarning, match="_errors-00001"):
         assert offline.select(**options, out=tmp_path / "out", on_error="skip").selected == SHARD
     assert contents(tmp_path / "out")["part-00001.parquet"] == before
+
+
+def test_queries_with_fewer_than_k_picks_are_counted(tmp_path, job):
+    """Those done before, too; a query that is skipped is not one of them."""
+    options, _ = job
+    candidates, queries = np.load(options["candidates"]), np.load(options["queries"])
+    candidates[[3, 160, 161], 2:] = -1
+    candidates[500] = -1
+    candidates[7, 3:] = -1  # as many as k
+    queries[4] = np.nan
+    candidates[4, 1:] = -1
+    np.save(options["candidates"], candidates)
+    np.save(options["queries"], queries)
+    stop_after({**options, "on_error": "skip"}, tmp_path / "out", 2)
+    for _ in range(2):
+        summary = offline.select(**options, out=tmp_path / "out", on_error="skip")
+        assert (summary.short, summary.skipped) == (4, 1)
+        assert ", 1 queries skipped, 4 got fewer than 3 picks" in str(summary)
+    lengths = [len(picks) for picks in pq.read_table(tmp_path / "out")["ids"].to_pylist()]
+    assert sum(length < 3 for length in lengths) == 5
+    state = offline.status(tmp_path / "out")
+    assert (state.short, state.skipped) == (4, 1)
+    assert f"queries: {Q} of {Q} done, 1 of them skipped, 4 got fewer than 3 picks\n" in str(state)
 
 
 def test_job_that_failed_goes_on_with_skip(tmp_path, job):
@@ -512,6 +723,8 @@ def test_lock_that_is_a_link_is_not_followed(tmp_path, job, link):
     elsewhere.write_text("precious")
     link(elsewhere, lock)
     with pytest.raises(FileExistsError, match=r"^select: out must have its lock as a file.* got .*undisturbed/\.lock$"):
+        _lock.locked(tmp_path / "undisturbed").__enter__()
+    with pytest.raises(FileExistsError, match=r"^select: out must have (its lock as a file|files under a job's names)"):
         offline.select(**options, out=tmp_path / "undisturbed")
     assert elsewhere.read_text() == "precious"
     assert offline.status(tmp_path / "undisturbed").owner is None
@@ -644,7 +857,7 @@ def test_worker_makes_any_shard_in_another_process(tmp_path, job):
         thread.join()
     assert contents(tmp_path / "out")["part-00005.parquet"] == expected["part-00005.parquet"]
     assert len(set(map(str, map(asdict, records)))) == 1
-    assert folder.records() == {5: records[0]}
+    assert list(folder.records()) == [(".part-00005.json", records[0])]
     tables = [part.picks for part in worker.tables(130, 470)]
     direct = pq.read_table(tmp_path / "undisturbed").slice(130, 340)
     assert pa.concat_tables(tables).equals(direct.cast(tables[0].schema))

@@ -362,7 +362,7 @@ def test_result_behind_a_url(tmp_path, arrays):
     begun = offline.select(**job, out=out, stop=lambda: shards.append(0) or len(shards) > 2)
     assert (begun.done, begun.complete, begun.out) == (120, False, out)
     assert offline.status(out).missing == (range(2, 4),)
-    assert "part-00002.parquet is missing" in offline.verify(out)[0]
+    assert "part-00002.parquet to part-00003.parquet are missing" in offline.verify(out)[0]
     with pytest.raises(ValueError, match=r"out must hold a job of the same inputs.* k 3, now 2"):
         offline.select(**{**job, "k": 2}, out=out)
     assert offline.select(**job, out=out).selected == 80

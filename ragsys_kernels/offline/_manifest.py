@@ -1,7 +1,8 @@
 """What a job's folder says of itself: the manifest, a record for each finished shard, fingerprints of the inputs.
 
 ``_job.json`` is written when a job begins and when it ends. In between each finished shard adds one small hidden file,
-which costs the same however many there are; a file that a kill or a power failure damaged is a shard that is not done.
+which costs the same however many there are. Each ends with a checksum of what it says: a record that a kill or a power
+failure damaged is a shard that is not done, a damaged manifest is refused, for nothing else says what the job is.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,13 +23,21 @@ from ragsys_kernels.offline._spec import Inputs, JobSpec, absolute, held, rule
 from ragsys_kernels.offline.sinks import Folder
 
 JOB_FILE = "_job.json"  # readers of a whole folder of Parquet files skip names that begin with _ or .
-_FORMAT = 1
+_FORMAT = 2
 _SHARD = re.compile(r"part-(\d{5,})\.parquet")
 _ERRORS = re.compile(r"_errors-\d{5,}\.parquet")
+_RECORD = re.compile(r"\.part-\d{5,}\.json")
 _OURS = re.compile(
-    rf"{re.escape(JOB_FILE)}|{re.escape(LOCK_FILE)}|{_SHARD.pattern}|{_ERRORS.pattern}"
-    r"|\.part-\d{5,}\.json|\..+\.partial"
+    rf"{re.escape(JOB_FILE)}|{re.escape(LOCK_FILE)}|{_SHARD.pattern}|{_ERRORS.pattern}|{_RECORD.pattern}|\..+\.partial"
 )
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+# Whatever a damaged file makes of its reader.
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+_MOST = 2**63 - 1  # rows
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("version", "backend", "instruction_set", "fingerprint"), str),
+    **dict.fromkeys(("options", "inputs", "schema"), dict),
+}
 # What a file is called and when it was written say nothing of a content that is known whole.
 _NAMES, _TIMES = {"name"}, {"mtime_ns", "mtime", "etag"}
 
@@ -43,7 +52,10 @@ def errors_file(index: int) -> str:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """A finished shard: which rows of the queries it has, and the SHA-256 of its files."""
+    """A finished shard: which rows of the queries it has, and the SHA-256 of its files.
+
+    ``skipped`` queries could not be used, ``short`` others got fewer than k picks.
+    """
 
     index: int
     file: str
@@ -51,7 +63,23 @@ class ShardRecord:
     rows: int
     sha256: str
     skipped: int = 0
+    short: int = 0
     errors_sha256: str | None = None
+
+    def check(self, manifest: Manifest) -> None:
+        """Raise where the record does not agree with itself, or with the job."""
+        for name in ("index", "first_row", "rows", "skipped", "short"):
+            _require(_is_count(getattr(self, name)), name, "a number", getattr(self, name))
+        _require(self.index < manifest.num_shards, "index", f"below {manifest.num_shards}", self.index)
+        rows, where = manifest.shard(self.index), f" of shard {self.index}"
+        _require(self.file == shard_file(self.index), f"file{where}", shard_file(self.index), self.file)
+        _require(self.first_row == rows.start, f"first_row{where}", rows.start, self.first_row)
+        _require(self.rows == len(rows), f"rows{where}", len(rows), self.rows)
+        left_out = self.skipped + self.short
+        _require(left_out <= self.rows, f"skipped and short{where}", f"at most {self.rows}", left_out)
+        _require(_is_sha256(self.sha256), f"sha256{where}", "64 digits", self.sha256)
+        errors = _is_sha256(self.errors_sha256) if self.skipped else self.errors_sha256 is None
+        _require(errors, f"errors_sha256{where}", f"there for {self.skipped} skipped queries", self.errors_sha256)
 
     def damage(self, folder: Folder) -> str | None:
         """Return what is wrong with the files, None if they are as they were written."""
@@ -61,7 +89,11 @@ class ShardRecord:
         for name, digest in files.items():
             if not folder.is_file(name):
                 return f"{name} is missing"
-            if folder.digest(name) != digest:
+            try:
+                found = folder.digest(name)
+            except OSError as error:
+                return f"{name} cannot be read: {error.strerror or error}"
+            if found != digest:
                 return f"{name} is damaged: its checksum is not the one it was written with"
         return None
 
@@ -76,36 +108,43 @@ class JobFolder:
     def add(self, record: ShardRecord) -> None:
         """Record a finished shard; twice is once."""
         with self.folder.writing(_record_file(record.index), durable=False) as file:
-            file.write(json.dumps({"job": self.key, **asdict(record)}).encode())
+            file.write(_sealed({"job": self.key, **asdict(record)}))
 
-    def records(self) -> dict[int, ShardRecord]:
-        """Return the shards recorded since the manifest was written."""
-        found = {}
+    def records(self) -> Iterator[tuple[str, ShardRecord | None]]:
+        """Yield the shards recorded since the manifest was written, by the record's name; None for a damaged one."""
         for name in self.folder.names():
-            if not re.fullmatch(r"\.part-\d{5,}\.json", name):
+            if not _RECORD.fullmatch(name):
                 continue
+            record = None
             try:
-                content = json.loads(self.folder.read(name))
-                if content.pop("job") == self.key:
-                    record = ShardRecord(**content)
-                    found[record.index] = record
-            except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
-                continue  # cut short by a power failure: not done
-        return found
+                content = _unsealed(self.folder.read(name)) if self.folder.is_file(name) else {}
+                if content.pop("job") != self.key:
+                    continue
+                record = ShardRecord(**content)
+                _require(name == _record_file(record.index), "index", f"that of {name}", record.index)
+            except FileNotFoundError:  # the job has ended meanwhile
+                continue
+            except (*_DAMAGE, OSError):
+                record = None
+            yield name, record
 
     def remove_records(self) -> None:
         for name in self.folder.names():
-            if re.fullmatch(r"\.part-\d{5,}\.json", name):
+            if _RECORD.fullmatch(name):
                 self.folder.remove(name)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The job's file: what the job is, and with `complete` that it is done, with all its shards."""
+    """The job's file: what the job is, and with `complete` that it is done, with all its shards.
+
+    ``damaged`` are the names of records that cannot be read or do not agree with the job.
+    """
 
     description: dict[str, Any]
     complete: bool
     shards: dict[int, ShardRecord]
+    damaged: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -134,29 +173,62 @@ class Manifest:
         if not folder.is_file(JOB_FILE):
             return None
         try:
-            content = json.loads(folder.read(JOB_FILE))
-            if content.pop("format") != _FORMAT:
-                raise ValueError("of another format")
+            content = _unsealed(folder.read(JOB_FILE))
             complete, shards = content.pop("complete"), content.pop("shards")
             manifest = cls(content, complete, {item["index"]: ShardRecord(**item) for item in shards})
-            if not {"rows", "shard_size", "options", "inputs"} <= set(content):
-                raise ValueError("cut short")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{op}: {JOB_FILE} must be as a job wrote it, got {folder}: {error}") from error
-        manifest.shards.update(JobFolder(folder, manifest.key).records())
-        return manifest
+            manifest._check(len(shards))
+        except _DAMAGE as error:
+            reason = error if isinstance(error, ValueError) else f"it has not the fields that a job writes ({error!r})"
+            raise ValueError(
+                f"{op}: {JOB_FILE} must be as a job wrote it, or overwrite be given, got {folder}: {reason}"
+            ) from error
+        except OSError as error:
+            raise OSError(f"{op}: {JOB_FILE} must be readable, got {folder}: {error.strerror or error}") from error
+        return manifest._with_records(folder)
+
+    def _check(self, shards: int) -> None:
+        """Raise where what the manifest says does not agree with itself."""
+        said = self.description
+        for name, kind in _KINDS.items():
+            _require(isinstance(said.get(name), kind), name, "there", said.get(name))
+        for name in ("rows", "shard_size"):
+            _require(_is_count(said[name]) and said[name] >= 1, name, "a number above 0", said[name])
+        for name in ("method", "k"):
+            _require(name in said["options"], "options", f"with {name}", said["options"])
+        for name, one in said["inputs"].items():
+            files = one["files"]
+            told = isinstance(one["path"], str) and _is_count(one["rows"]) and isinstance(files, list)
+            _require(
+                told and all(isinstance(file["name"], str) for file in files), name, "of path, rows and files", one
+            )
+        queries = said["inputs"]["queries"]["rows"]
+        _require(self.rows == queries, "rows", f"{queries}, those of queries", self.rows)
+        _require(len(self.shards) == shards, "shards", "listed once each", shards)
+        for record in self.shards.values():
+            record.check(self)
+        all_there = len(self.shards) == self.num_shards
+        _require(isinstance(self.complete, bool), "complete", "true or false", self.complete)
+        _require(all_there or not self.complete, "shards", f"{self.num_shards}, for the job is complete", shards)
+
+    def _with_records(self, folder: Folder) -> Manifest:
+        """Return the manifest with the shards that were finished since."""
+        found, damaged = dict(self.shards), []
+        for name, record in JobFolder(folder, self.key).records():
+            try:
+                if record is None:
+                    raise ValueError("it cannot be read")
+                record.check(self)
+                found[record.index] = record
+            except ValueError:
+                damaged.append(name)
+        return replace(self, shards=found, damaged=tuple(damaged))
 
     def write(self, folder: Folder) -> None:
         """Put the manifest in the place of an earlier one; its records are in it from then on."""
-        content = {
-            "format": _FORMAT,
-            **self.description,
-            "complete": self.complete,
-            "shards": [asdict(self.shards[index]) for index in sorted(self.shards)],
-        }
+        shards = [asdict(self.shards[index]) for index in sorted(self.shards)]
         with folder.writing(JOB_FILE) as file:
-            file.write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
-        JobFolder(folder, self.key).remove_records()
+            file.write(_sealed({**self.description, "complete": self.complete, "shards": shards}))
+        JobFolder(folder, self.key).remove_records()  # not before the manifest is on the disk, with its name
         folder.sync()
 
 
@@ -262,3 +334,41 @@ def shard_names(names: Iterable[str]) -> dict[int, str]:
 
 def _record_file(index: int) -> str:
     return f".part-{index:05d}.json"
+
+
+def _sealed(content: dict[str, Any]) -> bytes:
+    """Return the text of a file that tells whether it is whole."""
+    content = {"format": _FORMAT, **content}
+    digest = hashlib.sha256(_text(content)).hexdigest()
+    return _text({**content, "checksum": digest})
+
+
+def _unsealed(text: bytes) -> dict[str, Any]:
+    """Return what `_sealed` was given; `ValueError` where one bit is another one."""
+    content = json.loads(text)
+    if not isinstance(content, dict):
+        raise ValueError("it has no fields")
+    known = content.pop("format", None)
+    if known != _FORMAT:  # the first had no checksums
+        raise ValueError(f"it is of format {known}, not {_FORMAT}: of another version, or damaged")
+    content.pop("checksum", None)
+    if _sealed(content) != text:
+        raise ValueError("its checksum is not the one it was written with")
+    return content
+
+
+def _text(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, indent=2).encode() + b"\n"  # in ASCII: names of files may be any bytes
+
+
+def _require(right: bool, what: str, rule: object, got: object) -> None:
+    if not right:
+        raise ValueError(f"{what} must be {rule}, got {str(got)[:100]}")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MOST
+
+
+def _is_sha256(value: Any) -> bool:
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None

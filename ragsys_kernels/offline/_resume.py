@@ -27,6 +27,11 @@ def check_folder(folder: Folder, overwrite: bool) -> None:
             f"select: out must be empty, new or an earlier job's folder, got {folder} with "
             f"{others[0] if others else 'shards but no ' + JOB_FILE}"
         )
+    strange = sorted(set(folder.strange()) - set(others))
+    if strange:
+        raise FileExistsError(
+            f"select: out must have files under a job's names, no folders or links, got {folder} with {strange[0]}"
+        )
 
 
 @contextmanager
@@ -49,11 +54,12 @@ def continued(before: Manifest, now: dict[str, Any], folder: Folder, on_error: s
             f"select: out must hold a job of the same inputs, options and version to go on, or overwrite be given, "
             f"got {folder} with {'; '.join(found)}"
         )
-    unknown = sorted(set(shard_names(folder.names())) - set(range(before.num_shards)))
+    unknown = [name for index, name in shard_names(folder.names()).items() if index >= before.num_shards]
     if unknown:
-        name = shard_names(folder.names())[unknown[0]]
-        raise FileExistsError(f"select: out must hold only shards of its job to go on, got {folder} with {name}")
+        raise FileExistsError(f"select: out must hold only shards of its job to go on, got {folder} with {unknown[0]}")
     done = {}
+    for name in before.damaged:
+        warnings.warn(f"select: {name} is damaged in {folder}; what it recorded is made again", stacklevel=5)
     for index, record in before.shards.items():
         damage = record.damage(folder)
         if damage is None:
@@ -87,5 +93,10 @@ def begun(manifest: Manifest, folder: Folder, new: bool) -> Iterator[None]:
 
 def _clear(folder: Folder, *last: str) -> None:
     """Remove an earlier job's files, its manifest in the end if at all: without it the rest would be nobody's."""
-    for name in [*(name for name in folder.names() if name not in (JOB_FILE, LOCK_FILE)), *last]:
+    names = [name for name in folder.names() if name not in (JOB_FILE, LOCK_FILE)]
+    for name in names:
+        folder.remove(name)
+    if names:  # for good, before another manifest is written
+        folder.sync()
+    for name in last:
         folder.remove(name)

@@ -44,6 +44,9 @@ class UrlFolder(Folder):
         names = {PurePosixPath(path.rstrip("/")).name for path in found if path.rstrip("/") != self._inner.rstrip("/")}
         return sorted(names)
 
+    def strange(self) -> list[str]:
+        return []
+
     def check(self) -> None:
         if self._fs.isfile(self._inner):
             raise FileExistsError(f"select: out must be a folder, got the file {self}")

@@ -49,11 +49,13 @@ class _Picked:
 
 @dataclass(frozen=True)
 class Rows:
-    """Consecutive rows of the result, all of one shard; ``errors`` has the queries that were skipped among them."""
+    """Consecutive rows of the result, all of one shard; ``errors`` has the queries that were skipped among them, and
+    ``short`` others got fewer than k picks."""
 
     start: int
     picks: pa.Table
     errors: pa.Table
+    short: int
 
     @property
     def stop(self) -> int:
@@ -151,10 +153,11 @@ class Worker:
         self, index: int, pieces: Iterator[Rows], job: JobFolder, advance: Callable[[int], None] | None
     ) -> ShardRecord:
         """Write the next rows, those of one shard."""
-        rows, skipped = self.spec.shard(index, self.rows), []
+        rows, skipped, short = self.spec.shard(index, self.rows), [], 0
         with parquet(job.folder, shard_file(index), self.schema) as (table, file):
             for piece in pieces:
                 table.write(piece.picks)
+                short += piece.short
                 if piece.errors.num_rows:
                     skipped.append(piece.errors)
                 if advance is not None:
@@ -179,6 +182,7 @@ class Worker:
             rows=len(rows),
             sha256=file.sha256,
             skipped=sum(piece_errors.num_rows for piece_errors in skipped),
+            short=short,
             errors_sha256=errors_sha256,
         )
         job.add(record)
@@ -305,6 +309,7 @@ class Worker:
             start,
             pa.table([query_ids, *lists], schema=self.schema),
             pa.table(list(errors), schema=self._errors_schema),
+            int((lengths < self.spec.k).sum()) - len(bad),
         )
 
 

@@ -17,8 +17,10 @@ from ragsys_kernels.offline._manifest import (
     ShardRecord,
     column_types,
     errors_file,
+    foreign,
     result_names,
     shard_file,
+    shard_names,
 )
 from ragsys_kernels.offline._url_folder import folder_at
 from ragsys_kernels.offline.sinks import Folder
@@ -30,7 +32,8 @@ class JobStatus:
     """How far a job is; as text, a few lines.
 
     ``done`` of its ``queries`` are in ``shards`` of the ``num_shards`` files; ``missing`` are the numbers of the other
-    files. ``owner`` is the process that works on it, if one does.
+    files. ``owner`` is the process that works on it, if one does. Of the queries that are done ``skipped`` could not be
+    used and ``short`` others got fewer than k picks. ``damaged`` are records of shards that cannot be read.
     """
 
     folder: Path | str
@@ -47,16 +50,20 @@ class JobStatus:
     missing: tuple[range, ...]
     complete: bool
     owner: str | None
+    short: int = 0
+    damaged: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         missing = ", ".join(_files(run) for run in self.missing)
         return "\n".join(
             [
                 f"{self.folder}: {self.method}, k={self.k}, backend {self.backend}, ragsys_kernels {self.version}",
-                f"queries: {self.done} of {self.queries} done, {self.skipped} of them skipped",
+                f"queries: {self.done} of {self.queries} done, {self.skipped} of them skipped"
+                + (f", {self.short} got fewer than {self.k} picks" if self.short else ""),
                 f"shards: {self.shards} of {self.num_shards}, {self.shard_size} queries each",
                 f"complete: {'yes' if self.complete else 'no'}" + (f", missing {missing}" if missing else ""),
                 f"running: {self.owner or 'no'}",
+                *([f"damaged: {', '.join(self.damaged)}"] if self.damaged else []),
             ]
         )
 
@@ -79,7 +86,7 @@ def status(folder: PathLike) -> JobStatus:
         The folder is not a job's, or its manifest is damaged.
     """
     place, manifest = _read(folder, "status")
-    names = set(place.names())
+    names = set(place.names()) - set(place.strange())
     done = {index: record for index, record in manifest.shards.items() if record.file in names}
     described = manifest.description
     backend, instruction_set = described["backend"], described["instruction_set"]
@@ -92,6 +99,8 @@ def status(folder: PathLike) -> JobStatus:
         queries=manifest.rows,
         done=sum(record.rows for record in done.values()),
         skipped=sum(record.skipped for record in done.values()),
+        short=sum(record.short for record in done.values()),
+        damaged=manifest.damaged,
         shards=len(done),
         num_shards=manifest.num_shards,
         shard_size=manifest.shard_size,
@@ -124,17 +133,19 @@ def verify(folder: PathLike) -> list[str]:
         The folder is not a job's, or its manifest is damaged.
     """
     place, manifest = _read(folder, "verify")
-    found = []
-    for index in range(manifest.num_shards):
-        record = manifest.shards.get(index)
-        if record is None:
-            rows = manifest.shard(index)
-            found.append(f"{shard_file(index)} is missing: queries {rows.start} to {rows.stop - 1} are not done")
-        else:
-            found += _wrong(place, manifest, record)
-    expected = {shard_file(index) for index in range(manifest.num_shards)}
-    expected |= {errors_file(index) for index, record in manifest.shards.items() if record.errors_sha256 is not None}
-    found += [f"{name} is not of this job" for name in result_names(place.names()) if name not in expected]
+    names, strange = place.names(), place.strange()
+    found = [f"{name} is a folder or a link, not a file of the job" for name in strange if not foreign([name])]
+    found += [f"{name} is damaged: its shard is not done" for name in manifest.damaged if name not in strange]
+    for index in sorted(manifest.shards):
+        found += _wrong(place, manifest, manifest.shards[index])
+    for run in _gaps(sorted(manifest.shards), manifest.num_shards):
+        first, last = manifest.shard(run.start).start, manifest.shard(run.stop - 1).stop - 1
+        found.append(
+            f"{_files(run)} {'is' if len(run) == 1 else 'are'} missing: queries {first} to {last} are not done"
+        )
+    ours = {name for index, name in shard_names(names).items() if index < manifest.num_shards}
+    ours |= {errors_file(index) for index, record in manifest.shards.items() if record.errors_sha256 is not None}
+    found += [f"{name} is not of this job" for name in result_names(names) if name not in ours and name not in strange]
     if not found and not manifest.complete:
         found.append(f"{JOB_FILE} does not say that the job is complete: run it again to finish it")
     return found
@@ -146,17 +157,15 @@ def _wrong(folder: Folder, manifest: Manifest, record: ShardRecord) -> Iterator[
         yield damage
         return
     rows, name = manifest.shard(record.index), record.file
-    if (record.first_row, record.rows) != (rows.start, len(rows)):
-        last = record.first_row + record.rows - 1
-        yield f"{name} must have queries {rows.start} to {rows.stop - 1}, got {record.first_row} to {last}"
     try:
         with folder.open(name) as source, pq.ParquetFile(source) as file:
-            schema = column_types(file.schema_arrow)
-            if schema != manifest.description["schema"]:
-                yield f"{name} must have the columns {manifest.description['schema']}, got {schema}"
+            schema, expected = file.schema_arrow, manifest.description["schema"]
+            right = column_types(schema) == expected and len(schema) == len(expected)
+            if not right:
+                yield f"{name} must have the columns {expected}, got {', '.join(map(str, schema))}"
             if file.metadata.num_rows != record.rows:
                 yield f"{name} must have {record.rows} rows, got {file.metadata.num_rows}"
-            elif "query_ids" not in manifest.description["inputs"] and "query_id" in schema:
+            elif "query_ids" not in manifest.description["inputs"] and right:
                 numbers = file.read(["query_id"])["query_id"].to_numpy()
                 if not np.array_equal(numbers, np.arange(rows.start, rows.stop)):
                     yield f"{name} must have queries {rows.start} to {rows.stop - 1}, each once and in order"

@@ -26,8 +26,9 @@ class Summary:
     """What a job did; as text, one line.
 
     ``queries`` is their number in all, ``done`` of how many the result is there, ``selected`` of how many it was made
-    in this run, ``skipped`` how many could not be used. ``seconds`` runs from the first query read to the last shard
-    in place; ``corpus_seconds`` is the time to read and normalise the corpus, and to start Ray.
+    in this run, ``skipped`` how many could not be used, ``short`` how many others got fewer than k picks. ``seconds``
+    runs from the first query read to the last shard in place; ``corpus_seconds`` is the time to read and normalise the
+    corpus, and to start Ray.
     """
 
     queries: int
@@ -45,6 +46,7 @@ class Summary:
     out: Path | str
     shards: int
     engine: str = "local"
+    short: int = 0
 
     @property
     def complete(self) -> bool:
@@ -59,8 +61,10 @@ class Summary:
     def __str__(self) -> str:
         place = f"-> {self.out} ({self.shards} shard{'s' * (self.shards > 1)})"
         skipped = f", {self.skipped} queries skipped" if self.skipped else ""
+        skipped += f", {self.short} got fewer than {self.k} picks" if self.short else ""
         if not self.selected and self.complete:
-            return f"nothing to do: all {self.queries} queries are done, and their files as they were written {place}"
+            done = f"all {self.queries} queries are done, and their files as they were written"
+            return f"nothing to do: {done}{skipped} {place}"
         backend = f"{self.backend} ({self.instruction_set})" if self.instruction_set else self.backend
         earlier = self.done - self.selected
         before = f", {earlier} of {self.queries} done before" if earlier else ""
@@ -286,6 +290,7 @@ def _run(
         if not missing:
             if before is not None and not before.complete:
                 replace(manifest, complete=True).write(folder)
+            JobFolder(folder, manifest.key).remove_records()  # killed just before its end, it left them
         else:
             making = stack.enter_context(_local(spec) if ray is None else ray_engine.running(spec, inputs, ray))
             loaded = time.perf_counter()
@@ -315,6 +320,7 @@ def _run(
         done=ready,
         selected=ready - earlier,
         skipped=sum(record.skipped for record in done.values()),
+        short=sum(record.short for record in done.values()),
         seconds=end - loaded,
         corpus_seconds=loaded - start,
         method=spec.method,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -31,6 +32,13 @@ class Folder:
     def names(self) -> list[str]:
         """Return the names in the folder, hidden ones too, sorted; none if there is no folder."""
         return sorted(os.listdir(self.path)) if os.path.lexists(self.path) else []
+
+    def strange(self) -> list[str]:
+        """Return the names in the folder that are no files of its own: folders, pipes, links to somewhere else."""
+        if not self.path.exists():
+            return []
+        with os.scandir(self.path) as entries:
+            return sorted(entry.name for entry in entries if not entry.is_file(follow_symlinks=False))
 
     def check(self) -> None:
         """Refuse a file in the folder's place."""
@@ -70,7 +78,11 @@ class Folder:
         return open(self.path / name, "rb")
 
     def is_file(self, name: str) -> bool:
-        return (self.path / name).is_file()
+        """Whether it is a file of the folder's own, no link to another."""
+        try:
+            return stat.S_ISREG((self.path / name).lstat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def digest(self, name: str) -> str:
         """Return the SHA-256 of a file, as ``sha256sum`` prints it."""
