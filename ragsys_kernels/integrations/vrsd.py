@@ -43,7 +43,7 @@ def VecRetSimDiv(vectors: Any, query: Any, k: int = 4) -> tuple[list[Any], list[
     Examples
     --------
     >>> from ragsys_kernels.integrations.vrsd import VecRetSimDiv
-    >>> VecRetSimDiv([[1, 0.1], [1, 0.2], [0, 1]], [1, 0.5], k=2)[1]
+    >>> VecRetSimDiv([[1, 0.1], [1, 0.2], [0, 1]], [1, 1], k=2)[1]
     [1, 2]
     """
     if min(k, len(vectors)) <= 0:

@@ -184,7 +184,7 @@ def vrsd(
     --------
     >>> import numpy as np, ragsys_kernels as rk
     >>> embeddings = np.array([[1, 0.1], [1, 0.2], [0, 1]], np.float32)
-    >>> rk.vrsd(np.array([[1, 0.5]], np.float32), embeddings, 2).indices
+    >>> rk.vrsd(np.array([[1, 1]], np.float32), embeddings, 2).indices
     array([[1, 2]])
     """
     return _run(
