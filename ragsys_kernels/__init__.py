@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ._dispatch import BackendUnavailableError
     from ._info import show_config
     from ._problem import Selection
-    from ._validate import PoolSizeWarning
+    from ._validate import ConversionWarning, PoolSizeWarning
     from .corpus import Corpus
     from .scoring import (
         AnswerLogprobs,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AnswerLogprobs": "scoring",
     "BackendUnavailableError": "_dispatch",
+    "ConversionWarning": "_validate",
     "Corpus": "corpus",
     "LabelPosteriors": "scoring",
     "Partials": "scoring",
@@ -45,6 +46,7 @@ _HOMES = {
 __all__ = [
     "AnswerLogprobs",
     "BackendUnavailableError",
+    "ConversionWarning",
     "Corpus",
     "LabelPosteriors",
     "Partials",

@@ -33,8 +33,9 @@ def store(
     block = max(1, _BLOCK_BYTES // (8 * dims))
     for begin in range(0, num_rows, block):
         part = slice(begin, begin + block)
-        rows = place.float32(_upload(place, array[part], given), given).double()
+        rows = _upload(place, array[part], given)
         bad[0, part] = ~rows.isfinite().all(1)
+        rows = place.float32(rows, given).double()
         vectors = unit(rows) if cosine else rows
         if not shared:
             narrow = vectors.float()

@@ -25,6 +25,10 @@ class PoolSizeWarning(UserWarning):
     """The pool is no larger than k, so that the selection only reorders it."""
 
 
+class ConversionWarning(UserWarning):
+    """Embeddings are float64, which is not stored, and are converted to float32."""
+
+
 def shape_text(shape: tuple[int, ...]) -> str:
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
@@ -80,9 +84,9 @@ def ids(op: str, name: str, x: Any, num_queries: int | None, place: Place = HOST
 
 
 def storage(op: str, name: str, x: Any, place: Place = HOST) -> tuple[Any, str]:
-    """Embeddings as they are stored; never a copy."""
+    """Embeddings as they are stored, or float64 to be converted, which is said; never a copy."""
     array, dtype = place.view(op, name, x)
-    if dtype not in _arrays.STORAGE:
+    if dtype not in _arrays.STORAGE and dtype != "float64":
         raise TypeError(
             f"{op}: {name} must be float32, float16 or bfloat16, got {dtype}; convert it once with .astype('float32')"
         )
@@ -92,6 +96,8 @@ def storage(op: str, name: str, x: Any, place: Place = HOST) -> tuple[Any, str]:
         )
     if not place.is_native(array):
         raise ValueError(f"{op}: {name} must be aligned and in native byte order; copy it once with np.array")
+    if dtype == "float64":
+        warn(f"{op}: {name} are float64 and are converted to float32; pass float32 to spare that", ConversionWarning)
     return array, dtype
 
 
@@ -172,6 +178,8 @@ def _rows(op: str, embeddings: Any, metric: str, place: Place) -> tuple[Rows, in
     array, dtype = storage(op, "embeddings", embeddings, place)
     if array.ndim > 3:
         raise ValueError(f"{op}: embeddings must have shape (N, D) or (Q, P, D), got {shape_text(array.shape)}")
+    if dtype == "float64":
+        array, dtype = place.float32(array, dtype), "float32"
     pool_stride = 0
     if array.ndim == 3:
         pool_stride = array.shape[1]

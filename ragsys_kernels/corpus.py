@@ -31,7 +31,8 @@ class Corpus(Rows):
     Parameters
     ----------
     embeddings : (N, D) float32 | float16 | bfloat16
-        Read in blocks, so that a memory-mapped file need not fit in memory beside the corpus.
+        Read in blocks, so that a memory-mapped file need not fit in memory beside the corpus. float64, which lists of
+        numbers are, is converted to float32 block by block, with a `ConversionWarning`.
     bias : (N,) floating point, optional
         Quality of each row, used by `mmr`, `search` and `select` where they are given none.
     groups : (N,) integers, optional
@@ -380,9 +381,12 @@ def _store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch)
     block = max(1, _BLOCK_BYTES // (8 * dims))
     for begin in range(0, num_rows, block):
         part = slice(begin, begin + block)
-        rows = _arrays.widen(array[part], given)
+        with np.errstate(over="ignore"):  # reported below
+            rows = _arrays.widen(array[part], given)
         if not (finite := np.isfinite(rows).all(axis=1)).all():
-            raise ValueError("Corpus: " + _FINITE.format(row=begin + int(np.argmin(finite))))
+            row = begin + int(np.argmin(finite))
+            rule = _WITHIN if given == "float64" and np.isfinite(array[row]).all() else _FINITE
+            raise ValueError("Corpus: " + rule.format(row=row, dtype="float32"))
         vectors = unit(rows) if cosine else rows.astype(np.float64)
         if not shared:
             with np.errstate(over="ignore"):  # reported below

@@ -65,7 +65,7 @@ BAD = {
     "lambda": ({"lambda_d": 1.5}, r"lambda_d must be within \[0, 1\], got 1.5"),
     "lambdas": ({"lambda_b": np.ones(4)}, r"lambda_b must have shape Q|\(Q,\) = \(3,\), got \(4,\)"),
     "k": ({"k": np.array([1, 0, 2])}, "k must be at least 1, got 0 for query 1"),
-    "stored": ({"embeddings": np.ones((24, 6))}, "embeddings must be float32, float16 or bfloat16, got float64"),
+    "stored": ({"embeddings": np.ones((24, 6), int)}, "embeddings must be float32, float16 or bfloat16, got int64"),
     "strided": ({"embeddings": torch.ones(24, 12)[:, ::2]}, "embeddings must have a contiguous last axis"),
 }
 
@@ -141,6 +141,18 @@ def test_select_on_a_device_takes_another_bias_from_there(device_corpus, monkeyp
     assert isinstance(other.bias, torch.Tensor)
     np.testing.assert_array_equal(_arrays.to_host(other.bias), column)
     assert held.bias is None
+
+
+def test_float64_rows_on_a_device_are_those_of_float32(device_corpus):
+    rows = np.random.default_rng(6).standard_normal((20, 4))
+    for given in (rows, torch.from_numpy(rows)):
+        with pytest.warns(rk.ConversionWarning):
+            held = device_corpus(given)
+        assert torch.equal(held.data, device_corpus(rows.astype(np.float32)).data)
+    rows[7, 2] = 1e300
+    message = "^Corpus: embeddings must be within the range of float32, got a larger value in row 7$"
+    with pytest.warns(rk.ConversionWarning), pytest.raises(ValueError, match=message):
+        device_corpus(rows)
 
 
 def host_rows(rows):

@@ -1,9 +1,13 @@
 """Arrays of other libraries, other layouts and other types come in; results go back in the caller's library."""
 
+import tracemalloc
+import warnings
+
 import numpy as np
 import pytest
 
 import ragsys_kernels as rk
+from ragsys_kernels import corpus as corpus_module
 from ragsys_kernels import testing
 
 METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
@@ -179,13 +183,92 @@ def test_corpus_of_a_foreign_array(backend):
 
 @methods
 def test_lists_are_taken(backend, method):
-    """float64 by NumPy's rules, so that embeddings, which are never copied, must be arrays."""
+    """float64 by NumPy's rules, of which embeddings are converted in each call, and that is said."""
     problem = full_problem(method)
     expected = METHODS[method](**problem, backend=backend)
     lists = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in problem.items()}
     same(METHODS[method](**{**lists, "embeddings": problem["embeddings"]}, backend=backend), expected)
-    with pytest.raises(TypeError, match=rf"^{method}: embeddings must be float32, float16 or bfloat16, got float64"):
-        METHODS[method](**lists, backend=backend)
+    with pytest.warns(rk.ConversionWarning):
+        same(METHODS[method](**lists, backend=backend), expected)
+
+
+def test_lists_of_integers_are_no_embeddings():
+    for call in (lambda: rk.mmr([[1.0, 0.0]], [[1, 0], [0, 1]], 1), lambda: rk.Corpus([[1, 0], [0, 1]])):
+        with pytest.raises(TypeError, match="embeddings must be float32, float16 or bfloat16, got int64"):
+            call()
+
+
+@methods
+@pytest.mark.parametrize("layout", ["plain", "columns_apart", "fortran", "dense", "torch"])
+def test_float64_embeddings_are_converted_and_that_is_said(backend, method, layout):
+    rng = np.random.default_rng(11)
+    rows = rng.standard_normal((3, 20, 18) if layout == "dense" else (20, 18))
+    problem = {"queries": rng.standard_normal((3, 9)), "k": 4, "backend": backend}
+    rows = rows[..., ::2]
+    expected = METHODS[method](**problem, embeddings=np.ascontiguousarray(rows, np.float32))
+    given = {"fortran": np.asfortranarray, "columns_apart": lambda x: x}
+    given = given.get(layout, np.ascontiguousarray)(rows)
+    if layout == "torch":
+        given = pytest.importorskip("torch").from_numpy(given)
+    with pytest.warns(rk.ConversionWarning) as caught:
+        same(METHODS[method](**problem, embeddings=given), expected)
+    (warning,) = caught
+    assert warning.filename == __file__
+    rule = "embeddings are float64 and are converted to float32; pass float32 to spare that"
+    assert str(warning.message) == f"{method}: {rule}"
+
+
+def test_conversion_is_said_once_at_each_call():
+    rows = np.eye(5)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            rk.mmr(rows[:1], rows, 2)
+            corpus = rk.Corpus(rows)
+            corpus.select(rows, 2)  # has been converted
+            rk.mmr(rows[:1], rows.astype(np.float32), 2)
+    lines = {(warning.lineno, warning.filename) for warning in caught}
+    assert len(caught) == len(lines) == 2
+    assert all(issubclass(warning.category, rk.ConversionWarning) for warning in caught)
+
+
+@pytest.mark.parametrize("layout", ["plain", "columns_apart", "fortran", "list"])
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_corpus_of_float64_is_that_of_float32(dtype, metric, layout):
+    rows = np.random.default_rng(12).standard_normal((40, 22))[:, ::2]
+    expected = rk.Corpus(np.ascontiguousarray(rows, np.float32), metric=metric, dtype=dtype)
+    given = {"plain": np.ascontiguousarray, "fortran": np.asfortranarray, "list": np.ndarray.tolist}
+    with pytest.warns(rk.ConversionWarning) as caught:
+        corpus = rk.Corpus(given.get(layout, lambda x: x)(rows), metric=metric, dtype=dtype)
+    assert [warning.filename for warning in caught] == [__file__]
+    for name in ("data", "scales", "codes", "max_norm", "code_error"):
+        np.testing.assert_array_equal(getattr(corpus, name), getattr(expected, name), err_msg=name)
+
+
+def test_corpus_of_float64_is_converted_block_by_block(monkeypatch):
+    monkeypatch.setattr(corpus_module, "_BLOCK_BYTES", 1 << 18)
+    rows = np.random.default_rng(13).standard_normal((20_000, 100))
+    tracemalloc.start()
+    try:
+        with pytest.warns(rk.ConversionWarning):
+            corpus = rk.Corpus(rows, dtype="int8")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert corpus.data.nbytes == 2_000_000
+    assert peak < corpus.data.nbytes + 3_000_000  # of float32 they are 8,000,000 bytes
+
+
+def test_float64_beyond_float32_is_named():
+    rows = np.ones((6, 3))
+    rows[4, 1] = 1e39
+    rule = "^Corpus: embeddings must be within the range of float32, got a larger value in row 4$"
+    with pytest.warns(rk.ConversionWarning), pytest.raises(ValueError, match=rule):
+        rk.Corpus(rows)
+    rows[2] = np.inf
+    with pytest.warns(rk.ConversionWarning), pytest.raises(ValueError, match="be finite, got NaN or inf in row 2"):
+        rk.Corpus(rows)
 
 
 @methods

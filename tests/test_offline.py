@@ -155,14 +155,14 @@ def test_storage_type_equals_direct_calls(tmp_path, data, dtype):
     )
 
 
-@pytest.mark.parametrize("kind", ["float16 npy", "float64 parquet", "float16 parquet"])
+@pytest.mark.parametrize("kind", ["float16 npy", "float64 npy", "float64 parquet", "float16 parquet"])
 def test_other_vector_types(tmp_path, data, kind):
     half = {name: data[name].astype(np.float16) for name in ("corpus", "queries")}
     paths = {}
     for name, array in half.items():
         paths[name] = tmp_path / f"other-{name}{'.npy' if 'npy' in kind else '.parquet'}"
         if "npy" in kind:
-            np.save(paths[name], array)
+            np.save(paths[name], array.astype(kind.split()[0]))
         else:
             pq.write_table(pa.table({"v": vector_lists(array.astype(kind.split()[0]))}), paths[name])
     offline.select(**paths, out=tmp_path / "out")
@@ -393,8 +393,8 @@ def test_damaged_parquet(tmp_path, data):
 @pytest.mark.parametrize(
     ("name", "array", "match"),
     [
-        ("corpus", np.zeros((3, D)), "corpus must be float32 or float16, got float64"),
-        ("queries", np.zeros((Q, D), np.int32), "queries must be float32 or float16, got int32"),
+        ("corpus", np.zeros((3, D), bool), "corpus must be float32 or float16 or float64, got bool"),
+        ("queries", np.zeros((Q, D), np.int32), "queries must be float32 or float16 or float64, got int32"),
         ("corpus", np.zeros(5, np.float32), r"corpus must be of rank 2, got shape \(5,\)"),
         ("queries", np.zeros((2, 3, D), np.float32), r"queries must be of rank 2, got shape \(2, 3, 12\)"),
         ("queries", np.zeros((4, D + 1), np.float32), "queries must have the corpus's 12 dimensions, got 13"),

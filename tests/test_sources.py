@@ -74,7 +74,7 @@ def test_tables(tmp_path, arrays, write, place):
 
 
 @pytest.mark.parametrize("place", ["local", "url"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "fortran"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "fortran"])
 def test_npy(tmp_path, arrays, place, dtype):
     order = "F" if dtype == "fortran" else "C"
     np.save(tmp_path / "x.npy", np.array(arrays["embedding"], "float32" if order == "F" else dtype, order=order))
@@ -88,13 +88,24 @@ def test_npy(tmp_path, arrays, place, dtype):
             return
     column = sources.vectors(path, "corpus")
     check_column(column, arrays["embedding"])
-    assert column.whole().dtype == next(column.chunks(1)).dtype == np.dtype("float32" if order == "F" else dtype)
+    assert column.whole().dtype == next(column.chunks(1)).dtype == ("float16" if dtype == "float16" else "float32")
     check_column(sources.numbers("groups", int, groups, None, path), arrays["groups"])
     assert sources.ids(path, "corpus") is None
 
 
+def test_float64_beyond_float32_is_refused_with_its_row(tmp_path, arrays):
+    vectors = arrays["embedding"].astype(np.float64)
+    np.save(tmp_path / "right.npy", vectors)
+    vectors[5, 1] = 1e39
+    np.save(tmp_path / "beyond.npy", vectors)
+    for bad in ("corpus", "queries"):
+        files = {name: tmp_path / f"{'beyond' if name == bad else 'right'}.npy" for name in ("corpus", "queries")}
+        with pytest.raises(ValueError, match="must be finite, got NaN or inf in row 5"):
+            offline.select(**files, out=tmp_path / "out", k=3, pool=20)
+
+
 @pytest.mark.parametrize("place", ["local", "url"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "bfloat16"])
 def test_safetensors(tmp_path, arrays, place, dtype):
     numpy_files = pytest.importorskip("safetensors.numpy")
     stored = arrays["embedding"]
@@ -108,8 +119,8 @@ def test_safetensors(tmp_path, arrays, place, dtype):
     vectors = sources.vectors(path, "corpus")
     assert vectors.dims == D
     check_column(vectors, arrays["embedding"])
-    assert next(vectors.chunks(2)).dtype == ("float32" if dtype == "bfloat16" else dtype)
-    assert vectors.whole().dtype.name == dtype
+    assert next(vectors.chunks(2)).dtype == ("float16" if dtype == "float16" else "float32")
+    assert vectors.whole().dtype.name == (dtype if dtype != "float64" else "float32")
     check_column(sources.ids(path, "corpus"), list(range(0, 3 * N, 3)))
     check_column(sources.numbers("bias", float, None, "bias", path), arrays["bias"])
     check_column(sources.numbers("groups", int, None, "groups", path), arrays["groups"])

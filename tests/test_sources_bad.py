@@ -266,7 +266,7 @@ def test_dictionaries_of_a_stream(tmp_path):
             r"must .* named, got \['a', 'b'\]",
         ),
         ({"a": np.zeros((3, 2), np.float32)}, "c", r"must have a tensor 'c', got \['a'\]"),
-        ({"a": np.zeros((3, 2), np.float64)}, "a", r"must hold .* of rank 2 in tensor 'a', got float64 \(3, 2\)"),
+        ({"a": np.zeros((3, 2), np.int32)}, "a", r"must hold .* of rank 2 in tensor 'a', got int32 \(3, 2\)"),
     ],
 )
 def test_tensor_that_cannot_be_found(tmp_path, tensors, column, match):

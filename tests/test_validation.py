@@ -74,9 +74,9 @@ BOTH = {
         good(embeddings=f32(12, 0), queries=f32(3, 0)), ValueError,
         "embeddings must have at least one row and one dimension, got shape (12, 0)",
     ),
-    "embeddings_float64": (
-        good(embeddings=f32(12, 4).astype(np.float64)), TypeError,
-        "embeddings must be float32, float16 or bfloat16, got float64; convert it once with .astype('float32')",
+    "embeddings_complex": (
+        good(embeddings=f32(12, 4).astype(complex)), TypeError,
+        "embeddings must be an array of numbers, got ndarray of dtype complex128",
     ),
     "embeddings_integers": (
         good(embeddings=np.ones((12, 4), np.int8)), TypeError,
@@ -493,9 +493,13 @@ CORPUS = {
         {"embeddings": f32(0, 4)}, ValueError,
         "embeddings must have at least one row and one dimension, got shape (0, 4)",
     ),
-    "embeddings_float64": (
-        {"embeddings": np.ones((3, 4))}, TypeError,
-        "embeddings must be float32, float16 or bfloat16, got float64; convert it once with .astype('float32')",
+    "embeddings_integers": (
+        {"embeddings": np.ones((3, 4), int)}, TypeError,
+        "embeddings must be float32, float16 or bfloat16, got int64; convert it once with .astype('float32')",
+    ),
+    "embeddings_bool": (
+        {"embeddings": np.ones((3, 4), bool)}, TypeError,
+        "embeddings must be float32, float16 or bfloat16, got bool; convert it once with .astype('float32')",
     ),
     "embeddings_nan": (
         {"embeddings": with_value(f32(9, 4), ([5, 7], 0), np.nan)}, ValueError,

@@ -133,9 +133,10 @@ def select(
     ----------
     corpus, queries : path
         Vectors, (N, D) and (Q, D), all of length D; a file, a folder or a URL of one of these, as are the others below:
-        ``.npy``, float32 or float16; a column of float lists of ``.parquet`` or of a folder of such files, in the
-        order of their names, of an Arrow file (``.arrow``, ``.feather``, ``.ipc``), of a data set that the package
-        datasets saved to disk; a tensor of ``.safetensors``, float32, float16 or bfloat16. See `offline.sources`.
+        ``.npy``; a column of float lists of ``.parquet`` or of a folder of such files, in the order of their names, of
+        an Arrow file (``.arrow``, ``.feather``, ``.ipc``), of a data set that the package datasets saved to disk; a
+        tensor of ``.safetensors``. float32, float16, bfloat16 in tensors, and float64, which is read as float32. See
+        `offline.sources`.
     out : path
         Folder to write: ``part-00000.parquet``, ... and ``_job.json``. Must be new, empty or of the same job. Or its
         URL; there other processes are not kept out.

@@ -43,7 +43,8 @@ def mmr(
     queries : (Q, D) float32 | float16 | bfloat16 | float64, or None if ``relevance`` is given
         Any scale with ``metric="cosine"``. Without a row the result has none.
     embeddings : (N, D) float32 | float16 | bfloat16, or (Q, P, D), or Corpus
-        One corpus for all queries, or one dense pool for each. Never copied; the last axis must be contiguous.
+        One corpus for all queries, or one dense pool for each. Never copied; the last axis must be contiguous. float64,
+        which lists of numbers are, is converted to float32 in each call, with a `ConversionWarning`.
     k : int or (Q,) integers
         Picks per query, at least 1. K below is the largest; an array on a device is waited for.
     candidates : (Q, P) int32 | int64, optional
@@ -99,6 +100,8 @@ def mmr(
     -----
     PoolSizeWarning
         The pool is no larger than k.
+    ConversionWarning
+        Embeddings are float64.
 
     Notes
     -----

@@ -26,7 +26,7 @@ import pyarrow as pa
 from ragsys_kernels.offline.sources import _rows
 from ragsys_kernels.offline.sources._index import Index
 from ragsys_kernels.offline.sources._place import PathLike, Place, is_url
-from ragsys_kernels.offline.sources._raw import npy
+from ragsys_kernels.offline.sources._raw import RawColumn, npy
 from ragsys_kernels.offline.sources._rows import Rows
 from ragsys_kernels.offline.sources._safetensors import Tensor, Tensors
 from ragsys_kernels.offline.sources._tables import ARROW, Table, TableColumn, find_column
@@ -74,9 +74,9 @@ def vectors(file: PathLike, argument: str, column: str | None = None, dims: int 
     """
     source = _open(file, argument, column)
     if isinstance(source, Place):
-        return npy(source, argument, rank=2, dtypes=("float32", "float16"))
+        return npy(source, argument, rank=2, dtypes=_FLOATS).narrowed()
     if isinstance(source, Tensors):
-        return _tensor(source, argument, column, ("float32", "float16", "bfloat16"), 2, _USUAL)
+        return _tensor(source, argument, column, (*_FLOATS, "bfloat16"), 2, _USUAL).narrowed()
     name, kind = _find(source, argument, column, "lists of floats", _is_float_list, _USUAL)
     rule = "have {dims} values in each row"
     if pa.types.is_fixed_size_list(kind):
@@ -194,7 +194,7 @@ def _tensor(
     rank: int,
     usual: tuple[str, ...],
     **options: Any,
-) -> Column:
+) -> RawColumn:
     def accepts(tensor: Tensor) -> bool:
         return tensor.dtype in dtypes and len(tensor.shape) == rank
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ragsys_kernels._arrays import HOST
 from ragsys_kernels.offline.sources._place import Place
 from ragsys_kernels.offline.sources._rows import span
 
@@ -61,6 +63,12 @@ class RawColumn:
                 end = min(begin + step, self.rows)
                 array[begin:end] = self._read(begin, end)
         return array if self._finish is None else self._finish(array)
+
+    def narrowed(self) -> RawColumn:
+        """Return the column, float64 as float32: what is beyond its range is inf, which is refused with its row."""
+        if self._dtype == np.float64:
+            self._convert = self._finish = partial(HOST.float32, dtype="float64")
+        return self
 
     def where(self, row: int) -> str:
         return f"row {row} of {self.path}"
