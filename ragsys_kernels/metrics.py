@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from . import _arrays
+
 Array = npt.NDArray[Any]
 
 
@@ -171,6 +173,7 @@ def dpo(logp: Any, is_correct: Any, cu_questions: Any, *, reference: Any = None,
     """
     op = "dpo"
     logp, is_correct, cu = _answers(op, logp, is_correct, cu_questions)
+    beta = _number(op, "beta", beta)
     if not beta > 0 or not np.isfinite(beta):
         raise ValueError(f"{op}: beta must be above 0 and finite, got {beta}")
     values = logp
@@ -217,11 +220,10 @@ def perplexity(sum_logp: Any, count: Any) -> float:
     7.389
     """
     op = "perplexity"
-    sums, counts = np.asarray(sum_logp, np.float64), np.asarray(count)
+    sums = _array(op, "sum_logp", sum_logp, "fiu", "floating point").astype(np.float64)
+    counts = _array(op, "count", count, "iu", "integers")
     if sums.shape != counts.shape or sums.ndim > 1:
         raise ValueError(f"{op}: count must have the shape of sum_logp, {sums.shape}, got {counts.shape}")
-    if counts.dtype.kind not in "iu":
-        raise TypeError(f"{op}: count must be integers, got dtype {counts.dtype}")
     if not (sums <= 0).all():
         raise ValueError(f"{op}: sum_logp must be at most 0, got {_first(sums, ~(sums <= 0))}")
     if (counts < 0).any():
@@ -352,6 +354,7 @@ def win_rate(ours: Any, theirs: Any, *, tolerance: float = 1e-7) -> WinRate:
     WinRate(wins=0.5, ties=0.25, losses=0.25)
     """
     difference = _differences("win_rate", ours, theirs)
+    tolerance = _number("win_rate", "tolerance", tolerance)
     if not tolerance >= 0:
         raise ValueError(f"win_rate: tolerance must be at least 0, got {tolerance}")
     size = len(difference)
@@ -424,11 +427,10 @@ def alpha_ndcg(indices: Any, judgements: Any, *, alpha: float = 0.5) -> Array:
     """
     op = "alpha_ndcg"
     ids = _ids(op, indices)
-    judged = np.asarray(judgements)
-    if judged.dtype != np.bool_:
-        raise TypeError(f"{op}: judgements must be bool, got dtype {judged.dtype}")
+    judged = _array(op, "judgements", judgements, "b", "bool")
     if judged.ndim not in (2, 3) or (judged.ndim == 3 and len(judged) != len(ids)):
         raise ValueError(f"{op}: judgements must be of shape (N, S) or ({len(ids)}, N, S), got {judged.shape}")
+    alpha = _number(op, "alpha", alpha)
     if not 0 <= alpha <= 1:
         raise ValueError(f"{op}: alpha must be in [0, 1], got {alpha}")
     _within(op, ids, judged.shape[-2])
@@ -498,20 +500,23 @@ def nqc(scores: Any, *, corpus_score: Any = None) -> Array:
     array([1., 0.])
     """
     op = "nqc"
-    values = np.asarray(scores)
-    if values.dtype.kind != "f":
-        raise TypeError(f"{op}: scores must be floating point, got dtype {values.dtype}")
+    values = _array(op, "scores", scores, "f", "floating point")
     if values.ndim != 2:
         raise ValueError(f"{op}: scores must be of shape (Q, k), got {values.shape}")
     values = values.astype(np.float64)
     if (values == np.inf).any():
         raise ValueError(f"{op}: scores must be below inf, got inf")
+    of_corpus = np.ones(())
+    if corpus_score is not None:
+        of_corpus = np.abs(_array(op, "corpus_score", corpus_score, "fiu", "floating point").astype(np.float64))
+        if of_corpus.shape not in ((), (len(values),)):
+            raise ValueError(f"{op}: corpus_score must be a number or of shape ({len(values)},), got {of_corpus.shape}")
     there = np.isfinite(values)
     count = there.sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.where(there, values, 0).sum(axis=1) / count
         spread = np.sqrt((np.where(there, values - mean[:, None], 0) ** 2).sum(axis=1) / count)
-        return np.asarray(spread if corpus_score is None else spread / np.abs(np.asarray(corpus_score, np.float64)))
+        return np.asarray(spread / of_corpus)
 
 
 def macro_scores(labels: Any, predictions: Any) -> MacroScores:
@@ -542,13 +547,17 @@ def macro_scores(labels: Any, predictions: Any) -> MacroScores:
     0.75
     """
     op = "macro_scores"
-    truth, predicted = np.asarray(labels), np.asarray(predictions)
+    truth, predicted = _labels(op, "labels", labels), _labels(op, "predictions", predictions)
     if truth.ndim != 1 or truth.shape != predicted.shape:
         raise ValueError(
             f"{op}: labels and predictions must be of one shape (Q,), got {truth.shape}, {predicted.shape}"
         )
     if not len(truth):
         raise ValueError(f"{op}: labels must be at least one, got none")
+    if (truth.dtype.kind in "US") != (predicted.dtype.kind in "US"):
+        raise TypeError(
+            f"{op}: labels and predictions must be of one kind, got dtypes {truth.dtype} and {predicted.dtype}"
+        )
     classes = np.unique(np.concatenate((truth, predicted)))[:, None]
     both = ((classes == truth) & (classes == predicted)).sum(axis=1)
     of_label, of_prediction = (classes == truth).sum(axis=1), (classes == predicted).sum(axis=1)
@@ -559,20 +568,48 @@ def macro_scores(labels: Any, predictions: Any) -> MacroScores:
     )
 
 
+def _array(op: str, name: str, values: Any, kinds: str, rule: str) -> Array:
+    """Numbers of these kinds of dtype, of any library on the host."""
+    array, dtype = _arrays.host_view(op, name, values)
+    if dtype == "bfloat16":
+        array = _arrays.widen(array, dtype)
+    if array.dtype.kind not in kinds:
+        raise TypeError(f"{op}: {name} must be {rule}, got dtype {dtype}")
+    return array
+
+
+def _number(op: str, name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{op}: {name} must be a number, got {type(value).__name__}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{op}: {name} must be within the range of float64, got {value}") from None
+
+
+def _labels(op: str, name: str, values: Any) -> Array:
+    """Names of classes: strings, or numbers that equal themselves."""
+    array = np.asarray(values) if isinstance(values, (list, tuple)) else values
+    if isinstance(array, np.ndarray) and array.dtype.kind in "OUS" and not isinstance(array, np.ma.MaskedArray):
+        array = np.array(array.tolist())
+        if array.dtype.kind in "US":
+            return array
+    array = _array(op, name, array, "iufb", "integers or strings")
+    if (array != array).any():
+        raise ValueError(f"{op}: {name} must not be NaN")
+    return array
+
+
 def _answers(op: str, logp: Any, is_correct: Any, cu_questions: Any) -> tuple[Array, Array, Array]:
     logp = _vector(op, "logp", logp, None)
     bad = ~(logp <= 0)
     if bad.any():
         row = int(np.argmax(bad))
         raise ValueError(f"{op}: logp must be log-probabilities of at most 0, got {logp[row]} for answer {row}")
-    right = np.asarray(is_correct)
-    if right.dtype != np.bool_:
-        raise TypeError(f"{op}: is_correct must be bool, got dtype {right.dtype}")
+    right = _array(op, "is_correct", is_correct, "b", "bool")
     if right.shape != logp.shape:
         raise ValueError(f"{op}: is_correct must have the shape of logp, {logp.shape}, got {right.shape}")
-    cu = np.asarray(cu_questions)
-    if cu.dtype.kind not in "iu":
-        raise TypeError(f"{op}: cu_questions must be integers, got dtype {cu.dtype}")
+    cu = _array(op, "cu_questions", cu_questions, "iu", "integers")
     if cu.ndim != 1 or not cu.size or cu[0] != 0 or cu[-1] != len(logp):
         raise ValueError(
             f"{op}: cu_questions must be a vector from 0 to the number of answers, {len(logp)}, got {cu.tolist()}"
@@ -593,9 +630,7 @@ def _answers(op: str, logp: Any, is_correct: Any, cu_questions: Any) -> tuple[Ar
 
 
 def _vector(op: str, name: str, values: Any, length: int | None) -> Array:
-    array = np.asarray(values)
-    if array.dtype.kind != "f":
-        raise TypeError(f"{op}: {name} must be floating point, got dtype {array.dtype}")
+    array = _array(op, name, values, "f", "floating point")
     if array.ndim != 1 or (length is not None and len(array) != length):
         raise ValueError(f"{op}: {name} must be of shape ({'A' if length is None else length},), got {array.shape}")
     return array.astype(np.float64)
@@ -610,9 +645,7 @@ def _finite(op: str, name: str, values: Array) -> Array:
 
 
 def _best(op: str, best: Any, is_correct: Array, cu: Array) -> Array:
-    rows = np.asarray(best)
-    if rows.dtype.kind not in "iu":
-        raise TypeError(f"{op}: best must be integers, got dtype {rows.dtype}")
+    rows = _array(op, "best", best, "iu", "integers")
     if rows.shape != (len(cu) - 1,):
         raise ValueError(f"{op}: best must be of shape ({len(cu) - 1},), one for each question, got {rows.shape}")
     inside = (rows >= cu[:-1]) & (rows < cu[1:])
@@ -624,7 +657,7 @@ def _best(op: str, best: Any, is_correct: Array, cu: Array) -> Array:
 
 
 def _picked(op: str, embeddings: Any, indices: Any, metric: str) -> tuple[Array, Array]:
-    if metric not in ("cosine", "dot"):
+    if not isinstance(metric, str) or metric not in ("cosine", "dot"):
         raise ValueError(f"{op}: metric must be cosine or dot, got {metric!r}")
     vectors, ids = _matrix(op, "embeddings", embeddings), _ids(op, indices)
     _within(op, ids, len(vectors))
@@ -635,9 +668,7 @@ def _picked(op: str, embeddings: Any, indices: Any, metric: str) -> tuple[Array,
 
 
 def _matrix(op: str, name: str, values: Any) -> Array:
-    array = np.asarray(values)
-    if array.dtype.kind != "f":
-        raise TypeError(f"{op}: {name} must be floating point, got dtype {array.dtype}")
+    array = _array(op, name, values, "f", "floating point")
     if array.ndim != 2:
         raise ValueError(f"{op}: {name} must have two axes, got shape {array.shape}")
     array = array.astype(np.float64)
@@ -648,9 +679,7 @@ def _matrix(op: str, name: str, values: Any) -> Array:
 
 
 def _ids(op: str, indices: Any) -> Array:
-    ids = np.asarray(indices)
-    if ids.dtype.kind not in "iu":
-        raise TypeError(f"{op}: indices must be integers, got dtype {ids.dtype}")
+    ids = _array(op, "indices", indices, "iu", "integers")
     if ids.ndim != 2:
         raise ValueError(f"{op}: indices must be of shape (Q, K), got {ids.shape}")
     return ids.astype(np.int64)
@@ -663,7 +692,10 @@ def _within(op: str, ids: Array, size: int) -> None:
 
 
 def _differences(op: str, ours: Any, theirs: Any) -> Array:
-    first, second = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    first, second = (
+        _array(op, name, values, "fiu", "numbers").astype(np.float64)
+        for name, values in (("ours", ours), ("theirs", theirs))
+    )
     if first.ndim != 1 or first.shape != second.shape:
         raise ValueError(f"{op}: ours and theirs must be of one shape (Q,), got {first.shape} and {second.shape}")
     if not len(first):

@@ -151,6 +151,10 @@ def test_bad_options():
     for beta in (0, -1, math.nan, math.inf):
         with pytest.raises(ValueError, match="dpo: beta must be above 0 and finite"):
             dpo(*GOOD, beta=beta)
+    with pytest.raises(TypeError, match="dpo: beta must be a number, got NoneType"):
+        dpo(*GOOD, beta=None)
+    with pytest.raises(ValueError, match="dpo: beta must be within the range of float64"):
+        dpo(*GOOD, beta=10**400)
     with pytest.raises(ValueError, match="dpo: logp must be finite, got -inf for answer 1"):
         dpo(*changed(0, np.array([-1, -np.inf, -1, -1])))
     with pytest.raises(ValueError, match=r"dpo: reference must be of shape \(4,\), got \(1,\)"):
@@ -164,6 +168,7 @@ def test_bad_options():
     [
         ((-1.0, 0), ValueError, "count must be at least 1 in all, got 0"),
         ((-1.0, 1.5), TypeError, "count must be integers"),
+        (("one", 1), TypeError, "sum_logp must be"),
         (([-1.0, -2.0], [1]), ValueError, "count must have the shape of sum_logp"),
         (([-1.0, 2.0], [1, 1]), ValueError, "sum_logp must be at most 0, got 2.0"),
         (([-1.0, math.nan], [1, 1]), ValueError, "sum_logp must be at most 0, got nan"),

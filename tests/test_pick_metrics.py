@@ -144,6 +144,14 @@ def test_macro_scores_are_scikit_learns():
     np.testing.assert_allclose(macro_scores(truth, predicted), theirs, atol=1e-12)
 
 
+def test_arrays_of_other_libraries_are_taken():
+    torch = pytest.importorskip("torch")
+    scores = torch.tensor([[3.0, 1.0], [2.0, 2.5]], requires_grad=True)
+    assert nqc(scores).tolist() == [1.0, 0.25]
+    assert nqc(scores.to(torch.bfloat16)).tolist() == [1.0, 0.25]
+    assert macro_scores(torch.tensor([0, 1]), [0, 0]) == macro_scores([0, 1], [0, 0])
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "match"),
     [
@@ -170,6 +178,15 @@ def test_macro_scores_are_scikit_learns():
         (lambda: nqc([[np.inf]]), ValueError, "scores must be below inf"),
         (lambda: macro_scores([1], [1, 2]), ValueError, "labels and predictions must be of one shape"),
         (lambda: macro_scores([], []), ValueError, "labels must be at least one, got none"),
+        (lambda: win_rate([1], [1], tolerance=[]), TypeError, "win_rate: tolerance must be a number, got list"),
+        (lambda: max_diff(["a"], [1.0]), TypeError, "max_diff: ours must be"),
+        (lambda: alpha_ndcg([[0]], np.eye(2, dtype=bool), alpha="1"), TypeError, "alpha must be a number, got str"),
+        (lambda: nqc(np.ones((2, 3)), corpus_score=np.ones(3)), ValueError, r"corpus_score .* \(2,\), got \(3,\)"),
+        (lambda: nqc(np.ones((2, 3)), corpus_score=1j), TypeError, "nqc: corpus_score must be"),
+        (lambda: macro_scores([1, 2], ["1", "2"]), TypeError, "labels and predictions must be of one kind"),
+        (lambda: macro_scores([None], [1]), TypeError, "macro_scores: labels must be"),
+        (lambda: macro_scores([1.0], [math.nan]), ValueError, "predictions must not be NaN"),
+        (lambda: sum_cosine(QUERIES, ITEMS, PICKS, metric=ITEMS), ValueError, "metric must be cosine or dot"),
     ],
 )  # fmt: skip
 def test_bad_input(call, kind, match):
