@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from fuzz_runs import WrongError
 
+PRECISE = 2e-6
 EPS = float(np.finfo(np.float32).eps)
 
 
@@ -35,6 +36,7 @@ class Question:
     shown_vectors: np.ndarray | None = None  # (S, D)
     shown_groups: np.ndarray | None = None  # (S,)
     exact: bool = False  # sums of float32 are exact
+    precise: bool = False  # VRSD's scores are made in double where its sum nearly cancels
 
 
 def wrong(step: int, text: str) -> None:
@@ -113,7 +115,10 @@ def walk(question: Question, indices: Any, scores: Any, relevance: Any = None, r
             wrong(step, f"item {got} was picked, item {x.ids[open_items[twins[0]]]} is worth the same and comes before")
         i = int(open_items[at])
         close = 0.0 if x.exact and mmr else unit * largest
-        _near(step, "score", scores[step], x.lambda_d * v[i] if mmr and first else value[at], margin[at])
+        score_margin = margin[at]
+        if x.precise and not mmr and x.relevance is None and np.isfinite(score_margin):
+            score_margin = min(score_margin, PRECISE)
+        _near(step, "score", scores[step], x.lambda_d * v[i] if mmr and first else value[at], score_margin)
         if relevance is not None:
             _near(step, "relevance", relevance[step], v[i] if mmr else r[i], close)
             if mmr:

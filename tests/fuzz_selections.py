@@ -320,6 +320,7 @@ def questions(case: Case):
             lambda_d=1.0 if case.call == "search" else float(column["lambda_d"][q]),
             lambda_b=float(column["lambda_b"][q]),
             cap=options.get("max_per_group"),
+            precise=case.backend != "reference",
             exact=case.exact and (case.method == "mmr" or case.kind == "signs"),
         )
         if "relevance" in options:
@@ -347,8 +348,10 @@ def _formula_rows(case: Case, rows: np.ndarray) -> np.ndarray:
     """What the formulas have for each row: unit vectors under cosine, and what rounding to a corpus's type leaves."""
     cosine = case.metric == "cosine"
     exact = unit_rows(rows) if cosine else rows.astype(np.float64)
-    if not case.corpus or case.dtype == "float32":
+    if not case.corpus:
         return exact
+    if case.dtype == "float32":
+        return exact.astype(np.float32).astype(np.float64)
     if case.dtype == "int8":
         # Steps are rounded in float32, a half up or down: they are taken from the corpus and held against the rows.
         corpus = rk.Corpus(rows, metric=case.metric, dtype="int8")
