@@ -1,6 +1,9 @@
 """The command line: exit codes, one-line errors, progress, the summary."""
 
+import dataclasses
 import inspect
+import itertools
+import json
 import os
 import re
 import signal
@@ -13,13 +16,18 @@ import numpy as np
 import pytest
 
 typer_testing = pytest.importorskip("typer.testing")
+pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 from rich.console import Console  # noqa: E402
 
 import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels import cli, offline  # noqa: E402
+from ragsys_kernels import cli, evaluation, offline  # noqa: E402
 from ragsys_kernels.cli import _app  # noqa: E402
+from ragsys_kernels.evaluation.ralm import QUICK, RalmSizes  # noqa: E402
+from ragsys_kernels.icl import quality  # noqa: E402
+from ragsys_kernels.offline import ray_engine  # noqa: E402
+from ragsys_kernels.offline._spec import JobSpec  # noqa: E402
 
 COMMAND = [sys.executable, "-m", "ragsys_kernels.cli"]
 
@@ -152,9 +160,126 @@ def test_usage_errors_exit_with_2(run, folder):
 
 
 def test_pool_size_warning_is_one_line(run, folder):
-    result = run(folder, *SELECT, "--k", "20", "--pool", "10", "--chunk-size", "10")
+    result = run(folder, *SELECT, "--k", "200", "--pool", "all", "--chunk-size", "10")
     assert result.returncode == 0
     assert re.fullmatch("warning: .*pool.*\n", result.stderr)
+
+
+@pytest.mark.parametrize(("k", "pool"), [(20, 10), (10, 10), (100, None)])
+def test_pool_no_larger_than_k_is_refused_and_does_not_block_the_next(run, folder, k, pool):
+    result = run(folder, *SELECT, "--k", k, *([] if pool is None else ["--pool", pool]))
+    assert (result.returncode, result.stdout) == (1, "")
+    rule = f"select: pool must be above k = {k}, or its rows only get another order, got {pool or 100}"
+    assert result.stderr == f"error: {rule}\n"
+    assert not (folder / "out").exists()
+    result = run(folder, *SELECT, "--k", k, "--pool", k + 1)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_id_columns_that_are_not_there(run, folder):
+    """An error where one is named; else a notice where the file has columns, before the work; nothing for arrays."""
+    for name, column in (("corpus", "doc"), ("queries", "question")):
+        vectors = np.load(folder / f"{name}.npy").tolist()
+        pq.write_table(pa.table({column: range(len(vectors)), "v": vectors}), folder / f"{name}.parquet")
+    tables = ("select", "--corpus", "corpus.parquet", "--queries", "queries.parquet", "--out", "out")
+    result = run(folder, *tables, "--id-column", "nope")
+    said = r"error: select: corpus must have a column 'nope', got \['doc', 'v'\] in corpus\.parquet\n"
+    assert re.fullmatch(said, result.stderr)
+    assert not (folder / "out").exists()
+    result = run(folder, *tables, "--query-id-column", "nope")
+    said = r"error: select: queries must have a column 'nope', got \['question', 'v'\] in queries\.parquet\n"
+    assert re.fullmatch(said, result.stderr)
+    result = run(folder, *tables)
+    assert result.returncode == 0
+    assert result.stderr.splitlines() == [
+        "notice: select: the ids of corpus are row numbers, for corpus.parquet has no column 'id'; "
+        "id_column names another",
+        "notice: select: the ids of queries are row numbers, for queries.parquet has no column 'id'; "
+        "query_id_column names another",
+    ]
+    named = ("--id-column", "doc", "--query-id-column", "question", "--overwrite")
+    assert run(folder, *tables, *named).stderr == ""
+    assert run(folder, *tables, "--overwrite", "--quiet").stderr == ""
+    assert run(folder, *SELECT, "--overwrite").stderr == ""
+
+
+def test_files_may_have_any_names(folder):
+    """Bytes that are no UTF-8 too; the summary and the errors show them escaped, whatever the terminal."""
+    odd = os.fsdecode(b"odd\xff")
+    (folder / odd).mkdir()
+    corpus, queries = (
+        pa.table({"id": range(len(rows)), "v": rows.tolist()})
+        for rows in (np.load(folder / f"{name}.npy") for name in ("corpus", "queries"))
+    )
+    with open(folder / odd / "c.parquet", "wb") as file:
+        pq.write_table(corpus, file)
+    with open(folder / odd / "q.arrow", "wb") as file, pa.ipc.new_file(file, queries.schema) as writer:
+        writer.write_table(queries)
+    arguments = ("select", "--corpus", f"{odd}/c.parquet", "--queries", f"{odd}/q.arrow", "--out", f"{odd}/out")
+    environment = {
+        "PYTHONIOENCODING": "utf-8:strict",
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    shown = []
+    for command in (arguments, arguments, ("job", "verify", f"{odd}/out"), ("job", "status", f"{odd}/out")):
+        result = subprocess.run([*COMMAND, *command], cwd=folder, capture_output=True, env=environment)
+        assert (result.returncode, result.stderr) == (0, b"")
+        shown.append(result.stdout.decode())
+    assert r"/odd\udcff/out (1 shard)" in shown[0]
+    assert shown[1].startswith("nothing to do")
+    assert shown[2].startswith("right: 90 queries in 1 shard")
+    result = subprocess.run([*COMMAND, *arguments, "--k", "2"], cwd=folder, capture_output=True, env=environment)
+    assert result.stderr.startswith(b"error: select: out must hold a job of the same inputs")
+
+
+@pytest.mark.parametrize("columns", [["id", "id", "v"], ["id", "v", "v"]])
+def test_two_columns_of_one_name(run, folder, columns):
+    values = {"id": pa.array(range(200)), "v": pa.array(np.load(folder / "corpus.npy").tolist())}
+    pq.write_table(pa.Table.from_arrays([values[name] for name in columns], columns), folder / "corpus.parquet")
+    twice = max(columns, key=columns.count)
+    for argument, option in (
+        ("corpus", "vector" if twice == "v" else "id"),
+        ("queries", f"query-{'vector' if twice == 'v' else 'id'}"),
+    ):
+        files = {"corpus": "corpus.npy", "queries": "queries.npy", argument: "corpus.parquet"}
+        for named in ([], [f"--{option}-column", twice]):
+            result = run(
+                folder,
+                "select",
+                *(part for name, file in files.items() for part in (f"--{name}", file)),
+                "--out",
+                "out",
+                *named,
+            )
+            assert result.returncode == 1
+            assert (
+                result.stderr
+                == f"error: select: {argument} must have one column {twice!r}, got {columns} in corpus.parquet\n"
+            )
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), MemoryError("std::bad_alloc"), np.zeros, pa.ArrowMemoryError("malloc of size 7")]
+)
+@pytest.mark.parametrize("skip", [(), ("--on-error", "skip")])
+def test_no_memory_is_one_line(run, folder, monkeypatch, error, skip):
+    """Not a file that cannot be read, nor queries to skip, although Arrow's errors are one kind."""
+    pq.write_table(
+        pa.table({"id": range(90), "v": np.load(folder / "queries.npy").tolist()}), folder / "queries.parquet"
+    )
+
+    def fail(*_, **__):
+        if error is np.zeros:
+            np.zeros(1 << 58)
+        raise error
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", fail)
+    result = run(folder, "select", "--corpus", "corpus.npy", "--queries", "queries.parquet", "--out", "out", *skip)
+    assert (result.returncode, result.stdout) == (1, "")
+    said = "Unable to allocate .*" if error is np.zeros else str(error)
+    assert re.fullmatch(f"error: select: not enough memory{f': {said}' if said else ''}\n", result.stderr)
+    assert not (folder / "out").exists()
 
 
 def start_long_job(folder, shard_size):
@@ -279,6 +404,115 @@ def test_version_and_config(run, folder):
     result = run(folder, "show-config")
     assert result.returncode == 0
     assert rk.__version__ in result.stdout
+
+
+def commands(group, *names):
+    """All commands below a group: their names, and themselves."""
+    for name, found in getattr(group, "commands", {}).items():
+        yield (*names, name), found
+        yield from commands(found, *names, name)
+
+
+COMMANDS = dict(commands(_app.typer.main.get_command(cli.app)))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("names", [(), *COMMANDS], ids=" ".join)
+def test_lines_of_help_texts_are_filled(monkeypatch, names, width):
+    """Wherever the lines of the docstrings end: a line ends where the next one's first word has no room."""
+    from typer import rich_utils
+
+    monkeypatch.setattr(rich_utils, "MAX_WIDTH", width)
+    result = typer_testing.CliRunner().invoke(cli.app, [*names, "--help"])
+    assert result.exit_code == 0
+    usage, *paragraphs = re.split(r"\n\s*\n", result.output.partition("╭")[0].strip())
+    assert usage.startswith("Usage: ")
+    assert paragraphs
+    for paragraph in paragraphs:
+        lines = [line.strip() for line in paragraph.splitlines()]
+        for line, following in itertools.pairwise(lines):
+            assert len(line) + 1 + len(following.split()[0]) > width - 2, (line, following)
+
+
+# Command, what it calls, and what it has to be given.
+CALLS = {
+    ("select",): (offline, "select", ["--corpus", "c.npy", "--queries", "q.npy", "--out", "o"]),
+    ("bias",): (offline, "bias", ["--pairs", "p.csv", "--model", "m", "--out", "o.npy"]),
+    ("evaluate", "vrsd"): (evaluation, "vrsd", []),
+    ("evaluate", "vrsd-answers"): (evaluation, "vrsd_answers", []),
+    ("evaluate", "ragsys"): (evaluation, "ragsys", []),
+    ("evaluate", "ralm"): (evaluation, "ralm", []),
+    ("evaluate", "aicl"): (evaluation, "aicl", []),
+}
+OF_THE_COMMAND = {"progress", "stop", "out"}  # what it does with a terminal, and where its report goes
+
+
+def test_all_commands_with_options_are_compared():
+    without = {("show-config",), ("bench",), ("job",), ("job", "status"), ("job", "verify"), ("evaluate",)}
+    assert set(COMMANDS) - without - set(CALLS) <= {("corpus",), ("corpus", "verify")}
+
+
+@pytest.mark.parametrize("names", CALLS, ids=" ".join)
+def test_defaults_of_options_are_those_of_the_function(monkeypatch, names):
+    module, name, required = CALLS[names]
+    function, seen = getattr(module, name), {}
+    monkeypatch.setattr(module, name, lambda **options: seen.update(options) or types.SimpleNamespace(complete=True))
+    result = typer_testing.CliRunner().invoke(cli.app, [*names, *required])
+    assert result.exit_code == 0, result.output
+    defaults = {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is not inspect.Parameter.empty and parameter.name not in OF_THE_COMMAND
+    }
+    if names == ("evaluate", "aicl"):  # where the function's are "the usual", and MMR's lambda is no default of a rule
+        assert defaults.pop("sizes") is None
+        assert seen.pop("sizes") == evaluation.FULL
+        assert seen.pop("rule") == defaults.pop("rule")._replace(lambda_d=LAMBDA_D)
+    if names == ("evaluate", "ralm"):
+        assert (defaults.pop("sizes"), seen.pop("sizes")) == (None, {})
+    given = {name: value for name, value in seen.items() if name in defaults}
+    assert given == {
+        name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items() if name in given
+    }
+    options = {option.name for option in COMMANDS[names].params} - {"quiet"}
+    assert options & set(defaults) <= {*given, "quick"}  # which is in the sizes
+
+
+LAMBDA_D, LAMBDA_B = (inspect.signature(rk.mmr).parameters[name].default for name in ("lambda_d", "lambda_b"))
+
+
+def shown(*names):
+    """What the help says the defaults are that the options do not hold themselves."""
+    return {
+        option.name: option.show_default for option in COMMANDS[names].params if isinstance(option.show_default, str)
+    }
+
+
+def test_defaults_that_the_help_says_are_those_that_are_used(run, folder):
+    """Of options that are None until the job knows more."""
+    said = shown("select")
+    run(folder, *SELECT)
+    used = json.loads((folder / "out" / "_job.json").read_bytes())
+    assert (said["pool"], said["lambda_d"], said["lambda_b"]) == ("100", str(LAMBDA_D), str(LAMBDA_B))
+    pool = inspect.signature(rk.Corpus.select).parameters["pool"].default
+    expected = {"pool": pool, "lambda_d": LAMBDA_D, "lambda_b": LAMBDA_B}
+    assert {name: used["options"][name] for name in expected} == expected
+    assert said["fingerprint"].endswith(used["fingerprint"])
+    assert float(said["cpus_per_worker"]) == ray_engine.RayOptions().cpus_per_worker
+    select = {name: parameter.default for name, parameter in inspect.signature(offline.select).parameters.items()}
+    held = {field.name: field.default for field in dataclasses.fields(JobSpec)}
+    assert {name: value for name, value in held.items() if name in select} == {
+        name: dataclasses.MISSING if value is inspect.Parameter.empty else value
+        for name, value in select.items() if name in held
+    }  # fmt: skip
+    assert inspect.signature(offline.selector_for_ray).parameters["k"].default == select["k"]
+    assert shown("bias")["template"] == quality.TEMPLATE.replace("\n", r"\n")
+    sizes = {"query_tokens": "query", "document_tokens": "document"}
+    for name, text in shown("evaluate", "ralm").items():
+        if name in ("windows", "window", "stride", "query_tokens", "document_tokens", "candidates"):
+            usual, quick = (getattr(each, sizes.get(name, name)) for each in (RalmSizes(), QUICK))
+            assert text == (f"{usual}" if usual == quick else f"{usual}, quick {quick}")
+    assert shown("evaluate", "aicl")["items"] == f"all, or {evaluation.QUICK.test} if quick"
 
 
 def test_help_names_every_option(run, folder):

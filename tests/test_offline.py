@@ -245,8 +245,13 @@ def test_progress_counts_queries(tmp_path, data):
 
 
 def test_k_beyond_the_pool_is_padded(tmp_path, data):
-    with pytest.warns(rk.PoolSizeWarning):
+    """Where the corpus is small; a pool that is asked for has to be larger."""
+    with pytest.raises(ValueError, match="select: pool must be above k = 8, or its rows only get another order, got 5"):
         offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out", k=8, pool=5)
+    np.save(tmp_path / "corpus.npy", data["corpus"][:5])
+    with pytest.warns(rk.PoolSizeWarning):
+        summary = offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out", k=8)
+    assert summary.short == Q
     assert {len(row) for row in read(tmp_path / "out")["ids"].to_pylist()} == {5}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import os
 import signal
 import sys
@@ -29,7 +31,22 @@ import ragsys_kernels as rk
 
 _LINE_INTERVAL = 5.0  # seconds between progress lines where there is no terminal
 
-app = typer.Typer(
+
+class Commands(typer.Typer):
+    """Commands whose help fills the lines of any terminal: where a docstring's lines end is the source's matter."""
+
+    def command(self, *arguments: Any, **options: Any) -> Callable[[Any], Any]:
+        decorated = super().command
+
+        def decorate(function: Any) -> Any:
+            paragraphs = (inspect.getdoc(function) or "").split("\n\n")
+            text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+            return decorated(*arguments, help=text, **options)(function)
+
+        return decorate
+
+
+app = Commands(
     help="Choose, for each query, the k candidates that are together most useful: relevant and not redundant.",
     no_args_is_help=True,
     add_completion=False,
@@ -73,10 +90,32 @@ def one_line_errors(command: str, interrupted: str = "interrupted, nothing was w
         if isinstance(error, RuntimeError) and not _is_expected(error):
             raise
         text = _line(error) or type(error).__name__
+        if isinstance(error, MemoryError):
+            text = f"not enough memory{f': {_line(error)}' if str(error) else ''}"
         print(f"error: {text if text.startswith(f'{command}: ') else f'{command}: {text}'}", file=sys.stderr)
         raise typer.Exit(1) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def notices(quiet: bool) -> Iterator[None]:
+    """Print what the library notes, unless `quiet`."""
+    logger, handler = logging.getLogger("ragsys_kernels"), _Notices(logging.INFO)
+    before = logger.level
+    if not quiet:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+class _Notices(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"notice: {_line(record.getMessage())}", file=sys.stderr)
 
 
 class Stop:

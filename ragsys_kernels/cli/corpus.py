@@ -8,9 +8,9 @@ import typer
 
 import ragsys_kernels as rk
 from ragsys_kernels import _folder
-from ragsys_kernels.cli._app import app, one_line_errors
+from ragsys_kernels.cli._app import Commands, app, one_line_errors
 
-corpus = typer.Typer(help="Look at the folder of a saved corpus: whether its files are right.", no_args_is_help=True)
+corpus = Commands(help="Look at the folder of a saved corpus: whether its files are right.", no_args_is_help=True)
 app.add_typer(corpus, name="corpus")
 
 

@@ -7,13 +7,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ragsys_kernels import evaluation
-from ragsys_kernels.cli._app import INPUT, RULE, RUN, WeightDtype, app, one_line_errors, option, progress_bar
+from ragsys_kernels.cli._app import INPUT, RULE, RUN, Commands, WeightDtype, app, one_line_errors, option, progress_bar
 from ragsys_kernels.icl.retrievers import Rule
 
-evaluate = typer.Typer(help="Make the papers' tables again, with real data and models.", no_args_is_help=True)
+evaluate = Commands(help="Make the papers' tables again, with real data and models.", no_args_is_help=True)
 app.add_typer(evaluate, name="evaluate")
 
 

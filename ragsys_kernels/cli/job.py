@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from ragsys_kernels import offline
-from ragsys_kernels.cli._app import app, one_line_errors
+from ragsys_kernels.cli._app import Commands, app, one_line_errors
 
-job = typer.Typer(help="Look at the folder of a job: how far it is, whether its files are right.", no_args_is_help=True)
+job = Commands(help="Look at the folder of a job: how far it is, whether its files are right.", no_args_is_help=True)
 app.add_typer(job, name="job")
 
 _Folder = Annotated[str, typer.Argument(metavar="DIR", help="Folder or URL that select was given as --out.")]

@@ -19,6 +19,7 @@ from ragsys_kernels.cli._app import (
     WeightDtype,
     app,
     finishing,
+    notices,
     one_line_errors,
     option,
     progress_bar,
@@ -145,7 +146,9 @@ def select(
         int | None, option(RULE, "Largest number of picks from one group.", metavar="N", show_default="no limit")
     ] = None,
     metric: Annotated[Metric, option(RULE, "Similarity; cosine normalises the vectors.")] = Metric.cosine,
-    dtype: Annotated[Dtype, option(RUN, "How the corpus is held in memory.")] = Dtype.float32,
+    dtype: Annotated[
+        Dtype, option(RUN, "How the corpus is held in memory: float32, float16, bfloat16, int8.", metavar="DTYPE")
+    ] = Dtype.float32,
     device: Annotated[
         str | None,
         option(RUN, "cuda or cuda:N, where the corpus is held and selection runs.", show_default="the CPU"),
@@ -193,15 +196,17 @@ def select(
 ) -> None:
     """Select for every query of a file and write the picks as Parquet files.
 
-    Each row has query_id, ids (the picks, best first), scores, relevance, redundancy. Memory: the corpus and a few
-    chunks. Killed or stopped at any moment and run again, the job goes on; see also the commands job status and job
-    verify.
+    Each row has query_id and lists: ids (the picks, best first), the scores at which they were picked, their relevance,
+    and their redundancy: the largest similarity with an earlier pick; NaN with vrsd, which looks at the picks' sum
+    instead. Memory: the corpus and a few chunks. Killed or stopped at any moment and run again, the job goes on; see
+    also the commands job status and job verify.
 
     Exit codes: 0 complete, 1 error, 2 usage; 130 after SIGINT and 143 after SIGTERM, which first finish the shard at
     hand; a second signal stops at once.
     """
     with (
         one_line_errors("select", "interrupted; run it again to go on"),
+        notices(quiet),
         progress_bar(quiet) as progress,
         finishing(f"the shard at hand of at most {shard_size} queries") as stop,
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,17 @@ class Inputs:
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: column for name, column in found.items() if column is not None}
 
+    def notices(self) -> Iterator[str]:
+        """Say where rows have no ids although their file has columns: the column may have another name."""
+        columns = (("corpus", self.corpus, self.corpus_ids, "id_column"),
+                   ("queries", self.queries, self.query_ids, "query_id_column"))  # fmt: skip
+        for argument, vectors, ids, option in columns:
+            if ids is None and sources.Place(vectors.path, argument).suffix != ".npy":
+                yield (
+                    f"select: the ids of {argument} are row numbers, for {vectors.path} has no column 'id'; "
+                    f"{option} names another"
+                )
+
     def _check_sizes(self) -> None:
         for argument, column in (("corpus", self.corpus), ("queries", self.queries)):
             if not column.rows:
@@ -157,6 +169,10 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
         zero = np.zeros((1, inputs.corpus.dims), np.float32)
         corpus = rk.Corpus(zero, groups=np.zeros(1, np.int64), **held(spec))
         Selector(corpus, spec.device).select(zero, spec.k, **options)
+    if options["pool"] is not None and options["pool"] <= spec.k:  # as the library warns; here before hours of work
+        raise ValueError(
+            f"select: pool must be above k = {spec.k}, or its rows only get another order, got {options['pool']}"
+        )
 
 
 def rule(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:

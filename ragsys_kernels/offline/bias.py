@@ -177,6 +177,8 @@ def _read(path: Path, names: tuple[str, str]) -> pa.Table:
                 parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
                 convert_options=pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
             )
+    except MemoryError:  # Arrow's is an ArrowException too
+        raise
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"bias: pairs must be a readable {kind} file, got {path}: {error}") from error
     if not table.num_rows:

@@ -174,6 +174,8 @@ def _wrong(folder: Folder, manifest: Manifest, record: ShardRecord) -> Iterator[
                 skipped = pq.read_metadata(source).num_rows
             if skipped != record.skipped:
                 yield f"{errors_file(record.index)} must have {record.skipped} rows, got {skipped}"
+    except MemoryError:  # Arrow's is an ArrowException too
+        raise
     except (pa.ArrowException, OSError) as error:
         yield f"{name} cannot be read: {error}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -19,6 +20,8 @@ from ragsys_kernels.offline._worker import Worker, result_schema
 from ragsys_kernels.offline.ray_engine import RayOptions, Records
 from ragsys_kernels.offline.sinks import Folder
 from ragsys_kernels.offline.sources import PathLike
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -141,8 +144,9 @@ def select(
         Folder to write: ``part-00000.parquet``, ... and ``_job.json``. Must be new, empty or of the same job. Or its
         URL; there other processes are not kept out.
         Columns: ``query_id``; ``ids``, the picks, best first; ``scores``, ``relevance`` and ``redundancy`` as in
-        `Selection`. Ids are those of the id columns, or row numbers in files without one. Shard i has the queries from
-        row i * `shard_size` on, in their order.
+        `Selection` (with "vrsd" the redundancy is NaN: the rule looks at the sum of the picks, not at pairs). Ids are
+        those of the id columns, or row numbers in files without one. Shard i has the queries from row
+        i * `shard_size` on, in their order.
     candidates : path, optional
         Rows of the corpus to choose from, by row number: an array or tensor (Q, P) int32 or int64, padded with -1,
         or a column of integer lists of any length. Default: the `pool` most relevant rows.
@@ -159,13 +163,13 @@ def select(
     bias_column, group_column, query_group_column : str, optional
         Of the files above where they are given, else of the vectors' file.
     id_column, query_id_column : str, optional
-        Default: the column or tensor "id", if the file has one.
+        Default: the column or tensor "id", if the file has one; where it has others only, that is noted in the log.
     method : {"mmr", "vrsd"}
     k : int
         Picks of each query; fewer where it has fewer candidates.
     pool : int or "all", optional
-        How many of the most relevant rows to choose from; "all" is exact over the whole corpus. Default: 100, or the
-        candidates if given.
+        How many of the most relevant rows to choose from, above `k`; "all" is exact over the whole corpus. Default:
+        100, or the candidates if given.
     lambda_d, lambda_b : float, optional
         Weights of relevance against redundancy, and of similarity against bias, in [0, 1]. MMR only.
         Default: 0.75 and 0.95.
@@ -262,6 +266,8 @@ def select(
     inputs = Inputs.open(spec)
     # With Ray this process may be where no GPU is.
     check_options(spec if ray is None or device is None else replace(spec, device=None, backend="auto"), inputs)
+    for notice in inputs.notices():
+        _log.info(notice)
     folder = folder_at(out)
     return _run(spec.settled(), inputs, folder, ray, fingerprint, overwrite, progress, stop)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
@@ -55,7 +56,7 @@ class ArrowPart:
             return pa.ipc.read_record_batch(pa.ipc.read_message(source), self.schema).column(name)
 
     def _map(self) -> Any:
-        return pa.memory_map(str(self._file.path))
+        return pa.memory_map(os.fsencode(self._file.path))  # a str would have to be UTF-8
 
     def _scan_file(self, source: Any) -> list[int]:
         reader = pa.ipc.open_file(source)

@@ -10,9 +10,11 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal
+
+import pyarrow as pa
 
 PathLike = str | os.PathLike[str]
 
@@ -104,8 +106,11 @@ class Place:
         return file
 
     def source(self) -> AbstractContextManager[Any]:
-        """Return what pyarrow reads: the path of a local file, an open remote one."""
-        return nullcontext(str(self.local)) if self.local is not None else self.open()
+        """Return what pyarrow reads; not a path as a str, whose bytes may be no UTF-8."""
+        if self.local is None:
+            return self.open()
+        file: AbstractContextManager[Any] = pa.OSFile(os.fsencode(self.local))
+        return file
 
     def read(self, start: int, stop: int) -> bytes:
         """Return the bytes from `start` to `stop`, fewer where the file ends."""

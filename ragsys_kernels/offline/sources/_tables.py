@@ -52,6 +52,11 @@ class Table:
 
     def kind(self, name: str) -> pa.DataType:
         """Return a column's type, which all files have to agree in."""
+        for part in self.parts:
+            if part.schema.names.count(name) > 1:
+                raise ValueError(
+                    f"select: {self._argument} must have one column {name!r}, got {part.schema.names} in {part.place}"
+                )
         kind = self.schema.field(name).type
         for part in self.parts:
             found = part.schema.field(name).type if name in part.schema.names else "none"
@@ -85,6 +90,8 @@ class Table:
                         for values in read(unit, name, size, row - low, high - low):
                             row += len(values)
                             yield values
+                    except MemoryError:  # Arrow's is an ArrowException too
+                        raise
                     except (pa.ArrowException, OSError) as error:
                         reason = f"rows {row} to {high - 1} cannot be read: {_line(error)}"
                         if bad is None:
@@ -100,6 +107,8 @@ class Table:
     def _reading(self, place: Place) -> Iterator[None]:
         try:
             yield
+        except MemoryError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise ValueError(
                 f"select: {self._argument} must be a readable {self._format} file, got {place}: {_line(error)}"
