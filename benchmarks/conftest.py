@@ -93,6 +93,7 @@ def race(request: pytest.FixtureRequest, benchmark: Any) -> Any:
         lambda_d: float | None = None,
         queries: int | None = None,
         rounds: int = ROUNDS,
+        recorded: str | None = None,
     ) -> None:
         shape = problem.shape
         shares = gate.check(op, problem, lambda_d, contenders)
@@ -108,7 +109,8 @@ def race(request: pytest.FixtureRequest, benchmark: Any) -> Any:
             for turn, taken in list(zip(turns, times, strict=True))[1:]:
                 taken.append(turn.seconds() / turn.all_queries)
 
-        benchmark.group = f"{op} {shape}"
+        name = recorded or op  # in the ledger
+        benchmark.group = f"{name} {shape}"
         benchmark.pedantic(turns[0].run, setup=others, rounds=rounds)
         if benchmark.stats is None:  # --benchmark-disable
             return
@@ -124,7 +126,7 @@ def race(request: pytest.FixtureRequest, benchmark: Any) -> Any:
             rows.append(
                 {
                     **ledger.environment(),
-                    "op": op,
+                    "op": name,
                     "shape": str(shape),
                     "dtype": contender.dtype,
                     "lambda_d": lambda_d,
@@ -148,7 +150,7 @@ def race(request: pytest.FixtureRequest, benchmark: Any) -> Any:
         benchmark.extra_info.update(
             queries=turns[0].all_queries, contenders=[{name: row[name] for name in _SHOWN} for row in rows]
         )
-        config.stash[_lines].append(f"{op} {shape}" + ("" if lambda_d is None else f", lambda {lambda_d}"))
+        config.stash[_lines].append(f"{name} {shape}" + ("" if lambda_d is None else f", lambda {lambda_d}"))
         config.stash[_lines] += [
             f"  {row['us_per_query']:12.1f} µs  {row['ratio']:8.2f}x  {row['contender']}, {row['dtype']}"
             for row in rows

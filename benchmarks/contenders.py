@@ -10,7 +10,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -156,6 +156,60 @@ def mmr_peers(problem: shapes.Problem, lambda_d: float) -> list[Contender]:
 
         note = "list of arrays; another rule: redundancy with the last pick only"
         found.append(_one_by_one("LlamaIndex", problem, with_llama_index, rule="last", note=note))
+    return found
+
+
+_CALLS = 64  # queries of single calls, whose pools are also held as lists: 32 bytes a number
+
+
+def drop_in(peer: str) -> str:
+    """Our call in the place of a peer's."""
+    return f"drop-in for {peer}"
+
+
+def drop_ins(problem: shapes.Problem, lambda_d: float) -> list[Contender]:
+    """Each peer's call and ours in its place, on the same arguments, which are there already: arrays, and lists."""
+    absent = missing()
+    k, queries, relevance = problem.shape.K, problem.queries, problem.relevance
+    assert problem.candidates is not None
+    candidates = problem.candidates[:_CALLS]
+    arrays = [problem.rows[ids] for ids in candidates]
+    lists, asked = [pool.tolist() for pool in arrays], queries[:_CALLS].tolist()
+    found = []
+
+    def picks(results: list[Any]) -> np.ndarray:
+        return np.take_along_axis(candidates[: len(results)], np.asarray(results, np.int64)[: len(candidates)], 1)
+
+    def add(name: str, call: Callable[[int], Any], rule: str) -> None:
+        found.append(Contender(name, lambda n: [call(q % len(candidates)) for q in range(n)], picks, rule=rule))
+
+    if "LangChain" not in absent:
+        from langchain_core.vectorstores import utils
+
+        from ragsys_kernels.integrations import langchain
+
+        for name, module in (("LangChain", utils), (drop_in("LangChain"), langchain)):
+            mmr = module.maximal_marginal_relevance
+            add(f"{name}, arrays", lambda q, mmr=mmr: mmr(queries[q], arrays[q], lambda_d, k), "max")
+            add(f"{name}, lists", lambda q, mmr=mmr: mmr(queries[q], lists[q], lambda_d, k), "max")
+    if "LlamaIndex" not in absent:
+        from llama_index.core.indices.query import embedding_utils
+
+        from ragsys_kernels.integrations import llama_index
+
+        pools = [list(pool) for pool in arrays]  # it refuses an array
+        for name, module in (("LlamaIndex", embedding_utils), (drop_in("LlamaIndex"), llama_index)):
+            top = partial(module.get_top_k_mmr_embeddings, similarity_top_k=k, mmr_threshold=lambda_d)
+            add(f"{name}, arrays", lambda q, top=top: top(queries[q], pools[q])[1], "last")
+            add(f"{name}, lists", lambda q, top=top: top(asked[q], lists[q])[1], "last")
+    if "pyversity" not in absent:
+        import pyversity as theirs
+
+        from ragsys_kernels.integrations import pyversity
+
+        for name, module in (("pyversity", theirs), (drop_in("pyversity"), pyversity)):
+            mmr, rule = module.mmr, "max, at least 0"
+            add(f"{name}, arrays", lambda q, mmr=mmr: mmr(arrays[q], relevance[q], k, 1 - lambda_d).indices, rule)
     return found
 
 

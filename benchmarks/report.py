@@ -14,7 +14,7 @@ import ledger
 import numpy as np
 import readme
 import shapes
-from contenders import DENSE, FAISS, FLOOR, GIVEN, OURS, PRODUCT
+from contenders import DENSE, FAISS, FLOOR, GIVEN, OURS, PRODUCT, drop_in
 from shapes import Shape
 
 Row = dict[str, str]
@@ -27,7 +27,9 @@ class Runs:
         if not rows:
             raise SystemExit("error: the ledger is empty: run `ragsys-kernels bench` first")
         where = ("hardware", "backend", "isa")
-        self.last = max(reversed(rows), key=lambda row: row["date"])  # of one day, what was added last
+        # Of one day, what was added last; single calls are timed by themselves, and their table says when.
+        timed_together = [row for row in rows if row["op"] != "drop-in"] or rows
+        self.last = max(reversed(timed_together), key=lambda row: row["date"])
         self.rows = [row for row in rows if all(row[name] == self.last[name] for name in where)]
         self._found = {(r["op"], r["shape"], r["lambda_d"], r["contender"], r["dtype"]): r for r in self.rows}
 
@@ -79,6 +81,12 @@ class Cells:
         if np.isnan(time):
             return ""
         return micros(time) + (f" ({factor(ratio)}x)" if compared else "")
+
+    def times(self, contender: str, over: str) -> str:
+        """The time of one over that of another."""
+        runs, *case = self._at
+        one, other = (runs.number("ratio", *case, each) for each in (contender, over))
+        return factor(one / other)
 
     @property
     def measured(self) -> bool:
@@ -140,6 +148,32 @@ def others(runs: Runs) -> str:
     for shape in shapes.THREADS:
         add(f"10,000 queries, P={shape.P}, K={shape.K}, D={shape.D}", f"{OURS}, 2 threads", "mmr", shape, 0.75)
     return table(["Work", OURS, "compared with", ""], rows)
+
+
+def drop_ins(runs: Runs) -> str:
+    """One call of each peer, ours in its place, and the batched op."""
+    rows = []
+    for shape in shapes.ONE_CALL:
+        cell = Cells(runs, "drop-in", shape, 0.75)
+        for peer in ("LangChain", "LlamaIndex", "pyversity"):
+            for form in ("arrays", "lists"):
+                call = f"{peer}, {form}"
+                if time := cell(call, compared=False):
+                    ours = (f"{drop_in(peer)}, {form}", GIVEN if peer == "pyversity" else OURS)
+                    faster = [f"{cell(each, compared=False)} ({cell.times(call, each)}x)" for each in ours]
+                    rows.append([f"{call}, P={shape.P}, K={shape.K}", time, *faster])
+    if not rows:
+        return "Not measured on this machine.\n"
+    first = next(row for row in runs.rows if row["op"] == "drop-in")
+    return f"""\
+{table(["One call", "the peer", "the drop-in", "batched op"], rows)}
+
+µs a query, and in brackets how many times as long the peer takes: one call of the peer, one of the drop-in with the
+same arguments, and one query of {shapes.ONE_CALL[0].Q:,} in a call of `ragsys_kernels.mmr`, which has a `Corpus` and
+candidate ids, and the relevance where pyversity has it. Random clusters of vectors, 384 dimensions, λ = 0.75, one
+thread, medians; LlamaIndex's arrays are a list of arrays. {first["hardware"]}, {first["isa"] or first["backend"]},
+{first["date"]}, commit {first["commit"] or "unknown"}.
+"""
 
 
 def summary(runs: Runs) -> str:
@@ -279,6 +313,10 @@ Other work:
 
 {others(runs)}
 
+Drop-in calls:
+
+{drop_ins(runs)}
+
 ![time against each size](scaling.png)
 
 ![dot products done](work.png)
@@ -347,6 +385,7 @@ def main() -> None:
 
     plots.draw(runs, arguments.out)
     scoring = report_scoring.write(arguments.ledger.with_name("scoring.csv"), arguments.out)
+    readme.fill(arguments.readme, "drop-ins", drop_ins(runs))
     readme.fill(arguments.readme, "ledger", "\n".join(part for part in (summary(runs), scoring) if part))
 
 

@@ -80,6 +80,8 @@ WHOLE = [
 ]
 SEARCH = [replace(shape, K=n) for shape, lambda_d in WHOLE if lambda_d == 0.75 for n in (10, 100)]
 ONE_QUERY = _pools((20, 4), dims=(384, 768), Q=1)
+# What a call costs a peer does not depend on the vectors, so that these need no data.
+ONE_CALL = [Shape("synthetic", 384, 20, 4), Shape("synthetic", 384, 100, 10)]
 THREADS = _pools((100, 10), dims=(384, 768), Q=CALL)
 
 

@@ -39,7 +39,7 @@ def quick(tmp_path_factory, compiled):
 
 def test_quick_run_records_every_op_and_contender(quick):
     result, rows = quick
-    assert {row["op"] for row in rows} == {"mmr", "vrsd", "search"}
+    assert {row["op"] for row in rows} == {"mmr", "vrsd", "search", "drop-in"}
     names = {row["contender"] for row in rows}
     assert {"ragsys_kernels", "ragsys_kernels, relevance given", "ragsys_kernels, dense rule"} <= names
     assert {"NumPy", "matrix product", "read floor"} <= names
@@ -116,15 +116,18 @@ def test_ledger_replaces_or_adds(module, tmp_path):
 
 
 def fake_rows(shapes):
-    """A ledger with the main shapes: ours 10 µs, peers 200 µs, the floor 8 µs."""
+    """A ledger with the main shapes: ours 10 µs, peers 200 µs, the floor 8 µs; drop-ins 30 µs, LangChain 120."""
     times = {("ragsys_kernels", "float32"): 10, ("ragsys_kernels, relevance given", "float32"): 8.5}
+    calls = times | {("LangChain, arrays", "float32"): 120, ("pyversity, arrays", "float32"): 40}
+    calls |= {(f"drop-in for {peer}, arrays", "float32"): 30 for peer in ("LangChain", "pyversity")}
     times |= {("ragsys_kernels", "bfloat16"): 9, ("pyversity", "float32"): 200, ("read floor", "float32"): 8}
     times |= {("FAISS IndexFlatIP", "float32"): 16, ("matrix product", "float32"): 5}
     cases = [*((shape, lambda_d) for shape in shapes.POOLS for lambda_d in shapes.LAMBDAS), *shapes.WHOLE]
-    for shape, lambda_d in cases:
-        for (contender, dtype), time in times.items():
+    races = [("mmr", times, *case) for case in cases] + [("drop-in", calls, each, 0.75) for each in shapes.ONE_CALL]
+    for op, measured, shape, lambda_d in races:
+        for (contender, dtype), time in measured.items():
             yield {
-                "op": "mmr", "backend": "cpu", "isa": "avx2", "shape": shape, "dtype": dtype, "lambda_d": lambda_d,
+                "op": op, "backend": "cpu", "isa": "avx2", "shape": shape, "dtype": dtype, "lambda_d": lambda_d,
                 "hardware": "A processor, 2 cores", "contender": contender, "us_per_query": float(time),
                 "ratio": time / 10, "products": 50.0, "dense_products": 100.0, "date": "2000-01-01", "duplicates": 0,
                 **{name: getattr(shape, name) for name in ("N", "D", "P", "K", "Q")},
@@ -136,14 +139,18 @@ def test_report_from_a_ledger(module, tmp_path):
     shapes = module("shapes")
     module("ledger").update(tmp_path / "ledger.csv", fake_rows(shapes))
     readme = tmp_path / "README.md"
-    readme.write_text("before\n<!-- ledger:begin -->\nold\n<!-- ledger:end -->\nafter\n")
+    parts = "<!-- {0}:begin -->\nold\n<!-- {0}:end -->\n"
+    readme.write_text(f"before\n{parts.format('ledger')}after\n{parts.format('drop-ins')}")
     command = ("benchmarks/report.py", "--ledger", tmp_path / "ledger.csv", "--readme", readme, "--out", tmp_path / "r")
     for _ in range(2):  # the second changes nothing
         result = run(*command)
         assert result.returncode == 0, result.stderr
     text = readme.read_text()
     assert text.startswith("before\n<!-- ledger:begin -->\n")
-    assert text.endswith("<!-- ledger:end -->\nafter\n")
+    assert "<!-- ledger:end -->\nafter\n<!-- drop-ins:begin -->\n" in text
+    assert text.endswith("<!-- drop-ins:end -->\n")
+    assert "| LangChain, arrays, P=20, K=4 | 120 | 30.0 (4.0x) | 10.0 (12.0x) |" in text
+    assert "| pyversity, arrays, P=100, K=10 | 40.0 | 30.0 (1.33x) | 8.5 (4.7x) |" in text
     assert "old" not in text
     assert "| 100, 10, 384, 0.75 | 10.0 | 8.5 | 9.0 | 200 (24x) |" in text
     assert "16.0 (1.60x)" in text
