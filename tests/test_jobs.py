@@ -18,6 +18,8 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
+import fuzz_jobs  # noqa: E402
+import fuzz_runs  # noqa: E402
 from job_files import contents, restate, write_inputs  # noqa: E402
 
 import ragsys_kernels as rk  # noqa: E402
@@ -412,6 +414,26 @@ def test_folders_and_links_under_a_jobs_names(tmp_path, job, kind, name):
     if name in expected:
         (out / name).write_bytes(expected[name])
     assert contents(out) == expected
+
+
+def test_damaged_folders(tmp_path):
+    """Some seconds of the fuzzer of job folders; `make fuzz` runs it whole."""
+    assert fuzz_runs.run(fuzz_jobs.FUZZER, fuzz_runs.Share(seed=1, first=0, step=1, amount=200)) == []
+
+
+def test_what_is_broken_in_jobs_is_found_by_the_fuzzer(monkeypatch):
+    share = fuzz_runs.Share(seed=2, first=0, step=1, amount=50)
+
+    def unsealed(text):
+        return {name: value for name, value in json.loads(text).items() if name not in ("format", "checksum")}
+
+    with monkeypatch.context() as patch:  # no checksum is compared
+        patch.setattr(_manifest, "_unsealed", unsealed)
+        assert fuzz_runs.run(fuzz_jobs.FUZZER, share)
+    with monkeypatch.context() as patch:
+        patch.setattr(_manifest.ShardRecord, "damage", lambda *_: None)
+        assert fuzz_runs.run(fuzz_jobs.FUZZER, share)
+    assert not fuzz_runs.run(fuzz_jobs.FUZZER, share)
 
 
 # --- another job --------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from ragsys_kernels.offline.sinks import Folder
 JOB_FILE = "_job.json"  # readers of a whole folder of Parquet files skip names that begin with _ or .
 _FORMAT = 2
 _SHARD = re.compile(r"part-(\d{5,})\.parquet")
-_ERRORS = re.compile(r"_errors-\d{5,}\.parquet")
+_ERRORS = re.compile(r"_errors-(\d{5,})\.parquet")
 _RECORD = re.compile(r"\.part-\d{5,}\.json")
 _OURS = re.compile(
     rf"{re.escape(JOB_FILE)}|{re.escape(LOCK_FILE)}|{_SHARD.pattern}|{_ERRORS.pattern}|{_RECORD.pattern}|\..+\.partial"
@@ -163,6 +163,16 @@ class Manifest:
     def num_shards(self) -> int:
         return -(-self.rows // self.shard_size)
 
+    def unknown(self, names: Iterable[str]) -> list[str]:
+        """Return the names of results that are none of this job, as far as it has come."""
+        names = list(names)
+        found = [name for index, name in shard_names(names).items() if index >= self.num_shards]
+        for index, name in errors_names(names).items():
+            record = self.shards.get(index)
+            if index >= self.num_shards or (record is not None and not record.skipped):
+                found.append(name)
+        return found
+
     def shard(self, index: int) -> range:
         """Return the rows of a shard."""
         return range(index * self.shard_size, min((index + 1) * self.shard_size, self.rows))
@@ -277,10 +287,11 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         for name in ("version", "backend", "instruction_set", "fingerprint", "shard_size")
         if before.get(name) != now.get(name)
     ]
-    old, new = before["options"], now["options"]
-    for name in dict.fromkeys((*old, *new)):
-        if old.get(name) != new.get(name):
-            found.append(_changed(name, old.get(name), new.get(name)))
+    for what, noun in (("options", ""), ("schema", "column ")):
+        old, new = before[what], now[what]
+        for name in dict.fromkeys((*old, *new)):
+            if old.get(name) != new.get(name):
+                found.append(_changed(f"{noun}{name}", old.get(name), new.get(name)))
     if before["fingerprint"] != now["fingerprint"]:  # which cannot be compared
         return found
     return found + input_differences(before["inputs"], now["inputs"], full=now["fingerprint"] == "full")
@@ -322,14 +333,14 @@ def foreign(names: Iterable[str]) -> list[str]:
     return [name for name in names if not _OURS.fullmatch(name)]
 
 
-def result_names(names: Iterable[str]) -> list[str]:
-    """Return the shards and the files of skipped queries among the names."""
-    return [name for name in names if _SHARD.fullmatch(name) or _ERRORS.fullmatch(name)]
-
-
 def shard_names(names: Iterable[str]) -> dict[int, str]:
     """Return the shards among the names."""
     return {int(match[1]): name for name in names if (match := _SHARD.fullmatch(name))}
+
+
+def errors_names(names: Iterable[str]) -> dict[int, str]:
+    """Return the files of skipped queries among the names, by the number of the shard."""
+    return {int(match[1]): name for name in names if (match := _ERRORS.fullmatch(name))}
 
 
 def _record_file(index: int) -> str:

@@ -9,7 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from ragsys_kernels.offline._lock import LOCK_FILE
-from ragsys_kernels.offline._manifest import JOB_FILE, Manifest, ShardRecord, differences, foreign, shard_names
+from ragsys_kernels.offline._manifest import (
+    JOB_FILE,
+    Manifest,
+    ShardRecord,
+    differences,
+    errors_names,
+    foreign,
+    shard_names,
+)
 from ragsys_kernels.offline.sinks import Folder
 
 
@@ -54,7 +62,7 @@ def continued(before: Manifest, now: dict[str, Any], folder: Folder, on_error: s
             f"select: out must hold a job of the same inputs, options and version to go on, or overwrite be given, "
             f"got {folder} with {'; '.join(found)}"
         )
-    unknown = [name for index, name in shard_names(folder.names()).items() if index >= before.num_shards]
+    unknown = before.unknown(folder.names())
     if unknown:
         raise FileExistsError(f"select: out must hold only shards of its job to go on, got {folder} with {unknown[0]}")
     done = {}
@@ -77,6 +85,9 @@ def begun(manifest: Manifest, folder: Folder, new: bool) -> Iterator[None]:
     """Write down what the job is, and at the end how far it came; a new job without a shard leaves nothing."""
     if new:
         _clear(folder)
+    for index, name in errors_names(folder.names()).items():
+        if index not in manifest.shards:  # the shard is made again, and may have none
+            folder.remove(name)
     manifest.write(folder)
     try:
         yield

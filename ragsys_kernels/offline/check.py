@@ -18,9 +18,7 @@ from ragsys_kernels.offline._manifest import (
     column_types,
     errors_file,
     foreign,
-    result_names,
     shard_file,
-    shard_names,
 )
 from ragsys_kernels.offline._url_folder import folder_at
 from ragsys_kernels.offline.sinks import Folder
@@ -143,9 +141,7 @@ def verify(folder: PathLike) -> list[str]:
         found.append(
             f"{_files(run)} {'is' if len(run) == 1 else 'are'} missing: queries {first} to {last} are not done"
         )
-    ours = {name for index, name in shard_names(names).items() if index < manifest.num_shards}
-    ours |= {errors_file(index) for index, record in manifest.shards.items() if record.errors_sha256 is not None}
-    found += [f"{name} is not of this job" for name in result_names(names) if name not in ours and name not in strange]
+    found += [f"{name} is not of this job" for name in manifest.unknown(names) if name not in strange]
     if not found and not manifest.complete:
         found.append(f"{JOB_FILE} does not say that the job is complete: run it again to finish it")
     return found
@@ -162,7 +158,8 @@ def _wrong(folder: Folder, manifest: Manifest, record: ShardRecord) -> Iterator[
             schema, expected = file.schema_arrow, manifest.description["schema"]
             right = column_types(schema) == expected and len(schema) == len(expected)
             if not right:
-                yield f"{name} must have the columns {expected}, got {', '.join(map(str, schema))}"
+                got = ", ".join(f"{field.name}: {field.type}" for field in schema)
+                yield f"{name} must have the columns {expected}, got {got}"
             if file.metadata.num_rows != record.rows:
                 yield f"{name} must have {record.rows} rows, got {file.metadata.num_rows}"
             elif "query_ids" not in manifest.description["inputs"] and right:
