@@ -1,7 +1,7 @@
 """The optional C++ extension and the optional CUDA binaries, and nothing else; all metadata is in pyproject.toml.
 
 RAGSYS_KERNELS_REQUIRE_EXT=1 turns a failed compilation into a failed install, RAGSYS_KERNELS_NO_EXT=1 builds a
-pure-Python wheel. Without either, a failed compilation is a warning and the NumPy reference does the work.
+pure-Python wheel. Without either, a failed compilation is one line and the NumPy reference does the work.
 
 RAGSYS_KERNELS_CUDA=1 compiles csrc/cuda with nvcc into ragsys_kernels/_cuda_bin/<name>.fatbin, and fails where it
 cannot. Without it, NVRTC compiles the sources, which every wheel carries, when a kernel is first launched.

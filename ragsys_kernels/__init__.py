@@ -8,7 +8,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from ._dispatch import BackendUnavailableError
     from ._info import show_config
-    from ._problem import Selection
+    from ._problem import SearchResult, Selection
     from ._validate import ConversionWarning, PoolSizeWarning
     from .corpus import Corpus
     from .scoring import (
@@ -32,6 +32,7 @@ _HOMES = {
     "LabelPosteriors": "scoring",
     "Partials": "scoring",
     "PoolSizeWarning": "_validate",
+    "SearchResult": "_problem",
     "Selection": "_problem",
     "answer_logprobs": "scoring",
     "label_posteriors": "scoring",
@@ -51,6 +52,7 @@ __all__ = [
     "LabelPosteriors",
     "Partials",
     "PoolSizeWarning",
+    "SearchResult",
     "Selection",
     "__version__",
     "answer_logprobs",

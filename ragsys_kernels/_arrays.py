@@ -72,7 +72,10 @@ def host_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
     elif _torch_tensor(x):
         return _torch_view(op, name, x)
     elif hasattr(x, "__dlpack__"):
-        array = np.from_dlpack(x)
+        try:
+            array = np.from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise TypeError(f"{op}: {name} must be an array that NumPy can read, got {_kind(x)}: {error}") from error
     else:
         try:
             array = np.asarray(x)
@@ -92,11 +95,18 @@ def _torch_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
     torch = sys.modules["torch"]
     if x.layout is not torch.strided:
         raise TypeError(f"{op}: {name} must be a dense tensor, got layout {x.layout}")
-    x = x.detach()
-    if x.dtype is torch.bfloat16:
-        return x.view(torch.int16).numpy().view(np.uint16), "bfloat16"
-    array: np.ndarray = x.numpy()
+    try:
+        x = x.detach()
+        if x.dtype is torch.bfloat16:
+            return x.view(torch.int16).numpy().view(np.uint16), "bfloat16"
+        array: np.ndarray = x.numpy()
+    except (RuntimeError, TypeError) as error:  # quantised, on no device, of a type that NumPy lacks
+        raise TypeError(f"{op}: {name} must be a tensor that NumPy can read, got {_kind(x)}") from error
     return array, _NAMES.get(array.dtype) or array.dtype.name
+
+
+def _kind(x: Any) -> str:
+    return f"{type(x).__name__} of dtype {getattr(x, 'dtype', 'unknown')}"
 
 
 def to_library(array: Any, library: str) -> Any:

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from . import _env
+from ._validate import choice
 from ._warn import warn
 
 # Backends of each family of operations for CPU arrays, in the order `auto` tries them.
@@ -20,6 +21,12 @@ FILES = {"numpy": "numpy_kernels", "triton": "triton_kernels", "cuda": "cuda_ker
 
 # What brings the libraries of the device backends.
 INSTALL = 'pip install "ragsys_kernels[cuda]"'
+
+# What brings the compiled kernels; as setup.py says it.
+BUILD = (
+    "install a C++ compiler (Debian and Ubuntu: apt-get install g++) and reinstall, with RAGSYS_KERNELS_REQUIRE_EXT=1 "
+    "to see what fails"
+)
 
 _SLOWER = {
     "numpy": "NumPy, which is slower than the compiled kernels",
@@ -39,10 +46,7 @@ def _extension() -> tuple[Any, str | None]:
     except ImportError as error:
         absent = error.name == f"{__package__}._C" or "cannot import name '_C'" in str(error)
         if absent:
-            return (
-                None,
-                "the compiled extension is not installed; reinstall with RAGSYS_KERNELS_REQUIRE_EXT=1 to see why",
-            )
+            return None, f"the compiled extension is not installed; {BUILD}"
         return None, f"the compiled extension is broken: {error}"
     return _C, None
 
@@ -120,13 +124,13 @@ def choose(op: str, family: str, device: str, backend: str, library: str = "nump
 
     ``library`` is that of the arrays, which decides the order on a device.
     """
+    known = ("auto", *BACKENDS[family], *DEVICE_BACKENDS)
+    backend = choice(op, "backend", backend, known)
     if backend == "auto":
         backend = _env.backend()
     if device == "cpu" and backend in ("auto", "cpu") and why_not("cpu") is None:  # the common case, quickly
         return "cpu", _module(family, "cpu")
-    known = (*BACKENDS[family], *DEVICE_BACKENDS)
-    if backend not in ("auto", *known):
-        raise ValueError(f"{op}: backend must be one of 'auto', {', '.join(map(repr, known))}, got {backend!r}")
+    choice(op, "backend", backend, known)  # that of the environment
     order = _order(family, device, library)
     if backend == "auto":
         for name in order:

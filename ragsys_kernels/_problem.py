@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from . import _arrays
+from ._types import Array
+
+_Answer = TypeVar("_Answer", bound="_Answers")
 
 
-class Selection(NamedTuple):
-    """The picks of every query, in the order they were made.
+class _Answers:
+    """A named tuple whose queries may have failed one by one."""
+
+    errors: dict[int, str] | None = None
+
+    def with_errors(self: _Answer, errors: dict[int, str] | None) -> _Answer:
+        self.errors = errors
+        return self
+
+
+class _SelectionFields(NamedTuple):
+    indices: Array
+    scores: Array
+    relevance: Array
+    redundancy: Array
+    lengths: Array
+
+
+class Selection(_SelectionFields, _Answers):
+    """The picks of every query, in the order they were made: a tuple of five arrays.
 
     Attributes
     ----------
@@ -26,13 +47,12 @@ class Selection(NamedTuple):
         m, the max similarity to earlier picks at the time of the pick; 0 for the first. VRSD: NaN.
     lengths : (Q,) int32
         How many picks of each row are real.
+    errors : dict of int to str, or None
+        No item of the tuple. With ``on_error="skip"`` the queries that could not be answered and why, else None.
     """
 
-    indices: Any
-    scores: Any
-    relevance: Any
-    redundancy: Any
-    lengths: Any
+    def _replace(self, /, **fields: Any) -> Selection:
+        return super()._replace(**fields).with_errors(self.errors)
 
     @classmethod
     def empty(cls, num_queries: int, k: int) -> Selection:
@@ -44,6 +64,28 @@ class Selection(NamedTuple):
             np.full(shape, np.nan, np.float32),
             np.zeros(num_queries, np.int32),
         )
+
+
+class _SearchFields(NamedTuple):
+    indices: Array
+    scores: Array
+
+
+class SearchResult(_SearchFields, _Answers):
+    """The nearest rows of every query, best first: a tuple of two arrays.
+
+    Attributes
+    ----------
+    indices : (Q, n) int64
+        Rows of the corpus; -1 where there are no more.
+    scores : (Q, n) float32
+        v, the relevance with bias; -inf where there is no row.
+    errors : dict of int to str, or None
+        As of `Selection`.
+    """
+
+    def _replace(self, /, **fields: Any) -> SearchResult:
+        return super()._replace(**fields).with_errors(self.errors)
 
 
 @dataclass(frozen=True)
@@ -121,6 +163,20 @@ class Problem:
     def num_ids(self) -> int:
         """Ids of a query run from 0 to this."""
         return self.pool_stride or len(self.rows.data)
+
+    def take(self, queries: np.ndarray | slice) -> Problem:
+        """The problem of some of the queries."""
+        names = ("queries", "candidates", "initial", "relevance", "lambda_d", "lambda_b", "ks", "query_groups")
+        changes = {name: array[queries] for name in names if (array := getattr(self, name)) is not None}
+        if self.bias is not None and self.bias.ndim == 2:
+            changes["bias"] = self.bias[queries]
+        if self.pool_stride:
+            shape = (self.num_queries, self.pool_stride, -1)
+            pools = self.rows.data.reshape(shape)[queries]
+            changes["rows"] = replace(self.rows, data=pools.reshape(-1, pools.shape[2]))
+            if self.groups is not None:
+                changes["groups"] = self.groups.reshape(shape[:2])[queries].reshape(-1)
+        return replace(self, num_queries=len(changes["lambda_d"]), **changes)
 
     def eligible(self, q: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows and positions, ascending in position, of the items of query q that may be picked."""

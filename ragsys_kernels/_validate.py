@@ -6,8 +6,10 @@ they are read: the compiled kernels report a query that has a bad one and ``valu
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import operator
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,6 +18,11 @@ from . import _arrays, _env
 from ._arrays import HOST, Place
 from ._problem import Problem, Rows
 from ._warn import warn
+
+# More columns than the pool can fill are padding: nobody asks for more of them but by mistake.
+MOST_PADDED = 65_536
+# The kernels count threads in 32 bits.
+_MOST_THREADS = 4096
 
 # Squares of norms must stay in the range of float32, in which the kernels accumulate.
 NORM_MIN, NORM_MAX = 1e-15, 1e15
@@ -33,25 +40,59 @@ def shape_text(shape: tuple[int, ...]) -> str:
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
+def shown(value: Any) -> str:
+    """What an error says that it got: a short value, else its type."""
+    scalar = value is None or isinstance(value, (str, float, bool, np.generic)) or (type(value) is int)
+    if not scalar or (type(value) is int and value.bit_length() > 512):  # Python refuses to print the longest ones
+        return type(value).__name__
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= 200 else f"{text[:200]}.."
+
+
 def count(op: str, name: str, value: Any) -> int:
     """A whole number of at least 1."""
+    number = whole(op, name, value)
+    if isinstance(value, bool) or number < 1:
+        raise ValueError(f"{op}: {name} must be at least 1, got {shown(value)}")
+    return number
+
+
+def whole(op: str, name: str, value: Any, rule: str = "an integer") -> int:
+    """A whole number of 64 bits."""
     try:
         number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{op}: {name} must be an integer, got {type(value).__name__}") from None
-    if isinstance(value, bool) or number < 1:
-        raise ValueError(f"{op}: {name} must be at least 1, got {value}")
+    except (TypeError, ValueError, RuntimeError):  # the latter of tensors
+        raise TypeError(f"{op}: {name} must be {rule}, got {type(value).__name__}") from None
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{op}: {name} must be a number of 64 bits, got one of {number.bit_length()}")
     return number
 
 
 def choice(op: str, name: str, value: Any, allowed: Collection[str]) -> str:
-    if value not in allowed:
-        raise ValueError(f"{op}: {name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{op}: {name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}")
     return str(value)
 
 
+def flag(op: str, name: str, value: Any) -> bool:
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise TypeError(f"{op}: {name} must be True or False, got {shown(value)}")
+
+
+def check_values(op: str, value: Any) -> bool:
+    if value is None or isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise TypeError(f"{op}: check_values must be None, True or False, got {shown(value)}")
+
+
 def threads(op: str, num_threads: Any) -> int:
-    return _env.num_threads() if num_threads is None else count(op, "num_threads", num_threads)
+    return _env.num_threads() if num_threads is None else min(count(op, "num_threads", num_threads), _MOST_THREADS)
+
+
+def skipped(op: str, on_error: Any) -> dict[int, str] | None:
+    """Where the errors of single queries go: None if they are raised."""
+    return {} if choice(op, "on_error", on_error, ("raise", "skip")) == "skip" else None
 
 
 def floats(op: str, name: str, x: Any, place: Place = HOST) -> Any:
@@ -101,11 +142,23 @@ def storage(op: str, name: str, x: Any, place: Place = HOST) -> tuple[Any, str]:
     return array, dtype
 
 
-def per_query(op: str, name: str, x: Any, num_queries: int, low: float, high: float, place: Place = HOST) -> Any:
-    """A number, or one per query, in [low, high], as (Q,) float32; values on a device are not looked at."""
+def per_query(
+    op: str,
+    name: str,
+    x: Any,
+    num_queries: int,
+    low: float,
+    high: float,
+    place: Place = HOST,
+    errors: dict[int, str] | None = None,
+) -> Any:
+    """A number, or one per query, in [low, high], as (Q,) float32; values on a device are not looked at.
+
+    With ``errors`` a query whose number is not is put there, and has the highest one instead.
+    """
     if isinstance(x, (float, int)) and not isinstance(x, bool):
         if not low <= x <= high:
-            raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {x}")
+            raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {shown(x)}")
         return place.filled(num_queries, x)
     if place is not HOST and _arrays.device_of(x) != "cpu":
         there = floats(op, name, x, place)
@@ -118,15 +171,27 @@ def per_query(op: str, name: str, x: Any, num_queries: int, low: float, high: fl
         raise ValueError(f"{op}: {name} must be a number or have shape ({num_queries},), got {shape_text(array.shape)}")
     bad = ~((array >= low) & (array <= high))
     if bad.any():
-        raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {array[bad].flat[0]:g}")
+        if errors is None or array.shape == ():
+            raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {array[bad].flat[0]:g}")
+        for q in np.flatnonzero(bad).tolist():
+            errors.setdefault(q, f"{op}: {name} must be within [{low:g}, {high:g}], got {array[q]:g}")
+        array = np.where(bad, high, array)
     return place.upload(np.array(np.broadcast_to(array, (num_queries,)), np.float32))
 
 
-def _counts(op: str, name: str, x: Any, num_queries: int) -> tuple[int, np.ndarray | None]:
-    """k: a number, or one per query with their maximum, for which an array on a device is brought to the host."""
+def _counts(
+    op: str, name: str, x: Any, num_queries: int, errors: dict[int, str] | None
+) -> tuple[int, np.ndarray | None]:
+    """k: a number, or one per query with their maximum, for which an array on a device is brought to the host.
+
+    With ``errors`` a query whose number is below 1 is put there, and has 1 instead.
+    """
     if isinstance(x, int):
         return count(op, name, x), None
-    x = _arrays.to_host(x)
+    try:
+        x = _arrays.to_host(x)
+    except NotImplementedError:  # on no device
+        raise TypeError(f"{op}: {name} must be an integer or integers, got a tensor without data") from None
     array = integers(op, name, x)
     if array.shape == ():
         return count(op, name, int(array)), None
@@ -134,9 +199,11 @@ def _counts(op: str, name: str, x: Any, num_queries: int) -> tuple[int, np.ndarr
         raise ValueError(f"{op}: {name} must be a number or have shape ({num_queries},), got {shape_text(array.shape)}")
     if array.size == 0:
         return 1, array
-    if array.min() < 1:
-        q = int(np.argmin(array >= 1))
-        raise ValueError(f"{op}: {name} must be at least 1, got {array[q]} for query {q}")
+    for q in np.flatnonzero(array < 1).tolist():
+        if errors is None:
+            raise ValueError(f"{op}: {name} must be at least 1, got {array[q]} for query {q}")
+        errors.setdefault(q, f"{op}: {name} must be at least 1, got {array[q]}")
+    array = np.maximum(array, 1)
     return int(array.max()), array
 
 
@@ -170,11 +237,11 @@ def same_device(op: str, arrays: dict[str, Any]) -> str:
 
 def _rows(op: str, embeddings: Any, metric: str, place: Place) -> tuple[Rows, int]:
     """The rows that ids refer to, and P for dense pools, else 0."""
+    choice(op, "metric", metric, ("cosine", "dot"))
     if isinstance(embeddings, Rows):
         if metric != "cosine" and metric != embeddings.metric:
             raise ValueError(f"{op}: metric must be the corpus's own, {embeddings.metric!r}, got {metric!r}")
         return embeddings, 0
-    choice(op, "metric", metric, ("cosine", "dot"))
     array, dtype = storage(op, "embeddings", embeddings, place)
     if array.ndim > 3:
         raise ValueError(f"{op}: embeddings must have shape (N, D) or (Q, P, D), got {shape_text(array.shape)}")
@@ -214,8 +281,12 @@ def selection(
     metric: str = "cosine",
     k_name: str = "k",
     place: Place = HOST,
+    errors: dict[int, str] | None = None,
 ) -> Problem:
-    """The problem that a call describes, or the error that says which argument cannot be."""
+    """The problem that a call describes, or the error that says which argument cannot be.
+
+    With ``errors`` numbers of single queries that cannot be are put there instead.
+    """
     rows, pool_stride = _rows(op, embeddings, metric, place)
     num_rows, dims = rows.data.shape
     by_row = "(N,)"
@@ -291,7 +362,12 @@ def selection(
         query_group_array = integers(op, "query_groups", query_groups, place)
         _expect(op, "query_groups", query_group_array, ((num_queries,), "(Q,)"))
 
-    number, ks = _counts(op, k_name, k, num_queries)
+    number, ks = _counts(op, k_name, k, num_queries, errors)
+    if number > max(pool, MOST_PADDED):
+        raise ValueError(
+            f"{op}: {k_name} must be at most {MOST_PADDED} where the pool has fewer items, "
+            f"got {number} for a pool of {pool}"
+        )
     return Problem(  # by position: 18 names would take half a microsecond
         op,
         rows,
@@ -301,8 +377,8 @@ def selection(
         pool_stride,
         None if op == "mmr" and scores is not None else array,  # queries: not read
         unit_queries,
-        per_query(op, "lambda_d", lambda_d, num_queries, 0.0, 1.0, place),
-        per_query(op, "lambda_b", lambda_b, num_queries, 0.0, 1.0, place),
+        per_query(op, "lambda_d", lambda_d, num_queries, 0.0, 1.0, place, errors),
+        per_query(op, "lambda_b", lambda_b, num_queries, 0.0, 1.0, place, errors),
         ids_array,
         None if initial is None else ids(op, "initial", initial, num_queries, place),
         scores,
@@ -327,9 +403,17 @@ def warn_small_pool(problem: Problem) -> None:
         )
 
 
-def values(problem: Problem, q: int) -> None:
-    """Raise for the first bad value that query q reads; return if there is none."""
+def values(problem: Problem, q: int, named: bool = True) -> None:
+    """Raise for the first bad value that query q reads, ``named`` with q itself; return if there is none."""
     op = problem.op
+
+    def where(position: Any = None) -> str:
+        """Of a value of query q."""
+        if not named:
+            return "" if position is None else f" at position {position}"
+        return f" in row {q}" + ("" if position is None else f", position {position}")
+
+    of_query = f" for query {q}" if named else ""
     for name, id_array in (("initial", problem.initial), ("candidates", problem.candidates)):
         if id_array is None:
             continue
@@ -340,29 +424,51 @@ def values(problem: Problem, q: int) -> None:
                 "-1 or positions of the pool, below P" if problem.pool_stride else "-1 or rows of the corpus, below N"
             )
             got = int(outside[0])
-            raise ValueError(f"{op}: {name} must be {what} = {problem.num_ids}, got {got} for query {q}")
+            raise ValueError(f"{op}: {name} must be {what} = {problem.num_ids}, got {got}{of_query}")
         unique, counts = np.unique(found, return_counts=True)
         if unique.size < found.size:
             got = int(unique[counts > 1][0])
-            raise ValueError(f"{op}: {name} must not repeat an id within a query, got {got} twice for query {q}")
+            raise ValueError(f"{op}: {name} must not repeat an id within a query, got {got} twice{of_query}")
     if problem.queries is not None and not np.isfinite(problem.queries[q]).all():
-        _not_finite(op, "queries", q)
+        _not_finite(op, "queries", where())
     rows, positions = problem.eligible(q)
     if problem.relevance is not None and not (finite := np.isfinite(problem.relevance[q, positions])).all():
-        _not_finite(op, "relevance", q, f", position {positions[np.argmin(finite)]}")
+        _not_finite(op, "relevance", where(positions[np.argmin(finite)]))
     bias = problem.item_bias(q, rows, positions)
     if bias is not None and not (finite := np.isfinite(bias)).all():
         bad = int(np.argmin(finite))
-        if problem.bias is not None and problem.bias.ndim == 1:
-            _not_finite(op, "bias", int(rows[bad]))
-        _not_finite(op, "bias", q, f", position {positions[bad]}")
+        by_row = problem.bias is not None and problem.bias.ndim == 1
+        _not_finite(op, "bias", f" in row {rows[bad]}" if by_row else where(positions[bad]))
     if problem.rows.max_norm is None:  # a Corpus has checked its rows
         read = np.concatenate([problem.initial_rows(q), rows])
-        _row_values(problem, q, read, problem.rows.data[read], problem.rows.dtype)
+        _row_values(problem, q, read, problem.rows.data[read], problem.rows.dtype, where)
 
 
 def device_values(problem: Problem) -> None:
     """`values` of every query of a problem whose arrays are on a device; waits for the device."""
+    check = _device_check(problem, True)
+    for q in range(problem.num_queries):
+        check(q)
+
+
+def bad_queries(problem: Problem, place: Place, errors: dict[int, str]) -> None:
+    """Put every query that has a bad value into ``errors``, with the reason."""
+    if place is HOST:
+        # Rows that all queries read are no query's own: the kernels look at them.
+        shared = problem.candidates is None and not problem.pool_stride
+        host = dataclasses.replace(problem, rows=_arrays.changed(problem.rows, max_norm=1.0)) if shared else problem
+        check: Callable[[int], None] = functools.partial(values, host, named=False)
+    else:
+        check = _device_check(problem, False)
+    for q in range(problem.num_queries):
+        try:
+            check(q)
+        except ValueError as error:
+            errors.setdefault(q, str(error))
+
+
+def _device_check(problem: Problem, named: bool) -> Callable[[int], None]:
+    """`values` of a query of a problem whose arrays are on a device."""
     rows = problem.rows
     place = _arrays.place_of(_arrays.device_of(rows.data), "", _arrays.library_of(rows.data))
     assert not isinstance(place, _arrays.Host)
@@ -373,22 +479,26 @@ def device_values(problem: Problem) -> None:
     if rows.norm == "computed":
         usable &= (norms == 0) | ((norms >= NORM_MIN) & (norms <= NORM_MAX))
     host.rows = _arrays.changed(host.rows, data=np.empty((len(norms), 0), np.float32), max_norm=1.0)
-    for q in range(problem.num_queries):
-        values(host, q)
+
+    def check(q: int) -> None:
+        values(host, q, named)
         read = np.concatenate([host.initial_rows(q), host.eligible(q)[0]])
         if not usable[read].all():
             row = read[[int(np.argmin(usable[read]))]]
-            stored = rows.data[int(row[0])][None]
-            _row_values(host, q, row, _arrays.to_host(place.float32(stored, rows.dtype)), "float32")
+            stored = _arrays.to_host(place.float32(rows.data[int(row[0])][None], rows.dtype))
+            _row_values(host, q, row, stored, "float32", lambda position: f" in row {q}, position {position}")
+
+    return check
 
 
-def _row_values(problem: Problem, q: int, rows: np.ndarray, stored: np.ndarray, dtype: str) -> None:
+def _row_values(
+    problem: Problem, q: int, rows: np.ndarray, stored: np.ndarray, dtype: str, where: Callable[[Any], str]
+) -> None:
     vectors = _arrays.widen(stored, dtype).astype(np.float64)
     if not (finite := np.isfinite(vectors).all(axis=1)).all():
         row = int(rows[np.argmin(finite)])
-        if problem.pool_stride:
-            _not_finite(problem.op, "embeddings", q, f", position {row - q * problem.pool_stride}")
-        _not_finite(problem.op, "embeddings", row)
+        pool = problem.pool_stride
+        _not_finite(problem.op, "embeddings", where(row - q * pool) if pool else f" in row {row}")
     norms = np.sqrt(np.square(vectors).sum(axis=1))
     usable = (norms == 0) | ((norms >= NORM_MIN) & (norms <= NORM_MAX))
     if problem.rows.norm == "computed" and not usable.all():
@@ -399,12 +509,17 @@ def _row_values(problem: Problem, q: int, rows: np.ndarray, stored: np.ndarray, 
         )
 
 
+_PRODUCTS = "queries and embeddings must have products within the range of float32, got one beyond it"
+
+
 def overflow(problem: Problem, q: int) -> NoReturn:
-    raise ValueError(
-        f"{problem.op}: queries and embeddings must have products within the range of float32, "
-        f"got one beyond it for query {q}; rescale them"
-    )
+    raise ValueError(f"{problem.op}: {_PRODUCTS} for query {q}; rescale them")
 
 
-def _not_finite(op: str, name: str, row: int, where: str = "") -> NoReturn:
-    raise ValueError(f"{op}: {name} must be finite, got NaN or inf in row {row}{where}")
+def overflowed(problem: Problem, error: ValueError) -> str | None:
+    """What `overflow` says without the query, if it is the error's origin."""
+    return f"{problem.op}: {_PRODUCTS}; rescale them" if _PRODUCTS in str(error) else None
+
+
+def _not_finite(op: str, name: str, where: str) -> NoReturn:
+    raise ValueError(f"{op}: {name} must be finite, got NaN or inf{where}")

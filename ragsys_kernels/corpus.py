@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import os
 import re
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from . import _arrays, _dispatch, _faiss, _folder, _torch_rows, _validate
+from . import _arrays, _dispatch, _faiss, _folder, _skip, _torch_rows, _validate
 from ._arrays import HOST, Host, Place, Torch
-from ._problem import Rows, Selection, divide, unit
+from ._hints import hinted
+from ._problem import Problem, Rows, SearchResult, Selection, divide, unit
+from ._types import ArrayLike, Backend, Method, Metric, OnError, Storage
 from .selection import mmr, vrsd
 from .selection.codes import encode
 
@@ -69,13 +71,14 @@ class Corpus(Rows):
     array([[1, 2]])
     """
 
+    @hinted("Corpus")
     def __init__(
         self,
-        embeddings: Any,
-        bias: Any = None,
-        groups: Any = None,
-        metric: str = "cosine",
-        dtype: str = "float32",
+        embeddings: ArrayLike,
+        bias: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        metric: Metric = "cosine",
+        dtype: Storage = "float32",
         device: str | None = None,
     ) -> None:
         op = "Corpus"
@@ -135,24 +138,26 @@ class Corpus(Rows):
         extras += "" if self.device == "cpu" else f", device={self.device!r}"
         return f"Corpus(N={len(self)}, D={self.dims}, metric={self.metric!r}, dtype={self.dtype!r}{extras})"
 
+    @hinted("search")
     def search(
         self,
-        queries: Any,
+        queries: ArrayLike,
         n: int,
         *,
-        lambda_b: Any = 0.95,
-        query_groups: Any = None,
+        lambda_b: float | ArrayLike = 0.95,
+        query_groups: ArrayLike | None = None,
         index: Any = None,
-        backend: str = "auto",
+        backend: Backend = "auto",
         num_threads: int | None = None,
-    ) -> tuple[Any, Any]:
+        on_error: OnError = "raise",
+    ) -> SearchResult:
         """The n rows of largest relevance with bias, exactly, or those that a FAISS index finds.
 
         Parameters
         ----------
         queries : (Q, D)
         n : int
-            Rows per query, at least 1.
+            Rows per query, at least 1; with padding at most 65,536.
         lambda_b : float or (Q,), in [0, 1]
             Weight of relevance against the corpus's bias; without a bias it plays no part.
         query_groups : (Q,) integers, optional
@@ -162,16 +167,15 @@ class Corpus(Rows):
             the same N rows in their order: D + 1 columns with the corpus's bias as `to_faiss` stores it, or D
             columns, which finds rows by relevance alone. Its metric is the inner product; L2 will do for D columns
             of unit rows. It runs with FAISS's own threads and settings (``efSearch``, ``nprobe``).
-        backend, num_threads
+        backend, num_threads, on_error
             As in `mmr`. The matrix product is NumPy's, with the threads of its BLAS; on a device Triton's own, or
             torch's for "cuda".
 
         Returns
         -------
-        indices : (Q, n) int64
-            Best first, ties to the lowest row; -1 where the corpus has, or the index finds, no more rows.
-        scores : (Q, n) float32
-            v; -inf where there is no row.
+        SearchResult
+            A tuple. ``indices`` (Q, n) int64: best first, ties to the lowest row; -1 where the corpus has, or the index
+            finds, no more rows. ``scores`` (Q, n) float32: v; -inf where there is no row. ``errors``: see `mmr`.
 
         Notes
         -----
@@ -181,35 +185,65 @@ class Corpus(Rows):
         """
         op = "search"
         threads = _validate.threads(op, num_threads)
+        errors = _validate.skipped(op, on_error)
         device = _validate.same_device(op, {"queries": queries, "query_groups": query_groups, "the corpus": self})
         library = _arrays.library_of(queries)
         name, implementation = _dispatch.choose(op, "selection", device, backend, library)
         place = HOST if device == "cpu" else Torch(device)
         problem = _validate.selection(
-            op, queries, self, n, lambda_b=lambda_b, query_groups=query_groups, k_name="n", place=place
+            op,
+            queries,
+            self,
+            n,
+            lambda_b=lambda_b,
+            query_groups=query_groups,
+            k_name="n",
+            place=place,
+            errors=errors,
         )
         if problem.ks is not None:
             raise TypeError(f"{op}: n must be one integer, got an array")
-        if problem.num_queries == 0:
-            indices, scores = map(place.upload, Selection.empty(0, problem.k)[:2])
-        elif index is None:
-            indices, scores = implementation.search(problem, threads)
-        else:
-            if place is not HOST or name == "triton":
-                raise ValueError(f"{op}: index must come with arrays on the host, got queries for backend {name!r}")
-            indices, scores = _faiss.search(problem, index, implementation, threads)
-        return _arrays.to_library(indices, library), _arrays.to_library(scores, library)
+        if index is not None and (place is not HOST or name == "triton"):
+            raise ValueError(f"{op}: index must come with arrays on the host, got queries for backend {name!r}")
 
+        def answer(problem: Problem) -> Any:
+            if index is None:
+                return implementation.search(problem, threads)
+            return _faiss.search(problem, index, implementation, threads)
+
+        padding = Selection.empty(problem.num_queries, problem.k)[:2]
+        if problem.num_queries == 0:
+            found: Any = map(place.upload, padding)
+        elif errors is None:
+            found = answer(problem)
+        else:
+            found = _skip.answered(problem, answer, padding, errors, place, check=False)
+        result = SearchResult(*(_arrays.to_library(field, library) for field in found))
+        return result if errors is None else result.with_errors(dict(sorted(errors.items())))
+
+    @hinted("select")
     def select(
         self,
-        queries: Any,
-        k: Any,
+        queries: ArrayLike | None,
+        k: int | ArrayLike,
         *,
-        method: str = "mmr",
+        method: Method = "mmr",
         pool: int | None = 100,
-        candidates: Any = None,
+        candidates: ArrayLike | None = None,
         index: Any = None,
-        **options: Any,
+        relevance: ArrayLike | None = None,
+        bias: ArrayLike | None = None,
+        lambda_d: float | ArrayLike = 0.75,
+        lambda_b: float | ArrayLike = 0.95,
+        groups: ArrayLike | None = None,
+        query_groups: ArrayLike | None = None,
+        max_per_group: int | None = None,
+        initial: ArrayLike | None = None,
+        metric: Metric = "cosine",
+        check_values: bool | None = None,
+        backend: Backend = "auto",
+        num_threads: int | None = None,
+        on_error: OnError = "raise",
     ) -> Selection:
         """Retrieve the ``pool`` best rows of each query, then select k of them.
 
@@ -224,33 +258,70 @@ class Corpus(Rows):
             Pools already retrieved; ``pool`` then plays no part.
         index : faiss.Index, optional
             Retrieves the pools, as in `search`.
-        **options
-            Other arguments of the method.
+        relevance, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, initial, metric, check_values
+            As in `mmr`; ``bias``, ``lambda_d`` and ``lambda_b`` are MMR's alone. With ``relevance`` nothing is
+            retrieved: without ``candidates`` it is that of all rows. ``bias`` and ``groups`` replace the corpus's own.
+        backend, num_threads, on_error
+            As in `mmr`.
 
         Returns
         -------
         Selection
             As from `mmr` or `vrsd`.
         """
-        _validate.choice("select", "method", method, _METHODS)
+        op = "select"
+        _validate.choice(op, "method", method, _METHODS)
+        of_mmr: dict[str, Any] = {"bias": bias, "lambda_d": lambda_d, "lambda_b": lambda_b}
+        if method == "vrsd":
+            for name, value, default in zip(of_mmr, of_mmr.values(), (None, 0.75, 0.95), strict=True):
+                if value is not default and (not isinstance(value, (int, float)) or value != default):
+                    got = _validate.shown(value)
+                    raise ValueError(f"{op}: {name} must be left out with method 'vrsd', got {got}")
+            of_mmr = {}
         if index is not None:
-            taken = {"candidates": candidates, **{name: options.get(name) for name in ("relevance", "bias")}}
+            taken = {"candidates": candidates, "relevance": relevance, "bias": bias}
             for name in (name for name, value in taken.items() if value is not None):
-                raise ValueError(f"select: index must come without {name}, got both")
+                raise ValueError(f"{op}: index must come without {name}, got both")
             if pool is None:
-                raise ValueError("select: index must come with a pool, got pool=None")
-        retrieve = candidates is None and pool is not None and options.get("relevance") is None
-        if retrieve and (options.get("bias") is not None or options.get("groups") is not None):
-            other = self._with(options.pop("bias", None), options.pop("groups", None))
-            return other.select(queries, k, method=method, pool=pool, index=index, **options)
-        if retrieve:
-            assert pool is not None
-            shared = {name: options[name] for name in ("query_groups", "backend", "num_threads") if name in options}
-            shown = options.get("initial")
-            n = _validate.count("select", "pool", pool) + (0 if shown is None else np.shape(shown)[-1])
-            lambda_b = options.get("lambda_b", 0.95) if method == "mmr" else 1.0
-            candidates, _ = self.search(queries, min(n, len(self)), lambda_b=lambda_b, index=index, **shared)
-        return _METHODS[method](queries, self, k, candidates=candidates, **options)
+                raise ValueError(f"{op}: index must come with a pool, got pool=None")
+        corpus, errors, asked = self, None, cast(Any, queries)  # None: only where relevance stands for them
+        if candidates is None and pool is not None and relevance is None:
+            n = _validate.count(op, "pool", pool) + _width(initial)
+            if bias is not None or groups is not None:
+                corpus = self._with(bias, groups)
+                of_mmr.pop("bias", None)
+                groups = None
+            found = corpus.search(
+                asked,
+                min(n, len(self)),
+                lambda_b=lambda_b if method == "mmr" else 1.0,
+                query_groups=query_groups,
+                index=index,
+                backend=backend,
+                num_threads=num_threads,
+                on_error=on_error,
+            )
+            candidates, errors = found.indices, found.errors
+        picks = _METHODS[method](
+            asked,
+            corpus,
+            k,
+            candidates=candidates,
+            relevance=relevance,
+            groups=groups,
+            query_groups=query_groups,
+            max_per_group=max_per_group,
+            initial=initial,
+            metric=metric,
+            check_values=check_values,
+            backend=backend,
+            num_threads=num_threads,
+            on_error=on_error,
+            **of_mmr,
+        )
+        if errors and picks.errors is not None:
+            return picks.with_errors(dict(sorted({**picks.errors, **errors}.items())))
+        return picks
 
     def _with(self, bias: Any, groups: Any) -> Corpus:
         """The same rows with another bias or other groups, where they are given."""
@@ -334,12 +405,22 @@ class Corpus(Rows):
         return corpus.to(device)
 
 
+def _width(ids: Any) -> int:
+    """How many ids a query has; what is no array of them is refused where it is read."""
+    try:
+        shape = np.shape(ids)
+    except ValueError:  # ragged
+        return 0
+    return int(shape[-1]) if shape else 0
+
+
 def _place(op: str, device: str) -> Host | Torch:
     """Where the rows are kept, or the reason they cannot be."""
-    if device == "cpu":
+    if isinstance(device, str) and device == "cpu":
         return HOST
-    if not re.fullmatch(r"cuda(:\d+)?", str(device)):
-        raise ValueError(f"{op}: device must be None, 'cpu', 'cuda' or 'cuda:<number>', got {device!r}")
+    if not isinstance(device, str) or not re.fullmatch(r"cuda(:\d+)?", device):
+        got = _validate.shown(device)
+        raise ValueError(f"{op}: device must be None, 'cpu', 'cuda' or 'cuda:<number>', got {got}")
     try:
         place = Torch(device)
         place.torch.empty(0, device=place.device)

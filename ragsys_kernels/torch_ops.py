@@ -52,8 +52,8 @@ def mmr(
             query_groups=query_groups,
             max_per_group=max_per_group,
             initial=initial,
-            metric=metric,
-            backend=backend,
+            metric=metric,  # type: ignore[arg-type]  # operators have no literals
+            backend=backend,  # type: ignore[arg-type]
         )
     )
 
@@ -83,8 +83,8 @@ def vrsd(
         query_groups=query_groups,
         max_per_group=max_per_group,
         initial=initial,
-        metric=metric,
-        backend=backend,
+        metric=metric,  # type: ignore[arg-type]
+        backend=backend,  # type: ignore[arg-type]
     )
     return result.indices, result.scores, result.relevance, result.lengths
 
@@ -137,7 +137,7 @@ def token_logprobs(
         logit_scale=logit_scale,
         softcap=softcap,
         vocab_size=vocab_size,
-        backend=backend,
+        backend=backend,  # type: ignore[arg-type]
     )
 
 
@@ -176,7 +176,7 @@ def answer_logprobs(
         softcap=softcap,
         vocab_size=vocab_size,
         ignore_index=ignore_index,
-        backend=backend,
+        backend=backend,  # type: ignore[arg-type]
     )
     return result.logp, result.sum, result.mean, result.count, result.greedy
 

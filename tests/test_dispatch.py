@@ -80,6 +80,12 @@ problem = testing.selection_problem(2, 8, 3, 5)
 """
 
 
+ABSENT = (
+    "the compiled extension is not installed; install a C++ compiler (Debian and Ubuntu: apt-get install g++) and "
+    "reinstall, with RAGSYS_KERNELS_REQUIRE_EXT=1 to see what fails"
+)
+
+
 def with_problem(code):
     return PROBLEM + code
 
@@ -95,8 +101,7 @@ for warning in caught:
     print(warning.category.__name__, warning.message, sep=": ")
 """)
     assert run_python(code, package=without_extension).stdout == (
-        "RuntimeWarning: mmr: running the NumPy reference, which is slow: the compiled extension is not installed; "
-        "reinstall with RAGSYS_KERNELS_REQUIRE_EXT=1 to see why\n"
+        f"RuntimeWarning: mmr: running the NumPy reference, which is slow: {ABSENT}\n"
     )
 
 
@@ -127,11 +132,10 @@ except rk.BackendUnavailableError as error:
     print(error)
 """
     )
-    reason = "the compiled extension is not installed; reinstall with RAGSYS_KERNELS_REQUIRE_EXT=1 to see why"
     assert run_python(code, package=without_extension).stdout == (
         "RuntimeWarning: token_logprobs: running NumPy, which is slower than the compiled kernels: "
-        f"{reason}: <string>\n"
-        f"answer_logprobs: backend 'cpu' was requested but cannot run here: {reason}. "
+        f"{ABSENT}: <string>\n"
+        f"answer_logprobs: backend 'cpu' was requested but cannot run here: {ABSENT}. "
         "Available for arrays on 'cpu': 'numpy', 'reference'\n"
     )
 
@@ -172,8 +176,7 @@ for ask in ({"backend": "cpu"}, {}):
         print(error)
 """)
     message = (
-        "mmr: backend 'cpu' was requested but cannot run here: the compiled extension is not installed; reinstall with "
-        "RAGSYS_KERNELS_REQUIRE_EXT=1 to see why. Available for arrays on 'cpu': 'reference'\n"
+        f"mmr: backend 'cpu' was requested but cannot run here: {ABSENT}. Available for arrays on 'cpu': 'reference'\n"
     )
     assert run_python(code, package=without_extension, RAGSYS_KERNELS_BACKEND="cpu").stdout == message * 2
 

@@ -51,7 +51,8 @@ def test_mmr_and_vrsd_share_the_parameters_they_have_in_common():
 def test_public_names_are_those_of_the_specification():
     assert sorted(rk.__all__) == [
         "AnswerLogprobs", "BackendUnavailableError", "ConversionWarning", "Corpus", "LabelPosteriors", "Partials",
-        "PoolSizeWarning", "Selection", "__version__", "answer_logprobs", "label_posteriors", "logprob_partials",
+        "PoolSizeWarning", "SearchResult", "Selection", "__version__", "answer_logprobs", "label_posteriors",
+        "logprob_partials",
         "merge_partials", "mmr", "show_config", "token_logprobs", "vrsd",
     ]  # fmt: skip
     assert all(hasattr(rk, name) for name in rk.__all__)

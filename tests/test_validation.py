@@ -1,5 +1,6 @@
 """Every bad argument is an error of the documented type and wording, on every backend; and nothing is modified."""
 
+import inspect
 import re
 import warnings
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import testing
+from ragsys_kernels import _validate, testing
 
 METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
 methods = pytest.mark.parametrize("method", METHODS)
@@ -574,3 +575,168 @@ def test_bad_argument_of_select_is_named(backend):
 def test_relevance_alone_tells_the_number_of_queries():
     with pytest.raises(ValueError, match=r"^mmr: relevance must have shape \(Q, N\), got \(12,\)$"):
         rk.mmr(None, f32(12, 4), 2, relevance=f32(12))
+
+
+# --- Options that are no options, misspelt arguments, and picks that no pool has.
+
+
+class Odd:
+    """No number, no name, no array."""
+
+
+ODD = {
+    "array": np.ones(3), "array_of_one": np.array(["mmr"]), "object": Odd(), "type": object, "dict": {}, "set": {1},
+    "huge": 10**6000, "bytes": b"mmr", "list": ["cosine"], "complex": 1j, "nested": [[1], [2, 3]],
+    "generator": iter([]),
+}  # fmt: skip
+ARGUMENTS = {
+    "mmr": (rk.mmr, good()),
+    "vrsd": (rk.vrsd, good()),
+    "Corpus": (rk.Corpus, {"embeddings": f32(12, 4)}),
+    "search": (rk.Corpus(f32(12, 4)).search, {"queries": f32(3, 4), "n": 2}),
+    "select": (rk.Corpus(f32(12, 4)).select, {"queries": f32(3, 4), "k": 2, "pool": 6}),
+    "token_logprobs": (rk.token_logprobs, {"logits": f32(3, 5), "targets": [0, 1, 2]}),
+    "answer_logprobs": (rk.answer_logprobs, {"logits": f32(3, 5), "targets": [0, 1, 2]}),
+    "label_posteriors": (rk.label_posteriors, {"logits": f32(3, 5), "label_ids": [0, 1]}),
+    "logprob_partials": (rk.logprob_partials, {"logits": f32(3, 5), "targets": [0, 1, 2], "vocab_size": 5}),
+}
+NAMES = [(op, name) for op, (call, _) in ARGUMENTS.items() for name in inspect.signature(call).parameters]
+WORDED = r"^(mmr|vrsd|search|select|Corpus|\w+_logprobs|label_posteriors|logprob_partials): (\w+|all arrays) must "
+
+
+@pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+@pytest.mark.parametrize(("op", "name"), NAMES)
+def test_what_is_no_argument_is_refused_in_one_form(op, name):
+    """Whatever is given for any argument: an answer, or an error that names the function and the argument."""
+    call, arguments = ARGUMENTS[op]
+    for odd in ODD.values():
+        try:
+            call(**{**arguments, name: odd})
+        except (ValueError, TypeError) as error:
+            worded = re.match(WORDED, str(error)) and len(str(error)) < 500
+            assert worded, f"{type(odd)}: {error!r:.200}"  # noqa: PT017
+
+
+@pytest.mark.parametrize("kind", ["float8", "quantised", "meta", "sparse", "fake_strides"])
+@pytest.mark.parametrize(("op", "name"), NAMES)
+def test_tensors_that_are_no_arrays_are_refused_by_name(op, name, kind):
+    torch = pytest.importorskip("torch")
+    call, arguments = ARGUMENTS[op]
+    plain = torch.ones(12, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tensor = {
+            "float8": lambda: plain.to(torch.float8_e4m3fn),
+            "quantised": lambda: torch.quantize_per_tensor(plain, 0.1, 0, torch.qint8),
+            "meta": lambda: plain.to("meta"),
+            "sparse": plain.to_sparse,
+            "fake_strides": lambda: torch.complex(plain, plain).conj().imag,
+        }[kind]()
+    try:
+        call(**{**arguments, name: tensor})
+    except (ValueError, TypeError, rk.BackendUnavailableError) as error:
+        assert re.match(WORDED + "|^\\w+: no backend runs on arrays on 'meta'", str(error)), repr(error)  # noqa: PT017
+
+
+MISSPELT = {
+    ("select", "lamda_d"): "; did you mean 'lambda_d'?",
+    ("select", "lambda_mult"): "; it is called 'lambda_d' here and takes the same value",
+    ("select", "diversity"): "; it is called 'lambda_d' here and takes 1 - diversity",
+    ("select", "fetch_k"): "; it is called 'pool' here and takes the same number",
+    ("select", "n_results"): "; it is called 'k' here and takes the same number",
+    ("select", "querys"): "; did you mean 'queries'?",
+    ("select", "zebra"): "",
+    ("search", "top_k"): "; it is called 'n' here and takes the same number",
+    ("search", "k"): "; it is called 'n' here and takes the same number",
+    ("mmr", "fetch_k"): "; it is called 'candidates' here and takes the ids of so many nearest rows",
+    ("mmr", "top_k"): "; it is called 'k' here and takes the same number",
+    ("vrsd", "lambda_d"): "",
+    ("Corpus", "biass"): "; did you mean 'bias'?",
+    ("answer_logprobs", "ignore_idx"): "; did you mean 'ignore_index'?",
+}
+
+
+@pytest.mark.parametrize(("op", "name"), MISSPELT)
+def test_a_misspelt_argument_is_answered_with_ours(op, name):
+    call, arguments = ARGUMENTS[op]
+    message = f"{op}: got an unexpected keyword argument {name!r}{MISSPELT[op, name]}"
+    for given in (arguments, {key: value for key, value in arguments.items() if key not in ("k", "n")}):
+        with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+            call(**given, **{name: 1})
+
+
+def test_select_has_the_options_of_its_methods_with_their_defaults():
+    own = inspect.signature(rk.Corpus.select).parameters
+    for method in METHODS.values():
+        for name, parameter in inspect.signature(method).parameters.items():
+            if name not in ("queries", "embeddings", "k"):
+                assert own[name].default == parameter.default, name
+    assert {name for name in own if name not in inspect.signature(rk.mmr).parameters} == {
+        "self", "method", "pool", "index",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["bias", "lambda_d", "lambda_b"])
+@pytest.mark.parametrize("pool", [5, None])
+def test_select_refuses_options_of_mmr_for_vrsd(name, pool):
+    corpus = rk.Corpus(f32(12, 4))
+    value = f32(12) if name == "bias" else 0.5
+    got = "ndarray" if name == "bias" else "0.5"
+    with pytest.raises(ValueError, match=f"^select: {name} must be left out with method 'vrsd', got {got}$"):
+        corpus.select(f32(2, 4), 3, method="vrsd", pool=pool, **{name: value})
+
+
+@methods
+def test_more_picks_than_the_pool_has_are_padding(backend, method):
+    """Whose number costs no work: only as many picks are made as there can be."""
+    with pytest.warns(rk.PoolSizeWarning):
+        few = METHODS[method](**good(k=5), backend=backend)
+    with pytest.warns(rk.PoolSizeWarning):
+        many = METHODS[method](**good(k=65_536), backend=backend)
+    assert [field.shape for field in many] == [(3, 65_536)] * 4 + [(3,)]
+    padding = rk.Selection.empty(3, 65_536 - 5)
+    for name, x, y, rest in zip(rk.Selection._fields[:4], many, few, padding, strict=False):
+        np.testing.assert_array_equal(x[:, :5], y, err_msg=name)
+        np.testing.assert_array_equal(x[:, 5:], rest, err_msg=name)
+        assert x.dtype == y.dtype
+    np.testing.assert_array_equal(many.lengths, few.lengths)
+    ks = np.array([2, 7, 60_000])
+    each = METHODS[method](**good(k=ks), backend=backend)
+    assert each.indices.shape == (3, 60_000)
+    assert each.lengths.tolist() == [2, 4, 5]
+
+
+@methods
+@pytest.mark.parametrize("k", [65_537, 10**8, 10**12, np.array([1, 2, 10**8])], ids=str)
+def test_picks_far_above_the_pool_are_refused_at_once(method, k):
+    got = np.max(k)
+    message = f"k must be at most 65536 where the pool has fewer items, got {got} for a pool of 5"
+    check_error(method, good(k=k), ValueError, message)
+    with pytest.raises(ValueError, match=r"^search: n must be at most 65536 where the pool has fewer items, got "):
+        rk.Corpus(f32(12, 4)).search(f32(3, 4), int(got))
+    with pytest.raises(ValueError, match=rf"^{method}: {message}$"):
+        rk.Corpus(f32(12, 4)).select(f32(3, 4), k, pool=5, method=method)
+
+
+def test_as_many_picks_as_a_large_pool_has(compiled):
+    rows = f32(70_000, 2)
+    with pytest.warns(rk.PoolSizeWarning):
+        found = rk.mmr(rows[:1], rows, 70_000, relevance=f32(1, 70_000), lambda_d=1)
+    assert found.lengths.tolist() == [70_000]
+
+
+def test_without_memory_the_error_says_of_what(monkeypatch):
+    def none(*_, **__):
+        raise MemoryError("Unable to allocate 9 GiB")
+
+    monkeypatch.setattr(_validate, "selection", none)
+    corpus = rk.Corpus(f32(12, 4))
+    calls = {
+        "mmr": lambda: rk.mmr(**good()),
+        "search": lambda: corpus.search(f32(3, 4), 2),
+        "vrsd": lambda: corpus.select(f32(3, 4), 2, pool=None, method="vrsd"),
+    }
+    for op, call in calls.items():
+        message = f"^{op}: memory must suffice for the call, got: Unable to allocate 9 GiB$"
+        with pytest.raises(MemoryError, match=message):
+            call()

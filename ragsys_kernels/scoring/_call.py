@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import _arrays, _dispatch
 from .._arrays import HOST, Cupy, Torch
+from .._validate import check_values as checked
 from .._validate import library_and_device, threads
 from . import _device, _validate
 from .problem import Layout, Partials, ScoringProblem
@@ -20,9 +21,7 @@ class Call:
     def __init__(
         self, op: str, arrays: dict[str, Any], backend: str, num_threads: int | None, check_values: bool | None
     ) -> None:
-        if check_values not in (None, True, False):
-            raise TypeError(f"{op}: check_values must be None, True or False, got {check_values!r}")
-        self.op, self.check_values = op, check_values
+        self.op, self.check_values = op, checked(op, check_values)
         self.checked: dict[str, Any] | None = None  # fields of a layout whose values have been looked at on the host
         self.threads = threads(op, num_threads)
         if _validate.is_number(arrays.get("temperature")):  # it is on no device

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import _arrays
 from .._arrays import Cupy, Torch
-from .._validate import choice, integers, shape_text
+from .._validate import choice, integers, shape_text, whole
 from . import _validate
 from ._namespace import arange, cast, namespace, segmented, stable_order
 from .problem import Layout
@@ -90,7 +90,7 @@ def layout(
 
     ignored = ids != ids
     if ignore_index is not None:
-        ignored = ids == _validate.integer(op, "ignore_index", ignore_index, "an integer or None")
+        ignored = ids == whole(op, "ignore_index", ignore_index, "an integer or None")
     outside = (ids < 0) | (ids >= vocab_size)
     if row is not None:
         outside |= (row < 0) | (row >= (_LAST if num_rows is None else num_rows))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from .. import _arrays
 from .._arrays import HOST, Place
-from .._validate import choice, count, floats, integers, shape_text
+from .._validate import choice, count, floats, integers, shape_text, shown, whole
 from ._namespace import namespace
 from .problem import Layout, Partials, ScoringProblem
 
@@ -80,9 +79,13 @@ def positive(op: str, name: str, x: Any) -> float:
     """A finite number above 0."""
     if isinstance(x, bool) or not is_number(x):
         raise TypeError(f"{op}: {name} must be a number, got {type(x).__name__}")
-    if not 0 < x < math.inf:
-        raise ValueError(f"{op}: {name} must be positive and finite, got {x}")
-    return float(x)
+    try:
+        number = float(x)
+    except OverflowError:
+        number = math.inf
+    if not 0 < number < math.inf:
+        raise ValueError(f"{op}: {name} must be positive and finite, got {shown(x)}")
+    return number
 
 
 def _temperature(op: str, x: Any, answer: np.ndarray | None, size: int, symbol: str) -> Any:
@@ -186,11 +189,8 @@ def bounds(op: str, name: str, x: Any, end: int, of: str) -> tuple[np.ndarray, n
 def names(op: str, name: str, x: Any, allowed: tuple[str, ...]) -> tuple[str, ...]:
     """A selection of names."""
     if isinstance(x, str) or not isinstance(x, Sequence):
-        raise TypeError(f"{op}: {name} must be a tuple of names, got {x!r}")
-    for item in x:
-        if item not in allowed:
-            choice(op, name, item, allowed)
-    return tuple(x)
+        raise TypeError(f"{op}: {name} must be a tuple of names, got {shown(x)}")
+    return tuple(choice(op, name, item, allowed) for item in x)
 
 
 def layout(
@@ -226,7 +226,7 @@ def layout(
     inverse[:] = 1 / _temperature(op, temperature, answer, num_answers if per == "A" else M, per)
     choice(op, "out_of_range", out_of_range, ("raise", "nan"))
     if ignore_index is not None:
-        ignore_index = integer(op, "ignore_index", ignore_index, "an integer or None")
+        ignore_index = whole(op, "ignore_index", ignore_index, "an integer or None")
 
     ignored, outside, scored = None, ids.view(np.uint64) >= vocab_size, None
     if outside.any() or (ignore_index is not None and 0 <= ignore_index < vocab_size):
@@ -281,7 +281,7 @@ def problem(
         **form,
         **{**fields, "columns": columns},
         num_columns=num_columns,
-        logit_scale=1.0 if logit_scale == 1.0 else positive(op, "logit_scale", logit_scale),
+        logit_scale=positive(op, "logit_scale", logit_scale),
         softcap=None if softcap is None else positive(op, "softcap", softcap),
         allowed=allowed,
         target_logits=target_logits,
@@ -393,17 +393,10 @@ def target_logits(op: str, x: Any, size: int, place: Place = HOST) -> Any:
 
 
 def offset(op: str, name: str, x: Any) -> int:
-    number = integer(op, name, x, "an integer")
+    number = whole(op, name, x)
     if number < 0:
         raise ValueError(f"{op}: {name} must be at least 0, got {x}")
     return number
-
-
-def integer(op: str, name: str, x: Any, rule: str) -> int:
-    try:
-        return operator.index(x)
-    except TypeError:
-        raise TypeError(f"{op}: {name} must be {rule}, got {type(x).__name__}") from None
 
 
 def one_temperature(op: str, name: str, rows: np.ndarray) -> None:

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._hints import hinted
+from .._types import Array, ArrayLike, OutOfRange, ScoringBackend
+from .._validate import flag
 from . import _validate, finish
 from ._call import Call
 from .problem import Layout, Partials
@@ -35,33 +38,34 @@ class AnswerLogprobs(NamedTuple):
         No pair that counts has a greater logit than its target; True for an empty answer.
     """
 
-    logp: Any
-    lse: Any
-    max: Any
-    entropy: Any
-    rank: Any
-    sum: Any
-    mean: Any
-    count: Any
-    greedy: Any
+    logp: Array
+    lse: Array
+    max: Array
+    entropy: Array
+    rank: Array
+    sum: Array
+    mean: Array
+    count: Array
+    greedy: Array
 
 
+@hinted("token_logprobs")
 def token_logprobs(
-    logits: Any,
-    targets: Any,
+    logits: ArrayLike,
+    targets: ArrayLike,
     *,
     ignore_index: int | None = -100,
-    temperature: Any = 1.0,
+    temperature: float | ArrayLike = 1.0,
     logit_scale: float = 1.0,
     softcap: float | None = None,
     vocab_size: int | None = None,
-    allowed: Any = None,
+    allowed: ArrayLike | None = None,
     return_lse: bool = False,
-    out_of_range: str = "raise",
+    out_of_range: OutOfRange = "raise",
     check_values: bool | None = None,
-    backend: str = "auto",
+    backend: ScoringBackend = "auto",
     num_threads: int | None = None,
-) -> Any:
+) -> Array:
     """log p of one target in each row of logits: ``log_softmax(logits)[arange(T), targets]`` in one pass.
 
     Parameters
@@ -98,10 +102,11 @@ def token_logprobs(
     call = Call(op, arrays, backend, num_threads, check_values)
     if logits is None:
         raise ValueError(f"{op}: logits must be given, got None")
+    return_lse = flag(op, "return_lse", return_lse)
     with call.current:
         form, T, V = _validate.source(op, logits, None, None, None, call.place)
         V = _validate.vocabulary(op, vocab_size, V)
-        options = {
+        options: dict[str, Any] = {
             "num_rows": T,
             "vocab_size": V,
             "temperature": temperature,
@@ -119,29 +124,30 @@ def token_logprobs(
         return logp, call.result(finish.by_row(finish.lse(partials), problem.rows, layout))
 
 
+@hinted("answer_logprobs")
 def answer_logprobs(
-    logits: Any = None,
-    hidden: Any = None,
-    weight: Any = None,
-    bias: Any = None,
+    logits: ArrayLike | None = None,
+    hidden: ArrayLike | None = None,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     *,
-    targets: Any,
-    rows: Any = None,
-    cu_answers: Any = None,
-    answer_ids: Any = None,
+    targets: ArrayLike,
+    rows: ArrayLike | None = None,
+    cu_answers: ArrayLike | None = None,
+    answer_ids: ArrayLike | None = None,
     num_answers: int | None = None,
-    temperature: Any = 1.0,
+    temperature: float | ArrayLike = 1.0,
     logit_scale: float = 1.0,
     softcap: float | None = None,
     vocab_size: int | None = None,
-    allowed: Any = None,
+    allowed: ArrayLike | None = None,
     ignore_index: int | None = -100,
     want: tuple[str, ...] = ("logp",),
     reduce: tuple[str, ...] = _REDUCE,
-    out_of_range: str = "raise",
+    out_of_range: OutOfRange = "raise",
     partials: Partials | None = None,
     check_values: bool | None = None,
-    backend: str = "auto",
+    backend: ScoringBackend = "auto",
     num_threads: int | None = None,
 ) -> AnswerLogprobs:
     """log p of (row, token, answer) triples, and their sums, means, counts and greedy flags per answer.
@@ -264,7 +270,7 @@ def answer_logprobs(
         if partials is None:
             form, T, V = _validate.source(op, logits, hidden, weight, bias, call.place)
             V = _validate.vocabulary(op, vocab_size, V)
-        options = {
+        options: dict[str, Any] = {
             "num_rows": T,
             "vocab_size": V,
             "cu_answers": cu_answers,

@@ -8,6 +8,8 @@ import numpy as np
 
 from .. import _arrays
 from .._arrays import Cupy, Torch
+from .._hints import hinted
+from .._types import Array, ArrayLike, ScoringBackend
 from . import _device, _validate, finish
 from ._call import Call
 from ._namespace import arange, namespace, segmented
@@ -27,27 +29,28 @@ class LabelPosteriors(NamedTuple):
         The label of the largest posterior, the first of equals; -1 where that is NaN.
     """
 
-    logp: Any
-    log_posterior: Any
-    label: Any
+    logp: Array
+    log_posterior: Array
+    label: Array
 
 
+@hinted("label_posteriors")
 def label_posteriors(
-    logits: Any = None,
-    hidden: Any = None,
-    weight: Any = None,
-    bias: Any = None,
+    logits: ArrayLike | None = None,
+    hidden: ArrayLike | None = None,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     *,
-    label_ids: Any,
-    cu_labels: Any = None,
-    prior: Any = None,
-    rows: Any = None,
-    temperature: Any = 1.0,
+    label_ids: ArrayLike,
+    cu_labels: ArrayLike | None = None,
+    prior: ArrayLike | None = None,
+    rows: ArrayLike | None = None,
+    temperature: float | ArrayLike = 1.0,
     logit_scale: float = 1.0,
     softcap: float | None = None,
     vocab_size: int | None = None,
     check_values: bool | None = None,
-    backend: str = "auto",
+    backend: ScoringBackend = "auto",
     num_threads: int | None = None,
 ) -> LabelPosteriors:
     """Probabilities of labels that are said by tokens of the vocabulary (verbalisers), from one read of each row.
@@ -131,7 +134,7 @@ def _on_host(
     form: dict[str, Any],
     T: int,
     V: int,
-    label_ids: Any,
+    label_ids: ArrayLike,
     cu_labels: Any,
     prior: Any,
     rows: Any,
@@ -167,7 +170,7 @@ def _on_device(
     form: dict[str, Any],
     T: int,
     V: int,
-    label_ids: Any,
+    label_ids: ArrayLike,
     cu_labels: Any,
     prior: Any,
     rows: Any,

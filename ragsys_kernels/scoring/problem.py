@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _arrays
+from .._types import Array
 
 
 class Partials(NamedTuple):
@@ -34,12 +35,12 @@ class Partials(NamedTuple):
     The reference backend gives ``ref``, ``max`` and ``target`` in float64.
     """
 
-    ref: Any
-    max: Any
-    sum: Any
-    weighted: Any
-    target: Any
-    rank: Any
+    ref: Array
+    max: Array
+    sum: Array
+    weighted: Array
+    target: Array
+    rank: Array
 
     @classmethod
     def nothing(cls, problem: ScoringProblem) -> Partials:

@@ -4,35 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._validate import count
+from .._hints import hinted
+from .._types import ArrayLike, OutOfRange, ScoringBackend
+from .._validate import count, flag
 from . import _validate
 from ._call import Call
 from .problem import Partials
 
 
+@hinted("logprob_partials")
 def logprob_partials(
-    logits: Any = None,
-    hidden: Any = None,
-    weight: Any = None,
-    bias: Any = None,
+    logits: ArrayLike | None = None,
+    hidden: ArrayLike | None = None,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     *,
-    targets: Any,
+    targets: ArrayLike,
     vocab_size: int,
     first_column: int = 0,
-    rows: Any = None,
-    cu_answers: Any = None,
-    answer_ids: Any = None,
-    temperature: Any = 1.0,
+    rows: ArrayLike | None = None,
+    cu_answers: ArrayLike | None = None,
+    answer_ids: ArrayLike | None = None,
+    temperature: float | ArrayLike = 1.0,
     logit_scale: float = 1.0,
     softcap: float | None = None,
-    allowed: Any = None,
+    allowed: ArrayLike | None = None,
     ignore_index: int | None = -100,
-    out_of_range: str = "raise",
+    out_of_range: OutOfRange = "raise",
     entropy: bool = False,
     rank: bool = False,
-    target_logits: Any = None,
+    target_logits: ArrayLike | None = None,
     check_values: bool | None = None,
-    backend: str = "auto",
+    backend: ScoringBackend = "auto",
     num_threads: int | None = None,
 ) -> Partials:
     """Sums over one shard of the vocabulary, which `merge_partials` puts together with those of the others.
@@ -104,7 +107,7 @@ def logprob_partials(
         form, T, V = _validate.source(op, logits, hidden, weight, bias, call.place)
         total = count(op, "vocab_size", vocab_size)
         first = _validate.offset(op, "first_column", first_column)
-        options = {
+        options: dict[str, Any] = {
             "num_rows": T,
             "vocab_size": total,
             "cu_answers": cu_answers,
@@ -125,8 +128,8 @@ def logprob_partials(
             logit_scale=logit_scale,
             softcap=softcap,
             target_logits=_validate.target_logits(op, target_logits, len(fields["columns"]), call.place),
-            entropy=bool(entropy),
-            rank=bool(rank),
+            entropy=flag(op, "entropy", entropy),
+            rank=flag(op, "rank", rank),
         )
         result: Partials = call.result(call.run(problem))
         return result

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from .. import _arrays, _dispatch, _validate
-from .._problem import Selection
+import numpy as np
+
+from .. import _arrays, _dispatch, _skip, _validate
+from .._hints import hinted
+from .._problem import Problem, Rows, Selection
+from .._types import ArrayLike, Backend, Metric, OnError
 
 
+@hinted("mmr")
 def mmr(
-    queries: Any,
-    embeddings: Any,
-    k: Any,
+    queries: ArrayLike | None,
+    embeddings: ArrayLike | Rows,
+    k: int | ArrayLike,
     *,
-    candidates: Any = None,
-    relevance: Any = None,
-    bias: Any = None,
-    lambda_d: Any = 0.75,
-    lambda_b: Any = 0.95,
-    groups: Any = None,
-    query_groups: Any = None,
+    candidates: ArrayLike | None = None,
+    relevance: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    lambda_d: float | ArrayLike = 0.75,
+    lambda_b: float | ArrayLike = 0.95,
+    groups: ArrayLike | None = None,
+    query_groups: ArrayLike | None = None,
     max_per_group: int | None = None,
-    initial: Any = None,
-    metric: str = "cosine",
+    initial: ArrayLike | None = None,
+    metric: Metric = "cosine",
     check_values: bool | None = None,
-    backend: str = "auto",
+    backend: Backend = "auto",
     num_threads: int | None = None,
+    on_error: OnError = "raise",
 ) -> Selection:
     """Pick k items per query by maximal marginal relevance with a quality bias (RAGSys, Algorithm 1).
 
@@ -46,7 +53,8 @@ def mmr(
         One corpus for all queries, or one dense pool for each. Never copied; the last axis must be contiguous. float64,
         which lists of numbers are, is converted to float32 in each call, with a `ConversionWarning`.
     k : int or (Q,) integers
-        Picks per query, at least 1. K below is the largest; an array on a device is waited for.
+        Picks per query, at least 1. K below is the largest; an array on a device is waited for. More than the pool has
+        are padding, with which K may come to 65,536.
     candidates : (Q, P) int32 | int64, optional
         The pool of each query as rows of the corpus, padded with -1. None: the whole corpus, exactly.
     relevance : (Q, P) floating point, optional
@@ -79,13 +87,19 @@ def mmr(
         "cpu", then "reference". With TRITON_INTERPRET=1 in the environment "triton" takes arrays on the CPU.
     num_threads : int, optional
         Default: RAGSYS_KERNELS_NUM_THREADS, else all processors of the process.
+    on_error : {"raise", "skip"}
+        "skip": a query with a bad value, an id out of range or repeated, a k or lambda of its own that cannot be, does
+        not fail the call: ``errors`` of the result names it with the reason, its picks are padding, and the others have
+        the same bits as without it. Nothing is done for this before a call fails. On a device values are looked at
+        only with ``check_values=True``. What is wrong with the whole call is raised all the same.
 
     Returns
     -------
     Selection
         ``indices`` (Q, K) int64 padded with -1, ``scores``, ``relevance``, ``redundancy`` (Q, K) float32, ``lengths``
         (Q,) int32, on the arrays' device; torch tensors if any array argument is one, else CuPy arrays if one is,
-        else NumPy arrays.
+        else NumPy arrays. ``errors``, no item of the tuple, is a dict of query numbers and reasons with
+        ``on_error="skip"``, else None.
 
     Raises
     ------
@@ -134,24 +148,27 @@ def mmr(
         check_values,
         backend,
         num_threads,
+        on_error,
     )
 
 
+@hinted("vrsd")
 def vrsd(
-    queries: Any,
-    embeddings: Any,
-    k: Any,
+    queries: ArrayLike,
+    embeddings: ArrayLike | Rows,
+    k: int | ArrayLike,
     *,
-    candidates: Any = None,
-    relevance: Any = None,
-    groups: Any = None,
-    query_groups: Any = None,
+    candidates: ArrayLike | None = None,
+    relevance: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    query_groups: ArrayLike | None = None,
     max_per_group: int | None = None,
-    initial: Any = None,
-    metric: str = "cosine",
+    initial: ArrayLike | None = None,
+    metric: Metric = "cosine",
     check_values: bool | None = None,
-    backend: str = "auto",
+    backend: Backend = "auto",
     num_threads: int | None = None,
+    on_error: OnError = "raise",
 ) -> Selection:
     """Pick k items per query whose sum has the largest cosine with the query, greedily (VRSD, Algorithm 1).
 
@@ -208,6 +225,7 @@ def vrsd(
         check_values,
         backend,
         num_threads,
+        on_error,
     )
 
 
@@ -230,10 +248,11 @@ def _run(
     check_values: bool | None,
     backend: str,
     num_threads: int | None,
+    on_error: str,
 ) -> Selection:
-    if check_values not in (None, True, False):
-        raise TypeError(f"{op}: check_values must be None, True or False, got {check_values!r}")
+    check_values = _validate.check_values(op, check_values)
     threads = _validate.threads(op, num_threads)
+    errors = _validate.skipped(op, on_error)
     arrays = {
         "queries": queries,
         "embeddings": embeddings,
@@ -263,18 +282,54 @@ def _run(
         initial=initial,
         metric=metric,
         place=place,
+        errors=errors,
     )
     if problem.num_queries == 0:
         nothing = map(place.upload, Selection.empty(0, problem.k))
-        return Selection(*(_arrays.to_library(field, library) for field in nothing))
+        return Selection(*(_arrays.to_library(field, library) for field in nothing)).with_errors(errors)
     _validate.warn_small_pool(problem)
-    if check_values and place is not _arrays.HOST:
-        _validate.device_values(problem)
-    if place is _arrays.HOST:
-        result: Selection = getattr(implementation, op)(problem, threads)
-    else:
-        with _arrays.on_device(problem.rows.data):
-            result = getattr(implementation, op)(problem, threads)
+    columns = problem.k
+    if columns > problem.pool:  # the rest is padding
+        problem.k = problem.pool
+        problem.ks = None if problem.ks is None else problem.ks.clip(None, problem.pool)
+    result = _answered(problem, getattr(implementation, op), threads, place, check_values, errors)
+    if columns > problem.pool:
+        result = _padded(result, columns)
     if library == "numpy" and name != "triton":
-        return result
-    return Selection(*(_arrays.to_library(field, library) for field in result))
+        return result if errors is None else result.with_errors(dict(sorted(errors.items())))
+    result = Selection(*(_arrays.to_library(field, library) for field in result))
+    return result if errors is None else result.with_errors(dict(sorted(errors.items())))
+
+
+def _answered(
+    problem: Problem,
+    backend: Callable[[Problem, int], Selection],
+    threads: int,
+    place: _arrays.Place,
+    check_values: bool | None,
+    errors: dict[int, str] | None,
+) -> Selection:
+    def answer(problem: Problem) -> Selection:
+        if place is _arrays.HOST:
+            return backend(problem, threads)
+        with _arrays.on_device(problem.rows.data):
+            return backend(problem, threads)
+
+    check = bool(check_values) and place is not _arrays.HOST
+    if errors is None:
+        if check:
+            _validate.device_values(problem)
+        return answer(problem)
+    padding = Selection.empty(problem.num_queries, problem.k)
+    return Selection(*_skip.answered(problem, answer, padding, errors, place, check))
+
+
+def _padded(result: Selection, columns: int) -> Selection:
+    """The picks with so many columns."""
+    fields = {}
+    for name, value in (("indices", -1), ("scores", -np.inf), ("relevance", np.nan), ("redundancy", np.nan)):
+        picks = getattr(result, name)
+        wide = _arrays.full(picks, (len(picks), columns), value, "int64" if name == "indices" else "float32")
+        wide[:, : picks.shape[1]] = picks
+        fields[name] = wide
+    return result._replace(**fields)

@@ -120,15 +120,6 @@ def _raise_for(problem: Problem, status: np.ndarray) -> None:
         _validate.overflow(problem, q)
 
 
-def _take(problem: Problem, queries: np.ndarray | slice) -> Problem:
-    """The problem of some of the queries."""
-    per_query = ("queries", "candidates", "lambda_d", "lambda_b", "initial", "ks", "query_groups")
-    changes = {name: array[queries] for name in per_query if (array := getattr(problem, name)) is not None}
-    if problem.bias is not None and problem.bias.ndim == 2:
-        changes["bias"] = problem.bias[queries]
-    return dataclasses.replace(problem, num_queries=len(changes["lambda_d"]), **changes)
-
-
 # Products of queries and rows by the BLAS that NumPy carries, whose last bits depend on the shape of the block: they
 # only decide which rows are looked at, the kernels' own dot product decides among those.
 
@@ -231,7 +222,7 @@ def search(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
     queries = _check_queries(problem)
     for begin in range(0, problem.num_queries, _QUERY_BLOCK):
         block = slice(begin, begin + _QUERY_BLOCK)
-        part = _take(problem, block)
+        part = problem.take(block)
         if part.candidates is not None:
             _rank(part, part.candidates, indices[block], scores[block], num_threads)
             continue
@@ -244,7 +235,7 @@ def search(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
             if problem.query_groups is not None:
                 assert problem.groups is not None
                 every = every[problem.groups != problem.query_groups[q]]
-            _rank(_take(problem, one), every[None], indices[one], scores[one], num_threads)
+            _rank(problem.take(one), every[None], indices[one], scores[one], num_threads)
     return indices, scores
 
 
@@ -296,7 +287,7 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, An
     for begin in range(0, problem.num_queries, _QUERY_BLOCK):
         waiting = np.arange(begin, min(begin + _QUERY_BLOCK, problem.num_queries))
         for stage in tuple(stages):
-            part = _take(problem, waiting)
+            part = problem.take(waiting)
             terms, size = plan[stage] if stage < len(plan) else (0, problem.pool)
             size = max(size, 2 * problem.k)
             stuck = stage > 0 and (out.lengths[waiting] == 0).any()  # a first pick after initial items, or tied

@@ -1,0 +1,63 @@
+"""A misspelt argument, or another library's name for one, is answered with ours."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# What other libraries call our arguments, of which the first that a function has is meant, and what it takes.
+_SAME = {"lambda_d": "the same value"}
+_COUNT = dict.fromkeys(("k", "n"), "the same number")
+_ELSEWHERE: dict[str, dict[str, str]] = {
+    "lambda_mult": _SAME,
+    "mmr_threshold": _SAME,
+    "lambda_param": _SAME,
+    "diversity": {"lambda_d": "1 - diversity"},
+    "top_k": _COUNT,
+    "top_n": _COUNT,
+    "n_results": _COUNT,
+    "similarity_top_k": _COUNT,
+    "limit": _COUNT,
+    "k": _COUNT,
+    "n": _COUNT,
+    "fetch_k": {"pool": "the same number", "candidates": "the ids of so many nearest rows"},
+    "strategy": {"method": "'mmr' or 'vrsd'"},
+}
+
+
+def hinted(op: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate the function ``op``: its error for an unknown argument names it and says which may be meant."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except MemoryError as error:
+                if ": memory must " in str(error):  # of a function of ours that it calls
+                    raise
+                raise MemoryError(f"{op}: memory must suffice for the call, got: {error or 'too little'}") from error
+            except TypeError:
+                code = function.__code__
+                own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+                unknown = [name for name in kwargs if name not in own]
+                if not unknown:
+                    raise
+            raise TypeError(f"{op}: got an unexpected keyword argument {unknown[0]!r}{_hint(unknown[0], own)}")
+
+        return call
+
+    return decorate
+
+
+def _hint(name: str, own: tuple[str, ...]) -> str:
+    for ours, value in _ELSEWHERE.get(name, {}).items():
+        if ours in own:
+            return f"; it is called {ours!r} here and takes {value}"
+    near = difflib.get_close_matches(name, own, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""

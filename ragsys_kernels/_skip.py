@@ -1,0 +1,61 @@
+"""``on_error="skip"``: the queries of a batch that can be answered are, the others are named with the reason.
+
+Nothing is done before a call has failed. Then the bad values of all queries are found, and the others are run again; a
+query whose products leave float32 shows only when it is run, and is found by halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from . import _validate
+from ._arrays import HOST, Place
+from ._problem import Problem
+
+Answer = Callable[[Problem], tuple[Any, ...]]
+
+
+def answered(
+    problem: Problem, answer: Answer, padding: tuple[np.ndarray, ...], errors: dict[int, str], place: Place, check: bool
+) -> tuple[Any, ...]:
+    """The fields that ``answer`` gives, those of ``padding`` for queries that cannot be answered.
+
+    These are put into ``errors``, which may hold some already. ``check``: look at values before the first run, as
+    nothing on a device does by itself.
+    """
+    if not errors and not check:
+        try:
+            return answer(problem)
+        except ValueError:
+            pass
+    if place is HOST or check:
+        _validate.bad_queries(problem, place, errors)
+    good = np.setdiff1d(np.arange(problem.num_queries), list(errors))
+    parts: list[tuple[np.ndarray, tuple[Any, ...]]] = list(_parts(problem, answer, good, errors)) if good.size else []
+    if len(parts) == 1 and len(good) == problem.num_queries:
+        return parts[0][1]
+    fields = [place.upload(field) for field in padding]
+    for queries, part in parts:
+        for field, values in zip(fields, part, strict=True):
+            field[queries] = values if place is not HOST else np.asarray(values)
+    return tuple(fields)
+
+
+def _parts(problem: Problem, answer: Answer, queries: np.ndarray, errors: dict[int, str]) -> Any:
+    """Queries and their answers, some at a time."""
+    try:
+        yield queries, answer(problem.take(queries))
+        return
+    except ValueError as error:
+        reason = _validate.overflowed(problem, error)
+        if reason is None:  # of all queries
+            raise
+    if len(queries) == 1:
+        errors[int(queries[0])] = reason
+        return
+    middle = len(queries) // 2
+    yield from _parts(problem, answer, queries[:middle], errors)
+    yield from _parts(problem, answer, queries[middle:], errors)

@@ -1,0 +1,267 @@
+"""``on_error="skip"``: each bad query of a batch is named with its reason, and the others keep their bits."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import _skip, _validate, testing
+from ragsys_kernels.selection import cpu
+
+pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+
+METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
+Q, P, K, D = 9, 12, 4, 6
+BEYOND = "queries and embeddings must have products within the range of float32, got one beyond it; rescale them"
+
+
+def pools(**options):
+    """Pools by id, each query with rows of its own, so that a bad row is one query's alone."""
+    problem = testing.selection_problem(Q, P, K, D, **options)
+    if "candidates" in problem:
+        problem["embeddings"] = np.random.default_rng(1).standard_normal((Q * P, D)).astype(np.float32)
+        problem["candidates"] = np.arange(Q * P).reshape(Q, P)
+    return problem
+
+
+def put(array, where, value):
+    array[where] = value
+
+
+def set_default(problem, name, value):
+    problem.setdefault(name, np.array(value))
+    return problem[name]
+
+
+# What makes query q bad, and what is said of it.
+BAD = {
+    "query_nan": (lambda p, q: put(p["queries"], (q, 2), np.nan), "queries must be finite, got NaN or inf"),
+    "query_inf": (lambda p, q: put(p["queries"], (q, 0), -np.inf), "queries must be finite, got NaN or inf"),
+    "id_beyond": (
+        lambda p, q: put(p["candidates"], (q, 3), 9999),
+        f"candidates must be -1 or rows of the corpus, below N = {Q * P}, got 9999",
+    ),
+    "id_repeated": (
+        lambda p, q: put(p["candidates"], (q, 3), p["candidates"][q, 5]),
+        "candidates must not repeat an id within a query, got {repeated} twice",
+    ),
+    "shown_beyond": (
+        lambda p, q: put(set_default(p, "initial", [[-1]] * Q), (q, 0), -7),
+        f"initial must be -1 or rows of the corpus, below N = {Q * P}, got -7",
+    ),
+    "k_below_1": (lambda p, q: put(set_default(p, "k", [K] * Q), q, 0), "k must be at least 1, got 0"),
+    "relevance_nan": (
+        lambda p, q: put(set_default(p, "relevance", np.ones((Q, P), np.float32)), (q, 7), np.nan),
+        "relevance must be finite, got NaN or inf at position 7",
+    ),
+    "row_nan": (
+        lambda p, q: put(p["embeddings"], (p["candidates"][q, 4], 1), np.nan),
+        "embeddings must be finite, got NaN or inf in row {row}",
+    ),
+    "row_huge": (
+        lambda p, q: put(p["embeddings"], p["candidates"][q, 4], 1e30),
+        "embeddings must have row norms of 0 or within [1e-15, 1e+15], got 2.44949e+30 in row {row}; rescale them",
+    ),
+}
+MMR = {
+    "lambda_d_beyond": (
+        lambda p, q: put(set_default(p, "lambda_d", [0.5] * Q), q, 1.5), "lambda_d must be within [0, 1], got 1.5",
+    ),
+    "lambda_b_nan": (
+        lambda p, q: put(set_default(p, "lambda_b", [0.5] * Q), q, np.nan), "lambda_b must be within [0, 1], got nan",
+    ),
+    "bias_inf": (
+        lambda p, q: put(set_default(p, "bias", np.zeros((Q, P), np.float32)), (q, 2), np.inf),
+        "bias must be finite, got NaN or inf at position 2",
+    ),
+}  # fmt: skip
+
+
+def harmless(problem, name):
+    """The arguments that `BAD` adds, without a bad query."""
+    added = {
+        "initial": np.full((Q, 1), -1), "k": np.full(Q, K), "relevance": np.ones((Q, P), np.float32),
+        "lambda_d": np.full(Q, 0.5), "lambda_b": np.full(Q, 0.5), "bias": np.zeros((Q, P), np.float32),
+    }  # fmt: skip
+    return problem | {key: value for key, value in added.items() if name.startswith(key) or (key, name) in ALSO}
+
+
+ALSO = {("initial", "shown_beyond")}
+
+
+def check(found, expected, reasons):
+    assert found.errors == reasons
+    assert list(found.errors) == sorted(reasons)
+    good = np.setdiff1d(np.arange(len(expected[0])), list(reasons))
+    for name, x, y in zip(expected._fields, found, expected, strict=True):
+        if good.size:  # K is the largest k of those that can be
+            np.testing.assert_array_equal(np.asarray(x)[good], np.asarray(y)[good], err_msg=name)
+    bad = sorted(reasons)
+    padding = rk.Selection.empty(len(bad), found[0].shape[1])
+    for name, x, y in zip(expected._fields, found, padding, strict=False):
+        np.testing.assert_array_equal(np.asarray(x)[bad], y, err_msg=name)
+
+
+@pytest.mark.parametrize("bad", [(4,), (0, 5, 8), tuple(range(Q))], ids=["one", "some", "all"])
+@pytest.mark.parametrize(("method", "name"), [*((m, n) for n in BAD for m in METHODS), *(("mmr", n) for n in MMR)])
+def test_bad_queries_are_named_and_the_others_answered(backend, method, name, bad):
+    spoil, reason = {**BAD, **MMR}[name]
+    problem = harmless(pools(), name)
+    expected = METHODS[method](**problem, backend=backend)
+    assert expected.errors is None
+    spoiled = copy.deepcopy(problem)
+    reasons = {}
+    for q in bad:
+        ids = problem["candidates"][q]
+        reasons[q] = f"{method}: " + (reason.format(repeated=ids[5], row=ids[4]) if "{" in reason else reason)
+        spoil(spoiled, q)
+    with pytest.raises(ValueError, match=f"^{method}: "):
+        METHODS[method](**spoiled, backend=backend)
+    check(METHODS[method](**spoiled, backend=backend, on_error="skip"), expected, reasons)
+
+
+def test_products_beyond_float32_are_found_query_by_query(backend):
+    problem = pools() | {"metric": "dot"}
+    expected = rk.mmr(**problem, backend=backend)
+    for bad in ((3,), (0, 1, 7)):
+        spoiled = copy.deepcopy(problem)
+        for q in bad:
+            spoiled["queries"][q] = spoiled["embeddings"][spoiled["candidates"][q]] = 1e25
+        spoiled["queries"][5] = np.nan
+        reasons = {**dict.fromkeys(bad, f"mmr: {BEYOND}"), 5: "mmr: queries must be finite, got NaN or inf"}
+        check(rk.mmr(**spoiled, backend=backend, on_error="skip"), expected, reasons)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_dense_pools(backend, method):
+    problem = pools(dense=True, groups=True)
+    expected = METHODS[method](**problem, backend=backend)
+    spoiled = copy.deepcopy(problem)
+    spoiled["embeddings"][2, 7, 0] = np.nan
+    spoiled["queries"][6, 0] = np.inf
+    reasons = {
+        2: f"{method}: embeddings must be finite, got NaN or inf at position 7",
+        6: f"{method}: queries must be finite, got NaN or inf",
+    }
+    check(METHODS[method](**spoiled, backend=backend, on_error="skip"), expected, reasons)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("rows", [300, 3000])
+@pytest.mark.parametrize("kept", [False, True], ids=["array", "corpus"])
+def test_whole_corpora(compiled, method, rows, kept):
+    rng = np.random.default_rng(3)
+    embeddings = rng.standard_normal((rows, 24)).astype(np.float32)
+    queries = rng.standard_normal((300, 24)).astype(np.float32)
+    corpus = rk.Corpus(embeddings) if kept else embeddings
+    expected = METHODS[method](queries, corpus, 5)
+    queries[[0, 17, 299], 3] = np.nan
+    reasons = dict.fromkeys((0, 17, 299), f"{method}: queries must be finite, got NaN or inf")
+    check(METHODS[method](queries, corpus, 5, on_error="skip"), expected, reasons)
+    if not kept:  # a row that all read is no query's fault
+        embeddings[7, 2] = np.inf
+        with pytest.raises(ValueError, match=f"^{method}: embeddings must be finite, got NaN or inf in row 7$"):
+            METHODS[method](queries, embeddings, 5, on_error="skip")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("pool", [20, None])
+def test_search_and_select(backend, method, pool):
+    rng = np.random.default_rng(4)
+    corpus = rk.Corpus(rng.standard_normal((60, D)).astype(np.float32), groups=np.arange(60) % 5)
+    queries = rng.standard_normal((Q, D)).astype(np.float32)
+    options = {"query_groups": np.arange(Q) % 5, "initial": np.arange(Q)[:, None], "k": np.full(Q, 3)}
+    expected = corpus.select(queries, method=method, pool=pool, backend=backend, **options)
+    nearest = corpus.search(queries, 7, backend=backend)
+    assert expected.errors is nearest.errors is None
+    queries[3] = np.inf
+    options["initial"][5] = 60
+    options["k"][7] = -2
+    reasons = {
+        3: f"{'search' if pool else method}: queries must be finite, got NaN or inf",
+        5: f"{method}: initial must be -1 or rows of the corpus, below N = 60, got 60",
+        7: f"{method}: k must be at least 1, got -2",
+    }
+    check(
+        corpus.select(queries, method=method, pool=pool, backend=backend, on_error="skip", **options), expected, reasons
+    )
+    found = corpus.search(queries, 7, backend=backend, on_error="skip")
+    check(found, nearest, {3: "search: queries must be finite, got NaN or inf"})
+    indices, scores = found
+    assert indices is found.indices
+    assert scores is found.scores
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_tensors(backend, method):
+    torch = pytest.importorskip("torch")
+    problem = pools()
+    expected = METHODS[method](**problem, backend=backend)
+    problem["queries"][2, 0] = np.nan
+    problem = {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in problem.items()}
+    found = METHODS[method](**problem, backend=backend, on_error="skip")
+    assert all(isinstance(field, torch.Tensor) for field in found)
+    check(found, expected, {2: f"{method}: queries must be finite, got NaN or inf"})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_arrays_on_a_device(place, method):
+    """Values are looked at where that is asked for."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    problem = pools()
+    problem["queries"][2, 0] = np.nan
+    problem["candidates"][6, 1] = -5
+    tensors = {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in problem.items()}
+    checked = _validate.selection(method, **tensors, place=place)
+    errors = {}
+    answers = []
+
+    def answer(part):
+        answers.append(part.queries)
+        return tuple(place.upload(field) + 0 for field in rk.Selection.empty(part.num_queries, K))
+
+    _skip.answered(checked, answer, rk.Selection.empty(Q, K), errors, place, check=True)
+    assert errors == {
+        2: f"{method}: queries must be finite, got NaN or inf",
+        6: f"{method}: candidates must be -1 or rows of the corpus, below N = {Q * P}, got -5",
+    }
+    (queries,) = answers
+    np.testing.assert_array_equal(queries.numpy(), problem["queries"][[0, 1, 3, 4, 5, 7, 8]])
+
+
+def test_no_bad_query_costs_one_run(monkeypatch, compiled):
+    runs = []
+    monkeypatch.setattr(cpu, "mmr", lambda *a, function=cpu.mmr: runs.append(a) or function(*a))
+    found = rk.mmr(**pools(), on_error="skip", backend="cpu")
+    assert found.errors == {}
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("queries", [0, 3])
+def test_what_is_wrong_with_the_whole_call_is_raised(backend, queries):
+    problem = pools()
+    problem.update(queries=problem["queries"][:queries], candidates=problem["candidates"][:queries])
+    for changes in ({"k": 0}, {"metric": "l2"}, {"lambda_d": 2}, {"bias": np.ones(3, np.float32)}):
+        with pytest.raises(ValueError, match=r"^mmr: "):
+            rk.mmr(**{**problem, **changes}, backend=backend, on_error="skip")
+    assert rk.mmr(**problem, backend=backend, on_error="skip").errors == {}
+    with pytest.raises(ValueError, match=r"^mmr: on_error must be one of 'raise', 'skip', got 'ignore'$"):
+        rk.mmr(**problem, backend=backend, on_error="ignore")
+
+
+def test_errors_stay_with_a_result():
+    """Five fields are unpacked as ever; what a tuple's own means of copying give has the errors too."""
+    problem = pools()
+    problem["queries"][1] = np.nan
+    found = rk.mmr(**problem, on_error="skip")
+    *_, lengths = found
+    assert len(found) == 5
+    assert isinstance(found, tuple)
+    assert lengths[1] == 0
+    for other in (copy.copy(found), copy.deepcopy(found), pickle.loads(pickle.dumps(found)), found._replace(scores=0)):
+        assert other.errors == found.errors == {1: "mmr: queries must be finite, got NaN or inf"}
+        assert type(other) is rk.Selection
+    assert rk.Selection.empty(1, 1).errors is None
