@@ -119,18 +119,17 @@ def _isa_number(module: Any, wanted: str | None) -> int:
     return int(module.ISAS.index(isa()))
 
 
-def choose(op: str, family: str, device: str, backend: str, library: str = "numpy") -> tuple[str, ModuleType]:
+def choose(op: str, family: str, device: str, backend: Any, library: str = "numpy") -> tuple[str, ModuleType]:
     """The backend that runs ``op`` and its module of ``ragsys_kernels.<family>``, or an error with the reason.
 
     ``library`` is that of the arrays, which decides the order on a device.
     """
-    known = ("auto", *BACKENDS[family], *DEVICE_BACKENDS)
-    backend = choice(op, "backend", backend, known)
-    if backend == "auto":
+    named = isinstance(backend, str)  # or it is refused below
+    if named and backend == "auto":
         backend = _env.backend()
-    if device == "cpu" and backend in ("auto", "cpu") and why_not("cpu") is None:  # the common case, quickly
+    if named and device == "cpu" and backend in ("auto", "cpu") and why_not("cpu") is None:  # the common case, quickly
         return "cpu", _module(family, "cpu")
-    choice(op, "backend", backend, known)  # that of the environment
+    backend = choice(op, "backend", backend, ("auto", *BACKENDS[family], *DEVICE_BACKENDS))
     order = _order(family, device, library)
     if backend == "auto":
         for name in order:

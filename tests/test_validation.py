@@ -718,11 +718,13 @@ def test_picks_far_above_the_pool_are_refused_at_once(method, k):
         rk.Corpus(f32(12, 4)).select(f32(3, 4), k, pool=5, method=method)
 
 
-def test_as_many_picks_as_a_large_pool_has(compiled):
-    rows = f32(70_000, 2)
+@methods
+def test_a_pool_of_more_items_gives_more_picks(backend, method, monkeypatch):
+    monkeypatch.setattr(_validate, "MOST_PADDED", 4)
     with pytest.warns(rk.PoolSizeWarning):
-        found = rk.mmr(rows[:1], rows, 70_000, relevance=f32(1, 70_000), lambda_d=1)
-    assert found.lengths.tolist() == [70_000]
+        assert METHODS[method](**good(k=5), backend=backend).lengths.tolist() == [5, 4, 5]
+    with pytest.raises(ValueError, match=f"^{method}: k must be at most 4 where the pool has fewer items, got 6 "):
+        METHODS[method](**good(k=6), backend=backend)
 
 
 def test_without_memory_the_error_says_of_what(monkeypatch):

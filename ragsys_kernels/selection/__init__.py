@@ -294,7 +294,7 @@ def _run(
         problem.ks = None if problem.ks is None else problem.ks.clip(None, problem.pool)
     result = _answered(problem, getattr(implementation, op), threads, place, check_values, errors)
     if columns > problem.pool:
-        result = _padded(result, columns)
+        result = _padded(result, columns, place)
     if library == "numpy" and name != "triton":
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
     result = Selection(*(_arrays.to_library(field, library) for field in result))
@@ -324,12 +324,10 @@ def _answered(
     return Selection(*_skip.answered(problem, answer, padding, errors, place, check))
 
 
-def _padded(result: Selection, columns: int) -> Selection:
+def _padded(result: Selection, columns: int, place: _arrays.Place) -> Selection:
     """The picks with so many columns."""
-    fields = {}
-    for name, value in (("indices", -1), ("scores", -np.inf), ("relevance", np.nan), ("redundancy", np.nan)):
-        picks = getattr(result, name)
-        wide = _arrays.full(picks, (len(picks), columns), value, "int64" if name == "indices" else "float32")
-        wide[:, : picks.shape[1]] = picks
-        fields[name] = wide
-    return result._replace(**fields)
+    fields = []
+    for picks, wide in zip(result, map(place.upload, Selection.empty(len(result.lengths), columns)), strict=True):
+        wide[..., : picks.shape[-1]] = np.asarray(picks) if place is _arrays.HOST else picks
+        fields.append(wide)
+    return Selection(*fields)
