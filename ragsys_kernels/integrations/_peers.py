@@ -61,15 +61,21 @@ _copying = Lock()
 def copy_of_package(name: str) -> ModuleType:
     """A copy of a peer whose modules import each other by its name."""
 
-    def take_out() -> dict[str, ModuleType]:
-        # None is there to forbid the import.
-        names = [each for each in list(sys.modules) if f"{each}.".startswith(f"{name}.") and sys.modules[each]]
-        return {each: sys.modules.pop(each) for each in names}
+    def there() -> dict[str, ModuleType]:
+        # None stands where an import is forbidden.
+        return {
+            each: found for each, found in sys.modules.copy().items() if f"{each}.".startswith(f"{name}.") and found
+        }
 
     with _copying:
-        standing = take_out()
+        import_module(name)  # an import that another thread has begun is done after this
+        standing = there()
+        for each in standing:
+            del sys.modules[each]
         try:
             return import_module(name)
         finally:
-            take_out()
+            for each, made in there().items():
+                if sys.modules.get(each) is made:
+                    del sys.modules[each]
             sys.modules.update(standing)
