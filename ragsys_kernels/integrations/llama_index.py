@@ -61,7 +61,8 @@ def get_top_k_mmr_embeddings(
     mmr_threshold : float, optional
         Weight of relevance, despite its name: 1 is plain top-k, lower is more diverse. None: 0.5.
     penalty : {"last", "max"}, optional
-        None: what the installed LlamaIndex does, and "last", the rule of llama-index-core 0.14, without one.
+        None: what the installed LlamaIndex does, which the first call imports to see, and "last", the rule of
+        llama-index-core 0.14, without one.
 
     Returns
     -------
