@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _arrays
+from ._problem import unit
 
 Array = npt.NDArray[Any]
 
@@ -279,8 +280,7 @@ def sum_cosine(queries: Any, embeddings: Any, indices: Any, *, metric: str = "co
     if q.shape != (len(ids), vectors.shape[1]):
         raise ValueError(f"{op}: queries must be of shape {(len(ids), vectors.shape[1])}, got {q.shape}")
     sums = np.stack([vectors[row[row >= 0]].sum(axis=0) for row in ids]) if len(ids) else np.zeros_like(q)
-    lengths = np.linalg.norm(sums, axis=1) * np.linalg.norm(q, axis=1)
-    return np.asarray((q * sums).sum(axis=1) / np.where(lengths > 0, lengths, 1))
+    return np.asarray((unit(q) * unit(sums)).sum(axis=1))
 
 
 def pairwise_cosine(embeddings: Any, indices: Any) -> Array:
@@ -571,6 +571,7 @@ def macro_scores(labels: Any, predictions: Any) -> MacroScores:
 def _array(op: str, name: str, values: Any, kinds: str, rule: str) -> Array:
     """Numbers of these kinds of dtype, of any library on the host."""
     array, dtype = _arrays.host_view(op, name, values)
+    array = np.asarray(array)  # rows of a matrix are matrices
     if dtype == "bfloat16":
         array = _arrays.widen(array, dtype)
     if array.dtype.kind not in kinds:
@@ -661,10 +662,7 @@ def _picked(op: str, embeddings: Any, indices: Any, metric: str) -> tuple[Array,
         raise ValueError(f"{op}: metric must be cosine or dot, got {metric!r}")
     vectors, ids = _matrix(op, "embeddings", embeddings), _ids(op, indices)
     _within(op, ids, len(vectors))
-    if metric == "cosine":
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = vectors / np.where(norms > 0, norms, 1)
-    return vectors, ids
+    return unit(vectors) if metric == "cosine" else vectors, ids
 
 
 def _matrix(op: str, name: str, values: Any) -> Array:

@@ -210,7 +210,9 @@ def _corpus(rng: np.random.Generator) -> Good:
 
     def asked(**arguments: Any) -> Any:
         corpus = rk.Corpus(**arguments)
-        return (*corpus.search(rows[:3], 5, query_groups=np.arange(3)), *corpus.select(rows[:3], 3, pool=6))
+        queries = np.eye(3, corpus.dims, dtype=np.float32)
+        own = None if corpus.groups is None else np.arange(3)
+        return (*corpus.search(queries, 5, query_groups=own), *corpus.select(queries, 3, pool=6))
 
     return "Corpus", asked, a, CORPUS
 

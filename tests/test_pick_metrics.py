@@ -56,6 +56,7 @@ def test_win_rate_keeps_ties_apart():
     assert win_rate(ours, np.full(5, 0.5)) == (0.2, 0.6, 0.2)
     assert win_rate(ours, np.full(5, 0.5), tolerance=0) == (0.4, 0.2, 0.4)
     assert win_rate([1], [0]) == (1, 0, 0)
+    assert win_rate([0.5 + 1.1e-7, 0.5 + 0.9e-7], [0.5, 0.5]) == (0.5, 0.5, 0)
     assert max_diff(ours, np.full(5, 0.5)) == pytest.approx(0.1)
     assert max_diff([0.1, 0.2], [0.3, 0.3]) == pytest.approx(-0.1)
 
@@ -144,7 +145,16 @@ def test_macro_scores_are_scikit_learns():
     np.testing.assert_allclose(macro_scores(truth, predicted), theirs, atol=1e-12)
 
 
+def test_rows_of_any_length_have_a_cosine():
+    rows = np.array([[1e300, 1e300], [1e-300, 0], [0, 0]])
+    assert pairwise_cosine(rows, [[0, 1], [1, 2]]) == pytest.approx([math.sqrt(0.5), 0])
+    assert sum_cosine(rows[:2], rows, [[0, -1], [0, -1]], metric="dot") == pytest.approx([1, math.sqrt(0.5)])
+
+
 def test_arrays_of_other_libraries_are_taken():
+    with pytest.warns(PendingDeprecationWarning, match="matrix"):
+        picks = np.matrix(PICKS)
+    np.testing.assert_array_equal(pairwise_cosine(ITEMS, picks), pairwise_cosine(ITEMS, PICKS))
     torch = pytest.importorskip("torch")
     scores = torch.tensor([[3.0, 1.0], [2.0, 2.5]], requires_grad=True)
     assert nqc(scores).tolist() == [1.0, 0.25]
