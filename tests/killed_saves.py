@@ -1,9 +1,10 @@
 """Saves over an existing corpus that are killed: `python killed_saves.py FOLDER SEED KILLS`.
 
-A third of the kills are at random moments, the others just before or after a chosen step of the save, every other one
-where folders change places. Each run is a fork of this process; every other one has a file system that cannot exchange
-two names. After each kill the corpus has to be the old one or the new one, to its last byte, and now and then a save is
-let through, which has to leave nothing else behind. Prints, as JSON, what was done; exits with 1 where one was lost.
+The first kills are just before and after each step in which folders change places, on a file system that can exchange
+two names and on one that cannot; then a third are at random moments, the others before or after a random step, every
+other one where folders change places. Each save is a fork of this process. After each kill the corpus has to be the
+old one or the new one, to its last byte, and now and then a save is let through, which has to leave nothing else
+behind. Prints, as JSON, what was done; exits with 1 where one was lost.
 """
 
 import builtins
@@ -124,17 +125,26 @@ def run(folder, seed, kills):
     now = 0
     made[now].save(path)
     steps = {exchange: steps_of(made[now], path, exchange) for exchange in (True, False)}
+    turns = {
+        exchange: [(i + 1, side) for i, name in enumerate(names) if name in TURNS for side in ("before", "after")]
+        for exchange, (names, _) in steps.items()
+    }
+    first = [(exchange, kill_at) for exchange in turns for kill_at in turns[exchange]]
     done = {"kills": 0, "aimed": 0, "old": 0, "new": 0, "exchanged": 0, "left beside": 0, "kinds of steps": set()}
     while done["kills"] < kills:
         new = dice.choice([number for number in range(len(made)) if number != now])
         exchange = dice.random() < 0.5
+        aimed = bool(first) or done["kills"] % 3 > 0
+        if first:
+            exchange, kill_at = first.pop(0)
+        elif dice.random() < 0.5:
+            kill_at = dice.choice(turns[exchange])
+        else:
+            kill_at = dice.randint(1, len(steps[exchange][0])), dice.choice(("before", "after"))
         names, whole = steps[exchange]
-        aimed = done["kills"] % 3 > 0
         if aimed:
-            turns = [i for i, name in enumerate(names) if name in TURNS]
-            step = dice.choice(turns) if dice.random() < 0.5 else dice.randrange(len(names))
-            killed = ended(save(made[new], path, exchange, (step + 1, dice.choice(("before", "after")))))
-            done["kinds of steps"].add(names[step])
+            killed = ended(save(made[new], path, exchange, kill_at))
+            done["kinds of steps"].add(names[kill_at[0] - 1])
         else:
             child = save(made[new], path, exchange)
             time.sleep(dice.uniform(0, 1.2 * whole))

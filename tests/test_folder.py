@@ -22,7 +22,7 @@ SMALL = {  # the dtype, the metric, whether there are bias and groups
 }  # fmt: skip
 
 
-def corpus_of(dtype="float32", metric="cosine", extras=True, rows=60, dims=13, seed=0):
+def corpus_of(dtype="float32", metric="cosine", extras=True, rows=150, dims=13, seed=0):
     rng = np.random.default_rng(seed)
     bias, groups = (rng.standard_normal(rows), rng.integers(0, 9, rows)) if extras else (None, None)
     return rk.Corpus(rng.standard_normal((rows, dims)).astype(np.float32), bias, groups, metric, dtype)
@@ -117,6 +117,9 @@ def test_damaged_array_is_found_by_loading(compiled, saved, large, name, damage)
         np.save(file, np.roll(array, 1, axis=0))
     elif damage == "longer":
         file.write_bytes(file.read_bytes() + b"\0")
+        message = rf": {name}\.npy has {file.stat().st_size} bytes, not {file.stat().st_size - 1}$"
+        with pytest.raises(ValueError, match=message):
+            rk.Corpus.load(saved)
     elif damage == "link":
         file.symlink_to(saved / "nowhere.npy")
     elif damage == "folder":
@@ -124,6 +127,15 @@ def test_damaged_array_is_found_by_loading(compiled, saved, large, name, damage)
     with pytest.raises(
         ValueError, match=rf"^Corpus: path must hold the files that Corpus\.save wrote, .*: {name}\.npy "
     ):
+        rk.Corpus.load(saved)
+
+
+@pytest.mark.parametrize("row", [0, -1], ids=["first", "last"])
+def test_rows_at_the_ends_are_looked_at(saved, row):
+    array = np.load(saved / "data.npy")
+    array[row, 3] += 1
+    np.save(saved / "data.npy", array)
+    with pytest.raises(ValueError, match=r": data\.npy is damaged or another corpus's"):
         rk.Corpus.load(saved)
 
 
@@ -155,7 +167,7 @@ def test_array_that_is_not_the_corpuss_is_refused(tmp_path, large, name):
 def test_other_files_beside_the_arrays_are_left_alone(tmp_path):
     corpus_of().save(tmp_path / "corpus")
     (tmp_path / "corpus" / "README.txt").write_text("of mine")
-    assert len(rk.Corpus.load(tmp_path / "corpus", verify=True)) == 60
+    assert len(rk.Corpus.load(tmp_path / "corpus", verify=True)) == 150
     with pytest.raises(FileExistsError, match=r"and nothing else, got .* with 'README\.txt'$"):
         corpus_of().save(tmp_path / "corpus", overwrite=True)
     assert (tmp_path / "corpus" / "README.txt").read_text() == "of mine"
@@ -272,6 +284,22 @@ def test_folder_of_format_1_is_loaded(tmp_path, kind):
     assert not check(path, found(corpus), verify=True)
 
 
+def test_folder_of_format_1_cannot_be_verified(tmp_path):
+    corpus_of().save(tmp_path / "corpus")
+    former(tmp_path / "corpus")
+    with pytest.raises(ValueError, match=r"must have format 2 to be verified, got 1 in .*; load it and save it again$"):
+        rk.Corpus.load(tmp_path / "corpus", verify=True)
+
+
+def test_array_of_format_1_ends_with_its_file(tmp_path):
+    corpus_of().save(tmp_path / "corpus")
+    former(tmp_path / "corpus")
+    file = tmp_path / "corpus" / "bias.npy"
+    file.write_bytes(file.read_bytes() + b"\0")
+    with pytest.raises(ValueError, match=r": bias\.npy does not end with its array$"):
+        rk.Corpus.load(tmp_path / "corpus")
+
+
 def test_codes_and_sizes_of_format_1_are_not_believed(compiled, tmp_path):
     for kind in ("float32", "float16", "dot"):
         corpus, path = corpus_of(*SMALL[kind]), tmp_path / kind
@@ -279,8 +307,11 @@ def test_codes_and_sizes_of_format_1_are_not_believed(compiled, tmp_path):
         former(path)
         content = json.loads((path / "corpus.json").read_text())
         (path / "corpus.json").write_text(json.dumps({**content, "code_error": 1e-9, "max_norm": 1e-9}))
-        np.save(path / "codes.npy", np.zeros((60, row_bytes(13)), np.uint8))
+        np.save(path / "codes.npy", np.zeros((150, row_bytes(13)), np.uint8))
         assert not check(path, found(corpus))
+        loaded = rk.Corpus.load(path)
+        assert loaded.code_error == corpus.code_error
+        assert loaded.max_norm == pytest.approx(corpus.max_norm, rel=1e-6)
 
 
 def test_rows_of_format_1_that_are_not_finite_are_refused(tmp_path):
@@ -324,11 +355,11 @@ def damage(path, other, dice):
         file.write_bytes(changed)
     elif kind == "header":
         header = dice.choice((
-            b"{'descr': '<f4', 'fortran_order': False, 'shape': (60, 13", b"(" * 117, b"'" * 117, b"{" + b"9" * 116,
-            b"{'descr': '|O', 'fortran_order': False, 'shape': (60, 13), }", b"{'descr': '<f4'}", b"\\\n\t 'a", b"[",
+            b"{'descr': '<f4', 'fortran_order': False, 'shape': (150, 13", b"(" * 117, b"'" * 117, b"{" + b"9" * 116,
+            b"{'descr': '|O', 'fortran_order': False, 'shape': (150, 13), }", b"{'descr': '<f4'}", b"\\\n\t 'a", b"[",
             b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 9), }",
             b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 13), }", b"0x", b"{1: 2}",
-            b"{'descr': [('a', '<f4', (60,))], 'fortran_order': False, 'shape': (13,), }", b"\xff\xfe", b"1 if",
+            b"{'descr': [('a', '<f4', (150,))], 'fortran_order': False, 'shape': (13,), }", b"\xff\xfe", b"1 if",
             b"{'descr': [], 'a': 1}",
         ))  # fmt: skip
         changed[10:128] = header.ljust(117)[:117] + b"\n"
@@ -456,6 +487,17 @@ def test_saved_folder_has_the_permissions_of_other_files(tmp_path):
     assert mode == {"corpus": 0o750, "data.npy": 0o640}
 
 
+def test_corpus_that_lost_its_name_is_there_still(tmp_path):
+    """As a kill leaves it where folders are renamed one by one."""
+    corpus_of().save(tmp_path / "corpus")
+    (tmp_path / "corpus").rename(tmp_path / ".corpus.0123456789ab.old")
+    assert len(rk.Corpus.load(tmp_path / "corpus", verify=True)) == 150
+    with pytest.raises(FileExistsError, match="pass overwrite=True"):
+        corpus_of(rows=20).save(tmp_path / "corpus")
+    assert os.listdir(tmp_path) == ["corpus"]
+    assert len(rk.Corpus.load(tmp_path / "corpus")) == 150
+
+
 @pytest.mark.parametrize("content", ["{}", "[1]", "not json", '{"format": 1}'])
 def test_folder_with_a_corpus_json_of_something_else_is_not_replaced(tmp_path, content):
     (tmp_path / "corpus").mkdir()
@@ -469,7 +511,7 @@ def test_damaged_corpus_can_be_replaced(saved):
     (saved / "data.npy").write_bytes(b"")
     (saved / "bias.npy").unlink()
     corpus_of().save(saved, overwrite=True)
-    assert len(rk.Corpus.load(saved, verify=True)) == 60
+    assert len(rk.Corpus.load(saved, verify=True)) == 150
 
 
 def test_corpus_is_loaded_whole_while_it_is_replaced(tmp_path):
