@@ -139,13 +139,14 @@ def test_rows_at_the_ends_are_looked_at(saved, row):
         rk.Corpus.load(saved)
 
 
-@pytest.mark.parametrize("change", ["byte_order", "fortran_order", "element_type"])
+@pytest.mark.parametrize("change", ["byte_order", "fortran_order", "element_type", "shape"])
 def test_array_read_in_another_way_is_found(saved, change):
     """As many bytes, with sizes and checksums that fit: what is in the header counts."""
     file = saved / "data.npy"
     array = np.load(file)
     other = {
         "byte_order": array.astype(">f2"), "fortran_order": np.asfortranarray(array), "element_type": array.view("i2"),
+        "shape": array.reshape(-1, 25),
     }  # fmt: skip
     np.save(file, other[change])
     files = json.loads((saved / "corpus.json").read_text())["files"]
@@ -289,6 +290,16 @@ def test_folder_of_format_1_cannot_be_verified(tmp_path):
     former(tmp_path / "corpus")
     with pytest.raises(ValueError, match=r"must have format 2 to be verified, got 1 in .*; load it and save it again$"):
         rk.Corpus.load(tmp_path / "corpus", verify=True)
+
+
+@pytest.mark.parametrize("name", ["scales", "bias", "groups"])
+def test_columns_of_format_1_have_a_value_for_each_row(tmp_path, name):
+    corpus_of("float16").save(tmp_path / "corpus")
+    former(tmp_path / "corpus")
+    file = tmp_path / "corpus" / f"{name}.npy"
+    np.save(file, np.load(file)[:-1])
+    with pytest.raises(ValueError, match=f"arrays that fit their description, got another {name} in "):
+        rk.Corpus.load(tmp_path / "corpus")
 
 
 def test_array_of_format_1_ends_with_its_file(tmp_path):
