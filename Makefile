@@ -27,6 +27,7 @@ fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz_selections.py --seed $(SEED) --selections 100000
 	$(BIN)/python tests/fuzz_calls.py --seed $(SEED) --calls 5000
 	$(BIN)/python tests/fuzz_jobs.py --seed $(SEED) --folders 1000
+	$(BIN)/python tests/killed_jobs.py --seed $(SEED) --kills 60 --sabotage
 
 # What CI runs, the fuzzers, and every GPU kernel compiled afresh, which `make test` does only with those that have changed.
 release-check: export RAGSYS_KERNELS_TEST_COMPILE := all

@@ -15,12 +15,13 @@ pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 import killed_jobs  # noqa: E402
-from job_files import contents, write_inputs  # noqa: E402
+from job_files import contents  # noqa: E402
 
 from ragsys_kernels import offline  # noqa: E402
 
-Q = 200_000
-JOBS = 15  # of each of two processes
+Q = killed_jobs.Q
+KILLS = 15  # of each of two processes
+SABOTAGED = 8  # of a third; `make fuzz` has more
 
 pytestmark = pytest.mark.slow
 
@@ -29,9 +30,8 @@ pytestmark = pytest.mark.slow
 def folder(tmp_path_factory):
     """200,000 queries and the undisturbed result of their job."""
     folder = tmp_path_factory.mktemp("killed")
-    inputs = write_inputs(folder, Q, rows=100, dims=16)
-    summary = offline.select(**inputs, **killed_jobs.OPTIONS, out=folder / "undisturbed")
-    assert summary.shards == 50
+    killed_jobs.make(folder)
+    assert offline.status(folder / "undisturbed").shards == 50
     return folder
 
 
@@ -47,23 +47,25 @@ def test_undisturbed_result_has_every_row_once(folder):
 
 
 def test_killed_jobs_end_as_undisturbed_ones(folder):
-    """Shards that are cut short or have a bit flipped between the runs are made again."""
-    command = [sys.executable, killed_jobs.__file__, str(folder)]
+    """Shards that are cut short or have a bit flipped between the runs are made again, as are all other files."""
+    command = [sys.executable, killed_jobs.__file__, "--folder", str(folder)]
+    kills = {("--seed", "1"): KILLS, ("--seed", "2"): KILLS, ("--seed", "3", "--sabotage"): SABOTAGED}
     runs = [
         subprocess.Popen(
-            [*command, str(seed), str(JOBS)],
+            [*command, *options, "--kills", str(number)],
             env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for seed in (1, 2)
+        for options, number in kills.items()
     ]
     ended = [(*run.communicate(timeout=300), run.returncode) for run in runs]
-    assert [(errors, code) for _, errors, code in ended] == [("", 0)] * 2
-    done = [json.loads(output) for output, _, _ in ended]
-    assert sum(item["jobs"] for item in done) == 2 * JOBS
-    assert sum(item["kills"] for item in done) >= 2 * JOBS
+    assert [(errors, code) for _, errors, code in ended] == [("", 0)] * 3
+    *done, sabotaged = [json.loads(output) for output, _, _ in ended]
+    assert all(item["kills"] >= KILLS for item in done)
+    assert sabotaged["kills"] >= SABOTAGED
+    assert sabotaged["removed"] + sabotaged["flipped"] + sabotaged["truncated"] >= SABOTAGED // 2
     assert sum(item["truncated"] for item in done) >= 3
     assert sum(item["flipped"] for item in done) >= 3
     # At the beginning, in the middle, and near the end of jobs.
