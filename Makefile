@@ -1,7 +1,7 @@
 # Everything runs in a virtual environment of its own: make test, make fuzz, make demo, make demo-bias, make evaluate-vrsd,
 # make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make check, make lint,
 # make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
-# make release-check, make clean.
+# make test-blas, make release-check, make clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -12,10 +12,20 @@ INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editabl
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*)
 
 .PHONY: test fuzz demo demo-bias evaluate-vrsd evaluate-vrsd-answers evaluate-ragsys evaluate-ralm evaluate-aicl check lint
-.PHONY: docs bench bench-quick bench-static gpu-check release-check clean
+.PHONY: test-blas docs bench bench-quick bench-static gpu-check release-check clean
 
 test: $(VENV)/.test
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# What goes through NumPy's products, under each of OpenBLAS' kernels; it chooses by the processor unless told.
+AVX512 := $(shell grep -qsw avx512f /proc/cpuinfo && echo SkylakeX)
+test-blas: $(VENV)/.test
+	set -e; for kernels in "" Haswell Zen $(AVX512); do echo "OPENBLAS_CORETYPE=$$kernels"; \
+	  export OPENBLAS_CORETYPE=$$kernels; test -n "$$kernels" || unset OPENBLAS_CORETYPE; \
+	  $(BIN)/pytest -q -n 2 -k "numpy or search or corpus" \
+	    tests/test_scoring*.py tests/test_corpus.py tests/test_codes.py; \
+	  TRITON_INTERPRET=1 $(BIN)/pytest -q -k "bits or tie" tests/test_triton_scoring.py; \
+	done
 
 # The fast local loop: linters and the tests that take less than ten seconds each.
 check: lint $(VENV)/.test

@@ -40,8 +40,17 @@ def config() -> str:
         lines.append(f"instruction set: {_dispatch.isa()} (built: {built}; on this processor: {here})")
         unit = module.bf16_unit(_dispatch.isa_index()) or "as float32"
         lines.append(f"products of bfloat16: {unit}")
+    lines.append("scoring of hidden states by backend numpy: " + _numpy_bits())
     lines.append(f"threads: {_env.num_threads()}")
     return "\n".join(lines)
+
+
+def _numpy_bits() -> str:
+    from .scoring import numpy_kernels
+
+    if numpy_kernels.keeps_bits():
+        return "a row was not seen to have other bits in another place of the batch; NumPy's BLAS promises nothing"
+    return "a row has other last bits in another place of the batch, by NumPy's BLAS"
 
 
 def show_config() -> None:

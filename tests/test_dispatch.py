@@ -289,6 +289,21 @@ def test_show_config_tells_versions_backends_instruction_set_and_threads(compile
     assert f"instruction set: {compiled.SUPPORTED_ISAS[-1]} (built: {built}; on this processor: {here})" in lines
 
 
+@pytest.mark.parametrize("kernels", ["Haswell", "Nehalem"])
+def test_show_config_tells_whether_equal_rows_had_equal_bits(run_python, kernels):
+    """OpenBLAS reads the name of its kernels when it is loaded; another BLAS pays no attention."""
+    code = """
+import numpy as np, ragsys_kernels as rk
+h, w = np.random.default_rng(1).standard_normal((2, 1024, 64), np.float32)
+equal = all(len(np.unique(x, axis=a)) == 1 for x, a in [(h[[0] * 64] @ w.T, 0), ((h[:64] @ w[[0] * 1024].T).T, 0)])
+print("wanted:", "was not seen to have" if equal else "has other last bits")
+rk.show_config()
+"""
+    first, *lines = run_python(code, OPENBLAS_CORETYPE=kernels).stdout.splitlines()
+    (line,) = [line for line in lines if line.startswith("scoring of hidden states by backend numpy: a row ")]
+    assert first.removeprefix("wanted: ") in line
+
+
 def test_show_config_works_without_the_extension(without_extension, run_python):
     text = run_python("import ragsys_kernels as rk; rk.show_config()", package=without_extension).stdout
     assert "backend cpu: unavailable: the compiled extension is not installed; " in text

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scoring_oracle import DTYPES, logits, stored
-from test_scoring_linear import linear
+from test_scoring_linear import blas_keeps_bits, linear
 
 import ragsys_kernels as rk
 
@@ -27,7 +27,19 @@ def same(got, want, rows):
         np.testing.assert_array_equal(got[name].view(np.uint8), want[name][rows].view(np.uint8), err_msg=name)
 
 
-def check(form, T, V, scorer):
+def close(floor):
+    """What is left of `same` where the bits are a BLAS's: results within twice the error of one, ranks but for ties."""
+
+    def compare(got, want, rows):
+        for name in ("logp", "lse", "max", "entropy"):
+            atol = 10 * floor if name == "entropy" else 2 * floor
+            np.testing.assert_allclose(got[name], want[name][rows], rtol=0, atol=atol, err_msg=name)
+        assert (np.abs(got["rank"] - want["rank"][rows]) <= 2).all()
+
+    return compare
+
+
+def check(form, T, V, scorer, same=same):
     rng = np.random.default_rng(0)
     targets = rng.integers(0, V, T)
     everything = np.arange(T)
@@ -47,10 +59,9 @@ def check(form, T, V, scorer):
     # Named by their ids out of the whole, in an order of their own.
     some = rng.permutation(T)[: T // 2 + 1]
     found = rk.answer_logprobs(**form, targets=targets[some], rows=some, want=EVERYTHING, backend=scorer)
-    for name in ("logp", "rank"):
-        np.testing.assert_array_equal(np.asarray(getattr(found, name)), want[name][some])
-    for name in ("lse", "max", "entropy"):
-        np.testing.assert_array_equal(np.asarray(getattr(found, name))[some], want[name][some])
+    by_row = ("lse", "max", "entropy")
+    found = {name: np.asarray(getattr(found, name)) for name in EVERYTHING}
+    same({name: x[some] if name in by_row else x for name, x in found.items()}, want, some)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -66,7 +77,9 @@ def test_rows_of_logits_have_their_bits_in_any_batch(scorer, dtype, shape):
 def test_rows_of_hidden_states_have_their_bits_in_any_batch(scorer, dtype, shape):
     T, V, D = shape
     T = 3 if scorer == "reference" and V > 2000 else T  # it is slow
-    check(linear(T, V, D, dtype, dtype)[0], T, V, scorer)
+    form, _, floor = linear(T, V, D, dtype, dtype)
+    promised = scorer != "numpy" or blas_keeps_bits(V, D)
+    check(form, T, V, scorer, same if promised else close(floor))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -225,9 +225,10 @@ def answer_logprobs(
     Notes
     -----
     A row without a finite entry gives NaN and lse -inf; NaN or +inf in a row gives NaN; neither touches another row.
-    log p is never positive. A row has the same bits whatever else is in the call, for any ``num_threads``; last bits
-    may differ between backends and instruction sets. z is rounded to float32, sums are float32 within a block of
-    columns and float64 across. O(V) time a row of logits, O(V D) of hidden states; O(M + A) memory beside the result
+    log p is never positive. A row has the same bits whatever else is in the call, for any ``num_threads``; but with
+    ``backend="numpy"`` last bits of hidden states may depend on the row's place, as NumPy's BLAS has it. Last bits may
+    differ between backends and instruction sets. z is rounded to float32, sums are float32 within a block of columns
+    and float64 across. O(V) time a row of logits, O(V D) of hidden states; O(M + A) memory beside the result
     and some blocks per thread. Not differentiable.
 
     On a device nothing waits for it, so that values are not looked at: a target or row that is out of range gives NaN

@@ -18,8 +18,8 @@ from .problem import Partials, ScoringProblem
 _COLUMNS = 32768
 _ELEMENTS = 65536
 
-# Linear form: so many rows in every product, the last one filled up with zeros, so that the bits of a row do not
-# depend on how many there are; and as many columns as make 4 MB of weights, but no narrow products.
+# Linear form: so many rows in every product, the last one filled up with zeros, so that the BLAS takes one path
+# whatever their number; and as many columns as make 4 MB of weights, but no narrow products.
 _ROWS = 64
 _WEIGHTS = 1 << 20
 _NARROW = 1024
@@ -58,6 +58,18 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
     sums[bad] = np.nan
     ref = np.where(bad, np.float32(-np.inf), largest)
     return Partials(*merge_rows(ref, largest, sums, weighted), target, rank)
+
+
+def keeps_bits() -> bool:
+    """False if NumPy's product was seen to give equal rows, or equal columns, of one product unequal bits.
+
+    The kernels of a BLAS may add in another order at the edges of their tiles and of the shares of threads.
+    """
+    rng = np.random.default_rng(0)
+    hidden, weight = (rng.standard_normal((n, 64), np.float32) for n in (_ROWS, _NARROW))
+    by_row = np.matmul(np.repeat(hidden[:1], _ROWS, 0), weight.T)
+    by_column = np.matmul(hidden, np.repeat(weight[:1], _NARROW, 0).T)
+    return bool((by_row == by_row[:1]).all() and (by_column == by_column[:, :1]).all())
 
 
 def _count(problem: ScoringProblem, z: np.ndarray, jobs: slice, than: np.ndarray, rank: np.ndarray) -> None:
@@ -157,11 +169,24 @@ class _Linear(_Form):
         self.vectors = np.zeros((_ROWS, dims), np.float32)
         self.wide_weight = np.empty(0 if problem.weight_dtype == "float32" else self.width * dims, np.float32)
         self.block, self.weight = -1, self.wide_weight
+        self.position = problem.columns  # of each target among the columns that enter, or -1
+        if problem.allowed is not None:
+            self.position = np.where(self.position < 0, -1, np.searchsorted(problem.allowed, self.position))
 
     def tiles(self) -> Iterator[tuple[int, slice]]:
         return ((block, jobs) for block in self.blocks for jobs in self.groups)  # every weight is read once
 
-    def load(self, block: int, jobs: Any) -> np.ndarray:
+    def load(self, block: int, jobs: slice) -> np.ndarray:
+        """z (jobs, columns), valid until the next call, with the targets' very numbers in their places."""
+        z = self.products(block, jobs)
+        begin = self.problem.pair_begin
+        pairs = slice(begin[jobs.start], begin[jobs.stop])
+        column = self.position[pairs] - block * self.width
+        here = np.flatnonzero((column >= 0) & (column < z.shape[1]))
+        z[self.job[pairs][here] - jobs.start, column[here]] = self.target[pairs][here]
+        return z
+
+    def products(self, block: int, jobs: Any) -> np.ndarray:
         """z (jobs, columns), valid until the next call."""
         problem = self.problem
         assert problem.weight is not None
@@ -178,16 +203,14 @@ class _Linear(_Form):
         return _scaled(problem, x, problem.inverse_temperature[jobs, None], x)
 
     def targets(self, target: np.ndarray) -> None:
-        """From products of the same shape as those of the sums, so that a target is the very number that is there."""
-        position = self.problem.columns
-        if self.problem.allowed is not None:
-            position = np.where(position < 0, -1, np.searchsorted(self.problem.allowed, position))
+        """From products of the same shape as those of the sums: the same numbers where the BLAS keeps bits."""
+        position, self.target = self.position, target
         order = np.argsort(position, kind="stable")
         bounds = np.searchsorted(position[order], np.arange(len(self.blocks) + 1) * self.width)
         for block in self.blocks:
             pairs = order[bounds[block] : bounds[block + 1]]
             jobs, row = np.unique(self.job[pairs], return_inverse=True)
             for first in range(0, len(jobs), _ROWS):
-                z = self.load(block, jobs[first : first + _ROWS])
+                z = self.products(block, jobs[first : first + _ROWS])
                 here = (row >= first) & (row < first + _ROWS)
                 target[pairs[here]] = z[row[here] - first, position[pairs[here]] - block * self.width]
