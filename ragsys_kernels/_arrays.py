@@ -68,6 +68,8 @@ def device_of(x: Any) -> str:
 def host_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
     """``x`` as a NumPy array without copying where its memory can be shared, and the name of its element type."""
     if isinstance(x, np.ndarray):
+        if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
+            raise TypeError(f"{op}: {name} must be an array without a mask, got a masked one; fill it with .filled()")
         array = x
     elif _torch_tensor(x):
         return _torch_view(op, name, x)

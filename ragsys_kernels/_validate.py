@@ -192,7 +192,7 @@ def _counts(
         x = _arrays.to_host(x)
     except NotImplementedError:  # on no device
         raise TypeError(f"{op}: {name} must be an integer or integers, got a tensor without data") from None
-    array = integers(op, name, x)
+    array = integers(op, name, x).copy()  # another thread may write to the caller's while kernels count by it
     if array.shape == ():
         return count(op, name, int(array)), None
     if array.shape != (num_queries,):

@@ -1,5 +1,5 @@
 """Arrays in another byte order or off their alignment, for every operation and each of its array arguments: the result
-has the same bits, or the argument, one that is never copied, is refused by name."""
+has the same bits, or the argument, one that is never copied, is refused by name; so is any with a mask."""
 
 import re
 
@@ -171,6 +171,18 @@ def test_scoring_reads_what_arrays_say(scorer, name, layout):
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_rest_reads_what_arrays_say(name, layout):
     check(name, *OTHERS[name], layout)
+
+
+@pytest.mark.parametrize("name", [*SELECTION, *SCORING, "Corpus", "merge_partials", "answer_logprobs_partials"])
+def test_masks_are_refused(name):
+    """A result that ignores a mask is silently wrong, whichever argument has it."""
+    call, arguments = (SELECTION | SCORING | OTHERS)[name]
+    for argument, value in arguments.items():
+        if isinstance(value, np.ndarray):
+            masked = np.ma.masked_array(value, np.arange(value.size).reshape(value.shape) == 1)
+            message = rf"\S*{argument} must be an array without a mask, got a masked one; fill it with \.filled\(\)"
+            with pytest.raises(TypeError, match=rf"^\w+: {message}$"):
+                call(**{**arguments, argument: masked})
 
 
 def test_the_compiled_module_refuses_other_byte_orders(compiled):

@@ -182,6 +182,26 @@ def test_log_prob_is_never_positive(scorer, V):
     assert (rk.token_logprobs(x, targets, backend=scorer) <= 0).all()
 
 
+def test_a_sum_rounded_below_its_own_term_gives_log_prob_zero():
+    """About a reference that is not the maximum the one term of a sum is rounded; its logarithm may be too small."""
+    below = np.exp(np.linspace(-1, 1, 9)) * (1 - 2.0**-24)
+    z = np.linspace(-1, 1, 9).astype(np.float32)
+    nothing = np.zeros(9, np.float32)
+    parts = rk.Partials(nothing, z, below, None, z, None)
+    found = rk.answer_logprobs(partials=parts, targets=np.zeros(9, int), vocab_size=1, reduce=("sum",))
+    assert found.logp.tolist() == [0] * 9
+
+
+def test_without_a_pair_every_field_has_its_type(scorer):
+    whole = rk.answer_logprobs(logits(3, 9)[0], targets=[0, 1, 2], want=EVERYTHING, backend=scorer)
+    for changes in ({"cu_answers": [0, 0, 0]}, {"answer_ids": np.zeros(0, int), "num_answers": 2}):
+        none = {"targets": np.zeros(0, int), "rows": np.zeros(0, int), **changes}
+        found = rk.answer_logprobs(logits(3, 9)[0], **none, want=EVERYTHING, backend=scorer)
+        assert [x.dtype for x in found] == [x.dtype for x in whole]
+        assert found.sum.tolist() == found.count.tolist() == [0, 0]
+        assert np.isnan(found.mean).all()
+
+
 # --- Which columns enter.
 
 
@@ -273,6 +293,21 @@ def test_masked_entries_stay_masked_under_a_softcap(scorer):
     found = rk.answer_logprobs(x, targets=[0, 0], softcap=5.0, want=EVERYTHING, backend=scorer)
     assert_close(found.logp, [logp(scaled(z[0], softcap=5.0), 0), NAN], 4e-6)
     assert float(rk.token_logprobs(x, [50, 5], softcap=5.0, backend=scorer)[0]) == -INF
+
+
+def test_a_logit_scaled_beyond_float32_is_capped(scorer):
+    """Infinite is only what was given so."""
+    x = np.array([[1e30, -1e30, 0, 2e-12, 1], [-INF, 3e38, 1e-12, 0, 0]], np.float32)
+    options = {"logit_scale": 1e12, "softcap": 5.0}
+    z = scaled(x.astype(np.float64), scale=1e12, softcap=5.0)
+    z[1, 0] = -INF
+    found = rk.answer_logprobs(x, targets=[0, 2], want=EVERYTHING, **options, backend=scorer)
+    assert_close(found.logp, [logp(z[0], 0), logp(z[1], 2)], 4e-6)
+    assert_close(found.lse, [lse(row) for row in z], 4e-6)
+    assert_close(found.max, z.max(1), 4e-6)
+    hidden = {"hidden": np.ones((1, 1), np.float32), "weight": x[0, :, None]}
+    found = rk.answer_logprobs(**hidden, targets=[0], want=EVERYTHING, **options, backend=scorer)
+    assert_close(found.logp, [logp(z[0], 0)], 4e-6)
 
 
 def test_a_temperature_that_is_a_power_of_two_is_exact(scorer):

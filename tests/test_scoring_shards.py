@@ -215,6 +215,29 @@ def test_labels_from_hidden_states_and_chosen_rows(scorer):
     np.testing.assert_array_equal(one.logp[0], found.logp[3])
 
 
+@pytest.mark.parametrize("temperature", [1.0, [1.0, 1.0, 1.0, 2.0, 0.5, 1.0, 2.0]])
+def test_rows_named_more_than_once_each_have_their_labels(scorer, temperature):
+    x, z = logits(5, 300)
+    rows, labels = np.array([3, 0, 3, 1, 3, 0, 1]), {"label_ids": [8, 9, 200], "cu_labels": [0, 1, 3]}
+    found = rk.label_posteriors(x, **labels, rows=rows, temperature=temperature, backend=scorer)
+    each = np.broadcast_to(temperature, 7)
+    for i, (r, t) in enumerate(zip(rows, each, strict=True)):
+        p = np.exp([logp(z[r] / t, token) for token in (8, 9, 200)])
+        np.testing.assert_allclose(np.exp(found.logp[i]), [p[0], p[1] + p[2]], rtol=1e-5)
+        alone = rk.label_posteriors(x, **labels, rows=[r], temperature=float(t), backend=scorer)
+        for together, one in zip(found, alone, strict=True):
+            np.testing.assert_array_equal(together[i], one[0])
+
+
+def test_label_probabilities_are_never_above_one(scorer):
+    """A label of the whole vocabulary has probability 1, up to the rounding of the sum."""
+    x, _ = logits(200, 6)
+    found = rk.label_posteriors(x, label_ids=np.arange(6), cu_labels=[0, 6], backend=scorer)
+    assert (found.logp <= 0).all()
+    np.testing.assert_allclose(found.logp, 0, atol=1e-6)
+    assert (found.log_posterior == 0).all()
+
+
 def test_tiny_label_probabilities_survive(scorer):
     x = np.zeros((1, 100), np.float32)
     x[0, 0] = 3000

@@ -142,6 +142,16 @@ ANSWERS = {
     "temperature_negative": (
         good(temperature=[1.0, -2.0, 1.0]), ValueError, "temperature must be positive and finite, got -2",
     ),
+    "temperature_tiny": (good(temperature=1e-300), ValueError, "temperature must be within [1e-15, 1e+15], got 1e-300"),
+    "temperature_of_an_answer": (
+        good(temperature=[1.0, 1e20, 1.0]), ValueError, "temperature must be within [1e-15, 1e+15], got 1e+20",
+    ),
+    "softcap_tiny": (good(softcap=1e-300), ValueError, "softcap must be within [1e-15, 1e+15], got 1e-300"),
+    "softcap_huge": (good(softcap=1e300), ValueError, "softcap must be within [1e-15, 1e+15], got 1e+300"),
+    "logit_scale_tiny": (good(logit_scale=1e-46), ValueError, "logit_scale must be within [1e-15, 1e+15], got 1e-46"),
+    "logit_scale_whole": (
+        good(logit_scale=10**16), ValueError, f"logit_scale must be within [1e-15, 1e+15], got {10**16}",
+    ),
     "temperature_shape": (
         good(temperature=[1.0, 2.0]), ValueError, "temperature must be a number or have shape (A,) = (3,), got (2,)",
     ),
@@ -264,7 +274,8 @@ def test_bad_partials(scorer):
         ),
         (
             lambda: rk.answer_logprobs(partials=other, **finish),
-            "answer_logprobs: partials must be of the same rows and targets, 4 jobs and 4 targets, got (3,) and (3,)",
+            "answer_logprobs: partials must be of the same rows and targets, 4 jobs and 4 targets, "
+            "got ref of shape (3,)",
         ),
         (
             lambda: rk.answer_logprobs(f32(4, 9), partials=part, **finish),
@@ -289,6 +300,28 @@ def test_bad_partials(scorer):
         rk.merge_partials([rk.answer_logprobs(**good(), backend=scorer)])
     with pytest.raises(TypeError, match=r"^answer_logprobs: partials must be Partials, got list$"):
         rk.answer_logprobs(partials=[part], **finish)
+
+
+@pytest.mark.parametrize("field", rk.Partials._fields)
+def test_every_field_of_partials_has_its_shape(field):
+    """None is broadcast: neither one element, nor an axis more, nor one less."""
+    part = rk.logprob_partials(**shard(target_logits=np.zeros(4, np.float32)), entropy=True, rank=True)
+    finish = {"targets": [0, 20, 3, 3], "vocab_size": 30, "want": ("logp", "rank", "entropy")}
+    whole = getattr(part, field)
+    for other in (whole[:1], whole[0], whole[:, None], np.repeat(whole, 2), whole[:0]):
+        wrong = part._replace(**{field: other})
+        with pytest.raises(ValueError, match=r"^merge_partials: parts must be .*, got \(.*\) in part 1$"):
+            rk.merge_partials([part, wrong])
+        with pytest.raises(ValueError, match=r"^merge_partials: parts must be of the same targets"):
+            rk.merge_partials([wrong, part])
+        with pytest.raises(ValueError, match=r"^answer_logprobs: partials must .*, got .*\(.*\)$"):
+            rk.answer_logprobs(partials=wrong, **finish)
+    if field not in ("weighted", "rank"):
+        wrong = part._replace(**{field: None})
+        with pytest.raises(ValueError, match=r"^merge_partials: parts must be .*, got None in part 1$"):
+            rk.merge_partials([part, wrong])
+        with pytest.raises(ValueError, match=r"^answer_logprobs: partials must "):
+            rk.answer_logprobs(partials=wrong, **finish)
 
 
 def test_bad_argument_of_token_logprobs(scorer):

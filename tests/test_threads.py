@@ -9,6 +9,8 @@ import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
+from ragsys_kernels.scoring import _call
+from ragsys_kernels.selection import cpu
 
 METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
 methods = pytest.mark.parametrize("method", METHODS)
@@ -104,6 +106,8 @@ import os, sys, warnings
 import numpy as np
 import ragsys_kernels as rk
 from ragsys_kernels import testing
+from ragsys_kernels.scoring import _call
+from ragsys_kernels.selection import cpu
 
 warnings.simplefilter("ignore", DeprecationWarning)
 problem = testing.selection_problem(150, 70, 8, 90, seed=3)
@@ -167,6 +171,54 @@ def test_errors_of_concurrent_calls_stay_in_their_thread(compiled):
         same(rk.mmr(**good, backend="cpu", num_threads=2), expected)
     thread.join()
     assert len(seen) == 10
+
+
+@pytest.mark.parametrize("backend", ["cpu", "numpy", "reference"])
+def test_indices_of_scoring_that_change_during_a_call_are_those_of_its_start(compiled, monkeypatch, backend):
+    """Kernels index by what has been checked: a number out of range, written meanwhile, would be read out of bounds."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((6, 40), np.float32), rng.standard_normal((90, 40), np.float32)
+    answers = {"targets": np.array([3, 5, 39, 7]), "rows": np.array([0, 2, 3, 5]), "cu_answers": np.array([0, 1, 4])}
+    labels = {"label_ids": np.array([3, 5, 39]), "cu_labels": np.array([0, 1, 3]), "rows": np.array([0, 2, 2])}
+    calls = [
+        lambda: rk.answer_logprobs(x, **answers, backend=backend),
+        lambda: rk.answer_logprobs(hidden=x, weight=w, **answers, allowed=allowed, want=("rank",), backend=backend),
+        lambda: rk.label_posteriors(x, **labels, backend=backend),
+    ]
+    allowed = np.arange(0, 90, 2)
+    original = [array.copy() for array in (*answers.values(), *labels.values(), allowed)]
+    want = [call() for call in calls]
+    run = _call.Call.run
+
+    def changed(self, problem):
+        for array in (*answers.values(), *labels.values(), allowed):
+            array[...] = 1
+        return run(self, problem)
+
+    monkeypatch.setattr(_call.Call, "run", changed)
+    for call, expected in zip(calls, want, strict=True):
+        for array, first in zip((*answers.values(), *labels.values(), allowed), original, strict=True):
+            array[...] = first
+        for got, field in zip(call(), expected, strict=True):
+            np.testing.assert_array_equal(got, field)
+
+
+@methods
+def test_k_that_changes_during_a_call_is_that_of_its_start(compiled, monkeypatch, method):
+    """More picks than there is room for would be written beyond it."""
+    problem = testing.selection_problem(4, 20, 5, 11)
+    k = np.array([3, 1, 4, 2])
+    problem["k"] = k
+    want = METHODS[method](**problem)
+    run = getattr(cpu, method)
+
+    def changed(*arguments, **options):
+        k[...] = 1
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(cpu, method, changed)
+    same(METHODS[method](**problem), want)
+    assert k.tolist() == [1, 1, 1, 1]
 
 
 @methods

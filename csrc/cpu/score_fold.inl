@@ -241,12 +241,12 @@ static inline Change change_of(const ScoreArgs& args, std::int64_t job) {
   return {args.logit_scale, args.softcap, inverse_temperature, plain};
 }
 
-// Infinity and NaN stay: a masked entry is masked under a softcap too.
+// An infinite or NaN logit stays: a masked entry is masked under a softcap too. What the scale makes infinite is capped.
 static inline vf transformed(vf x, const Change& change) {
   vf z = x * splat(change.scale);
   if (change.softcap != 0.0f) {
     const vf cap = splat(change.softcap);
-    const vi bounded = (vi)((vf)((vu)z & 0x7fffffffu) <= splat(FLT_MAX));
+    const vi bounded = (vi)((vf)((vu)x & 0x7fffffffu) <= splat(FLT_MAX));
     z = bounded ? cap * tanh_of(z / cap) : z;
   }
   return z * splat(change.inverse_temperature);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,9 @@ from .._arrays import HOST, Place
 from .._validate import choice, count, floats, integers, shape_text, shown, whole
 from ._namespace import namespace
 from .problem import Layout, Partials, ScoringProblem
+
+# Of temperature, logit_scale and softcap.
+SCALE_MIN, SCALE_MAX = 1e-15, 1e15
 
 
 def _matrix(op: str, name: str, x: Any, symbols: str, place: Place) -> tuple[Any, str]:
@@ -76,7 +79,7 @@ def is_number(x: Any) -> bool:
 
 
 def positive(op: str, name: str, x: Any) -> float:
-    """A finite number above 0."""
+    """A number above 0 whose products and quotients with others are in the range of float32."""
     if isinstance(x, bool) or not is_number(x):
         raise TypeError(f"{op}: {name} must be a number, got {type(x).__name__}")
     try:
@@ -85,6 +88,8 @@ def positive(op: str, name: str, x: Any) -> float:
         number = math.inf
     if not 0 < number < math.inf:
         raise ValueError(f"{op}: {name} must be positive and finite, got {shown(x)}")
+    if not SCALE_MIN <= number <= SCALE_MAX:
+        raise ValueError(f"{op}: {name} must be within [{SCALE_MIN:g}, {SCALE_MAX:g}], got {x}")
     return number
 
 
@@ -103,6 +108,9 @@ def _temperature(op: str, x: Any, answer: np.ndarray | None, size: int, symbol: 
     bad = ~((array > 0) & (array < np.inf))
     if bad.any():
         raise ValueError(f"{op}: temperature must be positive and finite, got {array[bad].flat[0]:g}")
+    bad = (array < SCALE_MIN) | (array > SCALE_MAX)
+    if bad.any():
+        raise ValueError(f"{op}: temperature must be within [{SCALE_MIN:g}, {SCALE_MAX:g}], got {array[bad].flat[0]:g}")
     array = array.astype(np.float64)
     return array if answer is None or array.shape == () else array[answer]
 
@@ -132,11 +140,12 @@ def allowed_ids(op: str, allowed: Any, vocab_size: int) -> np.ndarray | None:
 
 
 def _vector(op: str, name: str, x: Any, symbols: str, size: int | None = None) -> np.ndarray:
+    """A copy: kernels index by what has been checked, whatever another thread writes meanwhile."""
     array = integers(op, name, x) if not isinstance(x, (list, tuple)) or len(x) else np.zeros(0, np.int64)
     if array.ndim != 1 or (size is not None and len(array) != size):
         want = symbols if size is None else f"{symbols} = ({size},)"
         raise ValueError(f"{op}: {name} must have shape {want}, got {shape_text(array.shape)}")
-    return array
+    return np.array(array)
 
 
 def row_ids(op: str, rows: Any, num_rows: int | None, M: int | None = None) -> np.ndarray:
@@ -334,19 +343,37 @@ def for_partials(op: str, partials: Any, logits: Any, hidden: Any, vocab_size: A
             raise ValueError(f"{op}: partials must be given instead of {name}, got both")
     if vocab_size is None:
         raise ValueError(f"{op}: vocab_size must be given with partials, got None")
+    if (shape := np.shape(partials.ref)) == () or len(shape) > 1:
+        raise ValueError(f"{op}: partials must have ref of shape (R,), got {shape_text(shape)}")
     return count(op, "vocab_size", vocab_size)
+
+
+def viewed(op: str, name: str, part: Partials, place: Place) -> Partials:
+    """Partials of the caller as arrays of ``place``."""
+    fields = part._asdict().items()
+    return Partials(*(None if x is None else place.view(op, f"{name}.{field}", x)[0] for field, x in fields))
+
+
+def misfits(part: Partials, jobs: int, targets: int) -> Iterator[tuple[str, str, str]]:
+    """Fields that are not of so many jobs or targets, the shapes that they have and those that they should have."""
+    for name, x in zip(Partials._fields, part, strict=True):
+        want = (targets if name in ("target", "rank") else jobs,)
+        if x is None and name not in ("weighted", "rank"):
+            yield name, "None", shape_text(want)
+        elif x is not None and tuple(x.shape) != want:
+            yield name, shape_text(tuple(x.shape)), shape_text(want)
 
 
 def given_partials(
     op: str, partials: Any, fields: dict[str, Any], *, entropy: bool, rank: bool, place: Place = HOST
 ) -> Partials:
     """Partials of the caller as arrays of ``place``, of the very jobs and targets of this call."""
-    here = Partials(*(None if x is None else place.view(op, "partials", x)[0] for x in partials))
+    here = viewed(op, "partials", partials, place)
     jobs, targets = len(fields["rows"]), len(fields["columns"])
-    if tuple(here.ref.shape) != (jobs,) or tuple(here.target.shape) != (targets,):
+    for name, shape, _ in misfits(here, jobs, targets):
         raise ValueError(
             f"{op}: partials must be of the same rows and targets, {jobs} jobs and {targets} targets, "
-            f"got {shape_text(tuple(here.ref.shape))} and {shape_text(tuple(here.target.shape))}"
+            f"got {name} of shape {shape}"
         )
     for name, wanted in (("weighted", entropy), ("rank", rank)):
         if wanted and getattr(here, name) is None:

@@ -181,11 +181,11 @@ def answer_logprobs(
         A, with ``answer_ids``. Default: the largest of them + 1; on a device, where they are not looked at, as many as
         there are temperatures, or it has to be given.
     temperature : float or (A,)
-        Positive.
+        Within [1e-15, 1e15].
     logit_scale : float
-        Positive.
+        Within [1e-15, 1e15].
     softcap : float, optional
-        Positive.
+        Within [1e-15, 1e15].
     vocab_size : int, optional
         Columns from here on are padding and never enter. Default: V.
     allowed : (n,) integers, optional

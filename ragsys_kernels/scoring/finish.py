@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from .. import _arrays
-from .._validate import same_device, shape_text
+from .._validate import same_device
 from ._namespace import cast, namespace
+from ._validate import misfits, viewed
 from .problem import Layout, Partials
 
 
@@ -60,7 +61,7 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
     Raises
     ------
     ValueError
-        No parts, or parts whose shapes or devices differ.
+        No parts, or parts whose fields are not of the same jobs and targets, or on other devices.
 
     Notes
     -----
@@ -76,17 +77,15 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
     library = _arrays.library_of(*(field for part in parts for field in part))
     device = same_device("merge_partials", {f"ref of part {s}": part.ref for s, part in enumerate(parts)})
     place = _arrays.place_of(device, "cuda", library)
-    here = [Partials(*(None if x is None else place.view("merge_partials", "parts", x)[0] for x in part))
-            for part in parts]  # fmt: skip
+    here = [viewed("merge_partials", f"parts[{s}]", part, place) for s, part in enumerate(parts)]
     first = here[0]
+    jobs, targets = (0 if x is None or x.ndim == 0 else len(x) for x in (first.ref, first.target))
     for s, part in enumerate(here):
-        for name in ("ref", "target"):
-            if getattr(part, name).shape != getattr(first, name).shape:
-                want, got = shape_text(getattr(first, name).shape), shape_text(getattr(part, name).shape)
-                raise ValueError(
-                    f"merge_partials: parts must be of the same targets, whose {name} has shape {want}, "
-                    f"got {got} in part {s}"
-                )
+        for name, got, want in misfits(part, jobs, targets):
+            raise ValueError(
+                f"merge_partials: parts must be of the same targets, whose {name} has shape {want}, "
+                f"got {got} in part {s}"
+            )
     with _arrays.on_device(first.ref):
         weighted = None if any(part.weighted is None for part in here) else [part.weighted for part in here]
         ranked = all(part.rank is not None for part in here)
@@ -183,7 +182,8 @@ def per_answer(values: Any, layout: Layout) -> Any:
     if layout.begin is not None:
         return layout.sums(values, layout.begin, layout.order)
     answer = np.zeros(layout.num_pairs, np.int64) if layout.answer is None else layout.answer
-    return np.bincount(answer, weights=values, minlength=layout.num_answers)
+    sums = np.bincount(answer, weights=values, minlength=layout.num_answers)
+    return sums.astype(np.float64, copy=False)  # without a pair they are integers
 
 
 def counts(layout: Layout) -> Any:

@@ -91,12 +91,12 @@ def _scaled(problem: ScoringProblem, x: np.ndarray, inverse_temperature: np.ndar
     if problem.softcap is None:
         factor = np.float32(problem.logit_scale) * inverse_temperature
         return x if (factor == 1).all() else np.multiply(x, factor, out=out)
+    infinite = np.isinf(x)
+    extreme = x[infinite]
     np.multiply(x, np.float32(problem.logit_scale / problem.softcap), out=out)
-    infinite = np.flatnonzero(np.isinf(out))
-    extreme = out.reshape(-1)[infinite]
     np.tanh(out, out=out)
     out *= np.float32(problem.softcap) * inverse_temperature
-    out.reshape(-1)[infinite] = extreme  # a masked entry stays masked
+    out[infinite] = extreme  # a masked entry stays masked
     return out
 
 
