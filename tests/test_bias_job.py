@@ -74,6 +74,14 @@ def test_npy_has_the_bias_of_each_row(folder, model, expected, kind):
     )
 
 
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_names_of_files_may_be_any_bytes(folder, model, kind):
+    odd = os.fsdecode(b"odd\xff")
+    (folder / f"pairs.{kind}").rename(folder / f"{odd}.{kind}")
+    assert job(folder, model, pairs=folder / f"{odd}.{kind}", out=folder / f"{odd}.npy").pairs == 30
+    assert np.load(folder / f"{odd}.npy").shape == (30,)
+
+
 def test_parquet_has_the_columns_of_the_input_and_the_bias(folder, model, expected):
     job(folder, model, out=folder / "with.parquet")
     table = pq.read_table(folder / "with.parquet")

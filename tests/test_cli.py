@@ -233,6 +233,17 @@ def test_files_may_have_any_names(folder):
     assert result.stderr.startswith(b"error: select: out must hold a job of the same inputs")
 
 
+def test_indexes_and_tensors_may_have_any_names(folder):
+    faiss, safetensors = pytest.importorskip("faiss"), pytest.importorskip("safetensors.numpy")
+    odd, vectors = os.fsdecode(b"odd\xff"), np.load(folder / "corpus.npy")
+    index = rk.Corpus(vectors).to_faiss()
+    (folder / odd).write_bytes(faiss.serialize_index(index).tobytes())
+    (folder / f"{odd}.safetensors").write_bytes(safetensors.save({"embedding": vectors}))
+    files = {"queries": folder / "queries.npy", "out": folder / "out", "pool": 20}
+    offline.select(corpus=folder / f"{odd}.safetensors", index=folder / odd, **files)
+    assert offline.verify(folder / "out") == []
+
+
 @pytest.mark.parametrize("columns", [["id", "id", "v"], ["id", "v", "v"]])
 def test_two_columns_of_one_name(run, folder, columns):
     values = {"id": pa.array(range(200)), "v": pa.array(np.load(folder / "corpus.npy").tolist())}

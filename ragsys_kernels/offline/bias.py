@@ -166,17 +166,18 @@ def _read(path: Path, names: tuple[str, str]) -> pa.Table:
     if kind not in _INPUTS:
         raise ValueError(f"bias: pairs must be a {', '.join(_INPUTS)} file, got {path}")
     try:
-        if kind == ".parquet":
-            table = pq.read_table(path)
-        elif kind == ".jsonl":
-            table = pyarrow.json.read_json(path)
-        else:
-            # As text, whatever it looks like: an answer may be 42, or NA.
-            table = pyarrow.csv.read_csv(
-                path,
-                parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
-                convert_options=pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
-            )
+        with pa.OSFile(os.fsencode(path)) as file:  # a name as a str would have to be UTF-8
+            if kind == ".parquet":
+                table = pq.read_table(file)
+            elif kind == ".jsonl":
+                table = pyarrow.json.read_json(file)
+            else:
+                # As text, whatever it looks like: an answer may be 42, or NA.
+                table = pyarrow.csv.read_csv(
+                    file,
+                    parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+                    convert_options=pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+                )
     except MemoryError:  # Arrow's is an ArrowException too
         raise
     except (pa.ArrowException, OSError) as error:

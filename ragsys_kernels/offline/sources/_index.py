@@ -25,7 +25,8 @@ class Index:
     def of(self, corpus: rk.Corpus) -> Any:
         """Load the index; refuse one that is not of this corpus, as far as its sizes and its metric tell."""
         held = self._place.mapped()
-        index = _faiss.read("select", str(held.path), self.path)
+        with open(held.path, "rb") as file:  # FAISS takes names in UTF-8 only
+            index = _faiss.read("select", f"/proc/self/fd/{file.fileno()}", self.path)
         try:
             corpus.search(np.zeros((1, corpus.dims), np.float32), 1, index=index)
         except ValueError as error:
