@@ -28,7 +28,9 @@ STEPS = [
     (builtins, "open"), (os, "open"), (os, "mkdir"), (os, "scandir"), (np, "save"), (os, "fsync"), (os, "rename"),
     (_files, "_exchange"), (os, "unlink"), (os, "rmdir"),
 ]  # fmt: skip
-TURNS = ("rename", "_exchange")
+# How many of them change names, from the first on, with such a file system and without.
+TURNS = {True: ("_exchange",), False: ("_exchange", "rename", "rename", "rename")}
+SIDES = ("before", "after")
 
 
 @contextmanager
@@ -66,21 +68,27 @@ def corpora():
 
 
 def save(corpus, path, exchange, kill_at=None):
-    """Save in a process of its own, which ends at that step, (its number, "before" or "after"); returns its number."""
+    """Save in a process of its own; returns its number.
+
+    It ends at `kill_at`: before or after a step of that number, counted from the beginning or, of those that change
+    names, from the first (what an earlier kill left is removed at the beginning).
+    """
     child = os.fork()
     if child:
         return child
     try:
-        count = [0, 0]
+        count = {(kind, side): 0 for kind in ("step", "turn") for side in SIDES}
 
-        def reached(side):
-            count[side] += 1
-            if (count[side], ("before", "after")[side]) == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
+        def reached(name, side):
+            turn = name == "_exchange" or (name == "rename" and count["turn", "before"] > 0)
+            for kind in ("step", "turn")[: 1 + turn]:
+                count[kind, side] += 1
+                if (kind, count[kind, side], side) == kill_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
 
         if not exchange:
             _files._exchange = lambda a, b: False
-        with stepping(lambda name: reached(0), lambda name: reached(1)):
+        with stepping(lambda name: reached(name, "before"), lambda name: reached(name, "after")):
             corpus.save(path, overwrite=True)
         os._exit(0)
     except BaseException as error:
@@ -96,8 +104,8 @@ def ended(child):
     return status == signal.SIGKILL
 
 
-def steps_of(corpus, path, exchange):
-    """The names of the steps of a save, in order, and its time."""
+def whole_save(corpus, path, exchange):
+    """How many steps a save has, and its time."""
     names = []
     can = _files._exchange
     if not exchange:
@@ -106,7 +114,7 @@ def steps_of(corpus, path, exchange):
         with stepping(names.append, lambda name: None):
             begin = time.perf_counter()
             corpus.save(path, overwrite=True)
-            return names, time.perf_counter() - begin
+            return len(names), time.perf_counter() - begin
     finally:
         _files._exchange = can
 
@@ -124,13 +132,12 @@ def run(folder, seed, kills):
     path = folder / f"corpus-{seed}"
     now = 0
     made[now].save(path)
-    steps = {exchange: steps_of(made[now], path, exchange) for exchange in (True, False)}
+    whole = {exchange: whole_save(made[now], path, exchange) for exchange in (True, False)}
     turns = {
-        exchange: [(i + 1, side) for i, name in enumerate(names) if name in TURNS for side in ("before", "after")]
-        for exchange, (names, _) in steps.items()
+        exchange: [("turn", i + 1, side) for i in range(len(TURNS[exchange])) for side in SIDES] for exchange in TURNS
     }
     first = [(exchange, kill_at) for exchange in turns for kill_at in turns[exchange]]
-    done = {"kills": 0, "aimed": 0, "old": 0, "new": 0, "exchanged": 0, "left beside": 0, "kinds of steps": set()}
+    done = {"kills": 0, "aimed": 0, "old": 0, "new": 0, "exchanged": 0, "left beside": 0, "turns": 0, "steps": 0}
     while done["kills"] < kills:
         new = dice.choice([number for number in range(len(made)) if number != now])
         exchange = dice.random() < 0.5
@@ -140,14 +147,13 @@ def run(folder, seed, kills):
         elif dice.random() < 0.5:
             kill_at = dice.choice(turns[exchange])
         else:
-            kill_at = dice.randint(1, len(steps[exchange][0])), dice.choice(("before", "after"))
-        names, whole = steps[exchange]
+            kill_at = "step", dice.randint(1, whole[exchange][0]), dice.choice(SIDES)
         if aimed:
             killed = ended(save(made[new], path, exchange, kill_at))
-            done["kinds of steps"].add(names[kill_at[0] - 1])
+            done["turns" if kill_at[0] == "turn" else "steps"] += killed
         else:
             child = save(made[new], path, exchange)
-            time.sleep(dice.uniform(0, 1.2 * whole))
+            time.sleep(dice.uniform(0, 1.2 * whole[exchange][1]))
             os.kill(child, signal.SIGKILL)
             killed = ended(child)
         loaded = rk.Corpus.load(path, verify=True)
@@ -170,7 +176,7 @@ def run(folder, seed, kills):
     if left := list(folder.glob(f".{path.name}.*")):
         raise SystemExit(f"a save after a kill left {left}")
     shutil.rmtree(path)
-    return {**done, "kinds of steps": sorted(done["kinds of steps"])}
+    return done
 
 
 if __name__ == "__main__":

@@ -223,6 +223,16 @@ def test_folder_that_lost_its_name_is_found_and_gets_it_back(tmp_path):
     assert _files.standing(tmp_path / "other") == tmp_path / "other"
 
 
+def test_last_one_filled_is_found(tmp_path):
+    for number, text_of in ((5, "second"), (1, "first"), (9, "third")):
+        old = tmp_path / f".folder.{number:012}.old"
+        (old / "inner").mkdir(parents=True)
+        (old / "inner" / "file").write_text(text_of)
+        filled = ("first", "second", "third").index(text_of)
+        os.utime(old, (filled, filled))
+    assert text(_files.standing(tmp_path / "folder")) == "third"
+
+
 def test_interrupted_renaming_leaves_the_old_folder(tmp_path, monkeypatch):
     place = tmp_path / "folder"
     fill(place, "old")

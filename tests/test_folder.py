@@ -5,6 +5,8 @@ import os
 import random
 import shutil
 import stat
+import subprocess
+import sys
 import threading
 
 import killed_saves
@@ -468,11 +470,16 @@ def values_differ(path, before):
 
 def test_kills_while_saving_lose_nothing(tmp_path):
     """Of the renaming one by one too, in the middle of which there is no folder of that name."""
-    done = killed_saves.run(tmp_path, seed=2, kills=25)
+    command = [sys.executable, killed_saves.__file__, str(tmp_path), "2", "25"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert ended.returncode == 0, ended.stderr
+    done = json.loads(ended.stdout)
     assert done["kills"] == 25
     assert done["old"] > 0
     assert done["new"] > 0
     assert 0 < done["exchanged"] < 25
+    assert done["turns"] >= 10
     assert done["left beside"] > 10
     assert os.listdir(tmp_path) == []
 
