@@ -83,6 +83,8 @@ def host_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
             array = np.asarray(x)
         except ValueError as error:  # rows of unequal length
             raise TypeError(f"{op}: {name} must be an array, got a ragged {type(x).__name__}; pad it first") from error
+        except Exception as error:  # of an object that makes an array of itself
+            raise TypeError(f"{op}: {name} must be an array that NumPy can read, got {_kind(x)}: {error}") from error
     name_of_dtype = _NAMES.get(array.dtype)
     if name_of_dtype is not None:
         return array, name_of_dtype

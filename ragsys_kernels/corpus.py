@@ -284,9 +284,11 @@ class Corpus(Rows):
                 raise ValueError(f"{op}: index must come without {name}, got both")
             if pool is None:
                 raise ValueError(f"{op}: index must come with a pool, got pool=None")
+        if pool is not None:
+            pool = _validate.count(op, "pool", pool)
         corpus, errors, asked = self, None, cast(Any, queries)  # None: only where relevance stands for them
         if candidates is None and pool is not None and relevance is None:
-            n = _validate.count(op, "pool", pool) + _width(initial)
+            n = pool + _width(initial)
             if bias is not None or groups is not None:
                 corpus = self._with(bias, groups)
                 of_mmr.pop("bias", None)
@@ -409,7 +411,7 @@ def _width(ids: Any) -> int:
     """How many ids a query has; what is no array of them is refused where it is read."""
     try:
         shape = np.shape(ids)
-    except ValueError:  # ragged
+    except Exception:  # rows of unequal length, an object that makes no array
         return 0
     return int(shape[-1]) if shape else 0
 
