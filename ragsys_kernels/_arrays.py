@@ -106,6 +106,8 @@ def _torch_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
         array: np.ndarray = x.numpy()
     except (RuntimeError, TypeError) as error:  # quantised, on no device, of a type that NumPy lacks
         raise TypeError(f"{op}: {name} must be a tensor that NumPy can read, got {_kind(x)}") from error
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{op}: {name} must be a tensor of numbers, got {_kind(x)}")
     return array, _NAMES.get(array.dtype) or array.dtype.name
 
 

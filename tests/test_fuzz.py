@@ -1,15 +1,21 @@
 """Some seconds of each fuzzer (`make fuzz` runs them whole), and that they find what has been broken."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
 
+import fuzz_calls
 import fuzz_runs
 import fuzz_selections
 
-from ragsys_kernels import _dispatch
+from ragsys_kernels import _arrays, _dispatch, _validate
 from ragsys_kernels.selection import cpu
 
 
@@ -25,6 +31,47 @@ def failures(fuzzer, amount, seed=1):
 
 def test_selections_and_searches_are_what_brute_force_allows():
     assert failures(fuzz_selections.FUZZER, 1_500) == []
+
+
+def test_odd_calls_end_in_documented_errors_or_right_results():
+    assert failures(fuzz_calls.FUZZER, 500, seed=2) == []
+
+
+def test_calls_that_end_as_none_may_are_found_and_told(monkeypatch):
+    """A raw error, one that names nothing, an array read as another."""
+
+    def broken(op, name, x, place=_arrays.HOST):
+        array = np.asarray(x)
+        if array.dtype.kind != "f":
+            raise TypeError(f"{op}: that will not do")
+        return np.array(array.view(array.dtype.newbyteorder("=")), np.float32)
+
+    monkeypatch.setattr(_validate, "floats", broken)
+    found = "".join(text for _, text in failures(fuzz_calls.FUZZER, 600))
+    for what in ("raises ", "the error does not name", "in plain form"):
+        assert what in found
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_named_and_the_others_go_on(tmp_path):
+    script = tmp_path / "fuzz.py"
+    script.write_text(
+        "import os, signal, sys, time\n"
+        "from fuzz_runs import Fuzzer, main\n"
+        "def run_one(seed, number):\n"
+        "    if number in (3, 4):\n"
+        "        os.kill(os.getpid(), signal.SIGSEGV if number == 3 else signal.SIGALRM)\n"
+        "    return seed\n"
+        "sys.exit(main(Fuzzer(__file__, 'cases', 10, run_one, lambda seed, number: f'of {number}'), 'doc'))\n"
+    )
+    run = [sys.executable, str(script), "--seed", "2", "--cases", "40"]
+    result = subprocess.run(
+        run, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(Path(fuzz_runs.__file__).parent)}
+    )
+    assert result.returncode == 1, result.stderr
+    assert "case 3: crashes with SIGSEGV" in result.stdout
+    assert "case 4: hangs for 60 s" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("cases: 40 in 22 cases of seed 2, 2 failures")
 
 
 def test_what_is_broken_in_a_selection_is_found_and_told(monkeypatch):

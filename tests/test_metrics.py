@@ -143,7 +143,7 @@ def test_bad_input(op, arguments, kind, match):
 def test_bad_options():
     with pytest.raises(ValueError, match=r"best must be of shape \(2,\), one for each question, got \(1,\)"):
         multiple_choice(*GOOD, best=[0])
-    for rows, q in (([0, 3], 1), ([1, 2], 0), ([0, 0], 1), ([0, 9], 1)):
+    for rows, q in (([0, 3], 1), ([1, 2], 0), ([0, 0], 1), ([2, 2], 0), ([0, 9], 1)):
         with pytest.raises(ValueError, match=f"best must be a correct answer .*, got {rows[q]} for question {q}"):
             multiple_choice(*GOOD, best=rows)
     with pytest.raises(TypeError, match="best must be integers"):

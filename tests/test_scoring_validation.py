@@ -324,6 +324,21 @@ def test_every_field_of_partials_has_its_shape(field):
             rk.answer_logprobs(partials=wrong, **finish)
 
 
+@pytest.mark.parametrize("field", rk.Partials._fields)
+def test_every_field_of_partials_has_its_type(field):
+    """None is read as bits, and none is rounded."""
+    part = rk.logprob_partials(**shard(target_logits=np.zeros(4, np.float32)), entropy=True, rank=True)
+    kinds = ("int64 or int32", ["f8", "u4", "?"]) if field == "rank" else ("float32 or float64", ["f2", "c16", "i8"])
+    for dtype in kinds[1]:
+        wrong = part._replace(**{field: np.ones(4, dtype)})
+        with pytest.raises(TypeError, match=rf"^merge_partials: parts\[1\].{field} must be"):
+            rk.merge_partials([part, wrong])
+    torch = pytest.importorskip("torch")
+    wrong = part._replace(**{field: torch.ones(4, dtype=torch.bfloat16)})
+    with pytest.raises(TypeError, match=rf"^merge_partials: parts\[0\].{field} must be {kinds[0]}, got bfloat16$"):
+        rk.merge_partials([wrong, part])
+
+
 def test_bad_argument_of_token_logprobs(scorer):
     for arguments, message in (
         ({"targets": [1, 2]}, "targets must have shape (T,) = (4,) unless rows is given, got (2,)"),

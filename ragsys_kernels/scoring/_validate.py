@@ -350,8 +350,13 @@ def for_partials(op: str, partials: Any, logits: Any, hidden: Any, vocab_size: A
 
 def viewed(op: str, name: str, part: Partials, place: Place) -> Partials:
     """Partials of the caller as arrays of ``place``."""
-    fields = part._asdict().items()
-    return Partials(*(None if x is None else place.view(op, f"{name}.{field}", x)[0] for field, x in fields))
+    fields: dict[str, Any] = {}
+    for field, x in part._asdict().items():
+        fields[field], dtype = (None, "") if x is None else place.view(op, f"{name}.{field}", x)
+        kinds = ("int64", "int32") if field == "rank" else ("float32", "float64")
+        if x is not None and dtype not in kinds:
+            raise TypeError(f"{op}: {name}.{field} must be {' or '.join(kinds)}, got {dtype}")
+    return Partials(**fields)
 
 
 def misfits(part: Partials, jobs: int, targets: int) -> Iterator[tuple[str, str, str]]:
