@@ -38,6 +38,7 @@ fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz_calls.py --seed $(SEED) --calls 5000
 	$(BIN)/python tests/fuzz_jobs.py --seed $(SEED) --folders 1000
 	$(BIN)/python tests/killed_jobs.py --seed $(SEED) --kills 60 --sabotage
+	mkdir -p build/fuzz && $(BIN)/python tests/killed_saves.py build/fuzz $(SEED) 100
 
 # What CI runs, the fuzzers, and every GPU kernel compiled afresh, which `make test` does only with those that have changed.
 release-check: export RAGSYS_KERNELS_TEST_COMPILE := all
