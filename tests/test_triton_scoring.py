@@ -249,6 +249,18 @@ def test_masked_entries_stay_masked_under_a_softcap(device):
     assert float(device.token_logprobs(x, [50, 5], softcap=5.0)[0]) == -INF
 
 
+def test_a_logit_scaled_beyond_float32_is_capped(ops):
+    x = np.array([[1e30, -1e30, 0, 2e-12, 1], [-INF, 3e38, 1e-12, 0, 0]], np.float32)
+    z = scaled(x.astype(np.float64), scale=1e12, softcap=5.0)
+    z[1, 0] = -INF
+    options = {"logit_scale": 1e12, "softcap": 5.0}
+    found = ops.answer_logprobs(x, targets=[0, 2], want=EVERYTHING, **options)
+    assert_close(found.logp, [logp(z[0], 0), logp(z[1], 2)], 4e-6)
+    assert_close(found.lse, [lse(row) for row in z], 4e-6)
+    hidden = {"hidden": np.ones((1, 1), np.float32), "weight": x[0, :, None].copy()}
+    assert_close(ops.answer_logprobs(**hidden, targets=[0], **options).logp, [logp(z[0], 0)], 4e-6)
+
+
 # --- Pairs and answers.
 
 
@@ -548,7 +560,7 @@ def test_label_posteriors(ops, prior):
     options = {"label_ids": [3, 1, 2, 50, 80, 81], "cu_labels": [0, 3, 4, 6], "temperature": 1.3}
     if prior is not None:
         options["prior"] = np.array(prior)
-    for rows in (None, [4, 0, 4, 1]):
+    for rows in (None, [4, 0, 4, 1], [1, 1, 0, 1]):
         found = ops.label_posteriors(x, **options, rows=rows)
         want = rk.label_posteriors(x, **options, rows=rows, backend="reference")
         for name in ("logp", "log_posterior"):
