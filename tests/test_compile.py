@@ -22,6 +22,7 @@ from gpu_budgets import Budget
 
 from ragsys_kernels import _resources
 from ragsys_kernels._resources import Compiled, Job
+from ragsys_kernels.scoring import cuda_kernels
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
@@ -108,6 +109,21 @@ def test_kernels_keep_to_their_budgets(recorded, backend):
     assert {(kernel.name, kernel.arch) for kernel in kernels} == {(name, arch) for name in names for arch in archs}
     unmatched = [budget.kernels for budget in TABLES[backend] if not any(map(budget.matches, names))]
     assert not unmatched, f"budgets without a kernel: {unmatched}"
+
+
+@needs_ledger
+def test_the_ledger_has_every_kernel_of_scoring_with_loads_of_sixteen_bytes(recorded):
+    rows, report = recorded
+    compiled = [report.compiled_of(row) for row in rows["cuda"] if row["kernel"].startswith("rsk_score_")]
+    described = {kernel.name for kernel in cuda_kernels.kernels()}
+    assert {(kernel.name, kernel.arch) for kernel in compiled} == {(n, a) for n in described for a in _resources.NVIDIA}
+    for kernel in compiled:
+        loads = kernel.loads.get(16, 0)
+        if "logits" in kernel.name:
+            # Of an aligned part one for each 16 bytes that a thread has, of a shifted one two.
+            assert loads >= 3 * 32 * (4 if "_f32" in kernel.name else 2) // 16, kernel
+        elif "hidden" in kernel.name:
+            assert loads >= 4, kernel
 
 
 def _afresh(backend, jobs, recorded, compiled):

@@ -5,7 +5,6 @@ import inspect
 import mmap
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,6 @@ from ragsys_kernels.scoring.problem import Partials, ScoringProblem
 
 SOURCES = Path(__file__).parents[1] / "csrc" / "cuda"
 SOURCE = cuda_kernels.SOURCE
-ARCHITECTURES = (80, 90, 100)
 INF, NAN = np.inf, np.nan
 
 pytestmark = [
@@ -468,53 +466,6 @@ def test_a_missing_barrier_is_found(removed):
         checked.removed = removed
         with pytest.raises(emulator.LaunchError, match="data race"):
             run(p)
-
-
-# --- What nvcc makes of them.
-
-# Registers: of the threads of a multiprocessor, four blocks of 256 can be there at once, or two.
-REGISTERS = {"logits": 64, "hidden": 128, "targets": 64, "merge": 64}
-
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-
-
-@needs_nvcc
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_kernels_keep_to_their_registers_and_spill_nothing(architecture, tmp_path):
-    command = ["nvcc", "-cubin", f"-arch=sm_{architecture}", *_cuda_module.OPTIONS, "-Werror=all-warnings"]
-    command += ["-Xptxas", "-v", "-o", str(tmp_path / "cubin"), str(SOURCES / f"{SOURCE}.cu")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found = re.findall(
-        r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
-        r".*?Used (\d+) registers",
-        done.stderr,
-        re.DOTALL,
-    )
-    assert {name for name, *_ in found} == {kernel.name for kernel in cuda_kernels.kernels()}
-    for name, *numbers in found:
-        stack, stores, loads, registers = map(int, numbers)
-        assert (stack, stores, loads) == (0, 0, 0), name
-        assert registers <= REGISTERS[name.split("_")[2]], (name, registers)
-
-
-@needs_nvcc
-def test_elements_are_loaded_sixteen_bytes_at_a_time(tmp_path):
-    command = ["nvcc", "-ptx", "-arch=compute_80", *_cuda_module.OPTIONS, "-o", str(tmp_path / "ptx")]
-    subprocess.run([*command, str(SOURCES / f"{SOURCE}.cu")], check=True)
-    kernels = re.split(r"\.entry (\w+)", (tmp_path / "ptx").read_text())
-    loads = {
-        name: len(re.findall(r"ld\.global\S*\.v4", body))
-        for name, body in zip(kernels[1::2], kernels[2::2], strict=True)
-    }
-    for kernel in cuda_kernels.kernels():
-        if "logits" in kernel.name:
-            # Of an aligned part one for each 16 bytes that a thread has, of a shifted one two.
-            each = 32 * (4 if "_f32" in kernel.name else 2) // 16
-            assert loads[kernel.name] >= 3 * each, kernel.name
-        elif "hidden" in kernel.name:
-            assert loads[kernel.name] >= 4, kernel.name
 
 
 def test_every_kernel_is_described():

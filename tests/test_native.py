@@ -1,5 +1,6 @@
 """The kernels without Python: the tools of tests/cpp compiled plainly, every instruction set of this machine."""
 
+import fcntl
 import os
 import subprocess
 from pathlib import Path
@@ -17,11 +18,16 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("native")
 
 
-def build(folder, name, flags="plain"):
-    binary = folder / flags / name
+def build(name, flags="plain"):
+    """A tool, where `make native` has it."""
+    out = ROOT / "build" / "native"
+    out.mkdir(parents=True, exist_ok=True)
+    binary = out / flags / name
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    make = ["make", "-s", "-j2", "-f", "tests/cpp/native.mk", f"NATIVE_OUT={folder}", str(binary)]
-    built = subprocess.run(make, cwd=ROOT, env=environment, capture_output=True, text=True)
+    make = ["make", "-s", "-j2", "-f", "tests/cpp/native.mk", f"NATIVE_OUT={out}", str(binary)]
+    with (out / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        built = subprocess.run(make, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout + built.stderr
     assert "warning" not in built.stderr, built.stderr
     return str(binary)
@@ -29,12 +35,12 @@ def build(folder, name, flags="plain"):
 
 @pytest.fixture(scope="module")
 def tool(folder):
-    return driver.Tool([build(folder, "select_tool")], folder, driver.all_cases())
+    return driver.Tool([build("select_tool")], folder, driver.all_cases())
 
 
 @pytest.fixture(scope="module")
 def score_tool(folder):
-    return score_driver.Tool([build(folder, "score_tool")], folder)
+    return score_driver.Tool([build("score_tool")], folder)
 
 
 def refused(tool, *arguments):
@@ -57,7 +63,7 @@ def test_avx512_without_vnni(tool, folder):
     cases = [case for case in tool.cases if not isinstance(case, driver.Scan)]
     own = tool.folder / "no_vnni_answers"
     own.mkdir()
-    lesser = driver.Tool([build(folder, "select_tool", "no_vnni")], own, cases)
+    lesser = driver.Tool([build("select_tool", "no_vnni")], own, cases)
     lesser.check("avx512", [1])
     same = driver.Tool(tool.command, own, cases)
     answers, work = lesser.answers("avx512", 1, "coded")
@@ -113,7 +119,7 @@ def test_scores_without_a_matrix_unit(score_tool, folder):
         pytest.skip("instruction set avx512 is not here")
     own = folder / "no_amx_answers"
     own.mkdir()
-    lesser = score_driver.Tool([build(folder, "score_tool", "no_vnni")], own)
+    lesser = score_driver.Tool([build("score_tool", "no_vnni")], own)
     cases = [c for c in score_driver.all_cases() if c.hidden is not None and c.dtype == c.weight_dtype == "bfloat16"]
     lesser.check(cases, "avx512", [1, 2])
 

@@ -20,7 +20,8 @@ SANITIZE_PYTEST ?= -q -x -k "not [reference and not little_memory"
 
 # Those of setup.py that matter to what is computed and warned of.
 NATIVE_FLAGS := -std=c++17 -ffp-contract=off -Wall -Wextra -Wno-psabi -pthread -I$(NATIVE_CORE)
-NATIVE_FLAGS_plain := -O2
+# As quick to compile as may be: the tests of the extension run what -O3 makes of the kernels.
+NATIVE_FLAGS_plain := -O1
 # The AVX-512 kernels as processors without VNNI and a matrix unit run them.
 NATIVE_FLAGS_no_vnni := -O1 -DRSK_NO_VNNI -DRSK_NO_AMX
 # -O3 is how the extension is compiled, for which the NEON instructions are counted. -static: one file without a

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import fcntl
 import functools
+import hashlib
 import os
 import re
 import shutil
@@ -22,6 +24,7 @@ import numpy as np
 
 HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "csrc" / "cuda"
+BUILDS = HERE.parents[1] / "build" / "cuda_on_cpu"
 # What a block of an H100 may have.
 MAX_SHARED = 232_448
 # Contraction of a * b + c depends on the compiler; nvcc's own choices can't be had here.
@@ -35,6 +38,8 @@ FLAGS = [
     "-Wno-unused",
     "-Wno-sign-compare",
 ]
+# Multiply-adds that are asked for by name take a call each without the instruction.
+NATIVE = ["-march=native"] if os.uname().machine == "x86_64" else []
 SANITIZERS = {
     "": ["-O1", "-shared", "-fPIC"],
     "address": ["-O0", "-DEMU_MAIN", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
@@ -58,30 +63,40 @@ def _folder() -> Path:
     return Path(folder)
 
 
-def _run(command: list[str], what: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True)
+def _run(command: list[str], what: str, given: str = "") -> str:
+    done = subprocess.run(command, input=given, capture_output=True, text=True)
     if done.returncode or "warning" in done.stderr:
         raise LaunchError(f"{what}:\n{done.stderr}")
     return done.stdout
 
 
 @functools.cache
+def _compiler() -> str:
+    """The compiler and this processor, as its macros tell them."""
+    return _run(["g++", *NATIVE, "-E", "-dM", "-x", "c++", os.devnull], "asking g++")
+
+
+@functools.cache
 def build(name: str, sanitizer: str = "", sources: Path = SOURCES, defines: tuple[str, ...] = ()) -> Path:
-    """The shared library, or with a sanitizer the executable, of ``<name>.cu``."""
-    source = sources / f"{name}.cu"
-    number = len(list(_folder().iterdir()))
-    wrapper, binary = _folder() / f"{number}.cpp", _folder() / f"{number}{sanitizer}.so"
-    include = f'#include "{HERE}/cuda_on_cpu.hpp"\n#include "{source}"\n'
-    wrapper.write_text(include)
-    # Multiply-adds that are asked for by name take a call each without the instruction.
-    native = ["-march=native"] if os.uname().machine == "x86_64" else []
-    command = ["g++", *FLAGS, *native, *SANITIZERS[sanitizer], *(f"-D{define}" for define in defines)]
-    preprocessed = _run([*command, "-E", str(wrapper)], f"preprocessing {name}.cu")
-    kernels = re.findall(r'extern "C"\s+__attribute__\(\(used\)\)\s+void\s+(\w+)\s*\(', preprocessed)
-    table = ", ".join(f"EMU_KERNEL({kernel})" for kernel in kernels)
-    binary.with_suffix(".kernels").write_text("\n".join(kernels))
-    wrapper.write_text(f'{include}#define RSK_KERNELS {table}\n#include "{HERE}/launch.hpp"\n')
-    _run([*command, str(wrapper), "-o", str(binary)], f"compiling {name}.cu")
+    """The shared library, or with a sanitizer the executable, of ``<name>.cu``: one build of all processes of tests."""
+    include = f'#include "{HERE}/cuda_on_cpu.hpp"\n#include "{sources / name}.cu"\n'
+    command = ["g++", *FLAGS, *NATIVE, *SANITIZERS[sanitizer], *(f"-D{define}" for define in defines), "-x", "c++"]
+    preprocessed = _run([*command, "-E", "-"], f"preprocessing {name}.cu", include)
+    launch = (HERE / "launch.hpp").read_text()
+    digest = hashlib.sha256("\0".join([_compiler(), *command, preprocessed, launch]).encode()).hexdigest()[:16]
+    folder = BUILDS if sources in (SOURCES, HERE) else _folder()  # a test's own sources are never the same
+    folder.mkdir(parents=True, exist_ok=True)
+    binary = folder / f"{name}-{sanitizer}-{digest}.so"
+    with binary.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not binary.exists():
+            kernels = re.findall(r'extern "C"\s+__attribute__\(\(used\)\)\s+void\s+(\w+)\s*\(', preprocessed)
+            table = ", ".join(f"EMU_KERNEL({kernel})" for kernel in kernels)
+            binary.with_suffix(".kernels").write_text("\n".join(kernels))
+            wrapper, partial = binary.with_suffix(".cpp"), binary.with_suffix(".partial")
+            wrapper.write_text(f'{include}#define RSK_KERNELS {table}\n#include "{HERE}/launch.hpp"\n')
+            _run([*command, str(wrapper), "-o", str(partial)], f"compiling {name}.cu")
+            partial.replace(binary)
     return binary
 
 
