@@ -15,7 +15,7 @@ SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/
 .PHONY: test-blas docs bench bench-quick bench-static gpu-check release-check clean
 
 test: $(VENV)/.test
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 2 --dist worksteal
 
 # What goes through NumPy's products, under each of OpenBLAS' kernels; it chooses by the processor unless told.
 AVX512 := $(shell grep -qsw avx512f /proc/cpuinfo && echo SkylakeX)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pybind11.setup_helpers import Pybind11Extension, build_ext
+from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import Command, setup
 from setuptools.command.build import build
 
@@ -111,6 +111,8 @@ class build_all(build):  # noqa: N801
     sub_commands = [*build.sub_commands, ("build_cuda", lambda self: cuda_is_wanted())]  # noqa: RUF012
 
 
+# The files of the extension side by side: half the time on two cores.
+ParallelCompile().install()
 setup(
     ext_modules=[] if os.environ.get("RAGSYS_KERNELS_NO_EXT") == "1" else [extension()],
     cmdclass={"build": build_all, "build_ext": build_ext, "build_cuda": build_cuda},

@@ -29,7 +29,7 @@ hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(items):
-    """Files with slow tests first: two processes that share the files then end together."""
+    """Files with slow tests first: two processes that share the tests then end together."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
