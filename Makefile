@@ -42,7 +42,7 @@ fuzz: $(VENV)/.test
 
 # What CI runs, the fuzzers, and every GPU kernel compiled afresh, which `make test` does only with those that have changed.
 release-check: export RAGSYS_KERNELS_TEST_COMPILE := all
-release-check: lint arm sanitize test fuzz
+release-check: lint arm sanitize test test-blas fuzz
 
 demo: $(VENV)/.demo
 	$(BIN)/python benchmarks/demo_glove.py
