@@ -7,7 +7,6 @@ complete. A folder being written is locked, so that what a killed process left b
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -193,6 +192,8 @@ def _new(place: Path) -> tuple[Path, int]:
 
 def _locked(folder: Path, where_possible: bool = False) -> int:
     """A descriptor of a folder that holds its lock, which ends with the process; not all file systems have such."""
+    import fcntl  # here: where there is none (Windows) the package can still be imported
+
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
