@@ -16,6 +16,7 @@ from pathlib import Path
 from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import Command, setup
 from setuptools.command.build import build
+from setuptools.errors import BaseError, CompileError
 
 # -ffp-contract=off: a multiply-add is fused only where the kernels say so, or the pruned and the dense rule could
 # round the same score differently.
@@ -49,6 +50,25 @@ def extension() -> Pybind11Extension:
         extra_link_args=[] if sys.platform == "win32" else ["-pthread"],
         optional=os.environ.get("RAGSYS_KERNELS_REQUIRE_EXT") != "1",
     )
+
+
+class build_kernels(build_ext):  # noqa: N801
+    """Says in one line what an installation without the compiled kernels lacks."""
+
+    def build_extension(self, ext):
+        try:
+            super().build_extension(ext)
+        except (CompileError, BaseError) as error:
+            if not ext.optional:
+                raise
+            command = getattr(self.compiler, "compiler_cxx", None) or ["c++"]
+            there = sys.platform == "win32" or shutil.which(command[0])
+            reason = f"they cannot be compiled here ({error})" if there else f"there is no C++ compiler ({command[0]})"
+            print(
+                f"ragsys_kernels: installing without the compiled kernels: {reason}; "
+                f"{'see above' if there else 'install one (Debian and Ubuntu: apt-get install g++)'} and reinstall",
+                file=sys.stderr,
+            )
 
 
 def find_nvcc() -> str:
@@ -115,5 +135,5 @@ class build_all(build):  # noqa: N801
 ParallelCompile().install()
 setup(
     ext_modules=[] if os.environ.get("RAGSYS_KERNELS_NO_EXT") == "1" else [extension()],
-    cmdclass={"build": build_all, "build_ext": build_ext, "build_cuda": build_cuda},
+    cmdclass={"build": build_all, "build_ext": build_kernels, "build_cuda": build_cuda},
 )

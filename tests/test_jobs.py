@@ -635,9 +635,9 @@ def test_skipped_queries_are_recorded_and_change_no_other(tmp_path, job):
     assert [(error["query_row"], error["query_id"]) for error in errors] == [(row, row) for row in bad]
     reasons = [error["reason"] for error in errors]
     assert reasons[0] == reasons[2] == "queries must be finite, got NaN or inf"
-    assert reasons[1] == "candidates must be rows of the corpus, 0 to 199, or -1, got 200"
-    assert reasons[3] == "candidates must be rows of the corpus, 0 to 199, or -1, got -2"
-    assert reasons[4] == f"candidates must be distinct, got {candidates[164, 0]} twice"
+    assert reasons[1] == "candidates must be -1 or rows of the corpus, below N = 200, got 200"
+    assert reasons[3] == "candidates must be -1 or rows of the corpus, below N = 200, got -2"
+    assert reasons[4] == f"candidates must not repeat an id within a query, got {candidates[164, 0]} twice"
     assert offline.verify(tmp_path / "out") == []
     with pytest.raises(ValueError, match="on_error must be 'skip' to go on where queries were skipped, got 5"):
         offline.select(**options, out=tmp_path / "out")

@@ -488,9 +488,9 @@ def test_bad_bias_is_named(tmp_path, data):
 @pytest.mark.parametrize(
     ("row", "match"),
     [
-        ([0, N], "candidates must be rows of the corpus, 0 to 299, or -1, got 300 in row 207 of"),
-        ([0, -2], "candidates must be rows of the corpus, 0 to 299, or -1, got -2 in row 207 of"),
-        ([4, 4], "candidates must be distinct, got 4 twice in row 207 of"),
+        ([0, N], "candidates must be -1 or rows of the corpus, below N = 300, got 300 in row 207 of"),
+        ([0, -2], "candidates must be -1 or rows of the corpus, below N = 300, got -2 in row 207 of"),
+        ([4, 4], "candidates must not repeat an id within a query, got 4 twice in row 207 of"),
     ],
 )
 def test_bad_candidates_are_named(tmp_path, data, suffix, row, match):

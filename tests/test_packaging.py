@@ -174,6 +174,21 @@ print(rk.__file__)
 """
 
 
+def test_without_a_compiler_one_line_says_what_to_install(unpacked, build, tmp_path):
+    missing = {"CC": "/nonexistent/gcc", "CXX": "/nonexistent/g++", "RAGSYS_KERNELS_REQUIRE_EXT": "0"}
+    result = build(unpacked, "wheel", tmp_path / "out", **missing)
+    assert result.returncode == 0, result.stderr
+    lines = [line for line in (result.stdout + result.stderr).splitlines() if "kernels:" in line]
+    assert lines == [
+        "ragsys_kernels: installing without the compiled kernels: there is no C++ compiler (/nonexistent/g++); install "
+        "one (Debian and Ubuntu: apt-get install g++) and reinstall"
+    ]
+    with zipfile.ZipFile(only_file(tmp_path / "out")) as wheel:
+        assert not [name for name in wheel.namelist() if name.endswith((".so", ".pyd"))]
+    result = build(unpacked, "wheel", tmp_path / "none", **missing | {"RAGSYS_KERNELS_REQUIRE_EXT": "1"})
+    assert result.returncode != 0
+
+
 def test_wheel_without_extension_is_pure_and_runs_the_reference(unpacked, build, tmp_path, run_python):
     # A compiler that fails shows that none is called.
     off = {"RAGSYS_KERNELS_NO_EXT": "1", "CC": "/bin/false", "CXX": "/bin/false"}

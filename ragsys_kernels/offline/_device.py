@@ -25,7 +25,7 @@ class Selector:
             return self.corpus.select(queries, k, query_groups=query_groups, candidates=candidates, **options)
         options.update(query_groups=self._moved(query_groups), candidates=self._moved(candidates), check_values=True)
         picks = self.corpus.select(self._moved(queries), k, **options)
-        return rk.Selection(*(np.asarray(_arrays.to_host(column)) for column in picks))
+        return rk.Selection(*(np.asarray(_arrays.to_host(column)) for column in picks)).with_errors(picks.errors)
 
     def _moved(self, array: Any) -> Any:
         return None if array is None or self._place is None else self._place.upload(array)

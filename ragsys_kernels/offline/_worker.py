@@ -226,64 +226,28 @@ class Worker:
                 yield _Picked(piece.start, piece.query_ids, piece.bad, picks)
 
     def _picks(self, piece: _Piece) -> rk.Selection:
-        if piece.bad:
-            unusable = self._unusable(piece)
-        else:
-            try:
-                return self._select(piece)
-            except ValueError:
-                unusable = self._unusable(piece)
-                if not unusable:
-                    raise
-        self._set_aside(piece, unusable)
-        return self._select(piece)
-
-    def _select(self, piece: _Piece) -> rk.Selection:
-        return self._corpus.select(
-            piece.queries, self.spec.k, query_groups=piece.query_groups, candidates=piece.candidates, **self._options
+        if piece.bad:  # harmless values in the place of what could not be read
+            rows = np.array(sorted(piece.bad)) - piece.start
+            piece.queries = piece.queries.copy()
+            piece.queries[rows] = 0
+            if piece.candidates is not None:
+                piece.candidates = piece.candidates.copy()
+                piece.candidates[rows] = -1
+        picks = self._corpus.select(
+            piece.queries,
+            self.spec.k,
+            query_groups=piece.query_groups,
+            candidates=piece.candidates,
+            on_error="skip",
+            **self._options,
         )
-
-    def _unusable(self, piece: _Piece) -> dict[int, tuple[str, str]]:
-        """Return, by row of the file, the argument that has a row the library cannot take, and why."""
-        found: dict[int, tuple[str, str]] = {}
-
-        def add(argument: str, rows: Any, reason: Callable[[int], str]) -> None:
-            for row in np.flatnonzero(rows).tolist():
-                found.setdefault(piece.start + row, (argument, reason(row)))
-
-        add("queries", ~np.isfinite(piece.queries).all(axis=1), lambda row: "must be finite, got NaN or inf")
-        if piece.candidates is not None:
-            ids, last = piece.candidates, len(self._corpus.corpus) - 1
-            outside = (ids < -1) | (ids > last)
-            add(
-                "candidates",
-                outside.any(axis=1),
-                lambda row: f"must be rows of the corpus, 0 to {last}, or -1, got {ids[row][outside[row]][0]}",
-            )
-            ordered = np.sort(ids, axis=1)
-            twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-            add(
-                "candidates",
-                twice.any(axis=1),
-                lambda row: f"must be distinct, got {ordered[row, 1:][twice[row]][0]} twice",
-            )
-        return found
-
-    def _set_aside(self, piece: _Piece, found: dict[int, tuple[str, str]]) -> None:
-        """Refuse the first unusable row, or with "skip" note them all and put harmless values in their place."""
-        if self.spec.on_error == "raise":
-            row = min(found)
-            argument, reason = found[row]
-            where = getattr(self._inputs, argument).where(row)
-            raise ValueError(f"select: {argument} {reason} in {where}")
-        for row, (argument, reason) in found.items():
-            piece.bad.setdefault(row, f"{argument} {reason}")
-        rows = np.array(sorted(piece.bad)) - piece.start
-        piece.queries = piece.queries.copy()
-        piece.queries[rows] = 0
-        if piece.candidates is not None:
-            piece.candidates = piece.candidates.copy()
-            piece.candidates[rows] = -1
+        for query, error in (picks.errors or {}).items():
+            row, reason = piece.start + query, error.partition(": ")[2]
+            if self.spec.on_error == "raise":
+                column = self._inputs.candidates if reason.startswith("candidates ") else None
+                raise ValueError(f"select: {reason} in {(column or self._inputs.queries).where(row)}")
+            piece.bad.setdefault(row, reason)
+        return picks
 
     def _result(self, picked: _Picked) -> Rows:
         """Turn padded rows into lists of the real picks, empty ones for the queries that are skipped."""

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 import ragsys_kernels as rk
 from ragsys_kernels import _env
+from ragsys_kernels._types import Backend, Method
 from ragsys_kernels.offline import sources
 from ragsys_kernels.offline._device import Selector
 from ragsys_kernels.offline._worker import load_corpus, takeable
@@ -38,7 +39,13 @@ def selector_for_ray(
     query_group_column: str | None = None,
     candidate_column: str | None = None,
     k: int = 6,
-    **options: Any,
+    method: Method = "mmr",
+    pool: int | None = 100,
+    lambda_d: float = 0.75,
+    lambda_b: float = 0.95,
+    max_per_group: int | None = None,
+    backend: Backend = "auto",
+    num_threads: int | None = None,
 ) -> type:
     """Make a class for `map_batches` of Ray Data that adds to each batch of queries the rows picked for them.
 
@@ -57,9 +64,10 @@ def selector_for_ray(
     candidate_column : str, optional
         Column with the rows of the corpus to choose from: arrays or lists of integers, of any length; -1 is padding.
     k : int
-    **options
-        Others of `Corpus.select`: method, pool, lambda_d, lambda_b, max_per_group, backend, num_threads (as many as the
-        CPUs of the actor, which Ray sets, by default).
+    method, pool, lambda_d, lambda_b, max_per_group, backend
+        As in `Corpus.select`.
+    num_threads : int, optional
+        Default: as many as the CPUs of the actor, which Ray sets.
 
     Returns
     -------
@@ -89,6 +97,14 @@ def selector_for_ray(
     >>> picks.write_parquet("picks")
     """
     ray = import_ray(_OP)
+    options: dict[str, Any] = {
+        "method": method,
+        "pool": pool,
+        "lambda_d": lambda_d,
+        "lambda_b": lambda_b,
+        "max_per_group": max_per_group,
+        "backend": backend,
+    }
     ids: Any = None
     if isinstance(corpus, rk.Corpus):
         given = {
@@ -112,7 +128,7 @@ def selector_for_ray(
                 f"{_OP}: corpus must have one id for each of its {len(corpus)} rows, got {column.rows} in {column.path}"
             )
         ids = None if column is None else takeable(column.whole())
-    _check(corpus, k, options, candidate_column, query_group_column)
+    _check(corpus, k, {**options, "num_threads": num_threads}, candidate_column, query_group_column)
     reference = ray.put((corpus, ids))
 
     class RaySelector:
@@ -134,7 +150,8 @@ def selector_for_ray(
                 k,
                 candidates=None if candidate_column is None else _padded(batch[candidate_column]),
                 query_groups=None if query_group_column is None else np.asarray(batch[query_group_column]),
-                **{"num_threads": _env.omp_threads(), **options},
+                num_threads=_env.omp_threads() if num_threads is None else num_threads,
+                **options,
             )
             return {**batch, **_lists(picks, self._ids)}
 
