@@ -386,9 +386,10 @@ def test_exact_codes_leave_few_rows_to_vrsd(isa, dims):
             sums = vectors[picks[:step]].sum(axis=0) + vectors
             cosines = sums @ vectors[q] / np.linalg.norm(sums, axis=1)
             cosines[picks[:step]] = -np.inf
-            near |= set(np.flatnonzero(cosines > score - 2e-3))
+            near |= set(np.flatnonzero(cosines > score - 3e-4))
         needed += len(near)
-    assert work.rows_read <= needed < 6 * P or dims < 4
+    assert work.rows_read <= needed
+    assert needed <= 36 or dims == 1  # of 462, six queries with five picks; all rows are alike in one dimension
 
 
 def test_vrsd_that_picks_most_of_a_pool_reads_it(compiled):
@@ -609,7 +610,9 @@ def test_scan_keeps_about_the_best_rows(compiled, scanning, n, biased):
         assert min(n, eligible.sum()) / 2 <= len(kept) <= 2 * n + 512
         left = np.setdiff1d(np.flatnonzero(eligible), kept)
         assert (values[left] <= outside[q] + error[q] + 1e-5).all()
-        assert len(left) > 0 or n < eligible.sum() or np.isneginf(outside[q])
+        assert np.isneginf(outside[q]) == (len(left) == 0) == (n >= eligible.sum())
+        if len(left):  # what nothing else exceeds is no more than the n-th best
+            assert outside[q] <= np.sort(values[eligible])[-n] + error[q]
         order = got[:256]
         assert (np.diff(order) <= 1e-6).all()
 
