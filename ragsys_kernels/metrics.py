@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from . import _arrays
 from ._problem import unit
+from ._types import ArrayLike, Metric
+from ._validate import shown
 
 Array = npt.NDArray[Any]
 
@@ -56,7 +58,9 @@ class MacroScores(NamedTuple):
     f1: float
 
 
-def multiple_choice(logp: Any, is_correct: Any, cu_questions: Any, *, best: Any = None) -> MultipleChoice:
+def multiple_choice(
+    logp: ArrayLike, is_correct: ArrayLike, cu_questions: ArrayLike, *, best: ArrayLike | None = None
+) -> MultipleChoice:
     """Compare the log-probabilities of each question's correct and incorrect answers (RAGSys).
 
     With a the correct and b the incorrect answers of a question, and P the probability of an answer::
@@ -126,7 +130,14 @@ def multiple_choice(logp: Any, is_correct: Any, cu_questions: Any, *, best: Any 
         )
 
 
-def dpo(logp: Any, is_correct: Any, cu_questions: Any, *, reference: Any = None, beta: float = 1.0) -> Preference:
+def dpo(
+    logp: ArrayLike,
+    is_correct: ArrayLike,
+    cu_questions: ArrayLike,
+    *,
+    reference: ArrayLike | None = None,
+    beta: float = 1.0,
+) -> Preference:
     """Score how far the model prefers correct to incorrect answers, as direct preference optimisation does (RAGSys).
 
     For every pair (a, b) of a correct and an incorrect answer to a question::
@@ -191,7 +202,7 @@ def dpo(logp: Any, is_correct: Any, cu_questions: Any, *, reference: Any = None,
     return result
 
 
-def perplexity(sum_logp: Any, count: Any) -> float:
+def perplexity(sum_logp: ArrayLike, count: ArrayLike) -> float:
     """exp of the mean negative log-probability: of a token if `count` counts tokens, of a word if it counts words.
 
     Word perplexity divides the same log-probabilities, summed over tokens, by the number of words of the text, so that
@@ -236,7 +247,7 @@ def perplexity(sum_logp: Any, count: Any) -> float:
         return float(np.exp(-sums.sum() / total))
 
 
-def sum_cosine(queries: Any, embeddings: Any, indices: Any, *, metric: str = "cosine") -> Array:
+def sum_cosine(queries: ArrayLike, embeddings: ArrayLike, indices: ArrayLike, *, metric: Metric = "cosine") -> Array:
     """Cosine of each query with the sum of its picks, what VRSD maximises (its retrieval quality).
 
     ::
@@ -283,7 +294,7 @@ def sum_cosine(queries: Any, embeddings: Any, indices: Any, *, metric: str = "co
     return np.asarray((unit(q) * unit(sums)).sum(axis=1))
 
 
-def pairwise_cosine(embeddings: Any, indices: Any) -> Array:
+def pairwise_cosine(embeddings: ArrayLike, indices: ArrayLike) -> Array:
     """Mean cosine between the picks of each query: RAGSys' measure of how alike they are (its Figure 1).
 
     ::
@@ -322,7 +333,7 @@ def pairwise_cosine(embeddings: Any, indices: Any) -> Array:
     return result
 
 
-def win_rate(ours: Any, theirs: Any, *, tolerance: float = 1e-7) -> WinRate:
+def win_rate(ours: ArrayLike, theirs: ArrayLike, *, tolerance: float = 1e-7) -> WinRate:
     """Share of the queries on which one method is better than another (VRSD).
 
     ::
@@ -362,7 +373,7 @@ def win_rate(ours: Any, theirs: Any, *, tolerance: float = 1e-7) -> WinRate:
     return WinRate(wins / size, (size - wins - losses) / size, losses / size)
 
 
-def max_diff(ours: Any, theirs: Any) -> float:
+def max_diff(ours: ArrayLike, theirs: ArrayLike) -> float:
     """Largest difference ``max_q (ours_q - theirs_q)`` between two methods on one query (VRSD).
 
     Parameters
@@ -383,7 +394,7 @@ def max_diff(ours: Any, theirs: Any) -> float:
     return float(_differences("max_diff", ours, theirs).max())
 
 
-def alpha_ndcg(indices: Any, judgements: Any, *, alpha: float = 0.5) -> Array:
+def alpha_ndcg(indices: ArrayLike, judgements: ArrayLike, *, alpha: float = 0.5) -> Array:
     """Rank quality that rewards new aspects and discounts repeated ones: alpha-nDCG at K (Clarke et al. 2008).
 
     With J(d, i) = 1 if item d covers aspect i of the query, and r_i the items ranked before d that cover it::
@@ -461,7 +472,7 @@ def _ideal_gains(covers: Array, depth: int, alpha: float) -> Array:
     return gains
 
 
-def nqc(scores: Any, *, corpus_score: Any = None) -> Array:
+def nqc(scores: ArrayLike, *, corpus_score: ArrayLike | None = None) -> Array:
     """Normalised query commitment: how far a query's best scores spread, a prediction of how well they rank.
 
     ::
@@ -519,7 +530,7 @@ def nqc(scores: Any, *, corpus_score: Any = None) -> Array:
         return np.asarray(spread / of_corpus)
 
 
-def macro_scores(labels: Any, predictions: Any) -> MacroScores:
+def macro_scores(labels: ArrayLike, predictions: ArrayLike) -> MacroScores:
     """Precision, recall and F1 of a classifier, each the mean of its values over the classes (adaptive ICL).
 
     ::
@@ -585,12 +596,15 @@ def _number(op: str, name: str, value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise ValueError(f"{op}: {name} must be within the range of float64, got {value}") from None
+        raise ValueError(f"{op}: {name} must be within the range of float64, got {shown(value)}") from None
 
 
 def _labels(op: str, name: str, values: Any) -> Array:
     """Names of classes: strings, or numbers that equal themselves."""
-    array = np.asarray(values) if isinstance(values, (list, tuple)) else values
+    try:
+        array = np.asarray(values) if isinstance(values, (list, tuple)) else values
+    except ValueError:  # ragged, and said to be below
+        array = values
     if isinstance(array, np.ndarray) and array.dtype.kind in "OUS" and not isinstance(array, np.ma.MaskedArray):
         array = np.array(array.tolist())
         if array.dtype.kind in "US":
@@ -659,7 +673,7 @@ def _best(op: str, best: Any, is_correct: Array, cu: Array) -> Array:
 
 def _picked(op: str, embeddings: Any, indices: Any, metric: str) -> tuple[Array, Array]:
     if not isinstance(metric, str) or metric not in ("cosine", "dot"):
-        raise ValueError(f"{op}: metric must be cosine or dot, got {metric!r}")
+        raise ValueError(f"{op}: metric must be cosine or dot, got {shown(metric)}")
     vectors, ids = _matrix(op, "embeddings", embeddings), _ids(op, indices)
     _within(op, ids, len(vectors))
     return unit(vectors) if metric == "cosine" else vectors, ids

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _validate, testing
+from ragsys_kernels import _validate, metrics, testing
 
 METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
 methods = pytest.mark.parametrize("method", METHODS)
@@ -600,8 +600,23 @@ ARGUMENTS = {
     "label_posteriors": (rk.label_posteriors, {"logits": f32(3, 5), "label_ids": [0, 1]}),
     "logprob_partials": (rk.logprob_partials, {"logits": f32(3, 5), "targets": [0, 1, 2], "vocab_size": 5}),
 }
+LOGP = {"logp": -(f32(4) ** 2), "is_correct": np.array([True, False] * 2), "cu_questions": [0, 2, 4]}
+PICKED = {"embeddings": f32(12, 4), "indices": np.arange(6).reshape(2, 3)}
+ARGUMENTS |= {
+    "merge_partials": (rk.merge_partials, {}),
+    "multiple_choice": (metrics.multiple_choice, LOGP),
+    "dpo": (metrics.dpo, LOGP),
+    "perplexity": (metrics.perplexity, {"sum_logp": [-1.0, -2.0], "count": [1, 2]}),
+    "sum_cosine": (metrics.sum_cosine, {"queries": f32(2, 4), **PICKED}),
+    "pairwise_cosine": (metrics.pairwise_cosine, PICKED),
+    "win_rate": (metrics.win_rate, {"ours": f32(3), "theirs": f32(3)}),
+    "max_diff": (metrics.max_diff, {"ours": f32(3), "theirs": f32(3)}),
+    "alpha_ndcg": (metrics.alpha_ndcg, {"indices": PICKED["indices"], "judgements": f32(6, 2) > 0}),
+    "nqc": (metrics.nqc, {"scores": f32(3, 4)}),
+    "macro_scores": (metrics.macro_scores, {"labels": [0, 1, 1], "predictions": [0, 1, 0]}),
+}
 NAMES = [(op, name) for op, (call, _) in ARGUMENTS.items() for name in inspect.signature(call).parameters]
-WORDED = r"^(mmr|vrsd|search|select|Corpus|\w+_logprobs|label_posteriors|logprob_partials): (\w+|all arrays) must "
+WORDED = rf"^({'|'.join(ARGUMENTS)}): (\w+|all arrays|\w+ and \w+) must "
 
 
 @pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")

@@ -69,6 +69,8 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
     Σ exp(ref_s - ref) (weighted_s + (ref_s - ref) sum_s), ``target`` is the largest (-inf where a part lacks the
     target), ``rank`` is added up. O(R + M) time a part.
     """
+    if isinstance(parts, Partials) or not isinstance(parts, Sequence):
+        raise TypeError(f"merge_partials: parts must be a sequence of Partials, got {type(parts).__name__}")
     if len(parts) == 0:
         raise ValueError("merge_partials: parts must have at least one element, got none")
     for s, part in enumerate(parts):
