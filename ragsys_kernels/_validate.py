@@ -362,6 +362,10 @@ def selection(
         query_group_array = integers(op, "query_groups", query_groups, place)
         _expect(op, "query_groups", query_group_array, ((num_queries,), "(Q,)"))
 
+    shown_before = None if initial is None else ids(op, "initial", initial, num_queries, place)
+    if shown_before is not None and shown_before.shape[1] == 0:  # there is no memory of theirs to read
+        shown_before = None
+
     number, ks = _counts(op, k_name, k, num_queries, errors)
     if number > max(pool, MOST_PADDED):
         raise ValueError(
@@ -380,7 +384,7 @@ def selection(
         per_query(op, "lambda_d", lambda_d, num_queries, 0.0, 1.0, place, errors),
         per_query(op, "lambda_b", lambda_b, num_queries, 0.0, 1.0, place, errors),
         ids_array,
-        None if initial is None else ids(op, "initial", initial, num_queries, place),
+        shown_before,
         scores,
         bias_array if op != "vrsd" else None,
         None if ks is None else place.upload(ks),

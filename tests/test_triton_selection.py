@@ -167,6 +167,12 @@ def test_ties_go_to_the_lowest_position_across_tiles(regime):
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_no_initial_items_at_all(regime, method):
+    problem = for_regime(regime, testing.selection_problem(2, 40, 5, 9, N=40, seed=3))
+    run(method, problem | {"initial": np.zeros((2, 0), np.int64)})
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("k", [5, 7])
 def test_pool_runs_out(regime, k, method):
     problem = testing.selection_problem(2, 5, k, 3, N=5, kind="integers", seed=3)
