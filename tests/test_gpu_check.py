@@ -1,8 +1,8 @@
 """`make gpu-check` without a GPU: what it says then, and its parts on CPU tensors with a clock of the tests' own."""
 
-import importlib.util
 import subprocess
 import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,9 +103,13 @@ def test_every_op_goes_into_the_ledger(bench, timer, module, tmp_path, monkeypat
         assert row["device"] == outcome.device
         assert all(row[name] for name in ("samples", "us", "host_us", "ratio", "floor_us", "date", "versions"))
     for shape in shapes:
-        names = {row["contender"] for row in rows if (row["op"], row["shape"]) == (shape.op, str(shape))}
-        assert {bench.OURS, bench.FLOOR, bench.CPU} <= names
-        assert shape.op == "vrsd" or getattr(shape, "P", 1) is None or len(names) > 3  # a peer
+        op, names = shape.op, {row["contender"] for row in rows if (row["op"], row["shape"]) == (shape.op, str(shape))}
+        peers = {
+            "search": {bench.COMPOSITE},
+            "token_logprobs": {"log_softmax + gather", "logsumexp", "F.cross_entropy", bench.COMPILED},
+            "answer_logprobs": {"matrix product", bench.COMPOSITE, bench.COMPILED},
+        }.get(op, {bench.COMPOSITE, bench.COMPILED} if op == "mmr" and shape.P is not None else set())
+        assert names - {"Liger", "flash-attn", "cut-cross-entropy"} == {bench.OURS, bench.FLOOR, bench.CPU} | peers
     picks = {row["contender"]: row["same_picks"] for row in rows if row["op"] == "mmr" and row["dtype"] == "float32"}
     assert picks[bench.COMPOSITE] == picks[bench.OURS] == "1"
 
@@ -118,14 +122,40 @@ def test_backends_that_cannot_run_are_named(bench, timer, tmp_path, monkeypatch)
     assert outcome.absent == ["backend triton: of the weather"]
 
 
-def test_peers_that_are_not_installed_are_named(bench):
-    shape = next(shape for shape in bench.HIDDEN).small()
-    entries, absent = bench.contenders_of(bench.problem_of(shape, "cpu"), ("cpu",))
-    names = {entry.name for entry in entries}
-    for library, name in {"cut_cross_entropy": "cut-cross-entropy", "liger_kernel": "Liger"}.items():
-        if importlib.util.find_spec(library) is None:
-            assert name not in names
-            assert any(line.startswith(library) for line in absent)
+PEERS = {  # name: shapes, module, function
+    "cut-cross-entropy": ("HIDDEN", "cut_cross_entropy", "linear_cross_entropy"),
+    "Liger of hidden states": ("HIDDEN", "liger_kernel.transformers.functional", "liger_fused_linear_cross_entropy"),
+    "Liger": ("LOGITS", "liger_kernel.transformers.functional", "liger_cross_entropy"),
+    "flash-attn": ("LOGITS", "flash_attn.ops.triton.cross_entropy", "cross_entropy_loss"),
+}
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_peers_are_compared_where_they_are_and_named_where_they_are_not(bench, monkeypatch, peer):
+    form, path, function = PEERS[peer]
+    name = peer.partition(" ")[0]
+
+    def loss(x, *rest, reduction=None):
+        *weight, targets = rest
+        losses = torch.nn.functional.cross_entropy(
+            (x @ weight[0].T if weight else x).float(), targets, reduction="none"
+        )
+        return losses if reduction == "none" else (losses, None)
+
+    problem = bench.problem_of(next(shape for shape in getattr(bench, form)).small(), "cpu")
+    parts = path.split(".")
+    for there in (False, True):
+        for depth in range(1, len(parts) + 1):
+            fake = types.ModuleType(".".join(parts[:depth]))
+            fake.__path__ = []
+            setattr(fake, function, loss)
+            monkeypatch.setitem(sys.modules, fake.__name__, fake if there else None)
+        entries, absent = bench.contenders_of(problem, ("cpu",))
+        found = [entry for entry in entries if entry.name == name]
+        named = [line for line in absent if line.startswith(f"{path}.{function}: ")]
+        assert (len(found), len(named)) == ((1, 0) if there else (0, 1))
+    facts, wrong = bench.check(problem, [entries[0], *found])
+    assert (list(facts), wrong) == ([0, 1], [])
 
 
 def test_wrong_results_are_not_timed(bench, timer, tmp_path, monkeypatch):
