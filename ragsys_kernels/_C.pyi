@@ -50,7 +50,7 @@ def encode(
     rows: NDArray[np.generic], dtype: int, scales: NDArray[np.float32] | None, isa: int, num_threads: int
 ) -> NDArray[np.uint8]: ...
 def code_error(codes: NDArray[np.uint8]) -> float: ...
-def code_scan_supported(isa: int) -> bool: ...
+def code_scan_supported(isa: int, vectors: int) -> bool: ...
 def bf16_unit(isa: int) -> str | None: ...
 def relevance(
     num_queries: int,
@@ -67,6 +67,43 @@ def relevance(
     isa: int,
     num_threads: int,
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]: ...
+def scan(
+    vectors: NDArray[np.float32],
+    n: int,
+    rows: NDArray[np.generic],
+    dtype: int,
+    norm: int,
+    scales: NDArray[np.float32] | None,
+    codes: NDArray[np.uint8] | None,
+    row_error: float,
+    max_norm: float,
+    bias: NDArray[np.float32] | None,
+    largest_bias: float,
+    score_weight: NDArray[np.float32] | None,
+    bias_weight: NDArray[np.float32] | None,
+    groups: NDArray[np.int64] | None,
+    query_groups: NDArray[np.int64] | None,
+    isa: int,
+    num_threads: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], bool]: ...
+def search(
+    queries: NDArray[np.float32],
+    unit_queries: bool,
+    n: int,
+    rows: NDArray[np.generic],
+    dtype: int,
+    norm: int,
+    scales: NDArray[np.float32] | None,
+    codes: NDArray[np.uint8] | None,
+    row_error: float,
+    bias: NDArray[np.float32] | None,
+    largest_bias: float,
+    lambda_b: NDArray[np.float32],
+    groups: NDArray[np.int64] | None,
+    query_groups: NDArray[np.int64] | None,
+    isa: int,
+    num_threads: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.uint8]]: ...
 
 _Partials = tuple[
     NDArray[np.float32],
@@ -114,35 +151,3 @@ def score_hidden(
     isa: int,
     num_threads: int,
 ) -> _Partials: ...
-
-class TopN:
-    def __init__(self, num_queries: int, n: int) -> None: ...
-    def fold(
-        self,
-        scores: NDArray[np.float32],
-        first_row: int,
-        bias: NDArray[np.float32] | None,
-        score_weight: NDArray[np.float32] | None,
-        bias_weight: NDArray[np.float32] | None,
-        margin: NDArray[np.float32],
-        groups: NDArray[np.int64] | None,
-        query_groups: NDArray[np.int64] | None,
-        isa: int,
-        num_threads: int,
-    ) -> None: ...
-    def scan(
-        self,
-        codes: NDArray[np.uint8],
-        vectors: NDArray[np.float32],
-        row_error: float,
-        bias: NDArray[np.float32] | None,
-        score_weight: NDArray[np.float32] | None,
-        bias_weight: NDArray[np.float32] | None,
-        groups: NDArray[np.int64] | None,
-        query_groups: NDArray[np.int64] | None,
-        isa: int,
-        num_threads: int,
-    ) -> NDArray[np.float32]: ...
-    def kept(
-        self, cap: int, best_first: bool
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]: ...

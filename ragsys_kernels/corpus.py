@@ -168,8 +168,8 @@ class Corpus(Rows):
             columns, which finds rows by relevance alone. Its metric is the inner product; L2 will do for D columns
             of unit rows. It runs with FAISS's own threads and settings (``efSearch``, ``nprobe``).
         backend, num_threads, on_error
-            As in `mmr`. The matrix product is NumPy's, with the threads of its BLAS; on a device Triton's own, or
-            torch's for "cuda".
+            As in `mmr`. The matrix product of "reference" is NumPy's, with the threads of its BLAS; on a device it
+            is Triton's own, or torch's for "cuda".
 
         Returns
         -------
@@ -179,9 +179,10 @@ class Corpus(Rows):
 
         Notes
         -----
-        A blocked matrix product drops rows that cannot be among the n best by more than the rounding error, the
-        rest is ranked by the dot product of the selection kernels, so that a row's score does not depend on what
-        else is in the batch. O(Q N D) time; extra memory for 256 queries by 8,192 rows of scores.
+        On the CPU rows are taken in blocks, each against all queries, with the dot product of the selection kernels;
+        where the corpus has codes, these tell which rows need to be read. A row's score does not depend on what else
+        is in the batch. O(Q N D) time; one query takes as long as the codes take to be read. Extra memory for about
+        2 n rows for each thread and query of a block, 256 at most.
         """
         op = "search"
         threads = _validate.threads(op, num_threads)

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning"
 DTYPES = ("float32", "float16", "bfloat16")
 SEEDS = st.integers(0, 2**32 - 1)
 BOOLEANS = st.booleans()
+MANY = 1 << 20  # vectors of a scan
 # Headers begin 12 bytes before the end of whole cache lines: 52, 116 and 180 leave them no room to spare.
 DIMS = (1, 2, 3, 4, 7, 16, 33, 48, 51, 52, 53, 60, 63, 64, 65, 100, 115, 116, 117, 130, 180, 384)
 
@@ -32,7 +33,7 @@ def isa(request, compiled):
 def scanning(compiled):
     """The instruction set that scans a corpus by its codes."""
     widest = len(compiled.SUPPORTED_ISAS) - 1
-    if not compiled.code_scan_supported(widest):
+    if not compiled.code_scan_supported(widest, MANY):
         pytest.skip("no scan by codes on this processor")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAGSYS_KERNELS_ISA", raising=False)
@@ -541,32 +542,54 @@ def test_few_rows_of_a_whole_corpus_are_read(scanning):
     assert work.rows_read < dense_work.rows_read / 20
 
 
+@pytest.mark.parametrize("codes", [True, False], ids=["codes", "rows"])
+def test_rows_outside_a_pool_may_have_a_large_bias(compiled, codes):
+    """How near to the query such a row may be follows from its value and the largest bias, above 0 or below."""
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        N, D = 2100, int(rng.integers(2, 9))
+        rows = rng.standard_normal((N, D)).astype(np.float32)
+        problem = {
+            "queries": rng.standard_normal((12, D)).astype(np.float32),
+            "embeddings": rk.Corpus(rows) if codes else rows,
+            "k": int(rng.integers(3, 9)),
+            "lambda_d": rng.uniform(0.3, 1, 12),
+            "lambda_b": rng.uniform(0.05, 1, 12),
+            "bias": rng.choice([0.03, 0.3, 3]) * rng.standard_normal(N) + rng.choice([-2, 0, 2]),
+        }
+        same(rk.mmr(**problem, backend="cpu"), testing.selection_work("mmr", problem, rule="dense")[0])
+
+
 # --- The scan alone.
 
 
 def scanned(compiled, isa, corpus, vectors, n, *, bias=None, weights=(None, None), groups=None, own=None, threads=1):
-    top = compiled.TopN(vectors.shape[1], n)
     weights = [None if weight is None else np.float32(weight) for weight in weights]
-    error = top.scan(
-        corpus.codes, vectors, corpus.code_error, bias, *weights, groups, own, isa, threads
+    largest_bias = 0 if bias is None else np.abs(bias).max()
+    kind = _arrays.NUMBERS[corpus.dtype], cpu._NORMS[corpus.norm]
+    *found, well = compiled.scan(
+        vectors, n, corpus.data, *kind, corpus.scales, corpus.codes, corpus.code_error, 1.0, bias, largest_bias,
+        *weights, groups, own, isa, threads,
     )  # fmt: skip
-    return (*top.kept(2**40, True), error)
+    assert well
+    return found
 
 
 @pytest.mark.parametrize("terms", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize(("N", "D"), [(1, 1), (31, 5), (512, 52), (513, 53), (2049, 64), (5000, 131)])
-def test_scan_estimates_within_its_error(compiled, scanning, N, D, terms):
+@pytest.mark.parametrize("Q", [1, 11])  # codes as they lie, or packed
+def test_scan_estimates_within_its_error(compiled, scanning, N, D, terms, Q):
     """Against products in float64; and of what is left out nothing exceeds what the scan says."""
     corpus = rk.Corpus(normal(N, N, D), dtype=DTYPES[terms % 3])
-    vectors = normal(14, terms, 11, D) * np.float32(10) ** np.arange(-5, 6, dtype=np.float32)[:, None]
-    vectors[:, 3] = 0
+    vectors = normal(14, terms, Q, D) * np.float32(10) ** np.arange(-5, Q - 5, dtype=np.float32)[:, None]
+    vectors[:, 3:4] = 0
     n = min(N, 50)
     rows, scores, outside, error = scanned(compiled, scanning, corpus, vectors, n)
     exact = (vectors.astype(np.float64) @ vectors_of(corpus).T).min(axis=0)
     sizes = np.linalg.norm(vectors.astype(np.float64), axis=2).max(axis=0)
     assert (error <= 3e-6 + sizes * 0.06).all()
     codes, row_scale, _, _ = decoded(corpus.codes, D)
-    for q in range(11):
+    for q in range(Q):
         kept = rows[q][rows[q] >= 0]
         got = scores[q, : len(kept)]
         assert len(set(kept)) == len(kept) >= n
@@ -574,7 +597,9 @@ def test_scan_estimates_within_its_error(compiled, scanning, N, D, terms):
         left = np.setdiff1d(np.arange(N), kept)
         assert (exact[q, left] <= outside[q] + error[q]).all()
         assert len(left) == 0 or outside[q] <= got.min()
-        # The products of codes are whole numbers: no bit of a score may differ.
+        if Q * terms <= 8:
+            continue
+        # The products of packed codes are whole numbers: no bit of a score may differ.
         step = np.float32(np.abs(vectors[:, q]).max().astype(np.float64) / 127)
         signed = (
             np.rint(vectors[:, q].astype(np.float64) / step).astype(np.int64) if step else np.zeros((terms, D), int)
@@ -585,9 +610,9 @@ def test_scan_estimates_within_its_error(compiled, scanning, N, D, terms):
 
 @pytest.mark.parametrize("biased", [False, True], ids=["no_bias", "bias"])
 @pytest.mark.parametrize("n", [1, 40, 300, 4000])
-def test_scan_keeps_about_the_best_rows(compiled, scanning, n, biased):
+def test_scan_keeps_the_best_rows(compiled, scanning, n, biased):
     """In the order of their values, with the weights and without the rows of the own group."""
-    N, Q = 4001, 19
+    N, Q = 20_001, 19
     corpus = rk.Corpus(normal(15, N, 40))
     vectors = normal(16, 2, Q, 40)
     groups = np.arange(N) % 7
@@ -611,7 +636,7 @@ def test_scan_keeps_about_the_best_rows(compiled, scanning, n, biased):
             values = weights[0][q] * values + weights[1][q] * bias
         assert (groups[kept] != own[q]).all()
         eligible = groups != own[q]
-        assert min(n, eligible.sum()) / 2 <= len(kept) <= 2 * n + 512
+        assert len(kept) == min(n, eligible.sum())
         left = np.setdiff1d(np.flatnonzero(eligible), kept)
         assert (values[left] <= outside[q] + error[q] + 1e-5).all()
         assert np.isneginf(outside[q]) == (len(left) == 0) == (n >= eligible.sum())
@@ -624,26 +649,26 @@ def test_scan_keeps_about_the_best_rows(compiled, scanning, n, biased):
 def test_scan_is_refused_where_it_cannot_run(compiled):
     corpus = rk.Corpus(normal(18, 40, 9))
     for name, isa in ((name, compiled.ISAS.index(name)) for name in compiled.SUPPORTED_ISAS):
-        if name != "avx512":
-            assert not compiled.code_scan_supported(isa)
-        if not compiled.code_scan_supported(isa):
-            with pytest.raises(ValueError, match="no scan by codes on this machine"):
-                scanned(compiled, isa, corpus, normal(19, 1, 2, 9), 3)
+        assert compiled.code_scan_supported(isa, 1) == (name != "base")
+        assert name == "avx512" or not compiled.code_scan_supported(isa, MANY)
+        for vectors in (1, 20):
+            if not compiled.code_scan_supported(isa, vectors):
+                with pytest.raises(ValueError, match="no scan by codes on this machine"):
+                    scanned(compiled, isa, corpus, normal(19, 1, vectors, 9), 3)
 
 
-@pytest.mark.parametrize("damage", ["codes", "terms", "queries", "weights"])
+@pytest.mark.parametrize("damage", ["codes", "terms", "weights"])
 def test_scan_refuses_what_does_not_fit(compiled, scanning, damage):
     corpus = rk.Corpus(normal(18, 40, 60))
     vectors, bias = normal(19, 1, 2, 60), None
     if damage == "codes":
-        vectors = normal(19, 1, 2, 40)
+        corpus = _arrays.changed(corpus, codes=corpus.codes[:-1])
     elif damage == "terms":
         vectors = normal(19, 9, 2, 60)
     elif damage == "weights":
         bias = normal(20, 40)
-    top = compiled.TopN(3 if damage == "queries" else 2, 5)
     with pytest.raises(ValueError, match=r"^_C: "):
-        top.scan(corpus.codes, vectors, corpus.code_error, bias, None, None, None, None, scanning, 1)
+        scanned(compiled, scanning, corpus, vectors, 5, bias=bias)
 
 
 # --- Its folder.

@@ -308,3 +308,66 @@ def test_a_signal_ends_a_call_within_a_second(compiled, prepare, num_threads):
     assert len(raised) == 1
     # The next call is not ended by it.
     rk.mmr(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32), 2, num_threads=num_threads)
+
+
+ALONE = """
+import os, sys
+import numpy as np
+import ragsys_kernels as rk
+
+def of_others():
+    ticks = 0
+    for task in os.listdir("/proc/self/task"):
+        if int(task) != os.getpid():
+            with open(f"/proc/self/task/{task}/stat") as stat:
+                ticks += sum(map(int, stat.read().rpartition(")")[2].split()[11:13]))
+    return ticks
+
+rng = np.random.default_rng(0)
+corpus = rk.Corpus(rng.standard_normal((30_000, 256), dtype=np.float32), metric=sys.argv[1])
+queries = rng.standard_normal((256, 256), dtype=np.float32)
+before = of_others()
+for _ in range(3):
+    corpus.search(queries, 100, num_threads=1)
+    corpus.select(queries[:1], 5, num_threads=1)
+print(of_others() - before)
+"""
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_one_thread_is_one_thread(compiled, run_python, metric):
+    """No other thread of the process takes time, the BLAS's neither: hundredths of a second, of more than 20."""
+    assert int(run_python(ALONE, metric).stdout) <= 2
+
+
+def test_a_query_from_16_threads_takes_no_longer_than_from_one(compiled):
+    """Each asks one query a call. The time of all over the number of queries; the best of a few on a busy machine."""
+    rng = np.random.default_rng(0)
+    corpus = rk.Corpus(rng.standard_normal((20_000, 384), dtype=np.float32))
+    queries = rng.standard_normal((128, 384), dtype=np.float32)
+    expected = corpus.select(queries, 10)
+
+    def per_query(num_threads):
+        wrong = []
+
+        def ask(share):
+            for q in share:
+                found = corpus.select(queries[q : q + 1], 10)
+                if not np.array_equal(found.indices[0], expected.indices[q]):
+                    wrong.append(q)
+
+        shares = np.array_split(np.arange(len(queries)), num_threads)
+        threads = [threading.Thread(target=ask, args=(share,)) for share in shares]
+        begin, begin_cpu = time.perf_counter(), time.process_time()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+        return np.array([time.perf_counter() - begin, time.process_time() - begin_cpu])
+
+    per_query(1)
+    ratios = []
+    while not ratios or (min(ratios) > 1.5 and len(ratios) < 5):
+        ratios.append(float((per_query(16) / per_query(1)).max()))
+    assert min(ratios) <= 1.5, f"time from 16 threads to that from one, of wall clock or of processors: {ratios}"

@@ -119,9 +119,13 @@ struct CodeVector {
 // Items whose codes meet a pick together.
 constexpr std::int64_t kCodeBlock = 16;
 
-// A scan of all rows by their codes (code_scan.inl): blocks of rows, groups of vectors.
-constexpr std::int64_t kScanRows = 512;  // 32 rows at a time
-constexpr int kScanVectors = 8;
+// A scan of all rows (scan.inl, code_scan.inl): blocks of rows, groups of vectors, parts of a block that stay in a
+// cache.
+constexpr std::int64_t kScanRows = 512;  // a multiple of the following
+constexpr std::int64_t kCodeRows = 64;   // of code rows as they lie
+constexpr std::int64_t kRowBlock = 32;   // of rows, at most
+constexpr int kScanVectors = 8;          // of a group, with codes
+constexpr int kRowVectors = 12;          // of a group, with rows
 
 struct ScanEntry {
   float value, score;
@@ -129,22 +133,31 @@ struct ScanEntry {
 };
 
 struct ScanBlock {
+  std::int64_t rows, dims;
+  const float* scales;  // of rows and of packed codes, to a whole vector
+  const float* bias;    // to a whole vector; or null
   const std::uint8_t* packed;
-  std::int64_t rows, steps;  // rows: a multiple of 32; steps of four elements
-  const float* scales;
-  const float* bias;  // or null
+  std::int64_t steps;         // of packed codes, four elements each; their `rows` is a multiple of 32
+  const std::uint8_t* codes;  // as they lie
+  const void* data;           // the rows themselves
+  DType dtype;
+  std::int64_t row_stride;
 };
 
 struct ScanGroup {
-  const std::int32_t* vectors;  // [step][kScanVectors], four signed codes each
-  std::int64_t queries, terms_each;
-  const std::int32_t* start;  // [query][term]: of a product, what its sum starts at
-  const float* scale;         // of a query; a score is the least of its terms
+  std::int64_t queries, terms_each;  // a score is the least of the products with a query's terms
   const float* score_weight;
   const float* bias_weight;
   const float* threshold;
   ScanEntry (*found)[kScanRows];
   std::int64_t* count;
+  // Of packed codes.
+  const std::int32_t* vectors;  // [step][kScanVectors], four signed codes each
+  const std::int32_t* start;    // [query][term]: of a product, what its sum starts at
+  const float* scale;           // of a query
+  // Of codes as they lie, and of rows: [query][term].
+  const CodeVector* codes;
+  const float* prepared;  // one after the other
 };
 
 // Set of ids: an open-addressing table of mask + 1 slots, at most half full; -1 is a free slot.
@@ -208,21 +221,32 @@ struct Workspace {
   std::int64_t products, rows_read, code_products;  // work done so far
 };
 
+// What scans and searches need of a region, scan.inl.
+struct ScanKernels {
+  void (*codes)(const ScanBlock&, const ScanGroup&);
+  void (*rows)(const ScanBlock&, const ScanGroup&);
+  // NaN, and false, for a row that is no vector of the formulas.
+  bool (*row_scales)(const SelectArgs&, std::int64_t first, std::int64_t n, float* out);
+  // Makes the values of the entries those of a selection.
+  void (*row_values)(const SelectArgs&, std::int64_t q, const float* prepared, ScanEntry* entries, std::int64_t n);
+  Status (*unit_query)(const SelectArgs&, std::int64_t q, float* out);
+  CodeVector (*code_vector)(const float* vector, std::int64_t dims, std::int8_t* out);  // 2 code_bytes(D)
+  void (*prepare)(const float* vector, std::int64_t dims, float* out);                  // D + a vector
+  bool codes_pay;
+};
+
 // One entry per instruction set; each processes one query with one thread.
 struct Kernels {
   void (*mmr)(const SelectArgs&, std::int64_t q, Workspace&);
   void (*vrsd)(const SelectArgs&, std::int64_t q, Workspace&);
   void (*relevance)(const RelevanceArgs&, std::int64_t q, Workspace&);
-  // Indices, ascending, of the values score_weight * score + bias_weight * bias (bias null: of the scores) that are at
-  // least threshold; returns their number.
-  std::int64_t (*at_least)(const float* scores, const float* bias, float score_weight, float bias_weight,
-                           std::int64_t n, float threshold, std::int32_t* out);
   int vector_floats;
   void (*encode_row)(const EncodeArgs&, std::int64_t row);
-  // Null where there is no scan by codes.
+  const ScanKernels* scan;
+  // Null where there is no scan by packed codes.
   void (*pack_rows)(const std::uint8_t* codes, std::int64_t stride, std::int64_t rows, std::int64_t steps,
                     std::uint8_t* out);
-  void (*scan_block)(const ScanBlock&, const ScanGroup&);
+  void (*scan_packed)(const ScanBlock&, const ScanGroup&);
 };
 
 // `isa` is an index of isa_names(); num_threads >= 1. Throw std::invalid_argument for an instruction set that is
@@ -232,51 +256,53 @@ void relevance(const RelevanceArgs& args, int isa, int num_threads);
 void encode(const EncodeArgs& args, int isa, int num_threads);
 float largest_code_error(const std::uint8_t* codes, std::int64_t num_rows, std::int64_t stride);
 
-// Running top-n of many queries over blocks of scores.
-struct TopNArgs {
-  std::int64_t num_queries, block;
-  const float* scores;  // (Q, block); consecutive rows are score_stride elements apart
-  std::int64_t score_stride;
-  std::int64_t first_row;            // row of the first column
-  const float* bias;                 // (block,) or null: values are score_weight * score + bias_weight * bias
-  const float* score_weight;         // (Q,)
-  const float* bias_weight;          // (Q,)
-  const float* margin;               // (Q,): keep everything within margin of the n-th value
-  const std::int64_t* groups;        // (block,) or null
-  const std::int64_t* query_groups;  // (Q,) or null
-};
+// Whether all rows can be scanned by their codes for so many vectors, and it pays.
+bool code_scan_supported(int isa, std::int64_t vectors);
 
-// The rows are all of a corpus, known by their codes; a score is the least of `terms` products.
-struct CodeScanArgs {
-  TopNArgs top;  // all but the scores and the margin
-  const std::uint8_t* codes;
-  std::int64_t num_rows, dims, terms;
-  float row_error;       // largest error of a code row
+// A scan of all rows; values are score_weight * score + bias_weight * bias, or scores, the least of `terms` products.
+struct ScanArgs {
+  SelectArgs corpus;  // the fields that describe rows, codes (null: rows are read), bias, groups and their queries
+  std::int64_t terms;
   const float* vectors;  // (terms, Q, D)
-  float* error;          // (Q,) out: no score is further than this from the product of the vectors themselves
+  float row_error;       // with codes, the largest of a code row
+  float largest_bias;    // its size
+  float max_norm;        // of the vectors of the formulas
+  const float* score_weight;
+  const float* bias_weight;  // (Q,), with a bias
 };
-bool code_scan_supported(int isa);
 
-// Sets of rows that may be among the best n. Grows as needed; a fold drops what cannot be.
+struct SearchArgs;
+
+// Of each query the best n rows by what a scan knows, and what is known of the others.
 class TopN {
  public:
   TopN(std::int64_t num_queries, std::int64_t n);
   ~TopN();
   TopN(const TopN&) = delete;
   TopN& operator=(const TopN&) = delete;
-  void fold(const TopNArgs& args, int isa, int num_threads);
-  void scan(const CodeScanArgs& args, int isa, int num_threads);
-  std::int64_t num_queries() const;
-  // (Q, width) rows, ascending or of descending value, padded with -1, and their scores; (Q,) what no other row
-  // exceeds: minus infinity where there are no more than n, infinity for a query of which more than width rows are
-  // kept, which has none of them here.
-  std::int64_t width(std::int64_t cap) const;  // most rows kept for a query, of those with at most cap
-  void get(std::int64_t* rows, float* scores, std::int64_t width, float* outside, bool best_first) const;
+  // False: a row that is no vector of the formulas was found, and left out.
+  bool scan(const ScanArgs& args, int isa, int num_threads);
+  std::int64_t width() const;  // most rows kept for a query
+  // (Q, width) rows of descending value, padded with -1, and their scores; (Q,) what the value of no other row exceeds,
+  // minus infinity where there is none, and by how much each of these may be off.
+  void get(std::int64_t* rows, float* scores, std::int64_t width, float* outside, float* error) const;
 
  private:
+  friend void search(const SearchArgs& args, int isa, int num_threads);
   struct State;
   State* state_;
 };
+
+// The best n rows of each query by relevance with bias, ties to the lowest row, with the bits of a selection.
+struct SearchArgs {
+  SelectArgs corpus;  // as for a scan, and queries, lambda_b, status
+  float row_error, largest_bias;
+  std::int64_t n;
+  // Outputs (Q, n): -1 and minus infinity where there is no row.
+  std::int64_t* indices;
+  float* scores;
+};
+void search(const SearchArgs& args, int isa, int num_threads);
 
 int isa_count();
 const char* isa_name(int isa);

@@ -181,64 +181,69 @@ py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::
   return py::make_tuple(out, status);
 }
 
-void fold(rsk::TopN& top, const Array<float>& scores, std::int64_t first_row, const Optional& bias,
-          const Optional& score_weight, const Optional& bias_weight, const Optional& margin, const Optional& groups,
-          const Optional& query_groups, int isa, int num_threads) {
-  require(scores.ndim() == 2, "scores");
-  rsk::TopNArgs a{};
-  a.num_queries = scores.shape(0);
-  require(a.num_queries == top.num_queries(), "scores");
-  a.block = scores.shape(1);
-  a.scores = scores.data();
-  a.score_stride = a.block;
-  a.first_row = first_row;
-  a.bias = pointer(bias, a.block, "bias");
-  a.score_weight = pointer(score_weight, a.num_queries, "score_weight");
-  a.bias_weight = pointer(bias_weight, a.num_queries, "bias_weight");
-  require(!a.bias || (a.score_weight && a.bias_weight), "weights");
-  a.margin = pointer(margin, a.num_queries, "margin");
-  require(a.margin, "margin");
-  a.groups = pointer(groups, a.block, "groups");
-  a.query_groups = pointer(query_groups, a.num_queries, "query_groups");
-  require(!a.query_groups == !a.groups, "query_groups");
-  rsk::without_gil([&] { top.fold(a, isa, num_threads); });
+// The rows of a scan or a search, all of a corpus.
+rsk::SelectArgs corpus_args(std::int64_t num_queries, const py::array& rows, int dtype, int norm,
+                            const Optional& scales, const Optional& codes, const Optional& queries, bool unit_queries,
+                            const Optional& bias, const Optional& lambda_b, const Optional& groups,
+                            const Optional& query_groups, std::uint8_t* status) {
+  require(rows.ndim() == 2, "rows");
+  rsk::SelectArgs a = pool_args(num_queries, rows.shape(0), 0, rows, dtype, norm, scales, queries, unit_queries,
+                                std::nullopt, bias, lambda_b, groups, query_groups, status);
+  a.codes = pointer(codes, a.num_rows * rsk::code_stride(a.dims), "codes");
+  require(!a.bias_per_item, "bias");
+  return a;
 }
 
-Array<float> scan(rsk::TopN& top, const Array<std::uint8_t>& codes, const Array<float>& vectors, float row_error,
-                  const Optional& bias, const Optional& score_weight, const Optional& bias_weight,
-                  const Optional& groups, const Optional& query_groups, int isa, int num_threads) {
+py::tuple scan(const Array<float>& vectors, std::int64_t n, const py::array& rows, int dtype, int norm,
+               const Optional& scales, const Optional& codes, float row_error, float max_norm, const Optional& bias,
+               float largest_bias, const Optional& score_weight, const Optional& bias_weight, const Optional& groups,
+               const Optional& query_groups, int isa, int num_threads) {
   require(vectors.ndim() == 3 && vectors.shape(0) >= 1 && vectors.shape(0) <= rsk::kScanVectors, "vectors");
-  const std::int64_t num_queries = vectors.shape(1), dims = vectors.shape(2);
-  require(num_queries == top.num_queries(), "vectors");
-  require(codes.ndim() == 2 && codes.shape(1) == rsk::code_stride(dims), "codes");
-  const std::int64_t num_rows = codes.shape(0);
-  Array<float> error(num_queries);
-  rsk::CodeScanArgs a{};
-  a.top.num_queries = num_queries;
-  a.top.bias = pointer(bias, num_rows, "bias");
-  a.top.score_weight = pointer(score_weight, num_queries, "score_weight");
-  a.top.bias_weight = pointer(bias_weight, num_queries, "bias_weight");
-  require(!a.top.bias || (a.top.score_weight && a.top.bias_weight), "weights");
-  a.top.groups = pointer(groups, num_rows, "groups");
-  a.top.query_groups = pointer(query_groups, num_queries, "query_groups");
-  require(!a.top.query_groups == !a.top.groups, "query_groups");
-  a.codes = codes.data();
-  a.num_rows = num_rows;
-  a.dims = dims;
+  require(n >= 1, "n");
+  const std::int64_t num_queries = vectors.shape(1);
+  rsk::ScanArgs a{};
+  a.corpus = corpus_args(num_queries, rows, dtype, norm, scales, codes, std::nullopt, false, bias, score_weight, groups,
+                         query_groups, nullptr);
+  require(vectors.shape(2) == a.corpus.dims, "vectors");
   a.terms = vectors.shape(0);
-  a.row_error = row_error;
   a.vectors = vectors.data();
-  a.error = error.mutable_data();
-  rsk::without_gil([&] { top.scan(a, isa, num_threads); });
-  return error;
+  a.row_error = row_error;
+  a.largest_bias = largest_bias;
+  a.max_norm = max_norm;
+  a.score_weight = a.corpus.lambda_b;
+  a.bias_weight = pointer(bias_weight, num_queries, "bias_weight");
+  require(!a.corpus.bias || a.bias_weight, "bias_weight");
+  rsk::TopN top(num_queries, n);
+  bool well = true;
+  rsk::without_gil([&] { well = top.scan(a, isa, num_threads); });
+  const std::int64_t width = top.width();
+  Array<std::int64_t> kept({num_queries, width});
+  Array<float> scores({num_queries, width}), outside(num_queries), error(num_queries);
+  top.get(kept.mutable_data(), scores.mutable_data(), width, outside.mutable_data(), error.mutable_data());
+  return py::make_tuple(kept, scores, outside, error, well);
 }
 
-py::tuple kept(const rsk::TopN& top, std::int64_t cap, bool best_first) {
-  const std::int64_t width = top.width(cap);
-  Array<std::int64_t> rows({top.num_queries(), width});
-  Array<float> scores({top.num_queries(), width}), outside(top.num_queries());
-  top.get(rows.mutable_data(), scores.mutable_data(), width, outside.mutable_data(), best_first);
-  return py::make_tuple(rows, scores, outside);
+py::tuple search(const Array<float>& queries, bool unit_queries, std::int64_t n, const py::array& rows, int dtype,
+                 int norm, const Optional& scales, const Optional& codes, float row_error, const Optional& bias,
+                 float largest_bias, const Optional& lambda_b, const Optional& groups, const Optional& query_groups,
+                 int isa, int num_threads) {
+  require(queries.ndim() == 2, "queries");
+  require(n >= 1, "n");
+  const std::int64_t num_queries = queries.shape(0);
+  Array<std::uint8_t> status(num_queries);
+  rsk::SearchArgs a{};
+  a.corpus = corpus_args(num_queries, rows, dtype, norm, scales, codes, queries, unit_queries, bias, lambda_b, groups,
+                         query_groups, status.mutable_data());
+  require(a.corpus.norm != rsk::Norm::computed, "norm");
+  a.row_error = row_error;
+  a.largest_bias = largest_bias;
+  a.n = n;
+  Array<std::int64_t> indices({num_queries, n});
+  Array<float> scores({num_queries, n});
+  a.indices = indices.mutable_data();
+  a.scores = scores.mutable_data();
+  rsk::without_gil([&] { rsk::search(a, isa, num_threads); });
+  return py::make_tuple(indices, scores, status);
 }
 
 }  // namespace
@@ -265,7 +270,7 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.def("relevance", &pool_relevance, py::arg("num_queries"), py::arg("pool"), py::arg("rows"), py::arg("dtype"),
         py::arg("norm"), py::arg("scales"), py::arg("queries"), py::arg("unit_queries"), py::arg("candidates"),
         py::arg("bias"), py::arg("lambda_b"), py::arg("isa"), py::arg("num_threads"));
-  m.def("code_scan_supported", &rsk::code_scan_supported, py::arg("isa"));
+  m.def("code_scan_supported", &rsk::code_scan_supported, py::arg("isa"), py::arg("vectors"));
   m.def(
       "code_error",
       [](const Array<std::uint8_t>& codes) {
@@ -273,14 +278,13 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
         return rsk::largest_code_error(codes.data(), codes.shape(0), codes.shape(1));
       },
       py::arg("codes").noconvert());
-  py::class_<rsk::TopN>(m, "TopN")
-      .def(py::init<std::int64_t, std::int64_t>(), py::arg("num_queries"), py::arg("n"))
-      .def("fold", &fold, py::arg("scores").noconvert(), py::arg("first_row"), py::arg("bias"), py::arg("score_weight"),
-           py::arg("bias_weight"), py::arg("margin"), py::arg("groups"), py::arg("query_groups"), py::arg("isa"),
-           py::arg("num_threads"))
-      .def("scan", &scan, py::arg("codes").noconvert(), py::arg("vectors").noconvert(), py::arg("row_error"),
-           py::arg("bias"), py::arg("score_weight"), py::arg("bias_weight"), py::arg("groups"), py::arg("query_groups"),
-           py::arg("isa"), py::arg("num_threads"))
-      .def("kept", &kept, py::arg("cap"), py::arg("best_first"));
+  m.def("scan", &scan, py::arg("vectors").noconvert(), py::arg("n"), py::arg("rows"), py::arg("dtype"), py::arg("norm"),
+        py::arg("scales"), py::arg("codes"), py::arg("row_error"), py::arg("max_norm"), py::arg("bias"),
+        py::arg("largest_bias"), py::arg("score_weight"), py::arg("bias_weight"), py::arg("groups"),
+        py::arg("query_groups"), py::arg("isa"), py::arg("num_threads"));
+  m.def("search", &search, py::arg("queries").noconvert(), py::arg("unit_queries"), py::arg("n"), py::arg("rows"),
+        py::arg("dtype"), py::arg("norm"), py::arg("scales"), py::arg("codes"), py::arg("row_error"), py::arg("bias"),
+        py::arg("largest_bias"), py::arg("lambda_b"), py::arg("groups"), py::arg("query_groups"), py::arg("isa"),
+        py::arg("num_threads"));
   bind_score(m);
 }

@@ -1,4 +1,4 @@
-// Scores of all rows of a corpus against many vectors, from the codes. Included in the avx512 region, after codes.inl:
+// All rows of a corpus against many vectors, by their codes. Included in the avx512 region, after codes.inl:
 // it needs AVX512-VNNI, which code_scan_supported asks for at run time.
 //
 // Rows are taken in blocks that stay in the second-level cache, laid out anew so that a vector register holds the same
@@ -43,7 +43,7 @@ __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"))) static 
 #undef RSK_EACH_VECTOR
 
 template <bool kBias>
-static void scan_rows(const ScanBlock& block, const ScanGroup& group) {
+static void scan_packed_rows(const ScanBlock& block, const ScanGroup& group) {
   std::int32_t products[kScanVectors][32];
   for (std::int64_t first = 0; first < block.rows; first += 32) {
     scan_tile(block.packed + first * block.steps * 4, group.vectors, block.steps, group.start, products);
@@ -69,6 +69,6 @@ static void scan_rows(const ScanBlock& block, const ScanGroup& group) {
 }
 
 // Rows of a packed block whose value for a query is at least the query's threshold.
-static void scan_block(const ScanBlock& block, const ScanGroup& group) {
-  return block.bias ? scan_rows<true>(block, group) : scan_rows<false>(block, group);
+static void scan_packed(const ScanBlock& block, const ScanGroup& group) {
+  return block.bias ? scan_packed_rows<true>(block, group) : scan_packed_rows<false>(block, group);
 }

@@ -49,27 +49,37 @@ constexpr bool kCodesPay = W > 4;
 
 static inline float inverse_sqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 
-// Indices, ascending, of the values (score_weight * score + bias_weight * bias) that are at least threshold.
-static std::int64_t at_least(const float* scores, const float* bias, float score_weight, float bias_weight,
-                             std::int64_t n, float threshold, std::int32_t* out) {
+// The scale that makes a query the vector of the formulas. A query of unusual norm is replaced by that vector, in
+// `unit` (D), with scale 1.
+static inline Status scaled_query(const float** query, std::int64_t dims, bool make_unit, const float* tail_mask,
+                                  float* unit, float* scale) {
+  float norm2 = 1.0f;
+  if (make_unit) norm2_block<1>(query, dims, tail_mask, &norm2);
+  *scale = make_unit ? inverse_sqrt(norm2) : 1.0f;
+  if (norm2 >= kNorm2Min && norm2 <= kNorm2Max) return Status::ok;
+  double exact = 0;
+  for (std::int64_t d = 0; d < dims; ++d) exact += double((*query)[d]) * (*query)[d];
+  if (!(exact <= DBL_MAX)) return Status::not_finite;
+  // The scale itself may leave the range of float32, so the elements are scaled in double.
+  const double exact_scale = exact > 0 ? 1 / __builtin_sqrt(exact) : 0;
+  for (std::int64_t d = 0; d < dims; ++d) unit[d] = float((*query)[d] * exact_scale);
+  *query = unit;
+  *scale = 1.0f;
+  return Status::ok;
+}
+
+// Indices, ascending, of the values that are at least threshold.
+static std::int64_t at_least(const float* values, std::int64_t n, float threshold, std::int32_t* out) {
   std::int64_t found = 0, i = 0;
   for (; i + 4 * W <= n; i += 4 * W) {
     vi any = {};
-    for (int b = 0; b < 4; ++b) {
-      vf value = load(scores + i + b * W);
-      if (bias) value = value * splat(score_weight) + load(bias + i + b * W) * splat(bias_weight);
-      any |= value >= splat(threshold);
-    }
+    for (int b = 0; b < 4; ++b) any |= load(values + i + b * W) >= splat(threshold);
     if (hsum((vf)(any & (vi)splat(1.0f))) == 0.0f) continue;
-    for (std::int64_t b = i; b < i + 4 * W; ++b) {
-      const float value = bias ? scores[b] * score_weight + bias[b] * bias_weight : scores[b];
-      if (value >= threshold) out[found++] = std::int32_t(b);
-    }
+    for (std::int64_t b = i; b < i + 4 * W; ++b)
+      if (values[b] >= threshold) out[found++] = std::int32_t(b);
   }
-  for (; i < n; ++i) {
-    const float value = bias ? scores[i] * score_weight + bias[i] * bias_weight : scores[i];
-    if (value >= threshold) out[found++] = std::int32_t(i);
-  }
+  for (; i < n; ++i)
+    if (values[i] >= threshold) out[found++] = std::int32_t(i);
   return found;
 }
 
@@ -214,23 +224,12 @@ struct Query {
   }
 
   Status prepare_query() {
+    float scale;
     const float* query = args.queries + q * args.dims;
-    float norm2 = 1.0f;
-    if (args.unit_queries) norm2_block<1>(&query, args.dims, ws.tail_mask, &norm2);
-    if (norm2 >= kNorm2Min && norm2 <= kNorm2Max) {
-      const float scale = args.unit_queries ? inverse_sqrt(norm2) : 1.0f;
-      prepare(query, args.dims, scale, ws.query);
-      code_query(query, scale);
-      return Status::ok;
-    }
-    double exact = 0;
-    for (std::int64_t d = 0; d < args.dims; ++d) exact += double(query[d]) * query[d];
-    if (!(exact <= DBL_MAX)) return Status::not_finite;
-    // The scale itself may leave the range of float32, so the elements are scaled in double.
-    const double scale = exact > 0 ? 1 / __builtin_sqrt(exact) : 0;
-    for (std::int64_t d = 0; d < args.dims; ++d) ws.unit[d] = float(query[d] * scale);
-    prepare(ws.unit, args.dims, 1.0f, ws.query);
-    code_query(ws.unit, 1.0f);
+    const Status status = scaled_query(&query, args.dims, args.unit_queries, ws.tail_mask, ws.unit, &scale);
+    if (status != Status::ok) return status;
+    prepare(query, args.dims, scale, ws.query);
+    code_query(query, scale);
     return Status::ok;
   }
 
@@ -951,7 +950,7 @@ struct Query {
     status = catch_up(&top, 1);
     *best = -1;
     consider(top, best, best_score);
-    const std::int64_t survivors = at_least(ws.bound, nullptr, 1.0f, 0.0f, items, *best_score, ws.survivors);
+    const std::int64_t survivors = at_least(ws.bound, items, *best_score, ws.survivors);
     std::int32_t js[4] = {};  // unread, or one behind: four of them meet a pick together
     int n = 0;
     for (std::int64_t i = 0; i < survivors && status == Status::ok; ++i) {

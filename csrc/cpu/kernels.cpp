@@ -26,14 +26,14 @@
 #include "api.h"
 #include "parallel.h"
 
-// The table of a region, which ends with pack_rows and scan_block.
+// The table of a region, which ends with pack_rows and scan_packed.
 #define RSK_KERNELS(...)                                    \
   constexpr Kernels kKernels = {select_query<Method::mmr>,  \
                                 select_query<Method::vrsd>, \
                                 relevance_query,            \
-                                at_least,                   \
                                 int(W),                     \
                                 encode_row,                 \
+                                &kScanKernels,              \
                                 __VA_ARGS__}
 
 // base: the floor of the platform's ABI, SSE2 on x86-64 and NEON on AArch64.
@@ -42,6 +42,7 @@ namespace rsk::base {
 #include "simd.inl"
 #include "codes.inl"
 #include "greedy_select.inl"
+#include "scan.inl"
 #undef RSK_VEC_BYTES
 RSK_KERNELS(nullptr, nullptr);
 }  // namespace rsk::base
@@ -59,6 +60,7 @@ namespace rsk::avx2 {
 #include "simd.inl"
 #include "codes.inl"
 #include "greedy_select.inl"
+#include "scan.inl"
 #undef RSK_VEC_BYTES
 RSK_KERNELS(nullptr, nullptr);
 }  // namespace rsk::avx2
@@ -77,8 +79,9 @@ namespace rsk::avx512 {
 #include "codes.inl"
 #include "code_scan.inl"
 #include "greedy_select.inl"
+#include "scan.inl"
 #undef RSK_VEC_BYTES
-RSK_KERNELS(pack_rows, scan_block);
+RSK_KERNELS(pack_rows, scan_packed);
 }  // namespace rsk::avx512
 #ifdef __clang__
 #pragma clang attribute pop
@@ -232,14 +235,22 @@ bool isa_supported(int isa) {
   return isa == 0;
 }
 
-bool code_scan_supported(int isa) {
-  bool supported = kernels_of(isa).scan_block != nullptr;
+// Whether the processor adds products of bytes.
+static bool vnni(const Kernels& kernels) {
 #if defined(RSK_NO_VNNI)
-  supported = false;
+  return false;
 #elif RSK_X86_DISPATCH
-  supported = supported && __builtin_cpu_supports("avx512vnni");
+  return kernels.scan_packed && __builtin_cpu_supports("avx512vnni");
 #endif
-  return supported;
+  return false;
+}
+
+// So many vectors are met by codes as they lie: with more they are packed, or without VNNI the rows read.
+constexpr std::int64_t kFew = 8, kFewWithoutVnni = 2;
+
+bool code_scan_supported(int isa, std::int64_t vectors) {
+  const Kernels& kernels = kernels_of(isa);
+  return vnni(kernels) || (kernels.scan->codes_pay && vectors <= kFewWithoutVnni);
 }
 
 void select(const SelectArgs& args, int isa, int num_threads) {
@@ -287,85 +298,70 @@ float largest_code_error(const std::uint8_t* codes, std::int64_t num_rows, std::
   return largest;
 }
 
-constexpr std::ptrdiff_t kSorted = 256;
+namespace {
 
-// Rows that may be among the best n of one query. `threshold` is below the n-th value seen by the margin.
-struct TopN::State {
-  struct Best {
-    float threshold = -std::numeric_limits<float>::infinity();
-    std::size_t limit = 0;  // entries that call for a shrink; doubled where ties cannot be dropped
-    std::vector<ScanEntry> entries;
-    std::vector<float> values;  // scratch
+// The larger value first, ties to the lowest row.
+bool better(const ScanEntry& a, const ScanEntry& b) { return a.value != b.value ? a.value > b.value : a.row < b.row; }
 
-    void add(const ScanEntry& entry, std::int64_t n, float margin) {
-      if (entry.value < threshold) return;
-      entries.push_back(entry);
-      if (entries.size() >= limit) shrink(n, margin);
+// Rows that may be among the best n of one query. `threshold` is what no row left out exceeds.
+struct Best {
+  float threshold = -std::numeric_limits<float>::infinity();
+  std::size_t limit = kScanRows / 2;  // entries that call for a shrink
+  bool too_many = false;              // more than `most` within the margin: none is kept
+  std::vector<ScanEntry> entries;
+
+  void add(const ScanEntry& entry, std::int64_t n, float margin, std::size_t most) {
+    if (entry.value < threshold) return;
+    entries.push_back(entry);
+    if (entries.size() >= limit) shrink(n, margin, most);
+  }
+
+  // Keeps the best n and what is within the margin of the last of them.
+  void shrink(std::int64_t n, float margin, std::size_t most) {
+    if (std::int64_t(entries.size()) <= n) return;
+    const auto last = entries.begin() + (n - 1);
+    std::nth_element(entries.begin(), last, entries.end(), better);
+    threshold = std::max(threshold, last->value - margin);
+    const auto out = [&](const ScanEntry& entry) { return entry.value < threshold; };
+    entries.erase(margin > 0 ? std::remove_if(last + 1, entries.end(), out) : last + 1, entries.end());
+    if (entries.size() > most) {
+      too_many = true;
+      threshold = std::numeric_limits<float>::infinity();
+      std::vector<ScanEntry>().swap(entries);
     }
-    void shrink(std::int64_t n, float margin) {
-      if (std::int64_t(entries.size()) <= n) return;
-      values.clear();
-      for (const ScanEntry& entry : entries) values.push_back(entry.value);
-      std::nth_element(values.begin(), values.begin() + (n - 1), values.end(), std::greater<float>());
-      threshold = std::max(threshold, values[std::size_t(n - 1)] - margin);
-      entries.erase(std::remove_if(entries.begin(), entries.end(),
-                                   [&](const ScanEntry& entry) { return entry.value < threshold; }),
-                    entries.end());
-      limit = 2 * std::max(entries.size(), std::size_t(n)) + 64;
-    }
-  };
-  std::int64_t n;
-  std::vector<Best> best;
+    limit = 2 * std::max(entries.size(), std::size_t(n)) + 64;
+  }
+
+  void merge(const Best& other) {
+    threshold = std::max(threshold, other.threshold);
+    too_many = too_many || other.too_many;
+    entries.insert(entries.end(), other.entries.begin(), other.entries.end());
+  }
 };
 
-TopN::TopN(std::int64_t num_queries, std::int64_t n) : state_(new State{n, {}}) {
-  state_->best.resize(std::size_t(num_queries));
-  for (State::Best& best : state_->best) best.limit = std::size_t(2 * n + 64);
-}
-TopN::~TopN() { delete state_; }
-
-void TopN::fold(const TopNArgs& args, int isa, int num_threads) {
-  // Scores are taken in runs that stay in the first-level cache together with the indices found in them.
-  constexpr std::int64_t kRun = 2048;
-  const Kernels& kernels = kernels_of(isa);
-  const double work = double(args.num_queries) * double(args.block);
-  parallel_for(args.num_queries, 1, worthwhile_threads(work, args.num_queries, num_threads), [&](std::int64_t q, int) {
-    State::Best& best = state_->best[std::size_t(q)];
-    std::int32_t found[kRun];
-    const float score_weight = args.bias ? args.score_weight[q] : 1.0f;
-    const float bias_weight = args.bias ? args.bias_weight[q] : 0.0f;
-    for (std::int64_t begin = 0; begin < args.block; begin += kRun) {
-      const float* scores = args.scores + q * args.score_stride + begin;
-      const float* bias = args.bias ? args.bias + begin : nullptr;
-      const std::int64_t length = std::min(kRun, args.block - begin);
-      const std::int64_t count =
-          kernels.at_least(scores, bias, score_weight, bias_weight, length, best.threshold, found);
-      for (std::int64_t i = 0; i < count; ++i) {
-        const std::int64_t column = begin + found[i];
-        if (args.groups && args.groups[column] == args.query_groups[q]) continue;
-        const float score = scores[found[i]];
-        const float value = bias ? score * score_weight + bias[found[i]] * bias_weight : score;
-        best.add({value, score, args.first_row + column}, state_->n, args.margin[q]);
-      }
-    }
-    best.shrink(state_->n, args.margin[q]);
-  });
-}
+// The vectors of a scan in the form that it takes.
+struct ScanVectors {
+  std::int64_t each = 0, steps = 0, width = 0;  // queries of a group; sizes of a group's and of a vector's share
+  std::vector<std::int32_t> packed, start;
+  std::vector<float> scale, prepared;
+  std::vector<std::int8_t> bytes;
+  std::vector<CodeVector> codes;
+};
 
 // Signed codes of a query's terms, in steps of one scale, which is returned. `vectors` and `start` are those of the
 // first term in its group; `error` is by how much a score may be off.
-static float encode_terms(const CodeScanArgs& args, std::int64_t q, float& error, std::int32_t* vectors,
-                          std::int32_t* start) {
-  const auto term = [&](std::int64_t t) { return args.vectors + (t * args.top.num_queries + q) * args.dims; };
+float pack_terms(const ScanArgs& args, std::int64_t q, float& error, std::int32_t* vectors, std::int32_t* start) {
+  const std::int64_t dims = args.corpus.dims;
+  const auto term = [&](std::int64_t t) { return args.vectors + (t * args.corpus.num_queries + q) * dims; };
   double largest = 0;
   for (std::int64_t t = 0; t < args.terms; ++t)
-    for (std::int64_t d = 0; d < args.dims; ++d) largest = std::max(largest, std::fabs(double(term(t)[d])));
+    for (std::int64_t d = 0; d < dims; ++d) largest = std::max(largest, std::fabs(double(term(t)[d])));
   const float scale = float(largest / 127);
   double worst = 0;
   for (std::int64_t t = 0; t < args.terms; ++t) {
     double norm2 = 0, lost2 = 0;
     std::int32_t sum = 0;
-    for (std::int64_t d = 0; d < args.dims; ++d) {
+    for (std::int64_t d = 0; d < dims; ++d) {
       const double x = term(t)[d];
       const std::int32_t code = scale > 0 ? std::int32_t(std::nearbyint(x / scale)) : 0;
       const std::int32_t byte = code < -127 ? -127 : code > 127 ? 127 : code;
@@ -382,106 +378,296 @@ static float encode_terms(const CodeScanArgs& args, std::int64_t q, float& error
   return scale;
 }
 
-void TopN::scan(const CodeScanArgs& args, int isa, int num_threads) {
-  const Kernels& kernels = kernels_of(isa);
-  if (!code_scan_supported(isa)) throw std::invalid_argument("no scan by codes on this machine");
-  const TopNArgs& top = args.top;
-  const std::int64_t stride = code_stride(args.dims), steps = (args.dims + 3) / 4;
-  const std::int64_t each = kScanVectors / args.terms;  // queries of a group
-  const std::int64_t groups = (top.num_queries + each - 1) / each;
-  const double work = double(top.num_queries) * double(args.terms) * double(args.num_rows) * double(args.dims) / 4;
-  const int threads = worthwhile_threads(work, groups, num_threads);
-  // Of the first blocks a small part is kept.
-  for (State::Best& best : state_->best) best.limit = kScanRows / 2;
-  // Each thread takes all rows for its share of the groups.
-  parallel_for(threads, 1, threads, [&](std::int64_t share, int) {
-    const std::int64_t begin = groups * share / threads, end = groups * (share + 1) / threads;
-    std::vector<std::int32_t> vectors(std::size_t((end - begin) * steps * kScanVectors));
-    std::vector<std::int32_t> start(std::size_t((end - begin) * kScanVectors));
-    std::vector<float> scale(std::size_t((end - begin) * each));
-    for (std::int64_t q = begin * each; q < std::min(end * each, top.num_queries); ++q) {
-      const std::int64_t group = q / each - begin, g = q % each;
-      scale[std::size_t(group * each + g)] =
-          encode_terms(args, q, args.error[q], &vectors[std::size_t(group * steps * kScanVectors + g * args.terms)],
-                       &start[std::size_t(group * kScanVectors + g * args.terms)]);
-    }
-    std::vector<std::uint8_t> packed(std::size_t(kScanRows * steps * 4));
-    std::vector<float> scales(kScanRows), bias(kScanRows);
-    std::unique_ptr<ScanEntry[][kScanRows]> found(new ScanEntry[kScanVectors][kScanRows]);
-    // Blocks are taken out of their order, so that those seen stand for the others: of a part of the rows a part of n
-    // is kept, and a little more. At the end there are about n, which is all that a scan promises.
-    const std::int64_t blocks = (args.num_rows + kScanRows - 1) / kScanRows;
-    std::int64_t leap = std::int64_t(0.618 * double(blocks)) | 1;
-    while (std::gcd(leap, blocks) != 1) leap += 2;
-    for (std::int64_t taken = 0; taken < blocks; ++taken) {
-      interrupt_point();
-      const std::int64_t first = taken * leap % blocks * kScanRows;
-      const std::int64_t rows = std::min(kScanRows, args.num_rows - first);
-      const double share = double(taken + 1) / double(blocks);
-      const std::int64_t quota = std::min(state_->n, std::int64_t(double(state_->n) * share * 1.1) + 32);
-      kernels.pack_rows(args.codes + first * stride, stride, rows, steps, packed.data());
-      for (std::int64_t r = 0; r < rows; ++r) {
-        std::memcpy(&scales[std::size_t(r)], args.codes + (first + r + 1) * stride - kCodeHeader, sizeof(float));
-        bias[std::size_t(r)] = top.bias ? top.bias[first + r] : 0.0f;
-      }
-      const ScanBlock block = {packed.data(), (rows + 31) / 32 * 32, steps, scales.data(),
-                               top.bias ? bias.data() : nullptr};
-      for (std::int64_t group = begin; group < end; ++group) {
-        float threshold[kScanVectors];
-        std::int64_t count[kScanVectors] = {};
-        const std::int64_t q = group * each, queries = std::min(each, top.num_queries - q);
-        for (std::int64_t g = 0; g < queries; ++g) threshold[g] = state_->best[std::size_t(q + g)].threshold;
-        kernels.scan_block(
-            block, {&vectors[std::size_t((group - begin) * steps * kScanVectors)], queries, args.terms,
-                    &start[std::size_t((group - begin) * kScanVectors)], &scale[std::size_t((group - begin) * each)],
-                    top.bias ? top.score_weight + q : nullptr, top.bias ? top.bias_weight + q : nullptr, threshold,
-                    found.get(), count});
-        for (std::int64_t g = 0; g < queries; ++g)
-          for (std::int64_t i = 0; i < count[g]; ++i) {
-            const ScanEntry& entry = found[std::size_t(g)][i];
-            if (entry.row >= rows) continue;  // the last block is filled up
-            if (top.groups && top.groups[first + entry.row] == top.query_groups[q + g]) continue;
-            state_->best[std::size_t(q + g)].add({entry.value, entry.score, first + entry.row}, quota, 0.0f);
-          }
-      }
-    }
-    for (std::int64_t q = begin * each; q < std::min(end * each, top.num_queries); ++q)
-      state_->best[std::size_t(q)].shrink(state_->n, 0.0f);
-  });
+double norm_of(const float* vector, std::int64_t dims) {
+  double norm2 = 0;
+  for (std::int64_t d = 0; d < dims; ++d) norm2 += double(vector[d]) * vector[d];
+  return std::sqrt(norm2);
 }
 
-std::int64_t TopN::num_queries() const { return std::int64_t(state_->best.size()); }
+}  // namespace
 
-std::int64_t TopN::width(std::int64_t cap) const {
+struct TopN::State {
+  std::int64_t n;
+  // Whether every row that may be among the best n is kept: all within the margin of the n-th value, twice what a value
+  // may be off. Otherwise the best n by these values are.
+  bool all = false;
+  std::vector<float> error;  // by how much the score or the value of a row may be off
+  std::vector<float> margin;
+  std::vector<Best> best;
+};
+
+TopN::TopN(std::int64_t num_queries, std::int64_t n) : state_(new State{n, false, {}, {}, {}}) {
+  state_->error.resize(std::size_t(num_queries));
+  state_->margin.resize(std::size_t(num_queries));
+  state_->best.resize(std::size_t(num_queries));
+}
+TopN::~TopN() { delete state_; }
+
+bool TopN::scan(const ScanArgs& args, int isa, int num_threads) {
+  const Kernels& kernels = kernels_of(isa);
+  const SelectArgs& corpus = args.corpus;
+  const std::int64_t num_rows = corpus.num_rows, dims = corpus.dims, num_queries = corpus.num_queries;
+  const std::int64_t num_vectors = num_queries * args.terms;
+  const bool codes = corpus.codes != nullptr;
+  if (codes && !code_scan_supported(isa, num_vectors)) throw std::invalid_argument("no scan by codes on this machine");
+  const bool packed = codes && num_vectors > kFew;
+  const bool all = state_->all;
+
+  // 1. The vectors, and by how much a value may be off: of two float32 evaluations of a product, whatever their order,
+  // and with codes by what they leave out.
+  ScanVectors vectors;
+  const std::int64_t each = (codes ? kScanVectors : kRowVectors) / args.terms;
+  const std::int64_t groups = (num_queries + each - 1) / each, steps = (dims + 3) / 4;
+  const std::int64_t code_width = 2 * code_bytes(dims);
+  const std::int64_t prepared = dims / kernels.vector_floats * kernels.vector_floats + kernels.vector_floats;
+  if (packed) {
+    vectors.packed.resize(std::size_t(groups * steps * kScanVectors));
+    vectors.start.resize(std::size_t(groups * kScanVectors));
+    vectors.scale.resize(std::size_t(groups * each));
+  } else if (codes) {
+    vectors.bytes.resize(std::size_t(num_vectors * code_width));
+    vectors.codes.resize(std::size_t(num_vectors));
+  } else {
+    vectors.prepared.resize(std::size_t(num_vectors * prepared));
+  }
+  const double size = double(num_vectors) * double(dims);
+  parallel_for(num_queries, 8, worthwhile_threads(16 * size, num_queries, num_threads), [&](std::int64_t q, int) {
+    float off = 0.0f, rounding = 0.0f;
+    if (packed) {
+      const std::int64_t group = q / each, first = q % each * args.terms;
+      vectors.scale[std::size_t(q)] =
+          pack_terms(args, q, off, &vectors.packed[std::size_t(group * steps * kScanVectors + first)],
+                     &vectors.start[std::size_t(group * kScanVectors + first)]);
+    }
+    for (std::int64_t t = 0; t < args.terms; ++t) {
+      const float* vector = args.vectors + (t * num_queries + q) * dims;
+      const std::int64_t v = q * args.terms + t;
+      const double norm = norm_of(vector, dims);
+      rounding = std::max(rounding, float(norm * args.max_norm));
+      if (codes && !packed) {
+        const CodeVector& code = vectors.codes[std::size_t(v)] =
+            kernels.scan->code_vector(vector, dims, &vectors.bytes[std::size_t(v * code_width)]);
+        const double left = args.row_error * norm + (1.0 + args.row_error) * code.error;
+        off = std::max(off, float(left + 1e-6 * (1 + norm)) * 1.00001f);
+      } else if (!codes) {
+        kernels.scan->prepare(vector, dims, &vectors.prepared[std::size_t(v * prepared)]);
+      }
+    }
+    const float weight = corpus.bias ? args.score_weight[q] : 1.0f;
+    constexpr float kEps = std::numeric_limits<float>::epsilon();
+    rounding = rounding * float(dims + 8) * 2 * kEps + (rounding + args.largest_bias) * 4 * kEps;
+    state_->error[std::size_t(q)] = off + rounding;
+    state_->margin[std::size_t(q)] = all && codes ? 2 * (weight * off + rounding) : 0.0f;
+  });
+
+  // 2. Threads share the blocks of rows, and each keeps its own best of every query. A block goes against all queries.
+  // Blocks are taken out of their order, so that those seen stand for the others and few rows are kept at a time.
+  const std::int64_t blocks = (num_rows + kScanRows - 1) / kScanRows;
+  const double work = (size + double(dims)) * double(num_rows) / (codes ? 4 : 1);
+  const int threads = worthwhile_threads(work, blocks, num_threads);
+  std::int64_t leap = std::int64_t(0.618 * double(blocks)) | 1;
+  while (std::gcd(leap, blocks) != 1) leap += 2;
+  const std::size_t most = std::size_t(std::max<std::int64_t>(4 * state_->n + 2048, (1 << 20) / num_queries));
+  const std::int64_t element = corpus.dtype == DType::f32 ? 4 : corpus.dtype == DType::i8 ? 1 : 2;
+  const std::int64_t part_rows = packed                               ? kScanRows
+                                 : codes                              ? kCodeRows
+                                 : kRowBlock * dims * element > 32768 ? kRowBlock / 2
+                                                                      : kRowBlock;
+  struct Scratch {
+    std::vector<Best> best;
+    std::vector<std::uint8_t> packed;
+    std::vector<float> scales, bias;
+    std::unique_ptr<ScanEntry[][kScanRows]> found;
+    bool well = true;
+  };
+  std::vector<Scratch> scratches(static_cast<std::size_t>(threads));
+  const std::int64_t stride = code_stride(dims);
+  parallel_for(blocks, 1, threads, [&](std::int64_t index, int thread) {
+    Scratch& scratch = scratches[std::size_t(thread)];
+    if (scratch.best.empty()) {
+      scratch.best.resize(std::size_t(num_queries));
+      scratch.packed.resize(packed ? std::size_t(kScanRows * steps * 4) : 0);
+      scratch.scales.resize(kScanRows);
+      scratch.bias.resize(kScanRows);
+      scratch.found.reset(new ScanEntry[kRowVectors][kScanRows]);
+    }
+    const std::int64_t first = index * leap % blocks * kScanRows;
+    const std::int64_t rows = std::min(kScanRows, num_rows - first);
+    if (packed) {
+      kernels.pack_rows(corpus.codes + first * stride, stride, rows, steps, scratch.packed.data());
+      for (std::int64_t r = 0; r < rows; ++r)
+        std::memcpy(&scratch.scales[std::size_t(r)], corpus.codes + (first + r + 1) * stride - kCodeHeader,
+                    sizeof(float));
+    }
+    if (corpus.bias) std::copy_n(corpus.bias + first, rows, scratch.bias.begin());
+    for (std::int64_t begin = 0; begin < rows; begin += part_rows) {
+      const std::int64_t part = std::min(part_rows, rows - begin), row = first + begin;
+      if (!codes) {
+        float* const scales = &scratch.scales[std::size_t(begin)];
+        scratch.well = kernels.scan->row_scales(corpus, row, part, scales) && scratch.well;
+      }
+      ScanBlock block = {};
+      block.rows = packed ? (part + 31) / 32 * 32 : part;
+      block.dims = dims;
+      block.scales = &scratch.scales[std::size_t(begin)];
+      block.bias = corpus.bias ? &scratch.bias[std::size_t(begin)] : nullptr;
+      block.packed = scratch.packed.data();
+      block.steps = steps;
+      block.codes = codes ? corpus.codes + row * stride : nullptr;
+      block.data = static_cast<const char*>(corpus.rows) + row * corpus.row_stride * element;
+      block.dtype = corpus.dtype;
+      block.row_stride = corpus.row_stride;
+      for (std::int64_t group = 0; group < groups; ++group) {
+        const std::int64_t q = group * each, queries = std::min(each, num_queries - q);
+        float threshold[kRowVectors];
+        std::int64_t count[kRowVectors] = {};
+        for (std::int64_t g = 0; g < queries; ++g) threshold[g] = scratch.best[std::size_t(q + g)].threshold;
+        ScanGroup vectors_of = {};
+        vectors_of.queries = queries;
+        vectors_of.terms_each = args.terms;
+        vectors_of.score_weight = corpus.bias ? args.score_weight + q : nullptr;
+        vectors_of.bias_weight = corpus.bias ? args.bias_weight + q : nullptr;
+        vectors_of.threshold = threshold;
+        vectors_of.found = scratch.found.get();
+        vectors_of.count = count;
+        if (packed) {
+          vectors_of.vectors = &vectors.packed[std::size_t(group * steps * kScanVectors)];
+          vectors_of.start = &vectors.start[std::size_t(group * kScanVectors)];
+          vectors_of.scale = &vectors.scale[std::size_t(q)];
+          kernels.scan_packed(block, vectors_of);
+        } else if (codes) {
+          vectors_of.codes = &vectors.codes[std::size_t(q * args.terms)];
+          kernels.scan->codes(block, vectors_of);
+        } else {
+          vectors_of.prepared = &vectors.prepared[std::size_t(q * args.terms * prepared)];
+          kernels.scan->rows(block, vectors_of);
+        }
+        for (std::int64_t g = 0; g < queries; ++g) {
+          Best& best = scratch.best[std::size_t(q + g)];
+          const float margin = state_->margin[std::size_t(q + g)];
+          for (std::int64_t i = 0; i < count[g]; ++i) {
+            const ScanEntry& entry = scratch.found[std::size_t(g)][i];
+            if (entry.row >= part) continue;  // the last block is filled up
+            if (corpus.query_groups && corpus.groups[row + entry.row] == corpus.query_groups[q + g]) continue;
+            best.add({entry.value, entry.score, row + entry.row}, state_->n, margin, most);
+          }
+        }
+      }
+    }
+  });
+
+  // 3. One best of what the threads have kept.
+  parallel_for(num_queries, 1, worthwhile_threads(size * 100, num_queries, threads), [&](std::int64_t q, int) {
+    Best& best = state_->best[std::size_t(q)];
+    for (Scratch& scratch : scratches)
+      if (!scratch.best.empty()) best.merge(scratch.best[std::size_t(q)]);
+    best.shrink(state_->n, state_->margin[std::size_t(q)], most);
+    if (!all) std::sort(best.entries.begin(), best.entries.end(), better);
+  });
+  return std::all_of(scratches.begin(), scratches.end(), [](const Scratch& scratch) { return scratch.well; });
+}
+
+std::int64_t TopN::width() const {
   std::size_t width = 0;
-  for (const State::Best& best : state_->best)
-    if (best.entries.size() <= std::size_t(cap)) width = std::max(width, best.entries.size());
+  for (const Best& best : state_->best) width = std::max(width, best.entries.size());
   return std::int64_t(width);
 }
 
-void TopN::get(std::int64_t* rows, float* scores, std::int64_t width, float* outside, bool best_first) const {
-  for (State::Best& best : state_->best) {
+void TopN::get(std::int64_t* rows, float* scores, std::int64_t width, float* outside, float* error) const {
+  for (const Best& best : state_->best) {
     std::fill(rows, rows + width, std::int64_t(-1));
     std::fill(scores, scores + width, 0.0f);
-    const bool fits = std::int64_t(best.entries.size()) <= width;
-    *outside++ = fits ? best.threshold : std::numeric_limits<float>::infinity();
-    if (fits) {
-      const auto end = best.entries.end();
-      if (best_first) {  // beyond the first few the order does not matter
-        const auto by_value = [](const ScanEntry& a, const ScanEntry& b) { return a.value > b.value; };
-        const auto few = best.entries.begin() + std::min<std::ptrdiff_t>(kSorted, end - best.entries.begin());
-        std::nth_element(best.entries.begin(), few, end, by_value);
-        std::sort(best.entries.begin(), few, by_value);
-      } else {
-        std::sort(best.entries.begin(), end, [](const ScanEntry& a, const ScanEntry& b) { return a.row < b.row; });
-      }
-      for (std::size_t i = 0; i < best.entries.size(); ++i) {
-        rows[i] = best.entries[i].row;
-        scores[i] = best.entries[i].score;
-      }
+    *outside++ = best.threshold;
+    for (std::size_t i = 0; i < best.entries.size(); ++i) {
+      rows[i] = best.entries[i].row;
+      scores[i] = best.entries[i].score;
     }
     rows += width;
     scores += width;
+  }
+  std::copy(state_->error.begin(), state_->error.end(), error);
+}
+
+void search(const SearchArgs& args, int isa, int num_threads) {
+  const Kernels& kernels = kernels_of(isa);
+  const SelectArgs& all = args.corpus;
+  const std::int64_t n = args.n, dims = all.dims;
+  std::fill(args.indices, args.indices + all.num_queries * n, std::int64_t(-1));
+  std::fill(args.scores, args.scores + all.num_queries * n, -std::numeric_limits<float>::infinity());
+
+  // Some of the queries, by codes or by the rows. Returns those of which too many rows are left by codes.
+  const auto search_some = [&](const std::vector<std::int64_t>& some, bool by_codes) {
+    const std::int64_t count = std::int64_t(some.size());
+    std::vector<float> vectors(static_cast<std::size_t>(count * dims)), lambda_b, bias_weight;
+    std::vector<std::int64_t> own, again;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t q = some[std::size_t(i)];
+      float* const vector = &vectors[std::size_t(i * dims)];
+      const Status status = kernels.scan->unit_query(all, q, vector);
+      if (status != Status::ok) std::fill(vector, vector + dims, 0.0f);
+      all.status[q] = std::uint8_t(status);
+      lambda_b.push_back(all.bias ? all.lambda_b[q] : 1.0f);
+      bias_weight.push_back(1.0f - lambda_b.back());
+      if (all.query_groups) own.push_back(all.query_groups[q]);
+    }
+    ScanArgs scan = {};
+    scan.corpus = all;
+    scan.corpus.num_queries = count;
+    scan.corpus.lambda_b = scan.score_weight = lambda_b.data();
+    scan.corpus.query_groups = all.query_groups ? own.data() : nullptr;
+    scan.corpus.codes = by_codes ? all.codes : nullptr;
+    scan.bias_weight = bias_weight.data();
+    scan.terms = 1;
+    scan.vectors = vectors.data();
+    scan.row_error = args.row_error;
+    scan.largest_bias = args.largest_bias;
+    scan.max_norm = 1.0f;  // with codes; the values of rows are those of a selection
+    TopN top(count, n);
+    top.state_->all = true;
+    top.scan(scan, isa, num_threads);
+    const int threads = worthwhile_threads(double(count) * double(n * dims), count, num_threads);
+    parallel_for(count, 1, threads, [&](std::int64_t i, int) {
+      std::vector<ScanEntry>& entries = top.state_->best[std::size_t(i)].entries;
+      if (by_codes) {
+        std::vector<float> prepared(static_cast<std::size_t>(dims + kernels.vector_floats));
+        kernels.scan->prepare(&vectors[std::size_t(i * dims)], dims, prepared.data());
+        const auto read = [&](std::size_t begin, std::size_t end) {
+          kernels.scan->row_values(scan.corpus, i, prepared.data(), &entries[0] + begin, std::int64_t(end - begin));
+        };
+        // The best by their codes say how good the others must be.
+        const std::size_t first = std::min(entries.size(), std::size_t(n));
+        std::nth_element(entries.begin(), entries.begin() + std::ptrdiff_t(first), entries.end(), better);
+        read(0, first);
+        float least = std::numeric_limits<float>::infinity();
+        for (std::size_t j = 0; j < first; ++j) least = std::min(least, entries[j].value);
+        const float needed = least - top.state_->margin[std::size_t(i)] / 2;
+        entries.erase(std::remove_if(entries.begin() + std::ptrdiff_t(first), entries.end(),
+                                     [&](const ScanEntry& entry) { return entry.value < needed; }),
+                      entries.end());
+        read(first, entries.size());
+      }
+      const auto end = entries.begin() + std::min(std::ptrdiff_t(n), std::ptrdiff_t(entries.size()));
+      std::nth_element(entries.begin(), end, entries.end(), better);
+      std::sort(entries.begin(), end, better);
+      const std::int64_t out = some[std::size_t(i)] * n;
+      for (auto entry = entries.begin(); entry != end; ++entry) {
+        args.indices[out + (entry - entries.begin())] = entry->row;
+        args.scores[out + (entry - entries.begin())] = entry->value;
+      }
+    });
+    for (std::int64_t i = 0; i < count; ++i)
+      if (top.state_->best[std::size_t(i)].too_many) again.push_back(some[std::size_t(i)]);
+    return again;
+  };
+
+  // Blocks of queries whose vectors stay in a cache, and whose rows in memory.
+  const std::int64_t block = std::max<std::int64_t>(8, std::min<std::int64_t>(256, (1 << 20) / n));
+  for (std::int64_t begin = 0; begin < all.num_queries; begin += block) {
+    std::vector<std::int64_t> some(static_cast<std::size_t>(std::min(block, all.num_queries - begin)));
+    std::iota(some.begin(), some.end(), begin);
+    const bool by_codes = all.codes && 8 * n <= all.num_rows && code_scan_supported(isa, std::int64_t(some.size()));
+    some = search_some(some, by_codes);
+    if (!some.empty()) search_some(some, false);
   }
 }
 

@@ -210,6 +210,15 @@ static inline void prepare_tail_mask(std::int64_t dims, float* out) {
   }
 }
 
+// A value that several products need stays in a register: left alone, GCC 12 loads it for each.
+template <bool kNeeded>
+static inline void keep_in_register(vf& x) {
+#if RSK_VEC_BYTES >= 32 && defined(__x86_64__)
+  if constexpr (kNeeded) asm("" : "+v"(x));
+#endif
+  (void)x;
+}
+
 // out[a * B + b] = <vectors[a], rows[b]>; the vectors are prepared.
 template <int A, int B, class T>
 static inline void dot_tile(const float* const* vectors, const T* const* rows, std::int64_t dims, float* out) {
@@ -220,11 +229,13 @@ static inline void dot_tile(const float* const* vectors, const T* const* rows, s
     for (int a = 0; a < A; ++a) x[a] = load(vectors[a] + i);
     for (int b = 0; b < B; ++b) {
       y = load(rows[b] + i);
+      keep_in_register<(A > 1 && B > 1)>(y);
       for (int a = 0; a < A; ++a) even[a][b] = fma(x[a], y, even[a][b]);
     }
     for (int a = 0; a < A; ++a) x[a] = load(vectors[a] + i + W);
     for (int b = 0; b < B; ++b) {
       y = load(rows[b] + i + W);
+      keep_in_register<(A > 1 && B > 1)>(y);
       for (int a = 0; a < A; ++a) odd[a][b] = fma(x[a], y, odd[a][b]);
     }
   }
@@ -232,6 +243,7 @@ static inline void dot_tile(const float* const* vectors, const T* const* rows, s
     for (int a = 0; a < A; ++a) x[a] = load(vectors[a] + i);
     for (int b = 0; b < B; ++b) {
       y = load(rows[b] + i);
+      keep_in_register<(A > 1 && B > 1)>(y);
       for (int a = 0; a < A; ++a) even[a][b] = fma(x[a], y, even[a][b]);
     }
     i += W;

@@ -26,6 +26,6 @@ def encode(data: np.ndarray, dtype: str, metric: str, scales: np.ndarray | None)
     return codes, module.code_error(codes)
 
 
-def can_scan(rows: Rows) -> bool:
-    """Whether a whole corpus can be scanned by its codes, for which the processor needs AVX512-VNNI."""
-    return rows.codes is not None and bool(_dispatch.extension().code_scan_supported(_dispatch.isa_index()))
+def can_scan(rows: Rows, vectors: int) -> bool:
+    """Whether all rows are best scanned by their codes for so many vectors; for many that needs AVX512-VNNI."""
+    return rows.codes is not None and bool(_dispatch.extension().code_scan_supported(_dispatch.isa_index(), vectors))

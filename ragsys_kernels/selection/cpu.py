@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from .. import _arrays, _dispatch, _validate
-from .._problem import Problem, Selection, divide, unit
+from .._problem import Problem, Selection, unit
 from . import codes
 
 _NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
@@ -17,11 +16,7 @@ _METHODS = {"mmr": 0, "vrsd": 1}
 _RULES = {"automatic": 0, "dense": 1, "pruned": 2, "coded": 3}
 _POOL_TOO_SMALL = 5
 
-_EPS = float(np.finfo(np.float32).eps)
-
-# Scores of a block of queries against a block of rows take 8 MB, which stays in the last-level cache.
 _QUERY_BLOCK = 256
-_ROW_BLOCK = 8192
 
 # Whole corpus: smaller ones are simply pools. Of each stage, how many picks its scan takes into account and the size of
 # its pool; where that is a large share of the corpus the corpus itself is the pool. Scans by codes cost less and know
@@ -31,12 +26,13 @@ _STAGES = ((0, 128), (1, 128), (2, 512), (3, 2048), (4, 8192))
 _SHARE = 1 / 8
 _CODED_STAGES = ((0, 128), (1, 512), (4, 1024), (8, 4096))
 _CODED_SHARE = 1 / 3
+# A scan for few queries takes as long as the codes take to be read, whatever it looks for: as few scans as may be, with
+# pools that grow with the corpus, by this power of two.
+_FEW = 8
+_FEW_STAGES = ((0, 128, 10), (8, 512, 7), (8, 4096, 5))
 # Where relevance weighs more than this, the second stage is content with as few rows as the first.
 _RELEVANT = 0.7
 _MOSTLY = 0.5
-
-# So many times n rows are kept for a query whose n-th value is tied; with more its pool is all rows.
-_TIES = 4
 
 
 def mmr(problem: Problem, num_threads: int) -> Selection:
@@ -120,10 +116,6 @@ def _raise_for(problem: Problem, status: np.ndarray) -> None:
         _validate.overflow(problem, q)
 
 
-# Products of queries and rows by the BLAS that NumPy carries, whose last bits depend on the shape of the block: they
-# only decide which rows are looked at, the kernels' own dot product decides among those.
-
-
 def _check_queries(problem: Problem) -> np.ndarray:
     """The queries of the formulas, finite."""
     assert problem.queries is not None
@@ -143,139 +135,114 @@ def _largest_norm(problem: Problem) -> float:
     return problem.rows.max_norm
 
 
-def _products(problem: Problem, vectors: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Blocks of rows and, for vectors (T, Q, D), the least of their T products with each; (Q, rows)."""
-    rows = problem.rows
-    for first in range(0, len(rows.data), _ROW_BLOCK):
-        part = slice(first, min(first + _ROW_BLOCK, len(rows.data)))
-        data = _arrays.widen(rows.data[part], rows.dtype).T
-        products = vectors[0] @ data
-        for others in vectors[1:]:
-            np.minimum(products, others @ data, out=products)
-        if rows.norm == "computed":
-            norms = np.sqrt(np.einsum("dn,dn->n", data, data, dtype=np.float64))
-            usable = (norms == 0) | ((norms >= _validate.NORM_MIN) & (norms <= _validate.NORM_MAX))
-            if not usable.all():
-                _validate.values(problem, 0)
-            products *= divide(np.ones_like(norms), norms).astype(np.float32)
-        elif rows.scales is not None:
-            products *= rows.scales[part]
-        yield part, products
-
-
-def _product_error(problem: Problem, vectors: np.ndarray) -> np.ndarray:
-    """By how much two float32 evaluations of a product may differ, whatever the order of summation; (Q,)."""
-    bound = np.linalg.norm(vectors.astype(np.float64), axis=2).max(axis=0) * _largest_norm(problem)
-    if problem.bias is not None:
-        bound += float(np.abs(problem.bias).max())
-    return np.asarray((problem.rows.data.shape[1] + 8) * _EPS * 2 * bound, np.float32)
-
-
-def _top(
-    problem: Problem, vectors: np.ndarray, weights: tuple[np.ndarray, np.ndarray], n: int, num_threads: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The rows that may be among the n of largest weights[0] * product + weights[1] * bias.
-
-    Returns rows (Q, width) ascending and padded with -1, their products, what no other row exceeds (infinity for a
-    query with more ties than are kept), and the error of each of these values.
-    """
-    module = _dispatch.extension()
-    isa = _dispatch.isa_index()
-    groups = problem.groups if problem.query_groups is not None else None
-    error = _product_error(problem, vectors)
-    top = module.TopN(problem.num_queries, n)
-    for part, products in _products(problem, vectors):
-        bias = None if problem.bias is None else problem.bias[part]
-        part_groups = None if groups is None else groups[part]
-        top.fold(products, part.start, bias, *weights, error, part_groups, problem.query_groups, isa, num_threads)
-    return (*top.kept(_TIES * n + 1024, False), error)
+def _largest_bias(problem: Problem) -> float:
+    return 0.0 if problem.bias is None else float(max(problem.bias.max(), -problem.bias.min()))
 
 
 def _scan(
     problem: Problem, vectors: np.ndarray, weights: tuple[np.ndarray, np.ndarray], n: int, num_threads: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """As `_top`, by the codes of the rows if there are any: about n rows, the best first, and a larger error."""
-    if not codes.can_scan(problem.rows):
-        return _top(problem, vectors, weights, n, num_threads)
+    """About n rows of largest weights[0] * product + weights[1] * bias, by their codes where these serve.
+
+    The product is the least of a query's with vectors (T, Q, D). Returns rows (Q, width), the best first, padded with
+    -1, their products, what no other row exceeds, and the error of each of these values.
+    """
     module, rows = _dispatch.extension(), problem.rows
-    top = module.TopN(problem.num_queries, n)
-    error = top.scan(
-        rows.codes,
+    by_codes = codes.can_scan(rows, len(vectors) * problem.num_queries)
+    *found, well = module.scan(
         vectors,
+        n,
+        rows.data,
+        _arrays.NUMBERS[rows.dtype],
+        _NORMS[rows.norm],
+        rows.scales,
+        rows.codes if by_codes else None,
         rows.code_error,
+        _largest_norm(problem),
         problem.bias,
+        _largest_bias(problem),
         *(weights if problem.bias is not None else (None, None)),
         problem.groups if problem.query_groups is not None else None,
         problem.query_groups,
         _dispatch.isa_index(),
         num_threads,
     )
-    if problem.bias is not None:  # of which sums are rounded too
-        error += np.float32(4 * _EPS * float(np.abs(problem.bias).max()))
-    return (*top.kept(_TIES * n + 1024, True), error)
+    for q in range(0 if well else problem.num_queries):  # a row that none of them may pick does no harm
+        _validate.values(problem, q)
+    return tuple(found)
 
 
 def search(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
     """The k items of largest v of each pool, ties to the lowest position."""
-    indices = np.full((problem.num_queries, problem.k), -1, np.int64)
-    scores = np.full(indices.shape, -np.inf, np.float32)
-    queries = _check_queries(problem)
-    for begin in range(0, problem.num_queries, _QUERY_BLOCK):
-        block = slice(begin, begin + _QUERY_BLOCK)
-        part = problem.take(block)
-        if part.candidates is not None:
-            _rank(part, part.candidates, indices[block], scores[block], num_threads)
-            continue
-        weights = part.lambda_b, 1 - part.lambda_b
-        rows, _, outside, _ = _top(part, queries[None, block], weights, problem.k, num_threads)
-        _rank(part, rows, indices[block], scores[block], num_threads)
-        for q in begin + np.flatnonzero(np.isposinf(outside)):
-            one = slice(q, q + 1)
-            every = np.arange(len(problem.rows.data))
-            if problem.query_groups is not None:
-                assert problem.groups is not None
-                every = every[problem.groups != problem.query_groups[q]]
-            _rank(problem.take(one), every[None], indices[one], scores[one], num_threads)
+    if problem.candidates is not None:
+        return _rank(problem, num_threads)
+    if problem.rows.metric == "dot":
+        _check_queries(problem)
+    module, rows = _dispatch.extension(), problem.rows
+    indices, scores, status = module.search(
+        problem.queries,
+        problem.unit_queries,
+        problem.k,
+        rows.data,
+        _arrays.NUMBERS[rows.dtype],
+        _NORMS[rows.norm],
+        rows.scales,
+        rows.codes,
+        rows.code_error,
+        problem.bias,
+        _largest_bias(problem),
+        problem.lambda_b,
+        problem.groups if problem.query_groups is not None else None,
+        problem.query_groups,
+        _dispatch.isa_index(),
+        num_threads,
+    )
+    _raise_for(problem, status)
     return indices, scores
 
 
-def _rank(problem: Problem, candidates: np.ndarray, indices: np.ndarray, scores: np.ndarray, num_threads: int) -> None:
-    """Fill the best of the candidates in, by the kernels' own dot product."""
-    if candidates.shape[1] == 0:  # every row is of the queries' own group
-        return
-    values = _relevance(problem, candidates, num_threads)
-    order = np.argsort(-values, axis=1, kind="stable")[:, : indices.shape[1]]
-    indices[:, : order.shape[1]] = np.take_along_axis(candidates, order, 1)
-    scores[:, : order.shape[1]] = np.take_along_axis(values, order, 1)
+def _rank(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
+    """The best of the candidates, by the kernels' own dot product."""
+    indices = np.full((problem.num_queries, problem.k), -1, np.int64)
+    scores = np.full(indices.shape, -np.inf, np.float32)
+    for begin in range(0, problem.num_queries, _QUERY_BLOCK):
+        block = slice(begin, begin + _QUERY_BLOCK)
+        part = problem.take(block)
+        values = _relevance(part, num_threads)
+        order = np.argsort(-values, axis=1, kind="stable")[:, : problem.k]
+        assert part.candidates is not None
+        indices[block, : order.shape[1]] = np.take_along_axis(part.candidates, order, 1)
+        scores[block, : order.shape[1]] = np.take_along_axis(values, order, 1)
+    return indices, scores
 
 
-def _relevance(problem: Problem, candidates: np.ndarray, num_threads: int) -> np.ndarray:
+def _relevance(problem: Problem, num_threads: int) -> np.ndarray:
     """v of the candidates by the kernels' own dot product; -inf for padding."""
     module, rows = _dispatch.extension(), problem.rows
     values: np.ndarray
     values, status = module.relevance(
         problem.num_queries,
-        candidates.shape[1],
+        problem.pool,
         rows.data,
         _arrays.NUMBERS[rows.dtype],
         _NORMS[rows.norm],
         rows.scales,
         problem.queries,
         problem.unit_queries,
-        candidates,
+        problem.candidates,
         problem.bias,
         problem.lambda_b,
         _dispatch.isa_index(),
         num_threads,
     )
-    _raise_for(dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1]), status)
+    _raise_for(problem, status)
     return values
 
 
 def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, Any]:
     """Exact MMR over all rows from small pools; README.md, "The whole corpus".
 
-    A stage takes a pool by a matrix product and selects from it; the kernel stops at a pick that a row outside the
+    A stage takes a pool by a scan of all rows and selects from it; the kernel stops at a pick that a row outside the
     pool might beat. The picks made stand. The next stage takes the rows that are best after the first of them, then
     after the first two, and so on; a query that no stage completes is selected densely.
     """
@@ -317,8 +284,10 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, An
 
 def _plan(problem: Problem) -> tuple[tuple[tuple[int, int], ...], float]:
     """The stages, and the share of the corpus from which on a pool is all of it."""
-    if not codes.can_scan(problem.rows):
+    if not codes.can_scan(problem.rows, problem.num_queries):
         return _STAGES, _SHARE
+    if problem.num_queries <= _FEW:
+        return tuple((terms, max(size, problem.pool >> shift)) for terms, size, shift in _FEW_STAGES), _CODED_SHARE
     first, (terms, size), *later = _CODED_STAGES
     size = first[1] if problem.lambda_d.mean() > _RELEVANT else size
     return (first, (terms, size), *later), _CODED_SHARE
@@ -329,8 +298,7 @@ def _by_relevance(problem: Problem, queries: np.ndarray, n: int, num_threads: in
     weights = problem.lambda_b, 1 - problem.lambda_b
     candidates, scores, outside, error = _scan(problem, queries[None], weights, n, num_threads)
     pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1], relevance=scores)
-    best_first = codes.can_scan(problem.rows)
-    return _call(pools, num_threads, relevance_error=error, outside=outside + error, best_first=best_first)
+    return _call(pools, num_threads, relevance_error=error, outside=outside + error, best_first=True)
 
 
 def _by_value(problem: Problem, queries: np.ndarray, made: Selection, t: int, n: int, num_threads: int) -> Any:
@@ -358,5 +326,5 @@ def _by_value(problem: Problem, queries: np.ndarray, made: Selection, t: int, n:
         forced=made.indices,
         ceiling=ceiling,
         outside=outside + error,
-        best_first=codes.can_scan(problem.rows),
+        best_first=True,
     )

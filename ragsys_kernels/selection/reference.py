@@ -9,11 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import _validate
+from .. import _arrays, _validate
 from .._problem import Problem, Selection, divide, unit
 
 # A sum of vectors shorter than this share of its terms' lengths is zero to the precision of float32 data.
 ZERO_SUM = 1e-6
+
+# Float32 scores of a search that are held at a time, and rows that are widened for them.
+_SCORES = 1 << 24
+_ROW_BLOCK = 1 << 16
 
 
 def _products(rows: np.ndarray, vector: np.ndarray) -> np.ndarray:
@@ -35,9 +39,15 @@ class _Pool:
     query: np.ndarray | None  # unit vector, but for MMR with metric "dot"
 
 
-def _pool(problem: Problem, q: int) -> _Pool:
-    _validate.values(problem, q)
-    rows, positions = problem.eligible(q)
+def _pool(problem: Problem, q: int, near: np.ndarray | None = None) -> _Pool:
+    """What query q may pick from; of a search, only the rows that are near."""
+    if near is None:
+        _validate.values(problem, q)
+        rows, positions = problem.eligible(q)
+    else:
+        rows = positions = (
+            near if problem.query_groups is None else near[problem.groups[near] != problem.query_groups[q]]
+        )
     initial = problem.initial_rows(q)
     e = problem.rows.vectors(rows)
     query = None
@@ -142,12 +152,48 @@ def vrsd(problem: Problem, num_threads: int) -> Selection:
 
 
 def search(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k rows of largest v, ties to the lowest row."""
+    """The k rows of largest v, ties to the lowest row: of those that float32 products leave, float64 decides."""
     indices = np.full((problem.num_queries, problem.k), -1, np.int64)
     scores = np.full(indices.shape, -np.inf, np.float32)
-    for q in range(problem.num_queries):
-        pool = _pool(problem, q)
-        order = np.argsort(-pool.v, kind="stable")[: problem.k]
-        indices[q, : len(order)] = pool.rows[order]
-        scores[q, : len(order)] = pool.v[order]
+    block = max(1, _SCORES // problem.pool)
+    for begin in range(0, problem.num_queries, block):
+        part = slice(begin, min(begin + block, problem.num_queries))
+        pools = [None] * block if problem.candidates is not None else _near(problem, part)
+        for q, near in zip(range(part.start, part.stop), pools, strict=False):
+            pool = _pool(problem, q, near)
+            order = np.argsort(-pool.v, kind="stable")[: problem.k]
+            indices[q, : len(order)] = pool.rows[order]
+            scores[q, : len(order)] = pool.v[order]
     return indices, scores
+
+
+def _near(problem: Problem, part: slice) -> list[np.ndarray | None]:
+    """For some queries, the rows that may be among the best k, ascending; None: all."""
+    rows, num_rows = problem.rows, problem.pool
+    assert problem.queries is not None
+    assert rows.max_norm is not None
+    queries = problem.queries[part]
+    for q in np.flatnonzero(~np.isfinite(queries).all(axis=1)):
+        _validate.values(problem, part.start + int(q))
+    vectors = (unit(queries) if problem.unit_queries else queries).astype(np.float32)
+    largest = np.linalg.norm(vectors.astype(np.float64), axis=1) * rows.max_norm
+    if problem.k >= num_rows or largest.max() > np.finfo(np.float32).max / 4:
+        return [None] * len(queries)
+    values = np.empty((len(queries), num_rows), np.float32)
+    for begin in range(0, num_rows, _ROW_BLOCK):
+        block = slice(begin, begin + _ROW_BLOCK)
+        np.matmul(vectors, _arrays.widen(rows.data[block], rows.dtype).T, out=values[:, block])
+        if rows.scales is not None:
+            values[:, block] *= rows.scales[block]
+    # By how much a value may be off, however the BLAS adds.
+    eps = float(np.finfo(np.float32).eps)
+    error = (rows.data.shape[1] + 12) * 2 * eps * largest
+    if problem.bias is not None:
+        values *= problem.lambda_b[part, None]
+        values += (1 - problem.lambda_b[part, None]) * problem.bias
+        error += 8 * eps * float(np.abs(problem.bias).max())
+    if problem.query_groups is not None:
+        assert problem.groups is not None
+        values[problem.groups == problem.query_groups[part, None]] = -np.inf
+    least = np.partition(values, num_rows - problem.k, axis=1)[:, num_rows - problem.k] - error
+    return [np.flatnonzero(v >= x) for v, x in zip(values, least, strict=True)]

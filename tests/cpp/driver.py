@@ -2,7 +2,7 @@
 
 The picks must be legal by the float64 replay of `ragsys_kernels.testing`, those of whole-number problems the
 reference's, bad values must be reported, and the answers must be the same bytes for any number of threads and with
-any rule. Codes of rows, and what a scan of them finds, are held against float64 products.
+any rule. Codes of rows, and what scans and searches find, are held against float64 products.
 """
 
 from __future__ import annotations
@@ -219,51 +219,41 @@ class WholeCorpus(Select):
 
 
 @dataclasses.dataclass
-class TopN:
-    scores: np.ndarray  # (Q, columns)
-    block: int
-    n: int
-    margin: np.ndarray
-    bias: np.ndarray | None = None
-    weights: tuple[np.ndarray, np.ndarray] | None = None  # of score and bias
-    groups: np.ndarray | None = None
-    query_groups: np.ndarray | None = None
-    cap: int = 2**62  # queries that keep more rows are left out
+class Search(Select):
+    """The best k rows, by codes where the rows may have them."""
+
     kind = 2
 
     def write(self, out: Writer) -> None:
-        shared = self.scores.strides[0] == 0
-        out.words(*self.scores.shape, self.block, self.n, 0 if shared else self.scores.shape[1], self.cap)
-        out.arrays(self.scores[:1] if shared else self.scores, self.bias, *(self.weights or (None, None)), self.margin)
-        out.arrays(self.groups, self.query_groups)
+        super().write(out)
+        out.words(largest_bias(self.problem.bias))
 
-    def judge(self, rows: bytes, scores: bytes, outside: bytes) -> None:
-        got = np.frombuffer(rows, np.int64).reshape(len(self.scores), -1)
-        kept = np.frombuffer(scores, np.float32).reshape(got.shape)
-        limits = np.frombuffer(outside, np.float32)
-        widths = []
-        for q, given in enumerate(self.scores):
-            values = given
-            if self.bias is not None and self.weights is not None:
-                values = given * self.weights[0][q] + self.bias * self.weights[1][q]
-            eligible = np.ones(len(values), bool)
-            if self.groups is not None and self.query_groups is not None:
-                eligible = self.groups != self.query_groups[q]
-            keep = eligible
-            if eligible.sum() > self.n:
-                keep = eligible & (values >= np.partition(values[eligible], -self.n)[-self.n] - self.margin[q])
-            expected = np.flatnonzero(keep)
-            if len(expected) > self.cap:
-                assert np.isposinf(limits[q]), f"query {q} keeps too many rows, but has the limit {limits[q]}"
-                expected = expected[:0]
-            else:
-                widths.append(len(expected))
-                assert (values[eligible & ~keep] <= limits[q]).all(), f"query {q}: a row above {limits[q]} was dropped"
-                assert eligible.sum() > self.n or np.isneginf(limits[q]), f"query {q}: a needless limit {limits[q]}"
-            np.testing.assert_array_equal(got[q, : len(expected)], expected, err_msg=f"query {q}")
-            np.testing.assert_array_equal(kept[q, : len(expected)], given[expected], err_msg=f"query {q}")
-            assert (got[q, len(expected) :] == -1).all(), f"query {q}: padding"
-        assert got.shape[1] == max(widths, default=0)
+    def judge(self, status: bytes, *fields: bytes) -> None:
+        shape = (self.problem.num_queries, self.problem.k)
+        indices = np.frombuffer(fields[0], np.int64).reshape(shape)
+        scores = np.frombuffer(fields[1], np.float32).reshape(shape)
+        for q in np.flatnonzero(self.answered(np.frombuffer(status, np.uint8))):
+            pool = reference._pool(self.problem, int(q))
+            tolerance = 4e-6 * max(1, np.abs(pool.v).max(initial=0))
+            kept = indices[q][indices[q] >= 0]
+            number = min(self.problem.k, len(pool.rows))
+            assert len(set(kept)) == len(kept) == number, f"query {q}: rows"
+            assert (indices[q, number:] == -1).all(), f"query {q}: rows"
+            assert np.isneginf(scores[q, number:]).all(), f"query {q}: padding"
+            assert np.isin(kept, pool.rows).all(), f"query {q}: a row of its own group"
+            v = dict(zip(pool.rows.tolist(), pool.v, strict=True))
+            exact = np.array([v[row] for row in kept.tolist()])
+            np.testing.assert_allclose(scores[q, :number], exact, rtol=0, atol=tolerance, err_msg=f"query {q}")
+            best = np.sort(pool.v)[::-1][:number]
+            np.testing.assert_allclose(scores[q, :number], best, rtol=0, atol=tolerance, err_msg=f"query {q}")
+            steps = np.diff(scores[q, :number])
+            assert (steps <= 0).all(), f"query {q}: order"
+            assert (np.diff(kept)[steps == 0] > 0).all(), f"query {q}: ties"
+
+
+def largest_bias(bias: np.ndarray | None) -> int:
+    """A whole number that no size of a bias exceeds."""
+    return 0 if bias is None else int(np.abs(bias).max()) + 1
 
 
 def vectors_of(rows: Rows) -> np.ndarray:
@@ -308,18 +298,21 @@ class Scan(Encode):
     weights: tuple[np.ndarray, np.ndarray] | None = None
     groups: np.ndarray | None = None
     query_groups: np.ndarray | None = None
+    by_codes: bool = True
     kind = 4
 
     def write(self, out: Writer) -> None:
         super().write(out)
         terms, num_queries, _ = self.vectors.shape
-        out.words(num_queries, terms, self.n)
+        out.words(num_queries, terms, self.n, self.by_codes)
         out.arrays(self.vectors, self.bias, *(self.weights or (None, None)), self.groups, self.query_groups)
+        out.words(largest_bias(self.bias))
 
     def judge(self, *answers: bytes) -> None:
         limits, errors = (np.frombuffer(answer, np.float32) for answer in answers[2:])
         if len(errors) == 0:  # an instruction set without the scan
             assert not any(answers)
+            assert self.by_codes
             return
         num_queries = self.vectors.shape[1]
         found = np.frombuffer(answers[0], np.int64).reshape(num_queries, -1)
@@ -335,13 +328,13 @@ class Scan(Encode):
             if self.groups is not None and self.query_groups is not None:
                 eligible = self.groups != self.query_groups[q]
             assert eligible[kept].all(), f"query {q}: a row of its own group"
-            assert len(kept) >= min(self.n, eligible.sum()) / 2, f"query {q}: {len(kept)} rows"
+            assert len(kept) == min(self.n, eligible.sum()), f"query {q}: {len(kept)} rows"
             eligible[kept] = False
             left = values[eligible].max(initial=-np.inf)
             assert left <= limits[q] + errors[q] + 1e-5, f"query {q}: a row above {limits[q]} was dropped"
 
 
-Case = Select | Relevance | TopN | Encode
+Case = Select | Encode
 
 
 def stored(vectors: np.ndarray, dtype: str, norm: str = "computed", gap: int = 0) -> Rows:
@@ -600,17 +593,26 @@ def relevance_cases(rng: np.random.Generator) -> Iterator[Case]:
         yield Relevance("mmr", {**arguments, "queries": poisoned}, {1: NOT_FINITE})
 
 
-def top_n_cases(rng: np.random.Generator) -> Iterator[Case]:
-    for columns, block, n in ((1, 1, 1), (5, 3, 9), (97, 16, 4), (700, 700, 50), (9000, 4100, 7)):
-        scores = rng.integers(-200, 200, (3, columns)).astype(np.float32) / 256  # with many ties
-        margin = np.array([0, 1 / 64, 1], np.float32)
-        yield TopN(scores, block, n, margin)
-        yield TopN(np.sort(scores, axis=1), block, n, margin)  # every score enters
-        bias = rng.standard_normal(columns).astype(np.float32)
-        weights = np.array([0, 0.7, 1], np.float32), np.array([1, 0.3, -0.5], np.float32)
-        groups = {"groups": rng.integers(0, 3, columns), "query_groups": np.arange(3)}
-        yield TopN(scores, block, n, margin, bias, weights, **groups)
-        yield TopN(scores, block, n, margin, cap=2 * n)
+def search_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Rows of all types and widths, blocks that are not full, many ties, more rows wanted than there are."""
+    shapes = zip((1, 31, 70, 513, 700, 2100), (1, 5, 64, 33, 97, 16), (1, 4, 90, 7, 20, 9), strict=True)
+    for (N, D, n), Q in itertools.product(shapes, (1, 3, 14)):
+        for dtype, norm in zip(DTYPES, ("scaled", "as_given", "scaled", "scaled"), strict=True):
+            vectors = random_vectors(rng, N, D)
+            vectors[rng.integers(0, N, N // 3)] = vectors[0]
+            arguments: dict[str, Any] = {
+                "queries": rng.standard_normal((Q, D)),
+                "embeddings": stored(vectors, dtype, norm, gap=int(rng.integers(2))),
+                "k": n,
+                "lambda_b": rng.uniform(0, 1, Q),
+            }
+            yield Search("mmr", arguments)
+            groups = {"groups": rng.integers(0, 3, N), "query_groups": rng.integers(0, 3, Q)}
+            yield Search("mmr", {**arguments, "bias": 3 * rng.standard_normal(N), **groups, "max_per_group": None})
+    for Q in (3, 14):
+        queries = rng.standard_normal((Q, D))
+        queries[1, 5] = np.nan
+        yield Search("mmr", {**arguments, "queries": queries, "lambda_b": 0.5}, {1: NOT_FINITE})
 
 
 def code_cases(rng: np.random.Generator) -> Iterator[Case]:
@@ -623,10 +625,13 @@ def code_cases(rng: np.random.Generator) -> Iterator[Case]:
         vectors = rng.standard_normal((terms, 11, D)).astype(np.float32)
         vectors[:, 4] = 0
         yield Scan(rows, vectors, n)
+        yield Scan(rows, vectors[:, :2], n)
+        yield Scan(rows, vectors, n, by_codes=False)
         weights = rng.uniform(0, 1, (2, 11)).astype(np.float32)
         bias = rng.standard_normal(N).astype(np.float32)
         groups = {"groups": rng.integers(0, 5, N), "query_groups": np.arange(11)}
-        yield Scan(rows, vectors, n, bias, (weights[0], weights[1]), **groups)
+        for by_codes in (True, False):
+            yield Scan(rows, vectors, n, bias, (weights[0], weights[1]), **groups, by_codes=by_codes)
     for D, P in itertools.product((5, 52, 64, 117), (47, 48, 65, 100)):
         rows = stored(random_vectors(rng, 120, D), str(rng.choice(FLOATS)), "scaled", gap=int(rng.integers(2)))
         arguments: dict[str, Any] = {
@@ -659,9 +664,10 @@ def threaded_cases(rng: np.random.Generator) -> Iterator[Case]:
     yield Relevance(
         "mmr", {"queries": rng.standard_normal((64, 100)), "embeddings": rows, "candidates": candidates, "k": 1}
     )
-    scores = np.broadcast_to(rng.standard_normal(4096).astype(np.float32), (1024, 4096))
-    yield TopN(scores, 1000, 5, np.zeros(1024, np.float32))
-    yield TopN(scores, 4096, 5, np.full(1024, 0.01, np.float32))
+    yield Scan(many, rng.standard_normal((1, 3, 260)).astype(np.float32), 50)
+    yield Scan(many, rng.standard_normal((1, 3, 260)).astype(np.float32), 50, by_codes=False)
+    for Q in (2, 30):
+        yield Search("mmr", {"queries": rng.standard_normal((Q, 260)), "embeddings": many, "k": 40, "lambda_b": 1.0})
 
 
 def all_cases() -> list[Case]:
@@ -677,7 +683,7 @@ def all_cases() -> list[Case]:
         edge_cases,
         bad_cases,
         relevance_cases,
-        top_n_cases,
+        search_cases,
         code_cases,
         threaded_cases,
     ):

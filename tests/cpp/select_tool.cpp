@@ -156,39 +156,29 @@ void run_relevance(Problems& in, std::ofstream& out, const Options& options, Wor
   values.write(out, "values");
 }
 
-void run_top_n(Problems& in, std::ofstream& out, const Options& options, Work&) {
-  const std::int64_t num_queries = in.word(), columns = in.word(), block = in.word(), n = in.word();
-  const std::int64_t score_stride = in.word(), cap = in.word();
-  const float* scores = in.array<float>();
-  const float* bias = in.array<float>();
-  const float* score_weight = in.array<float>();
-  const float* bias_weight = in.array<float>();
-  const float* margin = in.array<float>();
-  const std::int64_t* groups = in.array<std::int64_t>();
-  const std::int64_t* query_groups = in.array<std::int64_t>();
-  rsk::TopN top(num_queries, n);
-  for (std::int64_t first = 0; first < columns; first += block) {
-    rsk::TopNArgs a{};
-    a.num_queries = num_queries;
-    a.block = columns - first < block ? columns - first : block;
-    a.scores = scores + first;
-    a.score_stride = score_stride;
-    a.first_row = first;
-    a.bias = bias ? bias + first : nullptr;
-    a.score_weight = score_weight;
-    a.bias_weight = bias_weight;
-    a.margin = margin;
-    a.groups = groups ? groups + first : nullptr;
-    a.query_groups = query_groups;
-    top.fold(a, options.isa, options.threads);
+void run_search(Problems& in, std::ofstream& out, const Options& options, Work&) {
+  rsk::SearchArgs a{};
+  a.corpus = read_args(in);
+  const rsk::SelectArgs& rows = a.corpus;
+  std::unique_ptr<Codes> codes;
+  if (in.word()) {
+    codes.reset(
+        new Codes({rows.rows, rows.num_rows, rows.dims, rows.row_stride, rows.dtype, rows.scales, nullptr}, options));
+    a.corpus.codes = codes->exact();
+    a.row_error = rsk::largest_code_error(a.corpus.codes, rows.num_rows, rsk::code_stride(rows.dims));
   }
-  const std::int64_t width = top.width(cap);
-  Output<std::int64_t> rows(num_queries * width);
-  Output<float> kept(num_queries * width), outside(num_queries);
-  top.get(rows.data(), kept.data(), width, outside.data(), false);
-  rows.write(out, "rows");
-  kept.write(out, "scores");
-  outside.write(out, "outside");
+  a.largest_bias = float(in.word());
+  a.n = rows.k;
+  Output<std::uint8_t> status(rows.num_queries);
+  Output<std::int64_t> indices(rows.num_queries * a.n);
+  Output<float> scores(rows.num_queries * a.n);
+  a.corpus.status = status.data();
+  a.indices = indices.data();
+  a.scores = scores.data();
+  rsk::search(a, options.isa, options.threads);
+  status.write(out, "status");
+  indices.write(out, "indices");
+  scores.write(out, "scores");
 }
 
 rsk::EncodeArgs read_rows(Problems& in) {
@@ -208,44 +198,52 @@ void run_encode(Problems& in, std::ofstream& out, const Options& options, Work&)
   codes.output().write(out, "codes");
 }
 
-// Nothing is written where there is no scan.
+// Nothing is written where there is no such scan.
 void run_scan(Problems& in, std::ofstream& out, const Options& options, Work&) {
   const rsk::EncodeArgs rows = read_rows(in);
   const std::int64_t num_queries = in.word(), terms = in.word(), n = in.word();
-  rsk::CodeScanArgs a{};
+  const bool by_codes = in.word() != 0;
+  rsk::ScanArgs a{};
   a.vectors = in.array<float>();
-  a.top.num_queries = num_queries;
-  a.top.bias = in.array<float>();
-  a.top.score_weight = in.array<float>();
-  a.top.bias_weight = in.array<float>();
-  a.top.groups = in.array<std::int64_t>();
-  a.top.query_groups = in.array<std::int64_t>();
-  Codes codes(rows, options);
-  a.codes = codes.exact();
-  a.num_rows = rows.num_rows;
-  a.dims = rows.dims;
+  a.corpus.num_queries = num_queries;
+  a.corpus.num_rows = rows.num_rows;
+  a.corpus.dims = rows.dims;
+  a.corpus.rows = rows.rows;
+  a.corpus.dtype = rows.dtype;
+  a.corpus.row_stride = rows.row_stride;
+  a.corpus.norm = rsk::Norm::scaled;
+  a.corpus.scales = rows.scales;
+  a.corpus.bias = in.array<float>();
+  a.score_weight = in.array<float>();
+  a.bias_weight = in.array<float>();
+  a.corpus.groups = in.array<std::int64_t>();
+  a.corpus.query_groups = in.array<std::int64_t>();
+  a.largest_bias = float(in.word());
+  a.max_norm = 1.0f;
   a.terms = terms;
-  a.row_error = rsk::largest_code_error(a.codes, a.num_rows, rsk::code_stride(a.dims));
-  Output<float> error(num_queries);
-  a.error = error.data();
+  Codes codes(rows, options);
+  if (by_codes) {
+    a.corpus.codes = codes.exact();
+    a.row_error = rsk::largest_code_error(a.corpus.codes, rows.num_rows, rsk::code_stride(rows.dims));
+  }
   rsk::TopN top(num_queries, n);
-  const bool supported = rsk::code_scan_supported(options.isa);
-  if (supported) top.scan(a, options.isa, options.threads);
-  const std::int64_t width = supported ? top.width(std::int64_t(1) << 40) : 0, queries = supported ? num_queries : 0;
+  const bool supported = !by_codes || rsk::code_scan_supported(options.isa, num_queries * terms);
+  if (supported && !top.scan(a, options.isa, options.threads)) throw std::runtime_error("a row is no vector");
+  const std::int64_t width = supported ? top.width() : 0, queries = supported ? num_queries : 0;
   Output<std::int64_t> found(queries * width);
-  Output<float> kept(queries * width), outside(queries), none(0);
-  if (supported) top.get(found.data(), kept.data(), width, outside.data(), true);
+  Output<float> kept(queries * width), outside(queries), error(queries);
+  if (supported) top.get(found.data(), kept.data(), width, outside.data(), error.data());
   found.write(out, "rows");
   kept.write(out, "scores");
   outside.write(out, "outside");
-  (supported ? error : none).write(out, "error");
+  error.write(out, "error");
 }
 
 Work run(const std::string& problems, const std::string& answers, const Options& options) {
   Problems in(problems, kMagic);
   std::ofstream out(answers, std::ios::binary);
   if (!out) throw UsageError("cannot write " + answers);
-  constexpr void (*kRun[])(Problems&, std::ofstream&, const Options&, Work&) = {run_select, run_relevance, run_top_n,
+  constexpr void (*kRun[])(Problems&, std::ofstream&, const Options&, Work&) = {run_select, run_relevance, run_search,
                                                                                 run_encode, run_scan};
   Work work;
   for (std::int64_t problem = 0; problem < in.count(); ++problem) {
