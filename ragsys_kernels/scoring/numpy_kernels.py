@@ -60,18 +60,6 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
     return Partials(*merge_rows(ref, largest, sums, weighted), target, rank)
 
 
-def keeps_bits() -> bool:
-    """False if NumPy's product was seen to give equal rows, or equal columns, of one product unequal bits.
-
-    The kernels of a BLAS may add in another order at the edges of their tiles and of the shares of threads.
-    """
-    rng = np.random.default_rng(0)
-    hidden, weight = (rng.standard_normal((n, 64), np.float32) for n in (_ROWS, _NARROW))
-    by_row = np.matmul(np.repeat(hidden[:1], _ROWS, 0), weight.T)
-    by_column = np.matmul(hidden, np.repeat(weight[:1], _NARROW, 0).T)
-    return bool((by_row == by_row[:1]).all() and (by_column == by_column[:, :1]).all())
-
-
 def _count(problem: ScoringProblem, z: np.ndarray, jobs: slice, than: np.ndarray, rank: np.ndarray) -> None:
     """Add to the rank of every target of these jobs what exceeds it here."""
     begin = problem.pair_begin[jobs.start : jobs.stop + 1]
