@@ -388,7 +388,7 @@ class Corpus(Rows):
         OSError
             The folder cannot be written.
         """
-        _folder.save(self, path, overwrite)
+        _folder.save(self, path, _validate.flag("Corpus", "overwrite", overwrite))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str = "cpu", *, verify: bool = False) -> Corpus:
@@ -404,7 +404,7 @@ class Corpus(Rows):
             The folder does not hold a corpus, or one that is damaged.
         """
         corpus = cls.__new__(cls)
-        vars(corpus).update(vars(_folder.load(path, verify)))
+        vars(corpus).update(vars(_folder.load(path, _validate.flag("Corpus", "verify", verify))))
         return corpus.to(device)
 
 

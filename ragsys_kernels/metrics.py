@@ -524,9 +524,12 @@ def nqc(scores: ArrayLike, *, corpus_score: ArrayLike | None = None) -> Array:
             raise ValueError(f"{op}: corpus_score must be a number or of shape ({len(values)},), got {of_corpus.shape}")
     there = np.isfinite(values)
     count = there.sum(axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         mean = np.where(there, values, 0).sum(axis=1) / count
-        spread = np.sqrt((np.where(there, values - mean[:, None], 0) ** 2).sum(axis=1) / count)
+        off = np.where(there, values - mean[:, None], 0)
+        scale = np.abs(off).max(axis=1, initial=0)  # so that squares stay in range
+        scale[scale == 0] = 1
+        spread = scale * np.sqrt(((off / scale[:, None]) ** 2).sum(axis=1) / count)
         return np.asarray(spread / of_corpus)
 
 

@@ -469,12 +469,26 @@ def _check(case: Case, rng) -> int:
     # Whole dense pools are one array, so that another order is another array; all else is the same.
     again = make(case, rng, order, threads=int(rng.integers(1, 4)))
     _same([x[order] for x in found], again, f"for queries {order.tolist()}")
+    if rng.random() < 0.1 and not (case.method == "mmr" and "relevance" in case.options):
+        _skips(case, found, rng)
     if rng.random() < 0.5:
         return Q
     other = str(rng.choice([name for name in sets if name != os.environ[ISA]] or sets))
     os.environ[ISA] = other
     judge(case, make(case, rng))
     return 2 * Q
+
+
+def _skips(case: Case, found: list[np.ndarray], rng) -> None:
+    """A query that is NaN is skipped where that is asked for, and the others are answered as before."""
+    q = int(rng.integers(len(case.queries)))
+    poisoned = case.queries.copy()
+    poisoned[q] = np.nan
+    again = make(replace(case, queries=poisoned, options={**case.options, "on_error": "skip"}), rng)
+    if again[0][q].max() >= 0:
+        raise WrongError(f"query {q} is NaN and has {again[0][q].tolist()}")
+    others = np.arange(len(poisoned)) != q
+    _same([x[others] for x in found], [x[others] for x in again], f"where query {q} is skipped")
 
 
 # Runs

@@ -484,6 +484,15 @@ def test_corpus_can_replace_the_folder_it_is_mapped_from(tmp_path):
     np.testing.assert_array_equal(rk.Corpus.load(tmp_path / "corpus").data, corpus.data)
 
 
+def test_options_of_folders_are_true_or_false(tmp_path):
+    corpus = rk.Corpus(np.eye(3, dtype=np.float32))
+    with pytest.raises(TypeError, match=r"^Corpus: overwrite must be True or False, got 'no'$"):
+        corpus.save(tmp_path / "c", overwrite="no")
+    corpus.save(tmp_path / "c")
+    with pytest.raises(TypeError, match=r"^Corpus: verify must be True or False, got ndarray$"):
+        rk.Corpus.load(tmp_path / "c", verify=np.ones(2))
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_folder_that_is_no_corpus_is_never_replaced(tmp_path, overwrite):
     (tmp_path / "letters").mkdir()

@@ -39,17 +39,23 @@ def test_odd_calls_end_in_documented_errors_or_right_results():
 
 def test_calls_that_end_as_none_may_are_found_and_told(monkeypatch):
     """A raw error, one that names nothing, an array read as another."""
+    floats = _validate.floats
 
-    def broken(op, name, x, place=_arrays.HOST):
-        array = np.asarray(x)
-        if array.dtype.kind != "f":
-            raise TypeError(f"{op}: that will not do")
-        return np.array(array.view(array.dtype.newbyteorder("=")), np.float32)
+    def raw(op, name, x, place=_arrays.HOST):
+        return floats(op, name, np.array(x, np.float32), place)
 
-    monkeypatch.setattr(_validate, "floats", broken)
-    found = "".join(text for _, text in failures(fuzz_calls.FUZZER, 600))
-    for what in ("raises ", "the error does not name", "in plain form"):
-        assert what in found
+    def nameless(op, name, x, place=_arrays.HOST):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_arrays, "host_view", lambda op, _, x: host_view(op, "it", x))
+            return floats(op, "it", x, place)
+
+    def swapped(op, name, x, place=_arrays.HOST):
+        return floats(op, name, x.view(x.dtype.newbyteorder("=")) if isinstance(x, np.ndarray) else x, place)
+
+    host_view = _arrays.host_view
+    for broken, what in ((raw, "raises "), (nameless, "the error does not name"), (swapped, "in plain form")):
+        monkeypatch.setattr(_validate, "floats", broken)
+        assert any(what in text for _, text in failures(fuzz_calls.FUZZER, 800)), what
 
 
 @pytest.mark.slow

@@ -123,6 +123,7 @@ def test_nqc_is_its_definition():
     assert found[1] == 0
     assert np.isnan(found[2])
     assert nqc(scores[:1])[0] == pytest.approx(np.std([3, 2, 1]))
+    assert nqc([[1e300, -1e300], [1e-200, -1e-200]]) == pytest.approx([1e300, 1e-200], rel=1e-12, abs=0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=30))
@@ -195,6 +196,7 @@ def test_arrays_of_other_libraries_are_taken():
         (lambda: nqc(np.ones((2, 3)), corpus_score=np.ones(3)), ValueError, r"corpus_score .* \(2,\), got \(3,\)"),
         (lambda: nqc(np.ones((2, 3)), corpus_score=1j), TypeError, "nqc: corpus_score must be"),
         (lambda: macro_scores([1, 2], ["1", "2"]), TypeError, "labels and predictions must be of one kind"),
+        (lambda: macro_scores([[1], [1, 2]], [1]), TypeError, "macro_scores: labels must be an array"),
         (lambda: macro_scores([None], [1]), TypeError, "macro_scores: labels must be"),
         (lambda: macro_scores([1.0], [math.nan]), ValueError, "predictions must not be NaN"),
         (lambda: sum_cosine(QUERIES, ITEMS, PICKS, metric=ITEMS), ValueError, "metric must be cosine or dot"),
