@@ -588,7 +588,7 @@ def _array(op: str, name: str, values: Any, kinds: str, rule: str) -> Array:
     array = np.asarray(array)  # rows of a matrix are matrices
     if dtype == "bfloat16":
         array = _arrays.widen(array, dtype)
-    if array.dtype.kind not in kinds:
+    if array.dtype.kind not in kinds or (kinds == "iu" and dtype == "uint64"):  # which may hold what int64 does not
         raise TypeError(f"{op}: {name} must be {rule}, got dtype {dtype}")
     return array
 
@@ -686,6 +686,8 @@ def _matrix(op: str, name: str, values: Any) -> Array:
     array = _array(op, name, values, "f", "floating point")
     if array.ndim != 2:
         raise ValueError(f"{op}: {name} must have two axes, got shape {array.shape}")
+    if array.shape[1] == 0:
+        raise ValueError(f"{op}: {name} must have at least one dimension, got shape {array.shape}")
     array = array.astype(np.float64)
     bad = ~np.isfinite(array).all(axis=1)
     if bad.any():

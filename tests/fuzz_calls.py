@@ -131,10 +131,14 @@ def labels(x: Any) -> np.ndarray:
     return x
 
 
+def rows_of(x: Any) -> Any:
+    return x if isinstance(x, rk.Corpus) else floats(x)
+
+
 def path(x: Any) -> Path:
-    if not isinstance(x, (str, Path)) or "\0" in str(x):
+    if not isinstance(x, (str, bytes, Path)):
         raise NoPlainFormError
-    return Path(x)
+    return Path(os.fsdecode(x))
 
 
 def thing(x: Any) -> Any:
@@ -213,7 +217,7 @@ def _selection(rng: np.random.Generator) -> Good:
     if op == "mmr":
         a.update(bias=_normal(rng, *size), lambda_d=0.5, lambda_b=np.array([0.1, 0.5, 1], np.float32))
     a.update(metric="cosine", check_values=None, backend="auto", num_threads=1, on_error=_on_error(rng))
-    kinds = {**SELECTION, "embeddings": thing} if form == "corpus" else SELECTION
+    kinds = {**SELECTION, "embeddings": rows_of} if form == "corpus" else SELECTION
     return op, getattr(rk, op), a, kinds
 
 
@@ -243,7 +247,8 @@ def _stored(rng: np.random.Generator) -> Good:
     def called(path: Any, **arguments: Any) -> Any:
         with tempfile.TemporaryDirectory() as base:
             corpus.save(os.path.join(base, "corpus"))
-            path = os.path.join(base, path) if isinstance(path, (str, Path)) else path
+            if isinstance(path, (str, bytes, Path)):
+                path = os.path.join(base, os.fsdecode(path))
             if name == "save":
                 return corpus.save(path, **arguments)
             return rk.Corpus.load(path, **arguments).search(np.eye(3, 6, dtype=np.float32), 3)

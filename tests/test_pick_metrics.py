@@ -168,6 +168,8 @@ def test_arrays_of_other_libraries_are_taken():
     [
         (lambda: sum_cosine(QUERIES[:2], ITEMS, PICKS), ValueError, r"queries must be of shape \(4, 5\), got \(2, 5\)"),
         (lambda: sum_cosine(QUERIES, ITEMS, PICKS + 1), ValueError, "indices must be from -1 to 11, got 12"),
+        (lambda: pairwise_cosine(ITEMS, PICKS.astype("u8")), TypeError, "indices must be integers, got dtype uint64"),
+        (lambda: pairwise_cosine(ITEMS[:, :0], PICKS), ValueError, "embeddings must have at least one dimension"),
         (lambda: sum_cosine(QUERIES, ITEMS, PICKS - 1), ValueError, "indices must be from -1 to 11, got -2"),
         (lambda: sum_cosine(QUERIES, ITEMS, PICKS[0]), ValueError, r"indices must be of shape \(Q, K\), got \(3,\)"),
         (lambda: sum_cosine(QUERIES, ITEMS, PICKS * 1.0), TypeError, "indices must be integers, got dtype float64"),
