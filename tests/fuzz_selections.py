@@ -434,7 +434,8 @@ def _sizes(small: bool, rng):
     sizes = {
         (corpus, "_BLOCK_BYTES"): int(rng.integers(100, 5_000)),
         (cpu, "_QUERY_BLOCK"): int(rng.integers(1, 10)),
-        (cpu, "_ROW_BLOCK"): int(rng.integers(1, 100)),
+        (cpu, "_FEW"): int(rng.integers(0, 10)),
+        (cpu, "_FEW_STAGES"): tuple((terms, int(n), 6) for terms, n in zip((0, 8, 8), pools, strict=False)),
         (cpu, "_WHOLE_CORPUS"): int(rng.integers(1, 50)),
         (cpu, "_STAGES"): tuple((terms, int(n)) for terms, n in enumerate(pools)),
         (cpu, "_CODED_STAGES"): tuple((terms, int(n)) for terms, n in zip((0, 1, 4, 8), pools, strict=False)),
