@@ -121,8 +121,7 @@ constexpr std::int64_t kCodeBlock = 16;
 
 // A scan of all rows (scan.inl, code_scan.inl): blocks of rows, groups of vectors, parts of a block that stay in a
 // cache.
-constexpr std::int64_t kScanRows = 512;  // a multiple of the following
-constexpr std::int64_t kCodeRows = 64;   // of code rows as they lie
+constexpr std::int64_t kScanRows = 512;  // a multiple of the next
 constexpr std::int64_t kRowBlock = 32;   // of rows, at most
 constexpr int kScanVectors = 8;          // of a group, with codes
 constexpr int kRowVectors = 12;          // of a group, with rows

@@ -469,10 +469,7 @@ bool TopN::scan(const ScanArgs& args, int isa, int num_threads) {
   while (std::gcd(leap, blocks) != 1) leap += 2;
   const std::size_t most = std::size_t(std::max<std::int64_t>(4 * state_->n + 2048, (1 << 20) / num_queries));
   const std::int64_t element = corpus.dtype == DType::f32 ? 4 : corpus.dtype == DType::i8 ? 1 : 2;
-  const std::int64_t part_rows = packed                               ? kScanRows
-                                 : codes                              ? kCodeRows
-                                 : kRowBlock * dims * element > 32768 ? kRowBlock / 2
-                                                                      : kRowBlock;
+  const std::int64_t part_rows = codes ? kScanRows : kRowBlock * dims * element > 32768 ? kRowBlock / 2 : kRowBlock;
   struct Scratch {
     std::vector<Best> best;
     std::vector<std::uint8_t> packed;

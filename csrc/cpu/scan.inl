@@ -33,7 +33,11 @@ static void scan_codes(const ScanBlock& block, const ScanGroup& group) {
   const std::uint8_t* rows[kCodeBlock];
   alignas(64) std::int32_t products[2][kCodeBlock];
   alignas(64) float scales[kCodeBlock], scores[kCodeBlock] = {};
+  // Asked for as far ahead as memory takes to answer: four rows at a time are no stream that a processor would follow.
+  std::int64_t ahead = 0;
   for (std::int64_t first = 0; first < block.rows; first += kCodeBlock) {
+    const std::int64_t until = (first + 3 * kCodeBlock < block.rows ? first + 3 * kCodeBlock : block.rows) * stride;
+    for (; ahead < until; ahead += 64) ask_for(block.codes + ahead);
     const std::int64_t n = block.rows - first < kCodeBlock ? block.rows - first : kCodeBlock;
     for (std::int64_t i = 0; i < kCodeBlock; ++i) rows[i] = block.codes + (first + (i < n ? i : n - 1)) * stride;
     const AskedCodes asked = {rows, stride - kCodeHeader};
