@@ -386,6 +386,9 @@ double norm_of(const float* vector, std::int64_t dims) {
 
 }  // namespace
 
+constexpr std::int64_t kManyGroups = 4;  // of queries, that threads share
+constexpr std::ptrdiff_t kSorted = 256;  // of a pool: beyond the first few their order does not matter
+
 struct TopN::State {
   std::int64_t n;
   // Whether every row that may be among the best n is kept: all within the margin of the n-th value, twice what a value
@@ -460,11 +463,13 @@ bool TopN::scan(const ScanArgs& args, int isa, int num_threads) {
     state_->margin[std::size_t(q)] = all && codes ? 2 * (weight * off + rounding) : 0.0f;
   });
 
-  // 2. Threads share the blocks of rows, and each keeps its own best of every query. A block goes against all queries.
-  // Blocks are taken out of their order, so that those seen stand for the others and few rows are kept at a time.
+  // 2. Threads share the blocks of rows, and each keeps its own best of every query; or they share the queries, where
+  // these are many: then of a part of the blocks a part of n is kept, and a little more, so that few rows are looked at
+  // twice. Blocks are taken out of their order, so that those seen stand for the others.
+  const bool by_query = packed && !all && groups >= kManyGroups;
   const std::int64_t blocks = (num_rows + kScanRows - 1) / kScanRows;
   const double work = (size + double(dims)) * double(num_rows) / (codes ? 4 : 1);
-  const int threads = worthwhile_threads(work, blocks, num_threads);
+  const int threads = worthwhile_threads(work, by_query ? groups : blocks, num_threads);
   std::int64_t leap = std::int64_t(0.618 * double(blocks)) | 1;
   while (std::gcd(leap, blocks) != 1) leap += 2;
   const std::size_t most = std::size_t(std::max<std::int64_t>(4 * state_->n + 2048, (1 << 20) / num_queries));
@@ -479,8 +484,9 @@ bool TopN::scan(const ScanArgs& args, int isa, int num_threads) {
   };
   std::vector<Scratch> scratches(static_cast<std::size_t>(threads));
   const std::int64_t stride = code_stride(dims);
-  parallel_for(blocks, 1, threads, [&](std::int64_t index, int thread) {
-    Scratch& scratch = scratches[std::size_t(thread)];
+  // Block number `index` against some of the groups, of which the best `kept` rows are kept.
+  const auto scan_block = [&](Scratch& scratch, std::int64_t index, std::int64_t group_begin, std::int64_t group_end,
+                              std::int64_t kept) {
     if (scratch.best.empty()) {
       scratch.best.resize(std::size_t(num_queries));
       scratch.packed.resize(packed ? std::size_t(kScanRows * steps * 4) : 0);
@@ -514,7 +520,7 @@ bool TopN::scan(const ScanArgs& args, int isa, int num_threads) {
       block.data = static_cast<const char*>(corpus.rows) + row * corpus.row_stride * element;
       block.dtype = corpus.dtype;
       block.row_stride = corpus.row_stride;
-      for (std::int64_t group = 0; group < groups; ++group) {
+      for (std::int64_t group = group_begin; group < group_end; ++group) {
         const std::int64_t q = group * each, queries = std::min(each, num_queries - q);
         float threshold[kRowVectors];
         std::int64_t count[kRowVectors] = {};
@@ -546,12 +552,26 @@ bool TopN::scan(const ScanArgs& args, int isa, int num_threads) {
             const ScanEntry& entry = scratch.found[std::size_t(g)][i];
             if (entry.row >= part) continue;  // the last block is filled up
             if (corpus.query_groups && corpus.groups[row + entry.row] == corpus.query_groups[q + g]) continue;
-            best.add({entry.value, entry.score, row + entry.row}, state_->n, margin, most);
+            best.add({entry.value, entry.score, row + entry.row}, kept, margin, most);
           }
         }
       }
     }
-  });
+  };
+  if (by_query) {
+    parallel_for(threads, 1, threads, [&](std::int64_t share, int thread) {
+      for (std::int64_t index = 0; index < blocks; ++index) {
+        interrupt_point();
+        const std::int64_t part = std::int64_t(double(state_->n) * double(index + 1) / double(blocks) * 1.1) + 32;
+        scan_block(scratches[std::size_t(thread)], index, groups * share / threads, groups * (share + 1) / threads,
+                   std::min(state_->n, part));
+      }
+    });
+  } else {
+    parallel_for(blocks, 1, threads, [&](std::int64_t index, int thread) {
+      scan_block(scratches[std::size_t(thread)], index, 0, groups, state_->n);
+    });
+  }
 
   // 3. One best of what the threads have kept.
   parallel_for(num_queries, 1, worthwhile_threads(size * 100, num_queries, threads), [&](std::int64_t q, int) {
@@ -559,7 +579,10 @@ bool TopN::scan(const ScanArgs& args, int isa, int num_threads) {
     for (Scratch& scratch : scratches)
       if (!scratch.best.empty()) best.merge(scratch.best[std::size_t(q)]);
     best.shrink(state_->n, state_->margin[std::size_t(q)], most);
-    if (!all) std::sort(best.entries.begin(), best.entries.end(), better);
+    if (all) return;
+    const auto few = best.entries.begin() + std::min(kSorted, best.entries.end() - best.entries.begin());
+    std::nth_element(best.entries.begin(), few, best.entries.end(), better);
+    std::sort(best.entries.begin(), few, better);
   });
   return std::all_of(scratches.begin(), scratches.end(), [](const Scratch& scratch) { return scratch.well; });
 }

@@ -241,7 +241,8 @@ static inline Change change_of(const ScoreArgs& args, std::int64_t job) {
   return {args.logit_scale, args.softcap, inverse_temperature, plain};
 }
 
-// An infinite or NaN logit stays: a masked entry is masked under a softcap too. What the scale makes infinite is capped.
+// An infinite or NaN logit stays: a masked entry is masked under a softcap too. What the scale makes infinite is
+// capped.
 static inline vf transformed(vf x, const Change& change) {
   vf z = x * splat(change.scale);
   if (change.softcap != 0.0f) {
