@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -117,16 +117,32 @@ def _steadily(path: PathLike, read: Callable[[Path], _Found]) -> _Found:
     place = _place(path)
     for tries_left in reversed(range(_TRIES)):
         folder = _files.standing(place)
-        before = _identity(folder)
-        try:
-            found = read(folder)
-        except _DamageError as damaged:
-            if not tries_left or _identity(_files.standing(place)) == before:
-                raise damaged.error(path) from damaged.__cause__
-        else:
-            if not tries_left or _identity(_files.standing(place)) == before:
-                break
+        with _held(folder) as before:
+            try:
+                found = read(folder)
+            except _DamageError as damaged:
+                if not tries_left or _identity(_files.standing(place)) == before:
+                    raise damaged.error(path) from damaged.__cause__
+            else:
+                if not tries_left or _identity(_files.standing(place)) == before:
+                    break
     return found
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[tuple[int, int] | None]:
+    """The identity of a folder, which no new folder gets meanwhile: that of a removed one is given out again."""
+    before, descriptor = _identity(folder), None
+    with suppress(OSError):  # there is no such folder, or the system opens none
+        descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if descriptor is not None:
+            stat = os.fstat(descriptor)
+            before = stat.st_dev, stat.st_ino
+        yield before
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:

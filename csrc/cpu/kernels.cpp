@@ -236,7 +236,7 @@ bool isa_supported(int isa) {
 }
 
 // Whether the processor adds products of bytes.
-static bool vnni(const Kernels& kernels) {
+static bool vnni([[maybe_unused]] const Kernels& kernels) {
 #if defined(RSK_NO_VNNI)
   return false;
 #elif RSK_X86_DISPATCH

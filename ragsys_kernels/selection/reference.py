@@ -171,8 +171,9 @@ def _near(problem: Problem, part: slice) -> list[np.ndarray | None]:
     """For some queries, the rows that may be among the best k, ascending; None: all."""
     rows, num_rows = problem.rows, problem.pool
     assert problem.queries is not None
-    assert rows.max_norm is not None
     queries = problem.queries[part]
+    if rows.max_norm is None:  # rows that no Corpus has looked at
+        return [None] * len(queries)
     for q in np.flatnonzero(~np.isfinite(queries).all(axis=1)):
         _validate.values(problem, part.start + int(q))
     vectors = (unit(queries) if problem.unit_queries else queries).astype(np.float32)
