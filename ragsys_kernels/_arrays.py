@@ -193,7 +193,8 @@ class Host:
     @staticmethod
     def packed(array: np.ndarray) -> np.ndarray:
         """Contiguous and as `is_native`."""
-        if array.flags.c_contiguous and Host.is_native(array):
+        flags = array.flags
+        if flags.c_contiguous and flags.aligned and array.dtype.isnative:
             return array
         return np.array(array, array.dtype.newbyteorder("="), order="C")
 

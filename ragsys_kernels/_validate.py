@@ -51,6 +51,8 @@ def shown(value: Any) -> str:
 
 def count(op: str, name: str, value: Any) -> int:
     """A whole number of at least 1."""
+    if type(value) is int and 1 <= value < 2**63:  # the common case, quickly
+        return value
     number = whole(op, name, value)
     if isinstance(value, bool) or number < 1:
         raise ValueError(f"{op}: {name} must be at least 1, got {shown(value)}")
@@ -367,7 +369,7 @@ def selection(
         shown_before = None
 
     number, ks = _counts(op, k_name, k, num_queries, errors)
-    if number > max(pool, MOST_PADDED):
+    if number > pool and number > MOST_PADDED:
         raise ValueError(
             f"{op}: {k_name} must be at most {MOST_PADDED} where the pool has fewer items, "
             f"got {number} for a pool of {pool}"

@@ -250,9 +250,10 @@ def _run(
     num_threads: int | None,
     on_error: str,
 ) -> Selection:
-    check_values = _validate.check_values(op, check_values)
+    if check_values is not None:
+        check_values = _validate.check_values(op, check_values)
     threads = _validate.threads(op, num_threads)
-    errors = _validate.skipped(op, on_error)
+    errors = None if type(on_error) is str and on_error == "raise" else _validate.skipped(op, on_error)
     arrays = {
         "queries": queries,
         "embeddings": embeddings,
@@ -292,7 +293,11 @@ def _run(
     if columns > problem.pool:  # the rest is padding
         problem.k = problem.pool
         problem.ks = None if problem.ks is None else problem.ks.clip(None, problem.pool)
-    result = _answered(problem, getattr(implementation, op), threads, place, check_values, errors)
+    backend_op: Callable[[Problem, int], Selection] = getattr(implementation, op)
+    if errors is None and place is _arrays.HOST:  # the common case, quickly
+        result = backend_op(problem, threads)
+    else:
+        result = _answered(problem, backend_op, threads, place, check_values, errors)
     if columns > problem.pool:
         result = _padded(result, columns, place)
     if library == "numpy" and name != "triton":
