@@ -16,7 +16,7 @@ native_not_sanitized := adaptive benchmarks bias_job classification_sets cli com
 	retrievers sources sources_bad static_report torch_ops triton_scoring triton_selection vrsd_answers \
 	wikitext
 SANITIZE_TESTS ?= $(filter-out $(native_not_sanitized:%=tests/test_%.py),$(wildcard tests/test_*.py))
-SANITIZE_PYTEST ?= -q -x -n 2 --dist worksteal -k "not [reference and not little_memory"
+SANITIZE_PYTEST ?= -q -x -n 2 --dist worksteal -k "not [reference and not little_memory and not process_that_dies"
 
 # Those of setup.py that matter to what is computed and warned of.
 NATIVE_FLAGS := -std=c++17 -ffp-contract=off -Wall -Wextra -Wno-psabi -pthread -I$(NATIVE_CORE)
