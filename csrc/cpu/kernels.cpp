@@ -652,7 +652,7 @@ void search(const SearchArgs& args, int isa, int num_threads) {
         std::vector<float> prepared(static_cast<std::size_t>(dims + kernels.vector_floats));
         kernels.scan->prepare(&vectors[std::size_t(i * dims)], dims, prepared.data());
         const auto read = [&](std::size_t begin, std::size_t end) {
-          kernels.scan->row_values(scan.corpus, i, prepared.data(), &entries[0] + begin, std::int64_t(end - begin));
+          kernels.scan->row_values(scan.corpus, i, prepared.data(), entries.data() + begin, std::int64_t(end - begin));
         };
         // The best by their codes say how good the others must be.
         const std::size_t first = std::min(entries.size(), std::size_t(n));
