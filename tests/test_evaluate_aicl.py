@@ -26,8 +26,9 @@ import lm_models
 from typer.testing import CliRunner
 
 from ragsys_kernels import cli, evaluation
-from ragsys_kernels.evaluation import _job, aicl_report
+from ragsys_kernels.evaluation import _run
 from ragsys_kernels.evaluation.aicl import PROMPTS, Sizes
+from ragsys_kernels.evaluation.aicl import report as aicl_report
 from ragsys_kernels.evaluation.statistics import bootstrap_f1
 from ragsys_kernels.icl import HuggingFaceModel, Rule
 from ragsys_kernels.icl.adaptive import optimal_k, qpp_k
@@ -236,7 +237,7 @@ def test_a_killed_run_goes_on(data):
 
 def test_command(data, tmp_path, monkeypatch):
     lm_models.save(tmp_path / "model")
-    monkeypatch.setattr(_job, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
+    monkeypatch.setattr(_run, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
     out = tmp_path / "report"
     options = ["--data", data, "--cache", tmp_path / "cache", "--out", out, "--model", tmp_path / "model"]
     arguments = ["evaluate", "aicl", *map(str, options), "--sets", "sst-2, jigsaw", "--items", "7", "--quick"]

@@ -18,8 +18,8 @@ typer_testing = pytest.importorskip("typer.testing")
 import lm_models  # noqa: E402
 
 from ragsys_kernels import cli, evaluation  # noqa: E402
-from ragsys_kernels.evaluation import _job  # noqa: E402
-from ragsys_kernels.evaluation.ragsys_report import Comparison, Interval, verdict  # noqa: E402
+from ragsys_kernels.evaluation import _run  # noqa: E402
+from ragsys_kernels.evaluation.ragsys.report import Comparison, Interval, verdict  # noqa: E402
 from ragsys_kernels.icl import HuggingFaceModel  # noqa: E402
 from ragsys_kernels.icl.datasets import truthfulqa  # noqa: E402
 from ragsys_kernels.icl.ragsys import PRIMER, Setting, methods, pick, read_primer  # noqa: E402
@@ -418,7 +418,7 @@ def test_every_option_reaches_the_job(monkeypatch):
 
 def test_the_command_writes_the_report(done, data, tmp_path, monkeypatch):
     home, _ = done
-    monkeypatch.setattr(_job, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
+    monkeypatch.setattr(_run, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
     folder = lm_models.save(tmp_path / "model")
     options = ("--data", data, "--out", tmp_path / "o", "--cache", home / "cache", "--model", folder, "--questions", 2)
     result = invoke(*options, "--dtype", "float32", "--pool", POOL, "--k", K, "--lambdas", "", "--embed", "pair")

@@ -25,7 +25,7 @@ import ralm_data  # noqa: E402
 from tiny_encoder import TinyEncoder  # noqa: E402
 
 from ragsys_kernels import _env, cli, evaluation  # noqa: E402
-from ragsys_kernels.evaluation import ralm_report  # noqa: E402
+from ragsys_kernels.evaluation.ralm import report as ralm_report  # noqa: E402
 from ragsys_kernels.icl import BM25Retriever, HuggingFaceModel  # noqa: E402
 from ragsys_kernels.icl.datasets import ralm_passages, wikitext  # noqa: E402
 

@@ -15,8 +15,9 @@ pytest.importorskip("bm25s")
 typer_testing = pytest.importorskip("typer.testing")
 
 from ragsys_kernels import cli, evaluation  # noqa: E402
-from ragsys_kernels.evaluation import _job, vrsd_report  # noqa: E402
-from ragsys_kernels.evaluation.vrsd import best_of_all, evaluate  # noqa: E402
+from ragsys_kernels.evaluation import _run  # noqa: E402
+from ragsys_kernels.evaluation.vrsd import picks_report as vrsd_report  # noqa: E402
+from ragsys_kernels.evaluation.vrsd.picks import best_of_all, evaluate  # noqa: E402
 from ragsys_kernels.icl.datasets import vrsd_set  # noqa: E402
 
 METHODS = ["VRSD", "MMR λ=0", "MMR λ=0.5", "MMR λ=1", "cosine top-k", "BM25", "best of all"]
@@ -242,7 +243,7 @@ def test_every_option_reaches_the_job(monkeypatch):
 
 
 def test_the_command_writes_the_report(data, monkeypatch):
-    monkeypatch.setattr(_job, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
+    monkeypatch.setattr(_run, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
     home = data.parent
     options = ("--data", data, "--out", home / "out", "--cache", home / "cache")
     result = invoke(*options, "--quick")

@@ -10,7 +10,7 @@ from tiny_encoder import TinyEncoder
 
 pytest.importorskip("matplotlib")
 
-from ragsys_kernels.evaluation import _job
+from ragsys_kernels.evaluation import _run
 from ragsys_kernels.evaluation.report import Report, check_free, draw
 from ragsys_kernels.evaluation.statistics import Interval, bootstrap_means, bootstrap_ratios
 
@@ -179,9 +179,9 @@ def test_folders_that_are_refused(tmp_path):
 
 def test_encoders_by_path_and_at_hand(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(_job, "SentenceTransformerEncoder", lambda name, **options: seen.append((name, options)))
+    monkeypatch.setattr(_run, "SentenceTransformerEncoder", lambda name, **options: seen.append((name, options)))
     for name in ("minilm", tmp_path / "model"):
-        _job.text_encoder(name, cache=tmp_path, num_threads=2)
+        _run.text_encoder(name, cache=tmp_path, num_threads=2)
         assert seen.pop() == (name, {"num_threads": 2, "cache": tmp_path})
     encoder = TinyEncoder()
-    assert _job.text_encoder(encoder, cache=tmp_path, num_threads=None) is encoder
+    assert _run.text_encoder(encoder, cache=tmp_path, num_threads=None) is encoder

@@ -12,7 +12,7 @@ pytest.importorskip("accelerate")
 
 import lm_models  # noqa: E402
 
-from ragsys_kernels.evaluation._job import described, language_model  # noqa: E402
+from ragsys_kernels.evaluation._run import described, language_model  # noqa: E402
 from ragsys_kernels.icl import HuggingFaceModel, _loading, packaged  # noqa: E402
 from ragsys_kernels.icl.huggingface import open_model  # noqa: E402
 

@@ -18,9 +18,10 @@ import lm_models
 from typer.testing import CliRunner
 
 from ragsys_kernels import cli, evaluation
-from ragsys_kernels.evaluation import _job, vrsd_answers_report
+from ragsys_kernels.evaluation import _run
 from ragsys_kernels.evaluation.statistics import Interval
-from ragsys_kernels.evaluation.vrsd_answers import PROMPTS, evaluate, is_right, rouge_scorer
+from ragsys_kernels.evaluation.vrsd import answers_report as vrsd_answers_report
+from ragsys_kernels.evaluation.vrsd.answers import PROMPTS, evaluate, is_right, rouge_scorer
 from ragsys_kernels.icl import HuggingFaceModel
 from ragsys_kernels.icl.datasets import vrsd_set
 from ragsys_kernels.icl.generation import GreedyGenerator
@@ -187,7 +188,7 @@ def test_a_stopped_run_goes_on(data, monkeypatch):
 def test_command_and_errors(tmp_path, monkeypatch):
     data = write_sets(tmp_path / "data")
     lm_models.save(tmp_path / "model")
-    monkeypatch.setattr(_job, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
+    monkeypatch.setattr(_run, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
     out = tmp_path / "report"
     options = ["--data", data, "--cache", tmp_path / "cache", "--out", out, "--model", tmp_path / "model"]
     arguments = ["evaluate", "vrsd-answers", *map(str, options), "--dtype", "float32"]

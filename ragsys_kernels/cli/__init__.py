@@ -12,7 +12,7 @@ try:
     import typer
 
     # Each adds its commands.
-    from ragsys_kernels.cli import bench, corpus, evaluate, job, jobs  # noqa: F401
+    from ragsys_kernels.cli import bench, corpus, evaluate, files, job  # noqa: F401
     from ragsys_kernels.cli._app import app
 except ModuleNotFoundError as error:
     # The console script imports this file before it can call `main`: this is the only place for the message.

@@ -3,7 +3,6 @@
 from ragsys_kernels.evaluation.aicl import FULL, QUICK, Sizes, aicl
 from ragsys_kernels.evaluation.ragsys import ragsys
 from ragsys_kernels.evaluation.ralm import ralm
-from ragsys_kernels.evaluation.vrsd import vrsd
-from ragsys_kernels.evaluation.vrsd_answers import vrsd_answers
+from ragsys_kernels.evaluation.vrsd import vrsd, vrsd_answers
 
 __all__ = ["FULL", "QUICK", "Sizes", "aicl", "ragsys", "ralm", "vrsd", "vrsd_answers"]

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ragsys_kernels._validate import count as at_least_1
-from ragsys_kernels.evaluation._job import described, language_model, prepared, text_encoder
-from ragsys_kernels.evaluation.ralm_report import (
+from ragsys_kernels.evaluation._run import described, language_model, prepared, text_encoder
+from ragsys_kernels.evaluation.ralm.report import (
     ANY,
     DENSE,
     DIVERSE,

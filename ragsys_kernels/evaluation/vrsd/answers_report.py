@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ragsys_kernels.evaluation.report import Report, draw
 from ragsys_kernels.evaluation.statistics import Interval, bootstrap_means
-from ragsys_kernels.evaluation.vrsd_report import MMR, VRSD
+from ragsys_kernels.evaluation.vrsd.picks_report import MMR, VRSD
 from ragsys_kernels.icl.datasets import QuestionSet
 
 Array = npt.NDArray[Any]

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ragsys_kernels._validate import count
-from ragsys_kernels.evaluation._job import prepared, sets_named, text_encoder
-from ragsys_kernels.evaluation.vrsd_report import (
+from ragsys_kernels.evaluation._run import prepared, sets_named, text_encoder
+from ragsys_kernels.evaluation.vrsd.picks_report import (
     BEST,
     BM25,
     MMR,

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 import ragsys_kernels as rk
-from ragsys_kernels.evaluation._job import described, language_model, prepared, text_encoder
-from ragsys_kernels.evaluation.ragsys_report import Result, report_of
+from ragsys_kernels.evaluation._run import described, language_model, prepared, text_encoder
+from ragsys_kernels.evaluation.ragsys.report import Result, report_of
 from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.cache import CachedModel
 from ragsys_kernels.icl.datasets import TruthfulQA, truthfulqa

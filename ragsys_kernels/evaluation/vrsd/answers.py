@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ragsys_kernels._validate import count
-from ragsys_kernels.evaluation._job import described, hugging_face, language_model, prepared, sets_named, text_encoder
-from ragsys_kernels.evaluation.vrsd_answers_report import NONE, RANDOM, ROUGE, AnswerResult, report_of
-from ragsys_kernels.evaluation.vrsd_report import MMR, POOL, RULES, VRSD, K
+from ragsys_kernels.evaluation._run import described, hugging_face, language_model, prepared, sets_named, text_encoder
+from ragsys_kernels.evaluation.vrsd.answers_report import NONE, RANDOM, ROUGE, AnswerResult, report_of
+from ragsys_kernels.evaluation.vrsd.picks_report import MMR, POOL, RULES, VRSD, K
 from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
 from ragsys_kernels.icl.datasets.vrsd import OPTIONS
