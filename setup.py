@@ -34,7 +34,7 @@ CPU = Path("csrc/cpu")
 CUDA = Path("csrc/cuda")
 
 # A binary runs on later minor versions of its architecture; the PTX of the newest is for what comes after.
-# -ftz=true: as NVRTC through CuPy has it (ragsys_kernels/_cuda_module.py).
+# -ftz=true: as NVRTC through CuPy has it (ragsys_kernels/_gpu/cuda_module.py).
 ARCHITECTURES = (80, 90, 100)
 NVCC_FLAGS = ["-fatbin", "-std=c++17", "-ftz=true", "-O3", "-Werror=all-warnings"]
 

@@ -24,13 +24,13 @@ from typing import Any
 import ledger
 from devices import DEVICES, PROCESSORS, Device
 
-from ragsys_kernels import _resources
-from ragsys_kernels._resources import Compiled, Job
+from ragsys_kernels._gpu import resources
+from ragsys_kernels._gpu.resources import Compiled, Job
 
 PATH = ledger.PATH.with_name("static.csv")
 COMPILED = ledger.PATH.with_name("compiled.csv")
 # What compiles the kernels and reads what they need.
-READER = Path(_resources.__file__)
+READER = Path(resources.__file__)
 LABEL = "computed bound, not a measurement"
 KEY = ("kernel", "arch", "op", "shape", "dtype", "device")
 COLUMNS = (
@@ -196,7 +196,7 @@ def scoring() -> Iterator[Case]:
 
 def cuda_selection() -> Iterator[Case]:
     kernels = importlib.import_module("ragsys_kernels.selection.cuda_kernels")
-    for arch in _resources.NVIDIA:
+    for arch in resources.NVIDIA:
         for op in ("mmr", "vrsd"):
             for P, K in POOLS:
                 for D in DIMS:
@@ -247,11 +247,11 @@ def cuda_scoring() -> Iterator[Case]:
 def jobs(processes: int | None = None) -> list[Job]:
     """Everything there is to compile."""
     found = []
-    with _resources.pool(processes) as executor:
-        for listed in executor.map(_resources.triton_jobs, _resources.TRITON_MODULES):
+    with resources.pool(processes) as executor:
+        for listed in executor.map(resources.triton_jobs, resources.TRITON_MODULES):
             found += listed
-    if _resources.nvcc() is not None:
-        found += _resources.cuda_jobs(sorted((Path(__file__).parents[1] / "csrc" / "cuda").glob("*.cu")))
+    if resources.nvcc() is not None:
+        found += resources.cuda_jobs(sorted((Path(__file__).parents[1] / "csrc" / "cuda").glob("*.cu")))
     return found
 
 
@@ -261,7 +261,7 @@ def compiler(job: Job) -> str:
 
 @lru_cache(maxsize=1)
 def _nvcc() -> str:
-    said = subprocess.run([str(_resources.nvcc()), "--version"], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run([str(resources.nvcc()), "--version"], capture_output=True, text=True, check=True).stdout
     return f"nvcc {re.findall(r'V([0-9.]+)', said)[0]}"
 
 
@@ -324,7 +324,7 @@ def refresh(path: Path, processes: int | None = None) -> list[dict[str, str]]:
     rows: list[Mapping[str, object]] = [row for job in todo for row in rows_for(job)]
     todo = [job for job in todo if not rows_for(job)]
     failed = []
-    for done, (job, result) in enumerate(_resources.compile_all(todo, processes), 1):
+    for done, (job, result) in enumerate(resources.compile_all(todo, processes), 1):
         if isinstance(result, str):
             failed.append(result)
         else:

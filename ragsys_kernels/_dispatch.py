@@ -58,9 +58,9 @@ def why_not(backend: str) -> str | None:
     if backend == "triton":
         return _why_not_triton() or (None if _env.triton_interpreter() else _why_no_gpu())
     if backend == "cuda":
-        from . import _cuda_module
+        from ._gpu import cuda_module
 
-        reason: str | None = _cuda_module.why_not()
+        reason: str | None = cuda_module.why_not()
         return reason
     return None
 

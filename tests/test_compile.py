@@ -20,27 +20,27 @@ import gpu_budgets
 import pytest
 from gpu_budgets import Budget
 
-from ragsys_kernels import _resources
-from ragsys_kernels._resources import Compiled, Job
+from ragsys_kernels._gpu import resources
+from ragsys_kernels._gpu.resources import Compiled, Job
 from ragsys_kernels.scoring import cuda_kernels
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
-LAUNCHERS = sorted(Path(_resources.__file__).parent.glob("*/triton_kernels.py"))
+LAUNCHERS = sorted(Path(resources.__file__).parents[1].glob("*/triton_kernels.py"))
 LEDGER = ROOT / "benchmarks" / "results" / "compiled.csv"
 ALL = os.environ.get("RAGSYS_KERNELS_TEST_COMPILE") == "all"
 TABLES = {"triton": gpu_budgets.TRITON, "cuda": gpu_budgets.CUDA}
 STALE = "run `ragsys-kernels bench --static`"
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-needs_nvcc = pytest.mark.skipif(_resources.nvcc() is None, reason="nvcc is not here")
+needs_nvcc = pytest.mark.skipif(resources.nvcc() is None, reason="nvcc is not here")
 needs_ledger = pytest.mark.skipif(not LEDGER.parent.is_dir(), reason="the tests run outside of the source tree")
 
 
 @pytest.fixture(scope="module")
 def processes():
     """Processes for all tests of this file, which import Triton once."""
-    with _resources.pool() as executor:
+    with resources.pool() as executor:
         yield executor
 
 
@@ -49,7 +49,7 @@ def compiled(processes):
     """Compile a list of jobs; an error of the compiler fails the test."""
 
     def run(jobs):
-        results = list(processes.map(_resources.attempt, jobs))
+        results = list(processes.map(resources.attempt, jobs))
         errors = [result for result in results if isinstance(result, str)]
         assert not errors, "\n".join(errors)
         return [kernel for result in results for kernel in result]
@@ -60,12 +60,12 @@ def compiled(processes):
 @pytest.fixture(scope="module")
 def jobs(processes):
     """Everything there is to compile, by backend."""
-    triton = [job for module in _resources.TRITON_MODULES for job in processes.submit(_triton_jobs, module).result()]
-    return {"triton": triton, "cuda": _resources.cuda_jobs(SOURCES)}
+    triton = [job for module in resources.TRITON_MODULES for job in processes.submit(_triton_jobs, module).result()]
+    return {"triton": triton, "cuda": resources.cuda_jobs(SOURCES)}
 
 
 def _triton_jobs(module):
-    return _resources.triton_jobs(module)
+    return resources.triton_jobs(module)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_kernels_keep_to_their_budgets(recorded, backend):
     kernels = [report.compiled_of(row) for row in rows[backend]]
     wrong = [line for kernel in kernels for line in gpu_budgets.violations(kernel, TABLES[backend])]
     assert not wrong, "\n".join(wrong)
-    archs = _resources.ARCHITECTURES if backend == "triton" else _resources.NVIDIA
+    archs = resources.ARCHITECTURES if backend == "triton" else resources.NVIDIA
     names = {kernel.name for kernel in kernels}
     assert {(kernel.name, kernel.arch) for kernel in kernels} == {(name, arch) for name in names for arch in archs}
     unmatched = [budget.kernels for budget in TABLES[backend] if not any(map(budget.matches, names))]
@@ -116,7 +116,7 @@ def test_the_ledger_has_every_kernel_of_scoring_with_loads_of_sixteen_bytes(reco
     rows, report = recorded
     compiled = [report.compiled_of(row) for row in rows["cuda"] if row["kernel"].startswith("rsk_score_")]
     described = {kernel.name for kernel in cuda_kernels.kernels()}
-    assert {(kernel.name, kernel.arch) for kernel in compiled} == {(n, a) for n in described for a in _resources.NVIDIA}
+    assert {(kernel.name, kernel.arch) for kernel in compiled} == {(n, a) for n in described for a in resources.NVIDIA}
     for kernel in compiled:
         loads = kernel.loads.get(16, 0)
         if "logits" in kernel.name:
@@ -133,7 +133,7 @@ def _afresh(backend, jobs, recorded, compiled):
     known = {(row["source"], row["arch"], row["compiler"]) for row in rows[backend]}
     if ALL or not report.vouches(LEDGER, report.READER):
         known = set()
-    archs = _resources.ARCHITECTURES if backend == "triton" else _resources.NVIDIA
+    archs = resources.ARCHITECTURES if backend == "triton" else resources.NVIDIA
     order = {name: i for i, name in enumerate(dict.fromkeys(job.name for job in jobs[backend]))}
     part = [job for job in jobs[backend] if ALL or archs[order[job.name] % len(archs)] == job.arch]
     part = [job for job in part if (job.source, job.arch, here) not in known]
@@ -177,7 +177,7 @@ def test_cuda_kernels_compiled_afresh(jobs, recorded, compiled):
 
 
 @needs_triton
-@pytest.mark.parametrize("module", _resources.TRITON_MODULES, ids=lambda name: name.split(".")[1])
+@pytest.mark.parametrize("module", resources.TRITON_MODULES, ids=lambda name: name.split(".")[1])
 def test_every_triton_kernel_is_listed(processes, module):
     defined, listed, names = processes.submit(_defined, module).result()
     assert len(names) == len(set(names))
@@ -235,7 +235,7 @@ def defect(arch, index):
 
 
 @needs_triton
-@pytest.mark.parametrize("arch", _resources.ARCHITECTURES)
+@pytest.mark.parametrize("arch", resources.ARCHITECTURES)
 def test_defects_are_found(compiled, arch):
     kernels = compiled([defect(arch, index) for index in range(len(DEFECTS))])
     assert [kernel.name for kernel in kernels] == list(DEFECTS)
@@ -317,7 +317,7 @@ extern "C" __global__ void __launch_bounds__(1024) spilling(const float* x, floa
 
 @needs_nvcc
 @needs_triton
-@pytest.mark.parametrize("arch", _resources.NVIDIA)
+@pytest.mark.parametrize("arch", resources.NVIDIA)
 def test_defects_of_cuda_kernels_are_found(compiled, tmp_path, arch):
     path = tmp_path / "kernels.cu"
     path.write_text(CU)
@@ -336,8 +336,8 @@ def test_defects_of_cuda_kernels_are_found(compiled, tmp_path, arch):
 def test_a_warning_of_nvcc_is_an_error(tmp_path):
     path = tmp_path / "kernels.cu"
     path.write_text('extern "C" __global__ void rsk_unused(float* y) { int n = 3; y[0] = 1; }')
-    with pytest.raises(_resources.CompileError, match='"n" was declared but never referenced'):
-        _resources.compile_cu(path, "sm_90")
+    with pytest.raises(resources.CompileError, match='"n" was declared but never referenced'):
+        resources.compile_cu(path, "sm_90")
 
 
 @needs_triton
@@ -350,8 +350,8 @@ def _misdescribed():
 
     compilation = gpu_defects.ahead_of_time()[0]
     try:
-        _resources.compile_for(compilation._replace(signature={"E": "*fp16"}), "sm_80")
-    except _resources.CompileError as error:
+        resources.compile_for(compilation._replace(signature={"E": "*fp16"}), "sm_80")
+    except resources.CompileError as error:
         return str(error)
 
 
@@ -360,10 +360,10 @@ def test_interpreted_kernels_are_refused(run_python):
     code = """
 import sys; sys.path.insert(0, sys.argv[1])
 import gpu_defects
-from ragsys_kernels import _resources
+from ragsys_kernels._gpu import resources
 try:
-    _resources.compile_for(gpu_defects.ahead_of_time()[0], "sm_80")
-except _resources.CompileError as error:
+    resources.compile_for(gpu_defects.ahead_of_time()[0], "sm_80")
+except resources.CompileError as error:
     print(error)
 """
     assert "unset TRITON_INTERPRET" in run_python(code, Path(__file__).parent, TRITON_INTERPRET="1").stdout
@@ -383,7 +383,7 @@ def test_loads_in_ptx():
         cp.async.cg.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x10, %r2;
         cp.async.ca.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x4, 0x4;
     """
-    assert _resources.ptx_loads(ptx) == {16: 3, 2: 1, 32: 1, 4: 1}
+    assert resources.ptx_loads(ptx) == {16: 3, 2: 1, 32: 1, 4: 1}
 
 
 def test_loads_in_sass():
@@ -396,4 +396,4 @@ def test_loads_in_sass():
         LDGSTS.E.BYPASS.128 [R1], [R2.64] ;
         LDG.E.ENL2.256 R4, R8, desc[UR4][R8.64] ;
     """
-    assert _resources.sass_loads(sass) == {16: 2, 8: 1, 2: 1, 1: 1, 4: 1, 32: 1}
+    assert resources.sass_loads(sass) == {16: 2, 8: 1, 2: 1, 1: 1, 4: 1, 32: 1}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _cuda_module
+from ragsys_kernels._gpu import cuda_module
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "csrc" / "cuda"
@@ -26,11 +26,11 @@ in_tree = pytest.mark.skipif(not SOURCES.is_dir(), reason="the tests run outside
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """Nothing found or loaded yet."""
-    monkeypatch.setattr(_cuda_module, "_loaded", {})
-    for cached in (_cuda_module.why_not, _cuda_module._attribute):
+    monkeypatch.setattr(cuda_module, "_loaded", {})
+    for cached in (cuda_module.why_not, cuda_module._attribute):
         cached.cache_clear()
     yield
-    for cached in (_cuda_module.why_not, _cuda_module._attribute):
+    for cached in (cuda_module.why_not, cuda_module._attribute):
         cached.cache_clear()
 
 
@@ -42,7 +42,7 @@ def package(tmp_path, monkeypatch):
     """A package folder with a working tree round it, both empty."""
     folder = tmp_path / "ragsys_kernels"
     folder.mkdir()
-    monkeypatch.setattr(_cuda_module, "_PACKAGE", folder)
+    monkeypatch.setattr(cuda_module, "_PACKAGE", folder)
     return folder
 
 
@@ -55,16 +55,16 @@ def write(folder, **files):
 
 def test_sources_come_from_the_package_before_the_tree(package):
     tree = write(package.parent / "csrc" / "cuda", one_cu="tree", two_cu="tree", shared_cuh="")
-    assert _cuda_module.sources() == ["one", "two"]
-    assert _cuda_module.source_path("one") == tree / "one.cu"
+    assert cuda_module.sources() == ["one", "two"]
+    assert cuda_module.source_path("one") == tree / "one.cu"
     installed = write(package / "_cuda_src", one_cu="installed")
-    assert _cuda_module.sources() == ["one"]
-    assert _cuda_module.source_path("one") == installed / "one.cu"
+    assert cuda_module.sources() == ["one"]
+    assert cuda_module.source_path("one") == installed / "one.cu"
 
 
 def test_error_names_both_places(package):
-    assert _cuda_module.sources() == []
-    for find in (_cuda_module.source_path, _cuda_module.load):
+    assert cuda_module.sources() == []
+    for find in (cuda_module.source_path, cuda_module.load):
         with pytest.raises(FileNotFoundError) as caught:
             find("lost")
         text = str(caught.value)
@@ -80,7 +80,7 @@ def test_text_of_a_source_has_each_of_its_headers_once(package):
         a_cuh="#pragma once\nint a;\n",
         b_cuh='#pragma once\n  # include "a.cuh"\nint b;\n',
     )
-    text = _cuda_module.source("one")
+    text = cuda_module.source("one")
     numbered, line, place = [], 0, ""
     for row in text.splitlines():
         if row.startswith("#line "):
@@ -91,14 +91,14 @@ def test_text_of_a_source_has_each_of_its_headers_once(package):
         line += 1
     assert numbered == [("int a;", "a.cuh", 2), ("int b;", "b.cuh", 3), ("int one;", "one.cu", 3)]
     write(folder, a_cuh="int other;\n")  # which a cache must see
-    assert "int other;" in _cuda_module.source("one")
+    assert "int other;" in cuda_module.source("one")
 
 
 @in_tree
 def test_every_source_of_the_tree_is_found_and_whole():
-    assert _cuda_module.sources() == sorted(path.stem for path in SOURCES.glob("*.cu"))
-    for name in _cuda_module.sources():
-        text = _cuda_module.source(name)
+    assert cuda_module.sources() == sorted(path.stem for path in SOURCES.glob("*.cu"))
+    for name in cuda_module.sources():
+        text = cuda_module.source(name)
         assert "#include" not in text
         assert 'extern "C" __global__' in text
 
@@ -106,17 +106,17 @@ def test_every_source_of_the_tree_is_found_and_whole():
 def test_compiled_form_is_used_unless_a_source_of_the_tree_is_younger(package):
     write(package / "_cuda_bin")
     binary = package / "_cuda_bin" / "one.fatbin"
-    assert _cuda_module.built_path("one") is None
+    assert cuda_module.built_path("one") is None
     binary.write_bytes(b"")
-    assert _cuda_module.built_path("one") == binary  # nothing to compare with
+    assert cuda_module.built_path("one") == binary  # nothing to compare with
     tree = write(package.parent / "csrc" / "cuda", one_cu="", shared_cuh="")
     os.utime(tree / "one.cu", (1, 1))
     os.utime(tree / "shared.cuh", (1, 1))
-    assert _cuda_module.built_path("one") == binary
+    assert cuda_module.built_path("one") == binary
     os.utime(tree / "shared.cuh", (2**32, 2**32))
-    assert _cuda_module.built_path("one") is None
+    assert cuda_module.built_path("one") is None
     write(package / "_cuda_src", one_cu="")  # an installation has what it was built with
-    assert _cuda_module.built_path("one") == binary
+    assert cuda_module.built_path("one") == binary
 
 
 # --- Compilers.
@@ -137,14 +137,14 @@ def nvrtc():
 
 @in_tree
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", _cuda_module.sources())
+@pytest.mark.parametrize("name", cuda_module.sources())
 def test_nvrtc_compiles_every_source(name, target):
     compiler, reason = nvrtc()
     if compiler is None:
         pytest.skip(reason)
-    program = compiler.createProgram(_cuda_module.source(name), f"{name}.cu", [], [])
+    program = compiler.createProgram(cuda_module.source(name), f"{name}.cu", [], [])
     try:
-        compiler.compileProgram(program, [f"-arch={target}", *_cuda_module.OPTIONS, "-Werror=all-warnings"])
+        compiler.compileProgram(program, [f"-arch={target}", *cuda_module.OPTIONS, "-Werror=all-warnings"])
         if target.startswith("sm_"):
             assert compiler.getCUBIN(program)[:4] == b"\x7fELF"
         else:
@@ -294,13 +294,13 @@ def fake(monkeypatch, package):
 
 
 def launch(like, *arguments, kernel="f", grid=(2, 1, 1), block=(128, 1, 1), shared=0):
-    module = _cuda_module.load("one")
+    module = cuda_module.load("one")
     module.launch(kernel, grid=grid, block=block, shared=shared, arguments=(like, *arguments), like=like)
 
 
 def test_arguments_are_scalars_of_the_width_that_kernels_take(fake):
     array, tensor = fake.cupy.ndarray(), fake.torch.Tensor()
-    packed = _cuda_module.pack((array, tensor, None, 7, -(1 << 40), 0.1, np.int32(3), np.float32(2), np.float64(0.1)))
+    packed = cuda_module.pack((array, tensor, None, 7, -(1 << 40), 0.1, np.int32(3), np.float32(2), np.float64(0.1)))
     kinds = ["u8", "u8", "u8", "i8", "i8", "f4", "i4", "f4", "f8"]
     assert [x.dtype.str[1:] for x in packed] == kinds
     assert [x.item() for x in packed[:5]] == [array.data.ptr, tensor.ptr, 0, 7, -(1 << 40)]
@@ -312,12 +312,12 @@ def test_what_is_no_argument_is_refused(wrong):
     with pytest.raises(
         TypeError, match=r"takes? (no bool|numbers, None, and arrays of torch or CuPy on a CUDA device)"
     ):
-        _cuda_module.pack((wrong,))
+        cuda_module.pack((wrong,))
 
 
 def test_integers_beyond_64_bits_are_refused():
     with pytest.raises(OverflowError):
-        _cuda_module.pack((1 << 63,))
+        cuda_module.pack((1 << 63,))
 
 
 # --- Launches.
@@ -348,7 +348,7 @@ def test_a_wrong_stream_or_device_would_be_noticed(fake, monkeypatch):
     fake.torch_streams[0] = 5
     tensor = fake.torch.Tensor()
     with monkeypatch.context() as patch:
-        patch.setattr(_cuda_module, "_stream", lambda cupy, like: contextlib.nullcontext())
+        patch.setattr(cuda_module, "_stream", lambda cupy, like: contextlib.nullcontext())
         with pytest.raises(RuntimeError, match=r"memory of \(0, 5\) used on \(0, 10\)"):
             launch(tensor)
     with pytest.raises(RuntimeError, match=r"memory of \(1, 21\) used on \(0, 5\)"):
@@ -392,7 +392,7 @@ def test_large_shared_memory_is_allowed_first_on_each_device(fake):
 
 
 def test_properties_of_the_device_of_an_array(fake):
-    module = _cuda_module.load("one")
+    module = cuda_module.load("one")
     for device in (0, 1, 0, 1):
         assert module.max_shared(fake.cupy.ndarray(device)) == 232448 - device
         assert module.multiprocessors(fake.torch.Tensor(index=device)) == 132 + device
@@ -416,9 +416,9 @@ def test_source_is_compiled_once_however_many_threads_want_it(fake):
     assert not failures
     assert len(fake.launches) == 8
     (module,) = fake.modules
-    assert module.code == _cuda_module.source("one")
-    assert (module.options, module.backend) == (_cuda_module.OPTIONS, "nvrtc")
-    assert _cuda_module.load("one") is _cuda_module.load("one")
+    assert module.code == cuda_module.source("one")
+    assert (module.options, module.backend) == (cuda_module.OPTIONS, "nvrtc")
+    assert cuda_module.load("one") is cuda_module.load("one")
 
 
 @pytest.mark.parametrize(("capability", "compiled"), [("75", False), ("80", True), ("86", True), ("120", True)])
@@ -437,7 +437,7 @@ def test_compiled_form_needs_no_source(fake, package):
     write(package / "_cuda_bin")
     (package / "_cuda_bin" / "one.fatbin").write_bytes(b"")
     launch(fake.cupy.ndarray())
-    assert _cuda_module.why_not() is None
+    assert cuda_module.why_not() is None
 
 
 def test_failures_name_the_kernel(fake):
@@ -456,12 +456,12 @@ def test_failures_name_the_kernel(fake):
 
 
 def test_nothing_is_missing(fake):
-    assert _cuda_module.why_not() is None
+    assert cuda_module.why_not() is None
 
 
 def test_reason_without_cupy(fake, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)  # what an import then raises names the module
-    assert _cuda_module.why_not() == 'cupy is not installed; pip install "ragsys_kernels[cuda]"'
+    assert cuda_module.why_not() == 'cupy is not installed; pip install "ragsys_kernels[cuda]"'
 
 
 @pytest.mark.parametrize("error", [ImportError("libcuda.so.1: cannot open", name="cupy_backends"), OSError("no")])
@@ -469,8 +469,8 @@ def test_reason_with_a_broken_cupy(fake, monkeypatch, error):
     def fail(name):
         raise error
 
-    monkeypatch.setattr(_cuda_module.importlib, "import_module", fail)
-    assert _cuda_module.why_not() == f"cupy is broken: {error}"
+    monkeypatch.setattr(cuda_module.importlib, "import_module", fail)
+    assert cuda_module.why_not() == f"cupy is broken: {error}"
 
 
 def test_reasons_of_the_device(fake, monkeypatch):
@@ -484,13 +484,13 @@ def test_reasons_of_the_device(fake, monkeypatch):
     ):
         runtime = types.SimpleNamespace(**{"is_hip": False, "getDeviceCount": lambda: 1, **change})
         monkeypatch.setattr(fake.cupy.cuda, "runtime", runtime)
-        _cuda_module.why_not.cache_clear()
-        assert _cuda_module.why_not() == reason
+        cuda_module.why_not.cache_clear()
+        assert cuda_module.why_not() == reason
 
 
 def test_reason_without_sources(fake, package):
     (package / "_cuda_src" / "one.cu").unlink()
-    reason = _cuda_module.why_not()
+    reason = cuda_module.why_not()
     assert reason.startswith("the CUDA sources are neither in ")
     assert str(package / "_cuda_src") in reason
     assert str(package.parent / "csrc" / "cuda") in reason
@@ -502,19 +502,20 @@ def test_reason_without_nvrtc_unless_everything_is_compiled(fake, package):
 
     fake.cupy.cuda.nvrtc.getVersion = fail
     expected = "NVRTC, which compiles the CUDA sources, cannot be loaded: libnvrtc.so.13 not found; pip install"
-    assert _cuda_module.why_not().startswith(expected)
+    assert cuda_module.why_not().startswith(expected)
     write(package / "_cuda_bin")
     (package / "_cuda_bin" / "one.fatbin").write_bytes(b"")
-    _cuda_module.why_not.cache_clear()
-    assert _cuda_module.why_not() is None
+    cuda_module.why_not.cache_clear()
+    assert cuda_module.why_not() is None
 
 
 def test_reason_on_this_machine_is_a_text_or_none_and_an_import_costs_nothing(run_python):
     code = """
 import sys
 import ragsys_kernels as rk
-from ragsys_kernels import _cuda_module, _dispatch
-_cuda_module.sources()
+from ragsys_kernels import _dispatch
+from ragsys_kernels._gpu import cuda_module
+cuda_module.sources()
 assert "cupy" not in sys.modules and "torch" not in sys.modules
 reason = _dispatch.why_not("cuda")
 assert reason is None or isinstance(reason, str)
@@ -526,7 +527,7 @@ print(reason)
 def test_real_cupy_has_what_is_asked_of_it():
     cupy = pytest.importorskip("cupy")
 
-    class Handle(_cuda_module._Handle):
+    class Handle(cuda_module._Handle):
         pass
 
     if hasattr(cupy.cuda.Stream, "from_external"):
@@ -536,7 +537,7 @@ def test_real_cupy_has_what_is_asked_of_it():
         assert cupy.cuda.ExternalStream(1234).ptr == 1234
     assert isinstance(cupy.cuda.runtime.is_hip, bool)
     assert callable(cupy.cuda.runtime.getDeviceCount)
-    module = cupy.RawModule(code="", options=_cuda_module.OPTIONS, backend="nvrtc")
+    module = cupy.RawModule(code="", options=cuda_module.OPTIONS, backend="nvrtc")
     assert callable(module.get_function)
     assert hasattr(cupy.RawKernel, "kernel")
     assert hasattr(cupy.RawKernel, "max_dynamic_shared_size_bytes")

@@ -16,7 +16,8 @@ from cuda_on_cpu import emulator
 from scoring_oracle import DTYPES, stored
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _cuda_module, _dispatch
+from ragsys_kernels import _arrays, _dispatch
+from ragsys_kernels._gpu import cuda_module
 from ragsys_kernels.scoring import cuda_kernels, reference
 from ragsys_kernels.scoring.problem import Partials, ScoringProblem
 
@@ -45,7 +46,7 @@ def module():
     """The kernels, with the package's own launcher on NumPy arrays."""
     kernels = emulator.Module(SOURCE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_cuda_module, "load", lambda name: {SOURCE: kernels}[name])
+        patch.setattr(cuda_module, "load", lambda name: {SOURCE: kernels}[name])
         patch.setattr(_arrays, "empty", dirty)
         yield kernels
 
@@ -401,7 +402,7 @@ def test_error_with_the_approximate_exponential_of_a_device(tmp_path):
     header.write_text(text.replace(exact, "(d == 0.0f ? 1.0f : exp2f(d * kLog2e) * (1.0f + 0x1p-22f))"))
     with pytest.MonkeyPatch.context() as patch:
         approximate = emulator.Module(SOURCE, sources=tmp_path)
-        patch.setattr(_cuda_module, "load", lambda name: approximate)
+        patch.setattr(cuda_module, "load", lambda name: approximate)
         patch.setattr(_dispatch, "choose", lambda *arguments: ("cuda", cuda_kernels))
         for V, scale in ((17, 4), (50257, 4), (50257, 30), (262144, 4)):
             x, z = stored(np.random.default_rng(V).standard_normal((2, V)) * scale, "float32")
@@ -429,7 +430,7 @@ def launches_of_every_kernel(rng):
 def test_no_access_beyond_an_array_and_no_race(sanitizer):
     checked = emulator.Module(SOURCE, sanitizer)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_cuda_module, "load", lambda name: checked)
+        patch.setattr(cuda_module, "load", lambda name: checked)
         for seed, p in enumerate(launches_of_every_kernel(np.random.default_rng(0))):
             checked.seed = seed
             run(p)
@@ -440,7 +441,7 @@ def test_address_sanitizer_finds_a_row_that_is_too_short():
     checked = emulator.Module(SOURCE, "address")
     p = problem(np.zeros((1, 1000), np.float32), rows=[0], columns=[[0]])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_cuda_module, "load", lambda name: checked)
+        patch.setattr(cuda_module, "load", lambda name: checked)
         run(p)
         with pytest.raises(emulator.LaunchError, match="heap-buffer-overflow"):
             run(dataclasses.replace(p, num_columns=1001))
@@ -462,7 +463,7 @@ def test_a_missing_barrier_is_found(removed):
         hidden, weight = (rng.standard_normal((n, 72)).astype(np.float32) for n in (2, 300))
         p = problem(hidden=hidden, weight=weight, rows=[0, 1], columns=[[0], [1]], rank=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_cuda_module, "load", lambda name: checked)
+        patch.setattr(cuda_module, "load", lambda name: checked)
         checked.removed = removed
         with pytest.raises(emulator.LaunchError, match="data race"):
             run(p)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from cuda_on_cpu import emulator
 
-from ragsys_kernels import Corpus, _arrays, _cuda_module, _validate, testing
+from ragsys_kernels import Corpus, _arrays, _validate, testing
+from ragsys_kernels._gpu import cuda_module
 from ragsys_kernels.selection import cuda_kernels, reference
 
 OPS = ("mmr", "vrsd")
@@ -52,7 +53,7 @@ def run(module, monkeypatch):
     def run(op, arguments, *, place="resident", seed=0, on=module, removed=0):
         defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if op == "mmr" else {}
         problem = _validate.selection(op, **{**defaults, **arguments})
-        monkeypatch.setattr(_cuda_module, "load", lambda name: on)
+        monkeypatch.setattr(cuda_module, "load", lambda name: on)
         on.seed, on.removed, on.shared_limit = seed, removed, PLACES[place]
         return getattr(cuda_kernels, op)(problem, 1), problem
 

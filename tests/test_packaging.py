@@ -267,7 +267,7 @@ def test_wheel_has_the_compiled_kernels_if_asked_for(one_kernel, build, tmp_path
         archive.extractall(site)
     PTX, BINARY = 1, 2
     assert contents((site / binaries[0]).read_bytes()) == [(BINARY, 80), (BINARY, 90), (BINARY, 100), (PTX, 100)]
-    code = "from ragsys_kernels import _cuda_module as m; print(m.built_path('nothing'), m.source_path('nothing'))"
+    code = "from ragsys_kernels._gpu import cuda_module as m; print(m.built_path('nothing'), m.source_path('nothing'))"
     found = run_python(code, package=site).stdout.split()
     assert found == [str(site / binaries[0]), str(site / "ragsys_kernels/_cuda_src/nothing.cu")]
 
@@ -298,7 +298,8 @@ def test_wheel_has_the_sources_of_the_kernels(unpacked, build, tmp_path, run_pyt
         assert not [name for name in archive.namelist() if name.endswith(".fatbin")]
         archive.extractall(tmp_path / "site")
     code = (
-        "from ragsys_kernels import _cuda_module as m; print(*m.sources(), sum(len(m.source(n)) for n in m.sources()))"
+        "from ragsys_kernels._gpu import cuda_module as m; "
+        "print(*m.sources(), sum(len(m.source(n)) for n in m.sources()))"
     )
     *names, size = run_python(code, package=tmp_path / "site").stdout.split()
     assert names == sorted(path.stem for path in (ROOT / "csrc" / "cuda").glob("*.cu"))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ragsys_kernels import _resources
-from ragsys_kernels._resources import Compiled, Job
+from ragsys_kernels._gpu import resources
+from ragsys_kernels._gpu.resources import Compiled, Job
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the tests run outside of the source tree")
@@ -37,7 +37,7 @@ def test_blocks_of_a_multiprocessor(module, case):
 
 def test_every_architecture_has_a_device(module):
     devices = module("devices")
-    assert {device.arch for device in devices.DEVICES} == set(devices.PROCESSORS) == set(_resources.ARCHITECTURES)
+    assert {device.arch for device in devices.DEVICES} == set(devices.PROCESSORS) == set(resources.ARCHITECTURES)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_only_what_changed_is_compiled(report, module, tmp_path, monkeypatch):
 
     jobs = [Job("sm_90", f"kernel {name}", f"{name}1") for name in "abc"]
     monkeypatch.setattr(report, "jobs", lambda processes: jobs)
-    monkeypatch.setattr(report._resources, "compile_all", compile_all)
+    monkeypatch.setattr(report.resources, "compile_all", compile_all)
     path = tmp_path / "compiled.csv"
     assert [row["kernel"] for row in report.refresh(path)] == ["kernel a", "kernel b", "kernel c"]
     # The last compiles to what the first does, and still has a row of its own.
@@ -120,14 +120,14 @@ def test_only_what_changed_is_compiled(report, module, tmp_path, monkeypatch):
     compiled.clear()
     assert {row["registers"] for row in report.refresh(path)} == {"16"}
     assert compiled == ["a1", "b2", "a1"]
-    other = tmp_path / "_resources.py"
+    other = tmp_path / "resources.py"
     other.write_text("# other code")
     monkeypatch.setattr(report, "READER", other)
     compiled.clear()
     for _ in range(2):
         report.refresh(path)
         assert compiled == ["a1", "b2", "a1"]
-    monkeypatch.setattr(report._resources, "compile_all", lambda jobs, processes: [(job, "no") for job in jobs])
+    monkeypatch.setattr(report.resources, "compile_all", lambda jobs, processes: [(job, "no") for job in jobs])
     jobs[0] = Job("sm_90", "kernel a", "a2")
     with pytest.raises(SystemExit, match="not everything compiles:\nno"):
         report.refresh(path)

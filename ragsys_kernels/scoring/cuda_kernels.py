@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _cuda_module
-from .._cuda_module import Kernel
+from .. import _arrays
+from .._gpu import cuda_module
+from .._gpu.cuda_module import Kernel
 from .problem import Partials, ScoringProblem
 
 SOURCE = "answer_logprob"
@@ -64,7 +65,7 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
         empty((M, parts), "int32", problem.rank),
     )
 
-    module = _cuda_module.load(SOURCE)
+    module = cuda_module.load(SOURCE)
 
     def launch(name: str, grid: tuple[int, int, int], shared: int, *arguments: Any) -> None:
         module.launch(name, grid=grid, block=(_THREADS, 1, 1), shared=shared, arguments=arguments, like=like)

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
-from .._triton import Compilation
+from .._gpu.compilation import Compilation
 from .problem import Partials, ScoringProblem
 
 _LOG2E = tl.constexpr(1.4426950408889634)

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arrays, _cuda_module
+from .. import _arrays
+from .._gpu import cuda_module
 from .._problem import Problem, Selection
 from .torch_search import search as search  # a product of matrices, which torch's library does best
 
@@ -82,7 +83,7 @@ def _select(problem: Problem) -> Selection:
     )
     if Q == 0:
         return result
-    module = _cuda_module.load(SOURCE)
+    module = cuda_module.load(SOURCE)
     capped = problem.max_per_group > 0
     how = configure(problem.op, rows.dtype, P, D, K, capped, module.max_shared(like))
     blocks, workspace = Q, None

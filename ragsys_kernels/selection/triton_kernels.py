@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 
 from .. import _arrays, _env
+from .._gpu.compilation import Compilation
 from .._problem import Problem, Rows, Selection
-from .._triton import Compilation
 from .triton_gram import select_gram_kernel
 from .triton_objective import query_factors_kernel
 from .triton_stream import select_stream_kernel

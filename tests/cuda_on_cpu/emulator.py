@@ -1,6 +1,6 @@
 """CUDA kernels on the CPU: builds a source of csrc/cuda with g++ and ``cuda_on_cpu.hpp``, runs launches on host arrays.
 
-`Module` stands in for what ``_cuda_module.load`` returns, so that a test patches that in and calls the package's own
+`Module` stands in for what ``cuda_module.load`` returns, so that a test patches that in and calls the package's own
 launchers with NumPy arrays or CPU tensors. With a sanitizer every launch is a process of its own, in which arrays end
 where their allocations end.
 """
@@ -233,7 +233,7 @@ def _text(data: bytes) -> bytes:
 
 
 def load(name: str) -> Module:
-    """Stands in for ``_cuda_module.load``."""
+    """Stands in for ``cuda_module.load``."""
     return _loaded(name)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 class Compilation(NamedTuple):
     """One kernel in one configuration that its launcher can choose, for compilation ahead of time.
 
-    Each ``triton_kernels.py`` lists its own in ``ahead_of_time()``; ``_resources.compile_for`` compiles them without a
+    Each ``triton_kernels.py`` lists its own in ``ahead_of_time()``; ``resources.compile_for`` compiles them without a
     device, which is how tests hold them to budgets and the static report gets its numbers.
     """
 

@@ -22,8 +22,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from . import _cuda_module, _env
-from ._triton import Compilation
+from .. import _env
+from . import cuda_module
+from .compilation import Compilation
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "gfx942")
 NVIDIA = ARCHITECTURES[:3]
@@ -199,7 +200,7 @@ def compile_cu(path: Path, arch: str) -> list[Compiled]:
         raise CompileError(f"{path.name}, {arch}: nvcc is not here")
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder, "kernel.cubin")
-        flags = [*_cuda_module.OPTIONS, "-Werror", "all-warnings", "-Xptxas", "-v"]
+        flags = [*cuda_module.OPTIONS, "-Werror", "all-warnings", "-Xptxas", "-v"]
         said = _run([compiler, "-cubin", f"-arch={arch}", *flags, "-o", str(cubin), str(path)])
         listing = _run([_tool("nvdisasm"), "-c", str(cubin)])
     parts = re.split(r"^\.text\.([\w.$]+):\s*$", listing, flags=re.M)
@@ -305,7 +306,7 @@ def _code_of(kernel: Any, found: dict[str, str]) -> dict[str, str]:
 
 def cuda_jobs(paths: Sequence[Path]) -> list[Job]:
     return [
-        Job(arch, path.name, _digest(_cuda_module.source(path.stem) + str(_cuda_module.OPTIONS)), path=path)
+        Job(arch, path.name, _digest(cuda_module.source(path.stem) + str(cuda_module.OPTIONS)), path=path)
         for arch in NVIDIA
         for path in paths
     ]

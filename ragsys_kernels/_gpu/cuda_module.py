@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _arrays
-from ._dispatch import INSTALL
+from .. import _arrays
+from .._dispatch import INSTALL
 
 # CuPy gives NVRTC -ftz=true whatever it is told, so that the ahead-of-time build has to say the same for the same bits.
 OPTIONS = ("-std=c++17", "-ftz=true")
@@ -28,7 +28,7 @@ OPTIONS = ("-std=c++17", "-ftz=true")
 # The oldest architecture in the fatbins; an older device gets its kernels from NVRTC.
 OLDEST_BUILT = 80
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 
 
 # --- Sources.
