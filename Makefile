@@ -23,8 +23,8 @@ test-blas: $(VENV)/.test
 	set -e; for kernels in "" Haswell Zen $(AVX512); do echo "OPENBLAS_CORETYPE=$$kernels"; \
 	  export OPENBLAS_CORETYPE=$$kernels; test -n "$$kernels" || unset OPENBLAS_CORETYPE; \
 	  $(BIN)/pytest -q -n 2 -k "numpy or search or corpus" \
-	    tests/test_scoring*.py tests/test_corpus.py tests/test_codes.py; \
-	  TRITON_INTERPRET=1 $(BIN)/pytest -q -k "bits or tie" tests/test_triton_scoring.py; \
+	    tests/scoring tests/corpus/test_corpus.py tests/selection/test_codes.py; \
+	  TRITON_INTERPRET=1 $(BIN)/pytest -q -k "bits or tie" tests/gpu/test_triton_scoring.py; \
 	done
 
 # The fast local loop: linters and the tests that take less than ten seconds each.
@@ -34,11 +34,11 @@ check: lint $(VENV)/.test
 # make fuzz SEED=2: five minutes on two cores, part of the release check.
 SEED ?= 1
 fuzz: $(VENV)/.test
-	$(BIN)/python tests/fuzz_selections.py --seed $(SEED) --selections 100000
-	$(BIN)/python tests/fuzz_calls.py --seed $(SEED) --calls 5000
-	$(BIN)/python tests/fuzz_jobs.py --seed $(SEED) --folders 1000
-	$(BIN)/python tests/killed_jobs.py --seed $(SEED) --kills 60 --sabotage
-	mkdir -p build/fuzz && $(BIN)/python tests/killed_saves.py build/fuzz $(SEED) 100
+	$(BIN)/python tests/fuzz/fuzz_selections.py --seed $(SEED) --selections 100000
+	$(BIN)/python tests/fuzz/fuzz_calls.py --seed $(SEED) --calls 5000
+	$(BIN)/python tests/fuzz/fuzz_jobs.py --seed $(SEED) --folders 1000
+	$(BIN)/python tests/fuzz/killed_jobs.py --seed $(SEED) --kills 60 --sabotage
+	mkdir -p build/fuzz && $(BIN)/python tests/fuzz/killed_saves.py build/fuzz $(SEED) 100
 
 # What CI runs, the fuzzers, and every GPU kernel compiled afresh, which `make test` does only with those that have changed.
 release-check: export RAGSYS_KERNELS_TEST_COMPILE := all

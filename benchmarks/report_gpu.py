@@ -196,7 +196,7 @@ Public figures (sources in `devices.py`):
 ## Resources
 
 Registers of a thread / shared memory of a block / blocks that fit on a multiprocessor, then the kind of matrix
-instructions. No kernel spills registers: `tests/gpu_budgets.py` holds them to that.
+instructions. No kernel spills registers: `tests/helpers/gpu_budgets.py` holds them to that.
 
 ### Triton
 

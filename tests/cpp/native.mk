@@ -5,17 +5,11 @@ NATIVE_OUT ?= build/native
 NATIVE_PYTHON ?= $(if $(BIN),$(BIN)/python,python3)
 ARM ?= aarch64-linux-gnu-
 ARM_PACKAGES := g++-aarch64-linux-gnu qemu-user
-# Without those of files, installs, memory limits and other libraries' models, on which sanitizers have no bearing or a
-# bad one.
-native_not_sanitized := adaptive benchmarks bias_job classification_sets cli compile cuda_module cuda_on_cpu cuda_scoring \
-	cuda_selection datasets device dispatch docs encoders evaluate_aicl evaluate_ragsys evaluate_ralm \
-	evaluate_vrsd evaluation examples faiss files folder generation gpu gpu_check icl_loading icl_models \
-	icl_tokenization integrations integrations_haystack integrations_langchain integrations_llama_index \
-	integrations_pyversity integrations_vrsd job_device job_kills jobs metrics native offline \
-	openai_compatible packaging parity pick_metrics posteriors prompts quality_bias ralm ray_engine \
-	retrievers sources sources_bad static_report torch_ops triton_scoring triton_selection vrsd_answers \
-	wikitext
-SANITIZE_TESTS ?= $(filter-out $(native_not_sanitized:%=tests/test_%.py),$(wildcard tests/test_*.py))
+# The tests of the compiled ops; without those of folders, installs and other libraries, on which sanitizers have no
+# bearing or a bad one.
+native_not_sanitized := corpus/test_faiss corpus/test_folder ops/test_dispatch ops/test_parity ops/test_torch_ops
+SANITIZE_TESTS ?= $(filter-out $(native_not_sanitized:%=tests/%.py), \
+	$(wildcard $(patsubst %,tests/%/test_*.py,selection scoring corpus ops fuzz)))
 SANITIZE_PYTEST ?= -q -x -n 2 --dist worksteal -k "not [reference and not little_memory and not process_that_dies"
 
 # Those of setup.py that matter to what is computed and warned of.

@@ -1,4 +1,4 @@
-// Kernels with faults that tests/test_cuda_on_cpu.py must see found, and one without.
+// Kernels with faults that tests/gpu/test_cuda_on_cpu.py must see found, and one without.
 #include "../../csrc/cuda/common.cuh"
 
 // The sum of a block's numbers, by halves in shared memory.

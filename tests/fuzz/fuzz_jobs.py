@@ -1,4 +1,4 @@
-"""Damaged folders of jobs: `python tests/fuzz_jobs.py --seed 1 --folders 2000`.
+"""Damaged folders of jobs: `python tests/fuzz/fuzz_jobs.py --seed 1 --folders 2000`.
 
 A case is drawn from (seed, number) alone: the folder of a job that is complete, or that was killed before its last
 shard, with one to three things done to it. `status`, `verify` and `select` have to end in a documented error that

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -192,8 +191,7 @@ def test_verdict_says_which_order_holds(data):
 
 
 KILLED = """
-import sys, time
-sys.path[:0] = [{tests!r}]
+import time
 from pathlib import Path
 import test_evaluate_aicl as tests
 from ragsys_kernels.icl.posteriors import LabelModel
@@ -218,8 +216,9 @@ def kept(path):
 def test_a_killed_run_goes_on(data):
     whole = job(data, sets=["sst-2"], out=data.parent / "whole", cache=data.parent / "another")
     path = data.parent / "cache" / "posteriors.sqlite"
-    script = KILLED.format(tests=str(Path(__file__).parent), data=str(data))
-    with subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(Path.cwd())}) as process:
+    script = KILLED.format(data=str(data))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", script], env=environment) as process:
         until = time.monotonic() + 120
         while not kept(path) and process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)

@@ -10,7 +10,7 @@ import pytest
 
 import ragsys_kernels as rk
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 pytest.importorskip("pytest_benchmark")

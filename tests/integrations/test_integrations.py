@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PEERS = {
     "langchain": ("langchain-core", "langchain_core"),
     "llama-index": ("llama-index-core", "llama_index"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 pytestmark = [
     pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the tests run outside of the source tree"),

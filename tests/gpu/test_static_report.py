@@ -7,7 +7,7 @@ import pytest
 from ragsys_kernels._gpu import resources
 from ragsys_kernels._gpu.resources import Compiled, Job
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the tests run outside of the source tree")
 
 

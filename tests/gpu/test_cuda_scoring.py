@@ -21,7 +21,7 @@ from ragsys_kernels._gpu import cuda_module
 from ragsys_kernels.scoring import cuda_kernels, reference
 from ragsys_kernels.scoring.problem import Partials, ScoringProblem
 
-SOURCES = Path(__file__).parents[1] / "csrc" / "cuda"
+SOURCES = Path(__file__).parents[2] / "csrc" / "cuda"
 SOURCE = cuda_kernels.SOURCE
 INF, NAN = np.inf, np.nan
 

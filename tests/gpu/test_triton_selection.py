@@ -1,6 +1,6 @@
 """The Triton selection kernels, interpreted: each regime picks what the reference picks, whatever the options.
 
-``TRITON_INTERPRET=1 pytest tests/test_triton_selection.py`` runs the tests here, without the variable they run in a
+``TRITON_INTERPRET=1 pytest tests/gpu/test_triton_selection.py`` runs the tests here, without the variable they run in a
 process that has it.
 """
 

@@ -1,4 +1,6 @@
-"""Random selections and searches against brute force: `python tests/fuzz_selections.py --seed 1 --selections 100000`.
+"""Random selections and searches against brute force.
+
+`python tests/fuzz/fuzz_selections.py --seed 1 --selections 100000`
 
 A case is drawn from (seed, number) alone. It makes a call, checks every query of it with `fuzz_oracle`, then makes the
 call again in another way (other threads, some of the queries, another order of them, another layout of the arrays) that

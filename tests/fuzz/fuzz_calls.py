@@ -1,4 +1,4 @@
-"""Calls that go wrong, and odd ones that must not: `python tests/fuzz_calls.py --seed 1 --calls 5000`.
+"""Calls that go wrong, and odd ones that must not: `python tests/fuzz/fuzz_calls.py --seed 1 --calls 5000`.
 
 A case is drawn from (seed, number) alone: a good call of a public function, one or two of whose arguments are exchanged
 for something else. Such a call has to end in a documented error, ``<function>: `` first and the argument named, or with

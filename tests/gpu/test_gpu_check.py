@@ -13,7 +13,7 @@ from ragsys_kernels import _dispatch
 
 torch = pytest.importorskip("torch")
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the tests run outside of the source tree")
 
 

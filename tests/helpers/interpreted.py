@@ -61,7 +61,7 @@ def elsewhere(module):
         result = subprocess.run(
             [sys.executable, "-m", "pytest", *options, module["__file__"]],
             env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(rk.__file__).parents[1])},
-            cwd=Path(module["__file__"]).parents[1],
+            cwd=Path(module["__file__"]).parents[2],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

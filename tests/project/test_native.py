@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cpp import driver, score_driver
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 THREADS = [1, 2, 7]
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import ragsys_kernels as rk
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BUILD_REQUIREMENTS = {"setuptools": 77, "pybind11": 2, "wheel": 0}
 
 pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").is_file(), reason="the tests run outside of the source tree")

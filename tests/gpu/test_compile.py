@@ -24,7 +24,7 @@ from ragsys_kernels._gpu import resources
 from ragsys_kernels._gpu.resources import Compiled, Job
 from ragsys_kernels.scoring import cuda_kernels
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
 LAUNCHERS = sorted(Path(resources.__file__).parents[1].glob("*/triton_kernels.py"))
 LEDGER = ROOT / "benchmarks" / "results" / "compiled.csv"
@@ -358,7 +358,6 @@ def _misdescribed():
 @needs_triton
 def test_interpreted_kernels_are_refused(run_python):
     code = """
-import sys; sys.path.insert(0, sys.argv[1])
 import gpu_defects
 from ragsys_kernels._gpu import resources
 try:
@@ -366,7 +365,8 @@ try:
 except resources.CompileError as error:
     print(error)
 """
-    assert "unset TRITON_INTERPRET" in run_python(code, Path(__file__).parent, TRITON_INTERPRET="1").stdout
+    result = run_python(code, TRITON_INTERPRET="1", PYTHONPATH=os.pathsep.join(sys.path))
+    assert "unset TRITON_INTERPRET" in result.stdout
 
 
 # --- Widths of loads, out of text.

@@ -1,4 +1,6 @@
-"""Jobs of selection that are killed at random moments and run again: `python tests/killed_jobs.py --kills 60 --seed 1`.
+"""Jobs of selection that are killed at random moments and run again.
+
+`python tests/fuzz/killed_jobs.py --kills 60 --seed 1`
 
 With --sabotage something is done to a file of the folder after each kill: a bit of it is flipped, it is cut short or
 removed, whichever file it is. A run then makes again what it misses; where the manifest is what was damaged it has to

@@ -15,7 +15,7 @@ import pytest
 import ragsys_kernels as rk
 from ragsys_kernels._gpu import cuda_module
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "csrc" / "cuda"
 # The oldest that NVRTC 13 has, those of the binaries, and once with the assembler; each takes seconds of a source.
 TARGETS = ("compute_80", *(pytest.param(t, marks=pytest.mark.slow) for t in ("compute_75", "sm_90", "compute_100")))

@@ -3,13 +3,13 @@
 import csv
 import functools
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import textwrap
 from importlib import metadata
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -264,8 +264,7 @@ def test_a_change_whose_interval_ends_at_0_is_undecided(low, high, word):
 def test_a_killed_run_goes_on(job, data, tmp_path):
     whole = job(out=tmp_path / "whole", cache=tmp_path / "another", encoder=None)
     script = f"""
-        import os, signal, sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        import os, signal
         import lm_models
         from ragsys_kernels import evaluation
         from ragsys_kernels.icl import HuggingFaceModel
@@ -278,7 +277,8 @@ def test_a_killed_run_goes_on(job, data, tmp_path):
         evaluation.ralm(out={str(tmp_path / "out")!r}, cache={str(tmp_path / "cache")!r}, data={str(data)!r},
                         model=model, encoder=None, sizes={SIZES!r}, progress=progress)
     """
-    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
     seen = []

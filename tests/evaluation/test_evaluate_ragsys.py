@@ -2,9 +2,11 @@
 
 import csv
 import json
+import os
 import random
 import re
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -234,7 +236,6 @@ def test_a_killed_run_goes_on(done, data, tmp_path, run_python):
     _, whole = done
     code = """
 import os, signal, sys
-sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import test_evaluate_ragsys as t
 score = t.HuggingFaceModel.score
@@ -245,9 +246,9 @@ def counting(self, *pairs):
         os.kill(os.getpid(), signal.SIGKILL)
     return score(self, *pairs)
 t.HuggingFaceModel.score = counting
-t.job(Path(sys.argv[2]), Path(sys.argv[3]))
+t.job(Path(sys.argv[1]), Path(sys.argv[2]))
 """
-    result = run_python(code, __file__.rpartition("/")[0], data, tmp_path, check=False, OMP_NUM_THREADS="1")
+    result = run_python(code, data, tmp_path, check=False, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(sys.path))
     assert result.returncode == -signal.SIGKILL, result.stderr
     again = job(data, tmp_path)
     assert again.cached > 0
