@@ -1,9 +1,10 @@
 """mkdocs hooks: what the repository says elsewhere comes from there.
 
-A line in a page becomes what it names: ``<!-- from README.md: Heading -->`` that section of the file,
-``<!-- from README.md: First -> Next -->`` from that section up to another, ``<!-- names: module -->`` the docstrings of
-the module's public names. Reports and READMEs of folders are pages under the names below. Links to files that are not
-pages become plain text.
+A line in a page becomes what it names: ``<!-- from FILE: Heading -->`` that section of the file,
+``<!-- from FILE: First -> Next -->`` from that section up to another, ``<!-- names: module -->`` the docstrings of the
+module's public names that the page does not show by itself. Reports and READMEs of folders are pages under the names
+below. Pages link to files of the repository by their paths there, so that the links work on GitHub too; here they lead
+to the pages that are made of the files, and links to files that are no pages become plain text.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +36,14 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     here = page.file.src_uri
-    origin = _origins().get(here)
-    if origin is not None:
-        return _linked(markdown, origin, here)
+    markdown = _linked(markdown, _origins().get(here, f"docs/{here}"), here)
 
     def included(match: re.Match[str]) -> str:
         return _linked(section(match[1], match[2]), match[1], here)
 
     markdown = re.sub(r"^<!-- from (\S+): (.+) -->$", included, markdown, flags=re.M)
-    return re.sub(r"^<!-- names: (\S+) -->$", lambda match: directives(match[1]), markdown, flags=re.M)
+    shown = set(re.findall(r"^::: (\S+)$", markdown, re.M))
+    return re.sub(r"^<!-- names: (\S+) -->$", lambda match: directives(match[1], shown), markdown, flags=re.M)
 
 
 def _origins() -> dict[str, str]:
@@ -57,15 +58,18 @@ def _linked(markdown: str, source: str, page: str) -> str:
 
     def link(match: re.Match[str]) -> str:
         mark, text, target = match.groups()
+        if target is None:  # a block of code
+            return match[0]
         path, hash_, anchor = target.partition("#")
         if "://" in target or not path:
             return match[0]
-        name = pages.get(posixpath.normpath(posixpath.join(posixpath.dirname(source), path)))
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        name = file.removeprefix("docs/") if file.startswith("docs/") else pages.get(file)
         if name is None:
             return text
         return f"{mark}[{text}]({posixpath.relpath(name, posixpath.dirname(page) or '.')}{hash_}{anchor})"
 
-    return re.sub(r"(!?)\[([^\]\[]+)\]\(([^)\s]+)\)", link, markdown)
+    return re.sub(r"^```.*?^```$|(!?)\[([^\]\[]+)\]\(([^)\s]+)\)", link, markdown, flags=re.M | re.S)
 
 
 def section(file: str, wanted: str) -> str:
@@ -82,9 +86,10 @@ def section(file: str, wanted: str) -> str:
     return (rest[: end.start()] if end else rest).strip()
 
 
-def directives(module: str) -> str:
-    """One for each public name of a module but its constants, which have no docstring."""
-    return "\n\n".join(f"::: {module}.{name}" for name in names(module) if not name.isupper())
+def directives(module: str, shown: Set[str]) -> str:
+    """One for each public name of a module that is not shown yet, but its constants, which have no docstring."""
+    found = (f"{module}.{name}" for name in names(module) if not name.isupper())
+    return "\n\n".join(f"::: {name}" for name in found if name not in shown)
 
 
 def names(module: str) -> list[str]:

@@ -3,15 +3,19 @@ and prints what is shown."""
 
 import ast
 import doctest
-import importlib
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
+from tiny_encoder import TinyEncoder
 
 import ragsys_kernels as rk
+from ragsys_kernels import icl
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -24,10 +28,20 @@ pytestmark = [
 
 # What a page's blocks import beside the library.
 NEEDS = {
-    "migration/langchain.md": "langchain_core",
-    "migration/llama_index_haystack.md": "llama_index.core",
-    "offline.md": "pyarrow",
+    "migration/langchain.md": ["langchain_core"],
+    "migration/llama_index_haystack.md": ["llama_index.core", "haystack"],
+    "migration/faiss.md": ["faiss"],
+    "migration/sentence_transformers.md": ["sentence_transformers"],
+    "migration/scikit_learn.md": ["sklearn"],
+    "offline.md": ["pyarrow"],
+    "quality.md": ["transformers"],
+    "papers/aicl.md": ["transformers", "sklearn"],
+    "papers/ralm.md": ["transformers", "bm25s"],
+    "papers/vrsd.md": ["bm25s"],
+    "gpu.md": ["torch", "triton"],
 }
+# Pages that run in a fresh interpreter, because what they show is decided before anything is imported.
+ENVIRONMENT = {"gpu.md": {"TRITON_INTERPRET": "1"}}
 
 
 def blocks(path):
@@ -36,15 +50,54 @@ def blocks(path):
     return re.findall(pattern, path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(DOCS / page)])
-def test_python_of_a_page_runs_and_prints_what_is_shown(page, tmp_path, monkeypatch, capsys):
-    pytest.importorskip(NEEDS.get(page, "numpy"))
-    monkeypatch.chdir(tmp_path)
+def run_blocks(path, capsys):
     found = {}
     capsys.readouterr()
-    for number, (code, shown) in enumerate(blocks(DOCS / page)):
-        exec(compile(code, f"{page}, block {number}", "exec"), found)
-        assert capsys.readouterr().out.split() == shown.split(), f"{page}, block {number}"
+    for number, (code, shown) in enumerate(blocks(path)):
+        exec(compile(code, f"{path.name}, block {number}", "exec"), found)
+        assert capsys.readouterr().out.split() == shown.split(), f"{path.name}, block {number}"
+
+
+@pytest.fixture
+def stand_ins(monkeypatch):
+    """In the place of what pages load and is not here: a tiny language model, a tiny encoder, a data set of Ray."""
+    ray, data = ModuleType("ray"), ModuleType("ray.data")
+    ray.put = ray.get = lambda value: value
+    vectors = np.random.default_rng(0).standard_normal((3, 64), dtype=np.float32)
+
+    def map_batches(selector, **options):
+        assert options["batch_size"] > 0
+        return selector()({"vector": vectors})
+
+    queries = SimpleNamespace(map_batches=map_batches)
+    ray.data, data.read_parquet, data.ActorPoolStrategy = data, lambda path: queries, lambda size: size
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.data", data)
+    if importlib.util.find_spec("transformers") and importlib.util.find_spec("torch"):
+        import lm_models
+
+        from ragsys_kernels.icl import HuggingFaceModel
+
+        model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
+        monkeypatch.setattr(HuggingFaceModel, "from_pretrained", lambda name, **options: model)
+    monkeypatch.setattr(icl, "SentenceTransformerEncoder", lambda name: TinyEncoder())
+
+
+@pytest.mark.usefixtures("stand_ins")
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(DOCS / page) and page not in ENVIRONMENT])
+def test_python_of_a_page_runs_and_prints_what_is_shown(page, tmp_path, monkeypatch, capsys):
+    for module in NEEDS.get(page, []):
+        pytest.importorskip(module)
+    monkeypatch.chdir(tmp_path)
+    run_blocks(DOCS / page, capsys)
+
+
+@pytest.mark.parametrize("page", ENVIRONMENT)
+def test_python_of_a_page_runs_in_its_environment(page, run_python):
+    for module in NEEDS[page]:
+        pytest.importorskip(module)
+    codes, shown = zip(*blocks(DOCS / page), strict=True)
+    assert run_python("\n".join(codes), **ENVIRONMENT[page]).stdout.split() == " ".join(shown).split()
 
 
 def test_python_of_the_readme_prints_what_is_shown(capsys):
@@ -54,6 +107,16 @@ def test_python_of_the_readme_prints_what_is_shown(capsys):
     for code, shown in showing:
         exec(code, {})
         assert capsys.readouterr().out.split() == shown.split()
+
+
+def test_no_block_of_python_escapes():
+    """Every fence that says Python in some way is one that is run."""
+    for path in [ROOT / "README.md", *(DOCS / page for page in PAGES)]:
+        text = path.read_text(encoding="utf-8")
+        fences = re.findall(
+            r"^[ >]*(?:```|~~~)+ *\{?\.?(?:py|python|python3|pycon)\b.*$", text, re.MULTILINE | re.IGNORECASE
+        )
+        assert fences == ["```python"] * len(blocks(path)), path.name
 
 
 def docstrings():
