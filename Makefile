@@ -45,10 +45,10 @@ release-check: export RAGSYS_KERNELS_TEST_COMPILE := all
 release-check: lint arm sanitize test test-blas fuzz
 
 demo: $(VENV)/.demo
-	$(BIN)/python benchmarks/demo_glove.py
+	$(BIN)/python -m benchmarks.demos.glove
 
 demo-bias: $(VENV)/.demo-bias
-	$(BIN)/python benchmarks/demo_bias.py
+	$(BIN)/python -m benchmarks.demos.bias
 
 # make evaluate-vrsd ARGS=--quick
 evaluate-vrsd: $(VENV)/.evaluate

@@ -17,12 +17,11 @@ if any(os.environ.get(name) != "1" for name in THREAD_VARIABLES):
         f"benchmarks compare single threads: run `ragsys-kernels bench`, or set {', '.join(THREAD_VARIABLES)} to 1"
     )
 
-import gate  # noqa: E402
-import ledger  # noqa: E402
 import numpy as np  # noqa: E402
-import shapes  # noqa: E402
-from contenders import DENSE, FLOOR, OURS, Contender, missing  # noqa: E402
 
+from benchmarks.harness import gate, ledger  # noqa: E402
+from benchmarks.suites import shapes  # noqa: E402
+from benchmarks.suites.selection import DENSE, FLOOR, OURS, Contender, missing  # noqa: E402
 from ragsys_kernels import testing  # noqa: E402
 
 TURN_SECONDS = 0.03  # a contender's turn takes about so long

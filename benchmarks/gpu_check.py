@@ -69,7 +69,8 @@ def main() -> int:
         if shutil.which("compute-sanitizer") is None:
             absent.append("compute-sanitizer: not installed; it comes with the CUDA toolkit")
     if arguments.only != "tests":
-        import gpu_bench
+        sys.path[0] = str(ROOT)  # where the package `benchmarks` is; it was the folder of this file
+        from benchmarks.gpu import bench as gpu_bench
 
         outcome = gpu_bench.run(arguments.ledger)
         absent += outcome.absent
@@ -77,7 +78,7 @@ def main() -> int:
             print(f"WRONG: {line}")
         good = good and not outcome.wrong
         print(f"{outcome.rows} rows in {arguments.ledger}, device {outcome.device}")
-        import report_gpu
+        from benchmarks.reports import gpu as report_gpu
 
         report_gpu.main([])
     for line in absent:

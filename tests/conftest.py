@@ -90,14 +90,9 @@ def compiled():
 
 @pytest.fixture
 def module(monkeypatch):
-    """A module of the benchmarks, which are scripts beside each other and no package."""
-    scripts = Path(__file__).parents[1] / "benchmarks"
-    monkeypatch.syspath_prepend(str(scripts))
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(scripts)):
-            del sys.modules[name]
+    """A module of the benchmarks, which are no part of the package: found from the root of the checkout."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
 @pytest.fixture

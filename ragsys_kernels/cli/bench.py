@@ -46,7 +46,7 @@ def bench(
                 raise ValueError("--static must be given alone, got --quick or --select")
             if importlib.util.find_spec("triton") is None:
                 raise ValueError("triton is not installed: pip install 'ragsys_kernels[cuda]'")
-            code = subprocess.run([sys.executable, "benchmarks/report_static.py"], cwd=root).returncode
+            code = subprocess.run([sys.executable, "-m", "benchmarks.gpu.static"], cwd=root).returncode
             if code:
                 raise typer.Exit(code)
             return
@@ -54,7 +54,7 @@ def bench(
             raise ValueError("pytest-benchmark is not installed: pip install 'ragsys_kernels[bench]'")
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         options = [*(["--quick"] if quick else []), *(["-k", only] if only else [])]
-        commands = [["-m", "pytest", "benchmarks", *options], *([] if quick else [["benchmarks/report.py"]])]
+        commands = [["-m", "pytest", "benchmarks", *options], *([] if quick else [["-m", "benchmarks.reports"]])]
         for command in commands:
             code = subprocess.run([sys.executable, *command], cwd=root, env={**os.environ, **threads}).returncode
             if code:

@@ -72,16 +72,14 @@ def _triton_jobs(module):
 def recorded():
     """The rows of the ledger, by backend, and the reader of rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "benchmarks"))
-        report = importlib.import_module("report_static")
+        patch.syspath_prepend(str(ROOT))
+        report = importlib.import_module("benchmarks.gpu.static")
     with LEDGER.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     found = {"triton": [], "cuda": []}
     for row in rows:
         found["cuda" if row["kernel"].startswith("rsk_") else "triton"].append(row)
-    yield found, report
-    for name in ("report_static", "devices", "ledger"):
-        sys.modules.pop(name, None)
+    return found, report
 
 
 @needs_ledger

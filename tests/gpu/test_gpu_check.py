@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the 
 
 @pytest.fixture
 def bench(module, compiled):
-    return module("gpu_bench")
+    return module("gpu.bench")
 
 
 class FakeCuda:
@@ -93,7 +93,7 @@ def test_every_op_goes_into_the_ledger(bench, timer, module, tmp_path, monkeypat
     path = tmp_path / "gpu.csv"
     outcome = bench.run(path, shapes, "cpu", ("cpu",), timer, samples=5)
     assert not outcome.wrong
-    rows = module("ledger").read(path)
+    rows = module("harness.ledger").read(path)
     assert len(rows) == outcome.rows
     assert tuple(rows[0]) == bench.COLUMNS
     assert len({tuple(row[name] for name in bench.KEY) for row in rows}) == len(rows)

@@ -32,17 +32,17 @@ OCCUPANCY = {
 @pytest.mark.parametrize("case", OCCUPANCY.values(), ids=OCCUPANCY)
 def test_blocks_of_a_multiprocessor(module, case):
     arch, threads, registers, shared, blocks = case
-    assert module("devices").PROCESSORS[arch].blocks_resident(threads, registers, shared) == blocks
+    assert module("gpu.devices").PROCESSORS[arch].blocks_resident(threads, registers, shared) == blocks
 
 
 def test_every_architecture_has_a_device(module):
-    devices = module("devices")
+    devices = module("gpu.devices")
     assert {device.arch for device in devices.DEVICES} == set(devices.PROCESSORS) == set(resources.ARCHITECTURES)
 
 
 @pytest.fixture
 def report(module, monkeypatch):
-    report = module("report_static")
+    report = module("gpu.static")
     monkeypatch.setattr(report, "compiler", lambda job: "triton 3")  # which need not be there
     return report
 
@@ -56,7 +56,7 @@ def case_of(report, **changed):
 
 
 def test_bound_by_memory(report, module):
-    device = module("devices").DEVICES[1]
+    device = module("gpu.devices").DEVICES[1]
     found = case_of(report).bounds(device, 2)
     assert found["bound"] == pytest.approx(10 * device.bandwidth / 2e6)
     assert (found["bytes"], found["floor_bytes"], found["flops"], found["limit"]) == (2e5, 1e5, 1e5, "memory")
@@ -65,7 +65,7 @@ def test_bound_by_memory(report, module):
 
 
 def test_bound_by_products(report, module):
-    device = module("devices").DEVICES[1]
+    device = module("gpu.devices").DEVICES[1]
     for matrix, rate in ((True, device.matrix16), (False, device.float32)):
         found = case_of(report, flops=1e15, matrix=matrix).bounds(device, 2)
         assert found["bound"] == pytest.approx(10 * rate / 1e15)
@@ -73,7 +73,7 @@ def test_bound_by_products(report, module):
 
 
 def test_what_does_not_fit_in_the_cache_is_read_again(report, module):
-    device = module("devices").DEVICES[1]
+    device = module("gpu.devices").DEVICES[1]
     fits = case_of(report, programs=1000, working_set=device.cache / device.processors / 2)
     assert fits.bounds(device, 2)["bytes"] == 2e5
     assert fits.bounds(device, 3)["bytes"] == 6e5
@@ -131,20 +131,21 @@ def test_only_what_changed_is_compiled(report, module, tmp_path, monkeypatch):
     jobs[0] = Job("sm_90", "kernel a", "a2")
     with pytest.raises(SystemExit, match="not everything compiles:\nno"):
         report.refresh(path)
-    assert [row["kernel"] for row in module("ledger").read(path)] == ["kernel b", "kernel d"]
+    assert [row["kernel"] for row in module("harness.ledger").read(path)] == ["kernel b", "kernel d"]
 
 
 # --- What is generated and kept.
 
 
 def read(module, name):
-    return module("ledger").read(ROOT / "benchmarks" / "results" / f"{name}.csv")
+    return module("harness.ledger").read(ROOT / "benchmarks" / "results" / f"{name}.csv")
 
 
 def test_static_report_is_up_to_date(module, report):
     pytest.importorskip("triton")
     kernels = [report.compiled_of(row) for row in read(module, "compiled")]
-    made = [{name: module("ledger")._text(row[name]) for name in report.COLUMNS} for row in report.rows_of(kernels)]
+    text = module("harness.ledger")._text
+    made = [{name: text(row[name]) for name in report.COLUMNS} for row in report.rows_of(kernels)]
     assert made == read(module, "static")
 
 
@@ -157,21 +158,21 @@ def test_every_bound_is_labelled(module, report):
 
 
 def test_page_is_up_to_date(module):
-    gpu = module("report_gpu")
+    gpu = module("reports.gpu")
     page = gpu.page(*(read(module, name) for name in ("compiled", "static", "gpu")))
     assert page == (ROOT / "benchmarks" / "results" / "gpu.md").read_text(encoding="utf-8")
 
 
 def test_table_of_the_readme_is_up_to_date(module):
-    gpu = module("report_gpu")
+    gpu = module("reports.gpu")
     text = gpu.executed(*(read(module, name) for name in ("compiled", "gpu", "ledger")))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    begin, end = module("readme").marks("executed")
+    begin, end = module("reports.readme").marks("executed")
     assert f"{begin}\n{text}{end}" in readme
 
 
 def test_table_names_the_devices_that_were_measured(module):
-    gpu = module("report_gpu")
+    gpu = module("reports.gpu")
     rows = [
         {"backend": "triton", "device": "NVIDIA H100", "date": "2030-01-02"},
         {"backend": "triton", "device": "NVIDIA H100", "date": "2030-01-01"},
@@ -185,7 +186,7 @@ def test_table_names_the_devices_that_were_measured(module):
 
 
 def test_papers_of_the_readme_are_up_to_date(module):
-    papers, readme = module("report_papers"), module("readme")
+    papers, readme = module("reports.papers"), module("reports.readme")
     begin, end = readme.marks("papers")
     assert f"{begin}\n{papers.summaries(papers.RESULTS)}{end}" in readme.PATH.read_text(encoding="utf-8")
 
@@ -199,7 +200,7 @@ def test_papers_take_the_first_table_of_a_report(module, tmp_path, capsys):
         "| method | value |\n| --- | ---: |\n| none | 1 |\n\n| later | 2 |\n| --- | ---: |\n"
     )
     (tmp_path / "README.md").write_text("before\n<!-- papers:begin -->\nold\n<!-- papers:end -->\nafter\n")
-    module("report_papers").main(["--readme", str(tmp_path / "README.md"), "--out", str(tmp_path), str(report)])
+    module("reports.papers").main(["--readme", str(tmp_path / "README.md"), "--out", str(tmp_path), str(report)])
     expected = (
         "**Title** ([all of it](benchmarks/results/papers-ralm.md)). Verdict.\n\n| method | value |\n| --- | ---: |\n"
     )
@@ -217,15 +218,16 @@ def checkout(tmp_path, monkeypatch):
     pytest.importorskip("typer")
     pytest.importorskip("triton")
     folder = tmp_path / "benchmarks"
-    folder.mkdir()
-    (folder / "conftest.py").touch()
-    (folder / "report_static.py").write_text("import sys; print('compiled'); sys.exit(len(sys.argv) - 1 or STATUS)")
+    (folder / "gpu").mkdir(parents=True)
+    for name in ("__init__.py", "conftest.py", "gpu/__init__.py"):
+        (folder / name).touch()
+    (folder / "gpu" / "static.py").write_text("import sys; print('compiled'); sys.exit(len(sys.argv) - 1 or STATUS)")
     monkeypatch.chdir(tmp_path)
     return folder
 
 
 def bench(run_python, checkout, *options, status=0):
-    path = checkout / "report_static.py"
+    path = checkout / "gpu" / "static.py"
     path.write_text(path.read_text().replace("STATUS", str(status)))
     code = "import os, sys; os.chdir(sys.argv.pop(1)); from ragsys_kernels import cli; cli.main()"
     return run_python(code, checkout.parent, "bench", *options, check=False)

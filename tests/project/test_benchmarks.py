@@ -49,7 +49,7 @@ def test_quick_run_records_every_op_and_contender(quick):
 
 def test_rows_are_complete(quick, module):
     _, rows = quick
-    ledger = module("ledger")
+    ledger = module("harness.ledger")
     assert tuple(rows[0]) == ledger.COLUMNS
     assert len({tuple(row[name] for name in ledger.KEY) for row in rows}) == len(rows)
     for row in rows:
@@ -64,7 +64,7 @@ def test_rows_are_complete(quick, module):
 
 
 def test_quick_run_leaves_the_ledger_alone(module, tmp_path):
-    before = module("ledger").PATH
+    before = module("harness.ledger").PATH
     content = before.read_bytes() if before.exists() else None
     result = run("-m", "pytest", "benchmarks", "--quick", "-k", "stream")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -79,7 +79,7 @@ def test_more_than_one_thread_is_refused():
 
 def test_wrong_picks_are_not_timed(module):
     """The gate refuses a contender that leaves its rule at one pick of one query."""
-    contenders, gate, shapes = module("contenders"), module("gate"), module("shapes")
+    contenders, gate, shapes = module("suites.selection"), module("harness.gate"), module("suites.shapes")
     problem = shapes.Problem(shapes.POOLS[2].small())
     ours, numpy = contenders.ours("vrsd", problem), contenders.vrsd_in_numpy(problem)
     assert gate.check("vrsd", problem, None, [ours, numpy])["NumPy", "float32"] > 0.9
@@ -95,7 +95,7 @@ def test_wrong_picks_are_not_timed(module):
 
 
 def test_near_duplicates_are_half_of_each_pool(module):
-    shapes = module("shapes")
+    shapes = module("suites.shapes")
     shape = shapes.DUPLICATES[0].small()
     problem = shapes.Problem(shape)
     originals = problem.candidates < shape.N // 2
@@ -105,7 +105,7 @@ def test_near_duplicates_are_half_of_each_pool(module):
 
 
 def test_ledger_replaces_or_adds(module, tmp_path):
-    ledger = module("ledger")
+    ledger = module("harness.ledger")
     path = tmp_path / "results" / "ledger.csv"
     key = dict.fromkeys(ledger.KEY, "x")
     ledger.update(path, [{**key, "us_per_query": 3.0}, {**key, "dtype": "float16", "us_per_query": 2.0}])
@@ -136,12 +136,13 @@ def fake_rows(shapes):
 
 def test_report_from_a_ledger(module, tmp_path):
     pytest.importorskip("matplotlib")
-    shapes = module("shapes")
-    module("ledger").update(tmp_path / "ledger.csv", fake_rows(shapes))
+    shapes = module("suites.shapes")
+    module("harness.ledger").update(tmp_path / "ledger.csv", fake_rows(shapes))
     readme = tmp_path / "README.md"
     parts = "<!-- {0}:begin -->\nold\n<!-- {0}:end -->\n"
     readme.write_text(f"before\n{parts.format('ledger')}after\n{parts.format('drop-ins')}")
-    command = ("benchmarks/report.py", "--ledger", tmp_path / "ledger.csv", "--readme", readme, "--out", tmp_path / "r")
+    command = ("-m", "benchmarks.reports", "--ledger", tmp_path / "ledger.csv", "--readme", readme)
+    command += ("--out", tmp_path / "r")
     for _ in range(2):  # the second changes nothing
         result = run(*command)
         assert result.returncode == 0, result.stderr
@@ -166,7 +167,7 @@ def test_report_from_a_ledger(module, tmp_path):
 def test_readme_without_its_place_is_refused(module, tmp_path):
     (tmp_path / "README.md").write_text("nothing")
     with pytest.raises(SystemExit, match="must have one <!-- ledger:begin --> and one"):
-        module("readme").fill(tmp_path / "README.md", "ledger", "text")
+        module("reports.readme").fill(tmp_path / "README.md", "ledger", "text")
 
 
 # --- The command.
@@ -188,11 +189,13 @@ def checkout(tmp_path):
     """A checkout with one benchmark and a report, which say how they were run."""
     pytest.importorskip("typer")
     folder = tmp_path / "benchmarks"
-    folder.mkdir()
+    (folder / "reports").mkdir(parents=True)
+    for package in (folder, folder / "reports"):
+        (package / "__init__.py").touch()
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "pytest.ini").write_text("[pytest]\npython_files = bench_*.py\npython_functions = bench_*\n")
     (folder / "bench_one.py").write_text("def bench_good():\n    pass\ndef bench_bad():\n    assert False\n")
-    (folder / "report.py").write_text("print('reported')\n")
+    (folder / "reports" / "__main__.py").write_text("print('reported')\n")
     return tmp_path
 
 

@@ -15,9 +15,9 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import shapes
 
 import ragsys_kernels as rk
+from benchmarks.suites import shapes
 from ragsys_kernels import testing
 
 OURS = "ragsys_kernels"

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import data
 import numpy as np
 
 import ragsys_kernels as rk
+from benchmarks.harness import data
 from ragsys_kernels import _arrays
 
 DTYPES = _arrays.CORPUS_STORAGE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-PATH = Path(__file__).resolve().parents[1] / "README.md"
+PATH = Path(__file__).resolve().parents[2] / "README.md"
 
 
 def marks(part: str) -> tuple[str, str]:

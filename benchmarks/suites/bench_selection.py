@@ -1,8 +1,9 @@
 """Selection out of pools: MMR against pyversity, LangChain and LlamaIndex; VRSD against its rule in NumPy."""
 
-import contenders
 import pytest
-import shapes
+
+from benchmarks.suites import selection as contenders
+from benchmarks.suites import shapes
 
 
 @pytest.mark.parametrize(("shape", "lambda_d"), shapes.MMR, ids=str)

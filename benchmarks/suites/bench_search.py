@@ -1,8 +1,9 @@
 """Corpus.search, the exact nearest rows, against FAISS IndexFlatIP."""
 
-import contenders
 import pytest
-import shapes
+
+from benchmarks.suites import selection as contenders
+from benchmarks.suites import shapes
 
 
 @pytest.mark.parametrize("shape", shapes.SEARCH, ids=str)

@@ -1,9 +1,10 @@
 """How time and work grow: one size at a time, the others as in the main shapes, whose points are not timed again."""
 
-import contenders
 import pytest
-import shapes
-from shapes import Shape
+
+from benchmarks.suites import selection as contenders
+from benchmarks.suites import shapes
+from benchmarks.suites.shapes import Shape
 
 ROUNDS = 7
 LAMBDA_D = 0.75

@@ -1,6 +1,6 @@
 """What the ledger says: a table in the README, all rows with the bars, a page on the whole corpus, and plots.
 
-python benchmarks/report.py [--ledger CSV] [--readme FILE] [--out FOLDER]
+python -m benchmarks.reports [--ledger CSV] [--readme FILE] [--out FOLDER]
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import ledger
 import numpy as np
-import readme
-import shapes
-from contenders import DENSE, FAISS, FLOOR, GIVEN, OURS, PRODUCT, drop_in
-from shapes import Shape
+
+from benchmarks.harness import ledger
+from benchmarks.reports import readme
+from benchmarks.suites import shapes
+from benchmarks.suites.selection import DENSE, FAISS, FLOOR, GIVEN, OURS, PRODUCT, drop_in
+from benchmarks.suites.shapes import Shape
 
 Row = dict[str, str]
 
@@ -302,7 +303,7 @@ def full_report(runs: Runs) -> str:
     return f"""\
 # Benchmarks
 
-Written by `benchmarks/report.py` from `ledger.csv`; `benchmarks/README.md` says what each number means.
+Written by `python -m benchmarks.reports` from `ledger.csv`; `benchmarks/README.md` says what each number means.
 
 {summary(runs)}
 With near-duplicates (half of each pool), at both λ, and other sizes:
@@ -366,7 +367,7 @@ What is left for the rows themselves, the products of the scans not counted:
 {work}
 
 {runs.last["hardware"]}, {runs.last["isa"]}, {runs.last["date"]}, commit {runs.last["commit"]}. Written by
-`benchmarks/report.py`.
+`python -m benchmarks.reports`.
 """
 
 
@@ -380,8 +381,8 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "report.md").write_text(full_report(runs), encoding="utf-8")
     (arguments.out / "whole_corpus.md").write_text(whole_page(runs), encoding="utf-8")
-    import plots  # matplotlib is slow to import
-    import report_scoring  # and so is torch
+    from benchmarks.reports import plots  # matplotlib is slow to import
+    from benchmarks.reports import scoring as report_scoring  # and so is torch
 
     plots.draw(runs, arguments.out)
     scoring = report_scoring.write(arguments.ledger.with_name("scoring.csv"), arguments.out)

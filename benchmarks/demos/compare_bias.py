@@ -7,7 +7,7 @@ needs at most beyond what it has when it starts. Ways:
     one by one  one pass a pair, log_softmax of all its logits (as TruthfulQA's code)
     batched     the same in padded batches of 16 pairs
 
-Needs what demo_bias.py needs.
+Needs what bias.py needs.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import data
 import numpy as np
 import torch
 
+from benchmarks.harness import data
 from ragsys_kernels.icl import HuggingFaceModel, quality_bias
 from ragsys_kernels.icl.quality import TEMPLATE, prompt_of
 from ragsys_kernels.icl.tokenization import encode_pairs

@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import ledger
 import numpy as np
 
 import ragsys_kernels as rk
+from benchmarks.harness import ledger
 from ragsys_kernels import _info, offline
 
 CALL = 10_000  # queries of a call of the bare kernel

@@ -4,9 +4,9 @@ The candidates of 20,000 words, the 100 nearest others, are found by the exact s
 of these words, moved by a little noise, with its candidates in an order of its own. The files are written a block at a
 time. The job is checked in the end. `--queries` twice shows that the memory does not grow:
 
-    python benchmarks/job_glove.py --queries 200000 2000000
+    python -m benchmarks.demos.glove_job --queries 200000 2000000
 
-Needs what demo_glove.py needs.
+Needs what glove.py needs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import sys
 import time
 from pathlib import Path
 
-import demo_glove
-import ledger
 import numpy as np
+
+from benchmarks.demos import glove as demo_glove
+from benchmarks.harness import ledger
 
 NOISE = 0.1  # of the standard deviation of a vector's elements
 BLOCK = 50_000

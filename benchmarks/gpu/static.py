@@ -21,9 +21,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import ledger
-from devices import DEVICES, PROCESSORS, Device
-
+from benchmarks.gpu.devices import DEVICES, PROCESSORS, Device
+from benchmarks.harness import ledger
 from ragsys_kernels._gpu import resources
 from ragsys_kernels._gpu.resources import Compiled, Job
 
@@ -116,7 +115,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """The shapes that gpu_bench.py times, with the launchers' own tiles."""
+    """The shapes that bench.py times, with the launchers' own tiles."""
     yield from selection()
     yield from scoring()
     yield from cuda_selection()
@@ -251,7 +250,7 @@ def jobs(processes: int | None = None) -> list[Job]:
         for listed in executor.map(resources.triton_jobs, resources.TRITON_MODULES):
             found += listed
     if resources.nvcc() is not None:
-        found += resources.cuda_jobs(sorted((Path(__file__).parents[1] / "csrc" / "cuda").glob("*.cu")))
+        found += resources.cuda_jobs(sorted((Path(__file__).resolve().parents[2] / "csrc" / "cuda").glob("*.cu")))
     return found
 
 
@@ -380,7 +379,7 @@ def main(arguments: list[str] | None = None) -> None:
     path.unlink(missing_ok=True)
     ledger.update(path, rows, KEY, COLUMNS)
     print(f"{len(rows)} bounds in {path}")
-    import report_gpu
+    from benchmarks.reports import gpu as report_gpu
 
     report_gpu.write(given.out, given.readme)
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import ledger
 import numpy as np
-import report_static
 import torch
-from report_static import TOKENS, VOCABULARIES
 
 import ragsys_kernels as rk
+from benchmarks.gpu import static as report_static
+from benchmarks.gpu.static import TOKENS, VOCABULARIES
+from benchmarks.harness import ledger
 from ragsys_kernels import _dispatch, testing
 
 KEY = ("op", "backend", "shape", "dtype", "device", "contender")

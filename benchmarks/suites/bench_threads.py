@@ -1,8 +1,9 @@
 """Two threads against one on 10,000 queries."""
 
-import contenders
 import pytest
-import shapes
+
+from benchmarks.suites import selection as contenders
+from benchmarks.suites import shapes
 
 
 @pytest.mark.skipif(contenders.cores() < 2, reason="needs two cores")

@@ -8,9 +8,10 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-import shapes
-from contenders import DENSE, FAISS, FLOOR, GIVEN, OURS, PRODUCT
-from report import AXES, SOURCES, Row, Runs
+
+from benchmarks.reports.speed import AXES, SOURCES, Row, Runs
+from benchmarks.suites import shapes
+from benchmarks.suites.selection import DENSE, FAISS, FLOOR, GIVEN, OURS, PRODUCT
 
 matplotlib.use("Agg")
 

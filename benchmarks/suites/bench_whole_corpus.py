@@ -1,8 +1,9 @@
 """Exact selection over the whole corpus against one exact search for the nearest rows, in batches of 256 queries."""
 
-import contenders
 import pytest
-import shapes
+
+from benchmarks.suites import selection as contenders
+from benchmarks.suites import shapes
 
 
 @pytest.mark.parametrize(("shape", "lambda_d"), shapes.WHOLE, ids=str)

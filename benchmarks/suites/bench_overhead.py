@@ -1,8 +1,9 @@
 """A service's smallest call, one query and 20 candidates: all that lies between the Python call and its result."""
 
-import contenders
 import pytest
-import shapes
+
+from benchmarks.suites import selection as contenders
+from benchmarks.suites import shapes
 
 
 @pytest.mark.parametrize("shape", shapes.ONE_QUERY, ids=str)

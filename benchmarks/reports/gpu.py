@@ -1,8 +1,8 @@
 """What is known about the GPU: the page results/gpu.md, and the README's table of what has been executed where.
 
-    python benchmarks/report_gpu.py [--readme FILE] [--out FOLDER]
+    python -m benchmarks.reports.gpu [--readme FILE] [--out FOLDER]
 
-From compiled.csv and static.csv of the folder (`report_static.py`: compiled code and public figures), gpu.csv
+From compiled.csv and static.csv of the folder (`gpu/static.py`: compiled code and public figures), gpu.csv
 (`gpu_check.py`: measurements on a GPU, if it has ever run on one) and ledger.csv (the processor).
 """
 
@@ -12,9 +12,9 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import ledger
-import readme
-from devices import DEVICES, PROCESSORS
+from benchmarks.gpu.devices import DEVICES, PROCESSORS
+from benchmarks.harness import ledger
+from benchmarks.reports import readme
 
 RESULTS = ledger.PATH.parent
 ROOT = ledger.PATH.parents[2]
@@ -172,11 +172,13 @@ def page(compiled: list[Row], static: list[Row], measured: list[Row]) -> str:
         f"Measured on: {', '.join(known)}; the rows are in `gpu.csv`." if known else "**Nothing has been measured.**"
     )
     cuda = resources(compiled, cuda=True) if any(is_cuda(row["kernel"]) for row in compiled) else "Not compiled."
+    compilers = ", ".join(sorted({row["compiler"] for row in compiled}))
     return f"""\
 # The GPU kernels without a GPU
 
-Written by `benchmarks/report_gpu.py` from `compiled.csv` and `static.csv`, which `ragsys-kernels bench --static` makes
-by compiling every kernel; {", ".join(sorted({row["compiler"] for row in compiled}))}. {where}
+Written by `python -m benchmarks.reports.gpu` from `compiled.csv` and `static.csv`, which
+`ragsys-kernels bench --static` makes by compiling every kernel; {compilers}.
+{where}
 
 ## Computed bounds, not measurements
 
@@ -188,7 +190,7 @@ reads again comes from the last-level cache where the pools of all blocks at wor
 do not. ᵖ: bound by products, else by memory. °: so few blocks that the device is not full, for which the bound is far
 too good.
 
-Public figures (sources in `devices.py`):
+Public figures (sources in `benchmarks/gpu/devices.py`):
 
 {devices}
 

@@ -16,10 +16,11 @@ import sys
 import time
 from pathlib import Path
 
-import data
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from benchmarks.harness import data
 
 K, LAMBDAS = 6, (0.95, 1.0)
 

@@ -13,13 +13,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import contenders
-import data
-import ledger
 import numpy as np
 import pytest
 
 import ragsys_kernels as rk
+from benchmarks.harness import data, ledger
+from benchmarks.suites import selection as contenders
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional

@@ -1,8 +1,9 @@
 """One call of each drop-in against its peer's, with the same arguments, and against the batched op."""
 
-import contenders
 import pytest
-import shapes
+
+from benchmarks.suites import selection as contenders
+from benchmarks.suites import shapes
 
 
 @pytest.mark.parametrize("shape", shapes.ONE_CALL, ids=str)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import shapes
-from contenders import OURS, Contender
 
 import ragsys_kernels as rk
+from benchmarks.suites import shapes
+from benchmarks.suites.selection import OURS, Contender
 from ragsys_kernels import testing
 
 _REPLAYED = 200_000  # items of all pools that are replayed in float64, of 32 queries at most

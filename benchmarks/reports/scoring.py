@@ -6,10 +6,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import bench_scoring
-import ledger
 import numpy as np
-from bench_scoring import FALLBACK, FLOOR, HIDDEN, LOGITS, NAIVE, OURS, PRODUCT, RANK, RECORDED, THREADS, Shape
+
+from benchmarks.harness import ledger
+from benchmarks.suites import bench_scoring
+from benchmarks.suites.bench_scoring import (
+    FALLBACK,
+    FLOOR,
+    HIDDEN,
+    LOGITS,
+    NAIVE,
+    OURS,
+    PRODUCT,
+    RANK,
+    RECORDED,
+    THREADS,
+    Shape,
+)
 
 FRESH, WARM, LSE = "log_softmax + gather", "log_softmax + gather, warm", "logsumexp"
 COMPILED, LINEAR, WITH_LOGITS = "torch.compile", "F.linear_cross_entropy", "product + log_softmax"
@@ -137,7 +150,7 @@ def page(scores: Scores) -> str:
     return f"""\
 # Log-probabilities of answer tokens
 
-Written by `benchmarks/report_scoring.py` from `scoring.csv`. One thread where nothing else is said; medians of rounds
+Written by `python -m benchmarks.reports` from `scoring.csv`. One thread where nothing else is said; medians of rounds
 in which the contenders take turns; x: the contender's time over ragsys_kernels'. The error is the largest of
 ragsys_kernels' log p against float64, the memory what its call takes above what was there. torch's `log_softmax` is
 asked for float32 results.

@@ -9,13 +9,13 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-import data
 import numpy as np
 
 import ragsys_kernels as rk
+from benchmarks.harness import data
 from ragsys_kernels.metrics import pairwise_cosine, sum_cosine
 
-OUT = Path(__file__).parent / "results" / "lambda.md"
+OUT = Path(__file__).resolve().parents[1] / "results" / "lambda.md"
 LAMBDAS = (0.0, 0.25, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 1.0)
 K, POOL = 6, 100
 
@@ -41,11 +41,11 @@ def main() -> None:
     made = {f"{value:g}": corpus.select(queries, K, candidates=candidates, lambda_d=value) for value in LAMBDAS}
     made["VRSD"] = corpus.select(queries, K, method="vrsd", candidates=candidates)
     about = (
-        f"Written by `benchmarks/lambda_sweep.py`. For each of the {len(queries)} questions of TruthfulQA {K} "
-        f"question-answer pairs of other questions, out of the {POOL} nearest of {len(rows):,} (MiniLM, cosine), by "
-        "MMR without bias: means over the questions of the picks' cosine with the question, of the cosine between two "
-        f"picks, of the cosine of the question with the sum of the picks, and of how many questions the {K} pairs are "
-        "from. VRSD has no λ."
+        "Written by `python -m benchmarks.reports.lambda_sweep`. "
+        f"For each of the {len(queries)} questions of TruthfulQA {K} question-answer pairs of other questions, out of "
+        f"the {POOL} nearest of {len(rows):,} (MiniLM, cosine), by MMR without bias: means over the questions of the "
+        "picks' cosine with the question, of the cosine between two picks, of the cosine of the question with the sum "
+        f"of the picks, and of how many questions the {K} pairs are from. VRSD has no λ."
     )
     lines = [
         "# What λ does to the picks",

@@ -1,6 +1,6 @@
 """The papers' evaluations: their reports as pages of results/, and the README's tables from those pages.
 
-    python benchmarks/report_papers.py [--readme FILE] [--out FOLDER] [REPORT ...]
+    python -m benchmarks.reports.papers [--readme FILE] [--out FOLDER] [REPORT ...]
 
 A REPORT is the folder that `ragsys-kernels evaluate` wrote. Without one only the README is made again.
 """
@@ -12,8 +12,8 @@ import json
 import re
 from pathlib import Path
 
-import ledger
-import readme
+from benchmarks.harness import ledger
+from benchmarks.reports import readme
 
 RESULTS = ledger.PATH.parent
 ORDER = ("vrsd", "vrsd-answers", "ragsys", "aicl", "ralm")

@@ -15,7 +15,7 @@ from pathlib import Path
 import ragsys_kernels as rk
 from ragsys_kernels import _info
 
-PATH = Path(__file__).parent / "results" / "ledger.csv"
+PATH = Path(__file__).resolve().parents[1] / "results" / "ledger.csv"
 
 KEY = ("op", "backend", "isa", "shape", "dtype", "lambda_d", "hardware", "contender")
 COLUMNS = (

@@ -1,0 +1,1 @@
+"""Benchmarks: what is where is in README.md."""

@@ -1,0 +1,1 @@
+"""Demonstrations, and jobs over files against bare kernels."""

@@ -1,0 +1,1 @@
+"""Benchmarks of the GPU, and what is known about it without one."""

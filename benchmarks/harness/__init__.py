@@ -1,0 +1,1 @@
+"""What every benchmark needs: the gate, the ledger, real data."""

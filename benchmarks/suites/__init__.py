@@ -1,0 +1,1 @@
+"""The benchmarks of the processor: problems, contenders, and what is timed."""
