@@ -64,16 +64,31 @@ def scoring_with(scorer):
         yield name
 
 
-@pytest.fixture(scope="module", params=SCORERS)
+@pytest.fixture(scope="module", params=(*SCORERS, "cuda"))
 def scorer(request):
-    """Every backend of scoring, the compiled one with each instruction set of this processor."""
+    """Every backend of scoring: the compiled one with each instruction set of this processor, CUDA's kernels on it."""
+    if request.param != "cuda":
+        with scoring_with(request.param) as name:
+            yield name
+        return
+    from cuda_on_cpu import scoring
+
+    if scoring.why_not():
+        pytest.skip(scoring.why_not())
+    with scoring.as_backend() as name:
+        yield name
+
+
+@pytest.fixture(scope="module", params=SCORERS)
+def host_scorer(request):
+    """Of these the ones that are built for a processor, for tests that take long or are of its threads."""
     with scoring_with(request.param) as name:
         yield name
 
 
 @pytest.fixture(scope="module", params=COMPILED_SCORERS)
 def compiled_scorer(request):
-    """Of these the compiled one, for tests of what only it does; CUDA's tests take over those of every `scorer`."""
+    """Of these the compiled one, for tests of what only it does."""
     with scoring_with(request.param) as name:
         yield name
 

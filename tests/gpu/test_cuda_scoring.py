@@ -1,7 +1,9 @@
-"""The CUDA kernels of scoring, run on the CPU: all that is asked of scoring, and what only kernels can get wrong."""
+"""The CUDA kernels of scoring, run on the CPU: what only kernels can get wrong.
+
+Tests of `scorer` in tests/scoring ask of them all that is asked of every backend.
+"""
 
 import dataclasses
-import inspect
 import mmap
 import re
 import shutil
@@ -9,11 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_scoring
-import test_scoring_invariance
-import test_scoring_linear
-from cuda_on_cpu import emulator
-from scoring_oracle import DTYPES, stored
+from cuda_on_cpu import emulator, scoring
+from scoring_oracle import EVERYTHING, check_logits
+from scoring_problems import DTYPES, stored
 
 import ragsys_kernels as rk
 from ragsys_kernels import _arrays, _dispatch
@@ -25,56 +25,22 @@ SOURCES = Path(__file__).parents[2] / "csrc" / "cuda"
 SOURCE = cuda_kernels.SOURCE
 INF, NAN = np.inf, np.nan
 
-pytestmark = [
-    pytest.mark.skipif(emulator.why_not() is not None, reason=str(emulator.why_not())),
-    pytest.mark.skipif(not SOURCES.is_dir(), reason="the tests run outside of the source tree"),
-]
+pytestmark = pytest.mark.skipif(scoring.why_not() is not None, reason=str(scoring.why_not()))
 
 
 EMPTY = _arrays.empty
 
 
-def dirty(like, shape, dtype):
-    """Memory full of NaN, and of -1 for integers: what a kernel leaves unwritten shows."""
-    array = np.empty(shape, dtype)
-    array.view(np.uint8).fill(0xFF)
-    return array
-
-
 @pytest.fixture(scope="module", autouse=True)
 def module():
     """The kernels, with the package's own launcher on NumPy arrays."""
-    kernels = emulator.Module(SOURCE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cuda_module, "load", lambda name: {SOURCE: kernels}[name])
-        patch.setattr(_arrays, "empty", dirty)
+    with scoring.on_host_arrays() as kernels:
         yield kernels
-
-
-@pytest.fixture(scope="module")
-def scorer():
-    """The CUDA backend for host arrays, in a schedule that is not the threads' order."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_dispatch, "choose", lambda *arguments: ("cuda", cuda_kernels))
-        yield "cuda"
 
 
 @pytest.fixture(autouse=True)
 def schedule(module):
     module.seed, module.removed = 1, 0
-
-
-# --- Everything that is asked of every backend, but for what varies threads and takes long here.
-
-OMITTED = {
-    "test_rows_of_logits_have_their_bits_in_any_batch",
-    "test_rows_of_hidden_states_have_their_bits_in_any_batch",
-}
-
-for _module in (test_scoring, test_scoring_linear, test_scoring_invariance):
-    for _name, _test in list(vars(_module).items()):
-        if _name.startswith("test_") and _name not in OMITTED and "scorer" in inspect.signature(_test).parameters:
-            globals()[_name] = _test
 
 
 # --- Against the reference, field by field.
@@ -407,8 +373,8 @@ def test_error_with_the_approximate_exponential_of_a_device(tmp_path):
         for V, scale in ((17, 4), (50257, 4), (50257, 30), (262144, 4)):
             x, z = stored(np.random.default_rng(V).standard_normal((2, V)) * scale, "float32")
             targets = [V - 1, int(z[1].argmax())]
-            want = test_scoring.EVERYTHING
-            test_scoring.check(rk.answer_logprobs(x, targets=targets, want=want), z, targets)
+            want = EVERYTHING
+            check_logits(rk.answer_logprobs(x, targets=targets, want=want), z, targets)
 
 
 # --- Memory and barriers, each launch in a process of its own under a sanitizer.

@@ -7,17 +7,26 @@ from contextlib import nullcontext
 import interpreted
 import numpy as np
 import pytest
-from scoring_oracle import DTYPES, ENTROPY_FLOOR, assert_close, entropy, logits, logp, lse, rank, stored
-from test_scoring import arrays, check, hard_rows, scaled
-from test_scoring_linear import check as check_linear
-from test_scoring_linear import linear
+from scoring_oracle import (
+    ENTROPY_FLOOR,
+    EVERYTHING,
+    arrays,
+    assert_close,
+    check_linear,
+    check_logits,
+    entropy,
+    logp,
+    lse,
+    rank,
+    scaled,
+)
+from scoring_problems import DTYPES, hard_rows, linear, logits, stored
 
 import ragsys_kernels as rk
 from ragsys_kernels import _arrays, _dispatch
 
 torch = pytest.importorskip("torch")
 INF, NAN = np.inf, np.nan
-EVERYTHING = ("logp", "lse", "max", "entropy", "rank")
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
 
 if interpreted.HERE:
@@ -105,7 +114,7 @@ def device(monkeypatch):
 def test_any_width(ops, dtype, V):
     x, z = logits(3, V, dtype)
     targets = [V - 1, V // 2, 0]
-    check(ops.answer_logprobs(x, targets=targets, want=EVERYTHING), z, targets)
+    check_logits(ops.answer_logprobs(x, targets=targets, want=EVERYTHING), z, targets)
 
 
 @pytest.mark.parametrize(("dtype", "scale"), [("float32", 4), ("float32", 30), ("float16", 4), ("bfloat16", 4)])
@@ -113,7 +122,7 @@ def test_a_large_vocabulary(device, dtype, scale):
     x, z = logits(2, 50257, dtype, scale=scale)
     targets = [50256, int(z[1].argmax())]
     found = device.answer_logprobs(x, targets=targets, want=EVERYTHING)
-    check(found, z, targets)
+    check_logits(found, z, targets)
     assert int(found.rank[1]) == 0
 
 
@@ -133,7 +142,7 @@ def test_error_is_within_twice_that_of_torch_in_the_same_type(device, dtype):
 def test_a_shift_of_all_logits_costs_no_accuracy(device, V, shift):
     x, z = logits(2, V, shift=shift)
     targets = [V - 1, V // 3]
-    check(device.answer_logprobs(x, targets=targets, want=EVERYTHING), z, targets)
+    check_logits(device.answer_logprobs(x, targets=targets, want=EVERYTHING), z, targets)
 
 
 @pytest.mark.parametrize("V", [2, 2500])
@@ -193,7 +202,7 @@ def test_padded_columns_never_enter(device, dtype):
     x, z = stored(values, dtype)
     targets = [2099] * 4
     found = device.answer_logprobs(x, targets=targets, vocab_size=2100, want=EVERYTHING)
-    check(found, z[:, :2100], targets)
+    check_logits(found, z[:, :2100], targets)
 
 
 @dtypes
@@ -211,7 +220,7 @@ def test_only_allowed_columns_enter(device, dtype, n):
     found = device.answer_logprobs(x, targets=targets, allowed=allowed, want=EVERYTHING)
     masked = np.full_like(z, -INF)
     masked[:, allowed] = z[:, allowed]
-    check(found, masked, targets)
+    check_logits(found, masked, targets)
     assert float(found.logp[2]) == -INF
     assert int(found.rank[2]) == n
 
@@ -270,7 +279,7 @@ def test_rows_in_any_order_with_any_number_of_targets(ops):
     rows = np.array([5, 0, 5, 5, 2, 0, 6, 2, 5])
     targets = rng.integers(0, 1000, len(rows))
     found = ops.answer_logprobs(x, targets=targets, rows=rows, want=EVERYTHING)
-    check(found, z, targets, rows)
+    check_logits(found, z, targets, rows)
     for field in ("lse", "max", "entropy"):
         assert np.isnan(getattr(found, field)[[1, 3, 4]]).all()  # rows that no target reads
 

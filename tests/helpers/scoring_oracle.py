@@ -1,13 +1,10 @@
-"""log p by its definition in float64 with long sums, independent of every backend; and problems to try it on."""
+"""log p by its definition in float64 with long sums, independent of every backend, and comparisons with it."""
 
-import functools
-import importlib.util
 import math
 
 import numpy as np
-import pytest
 
-DTYPES = ("float32", "float16", "bfloat16")
+EVERYTHING = ("logp", "lse", "max", "entropy", "rank")
 
 # What is compared with float64 may be off by this much, and by half a unit in the last place of the float32 result.
 FLOOR = 2e-6
@@ -66,24 +63,41 @@ def rank(z, target):
     return int((np.asarray(z) > z[target]).sum())
 
 
-def stored(values, dtype):
-    """float32 values as an array of the element type, and what they then are in float64."""
-    values = np.ascontiguousarray(values, np.float32)
-    if dtype != "bfloat16":
-        array = values.astype(dtype)
-        array.flags.writeable = False  # nothing may modify its input
-        return array, array.astype(np.float64)
-    if importlib.util.find_spec("torch") is None:
-        array = values.astype(pytest.importorskip("ml_dtypes").bfloat16)
-        return array, array.astype(np.float64)
-    import torch
-
-    tensor = torch.from_numpy(values).bfloat16()
-    return tensor, tensor.double().numpy()
+def arrays(found):
+    """The result with NumPy arrays."""
+    return type(found)(*(None if x is None else np.asarray(x) for x in found))
 
 
-@functools.lru_cache(maxsize=8)
-def logits(T, V, dtype="float32", scale=4.0, shift=0.0, seed=0):
-    rng = np.random.default_rng([seed, T, V])
-    values = rng.standard_normal((T, V)) * scale + shift
-    return stored(values, dtype)
+def scaled(z, scale=1.0, softcap=None, temperature=1.0):
+    z = z * scale
+    if softcap is not None:
+        z = np.where(np.isinf(z), z, softcap * np.tanh(z / softcap))
+    return z / temperature
+
+
+def check_logits(found, z, targets, rows=None):
+    """Every field of the result against the definition, z being (T, V) in float64."""
+    found = arrays(found)
+    rows = np.arange(len(targets)) if rows is None else rows
+    assert_close(found.logp, [logp(z[r], t) for r, t in zip(rows, targets, strict=True)])
+    assert (found.logp <= 0).all()
+    read = sorted(set(rows))
+    assert_close(found.lse[read], [lse(z[r]) for r in read])
+    assert_close(found.max[read], [z[r].max() for r in read])
+    assert_close(found.entropy[read], [entropy(z[r]) for r in read], floor=ENTROPY_FLOOR)
+    np.testing.assert_array_equal(found.rank, [rank(z[r], t) for r, t in zip(rows, targets, strict=True)])
+
+
+def check_linear(found, z, targets, floor, rows=None):
+    """As `check_logits`; two logits nearer than the floor may compare either way."""
+    rows = np.arange(len(targets)) if rows is None else rows
+    found = arrays(found)
+    pairs = list(zip(rows, targets, strict=True))
+    assert_close(found.logp, [logp(z[r], t) for r, t in pairs], floor)
+    assert (found.logp <= 0).all()
+    assert_close(found.lse[rows], [lse(z[r]) for r in rows], floor)
+    assert_close(found.max[rows], [z[r].max() for r in rows], floor)
+    assert_close(found.entropy[rows], [entropy(z[r]) for r in rows], 5 * floor)
+    for got, (r, t) in zip(found.rank, pairs, strict=True):
+        near = np.abs(z[r] - z[r, t]) <= 2 * floor  # may compare either way, but for the target itself
+        assert rank(z[r], t) - near.sum() < got < rank(z[r], t) + near.sum()

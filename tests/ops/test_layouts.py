@@ -162,9 +162,9 @@ def test_selection_reads_what_arrays_say(backend, name, layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", SCORING)
-def test_scoring_reads_what_arrays_say(scorer, name, layout):
+def test_scoring_reads_what_arrays_say(host_scorer, name, layout):
     call, arguments = SCORING[name]
-    check(name, call, arguments, layout, backend=scorer)
+    check(name, call, arguments, layout, backend=host_scorer)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -5,12 +5,12 @@ import math
 
 import numpy as np
 import pytest
-from scoring_oracle import DTYPES, ENTROPY_FLOOR, assert_close, entropy, logits, logp, lse, rank, stored
+from scoring_oracle import ENTROPY_FLOOR, EVERYTHING, assert_close, check_logits, entropy, logp, lse, rank, scaled
+from scoring_problems import DTYPES, hard_rows, logits, stored
 
 import ragsys_kernels as rk
 
 INF, NAN = np.inf, np.nan
-EVERYTHING = ("logp", "lse", "max", "entropy", "rank")
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
 
 # Around vectors and blocks of every backend, and the vocabularies of language models.
@@ -18,30 +18,12 @@ WIDTHS = (1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 255, 1000, 4095, 4096, 409
 LARGE = (32767, 32768, 32769, 50257, 65536, 129920, 151936, 262144)
 
 
-def arrays(found):
-    """The result with NumPy arrays."""
-    return type(found)(*(None if x is None else np.asarray(x) for x in found))
-
-
-def check(found, z, targets, rows=None):
-    """Every field of the result against the definition, z being (T, V) in float64."""
-    found = arrays(found)
-    rows = np.arange(len(targets)) if rows is None else rows
-    assert_close(found.logp, [logp(z[r], t) for r, t in zip(rows, targets, strict=True)])
-    assert (found.logp <= 0).all()
-    read = sorted(set(rows))
-    assert_close(found.lse[read], [lse(z[r]) for r in read])
-    assert_close(found.max[read], [z[r].max() for r in read])
-    assert_close(found.entropy[read], [entropy(z[r]) for r in read], floor=ENTROPY_FLOOR)
-    np.testing.assert_array_equal(found.rank, [rank(z[r], t) for r, t in zip(rows, targets, strict=True)])
-
-
 @dtypes
 @pytest.mark.parametrize("V", WIDTHS)
 def test_log_probs_of_any_width(scorer, dtype, V):
     x, z = logits(4, V, dtype)
     targets = [0, V // 2, V - 1, V * 2 // 3]
-    check(rk.answer_logprobs(x, targets=targets, want=EVERYTHING, backend=scorer), z, targets)
+    check_logits(rk.answer_logprobs(x, targets=targets, want=EVERYTHING, backend=scorer), z, targets)
 
 
 @pytest.mark.parametrize(("dtype", "scale"), [("float32", 4), ("float32", 30), ("float16", 4), ("bfloat16", 4)])
@@ -50,7 +32,7 @@ def test_error_is_bounded_for_large_vocabularies(scorer, dtype, scale, V):
     x, z = logits(2, V, dtype, scale=scale)
     targets = [V - 1, int(z[1].argmax())]
     found = rk.answer_logprobs(x, targets=targets, want=EVERYTHING, backend=scorer)
-    check(found, z, targets)
+    check_logits(found, z, targets)
     assert int(found.rank[1]) == 0
 
 
@@ -59,7 +41,7 @@ def test_error_is_bounded_for_large_vocabularies(scorer, dtype, scale, V):
 def test_a_shift_of_all_logits_costs_no_accuracy(scorer, V, shift):
     x, z = logits(2, V, shift=shift)
     targets = [V - 1, V // 3]
-    check(rk.answer_logprobs(x, targets=targets, want=EVERYTHING, backend=scorer), z, targets)
+    check_logits(rk.answer_logprobs(x, targets=targets, want=EVERYTHING, backend=scorer), z, targets)
 
 
 def test_oracle_agrees_with_torch_in_float64():
@@ -70,47 +52,6 @@ def test_oracle_agrees_with_torch_in_float64():
 
 
 # --- Rows on which other libraries fail.
-
-
-def hard_rows(V):
-    """Name: (row, target)."""
-    rng = np.random.default_rng(V)
-    usual = (rng.standard_normal(V) * 4).astype(np.float32)
-    rows = {"usual": (usual, V // 2)}
-    for first in {1, V // 2, V * 4 // 5, V - 1} - {0, V}:
-        row = usual.copy()
-        row[:first] = -INF
-        rows[f"first_{first}_masked"] = row, V - 1
-        row = usual.copy()
-        row[V - first :] = -INF
-        rows[f"last_{first}_masked"] = row, 0
-    one = np.full(V, -INF, np.float32)
-    one[V // 3] = -7.5
-    rows["one_live"] = one, V // 3
-    rows["one_live_and_a_masked_target"] = one, V - 1
-    rows["all_low"] = usual - 150, V - 1  # a pad of zeros would be the whole sum
-    rows["all_very_low"] = usual - np.float32(1e4), V - 1
-    rows["extremes"] = np.where(np.arange(V) % 2, 1e4, -1e4).astype(np.float32), V - 1
-    rows["extremes_and_a_low_target"] = np.where(np.arange(V) % 2, 1e4, -1e4).astype(np.float32), 0
-    rows["largest_floats"] = np.where(np.arange(V) % 3, 3e38, -3e38).astype(np.float32), V - 1
-    rows["rising"] = np.linspace(-300, 300, V, dtype=np.float32), V - 1
-    rows["rising_steeply"] = np.linspace(-3e4, 3e4, V, dtype=np.float32), V - 1
-    rows["falling"] = np.linspace(300, -300, V, dtype=np.float32), 0
-    peak = usual.copy()
-    peak[V - 1] = 80
-    rows["peak_in_the_last_column"] = peak, V - 1
-    rows["equal"] = np.full(V, 3.25, np.float32), V - 1
-    rows["zeros_of_both_signs"] = np.where(np.arange(V) % 2, 0.0, -0.0).astype(np.float32), 0
-    rows["all_masked"] = np.full(V, -INF, np.float32), 0
-    for name, value in (("nan", NAN), ("inf", INF)):
-        for at in {0, V // 2, V - 1}:
-            row = usual.copy()
-            row[at] = value
-            rows[f"{name}_at_{at}"] = row, V // 3
-            row = np.full(V, -INF, np.float32)
-            row[at] = value
-            rows[f"{name}_at_{at}_else_masked"] = row, V // 3
-    return rows
 
 
 @pytest.mark.parametrize("V", [2, 17, 100, 5000, 70000])
@@ -141,7 +82,7 @@ def test_first_block_masked_in_every_element_type(scorer, dtype):
     x, z = stored(values, dtype)
     targets = [4000, 4999, 3]
     found = rk.answer_logprobs(x, targets=targets, want=EVERYTHING, backend=scorer)
-    check(found, z, targets)
+    check_logits(found, z, targets)
     assert float(found.logp[2]) == -INF
     assert int(found.rank[2]) == 1000
 
@@ -215,7 +156,7 @@ def test_padded_columns_never_enter(scorer, dtype, V, vocab_size):
     x, z = stored(values, dtype)
     targets = [vocab_size - 1] * 4
     found = rk.answer_logprobs(x, targets=targets, vocab_size=vocab_size, want=EVERYTHING, backend=scorer)
-    check(found, z[:, :vocab_size], targets)
+    check_logits(found, z[:, :vocab_size], targets)
     cut = rk.answer_logprobs(x[:, :vocab_size], targets=targets, want=EVERYTHING, backend=scorer)
     for field in EVERYTHING:
         np.testing.assert_array_equal(getattr(found, field), getattr(cut, field), err_msg=field)
@@ -236,7 +177,7 @@ def test_only_allowed_columns_enter(scorer, dtype, n):
     found = rk.answer_logprobs(x, targets=targets, allowed=allowed, want=EVERYTHING, backend=scorer)
     masked = np.full_like(z, -INF)
     masked[:, allowed] = z[:, allowed]
-    check(found, masked, targets)
+    check_logits(found, masked, targets)
     assert float(found.logp[2]) == -INF
     assert int(found.rank[2]) == n
 
@@ -248,13 +189,6 @@ def test_allowed_columns_below_the_padding(scorer):
 
 
 # --- Scales.
-
-
-def scaled(z, scale=1.0, softcap=None, temperature=1.0):
-    z = z * scale
-    if softcap is not None:
-        z = np.where(np.isinf(z), z, softcap * np.tanh(z / softcap))
-    return z / temperature
 
 
 SCALES = {
@@ -349,7 +283,7 @@ def test_rows_in_any_order_with_any_number_of_targets(scorer):
     rows = np.array([5, 0, 5, 5, 2, 0, 6, 2, 5])
     targets = rng.integers(0, 1000, len(rows))
     found = rk.answer_logprobs(x, targets=targets, rows=rows, want=EVERYTHING, backend=scorer)
-    check(found, z, targets, rows)
+    check_logits(found, z, targets, rows)
     for field in ("lse", "max", "entropy"):
         assert np.isnan(getattr(found, field)[[1, 3, 4]]).all()  # rows that no target reads
 

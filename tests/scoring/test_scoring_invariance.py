@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from scoring_oracle import DTYPES, logits, stored
-from test_scoring_linear import blas_keeps_bits, linear
+from scoring_oracle import EVERYTHING
+from scoring_problems import DTYPES, blas_keeps_bits, linear, logits, stored
 
 import ragsys_kernels as rk
 
-EVERYTHING = ("logp", "lse", "max", "entropy", "rank")
 SHAPES = [(50, 33), (23, 4099), (9, 32769), (5, 151936)]
 LINEAR = [(70, 1500, 40), (33, 4100, 300), (70, 700, 1100), (9, 50257, 24)]
 
@@ -66,21 +65,21 @@ def check(form, T, V, scorer, same=same):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "T{}-V{}".format(*s))
-def test_rows_of_logits_have_their_bits_in_any_batch(scorer, dtype, shape):
+def test_rows_of_logits_have_their_bits_in_any_batch(host_scorer, dtype, shape):
     T, V = shape
-    T = 3 if scorer == "reference" and V > 40000 else T  # it is slow
-    check({"logits": logits(T, V, dtype)[0]}, T, V, scorer)
+    T = 3 if host_scorer == "reference" and V > 40000 else T  # it is slow
+    check({"logits": logits(T, V, dtype)[0]}, T, V, host_scorer)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", LINEAR, ids=lambda s: "T{}-V{}-D{}".format(*s))
-def test_rows_of_hidden_states_have_their_bits_in_any_batch(scorer, dtype, shape):
+def test_rows_of_hidden_states_have_their_bits_in_any_batch(host_scorer, dtype, shape):
     T, V, D = shape
-    if scorer == "reference":  # a loop over rows, and slow
+    if host_scorer == "reference":  # a loop over rows, and slow
         T = 3 if V > 2000 else 9
     form, _, floor = linear(T, V, D, dtype, dtype)
-    promised = scorer != "numpy" or blas_keeps_bits(V, D)
-    check(form, T, V, scorer, same if promised else close(floor))
+    promised = host_scorer != "numpy" or blas_keeps_bits(V, D)
+    check(form, T, V, host_scorer, same if promised else close(floor))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -4,55 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scoring_oracle import DTYPES, assert_close, entropy, logp, lse, rank, stored
+from scoring_oracle import EVERYTHING, assert_close, check_linear, logp
+from scoring_problems import DTYPES, blas_keeps_bits, linear
 
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch, _info
 
 INF, NAN = np.inf, np.nan
-EVERYTHING = ("logp", "lse", "max", "entropy", "rank")
-
-
-def linear(T, V, D, hidden_dtype="float32", weight_dtype="float32", bias=False, seed=0):
-    """Arguments, and the logits in float64; about as wide as those of a language model."""
-    rng = np.random.default_rng([seed, T, V, D])
-    hidden, h = stored(rng.standard_normal((T, D)) * 2, hidden_dtype)
-    weight, w = stored(rng.standard_normal((V, D)) * 2 / np.sqrt(D), weight_dtype)
-    z = h @ w.T
-    arguments = {"hidden": hidden, "weight": weight}
-    if bias:
-        arguments["bias"] = rng.standard_normal(V).astype(np.float32)
-        z = z + arguments["bias"].astype(np.float64)
-    # A float32 sum of D products is off by about sqrt(D) roundings of the partial sums, which are at most this large.
-    floor = 2e-6 + 2.0**-24 * np.sqrt(D) * (np.abs(h) @ np.abs(w).T).max() / np.sqrt(D) * 4
-    return arguments, z, floor
-
-
-def blas_keeps_bits(V, D):
-    """Whether NumPy gives equal rows and equal columns equal bits wherever they are in the fallback's products."""
-    rng = np.random.default_rng(0)
-    hidden, weight = rng.standard_normal((64, D), np.float32), rng.standard_normal((V, D), np.float32)
-    width = min(V, max(1024, 2**20 // D))
-    for n in {width, V % width or width}:
-        x = np.repeat(hidden[:1], 64, 0) @ weight[:n].T
-        y = hidden @ np.repeat(weight[:1], n, 0).T
-        if (x != x[:1]).any() or (y != y[:, :1]).any():
-            return False
-    return True
-
-
-def check(found, z, targets, floor, rows=None):
-    rows = np.arange(len(targets)) if rows is None else rows
-    found = type(found)(*(None if x is None else np.asarray(x) for x in found))
-    pairs = list(zip(rows, targets, strict=True))
-    assert_close(found.logp, [logp(z[r], t) for r, t in pairs], floor)
-    assert (found.logp <= 0).all()
-    assert_close(found.lse[rows], [lse(z[r]) for r in rows], floor)
-    assert_close(found.max[rows], [z[r].max() for r in rows], floor)
-    assert_close(found.entropy[rows], [entropy(z[r]) for r in rows], 5 * floor)
-    for got, (r, t) in zip(found.rank, pairs, strict=True):
-        near = np.abs(z[r] - z[r, t]) <= 2 * floor  # may compare either way, but for the target itself
-        assert rank(z[r], t) - near.sum() < got < rank(z[r], t) + near.sum()
 
 
 @pytest.mark.parametrize("hidden_dtype", DTYPES)
@@ -62,7 +20,7 @@ def test_every_pair_of_element_types(scorer, hidden_dtype, weight_dtype, bias):
     arguments, z, floor = linear(5, 1500, 96, hidden_dtype, weight_dtype, bias)
     targets = [0, 1499, 700, 1, int(z[4].argmax())]
     found = rk.answer_logprobs(**arguments, targets=targets, want=EVERYTHING, backend=scorer)
-    check(found, z, targets, floor)
+    check_linear(found, z, targets, floor)
     assert int(found.rank[4]) == 0
 
 
@@ -72,7 +30,7 @@ def test_any_number_of_dimensions(scorer, dtype, D):
     arguments, z, floor = linear(3, 130, D, dtype, dtype)
     targets = [129, 0, 64]
     found = rk.answer_logprobs(**arguments, targets=targets, want=EVERYTHING, backend=scorer)
-    check(found, z, targets, floor)
+    check_linear(found, z, targets, floor)
 
 
 @pytest.mark.parametrize("V", [1, 2, 3, 4, 5, 17, 63, 64, 65, 127, 128, 129, 1023, 1025, 5000])
@@ -81,7 +39,7 @@ def test_any_vocabulary_and_number_of_rows(scorer, T, V):
     arguments, z, floor = linear(T, V, 24)
     targets = [(V - 1) * (t + 1) // T for t in range(T)]
     found = rk.answer_logprobs(**arguments, targets=targets, want=EVERYTHING, backend=scorer)
-    check(found, z, targets, floor)
+    check_linear(found, z, targets, floor)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -90,7 +48,7 @@ def test_blocks_of_rows(scorer, dtype, T):
     arguments, z, floor = linear(T, 2100, 20, dtype, dtype)
     targets = (np.arange(T) * 97) % 2100
     found = rk.answer_logprobs(**arguments, targets=targets, want=EVERYTHING, backend=scorer)
-    check(found, z, targets, floor)
+    check_linear(found, z, targets, floor)
 
 
 @pytest.mark.parametrize("D", [1, 7, 31, 32, 33, 64, 100, 512, 513, 640, 1024, 4097])
@@ -101,7 +59,7 @@ def test_tiles(scorer, dtype, T, V, D):
     arguments, z, floor = linear(T, V, D, dtype, dtype, bias=True)
     targets = [(V - 1) * (t + 1) // T for t in range(T)]
     found = rk.answer_logprobs(**arguments, targets=targets, want=EVERYTHING, backend=scorer)
-    check(found, z, targets, floor)
+    check_linear(found, z, targets, floor)
     if V == 1:
         assert (np.asarray(found.logp) == 0).all()
 
@@ -129,7 +87,7 @@ def test_a_long_sum_is_no_worse(compiled_scorer, D, dtype, units):
 def test_a_large_vocabulary(scorer):
     arguments, z, floor = linear(3, 50257, 64, "bfloat16", "bfloat16")
     targets = [50256, 0, int(z[2].argmax())]
-    check(rk.answer_logprobs(**arguments, targets=targets, want=EVERYTHING, backend=scorer), z, targets, floor)
+    check_linear(rk.answer_logprobs(**arguments, targets=targets, want=EVERYTHING, backend=scorer), z, targets, floor)
 
 
 def test_rows_targets_temperature_and_scales(scorer):
@@ -140,7 +98,7 @@ def test_rows_targets_temperature_and_scales(scorer):
     found = rk.answer_logprobs(
         **arguments, targets=targets, rows=rows, want=EVERYTHING, **options, cu_answers=[0, 2, 5], backend=scorer
     )
-    check(found, z, targets, 4 * floor, rows)
+    check_linear(found, z, targets, 4 * floor, rows)
     assert np.isnan(found.lse[[1, 3, 5]]).all()
 
 
@@ -150,7 +108,7 @@ def test_padding_and_allowed_columns(scorer):
     arguments["weight"][1900:] = NAN
     targets = [0, 1899, 900, 5]
     found = rk.answer_logprobs(**arguments, targets=targets, vocab_size=1900, want=EVERYTHING, backend=scorer)
-    check(found, z[:, :1900], targets, floor)
+    check_linear(found, z[:, :1900], targets, floor)
     allowed = np.array([0, 5, 17, 900, 1200, 1899])
     arguments["weight"][np.setdiff1d(np.arange(2000), allowed)] = NAN
     found = rk.answer_logprobs(**arguments, targets=[0, 1, 900, 5], allowed=allowed, want=EVERYTHING, backend=scorer)

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from scoring_oracle import logits
+from scoring_problems import logits
 
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch
@@ -194,15 +194,15 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("case", ANSWERS)
-def test_bad_argument_of_answer_logprobs(scorer, case):
+def test_bad_argument_of_answer_logprobs(host_scorer, case):
     arguments, error, message = ANSWERS[case]
     with pytest.raises(error, match=f"^answer_logprobs: {re.escape(message)}$"):
-        rk.answer_logprobs(**arguments, backend=scorer)
+        rk.answer_logprobs(**arguments, backend=host_scorer)
 
 
-def test_the_good_calls_are_good(scorer):
-    assert np.isfinite(rk.answer_logprobs(**good(), backend=scorer).logp).all()
-    assert np.isfinite(rk.answer_logprobs(**hidden(), backend=scorer).logp).all()
+def test_the_good_calls_are_good(host_scorer):
+    assert np.isfinite(rk.answer_logprobs(**good(), backend=host_scorer).logp).all()
+    assert np.isfinite(rk.answer_logprobs(**hidden(), backend=host_scorer).logp).all()
 
 
 def label(**changes):
@@ -232,10 +232,10 @@ LABELS = {
 
 
 @pytest.mark.parametrize("case", LABELS)
-def test_bad_argument_of_label_posteriors(scorer, case):
+def test_bad_argument_of_label_posteriors(host_scorer, case):
     arguments, error, message = LABELS[case]
     with pytest.raises(error, match=f"^label_posteriors: {re.escape(message)}$"):
-        rk.label_posteriors(**arguments, backend=scorer)
+        rk.label_posteriors(**arguments, backend=host_scorer)
 
 
 def shard(**changes):
@@ -256,16 +256,16 @@ PARTIALS = {
 
 
 @pytest.mark.parametrize("case", PARTIALS)
-def test_bad_argument_of_logprob_partials(scorer, case):
+def test_bad_argument_of_logprob_partials(host_scorer, case):
     arguments, error, message = PARTIALS[case]
     with pytest.raises(error, match=f"^logprob_partials: {re.escape(message)}$"):
-        rk.logprob_partials(**arguments, backend=scorer)
+        rk.logprob_partials(**arguments, backend=host_scorer)
 
 
-def test_bad_partials(scorer):
-    part = rk.logprob_partials(**shard(), backend=scorer)
-    other = rk.logprob_partials(**shard(targets=[0, 20, 3, -100]), backend=scorer)
-    finish = {"targets": [0, 20, 3, 3], "vocab_size": 30, "reduce": ("sum",), "backend": scorer}
+def test_bad_partials(host_scorer):
+    part = rk.logprob_partials(**shard(), backend=host_scorer)
+    other = rk.logprob_partials(**shard(targets=[0, 20, 3, -100]), backend=host_scorer)
+    finish = {"targets": [0, 20, 3, 3], "vocab_size": 30, "reduce": ("sum",), "backend": host_scorer}
     for call, message in (
         (lambda: rk.merge_partials([]), "merge_partials: parts must have at least one element, got none"),
         (
@@ -282,7 +282,7 @@ def test_bad_partials(scorer):
             "answer_logprobs: partials must be given instead of logits, got both",
         ),
         (
-            lambda: rk.answer_logprobs(partials=part, targets=[0, 20, 3, 3], backend=scorer),
+            lambda: rk.answer_logprobs(partials=part, targets=[0, 20, 3, 3], backend=host_scorer),
             "answer_logprobs: vocab_size must be given with partials, got None",
         ),
         (
@@ -297,7 +297,7 @@ def test_bad_partials(scorer):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             call()
     with pytest.raises(TypeError, match=r"^merge_partials: parts must be Partials, got AnswerLogprobs in part 0$"):
-        rk.merge_partials([rk.answer_logprobs(**good(), backend=scorer)])
+        rk.merge_partials([rk.answer_logprobs(**good(), backend=host_scorer)])
     with pytest.raises(TypeError, match=r"^answer_logprobs: partials must be Partials, got list$"):
         rk.answer_logprobs(partials=[part], **finish)
 
@@ -339,7 +339,7 @@ def test_every_field_of_partials_has_its_type(field):
         rk.merge_partials([wrong, part])
 
 
-def test_bad_argument_of_token_logprobs(scorer):
+def test_bad_argument_of_token_logprobs(host_scorer):
     for arguments, message in (
         ({"targets": [1, 2]}, "targets must have shape (T,) = (4,) unless rows is given, got (2,)"),
         ({"temperature": [1.0]}, "temperature must be a number or have shape (T,) = (4,), got (1,)"),
@@ -348,7 +348,7 @@ def test_bad_argument_of_token_logprobs(scorer):
     ):
         arguments = {"logits": f32(4, 9), "targets": [0, 1, 2, 3], **arguments}
         with pytest.raises(ValueError, match=f"^token_logprobs: {re.escape(message)}$"):
-            rk.token_logprobs(**arguments, backend=scorer)
+            rk.token_logprobs(**arguments, backend=host_scorer)
 
 
 @pytest.mark.parametrize("backend", ["reference", "numpy", "cpu"])
@@ -369,13 +369,13 @@ def fields_of(found):
     return [x for x in found if x is not None]
 
 
-def test_torch_in_torch_out(scorer):
+def test_torch_in_torch_out(host_scorer):
     torch = pytest.importorskip("torch")
     want = ("logp", "lse", "max", "entropy", "rank")
-    expected = rk.answer_logprobs(**good(), want=want, backend=scorer)
+    expected = rk.answer_logprobs(**good(), want=want, backend=host_scorer)
     arguments = good()
     tensors = {name: torch.tensor(value) for name, value in arguments.items()}
-    found = rk.answer_logprobs(**tensors, temperature=torch.ones(3), want=want, backend=scorer)
+    found = rk.answer_logprobs(**tensors, temperature=torch.ones(3), want=want, backend=host_scorer)
     assert [x.dtype for x in found] == [
         torch.float32, torch.float32, torch.float32, torch.float32, torch.int64,
         torch.float64, torch.float64, torch.int64, torch.bool,
@@ -383,48 +383,48 @@ def test_torch_in_torch_out(scorer):
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a.numpy(), b)
     for name, tensor in tensors.items():  # one is enough
-        found = rk.answer_logprobs(**{**arguments, name: tensor}, backend=scorer)
+        found = rk.answer_logprobs(**{**arguments, name: tensor}, backend=host_scorer)
         assert all(isinstance(x, torch.Tensor) for x in fields_of(found)), name
-    assert isinstance(rk.token_logprobs(torch.ones(2, 3), [0, 1], backend=scorer), torch.Tensor)
-    both = rk.token_logprobs(np.ones((2, 3), np.float32), torch.tensor([0, 1]), return_lse=True, backend=scorer)
+    assert isinstance(rk.token_logprobs(torch.ones(2, 3), [0, 1], backend=host_scorer), torch.Tensor)
+    both = rk.token_logprobs(np.ones((2, 3), np.float32), torch.tensor([0, 1]), return_lse=True, backend=host_scorer)
     assert all(isinstance(x, torch.Tensor) for x in both)
-    assert isinstance(rk.label_posteriors(torch.ones(2, 3), label_ids=[0, 1], backend=scorer).label, torch.Tensor)
-    part = rk.logprob_partials(torch.ones(2, 3), targets=[0, 1], vocab_size=3, backend=scorer)
+    assert isinstance(rk.label_posteriors(torch.ones(2, 3), label_ids=[0, 1], backend=host_scorer).label, torch.Tensor)
+    part = rk.logprob_partials(torch.ones(2, 3), targets=[0, 1], vocab_size=3, backend=host_scorer)
     assert all(isinstance(x, torch.Tensor) for x in fields_of(rk.merge_partials([part, part])))
-    found = rk.answer_logprobs(partials=part, targets=[0, 1], vocab_size=3, reduce=("sum",), backend=scorer)
+    found = rk.answer_logprobs(partials=part, targets=[0, 1], vocab_size=3, reduce=("sum",), backend=host_scorer)
     assert isinstance(found.logp, torch.Tensor)
 
 
-def test_tensors_that_require_grad_are_taken_and_results_do_not(scorer):
+def test_tensors_that_require_grad_are_taken_and_results_do_not(host_scorer):
     torch = pytest.importorskip("torch")
     x = torch.randn(3, 50, requires_grad=True)
-    found = rk.token_logprobs(x, [1, 2, 3], backend=scorer)
+    found = rk.token_logprobs(x, [1, 2, 3], backend=host_scorer)
     assert not found.requires_grad
-    np.testing.assert_array_equal(found, rk.token_logprobs(x.detach(), [1, 2, 3], backend=scorer))
+    np.testing.assert_array_equal(found, rk.token_logprobs(x.detach(), [1, 2, 3], backend=host_scorer))
 
 
-def test_strided_logits_are_read_in_place(scorer):
+def test_strided_logits_are_read_in_place(host_scorer):
     torch = pytest.importorskip("torch")
     x, _ = logits(5, 300)
-    want = rk.token_logprobs(x, [0, 1, 2, 3, 299], backend=scorer)
+    want = rk.token_logprobs(x, [0, 1, 2, 3, 299], backend=host_scorer)
     wide = np.full((10, 400), NAN, np.float32)
     wide[::2, 37:337] = x
     for strided in (wide[::2, 37:337], torch.from_numpy(wide)[::2, 37:337]):
-        np.testing.assert_array_equal(rk.token_logprobs(strided, [0, 1, 2, 3, 299], backend=scorer), want)
+        np.testing.assert_array_equal(rk.token_logprobs(strided, [0, 1, 2, 3, 299], backend=host_scorer), want)
     one = np.broadcast_to(x[3], (4, 300))
-    assert len(set(rk.token_logprobs(one, [3, 3, 3, 3], backend=scorer).tolist())) == 1
+    assert len(set(rk.token_logprobs(one, [3, 3, 3, 3], backend=host_scorer).tolist())) == 1
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int16, np.uint8, np.int32, np.int64, np.uint32])
-def test_integers_of_any_size(scorer, dtype):
+def test_integers_of_any_size(host_scorer, dtype):
     arguments = good()
-    want = rk.answer_logprobs(**arguments, backend=scorer)
+    want = rk.answer_logprobs(**arguments, backend=host_scorer)
     for name in ("targets", "rows", "cu_answers"):
         arguments[name] = np.repeat(np.array(arguments[name], dtype), 2)[::2]
-    np.testing.assert_array_equal(rk.answer_logprobs(**arguments, backend=scorer).logp, want.logp)
+    np.testing.assert_array_equal(rk.answer_logprobs(**arguments, backend=host_scorer).logp, want.logp)
 
 
-def test_nothing_is_modified(scorer):
+def test_nothing_is_modified(host_scorer):
     arguments = hidden(
         bias=f32(9), temperature=np.array([1.0, 2.0, 3.0]), allowed=np.arange(9), targets=np.array([0, 8, 3, 3, -100])
     )
@@ -432,11 +432,13 @@ def test_nothing_is_modified(scorer):
     before = {name: value.copy() for name, value in arguments.items()}
     for value in arguments.values():
         value.flags.writeable = False
-    rk.answer_logprobs(**arguments, softcap=3.0, logit_scale=2.0, backend=scorer)
+    rk.answer_logprobs(**arguments, softcap=3.0, logit_scale=2.0, backend=host_scorer)
     arguments["logits"] = f32(4, 9)
     arguments["logits"].flags.writeable = False
     rk.answer_logprobs(
-        **{k: v for k, v in arguments.items() if k not in ("hidden", "weight", "bias")}, softcap=3.0, backend=scorer
+        **{k: v for k, v in arguments.items() if k not in ("hidden", "weight", "bias")},
+        softcap=3.0,
+        backend=host_scorer,
     )
     for name, value in before.items():
         np.testing.assert_array_equal(arguments[name], value)
@@ -452,9 +454,9 @@ class OnDevice:
         raise AssertionError("must not be read")
 
 
-def test_arrays_on_another_device_are_refused(scorer):
+def test_arrays_on_another_device_are_refused(host_scorer):
     with pytest.raises(ValueError, match=r"^token_logprobs: all arrays must be on one device, got logits on cuda:0, "):
-        rk.token_logprobs(OnDevice(), [0], backend=scorer)
+        rk.token_logprobs(OnDevice(), [0], backend=host_scorer)
     if _dispatch.why_not("triton") and _dispatch.why_not("cuda"):
         message = "token_logprobs: no backend runs on arrays on 'cuda:0': triton: "
         with pytest.raises(rk.BackendUnavailableError, match=f"^{message}"):
