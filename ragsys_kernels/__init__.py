@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from ._checks import ConversionWarning
     from ._dispatch import BackendUnavailableError
     from ._info import show_config
-    from ._problem import SearchResult, Selection
-    from ._validate import ConversionWarning, PoolSizeWarning
     from .corpus import Corpus
     from .scoring import (
         AnswerLogprobs,
@@ -22,18 +21,20 @@ if TYPE_CHECKING:
         token_logprobs,
     )
     from .selection import mmr, vrsd
+    from .selection.problem import SearchResult, Selection
+    from .selection.validate import PoolSizeWarning
 
 # Imported when first used: NumPy alone is most of a fifth of a second on a slow machine.
 _HOMES = {
     "AnswerLogprobs": "scoring",
     "BackendUnavailableError": "_dispatch",
-    "ConversionWarning": "_validate",
+    "ConversionWarning": "_checks",
     "Corpus": "corpus",
     "LabelPosteriors": "scoring",
     "Partials": "scoring",
-    "PoolSizeWarning": "_validate",
-    "SearchResult": "_problem",
-    "Selection": "_problem",
+    "PoolSizeWarning": "selection.validate",
+    "SearchResult": "selection.problem",
+    "Selection": "selection.problem",
     "answer_logprobs": "scoring",
     "label_posteriors": "scoring",
     "logprob_partials": "scoring",

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from . import _env
-from ._validate import choice
+from ._checks import choice
 from ._warn import warn
 
 # Backends of each family of operations for CPU arrays, in the order `auto` tries them.

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _arrays
-from ._problem import unit
+from ._checks import shown
 from ._types import ArrayLike, Metric
-from ._validate import shown
+from .selection.problem import unit
 
 Array = npt.NDArray[Any]
 

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _arrays, _validate
-from ._problem import Rows, Selection
+from . import _arrays
+from .selection import validate
+from .selection.problem import Rows, Selection
 
 KINDS = ("random", "clustered", "duplicates", "integers")
 
@@ -130,7 +131,7 @@ def selection_work(method: str, problem: dict[str, Any], *, rule: str = "automat
     from .selection import cpu
 
     defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if method == "mmr" else {}
-    checked = _validate.selection(method, **{**defaults, **problem})
+    checked = validate.selection(method, **{**defaults, **problem})
     selection, (products, rows_read, code_products) = cpu._run(checked, 1, rule)
     relevance = 0 if checked.relevance is not None and method == "mmr" else 1
     pools = [len(checked.eligible(q)[0]) for q in range(checked.num_queries)]

@@ -1,4 +1,4 @@
-// The only file that knows Python. Arrays arrive checked (ragsys_kernels/_validate.py); here sizes are compared once
+// The only file that knows Python. Arrays arrive checked (ragsys_kernels/*/validate.py); here sizes are compared once
 // more where memory depends on them, pointers are copied out, and the GIL is released.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>

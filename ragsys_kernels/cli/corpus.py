@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 import ragsys_kernels as rk
-from ragsys_kernels import _folder
 from ragsys_kernels.cli._app import Commands, app, one_line_errors
+from ragsys_kernels.corpus.folder import problems
 
 corpus = Commands(help="Look at the folder of a saved corpus: whether its files are right.", no_args_is_help=True)
 app.add_typer(corpus, name="corpus")
@@ -25,7 +25,7 @@ def verify(
 ) -> None:
     """Read all files and compare their checksums. Exit code 1 if anything is wrong."""
     with one_line_errors("verify"):
-        found = _folder.problems(folder)
+        found = problems(folder)
         if not found:
             rows = rk.Corpus.load(folder)
             print(f"right: {rows}")

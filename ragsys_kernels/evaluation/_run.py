@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ragsys_kernels import _env
-from ragsys_kernels._validate import threads
+from ragsys_kernels._checks import threads
 from ragsys_kernels.evaluation.report import check_free, draw
 from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl._runtime import torch_threads

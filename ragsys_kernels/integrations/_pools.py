@@ -8,8 +8,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .. import _arrays, _dispatch, _validate
-from .._problem import Selection
+from .. import _arrays, _checks, _dispatch
+from ..selection import validate
+from ..selection.problem import Selection
 
 Array = npt.NDArray[Any]
 Method = Literal["mmr", "vrsd"]
@@ -44,8 +45,8 @@ def _float32(op: str, name: str, x: Any) -> Array:
 def run(op: str, queries: Array | None, rows: Array, k: int, **options: Any) -> Selection:
     """`mmr` or `vrsd` of NumPy arrays in one thread; on a pool of 20 half its time is what this leaves out, the look at
     other libraries and devices."""
-    problem = _validate.selection(op, queries, rows, k, **options)
-    _validate.warn_small_pool(problem)
+    problem = validate.selection(op, queries, rows, k, **options)
+    validate.warn_small_pool(problem)
     _, backend = _dispatch.choose(op, "selection", "cpu", "auto", "numpy")
     found: Selection = getattr(backend, op)(problem, 1)
     return found
@@ -64,7 +65,7 @@ def select(
     metric: str = "cosine",
 ) -> tuple[list[int], list[float]]:
     """Positions of the picks of one query, and the value of each when it was picked, by `mmr` or `vrsd`."""
-    op = _validate.choice("select", "method", method, ("mmr", "vrsd"))
+    op = _checks.choice("select", "method", method, ("mmr", "vrsd"))
     if len(rows) == 0:
         return [], []
     pool = matrix(op, "embeddings", rows)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from .._problem import unit
+from ..selection.problem import unit
 from . import _peers
 from ._pools import Array, Method, column, greedy, matrix, select, vector
 from .pyversity import Strategy, diversify

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._problem import unit
+from ..selection.problem import unit
 from . import _peers
 from ._pools import Array, greedy, matrix, run, vector
 

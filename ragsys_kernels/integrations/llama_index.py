@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from .._problem import unit
-from .._validate import choice
+from .._checks import choice
+from ..selection.problem import unit
 from . import _peers
 from ._pools import Array, greedy, matrix, newest, run, vector
 

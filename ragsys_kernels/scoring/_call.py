@@ -7,9 +7,9 @@ from typing import Any
 
 from .. import _arrays, _dispatch
 from .._arrays import HOST, Cupy, Torch
-from .._validate import check_values as checked
-from .._validate import library_and_device, threads
-from . import _device, _validate
+from .._checks import check_values as checked
+from .._checks import library_and_device, threads
+from . import _device, validate
 from .problem import Layout, Partials, ScoringProblem
 
 _HERE: AbstractContextManager[Any] = nullcontext()
@@ -24,7 +24,7 @@ class Call:
         self.op, self.check_values = op, checked(op, check_values)
         self.checked: dict[str, Any] | None = None  # fields of a layout whose values have been looked at on the host
         self.threads = threads(op, num_threads)
-        if _validate.is_number(arrays.get("temperature")):  # it is on no device
+        if validate.is_number(arrays.get("temperature")):  # it is on no device
             arrays["temperature"] = None
         self.library, device = library_and_device(op, arrays)
         name, self.backend = _dispatch.choose(op, "scoring", device, backend, self.library)
@@ -35,9 +35,9 @@ class Call:
             self.current = _arrays.on_device(next(x for x in arrays.values() if x is not None))
 
     def layout(self, targets: Any, rows: Any, *, num_jobs: int | None = None, **options: Any) -> tuple[Layout, Any]:
-        """`_validate.layout`, or that of `_device`."""
+        """`validate.layout`, or that of `_device`."""
         if not isinstance(self.place, (Torch, Cupy)):
-            return _validate.layout(self.op, targets, rows, **options)
+            return validate.layout(self.op, targets, rows, **options)
         if self.check_values:
             self.check(targets, rows, **options)
         layout, fields = _device.layout(self.op, self.place, targets, rows, num_jobs=num_jobs, **options)
@@ -45,15 +45,15 @@ class Call:
         return layout, fields
 
     def check(self, targets: Any, rows: Any, **options: Any) -> None:
-        """The checks of `_validate.layout` on copies on the host, for which the device has to be waited for."""
+        """The checks of `validate.layout` on copies on the host, for which the device has to be waited for."""
         options = {name: _arrays.to_host(value) for name, value in options.items()}
-        self.checked = _validate.layout(self.op, _arrays.to_host(targets), _arrays.to_host(rows), **options)[1]
+        self.checked = validate.layout(self.op, _arrays.to_host(targets), _arrays.to_host(rows), **options)[1]
 
     def allowed_ids(self, allowed: Any, vocab_size: int) -> Any:
         if not isinstance(self.place, (Torch, Cupy)):
-            return _validate.allowed_ids(self.op, allowed, vocab_size)
+            return validate.allowed_ids(self.op, allowed, vocab_size)
         if self.check_values:
-            _validate.allowed_ids(self.op, _arrays.to_host(allowed), vocab_size)
+            validate.allowed_ids(self.op, _arrays.to_host(allowed), vocab_size)
         return _device.allowed_ids(self.op, allowed, self.place)
 
     def run(self, problem: ScoringProblem) -> Partials:

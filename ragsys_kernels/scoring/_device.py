@@ -1,6 +1,6 @@
 """From what a call says to a `ScoringProblem` and its `Layout` on a device, without waiting for it.
 
-The same jobs as `_validate.layout` finds, in the same order, but values are not looked at: shapes depend on shapes
+The same jobs as `validate.layout` finds, in the same order, but values are not looked at: shapes depend on shapes
 alone, so that there may be jobs without a pair (row -1) after the last, and pairs that no job reads stay in their
 place (column -1).
 """
@@ -11,8 +11,8 @@ from typing import Any
 
 from .. import _arrays
 from .._arrays import Cupy, Torch
-from .._validate import choice, integers, shape_text, whole
-from . import _validate
+from .._checks import choice, integers, shape_text, whole
+from . import validate
 from ._namespace import arange, cast, namespace, segmented, stable_order
 from .problem import Layout
 
@@ -36,8 +36,8 @@ def _bounds(op: str, name: str, x: Any, place: Torch | Cupy) -> Any:
 
 def _inverse_temperature(op: str, x: Any, size: int, symbol: str, place: Torch | Cupy) -> Any:
     """1 / temperature: a number, or (size,) float32."""
-    if _validate.is_number(x):
-        return 1 / _validate.positive(op, "temperature", x)
+    if validate.is_number(x):
+        return 1 / validate.positive(op, "temperature", x)
     array, dtype = place.view(op, "temperature", x)
     if "float" not in dtype and "int" not in dtype:
         raise TypeError(f"{op}: temperature must be a number or floats, got {dtype}")
@@ -69,7 +69,7 @@ def layout(
     per: str = "A",
     num_jobs: int | None = None,
 ) -> tuple[Layout, dict[str, Any]]:
-    """`_validate.layout` of arrays on a device; ``num_jobs`` is that of given partials."""
+    """`validate.layout` of arrays on a device; ``num_jobs`` is that of given partials."""
     ids = vector(op, "targets", targets, "(M,)", place)
     xp, M = namespace(ids), len(ids)
     choice(op, "out_of_range", out_of_range, ("raise", "nan"))
@@ -195,7 +195,7 @@ def allowed_ids(op: str, allowed: Any, place: Torch | Cupy) -> Any:
 
 
 def labels(op: str, label_ids: Any, cu_labels: Any, prior: Any, place: Torch | Cupy) -> tuple[Any, Any, Any]:
-    """`_validate.labels` of arrays on a device."""
+    """`validate.labels` of arrays on a device."""
     ids = vector(op, "label_ids", label_ids, "(n,)", place)
     if len(ids) == 0:
         raise ValueError(f"{op}: label_ids must have at least one id, got none")

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._checks import flag
 from .._hints import hinted
 from .._types import Array, ArrayLike, OutOfRange, ScoringBackend
-from .._validate import flag
-from . import _validate, finish
+from . import finish, validate
 from ._call import Call
 from .problem import Layout, Partials
 
@@ -104,8 +104,8 @@ def token_logprobs(
         raise ValueError(f"{op}: logits must be given, got None")
     return_lse = flag(op, "return_lse", return_lse)
     with call.current:
-        form, T, V = _validate.source(op, logits, None, None, None, call.place)
-        V = _validate.vocabulary(op, vocab_size, V)
+        form, T, V = validate.source(op, logits, None, None, None, call.place)
+        V = validate.vocabulary(op, vocab_size, V)
         options: dict[str, Any] = {
             "num_rows": T,
             "vocab_size": V,
@@ -116,7 +116,7 @@ def token_logprobs(
         }
         layout, fields = call.layout(targets, None, **options)
         ids = call.allowed_ids(allowed, V)
-        problem = _validate.problem(op, form, fields, V, allowed=ids, logit_scale=logit_scale, softcap=softcap)
+        problem = validate.problem(op, form, fields, V, allowed=ids, logit_scale=logit_scale, softcap=softcap)
         partials = call.run(problem)
         logp = call.result(finish.narrow(finish.pair_logps(partials, layout)))
         if not return_lse:
@@ -246,8 +246,8 @@ def answer_logprobs(
     array([-0.981, -0.693])
     """
     op = "answer_logprobs"
-    want = _validate.names(op, "want", want, _WANT)
-    reduce = _validate.names(op, "reduce", reduce, _REDUCE)
+    want = validate.names(op, "want", want, _WANT)
+    reduce = validate.names(op, "reduce", reduce, _REDUCE)
     arrays = {
         "logits": logits,
         "hidden": hidden,
@@ -262,15 +262,15 @@ def answer_logprobs(
     }
     num_jobs = None
     if partials is not None:
-        V, T = _validate.for_partials(op, partials, logits, hidden, vocab_size), None
+        V, T = validate.for_partials(op, partials, logits, hidden, vocab_size), None
         arrays["partials"], num_jobs = partials.ref, len(partials.ref)
     if num_answers is not None:
-        num_answers = _validate.offset(op, "num_answers", num_answers)
+        num_answers = validate.offset(op, "num_answers", num_answers)
     call = Call(op, arrays, backend, num_threads, check_values)
     with call.current:
         if partials is None:
-            form, T, V = _validate.source(op, logits, hidden, weight, bias, call.place)
-            V = _validate.vocabulary(op, vocab_size, V)
+            form, T, V = validate.source(op, logits, hidden, weight, bias, call.place)
+            V = validate.vocabulary(op, vocab_size, V)
         options: dict[str, Any] = {
             "num_rows": T,
             "vocab_size": V,
@@ -286,18 +286,18 @@ def answer_logprobs(
         if by_row and layout.job is not None:
             read = fields if layout.begin is None else call.checked
             if read is not None:
-                _validate.one_temperature(op, by_row[0], read["rows"])
+                validate.one_temperature(op, by_row[0], read["rows"])
             if T is None and layout.begin is not None:
                 raise ValueError(f"{op}: rows must be None where want names {by_row[0]!r} of partials on a device")
         rank, entropy = "rank" in want or "greedy" in reduce, "entropy" in want
         if partials is None:
             ids = call.allowed_ids(allowed, V)
-            problem = _validate.problem(
+            problem = validate.problem(
                 op, form, fields, V, allowed=ids, logit_scale=logit_scale, softcap=softcap, entropy=entropy, rank=rank
             )
             found = call.run(problem)
         else:
-            found = _validate.given_partials(op, partials, fields, entropy=entropy, rank=rank, place=call.place)
+            found = validate.given_partials(op, partials, fields, entropy=entropy, rank=rank, place=call.place)
         result: AnswerLogprobs = call.result(_finished(found, layout, fields["rows"], want, reduce))
         return result
 

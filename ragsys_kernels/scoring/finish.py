@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from .. import _arrays
-from .._validate import same_device
+from .._checks import same_device
 from ._namespace import cast, namespace
-from ._validate import misfits, viewed
 from .problem import Layout, Partials
+from .validate import misfits, viewed
 
 
 def merge_rows(ref: Any, largest: Any, sums: Any, weighted: Any) -> tuple[Any, Any, Any, Any]:

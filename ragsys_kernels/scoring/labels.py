@@ -10,7 +10,7 @@ from .. import _arrays
 from .._arrays import Cupy, Torch
 from .._hints import hinted
 from .._types import Array, ArrayLike, ScoringBackend
-from . import _device, _validate, finish
+from . import _device, finish, validate
 from ._call import Call
 from ._namespace import arange, namespace, segmented
 from .problem import Layout
@@ -120,8 +120,8 @@ def label_posteriors(
     }
     call = Call(op, arrays, backend, num_threads, check_values)
     with call.current:
-        form, T, V = _validate.source(op, logits, hidden, weight, bias, call.place)
-        V = _validate.vocabulary(op, vocab_size, V)
+        form, T, V = validate.source(op, logits, hidden, weight, bias, call.place)
+        V = validate.vocabulary(op, vocab_size, V)
         scales = {"logit_scale": logit_scale, "softcap": softcap}
         posteriors = _on_device if isinstance(call.place, (Torch, Cupy)) else _on_host
         found = posteriors(call, form, T, V, label_ids, cu_labels, prior, rows, temperature, scales)
@@ -141,8 +141,8 @@ def _on_host(
     temperature: Any,
     scales: dict[str, Any],
 ) -> LabelPosteriors:
-    ids, cu, weights = _validate.labels(call.op, label_ids, cu_labels, prior, V)
-    read = np.arange(T) if rows is None else _validate.row_ids(call.op, rows, T)
+    ids, cu, weights = validate.labels(call.op, label_ids, cu_labels, prior, V)
+    read = np.arange(T) if rows is None else validate.row_ids(call.op, rows, T)
     # A pair for each row, whose job then gets the tokens of all labels.
     layout, fields = call.layout(
         np.zeros(len(read), np.int64), read, num_rows=T, vocab_size=V, temperature=temperature, per="R"
@@ -150,7 +150,7 @@ def _on_host(
     jobs = len(fields["rows"])
     fields["pair_begin"] = np.arange(jobs + 1) * len(ids)
     fields["columns"] = np.tile(ids, jobs)
-    partials = call.run(_validate.problem(call.op, form, fields, V, **scales))
+    partials = call.run(validate.problem(call.op, form, fields, V, **scales))
     every = Layout(jobs * len(ids), T, None, np.repeat(np.arange(jobs), len(ids)), None, None, None, 1)
     logps = finish.pair_logps(partials, every).reshape(jobs, len(ids))
     if layout.job is not None:
@@ -180,7 +180,7 @@ def _on_device(
     op, place = call.op, call.place
     assert isinstance(place, (Torch, Cupy))
     if call.check_values:
-        _validate.labels(op, _arrays.to_host(label_ids), _arrays.to_host(cu_labels), _arrays.to_host(prior), V)
+        validate.labels(op, _arrays.to_host(label_ids), _arrays.to_host(cu_labels), _arrays.to_host(prior), V)
     ids, cu, weights = _device.labels(op, label_ids, cu_labels, prior, place)
     xp, n, L = namespace(ids), len(ids), len(cu) - 1
     row = arange(T, ids) if rows is None else _device.vector(op, "rows", rows, "(R,)", place)
@@ -195,7 +195,7 @@ def _on_device(
     fields["rows"] = xp.where((row < 0) | (row >= T), -1, row)
     fields["pair_begin"] = arange(R + 1, ids) * n
     fields["columns"] = xp.tile(xp.where(outside, -1, ids), (R,))
-    partials = call.run(_validate.problem(op, form, fields, V, **scales))
+    partials = call.run(validate.problem(op, form, fields, V, **scales))
     job = xp.tile(arange(R, ids)[:, None], (1, n)).reshape(-1)
     every = Layout(R * n, T, None, job, None, xp.tile(outside, (R,)), None, 1)
     logps = finish.pair_logps(partials, every).reshape(R, n)

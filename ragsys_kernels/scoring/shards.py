@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._checks import count, flag
 from .._hints import hinted
 from .._types import ArrayLike, OutOfRange, ScoringBackend
-from .._validate import count, flag
-from . import _validate
+from . import validate
 from ._call import Call
 from .problem import Partials
 
@@ -104,9 +104,9 @@ def logprob_partials(
     }
     call = Call(op, arrays, backend, num_threads, check_values)
     with call.current:
-        form, T, V = _validate.source(op, logits, hidden, weight, bias, call.place)
+        form, T, V = validate.source(op, logits, hidden, weight, bias, call.place)
         total = count(op, "vocab_size", vocab_size)
-        first = _validate.offset(op, "first_column", first_column)
+        first = validate.offset(op, "first_column", first_column)
         options: dict[str, Any] = {
             "num_rows": T,
             "vocab_size": total,
@@ -117,7 +117,7 @@ def logprob_partials(
             "out_of_range": out_of_range,
         }
         _, fields = call.layout(targets, rows, **options)
-        problem = _validate.problem(
+        problem = validate.problem(
             op,
             form,
             fields,
@@ -127,7 +127,7 @@ def logprob_partials(
             allowed=call.allowed_ids(allowed, total),
             logit_scale=logit_scale,
             softcap=softcap,
-            target_logits=_validate.target_logits(op, target_logits, len(fields["columns"]), call.place),
+            target_logits=validate.target_logits(op, target_logits, len(fields["columns"]), call.place),
             entropy=flag(op, "entropy", entropy),
             rank=flag(op, "rank", rank),
         )

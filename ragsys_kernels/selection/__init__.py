@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _dispatch, _skip, _validate
+from .. import _arrays, _checks, _dispatch
 from .._hints import hinted
-from .._problem import Problem, Rows, Selection
 from .._types import ArrayLike, Backend, Metric, OnError
+from . import validate
+from .problem import Problem, Rows, Selection
+from .skip import answered
 
 
 @hinted("mmr")
@@ -251,12 +253,12 @@ def _run(
     on_error: str,
 ) -> Selection:
     if check_values is not None:
-        check_values = _validate.check_values(op, check_values)
-    threads = _validate.threads(op, num_threads)
-    errors = None if type(on_error) is str and on_error == "raise" else _validate.skipped(op, on_error)
+        check_values = _checks.check_values(op, check_values)
+    threads = _checks.threads(op, num_threads)
+    errors = None if type(on_error) is str and on_error == "raise" else _checks.skipped(op, on_error)
     arrays = {
         "queries": queries,
-        "embeddings": embeddings,
+        "embeddings": embeddings.data if isinstance(embeddings, Rows) else embeddings,
         "candidates": candidates,
         "relevance": relevance,
         "bias": bias,
@@ -264,10 +266,10 @@ def _run(
         "query_groups": query_groups,
         "initial": initial,
     }
-    library, device = _validate.library_and_device(op, arrays)
+    library, device = _checks.library_and_device(op, arrays)
     name, implementation = _dispatch.choose(op, "selection", device, backend, library)
     place = _arrays.place_of(device, name, library)
-    problem = _validate.selection(
+    problem = validate.selection(
         op,
         queries,
         embeddings,
@@ -288,7 +290,7 @@ def _run(
     if problem.num_queries == 0:
         nothing = map(place.upload, Selection.empty(0, problem.k))
         return Selection(*(_arrays.to_library(field, library) for field in nothing)).with_errors(errors)
-    _validate.warn_small_pool(problem)
+    validate.warn_small_pool(problem)
     columns = problem.k
     if columns > problem.pool:  # the rest is padding
         problem.k = problem.pool
@@ -323,10 +325,10 @@ def _answered(
     check = bool(check_values) and place is not _arrays.HOST
     if errors is None:
         if check:
-            _validate.device_values(problem)
+            validate.device_values(problem)
         return answer(problem)
     padding = Selection.empty(problem.num_queries, problem.k)
-    return Selection(*_skip.answered(problem, answer, padding, errors, place, check))
+    return Selection(*answered(problem, answer, padding, errors, place, check))
 
 
 def _padded(result: Selection, columns: int, place: _arrays.Place) -> Selection:

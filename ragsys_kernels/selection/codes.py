@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .. import _arrays, _dispatch, _env
-from .._problem import Rows
+from .problem import Rows
 
 _MOST_DIMS = 1 << 16  # products of more dimensions may leave the range of int32
 _HEADER = 12  # bytes of a code row that hold its scale, its error and the sum of its codes

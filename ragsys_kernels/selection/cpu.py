@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _dispatch, _validate
-from .._problem import Problem, Selection, unit
-from . import codes
+from .. import _arrays, _dispatch
+from . import codes, validate
+from .problem import Problem, Selection, unit
 
 _NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
 _METHODS = {"mmr": 0, "vrsd": 1}
@@ -112,19 +112,19 @@ def _call(
 def _raise_for(problem: Problem, status: np.ndarray) -> None:
     if status.any():
         q = int(np.flatnonzero(status)[0])
-        _validate.values(problem, q)
-        _validate.overflow(problem, q)
+        validate.values(problem, q)
+        validate.overflow(problem, q)
 
 
 def _check_queries(problem: Problem) -> np.ndarray:
     """The queries of the formulas, finite."""
     assert problem.queries is not None
     for q in np.flatnonzero(~np.isfinite(problem.queries).all(axis=1)):
-        _validate.values(problem, int(q))
+        validate.values(problem, int(q))
     queries = np.asarray(unit(problem.queries) if problem.unit_queries else problem.queries, np.float32)
     largest = np.linalg.norm(queries.astype(np.float64), axis=1) * _largest_norm(problem)
     for q in np.flatnonzero(largest > np.finfo(np.float32).max / 4):
-        _validate.overflow(problem, int(q))
+        validate.overflow(problem, int(q))
     return queries
 
 
@@ -168,7 +168,7 @@ def _scan(
         num_threads,
     )
     for q in range(0 if well else problem.num_queries):  # a row that none of them may pick does no harm
-        _validate.values(problem, q)
+        validate.values(problem, q)
     return tuple(found)
 
 
@@ -269,8 +269,8 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, An
             status = np.zeros(len(waiting), np.uint8) if status is None else status
             again = status == _POOL_TOO_SMALL
             for q in waiting[(status != 0) & ~again]:
-                _validate.values(problem, int(q))
-                _validate.overflow(problem, int(q))
+                validate.values(problem, int(q))
+                validate.overflow(problem, int(q))
             for field, values in zip(out, found, strict=True):
                 field[waiting] = values
             # What completes few queries of a block is left out for the next; the first two give picks to go on from.

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _arrays
 from .._gpu import cuda_module
-from .._problem import Problem, Selection
+from .problem import Problem, Selection
 from .torch_search import search as search  # a product of matrices, which torch's library does best
 
 SOURCE = "greedy_select"

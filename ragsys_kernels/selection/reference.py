@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import _arrays, _validate
-from .._problem import Problem, Selection, divide, unit
+from .. import _arrays
+from . import validate
+from .problem import Problem, Selection, divide, unit
 
 # A sum of vectors shorter than this share of its terms' lengths is zero to the precision of float32 data.
 ZERO_SUM = 1e-6
@@ -42,7 +43,7 @@ class _Pool:
 def _pool(problem: Problem, q: int, near: np.ndarray | None = None) -> _Pool:
     """What query q may pick from; of a search, only the rows that are near."""
     if near is None:
-        _validate.values(problem, q)
+        validate.values(problem, q)
         rows, positions = problem.eligible(q)
     else:
         rows = positions = (
@@ -70,7 +71,7 @@ def _pool(problem: Problem, q: int, near: np.ndarray | None = None) -> _Pool:
 def _in_range(problem: Problem, q: int, *values: np.ndarray) -> None:
     """Results are float32, and so are the products of the compiled kernels."""
     if any((np.abs(x) > np.finfo(np.float32).max).any() for x in values):
-        _validate.overflow(problem, q)
+        validate.overflow(problem, q)
 
 
 def _barred(problem: Problem, rows: np.ndarray, picked: list[int]) -> np.ndarray:
@@ -175,7 +176,7 @@ def _near(problem: Problem, part: slice) -> list[np.ndarray | None]:
     if rows.max_norm is None:  # rows that no Corpus has looked at
         return [None] * len(queries)
     for q in np.flatnonzero(~np.isfinite(queries).all(axis=1)):
-        _validate.values(problem, part.start + int(q))
+        validate.values(problem, part.start + int(q))
     vectors = (unit(queries) if problem.unit_queries else queries).astype(np.float32)
     largest = np.linalg.norm(vectors.astype(np.float64), axis=1) * rows.max_norm
     if problem.k >= num_rows or largest.max() > np.finfo(np.float32).max / 4:

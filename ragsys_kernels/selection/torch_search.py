@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _arrays
-from .._problem import Problem
-from .._torch_rows import unit
+from .problem import Problem
 
 # Scores of a block of queries against a block of rows take 256 MB.
 _BLOCK = 1 << 26
@@ -73,3 +72,11 @@ def _top(torch: Any, values: Any, ids: Any, n: int) -> tuple[Any, Any]:
     places = width - torch.where(chosen, rank, 0).topk(n, dim=1).values  # exactly n, ascending
     values, order = values.gather(1, places).sort(dim=1, descending=True, stable=True)
     return values, ids.gather(1, places).gather(1, order)
+
+
+def unit(rows: Any) -> Any:
+    """Rows (n, D) in float64 divided by their norms, scaled by the largest element first; a zero row stays zero."""
+    largest = rows.abs().amax(1, keepdim=True)
+    rows = rows / largest.where(largest > 0, 1)
+    norms = rows.square().sum(1, keepdim=True).sqrt()
+    return rows / norms.where(norms > 0, 1)

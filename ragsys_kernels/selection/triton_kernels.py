@@ -15,7 +15,7 @@ import triton.language as tl
 
 from .. import _arrays, _env
 from .._gpu.compilation import Compilation
-from .._problem import Problem, Rows, Selection
+from .problem import Problem, Rows, Selection
 from .triton_gram import select_gram_kernel
 from .triton_objective import query_factors_kernel
 from .triton_stream import select_stream_kernel

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import corpus as corpus_module
 from ragsys_kernels import testing
+from ragsys_kernels.corpus import rows as corpus_rows
 
 METHODS = ("mmr", "vrsd")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -377,7 +377,7 @@ def test_dot_corpus_shares_the_memory_it_can():
 @pytest.mark.parametrize("longest", [0, 9, 10, 29], ids=["first", "before_an_edge", "after_an_edge", "last"])
 def test_largest_norm_is_that_of_all_blocks(monkeypatch, dtype, longest):
     """Bounds on rounding errors rest on it."""
-    monkeypatch.setattr(corpus_module, "_BLOCK_BYTES", 8 * 6 * 10)
+    monkeypatch.setattr(corpus_rows, "_BLOCK_BYTES", 8 * 6 * 10)
     rows = normal(39, 30, 6)
     rows[longest] *= 50
     corpus = rk.Corpus(rows, metric="dot", dtype=dtype)

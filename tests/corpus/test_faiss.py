@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _faiss, testing
+from ragsys_kernels import testing
+from ragsys_kernels.corpus import faiss_index
 
 with warnings.catch_warnings():  # of its SWIG wrapper, on some versions of Python
     warnings.simplefilter("ignore")
@@ -68,7 +69,7 @@ def check_like_exact(corpus, queries, n, got, **options):
 def test_index_holds_the_vectors_of_the_formulas(monkeypatch, with_bias, dtype, metric):
     bias = normal(1, 500) if with_bias else None
     corpus = rk.Corpus(normal(0, 500, 12), bias=bias, metric=metric, dtype=dtype)
-    monkeypatch.setattr(_faiss, "_BLOCK_BYTES", 8 * 13 * 37)  # 37 rows a block
+    monkeypatch.setattr(faiss_index, "_BLOCK_BYTES", 8 * 13 * 37)  # 37 rows a block
     index = corpus.to_faiss()
     assert isinstance(index, faiss.IndexFlatIP)
     assert (index.ntotal, index.d) == (500, 12 + with_bias)
@@ -119,7 +120,7 @@ def test_index_of_the_callers_kind_is_trained_and_filled(kind):
 def test_training_takes_a_fixed_sample_that_does_not_grow_with_the_corpus(monkeypatch):
     corpus = rk.Corpus(normal(8, 3000, 6))
     trained = []
-    monkeypatch.setattr(_faiss, "_TRAIN_PER_CENTROID", 4)
+    monkeypatch.setattr(faiss_index, "_TRAIN_PER_CENTROID", 4)
     train = faiss.IndexIVFFlat.train
     monkeypatch.setattr(faiss.IndexIVFFlat, "train", lambda index, x: trained.append(x) or train(index, x))
     first, second = (corpus.to_faiss("IVF300,Flat") for _ in range(2))
@@ -158,8 +159,8 @@ def test_many_blocks_of_queries(backend, monkeypatch):
     index = corpus.to_faiss()
     options = {"lambda_b": lambda_b, "query_groups": query_groups, "backend": backend}
     expected = corpus.search(queries, 30, index=index, **options)
-    monkeypatch.setattr(_faiss, "_QUERY_BLOCK", 7)
-    monkeypatch.setattr(_faiss, "_CELLS", 130)
+    monkeypatch.setattr(faiss_index, "_QUERY_BLOCK", 7)
+    monkeypatch.setattr(faiss_index, "_CELLS", 130)
     cells, search = [], faiss.IndexFlatIP.search
     monkeypatch.setattr(
         faiss.IndexFlatIP, "search", lambda index, x, k: cells.append(len(x) * k) or search(index, x, k)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _folder
+from ragsys_kernels.corpus import folder as corpus_folder
 from ragsys_kernels.selection.codes import row_bytes
 
 ARRAYS = ("data", "scales", "bias", "groups", "codes")
@@ -43,7 +43,7 @@ def signed(path, **changes):
     file = path / "corpus.json"
     content = {**json.loads(file.read_text()), **changes}
     del content["sha256"]
-    file.write_bytes(_folder._content({name: value for name, value in content.items() if value is not None}))
+    file.write_bytes(corpus_folder._content({name: value for name, value in content.items() if value is not None}))
 
 
 def found(corpus):
@@ -78,7 +78,7 @@ def large(tmp_path_factory):
     folder = tmp_path_factory.mktemp("large")
     for name, seed in (("corpus", 1), ("other", 2)):
         corpus_of("float16", rows=15000, dims=50, seed=seed).save(folder / name)
-    assert sum(file.stat().st_size for file in (folder / "corpus").iterdir()) > 1.2 * _folder._SMALL
+    assert sum(file.stat().st_size for file in (folder / "corpus").iterdir()) > 1.2 * corpus_folder._SMALL
     return folder
 
 
@@ -93,8 +93,8 @@ def arrays_in(path):
 
 
 def test_large_folder_is_loaded_without_reading_its_rows(large, monkeypatch):
-    monkeypatch.setattr(_folder, "_digest", lambda file: pytest.fail("read"))
-    monkeypatch.setattr(_folder, "encode", lambda *_: pytest.fail("encoded"))
+    monkeypatch.setattr(corpus_folder, "_digest", lambda file: pytest.fail("read"))
+    monkeypatch.setattr(corpus_folder, "encode", lambda *_: pytest.fail("encoded"))
     loaded = rk.Corpus.load(large / "corpus")
     expected = corpus_of("float16", rows=15000, dims=50, seed=1)
     for name in arrays_in(large / "corpus"):
@@ -152,7 +152,7 @@ def test_array_read_in_another_way_is_found(saved, change):
     }  # fmt: skip
     np.save(file, other[change])
     files = json.loads((saved / "corpus.json").read_text())["files"]
-    files["data.npy"] = _folder._write(file, other[change], 64)
+    files["data.npy"] = corpus_folder._write(file, other[change], 64)
     signed(saved, files=files)
     with pytest.raises(ValueError, match=r"^Corpus: path must hold arrays that fit .*, got another data in "):
         rk.Corpus.load(saved)
@@ -220,7 +220,7 @@ def test_pipe_in_the_place_of_a_file_is_not_waited_for(saved):
 def test_any_changed_byte_is_found(saved):
     dice = random.Random(3)
     assert rk.Corpus.load(saved, verify=True).dims == 50
-    assert _folder.problems(saved) == []
+    assert corpus_folder.problems(saved) == []
     for file in sorted(saved.iterdir()):
         content = file.read_bytes()
         for _ in range(8):
@@ -231,7 +231,7 @@ def test_any_changed_byte_is_found(saved):
                 rk.Corpus.load(saved, verify=True)
         if file.suffix == ".npy":
             problem = f"{file.name} is damaged: its checksum is not the one it was written with"
-            assert _folder.problems(saved) == [problem]
+            assert corpus_folder.problems(saved) == [problem]
         file.write_bytes(content)
 
 

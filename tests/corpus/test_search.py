@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _validate
-from ragsys_kernels.selection import cpu
+from ragsys_kernels import _arrays
+from ragsys_kernels.selection import cpu, validate
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
@@ -28,7 +28,7 @@ def isa(request, compiled):
 
 def expected_of(corpus, queries, n, lambda_b, query_groups):
     """v of every row by the kernels' dot product, sorted: ties to the lowest row."""
-    problem = _validate.selection("search", queries, corpus, n, lambda_b=lambda_b, query_groups=query_groups)
+    problem = validate.selection("search", queries, corpus, n, lambda_b=lambda_b, query_groups=query_groups)
     indices = np.full((len(queries), n), -1)
     scores = np.full(indices.shape, -np.inf, np.float32)
     for q in range(len(queries)):

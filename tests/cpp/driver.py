@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from ragsys_kernels import _arrays, _validate, testing
-from ragsys_kernels._problem import Problem, Rows, Selection
-from ragsys_kernels.selection import reference
+from ragsys_kernels import _arrays, testing
+from ragsys_kernels.selection import reference, validate
+from ragsys_kernels.selection.problem import Problem, Rows, Selection
 
 FLOATS = ("float32", "float16", "bfloat16")
 DTYPES = (*FLOATS, "int8")
@@ -106,7 +106,7 @@ def check_status(problem: Problem, expected: np.ndarray, status: np.ndarray) -> 
     np.testing.assert_array_equal(status, expected)
     for q in np.flatnonzero(expected):  # what a kernel reports, Python must find and word
         try:
-            _validate.values(problem, int(q))
+            validate.values(problem, int(q))
         except ValueError:
             continue
         assert expected[q] == NOT_FINITE, f"query {q}: no message for status {expected[q]}"
@@ -121,7 +121,7 @@ class Select:
     kind = 0
 
     def __post_init__(self) -> None:
-        self.problem = _validate.selection(self.method, **self.arguments)
+        self.problem = validate.selection(self.method, **self.arguments)
 
     def write(self, out: Writer) -> None:
         write_problem(out, self.problem)

@@ -21,7 +21,8 @@ from fuzz_oracle import Question, unit_rows, walk
 from fuzz_runs import Fuzzer, WrongError, main
 
 import ragsys_kernels as rk
-from ragsys_kernels import _dispatch, corpus
+from ragsys_kernels import _dispatch
+from ragsys_kernels.corpus import rows as corpus_rows
 from ragsys_kernels.selection import cpu
 
 ISA = "RAGSYS_KERNELS_ISA"
@@ -434,7 +435,7 @@ def _sizes(small: bool, rng):
         return
     pools = np.sort(rng.integers(1, 30, 5))
     sizes = {
-        (corpus, "_BLOCK_BYTES"): int(rng.integers(100, 5_000)),
+        (corpus_rows, "_BLOCK_BYTES"): int(rng.integers(100, 5_000)),
         (cpu, "_QUERY_BLOCK"): int(rng.integers(1, 10)),
         (cpu, "_FEW"): int(rng.integers(0, 10)),
         (cpu, "_FEW_STAGES"): tuple((terms, int(n), 6) for terms, n in zip((0, 8, 8), pools, strict=False)),

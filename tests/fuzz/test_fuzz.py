@@ -15,8 +15,8 @@ import fuzz_calls
 import fuzz_runs
 import fuzz_selections
 
-from ragsys_kernels import _arrays, _dispatch, _validate
-from ragsys_kernels.selection import cpu
+from ragsys_kernels import _arrays, _checks, _dispatch
+from ragsys_kernels.selection import cpu, validate
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_odd_calls_end_in_documented_errors_or_right_results():
 
 def test_calls_that_end_as_none_may_are_found_and_told(monkeypatch):
     """A raw error, one that names nothing, an array read as another."""
-    floats = _validate.floats
+    floats = validate.floats
 
     def raw(op, name, x, place=_arrays.HOST):
         return floats(op, name, np.array(x, np.float32), place)
@@ -54,7 +54,8 @@ def test_calls_that_end_as_none_may_are_found_and_told(monkeypatch):
 
     host_view = _arrays.host_view
     for broken, what in ((raw, "raises "), (nameless, "the error does not name"), (misread, "in plain form")):
-        monkeypatch.setattr(_validate, "floats", broken)
+        for module in (_checks, validate):
+            monkeypatch.setattr(module, "floats", broken)
         assert any(what in text for _, text in failures(fuzz_calls.FUZZER, 800)), what
 
 

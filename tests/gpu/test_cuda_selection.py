@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from cuda_on_cpu import emulator
 
-from ragsys_kernels import Corpus, _arrays, _validate, testing
+from ragsys_kernels import Corpus, _arrays, testing
 from ragsys_kernels._gpu import cuda_module
-from ragsys_kernels.selection import cuda_kernels, reference
+from ragsys_kernels.selection import cuda_kernels, reference, validate
 
 OPS = ("mmr", "vrsd")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -52,7 +52,7 @@ def run(module, monkeypatch):
 
     def run(op, arguments, *, place="resident", seed=0, on=module, removed=0):
         defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if op == "mmr" else {}
-        problem = _validate.selection(op, **{**defaults, **arguments})
+        problem = validate.selection(op, **{**defaults, **arguments})
         monkeypatch.setattr(cuda_module, "load", lambda name: on)
         on.seed, on.removed, on.shared_limit = seed, removed, PLACES[place]
         return getattr(cuda_kernels, op)(problem, 1), problem

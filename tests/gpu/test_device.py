@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _validate, corpus, testing
-from ragsys_kernels.selection import reference, torch_search
+from ragsys_kernels import _arrays, corpus, testing
+from ragsys_kernels.selection import reference, torch_search, validate
 
 torch = pytest.importorskip("torch")
 
@@ -47,9 +47,9 @@ def record(problem):
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_problem_on_a_device_is_that_of_the_host(place, name):
     problem = PROBLEMS[name]
-    host = record(_validate.selection("mmr", **problem))
+    host = record(validate.selection("mmr", **problem))
     given = tensors(problem)
-    device = _validate.selection("mmr", **given, place=place)
+    device = validate.selection("mmr", **given, place=place)
     arrays = [name for name, x in record(device).items() if isinstance(x, np.ndarray)]
     assert all(isinstance(getattr(device, name), torch.Tensor) for name in arrays if "." not in name)
     for field, x in record(device).items():
@@ -74,7 +74,7 @@ BAD = {
 def test_bad_argument_is_named_on_a_device(place, name):
     change, message = BAD[name]
     with pytest.raises((ValueError, TypeError), match=f"^mmr: {message}"):
-        _validate.selection("mmr", **tensors({**testing.selection_problem(3, 12, 4, 6), **change}), place=place)
+        validate.selection("mmr", **tensors({**testing.selection_problem(3, 12, 4, 6), **change}), place=place)
 
 
 def nan_at(array, *index):
@@ -109,9 +109,9 @@ def test_checked_values_of_a_device_are_named_as_on_the_host(place, field):
     problem = spoiled(field)
     with pytest.raises(ValueError, match=r"^mmr: ") as expected:
         rk.mmr(**problem, backend="reference")
-    _validate.device_values(_validate.selection("mmr", **tensors(PROBLEMS["groups"]), place=place))
+    validate.device_values(validate.selection("mmr", **tensors(PROBLEMS["groups"]), place=place))
     with pytest.raises(ValueError, match=r"^mmr: ") as found:
-        _validate.device_values(_validate.selection("mmr", **tensors(problem), place=place))
+        validate.device_values(validate.selection("mmr", **tensors(problem), place=place))
     assert str(found.value) == str(expected.value)
 
 
@@ -163,9 +163,9 @@ def host_rows(rows):
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
 @pytest.mark.parametrize("given", ["host", "device"])
 def test_corpus_on_a_device_has_the_rows_of_the_host(device_corpus, monkeypatch, given, metric, dtype):
-    from ragsys_kernels import _torch_rows
+    from ragsys_kernels.corpus import torch_rows
 
-    monkeypatch.setattr(_torch_rows, "_BLOCK_BYTES", 8 * 7 * 4)  # four rows at a time
+    monkeypatch.setattr(torch_rows, "_BLOCK_BYTES", 8 * 7 * 4)  # four rows at a time
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((11, 7)).astype(np.float32) * 3
     rows[5] = 0
@@ -233,7 +233,7 @@ def test_search_on_a_device_finds_what_the_reference_finds(monkeypatch, dtype, n
     rows[:, 0] = 127  # of int8 rows the scale is then 1
     held = rk.Corpus(rows, rng.integers(-2, 3, 30).astype(np.float32), rng.integers(0, 4, 30), "dot", dtype)
     queries = rng.integers(-2, 3, (7, 5)).astype(np.float32)
-    problem = _validate.selection(
+    problem = validate.selection(
         "search", queries, held, n, lambda_b=0.5, query_groups=rng.integers(0, 4, 7), k_name="n"
     )
     expected = reference.search(problem, 1)
@@ -246,7 +246,7 @@ def test_search_on_a_device_normalises_queries_and_skips_nan():
     rows = np.random.default_rng(0).standard_normal((20, 6)).astype(np.float32)
     queries = np.array([[1e-20] * 6, [3e18] * 6, [0] * 6], np.float32)
     held = rk.Corpus(rows, dtype="float16")
-    problem = _validate.selection("search", queries, held, 4, k_name="n")
+    problem = validate.selection("search", queries, held, 4, k_name="n")
     indices, scores = torch_search.search(problem, 1)
     expected = reference.search(problem, 1)
     np.testing.assert_array_equal(indices, expected[0])

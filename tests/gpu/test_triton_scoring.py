@@ -30,7 +30,7 @@ INF, NAN = np.inf, np.nan
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
 
 if interpreted.HERE:
-    from ragsys_kernels.scoring import _device, _validate, finish, triton_kernels
+    from ragsys_kernels.scoring import _device, finish, triton_kernels, validate
     from ragsys_kernels.scoring.problem import ScoringProblem
 
 
@@ -689,7 +689,7 @@ def test_jobs_on_a_device_are_those_of_the_host(place, seed):
     options["num_answers"] = A
     if seed >= 2:
         options["temperature"] = rng.choice([0.5, 1.0, 2.0], A)
-    layout, fields = _validate.layout("op", targets, rows, **options)
+    layout, fields = validate.layout("op", targets, rows, **options)
     convert = as_tensor if place == "torch" else lambda x: x
     where = _arrays.Torch("cpu") if place == "torch" else _arrays.HOST
     given = {name: convert(x) for name, x in options.items()}

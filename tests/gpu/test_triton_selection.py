@@ -10,8 +10,8 @@ import pytest
 from test_device import tensors
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _dispatch, _validate, testing
-from ragsys_kernels.selection import reference
+from ragsys_kernels import _arrays, _dispatch, testing
+from ragsys_kernels.selection import reference, validate
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -189,7 +189,7 @@ def test_single_elements(regime, method):
 def test_ids_out_of_range_are_padding(regime, method):
     """Values are not checked on a device: a bad id must neither be read nor returned."""
     problem = for_method(method, testing.selection_problem(2, 8, 2, 16, N=42, kind="integers"))
-    checked = _validate.selection(method, **{**problem, "initial": np.array([[2, 3]] * 2)})
+    checked = validate.selection(method, **{**problem, "initial": np.array([[2, 3]] * 2)})
     good = np.array([[1, -1, 4, -1, 6, 7, -1, 9]] * 2)
     bad = np.where(good < 0, np.array([5, 10**6, 5, -5, 5, 5, 42, 5]), good)
     results = []
@@ -207,7 +207,7 @@ def test_ids_out_of_range_are_padding(regime, method):
 @pytest.mark.parametrize("where", ["rows", "relevance"])
 def test_items_that_are_nan_are_never_picked(regime, where, method):
     problem = for_regime(regime, for_method(method, testing.selection_problem(2, 12, 12, 8, N=12, seed=1)))
-    checked = _validate.selection(method, **problem)
+    checked = validate.selection(method, **problem)
     if where == "rows":
         checked.rows.data[5] = np.nan
     else:
@@ -249,7 +249,7 @@ def test_offsets_beyond_2_to_the_31(regime, tmp_path):
     problem = {"queries": queries, "k": 4, "metric": "dot", "lambda_d": 0.5}
     problem["candidates"] = np.array([[3, 1, 0, 2]], np.int32)
     problem = for_regime(regime, {**problem, "embeddings": torch.from_numpy(rows)})
-    checked = _validate.selection("mmr", **problem)
+    checked = validate.selection("mmr", **problem)
     expected = rk.mmr(**{**problem, "embeddings": np.array(rows)}, backend="reference")
     np.testing.assert_array_equal(triton_kernels.mmr(checked, 1).indices.numpy(), expected.indices)
 
@@ -260,7 +260,7 @@ def test_search_returns_the_best_rows(dtype, monkeypatch):
     problem = exact(dtype, bias=True, groups=True)
     arguments = {name: problem[name] for name in ("queries", "embeddings", "bias", "groups", "query_groups", "metric")}
     for n in (5, 50):
-        checked = _validate.selection("mmr", **arguments, k=n, lambda_b=0.5)
+        checked = validate.selection("mmr", **arguments, k=n, lambda_b=0.5)
         indices, scores = triton_kernels.search(checked, 1)
         expected = reference.search(checked, 1)
         np.testing.assert_array_equal(indices.numpy(), expected[0])

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import corpus as corpus_module
 from ragsys_kernels import testing
+from ragsys_kernels.corpus import rows as corpus_rows
 
 METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
 methods = pytest.mark.parametrize("method", METHODS)
@@ -247,7 +247,7 @@ def test_corpus_of_float64_is_that_of_float32(dtype, metric, layout):
 
 
 def test_corpus_of_float64_is_converted_block_by_block(monkeypatch):
-    monkeypatch.setattr(corpus_module, "_BLOCK_BYTES", 1 << 18)
+    monkeypatch.setattr(corpus_rows, "_BLOCK_BYTES", 1 << 18)
     rows = np.random.default_rng(13).standard_normal((20_000, 100))
     tracemalloc.start()
     try:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _validate, metrics, testing
-from ragsys_kernels.selection import cpu
+from ragsys_kernels import metrics, testing
+from ragsys_kernels.selection import cpu, validate
 
 RNG = np.random.default_rng(0)
 
@@ -190,7 +190,7 @@ def test_the_compiled_module_refuses_other_byte_orders(compiled):
     problem = {"queries": f32(2, 6), "embeddings": ROWS, "k": 2, "candidates": np.array([[1, 2, 3], [4, 5, 6]])}
     for kind in (np.int32, np.int64):
         for name in ("candidates", "initial"):
-            checked = _validate.selection("mmr", **problem)
+            checked = validate.selection("mmr", **problem)
             setattr(checked, name, swapped(problem["candidates"].astype(kind)))
             with pytest.raises(ValueError, match=f"^_C: {name}$"):
                 cpu.mmr(checked, 1)

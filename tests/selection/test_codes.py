@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _dispatch, _validate, testing
-from ragsys_kernels.selection import cpu
+from ragsys_kernels import _arrays, _dispatch, testing
+from ragsys_kernels.selection import cpu, validate
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
@@ -497,7 +497,7 @@ def test_a_row_read_for_a_tie_keeps_its_value_when_its_codes_are_met(isa):
         ceiling[tied] = dense[0].scores[0, 1]
         ceiling[first] = np.inf
         read += len(tied)
-        problem = _validate.selection("mmr", queries, corpus, K, candidates=order[None], **options)
+        problem = validate.selection("mmr", queries, corpus, K, candidates=order[None], **options)
         found, status, _ = cpu._call(
             problem,
             1,

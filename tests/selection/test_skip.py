@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _skip, _validate, testing
-from ragsys_kernels.selection import cpu
+from ragsys_kernels import testing
+from ragsys_kernels.selection import cpu, skip, validate
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
@@ -215,7 +215,7 @@ def test_arrays_on_a_device(place, method):
     problem["queries"][2, 0] = np.nan
     problem["candidates"][6, 1] = -5
     tensors = {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in problem.items()}
-    checked = _validate.selection(method, **tensors, place=place)
+    checked = validate.selection(method, **tensors, place=place)
     errors = {}
     answers = []
 
@@ -223,7 +223,7 @@ def test_arrays_on_a_device(place, method):
         answers.append(part.queries)
         return tuple(place.upload(field) + 0 for field in rk.Selection.empty(part.num_queries, K))
 
-    _skip.answered(checked, answer, rk.Selection.empty(Q, K), errors, place, check=True)
+    skip.answered(checked, answer, rk.Selection.empty(Q, K), errors, place, check=True)
     assert errors == {
         2: f"{method}: queries must be finite, got NaN or inf",
         6: f"{method}: candidates must be -1 or rows of the corpus, below N = {Q * P}, got -5",

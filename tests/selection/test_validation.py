@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _validate, metrics, testing
+from ragsys_kernels import metrics, testing
+from ragsys_kernels.selection import validate
 
 METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
 methods = pytest.mark.parametrize("method", METHODS)
@@ -735,7 +736,7 @@ def test_picks_far_above_the_pool_are_refused_at_once(method, k):
 
 @methods
 def test_a_pool_of_more_items_gives_more_picks(backend, method, monkeypatch):
-    monkeypatch.setattr(_validate, "MOST_PADDED", 4)
+    monkeypatch.setattr(validate, "MOST_PADDED", 4)
     with pytest.warns(rk.PoolSizeWarning):
         assert METHODS[method](**good(k=5), backend=backend).lengths.tolist() == [5, 4, 5]
     with pytest.raises(ValueError, match=f"^{method}: k must be at most 4 where the pool has fewer items, got 6 "):
@@ -746,7 +747,7 @@ def test_without_memory_the_error_says_of_what(monkeypatch):
     def none(*_, **__):
         raise MemoryError("Unable to allocate 9 GiB")
 
-    monkeypatch.setattr(_validate, "selection", none)
+    monkeypatch.setattr(validate, "selection", none)
     corpus = rk.Corpus(f32(12, 4))
     calls = {
         "mmr": lambda: rk.mmr(**good()),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ragsys_kernels._validate import count
+from ragsys_kernels._checks import count
 from ragsys_kernels.evaluation._run import described, hugging_face, language_model, prepared, sets_named, text_encoder
 from ragsys_kernels.evaluation.aicl.report import METHODS, QPP, SAICL, STATIC, SetResult, report_of
 from ragsys_kernels.icl._database import PathLike

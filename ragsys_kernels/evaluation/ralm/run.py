@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels._validate import count as at_least_1
+from ragsys_kernels._checks import count as at_least_1
 from ragsys_kernels.evaluation._run import described, language_model, prepared, text_encoder
 from ragsys_kernels.evaluation.ralm.report import (
     ANY,

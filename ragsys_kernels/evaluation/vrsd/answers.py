@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels._validate import count
+from ragsys_kernels._checks import count
 from ragsys_kernels.evaluation._run import described, hugging_face, language_model, prepared, sets_named, text_encoder
 from ragsys_kernels.evaluation.vrsd.answers_report import NONE, RANDOM, ROUGE, AnswerResult, report_of
 from ragsys_kernels.evaluation.vrsd.picks_report import MMR, POOL, RULES, VRSD, K

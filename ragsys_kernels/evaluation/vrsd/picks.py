@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels._validate import count
+from ragsys_kernels._checks import count
 from ragsys_kernels.evaluation._run import prepared, sets_named, text_encoder
 from ragsys_kernels.evaluation.vrsd.picks_report import (
     BEST,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import ragsys_kernels as rk
-from ragsys_kernels import _faiss
+from ragsys_kernels.corpus import faiss_index
 from ragsys_kernels.offline.sources._place import PathLike, Place
 
 
@@ -26,7 +26,7 @@ class Index:
         """Load the index; refuse one that is not of this corpus, as far as its sizes and its metric tell."""
         held = self._place.mapped()
         with open(held.path, "rb") as file:  # FAISS takes names in UTF-8 only
-            index = _faiss.read("select", f"/proc/self/fd/{file.fileno()}", self.path)
+            index = faiss_index.read("select", f"/proc/self/fd/{file.fileno()}", self.path)
         try:
             corpus.search(np.zeros((1, corpus.dims), np.float32), 1, index=index)
         except ValueError as error:

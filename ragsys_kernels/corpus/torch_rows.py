@@ -1,4 +1,4 @@
-"""Rows of a `Corpus` on a device: what ``corpus._store`` is for NumPy, block by block in torch."""
+"""Rows of a `Corpus` on a device: what ``rows.store`` is for NumPy, block by block in torch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from . import _arrays
-from ._arrays import Torch
+from .. import _arrays
+from .._arrays import Torch
+from ..selection.torch_search import unit
 
 # Rows are normalised in float64, so many at a time that a block takes about 256 MB.
 _BLOCK_BYTES = 1 << 28
@@ -55,14 +56,6 @@ def store(
     if dtype == "int8":  # as on the host
         largest_norm *= 1 + dims**0.5 / 254
     return data, scales, largest_norm, *bad.cpu().numpy()
-
-
-def unit(rows: Any) -> Any:
-    """Rows (n, D) in float64 divided by their norms, scaled by the largest element first; a zero row stays zero."""
-    largest = rows.abs().amax(1, keepdim=True)
-    rows = rows / largest.where(largest > 0, 1)
-    norms = rows.square().sum(1, keepdim=True).sqrt()
-    return rows / norms.where(norms > 0, 1)
 
 
 def _upload(place: Torch, part: Any, given: str) -> Any:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from . import _validate
-from ._arrays import HOST, Place
-from ._problem import Problem
+from .._arrays import HOST, Place
+from . import validate
+from .problem import Problem
 
 Answer = Callable[[Problem], tuple[Any, ...]]
 
@@ -32,7 +32,7 @@ def answered(
         except ValueError:
             pass
     if place is HOST or check:
-        _validate.bad_queries(problem, place, errors)
+        validate.bad_queries(problem, place, errors)
     good = np.setdiff1d(np.arange(problem.num_queries), list(errors))
     parts: list[tuple[np.ndarray, tuple[Any, ...]]] = list(_parts(problem, answer, good, errors)) if good.size else []
     if len(parts) == 1 and len(good) == problem.num_queries:
@@ -50,7 +50,7 @@ def _parts(problem: Problem, answer: Answer, queries: np.ndarray, errors: dict[i
         yield queries, answer(problem.take(queries))
         return
     except ValueError as error:
-        reason = _validate.overflowed(problem, error)
+        reason = validate.overflowed(problem, error)
         if reason is None:  # of all queries
             raise
     if len(queries) == 1:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from . import _arrays
-from ._types import Array
+from .. import _arrays
+from .._types import Array
 
 _Answer = TypeVar("_Answer", bound="_Answers")
 

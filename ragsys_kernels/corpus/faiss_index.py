@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _validate
-from ._problem import Problem, Rows, unit
+from ..selection import validate
+from ..selection.problem import Problem, Rows, unit
 
 # U. 20,000 clustered rows, log-probabilities as bias, lambda_b = 0.95: HNSW32 finds 98% of the best 20 rows with 64, 4%
 # with 1; IVF64 98% and 47%. Smaller columns change nothing more, and quantizers would lose them.
@@ -97,7 +97,7 @@ def search(problem: Problem, index: Any, implementation: ModuleType, num_threads
     _check(problem, index)
     assert problem.queries is not None
     for q in np.flatnonzero(~np.isfinite(problem.queries).all(axis=1)):
-        _validate.values(problem, int(q))
+        validate.values(problem, int(q))
     blocks = (slice(begin, begin + _QUERY_BLOCK) for begin in range(0, problem.num_queries, _QUERY_BLOCK))
     candidates = np.concatenate([_nearest(problem, index, block) for block in blocks])
     candidates.sort(axis=1)  # ties go to the lowest position: to the lowest row

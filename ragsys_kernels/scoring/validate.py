@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import _arrays
 from .._arrays import HOST, Place
-from .._validate import choice, count, floats, integers, shape_text, shown, whole
+from .._checks import choice, count, floats, integers, shape_text, shown, whole
 from ._namespace import namespace
 from .problem import Layout, Partials, ScoringProblem
 

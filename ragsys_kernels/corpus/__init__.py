@@ -9,22 +9,18 @@ from typing import Any, cast
 
 import numpy as np
 
-from . import _arrays, _dispatch, _faiss, _folder, _skip, _torch_rows, _validate
-from ._arrays import HOST, Host, Place, Torch
-from ._hints import hinted
-from ._problem import Problem, Rows, SearchResult, Selection, divide, unit
-from ._types import ArrayLike, Backend, Method, Metric, OnError, Storage
-from .selection import mmr, vrsd
-from .selection.codes import encode
+from .. import _arrays, _checks, _dispatch
+from .._arrays import HOST, Host, Torch
+from .._hints import hinted
+from .._types import ArrayLike, Backend, Method, Metric, OnError, Storage
+from ..selection import mmr, validate, vrsd
+from ..selection.codes import encode
+from ..selection.problem import Problem, Rows, SearchResult, Selection
+from ..selection.skip import answered
+from . import faiss_index, folder
+from .rows import column, store
 
 _METHODS = {"mmr": mmr, "vrsd": vrsd}
-
-# Rows are normalised in float64, so many at a time that a block takes about 16 MB.
-_BLOCK_BYTES = 1 << 24
-
-
-_FINITE = "embeddings must be finite, got NaN or inf in row {row}"
-_WITHIN = "embeddings must be within the range of {dtype}, got a larger value in row {row}"
 
 
 class Corpus(Rows):
@@ -82,25 +78,25 @@ class Corpus(Rows):
         device: str | None = None,
     ) -> None:
         op = "Corpus"
-        _validate.choice(op, "metric", metric, ("cosine", "dot"))
-        _validate.choice(op, "dtype", dtype, _arrays.CORPUS_STORAGE)
+        _checks.choice(op, "metric", metric, ("cosine", "dot"))
+        _checks.choice(op, "dtype", dtype, _arrays.CORPUS_STORAGE)
         arrays = {"embeddings": embeddings, "bias": bias, "groups": groups}
-        source = _validate.same_device(op, arrays)
+        source = _checks.same_device(op, arrays)
         place = _place(op, source if device is None else device)
         if source != "cpu" and place is HOST:
             raise ValueError(f"{op}: embeddings must be on the host with device='cpu', got {source}; copy them first")
-        array, given = _validate.storage(op, "embeddings", embeddings, HOST if source == "cpu" else place)
+        array, given = _checks.storage(op, "embeddings", embeddings, HOST if source == "cpu" else place)
         if array.ndim != 2:
-            raise ValueError(f"{op}: embeddings must have shape (N, D), got {_validate.shape_text(array.shape)}")
-        data, scales, max_norm = _store(array, given, metric, dtype, place)
+            raise ValueError(f"{op}: embeddings must have shape (N, D), got {_checks.shape_text(array.shape)}")
+        data, scales, max_norm = store(array, given, metric, dtype, place)
         super().__init__(
             data,
             dtype,
             metric,
             "as_given" if scales is None else "scaled",
             scales,
-            _column(op, "bias", bias, len(data), place),
-            _column(op, "groups", groups, len(data), place),
+            column(op, "bias", bias, len(data), place),
+            column(op, "groups", groups, len(data), place),
             max_norm,
             *(encode(data, dtype, metric, scales) if place is HOST else (None, 0.0)),
         )
@@ -124,7 +120,7 @@ class Corpus(Rows):
         here = isinstance(self.data, np.ndarray)
         if here if isinstance(place, Host) else not here and self.data.device == place.device:
             return self
-        arrays = {name: _arrays.to_host(array) for name in _folder.ARRAYS if (array := getattr(self, name)) is not None}
+        arrays = {name: _arrays.to_host(array) for name in folder.ARRAYS if (array := getattr(self, name)) is not None}
         if isinstance(place, Host):
             codes = encode(arrays["data"], self.dtype, self.metric, arrays.get("scales"))
             return _arrays.changed(self, **arrays, codes=codes[0], code_error=codes[1])
@@ -185,13 +181,13 @@ class Corpus(Rows):
         2 n rows for each thread and query of a block, 256 at most.
         """
         op = "search"
-        threads = _validate.threads(op, num_threads)
-        errors = _validate.skipped(op, on_error)
-        device = _validate.same_device(op, {"queries": queries, "query_groups": query_groups, "the corpus": self})
+        threads = _checks.threads(op, num_threads)
+        errors = _checks.skipped(op, on_error)
+        device = _checks.same_device(op, {"queries": queries, "query_groups": query_groups, "the corpus": self.data})
         library = _arrays.library_of(queries)
         name, implementation = _dispatch.choose(op, "selection", device, backend, library)
         place = HOST if device == "cpu" else Torch(device)
-        problem = _validate.selection(
+        problem = validate.selection(
             op,
             queries,
             self,
@@ -210,7 +206,7 @@ class Corpus(Rows):
         def answer(problem: Problem) -> Any:
             if index is None:
                 return implementation.search(problem, threads)
-            return _faiss.search(problem, index, implementation, threads)
+            return faiss_index.search(problem, index, implementation, threads)
 
         padding = Selection.empty(problem.num_queries, problem.k)[:2]
         if problem.num_queries == 0:
@@ -218,7 +214,7 @@ class Corpus(Rows):
         elif errors is None:
             found = answer(problem)
         else:
-            found = _skip.answered(problem, answer, padding, errors, place, check=False)
+            found = answered(problem, answer, padding, errors, place, check=False)
         result = SearchResult(*(_arrays.to_library(field, library) for field in found))
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
 
@@ -271,12 +267,12 @@ class Corpus(Rows):
             As from `mmr` or `vrsd`.
         """
         op = "select"
-        _validate.choice(op, "method", method, _METHODS)
+        _checks.choice(op, "method", method, _METHODS)
         of_mmr: dict[str, Any] = {"bias": bias, "lambda_d": lambda_d, "lambda_b": lambda_b}
         if method == "vrsd":
             for name, value, default in zip(of_mmr, of_mmr.values(), (None, 0.75, 0.95), strict=True):
                 if value is not default and (not isinstance(value, (int, float)) or value != default):
-                    got = _validate.shown(value)
+                    got = _checks.shown(value)
                     raise ValueError(f"{op}: {name} must be left out with method 'vrsd', got {got}")
             of_mmr = {}
         if index is not None:
@@ -286,7 +282,7 @@ class Corpus(Rows):
             if pool is None:
                 raise ValueError(f"{op}: index must come with a pool, got pool=None")
         if pool is not None:
-            pool = _validate.count(op, "pool", pool)
+            pool = _checks.count(op, "pool", pool)
         corpus, errors, asked = self, None, cast(Any, queries)  # None: only where relevance stands for them
         if candidates is None and pool is not None and relevance is None:
             n = pool + _width(initial)
@@ -330,10 +326,10 @@ class Corpus(Rows):
         """The same rows with another bias or other groups, where they are given."""
         other = copy.copy(self)
         place = _place("select", self.device)
-        for name, column in (("bias", bias), ("groups", groups)):
-            if column is not None:
-                _validate.same_device("select", {name: column, "the corpus": self})
-                object.__setattr__(other, name, _column("select", name, column, len(self), place))
+        for name, values in (("bias", bias), ("groups", groups)):
+            if values is not None:
+                _checks.same_device("select", {name: values, "the corpus": self.data})
+                object.__setattr__(other, name, column("select", name, values, len(self), place))
         return other
 
     def to_faiss(self, index: Any = None) -> Any:
@@ -372,7 +368,7 @@ class Corpus(Rows):
         >>> index = corpus.to_faiss("HNSW32,Flat")
         >>> corpus.select(queries, 6, pool=100, index=index)
         """
-        return _faiss.build("to_faiss", self, index)
+        return faiss_index.build("to_faiss", self, index)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the corpus to a folder that `load` maps into memory.
@@ -388,7 +384,7 @@ class Corpus(Rows):
         OSError
             The folder cannot be written.
         """
-        _folder.save(self, path, _validate.flag("Corpus", "overwrite", overwrite))
+        folder.save(self, path, _checks.flag("Corpus", "overwrite", overwrite))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str = "cpu", *, verify: bool = False) -> Corpus:
@@ -404,7 +400,7 @@ class Corpus(Rows):
             The folder does not hold a corpus, or one that is damaged.
         """
         corpus = cls.__new__(cls)
-        vars(corpus).update(vars(_folder.load(path, _validate.flag("Corpus", "verify", verify))))
+        vars(corpus).update(vars(folder.load(path, _checks.flag("Corpus", "verify", verify))))
         return corpus.to(device)
 
 
@@ -422,7 +418,7 @@ def _place(op: str, device: str) -> Host | Torch:
     if isinstance(device, str) and device == "cpu":
         return HOST
     if not isinstance(device, str) or not re.fullmatch(r"cuda(:\d+)?", device):
-        got = _validate.shown(device)
+        got = _checks.shown(device)
         raise ValueError(f"{op}: device must be None, 'cpu', 'cuda' or 'cuda:<number>', got {got}")
     try:
         place = Torch(device)
@@ -433,66 +429,3 @@ def _place(op: str, device: str) -> Host | Torch:
     except (RuntimeError, AssertionError) as error:  # torch asserts that it is built with CUDA
         reason = str(error)
     raise _dispatch.BackendUnavailableError(f"{op}: device must be one of this machine, got {device!r}: {reason}")
-
-
-def _column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
-    """bias or groups, one value per row."""
-    if x is None:
-        return None
-    array = (_validate.floats if name == "bias" else _validate.integers)(op, name, x, place)
-    if array.shape != (num_rows,):
-        raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {_validate.shape_text(array.shape)}")
-    if name == "bias" and not (finite := np.isfinite(_arrays.to_host(array))).all():
-        raise ValueError(f"{op}: bias must be finite, got NaN or inf in row {int(np.argmin(finite))}")
-    return array
-
-
-def _store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) -> tuple[Any, Any, float]:
-    """Rows in their storage type, scales if rounding made their norms other than 1, and the largest norm."""
-    if isinstance(place, Torch):
-        scaled = _arrays.scaled(metric, dtype)
-        data, scales, max_norm, not_finite, beyond = _torch_rows.store(place, array, given, metric, dtype, scaled)
-        for bad, rule in ((not_finite, _FINITE), (beyond, _WITHIN)):
-            if bad.any():
-                raise ValueError("Corpus: " + rule.format(row=int(np.argmax(bad)), dtype=dtype))
-        return data, scales, max_norm
-    num_rows, dims = array.shape
-    cosine = metric == "cosine"
-    shared = not cosine and given == dtype and array.flags.c_contiguous
-    data = array if shared else _cache_aligned(num_rows, dims, np.dtype(np.uint16 if dtype == "bfloat16" else dtype))
-    scales = np.empty(num_rows, np.float32) if _arrays.scaled(metric, dtype) else None
-    max_norm = 0.0
-    block = max(1, _BLOCK_BYTES // (8 * dims))
-    for begin in range(0, num_rows, block):
-        part = slice(begin, begin + block)
-        with np.errstate(over="ignore"):  # reported below
-            rows = _arrays.widen(array[part], given)
-        if not (finite := np.isfinite(rows).all(axis=1)).all():
-            row = begin + int(np.argmin(finite))
-            rule = _WITHIN if given == "float64" and np.isfinite(array[row]).all() else _FINITE
-            raise ValueError("Corpus: " + rule.format(row=row, dtype="float32"))
-        vectors = unit(rows) if cosine else rows.astype(np.float64)
-        if not shared:
-            with np.errstate(over="ignore"):  # reported below
-                data[part] = _arrays.narrow(vectors.astype(np.float32), dtype)
-            stored = _arrays.widen(data[part], dtype)
-            if not (fits := np.isfinite(stored).all(axis=1)).all():
-                raise ValueError("Corpus: " + _WITHIN.format(row=begin + int(np.argmin(fits)), dtype=dtype))
-            if scales is None:
-                vectors = stored.astype(np.float64)
-            elif cosine:
-                norms = np.linalg.norm(stored.astype(np.float64), axis=1)
-                scales[part] = divide(np.ones_like(norms), norms)
-            else:
-                scales[part] = np.abs(vectors).max(axis=1) / 127
-        max_norm = max(max_norm, 1.0 if cosine else float(np.linalg.norm(vectors, axis=1).max()))
-    # Rounding to int8 lengthens a row of D elements by half a step in each at most.
-    return data, scales, max_norm * (1 + dims**0.5 / 254) if dtype == "int8" else max_norm
-
-
-def _cache_aligned(num_rows: int, dims: int, dtype: np.dtype[Any]) -> np.ndarray:
-    """An empty array that starts on a cache line: a vector load that crosses lines takes two."""
-    size, line = num_rows * dims * dtype.itemsize, 64
-    memory = np.empty(size + line, np.uint8)
-    start = -memory.ctypes.data % line
-    return memory[start : start + size].view(dtype).reshape(num_rows, dims)

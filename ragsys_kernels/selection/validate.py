@@ -1,4 +1,4 @@
-"""Checks of arguments, and the wording of every error: ``<op>: <argument> must <rule>, got <value>``.
+"""Checks of the arguments of a selection.
 
 ``selection`` checks what costs nothing (kinds, shapes, ranges of options). Values of large arrays are checked where
 they are read: the compiled kernels report a query that has a bad one and ``values`` finds and words it.
@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
 
-from . import _arrays, _env
-from ._arrays import HOST, Place
-from ._problem import Problem, Rows
-from ._warn import warn
+from .. import _arrays
+from .._arrays import HOST, Place
+from .._checks import choice, count, expect_shape, floats, ids, integers, per_query, shape_text, storage
+from .._warn import warn
+from .problem import Problem, Rows
 
 # More columns than the pool can fill are padding: nobody asks for more of them but by mistake.
 MOST_PADDED = 65_536
-# The kernels count threads in 32 bits.
-_MOST_THREADS = 4096
 
 # Squares of norms must stay in the range of float32, in which the kernels accumulate.
 NORM_MIN, NORM_MAX = 1e-15, 1e15
@@ -30,155 +28,6 @@ NORM_MIN, NORM_MAX = 1e-15, 1e15
 
 class PoolSizeWarning(UserWarning):
     """The pool is no larger than k, so that the selection only reorders it."""
-
-
-class ConversionWarning(UserWarning):
-    """Embeddings are float64, which is not stored, and are converted to float32."""
-
-
-def shape_text(shape: tuple[int, ...]) -> str:
-    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
-
-
-def shown(value: Any) -> str:
-    """What an error says that it got: a short value, else its type."""
-    scalar = value is None or isinstance(value, (str, float, bool, np.generic)) or (type(value) is int)
-    if not scalar or (type(value) is int and value.bit_length() > 512):  # Python refuses to print the longest ones
-        return type(value).__name__
-    text = repr(value.item() if isinstance(value, np.generic) else value)
-    return text if len(text) <= 200 else f"{text[:200]}.."
-
-
-def count(op: str, name: str, value: Any) -> int:
-    """A whole number of at least 1."""
-    if type(value) is int and 1 <= value < 2**63:  # the common case, quickly
-        return value
-    number = whole(op, name, value)
-    if isinstance(value, bool) or number < 1:
-        raise ValueError(f"{op}: {name} must be at least 1, got {shown(value)}")
-    return number
-
-
-def whole(op: str, name: str, value: Any, rule: str = "an integer") -> int:
-    """A whole number of 64 bits."""
-    try:
-        number = operator.index(value)
-    except (TypeError, ValueError, RuntimeError):  # the latter of tensors
-        raise TypeError(f"{op}: {name} must be {rule}, got {type(value).__name__}") from None
-    if not -(2**63) <= number < 2**63:
-        raise ValueError(f"{op}: {name} must be a number of 64 bits, got one of {number.bit_length()}")
-    return number
-
-
-def choice(op: str, name: str, value: Any, allowed: Collection[str]) -> str:
-    if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{op}: {name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}")
-    return str(value)
-
-
-def flag(op: str, name: str, value: Any) -> bool:
-    if isinstance(value, (bool, np.bool_)):
-        return bool(value)
-    raise TypeError(f"{op}: {name} must be True or False, got {shown(value)}")
-
-
-def check_values(op: str, value: Any) -> bool:
-    if value is None or isinstance(value, (bool, np.bool_)):
-        return bool(value)
-    raise TypeError(f"{op}: check_values must be None, True or False, got {shown(value)}")
-
-
-def threads(op: str, num_threads: Any) -> int:
-    return _env.num_threads() if num_threads is None else min(count(op, "num_threads", num_threads), _MOST_THREADS)
-
-
-def skipped(op: str, on_error: Any) -> dict[int, str] | None:
-    """Where the errors of single queries go: None if they are raised."""
-    return {} if choice(op, "on_error", on_error, ("raise", "skip")) == "skip" else None
-
-
-def floats(op: str, name: str, x: Any, place: Place = HOST) -> Any:
-    """Any floating-point array as contiguous float32."""
-    array, dtype = place.view(op, name, x)
-    if dtype == "float32":
-        return place.packed(array) if array.ndim else array
-    if "float" not in dtype:
-        raise TypeError(f"{op}: {name} must be floating point, got {dtype}")
-    return place.float32(array, dtype)
-
-
-def integers(op: str, name: str, x: Any, place: Place = HOST) -> Any:
-    """Any integer array as contiguous int64."""
-    array, dtype = place.view(op, name, x)
-    if "int" not in dtype or dtype == "uint64":
-        raise TypeError(f"{op}: {name} must be integers, got {dtype}")
-    return place.int64(array)
-
-
-def ids(op: str, name: str, x: Any, num_queries: int | None, place: Place = HOST) -> Any:
-    """int32 or int64 ids (Q, P) as they are, contiguous."""
-    array, dtype = place.view(op, name, x)
-    if dtype not in ("int32", "int64"):
-        raise TypeError(f"{op}: {name} must be int32 or int64, got {dtype}")
-    rows = "Q" if num_queries is None else str(num_queries)
-    if array.ndim != 2 or (num_queries is not None and array.shape[0] != num_queries):
-        raise ValueError(f"{op}: {name} must have shape ({rows}, any), got {shape_text(array.shape)}")
-    return place.packed(array)
-
-
-def storage(op: str, name: str, x: Any, place: Place = HOST) -> tuple[Any, str]:
-    """Embeddings as they are stored, or float64 to be converted, which is said; never a copy."""
-    array, dtype = place.view(op, name, x)
-    if dtype not in _arrays.STORAGE and dtype != "float64":
-        raise TypeError(
-            f"{op}: {name} must be float32, float16 or bfloat16, got {dtype}; convert it once with .astype('float32')"
-        )
-    if array.ndim < 2 or 0 in array.shape[-2:]:
-        raise ValueError(
-            f"{op}: {name} must have at least one row and one dimension, got shape {shape_text(array.shape)}"
-        )
-    if not place.is_native(array):
-        raise ValueError(f"{op}: {name} must be aligned and in native byte order; copy it once with np.array")
-    if dtype == "float64":
-        warn(f"{op}: {name} are float64 and are converted to float32; pass float32 to spare that", ConversionWarning)
-    return array, dtype
-
-
-def per_query(
-    op: str,
-    name: str,
-    x: Any,
-    num_queries: int,
-    low: float,
-    high: float,
-    place: Place = HOST,
-    errors: dict[int, str] | None = None,
-) -> Any:
-    """A number, or one per query, in [low, high], as (Q,) float32; values on a device are not looked at.
-
-    With ``errors`` a query whose number is not is put there, and has the highest one instead.
-    """
-    if isinstance(x, (float, int)) and not isinstance(x, bool):
-        if not low <= x <= high:
-            raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {shown(x)}")
-        return place.filled(num_queries, x)
-    if place is not HOST and _arrays.device_of(x) != "cpu":
-        there = floats(op, name, x, place)
-        _expect(op, name, there, ((num_queries,), "(Q,)"))
-        return there
-    array = np.asarray(_arrays.host_view(op, name, x)[0])
-    if array.dtype.kind not in "fiu" or (array.dtype == np.uint16):
-        raise TypeError(f"{op}: {name} must be a number or a float array of shape (Q,), got {array.dtype}")
-    if array.shape not in ((), (num_queries,)):
-        raise ValueError(f"{op}: {name} must be a number or have shape ({num_queries},), got {shape_text(array.shape)}")
-    bad = ~((array >= low) & (array <= high))
-    if bad.any():
-        if errors is None or array.shape == ():
-            raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {array[bad].flat[0]:g}")
-        for q in np.flatnonzero(bad).tolist():
-            errors.setdefault(q, f"{op}: {name} must be within [{low:g}, {high:g}], got {array[q]:g}")
-        array = np.where(bad, high, array)
-    return place.upload(np.array(np.broadcast_to(array, (num_queries,)), np.float32))
 
 
 def _counts(
@@ -207,34 +56,6 @@ def _counts(
         errors.setdefault(q, f"{op}: {name} must be at least 1, got {array[q]}")
     array = np.maximum(array, 1)
     return int(array.max()), array
-
-
-def _expect(op: str, name: str, array: np.ndarray, *shapes: tuple[tuple[int, ...], str], hint: str = "") -> None:
-    if not any(array.shape == shape for shape, _ in shapes):
-        rule = " or ".join(f"{symbols} = {shape_text(shape)}" for shape, symbols in shapes)
-        raise ValueError(f"{op}: {name} must have shape {rule}, got {shape_text(array.shape)}{hint}")
-
-
-def library_and_device(op: str, arrays: dict[str, Any]) -> tuple[str, str]:
-    """The library of the results, and the one device that all the arrays are on."""
-    for x in arrays.values():  # the common case, quickly
-        if x is not None and type(x.data if isinstance(x, Rows) else x) is not np.ndarray:
-            break
-    else:
-        return "numpy", "cpu"
-    given = {name: x.data if isinstance(x, Rows) else x for name, x in arrays.items() if x is not None}
-    return _arrays.library_of(*given.values()), same_device(op, given)
-
-
-def same_device(op: str, arrays: dict[str, Any]) -> str:
-    """The one device that all the arrays are on."""
-    devices = {
-        name: _arrays.device_of(x.data if isinstance(x, Rows) else x) for name, x in arrays.items() if x is not None
-    }
-    if len(set(devices.values())) > 1:
-        found = ", ".join(f"{name} on {device}" for name, device in devices.items())
-        raise ValueError(f"{op}: all arrays must be on one device, got {found}")
-    return next(iter(devices.values()), "cpu")
 
 
 def _rows(op: str, embeddings: Any, metric: str, place: Place) -> tuple[Rows, int]:
@@ -337,22 +158,22 @@ def selection(
         raise ValueError(f"{op}: candidates must have at least one column, got shape ({num_queries}, 0)")
     items = ((num_queries, pool), "(Q, P)")
     if scores is not None:
-        _expect(op, "relevance", scores, items)
+        expect_shape(op, "relevance", scores, items)
 
     if bias is None:
         bias_array = rows.bias
     else:
         bias_array = floats(op, "bias", bias, place)
         if pool_stride:
-            _expect(op, "bias", bias_array, items)
+            expect_shape(op, "bias", bias_array, items)
         else:
-            _expect(op, "bias", bias_array, ((num_rows,), "(N,)"), items)
+            expect_shape(op, "bias", bias_array, ((num_rows,), "(N,)"), items)
 
     if groups is None:
         group_array = rows.groups
     else:
         group_array = integers(op, "groups", groups, place)
-        _expect(op, "groups", group_array, items if pool_stride else ((num_rows,), by_row))
+        expect_shape(op, "groups", group_array, items if pool_stride else ((num_rows,), by_row))
         group_array = group_array.reshape(-1)
         if query_groups is None and max_per_group is None:
             raise ValueError(f"{op}: groups must come with query_groups or max_per_group, got neither")
@@ -362,7 +183,7 @@ def selection(
     query_group_array = None
     if query_groups is not None:
         query_group_array = integers(op, "query_groups", query_groups, place)
-        _expect(op, "query_groups", query_group_array, ((num_queries,), "(Q,)"))
+        expect_shape(op, "query_groups", query_group_array, ((num_queries,), "(Q,)"))
 
     shown_before = None if initial is None else ids(op, "initial", initial, num_queries, place)
     if shown_before is not None and shown_before.shape[1] == 0:  # there is no memory of theirs to read

@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from . import _arrays, _files
-from ._problem import Rows
-from .selection.codes import encode, row_bytes
+from .. import _arrays, _files
+from ..selection.codes import encode, row_bytes
+from ..selection.problem import Rows
 
 ARRAYS = ("data", "scales", "bias", "groups", "codes")
 

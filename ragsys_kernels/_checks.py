@@ -1,0 +1,191 @@
+"""Checks of single arguments, and the wording of every error: ``<op>: <argument> must <rule>, got <value>``."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from . import _arrays, _env
+from ._arrays import HOST, Place
+from ._warn import warn
+
+# The kernels count threads in 32 bits.
+_MOST_THREADS = 4096
+
+
+class ConversionWarning(UserWarning):
+    """Embeddings are float64, which is not stored, and are converted to float32."""
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+
+
+def shown(value: Any) -> str:
+    """What an error says that it got: a short value, else its type."""
+    scalar = value is None or isinstance(value, (str, float, bool, np.generic)) or (type(value) is int)
+    if not scalar or (type(value) is int and value.bit_length() > 512):  # Python refuses to print the longest ones
+        return type(value).__name__
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= 200 else f"{text[:200]}.."
+
+
+def count(op: str, name: str, value: Any) -> int:
+    """A whole number of at least 1."""
+    if type(value) is int and 1 <= value < 2**63:  # the common case, quickly
+        return value
+    number = whole(op, name, value)
+    if isinstance(value, bool) or number < 1:
+        raise ValueError(f"{op}: {name} must be at least 1, got {shown(value)}")
+    return number
+
+
+def whole(op: str, name: str, value: Any, rule: str = "an integer") -> int:
+    """A whole number of 64 bits."""
+    try:
+        number = operator.index(value)
+    except (TypeError, ValueError, RuntimeError):  # the latter of tensors
+        raise TypeError(f"{op}: {name} must be {rule}, got {type(value).__name__}") from None
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{op}: {name} must be a number of 64 bits, got one of {number.bit_length()}")
+    return number
+
+
+def choice(op: str, name: str, value: Any, allowed: Collection[str]) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{op}: {name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}")
+    return str(value)
+
+
+def flag(op: str, name: str, value: Any) -> bool:
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise TypeError(f"{op}: {name} must be True or False, got {shown(value)}")
+
+
+def check_values(op: str, value: Any) -> bool:
+    if value is None or isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise TypeError(f"{op}: check_values must be None, True or False, got {shown(value)}")
+
+
+def threads(op: str, num_threads: Any) -> int:
+    return _env.num_threads() if num_threads is None else min(count(op, "num_threads", num_threads), _MOST_THREADS)
+
+
+def skipped(op: str, on_error: Any) -> dict[int, str] | None:
+    """Where the errors of single queries go: None if they are raised."""
+    return {} if choice(op, "on_error", on_error, ("raise", "skip")) == "skip" else None
+
+
+def floats(op: str, name: str, x: Any, place: Place = HOST) -> Any:
+    """Any floating-point array as contiguous float32."""
+    array, dtype = place.view(op, name, x)
+    if dtype == "float32":
+        return place.packed(array) if array.ndim else array
+    if "float" not in dtype:
+        raise TypeError(f"{op}: {name} must be floating point, got {dtype}")
+    return place.float32(array, dtype)
+
+
+def integers(op: str, name: str, x: Any, place: Place = HOST) -> Any:
+    """Any integer array as contiguous int64."""
+    array, dtype = place.view(op, name, x)
+    if "int" not in dtype or dtype == "uint64":
+        raise TypeError(f"{op}: {name} must be integers, got {dtype}")
+    return place.int64(array)
+
+
+def ids(op: str, name: str, x: Any, num_queries: int | None, place: Place = HOST) -> Any:
+    """int32 or int64 ids (Q, P) as they are, contiguous."""
+    array, dtype = place.view(op, name, x)
+    if dtype not in ("int32", "int64"):
+        raise TypeError(f"{op}: {name} must be int32 or int64, got {dtype}")
+    rows = "Q" if num_queries is None else str(num_queries)
+    if array.ndim != 2 or (num_queries is not None and array.shape[0] != num_queries):
+        raise ValueError(f"{op}: {name} must have shape ({rows}, any), got {shape_text(array.shape)}")
+    return place.packed(array)
+
+
+def storage(op: str, name: str, x: Any, place: Place = HOST) -> tuple[Any, str]:
+    """Embeddings as they are stored, or float64 to be converted, which is said; never a copy."""
+    array, dtype = place.view(op, name, x)
+    if dtype not in _arrays.STORAGE and dtype != "float64":
+        raise TypeError(
+            f"{op}: {name} must be float32, float16 or bfloat16, got {dtype}; convert it once with .astype('float32')"
+        )
+    if array.ndim < 2 or 0 in array.shape[-2:]:
+        raise ValueError(
+            f"{op}: {name} must have at least one row and one dimension, got shape {shape_text(array.shape)}"
+        )
+    if not place.is_native(array):
+        raise ValueError(f"{op}: {name} must be aligned and in native byte order; copy it once with np.array")
+    if dtype == "float64":
+        warn(f"{op}: {name} are float64 and are converted to float32; pass float32 to spare that", ConversionWarning)
+    return array, dtype
+
+
+def per_query(
+    op: str,
+    name: str,
+    x: Any,
+    num_queries: int,
+    low: float,
+    high: float,
+    place: Place = HOST,
+    errors: dict[int, str] | None = None,
+) -> Any:
+    """A number, or one per query, in [low, high], as (Q,) float32; values on a device are not looked at.
+
+    With ``errors`` a query whose number is not is put there, and has the highest one instead.
+    """
+    if isinstance(x, (float, int)) and not isinstance(x, bool):
+        if not low <= x <= high:
+            raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {shown(x)}")
+        return place.filled(num_queries, x)
+    if place is not HOST and _arrays.device_of(x) != "cpu":
+        there = floats(op, name, x, place)
+        expect_shape(op, name, there, ((num_queries,), "(Q,)"))
+        return there
+    array = np.asarray(_arrays.host_view(op, name, x)[0])
+    if array.dtype.kind not in "fiu" or (array.dtype == np.uint16):
+        raise TypeError(f"{op}: {name} must be a number or a float array of shape (Q,), got {array.dtype}")
+    if array.shape not in ((), (num_queries,)):
+        raise ValueError(f"{op}: {name} must be a number or have shape ({num_queries},), got {shape_text(array.shape)}")
+    bad = ~((array >= low) & (array <= high))
+    if bad.any():
+        if errors is None or array.shape == ():
+            raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {array[bad].flat[0]:g}")
+        for q in np.flatnonzero(bad).tolist():
+            errors.setdefault(q, f"{op}: {name} must be within [{low:g}, {high:g}], got {array[q]:g}")
+        array = np.where(bad, high, array)
+    return place.upload(np.array(np.broadcast_to(array, (num_queries,)), np.float32))
+
+
+def expect_shape(op: str, name: str, array: np.ndarray, *shapes: tuple[tuple[int, ...], str], hint: str = "") -> None:
+    if not any(array.shape == shape for shape, _ in shapes):
+        rule = " or ".join(f"{symbols} = {shape_text(shape)}" for shape, symbols in shapes)
+        raise ValueError(f"{op}: {name} must have shape {rule}, got {shape_text(array.shape)}{hint}")
+
+
+def library_and_device(op: str, arrays: dict[str, Any]) -> tuple[str, str]:
+    """The library of the results, and the one device that all the arrays are on."""
+    for x in arrays.values():  # the common case, quickly
+        if x is not None and type(x) is not np.ndarray:
+            break
+    else:
+        return "numpy", "cpu"
+    given = {name: x for name, x in arrays.items() if x is not None}
+    return _arrays.library_of(*given.values()), same_device(op, given)
+
+
+def same_device(op: str, arrays: dict[str, Any]) -> str:
+    """The one device that all the arrays are on."""
+    devices = {name: _arrays.device_of(x) for name, x in arrays.items() if x is not None}
+    if len(set(devices.values())) > 1:
+        found = ", ".join(f"{name} on {device}" for name, device in devices.items())
+        raise ValueError(f"{op}: all arrays must be on one device, got {found}")
+    return next(iter(devices.values()), "cpu")

@@ -1,0 +1,82 @@
+"""Rows of a `Corpus` as they are stored: normalised, rounded and checked block by block; its bias and groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import _arrays, _checks
+from .._arrays import Host, Place, Torch
+from ..selection.problem import divide, unit
+from . import torch_rows
+
+# Rows are normalised in float64, so many at a time that a block takes about 16 MB.
+_BLOCK_BYTES = 1 << 24
+
+
+_FINITE = "embeddings must be finite, got NaN or inf in row {row}"
+_WITHIN = "embeddings must be within the range of {dtype}, got a larger value in row {row}"
+
+
+def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) -> tuple[Any, Any, float]:
+    """Rows in their storage type, scales if rounding made their norms other than 1, and the largest norm."""
+    if isinstance(place, Torch):
+        scaled = _arrays.scaled(metric, dtype)
+        data, scales, max_norm, not_finite, beyond = torch_rows.store(place, array, given, metric, dtype, scaled)
+        for bad, rule in ((not_finite, _FINITE), (beyond, _WITHIN)):
+            if bad.any():
+                raise ValueError("Corpus: " + rule.format(row=int(np.argmax(bad)), dtype=dtype))
+        return data, scales, max_norm
+    num_rows, dims = array.shape
+    cosine = metric == "cosine"
+    shared = not cosine and given == dtype and array.flags.c_contiguous
+    data = array if shared else _cache_aligned(num_rows, dims, np.dtype(np.uint16 if dtype == "bfloat16" else dtype))
+    scales = np.empty(num_rows, np.float32) if _arrays.scaled(metric, dtype) else None
+    max_norm = 0.0
+    block = max(1, _BLOCK_BYTES // (8 * dims))
+    for begin in range(0, num_rows, block):
+        part = slice(begin, begin + block)
+        with np.errstate(over="ignore"):  # reported below
+            rows = _arrays.widen(array[part], given)
+        if not (finite := np.isfinite(rows).all(axis=1)).all():
+            row = begin + int(np.argmin(finite))
+            rule = _WITHIN if given == "float64" and np.isfinite(array[row]).all() else _FINITE
+            raise ValueError("Corpus: " + rule.format(row=row, dtype="float32"))
+        vectors = unit(rows) if cosine else rows.astype(np.float64)
+        if not shared:
+            with np.errstate(over="ignore"):  # reported below
+                data[part] = _arrays.narrow(vectors.astype(np.float32), dtype)
+            stored = _arrays.widen(data[part], dtype)
+            if not (fits := np.isfinite(stored).all(axis=1)).all():
+                raise ValueError("Corpus: " + _WITHIN.format(row=begin + int(np.argmin(fits)), dtype=dtype))
+            if scales is None:
+                vectors = stored.astype(np.float64)
+            elif cosine:
+                norms = np.linalg.norm(stored.astype(np.float64), axis=1)
+                scales[part] = divide(np.ones_like(norms), norms)
+            else:
+                scales[part] = np.abs(vectors).max(axis=1) / 127
+        max_norm = max(max_norm, 1.0 if cosine else float(np.linalg.norm(vectors, axis=1).max()))
+    # Rounding to int8 lengthens a row of D elements by half a step in each at most.
+    return data, scales, max_norm * (1 + dims**0.5 / 254) if dtype == "int8" else max_norm
+
+
+def column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
+    """bias or groups, one value per row."""
+    if x is None:
+        return None
+    array = (_checks.floats if name == "bias" else _checks.integers)(op, name, x, place)
+    if array.shape != (num_rows,):
+        raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {_checks.shape_text(array.shape)}")
+    if name == "bias" and not (finite := np.isfinite(_arrays.to_host(array))).all():
+        raise ValueError(f"{op}: bias must be finite, got NaN or inf in row {int(np.argmin(finite))}")
+    return array
+
+
+def _cache_aligned(num_rows: int, dims: int, dtype: np.dtype[Any]) -> np.ndarray:
+    """An empty array that starts on a cache line: a vector load that crosses lines takes two."""
+    size, line = num_rows * dims * dtype.itemsize, 64
+    memory = np.empty(size + line, np.uint8)
+    start = -memory.ctypes.data % line
+    return memory[start : start + size].view(dtype).reshape(num_rows, dims)
