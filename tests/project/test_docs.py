@@ -7,6 +7,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -39,6 +40,7 @@ NEEDS = {
     "papers/ralm.md": ["transformers", "bm25s"],
     "papers/vrsd.md": ["bm25s"],
     "gpu.md": ["torch", "triton"],
+    "tutorial.md": ["sklearn", "pyarrow", "transformers"],
 }
 # Pages that run in a fresh interpreter, because what they show is decided before anything is imported.
 ENVIRONMENT = {"gpu.md": {"TRITON_INTERPRET": "1"}}
@@ -86,8 +88,10 @@ def stand_ins(monkeypatch):
 @pytest.mark.usefixtures("stand_ins")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(DOCS / page) and page not in ENVIRONMENT])
 def test_python_of_a_page_runs_and_prints_what_is_shown(page, tmp_path, monkeypatch, capsys):
-    for module in NEEDS.get(page, []):
-        pytest.importorskip(module)
+    with warnings.catch_warnings():  # of FAISS's wrapper, on some versions of Python
+        warnings.simplefilter("ignore")
+        for module in NEEDS.get(page, []):
+            pytest.importorskip(module)
     monkeypatch.chdir(tmp_path)
     run_blocks(DOCS / page, capsys)
 
