@@ -42,10 +42,10 @@ NVCC_FLAGS = ["-fatbin", "-std=c++17", "-ftz=true", "-O3", "-Werror=all-warnings
 def extension() -> Pybind11Extension:
     return Pybind11Extension(
         "ragsys_kernels._C",
-        sorted(str(p) for p in CPU.glob("*.cpp")),
+        sorted(str(p) for p in CPU.rglob("*.cpp")),
         cxx_std=17,
         include_dirs=[str(CPU)],
-        depends=sorted(str(p) for pattern in ("*.h", "*.inl") for p in CPU.glob(pattern)),
+        depends=sorted(str(p) for pattern in ("*.h", "*.inl") for p in CPU.rglob(pattern)),
         extra_compile_args=[] if sys.platform == "win32" else FLAGS,
         extra_link_args=[] if sys.platform == "win32" else ["-pthread"],
         optional=os.environ.get("RAGSYS_KERNELS_REQUIRE_EXT") != "1",

@@ -6,9 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "dtype.h"
+
 namespace rsk {
 
-enum class DType : int { f32 = 0, f16 = 1, bf16 = 2, i8 = 3 };
 enum class Method : int { mmr = 0, vrsd = 1 };
 
 // Whether bounds decide which items meet a pick. The picks are the same; the others than automatic are for tests.
@@ -248,7 +249,7 @@ struct Kernels {
   void (*scan_packed)(const ScanBlock&, const ScanGroup&);
 };
 
-// `isa` is an index of isa_names(); num_threads >= 1. Throw std::invalid_argument for an instruction set that is
+// `isa` is one of isa.h; num_threads >= 1. Throw std::invalid_argument for an instruction set that is
 // not built or not supported by this processor, std::bad_alloc if the workspaces do not fit.
 void select(const SelectArgs& args, int isa, int num_threads);
 void relevance(const RelevanceArgs& args, int isa, int num_threads);
@@ -302,9 +303,5 @@ struct SearchArgs {
   float* scores;
 };
 void search(const SearchArgs& args, int isa, int num_threads);
-
-int isa_count();
-const char* isa_name(int isa);
-bool isa_supported(int isa);
 
 }  // namespace rsk

@@ -1,15 +1,6 @@
-// The only file that knows Python. Arrays arrive checked (ragsys_kernels/*/validate.py); here sizes are compared once
-// more where memory depends on them, pointers are copied out, and the GIL is released.
-#include <pybind11/numpy.h>
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
+// Python for selections, searches and codes.
 #include <algorithm>
 #include <array>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <type_traits>
 #include <vector>
 
 #include "api.h"
@@ -17,49 +8,16 @@
 
 namespace py = pybind11;
 
-void bind_score(py::module_& m);  // score_bindings.cpp
-
+namespace rsk {
 namespace {
 
-template <class T>
-using Array = py::array_t<T, py::array::c_style>;
-// An argument's array is looked at where its memory is taken: to have pybind11 check it costs 0.1 to 0.2 us each.
-using Optional = std::optional<py::array>;
-
-void require(bool condition, const char* what) {
-  if (!condition) throw std::invalid_argument(std::string("_C: ") + what);
-}
-
-bool swapped(const py::array& array) { return array.dtype().byteorder() == '>'; }
-
-// The memory of an array of so many elements, of the type that it is assigned to.
-struct Memory {
-  const Optional& array;
-  std::int64_t size;
-  const char* name;
-
-  template <class T>
-  operator const T*() const {
-    if (!array) return nullptr;
-    constexpr char kKind = std::is_floating_point_v<T> ? 'f' : std::is_signed_v<T> ? 'i' : 'u';
-    const py::dtype dtype = array->dtype();
-    require(dtype.kind() == kKind && array->itemsize() == sizeof(T) && !swapped(*array), name);
-    require((array->flags() & py::array::c_style) && array->size() == size, name);
-    return static_cast<const T*>(array->data());
-  }
-};
-Memory pointer(const Optional& array, std::int64_t size, const char* name) { return {array, size, name}; }
-
-// Rows (N, D) whose last axis is contiguous, of float32, float16 bits, bfloat16 bits or int8.
-void set_rows(rsk::SelectArgs& a, const py::array& rows, int dtype) {
-  require(rows.ndim() == 2 && rows.itemsize() == (dtype == 0 ? 4 : dtype == 3 ? 1 : 2) && !swapped(rows), "rows");
-  require(rows.strides(1) == rows.itemsize() || rows.shape(1) == 1, "row elements are not contiguous");
-  require(rows.strides(0) % rows.itemsize() == 0, "row stride");
-  a.rows = rows.data();
-  a.num_rows = rows.shape(0);
-  a.dims = rows.shape(1);
-  a.row_stride = rows.strides(0) / rows.itemsize();
-  a.dtype = rsk::DType(dtype);
+void set_rows(SelectArgs& a, const py::array& rows, int dtype) {
+  const Matrix m = matrix(rows, dtype, "rows");
+  a.rows = m.data;
+  a.num_rows = m.rows;
+  a.dims = m.columns;
+  a.row_stride = m.stride;
+  a.dtype = m.dtype;
 }
 
 const void* set_ids(const Optional& ids, std::int64_t rows, std::int64_t columns, int* bytes, const char* name) {
@@ -72,19 +30,19 @@ const void* set_ids(const Optional& ids, std::int64_t rows, std::int64_t columns
 }
 
 // The arguments that both entry points share.
-rsk::SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride, const py::array& rows,
-                          int dtype, int norm, const Optional& scales, const Optional& queries, bool unit_queries,
-                          const Optional& candidates, const Optional& bias, const Optional& lambda_b,
-                          const Optional& groups, const Optional& query_groups, std::uint8_t* status) {
-  rsk::SelectArgs a{};
+SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride, const py::array& rows,
+                     int dtype, int norm, const Optional& scales, const Optional& queries, bool unit_queries,
+                     const Optional& candidates, const Optional& bias, const Optional& lambda_b, const Optional& groups,
+                     const Optional& query_groups, std::uint8_t* status) {
+  SelectArgs a{};
   a.num_queries = num_queries;
   a.pool = pool;
   a.pool_stride = pool_stride;
   set_rows(a, rows, dtype);
   require(candidates || (pool_stride ? num_queries * pool_stride : pool) == a.num_rows, "pool");
-  a.norm = rsk::Norm(norm);
+  a.norm = Norm(norm);
   a.scales = pointer(scales, a.num_rows, "scales");
-  require(a.norm != rsk::Norm::scaled || a.scales, "scales");
+  require(a.norm != Norm::scaled || a.scales, "scales");
   a.queries = pointer(queries, num_queries * a.dims, "queries");
   a.unit_queries = unit_queries;
   a.candidates = set_ids(candidates, num_queries, pool, &a.id_bytes, "candidates");
@@ -108,19 +66,19 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
                        const Optional& forced, const Optional& ceiling, const Optional& outside, float max_bias,
                        bool best_first, int isa, int num_threads) {
   std::vector<std::uint8_t> status(static_cast<std::size_t>(num_queries));
-  rsk::SelectArgs a = pool_args(num_queries, pool, pool_stride, rows, dtype, norm, scales, queries, unit_queries,
-                                candidates, bias, lambda_b, groups, query_groups, status.data());
-  a.method = rsk::Method(method);
-  a.codes = pointer(codes, a.num_rows * rsk::code_stride(a.dims), "codes");
+  SelectArgs a = pool_args(num_queries, pool, pool_stride, rows, dtype, norm, scales, queries, unit_queries, candidates,
+                           bias, lambda_b, groups, query_groups, status.data());
+  a.method = Method(method);
+  a.codes = pointer(codes, a.num_rows * code_stride(a.dims), "codes");
   a.unit_rows = unit_rows;
-  a.rule = rsk::Rule(rule);
+  a.rule = Rule(rule);
   a.k = k;
   a.ks = pointer(ks, num_queries, "k");
   require(k >= 1, "k");
   a.lambda_d = pointer(lambda_d, num_queries, "lambda_d");
   require(a.lambda_d, "lambda_d");
   a.relevance = pointer(relevance, num_queries * pool, "relevance");
-  require(a.queries || (a.relevance && a.method == rsk::Method::mmr), "queries");
+  require(a.queries || (a.relevance && a.method == Method::mmr), "queries");
   a.num_initial = initial ? initial->shape(1) : 0;
   a.initial = set_ids(initial, num_queries, a.num_initial, &a.initial_bytes, "initial");
   a.max_per_group = max_per_group;
@@ -130,8 +88,8 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
   a.outside = pointer(outside, num_queries, "outside");
   a.max_bias = max_bias;
   a.best_first = best_first;
-  require(!a.ceiling || (a.forced && !a.relevance && a.queries && a.method == rsk::Method::mmr), "ceiling");
-  require(!a.relevance_error || (a.relevance && a.queries && a.method == rsk::Method::mmr), "relevance_error");
+  require(!a.ceiling || (a.forced && !a.relevance && a.queries && a.method == Method::mmr), "ceiling");
+  require(!a.relevance_error || (a.relevance && a.queries && a.method == Method::mmr), "relevance_error");
   require(max_per_group == 0 || a.groups, "max_per_group");
 
   const std::array<py::ssize_t, 2> shape = {num_queries, k};
@@ -145,7 +103,7 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
   a.lengths = lengths.mutable_data();
   std::int64_t work[3];
   a.work = work;
-  rsk::without_gil([&] { rsk::select(a, isa, num_threads); });
+  without_gil([&] { select(a, isa, num_threads); });
   const bool well = std::all_of(status.begin(), status.end(), [](std::uint8_t query) { return query == 0; });
   return py::make_tuple(indices, scores, out_relevance, redundancy, lengths,
                         well ? py::object(py::none()) : Array<std::uint8_t>(num_queries, status.data()),
@@ -153,17 +111,17 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
 }
 
 Array<std::uint8_t> encode_rows(const py::array& rows, int dtype, const Optional& scales, int isa, int num_threads) {
-  rsk::SelectArgs a{};
+  SelectArgs a{};
   set_rows(a, rows, dtype);
   // On whole cache lines, as code rows are made to be read.
   constexpr std::int64_t kLine = 64;
-  const std::int64_t stride = rsk::code_stride(a.dims);
+  const std::int64_t stride = code_stride(a.dims);
   Array<std::uint8_t> memory(a.num_rows * stride + kLine);
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
   Array<std::uint8_t> out({a.num_rows, stride}, memory.mutable_data() + (kLine - address % kLine) % kLine, memory);
-  const rsk::EncodeArgs args = {
+  const EncodeArgs args = {
       a.rows, a.num_rows, a.dims, a.row_stride, a.dtype, pointer(scales, a.num_rows, "scales"), out.mutable_data()};
-  rsk::without_gil([&] { rsk::encode(args, isa, num_threads); });
+  without_gil([&] { encode(args, isa, num_threads); });
   return out;
 }
 
@@ -171,37 +129,37 @@ py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::
                          const Optional& scales, const Optional& queries, bool unit_queries, const Optional& candidates,
                          const Optional& bias, const Optional& lambda_b, int isa, int num_threads) {
   Array<std::uint8_t> status(num_queries);
-  rsk::RelevanceArgs a{};
+  RelevanceArgs a{};
   a.pool = pool_args(num_queries, pool, 0, rows, dtype, norm, scales, queries, unit_queries, candidates, bias, lambda_b,
                      std::nullopt, std::nullopt, status.mutable_data());
   require(a.pool.queries && a.pool.candidates, "queries and candidates");
   Array<float> out({num_queries, pool});
   a.out = out.mutable_data();
-  rsk::without_gil([&] { rsk::relevance(a, isa, num_threads); });
+  without_gil([&] { relevance(a, isa, num_threads); });
   return py::make_tuple(out, status);
 }
 
 // The rows of a scan or a search, all of a corpus.
-rsk::SelectArgs corpus_args(std::int64_t num_queries, const py::array& rows, int dtype, int norm,
-                            const Optional& scales, const Optional& codes, const Optional& queries, bool unit_queries,
-                            const Optional& bias, const Optional& lambda_b, const Optional& groups,
-                            const Optional& query_groups, std::uint8_t* status) {
+SelectArgs corpus_args(std::int64_t num_queries, const py::array& rows, int dtype, int norm, const Optional& scales,
+                       const Optional& codes, const Optional& queries, bool unit_queries, const Optional& bias,
+                       const Optional& lambda_b, const Optional& groups, const Optional& query_groups,
+                       std::uint8_t* status) {
   require(rows.ndim() == 2, "rows");
-  rsk::SelectArgs a = pool_args(num_queries, rows.shape(0), 0, rows, dtype, norm, scales, queries, unit_queries,
-                                std::nullopt, bias, lambda_b, groups, query_groups, status);
-  a.codes = pointer(codes, a.num_rows * rsk::code_stride(a.dims), "codes");
+  SelectArgs a = pool_args(num_queries, rows.shape(0), 0, rows, dtype, norm, scales, queries, unit_queries,
+                           std::nullopt, bias, lambda_b, groups, query_groups, status);
+  a.codes = pointer(codes, a.num_rows * code_stride(a.dims), "codes");
   require(!a.bias_per_item, "bias");
   return a;
 }
 
-py::tuple scan(const Array<float>& vectors, std::int64_t n, const py::array& rows, int dtype, int norm,
-               const Optional& scales, const Optional& codes, float row_error, float max_norm, const Optional& bias,
-               float largest_bias, const Optional& score_weight, const Optional& bias_weight, const Optional& groups,
-               const Optional& query_groups, int isa, int num_threads) {
-  require(vectors.ndim() == 3 && vectors.shape(0) >= 1 && vectors.shape(0) <= rsk::kScanVectors, "vectors");
+py::tuple scan_rows(const Array<float>& vectors, std::int64_t n, const py::array& rows, int dtype, int norm,
+                    const Optional& scales, const Optional& codes, float row_error, float max_norm,
+                    const Optional& bias, float largest_bias, const Optional& score_weight, const Optional& bias_weight,
+                    const Optional& groups, const Optional& query_groups, int isa, int num_threads) {
+  require(vectors.ndim() == 3 && vectors.shape(0) >= 1 && vectors.shape(0) <= kScanVectors, "vectors");
   require(n >= 1, "n");
   const std::int64_t num_queries = vectors.shape(1);
-  rsk::ScanArgs a{};
+  ScanArgs a{};
   a.corpus = corpus_args(num_queries, rows, dtype, norm, scales, codes, std::nullopt, false, bias, score_weight, groups,
                          query_groups, nullptr);
   require(vectors.shape(2) == a.corpus.dims, "vectors");
@@ -213,9 +171,9 @@ py::tuple scan(const Array<float>& vectors, std::int64_t n, const py::array& row
   a.score_weight = a.corpus.lambda_b;
   a.bias_weight = pointer(bias_weight, num_queries, "bias_weight");
   require(!a.corpus.bias || a.bias_weight, "bias_weight");
-  rsk::TopN top(num_queries, n);
+  TopN top(num_queries, n);
   bool well = true;
-  rsk::without_gil([&] { well = top.scan(a, isa, num_threads); });
+  without_gil([&] { well = top.scan(a, isa, num_threads); });
   const std::int64_t width = top.width();
   Array<std::int64_t> kept({num_queries, width});
   Array<float> scores({num_queries, width}), outside(num_queries), error(num_queries);
@@ -223,18 +181,18 @@ py::tuple scan(const Array<float>& vectors, std::int64_t n, const py::array& row
   return py::make_tuple(kept, scores, outside, error, well);
 }
 
-py::tuple search(const Array<float>& queries, bool unit_queries, std::int64_t n, const py::array& rows, int dtype,
-                 int norm, const Optional& scales, const Optional& codes, float row_error, const Optional& bias,
-                 float largest_bias, const Optional& lambda_b, const Optional& groups, const Optional& query_groups,
-                 int isa, int num_threads) {
+py::tuple search_rows(const Array<float>& queries, bool unit_queries, std::int64_t n, const py::array& rows, int dtype,
+                      int norm, const Optional& scales, const Optional& codes, float row_error, const Optional& bias,
+                      float largest_bias, const Optional& lambda_b, const Optional& groups,
+                      const Optional& query_groups, int isa, int num_threads) {
   require(queries.ndim() == 2, "queries");
   require(n >= 1, "n");
   const std::int64_t num_queries = queries.shape(0);
   Array<std::uint8_t> status(num_queries);
-  rsk::SearchArgs a{};
+  SearchArgs a{};
   a.corpus = corpus_args(num_queries, rows, dtype, norm, scales, codes, queries, unit_queries, bias, lambda_b, groups,
                          query_groups, status.mutable_data());
-  require(a.corpus.norm != rsk::Norm::computed, "norm");
+  require(a.corpus.norm != Norm::computed, "norm");
   a.row_error = row_error;
   a.largest_bias = largest_bias;
   a.n = n;
@@ -242,22 +200,13 @@ py::tuple search(const Array<float>& queries, bool unit_queries, std::int64_t n,
   Array<float> scores({num_queries, n});
   a.indices = indices.mutable_data();
   a.scores = scores.mutable_data();
-  rsk::without_gil([&] { rsk::search(a, isa, num_threads); });
+  without_gil([&] { search(a, isa, num_threads); });
   return py::make_tuple(indices, scores, status);
 }
 
 }  // namespace
 
-PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
-  m.doc() = "Compiled CPU kernels of ragsys_kernels; the public functions check what is passed here.";
-  py::list names, supported;
-  for (int isa = 0; isa < rsk::isa_count(); ++isa) {
-    names.append(rsk::isa_name(isa));
-    if (rsk::isa_supported(isa)) supported.append(rsk::isa_name(isa));
-  }
-  m.attr("ISAS") = py::tuple(names);
-  m.attr("SUPPORTED_ISAS") = py::tuple(supported);
-
+void bind_selection(py::module_& m) {
   m.def("select", &select_pools, py::arg("method"), py::arg("num_queries"), py::arg("pool"), py::arg("pool_stride"),
         py::arg("rows"), py::arg("dtype"), py::arg("norm"), py::arg("scales"), py::arg("codes"), py::arg("queries"),
         py::arg("unit_queries"), py::arg("unit_rows"), py::arg("rule"), py::arg("candidates"), py::arg("initial"),
@@ -270,21 +219,22 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.def("relevance", &pool_relevance, py::arg("num_queries"), py::arg("pool"), py::arg("rows"), py::arg("dtype"),
         py::arg("norm"), py::arg("scales"), py::arg("queries"), py::arg("unit_queries"), py::arg("candidates"),
         py::arg("bias"), py::arg("lambda_b"), py::arg("isa"), py::arg("num_threads"));
-  m.def("code_scan_supported", &rsk::code_scan_supported, py::arg("isa"), py::arg("vectors"));
+  m.def("code_scan_supported", &code_scan_supported, py::arg("isa"), py::arg("vectors"));
   m.def(
       "code_error",
       [](const Array<std::uint8_t>& codes) {
-        require(codes.ndim() == 2 && codes.shape(1) >= rsk::kCodeHeader, "codes");
-        return rsk::largest_code_error(codes.data(), codes.shape(0), codes.shape(1));
+        require(codes.ndim() == 2 && codes.shape(1) >= kCodeHeader, "codes");
+        return largest_code_error(codes.data(), codes.shape(0), codes.shape(1));
       },
       py::arg("codes").noconvert());
-  m.def("scan", &scan, py::arg("vectors").noconvert(), py::arg("n"), py::arg("rows"), py::arg("dtype"), py::arg("norm"),
-        py::arg("scales"), py::arg("codes"), py::arg("row_error"), py::arg("max_norm"), py::arg("bias"),
-        py::arg("largest_bias"), py::arg("score_weight"), py::arg("bias_weight"), py::arg("groups"),
+  m.def("scan", &scan_rows, py::arg("vectors").noconvert(), py::arg("n"), py::arg("rows"), py::arg("dtype"),
+        py::arg("norm"), py::arg("scales"), py::arg("codes"), py::arg("row_error"), py::arg("max_norm"),
+        py::arg("bias"), py::arg("largest_bias"), py::arg("score_weight"), py::arg("bias_weight"), py::arg("groups"),
         py::arg("query_groups"), py::arg("isa"), py::arg("num_threads"));
-  m.def("search", &search, py::arg("queries").noconvert(), py::arg("unit_queries"), py::arg("n"), py::arg("rows"),
+  m.def("search", &search_rows, py::arg("queries").noconvert(), py::arg("unit_queries"), py::arg("n"), py::arg("rows"),
         py::arg("dtype"), py::arg("norm"), py::arg("scales"), py::arg("codes"), py::arg("row_error"), py::arg("bias"),
         py::arg("largest_bias"), py::arg("lambda_b"), py::arg("groups"), py::arg("query_groups"), py::arg("isa"),
         py::arg("num_threads"));
-  bind_score(m);
 }
+
+}  // namespace rsk

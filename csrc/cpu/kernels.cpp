@@ -8,23 +8,17 @@
 #include <memory>
 #include <numeric>
 #include <stdexcept>
-#include <string>
 #include <system_error>
 #include <vector>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define RSK_X86_DISPATCH 1
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #endif
 
 #include "api.h"
+#include "isa.h"
 #include "parallel.h"
+#include "regions.h"
 
 // The table of a region, which ends with pack_rows and scan_packed.
 #define RSK_KERNELS(...)                                    \
@@ -39,8 +33,9 @@
 // base: the floor of the platform's ABI, SSE2 on x86-64 and NEON on AArch64.
 namespace rsk::base {
 #define RSK_VEC_BYTES 16
-#include "simd.inl"
-#include "codes.inl"
+#include "simd/vectors.inl"
+#include "simd/dot.inl"
+#include "simd/codes.inl"
 #include "greedy_select.inl"
 #include "scan.inl"
 #undef RSK_VEC_BYTES
@@ -49,69 +44,39 @@ RSK_KERNELS(nullptr, nullptr);
 
 #if RSK_X86_DISPATCH
 
-#ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
+RSK_REGION(RSK_AVX2)
 namespace rsk::avx2 {
 #define RSK_VEC_BYTES 32
-#include "simd.inl"
-#include "codes.inl"
+#include "simd/vectors.inl"
+#include "simd/dot.inl"
+#include "simd/codes.inl"
 #include "greedy_select.inl"
 #include "scan.inl"
 #undef RSK_VEC_BYTES
 RSK_KERNELS(nullptr, nullptr);
 }  // namespace rsk::avx2
-#ifdef __clang__
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
-                             apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
-#endif
+RSK_REGION_END
+
+RSK_REGION(RSK_AVX512)
 namespace rsk::avx512 {
 #define RSK_VEC_BYTES 64
-#include "simd.inl"
-#include "codes.inl"
+#include "simd/vectors.inl"
+#include "simd/dot.inl"
+#include "simd/codes.inl"
 #include "code_scan.inl"
 #include "greedy_select.inl"
 #include "scan.inl"
 #undef RSK_VEC_BYTES
 RSK_KERNELS(pack_rows, scan_packed);
 }  // namespace rsk::avx512
-#ifdef __clang__
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+RSK_REGION_END
 
 #endif  // RSK_X86_DISPATCH
 
 namespace rsk {
 namespace {
 
-struct Isa {
-  const char* name;
-  const Kernels* kernels;
-};
-
-constexpr Isa kIsas[] = {
-    {"base", &base::kKernels},
-#if RSK_X86_DISPATCH
-    {"avx2", &avx2::kKernels},
-    {"avx512", &avx512::kKernels},
-#endif
-};
-
-const Kernels& kernels_of(int isa) {
-  if (isa < 0 || isa >= isa_count() || !isa_supported(isa))
-    throw std::invalid_argument("instruction set " + std::to_string(isa) + " is not available on this machine");
-  return *kIsas[isa].kernels;
-}
+constexpr const Kernels* kIsas[] = {RSK_OF_EACH_REGION(kKernels)};
 
 std::int64_t set_slots(std::int64_t ids) {
   std::int64_t slots = 2;
@@ -210,30 +175,7 @@ class Workspaces {
   std::vector<Workspace> workspaces_;
 };
 
-// Spawning and joining a thread costs about 25 us; below this many multiply-adds a call stays on its own thread.
-constexpr double kSerialWork = 4e6;
-
-int worthwhile_threads(double work, std::int64_t items, int num_threads) {
-  if (work < kSerialWork) return 1;
-  return int(std::min<std::int64_t>(num_threads, std::max<std::int64_t>(items, 1)));
-}
-
 }  // namespace
-
-int isa_count() { return int(sizeof(kIsas) / sizeof(kIsas[0])); }
-const char* isa_name(int isa) { return kIsas[isa].name; }
-
-bool isa_supported(int isa) {
-#if RSK_X86_DISPATCH
-  // __builtin_cpu_supports also checks that the operating system saves the registers.
-  if (isa == 1)
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  if (isa == 2)
-    return isa_supported(1) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-#endif
-  return isa == 0;
-}
 
 // Whether the processor adds products of bytes.
 static bool vnni([[maybe_unused]] const Kernels& kernels) {
@@ -249,12 +191,12 @@ static bool vnni([[maybe_unused]] const Kernels& kernels) {
 constexpr std::int64_t kFew = 8, kFewWithoutVnni = 2;
 
 bool code_scan_supported(int isa, std::int64_t vectors) {
-  const Kernels& kernels = kernels_of(isa);
+  const Kernels& kernels = kernels_of(kIsas, isa);
   return vnni(kernels) || (kernels.scan->codes_pay && vectors <= kFewWithoutVnni);
 }
 
 void select(const SelectArgs& args, int isa, int num_threads) {
-  const Kernels& kernels = kernels_of(isa);
+  const Kernels& kernels = kernels_of(kIsas, isa);
   const double work = double(args.num_queries) * double(args.pool) * double(args.dims) * double(args.k);
   const int threads = worthwhile_threads(work, args.num_queries, num_threads);
   const auto select_query = args.method == Method::mmr ? kernels.mmr : kernels.vrsd;
@@ -274,7 +216,7 @@ void select(const SelectArgs& args, int isa, int num_threads) {
 }
 
 void relevance(const RelevanceArgs& args, int isa, int num_threads) {
-  const Kernels& kernels = kernels_of(isa);
+  const Kernels& kernels = kernels_of(kIsas, isa);
   const double work = double(args.pool.num_queries) * double(args.pool.pool) * double(args.pool.dims);
   const int threads = worthwhile_threads(work, args.pool.num_queries, num_threads);
   Workspaces workspaces(args.pool, kernels.vector_floats, threads);
@@ -283,7 +225,7 @@ void relevance(const RelevanceArgs& args, int isa, int num_threads) {
 }
 
 void encode(const EncodeArgs& args, int isa, int num_threads) {
-  const Kernels& kernels = kernels_of(isa);
+  const Kernels& kernels = kernels_of(kIsas, isa);
   const int threads = worthwhile_threads(double(args.num_rows) * double(args.dims), args.num_rows, num_threads);
   parallel_for(args.num_rows, 64, threads, [&](std::int64_t row, int) { kernels.encode_row(args, row); });
 }
@@ -407,7 +349,7 @@ TopN::TopN(std::int64_t num_queries, std::int64_t n) : state_(new State{n, false
 TopN::~TopN() { delete state_; }
 
 bool TopN::scan(const ScanArgs& args, int isa, int num_threads) {
-  const Kernels& kernels = kernels_of(isa);
+  const Kernels& kernels = kernels_of(kIsas, isa);
   const SelectArgs& corpus = args.corpus;
   const std::int64_t num_rows = corpus.num_rows, dims = corpus.dims, num_queries = corpus.num_queries;
   const std::int64_t num_vectors = num_queries * args.terms;
@@ -609,7 +551,7 @@ void TopN::get(std::int64_t* rows, float* scores, std::int64_t width, float* out
 }
 
 void search(const SearchArgs& args, int isa, int num_threads) {
-  const Kernels& kernels = kernels_of(isa);
+  const Kernels& kernels = kernels_of(kIsas, isa);
   const SelectArgs& all = args.corpus;
   const std::int64_t n = args.n, dims = all.dims;
   std::fill(args.indices, args.indices + all.num_queries * n, std::int64_t(-1));

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -48,6 +49,14 @@ void parallel_for(std::int64_t items, std::int64_t grain, int num_threads, const
   work(0);
   for (std::thread& thread : threads) thread.join();
   if (error) std::rethrow_exception(error);
+}
+
+// How many threads a call gets that has so much work in so many items. Spawning and joining one costs about 25 us;
+// below this many multiply-adds, or `serial` of another kind of work, a call stays on its own thread.
+constexpr double kSerialProducts = 4e6;
+inline int worthwhile_threads(double work, std::int64_t items, int num_threads, double serial = kSerialProducts) {
+  if (work < serial) return 1;
+  return int(std::min<std::int64_t>(num_threads, std::max<std::int64_t>(items, 1)));
 }
 
 }  // namespace rsk

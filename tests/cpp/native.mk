@@ -26,7 +26,11 @@ NATIVE_FLAGS_asan := -O1 -g1 -fPIC -fvisibility=hidden -fno-omit-frame-pointer -
 	-fno-sanitize-recover=all
 NATIVE_FLAGS_tsan := -O1 -g1 -fsanitize=thread
 native_cxx = $(if $(filter arm,$1),$(ARM)g++,$(CXX))
-native_headers := $(wildcard $(NATIVE_CORE)/*.h $(NATIVE_CORE)/*.inl)
+native_files = $(wildcard $(foreach end,$1,$(NATIVE_CORE)/*.$(end) $(NATIVE_CORE)/*/*.$(end) $(NATIVE_CORE)/*/*/*.$(end)))
+native_headers := $(call native_files,h inl)
+native_all := $(patsubst $(NATIVE_CORE)/%.cpp,%,$(call native_files,cpp))
+native_bindings := $(filter module %bindings,$(native_all))
+native_kernels := $(filter-out $(native_bindings),$(native_all))
 # A path from the root works in another folder too; a command stays one.
 native_python := $(if $(findstring /,$(NATIVE_PYTHON)),$(abspath $(NATIVE_PYTHON)),$(NATIVE_PYTHON))
 native_driver := PYTHONPATH=. $(native_python) tests/cpp/driver.py
@@ -35,7 +39,6 @@ native_tools = $(NATIVE_OUT)/$1/select_tool $(NATIVE_OUT)/$1/score_tool
 
 .PHONY: native arm arm-packages sanitize sanitize-tool sanitize-threads sanitize-extension
 .SECONDARY:
-.SECONDEXPANSION:
 
 native: $(call native_tools,plain) $(call native_tools,no_vnni) | native-python
 	$(native_driver) $<
@@ -67,29 +70,26 @@ sanitize-extension: $(NATIVE_OUT)/asan/package | native-python
 	$(native_python) -c "import os, ragsys_kernels._C as c; assert c.__file__.startswith(os.getcwd()), c" && \
 	$(native_python) -m pytest $(SANITIZE_PYTEST) -p no:cacheprovider --capture=sys $(abspath $(SANITIZE_TESTS))
 
-$(NATIVE_OUT)/%/kernels.o: $(NATIVE_CORE)/kernels.cpp $(native_headers)
-	@mkdir -p $(@D)
-	$(call native_cxx,$*) $(NATIVE_FLAGS) $(NATIVE_FLAGS_$*) -c $< -o $@
+# A variant's objects: of the kernels and of the bindings as they lie in the core, and of the tools.
+define native_variant
+$(NATIVE_OUT)/$1/%.o: $(NATIVE_CORE)/%.cpp $(native_headers)
+	@mkdir -p $$(@D)
+	$(call native_cxx,$1) $$(NATIVE_FLAGS) $(NATIVE_FLAGS_$1) -c $$< -o $$@
 
-$(NATIVE_OUT)/%/score.o: $(NATIVE_CORE)/score.cpp $(native_headers)
-	@mkdir -p $(@D)
-	$(call native_cxx,$*) $(NATIVE_FLAGS) $(NATIVE_FLAGS_$*) -c $< -o $@
+$(NATIVE_OUT)/$1/%_tool.o: tests/cpp/%_tool.cpp tests/cpp/tool.h $(native_headers)
+	@mkdir -p $$(@D)
+	$(call native_cxx,$1) $(NATIVE_FLAGS) $(NATIVE_FLAGS_$1) -c $$< -o $$@
 
-$(NATIVE_OUT)/%_tool.o: tests/cpp/$$(notdir $$*)_tool.cpp tests/cpp/tool.h $(wildcard $(NATIVE_CORE)/*api.h)
-	@mkdir -p $(@D)
-	$(call native_cxx,$(*D)) $(NATIVE_FLAGS) $(NATIVE_FLAGS_$(*D)) -c $< -o $@
+$(NATIVE_OUT)/$1/%_tool: $(native_kernels:%=$(NATIVE_OUT)/$1/%.o) $(NATIVE_OUT)/$1/%_tool.o
+	$(call native_cxx,$1) $(NATIVE_FLAGS) $(NATIVE_FLAGS_$1) $$^ -o $$@
+endef
+$(foreach variant,plain no_vnni arm asan tsan,$(eval $(call native_variant,$(variant))))
 
-# score.cpp asks kernels.cpp for the instruction sets.
-$(NATIVE_OUT)/%_tool: $(NATIVE_OUT)/$$(*D)/kernels.o $(NATIVE_OUT)/$$(*D)/score.o $(NATIVE_OUT)/%_tool.o
-	$(call native_cxx,$(*D)) $(NATIVE_FLAGS) $(NATIVE_FLAGS_$(*D)) $^ -o $@
-
-native_bindings := $(patsubst %,$(NATIVE_OUT)/asan/%.o,bindings score_bindings)
-$(native_bindings): $(NATIVE_OUT)/asan/%.o: $(NATIVE_CORE)/%.cpp $(native_headers) | native-python
-	@mkdir -p $(@D)
-	$(CXX) $(NATIVE_FLAGS) $(NATIVE_FLAGS_asan) $$($(native_python) -m pybind11 --includes) -c $< -o $@
+$(native_bindings:%=$(NATIVE_OUT)/asan/%.o): NATIVE_FLAGS += $$($(native_python) -m pybind11 --includes)
+$(native_bindings:%=$(NATIVE_OUT)/asan/%.o): | native-python
 
 # The package beside an extension of its own; the one built in place stays as it is.
-$(NATIVE_OUT)/asan/package: $(NATIVE_OUT)/asan/kernels.o $(NATIVE_OUT)/asan/score.o $(native_bindings) \
+$(NATIVE_OUT)/asan/package: $(native_all:%=$(NATIVE_OUT)/asan/%.o) \
 		$(wildcard ragsys_kernels/*.py ragsys_kernels/*/*.py)
 	rm -rf $@
 	mkdir -p $@
@@ -98,7 +98,7 @@ $(NATIVE_OUT)/asan/package: $(NATIVE_OUT)/asan/kernels.o $(NATIVE_OUT)/asan/scor
 	$(CXX) $(NATIVE_FLAGS_asan) -shared -pthread $(filter %.o,$^) -o $@/ragsys_kernels/_C$$($(native_python) -c \
 		"import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))")
 
-$(patsubst %,$(NATIVE_OUT)/arm/%.o,kernels score select_tool score_tool): | arm-packages
+$(patsubst %,$(NATIVE_OUT)/arm/%.o,$(native_kernels) select_tool score_tool): | arm-packages
 
 arm-packages:
 	@command -v $(ARM)g++ >/dev/null && command -v qemu-aarch64 >/dev/null || \

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "score_api.h"
+#include "scoring/args.h"
 #include "tool.h"
 
 namespace {

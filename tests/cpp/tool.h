@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "api.h"
+#include "isa.h"
 
 namespace tool {
 

@@ -108,7 +108,7 @@ def test_source_archive_has_every_source_and_nothing_built(sdist):
     with tarfile.open(sdist) as archive:
         members = {name.partition("/")[2] for name in archive.getnames() if "/" in name}
     expected = files_below("ragsys_kernels", "csrc", "tests", "requirements")
-    assert {"csrc/cpu/api.h", "csrc/cpu/simd.inl", "csrc/cpu/kernels.cpp", "tests/conftest.py"} <= expected
+    assert {"csrc/cpu/isa.h", "csrc/cpu/simd/dot.inl", "csrc/cpu/scoring/score.cpp", "tests/conftest.py"} <= expected
     expected |= {"LICENSE", "README.md", "pyproject.toml", "setup.py", "MANIFEST.in", "Makefile"}
     assert expected <= members, expected - members
     assert not [name for name in members if name.endswith((".so", ".pyc", ".o")) or "__pycache__" in name]

@@ -3,7 +3,10 @@
 // Sizes: R jobs (a row at a temperature), M targets of all jobs, V columns, D dimensions.
 #pragma once
 
-#include "api.h"
+#include <cstddef>
+#include <cstdint>
+
+#include "dtype.h"
 
 namespace rsk {
 
@@ -80,7 +83,7 @@ struct ScoreKernels {
 };
 constexpr std::int64_t kPackedJobs = 16;
 
-// As select(): `isa` is an index of isa_names(), num_threads >= 1.
+// As select(): `isa` is one of isa.h, num_threads >= 1.
 void score(const ScoreArgs& args, int isa, int num_threads);
 
 // What an instruction set multiplies two bfloat16 arrays by here: "amx", "avx512_bf16", or null: as float32.

@@ -9,27 +9,21 @@
 #include <limits>
 #include <memory>
 #include <new>
-#include <stdexcept>
-#include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define RSK_X86_DISPATCH 1
-#if defined(__linux__) && !defined(RSK_NO_AMX) && (__GNUC__ >= 11 || __clang_major__ >= 12)
+#include "isa.h"
+#include "parallel.h"
+#include "regions.h"
+#include "scoring/args.h"
+
+#if RSK_X86_DISPATCH && defined(__linux__) && !defined(RSK_NO_AMX) && (__GNUC__ >= 11 || __clang_major__ >= 12)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #define RSK_AMX_UNIT 1
 #endif
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-
-#include "parallel.h"
-#include "score_api.h"
 
 #define RSK_SCORE_KERNELS                                        \
   constexpr ScoreKernels kScoreKernels = {score_logits_targets,  \
@@ -43,98 +37,72 @@
 
 namespace rsk::base {
 #define RSK_VEC_BYTES 16
-#include "simd.inl"
-#include "exp.inl"
-#include "score_fold.inl"
-#include "score_logits.inl"
-#include "score_linear.inl"
+#include "simd/vectors.inl"
+#include "simd/exp.inl"
+#include "scoring/fold.inl"
+#include "scoring/logits.inl"
+#include "scoring/linear.inl"
 #undef RSK_VEC_BYTES
 RSK_SCORE_KERNELS;
 }  // namespace rsk::base
 
 #if RSK_X86_DISPATCH
 
-#ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
+RSK_REGION(RSK_AVX2)
 namespace rsk::avx2 {
 #define RSK_VEC_BYTES 32
-#include "simd.inl"
-#include "exp.inl"
-#include "score_fold.inl"
-#include "score_logits.inl"
-#include "score_linear.inl"
+#include "simd/vectors.inl"
+#include "simd/exp.inl"
+#include "scoring/fold.inl"
+#include "scoring/logits.inl"
+#include "scoring/linear.inl"
 #undef RSK_VEC_BYTES
 RSK_SCORE_KERNELS;
 }  // namespace rsk::avx2
-#ifdef __clang__
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
-                             apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
-#endif
+RSK_REGION_END
+
+RSK_REGION(RSK_AVX512)
 namespace rsk::avx512 {
 #define RSK_VEC_BYTES 64
-#include "simd.inl"
-#include "exp.inl"
-#include "score_fold.inl"
-#include "score_logits.inl"
-#include "score_linear.inl"
+#include "simd/vectors.inl"
+#include "simd/exp.inl"
+#include "scoring/fold.inl"
+#include "scoring/logits.inl"
+#include "scoring/linear.inl"
+#undef RSK_VEC_BYTES
 RSK_SCORE_KERNELS;
 }  // namespace rsk::avx512
-#ifdef __clang__
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
-                             apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
-#endif
+RSK_REGION_END
+
 // avx512 where the processor multiplies bfloat16, which is no instruction set of its own: only for a product of two
 // such arrays.
+RSK_REGION("avx512bf16," RSK_AVX512)
 namespace rsk::avx512_bf16 {
+#define RSK_VEC_BYTES 64
 #define RSK_BF16_DOT
-#include "simd.inl"
-#include "exp.inl"
-#include "score_fold.inl"
-#include "score_linear.inl"
+#include "simd/vectors.inl"
+#include "simd/exp.inl"
+#include "scoring/fold.inl"
+#include "scoring/linear.inl"
 #undef RSK_BF16_DOT
 #undef RSK_VEC_BYTES
 }  // namespace rsk::avx512_bf16
+RSK_REGION_END
+
 #if RSK_AMX_UNIT
-#ifdef __clang__
-#pragma clang attribute pop
-#pragma clang attribute push(                                                                      \
-    __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
-    apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
-#endif
 // The same where it has a matrix unit for them.
+RSK_REGION("amx-tile,amx-bf16," RSK_AVX512)
 namespace rsk::amx {
 #define RSK_VEC_BYTES 64
 #define RSK_AMX
-#include "simd.inl"
-#include "exp.inl"
-#include "score_fold.inl"
-#include "score_linear.inl"
+#include "simd/vectors.inl"
+#include "simd/exp.inl"
+#include "scoring/fold.inl"
+#include "scoring/linear.inl"
 #undef RSK_AMX
 #undef RSK_VEC_BYTES
 }  // namespace rsk::amx
-#endif
-#ifdef __clang__
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
+RSK_REGION_END
 #endif
 
 #endif  // RSK_X86_DISPATCH
@@ -142,13 +110,7 @@ namespace rsk::amx {
 namespace rsk {
 namespace {
 
-constexpr const ScoreKernels* kScoreIsas[] = {
-    &base::kScoreKernels,
-#if RSK_X86_DISPATCH
-    &avx2::kScoreKernels,
-    &avx512::kScoreKernels,
-#endif
-};
+constexpr const ScoreKernels* kIsas[] = {RSK_OF_EACH_REGION(kScoreKernels)};
 
 #if RSK_AMX_UNIT
 // The matrix unit with bfloat16, its registers saved by the system, and the system's leave to use it, which a process
@@ -170,10 +132,8 @@ bool amx_supported() {
 }
 #endif
 
-ScoreKernels kernels_of([[maybe_unused]] const ScoreArgs& args, int isa) {
-  if (isa < 0 || isa >= isa_count() || !isa_supported(isa))
-    throw std::invalid_argument("instruction set " + std::to_string(isa) + " is not available on this machine");
-  ScoreKernels kernels = *kScoreIsas[isa];
+ScoreKernels kernels_for([[maybe_unused]] const ScoreArgs& args, int isa) {
+  ScoreKernels kernels = kernels_of(kIsas, isa);
 #if RSK_X86_DISPATCH
   const bool bf16 = args.form == Form::hidden && args.hidden_dtype == DType::bf16 && args.weight_dtype == DType::bf16;
   const char* unit = bf16 ? bf16_unit(isa) : nullptr;
@@ -197,13 +157,7 @@ ScoreKernels kernels_of([[maybe_unused]] const ScoreArgs& args, int isa) {
 constexpr std::int64_t kLogitsChunk = 32768;  // columns
 constexpr std::int64_t kLinearChunks = 64;    // of a row, at most
 constexpr std::int64_t kLinearJobs = 512;     // jobs whose states are kept at a time
-constexpr double kSerialLogits = 2e5;         // elements, and multiply-adds, that are no work for a second thread
-constexpr double kSerialProducts = 4e6;
-
-int worthwhile_threads(double share, std::int64_t items, int num_threads) {
-  if (share < 1) return 1;
-  return int(std::min<std::int64_t>(num_threads, std::max<std::int64_t>(items, 1)));
-}
+constexpr double kSerialLogits = 2e5;         // elements that are no work for a second thread
 
 constexpr ScoreState kNothing = {0.0, 0.0, -std::numeric_limits<float>::infinity(),
                                  -std::numeric_limits<float>::infinity()};
@@ -247,8 +201,8 @@ void score_logits(const ScoreArgs& args, const ScoreKernels& kernels, std::int64
     kernels.logits(args, job, c * kLogitsChunk, std::min(positions, (c + 1) * kLogitsChunk), state);
     return state;
   };
-  const int threads = worthwhile_threads(double(args.num_jobs) * double(positions) / kSerialLogits,
-                                         args.num_jobs * chunks, num_threads);
+  const int threads =
+      worthwhile_threads(double(args.num_jobs) * double(positions), args.num_jobs * chunks, num_threads, kSerialLogits);
   if (threads == 1 || args.num_jobs >= 4 * threads) {
     parallel_for(args.num_jobs, 1, threads, [&](std::int64_t job, int) {
       kernels.logits_targets(args, job, nullptr);
@@ -292,7 +246,7 @@ void score_hidden(const ScoreArgs& args, const ScoreKernels& kernels, std::int64
   const std::int64_t block = kernels.linear_block(args), blocks = (positions + block - 1) / block;
   const std::int64_t chunks = std::min(blocks, kLinearChunks);
   const double products = double(args.num_jobs) * double(positions) * double(args.dims);
-  const int threads = worthwhile_threads(products / kSerialProducts, std::max(chunks, args.num_jobs), num_threads);
+  const int threads = worthwhile_threads(products, std::max(chunks, args.num_jobs), num_threads);
   const std::int64_t most_jobs = std::min(args.num_jobs, kLinearJobs);
   Scratch scratch(kernels.scratch_bytes, threads);
   Scratch packed(kernels.pack ? kernels.packed_bytes(args, most_jobs) : 0, 1);
@@ -331,7 +285,7 @@ const char* bf16_unit([[maybe_unused]] int isa) {
 }
 
 void score(const ScoreArgs& args, int isa, int num_threads) {
-  const ScoreKernels kernels = kernels_of(args, isa);
+  const ScoreKernels kernels = kernels_for(args, isa);
   const std::int64_t positions = args.allowed ? args.num_allowed : args.num_columns;
   if (args.rank) std::fill(args.rank, args.rank + args.pair_begin[args.num_jobs], std::int64_t(0));
   (args.form == Form::logits ? score_logits : score_hidden)(args, kernels, positions, num_threads);

@@ -1,5 +1,5 @@
 // Rows of 8-bit codes, from which products are known to within an error that is stored with each row. Included once
-// per instruction set, after simd.inl.
+// per instruction set, after vectors.inl.
 //
 // A code row is D bytes, round(x / scale) + 128, zeros and a header in its last 12 bytes: |x - scale * code| is at
 // most error. The other operand of a product is signed, so that products are exact integers: with c = u - 128,

@@ -402,7 +402,7 @@ static void score_hidden_by(const ScoreArgs& args, const Jobs& jobs, std::int64_
 
 #if defined(RSK_AMX)
 
-#include "score_amx.inl"
+#include "scoring/amx.inl"
 
 static void score_hidden(const ScoreArgs& args, const Jobs& jobs, std::int64_t begin, std::int64_t end,
                          ScoreState* states, void* memory) {

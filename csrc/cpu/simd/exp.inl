@@ -1,4 +1,4 @@
-// exp2 and tanh on the vectors of simd.inl. exp2(0) is 1 and exp2(-inf) is 0, exactly; NaN stays NaN.
+// exp2 and tanh on the vectors of vectors.inl. exp2(0) is 1 and exp2(-inf) is 0, exactly; NaN stays NaN.
 
 #if RSK_VEC_BYTES == 64 && defined(__x86_64__)
 static inline vf most(vf a, vf b) { return (vf)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b); }
