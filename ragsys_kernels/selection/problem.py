@@ -103,7 +103,7 @@ class Rows:
     bias: Any = None  # (N,) float32
     groups: Any = None  # (N,) int64
     max_norm: float | None = None  # of the vectors of the formulas, where known
-    codes: Any = None  # (N, stride) uint8, csrc/cpu/codes.inl
+    codes: Any = None  # (N, stride) uint8, csrc/cpu/simd/codes.inl
     code_error: float = 0.0  # the largest of a code row
 
     def vectors(self, rows: np.ndarray | slice) -> np.ndarray:
