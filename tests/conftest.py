@@ -11,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
+from backends import missing
 
 import ragsys_kernels as rk
 from ragsys_kernels import _arrays, _dispatch
@@ -39,8 +40,7 @@ def backend(request):
     """Every backend; one that cannot run is skipped, or fails if RAGSYS_KERNELS_TEST_BACKENDS names it."""
     reason = _dispatch.why_not(request.param)
     if reason is not None:
-        required = os.environ.get("RAGSYS_KERNELS_TEST_BACKENDS", "").split(",")
-        (pytest.fail if request.param in required else pytest.skip)(f"backend {request.param}: {reason}")
+        missing(request.param, reason)
     return request.param
 
 
@@ -54,8 +54,7 @@ def scoring_with(scorer):
     name, _, isa = scorer.partition("-")
     reason = _dispatch.why_not(name)
     if reason is not None:
-        required = os.environ.get("RAGSYS_KERNELS_TEST_BACKENDS", "").split(",")
-        (pytest.fail if name in required else pytest.skip)(f"backend {name}: {reason}")
+        missing(name, reason)
     if isa and isa not in _dispatch.extension().SUPPORTED_ISAS:
         pytest.skip(f"instruction set {isa} is not here")
     with pytest.MonkeyPatch.context() as patch:
@@ -74,7 +73,7 @@ def scorer(request):
     from cuda_on_cpu import scoring
 
     if scoring.why_not():
-        pytest.skip(scoring.why_not())
+        missing("cuda", scoring.why_not())
     with scoring.as_backend() as name:
         yield name
 
@@ -98,9 +97,18 @@ def compiled():
     """The compiled module, for tests of what only it does."""
     reason = _dispatch.why_not("cpu")
     if reason is not None:
-        required = os.environ.get("RAGSYS_KERNELS_TEST_BACKENDS", "").split(",")
-        (pytest.fail if "cpu" in required else pytest.skip)(f"backend cpu: {reason}")
+        missing("cpu", reason)
     return _dispatch.extension()
+
+
+@pytest.fixture(scope="module", params=["base", "avx2", "avx512"])
+def isa(request, compiled):
+    """The compiled kernels with each instruction set of this processor; its number."""
+    if request.param not in compiled.SUPPORTED_ISAS:
+        pytest.skip(f"instruction set {request.param} is not here")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAGSYS_KERNELS_ISA", request.param)
+        yield compiled.ISAS.index(request.param)
 
 
 @pytest.fixture

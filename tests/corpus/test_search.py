@@ -17,15 +17,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning"
 DTYPES = ("float32", "float16", "bfloat16", "int8")
 
 
-@pytest.fixture(scope="module", params=["base", "avx2", "avx512"])
-def isa(request, compiled):
-    if request.param not in compiled.SUPPORTED_ISAS:
-        pytest.skip(f"instruction set {request.param} is not here")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAGSYS_KERNELS_ISA", request.param)
-        yield request.param
-
-
 def expected_of(corpus, queries, n, lambda_b, query_groups):
     """v of every row by the kernels' dot product, sorted: ties to the lowest row."""
     problem = validate.selection("search", queries, corpus, n, lambda_b=lambda_b, query_groups=query_groups)

@@ -1,9 +1,8 @@
 """What running CUDA kernels on the CPU finds: every fault of cuda_on_cpu/faults.cu, and none where there is none."""
 
-import os
-
 import numpy as np
 import pytest
+from backends import missing
 from cuda_on_cpu import emulator
 
 BLOCK = 64
@@ -13,8 +12,7 @@ BLOCK = 64
 def compiler():
     reason = emulator.why_not()
     if reason is not None:
-        required = os.environ.get("RAGSYS_KERNELS_TEST_BACKENDS", "").split(",")
-        (pytest.fail if "cuda" in required else pytest.skip)(f"backend cuda: {reason}")
+        missing("cuda", reason)
 
 
 @pytest.fixture(scope="module", params=["", "address", "thread"])

@@ -1,11 +1,11 @@
 """The CUDA kernels of selection, run on the CPU thread by thread through the package's own launcher."""
 
 import mmap
-import os
 import re
 
 import numpy as np
 import pytest
+from backends import missing
 from cuda_on_cpu import emulator
 
 from ragsys_kernels import Corpus, _arrays, testing
@@ -29,8 +29,7 @@ BARRIERS = {
 def compiler():
     reason = emulator.why_not()
     if reason is not None:
-        required = os.environ.get("RAGSYS_KERNELS_TEST_BACKENDS", "").split(",")
-        (pytest.fail if "cuda" in required else pytest.skip)(f"backend cuda: {reason}")
+        missing("cuda", reason)
 
 
 @pytest.fixture(scope="module")

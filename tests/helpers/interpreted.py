@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
+from backends import missing
 
 import ragsys_kernels as rk
 
@@ -55,8 +55,7 @@ def elsewhere(module):
     def test_in_the_interpreter(tmp_path):
         for library in ("torch", "triton"):
             if importlib.util.find_spec(library) is None:
-                required = os.environ.get("RAGSYS_KERNELS_TEST_BACKENDS", "").split(",")
-                (pytest.fail if "triton" in required else pytest.skip)(f"{library} is not installed")
+                missing("triton", f"{library} is not installed")
         options = ["-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'inner'}"]
         result = subprocess.run(
             [sys.executable, "-m", "pytest", *options, module["__file__"]],

@@ -19,16 +19,6 @@ MANY = 1 << 20  # vectors of a scan
 DIMS = (1, 2, 3, 4, 7, 16, 33, 48, 51, 52, 53, 60, 63, 64, 65, 100, 115, 116, 117, 130, 180, 384)
 
 
-@pytest.fixture(scope="module", params=["base", "avx2", "avx512"])
-def isa(request, compiled):
-    """The compiled kernels with each instruction set of this processor."""
-    if request.param not in compiled.SUPPORTED_ISAS:
-        pytest.skip(f"instruction set {request.param} is not here")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAGSYS_KERNELS_ISA", request.param)
-        yield compiled.ISAS.index(request.param)
-
-
 @pytest.fixture(scope="module")
 def scanning(compiled):
     """The instruction set that scans a corpus by its codes."""
