@@ -1,95 +1,157 @@
-"""What the evaluations share: the checks before the work, the models, and what a report says of them."""
+"""What every evaluation does around its own work: checks before it, models and caches for it, a report at its end."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from ragsys_kernels import _env
-from ragsys_kernels._checks import threads
-from ragsys_kernels.evaluation.report import check_free, draw
+from ragsys_kernels._checks import count, threads
+from ragsys_kernels.evaluation.report import Report, check_free, draw
 from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl._runtime import torch_threads
 from ragsys_kernels.icl.cache import CachedModel
-from ragsys_kernels.icl.encoders import Encoder, SentenceTransformerEncoder
+from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
 from ragsys_kernels.icl.huggingface import HuggingFaceModel, open_model
 from ragsys_kernels.icl.language_model import LanguageModel
 
+Array = npt.NDArray[Any]
+Progress = Callable[[int, int], None]
 
-def prepared(op: str, out: PathLike, cache: PathLike | None, num_threads: int | None) -> Path:
-    """The folder of what is kept; what cannot end in a report is refused now, not after the work."""
-    threads(op, num_threads)
-    check_free(out, op)
-    draw(lambda figure: None, 1, 1)  # the package may be missing
-    return _env.cache_folder() if cache is None else Path(cache)
+
+class Run:
+    """One run of an evaluation. What could not end in a report is refused when it is made, before any work.
+
+    Parameters
+    ----------
+    op : str
+        Name of the evaluation, for messages and for the report.
+    out : path
+        Folder of the report: new, empty, or with an earlier report of the same evaluation.
+    cache : path, optional
+        Folder of what is kept between runs. Default: that of the environment.
+    samples : int
+        Draws of the bootstrap.
+    num_threads : int, optional
+        torch's threads while a model is open, and those of the kernels.
+    """
+
+    def __init__(
+        self, op: str, out: PathLike, *, cache: PathLike | None, samples: int, num_threads: int | None = None
+    ) -> None:
+        self._start = time.perf_counter()
+        count(op, "samples", samples)
+        threads(op, num_threads)
+        check_free(out, op)
+        draw(lambda figure: None, 1, 1)  # matplotlib may be missing
+        self.op, self.out, self.samples, self.num_threads = op, Path(out), samples, num_threads
+        self.cache = _env.cache_folder() if cache is None else Path(cache)
+
+    @property
+    def seconds(self) -> float:
+        """Time since the run began."""
+        return time.perf_counter() - self._start
+
+    def kept(self, name: str) -> Path:
+        """File of the cache folder for what is kept under a name."""
+        return self.cache / f"{name}.sqlite"
+
+    @contextmanager
+    def embeddings(self, encoder: PathLike | Encoder, progress: Progress | None = None) -> Iterator[CachedEncoder]:
+        """Open an encoder whose embeddings are kept: one at hand, or one of sentence-transformers by name or path."""
+        if isinstance(encoder, (str, os.PathLike)):
+            encoder = SentenceTransformerEncoder(encoder, num_threads=self.num_threads, cache=self.cache)
+        with CachedEncoder(encoder, self.kept("embeddings"), progress=progress) as kept:
+            yield kept
+
+    @contextmanager
+    def language_model(
+        self, model: PathLike | LanguageModel, *, dtype: Any = "bfloat16", **options: Any
+    ) -> Iterator[CachedModel]:
+        """Open a model whose scores are kept, for the time of the block.
+
+        Parameters
+        ----------
+        model : str, path or LanguageModel
+            A name or path as `HuggingFaceModel.from_pretrained` takes it, or a model at hand, for which the other
+            parameters play no part.
+        dtype : {"float32", "float16", "bfloat16"}
+        **options
+            Of `HuggingFaceModel`.
+        """
+        self.cache.mkdir(parents=True, exist_ok=True)
+        named = isinstance(model, (str, os.PathLike))
+        with torch_threads(self.op, self.num_threads if named else None):
+            opened: LanguageModel
+            if isinstance(model, (str, os.PathLike)):
+                given = {"dtype": dtype, "cache": self.cache, "num_threads": self.num_threads, **options}
+                opened = open_model(self.op, model, **given)
+            else:
+                opened = model
+            with CachedModel(opened, self.kept("scores")) as scorer:
+                yield scorer
+
+    def hugging_face(self, scorer: CachedModel) -> HuggingFaceModel:
+        """Return the model inside, for evaluations that need more of it than scores."""
+        if not isinstance(scorer.model, HuggingFaceModel):
+            raise TypeError(f"{self.op}: model must be a HuggingFaceModel, got {type(scorer.model).__name__}")
+        return scorer.model
+
+    def bootstrap(self, over: str = "") -> str:
+        """Say what the intervals are, for the settings; `over` is what is drawn, where it is not the queries."""
+        return f"{self.samples} samples{over and f' over {over}'}, percentiles, seed 0"
+
+    def write(self, report: Report, settings: Mapping[str, Any]) -> None:
+        """Write the report with a last section for the settings it came from."""
+        report.configuration(settings, self.num_threads)
+        report.write(self.out)
+
+
+class Summary:
+    """What an evaluation did: as text the lines of its results, then its work, its time and its report."""
+
+    seconds: float
+    out: Path
+
+    def lines(self) -> Iterable[str]:
+        """Return one line for each result."""
+        raise NotImplementedError
+
+    def work(self) -> str:
+        """Say what was made anew and what came from the cache."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join([*self.lines(), f"{self.work()}, {self.seconds:.1f} s -> {self.out / 'report.html'}"])
 
 
 def sets_named(op: str, sets: Sequence[str] | None, default: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """The names of the sets that take part, each once."""
+    """Return the names of the sets that take part, each once."""
     names = tuple(dict.fromkeys(default if sets is None else sets))
     if not names:
         raise ValueError(f"{op}: sets must name at least one of {', '.join(known)}, got none")
     return names
 
 
-def text_encoder(encoder: PathLike | Encoder, *, cache: Path, num_threads: int | None) -> Encoder:
-    """An encoder at hand, or one of sentence-transformers from a name or path."""
-    if isinstance(encoder, (str, os.PathLike)):
-        return SentenceTransformerEncoder(encoder, num_threads=num_threads, cache=cache)
-    return encoder
+def drawn(size: int, number: int | None, seed: int = 0) -> Array:
+    """Draw so many of `size` positions, or all of them, in ascending order; more of them include the fewer."""
+    return np.sort(np.random.default_rng(seed).permutation(size)[:number])
 
 
-@contextmanager
-def language_model(
-    op: str,
-    model: PathLike | LanguageModel,
-    *,
-    cache: Path,
-    dtype: Any = "bfloat16",
-    num_threads: int | None = None,
-    **options: Any,
-) -> Iterator[CachedModel]:
-    """A model whose scores are kept in ``scores.sqlite`` of the cache folder, for the time of the block.
-
-    Parameters
-    ----------
-    op : str
-        The evaluation, for messages.
-    model : str, path or LanguageModel
-        A name or path as `HuggingFaceModel.from_pretrained` takes it, or a model at hand, for which the other
-        parameters but `cache` play no part.
-    cache : path
-        Folder, made if missing; also for a model that is unpacked once.
-    dtype : {"float32", "float16", "bfloat16"}
-    num_threads : int, optional
-        torch's, while the block runs, and those of the scoring op.
-    **options
-        Of `HuggingFaceModel`.
-    """
-    cache.mkdir(parents=True, exist_ok=True)
-    named = isinstance(model, (str, os.PathLike))
-    with torch_threads(op, num_threads if named else None):
-        opened: LanguageModel
-        if isinstance(model, (str, os.PathLike)):
-            opened = open_model(op, model, dtype=dtype, cache=cache, num_threads=num_threads, **options)
-        else:
-            opened = model
-        with CachedModel(opened, cache / "scores.sqlite") as scorer:
-            yield scorer
-
-
-def hugging_face(op: str, scorer: CachedModel) -> HuggingFaceModel:
-    """The model inside, for evaluations that need more of it than scores."""
-    if not isinstance(scorer.model, HuggingFaceModel):
-        raise TypeError(f"{op}: model must be a HuggingFaceModel, got {type(scorer.model).__name__}")
-    return scorer.model
+def digests(sources: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the beginnings of the SHA-256 of the files that data sets were read from, by name of the file."""
+    return {name: digest[:16] for source in sources for name, digest in source.items()}
 
 
 def described(model: PathLike | LanguageModel, scorer: CachedModel, encoder: Encoder | None) -> dict[str, str]:
-    """What a report says of the models."""
+    """Return what a report says of the models."""
     named = isinstance(model, (str, os.PathLike))
     name = os.fspath(model) if named else getattr(model, "name", type(model).__name__)  # type: ignore[arg-type]
     inner = scorer.model
@@ -97,5 +159,10 @@ def described(model: PathLike | LanguageModel, scorer: CachedModel, encoder: Enc
     return {
         "model": f"{name}, fingerprint {scorer.fingerprint}",
         "dtype": dtype.removeprefix("torch."),
-        "encoder": "none" if encoder is None else f"{encoder.name}, fingerprint {encoder.fingerprint}",
+        "encoder": "none" if encoder is None else described_encoder(encoder),
     }
+
+
+def described_encoder(encoder: Encoder) -> str:
+    """Return what a report says of an encoder."""
+    return f"{encoder.name}, fingerprint {encoder.fingerprint}"

@@ -180,8 +180,10 @@ def test_folders_that_are_refused(tmp_path):
 def test_encoders_by_path_and_at_hand(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(_run, "SentenceTransformerEncoder", lambda name, **options: seen.append((name, options)))
+    run = _run.Run("example", tmp_path / "out", cache=tmp_path, samples=1, num_threads=2)
     for name in ("minilm", tmp_path / "model"):
-        _run.text_encoder(name, cache=tmp_path, num_threads=2)
-        assert seen.pop() == (name, {"num_threads": 2, "cache": tmp_path})
+        with run.embeddings(name):
+            assert seen.pop() == (name, {"num_threads": 2, "cache": tmp_path})
     encoder = TinyEncoder()
-    assert _run.text_encoder(encoder, cache=tmp_path, num_threads=None) is encoder
+    with run.embeddings(encoder) as kept:
+        assert kept.encoder is encoder

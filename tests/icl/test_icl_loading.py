@@ -12,7 +12,7 @@ pytest.importorskip("accelerate")
 
 import lm_models  # noqa: E402
 
-from ragsys_kernels.evaluation._run import described, language_model  # noqa: E402
+from ragsys_kernels.evaluation._run import Run, described  # noqa: E402
 from ragsys_kernels.icl import HuggingFaceModel, _loading, packaged  # noqa: E402
 from ragsys_kernels.icl.huggingface import open_model  # noqa: E402
 
@@ -73,10 +73,11 @@ def test_a_name_is_the_file_of_its_package(gguf, tmp_path, monkeypatch):
     monkeypatch.setenv("RAGSYS_KERNELS_CACHE", str(tmp_path))
     model = open_model("t", "smollm2")
     assert [path.name[:13] for path in (tmp_path / "models").iterdir()] == ["tiny-float32-"]
-    with language_model("t", "smollm2", cache=tmp_path / "new", dtype="float32", num_threads=1) as scorer:
+    run = Run("t", tmp_path / "out", cache=tmp_path / "new", samples=1, num_threads=1)
+    with run.language_model("smollm2", dtype="float32") as scorer:
         assert scorer.fingerprint == model.fingerprint
         scorer.score(PROMPTS, ANSWERS)
-    with language_model("t", model, cache=tmp_path / "new") as scorer:
+    with run.language_model(model) as scorer:
         scorer.score(PROMPTS, ANSWERS)
         assert scorer.hits == 2
         assert scorer.model is model

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ragsys_kernels._checks import count
-from ragsys_kernels.evaluation._run import described, hugging_face, language_model, prepared, sets_named, text_encoder
+from ragsys_kernels.evaluation._run import Progress, Run, Summary, described, digests, sets_named
 from ragsys_kernels.evaluation.aicl.report import METHODS, QPP, SAICL, STATIC, SetResult, report_of
 from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.adaptive import (
@@ -27,14 +26,12 @@ from ragsys_kernels.icl.adaptive import (
     qpp_k,
 )
 from ragsys_kernels.icl.datasets import CLASSIFICATION_SETS, ClassificationSet, classification_set
-from ragsys_kernels.icl.encoders import CachedEncoder, Encoder
+from ragsys_kernels.icl.encoders import Encoder
 from ragsys_kernels.icl.language_model import LanguageModel
 from ragsys_kernels.icl.posteriors import CachedLabels, LabelModel
 from ragsys_kernels.icl.prompts import PromptTemplate
 from ragsys_kernels.icl.retrievers import RULE_METHODS, Rule
 from ragsys_kernels.metrics import macro_scores, nqc
-
-Progress = Callable[[int, int], None]
 
 M = 5  # the largest static k
 MAX_WORDS = 40  # of a text in a prompt; a tenth of AG News' texts and half of Jigsaw's test comments are longer
@@ -72,7 +69,7 @@ QUICK, FULL = Sizes(test=500, train=2000, learn=100), Sizes(test=None, train=10_
 
 
 @dataclass(frozen=True)
-class AiclSummary:
+class AiclSummary(Summary):
     """What an evaluation did; as text, a line for each set and one for the whole."""
 
     results: list[SetResult]
@@ -82,17 +79,17 @@ class AiclSummary:
     seconds: float
     out: Path
 
-    def __str__(self) -> str:
-        lines = []
+    def lines(self) -> Iterator[str]:
         for result in self.results:
             rows = [
                 f"{label} {macro_scores(result.items.test_labels, result.predictions[label]).f1:.3f} "
                 f"(k {result.ks[label].mean():.1f}, {result.tokens[label].mean():.0f} tokens)"
                 for label in METHODS
             ]
-            lines.append(f"{result.items.title}: macro F1 {', '.join(rows)}")
-        prompts = f"{self.scored} prompts scored with {self.tokens_run} tokens, {self.cached} from the cache"
-        return "\n".join([*lines, f"{prompts}, {self.seconds:.1f} s -> {self.out / 'report.html'}"])
+            yield f"{result.items.title}: macro F1 {', '.join(rows)}"
+
+    def work(self) -> str:
+        return f"{self.scored} prompts scored with {self.tokens_run} tokens, {self.cached} from the cache"
 
 
 def aicl(
@@ -162,14 +159,12 @@ def aicl(
         What can be checked without the models is, before they are loaded.
     """
     op = "aicl"
-    start = time.perf_counter()
     names = sets_named(op, sets, CLASSIFICATION_SETS, CLASSIFICATION_SETS)
     choices = ("order", order, ORDERS), ("similarity", similarity, SIMILARITIES), ("method", rule.method, RULE_METHODS)
     for name, value, known in choices:
         if value not in known:
             raise ValueError(f"{op}: {name} must be one of {', '.join(known)}, got {value!r}")
-    for name, number in (("max_k", max_k), ("samples", samples)):
-        count(op, name, number)
+    count(op, "max_k", max_k)
     most = max(max_k, *STATIC.values())
     if pool < most:
         raise ValueError(f"{op}: pool must be at least the {most} demonstrations that a text can get, got {pool}")
@@ -179,15 +174,11 @@ def aicl(
     for name, value in asdict(sizes).items():
         if value is not None:
             count(op, f"sizes.{name}", value)
-    home = prepared(op, out, cache, num_threads)
+    run = Run(op, out, cache=cache, samples=samples, num_threads=num_threads)
     chosen = [classification_set(name, data).sample(train=sizes.train, test=sizes.test, seed=seed) for name in names]
     _check_sklearn(op)
-    embedder = text_encoder(encoder, cache=home, num_threads=num_threads)
-    with (
-        CachedEncoder(embedder, home / "embeddings.sqlite", progress=progress) as kept,
-        language_model(op, model, cache=home, dtype=dtype, num_threads=num_threads) as scorer,
-    ):
-        inner = hugging_face(op, scorer)
+    with run.embeddings(encoder, progress) as kept, run.language_model(model, dtype=dtype) as scorer:
+        inner = run.hugging_face(scorer)
         results, scored, cached, tokens = [], 0, 0, 0
         for items in chosen:
             shown = Demonstrations(
@@ -196,13 +187,14 @@ def aicl(
             )  # fmt: skip
             prompt = PROMPTS[items.name]
             labeler = LabelModel(inner, prompt.labels)
-            with CachedLabels(labeler, home / "posteriors.sqlite") as labels:
+            with CachedLabels(labeler, run.kept("posteriors")) as labels:
                 classifier = InContextClassifier(labels, shown, prompt, order=order)
                 results.append(evaluate(classifier, items, max_k=max_k, learn=sizes.learn, progress=progress))
                 scored, cached, tokens = scored + labels.misses, cached + labels.hits, tokens + labeler.tokens_run
-        models = described(model, scorer, embedder)
+        models = described(model, scorer, kept)
     report = report_of(results, samples, max_k)
-    report.configuration(
+    run.write(
+        report,
         {
             **models,
             "sets": {
@@ -210,21 +202,19 @@ def aicl(
                 for one in chosen
             },
             "SAICL learns from": f"{sizes.learn or 'all'} of each set, logistic regression",
-            "sha256 of the data": {name: digest[:16] for one in chosen for name, digest in one.source.items()},
+            "sha256 of the data": digests(one.source for one in chosen),
             "demonstrations": f"{similarity}, {rule.label} of {pool}, {order}, M = {max_k}",
             "words of a text in a prompt": f"at most {MAX_WORDS}",
             **{f"prompt, {one.title}": repr(PROMPTS[one.name].render([("...", 0)], "...")) for one in chosen},
             **{f"label words, {one.title}": list(PROMPTS[one.name].words) for one in chosen},
             "seed": seed,
-            "bootstrap": f"{samples} samples, percentiles, seed 0",
+            "bootstrap": run.bootstrap(),
             "prompts scored, from the cache": f"{scored}, {cached}",
             "tokens run": tokens,
-            "seconds": f"{time.perf_counter() - start:.1f}",
+            "seconds": f"{run.seconds:.1f}",
         },
-        num_threads,
     )
-    folder = report.write(out)
-    return AiclSummary(results, scored, cached, tokens, time.perf_counter() - start, folder)
+    return AiclSummary(results, scored, cached, tokens, run.seconds, run.out)
 
 
 def evaluate(

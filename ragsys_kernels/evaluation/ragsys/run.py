@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 import ragsys_kernels as rk
-from ragsys_kernels.evaluation._run import described, language_model, prepared, text_encoder
+from ragsys_kernels.evaluation._run import Progress, Run, Summary, described, digests, drawn
 from ragsys_kernels.evaluation.ragsys.report import Result, report_of
 from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.cache import CachedModel
 from ragsys_kernels.icl.datasets import TruthfulQA, truthfulqa
-from ragsys_kernels.icl.encoders import CachedEncoder, Encoder
+from ragsys_kernels.icl.encoders import Encoder
 from ragsys_kernels.icl.language_model import LanguageModel
 from ragsys_kernels.icl.prompts import QA
 from ragsys_kernels.icl.quality import quality_bias
@@ -45,7 +45,7 @@ _WINDOW = 32  # prompts with all their answers; what a killed run loses at most 
 
 
 @dataclass(frozen=True)
-class RagsysSummary:
+class RagsysSummary(Summary):
     """What an evaluation did; as text, a line for each setting and one for the whole."""
 
     results: list[Result]
@@ -54,13 +54,13 @@ class RagsysSummary:
     seconds: float
     out: Path
 
-    def __str__(self) -> str:
-        lines = []
+    def lines(self) -> Iterator[str]:
         for result in self.results:
             means = ", ".join(f"{name} {result.values[name].mean():.3f}" for name in ("MC1", "MC2", "MC3", "DPO"))
-            lines.append(f"{result.setting.label}: {means}")
-        answers = f"{self.scored} answers scored, {self.cached} from the cache"
-        return "\n".join([*lines, f"{answers}, {self.seconds:.1f} s -> {self.out / 'report.html'}"])
+            yield f"{result.setting.label}: {means}"
+
+    def work(self) -> str:
+        return f"{self.scored} answers scored, {self.cached} from the cache"
 
 
 def ragsys(
@@ -83,7 +83,7 @@ def ragsys(
     cache: PathLike | None = None,
     samples: int = 10_000,
     num_threads: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> RagsysSummary:
     """Compare the retrievers Fix, Bias, Rel, Rel+Bias, Rel+Div and Rel+Div+Bias on TruthfulQA; write a report folder.
 
@@ -147,8 +147,8 @@ def ragsys(
     -----
     Source: RAGSys (arXiv 2405.17587), Tables 1 and 2, Figure 1.
     """
-    op, start = "ragsys", time.perf_counter()
-    for name, value, least in (("k", k, 1), ("pool", pool, k), ("samples", samples, 1), ("questions", questions, 1)):
+    op = "ragsys"
+    for name, value, least in (("k", k, 1), ("pool", pool, k), ("questions", questions, 1)):
         if value is not None and value < least:
             raise ValueError(f"{op}: {name} must be at least {least}, got {value}")
     for name, weight in (("lambda_d", lambda_d), ("lambda_b", lambda_b), *(("lambdas", value) for value in lambdas)):
@@ -156,48 +156,45 @@ def ragsys(
             raise ValueError(f"{op}: {name} must be in [0, 1], got {weight}")
     if embed not in ("question", "pair"):
         raise ValueError(f"{op}: embed must be question or pair, got {embed!r}")
-    home = prepared(op, out, cache, num_threads)
+    run = Run(op, out, cache=cache, samples=samples, num_threads=num_threads)
     whole = truthfulqa(counts, data)
     fixed = PRIMER if primer is None else read_primer(primer)
-    asked = _drawn(op, whole, questions if questions is not None else QUICK_QUESTIONS if quick else None)
+    asked = _asked(op, whole, questions if questions is not None else QUICK_QUESTIONS if quick else None)
     shown = _demonstrations(op, whole, pool)
-    embedder = text_encoder(encoder, cache=home, num_threads=num_threads)
     named = [*methods(lambda_d, lambda_b), RANDOM, NONE]
     swept = [_in_sweep(value, named) for value in dict.fromkeys(lambdas)]
     every = list(dict.fromkeys([*named, *swept]))
-    with language_model(op, model, dtype=dtype, cache=home, num_threads=num_threads) as scorer:
-        with CachedEncoder(embedder, home / "embeddings.sqlite") as texts:
-            rows = texts.encode(shown.keys(embed))
-            queries = texts.encode([whole.questions[q] for q in asked])
+    with run.embeddings(encoder) as texts, run.language_model(model, dtype=dtype) as scorer:
+        rows = texts.encode(shown.keys(embed))
+        queries = texts.encode([whole.questions[q] for q in asked])
         begun = time.perf_counter()
         bias = quality_bias(scorer, *shown.columns, progress=progress)
         corpus = rk.Corpus(rows, bias, shown.owners)
         picks = pick(every, corpus, shown.owners, queries, asked, k=k, pool=pool, num_threads=num_threads)
         prompts = {setting: _prompts(setting, picks.get(setting), shown, fixed, whole, asked) for setting in every}
         scored = score(scorer, prompts, whole, asked, progress)
-        models = described(model, scorer, embedder)
+        models = described(model, scorer, texts)
     seconds = time.perf_counter() - begun
     results = {setting: _result(setting, scored.logp, whole, asked, picks.get(setting), rows) for setting in every}
     report = report_of([results[setting] for setting in named], [results[setting] for setting in swept], bias, samples)
-    report.configuration(
+    run.write(
+        report,
         {
             **models,
             "counts": f"{counts}: {int(whole.is_correct.sum())} correct answers, {whole.triplets} triplets",
-            "sha256 of the data": {name: digest[:16] for name, digest in whole.source.items()},
+            "sha256 of the data": digests([whole.source]),
             "questions": f"{len(asked)} of {len(whole.questions)}, drawn with seed 0",
             "demonstrations": f"{len(shown.pairs)}, of which the {embed} is embedded",
             "primer": "the library's" if primer is None else str(primer),
             "demonstrations of Fix": len(fixed),
             "k, candidates": f"{k}, {pool}",
             "lambda_d, lambda_b": f"{lambda_d:g}, {lambda_b:g}",
-            "bootstrap": f"{samples} samples, percentiles, seed 0",
+            "bootstrap": run.bootstrap(),
             "answers scored, from the cache": f"{scored.new}, {scored.cached}",
-            "seconds to score, in all": f"{seconds:.1f}, {time.perf_counter() - start:.1f}",
+            "seconds to score, in all": f"{seconds:.1f}, {run.seconds:.1f}",
         },
-        num_threads,
     )
-    folder = report.write(out)
-    return RagsysSummary([*results.values()], scored.new, scored.cached, time.perf_counter() - start, folder)
+    return RagsysSummary([*results.values()], scored.new, scored.cached, run.seconds, run.out)
 
 
 class _Shown(NamedTuple):
@@ -229,7 +226,7 @@ def score(
     prompts: dict[Setting, list[str]],
     data: TruthfulQA,
     asked: Array,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Scored:
     """Score all answers to the questions asked after the prompts of every setting, equal prompts once.
 
@@ -257,12 +254,12 @@ def score(
     return Scored(logp, total - (scorer.hits - before), scorer.hits - before)
 
 
-def _drawn(op: str, data: TruthfulQA, number: int | None) -> Array:
+def _asked(op: str, data: TruthfulQA, number: int | None) -> Array:
     """The questions to ask, in their order; more of them include the fewer."""
     size = len(data.questions)
     if number is not None and number > size:
         raise ValueError(f"{op}: questions must be at most {size}, got {number}")
-    return np.sort(np.random.default_rng(0).permutation(size)[:number])
+    return drawn(size, number)
 
 
 def _demonstrations(op: str, data: TruthfulQA, pool: int) -> _Shown:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import count
@@ -13,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels._checks import count as at_least_1
-from ragsys_kernels.evaluation._run import described, language_model, prepared, text_encoder
+from ragsys_kernels.evaluation._run import Progress, Run, Summary, described, digests
 from ragsys_kernels.evaluation.ralm.report import (
     ANY,
     DENSE,
@@ -36,7 +34,7 @@ from ragsys_kernels.evaluation.ralm.report import (
 from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.datasets import ralm_passages, wikitext
 from ragsys_kernels.icl.datasets.wikitext import OVERLAP
-from ragsys_kernels.icl.encoders import CachedEncoder, Encoder
+from ragsys_kernels.icl.encoders import Encoder
 from ragsys_kernels.icl.language_model import TokenModel
 from ragsys_kernels.icl.ralm import Ralm, Text, Window, sliding_windows
 from ragsys_kernels.icl.retrievers import BM25Retriever, DenseRetriever
@@ -44,7 +42,7 @@ from ragsys_kernels.metrics import perplexity
 
 Array = npt.NDArray[Any]
 Documents = tuple[int, ...]
-Run = tuple[Window, Documents]
+ModelRun = tuple[Window, Documents]
 
 _BATCH = 2048  # tokens in one pass of the model: a tenth faster than 512 where windows need no padding
 
@@ -55,7 +53,7 @@ QUICK = RalmSizes(
 
 
 @dataclass(frozen=True)
-class RalmSummary:
+class RalmSummary(Summary):
     """What an evaluation did; as text, the word perplexity of each method and what the run cost."""
 
     result: RalmResult
@@ -63,11 +61,14 @@ class RalmSummary:
     seconds: float
     out: Path
 
-    def __str__(self) -> str:
+    def lines(self) -> Iterator[str]:
         words = self.result.words
-        lines = [f"{label}: word perplexity {perplexity(-nll, words):.2f}" for label, nll in self.result.nll.items()]
-        runs = f"{len(words)} windows, {self.result.runs} runs of the model, {self.cached} of them from the cache"
-        return "\n".join([*lines, f"{runs}, {self.seconds:.1f} s -> {self.out / 'report.html'}"])
+        for label, nll in self.result.nll.items():
+            yield f"{label}: word perplexity {perplexity(-nll, words):.2f}"
+
+    def work(self) -> str:
+        windows, runs = len(self.result.words), self.result.runs
+        return f"{windows} windows, {runs} runs of the model, {self.cached} of them from the cache"
 
 
 def ralm(
@@ -83,7 +84,7 @@ def ralm(
     samples: int = 10_000,
     seed: int = 0,
     num_threads: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> RalmSummary:
     """Measure what documents before the text are worth to a language model on WikiText-103; write a report folder.
 
@@ -139,55 +140,47 @@ def ralm(
     that all strides predict the same tokens from the same first token on, and tokens with equal documents are one run.
     """
     op = "ralm"
-    start = time.perf_counter()
     used = replace(QUICK if quick else RalmSizes(), **(sizes or {}))
     used.check(op)
-    at_least_1(op, "samples", samples)
-    home = prepared(op, out, cache, num_threads)
+    run = Run(op, out, cache=cache, samples=samples, num_threads=num_threads)
     test = wikitext("test", data)
     collection = ralm_passages(test, data, words=used.passage)
     documents = [passage.document for passage in collection.passages]
     bm25 = BM25Retriever(documents)
-    embedder = None if encoder is None else text_encoder(encoder, cache=home, num_threads=num_threads)
     with ExitStack() as opened:
-        scorer = opened.enter_context(
-            language_model(op, model, cache=home, dtype=dtype, num_threads=num_threads, batch_tokens=_BATCH)
-        )
+        kept = None if encoder is None else opened.enter_context(run.embeddings(encoder))
+        scorer = opened.enter_context(run.language_model(model, dtype=dtype, batch_tokens=_BATCH))
         system = Ralm(
             scorer, documents, bm25,
             query_tokens=used.query, document_tokens=used.document, past_tokens=used.past,
         )  # fmt: skip
         text = system.encode(test.text)
         windows = chosen_windows(len(text.tokens), used)
-        dense = None
-        if embedder is not None:
-            kept = opened.enter_context(CachedEncoder(embedder, home / "embeddings.sqlite"))
-            dense = DenseRetriever(kept, documents)
+        dense = None if kept is None else DenseRetriever(kept, documents)
         own = own_articles(system, text, [article.text for article in test.articles], windows, used)
         result = evaluate(system, text, windows, used, dense=dense, own=own, seed=seed, progress=progress)
-        cached, models = scorer.hits, described(model, scorer, embedder)
+        cached, models = scorer.hits, described(model, scorer, kept)
     passages = (
         f"{len(documents)} passages of at most {used.passage} words, of BoolQ (validation) and WikiText-103 valid. "
         f"None has the title of an evaluated article, or {OVERLAP} words in a row in common with the evaluated text: "
         f"{collection.same_title} and {collection.same_words} were left out for that"
     )
     report = report_of(result, used, samples, passages)
-    report.configuration(
+    run.write(
+        report,
         {
             **models,
             "text": f"WikiText-103 test, {len(text.tokens)} tokens, {test.text.count(' ')} words and line ends",
             "collection": passages,
-            "sha256 of the data": {name: digest[:16] for name, digest in {**test.source, **collection.source}.items()},
+            "sha256 of the data": digests([test.source, collection.source]),
             **{f"sizes: {name}": value for name, value in asdict(used).items()},
-            "bootstrap": f"{samples} samples over windows, percentiles, seed 0",
+            "bootstrap": run.bootstrap("windows"),
             "passages at random": f"seed {seed}",
             "runs of the model, from the cache": f"{result.runs}, {cached}",
-            "seconds": f"{time.perf_counter() - start:.1f}",
+            "seconds": f"{run.seconds:.1f}",
         },
-        num_threads,
     )
-    folder = report.write(out)
-    return RalmSummary(result, cached, time.perf_counter() - start, folder)
+    return RalmSummary(result, cached, run.seconds, run.out)
 
 
 def chosen_windows(size: int, sizes: RalmSizes) -> list[Window]:
@@ -229,7 +222,7 @@ class _Plan(NamedTuple):
     """What each piece of `stride` tokens of each window's target is predicted with."""
 
     stride: int
-    runs: list[list[Run]]  # (Q, pieces)
+    runs: list[list[ModelRun]]  # (Q, pieces)
 
     @property
     def documents(self) -> list[list[Documents]]:
@@ -241,7 +234,7 @@ class _Runs:
 
     def __init__(self, system: Ralm, text: Text, windows: Sequence[Window], past: int) -> None:
         self.system, self.text, self.windows, self.past = system, text, windows, past
-        self._logp: dict[Run, Array] = {}  # of the past and the target's tokens
+        self._logp: dict[ModelRun, Array] = {}  # of the past and the target's tokens
 
     def __len__(self) -> int:
         return len(self._logp)
@@ -262,13 +255,13 @@ class _Runs:
     def without(self, plan: _Plan) -> _Plan:
         """The same prefixes as short as the documents leave them, without the documents."""
 
-        def shortened(run: Run) -> Run:
+        def shortened(run: ModelRun) -> ModelRun:
             window, ids = run
             return window._replace(start=window.start + len(self.system.document(ids))), ()
 
         return _Plan(plan.stride, [[shortened(run) for run in row] for row in plan.runs])
 
-    def make(self, plans: Iterable[_Plan], progress: Callable[[int, int], None] | None) -> None:
+    def make(self, plans: Iterable[_Plan], progress: Progress | None) -> None:
         wanted = {run for plan in plans for row in plan.runs for run in row}
         # Window by window, the longest first: what is fed together is of like length.
         order = sorted(wanted, key=lambda run: (run[0].end, run[0].start, run[1]))
@@ -308,7 +301,7 @@ def evaluate(
     dense: DenseRetriever | None = None,
     own: Mapping[int, Documents] | None = None,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> RalmResult:
     """Run every method on every window; `own` is what `own_articles` found."""
     runs, stride = _Runs(system, text, windows, sizes.past), sizes.stride

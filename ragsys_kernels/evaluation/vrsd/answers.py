@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ragsys_kernels._checks import count
-from ragsys_kernels.evaluation._run import described, hugging_face, language_model, prepared, sets_named, text_encoder
+from ragsys_kernels.evaluation._run import Progress, Run, Summary, described, digests, drawn, sets_named
 from ragsys_kernels.evaluation.vrsd.answers_report import NONE, RANDOM, ROUGE, AnswerResult, report_of
 from ragsys_kernels.evaluation.vrsd.picks_report import MMR, POOL, RULES, VRSD, K
 from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
 from ragsys_kernels.icl.datasets.vrsd import OPTIONS
-from ragsys_kernels.icl.encoders import CachedEncoder, Encoder
+from ragsys_kernels.icl.encoders import Encoder
 from ragsys_kernels.icl.generation import CachedGenerator, Generator, GreedyGenerator, Stop
 from ragsys_kernels.icl.language_model import LanguageModel
 from ragsys_kernels.icl.prompts import QA, PromptTemplate
@@ -42,7 +41,7 @@ PROMPTS = {
 
 
 @dataclass(frozen=True)
-class AnswersSummary:
+class AnswersSummary(Summary):
     """What an evaluation did; as text, a line for each set and one for the whole."""
 
     results: list[AnswerResult]
@@ -51,13 +50,13 @@ class AnswersSummary:
     seconds: float
     out: Path
 
-    def __str__(self) -> str:
-        lines = []
+    def lines(self) -> Iterator[str]:
         for result in self.results:
             rows = [f"{label} {values[:, ROUGE.index('ROUGE-L')].mean():.3f}" for label, values in result.rouge.items()]
-            lines.append(f"{result.questions.title}: ROUGE-L {', '.join(rows)}")
-        answers = f"{self.generated} answers generated, {self.cached} from the cache"
-        return "\n".join([*lines, f"{answers}, {self.seconds:.1f} s -> {self.out / 'report.html'}"])
+            yield f"{result.questions.title}: ROUGE-L {', '.join(rows)}"
+
+    def work(self) -> str:
+        return f"{self.generated} answers generated, {self.cached} from the cache"
 
 
 def vrsd_answers(
@@ -76,7 +75,7 @@ def vrsd_answers(
     cache: PathLike | None = None,
     samples: int = 10_000,
     num_threads: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> AnswersSummary:
     """Answer the questions of VRSD's sets after the picks of VRSD, MMR, at random, and none; write a report folder.
 
@@ -114,27 +113,22 @@ def vrsd_answers(
         What can be checked without the models is, before they are loaded.
     """
     op = "vrsd-answers"
-    start = time.perf_counter()
     names = sets_named(op, sets, VRSD_SETS, VRSD_SETS)
     queries = QUICK_QUERIES if queries is None and quick else queries
-    for name, number in (("queries", queries), ("k", k), ("samples", samples)):
+    for name, number in (("queries", queries), ("k", k)):
         if number is not None:
             count(op, name, number)
     if k > pool:
         raise ValueError(f"{op}: k must be at most pool = {pool}, got {k}")
-    home = prepared(op, out, cache, num_threads)
+    run = Run(op, out, cache=cache, samples=samples, num_threads=num_threads)
     chosen = [_sample(vrsd_set(name, data), queries, seed) for name in names]
     for one in chosen:
         if len(one.pool) < pool:
             raise ValueError(f"{op}: pool must be at most the {len(one.pool)} items of {one.title}, got {pool}")
     score = rouge_scorer(op)
-    embedder = text_encoder(encoder, cache=home, num_threads=num_threads)
-    with (
-        CachedEncoder(embedder, home / "embeddings.sqlite", progress=progress) as kept,
-        language_model(op, model, cache=home, dtype=dtype, num_threads=num_threads) as scorer,
-    ):
-        greedy = GreedyGenerator(hugging_face(op, scorer))
-        with CachedGenerator(greedy, home / "answers.sqlite") as generator:
+    with run.embeddings(encoder, progress) as kept, run.language_model(model, dtype=dtype) as scorer:
+        greedy = GreedyGenerator(run.hugging_face(scorer))
+        with CachedGenerator(greedy, run.kept("answers")) as generator:
             results = [
                 evaluate(
                     kept, generator, one, score, k=k, pool=pool, seed=seed, num_threads=num_threads, progress=progress
@@ -142,13 +136,14 @@ def vrsd_answers(
                 for one in chosen
             ]
             generated, cached = generator.misses, generator.hits
-        models = described(model, scorer, embedder)
+        models = described(model, scorer, kept)
     report = report_of(results, samples, k)
-    report.configuration(
+    run.write(
+        report,
         {
             **models,
             "sets": {one.title: f"{len(one.questions)} queries, {len(one.pool)} items" for one in chosen},
-            "sha256 of the data": {name: digest[:16] for one in chosen for name, digest in one.source.items()},
+            "sha256 of the data": digests(one.source for one in chosen),
             "k, candidates": f"{k}, {pool}",
             "prompt": "in the model's chat template" if greedy.chat else "as it is",
             **{f"instruction, {one.title}": PROMPTS[one.name][0].instruction for one in chosen},
@@ -156,14 +151,12 @@ def vrsd_answers(
                 one.title: f"after {PROMPTS[one.name][1].max_new_tokens} tokens or a line" for one in chosen
             },
             "seed": seed,
-            "bootstrap": f"{samples} samples, percentiles, seed 0",
+            "bootstrap": run.bootstrap(),
             "answers generated, from the cache": f"{generated}, {cached}",
-            "seconds": f"{time.perf_counter() - start:.1f}",
+            "seconds": f"{run.seconds:.1f}",
         },
-        num_threads,
     )
-    folder = report.write(out)
-    return AnswersSummary(results, generated, cached, time.perf_counter() - start, folder)
+    return AnswersSummary(results, generated, cached, run.seconds, run.out)
 
 
 def evaluate(
@@ -176,7 +169,7 @@ def evaluate(
     pool: int = POOL,
     seed: int = 0,
     num_threads: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> AnswerResult:
     """Let the model answer every question of a set after every method's picks."""
     vectors, dense = encoder.encode(questions.questions), DenseRetriever(encoder, questions.pool)
@@ -244,7 +237,7 @@ def _prompts(questions: QuestionSet, picks: Array) -> list[str]:
 def _sample(questions: QuestionSet, number: int | None, seed: int) -> QuestionSet:
     if number is None or number >= len(questions.questions):
         return questions
-    some = np.sort(np.random.default_rng(seed).permutation(len(questions.questions))[:number])
+    some = drawn(len(questions.questions), number, seed)
     return questions._replace(
         questions=[questions.questions[q] for q in some], answers=[questions.answers[q] for q in some]
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
@@ -13,8 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels._checks import count
-from ragsys_kernels.evaluation._run import prepared, sets_named, text_encoder
+from ragsys_kernels.evaluation._run import Progress, Run, Summary, described_encoder, digests, sets_named
 from ragsys_kernels.evaluation.vrsd.picks_report import (
     BEST,
     BM25,
@@ -30,7 +28,7 @@ from ragsys_kernels.evaluation.vrsd.picks_report import (
 )
 from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
-from ragsys_kernels.icl.encoders import CachedEncoder, Encoder
+from ragsys_kernels.icl.encoders import Encoder
 from ragsys_kernels.icl.retrievers import BM25Retriever, DenseRetriever
 from ragsys_kernels.metrics import pairwise_cosine, sum_cosine, win_rate
 
@@ -41,7 +39,7 @@ _SUBSETS = 20_000  # sets of k candidates that are tried for the best of all; 4 
 
 
 @dataclass(frozen=True)
-class VrsdSummary:
+class VrsdSummary(Summary):
     """What an evaluation did; as text, a line for each set and one for the whole."""
 
     results: list[SetResult]
@@ -50,17 +48,17 @@ class VrsdSummary:
     seconds: float
     out: Path
 
-    def __str__(self) -> str:
-        lines = []
+    def lines(self) -> Iterator[str]:
         for result in self.results:
             ours = result.values[VRSD]
             rivals = []
             for label in MMR:
                 rate = win_rate(ours, result.values[label], tolerance=TOLERANCE)
                 rivals.append(f"{label} {result.values[label].mean():.3f} ({rate.wins:.1%} wins, {rate.ties:.1%} ties)")
-            lines.append(f"{result.questions.title}: mean cosine VRSD {ours.mean():.3f}, {', '.join(rivals)}")
-        texts = f"{self.encoded} texts encoded, {self.cached} from the cache"
-        return "\n".join([*lines, f"{texts}, {self.seconds:.1f} s -> {self.out / 'report.html'}"])
+            yield f"{result.questions.title}: mean cosine VRSD {ours.mean():.3f}, {', '.join(rivals)}"
+
+    def work(self) -> str:
+        return f"{self.encoded} texts encoded, {self.cached} from the cache"
 
 
 def vrsd(
@@ -76,7 +74,7 @@ def vrsd(
     cache: PathLike | None = None,
     samples: int = 10_000,
     num_threads: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> VrsdSummary:
     """Compare VRSD with MMR, cosine top-k and BM25 on ARC-DA, OpenBookQA and Puzzle; write a report folder.
 
@@ -121,41 +119,37 @@ def vrsd(
         What can be checked without the model is, before it is loaded.
     """
     op = "vrsd"
-    start = time.perf_counter()
     names = sets_named(op, sets, QUICK_SETS if quick else VRSD_SETS, VRSD_SETS)
     if not 1 <= k <= pool:
         raise ValueError(f"{op}: k must be from 1 to pool = {pool}, got {k}")
-    count(op, "samples", samples)
-    home = prepared(op, out, cache, num_threads)
+    run = Run(op, out, cache=cache, samples=samples, num_threads=num_threads)
     questions = [vrsd_set(name, data) for name in names]
     for one in questions:
         _check_pool(one, pool)
     words = [BM25Retriever(one.pool) if bm25 else None for one in questions]
-    model = text_encoder(encoder, cache=home, num_threads=num_threads)
-    with CachedEncoder(model, home / "embeddings.sqlite", progress=progress) as scorer:
+    with run.embeddings(encoder, progress) as scorer:
         scorer.encode([text for one in questions for text in (*one.questions, *one.pool)])
         encoded, cached = scorer.misses, scorer.hits
         results = [
             evaluate(scorer, one, k=k, pool=pool, bm25=retriever, num_threads=num_threads)
             for one, retriever in zip(questions, words, strict=True)
         ]
-    like_paper = (k, pool) == (K, POOL) and Path(model.name).name in ("mpnet", "all-mpnet-base-v2")
+    like_paper = (k, pool) == (K, POOL) and Path(scorer.name).name in ("mpnet", "all-mpnet-base-v2")
     report = report_of(results, samples, PAPER if like_paper else {}, k, pool)
-    report.configuration(
+    run.write(
+        report,
         {
-            "encoder": f"{model.name}, fingerprint {model.fingerprint}",
+            "encoder": described_encoder(scorer),
             "sets": {one.title: f"{len(one.questions)} queries, {len(one.pool)} items" for one in questions},
-            "sha256 of the data": {name: digest[:16] for one in questions for name, digest in one.source.items()},
+            "sha256 of the data": digests(one.source for one in questions),
             "k, candidates": f"{k}, {pool}",
             "tolerance of ties": TOLERANCE,
-            "bootstrap": f"{samples} samples, percentiles, seed 0",
+            "bootstrap": run.bootstrap(),
             "texts encoded, from the cache": f"{encoded}, {cached}",
-            "seconds": f"{time.perf_counter() - start:.1f}",
+            "seconds": f"{run.seconds:.1f}",
         },
-        num_threads,
     )
-    folder = report.write(out)
-    return VrsdSummary(results, encoded, cached, time.perf_counter() - start, folder)
+    return VrsdSummary(results, encoded, cached, run.seconds, run.out)
 
 
 def evaluate(
