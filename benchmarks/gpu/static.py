@@ -371,7 +371,7 @@ def rows_of(compiled: Iterable[Compiled], made: Callable[[], Iterable[Case]] = c
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PATH.parent, help="folder for the ledgers and the page")
-    parser.add_argument("--readme", type=Path, default=PATH.parents[2] / "README.md")
+    parser.add_argument("--root", type=Path, default=PATH.parents[2], help="folder that has docs/tested.md")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     given = parser.parse_args(arguments)
     rows = list(rows_of(map(compiled_of, refresh(given.out / COMPILED.name, given.processes))))
@@ -381,7 +381,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{len(rows)} bounds in {path}")
     from benchmarks.reports import gpu as report_gpu
 
-    report_gpu.write(given.out, given.readme)
+    report_gpu.write(given.out, given.root)
 
 
 if __name__ == "__main__":

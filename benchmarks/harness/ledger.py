@@ -43,14 +43,22 @@ COLUMNS = (
     "date",
 )
 
+Row = dict[str, str]
+
+_CHANGED = "-dirty"  # ends the commit of a measurement with changes that were not committed
 _LIBRARIES = ("numpy", "torch", "pyversity", "langchain-core", "llama-index-core", "faiss-cpu")
 
 
-def read(path: Path) -> list[dict[str, str]]:
+def read(path: Path) -> list[Row]:
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+def published(rows: Iterable[Row]) -> list[Row]:
+    """The rows that pages may show: of a commit, not of changes that are in none."""
+    return [row for row in rows if not row["commit"].endswith(_CHANGED)]
 
 
 def update(
@@ -112,7 +120,7 @@ def _commit() -> str:
         )
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return f"{commit}-dirty" if changed else commit
+    return f"{commit}{_CHANGED}" if changed else commit
 
 
 def version(name: str) -> str | None:

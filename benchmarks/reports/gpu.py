@@ -1,6 +1,6 @@
-"""What is known about the GPU: the page results/gpu.md, and the README's table of what has been executed where.
+"""What is known about the GPU: the page results/gpu.md, and the table of docs/tested.md of what ran where.
 
-    python -m benchmarks.reports.gpu [--readme FILE] [--out FOLDER]
+    python -m benchmarks.reports.gpu [--root FOLDER] [--out FOLDER]
 
 From compiled.csv and static.csv of the folder (`gpu/static.py`: compiled code and public figures), gpu.csv
 (`gpu_check.py`: measurements on a GPU, if it has ever run on one) and ledger.csv (the processor).
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.gpu.devices import DEVICES, PROCESSORS
 from benchmarks.harness import ledger
-from benchmarks.reports import readme
+from benchmarks.reports import places
 
 RESULTS = ledger.PATH.parent
 ROOT = ledger.PATH.parents[2]
@@ -31,7 +31,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], text_columns: in
 
 
 def executed(compiled: list[Row], measured: list[Row], processors: list[Row]) -> str:
-    """The table of the README, from what the ledgers hold and which tests there are."""
+    """The table of docs/tested.md, from what the ledgers hold and which tests there are."""
     names = sorted({row["hardware"].partition(",")[0] for row in processors if row["hardware"]})
     processor = f"x86-64 ({', '.join(names)})" if names else "x86-64"
     tests = {path.name for path in (ROOT / "tests").rglob("*.py")}
@@ -212,21 +212,20 @@ The launcher chooses the threads, and adds shared memory, by the shape: here is 
 """
 
 
-def write(out: Path, into: Path | None) -> None:
+def write(out: Path, root: Path) -> None:
     compiled, static, measured = (ledger.read(out / f"{name}.csv") for name in ("compiled", "static", "gpu"))
     if not compiled:
         raise SystemExit("error: nothing has been compiled: run `ragsys-kernels bench --static` first")
     (out / "gpu.md").write_text(page(compiled, static, measured), encoding="utf-8")
-    if into is not None:
-        readme.fill(into, "executed", executed(compiled, measured, ledger.read(ledger.PATH)))
+    places.fill(root, "executed", executed(compiled, measured, ledger.read(ledger.PATH)))
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--readme", type=Path, default=readme.PATH)
+    parser.add_argument("--root", type=Path, default=places.ROOT, help="folder that has docs/tested.md")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the ledgers and for the page")
     given = parser.parse_args(arguments)
-    write(given.out, given.readme)
+    write(given.out, given.root)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The papers' evaluations: their reports as pages of results/, and the README's tables from those pages.
+"""The papers' evaluations: their reports as pages of results/, and the tables of docs/papers/ from those pages.
 
-    python -m benchmarks.reports.papers [--readme FILE] [--out FOLDER] [REPORT ...]
+    python -m benchmarks.reports.papers [--root FOLDER] [--out FOLDER] [REPORT ...]
 
-A REPORT is the folder that `ragsys-kernels evaluate` wrote. Without one only the README is made again.
+A REPORT is the folder that `ragsys-kernels evaluate` wrote. Without one only the tables are made again.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import re
 from pathlib import Path
 
 from benchmarks.harness import ledger
-from benchmarks.reports import readme
+from benchmarks.reports import places
 
 RESULTS = ledger.PATH.parent
-ORDER = ("vrsd", "vrsd-answers", "ragsys", "aicl", "ralm")
+NAMES = ("vrsd", "vrsd-answers", "ragsys", "aicl", "ralm")
 
 
 def take(report: Path, out: Path) -> Path:
@@ -38,23 +38,26 @@ def summary(page: Path) -> str:
         if not line.startswith("|"):
             break
         table.append(line)
-    return "\n\n".join((f"**{title}** ([all of it](benchmarks/results/{page.name})). {first}", "\n".join(table))) + "\n"
+    link = f"../../benchmarks/results/{page.name}"
+    return "\n\n".join((f"**{title}** ([all tables]({link})). {first}", "\n".join(table))) + "\n"
 
 
-def summaries(out: Path) -> str:
-    pages = [out / f"papers-{name}.md" for name in ORDER]
-    return "\n".join(summary(page) for page in pages if page.is_file())
+def summaries(out: Path) -> dict[str, str]:
+    """The parts of docs/papers/ by their names, as far as there are pages to take them from."""
+    pages = [out / f"papers-{name}.md" for name in NAMES]
+    return {page.stem: summary(page) for page in pages if page.is_file()}
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("reports", nargs="*", type=Path)
-    parser.add_argument("--readme", type=Path, default=readme.PATH)
+    parser.add_argument("--root", type=Path, default=places.ROOT, help="folder that has docs/papers/")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the pages")
     given = parser.parse_args(arguments)
     for report in given.reports:
         print(take(report, given.out))
-    readme.fill(given.readme, "papers", summaries(given.out))
+    for part, text in summaries(given.out).items():
+        places.fill(given.root, part, text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The page on log-probabilities, results/scoring.md, and its table for the README, out of the ledger scoring.csv."""
+"""The page on log-probabilities, results/scoring.md, and its tables in docs/speed.md, from scoring.csv."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ COMPILED, LINEAR, WITH_LOGITS = "torch.compile", "F.linear_cross_entropy", "prod
 
 
 class Scores:
-    """The rows of the machine that was measured last."""
+    """The rows of the machine of which most is known; those of a commit with changes that are in none are left out."""
 
     def __init__(self, path: Path) -> None:
-        rows = ledger.read(path)
+        machines: dict[tuple[str, ...], list[ledger.Row]] = {}
+        for row in ledger.published(ledger.read(path)):
+            machines.setdefault((row["hardware"], row["backend"], row["isa"]), []).append(row)
+        rows = max(machines.values(), key=lambda rows: (len(rows), max(row["date"] for row in rows)))
         self.last = max(reversed(rows), key=lambda row: row["date"])  # of one day, what was added last
-        where = ("hardware", "backend", "isa")
-        self._found = {
-            (row["shape"], row["contender"]): row for row in rows if all(row[name] == self.last[name] for name in where)
-        }
+        self._found = {(row["shape"], row["contender"]): row for row in rows}
 
     def number(self, column: str, shape: Shape, contender: str = OURS) -> float:
         """NaN where it was not measured."""
@@ -186,7 +186,7 @@ From hidden states:
 
 
 def write(path: Path, out: Path) -> str:
-    """Write the page; returns the part for the README, nothing where there is no ledger."""
+    """Write the page; return the part for docs/speed.md, nothing where there is no ledger."""
     if not path.exists():
         return ""
     scores = Scores(path)

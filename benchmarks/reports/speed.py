@@ -1,6 +1,6 @@
-"""What the ledger says: a table in the README, all rows with the bars, a page on the whole corpus, and plots.
+"""What the ledger says: the tables of the README and of docs/speed.md, all rows with the bars, the whole corpus, plots.
 
-python -m benchmarks.reports [--ledger CSV] [--readme FILE] [--out FOLDER]
+python -m benchmarks.reports [--ledger CSV] [--root FOLDER] [--out FOLDER]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import ledger
-from benchmarks.reports import readme
+from benchmarks.reports import places
 from benchmarks.suites import shapes
 from benchmarks.suites.selection import DENSE, FAISS, FLOOR, GIVEN, OURS, PRODUCT, drop_in
 from benchmarks.suites.shapes import Shape
@@ -25,6 +25,7 @@ class Runs:
     """The ledger's rows of the machine and instruction set that were measured last, by what was timed together."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
+        rows = ledger.published(rows)
         if not rows:
             raise SystemExit("error: the ledger is empty: run `ragsys-kernels bench` first")
         where = ("hardware", "backend", "isa")
@@ -175,6 +176,39 @@ candidate ids, and the relevance where pyversity has it. Random clusters of vect
 thread, medians; LlamaIndex's arrays are a list of arrays. {first["hardware"]}, {first["isa"] or first["backend"]},
 {first["date"]}, commit {first["commit"] or "unknown"}.
 """
+
+
+def short(runs: Runs) -> str:
+    """The table of the README: single calls of each peer, and the whole corpus, at the default λ."""
+    rows = []
+    for peer in ("LangChain", "LlamaIndex", "pyversity"):
+        for shape in shapes.ONE_CALL:
+            cell, call = Cells(runs, "drop-in", shape, 0.75), f"{peer}, arrays"
+            if time := cell(call, compared=False):
+                ours = (f"{drop_in(peer)}, arrays", GIVEN if peer == "pyversity" else OURS)
+                faster = [f"{cell(each, compared=False)} ({cell.times(call, each)}x)" for each in ours]
+                rows.append([f"{peer}: {shape.K} of {shape.P} candidates", time, *faster])
+    for shape, lambda_d in shapes.WHOLE:
+        cell = Cells(runs, "mmr", shape, lambda_d)
+        if cell.measured and lambda_d == 0.75:
+            what = f"one exact FAISS search: {shape.K} of {shape.N:,} {SOURCES[shape.source]} rows"
+            faster = f"{cell(OURS, compared=False)} ({cell.times(FAISS, OURS)}x)"
+            rows.append([what, cell(FAISS, compared=False), "", faster])
+    return f"""\
+{table(["What it takes the place of", "its call", "our call in its place", "ours in a batch"], rows)}
+
+µs a query, and in brackets how many times as long the other one takes. MMR at λ = 0.75, one thread, picks checked
+first, {runs.last["hardware"]} ({runs.last["isa"] or runs.last["backend"]}). Calls get arrays of 384 dimensions; with
+lists both sides take longer. A batch is 2,000 queries with candidate ids, or 256 over the whole corpus, where MMR is
+exact and FAISS looks for relevance alone. {_measured(runs)}.
+"""
+
+
+def _measured(runs: Runs) -> str:
+    """When, and of which commits, what was timed together and the single calls."""
+    found = {(row["date"], row["commit"] or "unknown") for row in runs.rows if row["op"] == "drop-in"}
+    found.add((runs.last["date"], runs.last["commit"] or "unknown"))
+    return "Measured at " + " and ".join(f"commit {commit} ({date})" for date, commit in sorted(found))
 
 
 def summary(runs: Runs) -> str:
@@ -374,7 +408,7 @@ What is left for the rows themselves, the products of the scans not counted:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ledger", type=Path, default=ledger.PATH)
-    parser.add_argument("--readme", type=Path, default=readme.PATH)
+    parser.add_argument("--root", type=Path, default=places.ROOT, help="folder that has README.md and docs/speed.md")
     parser.add_argument("--out", type=Path, default=ledger.PATH.parent, help="folder for the pages and plots")
     arguments = parser.parse_args()
     runs = Runs(ledger.read(arguments.ledger))
@@ -386,8 +420,9 @@ def main() -> None:
 
     plots.draw(runs, arguments.out)
     scoring = report_scoring.write(arguments.ledger.with_name("scoring.csv"), arguments.out)
-    readme.fill(arguments.readme, "drop-ins", drop_ins(runs))
-    readme.fill(arguments.readme, "ledger", "\n".join(part for part in (summary(runs), scoring) if part))
+    parts = {"speed": short(runs), "ledger": summary(runs), "drop-ins": drop_ins(runs), "scoring": scoring}
+    for part, text in parts.items():
+        places.fill(arguments.root, part, text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Occupancy, bounds, the pages made of them, and the README's table of what has been executed where."""
+"""Occupancy, bounds, the pages made of them, and the table of what has been executed where."""
 
 from pathlib import Path
 
@@ -166,9 +166,8 @@ def test_page_is_up_to_date(module):
 def test_table_of_the_readme_is_up_to_date(module):
     gpu = module("reports.gpu")
     text = gpu.executed(*(read(module, name) for name in ("compiled", "gpu", "ledger")))
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    begin, end = module("reports.readme").marks("executed")
-    assert f"{begin}\n{text}{end}" in readme
+    places = module("reports.places")
+    assert places.filled("executed", text) in (ROOT / places.PLACES["executed"]).read_text(encoding="utf-8")
 
 
 def test_table_names_the_devices_that_were_measured(module):
@@ -186,9 +185,11 @@ def test_table_names_the_devices_that_were_measured(module):
 
 
 def test_papers_of_the_readme_are_up_to_date(module):
-    papers, readme = module("reports.papers"), module("reports.readme")
-    begin, end = readme.marks("papers")
-    assert f"{begin}\n{papers.summaries(papers.RESULTS)}{end}" in readme.PATH.read_text(encoding="utf-8")
+    papers, places = module("reports.papers"), module("reports.places")
+    parts = papers.summaries(papers.RESULTS)
+    assert set(parts) == {part for part in places.PLACES if part.startswith("papers-")}
+    for part, text in parts.items():
+        assert places.filled(part, text) in (ROOT / places.PLACES[part]).read_text(encoding="utf-8")
 
 
 def test_papers_take_the_first_table_of_a_report(module, tmp_path, capsys):
@@ -199,13 +200,13 @@ def test_papers_take_the_first_table_of_a_report(module, tmp_path, capsys):
         "# Title\n\nVerdict.\n\n## A\n\n| finding | here |\n| --- | --- |\n| x | y |\n\n![Plot.](plot.png)\n\n"
         "| method | value |\n| --- | ---: |\n| none | 1 |\n\n| later | 2 |\n| --- | ---: |\n"
     )
-    (tmp_path / "README.md").write_text("before\n<!-- papers:begin -->\nold\n<!-- papers:end -->\nafter\n")
-    module("reports.papers").main(["--readme", str(tmp_path / "README.md"), "--out", str(tmp_path), str(report)])
-    expected = (
-        "**Title** ([all of it](benchmarks/results/papers-ralm.md)). Verdict.\n\n| method | value |\n| --- | ---: |\n"
-    )
-    text = f"before\n<!-- papers:begin -->\n{expected}| none | 1 |\n<!-- papers:end -->\nafter\n"
-    assert (tmp_path / "README.md").read_text() == text
+    page = tmp_path / "docs" / "papers" / "ralm.md"
+    page.parent.mkdir(parents=True)
+    page.write_text("before\n<!-- papers-ralm:begin -->\nold\n<!-- papers-ralm:end -->\nafter\n")
+    module("reports.papers").main(["--root", str(tmp_path), "--out", str(tmp_path), str(report)])
+    expected = "**Title** ([all tables](../../benchmarks/results/papers-ralm.md)). Verdict.\n\n| method | value |\n"
+    part = module("reports.places").filled("papers-ralm", f"{expected}| --- | ---: |\n| none | 1 |\n")
+    assert page.read_text() == f"before\n{part}\nafter\n"
     assert "plot.png" not in (tmp_path / "papers-ralm.md").read_text()
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -138,23 +139,28 @@ def test_report_from_a_ledger(module, tmp_path):
     pytest.importorskip("matplotlib")
     shapes = module("suites.shapes")
     module("harness.ledger").update(tmp_path / "ledger.csv", fake_rows(shapes))
-    readme = tmp_path / "README.md"
     parts = "<!-- {0}:begin -->\nold\n<!-- {0}:end -->\n"
-    readme.write_text(f"before\n{parts.format('ledger')}after\n{parts.format('drop-ins')}")
-    command = ("-m", "benchmarks.reports", "--ledger", tmp_path / "ledger.csv", "--readme", readme)
+    (tmp_path / "README.md").write_text(parts.format("speed"))
+    page = tmp_path / "docs" / "speed.md"
+    page.parent.mkdir()
+    page.write_text(f"before\n{parts.format('ledger')}after\n{parts.format('scoring')}{parts.format('drop-ins')}")
+    command = ("-m", "benchmarks.reports", "--ledger", tmp_path / "ledger.csv", "--root", tmp_path)
     command += ("--out", tmp_path / "r")
     for _ in range(2):  # the second changes nothing
         result = run(*command)
         assert result.returncode == 0, result.stderr
-    text = readme.read_text()
+    text = page.read_text()
     assert text.startswith("before\n<!-- ledger:begin -->\n")
-    assert "<!-- ledger:end -->\nafter\n<!-- drop-ins:begin -->\n" in text
+    assert "<!-- ledger:end -->\nafter\n<!-- scoring:begin -->\n<!-- scoring:end -->\n<!-- drop-ins:begin -->\n" in text
     assert text.endswith("<!-- drop-ins:end -->\n")
     assert "| LangChain, arrays, P=20, K=4 | 120 | 30.0 (4.0x) | 10.0 (12.0x) |" in text
     assert "| pyversity, arrays, P=100, K=10 | 40.0 | 30.0 (1.33x) | 8.5 (4.7x) |" in text
     assert "old" not in text
     assert "| 100, 10, 384, 0.75 | 10.0 | 8.5 | 9.0 | 200 (24x) |" in text
     assert "16.0 (1.60x)" in text
+    readme = (tmp_path / "README.md").read_text()
+    assert "| LangChain: 4 of 20 candidates | 120 | 30.0 (4.0x) | 10.0 (12.0x) |" in readme
+    assert "| one exact FAISS search: 6 of 19,000 MiniLM rows | 16.0 |  | 10.0 (1.60x) |" in readme
     report = (tmp_path / "r" / "report.md").read_text()
     assert "| pyversity / ours, P=100, D=384 | 0.5 | 20 | ≥ 14 | yes |" in report
     assert "| pyversity / ours, P=20, D=384 | 0.5 | 20 | ≥ 25 | **no** |" in report
@@ -166,8 +172,31 @@ def test_report_from_a_ledger(module, tmp_path):
 
 def test_readme_without_its_place_is_refused(module, tmp_path):
     (tmp_path / "README.md").write_text("nothing")
-    with pytest.raises(SystemExit, match="must have one <!-- ledger:begin --> and one"):
-        module("reports.readme").fill(tmp_path / "README.md", "ledger", "text")
+    with pytest.raises(SystemExit, match="must have one <!-- speed:begin --> and one"):
+        module("reports.places").fill(tmp_path, "speed", "text")
+
+
+def test_figures_of_changes_in_no_commit_are_not_published(module, tmp_path):
+    shapes, ledger = module("suites.shapes"), module("harness.ledger")
+    rows = [{**row, "commit": "abc"} for row in fake_rows(shapes)]
+    ledger.update(tmp_path / "ledger.csv", rows)
+    expected = module("reports.speed").full_report(module("reports.speed").Runs(ledger.read(tmp_path / "ledger.csv")))
+    later = {"hardware": "B processor", "commit": "abc-dirty", "date": "2001-01-01"}
+    ledger.update(tmp_path / "ledger.csv", [{**row, **later} for row in rows])
+    found = ledger.read(tmp_path / "ledger.csv")
+    assert len(found) == 2 * len(rows)
+    assert module("reports.speed").full_report(module("reports.speed").Runs(found)) == expected
+    assert not [row for row in ledger.published(found) if "dirty" in row["commit"]]
+
+
+def test_pages_have_what_the_ledgers_say(module):
+    speed, places = module("reports.speed"), module("reports.places")
+    runs = speed.Runs(module("harness.ledger").read(module("harness.ledger").PATH))
+    parts = {"speed": speed.short(runs), "ledger": speed.summary(runs), "drop-ins": speed.drop_ins(runs)}
+    for part, text in parts.items():
+        assert places.filled(part, text) in (ROOT / places.PLACES[part]).read_text(encoding="utf-8")
+    assert len(re.findall(r"^\| .*\d", parts["speed"], re.MULTILINE)) == 8
+    assert "dirty" not in "".join((ROOT / page).read_text(encoding="utf-8") for page in places.PLACES.values())
 
 
 # --- The command.
