@@ -49,7 +49,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def _origins() -> dict[str, str]:
     """The file that each page outside of docs/ is made of."""
     results = {f"benchmarks/{path.name}": f"benchmarks/results/{path.name}" for path in RESULTS.glob("*")}
-    return PAGES | {page: source for page, source in results.items() if page.endswith((".md", ".png"))}
+    return PAGES | {page: source for page, source in results.items() if page.endswith((".md", ".svg"))}
 
 
 def _linked(markdown: str, source: str, page: str) -> str:

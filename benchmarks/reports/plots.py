@@ -1,4 +1,4 @@
-"""The plots of the report, from the ledger's rows."""
+"""The plots of the ledger's rows."""
 
 from __future__ import annotations
 
@@ -6,97 +6,93 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
 
 from benchmarks.reports.speed import AXES, SOURCES, Row, Runs
+from benchmarks.reports.style import BLUE, GREEN, GREY, ORANGE, RED, figure, save
 from benchmarks.suites import shapes
 from benchmarks.suites.selection import DENSE, FAISS, FLOOR, GIVEN, OURS, PRODUCT
 
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
-
-INK, GRID, BLUE = "#333333", "#e6e6e6", "#08519c"
-
 # (contender, dtype): label, colour, line style; in the order of the legend.
 STYLES = {
-    ("pyversity", "float32"): ("pyversity", "#e08214", "-"),
-    (FAISS, "float32"): ("one FAISS search, top K", "#b2182b", "-"),
+    ("LlamaIndex", "float32"): ("LlamaIndex (another rule)", "#c51b7d", "-"),
+    ("LangChain", "float32"): ("LangChain", "#7b3294", "-"),
+    ("pyversity", "float32"): ("pyversity", ORANGE, "-"),
+    (FAISS, "float32"): ("one FAISS search, top K", RED, "-"),
     (OURS, "float32"): ("ragsys_kernels", BLUE, "-"),
-    (GIVEN, "float32"): ("ragsys_kernels, relevance given", "#6baed6", "-"),
-    (OURS, "bfloat16"): ("ragsys_kernels, bfloat16 rows", "#238b45", "-"),
+    (GIVEN, "float32"): ("the same, relevance given", "#6baed6", "-"),
+    (OURS, "bfloat16"): ("the same, bfloat16 rows", GREEN, "-"),
     (PRODUCT, "float32"): ("matrix product alone", "#5f5f5f", "-"),
-    (FLOOR, "float32"): ("read floor", "#9e9e9e", "--"),
+    (FLOOR, "float32"): ("read floor", GREY, "--"),
 }
+PEERS = [("LlamaIndex", "float32"), ("LangChain", "float32"), ("pyversity", "float32"), (OURS, "float32")]
 
 
 def draw(runs: Runs, out: Path) -> None:
-    plt.rcParams.update(
-        {
-            "font.size": 9,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.edgecolor": INK,
-            "axes.titlesize": 10,
-            "axes.titleweight": "bold",
-            "axes.titlelocation": "left",
-            "axes.labelcolor": INK,
-            "xtick.color": INK,
-            "ytick.color": INK,
-            "legend.frameon": False,
-            "savefig.dpi": 150,
-        }
-    )
-    for name, figure in (("scaling", _scaling(runs)), ("work", _work(runs)), ("whole_corpus", _whole(runs))):
-        figure.savefig(out / f"{name}.png")
-        plt.close(figure)
+    made = {"peers": _peers, "scaling": _scaling, "work": _work, "whole_corpus": _whole}
+    for name, plot in made.items():
+        save(plot(runs), out / f"{name}.svg")
+
+
+def _peers(runs: Runs) -> Any:
+    """What the README shows: the peers against the size of the pool, named at the ends of their lines."""
+    drawn, axes = figure(3.2)
+    vary, fixed = AXES["pool size P"]
+    lines = runs.points(vary, lambda_d=0.75, **fixed)
+    sizes: set[float] = set()
+    for key in (key for key in PEERS if lines.get(key)):
+        label, colour, _ = STYLES[key]
+        x, y = (np.array([float(row[name]) for row in lines[key]]) for name in (vary, "us_per_query"))
+        axes.plot(x, y, color=colour, marker="o", markersize=3.5, linewidth=1.8)
+        times = "" if key[0] == OURS else f"\n{float(lines[key][-1]['ratio']):,.0f} times"
+        above = {"LlamaIndex": 9, "LangChain": -9}.get(key[0], 0)  # their lines end near each other
+        axes.annotate(label.partition(" (")[0] + times, (x[-1], y[-1]), (8, above), textcoords="offset points",
+                      va="center", color=colour, fontsize=9)  # fmt: skip
+        sizes.update(x)
+    _log(axes, "Time of a query, µs", "candidates P, of which 10 are picked")
+    axes.set_xticks(sorted(sizes))
+    return drawn
 
 
 def _scaling(runs: Runs) -> Any:
-    figure, panels = plt.subplots(2, 3, figsize=(11, 6.8), layout="constrained")
+    drawn, panels = figure(8.2, 3, 2)
     seen = {}
     for axes, (what, (vary, fixed)) in zip(panels.flat, AXES.items(), strict=True):
         lines = runs.points(vary, lambda_d=0.75, **fixed)
-        drawn = [key for key in STYLES if len(lines.get(key, [])) > 1]
-        for key in drawn:
+        shown = [key for key in STYLES if len(lines.get(key, [])) > 1]
+        for key in shown:
             label, colour, style = STYLES[key]
             x, y = (np.array([float(row[name]) for row in lines[key]]) for name in (vary, "us_per_query"))
             floor = key[0] == FLOOR
             (seen[label],) = axes.plot(
-                x, y, style, color=colour, marker="" if floor else "o", markersize=3.5, linewidth=1.2 if floor else 1.6
+                x, y, style, color=colour, marker="" if floor else "o", markersize=3, linewidth=1.2 if floor else 1.5
             )
             if floor:
                 axes.fill_between(x, y, 1e-9, color=colour, alpha=0.15, linewidth=0)
-        _log(axes, what, "queries in one call, 10,000 at most" if vary == "Q" else vary)
-        times = [float(row["us_per_query"]) for key in drawn for row in lines[key]]
+        title, _, given = what.partition(", ")
+        _log(axes, title[:1].upper() + title[1:], given or vary)
+        times = [float(row["us_per_query"]) for key in shown for row in lines[key]]
         if times:
             axes.set_ylim(min(times) / 2, max(times) * 2)
             if vary != "Q":  # powers of ten as they are
-                axes.set_xticks(sorted({float(row[vary]) for key in drawn for row in lines[key]}))
+                axes.set_xticks(sorted({float(row[vary]) for key in shown for row in lines[key]}))
+                axes.tick_params(axis="x", labelsize=7.5, rotation=40 if vary in "NP" else 0)
     for axes in panels[:, 0]:
         axes.set_ylabel("µs a query")
     order = [label for label, *_ in STYLES.values() if label in seen]
     if order:
-        figure.legend([seen[label] for label in order], order, loc="outside lower center", ncols=4)
-    figure.suptitle(
-        "Time a query, MMR at λ = 0.75 (MiniLM; where not on the axis: P = 100, K = 10, D = 384)",
-        fontsize=11,
-        color=INK,
-    )
-    return figure
+        drawn.legend([seen[label] for label in order], order, loc="outside lower center", ncols=2)
+    return drawn
 
 
 def _log(axes: Any, title: str, label: str) -> None:
-    axes.set(xscale="log", yscale="log", xlabel=label)
-    axes.set_title(title[:1].upper() + title[1:])
+    axes.set(xscale="log", yscale="log", xlabel=label, title=title)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
         axis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.grid(which="major", color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
+    axes.grid(which="major")
 
 
 def _short(value: float) -> str:
@@ -108,33 +104,35 @@ def _short(value: float) -> str:
 
 def _work(runs: Runs) -> Any:
     """Dot products of rows over those of the dense rule; products of codes are not counted."""
-    figure, (*panels, right) = plt.subplots(1, 3, figsize=(11, 4.4), layout="constrained", width_ratios=(1, 1, 1.3))
-    for axes, what in zip(panels, ("pool size P", "picks K"), strict=True):
+    drawn, panels = figure(8.4, 2, 2, height_ratios=(1, 2.6))
+    (*above, _, _), grid = panels.flat, panels[0, 0].get_gridspec()
+    for axes, what in zip(above, ("pool size P", "picks K"), strict=True):
         vary, fixed = AXES[what]
         line = runs.points(vary, lambda_d=0.75, **fixed).get((OURS, "float32"), [])
         axes.plot([float(row[vary]) for row in line], _shares(line), color=BLUE, marker="o", markersize=4)
-        _log(axes, f"{what}, λ = 0.75", vary)
+        _log(axes, f"{what[:1].upper()}{what[1:]}, λ = 0.75", vary)
         axes.set(yscale="linear", ylim=(0, 1.05))
         axes.set_xticks([float(row[vary]) for row in line])
-        axes.tick_params(axis="x", labelsize=7)
+        axes.tick_params(axis="x", labelsize=7.5, rotation=40)
+    for axes in panels[1]:
+        axes.remove()
+    below = drawn.add_subplot(grid[1, :])
     cases = [*shapes.MMR, *shapes.WHOLE]
     found = [(shape, lambda_d, runs.row("mmr", shape, lambda_d, OURS)) for shape, lambda_d in cases]
     bars = [(_name(shape, lambda_d), row) for shape, lambda_d, row in found if row is not None]
-    right.barh(range(len(bars)), _shares([row for _, row in bars]), color=BLUE, height=0.7)
-    right.set_yticks(range(len(bars)), [name for name, _ in bars], fontsize=6.5)
-    right.tick_params(axis="y", length=0)
-    right.invert_yaxis()
-    right.set(xlim=(0, 1.05), title="Pools and whole corpora: P, K, D, λ")
-    right.grid(axis="x", color=GRID, linewidth=0.7)
-    right.set_axisbelow(True)
-    for axis in (*(axes.yaxis for axes in panels), right.xaxis):
+    shares = _shares([row for _, row in bars])
+    below.barh(range(len(bars)), shares, color=BLUE, height=0.7)
+    for place, share in enumerate(shares):
+        text = f"{share:.1%}" if share > 0.001 else f"{share:.2%}"
+        below.annotate(text, (share, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
+    below.set_yticks(range(len(bars)), [name for name, _ in bars], fontsize=8)
+    below.tick_params(axis="y", length=0)
+    below.invert_yaxis()
+    below.set(xlim=(0, 1.05), title="Pools and whole corpora: P, K, D, λ")
+    below.grid(axis="x")
+    for axis in (*(axes.yaxis for axes in above), below.xaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
-    figure.suptitle(
-        "Dot products of rows done, of those of the dense rule (products of 8-bit codes not counted)",
-        fontsize=11,
-        color=INK,
-    )
-    return figure
+    return drawn
 
 
 def _name(shape: shapes.Shape, lambda_d: float) -> str:
@@ -149,7 +147,7 @@ def _shares(rows: Sequence[Row]) -> list[float]:
 
 def _whole(runs: Runs) -> Any:
     keys = ((OURS, "float32"), (FAISS, "float32"), (PRODUCT, "float32"))
-    figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
+    drawn, axes = figure(4.6)
     ticks, labels = [], []
     cases = [case for case in shapes.WHOLE if runs.row("mmr", *case, OURS)]
     for place, (shape, lambda_d) in enumerate(cases):
@@ -158,21 +156,19 @@ def _whole(runs: Runs) -> Any:
             label, colour, _ = STYLES[key]
             at = place * 4 + offset
             axes.barh(at, time, color=colour, height=0.85, label=label if place == 0 else None)
-            axes.annotate(f"{time:,.0f}", (time, at), (4, 0), textcoords="offset points", va="center", color=INK)
+            axes.annotate(f"{time:,.0f}", (time, at), (4, 0), textcoords="offset points", va="center")
         dense = runs.number("us_per_query", "mmr", shape, lambda_d, DENSE)
         ticks.append(place * 4 + 1)
         labels.append(
-            f"{shape.N:,} {SOURCES[shape.source]} rows, D = {shape.D}\nλ = {lambda_d}, K = {shape.K}"
+            f"{shape.N:,} {SOURCES[shape.source]}\nD = {shape.D}, K = {shape.K}, λ = {lambda_d}"
             + ("" if np.isnan(dense) else f"\n(dense rule: {dense:,.0f})")
         )
     axes.set_yticks(ticks, labels)
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("µs a query, one thread, batches of 256")
-    axes.set_title("Exact MMR over the whole corpus, against one exact search")
-    axes.grid(axis="x", color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.margins(x=0.1)
+    axes.grid(axis="x")
+    axes.margins(x=0.14)
     if cases:
-        figure.legend(loc="outside lower center", ncols=3)
-    return figure
+        drawn.legend(loc="outside lower center", ncols=2)
+    return drawn

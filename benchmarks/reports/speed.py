@@ -352,9 +352,9 @@ Drop-in calls:
 
 {drop_ins(runs)}
 
-![time against each size](scaling.png)
+![time against each size](scaling.svg)
 
-![dot products done](work.png)
+![dot products done](work.svg)
 
 ## Growth
 
@@ -394,7 +394,7 @@ relevance without diversity, and with the matrix product alone. One thread each,
 
 {whole(runs)}
 
-![the whole corpus](whole_corpus.png)
+![the whole corpus](whole_corpus.svg)
 
 What is left for the rows themselves, the products of the scans not counted:
 
@@ -415,10 +415,11 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "report.md").write_text(full_report(runs), encoding="utf-8")
     (arguments.out / "whole_corpus.md").write_text(whole_page(runs), encoding="utf-8")
-    from benchmarks.reports import plots  # matplotlib is slow to import
+    from benchmarks.reports import page_plots, plots  # matplotlib is slow to import
     from benchmarks.reports import scoring as report_scoring  # and so is torch
 
     plots.draw(runs, arguments.out)
+    page_plots.draw(arguments.out)
     scoring = report_scoring.write(arguments.ledger.with_name("scoring.csv"), arguments.out)
     parts = {"speed": short(runs), "ledger": summary(runs), "drop-ins": drop_ins(runs), "scoring": scoring}
     for part, text in parts.items():

@@ -9,8 +9,9 @@ from benchmarks.suites.shapes import Shape
 ROUNDS = 7
 LAMBDA_D = 0.75
 
+SIZES_OF_POOLS = [Shape("minilm", 384, P, 10) for P in (20, 50, 100, 200, 500, 1000, 2000)]
 POOLS = [
-    *(Shape("minilm", 384, P, 10) for P in (20, 50, 100, 200, 500, 1000, 2000)),
+    *SIZES_OF_POOLS,
     *(Shape("minilm", 384, 100, K) for K in (1, 2, 4, 6, 10, 20, 50)),
     *(Shape("minilm", D, 100, 10) for D in (48, 96, 192, 384, 768, 1536)),
 ]
@@ -25,11 +26,13 @@ STREAMS = [Shape("minilm", 384, 100, 10, Q=Q) for Q in (1, 10, 100, 1_000, 100_0
 @pytest.mark.parametrize("shape", [s for s in dict.fromkeys(POOLS) if (s, LAMBDA_D) not in shapes.MMR], ids=str)
 def bench_pools(race, problem, shape):
     made = problem(shape)
+    peers = contenders.mmr_peers(made, LAMBDA_D)
     entries = [
         contenders.ours("mmr", made, LAMBDA_D),
         contenders.ours("mmr", made, LAMBDA_D, given=True),
         contenders.ours("mmr", made, LAMBDA_D, dtype="bfloat16"),
-        *(peer for peer in contenders.mmr_peers(made, LAMBDA_D) if peer.name == "pyversity"),
+        # The slow ones only against the size of the pool, where users meet them.
+        *(peer for peer in peers if peer.name == "pyversity" or shape in SIZES_OF_POOLS),
         contenders.floor(made),
     ]
     race("mmr", made, entries, lambda_d=LAMBDA_D, rounds=ROUNDS)

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ragsys_kernels as rk
 
 ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 pytest.importorskip("pytest_benchmark")
@@ -167,7 +169,66 @@ def test_report_from_a_ledger(module, tmp_path):
     assert "| ours, relevance given / read floor, P=100, D=768 | 0.75 | 1.06 | ≤ 1.5 | yes |" in report
     assert "not measured" in report
     assert "50" in (tmp_path / "r" / "whole_corpus.md").read_text()
-    assert {path.name for path in (tmp_path / "r").glob("*.png")} == {"scaling.png", "whole_corpus.png", "work.png"}
+    plots = {path.stem for path in (tmp_path / "r").glob("*.svg")}
+    assert plots == {"peers", "scaling", "whole_corpus", "work"}
+
+
+@pytest.fixture(scope="module")
+def redrawn(tmp_path_factory):
+    """The plots, made anew from the results that the repository has."""
+    pytest.importorskip("matplotlib")
+    folder = tmp_path_factory.mktemp("plots")
+    for page in RESULTS.glob("*.md"):
+        (folder / page.name).symlink_to(page)
+    script = (
+        "import sys; from pathlib import Path; from benchmarks.harness import ledger;"
+        "from benchmarks.reports import page_plots, plots, speed; out = Path(sys.argv[1]);"
+        "plots.draw(speed.Runs(ledger.read(ledger.PATH)), out); page_plots.draw(out)"
+    )
+    result = run("-c", script, folder)
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
+PLOTS = sorted(path.name for path in RESULTS.glob("*.svg"))
+
+
+def test_no_plot_is_missing(redrawn):
+    assert sorted(path.name for path in redrawn.glob("*.svg")) == PLOTS
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_plot_is_of_the_results(redrawn, name):
+    """The texts are the same by any version of matplotlib, the places by the one that drew the plot."""
+    kept, made = ((folder / name).read_text(encoding="utf-8") for folder in (RESULTS, redrawn))
+    assert _texts(kept) == _texts(made), "python -m benchmarks.reports draws it again"
+    if _creator(kept) == _creator(made):
+        np.testing.assert_allclose(_places(kept), _places(made), atol=0.1)
+
+
+def _texts(svg):
+    return re.findall(r"<text [^>]*>([^<]+)</text>", svg)
+
+
+def _places(svg):
+    """All coordinates, in points."""
+    drawn = " ".join(re.findall(r' (?:d|x|y|transform)="([^"]*)"', svg))
+    return [float(number) for number in re.findall(r"-?\d+\.?\d*", drawn)]
+
+
+def _creator(svg):
+    return re.search(r"<dc:title>(.*?)</dc:title>", svg)[1]
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_plot_is_small_and_legible_on_a_phone(name):
+    """On a page 360 pixels wide letters have 6 pixels at least, and a white ground, whatever the page's."""
+    text = (RESULTS / name).read_text(encoding="utf-8")
+    assert len(text) < 150_000
+    width = float(re.search(r'<svg [^>]*width="([\d.]+)pt"', text)[1])
+    sizes = [float(size) for size in re.findall(r"font-size: ([\d.]+)px", text)]
+    assert min(sizes) * 360 / width >= 6
+    assert text.index("fill: #ffffff") < text.index("<text")
 
 
 def test_readme_without_its_place_is_refused(module, tmp_path):
