@@ -27,6 +27,13 @@ _LIBRARIES = (
     "matplotlib",
 )  # fmt: skip
 
+# Colours of the plots.
+BLUE, ORANGE, GREEN, GREY, PALE = "#08519c", "#e08214", "#238b45", "#636363", "#bdbdbd"
+
+_PLOTS = {
+    "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "font.size": 9,
+    "grid.color": "#e6e6e6", "errorbar.capsize": 3,
+}  # fmt: skip
 _STYLE = """
 body { font: 15px/1.55 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2.5rem auto; padding: 0 1.2rem }
 h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin-top: 2.2rem; border-bottom: 1px solid #ddd }
@@ -135,6 +142,10 @@ class Report:
         self.file(file, image)
         self._parts.append(_Figure(file, caption))
 
+    def plot(self, file: str, size: tuple[float, float], caption: str, plot: Callable[..., None], *of: Any) -> None:
+        """A figure of so many inches, width and height, that ``plot(figure, *of)`` fills."""
+        self.figure(file, draw(lambda figure: plot(figure, *of), *size), caption)
+
     def file(self, name: str, content: bytes) -> None:
         """Another file of the folder."""
         self._files[name] = content
@@ -220,13 +231,21 @@ def draw(plot: Callable[[Any], None], width: float, height: float) -> bytes:
         raise ModuleNotFoundError(
             "the report needs matplotlib: pip install 'ragsys_kernels[evaluate]'", name=error.name
         ) from error
-    style = {"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "font.size": 9}
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(_PLOTS):
         figure = Figure(figsize=(width, height), layout="constrained")
         plot(figure)
         image = io.BytesIO()
         figure.savefig(image, format="png", dpi=150, metadata={"Software": None})
     return image.getvalue()
+
+
+def panels(figure: Any, titles: Sequence[str], ylabel: str, **options: Any) -> list[Any]:
+    """Axes side by side, with their titles, and what all of them have upwards."""
+    made: list[Any] = [*figure.subplots(1, len(titles), squeeze=False, **options)[0]]
+    for axes, title in zip(made, titles, strict=True):
+        axes.set_title(title)
+    made[0].set_ylabel(ylabel)
+    return made
 
 
 def _version(name: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+K = TypeVar("K")
 
 _CELLS = 1 << 22  # counts of drawn queries held at once: 32 MB
 
@@ -71,6 +72,12 @@ def bootstrap_means(columns: Any, *, samples: int = 10_000, level: float = 0.95,
     """
     values = np.asarray(columns, np.float64)
     return _bootstrap("bootstrap_means", values, np.ones(len(values) if values.ndim else 0), samples, level, seed)
+
+
+def bootstrap_named(columns: Mapping[K, Array], *, samples: int) -> dict[K, Interval]:
+    """Return the intervals of `bootstrap_means` for columns by name, all drawn together."""
+    means = bootstrap_means(np.stack([*columns.values()], axis=1), samples=samples)
+    return dict(zip(columns, means, strict=True))
 
 
 def bootstrap_ratios(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels.evaluation.report import Report, draw
+from ragsys_kernels.evaluation.report import BLUE, GREY, ORANGE, PALE, Report, panels
 from ragsys_kernels.evaluation.statistics import Interval, bootstrap_f1
 from ragsys_kernels.icl.datasets import ClassificationSet
 from ragsys_kernels.metrics import MacroScores, macro_scores
@@ -65,8 +65,8 @@ def report_of(results: Sequence[SetResult], samples: int, max_k: int) -> Report:
         ],
     )  # fmt: skip
     width = 3.3 * len(results) + 0.6
-    report.figure("f1.png", draw(lambda figure: _plot_f1(figure, results, rows), width, 3.2),
-                  "Macro F1 with its 95 % interval against the mean length of the prompts.")  # fmt: skip
+    caption = "Macro F1 with its 95 % interval against the mean length of the prompts."
+    report.plot("f1.png", (width, 3.2), caption, _plot_f1, results, rows)
     report.heading("Differences in F1")
     report.text("The methods that adapt k against the others, on the same texts; **bold** where 0 is outside.")
     report.table(
@@ -91,8 +91,8 @@ def report_of(results: Sequence[SetResult], samples: int, max_k: int) -> Report:
             for label, shares in zip(labels, _shares(result, max_k), strict=True)
         ],
     )
-    report.figure("k.png", draw(lambda figure: _plot_k(figure, results, labels, max_k), width, 2.4),
-                  "Shares of the texts that get k demonstrations.")  # fmt: skip
+    caption = "Shares of the texts that get k demonstrations."
+    report.plot("k.png", (width, 2.4), caption, _plot_k, results, labels, max_k)
     report.values(_values(results))
     report.text("`values.csv` has k, prediction, entropy of the posterior and tokens of every method for every text.")
     return report
@@ -140,15 +140,15 @@ def _values(results: Sequence[SetResult]) -> Iterator[tuple[object, ...]]:
                 yield result.items.name, q, truth, label, *found
 
 
-_COLOURS = {QPP: "#e08214", SAICL: "#08519c"}
+_COLOURS = {QPP: ORANGE, SAICL: BLUE}
 
 
 def _plot_f1(figure: Any, results: Sequence[SetResult], rows: Sequence[dict[str, _Row]]) -> None:
-    panels = figure.subplots(1, len(results), squeeze=False)[0]
-    for axes, result, found in zip(panels, results, rows, strict=True):
+    titles = [f"{result.items.title}, {len(result.items.test_texts)} texts" for result in results]
+    for axes, result, found in zip(panels(figure, titles, "macro F1"), results, rows, strict=True):
         for label in METHODS:
             f1, tokens = found[label].f1, result.tokens[label].mean()
-            axes.errorbar(tokens, f1.mean, yerr=f1.bar, fmt="o", color=_COLOURS.get(label, "#636363"), capsize=3)
+            axes.errorbar(tokens, f1.mean, yerr=f1.bar, fmt="o", color=_COLOURS.get(label, GREY))
             # A method that adapts k may lie on a static one: its name stands at an end of its bar.
             end, down = {SAICL: (f1.high, 4), QPP: (f1.low, -11)}.get(label, (f1.mean, 4))
             place = {"ha": "center"} if label in _COLOURS else {}
@@ -160,24 +160,20 @@ def _plot_f1(figure: Any, results: Sequence[SetResult], rows: Sequence[dict[str,
                 **place,
             )
         axes.plot([result.tokens[label].mean() for label in STATIC], [found[label].f1.mean for label in STATIC],
-                  color="#bdbdbd", zorder=0)  # fmt: skip
-        axes.set_title(f"{result.items.title}, {len(result.items.test_texts)} texts")
+                  color=PALE, zorder=0)  # fmt: skip
         axes.set_xlabel("mean input tokens")
         axes.margins(x=0.15)
-        axes.grid(axis="y", color="#e6e6e6")
-    panels[0].set_ylabel("macro F1")
+        axes.grid(axis="y")
 
 
 def _plot_k(figure: Any, results: Sequence[SetResult], labels: Sequence[str], max_k: int) -> None:
-    panels = figure.subplots(1, len(results), squeeze=False, sharey=True)[0]
     handles = []
-    for axes, result in zip(panels, results, strict=True):
-        colours = (_COLOURS[QPP], _COLOURS[SAICL], "#bdbdbd")
+    made = panels(figure, [result.items.title for result in results], "% of the texts", sharey=True)
+    for axes, result in zip(made, results, strict=True):
+        colours = (_COLOURS[QPP], _COLOURS[SAICL], PALE)
         handles = [
             axes.bar(np.arange(max_k + 1) + 0.27 * (at - 1), 100 * shares, 0.25, color=colour, label=label)
             for at, (label, shares, colour) in enumerate(zip(labels, _shares(result, max_k), colours, strict=True))
         ]
-        axes.set_title(result.items.title)
         axes.set_xlabel("k")
-    panels[0].set_ylabel("% of the texts")
     figure.legend(handles=handles, loc="outside lower center", ncols=3)

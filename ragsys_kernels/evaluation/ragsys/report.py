@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels.evaluation.report import Report, draw
-from ragsys_kernels.evaluation.statistics import Interval, bootstrap_means
+from ragsys_kernels.evaluation.report import BLUE, GREEN, ORANGE, Report
+from ragsys_kernels.evaluation.statistics import Interval, bootstrap_named
 from ragsys_kernels.icl.ragsys import Setting
 
 Array = npt.NDArray[Any]
@@ -76,8 +76,7 @@ def report_of(named: Sequence[Result], swept: Sequence[Result], bias: Array, sam
         ("demonstrations", *METRICS, *BESIDE, "picks' mean cosine"),
         [_row(result, samples) for result in named],
     )
-    report.figure("metrics.png", draw(lambda figure: _plot_metrics(figure, named, samples), 9.6, 3.0),
-                  "Means with 95 % intervals.")  # fmt: skip
+    report.plot("metrics.png", (9.6, 3.0), "Means with 95 % intervals.", _plot_metrics, named, samples)
     report.heading("Which orderings hold")
     report.text(
         f"""Differences of means with paired 95 % bootstrap intervals over the questions. An ordering holds in a metric
@@ -124,14 +123,12 @@ def verdict(comparisons: Sequence[Comparison]) -> str:
 def _compared(results: Sequence[Result], pair: tuple[str, str], samples: int) -> Comparison:
     by_label = {result.setting.label: result for result in results}
     better, worse = (by_label[label].values for label in pair)
-    differences = np.stack([better[metric] - worse[metric] for metric in METRICS], axis=1)
-    return Comparison(*pair, dict(zip(METRICS, bootstrap_means(differences, samples=samples), strict=True)))
+    differences = {metric: better[metric] - worse[metric] for metric in METRICS}
+    return Comparison(*pair, bootstrap_named(differences, samples=samples))
 
 
 def _intervals(result: Result, samples: int) -> dict[str, Interval]:
-    names = (*METRICS, *BESIDE)
-    columns = np.stack([result.values[name] for name in names], axis=1)
-    return dict(zip(names, bootstrap_means(columns, samples=samples), strict=True))
+    return bootstrap_named({name: result.values[name] for name in (*METRICS, *BESIDE)}, samples=samples)
 
 
 def _row(result: Result, samples: int) -> tuple[str, ...]:
@@ -171,8 +168,8 @@ def _sweep(report: Report, swept: Sequence[Result], samples: int) -> None:
             for result in swept
         ],
     )
-    report.figure("sweep.png", draw(lambda figure: _plot_sweep(figure, swept, samples), 9.6, 2.8),
-                  "Likeness of the picks and the metrics by λ_d, with 95 % intervals.")  # fmt: skip
+    caption = "Likeness of the picks and the metrics by λ_d, with 95 % intervals."
+    report.plot("sweep.png", (9.6, 2.8), caption, _plot_sweep, swept, samples)
 
 
 def _values(results: Sequence[Result]) -> Iterator[tuple[object, ...]]:
@@ -193,12 +190,12 @@ def _plot_metrics(figure: Any, results: Sequence[Result], samples: int) -> None:
     for axes, metric in zip(figure.subplots(1, len(METRICS)), METRICS, strict=True):
         intervals = [rows[metric] for rows in found]
         for y, (result, one) in enumerate(zip(results, intervals, strict=True)):
-            colour = "#08519c" if "Rel" in result.setting.label else "#969696"
-            axes.errorbar(one.mean, y, xerr=one.bar, fmt="o", color=colour, capsize=3)
+            colour = BLUE if "Rel" in result.setting.label else "#969696"
+            axes.errorbar(one.mean, y, xerr=one.bar, fmt="o", color=colour)
         axes.set_yticks(range(len(results)), [result.setting.label for result in results] if metric == "MC1" else [])
         axes.invert_yaxis()
         axes.set_title(metric)
-        axes.grid(axis="x", color="#e6e6e6")
+        axes.grid(axis="x")
 
 
 def _plot_sweep(figure: Any, swept: Sequence[Result], samples: int) -> None:
@@ -206,16 +203,16 @@ def _plot_sweep(figure: Any, swept: Sequence[Result], samples: int) -> None:
     x = [result.setting.lambda_d for result in order]
     found = [_intervals(result, samples) for result in order]
     first, second, third = figure.subplots(1, 3)
-    first.plot(x, [result.likeness.mean() for result in order], "o-", color="#238b45")
+    first.plot(x, [result.likeness.mean() for result in order], "o-", color=GREEN)
     first.set_title("picks' mean cosine")
-    for metric, colour in zip(METRICS[:3], ("#08519c", "#e08214", "#6a51a3"), strict=True):
+    for metric, colour in zip(METRICS[:3], (BLUE, ORANGE, "#6a51a3"), strict=True):
         intervals = [rows[metric] for rows in found]
         means = [one.mean for one in intervals]
-        second.errorbar(x, means, yerr=_ends(intervals), fmt="o-", color=colour, capsize=3, label=metric)
+        second.errorbar(x, means, yerr=_ends(intervals), fmt="o-", color=colour, label=metric)
     second.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, columnspacing=1)
     intervals = [rows["DPO"] for rows in found]
-    third.errorbar(x, [one.mean for one in intervals], yerr=_ends(intervals), fmt="o-", color="#08519c", capsize=3)
+    third.errorbar(x, [one.mean for one in intervals], yerr=_ends(intervals), fmt="o-", color=BLUE)
     third.set_title("DPO")
     for axes in (first, second, third):
         axes.set_xlabel("λ_d")
-        axes.grid(color="#e6e6e6")
+        axes.grid()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels.evaluation.report import Report, draw
+from ragsys_kernels.evaluation.report import BLUE, GREEN, GREY, ORANGE, Report
 from ragsys_kernels.evaluation.statistics import Interval, bootstrap_ratios
 from ragsys_kernels.icl.retrievers import Rule
 from ragsys_kernels.metrics import perplexity
@@ -128,8 +128,8 @@ def report_of(result: RalmResult, sizes: RalmSizes, samples: int, collection: st
             for label, mean in means.items()
         ],
     )  # fmt: skip
-    report.figure("methods.png", draw(lambda f: _plot_methods(f, result, samples), 7.0, 0.32 * len(means) + 0.9),
-                  f"Change of word perplexity against {NONE}, with paired 95 % intervals.")  # fmt: skip
+    caption = f"Change of word perplexity against {NONE}, with paired 95 % intervals."
+    report.plot("methods.png", (7.0, 0.32 * len(means) + 0.9), caption, _plot_methods, result, samples)
     report.heading("Figures 5, 6 and 7: stride, query length, documents ranked")
     report.text(
         f"""Stride and query length are those of BM25's first document. All strides predict the same tokens: the
@@ -148,8 +148,8 @@ def report_of(result: RalmResult, sizes: RalmSizes, samples: int, collection: st
             for n in numbers
         ],
     )  # fmt: skip
-    report.figure("figures.png", draw(lambda f: _plot_figures(f, result, samples), 9.6, 3.1),
-                  f"Stride, query length, and number of documents that are ranked: change against {NONE}.")  # fmt: skip
+    caption = f"Stride, query length, and number of documents that are ranked: change against {NONE}."
+    report.plot("figures.png", (9.6, 3.1), caption, _plot_figures, result, samples)
     report.heading("What decides it")
     report.text(f"""{_why(versus)} Changes are of word perplexity, so that below zero is better.""")
     report.table(
@@ -279,7 +279,7 @@ def _values(result: RalmResult) -> Iterator[tuple[object, ...]]:
 
 
 _CHANGE = "change of word perplexity, %"
-_COLOURS = {NONE: "#636363", FIRST: "#238b45", RERANK: "#08519c", ORACLE: "#e08214", RANDOM: "#9e9ac8"}
+_COLOURS = {NONE: GREY, FIRST: GREEN, RERANK: BLUE, ORACLE: ORANGE, RANDOM: "#9e9ac8"}
 
 
 def _plot_methods(figure: Any, result: RalmResult, samples: int) -> None:
@@ -288,7 +288,7 @@ def _plot_methods(figure: Any, result: RalmResult, samples: int) -> None:
     for y, label in enumerate(labels):
         change = _versus(result, result.nll[label], result.nll[NONE], samples).change
         percent = Interval(*(100 * end for end in change))
-        axes.errorbar(percent.mean, y, xerr=percent.bar, fmt="o", color=_COLOURS.get(label, "#525252"), capsize=3)
+        axes.errorbar(percent.mean, y, xerr=percent.bar, fmt="o", color=_COLOURS.get(label, "#525252"))
     axes.axvline(0, color=_COLOURS[NONE], linestyle="--", linewidth=1)
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()

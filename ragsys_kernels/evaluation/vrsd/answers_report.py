@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels.evaluation.report import Report, draw
+from ragsys_kernels.evaluation.report import BLUE, GREY, ORANGE, Report, panels
 from ragsys_kernels.evaluation.statistics import Interval, bootstrap_means
 from ragsys_kernels.evaluation.vrsd.picks_report import MMR, VRSD
 from ragsys_kernels.icl.datasets import QuestionSet
@@ -67,9 +67,8 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int) -> Report:
             for name, (_, gaps) in means.items()
         ],
     )
-    width = 3.1 * len(results) + 0.6
-    report.figure("answers.png", draw(lambda figure: _plot(figure, results, found), width, 3.2),
-                  "Mean ROUGE-L of the answers with its 95 % interval.")  # fmt: skip
+    caption = "Mean ROUGE-L of the answers with its 95 % interval."
+    report.plot("answers.png", (3.1 * len(results) + 0.6, 3.2), caption, _plot, results, found)
     report.values(_values(results))
     report.text(
         "`values.csv` has the picks, ROUGE and, for OpenBookQA, whether the answer is right, for every question."
@@ -118,13 +117,11 @@ def _values(results: Sequence[AnswerResult]) -> Iterator[tuple[object, ...]]:
 
 
 def _plot(figure: Any, results: Sequence[AnswerResult], found: Sequence[dict[str, tuple[_Means, _Means]]]) -> None:
-    panels = figure.subplots(1, len(results), squeeze=False)[0]
-    for axes, result, means in zip(panels, results, found, strict=True):
+    titles = [f"{result.questions.title}, {len(result.questions.questions)} queries" for result in results]
+    for axes, means in zip(panels(figure, titles, "mean ROUGE-L"), found, strict=True):
         for x, label in enumerate(METHODS):
             mean = means["ROUGE-L"][0][label]
-            colour = "#08519c" if label == VRSD else "#e08214" if label in MMR else "#636363"
-            axes.errorbar(x, mean.mean, yerr=mean.bar, fmt="o", color=colour, capsize=3)
+            colour = BLUE if label == VRSD else ORANGE if label in MMR else GREY
+            axes.errorbar(x, mean.mean, yerr=mean.bar, fmt="o", color=colour)
         axes.set_xticks(range(len(METHODS)), METHODS, rotation=40, ha="right")
-        axes.set_title(f"{result.questions.title}, {len(result.questions.questions)} queries")
-        axes.grid(axis="y", color="#e6e6e6")
-    panels[0].set_ylabel("mean ROUGE-L")
+        axes.grid(axis="y")

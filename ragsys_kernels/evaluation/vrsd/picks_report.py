@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels.evaluation.report import Report, draw
-from ragsys_kernels.evaluation.statistics import Interval, bootstrap_means
+from ragsys_kernels.evaluation.report import BLUE, GREEN, GREY, ORANGE, PALE, Report, panels
+from ragsys_kernels.evaluation.statistics import Interval, bootstrap_means, bootstrap_named
 from ragsys_kernels.icl.datasets import QuestionSet
 from ragsys_kernels.icl.retrievers import Rule
 from ragsys_kernels.metrics import max_diff, win_rate
@@ -65,7 +65,7 @@ class _Versus(NamedTuple):
 
 def report_of(results: Sequence[SetResult], samples: int, paper: Mapping[str, Figures], k: int, pool: int) -> Report:
     report = Report("vrsd", "VRSD: similarity and diversity by the sum of the picks")
-    means = [_means(result, samples) for result in results]
+    means = [bootstrap_named(result.values, samples=samples) for result in results]
     versus = [_versus(result, samples) for result in results]
     known = [paper.get(result.questions.name, _UNKNOWN) for result in results]
     report.text(
@@ -86,8 +86,9 @@ def report_of(results: Sequence[SetResult], samples: int, paper: Mapping[str, Fi
             if label not in (COSINE, BM25, BEST)
         ],
     )  # fmt: skip
-    report.figure("means.png", draw(lambda f: _plot_means(f, results, means, known), 3.1 * len(results) + 0.6, 3.4),
-                  "Mean cosine of the sum with its 95 % interval; crosses are the paper's figures.")  # fmt: skip
+    width = 3.1 * len(results) + 0.6
+    caption = "Mean cosine of the sum with its 95 % interval; crosses are the paper's figures."
+    report.plot("means.png", (width, 3.4), caption, _plot_means, results, means, known)
     report.heading("Table 1: win rate and largest difference")
     report.text(
         f"""VRSD wins a query if the cosine of its sum is larger than the rival's by more than {TOLERANCE:g}; no farther
@@ -109,8 +110,8 @@ def report_of(results: Sequence[SetResult], samples: int, paper: Mapping[str, Fi
             if label in MMR
         ],
     )  # fmt: skip
-    report.figure("win_rates.png", draw(lambda f: _plot_wins(f, results, versus, known), 3.1 * len(results) + 0.6, 2.4),
-                  "Queries that VRSD wins, ties and loses; marks are the paper's win rates.")  # fmt: skip
+    caption = "Queries that VRSD wins, ties and loses; marks are the paper's win rates."
+    report.plot("win_rates.png", (width, 2.4), caption, _plot_wins, results, versus, known)
     report.heading("Table 3, retrieval part: cosine top-k and BM25")
     others = f"{BM25} picks from all items by their words. " if any(BM25 in result.picks for result in results) else ""
     report.text(
@@ -137,12 +138,6 @@ def report_of(results: Sequence[SetResult], samples: int, paper: Mapping[str, Fi
     report.values(_values(results))
     report.text("`values.csv` has the picks and the value of every method for every query.")
     return report
-
-
-def _means(result: SetResult, samples: int) -> dict[str, Interval]:
-    labels = list(result.values)
-    intervals = bootstrap_means(np.stack([result.values[label] for label in labels], axis=1), samples=samples)
-    return dict(zip(labels, intervals, strict=True))
 
 
 def _versus(result: SetResult, samples: int) -> dict[str, _Versus]:
@@ -246,44 +241,42 @@ def _values(results: Sequence[SetResult]) -> Iterator[tuple[object, ...]]:
                 yield result.questions.name, q, label, f"{value:.9f}", " ".join(map(str, picks))
 
 
-_COLOURS = {VRSD: "#08519c", MMR[0]: "#e08214", MMR[1]: "#fdb863", MMR[2]: "#b35806", BM25: "#238b45", BEST: "#636363"}
+_COLOURS = {VRSD: BLUE, MMR[0]: ORANGE, MMR[1]: "#fdb863", MMR[2]: "#b35806", BM25: GREEN, BEST: GREY}
 
 
 def _plot_means(
     figure: Any, results: Sequence[SetResult], means: Sequence[Mapping[str, Interval]], known: Sequence[Figures]
 ) -> None:
-    panels = figure.subplots(1, len(results), squeeze=False)[0]
-    for axes, result, rows, figures in zip(panels, results, means, known, strict=True):
+    titles = [f"{result.questions.title}, {len(result.questions.questions)} queries" for result in results]
+    made = panels(figure, titles, "mean cos(sum, query)")
+    for axes, rows, figures in zip(made, means, known, strict=True):
         shown = {label: mean for label, mean in rows.items() if label in _COLOURS}
         for x, (label, mean) in enumerate(shown.items()):
-            axes.errorbar(x, mean.mean, yerr=mean.bar, fmt="o", color=_COLOURS[label], capsize=3)
+            axes.errorbar(x, mean.mean, yerr=mean.bar, fmt="o", color=_COLOURS[label])
             if label in figures.mean:
                 axes.plot(x, figures.mean[label], "x", color="black", markersize=8, zorder=3)
         axes.set_xticks(range(len(shown)), shown, rotation=40, ha="right")
-        axes.set_title(f"{result.questions.title}, {len(result.questions.questions)} queries")
-        axes.grid(axis="y", color="#e6e6e6")
-    panels[0].set_ylabel("mean cos(sum, query)")
+        axes.grid(axis="y")
 
 
 def _plot_wins(
     figure: Any, results: Sequence[SetResult], versus: Sequence[Mapping[str, _Versus]], known: Sequence[Figures]
 ) -> None:
-    panels = figure.subplots(1, len(results), squeeze=False, sharey=True)[0]
-    for axes, result, rows, figures in zip(panels, results, versus, known, strict=True):
+    made = panels(figure, [result.questions.title for result in results], "", sharey=True)
+    shares = (("wins", BLUE), ("ties", PALE), ("losses", ORANGE))
+    for axes, rows, figures in zip(made, versus, known, strict=True):
         rivals = [label for label in (*MMR, BM25) if label in rows]
         for y, label in enumerate(rivals):
             left = 0.0
             one = rows[label]
-            for share, colour in ((one.wins.mean, "#08519c"), (one.ties, "#bdbdbd"), (one.losses, "#e08214")):
+            for share, (_, colour) in zip((one.wins.mean, one.ties, one.losses), shares, strict=True):
                 axes.barh(y, 100 * share, left=left, color=colour, height=0.6)
                 left += 100 * share
             if label in figures.win_rate:
                 axes.plot([100 * figures.win_rate[label]] * 2, [y - 0.4, y + 0.4], color="black")
         axes.set_yticks(range(len(rivals)), rivals)
         axes.set_xlim(50 if min(rows[label].wins.mean for label in rivals) > 0.5 else 0, 100)
-        axes.set_title(result.questions.title)
         axes.set_xlabel("% of the queries")
-    panels[0].invert_yaxis()
-    names = (("wins", "#08519c"), ("ties", "#bdbdbd"), ("losses", "#e08214"))
-    handles = [panels[0].barh(0, 0, color=colour, label=name) for name, colour in names]
+    made[0].invert_yaxis()
+    handles = [made[0].barh(0, 0, color=colour, label=name) for name, colour in shares]
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
