@@ -33,7 +33,7 @@ _LINE_INTERVAL = 5.0  # seconds between progress lines where there is no termina
 
 
 class Commands(typer.Typer):
-    """Commands whose help fills the lines of any terminal: where a docstring's lines end is the source's matter."""
+    """Commands whose help fills the lines of any terminal, wherever the lines of the docstring end."""
 
     def command(self, *arguments: Any, **options: Any) -> Callable[[Any], Any]:
         decorated = super().command
@@ -59,6 +59,8 @@ INPUT, COLUMNS, RULE, RUN = "Input and output", "Columns and tensors of files", 
 CLUSTER = "Engine"
 TEXTS = "Columns and text"
 
+RESUMABLE = "interrupted; run it again to resume"
+
 
 class WeightDtype(str, Enum):
     float32 = "float32"
@@ -77,7 +79,7 @@ def one_line_errors(command: str, interrupted: str = "interrupted, nothing was w
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         print(f"warning: {_line(message)}", file=sys.stderr)
 
-    # A terminated job cleans up like an interrupted one.
+    # A job that is terminated cleans up as one that is interrupted.
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with warnings.catch_warnings():
@@ -119,14 +121,14 @@ class _Notices(logging.Handler):
 
 
 class Stop:
-    """Says whether a signal asked to stop; one that comes before anybody has asked, or a second one, interrupts."""
+    """Whether a signal wants the job to stop. A second signal, or one before the job looks here, interrupts it."""
 
     def __init__(self, finishing: str) -> None:
         self._message = f"stopping: finishing {finishing} first; a second signal stops at once\n".encode()
-        self._asked, self._number = False, 0
+        self._looked, self._number = False, 0
 
     def __call__(self) -> bool:
-        self._asked = True
+        self._looked = True
         return self._number > 0
 
     @property
@@ -134,7 +136,7 @@ class Stop:
         return 128 + self._number
 
     def handle(self, number: int, frame: object) -> None:
-        if self._number or not self._asked:
+        if self._number or not self._looked:
             _interrupt(number, frame)
         self._number = number
         os.write(sys.stderr.fileno(), self._message)  # print may be what the signal came into
@@ -142,7 +144,7 @@ class Stop:
 
 @contextmanager
 def finishing(what: str) -> Iterator[Stop]:
-    """Give a function to ask whether to stop: SIGINT and SIGTERM let a job finish `what` first."""
+    """Yield a function that says whether to stop: after SIGINT and SIGTERM a job finishes `what` first."""
     stop = Stop(what)
     before = {number: signal.signal(number, stop.handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -157,7 +159,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _is_expected(error: RuntimeError) -> bool:
-    """A backend that is missing, or memory that torch did not get: it has no class of its own for the CPU's."""
+    """Whether it is a missing backend, or memory that torch did not get, which has no class of its own on a CPU."""
     unavailable, name = isinstance(error, rk.BackendUnavailableError), type(error).__name__
     return unavailable or name == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
@@ -170,10 +172,9 @@ def _line(message: object) -> str:
 def progress_bar(
     quiet: bool, unit: str = "queries", before: str = "reading the corpus", during: str = "selecting"
 ) -> Iterator[Callable[[int, int], None] | None]:
-    """Give a function to report (done, total) to: a bar on a terminal, else a line now and then.
+    """Yield a function that shows (done, total): as a bar on a terminal, else as a line every few seconds.
 
-    A job of several steps reports each from its beginning: what is fewer than before, or of another total, is a new
-    step.
+    Work of several steps reports each from its beginning: fewer done than before, or another total, is a new step.
     """
     console = Console(stderr=True)
     if quiet:
@@ -193,7 +194,7 @@ def progress_bar(
 
             def report(done: int, total: int) -> None:
                 if total != bar.tasks[0].total or done < bar.tasks[0].completed:
-                    # The first call of a step: what is done so far has no rate.
+                    # A new step: what was done before its first call has no rate.
                     bar.reset(task, total=total, completed=done, description=during)
                 bar.update(task, completed=done)
 

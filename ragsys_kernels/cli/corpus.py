@@ -10,7 +10,7 @@ import ragsys_kernels as rk
 from ragsys_kernels.cli._app import Commands, app, one_line_errors
 from ragsys_kernels.corpus.folder import problems
 
-corpus = Commands(help="Look at the folder of a saved corpus: whether its files are right.", no_args_is_help=True)
+corpus = Commands(help="Check the folder of a saved corpus.", no_args_is_help=True)
 app.add_typer(corpus, name="corpus")
 
 
@@ -23,7 +23,7 @@ def _group() -> None:  # else the only command would be the group itself
 def verify(
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder that Corpus.save wrote.")],
 ) -> None:
-    """Read all files and compare their checksums. Exit code 1 if anything is wrong."""
+    """Read all files and compare their checksums; the exit code is 1 if anything is wrong."""
     with one_line_errors("verify"):
         found = problems(folder)
         if not found:

@@ -13,6 +13,7 @@ from ragsys_kernels.cli._app import (
     CLUSTER,
     COLUMNS,
     INPUT,
+    RESUMABLE,
     RULE,
     RUN,
     TEXTS,
@@ -71,21 +72,21 @@ def select(
         str,
         option(
             INPUT,
-            "Vectors to choose from, (N, D): .npy, .parquet or a folder of it, .arrow, .feather, .safetensors, a saved "
-            "Hugging Face data set; a path or a URL (s3://...).",
+            "Vectors to choose from, of shape (N, D): path or URL (s3://...) of .npy, .parquet or a folder of it, "
+            ".arrow, .feather, .safetensors, or a saved Hugging Face data set.",
             metavar="FILE",
         ),
     ],
-    queries: Annotated[str, option(INPUT, "Query vectors, (Q, D), in any of these formats.", metavar="FILE")],
+    queries: Annotated[str, option(INPUT, "Query vectors, of shape (Q, D), in any of these formats.", metavar="FILE")],
     out: Annotated[
         str,
-        option(INPUT, "Folder or URL for the result: new, empty, or of this job, which then goes on.", metavar="DIR"),
+        option(INPUT, "Folder or URL of the result: new, empty, or of the same job, which is resumed.", metavar="DIR"),
     ],
     candidates: Annotated[
         str | None,
         option(
             INPUT,
-            "Corpus rows to choose from for each query: (Q, P) integers, padded with -1, or a column of integer lists.",
+            "Corpus rows to choose from for each query: integers (Q, P), padded with -1, or a column of integer lists.",
             metavar="FILE",
             show_default="the --pool most relevant rows",
         ),
@@ -94,121 +95,151 @@ def select(
         str | None,
         option(
             INPUT,
-            "FAISS index file over the corpus, which finds the --pool rows of each query; needs the extra faiss.",
+            "FAISS index over the corpus that retrieves the --pool rows of each query; needs the extra faiss.",
             metavar="FILE",
             show_default="exact search",
         ),
     ] = None,
     bias: Annotated[
-        str | None, option(INPUT, "Quality of each corpus row: (N,) floats. MMR only.", metavar="FILE")
+        str | None, option(INPUT, "Quality of each corpus row, floats of shape (N,); MMR only.", metavar="FILE")
     ] = None,
-    groups: Annotated[str | None, option(INPUT, "Group of each corpus row: (N,) integers.", metavar="FILE")] = None,
+    groups: Annotated[
+        str | None, option(INPUT, "Group of each corpus row, integers of shape (N,).", metavar="FILE")
+    ] = None,
     query_groups: Annotated[
         str | None,
-        option(INPUT, "Group of each query, whose rows it is not given: (Q,) integers.", metavar="FILE"),
+        option(
+            INPUT, "Group of each query, integers of shape (Q,); no query gets rows of its own group.", metavar="FILE"
+        ),
     ] = None,
-    overwrite: Annotated[bool, option(INPUT, "Start anew where --out has an earlier job.", "--overwrite")] = False,
-    vector_column: Annotated[str | None, option(COLUMNS, "Corpus vectors.", show_default="the only float list")] = None,
-    id_column: Annotated[str | None, option(COLUMNS, "Corpus ids.", show_default="id, else row numbers")] = None,
-    bias_column: Annotated[str | None, option(COLUMNS, "Bias, in --bias or else in the corpus file.")] = None,
-    group_column: Annotated[str | None, option(COLUMNS, "Groups, in --groups or else in the corpus file.")] = None,
+    overwrite: Annotated[bool, option(INPUT, "Discard an earlier job at --out and start anew.", "--overwrite")] = False,
+    vector_column: Annotated[
+        str | None, option(COLUMNS, "Column of the corpus vectors.", show_default="the only float list")
+    ] = None,
+    id_column: Annotated[
+        str | None, option(COLUMNS, "Column of the corpus ids.", show_default="id, else row numbers")
+    ] = None,
+    bias_column: Annotated[
+        str | None, option(COLUMNS, "Column of the bias, in the file of --bias, else in that of --corpus.")
+    ] = None,
+    group_column: Annotated[
+        str | None, option(COLUMNS, "Column of the groups, in the file of --groups, else in that of --corpus.")
+    ] = None,
     query_vector_column: Annotated[
-        str | None, option(COLUMNS, "Query vectors.", show_default="the only float list")
+        str | None, option(COLUMNS, "Column of the query vectors.", show_default="the only float list")
     ] = None,
-    query_id_column: Annotated[str | None, option(COLUMNS, "Query ids.", show_default="id, else row numbers")] = None,
+    query_id_column: Annotated[
+        str | None, option(COLUMNS, "Column of the query ids.", show_default="id, else row numbers")
+    ] = None,
     query_group_column: Annotated[
-        str | None, option(COLUMNS, "Query groups, in --query-groups or else in the queries file.")
+        str | None,
+        option(COLUMNS, "Column of the query groups, in the file of --query-groups, else in that of --queries."),
     ] = None,
     candidate_column: Annotated[
-        str | None, option(COLUMNS, "Candidate rows.", show_default="the only integer list")
+        str | None, option(COLUMNS, "Column of the candidate rows.", show_default="the only integer list")
     ] = None,
     method: Annotated[
-        Method, option(RULE, "mmr: relevance with bias against redundancy; vrsd: similarity of the picks' sum.")
+        Method,
+        option(RULE, "Rule: mmr weighs relevance and bias against redundancy, vrsd looks at the sum of the picks."),
     ] = Method.mmr,
-    k: Annotated[int, option(RULE, "Picks of each query.", metavar="N")] = 6,
+    k: Annotated[int, option(RULE, "Number of picks for each query.", metavar="N")] = 6,
     pool: Annotated[
         Any,
         option(
             RULE,
-            "Choose from this many of the most relevant rows; 'all' is exact over the whole corpus.",
+            "Number of most relevant rows to choose from; 'all' selects from the whole corpus, exactly.",
             parser=_pool,
             metavar="N|all",
             show_default="100",
         ),
     ] = None,
     lambda_d: Annotated[
-        float | None, option(RULE, "Weight of relevance against redundancy, 0 to 1. MMR only.", show_default="0.75")
+        float | None,
+        option(RULE, "Weight of relevance against redundancy, from 0 to 1; MMR only.", show_default="0.75"),
     ] = None,
     lambda_b: Annotated[
-        float | None, option(RULE, "Weight of similarity against bias, 0 to 1. MMR only.", show_default="0.95")
+        float | None, option(RULE, "Weight of similarity against bias, from 0 to 1; MMR only.", show_default="0.95")
     ] = None,
     max_per_group: Annotated[
-        int | None, option(RULE, "Largest number of picks from one group.", metavar="N", show_default="no limit")
+        int | None, option(RULE, "Most picks from one group.", metavar="N", show_default="no limit")
     ] = None,
-    metric: Annotated[Metric, option(RULE, "Similarity; cosine normalises the vectors.")] = Metric.cosine,
+    metric: Annotated[
+        Metric, option(RULE, "Similarity of vectors: cosine normalises them, dot takes them as they are.")
+    ] = Metric.cosine,
     dtype: Annotated[
-        Dtype, option(RUN, "How the corpus is held in memory: float32, float16, bfloat16, int8.", metavar="DTYPE")
+        Dtype, option(RUN, "Type of the corpus in memory: float32, float16, bfloat16 or int8.", metavar="DTYPE")
     ] = Dtype.float32,
     device: Annotated[
         str | None,
-        option(RUN, "cuda or cuda:N, where the corpus is held and selection runs.", show_default="the CPU"),
+        option(RUN, "Device that holds the corpus and selects: cuda or cuda:N.", show_default="the CPU"),
     ] = None,
     backend: Annotated[
-        str, option(RUN, "auto, cpu or reference, with --device triton or cuda; see the command show-config.")
+        str, option(RUN, "Backend that selects: auto, cpu or reference; with --device also triton or cuda.")
     ] = "auto",
-    num_threads: Annotated[int | None, option(RUN, "Threads.", metavar="N", show_default="one per core")] = None,
-    chunk_size: Annotated[int, option(RUN, "Queries in memory at a time.", metavar="N")] = 4096,
+    num_threads: Annotated[
+        int | None, option(RUN, "Number of threads.", metavar="N", show_default="one per core")
+    ] = None,
+    chunk_size: Annotated[int, option(RUN, "Number of queries in memory at a time.", metavar="N")] = 4096,
     shard_size: Annotated[
-        int, option(RUN, "Queries in each Parquet file of the result: what a kill may cost.", metavar="N")
+        int,
+        option(
+            RUN,
+            "Number of queries in each Parquet file of the result: the most that a killed job repeats.",
+            metavar="N",
+        ),
     ] = 100_000,
     on_error: Annotated[
         OnError,
         option(
             RUN,
-            "A query that cannot be used: raise ends the job; skip gives it empty lists and notes it in _errors-*.",
+            "What happens at a query that cannot be used: raise ends the job, skip writes empty lists for it and the "
+            "reason to _errors-*.",
         ),
     ] = OnError.raise_,
     fingerprint: Annotated[
         Fingerprint | None,
         option(
             RUN,
-            "How inputs are known again: by size, time and samples of the content, or by all of the content.",
-            show_default="as the job began, sampled",
+            "How a resumed job recognises its inputs: by size, time and samples of the content, or by all of it.",
+            show_default="as the job began, else sampled",
         ),
     ] = None,
-    quiet: Annotated[bool, option(RUN, "Print warnings and errors only.", "--quiet")] = False,
+    quiet: Annotated[bool, option(RUN, "Print only warnings and errors.", "--quiet")] = False,
     engine: Annotated[
-        Engine, option(CLUSTER, "Where the shards are made: in this process, or on Ray; needs the extra ray.")
+        Engine, option(CLUSTER, "Where the shards are made: in this process or on Ray, which needs the extra ray.")
     ] = Engine.local,
     workers: Annotated[
-        int | None, option(CLUSTER, "Ray actors that select.", metavar="N", show_default="as many as fit")
+        int | None, option(CLUSTER, "Number of Ray actors that select.", metavar="N", show_default="as many as fit")
     ] = None,
     cpus_per_worker: Annotated[
-        float | None, option(CLUSTER, "CPUs of each, and its threads.", metavar="X", show_default="1")
+        float | None, option(CLUSTER, "Number of CPUs, and of threads, of each actor.", metavar="X", show_default="1")
     ] = None,
     gpus_per_worker: Annotated[
-        float | None, option(CLUSTER, "GPUs that Ray keeps for each.", metavar="X", show_default="1 with --device")
+        float | None,
+        option(
+            CLUSTER, "Number of GPUs that Ray reserves for each actor.", metavar="X", show_default="1 with --device"
+        ),
     ] = None,
     ray_address: Annotated[
         str | None,
-        option(CLUSTER, "Cluster to run on.", show_default="RAY_ADDRESS, else a Ray of this machine's own"),
+        option(CLUSTER, "Address of the Ray cluster.", show_default="RAY_ADDRESS, else a new Ray on this machine"),
     ] = None,
 ) -> None:
     """Select for every query of a file and write the picks as Parquet files.
 
-    Each row has query_id and lists: ids (the picks, best first), the scores at which they were picked, their relevance,
-    and their redundancy: the largest similarity with an earlier pick; NaN with vrsd, which looks at the picks' sum
-    instead. Memory: the corpus and a few chunks. Killed or stopped at any moment and run again, the job goes on; see
-    also the commands job status and job verify.
+    Each row has query_id and four lists: ids (the picks, best first), scores (the value of each when it was picked),
+    relevance, and redundancy (the largest similarity with an earlier pick; NaN with vrsd, which looks at the sum of the
+    picks instead). Memory holds the corpus and a few chunks of queries. A job that was killed or stopped is resumed
+    when the same command is run again; see also the commands job status and job verify.
 
-    Exit codes: 0 complete, 1 error, 2 usage; 130 after SIGINT and 143 after SIGTERM, which first finish the shard at
-    hand; a second signal stops at once.
+    Exit codes: 0 complete, 1 error, 2 wrong usage, 130 after SIGINT, 143 after SIGTERM. After either signal the current
+    shard is finished first; a second signal stops at once.
     """
     with (
-        one_line_errors("select", "interrupted; run it again to go on"),
+        one_line_errors("select", RESUMABLE),
         notices(quiet),
         progress_bar(quiet) as progress,
-        finishing(f"the shard at hand of at most {shard_size} queries") as stop,
+        finishing(f"the current shard of at most {shard_size} queries") as stop,
     ):
         summary = offline.select(
             corpus=corpus,
@@ -259,51 +290,52 @@ def select(
 
 @app.command()
 def bias(
-    pairs: Annotated[Path, option(INPUT, "Questions and answers: .parquet, .csv with a header, or .jsonl.")],
+    pairs: Annotated[Path, option(INPUT, "File of questions and answers: .parquet, .csv with a header, or .jsonl.")],
     model: Annotated[
         str, option(INPUT, "Causal language model: a name on the Hugging Face hub, a folder, or a .gguf file.")
     ],
     out: Annotated[
         Path,
-        option(INPUT, "Result: .npy (N,) for select --bias, or .parquet with the input's columns and the bias."),
+        option(INPUT, "File of the result: .npy for select --bias, or .parquet with the input's columns and the bias."),
     ],
     cache: Annotated[
         Path | None,
         option(
             INPUT,
-            "File of scores to use and to keep.",
+            "File that keeps the scores, also for later jobs.",
             show_default="a hidden file beside --out until the job is complete",
         ),
     ] = None,
-    overwrite: Annotated[bool, option(INPUT, "Replace a file at --out.", "--overwrite")] = False,
-    question_column: Annotated[str, option(TEXTS, "Questions.")] = "question",
-    answer_column: Annotated[str, option(TEXTS, "Answers.")] = "answer",
+    overwrite: Annotated[bool, option(INPUT, "Replace an existing file at --out.", "--overwrite")] = False,
+    question_column: Annotated[str, option(TEXTS, "Column of the questions.")] = "question",
+    answer_column: Annotated[str, option(TEXTS, "Column of the answers.")] = "answer",
     bias_column: Annotated[
-        str | None, option(TEXTS, "Name of the new column of a .parquet result.", show_default="bias")
+        str | None, option(TEXTS, "Column of the bias in a .parquet result.", show_default="bias")
     ] = None,
     template: Annotated[
         str,
         option(
             TEXTS,
-            "Text of a demonstration, with {question} and, at its end, {answer}; before that is the prompt.",
+            "Text of a demonstration, with {question} and, at its end, {answer}; the prompt is what precedes {answer}.",
             show_default=r"Q: {question}\nA: {answer}",
         ),
     ] = TEMPLATE,
-    dtype: Annotated[WeightDtype, option(RUN, "How the weights are held in memory.")] = WeightDtype.float32,
+    dtype: Annotated[WeightDtype, option(RUN, "Type of the model's weights in memory.")] = WeightDtype.float32,
     batch_tokens: Annotated[int, option(RUN, "Most tokens in one forward pass.", metavar="N")] = 512,
-    backend: Annotated[str, option(RUN, "auto, cpu, numpy or reference; see the command show-config.")] = "auto",
+    backend: Annotated[str, option(RUN, "Backend of the log-probabilities: auto, cpu, numpy or reference.")] = "auto",
     num_threads: Annotated[
-        int | None, option(RUN, "Threads of torch and of the kernels.", metavar="N", show_default="one per core")
+        int | None,
+        option(RUN, "Number of threads of torch and of the kernels.", metavar="N", show_default="one per core"),
     ] = None,
-    quiet: Annotated[bool, option(RUN, "Print warnings and errors only.", "--quiet")] = False,
+    quiet: Annotated[bool, option(RUN, "Print only warnings and errors.", "--quiet")] = False,
 ) -> None:
     """Score every (question, answer) pair of a file with a language model: the quality bias of RAGSys.
 
-    The bias is the mean log-probability of the answer's tokens given the question. A stopped job goes on when it is run
-    again. Needs the extra lm.
+    The bias is the mean log-probability of the answer's tokens given the question. A job that was stopped is resumed
+    when the same command is run again. Needs the extra lm.
     """
     with (
-        one_line_errors("bias", "interrupted; run it again to go on"),
+        one_line_errors("bias", RESUMABLE),
         progress_bar(quiet, "pairs", "loading the model", "scoring") as progress,
     ):
         summary = offline.bias(

@@ -1,4 +1,4 @@
-"""The commands ``job status`` and ``job verify``: what there is in the folder of a job."""
+"""The commands ``job status`` and ``job verify``: how far a job is, and whether its files are right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from ragsys_kernels import offline
 from ragsys_kernels.cli._app import Commands, app, one_line_errors
 
-job = Commands(help="Look at the folder of a job: how far it is, whether its files are right.", no_args_is_help=True)
+job = Commands(help="Show how far a job is, or check its files.", no_args_is_help=True)
 app.add_typer(job, name="job")
 
 _Folder = Annotated[str, typer.Argument(metavar="DIR", help="Folder or URL that select was given as --out.")]
@@ -17,16 +17,16 @@ _Folder = Annotated[str, typer.Argument(metavar="DIR", help="Folder or URL that 
 
 @job.command()
 def status(folder: _Folder) -> None:
-    """Print how much is done, what is missing, and whether a process works on it. Files are not read."""
+    """Print how much is done, what is missing, and whether a process works on it; files are not read."""
     with one_line_errors("status"):
         print(offline.status(folder))
 
 
 @job.command()
 def verify(folder: _Folder) -> None:
-    """Read all files: checksums, schema, numbers of rows, no gaps, nothing twice. Exit code 1 if anything is wrong.
+    """Read all files and check checksums, schema, numbers of rows, and that no query is missing or occurs twice.
 
-    Damaged and missing files are made again when select is run again.
+    The exit code is 1 if anything is wrong. Damaged and missing files are made again when select is run again.
     """
     with one_line_errors("verify"):
         found = offline.verify(folder)

@@ -309,7 +309,7 @@ def test_stopped_job_finishes_its_shard_and_goes_on_later(run, folder, number):
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert "stopping: finishing the shard at hand of at most 500 queries first" in errors
+    assert "stopping: finishing the current shard of at most 500 queries first" in errors
     state = offline.status(folder / "out")
     assert 0 < state.shards < state.num_shards
     assert state.done == 500 * state.shards
@@ -327,7 +327,7 @@ def test_second_signal_stops_at_once(folder, number):
         _, errors = process.communicate(timeout=60)
     assert "a second signal stops at once" in line
     assert process.returncode == 128 + number
-    assert errors.splitlines()[-1] == "error: select: interrupted; run it again to go on"
+    assert errors.splitlines()[-1] == "error: select: interrupted; run it again to resume"
     assert not (folder / "out").exists()
 
 

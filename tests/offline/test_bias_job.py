@@ -244,7 +244,7 @@ def test_stopped_job_goes_on(run, folder, model, number):
         _, errors = process.communicate(timeout=60)
     assert process.returncode == (143 if number == signal.SIGTERM else -number)
     if number == signal.SIGTERM:
-        assert errors.splitlines()[-1] == "error: bias: interrupted; run it again to go on"
+        assert errors.splitlines()[-1] == "error: bias: interrupted; run it again to resume"
     assert "bias.npy" not in names(folder)
     kept = stored(scores)
     assert 0 < kept < 1500
