@@ -12,7 +12,7 @@ _HEADER = 12  # bytes of a code row that hold its scale, its error and the sum o
 
 
 def row_bytes(dims: int) -> int:
-    """Bytes of a code row, whole cache lines (csrc/cpu/api.h)."""
+    """Bytes of a code row, whole cache lines (csrc/cpu/selection/args.h)."""
     return (dims + _HEADER + 63) // 64 * 64
 
 

@@ -26,8 +26,8 @@ _STAGES = ((0, 128), (1, 128), (2, 512), (3, 2048), (4, 8192))
 _SHARE = 1 / 8
 _CODED_STAGES = ((0, 128), (1, 512), (4, 1024), (8, 4096))
 _CODED_SHARE = 1 / 3
-# A scan for few queries takes as long as the codes take to be read, whatever it looks for: as few scans as may be, with
-# pools that grow with the corpus, by this power of two.
+# A scan for at most _FEW queries takes as long as reading the codes does: more picks taken into account and a larger
+# pool add next to nothing to it. Hence few scans, with pools that grow with the corpus: its rows over this power of two.
 _FEW = 8
 _FEW_STAGES = ((0, 128, 10), (8, 512, 7), (8, 4096, 5))
 # Where relevance weighs more than this, the second stage is content with as few rows as the first.

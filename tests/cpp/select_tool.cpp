@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "api.h"
+#include "selection/top_n.h"
 #include "tool.h"
 
 namespace {
@@ -226,7 +226,7 @@ void run_scan(Problems& in, std::ofstream& out, const Options& options, Work&) {
     a.corpus.codes = codes.exact();
     a.row_error = rsk::largest_code_error(a.corpus.codes, rows.num_rows, rsk::code_stride(rows.dims));
   }
-  rsk::TopN top(num_queries, n);
+  rsk::TopN top(num_queries, n, false);
   const bool supported = !by_codes || rsk::code_scan_supported(options.isa, num_queries * terms);
   if (supported && !top.scan(a, options.isa, options.threads)) throw std::runtime_error("a row is no vector");
   const std::int64_t width = supported ? top.width() : 0, queries = supported ? num_queries : 0;

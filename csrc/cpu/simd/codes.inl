@@ -118,10 +118,17 @@ static CodeVector encode_query(const T* row, std::int64_t dims, float norm_scale
       high, low, 128 * high_total, 128 * low_total, 256.0f * step, 0.52f * step * __builtin_sqrtf(float(dims)) + 1e-6f};
 }
 
-// Code rows to ask for, one for every four that are multiplied, and where in them the header is.
-struct AskedCodes {
+// Code rows that code_products prefetches, one for every four that are multiplied, and where in them the header is.
+struct CodePrefetch {
   const std::uint8_t* const* rows;
   std::int64_t header;
+
+  void begin(std::int64_t four) const { ask_for(rows[four] + header); }
+  void line(std::int64_t four, std::int64_t byte) const { ask_for(rows[four] + byte); }
+};
+struct NoPrefetch {
+  void begin(std::int64_t) const {}
+  void line(std::int64_t, std::int64_t) const {}
 };
 
 // out[a][i] = <rows[i], vectors[a]> over `bytes` bytes, a multiple of 64, for i < n, n at most kCodeBlock. `rows` has
@@ -147,14 +154,13 @@ static inline __m128i sums_of(const __m512i* sum) {
   __m512i all[A];                                                                                       \
   for (int a = 0; a < A; ++a) all[a] = _mm512_setzero_si512();                                          \
   for (std::int64_t four = 0; 4 * four < n; ++four, rows += 4) {                                        \
-    const std::uint8_t* const next = asked.rows[four];                                                  \
-    ask_for(next + asked.header);                                                                       \
+    prefetch.begin(four);                                                                               \
     __m512i sum[A][4];                                                                                  \
     for (int a = 0; a < A; ++a)                                                                         \
       for (int r = 0; r < 4; ++r) sum[a][r] = _mm512_setzero_si512();                                   \
     for (std::int64_t i = 0; i < bytes; i += STEP) {                                                    \
       __m512i x[A];                                                                                     \
-      if (i % 64 == 0) ask_for(next + i);                                                               \
+      if (i % 64 == 0) prefetch.line(four, i);                                                          \
       for (int a = 0; a < A; ++a) x[a] = LOAD_VECTOR(vectors[a] + i);                                   \
       for (int r = 0; r < 4; ++r) {                                                                     \
         const __m512i y = LOAD_ROW(rows[r] + i);                                                        \
@@ -168,10 +174,10 @@ static inline __m128i sums_of(const __m512i* sum) {
 
 // Spelt out, since GCC 12 moves each accumulator twice around the intrinsic.
 #define RSK_DPBUSD(SUM, Y, X) asm("vpdpbusd %2, %1, %0" : "+v"(SUM) : "v"(Y), "v"(X))
-template <int A>
+template <int A, class Prefetch>
 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"))) static void code_products_vnni(
     const std::uint8_t* const* rows, const std::int8_t* const* vectors, std::int64_t bytes, std::int64_t n,
-    const AskedCodes& asked, std::int32_t (*out)[kCodeBlock]) {
+    const Prefetch& prefetch, std::int32_t (*out)[kCodeBlock]) {
   RSK_CODE_PRODUCTS(64, _mm512_loadu_si512, _mm512_loadu_si512, RSK_DPBUSD)
 }
 #undef RSK_DPBUSD
@@ -186,26 +192,25 @@ static inline void add_products(__m512i& sum, __m512i y, __m512i x) {
   sum = _mm512_add_epi32(sum, _mm512_madd_epi16(y, x));
 }
 
-template <int A>
+template <int A, class Prefetch>
 static void code_products(const std::uint8_t* const* rows, const std::int8_t* const* vectors, std::int64_t bytes,
-                          std::int64_t n, const AskedCodes& asked, std::int32_t (*out)[kCodeBlock]) {
+                          std::int64_t n, const Prefetch& prefetch, std::int32_t (*out)[kCodeBlock]) {
 #ifdef RSK_NO_VNNI  // for tests: what runs on processors without it
   static const bool vnni = false;
 #else
   static const bool vnni = __builtin_cpu_supports("avx512vnni");
 #endif
-  if (vnni) return code_products_vnni<A>(rows, vectors, bytes, n, asked, out);
+  if (vnni) return code_products_vnni<A>(rows, vectors, bytes, n, prefetch, out);
   RSK_CODE_PRODUCTS(32, load_unsigned, load_signed, add_products)
 }
 #undef RSK_CODE_PRODUCTS
 #elif RSK_VEC_BYTES == 32 && defined(__x86_64__)
-template <int A>
+template <int A, class Prefetch>
 static void code_products(const std::uint8_t* const* rows, const std::int8_t* const* vectors, std::int64_t bytes,
-                          std::int64_t n, const AskedCodes& asked, std::int32_t (*out)[kCodeBlock]) {
+                          std::int64_t n, const Prefetch& prefetch, std::int32_t (*out)[kCodeBlock]) {
   for (std::int64_t four = 0; four < n; four += 4, rows += 4) {
-    const std::uint8_t* const next = asked.rows[four / 4];  // all of it: products take longer here than lines
-    ask_for(next + asked.header);
-    for (std::int64_t i = 0; i < bytes; i += 64) ask_for(next + i);
+    prefetch.begin(four / 4);  // all of the row: products take longer here than lines
+    for (std::int64_t i = 0; i < bytes; i += 64) prefetch.line(four / 4, i);
     for (int a = 0; a < A; ++a) {
       __m256i sum[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
       for (std::int64_t i = 0; i < bytes; i += 16) {
@@ -222,9 +227,9 @@ static void code_products(const std::uint8_t* const* rows, const std::int8_t* co
   }
 }
 #else
-template <int A>
+template <int A, class Prefetch>
 static void code_products(const std::uint8_t* const* rows, const std::int8_t* const* vectors, std::int64_t bytes,
-                          std::int64_t n, const AskedCodes&, std::int32_t (*out)[kCodeBlock]) {
+                          std::int64_t n, const Prefetch&, std::int32_t (*out)[kCodeBlock]) {
   for (std::int64_t r = 0; r < n; ++r)
     for (int a = 0; a < A; ++a) {
       std::int32_t sum = 0;

@@ -249,6 +249,8 @@ struct Kernels {
   void (*scan_packed)(const ScanBlock&, const ScanGroup&);
 };
 
+const Kernels& kernels_of(int isa);
+
 // `isa` is one of isa.h; num_threads >= 1. Throw std::invalid_argument for an instruction set that is
 // not built or not supported by this processor, std::bad_alloc if the workspaces do not fit.
 void select(const SelectArgs& args, int isa, int num_threads);
@@ -269,28 +271,6 @@ struct ScanArgs {
   float max_norm;        // of the vectors of the formulas
   const float* score_weight;
   const float* bias_weight;  // (Q,), with a bias
-};
-
-struct SearchArgs;
-
-// Of each query the best n rows by what a scan knows, and what is known of the others.
-class TopN {
- public:
-  TopN(std::int64_t num_queries, std::int64_t n);
-  ~TopN();
-  TopN(const TopN&) = delete;
-  TopN& operator=(const TopN&) = delete;
-  // False: a row that is no vector of the formulas was found, and left out.
-  bool scan(const ScanArgs& args, int isa, int num_threads);
-  std::int64_t width() const;  // most rows kept for a query
-  // (Q, width) rows of descending value, padded with -1, and their scores; (Q,) what the value of no other row exceeds,
-  // minus infinity where there is none, and by how much each of these may be off.
-  void get(std::int64_t* rows, float* scores, std::int64_t width, float* outside, float* error) const;
-
- private:
-  friend void search(const SearchArgs& args, int isa, int num_threads);
-  struct State;
-  State* state_;
 };
 
 // The best n rows of each query by relevance with bias, ties to the lowest row, with the bits of a selection.

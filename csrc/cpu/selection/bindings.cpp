@@ -3,8 +3,9 @@
 #include <array>
 #include <vector>
 
-#include "api.h"
+#include "selection/args.h"
 #include "binding.h"
+#include "selection/top_n.h"
 
 namespace py = pybind11;
 
@@ -171,7 +172,7 @@ py::tuple scan_rows(const Array<float>& vectors, std::int64_t n, const py::array
   a.score_weight = a.corpus.lambda_b;
   a.bias_weight = pointer(bias_weight, num_queries, "bias_weight");
   require(!a.corpus.bias || a.bias_weight, "bias_weight");
-  TopN top(num_queries, n);
+  TopN top(num_queries, n, false);
   bool well = true;
   without_gil([&] { well = top.scan(a, isa, num_threads); });
   const std::int64_t width = top.width();

@@ -339,8 +339,8 @@ struct Query {
   template <int A>
   void multiply_codes(std::int64_t j, std::int64_t n, const std::int8_t* const* vectors,
                       std::int32_t (*products)[kCodeBlock]) {
-    const AskedCodes asked = {ws.next_codes + next_codes, code_stride(args.dims) - kCodeHeader};
-    code_products<A>(ws.code_rows + j, vectors, code_bytes(args.dims), n, asked, products);
+    const CodePrefetch next = {ws.next_codes + next_codes, code_stride(args.dims) - kCodeHeader};
+    code_products<A>(ws.code_rows + j, vectors, code_bytes(args.dims), n, next, products);
     next_codes += (n + 3) / 4;
     if (next_codes > next_codes_end) next_codes = next_codes_end;
   }

@@ -40,13 +40,12 @@ static void scan_codes(const ScanBlock& block, const ScanGroup& group) {
     for (; ahead < until; ahead += 64) ask_for(block.codes + ahead);
     const std::int64_t n = block.rows - first < kCodeBlock ? block.rows - first : kCodeBlock;
     for (std::int64_t i = 0; i < kCodeBlock; ++i) rows[i] = block.codes + (first + (i < n ? i : n - 1)) * stride;
-    const AskedCodes asked = {rows, stride - kCodeHeader};
     for (std::int64_t i = 0; i < kCodeBlock; ++i) scales[i] = code_header(rows[i], stride).scale;
     for (std::int64_t g = 0; g < group.queries; ++g) {
       for (std::int64_t t = 0; t < group.terms_each; ++t) {
         const CodeVector& vector = group.codes[g * group.terms_each + t];
         const std::int8_t* const parts[2] = {vector.high, vector.low};
-        code_products<2>(rows, parts, bytes, n, asked, products);
+        code_products<2>(rows, parts, bytes, n, NoPrefetch(), products);
         for (std::int64_t i = 0; i < kCodeBlock; i += W) {
           const vf high = __builtin_convertvector(load(products[0] + i) - vector.high_offset, vf);
           const vf low = __builtin_convertvector(load(products[1] + i) - vector.low_offset, vf);
