@@ -46,6 +46,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return re.sub(r"^<!-- names: (\S+) -->$", lambda match: directives(match[1], shown), markdown, flags=re.M)
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """A docstring that ends a line with `::` before its formulas is read as Markdown, which has one colon there."""
+    return html.replace("::</p>", ":</p>")
+
+
 def _origins() -> dict[str, str]:
     """The file that each page outside of docs/ is made of."""
     results = {f"benchmarks/{path.name}": f"benchmarks/results/{path.name}" for path in RESULTS.glob("*")}
