@@ -53,6 +53,8 @@ def main() -> None:
         "",
         *textwrap.wrap(about, 120),
         "",
+        f"![{ALT}](lambda.svg)",
+        "",
         "| λ | cosine with the question | between picks | of the sum | sources |",
         "|---|---:|---:|---:|---:|",
     ]
@@ -63,7 +65,6 @@ def main() -> None:
         between = pairwise_cosine(rows, picks).mean()
         sources = np.mean([len(set(source[each])) for each in picks])
         lines.append(f"| {name} | {relevance:.3f} | {between:.3f} | {of_sum:.3f} | {sources:.2f} |")
-    lines += ["", f"![{ALT}](lambda.svg)"]
     OUT.write_text("\n".join(lines) + "\n")
     from benchmarks.reports import page_plots  # matplotlib is slow to import
 
