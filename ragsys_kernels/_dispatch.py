@@ -9,6 +9,7 @@ from typing import Any
 
 from . import _env
 from ._checks import choice
+from ._extras import absent
 from ._warn import warn
 
 # Backends of each family of operations for CPU arrays, in the order `auto` tries them.
@@ -18,9 +19,6 @@ DEVICE_BACKENDS = ("triton", "cuda")
 
 # A file with the name of a library could shadow it.
 FILES = {"numpy": "numpy_kernels", "triton": "triton_kernels", "cuda": "cuda_kernels"}
-
-# What brings the libraries of the device backends.
-INSTALL = 'pip install "ragsys_kernels[cuda]"'
 
 # What brings the compiled kernels; as setup.py says it.
 BUILD = (
@@ -72,7 +70,7 @@ def _why_not_triton() -> str | None:
             importlib.import_module(library)
         except ModuleNotFoundError as error:
             if error.name == library:
-                return f"{library} is not installed; {INSTALL}"
+                return absent(library, "cuda")
             return f"{library} is broken: {error}"
         except (ImportError, OSError) as error:
             return f"{library} is broken: {error}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy.typing as npt
@@ -17,6 +18,9 @@ class SupportsDLPack(Protocol):
 ArrayLike: TypeAlias = npt.ArrayLike | SupportsDLPack
 # What is given back: a NumPy array, a torch tensor or a CuPy array, as the caller's are; static types cannot tell.
 Array: TypeAlias = Any
+
+# The path of a file or folder.
+PathLike: TypeAlias = str | os.PathLike[str]
 
 Metric: TypeAlias = Literal["cosine", "dot"]
 Method: TypeAlias = Literal["mmr", "vrsd"]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _arrays
+from ._warn import warn
 from .selection import validate
 from .selection.problem import Rows, Selection
 
@@ -116,7 +117,9 @@ class Work(NamedTuple):
     code_products: int  # products of 8-bit codes, out of which no row is read
 
 
-def selection_work(method: str, problem: dict[str, Any], *, rule: str = "automatic") -> tuple[Selection, Work]:
+def selection_work(
+    method: str, problem: dict[str, Any], *, bounds: str = "automatic", rule: str | None = None
+) -> tuple[Selection, Work]:
     """Run a selection on the CPU backend and count its work.
 
     Parameters
@@ -124,15 +127,20 @@ def selection_work(method: str, problem: dict[str, Any], *, rule: str = "automat
     method : {"mmr", "vrsd"}
     problem : dict
         The arguments of the call, as for `mmr` or `vrsd`.
-    rule : {"automatic", "dense", "pruned", "coded"}
+    bounds : {"automatic", "dense", "pruned", "coded"}
         Let the kernel decide which bounds are worth their cost, or force none, those of the triangle inequality, or
         those of a `Corpus`'s codes. The picks are the same.
+    rule
+        The former name of ``bounds``.
     """
+    if rule is not None:
+        warn("selection_work: rule is called bounds now, and goes with the next release", DeprecationWarning)
+        bounds = rule
     from .selection import cpu
 
     defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if method == "mmr" else {}
     checked = validate.selection(method, **{**defaults, **problem})
-    selection, (products, rows_read, code_products) = cpu._run(checked, 1, rule)
+    selection, (products, rows_read, code_products) = cpu.run(checked, 1, bounds)
     relevance = 0 if checked.relevance is not None and method == "mmr" else 1
     pools = [len(checked.eligible(q)[0]) for q in range(checked.num_queries)]
     picks = [min(n, int(k)) for n, k in zip(pools, np.broadcast_to(problem["k"], len(pools)), strict=True)]

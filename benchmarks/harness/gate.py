@@ -48,7 +48,7 @@ def _check_ours(op: str, contender: Contender, picks: np.ndarray, replayed: int)
     assert contender.arguments is not None
     few = contender.arguments(replayed)
     testing.check_selection(op, few, getattr(rk, op)(**few, num_threads=1))
-    dense = testing.selection_work(op, contender.arguments(len(picks)), rule="dense")[0]
+    dense = testing.selection_work(op, contender.arguments(len(picks)), bounds="dense")[0]
     assert (dense.indices == picks).all(), f"{contender.name}, {contender.dtype}: not the picks of the dense rule"
 
 

@@ -108,7 +108,7 @@ def dense(op: str, problem: shapes.Problem, lambda_d: float | None = None) -> Co
     assert arguments is not None
 
     def run(n: int) -> rk.Selection:
-        return testing.selection_work(op, arguments(n), rule="dense")[0]
+        return testing.selection_work(op, arguments(n), bounds="dense")[0]
 
     return Contender(DENSE, run, lambda result: result.indices)
 

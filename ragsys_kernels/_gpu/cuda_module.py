@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _arrays
-from .._dispatch import INSTALL
+from .._extras import absent, install
 
 # CuPy gives NVRTC -ftz=true whatever it is told, so that the ahead-of-time build has to say the same for the same bits.
 OPTIONS = ("-std=c++17", "-ftz=true")
@@ -99,7 +99,7 @@ def why_not() -> str | None:
         cupy = importlib.import_module("cupy")
     except ImportError as error:
         if error.name == "cupy":
-            return f"cupy is not installed; {INSTALL}"
+            return absent("cupy", "cuda")
         return f"cupy is broken: {error}"
     except Exception as error:  # whatever an import of a foreign library raises
         return f"cupy is broken: {error}"
@@ -119,7 +119,7 @@ def why_not() -> str | None:
     try:
         cupy.cuda.nvrtc.getVersion()
     except Exception as error:
-        return f"NVRTC, which compiles the CUDA sources, cannot be loaded: {error}; {INSTALL}"
+        return f"NVRTC, which compiles the CUDA sources, cannot be loaded: {error}; {install('cuda')}"
     return None
 
 

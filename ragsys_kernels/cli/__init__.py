@@ -7,6 +7,7 @@ import sys
 from typing import Annotated
 
 import ragsys_kernels as rk
+from ragsys_kernels._extras import absent
 
 try:
     import typer
@@ -16,9 +17,7 @@ try:
     from ragsys_kernels.cli._app import app
 except ModuleNotFoundError as error:
     # The console script imports this file before it can call `main`: this is the only place for the message.
-    raise SystemExit(
-        f"error: {(error.name or '').partition('.')[0]} is not installed: pip install 'ragsys_kernels[cli]'"
-    ) from None
+    raise SystemExit(f"error: {absent((error.name or '').partition('.')[0], 'cli')}") from None
 
 
 @app.command()

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 import ragsys_kernels as rk
+from ragsys_kernels._extras import absent
 from ragsys_kernels.cli._app import RUN, app, one_line_errors, option
 
 
@@ -45,13 +46,13 @@ def bench(
             if quick or only is not None:
                 raise ValueError("--static must be given alone, got --quick or --select")
             if importlib.util.find_spec("triton") is None:
-                raise ValueError("triton is not installed: pip install 'ragsys_kernels[cuda]'")
+                raise ValueError(absent("triton", "cuda"))
             code = subprocess.run([sys.executable, "-m", "benchmarks.gpu.static"], cwd=root).returncode
             if code:
                 raise typer.Exit(code)
             return
         if importlib.util.find_spec("pytest_benchmark") is None:
-            raise ValueError("pytest-benchmark is not installed: pip install 'ragsys_kernels[bench]'")
+            raise ValueError(absent("pytest-benchmark", "bench"))
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         options = [*(["--quick"] if quick else []), *(["-k", only] if only else [])]
         commands = [["-m", "pytest", "benchmarks", *options], *([] if quick else [["-m", "benchmarks.reports"]])]

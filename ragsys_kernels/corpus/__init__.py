@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 from typing import Any, cast
 
@@ -11,8 +10,9 @@ import numpy as np
 
 from .. import _arrays, _checks, _dispatch
 from .._arrays import HOST, Host, Torch
+from .._extras import absent
 from .._hints import hinted
-from .._types import ArrayLike, Backend, Method, Metric, OnError, Storage
+from .._types import ArrayLike, Backend, Method, Metric, OnError, PathLike, Storage
 from ..selection import mmr, validate, vrsd
 from ..selection.codes import encode
 from ..selection.problem import Problem, Rows, SearchResult, Selection
@@ -370,7 +370,7 @@ class Corpus(Rows):
         """
         return faiss_index.build("to_faiss", self, index)
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def save(self, path: PathLike, *, overwrite: bool = False) -> None:
         """Write the corpus to a folder that `load` maps into memory.
 
         The folder is written aside, synced, and gets its name in one step: a process killed at any moment leaves the
@@ -387,7 +387,7 @@ class Corpus(Rows):
         folder.save(self, path, _checks.flag("Corpus", "overwrite", overwrite))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], device: str = "cpu", *, verify: bool = False) -> Corpus:
+    def load(cls, path: PathLike, device: str = "cpu", *, verify: bool = False) -> Corpus:
         """The corpus saved in a folder, its arrays mapped into memory and read as they are used, or on a device.
 
         Names, sizes, headers, the description and a sample of the rows of each array are compared with what was saved;
@@ -425,7 +425,7 @@ def _place(op: str, device: str) -> Host | Torch:
         place.torch.empty(0, device=place.device)
         return place
     except ModuleNotFoundError:
-        reason = f"torch is not installed; {_dispatch.INSTALL}"
+        reason = absent("torch", "cuda")
     except (RuntimeError, AssertionError) as error:  # torch asserts that it is built with CUDA
         reason = str(error)
     raise _dispatch.BackendUnavailableError(f"{op}: device must be one of this machine, got {device!r}: {reason}")

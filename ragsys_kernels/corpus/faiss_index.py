@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from .._extras import needed
 from ..selection import validate
 from ..selection.problem import Problem, Rows, unit
 
@@ -37,10 +38,8 @@ _CELLS = 1 << 22
 
 
 def _faiss(op: str) -> Any:
-    try:
+    with needed(op, "faiss"):
         import faiss
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"{op} needs faiss: pip install 'ragsys_kernels[faiss]'", name=error.name) from error
     return faiss
 
 

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import _arrays, _files
+from .._types import PathLike
 from ..selection.codes import encode, row_bytes
 from ..selection.problem import Rows
 
@@ -38,7 +39,6 @@ _BLOCK = 1 << 20
 _TRIES = 20
 
 _Found = TypeVar("_Found")
-PathLike = str | os.PathLike[str]
 
 
 class _DamageError(Exception):
@@ -132,22 +132,21 @@ def _steadily(path: PathLike, read: Callable[[Path], _Found]) -> _Found:
 @contextmanager
 def _held(folder: Path) -> Iterator[tuple[int, int] | None]:
     """The identity of a folder, which no new folder gets meanwhile: that of a removed one is given out again."""
-    before, descriptor = _identity(folder), None
-    with suppress(OSError):  # there is no such folder, or the system opens none
+    try:
         descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # there is no such folder, or the system opens none
+        yield _identity(folder)
+        return
     try:
-        if descriptor is not None:
-            stat = os.fstat(descriptor)
-            before = stat.st_dev, stat.st_ino
-        yield before
+        yield _identity(descriptor)
     finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        os.close(descriptor)
 
 
-def _identity(folder: Path) -> tuple[int, int] | None:
+def _identity(folder: Path | int) -> tuple[int, int] | None:
+    """What tells a folder, or one that is open, from every other one; None without a folder."""
     try:
-        stat = folder.stat()
+        stat = os.stat(folder)
     except OSError:
         return None
     return stat.st_dev, stat.st_ino

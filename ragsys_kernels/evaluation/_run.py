@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from ragsys_kernels import _env
 from ragsys_kernels._checks import count, threads
+from ragsys_kernels._types import PathLike
 from ragsys_kernels.evaluation.report import Report, check_free, draw
-from ragsys_kernels.icl._database import PathLike
-from ragsys_kernels.icl._runtime import torch_threads
 from ragsys_kernels.icl.cache import CachedModel
 from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
 from ragsys_kernels.icl.huggingface import HuggingFaceModel, open_model
 from ragsys_kernels.icl.language_model import LanguageModel
+from ragsys_kernels.icl.runtime import torch_threads
 
 Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]

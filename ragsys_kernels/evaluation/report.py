@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ragsys_kernels import _env
+from ragsys_kernels._extras import needed
 from ragsys_kernels._files import replacing
 from ragsys_kernels._info import active
+from ragsys_kernels._types import PathLike
 from ragsys_kernels._version import __version__
-from ragsys_kernels.icl._database import PathLike
 
 _ABOUT = "report.json"  # marks a folder as a report, and lists its files
 _LIBRARIES = (
@@ -224,13 +225,9 @@ def surroundings(num_threads: int | None = None) -> dict[str, Any]:
 
 def draw(plot: Callable[[Any], None], width: float, height: float) -> bytes:
     """The PNG of a matplotlib figure of so many inches that `plot` fills."""
-    try:
+    with needed("the report", "evaluate"):
         import matplotlib
         from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "the report needs matplotlib: pip install 'ragsys_kernels[evaluate]'", name=error.name
-        ) from error
     with matplotlib.rc_context(_PLOTS):
         figure = Figure(figsize=(width, height), layout="constrained")
         plot(figure)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PathLike = str | os.PathLike[str]
+from ragsys_kernels._types import PathLike
 
 _TIMEOUT = 60.0  # seconds to wait for another process that writes
 

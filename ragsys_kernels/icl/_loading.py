@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ragsys_kernels import _env
+from ragsys_kernels._extras import needed
+from ragsys_kernels._types import PathLike
 from ragsys_kernels.icl import packaged
-from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl._once import made_once
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -86,9 +87,5 @@ def _locate(name_or_path: PathLike) -> tuple[str, str | None]:
 
 def required(name: str) -> Any:
     """Import a module of the extra ``lm``."""
-    try:
+    with needed("ragsys_kernels.icl", "lm"):
         return __import__(name)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"ragsys_kernels.icl needs {error.name}: pip install 'ragsys_kernels[lm]'", name=error.name
-        ) from error

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
+from ragsys_kernels._extras import needed
 from ragsys_kernels.icl.encoders import Encoder
 from ragsys_kernels.icl.posteriors import CachedLabels, Labeler, Posteriors
 from ragsys_kernels.icl.prompts import PromptTemplate
@@ -315,13 +316,8 @@ class KPredictor:
         self.ks = np.asarray(ks, np.int64)
         self._constant = len(np.unique(self.ks)) == 1
         if model is None:
-            try:
+            with needed("adaptive in-context learning", "evaluate", "scikit-learn"):
                 from sklearn.linear_model import LogisticRegression
-            except ModuleNotFoundError as error:
-                raise ModuleNotFoundError(
-                    "adaptive in-context learning needs scikit-learn: pip install 'ragsys_kernels[evaluate]'",
-                    name=error.name,
-                ) from error
             model = LogisticRegression(C=10.0, max_iter=1000)
         self.model = model if self._constant else model.fit(np.asarray(vectors), self.ks)
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ragsys_kernels.icl._database import Database, PathLike, hash_key
+from ragsys_kernels._types import PathLike
+from ragsys_kernels.icl._database import Database, hash_key
 from ragsys_kernels.icl.language_model import LanguageModel, PairError, Part, Scores, texts
 from ragsys_kernels.icl.tokenization import token_pairs
 

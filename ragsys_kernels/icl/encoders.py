@@ -12,10 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ragsys_kernels._extras import needed
+from ragsys_kernels._types import PathLike
 from ragsys_kernels.icl import packaged
-from ragsys_kernels.icl._database import Database, PathLike, hash_key
-from ragsys_kernels.icl._runtime import quiet_transformers, torch_threads
+from ragsys_kernels.icl._database import Database, hash_key
 from ragsys_kernels.icl.language_model import texts as checked
+from ragsys_kernels.icl.runtime import quiet_transformers, torch_threads
 from ragsys_kernels.icl.tokenization import vocabulary
 
 Array = npt.NDArray[Any]
@@ -77,12 +79,8 @@ class SentenceTransformerEncoder:
         self._batch_size, self._num_threads = batch_size, num_threads
         source = str(packaged.find(self.name, cache)) if self.name in packaged.ENCODERS else self.name
         with quiet_transformers():
-            try:
+            with needed(op, "encoders", "sentence-transformers"):
                 from sentence_transformers import SentenceTransformer
-            except ModuleNotFoundError as error:
-                raise ModuleNotFoundError(
-                    f"{op} needs sentence-transformers: pip install 'ragsys_kernels[encoders]'", name=error.name
-                ) from error
             try:
                 self._model: Any = SentenceTransformer(source, device="cpu", trust_remote_code=False)
             except MemoryError:

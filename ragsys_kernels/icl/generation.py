@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ragsys_kernels.icl._database import Database, PathLike, hash_key
+from ragsys_kernels._types import PathLike
+from ragsys_kernels.icl._database import Database, hash_key
 from ragsys_kernels.icl._sharing import Tokens, batches
 from ragsys_kernels.icl.huggingface import HuggingFaceModel
 from ragsys_kernels.icl.language_model import texts

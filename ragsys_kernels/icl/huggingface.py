@@ -12,11 +12,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 import ragsys_kernels as rk
-from ragsys_kernels.icl._database import PathLike
+from ragsys_kernels._extras import install, missing
+from ragsys_kernels._types import PathLike
 from ragsys_kernels.icl._loading import load, required
-from ragsys_kernels.icl._runtime import quiet_transformers
 from ragsys_kernels.icl._sharing import Cluster, Group, Tokens, batches, clustered, grouped
 from ragsys_kernels.icl.language_model import PairError, Part, Scores, texts
+from ragsys_kernels.icl.runtime import quiet_transformers
 from ragsys_kernels.icl.tokenization import TokenPair, encode_pairs, token_pairs, vocabulary
 
 _CACHE_FACTOR = 8  # keys and values are held for so many times the tokens of a pass
@@ -371,9 +372,9 @@ def open_model(op: str, model: PathLike, **options: Any) -> HuggingFaceModel:
         try:
             return HuggingFaceModel.from_pretrained(model, **options)
         except ImportError as error:
-            if "ragsys_kernels[lm]" in str(error) or "pip install --no-deps" in str(error):  # ours
+            if install("lm") in str(error) or "pip install --no-deps" in str(error):  # ours
                 raise
-            raise ModuleNotFoundError(f"{op}: the extra lm is needed, ragsys_kernels[lm]: {error}") from error
+            raise missing(op, "the extra lm", f"{install('lm')}: {error}", error.name) from error
         except MemoryError:
             raise
         except Exception as error:  # transformers lets through whatever the reader of a damaged file raises

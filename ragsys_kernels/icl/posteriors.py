@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 import ragsys_kernels as rk
-from ragsys_kernels.icl._database import Database, PathLike, hash_key
+from ragsys_kernels._types import PathLike
+from ragsys_kernels.icl._database import Database, hash_key
 from ragsys_kernels.icl._sharing import Tokens, batches
 from ragsys_kernels.icl.huggingface import HuggingFaceModel, selected
 from ragsys_kernels.icl.language_model import texts

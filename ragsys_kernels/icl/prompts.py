@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from ragsys_kernels.icl._database import PathLike
+from ragsys_kernels._types import PathLike
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import ragsys_kernels as rk
-from ragsys_kernels.icl._database import PathLike
+from ragsys_kernels._types import PathLike
 from ragsys_kernels.icl.prompts import read_table
 
 Array = npt.NDArray[Any]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import ragsys_kernels as rk
+from ragsys_kernels._extras import needed
 from ragsys_kernels.icl.encoders import Encoder
 from ragsys_kernels.icl.language_model import texts as checked
 
@@ -96,12 +97,8 @@ class BM25Retriever:
         self, texts: Sequence[str], *, k1: float = 1.5, b: float = 0.75, stopwords: str | list[str] = "english"
     ) -> None:
         texts = _some("texts", texts)
-        try:
+        with needed("BM25", "bm25"):
             import bm25s
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "BM25 needs bm25s: pip install 'ragsys_kernels[bm25]'", name=error.name
-            ) from error
         self._tokenize, self._stopwords, self._size = bm25s.tokenize, stopwords, len(texts)
         self._bm25: Any = bm25s.BM25(k1=k1, b=b, method="lucene")
         words = self._words(texts)

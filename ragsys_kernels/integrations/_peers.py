@@ -1,10 +1,10 @@
-"""Peers as guests: imported where they are needed, and one line that says how to install a missing one."""
+"""Peers as guests: imported where they are needed."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
@@ -12,19 +12,12 @@ from threading import Lock
 from types import ModuleType
 from typing import Any
 
+from .. import _extras
 
-@contextmanager
-def needed(extra: str) -> Iterator[None]:
-    """Around the imports of a peer that the extra ``extra`` installs."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        peer = (error.name or "").partition(".")[0]
-        if peer == "ragsys_kernels":
-            raise
-        raise ModuleNotFoundError(
-            f"ragsys_kernels.integrations needs {peer}: pip install 'ragsys_kernels[{extra}]'", name=error.name
-        ) from error
+
+def needed(extra: str) -> AbstractContextManager[None]:
+    """Import a peer that the extra installs in this block."""
+    return _extras.needed("ragsys_kernels.integrations", extra)
 
 
 def later(module: str, extra: str, **homes: tuple[str, ...]) -> Callable[[str], Any]:

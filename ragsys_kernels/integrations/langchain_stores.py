@@ -11,7 +11,7 @@ from langchain_core.runnables import run_in_executor
 from langchain_core.vectorstores import InMemoryVectorStore as TheirStore
 
 from ._pools import Method, column, select
-from .langchain import maximal_marginal_relevance
+from .langchain_mmr import maximal_marginal_relevance
 
 # A document, its score in the store, and its vector.
 Candidate = tuple[Document, float, Sequence[float]]

@@ -1,11 +1,9 @@
 """Jobs over files: selection (vectors in, Parquet shards out, in the memory of a chunk of queries), quality bias."""
 
-try:
+from ragsys_kernels._extras import needed
+
+with needed("ragsys_kernels.offline", "cli"):
     import pyarrow  # noqa: F401
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "ragsys_kernels.offline needs pyarrow: pip install 'ragsys_kernels[cli]'", name=error.name
-    ) from error
 
 from ragsys_kernels.offline.bias import BiasSummary, bias
 from ragsys_kernels.offline.check import JobStatus, status, verify

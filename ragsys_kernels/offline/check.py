@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ragsys_kernels._types import PathLike
 from ragsys_kernels.offline._manifest import (
     JOB_FILE,
     Manifest,
@@ -22,7 +23,6 @@ from ragsys_kernels.offline._manifest import (
 )
 from ragsys_kernels.offline._url_folder import folder_at
 from ragsys_kernels.offline.sinks import Folder
-from ragsys_kernels.offline.sources import PathLike
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from ragsys_kernels import _env
+from ragsys_kernels._types import PathLike
 from ragsys_kernels.offline import ray_engine
 from ragsys_kernels.offline._manifest import JobFolder, Manifest, describe, described, input_differences
 from ragsys_kernels.offline._resume import begun, check_folder, continued, owned
@@ -19,7 +20,6 @@ from ragsys_kernels.offline._url_folder import folder_at
 from ragsys_kernels.offline._worker import Worker, result_schema
 from ragsys_kernels.offline.ray_engine import RayOptions, Records
 from ragsys_kernels.offline.sinks import Folder
-from ragsys_kernels.offline.sources import PathLike
 
 _log = logging.getLogger(__name__)
 

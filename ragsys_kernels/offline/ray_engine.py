@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ragsys_kernels._extras import needed
 from ragsys_kernels.offline._manifest import JobFolder, ShardRecord
 from ragsys_kernels.offline._spec import Inputs, JobSpec
 from ragsys_kernels.offline._worker import Held, Worker
@@ -106,11 +107,9 @@ class _ShardWriter:
 
 
 def import_ray(op: str) -> Any:
-    try:
+    with needed(op, "ray"):
         import ray
         import ray.data
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"{op} needs ray: pip install 'ragsys_kernels[ray]'", name=error.name) from error
     return ray
 
 

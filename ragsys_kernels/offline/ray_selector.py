@@ -10,12 +10,11 @@ import numpy.typing as npt
 
 import ragsys_kernels as rk
 from ragsys_kernels import _env
-from ragsys_kernels._types import Backend, Method
+from ragsys_kernels._types import Backend, Method, PathLike
 from ragsys_kernels.offline import sources
 from ragsys_kernels.offline._device import Selector
 from ragsys_kernels.offline._worker import load_corpus, takeable
 from ragsys_kernels.offline.ray_engine import import_ray
-from ragsys_kernels.offline.sources import PathLike
 
 Array = npt.NDArray[Any]
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from .. import _arrays, _dispatch
+from .. import _arrays, _checks, _dispatch
 from .._arrays import HOST, Cupy, Torch
-from .._checks import check_values as checked
-from .._checks import library_and_device, threads
 from . import _device, validate
 from .problem import Layout, Partials, ScoringProblem
 
@@ -21,12 +19,12 @@ class Call:
     def __init__(
         self, op: str, arrays: dict[str, Any], backend: str, num_threads: int | None, check_values: bool | None
     ) -> None:
-        self.op, self.check_values = op, checked(op, check_values)
+        self.op, self.check_values = op, _checks.check_values(op, check_values)
         self.checked: dict[str, Any] | None = None  # fields of a layout whose values have been looked at on the host
-        self.threads = threads(op, num_threads)
+        self.threads = _checks.threads(op, num_threads)
         if validate.is_number(arrays.get("temperature")):  # it is on no device
             arrays["temperature"] = None
-        self.library, device = library_and_device(op, arrays)
+        self.library, device = _checks.library_and_device(op, arrays)
         name, self.backend = _dispatch.choose(op, "scoring", device, backend, self.library)
         self.place = _arrays.place_of(device, name, self.library)
         self.interpreted = name == "triton" and self.place is HOST

@@ -13,7 +13,7 @@ from .problem import Problem, Selection, unit
 
 _NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
 _METHODS = {"mmr": 0, "vrsd": 1}
-_RULES = {"automatic": 0, "dense": 1, "pruned": 2, "coded": 3}
+_BOUNDS = {"automatic": 0, "dense": 1, "pruned": 2, "coded": 3}
 _POOL_TOO_SMALL = 5
 
 _QUERY_BLOCK = 256
@@ -36,25 +36,25 @@ _MOSTLY = 0.5
 
 
 def mmr(problem: Problem, num_threads: int) -> Selection:
-    return _run(problem, num_threads)[0]
+    return run(problem, num_threads)[0]
 
 
 def vrsd(problem: Problem, num_threads: int) -> Selection:
-    return _run(problem, num_threads)[0]
+    return run(problem, num_threads)[0]
 
 
-def _run(problem: Problem, num_threads: int, rule: str = "automatic") -> tuple[Selection, Any]:
-    """The selection and its work: dot products, rows read, products of codes. The rules make the same picks."""
+def run(problem: Problem, num_threads: int, bounds: str = "automatic") -> tuple[Selection, Any]:
+    """Return the selection, the same with any bounds, and its work: dot products, rows read, products of codes."""
     whole = problem.candidates is None and not problem.pool_stride and problem.relevance is None
     row_bias = problem.bias is None or problem.bias.ndim == 1
     large = problem.rows.metric == "cosine" and problem.pool >= _WHOLE_CORPUS
-    if problem.op == "mmr" and whole and row_bias and large and rule == "automatic":
+    if problem.op == "mmr" and whole and row_bias and large and bounds == "automatic":
         return _mmr_whole_corpus(problem, num_threads)
-    return _select(problem, num_threads, rule)
+    return _select(problem, num_threads, bounds)
 
 
-def _select(problem: Problem, num_threads: int, rule: str = "automatic") -> tuple[Selection, Any]:
-    selection, status, work = _call(problem, num_threads, rule)
+def _select(problem: Problem, num_threads: int, bounds: str = "automatic") -> tuple[Selection, Any]:
+    selection, status, work = _call(problem, num_threads, bounds)
     if status is not None:
         _raise_for(problem, status)
     return selection, work
@@ -63,7 +63,7 @@ def _select(problem: Problem, num_threads: int, rule: str = "automatic") -> tupl
 def _call(
     problem: Problem,
     num_threads: int,
-    rule: str = "automatic",
+    bounds: str = "automatic",
     relevance_error: np.ndarray | None = None,
     forced: np.ndarray | None = None,
     ceiling: np.ndarray | None = None,
@@ -85,7 +85,7 @@ def _call(
         problem.queries,
         problem.unit_queries,
         rows.metric == "cosine",
-        _RULES[rule],
+        _BOUNDS[bounds],
         problem.candidates,
         problem.initial,
         problem.relevance,

@@ -51,6 +51,8 @@ class Selection(_SelectionFields, _Answers):
         No item of the tuple. With ``on_error="skip"`` the queries that could not be answered and why, else None.
     """
 
+    __module__ = "ragsys_kernels"  # where pickles look for it, whichever file it is in
+
     def _replace(self, /, **fields: Any) -> Selection:
         return super()._replace(**fields).with_errors(self.errors)
 
@@ -83,6 +85,8 @@ class SearchResult(_SearchFields, _Answers):
     errors : dict of int to str, or None
         As of `Selection`.
     """
+
+    __module__ = "ragsys_kernels"
 
     def _replace(self, /, **fields: Any) -> SearchResult:
         return super()._replace(**fields).with_errors(self.errors)

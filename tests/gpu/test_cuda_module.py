@@ -461,7 +461,7 @@ def test_nothing_is_missing(fake):
 
 def test_reason_without_cupy(fake, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)  # what an import then raises names the module
-    assert cuda_module.why_not() == 'cupy is not installed; pip install "ragsys_kernels[cuda]"'
+    assert cuda_module.why_not() == "cupy is not installed: pip install 'ragsys_kernels[cuda]'"
 
 
 @pytest.mark.parametrize("error", [ImportError("libcuda.so.1: cannot open", name="cupy_backends"), OSError("no")])

@@ -374,7 +374,7 @@ rk.show_config()
 try:
     rk.mmr(rows, rows, 2, backend={backend!r})
 except rk.BackendUnavailableError as error:
-    reason = {named!r} + ' is not installed; pip install "ragsys_kernels[cuda]"'
+    reason = {named!r} + " is not installed: pip install 'ragsys_kernels[cuda]'"
     assert reason in str(error), error
 else:
     raise AssertionError("no error")

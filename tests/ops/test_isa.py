@@ -157,8 +157,8 @@ def test_scores_of_sums_that_nearly_cancel(monkeypatch, isa):
         assert (np.abs(found.scores - exact) <= 1e-6 * np.maximum(1, np.abs(exact))).all(), seed
         if "relevance" not in problem:
             assert np.abs(found.scores).max() <= 1 + 4 * np.finfo(np.float32).eps
-        for rule in ("dense", "pruned"):
-            same, _ = testing.selection_work("vrsd", problem, rule=rule)
+        for bounds in ("dense", "pruned"):
+            same, _ = testing.selection_work("vrsd", problem, bounds=bounds)
             np.testing.assert_array_equal(same.indices, found.indices)
             np.testing.assert_array_equal(same.scores, found.scores)
 

@@ -134,8 +134,8 @@ def check_pools(problem, op="mmr"):
     """The picks and scores of the dense rule, bit for bit."""
     if op == "vrsd":
         problem = for_vrsd(problem)
-    dense, _ = testing.selection_work(op, problem, rule="dense")
-    coded, work = testing.selection_work(op, problem, rule="coded")
+    dense, _ = testing.selection_work(op, problem, bounds="dense")
+    coded, work = testing.selection_work(op, problem, bounds="coded")
     same(coded, dense)
     same(getattr(rk, op)(**problem, backend="cpu"), dense)
     return work
@@ -261,8 +261,8 @@ def test_values_at_the_end_of_float32_are_told_apart_from_items_picked(isa, item
     bias = np.full(len(problem["embeddings"]), np.finfo(np.float32).min)
     for lambda_d in (0.5, 1.0):
         call = problem | {"bias": bias, "lambda_b": 0.0, "lambda_d": lambda_d}
-        dense, _ = testing.selection_work("mmr", call, rule="dense")
-        coded, _ = testing.selection_work("mmr", call, rule="coded")
+        dense, _ = testing.selection_work("mmr", call, bounds="dense")
+        coded, _ = testing.selection_work("mmr", call, bounds="coded")
         for found, expected in zip(coded, dense, strict=True):
             np.testing.assert_array_equal(found, expected)
 
@@ -302,12 +302,12 @@ def test_exact_codes_leave_nothing_to_be_read_but_the_picks(isa, dims):
 def test_few_rows_of_a_clustered_pool_are_read(isa, dtype):
     problem = testing.selection_problem(8, 300, 10, 96, N=600, kind="clustered", seed=7)
     problem["embeddings"] = rk.Corpus(problem["embeddings"], dtype=dtype)
-    _, dense = testing.selection_work("mmr", problem, rule="dense")
-    _, coded = testing.selection_work("mmr", problem, rule="coded")
+    _, dense = testing.selection_work("mmr", problem, bounds="dense")
+    _, coded = testing.selection_work("mmr", problem, bounds="coded")
     _, automatic = testing.selection_work("mmr", problem)
     assert dense.rows_read == 8 * 300
     assert dense.code_products == 0
-    _, pruned = testing.selection_work("mmr", problem, rule="pruned")
+    _, pruned = testing.selection_work("mmr", problem, bounds="pruned")
     assert automatic == (pruned if _dispatch.isa() == "base" else coded)
     assert coded.rows_read < dense.rows_read / 3
     assert coded.bytes_read < dense.bytes_read / 3
@@ -324,7 +324,15 @@ def test_codes_are_used_where_they_save_more_than_they_cost(isa, dtype):
         problem = testing.selection_problem(2, pool, 5, 20, seed=8)
         problem["embeddings"] = rk.Corpus(problem["embeddings"], dtype=dtype)
         assert (testing.selection_work("mmr", problem)[1].code_products > 0) == used
-        assert testing.selection_work("mmr", problem, rule="coded")[1].code_products > 0
+        assert testing.selection_work("mmr", problem, bounds="coded")[1].code_products > 0
+
+
+def test_the_former_name_of_bounds_is_taken_for_one_release(compiled):
+    problem = testing.selection_problem(2, 20, 5, 9)
+    with pytest.warns(DeprecationWarning, match="^selection_work: rule is called bounds now") as warned:
+        former = testing.selection_work("mmr", problem, rule="dense")[1]
+    assert warned[0].filename == __file__
+    assert former == testing.selection_work("mmr", problem, bounds="dense")[1]
 
 
 @pytest.mark.parametrize("embeddings", ["array", "int8", "dot"])
@@ -336,8 +344,8 @@ def test_without_codes_there_are_no_products_of_codes(compiled, embeddings):
         "int8": lambda: rk.Corpus(rows, dtype="int8"),
         "dot": lambda: rk.Corpus(rows, metric="dot"),
     }[embeddings]()
-    for rule in ("automatic", "coded"):
-        assert testing.selection_work("mmr", problem, rule=rule)[1].code_products == 0
+    for bounds in ("automatic", "coded"):
+        assert testing.selection_work("mmr", problem, bounds=bounds)[1].code_products == 0
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -347,8 +355,8 @@ def test_few_rows_are_read_for_vrsd(isa, given, dtype):
     problem["embeddings"] = rk.Corpus(problem["embeddings"], dtype=dtype)
     if given:
         problem["relevance"] = np.random.default_rng(6).uniform(-1, 1, (8, 300)).astype(np.float32)
-    dense, dense_work = testing.selection_work("vrsd", problem, rule="dense")
-    coded, work = testing.selection_work("vrsd", problem, rule="coded")
+    dense, dense_work = testing.selection_work("vrsd", problem, bounds="dense")
+    coded, work = testing.selection_work("vrsd", problem, bounds="coded")
     same(coded, dense)
     assert dense_work.rows_read == 8 * 300
     assert dense_work.code_products == 0
@@ -391,7 +399,7 @@ def test_vrsd_that_picks_most_of_a_pool_reads_it(compiled):
     problem = testing.selection_problem(2, 40, 20, 30, seed=8)
     problem["embeddings"] = rk.Corpus(problem["embeddings"])
     for k in (20, 21, 40):
-        dense, dense_work = testing.selection_work("vrsd", problem | {"k": k}, rule="dense")
+        dense, dense_work = testing.selection_work("vrsd", problem | {"k": k}, bounds="dense")
         found, work = testing.selection_work("vrsd", problem | {"k": k})
         same(found, dense)
         assert (work == dense_work) == (k > 20 or _dispatch.isa() != "avx512")
@@ -436,14 +444,14 @@ def whole_corpora(draw):
 @given(problem=whole_corpora())
 def test_vrsd_over_a_whole_corpus_keeps_its_bits(isa, problem):
     problem = for_vrsd(problem)
-    dense, _ = testing.selection_work("vrsd", problem, rule="dense")
-    same(testing.selection_work("vrsd", problem, rule="coded")[0], dense)
+    dense, _ = testing.selection_work("vrsd", problem, bounds="dense")
+    same(testing.selection_work("vrsd", problem, bounds="coded")[0], dense)
     same(rk.vrsd(**problem, backend="cpu", num_threads=3), dense)
 
 
 @given(problem=whole_corpora())
 def test_scans_by_codes_leave_every_bit_as_it_is(scanning, problem):
-    dense, _ = testing.selection_work("mmr", problem, rule="dense")
+    dense, _ = testing.selection_work("mmr", problem, bounds="dense")
     same(rk.mmr(**problem, backend="cpu"), dense)
     same(rk.mmr(**problem, backend="cpu", num_threads=3), dense)
 
@@ -465,7 +473,7 @@ def test_equal_rows_of_a_whole_corpus_go_to_the_lowest_row(scanning, biased, dty
     diverse = rk.mmr(queries, corpus, 5, lambda_d=0.7, backend="cpu")
     assert (diverse.indices[:, 0] == places[0]).all()
     problem = {"queries": queries, "embeddings": corpus, "k": 5, "lambda_d": 0.7}
-    same(diverse, testing.selection_work("mmr", problem, rule="dense")[0])
+    same(diverse, testing.selection_work("mmr", problem, bounds="dense")[0])
 
 
 def test_a_row_read_for_a_tie_keeps_its_value_when_its_codes_are_met(isa):
@@ -476,7 +484,7 @@ def test_a_row_read_for_a_tie_keeps_its_value_when_its_codes_are_met(isa):
         queries = normal(seed + 100, 1, 24)
         options = {"lambda_d": 0.5, "lambda_b": 1.0}
         dense = testing.selection_work(
-            "mmr", {"queries": queries, "embeddings": corpus, "k": K, **options}, rule="dense"
+            "mmr", {"queries": queries, "embeddings": corpus, "k": K, **options}, bounds="dense"
         )
         first, second, *later = picks = dense[0].indices[0]
         order = np.concatenate([[first, second], np.setdiff1d(np.arange(N), picks), later])  # the later ones far behind
@@ -519,14 +527,14 @@ def test_equal_rows_of_what_is_left_of_a_whole_corpus_go_to_the_lowest_row(scann
         problem.update(embeddings=corpus, initial=np.setdiff1d(corpus.search(queries, 130)[0], open_rows)[None])
     found = rk.mmr(**problem, backend="cpu")
     np.testing.assert_array_equal(found.indices[0], open_rows[:20])
-    same(found, testing.selection_work("mmr", problem, rule="dense")[0])
+    same(found, testing.selection_work("mmr", problem, bounds="dense")[0])
 
 
 def test_few_rows_of_a_whole_corpus_are_read(scanning):
     problem = testing.selection_problem(16, 1, 5, 64, N=20_000, kind="clustered", seed=13)
     del problem["candidates"]
     problem["embeddings"] = rk.Corpus(problem["embeddings"])
-    dense, dense_work = testing.selection_work("mmr", problem, rule="dense")
+    dense, dense_work = testing.selection_work("mmr", problem, bounds="dense")
     found, work = testing.selection_work("mmr", problem)
     same(found, dense)
     assert work.rows_read < dense_work.rows_read / 20
@@ -547,7 +555,7 @@ def test_rows_outside_a_pool_may_have_a_large_bias(compiled, codes):
             "lambda_b": rng.uniform(0.05, 1, 12),
             "bias": rng.choice([0.03, 0.3, 3]) * rng.standard_normal(N) + rng.choice([-2, 0, 2]),
         }
-        same(rk.mmr(**problem, backend="cpu"), testing.selection_work("mmr", problem, rule="dense")[0])
+        same(rk.mmr(**problem, backend="cpu"), testing.selection_work("mmr", problem, bounds="dense")[0])
 
 
 # --- The scan alone.

@@ -228,11 +228,11 @@ def test_adversarial_pools_are_selected_right_by_vrsd(backend, problem):
 
 def check_bounds(method, problem):
     """The picks and scores of the dense rule, bit for bit, for no more dot products."""
-    dense, dense_work = testing.selection_work(method, problem, rule="dense")
-    pruned, pruned_work = testing.selection_work(method, problem, rule="pruned")
+    dense, dense_work = testing.selection_work(method, problem, bounds="dense")
+    pruned, pruned_work = testing.selection_work(method, problem, bounds="pruned")
     same(pruned, dense)
     assert pruned_work.products <= dense_work.products
-    same(testing.selection_work(method, problem, rule="coded")[0], dense)
+    same(testing.selection_work(method, problem, bounds="coded")[0], dense)
     same(run(method, problem, "cpu"), dense)
 
 

@@ -265,3 +265,14 @@ def test_errors_stay_with_a_result():
         assert other.errors == found.errors == {1: "mmr: queries must be finite, got NaN or inf"}
         assert type(other) is rk.Selection
     assert rk.Selection.empty(1, 1).errors is None
+
+
+@pytest.mark.parametrize("kind", [rk.Selection, rk.SearchResult])
+def test_results_pickled_when_their_types_had_another_home_are_read(kind):
+    found = kind(*range(len(kind._fields))).with_errors({1: "why"})
+    pickled = pickle.dumps(found, protocol=0)
+    former = pickled.replace(b"(cragsys_kernels\n", b"(cragsys_kernels._problem\n")
+    assert former != pickled
+    for each in (pickled, former):
+        read = pickle.loads(each)
+        assert (type(read), read, read.errors) == (kind, found, {1: "why"})

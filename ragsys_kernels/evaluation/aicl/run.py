@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from ragsys_kernels._checks import count
+from ragsys_kernels._extras import needed
+from ragsys_kernels._types import PathLike
 from ragsys_kernels.evaluation._run import Progress, Run, Summary, described, digests, sets_named
 from ragsys_kernels.evaluation.aicl.report import METHODS, QPP, SAICL, STATIC, SetResult, report_of
-from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.adaptive import (
     NEAREST,
     ORDERS,
@@ -242,9 +243,5 @@ def evaluate(
 
 
 def _check_sklearn(op: str) -> None:
-    try:
+    with needed(op, "evaluate", "scikit-learn"):
         import sklearn  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"{op} needs scikit-learn: pip install 'ragsys_kernels[evaluate]'", name=error.name
-        ) from error

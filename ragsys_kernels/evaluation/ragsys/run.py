@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 import ragsys_kernels as rk
+from ragsys_kernels._types import PathLike
 from ragsys_kernels.evaluation._run import Progress, Run, Summary, described, digests, drawn
 from ragsys_kernels.evaluation.ragsys.report import Result, report_of
-from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.cache import CachedModel
 from ragsys_kernels.icl.datasets import TruthfulQA, truthfulqa
 from ragsys_kernels.icl.encoders import Encoder

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ragsys_kernels._types import PathLike
 from ragsys_kernels.evaluation._run import Progress, Run, Summary, described, digests
 from ragsys_kernels.evaluation.ralm.report import (
     ANY,
@@ -31,7 +32,6 @@ from ragsys_kernels.evaluation.ralm.report import (
     RalmSizes,
     report_of,
 )
-from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.datasets import ralm_passages, wikitext
 from ragsys_kernels.icl.datasets.wikitext import OVERLAP
 from ragsys_kernels.icl.encoders import Encoder

@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ragsys_kernels._checks import count
+from ragsys_kernels._extras import needed
+from ragsys_kernels._types import PathLike
 from ragsys_kernels.evaluation._run import Progress, Run, Summary, described, digests, drawn, sets_named
 from ragsys_kernels.evaluation.vrsd.answers_report import NONE, RANDOM, ROUGE, AnswerResult, report_of
 from ragsys_kernels.evaluation.vrsd.picks_report import MMR, POOL, RULES, VRSD, K
-from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
 from ragsys_kernels.icl.datasets.vrsd import OPTIONS
 from ragsys_kernels.icl.encoders import Encoder
@@ -203,12 +204,8 @@ def evaluate(
 
 def rouge_scorer(op: str) -> Callable[[str, str], list[float]]:
     """A function of the true and the given answer: F1 of ROUGE-1, 2 and L."""
-    try:
+    with needed(op, "evaluate", "rouge-score"):
         from rouge_score.rouge_scorer import RougeScorer
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"{op} needs rouge-score: pip install 'ragsys_kernels[evaluate]'", name=error.name
-        ) from error
     scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=False)
 
     def score(truth: str, answer: str) -> list[float]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ragsys_kernels._types import PathLike
 from ragsys_kernels.evaluation._run import Progress, Run, Summary, described_encoder, digests, sets_named
 from ragsys_kernels.evaluation.vrsd.picks_report import (
     BEST,
@@ -26,7 +27,6 @@ from ragsys_kernels.evaluation.vrsd.picks_report import (
     SetResult,
     report_of,
 )
-from ragsys_kernels.icl._database import PathLike
 from ragsys_kernels.icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
 from ragsys_kernels.icl.encoders import Encoder
 from ragsys_kernels.icl.retrievers import BM25Retriever, DenseRetriever

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels.icl._database import PathLike
+from ragsys_kernels._types import PathLike
 from ragsys_kernels.icl.datasets._files import File, Hub, read
 
 Array = npt.NDArray[Any]

@@ -23,9 +23,10 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from ragsys_kernels._types import PathLike
 from ragsys_kernels.offline.sources import _rows
 from ragsys_kernels.offline.sources._index import Index
-from ragsys_kernels.offline.sources._place import PathLike, Place, is_url
+from ragsys_kernels.offline.sources._place import Place, is_url
 from ragsys_kernels.offline.sources._raw import RawColumn, npy
 from ragsys_kernels.offline.sources._rows import Rows
 from ragsys_kernels.offline.sources._safetensors import Tensor, Tensors

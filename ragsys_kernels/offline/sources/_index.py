@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 import ragsys_kernels as rk
+from ragsys_kernels._types import PathLike
 from ragsys_kernels.corpus import faiss_index
-from ragsys_kernels.offline.sources._place import PathLike, Place
+from ragsys_kernels.offline.sources._place import Place
 
 
 class Index:

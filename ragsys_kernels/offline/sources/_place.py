@@ -16,7 +16,8 @@ from typing import IO, Any, Literal
 
 import pyarrow as pa
 
-PathLike = str | os.PathLike[str]
+from ragsys_kernels._extras import missing, needed
+from ragsys_kernels._types import PathLike
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
 _BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")  # what pathlib makes of one
@@ -182,18 +183,16 @@ class _Copy:
 
 
 def _filesystem(url: str, argument: str) -> tuple[Any, str]:
-    try:
+    by = f"select: {argument} {url}"
+    with needed(by, "fsspec"):
         import fsspec.core
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"select: {argument} {url} needs fsspec: pip install 'ragsys_kernels[fsspec]'", name=error.name
-        ) from error
     try:
         filesystem, inner = fsspec.core.url_to_fs(url)
     except ImportError as error:  # of the protocol's own package
         package = (getattr(error.__cause__ or error.__context__, "name", None) or "").partition(".")[0]
-        install = f"{package}: pip install {package}" if package else str(error)
-        raise ModuleNotFoundError(f"select: {argument} {url} needs {install}", name=package or None) from error
+        if not package:
+            raise ModuleNotFoundError(f"{by} needs {error}") from error
+        raise missing(by, package, f"pip install {package}") from error
     except ValueError as error:
         raise ValueError(f"select: {argument} must be a URL that fsspec opens, got {url}: {error}") from error
     filesystem.invalidate_cache()  # of listings: files may have come and gone since

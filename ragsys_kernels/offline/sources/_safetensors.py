@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ragsys_kernels._extras import needed
 from ragsys_kernels.offline.sources._place import Place
 from ragsys_kernels.offline.sources._raw import RawColumn
 
@@ -16,7 +17,6 @@ _TYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
     "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8",
 }  # fmt: skip
-_INSTALL = "pip install 'ragsys_kernels[safetensors]'"
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,8 @@ class Tensors:
     are, since its NumPy side does not know bfloat16."""
 
     def __init__(self, place: Place, argument: str) -> None:
-        try:
+        with needed(f"select: {argument} {place}", "safetensors"):
             from safetensors import SafetensorError, safe_open
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                f"select: {argument} {place} needs safetensors: {_INSTALL}", name=error.name
-            ) from error
         self.place, self._file = place, place.mapped()
         try:
             with safe_open(self._file.path, framework="numpy") as file:
@@ -72,8 +68,6 @@ def _widened(bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _bfloat16(bits: npt.NDArray[Any]) -> Any:
-    try:
+    with needed("select: bfloat16", "safetensors"):
         import ml_dtypes
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"select: bfloat16 needs ml_dtypes: {_INSTALL}", name=error.name) from error
     return bits.view(ml_dtypes.bfloat16)

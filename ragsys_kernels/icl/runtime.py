@@ -7,6 +7,8 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 
+from ragsys_kernels._extras import needed
+
 
 @contextmanager
 def torch_threads(op: str, number: int | None, extra: str = "lm") -> Iterator[None]:
@@ -16,10 +18,8 @@ def torch_threads(op: str, number: int | None, extra: str = "lm") -> Iterator[No
         return
     if number < 1:
         raise ValueError(f"{op}: num_threads must be at least 1, got {number}")
-    try:
+    with needed(op, extra, "torch"):
         import torch
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"{op} needs torch: pip install 'ragsys_kernels[{extra}]'", name="torch") from error
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

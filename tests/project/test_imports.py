@@ -1,0 +1,67 @@
+"""What is private to a package stays in it. import-linter checks the directions of imports (pyproject.toml)."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "ragsys_kernels"
+
+
+def private_uses(path, root):
+    """Names with a leading underscore that a file takes from another folder: (line, dotted name)."""
+    folder = path.relative_to(root).parent.parts
+    tree, taken = ast.parse(path.read_text(encoding="utf-8")), {}
+
+    def foreign(name):
+        """Whether the first private part of the dotted name belongs to a folder that the file is not in."""
+        depth = next((i for i, part in enumerate(name) if part.startswith("_") and not part.endswith("_")), None)
+        if depth is None or name[0] != PACKAGE:
+            return False
+        owner = next(name[:i] for i in range(depth, 0, -1) if root.joinpath(*name[:i]).is_dir())
+        return folder[: len(owner)] != owner
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            base = folder[: len(folder) - node.level + 1] if node.level else ()
+            module = (*base, *(node.module or "").split(".")) if node.module else base
+            names = {each.asname or each.name: (*module, each.name) for each in node.names}
+        elif isinstance(node, ast.Import):
+            names = {each.asname or each.name: tuple(each.name.split(".")) for each in node.names}
+        else:
+            continue
+        taken.update(names)
+        yield from ((node.lineno, ".".join(name)) for name in names.values() if foreign(name))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in taken:
+            name = (*taken[node.value.id], node.attr)
+            if foreign(name) and not foreign(name[:-1]):
+                yield node.lineno, ".".join(name)
+
+
+def test_no_folder_takes_what_is_private_to_another():
+    files = sorted((ROOT / PACKAGE).rglob("*.py"))
+    assert len(files) > 100
+    assert [(str(path), *use) for path in files for use in private_uses(path, ROOT)] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "use"),
+    [
+        ("from ..two import _one", "two._one"),
+        ("from ..two.files import _read", "two.files._read"),
+        ("from ragsys_kernels.two._files import read", "two._files.read"),
+        ("import ragsys_kernels.two._files", "two._files"),
+        ("from ..two import files\nfiles._read()", "two.files._read"),
+        ("def f():\n    from .. import two\n    return two._one", "two._one"),
+        ("from .. import _arrays, two\nfrom . import _here, files\nfiles._read(_here._x)", None),
+        ("from .files import _read\nfrom ..two.problem import Fields\nFields.__name__", None),
+    ],
+)
+def test_private_uses_are_found(tmp_path, line, use):
+    for folder in ("one", "two"):
+        (tmp_path / PACKAGE / folder).mkdir(parents=True)
+    file = tmp_path / PACKAGE / "one" / "files.py"
+    file.write_text(line)
+    assert [name for _, name in private_uses(file, tmp_path)] == ([f"{PACKAGE}.{use}"] if use else [])
