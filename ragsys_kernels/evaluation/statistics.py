@@ -42,7 +42,7 @@ class Interval(NamedTuple):
     @property
     def place(self) -> str:
         """What a difference says of the first against the second."""
-        return {1: "above", -1: "below", 0: "not told from"}[self.sign]
+        return {1: "above", -1: "below", 0: "not distinguishable from"}[self.sign]
 
     def marked(self) -> str:
         """As `signed`, bold where 0 is outside."""

@@ -60,11 +60,11 @@ def test_bootstrap_of_ratios():
     [
         (0.125, 0.25, 1, "above", "**+0.188 [+0.125, +0.250]**"),
         (-0.25, -0.125, -1, "below", "**-0.188 [-0.250, -0.125]**"),
-        (-0.25, 0.125, 0, "not told from", "-0.062 [-0.250, +0.125]"),
-        (0.0, 0.25, 0, "not told from", "+0.125 [+0.000, +0.250]"),
-        (-0.25, 0.0, 0, "not told from", "-0.125 [-0.250, +0.000]"),
-        (0.0, 0.0, 0, "not told from", "+0.000 [+0.000, +0.000]"),
-        (math.nan, math.nan, 0, "not told from", "+nan [+nan, +nan]"),
+        (-0.25, 0.125, 0, "not distinguishable from", "-0.062 [-0.250, +0.125]"),
+        (0.0, 0.25, 0, "not distinguishable from", "+0.125 [+0.000, +0.250]"),
+        (-0.25, 0.0, 0, "not distinguishable from", "-0.125 [-0.250, +0.000]"),
+        (0.0, 0.0, 0, "not distinguishable from", "+0.000 [+0.000, +0.000]"),
+        (math.nan, math.nan, 0, "not distinguishable from", "+nan [+nan, +nan]"),
     ],
 )
 def test_an_interval_that_ends_at_0_tells_nothing(low, high, sign, place, marked):
@@ -76,7 +76,7 @@ def test_a_bootstrap_interval_may_end_at_0():
     """Most rows are the same for both methods, as questions are whose picks are."""
     gained, lost = bootstrap_means(np.array([[1.0, -1.0], *[[0.0, 0.0]] * 9]), samples=500)
     assert (gained.low, lost.high) == (0, 0)
-    assert gained.place == lost.place == "not told from"
+    assert gained.place == lost.place == "not distinguishable from"
 
 
 def test_bootstrap_bad_input():

@@ -160,7 +160,7 @@ def test_differences_are_paired(data):
     assert "above MMR λ=0.5 (+0.100)" in verdict
     gaps["MMR λ=0.5"] = Interval(0.1, 0.0, 0.2)
     verdict = vrsd_answers_report._verdict([result], [{"ROUGE-L": (means, gaps)}])
-    assert "not told from MMR λ=0.5 (+0.100)" in verdict
+    assert "not distinguishable from MMR λ=0.5 (+0.100)" in verdict
 
 
 def test_a_stopped_run_goes_on(data, monkeypatch):

@@ -113,7 +113,7 @@ def _verdict(results: Sequence[SetResult], rows: Sequence[dict[str, _Row]]) -> s
     """Where the methods that adapt k stand beside the static k that is best for the test texts."""
     sentences = []
     for label in (SAICL, QPP):
-        places: dict[str, list[str]] = {"above": [], "below": [], "not told from": []}
+        places: dict[str, list[str]] = {"above": [], "below": [], "not distinguishable from": []}
         for result, found in zip(results, rows, strict=True):
             best = max((found[other].f1.mean, other) for other in STATIC)[1]
             gap = found[label].above[best]
