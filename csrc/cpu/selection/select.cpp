@@ -14,26 +14,11 @@
 #include "parallel.h"
 #include "regions.h"
 
-// The table of a region, which ends with pack_rows and scan_packed.
-#define RSK_KERNELS(...)                                    \
-  constexpr Kernels kKernels = {select_query<Method::mmr>,  \
-                                select_query<Method::vrsd>, \
-                                relevance_query,            \
-                                int(W),                     \
-                                encode_row,                 \
-                                &kScanKernels,              \
-                                __VA_ARGS__}
-
 // base: the floor of the platform's ABI, SSE2 on x86-64 and NEON on AArch64.
 namespace rsk::base {
 #define RSK_VEC_BYTES 16
-#include "simd/vectors.inl"
-#include "simd/dot.inl"
-#include "simd/codes.inl"
-#include "selection/query.inl"
-#include "selection/scan.inl"
+#include "selection/kernels.inl"
 #undef RSK_VEC_BYTES
-RSK_KERNELS(nullptr, nullptr);
 }  // namespace rsk::base
 
 #if RSK_X86_DISPATCH
@@ -41,27 +26,16 @@ RSK_KERNELS(nullptr, nullptr);
 RSK_REGION(RSK_AVX2)
 namespace rsk::avx2 {
 #define RSK_VEC_BYTES 32
-#include "simd/vectors.inl"
-#include "simd/dot.inl"
-#include "simd/codes.inl"
-#include "selection/query.inl"
-#include "selection/scan.inl"
+#include "selection/kernels.inl"
 #undef RSK_VEC_BYTES
-RSK_KERNELS(nullptr, nullptr);
 }  // namespace rsk::avx2
 RSK_REGION_END
 
 RSK_REGION(RSK_AVX512)
 namespace rsk::avx512 {
 #define RSK_VEC_BYTES 64
-#include "simd/vectors.inl"
-#include "simd/dot.inl"
-#include "simd/codes.inl"
-#include "selection/code_scan.inl"
-#include "selection/query.inl"
-#include "selection/scan.inl"
+#include "selection/kernels.inl"
 #undef RSK_VEC_BYTES
-RSK_KERNELS(pack_rows, scan_packed);
 }  // namespace rsk::avx512
 RSK_REGION_END
 

@@ -1,0 +1,164 @@
+// Items meet picks, and the best is chosen: densely, or only those whose bounds can still win.
+
+// Indices, ascending, of the values that are at least threshold.
+static std::int64_t at_least(const float* values, std::int64_t n, float threshold, std::int32_t* out) {
+  std::int64_t found = 0, i = 0;
+  for (; i + 4 * W <= n; i += 4 * W) {
+    vi any = {};
+    for (int b = 0; b < 4; ++b) any |= load(values + i + b * W) >= splat(threshold);
+    if (hsum((vf)(any & (vi)splat(1.0f))) == 0.0f) continue;
+    for (std::int64_t b = i; b < i + 4 * W; ++b)
+      if (values[b] >= threshold) out[found++] = std::int32_t(b);
+  }
+  for (; i < n; ++i)
+    if (values[i] >= threshold) out[found++] = std::int32_t(i);
+  return found;
+}
+
+// Lowest index of the largest of x[0..n); x is readable, and minus infinity, up to a whole vector.
+static std::int32_t arg_max(const float* x, std::int64_t n) {
+  if (n <= 16) {  // elements written just now are not to be had as a vector yet
+    std::int32_t index = 0;
+    for (std::int32_t i = 1; i < n; ++i) index = x[i] > x[index] ? i : index;
+    return index;
+  }
+  vf best = load(x);
+  for (std::int64_t i = W; i < n; i += W) best = larger(best, load(x + i));
+  const float value = largest_lane(best);
+  for (std::int64_t i = 0;; i += W) {
+    const std::int64_t lane = first_equal(load(x + i), value);
+    if (lane < W) return std::int32_t(i + lane);
+  }
+}
+
+// Every so many items a pass over a long pool asks whether to go on.
+template <class T, Method kMethod>
+inline void Query<T, kMethod>::look(std::int64_t j) {
+  if (j % (64 * kLongPool) == 0 && j > 0) interrupt_point();
+}
+
+// Items meet picks.
+template <class T, Method kMethod>
+template <int A, int B>
+inline void Query<T, kMethod>::meet(std::int64_t p, const std::int32_t* js) {
+  const float* vectors[A];
+  const T* rows[B];
+  float dots[A * B];
+  for (int a = 0; a < A; ++a) vectors[a] = pick(p + a);
+  for (int b = 0; b < B; ++b) rows[b] = row(ws.row[js[b]]);
+  dot_tile<A, B>(vectors, rows, args.dims, dots);
+  ws.products += A * B;
+  for (int b = 0; b < B; ++b) {
+    const std::int32_t j = js[b];
+    for (int a = 0; a < A; ++a) {
+      const float similarity = dots[a * B + b] * ws.picked_scale[p + a] * ws.scale[j];
+      all_finite = all_finite && finite(similarity);
+      if (is_vrsd())
+        ws.running[j] += similarity;
+      else
+        ws.running[j] = similarity > ws.running[j] ? similarity : ws.running[j];
+      if (prune && p + a == 0 && lazy() && !estimated()) {  // the first pick is the pivot
+        ws.pivot[j] = similarity;
+        ws.sine[j] = sine(similarity);
+      }
+    }
+    ws.met[j] = std::int32_t(p + A);
+  }
+}
+
+template <class T, Method kMethod>
+inline void Query<T, kMethod>::catch_up(std::int32_t j) {
+  std::int64_t p = ws.met[j];
+  for (; p + 4 <= picked; p += 4) meet<4, 1>(p, &j);
+  if (p + 3 == picked) return meet<3, 1>(p, &j);
+  if (p + 2 == picked) return meet<2, 1>(p, &j);
+  if (p + 1 == picked) return meet<1, 1>(p, &j);
+}
+
+// Items js[0..n), n <= 4, meet the picks that they have not met yet.
+template <class T, Method kMethod>
+inline Status Query<T, kMethod>::catch_up(const std::int32_t* js, int n) {
+  Status status = Status::ok;
+  if (picked == 0 && !estimated()) return status;  // nothing to meet
+  bool unread = true, one_behind = true;
+  for (int i = 0; i < n; ++i) unread = unread && ws.met[js[i]] < 0;
+  if (unread && n == 4) status = scale_rows<4>(js);
+  for (int i = 0; i < n && status == Status::ok; ++i)
+    if (ws.met[js[i]] < 0) status = scale_rows<1>(js + i);
+  if (status != Status::ok) return status;
+  for (int i = 0; i < n; ++i) one_behind = one_behind && ws.met[js[i]] == picked - 1;
+  if (one_behind && n == 4)
+    meet<1, 4>(picked - 1, js);
+  else if (one_behind && n == 3)
+    meet<1, 3>(picked - 1, js);
+  else if (one_behind && n == 2)
+    meet<1, 2>(picked - 1, js);
+  else
+    for (int i = 0; i < n; ++i) catch_up(js[i]);
+  return Status::ok;
+}
+
+template <class T, Method kMethod>
+inline Status Query<T, kMethod>::catch_up_all() {
+  std::int32_t js[4];
+  int n = 0;
+  Status status = Status::ok;
+  for (std::int64_t j = 0; j < items && status == Status::ok; ++j) {
+    look(j);
+    if (!is_open(j) || ws.met[j] == picked) continue;
+    js[n++] = std::int32_t(j);
+    if (n < 4) continue;
+    status = catch_up(js, 4);
+    n = 0;
+  }
+  return n && status == Status::ok ? catch_up(js, n) : status;
+}
+
+template <class T, Method kMethod>
+inline Status Query<T, kMethod>::catch_up_and_consider(const std::int32_t* js, int* n, std::int64_t* best,
+                                                       float* best_score) {
+  const Status status = catch_up(js, *n);
+  for (int i = 0; i < *n && status == Status::ok; ++i) consider(js[i], best, best_score);
+  *n = 0;
+  return status;
+}
+
+template <class T, Method kMethod>
+inline void Query<T, kMethod>::consider(std::int64_t j, std::int64_t* best, float* best_score) {
+  const float value = score(j);
+  const bool tie_won = *best >= 0 && (args.best_first ? ws.row[j] < ws.row[*best] : j < *best);
+  if (*best < 0 || value > *best_score || (value == *best_score && tie_won)) {
+    *best = j;
+    *best_score = value;
+  }
+}
+
+// The best open item, which has then met all picks, and its value. Ties go to the lowest position or, with
+// best_first, row.
+template <class T, Method kMethod>
+inline Status Query<T, kMethod>::choose(std::int64_t* best, float* best_score) {
+  if (coded) return choose_by_codes(best, best_score);
+  Status status = prune ? Status::ok : catch_up_all();
+  if (status != Status::ok) return status;
+  bound();
+  // The most promising item sets the bar for the others.
+  const std::int32_t top = arg_max(ws.bound, items);
+  status = catch_up(&top, 1);
+  *best = -1;
+  consider(top, best, best_score);
+  const std::int64_t survivors = at_least(ws.bound, items, *best_score, ws.survivors);
+  std::int32_t js[4] = {};  // unread, or one behind: four of them meet a pick together
+  int n = 0;
+  for (std::int64_t i = 0; i < survivors && status == Status::ok; ++i) {
+    const std::int32_t j = ws.survivors[i];
+    if (j == top || ws.bound[j] < *best_score) continue;
+    if (ws.met[j] < 0 || ws.met[j] == picked - 1) {
+      js[n++] = j;
+      if (n == 4) status = catch_up_and_consider(js, &n, best, best_score);
+    } else {
+      catch_up(j);
+      consider(j, best, best_score);
+    }
+  }
+  return status == Status::ok ? catch_up_and_consider(js, &n, best, best_score) : status;
+}

@@ -1,0 +1,113 @@
+// What a pick changes: the outputs, which items stay open, and what the others meet.
+
+template <class T, Method kMethod>
+inline void Query<T, kMethod>::start() {
+  // Without codes VRSD's bounds leave out next to nothing on real embeddings, see the README: automatic is dense.
+  const bool pays = !is_vrsd() && items >= kPrunedPool;
+  prune = args.unit_rows && !coded && (args.rule == Rule::pruned || (args.rule == Rule::automatic && pays));
+  if (prune && args.relevance_error) slack += args.relevance_error[q];
+  for (std::int64_t j = items; j < padded(items); ++j) {
+    ws.pivot[j] = ws.sine[j] = ws.value[j] = 0.0f;
+    if (is_vrsd()) ws.norm2[j] = 1.0f;
+    ws.met[j] = 0;
+  }
+  if (coded) return start_codes();
+  const vf none = splat(is_vrsd() ? 0.0f : -FLT_MAX);
+  for (std::int64_t j = 0; j < items; j += W) store(ws.running + j, none);
+  if (!prune) return;
+  // Cosines with the pivot: the query, or, where other relevance is given, the first pick. No cosine is below -1; an
+  // item that has not met its pivot has a sine that leaves it at that.
+  for (std::int64_t j = 0; j < items; ++j) {
+    if (!is_vrsd()) ws.running[j] = -1.0f - 4.0f * slack;
+    const bool known = !lazy() || args.relevance_error;
+    if (!known) ws.pivot[j] = 0.0f;
+    ws.sine[j] = known ? sine(ws.pivot[j]) : FLT_MAX;
+  }
+}
+
+// Picks made before the first.
+template <class T, Method kMethod>
+inline Status Query<T, kMethod>::keep_initial() {
+  const std::int64_t initial = picked;
+  for (picked = 0; picked < initial; ++picked) {
+    const std::int64_t r = ws.picked_row[picked];
+    const T* data = row(r);
+    float norm2, product = 0.0f;
+    norm2_block<1>(&data, args.dims, ws.tail_mask, &norm2);
+    const Status status = scale_row(r, &norm2, &ws.picked_scale[picked]);
+    if (status != Status::ok) return status;
+    ws.picks[picked] = prepared(data, args.dims, ws.prepared_picks + picked * prepared_floats(args.dims));
+    if (!lazy() || estimated())
+      dot_block<1>(ws.query, &data, args.dims, &product);
+    else
+      dot_block<1>(pick(0), &data, args.dims, &product), product *= ws.picked_scale[0];
+    ws.picked_length[picked] = __builtin_sqrtf(norm2);
+    keep_codes(picked, r);
+    ws.picked_pivot[picked] = product * ws.picked_scale[picked];
+    all_finite = all_finite && finite(ws.picked_pivot[picked]);
+    cap_group(picked);
+  }
+  return all_finite ? Status::ok : Status::not_finite;
+}
+
+// A pick that is known: the item of row r.
+template <class T, Method kMethod>
+inline Status Query<T, kMethod>::follow(std::int64_t r, std::int64_t* best, float* best_score) {
+  std::int32_t j = 0;
+  while (j < items && ws.row[j] != r) ++j;
+  if (j == items) return Status::id_out_of_range;
+  const Status status = catch_up(&j, 1);
+  *best = -1;
+  consider(j, best, best_score);
+  return status;
+}
+
+template <class T, Method kMethod>
+inline void Query<T, kMethod>::take(std::int64_t j, std::int64_t slot, float score, float relevance, float redundancy) {
+  const std::int64_t out = q * args.k + slot;
+  args.indices[out] = ws.row[j] - base();
+  args.scores[out] = score;
+  args.out_relevance[out] = relevance;
+  args.redundancy[out] = redundancy;
+  args.lengths[q] = std::int32_t(slot + 1);
+  close(j);
+  ws.picked_row[picked] = ws.row[j];
+  cap_group(picked);
+}
+
+template <class T, Method kMethod>
+inline void Query<T, kMethod>::close(std::int64_t j) {
+  ws.gate[j] = -__builtin_inff();
+  --open;
+}
+
+// Bars the group of pick number `index` once it has reached the cap.
+template <class T, Method kMethod>
+inline void Query<T, kMethod>::cap_group(std::int64_t index) {
+  if (!args.max_per_group) return;
+  const std::int64_t group = args.groups[ws.picked_row[index]];
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i <= index; ++i) count += args.groups[ws.picked_row[i]] == group;
+  if (count != args.max_per_group) return;
+  for (std::int64_t j = 0; j < items; ++j)
+    if (is_open(j) && args.groups[ws.row[j]] == group) close(j);
+}
+
+// The item that was taken becomes pick number `picked`, to be met by the others.
+template <class T, Method kMethod>
+inline Status Query<T, kMethod>::keep(std::int64_t j) {
+  const std::int32_t js = std::int32_t(j);
+  if (ws.met[j] < 0 && coded) {
+    refine(j);
+  } else if (ws.met[j] < 0) {
+    const Status status = scale_rows<1>(&js);
+    if (status != Status::ok) return status;
+    if (picked == 0 && !estimated()) ws.pivot[j] = 1.0f;
+  }
+  ws.picked_scale[picked] = ws.scale[j];
+  ws.picked_pivot[picked] = ws.pivot[j];
+  ws.picks[picked] = prepared(row(ws.row[j]), args.dims, ws.prepared_picks + picked * prepared_floats(args.dims));
+  keep_codes(picked, ws.row[j]);
+  ++picked;
+  return Status::ok;
+}

@@ -1,0 +1,94 @@
+// The relevance of the items, and what the objective makes of it before the first pick.
+
+template <class T, Method kMethod>
+inline Status Query<T, kMethod>::prepare_query() {
+  float scale;
+  const float* query = args.queries + q * args.dims;
+  const Status status = scaled_query(&query, args.dims, args.unit_queries, ws.tail_mask, ws.unit, &scale);
+  if (status != Status::ok) return status;
+  prepare(query, args.dims, scale, ws.query);
+  code_query(query, scale);
+  return Status::ok;
+}
+
+template <class T, Method kMethod>
+inline Status Query<T, kMethod>::read_pool() {
+  const bool possible = args.codes && args.unit_rows;
+  const bool given = args.relevance && !args.relevance_error;
+  // VRSD meets every item by codes at every pick: where most items are picked that spares little.
+  const bool many = is_vrsd() && 2 * picks_wanted() > items;
+  const bool pays = kCodesPay && !many && items >= (given ? kPrunedPool : kCodedPool);
+  coded = possible && (args.rule == Rule::coded || (args.rule == Rule::automatic && pays));
+  if (coded) find_next_codes();
+  prefetch_own();
+  slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;
+  // Without need of the query MMR may have none. VRSD has one, which is checked.
+  Status status = lazy() && !estimated() && !is_vrsd() ? Status::ok : prepare_query();
+  if (lazy()) {
+    for (std::int64_t j = 0; j < items; j += W) store(ws.met + j, vi{} - 1);
+    if (status != Status::ok) return status;
+    if (!coded || args.relevance || args.ceiling) return combine();
+    for (std::int64_t j = 0; j < items; j += kCodeBlock) bound_relevance(j);
+    return all_finite ? Status::ok : Status::not_finite;
+  }
+  std::int64_t j = 0;
+  for (; j + 4 <= items && status == Status::ok; j += 4) {
+    look(j);
+    for (std::int64_t next = j + 4; next < j + 8 && next < items; ++next) prefetch_row(ws.row[next]);
+    status = read_rows<4>(j);
+  }
+  for (; j < items && status == Status::ok; ++j) status = read_rows<1>(j);
+  return status == Status::ok ? combine() : status;
+}
+
+// Relevance, and what the rule makes of it.
+template <class T, Method kMethod>
+inline void Query<T, kMethod>::relevance_known(std::int64_t j, float relevance) {
+  ws.relevance[j] = ws.value[j] = relevance;
+  if (!is_vrsd() && args.bias) {
+    const std::int64_t item = args.bias_per_item ? q * args.pool + ws.position[j] : ws.row[j];
+    ws.value[j] = lambda_b() * relevance + (1.0f - lambda_b()) * args.bias[item];
+  }
+  all_finite = all_finite && finite(ws.value[j]) && finite(relevance);
+}
+
+// The relevance given, where nothing is added to it.
+template <class T, Method kMethod>
+inline Status Query<T, kMethod>::copy_relevance() {
+  const float* given = args.relevance + q * args.pool;
+  vi finite = vi{} - 1;
+  for (std::int64_t j = 0; j < items; j += W) {
+    const vf relevance = j + W <= items ? load(given + j) : load_rest(given + j, items - j);
+    finite &= relevance - relevance == vf{};
+    store(ws.relevance + j, relevance);
+    store(ws.value + j, relevance);
+  }
+  all_finite = hsum((vf)(finite & (vi)splat(1.0f))) == float(W);
+  return all_finite ? Status::ok : Status::not_finite;
+}
+
+template <class T, Method kMethod>
+inline Status Query<T, kMethod>::combine() {
+  if (whole && lazy() && args.relevance && !estimated() && !args.bias) return copy_relevance();
+  for (std::int64_t j = 0; j < items; ++j) {
+    float given = args.relevance ? args.relevance[q * args.pool + ws.position[j]] : 0.0f;
+    if (args.ceiling) {
+      ws.value[j] = FLT_MAX;  // the ceiling is all that is known
+      continue;
+    }
+    if (lazy()) {
+      if (estimated()) {
+        ws.pivot[j] = given;
+        given += args.relevance_error[q];  // until the row is read the value is an upper bound
+      }
+      relevance_known(j, given);
+      continue;
+    }
+    const float product = ws.pivot[j] * ws.scale[j];
+    const float length = is_vrsd() ? __builtin_sqrtf(ws.norm2[j]) : 1.0f;
+    ws.pivot[j] = is_vrsd() && length > 0.0f ? product / length : product;
+    relevance_known(j, args.relevance ? given : ws.pivot[j]);
+    if (is_vrsd()) ws.value[j] = args.relevance ? given * length : product;
+  }
+  return all_finite ? Status::ok : Status::not_finite;
+}

@@ -1,0 +1,146 @@
+// Rows of the corpus: the scale and the squared norm of each, and prefetches of those that will be read.
+
+// Squared norms outside this range lose precision or overflow in float32.
+constexpr float kNorm2Min = 1e-30f, kNorm2Max = 1e30f;
+
+static inline float inverse_sqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+
+// The scale that makes a query the vector of the formulas. A query of unusual norm is replaced by that vector, in
+// `unit` (D), with scale 1.
+static inline Status scaled_query(const float** query, std::int64_t dims, bool make_unit, const float* tail_mask,
+                                  float* unit, float* scale) {
+  float norm2 = 1.0f;
+  if (make_unit) norm2_block<1>(query, dims, tail_mask, &norm2);
+  *scale = make_unit ? inverse_sqrt(norm2) : 1.0f;
+  if (norm2 >= kNorm2Min && norm2 <= kNorm2Max) return Status::ok;
+  double exact = 0;
+  for (std::int64_t d = 0; d < dims; ++d) exact += double((*query)[d]) * (*query)[d];
+  if (!(exact <= DBL_MAX)) return Status::not_finite;
+  // The scale itself may leave the range of float32, so the elements are scaled in double.
+  const double exact_scale = exact > 0 ? 1 / __builtin_sqrt(exact) : 0;
+  for (std::int64_t d = 0; d < dims; ++d) unit[d] = float((*query)[d] * exact_scale);
+  *query = unit;
+  *scale = 1.0f;
+  return Status::ok;
+}
+
+// Candidates of a call's first query that are asked for at once.
+constexpr std::int64_t kAskedFor = 32;
+
+// The scale and squared norm of a row, its product with the query.
+template <class T, Method kMethod>
+inline Status Query<T, kMethod>::unusual_norm(const T* data) const {
+  bool zero = true;
+  for (std::int64_t d = 0; d < args.dims; ++d) {
+    const float x = widen(data[d]);
+    if (!finite(x)) return Status::not_finite;
+    zero = zero && x == 0.0f;
+  }
+  return zero ? Status::ok : Status::norm_out_of_range;
+}
+
+// `norm2` is that of the stored row on entry, of the vector of the formulas on return.
+template <class T, Method kMethod>
+inline Status Query<T, kMethod>::scale_row(std::int64_t r, float* norm2, float* scale) const {
+  if (args.norm == Norm::computed) {
+    if (*norm2 >= kNorm2Min && *norm2 <= kNorm2Max) {
+      *scale = inverse_sqrt(*norm2);
+      *norm2 = 1.0f;
+      return Status::ok;
+    }
+    *scale = *norm2 = 0.0f;
+    return unusual_norm(row(r));
+  }
+  *scale = args.norm == Norm::scaled ? args.scales[r] : 1.0f;
+  if (is_vrsd()) {
+    *norm2 = *norm2 * *scale * *scale;
+    if (!finite(*norm2)) return Status::not_finite;
+  }
+  return Status::ok;
+}
+
+template <class T, Method kMethod>
+template <int R>
+inline Status Query<T, kMethod>::scale_rows(const std::int32_t* js) {
+  const T* rows[R];
+  float norm2[R] = {};
+  for (int r = 0; r < R; ++r) rows[r] = row(ws.row[js[r]]);
+  if (args.norm == Norm::computed || is_vrsd()) norm2_block<R>(rows, args.dims, ws.tail_mask, norm2);
+  for (int r = 0; r < R; ++r) {
+    const Status status = scale_row(ws.row[js[r]], &norm2[r], &ws.scale[js[r]]);
+    if (status != Status::ok) return status;
+    if (is_vrsd()) ws.norm2[js[r]] = norm2[r];
+    ws.met[js[r]] = 0;
+  }
+  ws.rows_read += R;
+  if (!estimated()) return Status::ok;
+  float dots[R];
+  dot_block<R>(ws.query, rows, args.dims, dots);
+  ws.products += R;
+  for (int r = 0; r < R; ++r) {
+    const float cosine = dots[r] * ws.scale[js[r]];
+    relevance_known(js[r], cosine);
+    ws.pivot[js[r]] = cosine;
+    ws.sine[js[r]] = sine(cosine);
+  }
+  return all_finite ? Status::ok : Status::not_finite;
+}
+
+template <class T, Method kMethod>
+template <int R>
+inline Status Query<T, kMethod>::read_rows(std::int64_t j) {
+  const T* rows[R];
+  std::int32_t js[R];
+  for (int r = 0; r < R; ++r) {
+    js[r] = std::int32_t(j + r);
+    rows[r] = row(ws.row[j + r]);
+  }
+  dot_block<R>(ws.query, rows, args.dims, ws.pivot + j);
+  ws.products += R;
+  return scale_rows<R>(js);
+}
+
+template <class T, Method kMethod>
+inline void Query<T, kMethod>::prefetch_row(std::int64_t r) const {
+  const char* line = reinterpret_cast<const char*>(row(r));
+  const std::int64_t bytes = args.dims * std::int64_t(sizeof(T));
+  for (std::int64_t byte = 0; byte < bytes; byte += 64) ask_for(line + byte);
+}
+
+// Asks for the next query's rows, so that they arrive while this query is decided. Where relevance is only estimated
+// few rows will be read.
+template <class T, Method kMethod>
+inline void Query<T, kMethod>::prefetch_next(std::int64_t end) {
+  if (!args.candidates || coded || estimated() || q + 1 >= args.num_queries) return;
+  for (; ahead < end && ahead < args.pool; ++ahead) prefetch_candidate(q + 1, ahead);
+  ws.asked_for = q + 1;
+}
+
+// No query before this one has asked for its rows.
+template <class T, Method kMethod>
+inline void Query<T, kMethod>::prefetch_own() {
+  if (!args.candidates || lazy() || ws.asked_for == q) return;
+  for (std::int64_t i = 0; i < args.pool && i < kAskedFor; ++i) prefetch_candidate(q, i);
+}
+
+template <class T, Method kMethod>
+inline void Query<T, kMethod>::prefetch_candidate(std::int64_t query, std::int64_t i) const {
+  const std::int64_t id = id_at(args.candidates, args.id_bytes, query * args.pool + i);
+  if (id >= 0 && id < args.num_rows) prefetch_row(id);
+}
+
+template <class T, Method kMethod>
+inline double Query<T, kMethod>::exact_scale(std::int64_t r) const {
+  if (args.norm != Norm::computed) return args.norm == Norm::scaled ? args.scales[r] : 1.0;
+  double norm2 = 0;
+  for (std::int64_t d = 0; d < args.dims; ++d) norm2 += double(widen(row(r)[d])) * widen(row(r)[d]);
+  return norm2 > 0 ? 1 / __builtin_sqrt(norm2) : 0;
+}
+
+// A row's length, in double.
+template <class T, Method kMethod>
+inline double Query<T, kMethod>::exact_length(std::int64_t r) const {
+  double norm2 = 0;
+  for (std::int64_t d = 0; d < args.dims; ++d) norm2 += double(widen(row(r)[d])) * widen(row(r)[d]);
+  return __builtin_sqrt(norm2) * exact_scale(r);
+}
