@@ -7,14 +7,15 @@ import sys
 from typing import Annotated
 
 import ragsys_kernels as rk
-from ragsys_kernels._extras import absent
+
+from .._extras import absent
 
 try:
     import typer
 
     # Each adds its commands.
-    from ragsys_kernels.cli import bench, corpus, evaluate, files, job  # noqa: F401
-    from ragsys_kernels.cli._app import app
+    from . import bench, corpus, evaluate, files, job  # noqa: F401
+    from ._app import app
 except ModuleNotFoundError as error:
     # The console script imports this file before it can call `main`: this is the only place for the message.
     raise SystemExit(f"error: {absent((error.name or '').partition('.')[0], 'cli')}") from None

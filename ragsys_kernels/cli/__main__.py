@@ -1,5 +1,5 @@
 """``python -m ragsys_kernels.cli`` is ``ragsys-kernels``."""
 
-from ragsys_kernels.cli import main
+from . import main
 
 main()

@@ -12,8 +12,9 @@ from typing import Annotated
 import typer
 
 import ragsys_kernels as rk
-from ragsys_kernels._extras import absent
-from ragsys_kernels.cli._app import RUN, app, one_line_errors, option
+
+from .._extras import absent
+from ._app import RUN, app, one_line_errors, option
 
 
 @app.command()

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 import ragsys_kernels as rk
-from ragsys_kernels.cli._app import Commands, app, one_line_errors
-from ragsys_kernels.corpus.folder import problems
+
+from ..corpus.folder import problems
+from ._app import Commands, app, one_line_errors
 
 corpus = Commands(help="Check the folder of a saved corpus.", no_args_is_help=True)
 app.add_typer(corpus, name="corpus")

@@ -8,8 +8,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-from ragsys_kernels import evaluation
-from ragsys_kernels.cli._app import (
+from .. import evaluation
+from ..icl.retrievers import Rule
+from ._app import (
     INPUT,
     RESUMABLE,
     RULE,
@@ -21,7 +22,6 @@ from ragsys_kernels.cli._app import (
     option,
     progress_bar,
 )
-from ragsys_kernels.icl.retrievers import Rule
 
 Progress = Callable[[int, int], None]
 

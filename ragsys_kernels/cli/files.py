@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ragsys_kernels import offline
-from ragsys_kernels.cli._app import (
+from .. import offline
+from ..icl.quality import TEMPLATE
+from ._app import (
     CLUSTER,
     COLUMNS,
     INPUT,
@@ -25,7 +26,6 @@ from ragsys_kernels.cli._app import (
     option,
     progress_bar,
 )
-from ragsys_kernels.icl.quality import TEMPLATE
 
 
 class Method(str, Enum):

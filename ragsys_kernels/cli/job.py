@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ragsys_kernels import offline
-from ragsys_kernels.cli._app import Commands, app, one_line_errors
+from .. import offline
+from ._app import Commands, app, one_line_errors
 
 job = Commands(help="Show how far a job is, or check its files.", no_args_is_help=True)
 app.add_typer(job, name="job")

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels import _env
-from ragsys_kernels._checks import count, threads
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.evaluation.report import Report, check_free, draw
-from ragsys_kernels.icl.cache import CachedModel
-from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
-from ragsys_kernels.icl.huggingface import HuggingFaceModel, open_model
-from ragsys_kernels.icl.language_model import LanguageModel
-from ragsys_kernels.icl.runtime import torch_threads
+from .. import _env
+from .._checks import count, threads
+from .._types import PathLike
+from ..icl.cache import CachedModel
+from ..icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
+from ..icl.huggingface import HuggingFaceModel, open_model
+from ..icl.language_model import LanguageModel
+from ..icl.runtime import torch_threads
+from .report import Report, check_free, draw
 
 Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]

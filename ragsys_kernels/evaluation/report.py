@@ -15,12 +15,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ragsys_kernels import _env
-from ragsys_kernels._extras import needed
-from ragsys_kernels._files import replacing
-from ragsys_kernels._info import active
-from ragsys_kernels._types import PathLike
-from ragsys_kernels._version import __version__
+from .. import _env
+from .._extras import needed
+from .._files import replacing
+from .._info import active
+from .._types import PathLike
+from .._version import __version__
 
 _ABOUT = "report.json"  # marks a folder as a report, and lists its files
 _LIBRARIES = (

@@ -1,6 +1,6 @@
 """In-context learning: encoders, retrievers and language models, and the quality bias of demonstrations."""
 
-from ragsys_kernels.icl.adaptive import (
+from .adaptive import (
     Demonstrations,
     InContextClassifier,
     KPredictor,
@@ -9,17 +9,17 @@ from ragsys_kernels.icl.adaptive import (
     optimal_k,
     qpp_k,
 )
-from ragsys_kernels.icl.cache import CachedModel
-from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
-from ragsys_kernels.icl.generation import CachedGenerator, GreedyGenerator, Stop
-from ragsys_kernels.icl.huggingface import HuggingFaceModel
-from ragsys_kernels.icl.language_model import LanguageModel, PairError, Scores, TokenModel
-from ragsys_kernels.icl.openai_compatible import OpenAICompatibleModel
-from ragsys_kernels.icl.posteriors import CachedLabels, LabelModel, Posteriors
-from ragsys_kernels.icl.prompts import PromptTemplate
-from ragsys_kernels.icl.quality import quality_bias
-from ragsys_kernels.icl.ralm import Ralm, RalmScores, sliding_windows
-from ragsys_kernels.icl.retrievers import BM25Retriever, DenseRetriever, Found, Retriever, Rule
+from .cache import CachedModel
+from .encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
+from .generation import CachedGenerator, GreedyGenerator, Stop
+from .huggingface import HuggingFaceModel
+from .language_model import LanguageModel, PairError, Scores, TokenModel
+from .openai_compatible import OpenAICompatibleModel
+from .posteriors import CachedLabels, LabelModel, Posteriors
+from .prompts import PromptTemplate
+from .quality import quality_bias
+from .ralm import Ralm, RalmScores, sliding_windows
+from .retrievers import BM25Retriever, DenseRetriever, Found, Retriever, Rule
 
 __all__ = [
     "BM25Retriever",

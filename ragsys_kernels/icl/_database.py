@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ragsys_kernels._types import PathLike
+from .._types import PathLike
 
 _TIMEOUT = 60.0  # seconds to wait for another process that writes
 

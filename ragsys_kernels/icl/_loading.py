@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ragsys_kernels import _env
-from ragsys_kernels._extras import needed
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.icl import packaged
-from ragsys_kernels.icl._once import made_once
+from .. import _env
+from .._extras import needed
+from .._types import PathLike
+from . import packaged
+from ._once import made_once
 
 DTYPES = ("float32", "float16", "bfloat16")
 

@@ -16,11 +16,11 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels._extras import needed
-from ragsys_kernels.icl.encoders import Encoder
-from ragsys_kernels.icl.posteriors import CachedLabels, Labeler, Posteriors
-from ragsys_kernels.icl.prompts import PromptTemplate
-from ragsys_kernels.icl.retrievers import BM25Retriever, DenseRetriever, Found, Rule
+from .._extras import needed
+from .encoders import Encoder
+from .posteriors import CachedLabels, Labeler, Posteriors
+from .prompts import PromptTemplate
+from .retrievers import BM25Retriever, DenseRetriever, Found, Rule
 
 Array = npt.NDArray[Any]
 

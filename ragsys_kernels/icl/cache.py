@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.icl._database import Database, hash_key
-from ragsys_kernels.icl.language_model import LanguageModel, PairError, Part, Scores, texts
-from ragsys_kernels.icl.tokenization import token_pairs
+from .._types import PathLike
+from ._database import Database, hash_key
+from .language_model import LanguageModel, PairError, Part, Scores, texts
+from .tokenization import token_pairs
 
 _APPLICATION, _VERSION = 0x52534B43, 1  # "RSKC"
 

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels._extras import needed
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.icl import packaged
-from ragsys_kernels.icl._database import Database, hash_key
-from ragsys_kernels.icl.language_model import texts as checked
-from ragsys_kernels.icl.runtime import quiet_transformers, torch_threads
-from ragsys_kernels.icl.tokenization import vocabulary
+from .._extras import needed
+from .._types import PathLike
+from . import packaged
+from ._database import Database, hash_key
+from .language_model import texts as checked
+from .runtime import quiet_transformers, torch_threads
+from .tokenization import vocabulary
 
 Array = npt.NDArray[Any]
 

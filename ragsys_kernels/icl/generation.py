@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.icl._database import Database, hash_key
-from ragsys_kernels.icl._sharing import Tokens, batches
-from ragsys_kernels.icl.huggingface import HuggingFaceModel
-from ragsys_kernels.icl.language_model import texts
-from ragsys_kernels.icl.tokenization import encode_pairs
+from .._types import PathLike
+from ._database import Database, hash_key
+from ._sharing import Tokens, batches
+from .huggingface import HuggingFaceModel
+from .language_model import texts
+from .tokenization import encode_pairs
 
 _APPLICATION, _VERSION = 0x52534B47, 1  # "RSKG"
 _WINDOW = 8  # prompts; what a killed run loses at most, and what one progress step covers

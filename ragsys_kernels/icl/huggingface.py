@@ -12,13 +12,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 import ragsys_kernels as rk
-from ragsys_kernels._extras import install, missing
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.icl._loading import load, required
-from ragsys_kernels.icl._sharing import Cluster, Group, Tokens, batches, clustered, grouped
-from ragsys_kernels.icl.language_model import PairError, Part, Scores, texts
-from ragsys_kernels.icl.runtime import quiet_transformers
-from ragsys_kernels.icl.tokenization import TokenPair, encode_pairs, token_pairs, vocabulary
+
+from .._extras import install, missing
+from .._types import PathLike
+from ._loading import load, required
+from ._sharing import Cluster, Group, Tokens, batches, clustered, grouped
+from .language_model import PairError, Part, Scores, texts
+from .runtime import quiet_transformers
+from .tokenization import TokenPair, encode_pairs, token_pairs, vocabulary
 
 _CACHE_FACTOR = 8  # keys and values are held for so many times the tokens of a pass
 

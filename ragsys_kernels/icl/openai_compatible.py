@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ragsys_kernels import _env
-from ragsys_kernels.icl.language_model import PairError, Part, Scores, texts
+from .. import _env
+from .language_model import PairError, Part, Scores, texts
 
 _OP = "OpenAICompatibleModel"
 _AGAIN = (408, 409, 429, 500, 502, 503, 504)  # answers of a server that is busy, or will be back

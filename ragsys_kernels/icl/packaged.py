@@ -9,10 +9,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ragsys_kernels import _env
-from ragsys_kernels._extras import missing
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.icl._once import made_once
+from .. import _env
+from .._extras import missing
+from .._types import PathLike
+from ._once import made_once
 
 _BLOCK = 1 << 20
 

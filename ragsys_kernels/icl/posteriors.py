@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 import ragsys_kernels as rk
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.icl._database import Database, hash_key
-from ragsys_kernels.icl._sharing import Tokens, batches
-from ragsys_kernels.icl.huggingface import HuggingFaceModel, selected
-from ragsys_kernels.icl.language_model import texts
-from ragsys_kernels.icl.tokenization import common, encode_pairs
+
+from .._types import PathLike
+from ._database import Database, hash_key
+from ._sharing import Tokens, batches
+from .huggingface import HuggingFaceModel, selected
+from .language_model import texts
+from .tokenization import common, encode_pairs
 
 Array = npt.NDArray[Any]
 

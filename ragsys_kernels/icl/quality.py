@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.icl.cache import cached
-from ragsys_kernels.icl.language_model import LanguageModel, PairError, texts
-from ragsys_kernels.icl.prompts import QA
+from .._types import PathLike
+from .cache import cached
+from .language_model import LanguageModel, PairError, texts
+from .prompts import QA
 
 Array = npt.NDArray[Any]
 

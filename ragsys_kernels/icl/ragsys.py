@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 import ragsys_kernels as rk
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.icl.prompts import read_table
+
+from .._types import PathLike
+from .prompts import read_table
 
 Array = npt.NDArray[Any]
 

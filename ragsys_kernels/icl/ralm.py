@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels.icl.language_model import TokenModel
-from ragsys_kernels.icl.language_model import texts as checked
-from ragsys_kernels.icl.retrievers import BM25Retriever, Found, Retriever
+from .language_model import TokenModel
+from .language_model import texts as checked
+from .retrievers import BM25Retriever, Found, Retriever
 
 Array = npt.NDArray[Any]
 

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 import ragsys_kernels as rk
-from ragsys_kernels._extras import needed
-from ragsys_kernels.icl.encoders import Encoder
-from ragsys_kernels.icl.language_model import texts as checked
+
+from .._extras import needed
+from .encoders import Encoder
+from .language_model import texts as checked
 
 Array = npt.NDArray[Any]
 

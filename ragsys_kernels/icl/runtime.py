@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 
-from ragsys_kernels._extras import needed
+from .._extras import needed
 
 
 @contextmanager

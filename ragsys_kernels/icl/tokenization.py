@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ragsys_kernels.icl.language_model import PairError
+from .language_model import PairError
 
 
 class TokenPair(NamedTuple):

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays
+
+from .. import _arrays
 
 
 class Selector:

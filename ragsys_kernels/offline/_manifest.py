@@ -18,9 +18,10 @@ from typing import Any
 import pyarrow as pa
 
 import ragsys_kernels as rk
-from ragsys_kernels.offline._lock import LOCK_FILE
-from ragsys_kernels.offline._spec import Inputs, JobSpec, absolute, held, rule
-from ragsys_kernels.offline.sinks import Folder
+
+from ._lock import LOCK_FILE
+from ._spec import Inputs, JobSpec, absolute, held, rule
+from .sinks import Folder
 
 JOB_FILE = "_job.json"  # readers of a whole folder of Parquet files skip names that begin with _ or .
 _FORMAT = 2

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from ragsys_kernels.offline._lock import LOCK_FILE
-from ragsys_kernels.offline._manifest import (
+from ._lock import LOCK_FILE
+from ._manifest import (
     JOB_FILE,
     Manifest,
     ShardRecord,
@@ -18,7 +18,7 @@ from ragsys_kernels.offline._manifest import (
     foreign,
     shard_names,
 )
-from ragsys_kernels.offline.sinks import Folder
+from .sinks import Folder
 
 
 def check_folder(folder: Folder, overwrite: bool) -> None:

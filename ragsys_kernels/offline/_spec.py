@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 import ragsys_kernels as rk
-from ragsys_kernels import _info
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.offline import sources
-from ragsys_kernels.offline._device import Selector
-from ragsys_kernels.offline.sources import Column
+
+from .. import _info
+from .._types import PathLike
+from . import sources
+from ._device import Selector
+from .sources import Column
 
 _FILES = ("corpus", "queries", "candidates", "index", "bias", "groups", "query_groups")
 

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from ragsys_kernels._files import HashedFile
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.offline.sinks import Folder, writing_to
-from ragsys_kernels.offline.sources import Place
+from .._files import HashedFile
+from .._types import PathLike
+from .sinks import Folder, writing_to
+from .sources import Place
 
 # Object stores have no folders; to make one would make its bucket.
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}

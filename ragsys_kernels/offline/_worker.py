@@ -13,12 +13,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import ragsys_kernels as rk
-from ragsys_kernels.offline._device import Selector
-from ragsys_kernels.offline._manifest import JobFolder, ShardRecord, errors_file, shard_file
-from ragsys_kernels.offline._pipeline import ahead
-from ragsys_kernels.offline._spec import Inputs, JobSpec, held, rule
-from ragsys_kernels.offline.sinks import ROW_GROUP, parquet
-from ragsys_kernels.offline.sources import Column
+
+from ._device import Selector
+from ._manifest import JobFolder, ShardRecord, errors_file, shard_file
+from ._pipeline import ahead
+from ._spec import Inputs, JobSpec, held, rule
+from .sinks import ROW_GROUP, parquet
+from .sources import Column
 
 Array = npt.NDArray[Any]
 

@@ -17,12 +17,12 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from ragsys_kernels._files import replacing
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.icl import CachedModel, PairError, quality_bias
-from ragsys_kernels.icl.huggingface import open_model
-from ragsys_kernels.icl.quality import TEMPLATE, prompt_of
-from ragsys_kernels.icl.runtime import torch_threads
+from .._files import replacing
+from .._types import PathLike
+from ..icl import CachedModel, PairError, quality_bias
+from ..icl.huggingface import open_model
+from ..icl.quality import TEMPLATE, prompt_of
+from ..icl.runtime import torch_threads
 
 _INPUTS, _OUTPUTS = (".parquet", ".csv", ".jsonl"), (".npy", ".parquet")
 

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.offline._manifest import (
+from .._types import PathLike
+from ._manifest import (
     JOB_FILE,
     Manifest,
     ShardRecord,
@@ -21,8 +21,8 @@ from ragsys_kernels.offline._manifest import (
     foreign,
     shard_file,
 )
-from ragsys_kernels.offline._url_folder import folder_at
-from ragsys_kernels.offline.sinks import Folder
+from ._url_folder import folder_at
+from .sinks import Folder
 
 
 @dataclass(frozen=True)

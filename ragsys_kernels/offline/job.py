@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ragsys_kernels import _env
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.offline import ray_engine
-from ragsys_kernels.offline._manifest import JobFolder, Manifest, describe, described, input_differences
-from ragsys_kernels.offline._resume import begun, check_folder, continued, owned
-from ragsys_kernels.offline._spec import Inputs, JobSpec, check_options
-from ragsys_kernels.offline._url_folder import folder_at
-from ragsys_kernels.offline._worker import Worker, result_schema
-from ragsys_kernels.offline.ray_engine import RayOptions, Records
-from ragsys_kernels.offline.sinks import Folder
+from .. import _env
+from .._types import PathLike
+from . import ray_engine
+from ._manifest import JobFolder, Manifest, describe, described, input_differences
+from ._resume import begun, check_folder, continued, owned
+from ._spec import Inputs, JobSpec, check_options
+from ._url_folder import folder_at
+from ._worker import Worker, result_schema
+from .ray_engine import RayOptions, Records
+from .sinks import Folder
 
 _log = logging.getLogger(__name__)
 

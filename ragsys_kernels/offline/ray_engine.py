@@ -17,10 +17,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ragsys_kernels._extras import needed
-from ragsys_kernels.offline._manifest import JobFolder, ShardRecord
-from ragsys_kernels.offline._spec import Inputs, JobSpec
-from ragsys_kernels.offline._worker import Held, Worker
+from .._extras import needed
+from ._manifest import JobFolder, ShardRecord
+from ._spec import Inputs, JobSpec
+from ._worker import Held, Worker
 
 Records = Callable[[Sequence[int], JobFolder, "Callable[[int], None] | None"], Generator[ShardRecord, None, None]]
 

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 import ragsys_kernels as rk
-from ragsys_kernels import _env
-from ragsys_kernels._types import Backend, Method, PathLike
-from ragsys_kernels.offline import sources
-from ragsys_kernels.offline._device import Selector
-from ragsys_kernels.offline._worker import load_corpus, takeable
-from ragsys_kernels.offline.ray_engine import import_ray
+
+from .. import _env
+from .._types import Backend, Method, PathLike
+from . import sources
+from ._device import Selector
+from ._worker import load_corpus, takeable
+from .ray_engine import import_ray
 
 Array = npt.NDArray[Any]
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels.evaluation.report import BLUE, GREY, ORANGE, PALE, Report, panels
-from ragsys_kernels.evaluation.statistics import Interval, bootstrap_f1
-from ragsys_kernels.icl.datasets import ClassificationSet
-from ragsys_kernels.metrics import MacroScores, macro_scores
+from ...icl.datasets import ClassificationSet
+from ...metrics import MacroScores, macro_scores
+from ..report import BLUE, GREY, ORANGE, PALE, Report, panels
+from ..statistics import Interval, bootstrap_f1
 
 Array = npt.NDArray[Any]
 

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ragsys_kernels._checks import count
-from ragsys_kernels._extras import needed
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.evaluation._run import Progress, Run, Summary, described, digests, sets_named
-from ragsys_kernels.evaluation.aicl.report import METHODS, QPP, SAICL, STATIC, SetResult, report_of
-from ragsys_kernels.icl.adaptive import (
+from ..._checks import count
+from ..._extras import needed
+from ..._types import PathLike
+from ...icl.adaptive import (
     NEAREST,
     ORDERS,
     SIMILARITIES,
@@ -26,13 +24,15 @@ from ragsys_kernels.icl.adaptive import (
     learn_k,
     qpp_k,
 )
-from ragsys_kernels.icl.datasets import CLASSIFICATION_SETS, ClassificationSet, classification_set
-from ragsys_kernels.icl.encoders import Encoder
-from ragsys_kernels.icl.language_model import LanguageModel
-from ragsys_kernels.icl.posteriors import CachedLabels, LabelModel
-from ragsys_kernels.icl.prompts import PromptTemplate
-from ragsys_kernels.icl.retrievers import RULE_METHODS, Rule
-from ragsys_kernels.metrics import macro_scores, nqc
+from ...icl.datasets import CLASSIFICATION_SETS, ClassificationSet, classification_set
+from ...icl.encoders import Encoder
+from ...icl.language_model import LanguageModel
+from ...icl.posteriors import CachedLabels, LabelModel
+from ...icl.prompts import PromptTemplate
+from ...icl.retrievers import RULE_METHODS, Rule
+from ...metrics import macro_scores, nqc
+from .._run import Progress, Run, Summary, described, digests, sets_named
+from .report import METHODS, QPP, SAICL, STATIC, SetResult, report_of
 
 M = 5  # the largest static k
 MAX_WORDS = 40  # of a text in a prompt; a tenth of AG News' texts and half of Jigsaw's test comments are longer

@@ -1,5 +1,5 @@
 """RAGSys: retrievers of demonstrations on TruthfulQA (the paper's Tables 1 and 2, Figure 1)."""
 
-from ragsys_kernels.evaluation.ragsys.run import RagsysSummary, ragsys
+from .run import RagsysSummary, ragsys
 
 __all__ = ["RagsysSummary", "ragsys"]

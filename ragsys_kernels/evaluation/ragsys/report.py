@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels.evaluation.report import BLUE, GREEN, ORANGE, Report
-from ragsys_kernels.evaluation.statistics import Interval, bootstrap_named
-from ragsys_kernels.icl.ragsys import Setting
+from ...icl.ragsys import Setting
+from ..report import BLUE, GREEN, ORANGE, Report
+from ..statistics import Interval, bootstrap_named
 
 Array = npt.NDArray[Any]
 

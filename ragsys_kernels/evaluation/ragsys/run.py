@@ -12,16 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 import ragsys_kernels as rk
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.evaluation._run import Progress, Run, Summary, described, digests, drawn
-from ragsys_kernels.evaluation.ragsys.report import Result, report_of
-from ragsys_kernels.icl.cache import CachedModel
-from ragsys_kernels.icl.datasets import TruthfulQA, truthfulqa
-from ragsys_kernels.icl.encoders import Encoder
-from ragsys_kernels.icl.language_model import LanguageModel
-from ragsys_kernels.icl.prompts import QA
-from ragsys_kernels.icl.quality import quality_bias
-from ragsys_kernels.icl.ragsys import (
+
+from ..._types import PathLike
+from ...icl.cache import CachedModel
+from ...icl.datasets import TruthfulQA, truthfulqa
+from ...icl.encoders import Encoder
+from ...icl.language_model import LanguageModel
+from ...icl.prompts import QA
+from ...icl.quality import quality_bias
+from ...icl.ragsys import (
     LAMBDA_B,
     LAMBDA_D,
     NONE,
@@ -34,7 +33,9 @@ from ragsys_kernels.icl.ragsys import (
     pick,
     read_primer,
 )
-from ragsys_kernels.metrics import dpo, multiple_choice, pairwise_cosine
+from ...metrics import dpo, multiple_choice, pairwise_cosine
+from .._run import Progress, Run, Summary, described, digests, drawn
+from .report import Result, report_of
 
 Array = npt.NDArray[Any]
 Pair = dict[str, str]  # question and answer

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels.evaluation.report import BLUE, GREEN, GREY, ORANGE, Report
-from ragsys_kernels.evaluation.statistics import Interval, bootstrap_ratios
-from ragsys_kernels.icl.retrievers import Rule
-from ragsys_kernels.metrics import perplexity
+from ...icl.retrievers import Rule
+from ...metrics import perplexity
+from ..report import BLUE, GREEN, GREY, ORANGE, Report
+from ..statistics import Interval, bootstrap_ratios
 
 Array = npt.NDArray[Any]
 

@@ -12,9 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.evaluation._run import Progress, Run, Summary, described, digests
-from ragsys_kernels.evaluation.ralm.report import (
+from ..._types import PathLike
+from ...icl.datasets import ralm_passages, wikitext
+from ...icl.datasets.wikitext import OVERLAP
+from ...icl.encoders import Encoder
+from ...icl.language_model import TokenModel
+from ...icl.ralm import Ralm, Text, Window, sliding_windows
+from ...icl.retrievers import BM25Retriever, DenseRetriever
+from ...metrics import perplexity
+from .._run import Progress, Run, Summary, described, digests
+from .report import (
     ANY,
     DENSE,
     DIVERSE,
@@ -32,13 +39,6 @@ from ragsys_kernels.evaluation.ralm.report import (
     RalmSizes,
     report_of,
 )
-from ragsys_kernels.icl.datasets import ralm_passages, wikitext
-from ragsys_kernels.icl.datasets.wikitext import OVERLAP
-from ragsys_kernels.icl.encoders import Encoder
-from ragsys_kernels.icl.language_model import TokenModel
-from ragsys_kernels.icl.ralm import Ralm, Text, Window, sliding_windows
-from ragsys_kernels.icl.retrievers import BM25Retriever, DenseRetriever
-from ragsys_kernels.metrics import perplexity
 
 Array = npt.NDArray[Any]
 Documents = tuple[int, ...]

@@ -1,6 +1,6 @@
 """VRSD: the picks by the cosine of their sum (the paper's Tables 1 and 3), and the answers after them (Table 2)."""
 
-from ragsys_kernels.evaluation.vrsd.answers import AnswersSummary, vrsd_answers
-from ragsys_kernels.evaluation.vrsd.picks import VrsdSummary, vrsd
+from .answers import AnswersSummary, vrsd_answers
+from .picks import VrsdSummary, vrsd
 
 __all__ = ["AnswersSummary", "VrsdSummary", "vrsd", "vrsd_answers"]

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels._checks import count
-from ragsys_kernels._extras import needed
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.evaluation._run import Progress, Run, Summary, described, digests, drawn, sets_named
-from ragsys_kernels.evaluation.vrsd.answers_report import NONE, RANDOM, ROUGE, AnswerResult, report_of
-from ragsys_kernels.evaluation.vrsd.picks_report import MMR, POOL, RULES, VRSD, K
-from ragsys_kernels.icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
-from ragsys_kernels.icl.datasets.vrsd import OPTIONS
-from ragsys_kernels.icl.encoders import Encoder
-from ragsys_kernels.icl.generation import CachedGenerator, Generator, GreedyGenerator, Stop
-from ragsys_kernels.icl.language_model import LanguageModel
-from ragsys_kernels.icl.prompts import QA, PromptTemplate
-from ragsys_kernels.icl.retrievers import DenseRetriever
+from ..._checks import count
+from ..._extras import needed
+from ..._types import PathLike
+from ...icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
+from ...icl.datasets.vrsd import OPTIONS
+from ...icl.encoders import Encoder
+from ...icl.generation import CachedGenerator, Generator, GreedyGenerator, Stop
+from ...icl.language_model import LanguageModel
+from ...icl.prompts import QA, PromptTemplate
+from ...icl.retrievers import DenseRetriever
+from .._run import Progress, Run, Summary, described, digests, drawn, sets_named
+from .answers_report import NONE, RANDOM, ROUGE, AnswerResult, report_of
+from .picks_report import MMR, POOL, RULES, VRSD, K
 
 Array = npt.NDArray[Any]
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels.evaluation.report import BLUE, GREY, ORANGE, Report, panels
-from ragsys_kernels.evaluation.statistics import Interval, bootstrap_means
-from ragsys_kernels.evaluation.vrsd.picks_report import MMR, VRSD
-from ragsys_kernels.icl.datasets import QuestionSet
+from ...icl.datasets import QuestionSet
+from ..report import BLUE, GREY, ORANGE, Report, panels
+from ..statistics import Interval, bootstrap_means
+from .picks_report import MMR, VRSD
 
 Array = npt.NDArray[Any]
 

@@ -12,9 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.evaluation._run import Progress, Run, Summary, described_encoder, digests, sets_named
-from ragsys_kernels.evaluation.vrsd.picks_report import (
+from ..._types import PathLike
+from ...icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
+from ...icl.encoders import Encoder
+from ...icl.retrievers import BM25Retriever, DenseRetriever
+from ...metrics import pairwise_cosine, sum_cosine, win_rate
+from .._run import Progress, Run, Summary, described_encoder, digests, sets_named
+from .picks_report import (
     BEST,
     BM25,
     MMR,
@@ -27,10 +31,6 @@ from ragsys_kernels.evaluation.vrsd.picks_report import (
     SetResult,
     report_of,
 )
-from ragsys_kernels.icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
-from ragsys_kernels.icl.encoders import Encoder
-from ragsys_kernels.icl.retrievers import BM25Retriever, DenseRetriever
-from ragsys_kernels.metrics import pairwise_cosine, sum_cosine, win_rate
 
 Array = npt.NDArray[Any]
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels.evaluation.report import BLUE, GREEN, GREY, ORANGE, PALE, Report, panels
-from ragsys_kernels.evaluation.statistics import Interval, bootstrap_means, bootstrap_named
-from ragsys_kernels.icl.datasets import QuestionSet
-from ragsys_kernels.icl.retrievers import Rule
-from ragsys_kernels.metrics import max_diff, win_rate
+from ...icl.datasets import QuestionSet
+from ...icl.retrievers import Rule
+from ...metrics import max_diff, win_rate
+from ..report import BLUE, GREEN, GREY, ORANGE, PALE, Report, panels
+from ..statistics import Interval, bootstrap_means, bootstrap_named
 
 Array = npt.NDArray[Any]
 

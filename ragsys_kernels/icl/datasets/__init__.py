@@ -1,10 +1,10 @@
 """The data sets of the papers' evaluations, read from a folder or fetched with the package ``datasets``."""
 
-from ragsys_kernels.icl.datasets._files import data_folder
-from ragsys_kernels.icl.datasets.classification import CLASSIFICATION_SETS, ClassificationSet, classification_set
-from ragsys_kernels.icl.datasets.truthfulqa import TruthfulQA, truthfulqa
-from ragsys_kernels.icl.datasets.vrsd import VRSD_SETS, QuestionSet, vrsd_set
-from ragsys_kernels.icl.datasets.wikitext import (
+from ._files import data_folder
+from .classification import CLASSIFICATION_SETS, ClassificationSet, classification_set
+from .truthfulqa import TruthfulQA, truthfulqa
+from .vrsd import VRSD_SETS, QuestionSet, vrsd_set
+from .wikitext import (
     Passage,
     PassageSet,
     WikiText,

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ragsys_kernels import _env
-from ragsys_kernels._types import PathLike
+from ... import _env
+from ..._types import PathLike
 
 # Where they lie beside a checkout, seen from the working folder and from the package in a checkout.
 _BESIDE = (Path("..") / "shared" / "data", Path(__file__).resolve().parents[4] / "shared" / "data")

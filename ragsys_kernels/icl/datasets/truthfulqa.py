@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.icl.datasets._files import File, Hub, read
+from ..._types import PathLike
+from ._files import File, Hub, read
 
 Array = npt.NDArray[Any]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.icl.datasets._files import File, Hub, read
+from ..._types import PathLike
+from ._files import File, Hub, read
 
 OPTIONS = " The option can be: "  # between OpenBookQA's question and its options, which ". " joins
 

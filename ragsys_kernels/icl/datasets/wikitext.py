@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.icl.datasets._files import File, Hub, read
+from ..._types import PathLike
+from ._files import File, Hub, read
 
 OVERLAP = 8  # words in a row that a passage may not have in common with a text that is evaluated
 _TITLE = re.compile(r" = ([^=].*[^=]) = \n")

@@ -23,14 +23,14 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.offline.sources import _rows
-from ragsys_kernels.offline.sources._index import Index
-from ragsys_kernels.offline.sources._place import Place, is_url
-from ragsys_kernels.offline.sources._raw import RawColumn, npy
-from ragsys_kernels.offline.sources._rows import Rows
-from ragsys_kernels.offline.sources._safetensors import Tensor, Tensors
-from ragsys_kernels.offline.sources._tables import ARROW, Table, TableColumn, find_column
+from ..._types import PathLike
+from . import _rows
+from ._index import Index
+from ._place import Place, is_url
+from ._raw import RawColumn, npy
+from ._rows import Rows
+from ._safetensors import Tensor, Tensors
+from ._tables import ARROW, Table, TableColumn, find_column
 
 __all__ = ["Column", "Index", "PathLike", "Place", "candidates", "ids", "is_url", "numbers", "vectors"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ragsys_kernels.offline.sources._place import Place
+from ._place import Place
 
 _MAGIC = b"ARROW1"  # of the format for random access; a stream has none
 

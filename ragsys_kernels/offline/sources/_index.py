@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 import ragsys_kernels as rk
-from ragsys_kernels._types import PathLike
-from ragsys_kernels.corpus import faiss_index
-from ragsys_kernels.offline.sources._place import Place
+
+from ..._types import PathLike
+from ...corpus import faiss_index
+from ._place import Place
 
 
 class Index:

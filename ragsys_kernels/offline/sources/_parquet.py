@@ -9,7 +9,7 @@ from itertools import accumulate
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ragsys_kernels.offline.sources._place import Place
+from ._place import Place
 
 # With these pyarrow reads a row group in pieces of a buffer (bytes), not whole: some files are one large row group.
 _STREAMED = {"buffer_size": 1 << 20, "pre_buffer": False}

@@ -16,8 +16,8 @@ from typing import IO, Any, Literal
 
 import pyarrow as pa
 
-from ragsys_kernels._extras import missing, needed
-from ragsys_kernels._types import PathLike
+from ..._extras import missing, needed
+from ..._types import PathLike
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
 _BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")  # what pathlib makes of one

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels._arrays import HOST
-from ragsys_kernels.offline.sources._place import Place
-from ragsys_kernels.offline.sources._rows import span
+from ..._arrays import HOST
+from ._place import Place
+from ._rows import span
 
 Array = npt.NDArray[Any]
 

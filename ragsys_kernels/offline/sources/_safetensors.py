@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ragsys_kernels._extras import needed
-from ragsys_kernels.offline.sources._place import Place
-from ragsys_kernels.offline.sources._raw import RawColumn
+from ..._extras import needed
+from ._place import Place
+from ._raw import RawColumn
 
 _TYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",

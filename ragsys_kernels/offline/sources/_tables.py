@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ragsys_kernels.offline.sources._arrow import ArrowPart
-from ragsys_kernels.offline.sources._parquet import ParquetPart
-from ragsys_kernels.offline.sources._place import Place
-from ragsys_kernels.offline.sources._rows import Rows, span
+from ._arrow import ArrowPart
+from ._parquet import ParquetPart
+from ._place import Place
+from ._rows import Rows, span
 
 ARROW: tuple[str, ...] = (".arrow", ".feather", ".ipc")
 PARQUET: tuple[str, ...] = (".parquet",)
