@@ -14,8 +14,9 @@ SANITIZE_PYTEST ?= -q -x -n 2 --dist worksteal -k "not [reference and not [cuda 
 
 # Those of setup.py that matter to what is computed and warned of.
 NATIVE_FLAGS := -std=c++17 -ffp-contract=off -Wall -Wextra -Wno-psabi -pthread -I$(NATIVE_CORE)
-# As quick to compile as may be: the tests of the extension run what -O3 makes of the kernels.
-NATIVE_FLAGS_plain := -O1
+# -O0 keeps what inlining hides: a function that belongs to no target region, and yet takes or returns its vectors. The
+# tests of the extension run what -O3 makes of the kernels.
+NATIVE_FLAGS_plain := -O0
 # The AVX-512 kernels as processors without VNNI and a matrix unit run them.
 NATIVE_FLAGS_no_vnni := -O1 -DRSK_NO_VNNI -DRSK_NO_AMX
 # -O3 is how the extension is compiled, for which the NEON instructions are counted. -static: one file without a

@@ -24,7 +24,7 @@ void run_score(Problems& in, std::ofstream& out, int isa, int threads) {
   constexpr std::int64_t kElementBytes[] = {4, 2, 2};
   rsk::ScoreArgs a{};
   a.form = rsk::Form(in.word());
-  a.num_jobs = in.word();
+  a.num_slots = in.word();
   a.num_columns = in.word();
   a.num_allowed = in.word();
   a.dims = in.word();
@@ -49,8 +49,8 @@ void run_score(Problems& in, std::ofstream& out, int isa, int threads) {
   a.pair_begin = in.array<std::int64_t>();
   a.columns = in.array<std::int64_t>();
   a.target_logits = in.array<float>();
-  Output<float> ref(a.num_jobs), max(a.num_jobs), target(pairs);
-  Output<double> sum(a.num_jobs), weighted(entropy ? a.num_jobs : 0);
+  Output<float> ref(a.num_slots), max(a.num_slots), target(pairs);
+  Output<double> sum(a.num_slots), weighted(entropy ? a.num_slots : 0);
   Output<std::int64_t> ranks(rank ? pairs : 0);
   a.ref = ref.data();
   a.max = max.data();

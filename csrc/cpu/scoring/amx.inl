@@ -151,32 +151,32 @@ static void panels(const ScoreArgs& args, const Columns& columns, const bf16* to
 
 struct Tiles {
   typedef TileScratch Scratch;
-  static constexpr std::int64_t kJobs = 2 * kTileRows, kTargetJobs = kTileRows, kColumns = kMaxColumns;
-  static void multiply(const ScoreArgs& args, const Jobs& jobs, const Columns& columns, std::int64_t passes,
+  static constexpr std::int64_t kSlots = 2 * kTileRows, kTargetSlots = kTileRows, kColumns = kMaxColumns;
+  static void multiply(const ScoreArgs& args, const Slots& slots, const Columns& columns, std::int64_t passes,
                        Scratch& scratch) {
-    const bf16* tokens = static_cast<const bf16*>(jobs.packed) + jobs.at / kTileRows * steps_of(args) * kTileElements;
+    const bf16* tokens = static_cast<const bf16*>(slots.packed) + slots.at / kTileRows * steps_of(args) * kTileElements;
     // The first pass over a block is bound by memory, and the processor's own prefetching does it best. Those after it
     // call for a share of the next block each; of two passes the second calls for half.
-    const std::int64_t pass = jobs.at / kJobs;
+    const std::int64_t pass = slots.at / kSlots;
     Ahead ahead = {};
     if (passes > 2 || (passes == 2 && pass == 1))
       ahead = {columns.count * args.weight_stride * std::int64_t(sizeof(bf16)), 2 * kTileRows * pass / passes,
                2 * kTileRows * (pass + 1) / passes};
-    (jobs.count > kTileRows ? panels<2> : panels<1>)(args, columns, tokens, ahead, scratch);
+    (slots.count > kTileRows ? panels<2> : panels<1>)(args, columns, tokens, ahead, scratch);
   }
 };
 
-static std::size_t packed_bytes(const ScoreArgs& args, std::int64_t num_jobs) {
-  return std::size_t((num_jobs + kTileRows - 1) / kTileRows * steps_of(args) * kTileElements) * sizeof(bf16);
+static std::size_t packed_bytes(const ScoreArgs& args, std::int64_t num_slots) {
+  return std::size_t((num_slots + kTileRows - 1) / kTileRows * steps_of(args) * kTileElements) * sizeof(bf16);
 }
 
 // A tile of tokens: a step's pairs of dimensions are its rows, tokens its columns.
-static void pack(const ScoreArgs& args, const Jobs& jobs, void* packed) {
-  bf16* to = static_cast<bf16*>(packed) + jobs.at / kTileRows * steps_of(args) * kTileElements;
+static void pack(const ScoreArgs& args, const Slots& slots, void* packed) {
+  bf16* to = static_cast<bf16*>(packed) + slots.at / kTileRows * steps_of(args) * kTileElements;
   for (std::int64_t d = 0; d < args.dims; d += kStep, to += kTileElements) {
     vf pairs[16] = {};
-    for (std::int64_t token = 0; token < jobs.count; ++token) {
-      const std::int64_t row = args.rows[jobs.first + jobs.at + token];
+    for (std::int64_t token = 0; token < slots.count; ++token) {
+      const std::int64_t row = args.rows[slots.first + slots.at + token];
       copy_row(static_cast<const bf16*>(args.hidden) + row * args.hidden_stride + d,
                args.dims - d < kStep ? args.dims - d : kStep, reinterpret_cast<bf16*>(pairs + token));
     }

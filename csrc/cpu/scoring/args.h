@@ -1,6 +1,6 @@
 // Arguments and entry points of the scoring kernels: one pass over logits, or over a product that is never stored.
 //
-// Sizes: R jobs (a row at a temperature), M targets of all jobs, V columns, D dimensions.
+// Sizes: R slots (a row at a temperature), M targets of all slots, V columns, D dimensions.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ enum class Form : int { logits = 0, hidden = 1 };
 // z = softcap(logit_scale * x) * inverse_temperature, of x = logits[row, v] or hidden[row] . weight[v] + head_bias[v].
 struct ScoreArgs {
   Form form;
-  std::int64_t num_jobs;
+  std::int64_t num_slots;
   const std::int64_t* rows;          // (R,)
   const float* inverse_temperature;  // (R,)
   float logit_scale;
@@ -38,7 +38,7 @@ struct ScoreArgs {
   const std::int64_t* allowed;  // (num_allowed,) the only columns that enter, or null: all
   std::int64_t num_allowed;
 
-  const std::int64_t* pair_begin;  // (R + 1,): targets of a job
+  const std::int64_t* pair_begin;  // (R + 1,): targets of a slot
   const std::int64_t* columns;     // (M,) column of a target, -1: z is minus infinity
   const float* target_logits;      // (M,) z that ranks are counted against, or null: the target's own
 
@@ -57,31 +57,31 @@ struct ScoreState {
   float ref, max;
 };
 
-// Consecutive jobs first + at, .., first + at + count - 1 of a batch that begins with job `first`.
-struct Jobs {
+// Consecutive slots first + at, .., first + at + count - 1 of a batch that begins with slot `first`.
+struct Slots {
   std::int64_t first, at, count;
   const void* packed;  // the hidden rows of the batch as `pack` leaves them, or null
-  Jobs part(std::int64_t begin, std::int64_t most) const {
+  Slots part(std::int64_t begin, std::int64_t most) const {
     return {first, at + begin, count - begin < most ? count - begin : most, packed};
   }
 };
 
 // One entry per instruction set. Positions are columns, or indices of `allowed`.
 struct ScoreKernels {
-  // z of the targets of a job, by the arithmetic of the pass itself.
-  void (*logits_targets)(const ScoreArgs&, std::int64_t job, void* scratch);
-  // Folds positions [begin, end) of a job into its state.
-  void (*logits)(const ScoreArgs&, std::int64_t job, std::int64_t begin, std::int64_t end, ScoreState&);
-  // The same for hidden states, and for consecutive jobs at once; scratch is aligned to a cache line.
-  void (*hidden_targets)(const ScoreArgs&, const Jobs&, void* scratch);
-  void (*hidden)(const ScoreArgs&, const Jobs&, std::int64_t begin, std::int64_t end, ScoreState*, void* scratch);
+  // z of the targets of a slot, by the arithmetic of the pass itself.
+  void (*logits_targets)(const ScoreArgs&, std::int64_t slot, void* scratch);
+  // Folds positions [begin, end) of a slot into its state.
+  void (*logits)(const ScoreArgs&, std::int64_t slot, std::int64_t begin, std::int64_t end, ScoreState&);
+  // The same for hidden states, and for consecutive slots at once; scratch is aligned to a cache line.
+  void (*hidden_targets)(const ScoreArgs&, const Slots&, void* scratch);
+  void (*hidden)(const ScoreArgs&, const Slots&, std::int64_t begin, std::int64_t end, ScoreState*, void* scratch);
   std::size_t scratch_bytes;
   std::int64_t (*linear_block)(const ScoreArgs&);  // positions that `hidden` takes at a time
-  // Null, or what hidden rows are packed by, kPackedJobs at a time, before the two functions above read them.
-  void (*pack)(const ScoreArgs&, const Jobs&, void* packed);
-  std::size_t (*packed_bytes)(const ScoreArgs&, std::int64_t num_jobs);
+  // Null, or what hidden rows are packed by, kPackedSlots at a time, before the two functions above read them.
+  void (*pack)(const ScoreArgs&, const Slots&, void* packed);
+  std::size_t (*packed_bytes)(const ScoreArgs&, std::int64_t num_slots);
 };
-constexpr std::int64_t kPackedJobs = 16;
+constexpr std::int64_t kPackedSlots = 16;
 
 // As select(): `isa` is one of isa.h, num_threads >= 1.
 void score(const ScoreArgs& args, int isa, int num_threads);

@@ -16,10 +16,10 @@ py::tuple run(ScoreArgs& a, std::int64_t num_rows, std::int64_t width, const Arr
               const Array<float>& inverse_temperature, float logit_scale, float softcap, std::int64_t num_columns,
               const Optional& allowed, const Array<std::int64_t>& pair_begin, const Array<std::int64_t>& columns,
               const Optional& target_logits, bool entropy, bool rank, int isa, int num_threads) {
-  a.num_jobs = rows.size();
+  a.num_slots = rows.size();
   a.rows = rows.data();
-  require_ids(a.rows, a.num_jobs, 0, num_rows, "rows");
-  require(inverse_temperature.size() == a.num_jobs, "inverse_temperature");
+  require_ids(a.rows, a.num_slots, 0, num_rows, "rows");
+  require(inverse_temperature.size() == a.num_slots, "inverse_temperature");
   a.inverse_temperature = inverse_temperature.data();
   a.logit_scale = logit_scale;
   a.softcap = softcap;
@@ -31,17 +31,18 @@ py::tuple run(ScoreArgs& a, std::int64_t num_rows, std::int64_t width, const Arr
     require_ids(a.allowed, a.num_allowed, 0, num_columns, "allowed");
   }
   const std::int64_t pairs = columns.size();
-  require(pair_begin.size() == a.num_jobs + 1, "pair_begin");
+  require(pair_begin.size() == a.num_slots + 1, "pair_begin");
   a.pair_begin = pair_begin.data();
-  require(a.pair_begin[0] == 0 && a.pair_begin[a.num_jobs] == pairs, "pair_begin");
-  for (std::int64_t job = 0; job < a.num_jobs; ++job) require(a.pair_begin[job] <= a.pair_begin[job + 1], "pair_begin");
+  require(a.pair_begin[0] == 0 && a.pair_begin[a.num_slots] == pairs, "pair_begin");
+  for (std::int64_t slot = 0; slot < a.num_slots; ++slot)
+    require(a.pair_begin[slot] <= a.pair_begin[slot + 1], "pair_begin");
   a.columns = columns.data();
   require_ids(a.columns, pairs, -1, num_columns, "columns");
   a.target_logits = pointer(target_logits, pairs, "target_logits");
   require(num_threads >= 1, "num_threads");
 
-  Array<float> ref(a.num_jobs), max(a.num_jobs), target(pairs);
-  Array<double> sum(a.num_jobs), weighted(entropy ? a.num_jobs : 0);
+  Array<float> ref(a.num_slots), max(a.num_slots), target(pairs);
+  Array<double> sum(a.num_slots), weighted(entropy ? a.num_slots : 0);
   Array<std::int64_t> ranks(rank ? pairs : 0);
   a.ref = ref.mutable_data();
   a.max = max.mutable_data();

@@ -76,8 +76,12 @@ struct BlockSums {
 // CAREFUL: whatever the origin, and minus infinity enters the weighted sum as 0 too.
 template <bool RANK, bool ENTROPY>
 struct Sums {
-  vf sum[4] = {}, weighted[2] = {}, max[2] = {infinite(), infinite()};
-  vi greater = {};
+  vf sum[4], weighted[2], max[2];
+  vi greater;
+
+  // Written out: the constructor that a compiler makes of initial values belongs to no target region, and calls
+  // infinite() as baseline code.
+  inline Sums() : sum{}, weighted{}, max{infinite(), infinite()}, greater{} {}
 
   template <bool CAREFUL>
   inline void add(const vf* x, const Origin& origin, float target) {
@@ -212,11 +216,11 @@ static std::int64_t greater_than(const T* x, std::int64_t n, float target) {
   return count;
 }
 
-// A block of one job: the state, and the ranks of the job's targets. Threads that have other blocks of the same row add
-// to the same ranks.
+// A block of one slot: the state, and the ranks of the slot's targets. Threads that have other blocks of the same row
+// add to the same ranks.
 template <class T>
-static void fold_block(const ScoreArgs& args, std::int64_t job, ScoreState& state, const T* x, std::int64_t n) {
-  const std::int64_t first = args.pair_begin[job], last = args.pair_begin[job + 1];
+static void fold_block(const ScoreArgs& args, std::int64_t slot, ScoreState& state, const T* x, std::int64_t n) {
+  const std::int64_t first = args.pair_begin[slot], last = args.pair_begin[slot + 1];
   if (!args.rank || first == last) {
     args.weighted ? fold<T, false, true>(state, x, n, 0.0f) : fold<T, false, false>(state, x, n, 0.0f);
     return;
@@ -235,8 +239,8 @@ struct Change {
   bool plain;  // nothing does
 };
 
-static inline Change change_of(const ScoreArgs& args, std::int64_t job) {
-  const float inverse_temperature = args.inverse_temperature[job];
+static inline Change change_of(const ScoreArgs& args, std::int64_t slot) {
+  const float inverse_temperature = args.inverse_temperature[slot];
   const bool plain = args.logit_scale == 1.0f && args.softcap == 0.0f && inverse_temperature == 1.0f;
   return {args.logit_scale, args.softcap, inverse_temperature, plain};
 }

@@ -22,7 +22,7 @@ constexpr std::int64_t kPanel = kVectors * W;
 constexpr std::int64_t kRun = 128;           // units of four bytes, at most: the sums of longer ones are less exact
 constexpr std::int64_t kBlockColumns = 240;  // whole panels, whatever the instruction set
 constexpr std::int64_t kMaxColumns = 256;    // from a row of products to the next
-constexpr std::int64_t kDotJobs = 512;       // that meet a block before their products are folded
+constexpr std::int64_t kDotSlots = 512;      // that meet a block before their products are folded
 static_assert(kBlockColumns % kPanel == 0 && kRun % W == 0, "pieces are whole");
 
 // What a row's elements are in multiply-adds: units of four bytes, one a lane.
@@ -75,46 +75,6 @@ static inline vf vector_of(const T* p, std::int64_t n) {
   return K::vector(some);
 }
 
-// In fours, within each 16 bytes: rows to lanes.
-template <std::size_t... L>
-static inline void transpose_fours(vf* x, std::index_sequence<L...>) {
-#pragma GCC unroll 4
-  for (std::int64_t i = 0; i < W; i += 4) {
-    const vf a = x[i], b = x[i + 1], c = x[i + 2], d = x[i + 3];
-    const vf ab = __builtin_shufflevector(a, b, int(L / 4 * 4 + L % 4 / 2 + L % 2 * W)...);
-    const vf ba = __builtin_shufflevector(a, b, int(L / 4 * 4 + L % 4 / 2 + L % 2 * W + 2)...);
-    const vf cd = __builtin_shufflevector(c, d, int(L / 4 * 4 + L % 4 / 2 + L % 2 * W)...);
-    const vf dc = __builtin_shufflevector(c, d, int(L / 4 * 4 + L % 4 / 2 + L % 2 * W + 2)...);
-    x[i] = __builtin_shufflevector(ab, cd, int(L / 4 * 4 + L % 2 + L % 4 / 2 * W)...);
-    x[i + 1] = __builtin_shufflevector(ab, cd, int(L / 4 * 4 + L % 2 + L % 4 / 2 * W + 2)...);
-    x[i + 2] = __builtin_shufflevector(ba, dc, int(L / 4 * 4 + L % 2 + L % 4 / 2 * W)...);
-    x[i + 3] = __builtin_shufflevector(ba, dc, int(L / 4 * 4 + L % 2 + L % 4 / 2 * W + 2)...);
-  }
-}
-
-// W vectors, rows to columns.
-static inline void transpose(vf* x) {
-  transpose_fours(x, std::make_index_sequence<std::size_t(W)>());
-#pragma GCC unroll 4
-  for (std::int64_t i = 0; i < 4 && W > 4; ++i) {
-#if RSK_VEC_BYTES == 32
-    const vf a = x[i], b = x[i + 4];
-    x[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
-    x[i + 4] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
-#elif RSK_VEC_BYTES == 64
-    const vf a = x[i], b = x[i + 4], c = x[i + 8], d = x[i + 12];
-    const vf ab = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-    const vf cd = __builtin_shufflevector(c, d, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-    const vf ba = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-    const vf dc = __builtin_shufflevector(c, d, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-    x[i] = __builtin_shufflevector(ab, cd, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-    x[i + 8] = __builtin_shufflevector(ab, cd, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-    x[i + 4] = __builtin_shufflevector(ba, dc, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-    x[i + 12] = __builtin_shufflevector(ba, dc, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-#endif
-  }
-}
-
 // Columns of a block, the ids of which are given or consecutive.
 struct Columns {
   const std::int64_t* ids;
@@ -127,10 +87,10 @@ struct Columns {
 
 // Begins as zeros.
 struct LinearScratch {
-  float tokens[kDotJobs * kRun];  // a run of every token; of few tokens, all runs one after the other,
-  std::int64_t first, count;      // which stay for as long as these jobs come again
+  float tokens[kDotSlots * kRun];  // a run of every token; of few tokens, all runs one after the other,
+  std::int64_t first, count;       // which stay for as long as these slots come again
   vf panel[kRun * kVectors];
-  float products[kDotJobs * kMaxColumns];
+  float products[kDotSlots * kMaxColumns];
 };
 
 // Where element `begin` of N columns' rows is. After the last column it comes again.
@@ -166,21 +126,21 @@ static void pack_panel(const T* const* rows, const Run& run, vf* panel) {
 }
 
 template <class H>
-static inline const H* hidden_row(const ScoreArgs& args, const Jobs& jobs, std::int64_t job, const Run& run) {
-  return static_cast<const H*>(args.hidden) + args.rows[jobs.first + jobs.at + job] * args.hidden_stride + run.begin;
+static inline const H* hidden_row(const ScoreArgs& args, const Slots& slots, std::int64_t slot, const Run& run) {
+  return static_cast<const H*>(args.hidden) + args.rows[slots.first + slots.at + slot] * args.hidden_stride + run.begin;
 }
 
-// A run of the hidden rows of jobs [begin, end), side by side; those of a tile after them are called for.
+// A run of the hidden rows of slots [begin, end), side by side; those of a tile after them are called for.
 template <class K, class H>
-static void pack_tokens(const ScoreArgs& args, const Jobs& jobs, std::int64_t begin, std::int64_t end, const Run& run,
+static void pack_tokens(const ScoreArgs& args, const Slots& slots, std::int64_t begin, std::int64_t end, const Run& run,
                         float* tokens) {
   for (std::int64_t j = begin; j < end; ++j) {
-    const H* row = hidden_row<H>(args, jobs, j, run);
+    const H* row = hidden_row<H>(args, slots, j, run);
     for (std::int64_t u = 0; u < run.units; u += W)
       store(tokens + j * kRun + u, vector_of<K>(row + u * K::kElements, run.elements - u * K::kElements));
   }
-  for (std::int64_t j = end; j < end + kTokens && j < jobs.count; ++j) {
-    const H* row = hidden_row<H>(args, jobs, j, run);
+  for (std::int64_t j = end; j < end + kTokens && j < slots.count; ++j) {
+    const H* row = hidden_row<H>(args, slots, j, run);
     for (std::int64_t i = 0; i < run.elements; i += std::int64_t(64 / sizeof(H))) __builtin_prefetch(row + i, 0, 2);
   }
 }
@@ -276,24 +236,24 @@ static void stream_of(std::int64_t count, const ScoreArgs& args, const Columns& 
   stream<K, R>(args, columns, follows, tokens, out);
 }
 
-// products[j][i] of job j and columns[i]. With `follows`, a block of consecutive columns comes after this one.
+// products[j][i] of slot j and columns[i]. With `follows`, a block of consecutive columns comes after this one.
 //
 // Few tokens are packed once and meet all runs of a panel, which reads the weight in its order. Many are packed a run
 // at a time, and all panels meet them before the next run is.
 template <class K, class H>
-static void products(const ScoreArgs& args, const Jobs& jobs, const Columns& columns, bool follows,
+static void products(const ScoreArgs& args, const Slots& slots, const Columns& columns, bool follows,
                      LinearScratch& scratch) {
   const std::int64_t runs = runs_of<K>(args.dims);
-  const std::int64_t tiles = (jobs.count + kTokens - 1) / kTokens;
-  const bool few = jobs.count * runs <= kDotJobs;
-  const bool packed = few && scratch.first == jobs.first + jobs.at && scratch.count == jobs.count;
-  scratch.first = jobs.first + jobs.at;
-  scratch.count = few ? jobs.count : 0;
+  const std::int64_t tiles = (slots.count + kTokens - 1) / kTokens;
+  const bool few = slots.count * runs <= kDotSlots;
+  const bool packed = few && scratch.first == slots.first + slots.at && scratch.count == slots.count;
+  scratch.first = slots.first + slots.at;
+  scratch.count = few ? slots.count : 0;
   if (few && tiles == 1) {
     for (std::int64_t r = 0; r < runs && !packed; ++r)
-      pack_tokens<K, H>(args, jobs, 0, jobs.count, run_of<K>(args.dims, r, runs),
-                        scratch.tokens + r * jobs.count * kRun);
-    return stream_of<K, kTokens>(jobs.count, args, columns, follows, scratch.tokens, scratch.products);
+      pack_tokens<K, H>(args, slots, 0, slots.count, run_of<K>(args.dims, r, runs),
+                        scratch.tokens + r * slots.count * kRun);
+    return stream_of<K, kTokens>(slots.count, args, columns, follows, scratch.tokens, scratch.products);
   }
   const std::int64_t group = few ? kPanel : kBlockColumns;
   const typename K::Weight *rows[kPanel], *next[kPanel];
@@ -301,7 +261,7 @@ static void products(const ScoreArgs& args, const Jobs& jobs, const Columns& col
     const std::int64_t end = begin + group < columns.count ? begin + group : columns.count;
     for (std::int64_t r = 0; r < runs; ++r) {
       const Run run = run_of<K>(args.dims, r, runs);
-      float* tokens = scratch.tokens + (few ? r * jobs.count * kRun : 0);
+      float* tokens = scratch.tokens + (few ? r * slots.count * kRun : 0);
       for (std::int64_t at = begin; at < end; at += kPanel) {
         std::int64_t then = at + kPanel, then_run = r;
         if (then >= end) then = begin, ++then_run;
@@ -311,11 +271,11 @@ static void products(const ScoreArgs& args, const Jobs& jobs, const Columns& col
         find_rows<kPanel>(args, columns, then, run_of<K>(args.dims, then_run, runs).begin, next);
         pack_panel<K>(rows, run, scratch.panel);
         for (std::int64_t t = 0; t < tiles; ++t) {
-          const std::int64_t job = jobs.count * t / tiles, last = jobs.count * (t + 1) / tiles;
-          if (at == begin && !packed && (!few || begin == 0)) pack_tokens<K, H>(args, jobs, job, last, run, tokens);
+          const std::int64_t slot = slots.count * t / tiles, last = slots.count * (t + 1) / tiles;
+          if (at == begin && !packed && (!few || begin == 0)) pack_tokens<K, H>(args, slots, slot, last, run, tokens);
           const std::int64_t ask = kPanel * t / tiles, asked = kPanel * (t + 1) / tiles - ask;
-          tile_of<K, kTokens>(last - job, tokens + job * kRun, scratch.panel, run.units, next + ask, asked,
-                              scratch.products + job * kMaxColumns + at, r > 0);
+          tile_of<K, kTokens>(last - slot, tokens + slot * kRun, scratch.panel, run.units, next + ask, asked,
+                              scratch.products + slot * kMaxColumns + at, r > 0);
         }
       }
     }
@@ -326,127 +286,15 @@ static void products(const ScoreArgs& args, const Jobs& jobs, const Columns& col
 template <class K, class H>
 struct Dots {
   typedef LinearScratch Scratch;
-  static constexpr std::int64_t kJobs = kDotJobs, kTargetJobs = kTokens, kColumns = kBlockColumns;
-  static void multiply(const ScoreArgs& args, const Jobs& jobs, const Columns& columns, std::int64_t passes,
+  static constexpr std::int64_t kSlots = kDotSlots, kTargetSlots = kTokens, kColumns = kBlockColumns;
+  static void multiply(const ScoreArgs& args, const Slots& slots, const Columns& columns, std::int64_t passes,
                        Scratch& scratch) {
-    products<K, H>(args, jobs, columns, passes > 0, scratch);
+    products<K, H>(args, slots, columns, passes > 0, scratch);
   }
 };
-
-static void add_bias(const ScoreArgs& args, const Columns& columns, float* x) {
-  if (!args.head_bias) return;
-  for (std::int64_t i = 0; i < columns.count; ++i) x[i] += args.head_bias[columns[i]];
-}
-
-// z of the targets of jobs. P computes the products of kTargetJobs jobs, or of kJobs in so many passes over a block
-// where the next block may be called for.
-template <class P>
-static void targets_by(const ScoreArgs& args, const Jobs& all, typename P::Scratch& scratch) {
-  for (std::int64_t done = 0; done < all.count; done += P::kTargetJobs) {
-    const Jobs jobs = all.part(done, P::kTargetJobs);
-    const std::int64_t* begins = args.pair_begin + jobs.first + jobs.at;
-    for (std::int64_t pair = begins[0]; pair < begins[jobs.count]; pair += P::kColumns) {
-      const std::int64_t left = begins[jobs.count] - pair, count = left < P::kColumns ? left : P::kColumns;
-      const Columns columns = {args.columns, pair, count};
-      P::multiply(args, jobs, columns, 0, scratch);
-      for (std::int64_t j = 0; j < jobs.count; ++j) {
-        const std::int64_t begin = begins[j] > pair ? begins[j] : pair;
-        const std::int64_t end = begins[j + 1] < pair + count ? begins[j + 1] : pair + count;
-        if (begin >= end) continue;
-        float* z = scratch.products + j * kMaxColumns;
-        add_bias(args, columns, z);
-        transform(z, count, change_of(args, jobs.first + jobs.at + j));
-        for (std::int64_t i = begin; i < end; ++i)
-          args.target[i] = args.columns[i] < 0 ? -__builtin_inff() : z[i - pair];
-      }
-    }
-  }
-}
-
-// Folds positions [begin, end) into the states of jobs, a block at a time.
-template <class P>
-static void chunk_by(const ScoreArgs& args, const Jobs& all, std::int64_t block, std::int64_t begin, std::int64_t end,
-                     ScoreState* states, typename P::Scratch& scratch) {
-  for (; begin < end; begin += block) {
-    const Columns columns = {args.allowed, begin, end - begin < block ? end - begin : block};
-    const bool next = !args.allowed && begin + 2 * block <= args.num_columns;
-    for (std::int64_t done = 0; done < all.count; done += P::kJobs) {
-      const Jobs jobs = all.part(done, P::kJobs);
-      P::multiply(args, jobs, columns, next ? (all.count + P::kJobs - 1) / P::kJobs : 0, scratch);
-      for (std::int64_t j = 0; j < jobs.count; ++j) {
-        const std::int64_t job = jobs.first + jobs.at + j;
-        float* z = scratch.products + j * kMaxColumns;
-        add_bias(args, columns, z);
-        transform(z, columns.count, change_of(args, job));
-        fold_block(args, job, states[done + j], z, columns.count);
-      }
-    }
-  }
-  for (std::int64_t j = 0; j < all.count; ++j) settle(states[j]);
-}
 
 // Positions of a block: whole panels, and few of a small vocabulary, for threads to share.
 [[maybe_unused]] static std::int64_t linear_block(const ScoreArgs& args) {
   const std::int64_t columns = args.num_columns / 16 / kPanel * kPanel;
   return columns < kPanel ? kPanel : columns > kBlockColumns ? kBlockColumns : columns;
-}
-
-// No states: the targets.
-template <class P>
-static void score_hidden_by(const ScoreArgs& args, const Jobs& jobs, std::int64_t block, std::int64_t begin,
-                            std::int64_t end, ScoreState* states, void* memory) {
-  typename P::Scratch& scratch = *static_cast<typename P::Scratch*>(memory);
-  if (states) return chunk_by<P>(args, jobs, block, begin, end, states, scratch);
-  targets_by<P>(args, jobs, scratch);
-}
-
-#if defined(RSK_AMX)
-
-#include "scoring/amx.inl"
-
-static void score_hidden(const ScoreArgs& args, const Jobs& jobs, std::int64_t begin, std::int64_t end,
-                         ScoreState* states, void* memory) {
-  const TileUnit unit;
-  score_hidden_by<Tiles>(args, jobs, tile_block(args), begin, end, states, memory);
-}
-
-#elif defined(RSK_BF16_DOT)
-
-static void score_hidden(const ScoreArgs& args, const Jobs& jobs, std::int64_t begin, std::int64_t end,
-                         ScoreState* states, void* memory) {
-  score_hidden_by<Dots<Bf16Dot, bf16> >(args, jobs, linear_block(args), begin, end, states, memory);
-}
-
-#else
-
-template <class H>
-static void score_hidden_of(const ScoreArgs& args, const Jobs& jobs, std::int64_t begin, std::int64_t end,
-                            ScoreState* states, void* memory) {
-  const std::int64_t block = linear_block(args);
-  switch (args.weight_dtype) {
-    case DType::f32:
-      return score_hidden_by<Dots<Widening<float>, H> >(args, jobs, block, begin, end, states, memory);
-    case DType::f16:
-      return score_hidden_by<Dots<Widening<f16>, H> >(args, jobs, block, begin, end, states, memory);
-    default:
-      return score_hidden_by<Dots<Widening<bf16>, H> >(args, jobs, block, begin, end, states, memory);
-  }
-}
-
-static void score_hidden(const ScoreArgs& args, const Jobs& jobs, std::int64_t begin, std::int64_t end,
-                         ScoreState* states, void* memory) {
-  switch (args.hidden_dtype) {
-    case DType::f32:
-      return score_hidden_of<float>(args, jobs, begin, end, states, memory);
-    case DType::f16:
-      return score_hidden_of<f16>(args, jobs, begin, end, states, memory);
-    default:
-      return score_hidden_of<bf16>(args, jobs, begin, end, states, memory);
-  }
-}
-
-#endif
-
-static void score_hidden_targets(const ScoreArgs& args, const Jobs& jobs, void* memory) {
-  score_hidden(args, jobs, 0, 0, nullptr, memory);
 }

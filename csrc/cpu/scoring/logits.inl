@@ -2,15 +2,15 @@
 // restricted goes through a block of float32.
 
 template <class T>
-static inline const T* logits_row(const ScoreArgs& args, std::int64_t job) {
-  return static_cast<const T*>(args.logits) + args.rows[job] * args.row_stride;
+static inline const T* logits_row(const ScoreArgs& args, std::int64_t slot) {
+  return static_cast<const T*>(args.logits) + args.rows[slot] * args.row_stride;
 }
 
 template <class T>
-static void logits_targets(const ScoreArgs& args, std::int64_t job) {
-  const T* row = logits_row<T>(args, job);
-  const Change change = change_of(args, job);
-  for (std::int64_t pair = args.pair_begin[job]; pair < args.pair_begin[job + 1]; ++pair) {
+static void logits_targets(const ScoreArgs& args, std::int64_t slot) {
+  const T* row = logits_row<T>(args, slot);
+  const Change change = change_of(args, slot);
+  for (std::int64_t pair = args.pair_begin[slot]; pair < args.pair_begin[slot + 1]; ++pair) {
     float z = -__builtin_inff();
     if (args.columns[pair] >= 0) {
       z = widen(row[args.columns[pair]]);
@@ -32,14 +32,14 @@ static void widen_block(const T* x, std::int64_t n, float* out) {
 }
 
 template <class T>
-static void logits_chunk(const ScoreArgs& args, std::int64_t job, std::int64_t begin, std::int64_t end,
+static void logits_chunk(const ScoreArgs& args, std::int64_t slot, std::int64_t begin, std::int64_t end,
                          ScoreState& state) {
-  const T* row = logits_row<T>(args, job);
-  const Change change = change_of(args, job);
+  const T* row = logits_row<T>(args, slot);
+  const Change change = change_of(args, slot);
   for (; begin < end; begin += kBlock) {
     const std::int64_t n = end - begin < kBlock ? end - begin : kBlock;
     if (change.plain && !args.allowed) {
-      fold_block(args, job, state, row + begin, n);
+      fold_block(args, slot, state, row + begin, n);
       continue;
     }
     const T* x = row + begin;
@@ -51,30 +51,30 @@ static void logits_chunk(const ScoreArgs& args, std::int64_t job, std::int64_t b
     float z[kBlock];
     widen_block(x, n, z);
     transform(z, n, change);
-    fold_block(args, job, state, z, n);
+    fold_block(args, slot, state, z, n);
   }
   settle(state);
 }
 
-static void score_logits(const ScoreArgs& args, std::int64_t job, std::int64_t begin, std::int64_t end,
+static void score_logits(const ScoreArgs& args, std::int64_t slot, std::int64_t begin, std::int64_t end,
                          ScoreState& state) {
   switch (args.dtype) {
     case DType::f32:
-      return logits_chunk<float>(args, job, begin, end, state);
+      return logits_chunk<float>(args, slot, begin, end, state);
     case DType::f16:
-      return logits_chunk<f16>(args, job, begin, end, state);
+      return logits_chunk<f16>(args, slot, begin, end, state);
     default:
-      return logits_chunk<bf16>(args, job, begin, end, state);
+      return logits_chunk<bf16>(args, slot, begin, end, state);
   }
 }
 
-static void score_logits_targets(const ScoreArgs& args, std::int64_t job, void*) {
+static void score_logits_targets(const ScoreArgs& args, std::int64_t slot, void*) {
   switch (args.dtype) {
     case DType::f32:
-      return logits_targets<float>(args, job);
+      return logits_targets<float>(args, slot);
     case DType::f16:
-      return logits_targets<f16>(args, job);
+      return logits_targets<f16>(args, slot);
     default:
-      return logits_targets<bf16>(args, job);
+      return logits_targets<bf16>(args, slot);
   }
 }

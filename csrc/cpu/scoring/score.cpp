@@ -25,87 +25,35 @@
 #define RSK_AMX_UNIT 1
 #endif
 
-#define RSK_SCORE_KERNELS                                        \
-  constexpr ScoreKernels kScoreKernels = {score_logits_targets,  \
-                                          score_logits,          \
-                                          score_hidden_targets,  \
-                                          score_hidden,          \
-                                          sizeof(LinearScratch), \
-                                          linear_block,          \
-                                          nullptr,               \
-                                          nullptr}
-
-namespace rsk::base {
-#define RSK_VEC_BYTES 16
-#include "simd/vectors.inl"
-#include "simd/exp.inl"
-#include "scoring/fold.inl"
-#include "scoring/logits.inl"
-#include "scoring/linear.inl"
-#undef RSK_VEC_BYTES
-RSK_SCORE_KERNELS;
-}  // namespace rsk::base
-
-#if RSK_X86_DISPATCH
-
-RSK_REGION(RSK_AVX2)
-namespace rsk::avx2 {
-#define RSK_VEC_BYTES 32
-#include "simd/vectors.inl"
-#include "simd/exp.inl"
-#include "scoring/fold.inl"
-#include "scoring/logits.inl"
-#include "scoring/linear.inl"
-#undef RSK_VEC_BYTES
-RSK_SCORE_KERNELS;
-}  // namespace rsk::avx2
-RSK_REGION_END
-
-RSK_REGION(RSK_AVX512)
-namespace rsk::avx512 {
-#define RSK_VEC_BYTES 64
-#include "simd/vectors.inl"
-#include "simd/exp.inl"
-#include "scoring/fold.inl"
-#include "scoring/logits.inl"
-#include "scoring/linear.inl"
-#undef RSK_VEC_BYTES
-RSK_SCORE_KERNELS;
-}  // namespace rsk::avx512
-RSK_REGION_END
+#define RSK_REGION_BODY "scoring/kernels.inl"
+#include "each_region.inl"
 
 // avx512 where the processor multiplies bfloat16, which is no instruction set of its own: only for a product of two
 // such arrays.
+#if RSK_X86_DISPATCH
 RSK_REGION("avx512bf16," RSK_AVX512)
 namespace rsk::avx512_bf16 {
 #define RSK_VEC_BYTES 64
 #define RSK_BF16_DOT
-#include "simd/vectors.inl"
-#include "simd/exp.inl"
-#include "scoring/fold.inl"
-#include "scoring/linear.inl"
+#include "scoring/kernels.inl"
 #undef RSK_BF16_DOT
 #undef RSK_VEC_BYTES
 }  // namespace rsk::avx512_bf16
 RSK_REGION_END
+#endif
 
-#if RSK_AMX_UNIT
 // The same where it has a matrix unit for them.
+#if RSK_AMX_UNIT
 RSK_REGION("amx-tile,amx-bf16," RSK_AVX512)
 namespace rsk::amx {
 #define RSK_VEC_BYTES 64
 #define RSK_AMX
-#include "simd/vectors.inl"
-#include "simd/exp.inl"
-#include "scoring/fold.inl"
-#include "scoring/linear.inl"
+#include "scoring/kernels.inl"
 #undef RSK_AMX
 #undef RSK_VEC_BYTES
 }  // namespace rsk::amx
 RSK_REGION_END
 #endif
-
-#endif  // RSK_X86_DISPATCH
 
 namespace rsk {
 namespace {
@@ -132,31 +80,22 @@ bool amx_supported() {
 }
 #endif
 
-ScoreKernels kernels_for([[maybe_unused]] const ScoreArgs& args, int isa) {
-  ScoreKernels kernels = kernels_of(kIsas, isa);
+const ScoreKernels& kernels_for([[maybe_unused]] const ScoreArgs& args, int isa) {
+  const ScoreKernels& kernels = kernels_of(kIsas, isa);
 #if RSK_X86_DISPATCH
   const bool bf16 = args.form == Form::hidden && args.hidden_dtype == DType::bf16 && args.weight_dtype == DType::bf16;
   const char* unit = bf16 ? bf16_unit(isa) : nullptr;
-  if (!unit) return kernels;
-  kernels.hidden_targets = avx512_bf16::score_hidden_targets;
-  kernels.hidden = avx512_bf16::score_hidden;
 #if RSK_AMX_UNIT
-  if (!std::strcmp(unit, "amx")) {
-    kernels.hidden_targets = amx::score_hidden_targets;
-    kernels.hidden = amx::score_hidden;
-    kernels.scratch_bytes = sizeof(amx::TileScratch);
-    kernels.linear_block = amx::tile_block;
-    kernels.pack = amx::pack;
-    kernels.packed_bytes = amx::packed_bytes;
-  }
+  if (unit && !std::strcmp(unit, "amx")) return amx::kScoreKernels;
 #endif
+  if (unit) return avx512_bf16::kScoreKernels;
 #endif
   return kernels;
 }
 
 constexpr std::int64_t kLogitsChunk = 32768;  // columns
 constexpr std::int64_t kLinearChunks = 64;    // of a row, at most
-constexpr std::int64_t kLinearJobs = 512;     // jobs whose states are kept at a time
+constexpr std::int64_t kLinearSlots = 512;    // slots whose states are kept at a time
 constexpr double kSerialLogits = 2e5;         // elements that are no work for a second thread
 
 constexpr ScoreState kNothing = {0.0, 0.0, -std::numeric_limits<float>::infinity(),
@@ -186,40 +125,40 @@ void merge(ScoreState& total, ScoreState part) {
   total.max = std::max(total.max, part.max);
 }
 
-void write(const ScoreArgs& args, std::int64_t job, const ScoreState& state) {
+void write(const ScoreArgs& args, std::int64_t slot, const ScoreState& state) {
   const bool strange = std::isnan(state.sum);
-  args.ref[job] = state.ref;
-  args.max[job] = strange ? std::numeric_limits<float>::quiet_NaN() : state.max;
-  args.sum[job] = state.sum;
-  if (args.weighted) args.weighted[job] = strange ? state.sum : state.weighted;
+  args.ref[slot] = state.ref;
+  args.max[slot] = strange ? std::numeric_limits<float>::quiet_NaN() : state.max;
+  args.sum[slot] = state.sum;
+  if (args.weighted) args.weighted[slot] = strange ? state.sum : state.weighted;
 }
 
 void score_logits(const ScoreArgs& args, const ScoreKernels& kernels, std::int64_t positions, int num_threads) {
   const std::int64_t chunks = (positions + kLogitsChunk - 1) / kLogitsChunk;
-  const auto chunk = [&](std::int64_t job, std::int64_t c) {
+  const auto chunk = [&](std::int64_t slot, std::int64_t c) {
     ScoreState state = kNothing;
-    kernels.logits(args, job, c * kLogitsChunk, std::min(positions, (c + 1) * kLogitsChunk), state);
+    kernels.logits(args, slot, c * kLogitsChunk, std::min(positions, (c + 1) * kLogitsChunk), state);
     return state;
   };
-  const int threads =
-      worthwhile_threads(double(args.num_jobs) * double(positions), args.num_jobs * chunks, num_threads, kSerialLogits);
-  if (threads == 1 || args.num_jobs >= 4 * threads) {
-    parallel_for(args.num_jobs, 1, threads, [&](std::int64_t job, int) {
-      kernels.logits_targets(args, job, nullptr);
+  const int threads = worthwhile_threads(double(args.num_slots) * double(positions), args.num_slots * chunks,
+                                         num_threads, kSerialLogits);
+  if (threads == 1 || args.num_slots >= 4 * threads) {
+    parallel_for(args.num_slots, 1, threads, [&](std::int64_t slot, int) {
+      kernels.logits_targets(args, slot, nullptr);
       ScoreState total = kNothing;
-      for (std::int64_t c = 0; c < chunks; ++c) merge(total, chunk(job, c));
-      write(args, job, total);
+      for (std::int64_t c = 0; c < chunks; ++c) merge(total, chunk(slot, c));
+      write(args, slot, total);
     });
     return;
   }
-  for (std::int64_t job = 0; job < args.num_jobs; ++job) kernels.logits_targets(args, job, nullptr);
-  std::vector<ScoreState> states(std::size_t(args.num_jobs * chunks));
-  parallel_for(args.num_jobs * chunks, 1, threads,
+  for (std::int64_t slot = 0; slot < args.num_slots; ++slot) kernels.logits_targets(args, slot, nullptr);
+  std::vector<ScoreState> states(std::size_t(args.num_slots * chunks));
+  parallel_for(args.num_slots * chunks, 1, threads,
                [&](std::int64_t item, int) { states[std::size_t(item)] = chunk(item / chunks, item % chunks); });
-  for (std::int64_t job = 0; job < args.num_jobs; ++job) {
+  for (std::int64_t slot = 0; slot < args.num_slots; ++slot) {
     ScoreState total = kNothing;
-    for (std::int64_t c = 0; c < chunks; ++c) merge(total, states[std::size_t(job * chunks + c)]);
-    write(args, job, total);
+    for (std::int64_t c = 0; c < chunks; ++c) merge(total, states[std::size_t(slot * chunks + c)]);
+    write(args, slot, total);
   }
 }
 
@@ -245,29 +184,29 @@ class Scratch {
 void score_hidden(const ScoreArgs& args, const ScoreKernels& kernels, std::int64_t positions, int num_threads) {
   const std::int64_t block = kernels.linear_block(args), blocks = (positions + block - 1) / block;
   const std::int64_t chunks = std::min(blocks, kLinearChunks);
-  const double products = double(args.num_jobs) * double(positions) * double(args.dims);
-  const int threads = worthwhile_threads(products, std::max(chunks, args.num_jobs), num_threads);
-  const std::int64_t most_jobs = std::min(args.num_jobs, kLinearJobs);
+  const double products = double(args.num_slots) * double(positions) * double(args.dims);
+  const int threads = worthwhile_threads(products, std::max(chunks, args.num_slots), num_threads);
+  const std::int64_t most_slots = std::min(args.num_slots, kLinearSlots);
   Scratch scratch(kernels.scratch_bytes, threads);
-  Scratch packed(kernels.pack ? kernels.packed_bytes(args, most_jobs) : 0, 1);
-  std::vector<ScoreState> states(std::size_t(most_jobs * chunks));
-  for (std::int64_t first = 0; first < args.num_jobs; first += kLinearJobs) {
-    const Jobs batch = {first, 0, std::min(kLinearJobs, args.num_jobs - first), packed[0]};
-    const std::int64_t jobs = batch.count;
-    parallel_for((jobs + kPackedJobs - 1) / kPackedJobs, 1, threads, [&](std::int64_t item, int thread) {
-      const Jobs part = batch.part(item * kPackedJobs, kPackedJobs);
+  Scratch packed(kernels.pack ? kernels.packed_bytes(args, most_slots) : 0, 1);
+  std::vector<ScoreState> states(std::size_t(most_slots * chunks));
+  for (std::int64_t first = 0; first < args.num_slots; first += kLinearSlots) {
+    const Slots batch = {first, 0, std::min(kLinearSlots, args.num_slots - first), packed[0]};
+    const std::int64_t slots = batch.count;
+    parallel_for((slots + kPackedSlots - 1) / kPackedSlots, 1, threads, [&](std::int64_t item, int thread) {
+      const Slots part = batch.part(item * kPackedSlots, kPackedSlots);
       if (kernels.pack) kernels.pack(args, part, packed[0]);
       kernels.hidden_targets(args, part, scratch[thread]);
     });
     std::fill(states.begin(), states.end(), kNothing);
     parallel_for(chunks, 1, threads, [&](std::int64_t c, int thread) {
       kernels.hidden(args, batch, blocks * c / chunks * block, std::min(positions, blocks * (c + 1) / chunks * block),
-                     &states[std::size_t(c * jobs)], scratch[thread]);
+                     &states[std::size_t(c * slots)], scratch[thread]);
     });
-    for (std::int64_t job = 0; job < jobs; ++job) {
+    for (std::int64_t slot = 0; slot < slots; ++slot) {
       ScoreState total = kNothing;
-      for (std::int64_t c = 0; c < chunks; ++c) merge(total, states[std::size_t(c * jobs + job)]);
-      write(args, first + job, total);
+      for (std::int64_t c = 0; c < chunks; ++c) merge(total, states[std::size_t(c * slots + slot)]);
+      write(args, first + slot, total);
     }
   }
 }
@@ -285,9 +224,9 @@ const char* bf16_unit([[maybe_unused]] int isa) {
 }
 
 void score(const ScoreArgs& args, int isa, int num_threads) {
-  const ScoreKernels kernels = kernels_for(args, isa);
+  const ScoreKernels& kernels = kernels_for(args, isa);
   const std::int64_t positions = args.allowed ? args.num_allowed : args.num_columns;
-  if (args.rank) std::fill(args.rank, args.rank + args.pair_begin[args.num_jobs], std::int64_t(0));
+  if (args.rank) std::fill(args.rank, args.rank + args.pair_begin[args.num_slots], std::int64_t(0));
   (args.form == Form::logits ? score_logits : score_hidden)(args, kernels, positions, num_threads);
 }
 
