@@ -14,32 +14,8 @@
 #include "parallel.h"
 #include "regions.h"
 
-// base: the floor of the platform's ABI, SSE2 on x86-64 and NEON on AArch64.
-namespace rsk::base {
-#define RSK_VEC_BYTES 16
-#include "selection/kernels.inl"
-#undef RSK_VEC_BYTES
-}  // namespace rsk::base
-
-#if RSK_X86_DISPATCH
-
-RSK_REGION(RSK_AVX2)
-namespace rsk::avx2 {
-#define RSK_VEC_BYTES 32
-#include "selection/kernels.inl"
-#undef RSK_VEC_BYTES
-}  // namespace rsk::avx2
-RSK_REGION_END
-
-RSK_REGION(RSK_AVX512)
-namespace rsk::avx512 {
-#define RSK_VEC_BYTES 64
-#include "selection/kernels.inl"
-#undef RSK_VEC_BYTES
-}  // namespace rsk::avx512
-RSK_REGION_END
-
-#endif  // RSK_X86_DISPATCH
+#define RSK_REGION_BODY "selection/kernels.inl"
+#include "each_region.inl"
 
 namespace rsk {
 namespace {
