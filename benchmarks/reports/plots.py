@@ -123,7 +123,7 @@ def _work(runs: Runs) -> Any:
     shares = _shares([row for _, row in bars])
     below.barh(range(len(bars)), shares, color=BLUE, height=0.7)
     for place, share in enumerate(shares):
-        text = f"{share:.1%}" if share > 0.001 else f"{share:.2%}"
+        text = f"{share:.1%}" if share > 0.001 else f"{share:.2%}" if share > 0.0001 else "< 0.01%"
         below.annotate(text, (share, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
     below.set_yticks(range(len(bars)), [name for name, _ in bars], fontsize=8)
     below.tick_params(axis="y", length=0)
