@@ -21,7 +21,7 @@ import numpy as np  # noqa: E402
 
 from benchmarks.harness import gate, ledger  # noqa: E402
 from benchmarks.suites import shapes  # noqa: E402
-from benchmarks.suites.selection import DENSE, FLOOR, OURS, Contender, missing  # noqa: E402
+from benchmarks.suites.selection import DENSE, FLOOR, LEDGER, OURS, Contender, missing  # noqa: E402
 from ragsys_kernels import testing  # noqa: E402
 
 TURN_SECONDS = 0.03  # a contender's turn takes about so long
@@ -33,7 +33,7 @@ COUNTED = 64  # queries whose dot products are counted
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("ragsys_kernels")
     group.addoption("--quick", action="store_true", help="few synthetic vectors; times are recorded only with --ledger")
-    group.addoption("--ledger", type=Path, help=f"CSV that gets the times (default: {ledger.PATH.name}, none if quick)")
+    group.addoption("--ledger", type=Path, help="CSV that gets the times (default: that of results/, none if quick)")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -82,7 +82,8 @@ def race(request: pytest.FixtureRequest, benchmark: Any) -> Any:
     """
     config = request.config
     quick = config.getoption("--quick")
-    path = config.getoption("--ledger") or (None if quick else ledger.PATH)
+    given = config.getoption("--ledger")
+    into = LEDGER.at(given) if given else None if quick else LEDGER
 
     def run(
         op: str,
@@ -144,8 +145,8 @@ def race(request: pytest.FixtureRequest, benchmark: Any) -> Any:
                     **_work(op, contender, shape),
                 }
             )
-        if path is not None:
-            ledger.update(path, rows)
+        if into is not None:
+            into.update(rows)
         benchmark.extra_info.update(
             queries=turns[0].all_queries, contenders=[{name: row[name] for name in _SHOWN} for row in rows]
         )

@@ -27,20 +27,24 @@ from benchmarks.harness import ledger
 from ragsys_kernels import _dispatch, testing
 
 KEY = ("op", "backend", "shape", "dtype", "device", "contender")
-COLUMNS = (
-    *KEY,
-    "samples",
-    "us",  # of one call: median
-    "iqr_us",
-    "host_us",  # until the call returned, median
-    "ratio",  # its time over the library's (the first backend that runs), median over the rounds
-    "floor_us",
-    "max_error",  # of log p, against float64
-    "same_picks",  # share of queries with the picks of the library's first backend
-    "note",
-    "commit",
-    "versions",
-    "date",
+LEDGER = ledger.Ledger(
+    ledger.RESULTS / "gpu.csv",
+    KEY,
+    (
+        *KEY,
+        "samples",
+        "us",  # of one call: median
+        "iqr_us",
+        "host_us",  # until the call returned, median
+        "ratio",  # its time over the library's (the first backend that runs), median over the rounds
+        "floor_us",
+        "max_error",  # of log p, against float64
+        "same_picks",  # share of queries with the picks of the library's first backend
+        "note",
+        "commit",
+        "versions",
+        "date",
+    ),
 )
 OURS, FLOOR, CPU = "ragsys_kernels", "copy of as many bytes", "ragsys_kernels on the CPU"
 COMPOSITE, COMPILED = "torch", "torch.compile"
@@ -487,8 +491,7 @@ def rows_of(
 
 def versions() -> str:
     libraries = ("torch", "triton", "cupy-cuda13x", "liger-kernel", "cut-cross-entropy", "flash-attn")
-    found = [f"ragsys_kernels {rk.__version__}", *filter(None, map(ledger.version, libraries))]
-    return "; ".join([*found, f"CUDA {torch.version.cuda}"])
+    return f"{ledger.versions(libraries)}; CUDA {torch.version.cuda}"
 
 
 @dataclass
@@ -534,7 +537,7 @@ def run(
         except torch.OutOfMemoryError:
             outcome.absent.append(f"{shape.op} {shape}, {shape.dtype}: the device has too little memory")
             continue
-        ledger.update(path, rows, KEY, COLUMNS)
+        LEDGER.at(path).update(rows)
         outcome.rows += len(rows)
         print(f"{shape.op} {shape}, {shape.dtype}")
         for row in rows:

@@ -1,6 +1,6 @@
 """What the kernels need of a device and what it could give at most, from compiled code and public figures alone.
 
-    ragsys-kernels bench --static             # compiles every kernel, writes results/static.csv and the page gpu.md
+    ragsys-kernels bench --static    # compiles the kernels that changed, writes results/static.csv and the page gpu.md
 
 Nothing is run on a GPU and nothing is timed: a bound says how fast an op could be if the device moved its bytes at the
 full bandwidth of its memory, or did its products at the full rate, and nothing else took time. Real speeds are lower.
@@ -8,59 +8,37 @@ full bandwidth of its memory, or did its products at the full rate, and nothing 
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import importlib
-import os
-import re
-import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
+from benchmarks.gpu import compiled
 from benchmarks.gpu.devices import DEVICES, PROCESSORS, Device
-from benchmarks.harness import ledger
+from benchmarks.harness.ledger import RESULTS, Ledger
 from ragsys_kernels._gpu import resources
-from ragsys_kernels._gpu.resources import Compiled, Job
+from ragsys_kernels._gpu.resources import Compiled
 
-PATH = ledger.PATH.with_name("static.csv")
-COMPILED = ledger.PATH.with_name("compiled.csv")
-# What compiles the kernels and reads what they need.
-READER = Path(resources.__file__)
 LABEL = "computed bound, not a measurement"
-KEY = ("kernel", "arch", "op", "shape", "dtype", "device")
-COLUMNS = (
-    *KEY,
-    "threads",  # of a block
-    "shared",  # bytes of a block
-    "blocks",  # that fit on a multiprocessor at a time
-    "programs",  # of a launch
-    "waves",  # programs over what fits on the device at a time; below 1 the device is not full
-    "floor_bytes",  # of one unit: one read of the input
-    "bytes",  # of one unit: what the kernel moves between device memory and the chip
-    "flops",  # of one unit
-    "bound",  # units a second
-    "unit",
-    "limit",  # what the bound comes from
-    "what",
-)
-COMPILED_KEY = ("kernel", "arch")
-COMPILED_COLUMNS = (
-    *COMPILED_KEY,
-    "source",  # digest of all that decides the machine code but the compiler
-    "compiler",
-    "threads",  # of a block; 0: the launcher decides
-    "registers",
-    "stack",
-    "spills",
-    "shared",  # static, for CUDA C++
-    "matrix",  # kinds of matrix instructions, and how many
-    "loads",  # bytes of a load from global memory, and how many
-    "dot16",
-    "wide_loads",
+_KEY = ("kernel", "arch", "op", "shape", "dtype", "device")
+LEDGER = Ledger(
+    RESULTS / "static.csv",
+    _KEY,
+    (
+        *_KEY,
+        "threads",  # of a block
+        "shared",  # bytes of a block
+        "blocks",  # that fit on a multiprocessor at a time
+        "programs",  # of a launch
+        "waves",  # programs over what fits on the device at a time; below 1 the device is not full
+        "floor_bytes",  # of one unit: one read of the input
+        "bytes",  # of one unit: what the kernel moves between device memory and the chip
+        "flops",  # of one unit
+        "bound",  # units a second
+        "unit",
+        "limit",  # what the bound comes from
+        "what",
+    ),
 )
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -240,118 +218,17 @@ def cuda_scoring() -> Iterator[Case]:
                 )  # fmt: skip
 
 
-# --- The ledgers.
+# --- The ledger.
 
 
-def jobs(processes: int | None = None) -> list[Job]:
-    """Everything there is to compile."""
-    found = []
-    with resources.pool(processes) as executor:
-        for listed in executor.map(resources.triton_jobs, resources.TRITON_MODULES):
-            found += listed
-    if resources.nvcc() is not None:
-        found += resources.cuda_jobs(sorted((Path(__file__).resolve().parents[2] / "csrc" / "cuda").glob("*.cu")))
-    return found
-
-
-def compiler(job: Job) -> str:
-    return _nvcc() if job.path is not None else f"triton {metadata.version('triton')}"
-
-
-@lru_cache(maxsize=1)
-def _nvcc() -> str:
-    said = subprocess.run([str(resources.nvcc()), "--version"], capture_output=True, text=True, check=True).stdout
-    return f"nvcc {re.findall(r'V([0-9.]+)', said)[0]}"
-
-
-def row_of(job: Job, kernel: Compiled) -> dict[str, object]:
-    """A row of compiled.csv."""
-    columns = ("threads", "registers", "stack", "spills", "shared")
-    return {
-        "kernel": kernel.name,
-        "arch": kernel.arch,
-        "source": job.source,
-        "compiler": compiler(job),
-        **{name: getattr(kernel, name) for name in columns},
-        "matrix": _counts(kernel.matrix),
-        "loads": _counts(kernel.loads),
-        "dot16": int(kernel.dot16),
-        "wide_loads": int(kernel.wide_loads),
-    }
-
-
-def compiled_of(row: Mapping[str, str]) -> Compiled:
-    """What a row of compiled.csv says."""
-    numbers = {name: int(row[name]) for name in ("threads", "registers", "stack", "spills", "shared")}
-    flags = {name: row[name] == "1" for name in ("dot16", "wide_loads")}
-    loads = {int(size): count for size, count in _read_counts(row["loads"]).items()}
-    return Compiled(row["kernel"], row["arch"], **numbers, **flags, matrix=_read_counts(row["matrix"]), loads=loads)
-
-
-def _counts(counts: Mapping[Any, int]) -> str:
-    return " ".join(f"{kind}:{count}" for kind, count in sorted(counts.items()))
-
-
-def _read_counts(text: str) -> dict[str, int]:
-    return {kind: int(count) for kind, _, count in (part.partition(":") for part in text.split())}
-
-
-def vouches(path: Path, *files: Path) -> bool:
-    """Whether the checksums beside a compiled.csv are those of the files: of itself, or of the code that made it."""
-    checksums = path.with_suffix(".sha256")
-    if not (path.is_file() and checksums.is_file()):
-        return False
-    return set(map(_checksum, files)) <= set(checksums.read_text(encoding="utf-8").splitlines())
-
-
-def _checksum(file: Path) -> str:
-    return f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}"
-
-
-def refresh(path: Path, processes: int | None = None) -> list[dict[str, str]]:
-    """Bring compiled.csv up to date: what has not changed since it was compiled is not compiled again."""
-    todo = jobs(processes)
-    known: dict[tuple[str, str, str], list[dict[str, str]]] = {}
-    for row in ledger.read(path) if vouches(path, path, READER) else []:
-        known.setdefault((row["source"], row["arch"], row["compiler"]), []).append(row)
-
-    def rows_for(job: Any) -> list[dict[str, str]]:
-        """Configurations with different names may compile to the same; a CUDA C++ file has many kernels."""
-        found = known.get((job.source, job.arch, compiler(job)), [])
-        return [row for row in found if job.path is not None or row["kernel"] == job.name]
-
-    rows: list[Mapping[str, object]] = [row for job in todo for row in rows_for(job)]
-    todo = [job for job in todo if not rows_for(job)]
-    failed = []
-    for done, (job, result) in enumerate(resources.compile_all(todo, processes), 1):
-        if isinstance(result, str):
-            failed.append(result)
-        else:
-            rows += [row_of(job, kernel) for kernel in result]
-        if done % 20 == 0 or done == len(todo):
-            print(f"{done} of {len(todo)} compiled", flush=True)
-            _save(path, rows)  # so that a run that is stopped has not been in vain
-    _save(path, rows)
-    if failed:
-        raise SystemExit("error: not everything compiles:\n" + "\n".join(failed))
-    return ledger.read(path)
-
-
-def _save(path: Path, rows: list[Mapping[str, object]]) -> None:
-    path.unlink(missing_ok=True)  # a kernel that is gone leaves no row
-    rows = sorted(rows, key=lambda row: (str(row["kernel"]), str(row["arch"])))
-    ledger.update(path, rows, COMPILED_KEY, COMPILED_COLUMNS)
-    path.with_suffix(".sha256").write_text("".join(f"{_checksum(file)}\n" for file in (path, READER)), encoding="utf-8")
-
-
-def rows_of(compiled: Iterable[Compiled], made: Callable[[], Iterable[Case]] = cases) -> Iterator[dict[str, object]]:
+def rows_of(kernels: Iterable[Compiled], made: Callable[[], Iterable[Case]] = cases) -> Iterator[dict[str, object]]:
     """Rows of static.csv."""
-    kernels = {(kernel.name, kernel.arch): kernel for kernel in compiled}
-    names = sorted({name for name, _ in kernels})
+    compiled_for = {(kernel.name, kernel.arch): kernel for kernel in kernels}
+    names = sorted({name for name, _ in compiled_for})
     for case in made():
         name = case.kernel(names)
         for device in DEVICES:
-            kernel = kernels.get((name, device.arch))
+            kernel = compiled_for.get((name, device.arch))
             if kernel is not None and case.arch in ("", device.arch):
                 threads, shared = kernel.threads or case.threads, kernel.shared + case.shared
                 blocks = device.processor.blocks_resident(threads, kernel.registers, shared)
@@ -368,21 +245,11 @@ def rows_of(compiled: Iterable[Compiled], made: Callable[[], Iterable[Case]] = c
                 }
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=PATH.parent, help="folder for the ledgers and the page")
-    parser.add_argument("--root", type=Path, default=PATH.parents[2], help="folder that has docs/tested.md")
-    parser.add_argument("--processes", type=int, default=os.cpu_count())
-    given = parser.parse_args(arguments)
-    rows = list(rows_of(map(compiled_of, refresh(given.out / COMPILED.name, given.processes))))
-    path = given.out / PATH.name
-    path.unlink(missing_ok=True)
-    ledger.update(path, rows, KEY, COLUMNS)
-    print(f"{len(rows)} bounds in {path}")
-    from benchmarks.reports import gpu as report_gpu
-
-    report_gpu.write(given.out, given.root)
-
-
-if __name__ == "__main__":
-    main()
+def write(folder: Path, processes: int | None = None) -> None:
+    """Bring compiled.csv of a folder up to date and make static.csv from it."""
+    kernels = map(compiled.compiled_of, compiled.refresh(folder / compiled.LEDGER.path.name, processes))
+    rows = list(rows_of(kernels))
+    ledger = LEDGER.at(folder / LEDGER.path.name)
+    ledger.path.unlink(missing_ok=True)
+    ledger.update(rows)
+    print(f"{len(rows)} bounds in {ledger.path}")

@@ -1,6 +1,6 @@
 """What is known about the GPU: the page results/gpu.md, and the table of docs/tested.md of what ran where.
 
-    python -m benchmarks.reports.gpu [--root FOLDER] [--out FOLDER]
+    python -m benchmarks.reports.gpu [--compile] [--root FOLDER] [--out FOLDER]
 
 From compiled.csv and static.csv of the folder (`gpu/static.py`: compiled code and public figures), gpu.csv
 (`gpu_check.py`: measurements on a GPU, if it has ever run on one) and ledger.csv (the processor).
@@ -9,29 +9,22 @@ From compiled.csv and static.csv of the folder (`gpu/static.py`: compiled code a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from benchmarks.gpu import static
 from benchmarks.gpu.devices import DEVICES, PROCESSORS
-from benchmarks.harness import ledger
+from benchmarks.harness.ledger import RESULTS, ROOT, Row, cores, published, read
 from benchmarks.reports import places
+from benchmarks.reports.tables import count, table
 
-RESULTS = ledger.PATH.parent
-ROOT = ledger.PATH.parents[2]
 NOT_YET = "not yet"
-Row = dict[str, str]
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1) -> str:
-    rule = ["---"] * text_columns + ["---:"] * (len(header) - text_columns)
-    return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *rows])
 
 
 # --- What has been executed where.
 
 
 def executed(compiled: list[Row], measured: list[Row], processors: list[Row]) -> str:
-    """The table of docs/tested.md, from what the ledgers hold and which tests there are."""
+    """Return the table of docs/tested.md, from what the ledgers hold and which tests there are."""
     names = sorted({row["hardware"].partition(",")[0] for row in processors if row["hardware"]})
     processor = f"x86-64 ({', '.join(names)})" if names else "x86-64"
     tests = {path.name for path in (ROOT / "tests").rglob("*.py")}
@@ -60,8 +53,8 @@ def executed(compiled: list[Row], measured: list[Row], processors: list[Row]) ->
         ],
         ["`cuda`", emulated if CUDA_TESTS & tests else NOT_YET, compiled_for(cuda=True), on_gpu("cuda")],
     ]
-    lines = ["| backend | executed on a processor | compiled and held to budgets for | executed on a GPU |"]
-    lines += ["|---|---|---|---|", *("| " + " | ".join(row) + " |" for row in rows)]
+    header = ["backend", "executed on a processor", "compiled and held to budgets for", "executed on a GPU"]
+    lines = [table(header, rows, texts=range(len(header)), tight=True)]
     if not measured:
         lines += ["", "**No kernel has run on a GPU yet**: `make gpu-check` on a machine with one is what is missing."]
     return "\n".join(lines) + "\n"
@@ -80,17 +73,8 @@ def is_cuda(kernel: str) -> bool:
 # --- The page.
 
 
-def _count(value: str) -> str:
-    """A number of three digits with its unit: 1234567 is 1.23 M."""
-    number = float(value)
-    for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.3g}"
-
-
 def bounds(static: list[Row], op: str, cuda: bool) -> str:
-    """Bounds of an op: a line for each shape, a column for each device."""
+    """Return bounds of an op: a line for each shape, a column for each device."""
     shapes: dict[tuple[str, str], dict[str, Row]] = {}
     for row in static:
         if row["op"] == op and is_cuda(row["kernel"]) == cuda:
@@ -103,8 +87,10 @@ def bounds(static: list[Row], op: str, cuda: bool) -> str:
     for (shape, dtype), found in shapes.items():
         first = next(iter(found.values()))
         most = max(float(row["bytes"]) / float(row["floor_bytes"]) for row in found.values())
-        cells = [f"{_count(first['floor_bytes'])}B, {most:.2f}x", _count(first["flops"])]
-        cells += [_count(found[d.name]["bound"]) + _marks(found[d.name]) if d.name in found else "" for d in devices]
+        cells = [f"{count(float(first['floor_bytes']))}B, {most:.2f}x", count(float(first["flops"]))]
+        cells += [
+            count(float(found[d.name]["bound"])) + _marks(found[d.name]) if d.name in found else "" for d in devices
+        ]
         lines.append([f"{shape}, {dtype}", *cells])
     return table(header, lines)
 
@@ -117,7 +103,7 @@ def _marks(row: Row) -> str:
 
 
 def resources(compiled: list[Row], cuda: bool) -> str:
-    """Registers, shared memory and blocks of every kernel, one column for each architecture."""
+    """Return registers, shared memory and blocks of every kernel, one column for each architecture."""
     kernels: dict[str, dict[str, Row]] = {}
     for row in compiled:
         if is_cuda(row["kernel"]) == cuda:
@@ -131,7 +117,7 @@ def resources(compiled: list[Row], cuda: bool) -> str:
 
 
 def _resources_of(row: Row) -> str:
-    parts = [row["registers"], _count(row["shared"]) + "B" if row["shared"] != "0" else "0"]
+    parts = [row["registers"], count(float(row["shared"])) + "B" if row["shared"] != "0" else "0"]
     if row["threads"] != "0":
         numbers = (int(row[name]) for name in ("threads", "registers", "shared"))
         parts.append(str(PROCESSORS[row["arch"]].blocks_resident(*numbers)))
@@ -153,9 +139,9 @@ def page(compiled: list[Row], static: list[Row], measured: list[Row]) -> str:
         [
             [
                 f"{d.name} ({d.arch})",
-                *(_count(str(x)) for x in (d.bandwidth, d.matrix16, d.float32)),
+                *(count(x) for x in (d.bandwidth, d.matrix16, d.float32)),
                 str(d.processors),
-                _count(str(d.cache)),
+                count(d.cache),
             ]
             for d in DEVICES
         ],
@@ -212,19 +198,26 @@ The launcher chooses the threads, and adds shared memory, by the shape: here is 
 """
 
 
-def write(out: Path, root: Path) -> None:
-    compiled, static, measured = (ledger.read(out / f"{name}.csv") for name in ("compiled", "static", "gpu"))
+def write(folder: Path, root: Path) -> None:
+    """Write the page from the ledgers of a folder, and the table of docs/tested.md below the root."""
+    compiled, static = (read(folder / f"{name}.csv") for name in ("compiled", "static"))
     if not compiled:
         raise SystemExit("error: nothing has been compiled: run `ragsys-kernels bench --static` first")
-    (out / "gpu.md").write_text(page(compiled, static, measured), encoding="utf-8")
-    places.fill(root, "executed", executed(compiled, measured, ledger.read(ledger.PATH)))
+    measured = published(read(folder / "gpu.csv"))
+    (folder / "gpu.md").write_text(page(compiled, static, measured), encoding="utf-8")
+    processors = published(read(RESULTS / "ledger.csv"))
+    places.fill(root, "executed", executed(compiled, measured, processors))
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, default=places.ROOT, help="folder that has docs/tested.md")
+    parser.add_argument("--compile", action="store_true", help="compile the kernels that have changed first")
+    parser.add_argument("--processes", type=int, help="that compile at a time (default: one for each core)")
+    parser.add_argument("--root", type=Path, default=ROOT, help="folder that has docs/tested.md")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the ledgers and for the page")
     given = parser.parse_args(arguments)
+    if given.compile:
+        static.write(given.out, given.processes or cores())
     write(given.out, given.root)
 
 

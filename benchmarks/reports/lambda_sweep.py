@@ -7,15 +7,16 @@ Several answers of one question say nearly the same, which is what the redundanc
 from __future__ import annotations
 
 import textwrap
-from pathlib import Path
 
 import numpy as np
 
 import ragsys_kernels as rk
 from benchmarks.harness import data
+from benchmarks.harness.ledger import RESULTS
+from benchmarks.reports import page_plots
 from ragsys_kernels.metrics import pairwise_cosine, sum_cosine
 
-OUT = Path(__file__).resolve().parents[1] / "results" / "lambda.md"
+OUT = RESULTS / "lambda.md"
 ALT = "With λ relevance and redundancy rise, redundancy faster; the cosine with the sum is largest between"
 LAMBDAS = (0.0, 0.25, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 1.0)
 K, POOL = 6, 100
@@ -66,8 +67,6 @@ def main() -> None:
         sources = np.mean([len(set(source[each])) for each in picks])
         lines.append(f"| {name} | {relevance:.3f} | {between:.3f} | {of_sum:.3f} | {sources:.2f} |")
     OUT.write_text("\n".join(lines) + "\n")
-    from benchmarks.reports import page_plots  # matplotlib is slow to import
-
     page_plots.draw(OUT.parent, ["lambda"])
 
 

@@ -12,15 +12,14 @@ import json
 import re
 from pathlib import Path
 
-from benchmarks.harness import ledger
+from benchmarks.harness.ledger import RESULTS, ROOT
 from benchmarks.reports import places
 
-RESULTS = ledger.PATH.parent
 NAMES = ("vrsd", "vrsd-answers", "ragsys", "aicl", "ralm")
 
 
 def take(report: Path, out: Path) -> Path:
-    """The page of a report, without its plots."""
+    """Make a page of a report, without its plots; return its path."""
     name = json.loads((report / "report.json").read_text(encoding="utf-8"))["evaluation"]
     text = (report / "report.md").read_text(encoding="utf-8")
     page = out / f"papers-{name}.md"
@@ -29,7 +28,7 @@ def take(report: Path, out: Path) -> Path:
 
 
 def summary(page: Path) -> str:
-    """Title, first paragraph and first table of numbers of a page."""
+    """Return title, first paragraph and first table of numbers of a page."""
     lines = page.read_text(encoding="utf-8").splitlines()
     title, first = lines[0].removeprefix("# "), next(line for line in lines[1:] if line)
     rule = next(i for i, line in enumerate(lines) if re.fullmatch(r"\| --- (\| ---: )+\|", line))
@@ -43,7 +42,7 @@ def summary(page: Path) -> str:
 
 
 def summaries(out: Path) -> dict[str, str]:
-    """The parts of docs/papers/ by their names, as far as there are pages to take them from."""
+    """Return the parts of docs/papers/ by their names, as far as there are pages to take them from."""
     pages = [out / f"papers-{name}.md" for name in NAMES]
     return {page.stem: summary(page) for page in pages if page.is_file()}
 
@@ -51,7 +50,7 @@ def summaries(out: Path) -> dict[str, str]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("reports", nargs="*", type=Path)
-    parser.add_argument("--root", type=Path, default=places.ROOT, help="folder that has docs/papers/")
+    parser.add_argument("--root", type=Path, default=ROOT, help="folder that has docs/papers/")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the pages")
     given = parser.parse_args(arguments)
     for report in given.reports:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-
 PLACES = {
     "speed": "README.md",
     "ledger": "docs/speed.md",
@@ -21,7 +19,7 @@ PLACES = {
 
 
 def filled(part: str, text: str) -> str:
-    """A part as its file has it."""
+    """Return a part as its file has it."""
     return f"<!-- {part}:begin -->\n{text}<!-- {part}:end -->"
 
 

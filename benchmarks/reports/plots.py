@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
 
-from benchmarks.reports.speed import AXES, SOURCES, Row, Runs
+from benchmarks.harness.contender import FLOOR, OURS, PRODUCT
+from benchmarks.harness.ledger import Row
+from benchmarks.reports.runs import Runs
 from benchmarks.reports.style import BLUE, GREEN, GREY, ORANGE, RED, figure, save
 from benchmarks.suites import shapes
-from benchmarks.suites.selection import DENSE, FAISS, FLOOR, GIVEN, OURS, PRODUCT
+from benchmarks.suites.selection import DENSE, FAISS, GIVEN
+from benchmarks.suites.shapes import AXES, SOURCES
 
 # (contender, dtype): label, colour, line style; in the order of the legend.
 STYLES = {

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness import ledger
-from benchmarks.suites import bench_scoring
+from benchmarks.reports.runs import Runs
+from benchmarks.reports.tables import table
 from benchmarks.suites.bench_scoring import (
     FALLBACK,
     FLOOR,
     HIDDEN,
     LOGITS,
+    LONGEST,
     NAIVE,
     OURS,
     PRODUCT,
@@ -28,58 +28,41 @@ FRESH, WARM, LSE = "log_softmax + gather", "log_softmax + gather, warm", "logsum
 COMPILED, LINEAR, WITH_LOGITS = "torch.compile", "F.linear_cross_entropy", "product + log_softmax"
 
 
-class Scores:
-    """The rows of the machine of which most is known; those of a commit with changes that are in none are left out."""
-
-    def __init__(self, path: Path) -> None:
-        machines: dict[tuple[str, ...], list[ledger.Row]] = {}
-        for row in ledger.published(ledger.read(path)):
-            machines.setdefault((row["hardware"], row["backend"], row["isa"]), []).append(row)
-        rows = max(machines.values(), key=lambda rows: (len(rows), max(row["date"] for row in rows)))
-        self.last = max(reversed(rows), key=lambda row: row["date"])  # of one day, what was added last
-        self._found = {(row["shape"], row["contender"]): row for row in rows}
-
-    def number(self, column: str, shape: Shape, contender: str = OURS) -> float:
-        """NaN where it was not measured."""
-        row = self._found.get((str(shape), contender))
-        return float(row[column]) if row and row[column] else np.nan
+def _number(scores: Runs, column: str, shape: Shape, contender: str = OURS) -> float:
+    """Return a number of a contender's row, NaN where it was not measured."""
+    return scores.race(shape.op, shape).number(column, contender, shape.dtype)
 
 
-def _cell(scores: Scores, shape: Shape, contender: str) -> str:
-    ratio = scores.number("ratio", shape, contender)
+def _cell(scores: Runs, shape: Shape, contender: str) -> str:
+    ratio = _number(scores, "ratio", shape, contender)
     return "" if np.isnan(ratio) else f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.0f}x"
 
 
-def _table(scores: Scores, shapes: list[Shape], contenders: list[str]) -> str:
-    lines = ["| T, V, dtype | ours, ms | " + " | ".join(contenders) + " | error | memory, MB |"]
-    lines.append("|---|" + "---:|" * (len(contenders) + 3))
+def _table(scores: Runs, shapes: list[Shape], contenders: list[str]) -> str:
+    rows = []
     for shape in shapes:
-        time = scores.number("us", shape) / 1000
+        time, error, peak = (_number(scores, column, shape) for column in ("us", "max_error", "peak_mb"))
         if np.isnan(time):
             continue
-        cells = [_cell(scores, shape, contender) for contender in contenders]
-        error, peak = scores.number("max_error", shape), scores.number("peak_mb", shape)
-        hidden = "" if shape.D is None else f", D={shape.D}"
         model = f"{shape.model}, " if shape.model else ""
-        lines.append(
-            f"| {model}{shape.T}, {shape.V:,}{hidden}, {shape.dtype} | {time:.3g} | "
-            + " | ".join(cells)
-            + f" | {error:.1e} | {peak:.1f} |"
-        )
-    return "\n".join(lines)
+        hidden = "" if shape.D is None else f", D={shape.D}"
+        cells = [_cell(scores, shape, contender) for contender in contenders]
+        name = f"{model}{shape.T}, {shape.V:,}{hidden}, {shape.dtype}"
+        rows.append([name, f"{time / 1000:.3g}", *cells, f"{error:.1e}", f"{peak:.1f}"])
+    return table(["T, V, dtype", "ours, ms", *contenders, "error", "memory, MB"], rows, tight=True)
 
 
-def _bars(scores: Scores) -> str:
-    """The goals that this machine can show: of the ratios of all measured shapes that a goal is for, the worst."""
+def _bars(scores: Runs) -> str:
+    """Return the goals that this machine can show: of the ratios of all measured shapes of a goal, the worst."""
 
     def large(shape: Shape) -> bool:
         return shape.T == 512
 
     def over(contender: str) -> Callable[[Shape], float]:
-        return lambda shape: scores.number("ratio", shape, contender)
+        return lambda shape: _number(scores, "ratio", shape, contender)
 
     def ours_over(contender: str) -> Callable[[Shape], float]:
-        return lambda shape: 1 / scores.number("ratio", shape, contender)
+        return lambda shape: 1 / _number(scores, "ratio", shape, contender)
 
     f32 = [shape for shape in LOGITS + RECORDED if large(shape) and shape.dtype == "float32"]
     bf16 = [shape for shape in LOGITS + RECORDED if large(shape) and shape.dtype == "bfloat16"]
@@ -89,7 +72,7 @@ def _bars(scores: Scores) -> str:
     def over_part(shape: Shape) -> float:
         """Its time over its share of the time for 512 rows."""
         whole = replace(shape, T=512)
-        return scores.number("us", shape) / scores.number("us", whole) * whole.T / shape.T
+        return _number(scores, "us", shape) / _number(scores, "us", whole) * whole.T / shape.T
 
     product = [shape for shape in HIDDEN if shape.dtype == "bfloat16" and shape.T >= 8]
     few = [shape for shape in HIDDEN if shape.T <= 8]
@@ -117,7 +100,7 @@ def _bars(scores: Scores) -> str:
         ("C10: hidden states, 64 of 512 rows / an eighth of all", part, over_part, 1.1, False),
         (f"float32 hidden states, T = 512 / {PRODUCT}", longest, ours_over(PRODUCT), 1.15, False),
     ]
-    lines = ["| goal | worst | best | wanted | met |", "|---|---:|---:|---:|---|"]
+    rows = []
     for text, shapes, value, limit, at_least in goals:
         found = np.array([value(shape) for shape in shapes])
         found = found[~np.isnan(found)]
@@ -126,13 +109,13 @@ def _bars(scores: Scores) -> str:
         worst, best = (found.min(), found.max()) if at_least else (found.max(), found.min())
         met = worst >= limit if at_least else worst <= limit
         sign = "≥" if at_least else "≤"
-        lines.append(f"| {text} | {worst:.2f} | {best:.2f} | {sign} {limit:g} | {'yes' if met else '**no**'} |")
-    return "\n".join(lines)
+        rows.append([text, f"{worst:.2f}", f"{best:.2f}", f"{sign} {limit:g}", "yes" if met else "**no**"])
+    return table(["goal", "worst", "best", "wanted", "met"], rows, texts=(0, 4), tight=True)
 
 
-def summary(scores: Scores) -> str:
+def summary(scores: Runs) -> str:
     shown = [shape for shape in LOGITS if shape.T == 512]
-    linear = [shape for shape in HIDDEN if shape.V == bench_scoring.LONGEST]
+    linear = [shape for shape in HIDDEN if shape.V == LONGEST]
     return f"""\
 Log-probabilities of one target a row, {scores.last["hardware"]}, one thread, {scores.last["date"]}, commit
 {scores.last["commit"] or "unknown"}: times over ragsys_kernels', after a check of every result against float64. From
@@ -146,7 +129,7 @@ From hidden states and the output matrix, without logits:
 """
 
 
-def page(scores: Scores) -> str:
+def page(scores: Runs) -> str:
     return f"""\
 # Log-probabilities of answer tokens
 
@@ -183,12 +166,3 @@ From hidden states:
 
 {_bars(scores)}
 """
-
-
-def write(path: Path, out: Path) -> str:
-    """Write the page; return the part for docs/speed.md, nothing where there is no ledger."""
-    if not path.exists():
-        return ""
-    scores = Scores(path)
-    (out / "scoring.md").write_text(page(scores), encoding="utf-8")
-    return summary(scores)

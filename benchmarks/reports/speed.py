@@ -1,113 +1,29 @@
-"""What the ledger says: the tables of the README and of docs/speed.md, all rows with the bars, the whole corpus, plots.
-
-python -m benchmarks.reports [--ledger CSV] [--root FOLDER] [--out FOLDER]
-"""
+"""The pages report.md and whole_corpus.md, and the tables of the README and of docs/speed.md, from the ledger."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable
 
 import numpy as np
 
-from benchmarks.harness import ledger
-from benchmarks.reports import places
+from benchmarks.harness.contender import FLOOR, OURS, PRODUCT
+from benchmarks.reports.bars import bars
+from benchmarks.reports.runs import Race, Runs
+from benchmarks.reports.tables import compared, faster, table, time
 from benchmarks.suites import shapes
-from benchmarks.suites.selection import DENSE, FAISS, FLOOR, GIVEN, OURS, PRODUCT, drop_in
-from benchmarks.suites.shapes import Shape
-
-Row = dict[str, str]
-
-
-class Runs:
-    """The ledger's rows of the machine and instruction set that were measured last, by what was timed together."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        rows = ledger.published(rows)
-        if not rows:
-            raise SystemExit("error: the ledger is empty: run `ragsys-kernels bench` first")
-        where = ("hardware", "backend", "isa")
-        # Of one day, what was added last; single calls are timed by themselves, and their table says when.
-        timed_together = [row for row in rows if row["op"] != "drop-in"] or rows
-        self.last = max(reversed(timed_together), key=lambda row: row["date"])
-        self.rows = [row for row in rows if all(row[name] == self.last[name] for name in where)]
-        self._found = {(r["op"], r["shape"], r["lambda_d"], r["contender"], r["dtype"]): r for r in self.rows}
-
-    def row(self, op: str, shape: Shape, lambda_d: float | None, contender: str, dtype: str = "float32") -> Row | None:
-        return self._found.get((op, str(shape), "" if lambda_d is None else f"{lambda_d:g}", contender, dtype))
-
-    def number(
-        self, column: str, op: str, shape: Shape, lambda_d: float | None, contender: str, dtype: str = "float32"
-    ) -> float:
-        """NaN where it was not measured."""
-        row = self.row(op, shape, lambda_d, contender, dtype)
-        return float(row[column]) if row and row[column] else np.nan
-
-    def points(self, vary: str, **fixed: object) -> dict[tuple[str, str], list[Row]]:
-        """MMR rows of each (contender, dtype) along one size, the other columns as given (None: empty)."""
-        wanted = {"op": "mmr", "duplicates": "0", **{k: "" if v is None else str(v) for k, v in fixed.items()}}
-        lines: dict[tuple[str, str], list[Row]] = {}
-        for row in self.rows:
-            if row[vary] and all(row[name] == value for name, value in wanted.items()):
-                lines.setdefault((row["contender"], row["dtype"]), []).append(row)
-        return {key: sorted(line, key=lambda row: float(row[vary])) for key, line in lines.items()}
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def micros(value: float) -> str:
-    if np.isnan(value):
-        return ""
-    return f"{value:.1f}" if value < 99.5 else f"{value:,.0f}"
-
-
-def factor(value: float) -> str:
-    return f"{value:.2f}" if value < 2 else f"{value:.1f}" if value < 20 else f"{value:,.0f}"
-
-
-class Cells:
-    """Cells of one race: time a query, and in brackets the time over the library's."""
-
-    def __init__(self, runs: Runs, op: str, shape: Shape, lambda_d: float | None = None) -> None:
-        self._at = (runs, op, shape, lambda_d)
-
-    def __call__(self, contender: str, dtype: str = "float32", compared: bool = True, over: str = OURS) -> str:
-        runs, *case = self._at
-        time, ratio = (runs.number(name, *case, contender, dtype) for name in ("us_per_query", "ratio"))
-        ratio /= runs.number("ratio", *case, over)
-        if np.isnan(time):
-            return ""
-        return micros(time) + (f" ({factor(ratio)}x)" if compared else "")
-
-    def times(self, contender: str, over: str) -> str:
-        """The time of one over that of another."""
-        runs, *case = self._at
-        one, other = (runs.number("ratio", *case, each) for each in (contender, over))
-        return factor(one / other)
-
-    @property
-    def measured(self) -> bool:
-        runs, *case = self._at
-        return runs.row(*case, OURS) is not None
-
-
-# --- Tables.
+from benchmarks.suites.selection import DENSE, FAISS, GIVEN, drop_in
+from benchmarks.suites.shapes import SOURCES, Shape
 
 
 def pools(runs: Runs, cases: Iterable[tuple[Shape, float]]) -> str:
     header = ["P, K, D, λ", "float32", "relevance given", "bfloat16", "pyversity", "LangChain", "LlamaIndex", FLOOR]
     rows = []
     for shape, lambda_d in cases:
-        cell = Cells(runs, "mmr", shape, lambda_d)
-        if cell.measured:
-            ours = [cell(OURS, compared=False), cell(GIVEN, compared=False), cell(OURS, "bfloat16", compared=False)]
-            peers = [cell("pyversity", over=GIVEN), cell("LangChain"), cell("LlamaIndex")]
-            rows.append([f"{sizes(shape)}, {lambda_d}", *ours, *peers, cell(FLOOR)])
+        race = runs.race("mmr", shape, lambda_d)
+        if race.has(OURS):
+            ours = [time(race, OURS), time(race, GIVEN), time(race, OURS, "bfloat16")]
+            peers = [compared(race, "pyversity", GIVEN), compared(race, "LangChain"), compared(race, "LlamaIndex")]
+            rows.append([f"{sizes(shape)}, {lambda_d}", *ours, *peers, compared(race, FLOOR)])
     return table(header, rows)
 
 
@@ -117,17 +33,14 @@ def sizes(shape: Shape) -> str:
     return f"{shape.P}, {shape.K}, {shape.D}{source}{extra}"
 
 
-SOURCES = {"minilm": "MiniLM", "glove": "GloVe", "synthetic": "synthetic"}
-
-
 def whole(runs: Runs) -> str:
     header = ["Corpus, λ, K", OURS, "one FAISS search", PRODUCT, "dense rule"]
     rows = []
     for shape, lambda_d in shapes.WHOLE:
-        cell = Cells(runs, "mmr", shape, lambda_d)
-        if cell.measured:
+        race = runs.race("mmr", shape, lambda_d)
+        if race.has(OURS):
             name = f"{shape.N:,} {SOURCES[shape.source]} rows ({shape.D}), {lambda_d}, {shape.K}"
-            rows.append([name, cell(OURS, compared=False), cell(FAISS), cell(PRODUCT), cell(DENSE)])
+            rows.append([name, time(race, OURS), *(compared(race, each) for each in (FAISS, PRODUCT, DENSE))])
     return table(header, rows)
 
 
@@ -135,9 +48,9 @@ def others(runs: Runs) -> str:
     rows = []
 
     def add(what: str, peer: str, op: str, shape: Shape, lambda_d: float | None = None) -> None:
-        cell = Cells(runs, op, shape, lambda_d)
-        if cell.measured:
-            rows.append([what, cell(OURS, compared=False), peer, cell(peer)])
+        race = runs.race(op, shape, lambda_d)
+        if race.has(OURS):
+            rows.append([what, time(race, OURS), peer, compared(race, peer)])
 
     for shape in shapes.ONE_QUERY:
         add(f"one query, P={shape.P}, K={shape.K}, D={shape.D}", "pyversity", "mmr", shape, 0.75)
@@ -152,18 +65,21 @@ def others(runs: Runs) -> str:
     return table(["Work", OURS, "compared with", ""], rows)
 
 
+def _one_call(race: Race, peer: str, form: str) -> list[str]:
+    """Return times of a peer's call, of ours in its place and of the batched op; nothing where it was not measured."""
+    call = f"{peer}, {form}"
+    ours = (f"{drop_in(peer)}, {form}", GIVEN if peer == "pyversity" else OURS)
+    return [time(race, call), *(faster(race, each, call) for each in ours)] if race.has(call) else []
+
+
 def drop_ins(runs: Runs) -> str:
-    """One call of each peer, ours in its place, and the batched op."""
+    """Return a table of one call of each peer, ours in its place, and the batched op."""
     rows = []
     for shape in shapes.ONE_CALL:
-        cell = Cells(runs, "drop-in", shape, 0.75)
         for peer in ("LangChain", "LlamaIndex", "pyversity"):
             for form in ("arrays", "lists"):
-                call = f"{peer}, {form}"
-                if time := cell(call, compared=False):
-                    ours = (f"{drop_in(peer)}, {form}", GIVEN if peer == "pyversity" else OURS)
-                    faster = [f"{cell(each, compared=False)} ({cell.times(call, each)}x)" for each in ours]
-                    rows.append([f"{call}, P={shape.P}, K={shape.K}", time, *faster])
+                if cells := _one_call(runs.race("drop-in", shape, 0.75), peer, form):
+                    rows.append([f"{peer}, {form}, P={shape.P}, K={shape.K}", *cells])
     if not rows:
         return "Not measured on this machine.\n"
     first = next(row for row in runs.rows if row["op"] == "drop-in")
@@ -179,21 +95,17 @@ thread, medians; LlamaIndex's arrays are a list of arrays. {first["hardware"]}, 
 
 
 def short(runs: Runs) -> str:
-    """The table of the README: single calls of each peer, and the whole corpus, at the default λ."""
+    """Return the table of the README: single calls of each peer, and the whole corpus, at the default λ."""
     rows = []
     for peer in ("LangChain", "LlamaIndex", "pyversity"):
         for shape in shapes.ONE_CALL:
-            cell, call = Cells(runs, "drop-in", shape, 0.75), f"{peer}, arrays"
-            if time := cell(call, compared=False):
-                ours = (f"{drop_in(peer)}, arrays", GIVEN if peer == "pyversity" else OURS)
-                faster = [f"{cell(each, compared=False)} ({cell.times(call, each)}x)" for each in ours]
-                rows.append([f"{peer}: {shape.K} of {shape.P} candidates", time, *faster])
+            if cells := _one_call(runs.race("drop-in", shape, 0.75), peer, "arrays"):
+                rows.append([f"{peer}: {shape.K} of {shape.P} candidates", *cells])
     for shape, lambda_d in shapes.WHOLE:
-        cell = Cells(runs, "mmr", shape, lambda_d)
-        if cell.measured and lambda_d == 0.75:
+        race = runs.race("mmr", shape, lambda_d)
+        if race.has(OURS) and lambda_d == 0.75:
             what = f"one exact FAISS search: {shape.K} of {shape.N:,} {SOURCES[shape.source]} rows"
-            faster = f"{cell(OURS, compared=False)} ({cell.times(FAISS, OURS)}x)"
-            rows.append([what, cell(FAISS, compared=False), "", faster])
+            rows.append([what, time(race, FAISS), "", faster(race, OURS, FAISS)])
     return f"""\
 {table(["What it takes the place of", "its call", "our call in its place", "ours in a batch"], rows)}
 
@@ -205,7 +117,7 @@ exact and FAISS looks for relevance alone. {_measured(runs)}.
 
 
 def _measured(runs: Runs) -> str:
-    """When, and of which commits, what was timed together and the single calls."""
+    """Return when, and of which commits, what was timed together and the single calls."""
     found = {(row["date"], row["commit"] or "unknown") for row in runs.rows if row["op"] == "drop-in"}
     found.add((runs.last["date"], runs.last["commit"] or "unknown"))
     return "Measured at " + " and ".join(f"commit {commit} ({date})" for date, commit in sorted(found))
@@ -230,81 +142,10 @@ MMR over the whole corpus, exactly, in batches of 256 queries, against one exact
 """
 
 
-# --- Bars.
-
-
-@dataclass(frozen=True)
-class Bar:
-    """The time of ``over`` over the time of ``under`` (or µs) must be at least, or at most, the limit."""
-
-    text: str
-    cases: tuple[tuple[Shape, float], ...]
-    limit: float
-    over: tuple[str, str]
-    under: tuple[str, str] | None = None
-    at_least: bool = False
-
-    def values(self, runs: Runs) -> list[float]:
-        if self.under is None:
-            return [runs.number("us_per_query", "mmr", *case, *self.over) for case in self.cases]
-        pairs = [[runs.number("ratio", "mmr", *case, *side) for side in (self.over, self.under)] for case in self.cases]
-        return [over / under for over, under in pairs]
-
-    def met(self, value: float) -> str:
-        if np.isnan(value):
-            return "not measured"
-        return "yes" if (value >= self.limit if self.at_least else value <= self.limit) else "**no**"
-
-
-def _bars() -> list[Bar]:
-    ours, given = (OURS, "float32"), (GIVEN, "float32")
-    pool = {(shape.P, shape.D): tuple((shape, lambda_d) for lambda_d in shapes.LAMBDAS) for shape in shapes.POOLS}
-    found = []
-
-    def speed_up(peer: str, limits: dict[tuple[int, int], float], who: tuple[str, str], text: str) -> None:
-        for (P, D), limit in limits.items():
-            found.append(Bar(f"{peer} / {text}, P={P}, D={D}", pool[P, D], limit, (peer, "float32"), who, True))
-
-    limits = {(20, 384): 25, (20, 768): 10, (100, 384): 14, (100, 768): 9, (1000, 384): 7, (1000, 768): 5}
-    speed_up("pyversity", limits, ours, "ours")
-    speed_up("pyversity", limits, given, "ours, relevance given")
-    for dtype in shapes.OF_16_BITS:
-        limits = {(100, 384): 18, (100, 768): 15, (1000, 384): 10, (1000, 768): 8}
-        speed_up("pyversity", limits, (OURS, dtype), f"ours, {dtype}")
-        speed_up("pyversity", limits, (GIVEN, dtype), f"ours, {dtype}, relevance given")
-    speed_up("LangChain", {(100, 384): 150, (100, 768): 100}, ours, "ours")
-    floor, at = (FLOOR, "float32"), "P=100, D=768"
-    found.append(Bar(f"ours, relevance given / {FLOOR}, {at}", pool[100, 768], 1.5, given, floor))
-    found.append(Bar(f"ours / {FLOOR}, {at}", pool[100, 768], 2.0, ours, floor))
-    for shape in shapes.ONE_QUERY:
-        case, at = ((shape, 0.75),), f"one query, P={shape.P}, K={shape.K}, D={shape.D}"
-        found.append(Bar(f"{at}: µs", case, 15, ours))
-        found.append(Bar(f"{at}: pyversity / ours", case, 1, ("pyversity", "float32"), ours, True))
-    for shape, lambda_d in shapes.WHOLE:
-        case, at = ((shape, lambda_d),), f"whole corpus, {shape.N:,} {SOURCES[shape.source]} rows, K={shape.K}"
-        found.append(Bar(f"{at}: ours / FAISS", case, 0.7 if lambda_d == 0.75 else 1.2, ours, (FAISS, "float32")))
-        if lambda_d == 0.75:
-            found.append(Bar(f"{at}: ours / {PRODUCT}", case, 1.6, ours, (PRODUCT, "float32")))
-    for shape in shapes.THREADS:
-        two = (f"{OURS}, 2 threads", "float32")
-        found.append(Bar(f"one thread / two, D={shape.D}", ((shape, 0.75),), 1.85, ours, two, True))
-    return found
-
-
-def bars(runs: Runs) -> str:
-    rows = []
-    for bar in _bars():
-        for (_, lambda_d), value in zip(bar.cases, bar.values(runs), strict=True):
-            sign = "≥" if bar.at_least else "≤"
-            rows.append([bar.text, f"{lambda_d}", "" if np.isnan(value) else factor(value), f"{sign} {bar.limit:g}"])
-            rows[-1].append(bar.met(value))
-    return table(["Bar", "λ", "measured", "wanted", "met"], rows)
-
-
 def growth(runs: Runs) -> str:
-    """Exponents x of time ~ size^x over the larger half of the library's points; linear is 1."""
+    """Return exponents x of time ~ size^x over the larger half of the library's points; linear is 1."""
     rows = []
-    for what, (vary, fixed) in AXES.items():
+    for what, (vary, fixed) in shapes.AXES.items():
         line = runs.points(vary, lambda_d=0.75, **fixed).get((OURS, "float32"), [])
         half = line[len(line) // 2 :]
         if len(half) > 1:
@@ -313,18 +154,6 @@ def growth(runs: Runs) -> str:
             rows.append([what, span, f"{np.polyfit(size, time, 1)[0]:.2f}"])
     return table(["Time a query against", "points", "exponent"], rows)
 
-
-AXES = {
-    "pool size P": ("P", {"N": 19_000, "D": 384, "K": 10, "Q": 2_000}),
-    "picks K": ("K", {"N": 19_000, "D": 384, "P": 100, "Q": 2_000}),
-    "dimensions D": ("D", {"N": 19_000, "P": 100, "K": 10, "Q": 2_000}),
-    "rows N of the whole corpus, MiniLM, K = 6": ("N", {"D": 384, "P": None, "K": 6, "Q": 256}),
-    "rows N of the whole corpus, GloVe, K = 6": ("N", {"D": 50, "P": None, "K": 6, "Q": 256}),
-    "queries Q": ("Q", {"N": 19_000, "D": 384, "P": 100, "K": 10}),
-}
-
-
-# --- Files.
 
 _ALL = {
     "op": "op", "shape": "shape", "dtype": "dtype", "lambda_d": "λ", "contender": "contender", "us_per_query": "µs",
@@ -375,14 +204,13 @@ A quotient is of medians over the same rounds.
 
 
 def whole_page(runs: Runs) -> str:
-    text = ["| Corpus, λ, K | float dot products a query | of the dense rule | share |", "|---|---:|---:|---:|"]
+    work = []
     for shape, lambda_d in shapes.WHOLE:
-        names = ("products", "dense_products")
-        done, full = (runs.number(name, "mmr", shape, lambda_d, OURS) for name in names)
-        if not np.isnan(done):
+        race = runs.race("mmr", shape, lambda_d)
+        if race.has(OURS):
+            done, full = (race.number(name, OURS) for name in ("products", "dense_products"))
             what = f"{shape.N:,} {SOURCES[shape.source]}, {lambda_d}, {shape.K}"
-            text.append(f"| {what} | {done:,.0f} | {full:,.0f} | {done / full:.2%} |")
-    work = "\n".join(text)
+            work.append([what, f"{done:,.0f}", f"{full:,.0f}", f"{done / full:.2%}"])
     return f"""\
 # MMR over the whole corpus, exactly
 
@@ -398,33 +226,8 @@ relevance without diversity, and with the matrix product alone. One thread each,
 
 What is left for the rows themselves, the products of the scans not counted:
 
-{work}
+{table(["Corpus, λ, K", "float dot products a query", "of the dense rule", "share"], work, tight=True)}
 
 {runs.last["hardware"]}, {runs.last["isa"]}, {runs.last["date"]}, commit {runs.last["commit"]}. Written by
 `python -m benchmarks.reports`.
 """
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ledger", type=Path, default=ledger.PATH)
-    parser.add_argument("--root", type=Path, default=places.ROOT, help="folder that has README.md and docs/speed.md")
-    parser.add_argument("--out", type=Path, default=ledger.PATH.parent, help="folder for the pages and plots")
-    arguments = parser.parse_args()
-    runs = Runs(ledger.read(arguments.ledger))
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "report.md").write_text(full_report(runs), encoding="utf-8")
-    (arguments.out / "whole_corpus.md").write_text(whole_page(runs), encoding="utf-8")
-    from benchmarks.reports import page_plots, plots  # matplotlib is slow to import
-    from benchmarks.reports import scoring as report_scoring  # and so is torch
-
-    plots.draw(runs, arguments.out)
-    page_plots.draw(arguments.out)
-    scoring = report_scoring.write(arguments.ledger.with_name("scoring.csv"), arguments.out)
-    parts = {"speed": short(runs), "ledger": summary(runs), "drop-ins": drop_ins(runs), "scoring": scoring}
-    for part, text in parts.items():
-        places.fill(arguments.root, part, text)
-
-
-if __name__ == "__main__":
-    main()

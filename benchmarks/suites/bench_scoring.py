@@ -18,35 +18,37 @@ import pytest
 
 import ragsys_kernels as rk
 from benchmarks.harness import data, ledger
+from benchmarks.harness.contender import FLOOR, OURS, PRODUCT
 from benchmarks.suites import selection as contenders
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
 
-PATH = ledger.PATH.with_name("scoring.csv")
 KEY = ("op", "backend", "isa", "shape", "dtype", "hardware", "contender")
-COLUMNS = (
-    *KEY,
-    "T",
-    "V",
-    "D",  # empty: logits are given
-    "threads",
-    "rounds",
-    "us",  # of one call, median over the rounds
-    "iqr_us",
-    "ratio",  # its time over the library's, median over the rounds
-    "max_error",  # of log p, against float64
-    "peak_mb",  # most memory above what was there before the call
-    "note",
-    "commit",
-    "versions",
-    "date",
+LEDGER = ledger.Ledger(
+    ledger.RESULTS / "scoring.csv",
+    KEY,
+    (
+        *KEY,
+        "T",
+        "V",
+        "D",  # empty: logits are given
+        "threads",
+        "rounds",
+        "us",  # of one call, median over the rounds
+        "iqr_us",
+        "ratio",  # its time over the library's, median over the rounds
+        "max_error",  # of log p, against float64
+        "peak_mb",  # most memory above what was there before the call
+        "note",
+        "commit",
+        "versions",
+        "date",
+    ),
 )
 
-OURS = contenders.OURS
 RANK = f"{OURS}, rank and entropy"
 FALLBACK, NAIVE = f"{OURS}, NumPy fallback", "NumPy"
-FLOOR, PRODUCT = contenders.FLOOR, contenders.PRODUCT
 ROUNDS, RACE_SECONDS = 15, 6.0
 ROUNDED = 0.2  # what a result in bfloat16 may be off by, for log p of 16 or less
 
@@ -61,6 +63,10 @@ class Shape:
     dtype: str = "float32"
     model: str = ""
     threads: int = 1
+
+    @property
+    def op(self) -> str:
+        return "token_logprobs" if self.D is None else "answer_logprobs"
 
     def __str__(self) -> str:
         parts = [self.model, f"T{self.T}", f"V{self.V}", "" if self.D is None else f"D{self.D}", self.dtype]
@@ -271,7 +277,7 @@ def race(request, benchmark):
     config = request.config
     quick = config.getoption("--quick")
     given = config.getoption("--ledger")
-    path = given.with_name(PATH.name) if given else None if quick else PATH
+    into = LEDGER.beside(given) if given else None if quick else LEDGER
 
     def run(op: str, shape: Shape, entries_of: Callable[[Problem], list[Contender]]) -> None:
         shape = shape.small() if quick else shape
@@ -317,8 +323,8 @@ def race(request, benchmark):
                     "note": entry.note,
                 }
             )
-        if path is not None:
-            ledger.update(path, rows, KEY, COLUMNS)
+        if into is not None:
+            into.update(rows)
         benchmark.extra_info.update(contenders=[{name: row[name] for name in ("contender", "ratio")} for row in rows])
 
     return run
@@ -345,7 +351,7 @@ def bench_recorded_logits(race, shape):
     race("token_logprobs", shape, of_logits)
 
 
-@pytest.mark.skipif(contenders.cores() < 2, reason="needs two cores")
+@pytest.mark.skipif(ledger.cores() < 2, reason="needs two cores")
 @pytest.mark.parametrize("shape", THREADS, ids=str)
 def bench_threads(race, shape):
     race("token_logprobs" if shape.D is None else "answer_logprobs", shape, of_logits if shape.D is None else of_hidden)

@@ -2,11 +2,12 @@
 
 import pytest
 
+from benchmarks.harness import ledger
 from benchmarks.suites import selection as contenders
 from benchmarks.suites import shapes
 
 
-@pytest.mark.skipif(contenders.cores() < 2, reason="needs two cores")
+@pytest.mark.skipif(ledger.cores() < 2, reason="needs two cores")
 @pytest.mark.parametrize("shape", shapes.THREADS, ids=str)
 def bench_threads(race, problem, shape):
     made = problem(shape)

@@ -7,7 +7,6 @@ A peer that is not installed gives no contender.
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -17,15 +16,44 @@ from typing import Any
 import numpy as np
 
 import ragsys_kernels as rk
+from benchmarks.harness import ledger
+from benchmarks.harness.contender import FLOOR, OURS, PRODUCT
 from benchmarks.suites import shapes
 from ragsys_kernels import testing
 
-OURS = "ragsys_kernels"
+KEY = ("op", "backend", "isa", "shape", "dtype", "lambda_d", "hardware", "contender")
+LEDGER = ledger.Ledger(
+    ledger.RESULTS / "ledger.csv",
+    KEY,
+    (
+        *KEY,
+        "N",
+        "D",
+        "P",  # empty: the whole corpus
+        "K",
+        "Q",  # queries of one call
+        "duplicates",  # 1: half of each pool are near-duplicates
+        "threads",
+        "rounds",
+        "queries",  # timed in each round
+        "us_per_query",  # median over the rounds
+        "iqr_us",
+        "ratio",  # its time over the library's (float32, relevance computed), median over the rounds
+        "floor_us",  # the read floor of its storage type in the same rounds
+        "same_picks",  # share of queries with the library's float32 picks
+        "products",  # dot products a query
+        "dense_products",  # of the dense rule
+        "bytes",  # of corpus rows read a query
+        "note",
+        "commit",
+        "versions",
+        "date",
+    ),
+)
+
 GIVEN = f"{OURS}, relevance given"
 DENSE = f"{OURS}, dense rule"
-FLOOR = "read floor"
 FAISS = "FAISS IndexFlatIP"
-PRODUCT = "matrix product"
 PEERS = {"pyversity": "pyversity", "LangChain": "langchain_core", "LlamaIndex": "llama_index", "FAISS": "faiss"}
 
 
@@ -287,11 +315,6 @@ def floor(problem: shapes.Problem, dtype: str = "float32") -> Contender:
             floats -= memory.size
 
     return Contender(FLOOR, run, dtype=dtype, unit=shape.Q if shape.P is None else 1, note=f"by {name}")
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 READS: dict[str, Callable[[np.ndarray], Any]] = {

@@ -16,6 +16,7 @@ import ragsys_kernels as rk
 from benchmarks.harness import data
 from ragsys_kernels import _arrays
 
+SOURCES = {"minilm": "MiniLM", "glove": "GloVe", "synthetic": "synthetic"}  # and how tables call them
 DTYPES = _arrays.CORPUS_STORAGE
 OF_16_BITS = ("float16", "bfloat16")
 LAMBDAS = (0.5, 0.75)
@@ -83,6 +84,15 @@ ONE_QUERY = _pools((20, 4), dims=(384, 768), Q=1)
 # What a call costs a peer does not depend on the vectors, so that these need no data.
 ONE_CALL = [Shape("synthetic", 384, 20, 4), Shape("synthetic", 384, 100, 10)]
 THREADS = _pools((100, 10), dims=(384, 768), Q=CALL)
+# How time grows: one size at a time (bench_scaling.py), and what the others are meanwhile.
+AXES = {
+    "pool size P": ("P", {"N": 19_000, "D": 384, "K": 10, "Q": 2_000}),
+    "picks K": ("K", {"N": 19_000, "D": 384, "P": 100, "Q": 2_000}),
+    "dimensions D": ("D", {"N": 19_000, "P": 100, "K": 10, "Q": 2_000}),
+    "rows N of the whole corpus, MiniLM, K = 6": ("N", {"D": 384, "P": None, "K": 6, "Q": 256}),
+    "rows N of the whole corpus, GloVe, K = 6": ("N", {"D": 50, "P": None, "K": 6, "Q": 256}),
+    "queries Q": ("Q", {"N": 19_000, "D": 384, "P": 100, "K": 10}),
+}
 
 
 class Problem:

@@ -48,7 +48,7 @@ def bench(
                 raise ValueError("--static must be given alone, got --quick or --select")
             if importlib.util.find_spec("triton") is None:
                 raise ValueError(absent("triton", "cuda"))
-            code = subprocess.run([sys.executable, "-m", "benchmarks.gpu.static"], cwd=root).returncode
+            code = subprocess.run([sys.executable, "-m", "benchmarks.reports.gpu", "--compile"], cwd=root).returncode
             if code:
                 raise typer.Exit(code)
             return

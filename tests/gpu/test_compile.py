@@ -73,7 +73,7 @@ def recorded():
     """The rows of the ledger, by backend, and the reader of rows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT))
-        report = importlib.import_module("benchmarks.gpu.static")
+        report = importlib.import_module("benchmarks.gpu.compiled")
     with LEDGER.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     found = {"triton": [], "cuda": []}

@@ -87,16 +87,16 @@ def shapes_of(bench):
     return tuple(found.values())
 
 
-def test_every_op_goes_into_the_ledger(bench, timer, module, tmp_path, monkeypatch):
+def test_every_op_goes_into_the_ledger(bench, timer, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function: function)  # seconds, and not what is tested
     shapes = shapes_of(bench)
     path = tmp_path / "gpu.csv"
     outcome = bench.run(path, shapes, "cpu", ("cpu",), timer, samples=5)
     assert not outcome.wrong
-    rows = module("harness.ledger").read(path)
+    rows = bench.LEDGER.at(path).read()
     assert len(rows) == outcome.rows
-    assert tuple(rows[0]) == bench.COLUMNS
-    assert len({tuple(row[name] for name in bench.KEY) for row in rows}) == len(rows)
+    assert tuple(rows[0]) == bench.LEDGER.columns
+    assert len({tuple(row[name] for name in bench.LEDGER.key) for row in rows}) == len(rows)
     assert {row["op"] for row in rows} == {"mmr", "vrsd", "search", "token_logprobs", "answer_logprobs"}
     assert {(row["op"], row["shape"]) for row in rows} == {(shape.op, str(shape)) for shape in shapes}
     for row in rows:

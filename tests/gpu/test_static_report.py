@@ -41,10 +41,15 @@ def test_every_architecture_has_a_device(module):
 
 
 @pytest.fixture
-def report(module, monkeypatch):
-    report = module("gpu.static")
-    monkeypatch.setattr(report, "compiler", lambda job: "triton 3")  # which need not be there
-    return report
+def report(module):
+    return module("gpu.static")
+
+
+@pytest.fixture
+def compiling(module, monkeypatch):
+    compiled = module("gpu.compiled")
+    monkeypatch.setattr(compiled, "compiler", lambda job: "triton 3")  # which need not be there
+    return compiled
 
 
 def case_of(report, **changed):
@@ -87,16 +92,16 @@ def test_case_wants_one_kernel(report):
             case.kernel(names)
 
 
-def test_rows_of_compiled_kernels_read_back(report):
+def test_rows_of_compiled_kernels_read_back(compiling):
     kernel = Compiled(
         "a kernel", "sm_90", 128, 64, 0, 0, 4096, {"wgmma": 4}, {16: 8, 4: 1}, dot16=True, wide_loads=True
     )
-    row = {name: str(value) for name, value in report.row_of(Job("sm_90", "a", "digest", path=None), kernel).items()}
-    assert report.compiled_of(row) == kernel
-    assert tuple(row) == report.COMPILED_COLUMNS
+    row = {name: str(value) for name, value in compiling.row_of(Job("sm_90", "a", "digest", path=None), kernel).items()}
+    assert compiling.compiled_of(row) == kernel
+    assert tuple(row) == compiling.LEDGER.columns
 
 
-def test_only_what_changed_is_compiled(report, module, tmp_path, monkeypatch):
+def test_only_what_changed_is_compiled(compiling, tmp_path, monkeypatch):
     compiled = []
 
     def compile_all(jobs, processes):
@@ -105,33 +110,33 @@ def test_only_what_changed_is_compiled(report, module, tmp_path, monkeypatch):
             yield job, [Compiled(job.name, job.arch, 32, 16, 0, 0, 0)]
 
     jobs = [Job("sm_90", f"kernel {name}", f"{name}1") for name in "abc"]
-    monkeypatch.setattr(report, "jobs", lambda processes: jobs)
-    monkeypatch.setattr(report.resources, "compile_all", compile_all)
+    monkeypatch.setattr(compiling, "jobs", lambda processes: jobs)
+    monkeypatch.setattr(compiling.resources, "compile_all", compile_all)
     path = tmp_path / "compiled.csv"
-    assert [row["kernel"] for row in report.refresh(path)] == ["kernel a", "kernel b", "kernel c"]
+    assert [row["kernel"] for row in compiling.refresh(path)] == ["kernel a", "kernel b", "kernel c"]
     # The last compiles to what the first does, and still has a row of its own.
     jobs[:] = [Job("sm_90", "kernel a", "a1"), Job("sm_90", "kernel b", "b2"), Job("sm_90", "kernel d", "a1")]
-    rows = report.refresh(path)
+    rows = compiling.refresh(path)
     assert compiled == ["a1", "b1", "c1", "b2", "a1"]
     assert [row["kernel"] for row in rows] == ["kernel a", "kernel b", "kernel d"]
     assert [row["source"] for row in rows] == ["a1", "b2", "a1"]
     # What was edited by hand, or compiled and read by other code, is compiled again.
     path.write_text(path.read_text().replace(",16,", ",15,"))
     compiled.clear()
-    assert {row["registers"] for row in report.refresh(path)} == {"16"}
+    assert {row["registers"] for row in compiling.refresh(path)} == {"16"}
     assert compiled == ["a1", "b2", "a1"]
     other = tmp_path / "resources.py"
     other.write_text("# other code")
-    monkeypatch.setattr(report, "READER", other)
+    monkeypatch.setattr(compiling, "READER", other)
     compiled.clear()
     for _ in range(2):
-        report.refresh(path)
+        compiling.refresh(path)
         assert compiled == ["a1", "b2", "a1"]
-    monkeypatch.setattr(report.resources, "compile_all", lambda jobs, processes: [(job, "no") for job in jobs])
+    monkeypatch.setattr(compiling.resources, "compile_all", lambda jobs, processes: [(job, "no") for job in jobs])
     jobs[0] = Job("sm_90", "kernel a", "a2")
     with pytest.raises(SystemExit, match="not everything compiles:\nno"):
-        report.refresh(path)
-    assert [row["kernel"] for row in module("harness.ledger").read(path)] == ["kernel b", "kernel d"]
+        compiling.refresh(path)
+    assert [row["kernel"] for row in compiling.read(path)] == ["kernel b", "kernel d"]
 
 
 # --- What is generated and kept.
@@ -141,11 +146,11 @@ def read(module, name):
     return module("harness.ledger").read(ROOT / "benchmarks" / "results" / f"{name}.csv")
 
 
-def test_static_report_is_up_to_date(module, report):
+def test_static_report_is_up_to_date(module, report, compiling):
     pytest.importorskip("triton")
-    kernels = [report.compiled_of(row) for row in read(module, "compiled")]
-    text = module("harness.ledger")._text
-    made = [{name: text(row[name]) for name in report.COLUMNS} for row in report.rows_of(kernels)]
+    kernels = [compiling.compiled_of(row) for row in read(module, "compiled")]
+    text = module("harness.ledger").text
+    made = [{name: text(row[name]) for name in report.LEDGER.columns} for row in report.rows_of(kernels)]
     assert made == read(module, "static")
 
 
@@ -219,16 +224,17 @@ def checkout(tmp_path, monkeypatch):
     pytest.importorskip("typer")
     pytest.importorskip("triton")
     folder = tmp_path / "benchmarks"
-    (folder / "gpu").mkdir(parents=True)
-    for name in ("__init__.py", "conftest.py", "gpu/__init__.py"):
+    (folder / "reports").mkdir(parents=True)
+    for name in ("__init__.py", "conftest.py", "reports/__init__.py"):
         (folder / name).touch()
-    (folder / "gpu" / "static.py").write_text("import sys; print('compiled'); sys.exit(len(sys.argv) - 1 or STATUS)")
+    code = "import sys; print('compiled'); sys.exit(sys.argv[1:] != ['--compile'] or STATUS)"
+    (folder / "reports" / "gpu.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     return folder
 
 
 def bench(run_python, checkout, *options, status=0):
-    path = checkout / "gpu" / "static.py"
+    path = checkout / "reports" / "gpu.py"
     path.write_text(path.read_text().replace("STATUS", str(status)))
     code = "import os, sys; os.chdir(sys.argv.pop(1)); from ragsys_kernels import cli; cli.main()"
     return run_python(code, checkout.parent, "bench", *options, check=False)

@@ -52,9 +52,9 @@ def test_quick_run_records_every_op_and_contender(quick):
 
 def test_rows_are_complete(quick, module):
     _, rows = quick
-    ledger = module("harness.ledger")
-    assert tuple(rows[0]) == ledger.COLUMNS
-    assert len({tuple(row[name] for name in ledger.KEY) for row in rows}) == len(rows)
+    ledger = module("suites.selection").LEDGER
+    assert tuple(rows[0]) == ledger.columns
+    assert len({tuple(row[name] for name in ledger.key) for row in rows}) == len(rows)
     for row in rows:
         assert float(row["us_per_query"]) > 0
         assert float(row["ratio"]) > 0
@@ -67,7 +67,7 @@ def test_rows_are_complete(quick, module):
 
 
 def test_quick_run_leaves_the_ledger_alone(module, tmp_path):
-    before = module("harness.ledger").PATH
+    before = module("suites.selection").LEDGER.path
     content = before.read_bytes() if before.exists() else None
     result = run("-m", "pytest", "benchmarks", "--quick", "-k", "stream")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -108,12 +108,11 @@ def test_near_duplicates_are_half_of_each_pool(module):
 
 
 def test_ledger_replaces_or_adds(module, tmp_path):
-    ledger = module("harness.ledger")
-    path = tmp_path / "results" / "ledger.csv"
-    key = dict.fromkeys(ledger.KEY, "x")
-    ledger.update(path, [{**key, "us_per_query": 3.0}, {**key, "dtype": "float16", "us_per_query": 2.0}])
-    ledger.update(path, [{**key, "us_per_query": 1.5}, {**key, "lambda_d": 0.5, "us_per_query": 4.0, "P": None}])
-    rows = ledger.read(path)
+    ledger = module("suites.selection").LEDGER.at(tmp_path / "results" / "ledger.csv")
+    key = dict.fromkeys(ledger.key, "x")
+    ledger.update([{**key, "us_per_query": 3.0}, {**key, "dtype": "float16", "us_per_query": 2.0}])
+    ledger.update([{**key, "us_per_query": 1.5}, {**key, "lambda_d": 0.5, "us_per_query": 4.0, "P": None}])
+    rows = ledger.read()
     assert [row["us_per_query"] for row in rows] == ["1.5", "2", "4"]
     assert (rows[2]["lambda_d"], rows[2]["P"]) == ("0.5", "")
 
@@ -140,7 +139,7 @@ def fake_rows(shapes):
 def test_report_from_a_ledger(module, tmp_path):
     pytest.importorskip("matplotlib")
     shapes = module("suites.shapes")
-    module("harness.ledger").update(tmp_path / "ledger.csv", fake_rows(shapes))
+    module("suites.selection").LEDGER.at(tmp_path / "ledger.csv").update(fake_rows(shapes))
     parts = "<!-- {0}:begin -->\nold\n<!-- {0}:end -->\n"
     (tmp_path / "README.md").write_text(parts.format("speed"))
     page = tmp_path / "docs" / "speed.md"
@@ -181,9 +180,9 @@ def redrawn(tmp_path_factory):
     for page in RESULTS.glob("*.md"):
         (folder / page.name).symlink_to(page)
     script = (
-        "import sys; from pathlib import Path; from benchmarks.harness import ledger;"
-        "from benchmarks.reports import page_plots, plots, speed; out = Path(sys.argv[1]);"
-        "plots.draw(speed.Runs(ledger.read(ledger.PATH)), out); page_plots.draw(out)"
+        "import sys; from pathlib import Path; from benchmarks.suites.selection import LEDGER;"
+        "from benchmarks.reports import page_plots, plots, runs; out = Path(sys.argv[1]);"
+        "plots.draw(runs.Runs(LEDGER.read()), out); page_plots.draw(out)"
     )
     result = run("-c", script, folder)
     assert result.returncode == 0, result.stderr
@@ -238,21 +237,31 @@ def test_readme_without_its_place_is_refused(module, tmp_path):
 
 
 def test_figures_of_changes_in_no_commit_are_not_published(module, tmp_path):
-    shapes, ledger = module("suites.shapes"), module("harness.ledger")
-    rows = [{**row, "commit": "abc"} for row in fake_rows(shapes)]
-    ledger.update(tmp_path / "ledger.csv", rows)
-    expected = module("reports.speed").full_report(module("reports.speed").Runs(ledger.read(tmp_path / "ledger.csv")))
+    runs, speed = module("reports.runs"), module("reports.speed")
+    ledger = module("suites.selection").LEDGER.at(tmp_path / "ledger.csv")
+    rows = [{**row, "commit": "abc"} for row in fake_rows(module("suites.shapes"))]
+    ledger.update(rows)
+    expected = speed.full_report(runs.Runs(ledger.read()))
     later = {"hardware": "B processor", "commit": "abc-dirty", "date": "2001-01-01"}
-    ledger.update(tmp_path / "ledger.csv", [{**row, **later} for row in rows])
-    found = ledger.read(tmp_path / "ledger.csv")
+    ledger.update([{**row, **later} for row in rows])
+    found = ledger.read()
     assert len(found) == 2 * len(rows)
-    assert module("reports.speed").full_report(module("reports.speed").Runs(found)) == expected
-    assert not [row for row in ledger.published(found) if "dirty" in row["commit"]]
+    assert speed.full_report(runs.Runs(found)) == expected
+    assert not [row for row in module("harness.ledger").published(found) if "dirty" in row["commit"]]
+
+
+def test_few_rows_of_another_machine_take_no_tables_away(module, tmp_path):
+    ledger = module("suites.selection").LEDGER.at(tmp_path / "ledger.csv")
+    rows = list(fake_rows(module("suites.shapes")))
+    ledger.update([*rows, {**rows[0], "hardware": "B processor"}])
+    assert module("reports.runs").Runs(ledger.read()).last["hardware"] == "A processor, 2 cores"
+    ledger.update([{**rows[0], "hardware": "B processor", "date": "2000-01-02"}])
+    assert module("reports.runs").Runs(ledger.read()).last["hardware"] == "B processor"
 
 
 def test_pages_have_what_the_ledgers_say(module):
     speed, places = module("reports.speed"), module("reports.places")
-    runs = speed.Runs(module("harness.ledger").read(module("harness.ledger").PATH))
+    runs = module("reports.runs").Runs(module("suites.selection").LEDGER.read())
     parts = {"speed": speed.short(runs), "ledger": speed.summary(runs), "drop-ins": speed.drop_ins(runs)}
     for part, text in parts.items():
         assert places.filled(part, text) in (ROOT / places.PLACES[part]).read_text(encoding="utf-8")
