@@ -49,7 +49,7 @@ def mmr(
 
     Parameters
     ----------
-    queries : (Q, D) float32 | float16 | bfloat16 | float64, or None if ``relevance`` is given
+    queries : (Q, D) float32 | float16 | bfloat16 | float64, or None if relevance is given
         Any scale with ``metric="cosine"``. Without a row the result has none.
     embeddings : (N, D) float32 | float16 | bfloat16, or (Q, P, D), or Corpus
         One corpus for all queries, or one dense pool for each. Never copied; the last axis must be contiguous. float64,

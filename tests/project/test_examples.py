@@ -67,5 +67,6 @@ def test_every_script_is_run_and_listed():
     scripts = {path.name for path in EXAMPLES.glob("*.py")}
     text = Path(__file__).read_text()
     listed = (EXAMPLES / "README.md").read_text()
+    page = (EXAMPLES.parent / "docs" / "examples.md").read_text()
     assert scripts
-    assert all(f'"{name}"' in text and f"({name})" in listed for name in scripts)
+    assert all(f'"{name}"' in text and f"({name})" in listed and name in page for name in scripts)
