@@ -101,9 +101,10 @@ def short(runs: Runs) -> str:
         for shape in shapes.ONE_CALL:
             if cells := _one_call(runs.race("drop-in", shape, 0.75), peer, "arrays"):
                 rows.append([f"{peer}: {shape.K} of {shape.P} candidates", *cells])
-    for shape, lambda_d in shapes.WHOLE:
+    whole_cases = [case for case in shapes.WHOLE if case[1] == 0.75]
+    for shape, lambda_d in whole_cases:
         race = runs.race("mmr", shape, lambda_d)
-        if race.has(OURS) and lambda_d == 0.75:
+        if race.has(OURS):
             what = f"one exact FAISS search: {shape.K} of {shape.N:,} {SOURCES[shape.source]} rows"
             rows.append([what, time(race, FAISS), "", faster(race, OURS, FAISS)])
     return f"""\
@@ -112,29 +113,34 @@ def short(runs: Runs) -> str:
 µs a query, and in brackets how many times as long the other one takes. MMR at λ = 0.75, one thread, picks checked
 first, {runs.last["hardware"]} ({runs.last["isa"] or runs.last["backend"]}). Calls get arrays of 384 dimensions; with
 lists both sides take longer. A batch is 2,000 queries with candidate ids, or 256 over the whole corpus, where MMR is
-exact and FAISS looks for relevance alone. {_measured(runs)}.
+exact and FAISS looks for relevance alone. {_measured(runs, whole_cases, drop_ins=True)}.
 """
 
 
-def _measured(runs: Runs) -> str:
-    """Return when, and of which commits, what was timed together and the single calls."""
-    found = {(row["date"], row["commit"] or "unknown") for row in runs.rows if row["op"] == "drop-in"}
-    found.add((runs.last["date"], runs.last["commit"] or "unknown"))
-    return "Measured at " + " and ".join(f"commit {commit} ({date})" for date, commit in sorted(found))
+def _measured(runs: Runs, mmr: Iterable[tuple[Shape, float]], drop_ins: bool = False) -> str:
+    """Return when, and of which commits, the rows of a table were measured."""
+    rows = [row for case in mmr for row in runs.race("mmr", *case).rows.values()]
+    rows += [row for row in runs.rows if drop_ins and row["op"] == "drop-in"]
+    days: dict[str, set[str]] = {}
+    for row in rows:
+        days.setdefault(row["date"], set()).add(row["commit"] or "unknown")
+    return "; ".join(
+        f"{day}, commit{'s' if len(of) > 1 else ''} {' and '.join(sorted(of))}" for day, of in days.items()
+    )
 
 
 def summary(runs: Runs) -> str:
-    last = runs.last
+    last, cases = runs.last, [(shape, 0.75) for shape in shapes.POOLS]
     return f"""\
 {last["hardware"]}, {last["isa"] or last["backend"]}, one thread each, float32 where nothing else is said; µs a query,
 medians of rounds in which the contenders take turns; in brackets the time over ragsys_kernels'. All start from the
 corpus and the candidate ids, and all picks were checked first. pyversity is given the relevance and is compared with
 ragsys_kernels given it; the others compute it. LlamaIndex has another rule. Read floor: one streaming read of the
-pools' bytes. {last["date"]}, commit {last["commit"] or "unknown"}.
+pools' bytes. {_measured(runs, [*cases, *shapes.WHOLE])}.
 
 MMR out of pools of MiniLM embeddings (768 dimensions: a fixed random projection):
 
-{pools(runs, [(shape, 0.75) for shape in shapes.POOLS])}
+{pools(runs, cases)}
 
 MMR over the whole corpus, exactly, in batches of 256 queries, against one exact FAISS search for K rows:
 
@@ -228,6 +234,6 @@ What is left for the rows themselves, the products of the scans not counted:
 
 {table(["Corpus, λ, K", "float dot products a query", "of the dense rule", "share"], work, tight=True)}
 
-{runs.last["hardware"]}, {runs.last["isa"]}, {runs.last["date"]}, commit {runs.last["commit"]}. Written by
+{runs.last["hardware"]}, {runs.last["isa"]}, {_measured(runs, shapes.WHOLE)}. Written by
 `python -m benchmarks.reports`.
 """

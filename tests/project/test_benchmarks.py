@@ -250,6 +250,18 @@ def test_figures_of_changes_in_no_commit_are_not_published(module, tmp_path):
     assert not [row for row in module("harness.ledger").published(found) if "dirty" in row["commit"]]
 
 
+def test_tables_name_the_commits_of_their_own_rows(module):
+    runs, speed, shapes = module("reports.runs"), module("reports.speed"), module("suites.shapes")
+    rows = [{name: str(value) for name, value in row.items()} for row in fake_rows(shapes)]
+    for row in rows:
+        row["commit"] = "fed" if row["D"] == "384" and row["op"] == "mmr" else "abc"
+    rows.append({**rows[0], "shape": "of no table", "commit": "123"})  # the last that was measured
+    made = runs.Runs(rows)
+    assert "2000-01-01, commits abc and fed." in speed.summary(made)
+    assert "2000-01-01, commits abc and fed. Written" in speed.whole_page(made)
+    assert "123" not in speed.summary(made) + speed.short(made)
+
+
 def test_few_rows_of_another_machine_take_no_tables_away(module, tmp_path):
     ledger = module("suites.selection").LEDGER.at(tmp_path / "ledger.csv")
     rows = list(fake_rows(module("suites.shapes")))
