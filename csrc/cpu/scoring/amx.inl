@@ -4,19 +4,19 @@
 // nothing but its two rows: not on their places in the tiles, not on what the other rows hold. The runs are added one
 // after the other. So all products of two rows have the same bits.
 //
-// Rows of the weight are read where they are, as a row of a tile is one of them. Hidden rows are packed once a batch,
-// pairs of dimensions side by side; those of 32 tokens, for a run, stay in the first-level cache while a block of the
-// weight passes. A weight's last dimensions, and rows that are not beside each other, are copied and padded with zeros:
-// nothing is read past a row.
+// Rows of the weight are read where they lie: a row of a tile is a piece of one. Hidden rows are packed once a batch,
+// pairs of dimensions side by side; a run of 32 tokens stays in the first-level cache while a block of the weight
+// passes. A weight's last dimensions, and rows that are not consecutive, are copied and padded with zeros: nothing is
+// read past a row.
 
 constexpr std::int64_t kTileRows = 16;  // rows of a tile
 constexpr std::int64_t kStep = 32;      // dimensions of a tile of bfloat16
 constexpr std::int64_t kTileElements = kTileRows * kStep;
 constexpr std::int64_t kTileFloats = kTileRows * kTileRows;
-// Steps of a run, at most. Short for the cache's sake, and for the sum's: one chain over 4,096 dimensions is off by
-// more than twice as much.
+// Most steps of a run. Short runs stay in the cache and are exact: the error of one chain over 4,096 dimensions is more
+// than twice as large.
 constexpr std::int64_t kTileRun = 16;
-// Of a block of the weight: half of it takes a fifth more time for 512 tokens and D = 2,048.
+// Size of a block of the weight: half of it takes a fifth more time for 512 tokens and D = 2,048.
 constexpr std::int64_t kTileBytes = 512 << 10;
 
 struct alignas(64) TileConfig {
@@ -24,28 +24,28 @@ struct alignas(64) TileConfig {
   std::uint16_t row_bytes[16];
   std::uint8_t rows[16];
 };
-// All eight are 16 rows of 64 bytes. 0 to 3: sums; 4, 5: rows of the weight; 6, 7: tokens.
+// All eight tiles are 16 rows of 64 bytes. 0 to 3: sums; 4, 5: rows of the weight; 6, 7: tokens.
 static const TileConfig kTileConfig = {1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
 
-// The unit has its registers between the two, and the thread keeps no state of it.
+// Configures the thread's tiles while it lives, and leaves no state of the unit behind.
 struct TileUnit {
   TileUnit() { _tile_loadconfig(&kTileConfig); }
   ~TileUnit() { _tile_release(); }
 };
 
-// The instructions are assembly to the compiler, which does not see them read memory.
+// To the compiler the tile instructions are assembly: it does not see that they read memory.
 static inline void memory_is_read() { __asm__ volatile("" ::: "memory"); }
 
 struct TileScratch {
-  bf16 rows[2 * kTileRows * kTileRun * kStep];  // copied, of a run
+  bf16 rows[2 * kTileRows * kTileRun * kStep];  // copied rows of the weight, a run of them
   float sums[4 * kTileFloats];                  // of a run: tiles of 16 columns by 16 tokens
-  float totals[2 * kTileRows * kMaxColumns];    // of the runs before, the same for all columns
+  float totals[2 * kTileRows * kMaxColumns];    // such tiles for all columns, summed over the runs so far
   float products[2 * kTileRows * kMaxColumns];  // tokens by columns
 };
 
 static inline std::int64_t steps_of(const ScoreArgs& args) { return (args.dims + kStep - 1) / kStep; }
 
-// As many elements of a row as there are, and zeros up to a whole step.
+// Copies n elements of a row, and zeros up to a whole step.
 static inline void copy_row(const bf16* from, std::int64_t n, bf16* to) {
   for (; n > 0; n -= kStep, from += kStep, to += kStep) {
     const __mmask32 some = n < kStep ? (1u << n) - 1 : ~0u;
@@ -53,7 +53,7 @@ static inline void copy_row(const bf16* from, std::int64_t n, bf16* to) {
   }
 }
 
-// Rows [begin, end) of the 32 that lie `bytes` after those at hand are called for.
+// What to prefetch: rows [begin, end) of the 32 that lie `bytes` after the current ones.
 struct Ahead {
   std::int64_t bytes, begin, end;
 };
@@ -113,7 +113,7 @@ static void panel(const ScoreArgs& args, const Columns& columns, std::int64_t i,
   }
 }
 
-// Sums over a run go to the totals, or with the totals to the products.
+// Adds the sums of a run to the totals, or after the last run writes both to the products.
 template <int TOKENS>
 static void add_run(std::int64_t i, bool first, bool last, TileScratch& scratch) {
   for (int tile = 0; tile < 4; tile += 3 - TOKENS) {
@@ -155,8 +155,8 @@ struct Tiles {
   static void multiply(const ScoreArgs& args, const Slots& slots, const Columns& columns, std::int64_t passes,
                        Scratch& scratch) {
     const bf16* tokens = static_cast<const bf16*>(slots.packed) + slots.at / kTileRows * steps_of(args) * kTileElements;
-    // The first pass over a block is bound by memory, and the processor's own prefetching does it best. Those after it
-    // call for a share of the next block each; of two passes the second calls for half.
+    // The first pass over a block is bound by memory, and the processor's own prefetching does it best. Each later pass
+    // prefetches a share of the next block; of two passes the second prefetches half.
     const std::int64_t pass = slots.at / kSlots;
     Ahead ahead = {};
     if (passes > 2 || (passes == 2 && pass == 1))

@@ -43,7 +43,7 @@ struct ScoreArgs {
   const float* target_logits;      // (M,) z that ranks are counted against, or null: the target's own
 
   // Outputs, every element written.
-  float* ref;          // (R,) finite; minus infinity where no z is more
+  float* ref;          // (R,) finite; minus infinity where every z is
   float* max;          // (R,)
   double* sum;         // (R,) of exp(z - ref); NaN where a z is NaN or infinity
   double* weighted;    // (R,) of (z - ref) exp(z - ref); or null
@@ -51,7 +51,7 @@ struct ScoreArgs {
   std::int64_t* rank;  // (M,) how many z are greater; or null
 };
 
-// What is known of a row after some of its columns.
+// The state of a slot after some of its columns; see ScoreArgs.
 struct ScoreState {
   double sum, weighted;
   float ref, max;
@@ -77,16 +77,17 @@ struct ScoreKernels {
   void (*hidden)(const ScoreArgs&, const Slots&, std::int64_t begin, std::int64_t end, ScoreState*, void* scratch);
   std::size_t scratch_bytes;
   std::int64_t (*linear_block)(const ScoreArgs&);  // positions that `hidden` takes at a time
-  // Null, or what hidden rows are packed by, kPackedSlots at a time, before the two functions above read them.
+  // Null, or packs hidden rows, kPackedSlots at a time, before the two functions above read them.
   void (*pack)(const ScoreArgs&, const Slots&, void* packed);
   std::size_t (*packed_bytes)(const ScoreArgs&, std::int64_t num_slots);
 };
 constexpr std::int64_t kPackedSlots = 16;
 
-// As select(): `isa` is one of isa.h, num_threads >= 1.
+// `isa` is one of isa.h; num_threads >= 1. Throws std::invalid_argument for an instruction set that is not built or not
+// supported by this processor, std::bad_alloc if the scratch memory does not fit.
 void score(const ScoreArgs& args, int isa, int num_threads);
 
-// What an instruction set multiplies two bfloat16 arrays by here: "amx", "avx512_bf16", or null: as float32.
+// The unit that multiplies two bfloat16 arrays on this processor: "amx", "avx512_bf16", or null: they are widened.
 const char* bf16_unit(int isa);
 
 }  // namespace rsk

@@ -3,13 +3,13 @@
 // small, and float32 sums of a block are exact enough. float64 across blocks.
 //
 // Where multiply-adds are fused, 2^(x log2(e) - origin) takes one operation less than exp(x - ref) and is as accurate,
-// since the product is not rounded. What the rounded origin is off by is put right once, by settle.
+// since the product is not rounded. `settle` corrects once for the rounding of the origin.
 
-constexpr std::int64_t kBlock = 512 * W;  // values of a block, of which each of four accumulators gets 128 a lane
+constexpr std::int64_t kBlock = 512 * W;  // values of a block: 128 for each lane of four accumulators
 constexpr std::int64_t kProbe = 512;      // values that the reference is guessed from
-constexpr std::int64_t kAhead = 2048;     // bytes
+constexpr std::int64_t kAhead = 2048;     // bytes from what is read to what is prefetched
 constexpr float kRaise = 0x1p14f;         // sum of a block above which the reference is raised; at least kBlock
-constexpr float kFar = 0x1p20f;  // references beyond it are subtracted first: their origins would be off by too much
+constexpr float kFar = 0x1p20f;  // references beyond it are subtracted first: the rounding of an origin would show
 
 #if (RSK_VEC_BYTES > 16 && defined(__x86_64__)) || defined(__aarch64__)
 constexpr bool kFused = true;
@@ -25,13 +25,13 @@ static inline Origin origin_of(float ref) {
   if (!kFused || __builtin_fabsf(ref) > kFar) return {ref, 0.0f};
   return {0.0f, ref * kLog2e};
 }
-// The exponent of ref itself, exactly, and what y is for it but for the rounding of y.
+// What an origin subtracts from x log2(e), exactly; and y of ref itself, without the rounding of y.
 static inline double exact_origin(const Origin& origin) {
   return double(origin.minus) * double(kLog2e) + double(origin.exponent);
 }
 static inline double shift_of(float ref) { return double(ref) * double(kLog2e) - exact_origin(origin_of(ref)); }
 
-// ANY: whatever the origin.
+// ANY: for every origin; otherwise for those that subtract nothing first.
 template <bool ANY>
 static inline vf exponent(vf x, vf minus, vf exponent) {
   if (!kFused) return (x - minus) * splat(kLog2e);
@@ -73,7 +73,7 @@ struct BlockSums {
   std::int64_t greater;
 };
 
-// CAREFUL: whatever the origin, and minus infinity enters the weighted sum as 0 too.
+// CAREFUL: for every origin, and minus infinity enters the weighted sum as 0 too.
 template <bool RANK, bool ENTROPY>
 struct Sums {
   vf sum[4], weighted[2], max[2];
@@ -113,8 +113,8 @@ static BlockSums sums(const T* x, std::int64_t n, const Origin& origin, float ta
   vf values[4];
   std::int64_t i = 0;
   for (; i + 4 * W <= n; i += 4 * W) {
-    // The processor's own prefetching ends at the page. Into the second level: the first has few lines to wait with,
-    // and a stream takes up to twice the time.
+    // The processor's own prefetching ends at the page. Into the second level: into the first, which can wait for few
+    // lines at a time, a stream takes up to twice as long.
     for (std::int64_t ahead = 0; ahead < 4 * W * std::int64_t(sizeof(T)); ahead += 64)
       __builtin_prefetch(reinterpret_cast<const char*>(x + i) + kAhead + ahead, 0, 2);
     load_two(x + i, values);
@@ -156,7 +156,7 @@ static float block_max(const T* x, std::int64_t n) {
   return out;
 }
 
-// While a row is folded, its sums are of 2^y and of y 2^y; they are moved to the origin of another reference.
+// Moves the sums, which are of 2^y and of y 2^y while a row is folded, to the origin of another reference.
 static inline void raise(ScoreState& state, float ref) {
   const double change = exact_origin(origin_of(state.ref)) - exact_origin(origin_of(ref));
   const double factor = __builtin_exp2(change);
@@ -165,8 +165,8 @@ static inline void raise(ScoreState& state, float ref) {
   state.ref = ref;
 }
 
-// Sums of exp(x - ref) and of (x - ref) exp(x - ref), once all blocks are folded. The reference is one of the values,
-// and its own term is made exactly 1: a row's only value has probability 1, and no value more.
+// Turns the sums into those of exp(x - ref) and of (x - ref) exp(x - ref), once all blocks are folded. The reference is
+// one of the values, and its own term becomes exactly 1: the only value of a row has probability 1, and none has more.
 static inline void settle(ScoreState& state) {
   if (state.ref == -__builtin_inff()) return;
   const Origin origin = origin_of(state.ref);
@@ -257,7 +257,7 @@ static inline vf transformed(vf x, const Change& change) {
   return z * splat(change.inverse_temperature);
 }
 
-// In place; the memory goes on to a whole vector.
+// In place, in whole vectors: the memory extends to one.
 static void transform(float* x, std::int64_t n, const Change& change) {
   if (change.plain) return;
   for (std::int64_t i = 0; i < n; i += W) store(x + i, transformed(load(x + i), change));

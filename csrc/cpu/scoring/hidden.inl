@@ -1,13 +1,13 @@
-// Rows of hidden states: the targets of slots, and chunks of columns, by blocks of products that are folded and
-// forgotten. What multiplies (P below) is Dots of linear.inl, or Tiles of amx.inl.
+// Rows of hidden states: logits of targets, and chunks of columns, in blocks of products that are folded and forgotten.
+// P, which multiplies, is Dots of linear.inl or Tiles of amx.inl: kTargetSlots slots at a time for targets, kSlots for
+// chunks.
 
 static void add_bias(const ScoreArgs& args, const Columns& columns, float* x) {
   if (!args.head_bias) return;
   for (std::int64_t i = 0; i < columns.count; ++i) x[i] += args.head_bias[columns[i]];
 }
 
-// z of the targets of slots. P computes the products of kTargetSlots slots, or of kSlots in so many passes over a block
-// where the next block may be called for.
+// z of the targets of slots.
 template <class P>
 static void targets_by(const ScoreArgs& args, const Slots& all, typename P::Scratch& scratch) {
   for (std::int64_t done = 0; done < all.count; done += P::kTargetSlots) {
@@ -31,7 +31,8 @@ static void targets_by(const ScoreArgs& args, const Slots& all, typename P::Scra
   }
 }
 
-// Folds positions [begin, end) into the states of slots, a block at a time.
+// Folds positions [begin, end) into the states of slots, a block at a time. Where another block follows, P may prefetch
+// it, a share in each of its passes over this one.
 template <class P>
 static void chunk_by(const ScoreArgs& args, const Slots& all, std::int64_t block, std::int64_t begin, std::int64_t end,
                      ScoreState* states, typename P::Scratch& scratch) {
@@ -53,7 +54,7 @@ static void chunk_by(const ScoreArgs& args, const Slots& all, std::int64_t block
   for (std::int64_t j = 0; j < all.count; ++j) settle(states[j]);
 }
 
-// No states: the targets.
+// Without states, the targets.
 template <class P>
 static void score_hidden_by(const ScoreArgs& args, const Slots& slots, std::int64_t block, std::int64_t begin,
                             std::int64_t end, ScoreState* states, void* memory) {

@@ -4,12 +4,12 @@
 // chain of multiply-adds over each run of at most kRun dimensions, and the runs one after the other. So a target's
 // logit, computed on its own, has the bits of the one that enters the sum.
 //
-// The lanes of a vector are columns. For a run, the rows of a panel of columns are transposed into the first-level
-// cache, widened there if they are of 16 bits, and the tokens' elements meet it one by one, each in all lanes: nothing
-// is ever added across lanes. The tokens' elements of a run lie side by side in the second level, since rows that are
-// a power of two apart would drive each other out.
+// The lanes of a vector are columns. A run of a panel's columns is transposed into the first-level cache, and widened
+// there if it is of 16 bits; then each element of a token, in all lanes, multiplies the panel's vectors: nothing is
+// ever added across lanes. The tokens' elements of a run are copied side by side, since rows that are a power of two
+// apart would drive each other out of the cache.
 
-// A tile is kTokens by kVectors vectors of columns, the sums of which nearly fill the registers.
+// A tile is kTokens tokens by kVectors vectors of columns: its sums nearly fill the registers.
 #if RSK_VEC_BYTES == 64
 constexpr int kTokens = 8;
 #elif defined(__aarch64__)  // where multiply-adds take one lane of a register, every token has one of its own
@@ -19,13 +19,13 @@ constexpr int kTokens = 4;
 #endif
 constexpr int kVectors = 3;
 constexpr std::int64_t kPanel = kVectors * W;
-constexpr std::int64_t kRun = 128;           // units of four bytes, at most: the sums of longer ones are less exact
-constexpr std::int64_t kBlockColumns = 240;  // whole panels, whatever the instruction set
+constexpr std::int64_t kRun = 128;           // most units of a run: the sums of longer ones are less exact
+constexpr std::int64_t kBlockColumns = 240;  // of a block: whole panels, for every instruction set
 constexpr std::int64_t kMaxColumns = 256;    // from a row of products to the next
-constexpr std::int64_t kDotSlots = 512;      // that meet a block before their products are folded
+constexpr std::int64_t kDotSlots = 512;      // whose products with a block are kept before they are folded
 static_assert(kBlockColumns % kPanel == 0 && kRun % W == 0, "pieces are whole");
 
-// What a row's elements are in multiply-adds: units of four bytes, one a lane.
+// A unit is what a multiply-add takes of a row in a lane, four bytes: one element widened, or two of bfloat16.
 #ifdef RSK_BF16_DOT
 // Two elements: products of bfloat16 are exact in float32.
 struct Bf16Dot {
@@ -49,7 +49,7 @@ struct Widening {
 };
 #endif
 
-// A run of D: so many elements in so many units, of which the last may lack an element.
+// A run of the dimensions. The last unit may lack an element.
 struct Run {
   std::int64_t begin, elements, units;
 };
@@ -75,7 +75,7 @@ static inline vf vector_of(const T* p, std::int64_t n) {
   return K::vector(some);
 }
 
-// Columns of a block, the ids of which are given or consecutive.
+// Columns of a block, given by their ids or consecutive.
 struct Columns {
   const std::int64_t* ids;
   std::int64_t first, count;
@@ -85,15 +85,15 @@ struct Columns {
   }
 };
 
-// Begins as zeros.
+// Zeros at first.
 struct LinearScratch {
-  float tokens[kDotSlots * kRun];  // a run of every token; of few tokens, all runs one after the other,
-  std::int64_t first, count;       // which stay for as long as these slots come again
+  float tokens[kDotSlots * kRun];  // a run of every token; of few tokens, all runs one after the other.
+  std::int64_t first, count;       // Those of these slots are packed already
   vf panel[kRun * kVectors];
   float products[kDotSlots * kMaxColumns];
 };
 
-// Where element `begin` of N columns' rows is. After the last column it comes again.
+// Points to element `begin` of the rows of N columns; beyond the last column, to that of the last.
 template <int N, class T>
 static inline void find_rows(const ScoreArgs& args, const Columns& columns, std::int64_t at, std::int64_t begin,
                              const T** rows) {
@@ -102,7 +102,7 @@ static inline void find_rows(const ScoreArgs& args, const Columns& columns, std:
   for (std::int64_t i = 0; i < N; ++i) rows[i] = weight + columns[at + i < last ? at + i : last] * args.weight_stride;
 }
 
-// Units of W rows, from the at-th element on; those of others are called for.
+// Units of W rows from the at-th element on, transposed. Prefetches those of `next`.
 template <class K, class T>
 static inline void units_of(const T* const* rows, const T* const* next, std::int64_t at, std::int64_t elements, vf* x) {
 #pragma GCC unroll 16
@@ -130,7 +130,7 @@ static inline const H* hidden_row(const ScoreArgs& args, const Slots& slots, std
   return static_cast<const H*>(args.hidden) + args.rows[slots.first + slots.at + slot] * args.hidden_stride + run.begin;
 }
 
-// A run of the hidden rows of slots [begin, end), side by side; those of a tile after them are called for.
+// A run of the hidden rows of slots [begin, end), side by side. Prefetches those of the tile after them.
 template <class K, class H>
 static void pack_tokens(const ScoreArgs& args, const Slots& slots, std::int64_t begin, std::int64_t end, const Run& run,
                         float* tokens) {
@@ -145,11 +145,11 @@ static void pack_tokens(const ScoreArgs& args, const Slots& slots, std::int64_t 
   }
 }
 
-// R tokens by a panel, added to what the runs before made of them. Lines of some rows are called for on the way, so
-// many at a time as can be under way.
+// R tokens by a panel; `more`: added to the products of the runs before. On the way it prefetches the first rows of
+// `next`, a line of each at a time, so that no more lines are on their way than memory serves.
 template <class K, int R>
 static void tile(const float* tokens, const vf* panel, std::int64_t units, const typename K::Weight* const* next,
-                 std::int64_t asked, float* out, bool more) {
+                 std::int64_t prefetched, float* out, bool more) {
   constexpr std::int64_t kLine = 64 / std::int64_t(sizeof(typename K::Weight)), kUnits = kLine / K::kElements;
   vf sum[R][kVectors];
 #pragma GCC unroll 8
@@ -157,7 +157,7 @@ static void tile(const float* tokens, const vf* panel, std::int64_t units, const
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) sum[r][v] = vf{};
   for (std::int64_t line = 0; line * kUnits < units; ++line) {
-    for (std::int64_t i = 0; i < asked; ++i) __builtin_prefetch(next[i] + line * kLine, 0, 2);
+    for (std::int64_t i = 0; i < prefetched; ++i) __builtin_prefetch(next[i] + line * kLine, 0, 2);
     const std::int64_t end = (line + 1) * kUnits < units ? (line + 1) * kUnits : units;
     for (std::int64_t u = line * kUnits; u < end; ++u, panel += kVectors) {
 #pragma GCC unroll 8
@@ -177,14 +177,14 @@ static void tile(const float* tokens, const vf* panel, std::int64_t units, const
     }
 }
 
-// A unit of W columns meets that of R tokens.
+// Adds the products of a unit of W columns with that of R tokens.
 template <class K, int R>
 static inline void add_unit(const float* tokens, vf x, vf* sum) {
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) sum[r] = K::multiply(sum[r], splat(tokens[r * kRun]), x);
 }
 
-// A tile's tokens by all columns of a block: a vector of columns at a time, the units of which stay in registers.
+// A tile's tokens by all columns of a block, W columns at a time, whose units stay in registers.
 template <class K, int R>
 static void stream(const ScoreArgs& args, const Columns& columns, bool follows, const float* tokens, float* out) {
   const std::int64_t runs = runs_of<K>(args.dims);
@@ -218,14 +218,14 @@ static void stream(const ScoreArgs& args, const Columns& columns, bool follows, 
   }
 }
 
-// As many tokens as there are, of the tiles of up to R.
+// The tile, or the stream, for `count` tokens, at most R.
 template <class K, int R>
 static void tile_of(std::int64_t count, const float* tokens, const vf* panel, std::int64_t units,
-                    const typename K::Weight* const* next, std::int64_t asked, float* out, bool more) {
+                    const typename K::Weight* const* next, std::int64_t prefetched, float* out, bool more) {
   if constexpr (R > 1) {
-    if (count < R) return tile_of<K, R - 1>(count, tokens, panel, units, next, asked, out, more);
+    if (count < R) return tile_of<K, R - 1>(count, tokens, panel, units, next, prefetched, out, more);
   }
-  tile<K, R>(tokens, panel, units, next, asked, out, more);
+  tile<K, R>(tokens, panel, units, next, prefetched, out, more);
 }
 template <class K, int R>
 static void stream_of(std::int64_t count, const ScoreArgs& args, const Columns& columns, bool follows,
@@ -236,10 +236,10 @@ static void stream_of(std::int64_t count, const ScoreArgs& args, const Columns& 
   stream<K, R>(args, columns, follows, tokens, out);
 }
 
-// products[j][i] of slot j and columns[i]. With `follows`, a block of consecutive columns comes after this one.
+// products[j][i] of slot j and columns[i]. `follows`: a block of consecutive columns comes after this one.
 //
-// Few tokens are packed once and meet all runs of a panel, which reads the weight in its order. Many are packed a run
-// at a time, and all panels meet them before the next run is.
+// Few tokens are packed once and multiply all runs of a panel, which reads the weight in its order. Many are packed a
+// run at a time, which multiplies all panels before the next one is packed.
 template <class K, class H>
 static void products(const ScoreArgs& args, const Slots& slots, const Columns& columns, bool follows,
                      LinearScratch& scratch) {
@@ -273,8 +273,8 @@ static void products(const ScoreArgs& args, const Slots& slots, const Columns& c
         for (std::int64_t t = 0; t < tiles; ++t) {
           const std::int64_t slot = slots.count * t / tiles, last = slots.count * (t + 1) / tiles;
           if (at == begin && !packed && (!few || begin == 0)) pack_tokens<K, H>(args, slots, slot, last, run, tokens);
-          const std::int64_t ask = kPanel * t / tiles, asked = kPanel * (t + 1) / tiles - ask;
-          tile_of<K, kTokens>(last - slot, tokens + slot * kRun, scratch.panel, run.units, next + ask, asked,
+          const std::int64_t from = kPanel * t / tiles, prefetched = kPanel * (t + 1) / tiles - from;
+          tile_of<K, kTokens>(last - slot, tokens + slot * kRun, scratch.panel, run.units, next + from, prefetched,
                               scratch.products + slot * kMaxColumns + at, r > 0);
         }
       }
@@ -282,7 +282,7 @@ static void products(const ScoreArgs& args, const Slots& slots, const Columns& c
   }
 }
 
-// Hidden rows as they are, none packed before.
+// Products of hidden rows read where they lie: nothing is packed before.
 template <class K, class H>
 struct Dots {
   typedef LinearScratch Scratch;
@@ -293,7 +293,7 @@ struct Dots {
   }
 };
 
-// Positions of a block: whole panels, and few of a small vocabulary, for threads to share.
+// Positions of a block: whole panels, and few of them where the vocabulary is small, for threads to share.
 [[maybe_unused]] static std::int64_t linear_block(const ScoreArgs& args) {
   const std::int64_t columns = args.num_columns / 16 / kPanel * kPanel;
   return columns < kPanel ? kPanel : columns > kBlockColumns ? kBlockColumns : columns;

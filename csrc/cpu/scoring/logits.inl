@@ -20,7 +20,7 @@ static void logits_targets(const ScoreArgs& args, std::int64_t slot) {
   }
 }
 
-// n elements as floats, and what is left of the last vector as zeros.
+// n elements as floats, and zeros in the rest of the last vector.
 template <class T>
 static void widen_block(const T* x, std::int64_t n, float* out) {
   std::int64_t i = 0;

@@ -1,4 +1,4 @@
-// The scoring kernels, compiled once per instruction set as in kernels.cpp, and what divides their work among threads.
+// The scoring kernels of every instruction set, and what divides their work among threads.
 //
 // A row's columns are cut into chunks by V and D alone. A chunk is folded on its own, whoever does it, and the states
 // of a row's chunks are merged in their order: the bits of a row depend on no other row and on no number of threads.
@@ -61,8 +61,8 @@ namespace {
 constexpr const ScoreKernels* kIsas[] = {RSK_OF_EACH_REGION(kScoreKernels)};
 
 #if RSK_AMX_UNIT
-// The matrix unit with bfloat16, its registers saved by the system, and the system's leave to use it, which a process
-// asks for once.
+// Whether the processor has the matrix unit with bfloat16, the system saves its registers, and it permits their use,
+// which a process asks for once.
 bool find_amx() {
   constexpr unsigned kTile = 1u << 24, kBf16 = 1u << 22, kXsave = 1u << 27, kRegisters = 3u << 17;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of <asm/prctl.h>, which older headers lack
@@ -95,13 +95,13 @@ const ScoreKernels& kernels_for([[maybe_unused]] const ScoreArgs& args, int isa)
 
 constexpr std::int64_t kLogitsChunk = 32768;  // columns
 constexpr std::int64_t kLinearChunks = 64;    // of a row, at most
-constexpr std::int64_t kLinearSlots = 512;    // slots whose states are kept at a time
-constexpr double kSerialLogits = 2e5;         // elements that are no work for a second thread
+constexpr std::int64_t kLinearSlots = 512;    // slots of a batch, whose states are kept at a time
+constexpr double kSerialLogits = 2e5;         // elements; fewer are no work for a second thread
 
 constexpr ScoreState kNothing = {0.0, 0.0, -std::numeric_limits<float>::infinity(),
                                  -std::numeric_limits<float>::infinity()};
 
-// As if the sums had been taken with another reference.
+// Makes the sums those with another reference.
 void rebase(ScoreState& state, float ref) {
   const double change = double(state.ref) - double(ref), factor = std::exp(change);
   state.weighted = (state.weighted + change * state.sum) * factor;
@@ -162,7 +162,7 @@ void score_logits(const ScoreArgs& args, const ScoreKernels& kernels, std::int64
   }
 }
 
-// Scratch memory of the threads, on cache lines of its own: zeros, of which the system gives what is used.
+// Scratch memory of the threads, zeros on cache lines of their own. Only the pages that are used take memory.
 class Scratch {
  public:
   Scratch(std::size_t bytes, int num_threads) {
