@@ -49,7 +49,7 @@ class _Picked:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ResultRows:
     """Consecutive rows of the result, all of one shard; ``errors`` has the queries that were skipped among them, and
     ``short`` others got fewer than k picks."""
 
@@ -138,7 +138,7 @@ class Worker:
                 for index in run:
                     yield self._write(index, pieces, job, advance)
 
-    def tables(self, start: int, stop: int) -> Generator[Rows, None, None]:
+    def tables(self, start: int, stop: int) -> Generator[ResultRows, None, None]:
         """Yield the result of queries `start` to `stop` in order, some at a time.
 
         Reading and selecting run in threads of their own beside the caller's, a few chunks ahead of it.
@@ -151,7 +151,7 @@ class Worker:
                 yield self._result(picked)
 
     def _write(
-        self, index: int, pieces: Iterator[Rows], job: JobFolder, advance: Callable[[int], None] | None
+        self, index: int, pieces: Iterator[ResultRows], job: JobFolder, advance: Callable[[int], None] | None
     ) -> ShardRecord:
         """Write the next rows, those of one shard."""
         rows, skipped, short = self.spec.shard(index, self.rows), [], 0
@@ -250,7 +250,7 @@ class Worker:
             piece.bad.setdefault(row, reason)
         return picks
 
-    def _result(self, picked: _Picked) -> Rows:
+    def _result(self, picked: _Picked) -> ResultRows:
         """Turn padded rows into lists of the real picks, empty ones for the queries that are skipped."""
         start, picks = picked.start, picked.picks
         lengths = np.asarray(picks.lengths).copy()
@@ -270,7 +270,7 @@ class Worker:
         lists = (pa.ListArray.from_arrays(offsets, item) for item in (ids, *values))
         reasons = [picked.bad[row] for row in bad.tolist()]
         errors = [bad, query_ids.take(pa.array(bad - start)), reasons]
-        return Rows(
+        return ResultRows(
             start,
             pa.table([query_ids, *lists], schema=self.schema),
             pa.table(list(errors), schema=self._errors_schema),

@@ -28,7 +28,7 @@ from . import _rows
 from ._index import Index
 from ._place import Place, is_url
 from ._raw import RawColumn, npy
-from ._rows import Rows
+from ._rows import RowSource
 from ._safetensors import Tensor, Tensors
 from ._tables import ARROW, Table, TableColumn, find_column
 
@@ -87,7 +87,7 @@ def vectors(file: PathLike, argument: str, column: str | None = None, dims: int 
     dtype = np.dtype(np.float16 if kind.value_type == pa.float16() else np.float32)
     rule = rule.format(dims=dims)
 
-    def convert(lists: pa.Array, rows: Rows) -> Any:
+    def convert(lists: pa.Array, rows: RowSource) -> Any:
         return _rows.vectors(lists, rows, dims, rule, dtype)
 
     return TableColumn(source, argument, name, convert, dims, dtype)
@@ -123,7 +123,7 @@ def ids(file: PathLike, argument: str, column: str | None = None) -> Column | No
     name, kind = _find(source, argument, column, "single values", lambda t: not pa.types.is_nested(t))
     plain = _plain(kind)
 
-    def convert(values: pa.Array, rows: Rows) -> pa.Array:
+    def convert(values: pa.Array, rows: RowSource) -> pa.Array:
         return _rows.present(values, rows, f"{argument}'s id column").cast(plain)
 
     return TableColumn(source, argument, name, convert)
@@ -150,7 +150,7 @@ def numbers(argument: str, kind: type, file: PathLike | None, column: str | None
     what, accepts = ("floats", pa.types.is_floating) if kind is float else ("integers", pa.types.is_integer)
     name, _ = _find(source, argument, column, what, accepts, (argument,))
 
-    def convert(values: pa.Array, rows: Rows) -> Any:
+    def convert(values: pa.Array, rows: RowSource) -> Any:
         return _rows.numbers(values, rows, pa.float32() if kind is float else pa.int64())
 
     return TableColumn(source, argument, name, convert)

@@ -14,11 +14,11 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Rows:
-    """What is known of a chunk of rows besides its values.
+class RowSource:
+    """Where a chunk of rows comes from, and what happens to rows that cannot be used.
 
-    ``where(row)`` says in words where a row of the column is; ``bad`` takes the reasons of rows that cannot be used,
-    or is None where the first is an error.
+    ``where(row)`` says in words where a row of the column is. ``bad`` takes the reason of each unusable row; None makes
+    the first one an error.
     """
 
     argument: str
@@ -43,7 +43,7 @@ def span(rows: int, start: int, stop: int | None) -> tuple[int, int]:
     return start, stop
 
 
-def vectors(lists: pa.Array, rows: Rows, dims: int, rule: str, dtype: np.dtype[Any]) -> Array:
+def vectors(lists: pa.Array, rows: RowSource, dims: int, rule: str, dtype: np.dtype[Any]) -> Array:
     """Return lists of floats as an array (rows, dims); zeros for the rows that cannot be used."""
     unusable, values, lengths = _checked(lists, rows)
     short = (lengths != dims) & ~unusable
@@ -58,7 +58,7 @@ def vectors(lists: pa.Array, rows: Rows, dims: int, rule: str, dtype: np.dtype[A
     return array
 
 
-def padded(lists: pa.Array, rows: Rows) -> Array:
+def padded(lists: pa.Array, rows: RowSource) -> Array:
     """Return lists of integers as an array, padded with -1; all -1 for the rows that cannot be used."""
     unusable, values, lengths = _checked(lists, rows)
     large = _holding(_beyond_int64(values), lengths)
@@ -72,7 +72,7 @@ def padded(lists: pa.Array, rows: Rows) -> Array:
     return array
 
 
-def numbers(values: pa.Array, rows: Rows, kind: pa.DataType) -> Array:
+def numbers(values: pa.Array, rows: RowSource, kind: pa.DataType) -> Array:
     """Return single numbers as an array; 0 for the rows that cannot be used."""
     present(values, rows, rows.argument)
     large = _beyond_int64(values)
@@ -80,10 +80,10 @@ def numbers(values: pa.Array, rows: Rows, kind: pa.DataType) -> Array:
     return np.array(numpy(values.cast(kind, safe=not large.any()).fill_null(0)))
 
 
-def present(values: pa.Array, rows: Rows, what: str) -> pa.Array:
+def present(values: pa.Array, rows: RowSource, what: str) -> pa.Array:
     """Return the values; refuse missing ones."""
     if values.null_count:
-        Rows(what, rows.first, rows.where, rows.bad).refuse(numpy(values.is_null()), "have no null rows", "one")
+        RowSource(what, rows.first, rows.where, rows.bad).refuse(numpy(values.is_null()), "have no null rows", "one")
     return values
 
 
@@ -92,7 +92,7 @@ def numpy(values: pa.Array) -> Array:
     return array
 
 
-def _checked(lists: pa.Array, rows: Rows) -> tuple[Array, pa.Array, Array]:
+def _checked(lists: pa.Array, rows: RowSource) -> tuple[Array, pa.Array, Array]:
     """Return which lists are missing or miss a value, the values of all lists end to end, and the lists' lengths."""
     present(lists, rows, rows.argument)
     unusable = np.array(numpy(lists.is_null()))

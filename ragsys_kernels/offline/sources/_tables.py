@@ -16,7 +16,7 @@ import pyarrow as pa
 from ._arrow import ArrowPart
 from ._parquet import ParquetPart
 from ._place import Place
-from ._rows import Rows, span
+from ._rows import RowSource, span
 
 ARROW: tuple[str, ...] = (".arrow", ".feather", ".ipc")
 PARQUET: tuple[str, ...] = (".parquet",)
@@ -123,7 +123,7 @@ class TableColumn:
         table: Table,
         argument: str,
         name: str,
-        convert: Callable[[pa.Array, Rows], Any],
+        convert: Callable[[pa.Array, RowSource], Any],
         dims: int = 0,
         dtype: npt.DTypeLike | None = None,
     ) -> None:
@@ -135,7 +135,7 @@ class TableColumn:
     ) -> Iterator[Any]:
         start, stop = span(self.rows, start, stop)
         for values in _steps(self._table.arrays(self._name, size, start, stop, bad), size):
-            yield self._convert(values, Rows(self._argument, start, self._table.where, bad))
+            yield self._convert(values, RowSource(self._argument, start, self._table.where, bad))
             start += len(values)
 
     def whole(self) -> Any:
