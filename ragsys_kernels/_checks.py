@@ -21,11 +21,12 @@ class ConversionWarning(UserWarning):
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
+    """Return a shape as errors write it, ``(3,)`` or ``(3, 4)``."""
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
 def shown(value: Any) -> str:
-    """What an error says that it got: a short value, else its type."""
+    """Return what an error says it got: the value if it is short, else its type."""
     scalar = value is None or isinstance(value, (str, float, bool, np.generic)) or (type(value) is int)
     if not scalar or (type(value) is int and value.bit_length() > 512):  # Python refuses to print the longest ones
         return type(value).__name__
@@ -34,8 +35,8 @@ def shown(value: Any) -> str:
 
 
 def count(op: str, name: str, value: Any) -> int:
-    """A whole number of at least 1."""
-    if type(value) is int and 1 <= value < 2**63:  # the common case, quickly
+    """Check a whole number of at least 1."""
+    if type(value) is int and 1 <= value < 2**63:  # the common case first
         return value
     number = whole(op, name, value)
     if isinstance(value, bool) or number < 1:
@@ -44,10 +45,10 @@ def count(op: str, name: str, value: Any) -> int:
 
 
 def whole(op: str, name: str, value: Any, rule: str = "an integer") -> int:
-    """A whole number of 64 bits."""
+    """Check a whole number that fits in 64 bits."""
     try:
         number = operator.index(value)
-    except (TypeError, ValueError, RuntimeError):  # the latter of tensors
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: from tensors
         raise TypeError(f"{op}: {name} must be {rule}, got {type(value).__name__}") from None
     if not -(2**63) <= number < 2**63:
         raise ValueError(f"{op}: {name} must be a number of 64 bits, got one of {number.bit_length()}")
@@ -55,6 +56,7 @@ def whole(op: str, name: str, value: Any, rule: str = "an integer") -> int:
 
 
 def choice(op: str, name: str, value: Any, allowed: Collection[str]) -> str:
+    """Check one of the allowed names."""
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{op}: {name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}")
     return str(value)
@@ -77,12 +79,12 @@ def threads(op: str, num_threads: Any) -> int:
 
 
 def skipped(op: str, on_error: Any) -> dict[int, str] | None:
-    """Where the errors of single queries go: None if they are raised."""
+    """Return the dictionary that takes the errors of single queries, or None where they are raised."""
     return {} if choice(op, "on_error", on_error, ("raise", "skip")) == "skip" else None
 
 
 def floats(op: str, name: str, x: Any, place: Place = HOST) -> Any:
-    """Any floating-point array as contiguous float32."""
+    """Return a floating-point array of any type as contiguous float32."""
     array, dtype = place.view(op, name, x)
     if dtype == "float32":
         return place.packed(array) if array.ndim else array
@@ -92,7 +94,7 @@ def floats(op: str, name: str, x: Any, place: Place = HOST) -> Any:
 
 
 def integers(op: str, name: str, x: Any, place: Place = HOST) -> Any:
-    """Any integer array as contiguous int64."""
+    """Return an integer array of any type as contiguous int64."""
     array, dtype = place.view(op, name, x)
     if "int" not in dtype or dtype == "uint64":
         raise TypeError(f"{op}: {name} must be integers, got {dtype}")
@@ -100,7 +102,7 @@ def integers(op: str, name: str, x: Any, place: Place = HOST) -> Any:
 
 
 def ids(op: str, name: str, x: Any, num_queries: int | None, place: Place = HOST) -> Any:
-    """int32 or int64 ids (Q, P) as they are, contiguous."""
+    """Return ids (Q, P), int32 or int64, as they are but contiguous."""
     array, dtype = place.view(op, name, x)
     if dtype not in ("int32", "int64"):
         raise TypeError(f"{op}: {name} must be int32 or int64, got {dtype}")
@@ -111,7 +113,7 @@ def ids(op: str, name: str, x: Any, num_queries: int | None, place: Place = HOST
 
 
 def storage(op: str, name: str, x: Any, place: Place = HOST) -> tuple[Any, str]:
-    """Embeddings as they are stored, or float64 to be converted, which is said; never a copy."""
+    """Return embeddings without copying them, and their element type; float64, which the caller converts, warns."""
     array, dtype = place.view(op, name, x)
     if dtype not in _arrays.STORAGE and dtype != "float64":
         raise TypeError(
@@ -138,18 +140,18 @@ def per_query(
     place: Place = HOST,
     errors: dict[int, str] | None = None,
 ) -> Any:
-    """A number, or one per query, in [low, high], as (Q,) float32; values on a device are not looked at.
+    """Return a number, or one per query, in [low, high], as (Q,) float32; values on a device are not checked.
 
-    With ``errors`` a query whose number is not is put there, and has the highest one instead.
+    With ``errors``, a query whose own number is out of range is put there and gets ``high`` instead.
     """
     if isinstance(x, (float, int)) and not isinstance(x, bool):
         if not low <= x <= high:
             raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {shown(x)}")
         return place.filled(num_queries, x)
     if place is not HOST and _arrays.device_of(x) != "cpu":
-        there = floats(op, name, x, place)
-        expect_shape(op, name, there, ((num_queries,), "(Q,)"))
-        return there
+        on_device = floats(op, name, x, place)
+        expect_shape(op, name, on_device, ((num_queries,), "(Q,)"))
+        return on_device
     array = np.asarray(_arrays.host_view(op, name, x)[0])
     if array.dtype.kind not in "fiu" or (array.dtype == np.uint16):
         raise TypeError(f"{op}: {name} must be a number or a float array of shape (Q,), got {array.dtype}")
@@ -172,8 +174,8 @@ def expect_shape(op: str, name: str, array: np.ndarray, *shapes: tuple[tuple[int
 
 
 def library_and_device(op: str, arrays: dict[str, Any]) -> tuple[str, str]:
-    """The library of the results, and the one device that all the arrays are on."""
-    for x in arrays.values():  # the common case, quickly
+    """Return the library of the results, and the one device that all the arrays are on."""
+    for x in arrays.values():  # the common case first
         if x is not None and type(x) is not np.ndarray:
             break
     else:
@@ -183,7 +185,7 @@ def library_and_device(op: str, arrays: dict[str, Any]) -> tuple[str, str]:
 
 
 def same_device(op: str, arrays: dict[str, Any]) -> str:
-    """The one device that all the arrays are on."""
+    """Return the one device that all the arrays are on."""
     devices = {name: _arrays.device_of(x) for name, x in arrays.items() if x is not None}
     if len(set(devices.values())) > 1:
         found = ", ".join(f"{name} on {device}" for name, device in devices.items())

@@ -50,58 +50,59 @@ def mmr(
     Parameters
     ----------
     queries : (Q, D) float32 | float16 | bfloat16 | float64, or None if relevance is given
-        Any scale with ``metric="cosine"``. Without a row the result has none.
+        Of any length with ``metric="cosine"``. No queries give an empty result.
     embeddings : (N, D) float32 | float16 | bfloat16, or (Q, P, D), or Corpus
-        One corpus for all queries, or one dense pool for each. Never copied; the last axis must be contiguous. float64,
-        which lists of numbers are, is converted to float32 in each call, with a `ConversionWarning`.
+        One corpus for all queries, or one dense pool for each. Never copied; the last axis must be contiguous. float64
+        (as lists of numbers are) is converted to float32 in each call, with a `ConversionWarning`.
     k : int or (Q,) integers
-        Picks per query, at least 1. K below is the largest; an array on a device is waited for. More than the pool has
-        are padding, with which K may come to 65,536.
+        Picks per query, at least 1. K below is the largest k; an array on a device is waited for. Where k exceeds the
+        pool the rest is padding, up to K = 65,536.
     candidates : (Q, P) int32 | int64, optional
         The pool of each query as rows of the corpus, padded with -1. None: the whole corpus, exactly.
     relevance : (Q, P) floating point, optional
         Scores of a retriever or reranker, used instead of the cosine with the query.
     bias : (N,) or (Q, P) floating point, optional
-        Quality of each row or of each candidate, for a demonstration its mean token log-probability in nats.
-        Default: the corpus's own. Without a bias ``lambda_b`` plays no part.
+        Quality of each row or of each candidate; of a demonstration, its mean token log-probability in nats. Default:
+        the corpus's own. Without a bias ``lambda_b`` has no effect.
     lambda_d : float or (Q,), in [0, 1]
-        Weight of relevance against redundancy; higher is less diverse.
+        Weight of relevance against redundancy. Higher values give less diverse picks.
     lambda_b : float or (Q,), in [0, 1]
-        Weight of relevance against the bias; higher is less bias.
+        Weight of relevance against the bias. Higher values give the bias less weight.
     groups : (N,) integers ((Q, P) for dense pools), optional
         Group of each row. Default: the corpus's own.
     query_groups : (Q,) integers, optional
         Items of the query's own group are left out (leave-one-out).
     max_per_group : int, optional
-        At most so many picks of one group, initial items counted.
+        The most picks of one group; initial items count.
     initial : (Q, S) int32 | int64, optional
-        Items already shown, as ids like ``candidates``, padded with -1. They count as picks made
-        before the first and are not returned.
+        Items already shown, as ids like ``candidates``, padded with -1. They count as picks made before the first, and
+        are not returned.
     metric : {"cosine", "dot"}
-        "cosine" takes rows and queries as unit vectors (a zero row has cosine 0 with everything); "dot" as given.
-        A Corpus has its own.
+        "cosine" makes rows and queries unit vectors (a zero row has cosine 0 with everything); "dot" takes them as
+        given. A Corpus has its own metric.
     check_values : bool, optional
-        On the CPU values are always checked, where they are read, at no cost. On a device they are looked at only with
+        On the CPU the kernels check every value as they read it, at no cost. On a device values are checked only with
         True, which waits for the device. Unchecked, an id out of range counts as padding, an item whose value is NaN
         is never picked, and a repeated id may be picked twice.
     backend : {"auto", "cpu", "reference", "triton", "cuda"}
-        "auto": for arrays on a device "triton", then "cuda" (CuPy arrays the other way round); for arrays on the CPU
-        "cpu", then "reference". With TRITON_INTERPRET=1 in the environment "triton" takes arrays on the CPU.
+        "auto" takes the first that can run. For arrays on a device: "triton", then "cuda" (for CuPy's "cuda" first).
+        For arrays on the CPU: "cpu", then "reference". With TRITON_INTERPRET=1 in the environment, "triton" takes
+        arrays on the CPU too.
     num_threads : int, optional
-        Default: RAGSYS_KERNELS_NUM_THREADS, else all processors of the process.
+        Default: RAGSYS_KERNELS_NUM_THREADS, else all processors that the process may use.
     on_error : {"raise", "skip"}
-        "skip": a query with a bad value, an id out of range or repeated, a k or lambda of its own that cannot be, does
-        not fail the call: ``errors`` of the result names it with the reason, its picks are padding, and the others have
-        the same bits as without it. Nothing is done for this before a call fails. On a device values are looked at
-        only with ``check_values=True``. What is wrong with the whole call is raised all the same.
+        "skip": a query with a bad value, an id out of range or repeated, or a bad k or lambda of its own does not fail
+        the call. ``errors`` of the result has its reason, its picks are padding, and the other queries get the same
+        bits as without it. This costs nothing until a call fails. On a device values are checked only with
+        ``check_values=True``. What is wrong with the whole call is still raised.
 
     Returns
     -------
     Selection
         ``indices`` (Q, K) int64 padded with -1, ``scores``, ``relevance``, ``redundancy`` (Q, K) float32, ``lengths``
         (Q,) int32, on the arrays' device; torch tensors if any array argument is one, else CuPy arrays if one is,
-        else NumPy arrays. ``errors``, no item of the tuple, is a dict of query numbers and reasons with
-        ``on_error="skip"``, else None.
+        else NumPy arrays. ``errors``, which is not an item of the tuple, maps query numbers to reasons with
+        ``on_error="skip"``, else it is None.
 
     Raises
     ------
@@ -121,9 +122,9 @@ def mmr(
 
     Notes
     -----
-    Accumulates in float32 whatever the storage type. The same bits for any ``num_threads``; last bits may differ
+    Sums are float32 for every storage type. The bits are the same for any ``num_threads``; the last ones may differ
     between backends and instruction sets. O(Q K P D) time, O(P + K) memory per thread beside the result. On a device
-    the work runs on the caller's current stream and, but for the two cases above, nothing waits for it.
+    the work runs on the caller's current stream, and only an array ``k`` and ``check_values=True`` wait for it.
 
     Examples
     --------
@@ -179,9 +180,9 @@ def vrsd(
         C_1 = argmax_i cos(q, e_i);   s = e_C1                           running sum vector
         C_t = argmax over unpicked i of cos(s + e_i, q);   s += e_Ct
 
-    A zero sum has cosine 0: one shorter than 1e-6 of the lengths of its terms, which is the precision of float32
-    data. Ties go to the lowest position in the pool. Parameters, results, errors and notes are those of `mmr`, with
-    these differences.
+    A sum that is shorter than 1e-6 of the lengths of its terms, the precision of float32 data, is zero and has cosine
+    0. Ties go to the lowest position in the pool. Parameters, results, errors and notes are those of `mmr`, with these
+    differences.
 
     Parameters
     ----------
@@ -190,7 +191,7 @@ def vrsd(
     relevance : (Q, P), optional
         Used instead of cos(q, e_i), in the first pick and in the sum's product with the query.
     metric : {"cosine", "dot"}
-        Whether rows are made unit vectors before they are summed. Relevance and scores are cosines with either.
+        "cosine" makes rows unit vectors before they are summed. Relevance and scores are cosines with both.
 
     Returns
     -------
@@ -199,8 +200,8 @@ def vrsd(
 
     Notes
     -----
-    The authors' script differs in three ways not reproduced here: its first pick is index 0, its running best starts
-    at 0 (so that it repeats items where no cosine is positive), and it repeats items where k exceeds the pool.
+    The authors' script has three quirks that are not reproduced here: its first pick is index 0, its running best
+    starts at 0 (so that it repeats items where no cosine is positive), and it repeats items where k exceeds the pool.
 
     Examples
     --------
@@ -231,7 +232,7 @@ def vrsd(
     )
 
 
-# Each argument by itself: to pass them on in dictionaries takes half a microsecond of a single query's call.
+# Each argument by itself: passing dictionaries would add half a microsecond to a call for a single query.
 def _run(
     op: str,
     queries: Any,
@@ -296,7 +297,7 @@ def _run(
         problem.k = problem.pool
         problem.ks = None if problem.ks is None else problem.ks.clip(None, problem.pool)
     backend_op: Callable[[Problem, int], Selection] = getattr(implementation, op)
-    if errors is None and place is _arrays.HOST:  # the common case, quickly
+    if errors is None and place is _arrays.HOST:  # the common case first
         result = backend_op(problem, threads)
     else:
         result = _answered(problem, backend_op, threads, place, check_values, errors)
@@ -332,7 +333,7 @@ def _answered(
 
 
 def _padded(result: Selection, columns: int, place: _arrays.Place) -> Selection:
-    """The picks with so many columns."""
+    """Return the picks with padding up to so many columns."""
     fields = []
     for picks, wide in zip(result, map(place.upload, Selection.empty(len(result.lengths), columns)), strict=True):
         wide[..., : picks.shape[-1]] = np.asarray(picks) if place is _arrays.HOST else picks

@@ -1,4 +1,4 @@
-"""8-bit codes of a corpus's rows, out of which the compiled kernels tell which rows they need not read."""
+"""8-bit codes of a corpus's rows, which show the compiled kernels the rows that they need not read."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _HEADER = 12  # bytes of a code row that hold its scale, its error and the sum o
 
 
 def row_bytes(dims: int) -> int:
-    """Bytes of a code row, whole cache lines (csrc/cpu/selection/args.h)."""
+    """Return the bytes of a code row, which fills whole cache lines (csrc/cpu/selection/args.h)."""
     return (dims + _HEADER + 63) // 64 * 64
 
 
 def encode(data: np.ndarray, dtype: str, metric: str, scales: np.ndarray | None) -> tuple[np.ndarray | None, float]:
-    """Code rows (N, row_bytes(D)) uint8 of unit rows and the largest of their errors; None where they serve nothing."""
+    """Return code rows (N, row_bytes(D)) uint8 of unit rows and their largest error, or None where codes are no use."""
     useless = metric != "cosine" or dtype not in _arrays.STORAGE or data.shape[1] > _MOST_DIMS
     if useless or _dispatch.why_not("cpu") is not None:
         return None, 0.0
@@ -27,5 +27,5 @@ def encode(data: np.ndarray, dtype: str, metric: str, scales: np.ndarray | None)
 
 
 def can_scan(rows: Rows, vectors: int) -> bool:
-    """Whether all rows are best scanned by their codes for so many vectors; for many that needs AVX512-VNNI."""
+    """Return whether a scan of all rows for so many vectors is fastest by codes; for many it needs AVX512-VNNI."""
     return rows.codes is not None and bool(_dispatch.extension().code_scan_supported(_dispatch.isa_index(), vectors))

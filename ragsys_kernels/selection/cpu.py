@@ -18,20 +18,22 @@ _POOL_TOO_SMALL = 5
 
 _QUERY_BLOCK = 256
 
-# Whole corpus: smaller ones are simply pools. Of each stage, how many picks its scan takes into account and the size of
-# its pool; where that is a large share of the corpus the corpus itself is the pool. Scans by codes cost less and know
-# less: more of both.
+# MMR over a whole corpus of at least _WHOLE_CORPUS rows goes in stages; a smaller corpus is simply a pool. A stage is the
+# number of picks that its scan takes into account, and the size of its pool. Where that is more than _SHARE of the
+# corpus, the corpus itself is the pool. A scan by codes costs less and its bounds are looser, so it takes more of both.
 _WHOLE_CORPUS = 2048
 _STAGES = ((0, 128), (1, 128), (2, 512), (3, 2048), (4, 8192))
 _SHARE = 1 / 8
 _CODED_STAGES = ((0, 128), (1, 512), (4, 1024), (8, 4096))
 _CODED_SHARE = 1 / 3
 # A scan for at most _FEW queries takes as long as reading the codes does: more picks taken into account and a larger
-# pool add next to nothing to it. Hence few scans, with pools that grow with the corpus: its rows over this power of two.
+# pool add next to nothing. Hence few scans, with pools that grow with the corpus: the third number is the power of two
+# that divides its rows.
 _FEW = 8
 _FEW_STAGES = ((0, 128, 10), (8, 512, 7), (8, 4096, 5))
-# Where relevance weighs more than this, the second stage is content with as few rows as the first.
+# Where relevance weighs more than this, the second stage takes as few rows as the first.
 _RELEVANT = 0.7
+# A stage that leaves more than this share of a block's queries undone is left out for the next block.
 _MOSTLY = 0.5
 
 
@@ -70,7 +72,7 @@ def _call(
     outside: np.ndarray | None = None,
     best_first: bool = False,
 ) -> tuple[Selection, np.ndarray | None, Any]:
-    """The selection, the status of each query unless all are well, and the work."""
+    """Return the selection, the status of each query (None: all are well), and the work."""
     module, rows = _dispatch.extension(), problem.rows
     *fields, status, work = module.select(
         _METHODS[problem.op],
@@ -110,6 +112,7 @@ def _call(
 
 
 def _raise_for(problem: Problem, status: np.ndarray) -> None:
+    """Raise the error of the first query that the kernel could not answer."""
     if status.any():
         q = int(np.flatnonzero(status)[0])
         validate.values(problem, q)
@@ -117,7 +120,7 @@ def _raise_for(problem: Problem, status: np.ndarray) -> None:
 
 
 def _check_queries(problem: Problem) -> np.ndarray:
-    """The queries of the formulas, finite."""
+    """Return the queries of the formulas; raise for one that is not finite or whose products leave float32."""
     assert problem.queries is not None
     for q in np.flatnonzero(~np.isfinite(problem.queries).all(axis=1)):
         validate.values(problem, int(q))
@@ -142,10 +145,11 @@ def _largest_bias(problem: Problem) -> float:
 def _scan(
     problem: Problem, vectors: np.ndarray, weights: tuple[np.ndarray, np.ndarray], n: int, num_threads: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """About n rows of largest weights[0] * product + weights[1] * bias, by their codes where these serve.
+    """Return about n rows of largest weights[0] * product + weights[1] * bias, by their codes where that is faster.
 
-    The product is the least of a query's with vectors (T, Q, D). Returns rows (Q, width), the best first, padded with
-    -1, their products, what no other row exceeds, and the error of each of these values.
+    A row's product with a query is its least with that query's T vectors, of (T, Q, D). Returned are the rows
+    (Q, width), best first and padded with -1, their products, a bound that no other row exceeds, and the error of each
+    of these values.
     """
     module, rows = _dispatch.extension(), problem.rows
     by_codes = codes.can_scan(rows, len(vectors) * problem.num_queries)
@@ -167,13 +171,13 @@ def _scan(
         _dispatch.isa_index(),
         num_threads,
     )
-    for q in range(0 if well else problem.num_queries):  # a row that none of them may pick does no harm
+    for q in range(0 if well else problem.num_queries):  # a bad row that no query may pick does no harm
         validate.values(problem, q)
     return tuple(found)
 
 
 def search(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k items of largest v of each pool, ties to the lowest position."""
+    """Return the k items of largest v of each pool, ties to the lowest position."""
     if problem.candidates is not None:
         return _rank(problem, num_threads)
     if problem.rows.metric == "dot":
@@ -202,7 +206,7 @@ def search(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rank(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """The best of the candidates, by the kernels' own dot product."""
+    """Return the best of the candidates, by the kernels' own dot product."""
     indices = np.full((problem.num_queries, problem.k), -1, np.int64)
     scores = np.full(indices.shape, -np.inf, np.float32)
     for begin in range(0, problem.num_queries, _QUERY_BLOCK):
@@ -217,7 +221,7 @@ def _rank(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _relevance(problem: Problem, num_threads: int) -> np.ndarray:
-    """v of the candidates by the kernels' own dot product; -inf for padding."""
+    """Return v of the candidates, by the kernels' own dot product; -inf for padding."""
     module, rows = _dispatch.extension(), problem.rows
     values: np.ndarray
     values, status = module.relevance(
@@ -240,11 +244,11 @@ def _relevance(problem: Problem, num_threads: int) -> np.ndarray:
 
 
 def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, Any]:
-    """Exact MMR over all rows from small pools; README.md, "The whole corpus".
+    """Select by exact MMR over all rows, from small pools (README.md, "The whole corpus").
 
-    A stage takes a pool by a scan of all rows and selects from it; the kernel stops at a pick that a row outside the
-    pool might beat. The picks made stand. The next stage takes the rows that are best after the first of them, then
-    after the first two, and so on; a query that no stage completes is selected densely.
+    A stage scans all rows for a pool and selects from it. The kernel stops at a pick that a row outside the pool might
+    beat; the picks before it stand. The next stage's pool has the rows that are best after the first of these picks, or
+    the first two, and so on. A query that no stage completes is selected densely.
     """
     out = Selection.empty(problem.num_queries, problem.k)
     queries = _check_queries(problem)
@@ -257,7 +261,9 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, An
             part = problem.take(waiting)
             terms, size = plan[stage] if stage < len(plan) else (0, problem.pool)
             size = max(size, 2 * problem.k)
-            stuck = stage > 0 and (out.lengths[waiting] == 0).any()  # a first pick after initial items, or tied
+            stuck = (
+                stage > 0 and (out.lengths[waiting] == 0).any()
+            )  # no first pick: it follows initial items, or is tied
             if size > share * problem.pool or stuck:
                 found, status, done = _call(part, num_threads)
             elif stage == 0:
@@ -273,7 +279,7 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, An
                 validate.overflow(problem, int(q))
             for field, values in zip(out, found, strict=True):
                 field[waiting] = values
-            # What completes few queries of a block is left out for the next; the first two give picks to go on from.
+            # The first two stages stay: they make the picks that later stages start from.
             if stage > 1 and again.mean() > _MOSTLY:
                 stages.remove(stage)
             waiting = waiting[again]
@@ -283,7 +289,7 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, An
 
 
 def _plan(problem: Problem) -> tuple[tuple[tuple[int, int], ...], float]:
-    """The stages, and the share of the corpus from which on a pool is all of it."""
+    """Return the stages, and the largest share of the corpus that a pool may be; a larger one becomes the corpus."""
     if not codes.can_scan(problem.rows, problem.num_queries):
         return _STAGES, _SHARE
     if problem.num_queries <= _FEW:
@@ -294,7 +300,7 @@ def _plan(problem: Problem) -> tuple[tuple[tuple[int, int], ...], float]:
 
 
 def _by_relevance(problem: Problem, queries: np.ndarray, n: int, num_threads: int) -> Any:
-    """Select from the n rows of largest v. The products serve as relevance until a row is read."""
+    """Select from the n rows of largest v. Until a row is read, its product of the scan stands for its relevance."""
     weights = problem.lambda_b, 1 - problem.lambda_b
     candidates, scores, outside, error = _scan(problem, queries[None], weights, n, num_threads)
     pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1], relevance=scores)
@@ -302,10 +308,10 @@ def _by_relevance(problem: Problem, queries: np.ndarray, n: int, num_threads: in
 
 
 def _by_value(problem: Problem, queries: np.ndarray, made: Selection, t: int, n: int, num_threads: int) -> Any:
-    """Keep the picks made, select the others from the n rows of largest value after the first t of them.
+    """Keep the picks made, and select the others from the n rows of largest value after the first t of them.
 
-    After pick c a row's value is at most the product of the row with λ_d λ_b q - (1-λ_d) e_c, plus λ_d (1-λ_b) times
-    its bias; it is the least of these over the picks, and falls from there.
+    A row's value after pick c is at most its product with λ_d λ_b q - (1-λ_d) e_c, plus λ_d (1-λ_b) times its bias. The
+    value is the least of these over the picks made; further picks only lower it.
     """
     lambda_d, lambda_b = problem.lambda_d[:, None], problem.lambda_b[:, None]
     relevance_weight = lambda_d * (lambda_b if problem.bias is not None else 1)

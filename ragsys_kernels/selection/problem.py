@@ -1,4 +1,4 @@
-"""What a checked selection problem is: the one argument of every backend."""
+"""A checked selection problem, which is the one argument of every backend, and the results of selection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Answer = TypeVar("_Answer", bound="_Answers")
 
 
 class _Answers:
-    """A named tuple whose queries may have failed one by one."""
+    """A named tuple that also says which queries failed (``on_error="skip"``)."""
 
     errors: dict[int, str] | None = None
 
@@ -39,16 +39,17 @@ class Selection(_SelectionFields, _Answers):
     indices : (Q, K) int64
         Rows of the corpus; positions in the pool for dense pools. -1 where there was nothing left to pick.
     scores : (Q, K) float32
-        The value at which each was picked. MMR: w, for the first pick λ_d·v. VRSD: cosine of the query with the sum
-        after the pick. -inf where there is no pick.
+        The value of each pick when it was made. MMR: w, for the first pick λ_d·v. VRSD: cosine of the query with the
+        sum after the pick. -inf where there is no pick.
     relevance : (Q, K) float32
-        v, the relevance with bias (MMR), or the cosine with the query (VRSD). NaN where there is no pick.
+        MMR: v, the relevance with bias. VRSD: the cosine with the query. NaN where there is no pick.
     redundancy : (Q, K) float32
-        m, the max similarity to earlier picks at the time of the pick; 0 for the first. VRSD: NaN.
+        MMR: m, the largest similarity to the earlier picks; 0 for the first pick. VRSD: NaN.
     lengths : (Q,) int32
         How many picks of each row are real.
     errors : dict of int to str, or None
-        No item of the tuple. With ``on_error="skip"`` the queries that could not be answered and why, else None.
+        Not an item of the tuple. With ``on_error="skip"`` the reason of each query that could not be answered, else
+        None.
     """
 
     __module__ = "ragsys_kernels"  # where pickles look for it, whichever file it is in
@@ -58,6 +59,7 @@ class Selection(_SelectionFields, _Answers):
 
     @classmethod
     def empty(cls, num_queries: int, k: int) -> Selection:
+        """Return a result without a pick."""
         shape = (num_queries, k)
         return cls(
             np.full(shape, -1, np.int64),
@@ -83,7 +85,7 @@ class SearchResult(_SearchFields, _Answers):
     scores : (Q, n) float32
         v, the relevance with bias; -inf where there is no row.
     errors : dict of int to str, or None
-        As of `Selection`.
+        As in `Selection`.
     """
 
     __module__ = "ragsys_kernels"
@@ -96,7 +98,8 @@ class SearchResult(_SearchFields, _Answers):
 class Rows:
     """Embeddings as they are stored, and how a stored row becomes the vector of the formulas.
 
-    NumPy arrays, or torch tensors or CuPy arrays on a device, where bfloat16 is torch's own.
+    The arrays are NumPy's, or on a device torch's or CuPy's. bfloat16 is stored as its bits in uint16, by torch as its
+    own type.
     """
 
     data: Any  # (N, D) float32 | float16 | uint16 (bfloat16 bits) | int8, last axis contiguous
@@ -106,12 +109,12 @@ class Rows:
     scales: Any = None  # (N,) float32
     bias: Any = None  # (N,) float32
     groups: Any = None  # (N,) int64
-    max_norm: float | None = None  # of the vectors of the formulas, where known
+    max_norm: float | None = None  # the largest norm of a vector of the formulas; None: the rows are not checked yet
     codes: Any = None  # (N, stride) uint8, csrc/cpu/simd/codes.inl
-    code_error: float = 0.0  # the largest of a code row
+    code_error: float = 0.0  # the largest error of a code row
 
     def vectors(self, rows: np.ndarray | slice) -> np.ndarray:
-        """The vectors of the formulas in float64."""
+        """Return the vectors of the formulas in float64."""
         vectors = _arrays.widen(self.data[rows], self.dtype).astype(np.float64)
         if self.norm == "scaled":
             assert self.scales is not None
@@ -122,7 +125,7 @@ class Rows:
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Rows divided by their norms in float64; a zero row stays zero."""
+    """Return rows divided by their norms, in float64; a zero row stays zero."""
     vectors = np.asarray(vectors, np.float64)
     # Scaled by the largest element first, so that squares neither overflow nor vanish.
     largest = np.abs(vectors).max(axis=-1, keepdims=True)
@@ -132,16 +135,16 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a / b, and 0 where b is 0 (or not positive)."""
+    """Return a / b, and 0 where b is not positive."""
     quotient: np.ndarray = np.divide(a, b, out=np.zeros_like(a), where=b > 0)
     return quotient
 
 
 @dataclass(slots=True)  # frozen would take 3 us of every call
 class Problem:
-    """Arguments of one call, checked, as arrays of one library in one place (`_arrays.Place`).
+    """The checked arguments of one call, as arrays of one library in one place (`_arrays.Place`).
 
-    Those of a device have the element types and shapes below as well. The methods are for host arrays.
+    Arrays on a device have the element types and shapes below too. The methods need host arrays.
     """
 
     op: str
@@ -165,11 +168,11 @@ class Problem:
 
     @property
     def num_ids(self) -> int:
-        """Ids of a query run from 0 to this."""
+        """One more than the largest id of a query."""
         return self.pool_stride or len(self.rows.data)
 
     def take(self, queries: np.ndarray | slice) -> Problem:
-        """The problem of some of the queries."""
+        """Return the problem of some of the queries."""
         names = ("queries", "candidates", "initial", "relevance", "lambda_d", "lambda_b", "ks", "query_groups")
         changes = {name: array[queries] for name in names if (array := getattr(self, name)) is not None}
         if self.bias is not None and self.bias.ndim == 2:
@@ -183,7 +186,7 @@ class Problem:
         return replace(self, num_queries=len(changes["lambda_d"]), **changes)
 
     def eligible(self, q: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and positions, ascending in position, of the items of query q that may be picked."""
+        """Return the rows and positions of the items that query q may pick, in order of position."""
         ids = np.arange(self.pool) if self.candidates is None else self.candidates[q].astype(np.int64)
         rows = ids + q * self.pool_stride
         keep = ids >= 0
@@ -195,13 +198,14 @@ class Problem:
         return rows[keep], np.flatnonzero(keep)
 
     def initial_rows(self, q: int) -> np.ndarray:
+        """Return the rows that count as picked before query q picks."""
         if self.initial is None:
             return np.zeros(0, np.int64)
         ids: np.ndarray = self.initial[q].astype(np.int64)
         return np.asarray(ids[ids >= 0] + q * self.pool_stride)
 
     def item_bias(self, q: int, rows: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
-        """Bias of the given items in float64."""
+        """Return the bias of some items in float64, or None without a bias."""
         if self.bias is None:
             return None
         bias: np.ndarray = self.bias[rows] if self.bias.ndim == 1 else self.bias[q, positions]

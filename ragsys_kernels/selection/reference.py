@@ -13,16 +13,17 @@ from .. import _arrays
 from . import validate
 from .problem import Problem, Selection, divide, unit
 
-# A sum of vectors shorter than this share of its terms' lengths is zero to the precision of float32 data.
+# A sum of vectors counts as zero where it is shorter than this share of the lengths of its terms: float32 data does not
+# say more.
 ZERO_SUM = 1e-6
 
-# Float32 scores of a search that are held at a time, and rows that are widened for them.
+# How many float32 scores a search holds at a time, and how many rows it widens at a time.
 _SCORES = 1 << 24
 _ROW_BLOCK = 1 << 16
 
 
 def _products(rows: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """rows @ vector, where a row's bits do not depend on its place: the BLAS's may, and equal rows have to tie."""
+    """Return rows @ vector. Equal rows get equal bits and tie; a BLAS may round a row by its place in the matrix."""
     products: np.ndarray = np.einsum("nd,d->n", rows, vector)
     return products
 
@@ -41,7 +42,7 @@ class _Pool:
 
 
 def _pool(problem: Problem, q: int, near: np.ndarray | None = None) -> _Pool:
-    """What query q may pick from; of a search, only the rows that are near."""
+    """Return what query q may pick from; for a search, only the rows that are near."""
     if near is None:
         validate.values(problem, q)
         rows, positions = problem.eligible(q)
@@ -69,13 +70,13 @@ def _pool(problem: Problem, q: int, near: np.ndarray | None = None) -> _Pool:
 
 
 def _in_range(problem: Problem, q: int, *values: np.ndarray) -> None:
-    """Results are float32, and so are the products of the compiled kernels."""
+    """Raise if a value leaves float32, the type of results and of the kernels' products."""
     if any((np.abs(x) > np.finfo(np.float32).max).any() for x in values):
         validate.overflow(problem, q)
 
 
 def _barred(problem: Problem, rows: np.ndarray, picked: list[int]) -> np.ndarray:
-    """Which rows belong to a group that has reached its cap."""
+    """Return which rows belong to a group that has reached its cap."""
     if not problem.max_per_group:
         return np.zeros(len(rows), bool)
     assert problem.groups is not None
@@ -85,11 +86,12 @@ def _barred(problem: Problem, rows: np.ndarray, picked: list[int]) -> np.ndarray
 
 
 def _wanted(problem: Problem, q: int) -> int:
+    """Return how many picks query q asks for."""
     return problem.k if problem.ks is None else int(problem.ks[q])
 
 
 def mmr(problem: Problem, num_threads: int) -> Selection:
-    """v_i = λ_b r_i + (1-λ_b) b_i;  first argmax v_i, then argmax of w_i = λ_d v_i - (1-λ_d) max_j cos(e_i, e_Cj)."""
+    """Pick the argmax of v_i = λ_b r_i + (1-λ_b) b_i, then of w_i = λ_d v_i - (1-λ_d) max_j cos(e_i, e_Cj)."""
     out = Selection.empty(problem.num_queries, problem.k)
     for q in range(problem.num_queries):
         pool = _pool(problem, q)
@@ -120,7 +122,7 @@ def mmr(problem: Problem, num_threads: int) -> Selection:
 
 
 def vrsd(problem: Problem, num_threads: int) -> Selection:
-    """First argmax cos(e_i, q), then argmax of cos(s + e_i, q) with s the sum of the picks."""
+    """Pick the argmax of cos(e_i, q), then of cos(s + e_i, q) with s the sum of the picks."""
     out = Selection.empty(problem.num_queries, problem.k)
     for q in range(problem.num_queries):
         pool = _pool(problem, q)
@@ -153,7 +155,7 @@ def vrsd(problem: Problem, num_threads: int) -> Selection:
 
 
 def search(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k rows of largest v, ties to the lowest row: of those that float32 products leave, float64 decides."""
+    """Return the k rows of largest v, ties to the lowest row. float32 products leave a few rows, float64 ranks them."""
     indices = np.full((problem.num_queries, problem.k), -1, np.int64)
     scores = np.full(indices.shape, -np.inf, np.float32)
     block = max(1, _SCORES // problem.pool)
@@ -169,11 +171,11 @@ def search(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _near(problem: Problem, part: slice) -> list[np.ndarray | None]:
-    """For some queries, the rows that may be among the best k, ascending; None: all."""
+    """Return, for each of some queries, the rows that may be among its best k, ascending; None: any row may."""
     rows, num_rows = problem.rows, problem.pool
     assert problem.queries is not None
     queries = problem.queries[part]
-    if rows.max_norm is None:  # rows that no Corpus has looked at
+    if rows.max_norm is None:  # no Corpus has checked these rows
         return [None] * len(queries)
     for q in np.flatnonzero(~np.isfinite(queries).all(axis=1)):
         validate.values(problem, part.start + int(q))
@@ -187,7 +189,7 @@ def _near(problem: Problem, part: slice) -> list[np.ndarray | None]:
         np.matmul(vectors, _arrays.widen(rows.data[block], rows.dtype).T, out=values[:, block])
         if rows.scales is not None:
             values[:, block] *= rows.scales[block]
-    # By how much a value may be off, however the BLAS adds.
+    # How far off a value may be, in whatever order the BLAS adds.
     eps = float(np.finfo(np.float32).eps)
     error = (rows.data.shape[1] + 12) * 2 * eps * largest
     if problem.bias is not None:

@@ -1,7 +1,7 @@
-"""``on_error="skip"``: the queries of a batch that can be answered are, the others are named with the reason.
+"""``on_error="skip"``: answer the good queries of a batch, and name each bad one with the reason.
 
-Nothing is done before a call has failed. Then the bad values of all queries are found, and the others are run again; a
-query whose products leave float32 shows only when it is run, and is found by halves.
+A call that succeeds costs nothing more. When one fails, the queries with bad values are found and the others run again.
+A query whose products leave float32 shows only when it runs: the batch is halved until it is found.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Answer = Callable[[Problem], tuple[Any, ...]]
 def answered(
     problem: Problem, answer: Answer, padding: tuple[np.ndarray, ...], errors: dict[int, str], place: Place, check: bool
 ) -> tuple[Any, ...]:
-    """The fields that ``answer`` gives, those of ``padding`` for queries that cannot be answered.
+    """Return the fields that ``answer`` gives, with those of ``padding`` for queries that cannot be answered.
 
-    These are put into ``errors``, which may hold some already. ``check``: look at values before the first run, as
-    nothing on a device does by itself.
+    Those queries are added to ``errors``, which may hold some already. ``check``: check values before the first run,
+    for a device, where the kernels check none.
     """
     if not errors and not check:
         try:
@@ -45,13 +45,13 @@ def answered(
 
 
 def _parts(problem: Problem, answer: Answer, queries: np.ndarray, errors: dict[int, str]) -> Any:
-    """Queries and their answers, some at a time."""
+    """Yield some queries at a time, with their answers."""
     try:
         yield queries, answer(problem.take(queries))
         return
     except ValueError as error:
         reason = validate.overflowed(problem, error)
-        if reason is None:  # of all queries
+        if reason is None:  # it concerns the whole call
             raise
     if len(queries) == 1:
         errors[int(queries[0])] = reason

@@ -1,4 +1,4 @@
-"""The n rows of largest v on a device, by torch's matrix product and its top-n."""
+"""The search on a device: torch's matrix product and its top-n."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _QUERIES = 1024
 
 
 def search(problem: Problem, num_threads: int) -> tuple[Any, Any]:
-    """The k rows of largest v, ties to the lowest row; -1 and -inf where there are no more.
+    """Return the k rows of largest v, ties to the lowest row; -1 and -inf where there are no more.
 
-    Products are float32 whatever the storage type, as exact as torch's setting of the precision of float32 products
-    lets them be (full by default). O(Q N D) time, no synchronisation. A row whose v is NaN is not found.
+    Products are float32 for every storage type, in the precision that torch is set to (full by default). O(Q N D) time;
+    nothing waits for the device. A row whose v is NaN is not found.
     """
     import torch
 
@@ -40,13 +40,13 @@ def _search(torch: Any, problem: Problem, queries: Any, part: slice) -> tuple[An
         block = slice(begin, begin + step)
         v = _values(problem, queries @ data[block].float().T, part, block)
         ids = torch.arange(begin, begin + v.shape[1], device=v.device).expand(v.shape)
-        # Those found before come first: their rows are lower.
+        # The earlier ones come first: their rows are lower.
         best, rows = _top(torch, torch.cat([best, v], 1), torch.cat([rows, ids], 1), problem.k)
     return rows.where(best > float("-inf"), -1), best
 
 
 def _values(problem: Problem, products: Any, part: slice, block: slice) -> Any:
-    """v of a block of rows, -inf for one that is left out."""
+    """Return v of a block of rows, -inf for a row that is left out."""
     if problem.rows.scales is not None:
         products = products * problem.rows.scales[block]
     if problem.bias is not None:
@@ -59,9 +59,9 @@ def _values(problem: Problem, products: Any, part: slice, block: slice) -> Any:
 
 
 def _top(torch: Any, values: Any, ids: Any, n: int) -> tuple[Any, Any]:
-    """The n largest values of each row, descending, and their ids; of equal ones those that come first.
+    """Return the n largest values of each row, descending, and their ids; of equal values the first ones.
 
-    `torch.topk` promises no order of equal values: it only gives the n-th value, from which the members follow.
+    `torch.topk` promises no order of equal values. Only the n-th value is taken from it; the members follow from that.
     """
     nth = values.topk(n, dim=1, sorted=False).values.amin(1, keepdim=True)
     above, tied = values > nth, values == nth
@@ -75,7 +75,10 @@ def _top(torch: Any, values: Any, ids: Any, n: int) -> tuple[Any, Any]:
 
 
 def unit(rows: Any) -> Any:
-    """Rows (n, D) in float64 divided by their norms, scaled by the largest element first; a zero row stays zero."""
+    """Return rows (n, D) of float64 divided by their norms; a zero row stays zero.
+
+    The largest element is divided out first, so that squares neither overflow nor vanish.
+    """
     largest = rows.abs().amax(1, keepdim=True)
     rows = rows / largest.where(largest > 0, 1)
     norms = rows.square().sum(1, keepdim=True).sqrt()

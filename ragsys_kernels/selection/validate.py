@@ -1,7 +1,7 @@
 """Checks of the arguments of a selection.
 
-``selection`` checks what costs nothing (kinds, shapes, ranges of options). Values of large arrays are checked where
-they are read: the compiled kernels report a query that has a bad one and ``values`` finds and words it.
+`selection` checks what costs nothing: kinds, shapes, ranges of options. Values of large arrays are checked by the
+kernels, as they read them: they report which query has a bad value, then `values` finds it and words the error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .._checks import choice, count, expect_shape, floats, ids, integers, per_qu
 from .._warn import warn
 from .problem import Problem, Rows
 
-# More columns than the pool can fill are padding: nobody asks for more of them but by mistake.
+# Columns beyond the size of the pool are padding: whoever asks for more of them than this made a mistake.
 MOST_PADDED = 65_536
 
 # Squares of norms must stay in the range of float32, in which the kernels accumulate.
@@ -33,17 +33,17 @@ class PoolSizeWarning(UserWarning):
 def _counts(
     op: str, name: str, x: Any, num_queries: int, errors: dict[int, str] | None
 ) -> tuple[int, np.ndarray | None]:
-    """k: a number, or one per query with their maximum, for which an array on a device is brought to the host.
+    """Return the largest k, and (Q,) int64 where k is one number per query. An array on a device is waited for.
 
-    With ``errors`` a query whose number is below 1 is put there, and has 1 instead.
+    With ``errors``, a query whose k is below 1 is put there and gets 1 instead.
     """
     if isinstance(x, int):
         return count(op, name, x), None
     try:
         x = _arrays.to_host(x)
-    except NotImplementedError:  # on no device
+    except NotImplementedError:  # a tensor of torch's device "meta"
         raise TypeError(f"{op}: {name} must be an integer or integers, got a tensor without data") from None
-    array = integers(op, name, x).copy()  # another thread may write to the caller's while kernels count by it
+    array = integers(op, name, x).copy()  # another thread may write to the caller's array during the call
     if array.shape == ():
         return count(op, name, int(array)), None
     if array.shape != (num_queries,):
@@ -59,7 +59,7 @@ def _counts(
 
 
 def _rows(op: str, embeddings: Any, metric: str, place: Place) -> tuple[Rows, int]:
-    """The rows that ids refer to, and P for dense pools, else 0."""
+    """Return the rows that ids refer to, and P for dense pools, else 0."""
     choice(op, "metric", metric, ("cosine", "dot"))
     if isinstance(embeddings, Rows):
         if metric != "cosine" and metric != embeddings.metric:
@@ -106,9 +106,9 @@ def selection(
     place: Place = HOST,
     errors: dict[int, str] | None = None,
 ) -> Problem:
-    """The problem that a call describes, or the error that says which argument cannot be.
+    """Return the problem that a call describes, or raise the error that names the bad argument.
 
-    With ``errors`` numbers of single queries that cannot be are put there instead.
+    With ``errors``, a query with a bad k or lambda of its own is put there instead.
     """
     rows, pool_stride = _rows(op, embeddings, metric, place)
     num_rows, dims = rows.data.shape
@@ -139,7 +139,7 @@ def selection(
     elif ids_array is not None:
         num_queries = len(ids_array)
     else:
-        assert scores is not None  # or the queries would have been asked for
+        assert scores is not None  # else queries had to be given
         if scores.ndim != 2:
             raise ValueError(f"{op}: relevance must have shape (Q, N), got {shape_text(scores.shape)}")
         num_queries = len(scores)
@@ -186,7 +186,7 @@ def selection(
         expect_shape(op, "query_groups", query_group_array, ((num_queries,), "(Q,)"))
 
     shown_before = None if initial is None else ids(op, "initial", initial, num_queries, place)
-    if shown_before is not None and shown_before.shape[1] == 0:  # there is no memory of theirs to read
+    if shown_before is not None and shown_before.shape[1] == 0:  # such an array has no memory to point to
         shown_before = None
 
     number, ks = _counts(op, k_name, k, num_queries, errors)
@@ -195,14 +195,14 @@ def selection(
             f"{op}: {k_name} must be at most {MOST_PADDED} where the pool has fewer items, "
             f"got {number} for a pool of {pool}"
         )
-    return Problem(  # by position: 18 names would take half a microsecond
+    return Problem(  # by position: 18 keywords take half a microsecond
         op,
         rows,
         num_queries,
         pool,
         number,
         pool_stride,
-        None if op == "mmr" and scores is not None else array,  # queries: not read
+        None if op == "mmr" and scores is not None else array,  # queries that are not read
         unit_queries,
         per_query(op, "lambda_d", lambda_d, num_queries, 0.0, 1.0, place, errors),
         per_query(op, "lambda_b", lambda_b, num_queries, 0.0, 1.0, place, errors),
@@ -218,9 +218,10 @@ def selection(
 
 
 def warn_small_pool(problem: Problem) -> None:
+    """Warn where the pool has no more items than the fewest picks of a query."""
     if problem.ks is None:
         fewest = problem.k
-    else:  # on a device they are not looked at
+    else:  # values on a device are not read
         fewest = int(problem.ks.min()) if isinstance(problem.ks, np.ndarray) else 0
     if problem.pool <= fewest:
         warn(
@@ -231,11 +232,11 @@ def warn_small_pool(problem: Problem) -> None:
 
 
 def values(problem: Problem, q: int, named: bool = True) -> None:
-    """Raise for the first bad value that query q reads, ``named`` with q itself; return if there is none."""
+    """Raise for the first bad value that query q reads, if there is one; ``named``: the message has the number q."""
     op = problem.op
 
     def where(position: Any = None) -> str:
-        """Of a value of query q."""
+        """Return where a value of query q is, for the message."""
         if not named:
             return "" if position is None else f" at position {position}"
         return f" in row {q}" + ("" if position is None else f", position {position}")
@@ -266,13 +267,13 @@ def values(problem: Problem, q: int, named: bool = True) -> None:
         bad = int(np.argmin(finite))
         by_row = problem.bias is not None and problem.bias.ndim == 1
         _not_finite(op, "bias", f" in row {rows[bad]}" if by_row else where(positions[bad]))
-    if problem.rows.max_norm is None:  # a Corpus has checked its rows
+    if problem.rows.max_norm is None:  # a Corpus has checked its rows before
         read = np.concatenate([problem.initial_rows(q), rows])
         _row_values(problem, q, read, problem.rows.data[read], problem.rows.dtype, where)
 
 
 def device_values(problem: Problem) -> None:
-    """`values` of every query of a problem whose arrays are on a device; waits for the device."""
+    """Check the `values` of every query of a problem on a device, which is waited for."""
     check = _device_check(problem, True)
     for q in range(problem.num_queries):
         check(q)
@@ -281,7 +282,7 @@ def device_values(problem: Problem) -> None:
 def bad_queries(problem: Problem, place: Place, errors: dict[int, str]) -> None:
     """Put every query that has a bad value into ``errors``, with the reason."""
     if place is HOST:
-        # Rows that all queries read are no query's own: the kernels look at them.
+        # Rows that all queries read are no single query's error: the kernels check them.
         shared = problem.candidates is None and not problem.pool_stride
         host = dataclasses.replace(problem, rows=_arrays.changed(problem.rows, max_norm=1.0)) if shared else problem
         check: Callable[[int], None] = functools.partial(values, host, named=False)
@@ -295,7 +296,7 @@ def bad_queries(problem: Problem, place: Place, errors: dict[int, str]) -> None:
 
 
 def _device_check(problem: Problem, named: bool) -> Callable[[int], None]:
-    """`values` of a query of a problem whose arrays are on a device."""
+    """Return the function that checks the `values` of one query of a problem on a device."""
     rows = problem.rows
     place = _arrays.place_of(_arrays.device_of(rows.data), "", _arrays.library_of(rows.data))
     assert not isinstance(place, _arrays.Host)
@@ -340,11 +341,12 @@ _PRODUCTS = "queries and embeddings must have products within the range of float
 
 
 def overflow(problem: Problem, q: int) -> NoReturn:
+    """Raise the error of products that leave float32."""
     raise ValueError(f"{problem.op}: {_PRODUCTS} for query {q}; rescale them")
 
 
 def overflowed(problem: Problem, error: ValueError) -> str | None:
-    """What `overflow` says without the query, if it is the error's origin."""
+    """Return what `overflow` says, without the query, if it raised this error; else None."""
     return f"{problem.op}: {_PRODUCTS}; rescale them" if _PRODUCTS in str(error) else None
 
 
