@@ -18,7 +18,7 @@ _POOL_TOO_SMALL = 5
 
 _QUERY_BLOCK = 256
 
-# MMR over a whole corpus of at least _WHOLE_CORPUS rows goes in stages; a smaller corpus is simply a pool. A stage is the
+# MMR over a whole corpus of at least _WHOLE_CORPUS rows goes in stages; a smaller corpus is simply a pool. A stage is a
 # number of picks that its scan takes into account, and the size of its pool. Where that is more than _SHARE of the
 # corpus, the corpus itself is the pool. A scan by codes costs less and its bounds are looser, so it takes more of both.
 _WHOLE_CORPUS = 2048
