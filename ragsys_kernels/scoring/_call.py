@@ -1,4 +1,4 @@
-"""What every scoring operation does around its own checks: backend, threads, place and the caller's library."""
+"""What every scoring operation does beside its own checks: backend, threads, place and the caller's library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Call:
         self, op: str, arrays: dict[str, Any], backend: str, num_threads: int | None, check_values: bool | None
     ) -> None:
         self.op, self.check_values = op, _checks.check_values(op, check_values)
-        self.checked: dict[str, Any] | None = None  # fields of a layout whose values have been looked at on the host
+        self.checked: dict[str, Any] | None = None  # fields of a layout whose values were checked on the host
         self.threads = _checks.threads(op, num_threads)
         if validate.is_number(arrays.get("temperature")):  # it is on no device
             arrays["temperature"] = None
@@ -32,22 +32,23 @@ class Call:
         if self.place is not HOST:
             self.current = _arrays.on_device(next(x for x in arrays.values() if x is not None))
 
-    def layout(self, targets: Any, rows: Any, *, num_jobs: int | None = None, **options: Any) -> tuple[Layout, Any]:
-        """`validate.layout`, or that of `_device`."""
+    def layout(self, targets: Any, rows: Any, *, num_slots: int | None = None, **options: Any) -> tuple[Layout, Any]:
+        """Return the layout of `validate`, or that of `_device`."""
         if not isinstance(self.place, (Torch, Cupy)):
             return validate.layout(self.op, targets, rows, **options)
         if self.check_values:
             self.check(targets, rows, **options)
-        layout, fields = _device.layout(self.op, self.place, targets, rows, num_jobs=num_jobs, **options)
+        layout, fields = _device.layout(self.op, self.place, targets, rows, num_slots=num_slots, **options)
         layout.sums = getattr(self.backend, "answer_sums", _device.answer_sums)
         return layout, fields
 
     def check(self, targets: Any, rows: Any, **options: Any) -> None:
-        """The checks of `validate.layout` on copies on the host, for which the device has to be waited for."""
+        """Run the checks of `validate.layout` on copies on the host, which waits for the device."""
         options = {name: _arrays.to_host(value) for name, value in options.items()}
         self.checked = validate.layout(self.op, _arrays.to_host(targets), _arrays.to_host(rows), **options)[1]
 
     def allowed_ids(self, allowed: Any, vocab_size: int) -> Any:
+        """Return the allowed ids of `validate`, or those of `_device`."""
         if not isinstance(self.place, (Torch, Cupy)):
             return validate.allowed_ids(self.op, allowed, vocab_size)
         if self.check_values:
@@ -55,14 +56,14 @@ class Call:
         return _device.allowed_ids(self.op, allowed, self.place)
 
     def run(self, problem: ScoringProblem) -> Partials:
-        """Partials of the problem; without a job or a column there is nothing to read."""
+        """Return the partials of the problem; the backend is not called without a slot or a column."""
         if len(problem.rows) == 0 or problem.num_entering == 0:
             return Partials.nothing(problem)
         result: Partials = self.backend.partials(problem, self.threads)
         return Partials(*(x if x is None else x.numpy() for x in result)) if self.interpreted else result
 
     def result(self, x: Any) -> Any:
-        """An array, or a named tuple of arrays and None, in the caller's library."""
+        """Return an array, or a named tuple of arrays and None, in the caller's library."""
         if self.library == "numpy" or x is None:
             return x
         if isinstance(x, tuple):

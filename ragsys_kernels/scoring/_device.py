@@ -1,8 +1,7 @@
-"""From what a call says to a `ScoringProblem` and its `Layout` on a device, without waiting for it.
+"""The `ScoringProblem` and `Layout` that a call describes, made on a device without waiting for it.
 
-The same jobs as `validate.layout` finds, in the same order, but values are not looked at: shapes depend on shapes
-alone, so that there may be jobs without a pair (row -1) after the last, and pairs that no job reads stay in their
-place (column -1).
+The slots are those of `validate.layout`, in the same order. But values are not read, so shapes depend on shapes alone:
+slots without a pair (row -1) may come after the last, and pairs that no slot reads keep their place (column -1).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def _bounds(op: str, name: str, x: Any, place: Torch | Cupy) -> Any:
 
 
 def _inverse_temperature(op: str, x: Any, size: int, symbol: str, place: Torch | Cupy) -> Any:
-    """1 / temperature: a number, or (size,) float32."""
+    """Return 1 / temperature: a number, or (size,) float32."""
     if validate.is_number(x):
         return 1 / validate.positive(op, "temperature", x)
     array, dtype = place.view(op, "temperature", x)
@@ -67,9 +66,9 @@ def layout(
     ignore_index: int | None = -100,
     out_of_range: str = "raise",
     per: str = "A",
-    num_jobs: int | None = None,
+    num_slots: int | None = None,
 ) -> tuple[Layout, dict[str, Any]]:
-    """`validate.layout` of arrays on a device; ``num_jobs`` is that of given partials."""
+    """Return what `validate.layout` does, for arrays on a device; ``num_slots`` is that of given partials."""
     ids = vector(op, "targets", targets, "(M,)", place)
     xp, M = namespace(ids), len(ids)
     choice(op, "out_of_range", out_of_range, ("raise", "nan"))
@@ -85,7 +84,7 @@ def layout(
     one_temperature = isinstance(inverse, float) or inverse.ndim == 0
     if not one_temperature and per == "A":
         inverse = inverse[xp.minimum(_answer_of_pairs(answers, ids), len(inverse) - 1)] if len(inverse) else None
-    if inverse is None:  # temperatures of no answers: no answer has a pair
+    if inverse is None:  # without answers there are neither temperatures nor pairs
         inverse, one_temperature = 1.0, True
 
     ignored = ids != ids
@@ -108,27 +107,27 @@ def layout(
         fields = {"rows": xp.where(absent, -1, index[:M]), "inverse_temperature": inverse, "pair_begin": index}
         return made, {**fields, "columns": columns}
 
-    # Jobs ascend by row and temperature, pairs without a job come last.
+    # Slots ascend by row and temperature; pairs without a slot come last.
     key = xp.where(absent, _LAST, row)
     if one_temperature:
         order = stable_order(key)
-        R = M if num_jobs is None and num_rows is None else max(min(M, num_jobs or num_rows or 0), min(M, 1))
+        R = M if num_slots is None and num_rows is None else max(min(M, num_slots or num_rows or 0), min(M, 1))
     else:
         order = stable_order(inverse)
         order = order[stable_order(key[order])]
-        R = M if num_jobs is None else num_jobs
+        R = M if num_slots is None else num_slots
     key = key[order]
     starts = key[1:] != key[:-1]
     if not one_temperature:
         inverse = inverse[order]
         starts |= inverse[1:] != inverse[:-1]
     zero = _arrays.full(ids, (min(M, 1),), 0, "int64")
-    job = xp.concatenate([zero, cast(starts, xp.int64)]).cumsum(0)
-    job = xp.where(key == _LAST, R, job)
-    begin = xp.searchsorted(job, arange(R + 1, ids))
+    slot = xp.concatenate([zero, cast(starts, xp.int64)]).cumsum(0)
+    slot = xp.where(key == _LAST, R, slot)
+    begin = xp.searchsorted(slot, arange(R + 1, ids))
     first = xp.minimum(begin[:R], M - 1)
     used = begin[1:] > begin[:R]
-    made.scored, made.job = order, xp.minimum(job, R - 1)
+    made.scored, made.slot = order, xp.minimum(slot, R - 1)
     return made, {
         "rows": xp.where(used, key[first], -1),
         "inverse_temperature": _filled(ids, R, inverse) if one_temperature else inverse[first],
@@ -138,14 +137,14 @@ def layout(
 
 
 def _filled(like: Any, size: int, value: Any) -> Any:
-    """A number, or a vector without an axis, ``size`` times in float32."""
+    """Return a number, or an array without an axis, ``size`` times in float32."""
     if isinstance(value, float):
         return _arrays.full(like, (size,), value, "float32")
     return _arrays.full(like, (size,), 1.0, "float32") * value
 
 
 class _Answers:
-    """Where the pairs of each answer are."""
+    """The places of the pairs of each answer."""
 
     def __init__(self, begin: Any, order: Any, ids: Any) -> None:
         self.begin, self.order, self.ids, self.num_answers = begin, order, ids, len(begin) - 1
@@ -178,7 +177,7 @@ def _answers(
 
 
 def _answer_of_pairs(answers: _Answers, pairs: Any) -> Any:
-    """At least 0."""
+    """Return the answer of each pair, at least 0."""
     xp = namespace(pairs)
     if answers.ids is not None:
         return xp.maximum(answers.ids, 0)
@@ -195,7 +194,7 @@ def allowed_ids(op: str, allowed: Any, place: Torch | Cupy) -> Any:
 
 
 def labels(op: str, label_ids: Any, cu_labels: Any, prior: Any, place: Torch | Cupy) -> tuple[Any, Any, Any]:
-    """`validate.labels` of arrays on a device."""
+    """Return what `validate.labels` does, for arrays on a device."""
     ids = vector(op, "label_ids", label_ids, "(n,)", place)
     if len(ids) == 0:
         raise ValueError(f"{op}: label_ids must have at least one id, got none")
@@ -211,7 +210,7 @@ def labels(op: str, label_ids: Any, cu_labels: Any, prior: Any, place: Torch | C
 
 
 def answer_sums(values: Any, begin: Any, order: Any) -> Any:
-    """Sums (A,) float64 of values (M,) over answers, whose pairs are ``order[begin[a] : begin[a + 1]]``."""
+    """Return sums (A,) float64 of values (M,) over answers; answer a has ``order[begin[a] : begin[a + 1]]``."""
     xp, M, A = namespace(values), len(values), len(begin) - 1
     values = cast(values, xp.float64)
     if M == 0:

@@ -1,4 +1,4 @@
-"""NumPy's functions on the arrays of any library, so that what follows the kernels is written once."""
+"""NumPy's functions for arrays of any library, so that what follows the kernels is written once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TORCH = _Torch()
 
 
 def namespace(x: Any) -> Any:
-    """The module whose functions take ``x``."""
+    """Return the module whose functions take ``x``."""
     if isinstance(x, (np.ndarray, np.generic)):
         return np
     torch = sys.modules.get("torch")
@@ -33,26 +33,26 @@ def namespace(x: Any) -> Any:
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """``x`` as ``dtype`` of its namespace."""
+    """Return ``x`` as ``dtype`` of its namespace."""
     return x.astype(dtype) if hasattr(x, "astype") else x.to(dtype)
 
 
 def arange(n: int, like: Any) -> Any:
-    """0 .. n - 1 where ``like`` is."""
+    """Return 0 .. n - 1 in the library and on the device of ``like``."""
     xp = namespace(like)
     return xp.arange(n, device=like.device) if xp is _TORCH else xp.arange(n)
 
 
 def stable_order(x: Any) -> Any:
-    """The order that sorts a vector and keeps equals as they are."""
+    """Return the order that sorts a vector and leaves equal elements in theirs."""
     return x.argsort(stable=True) if namespace(x) is _TORCH else x.argsort(kind="stable")
 
 
 def segmented(operation: Any, x: Any, place: Any) -> Any:
-    """Running results of an associative operation along the last axis, begun anew where ``place`` is 0.
+    """Return running results of an associative operation along the last axis, which begin anew where ``place`` is 0.
 
-    ``place`` is the position of an element within its segment. Pairs that are 1, 2, 4, .. apart are combined, so that
-    a result depends on its segment alone, bit for bit.
+    ``place`` is the position of an element in its segment. Elements that are 1, 2, 4, .. apart are combined, so that a
+    result depends on its segment alone, bit for bit.
     """
     xp = namespace(x)
     step = 1

@@ -66,7 +66,7 @@ def token_logprobs(
     backend: ScoringBackend = "auto",
     num_threads: int | None = None,
 ) -> Array:
-    """log p of one target in each row of logits: ``log_softmax(logits)[arange(T), targets]`` in one pass.
+    """Return log p of one target in each row of logits: ``log_softmax(logits)[arange(T), targets]`` in one pass.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def answer_logprobs(
     backend: ScoringBackend = "auto",
     num_threads: int | None = None,
 ) -> AnswerLogprobs:
-    """log p of (row, token, answer) triples, and their sums, means, counts and greedy flags per answer.
+    """Score (row, token, answer) triples: log p of each; sums, means, counts and greedy flags per answer.
 
     With x the logits of a row, given or ``hidden @ weight.T + bias``, which are then never stored::
 
@@ -224,19 +224,19 @@ def answer_logprobs(
 
     Notes
     -----
-    A row without a finite entry gives NaN and lse -inf; NaN or +inf in a row gives NaN; neither touches another row.
-    log p is never positive. A row has the same bits whatever else is in the call, for any ``num_threads``; but with
-    ``backend="numpy"`` last bits of hidden states may depend on the row's place, as NumPy's BLAS has it. Last bits may
-    differ between backends and instruction sets. z is rounded to float32, sums are float32 within a block of columns
-    and float64 across. O(V) time a row of logits, O(V D) of hidden states; O(M + A) memory beside the result
-    and some blocks per thread. Not differentiable.
+    A row without a finite entry gives NaN and lse -inf; NaN or +inf in a row gives NaN; other rows are not affected.
+    log p is never positive. A row has the same bits whatever else is in the call, for any ``num_threads``; only with
+    ``backend="numpy"`` may last bits of hidden states depend on the row's place, because NumPy's BLAS promises none.
+    Last bits may differ between backends and instruction sets. z is rounded to float32; sums are float32 within a block
+    of columns and float64 across blocks. O(V) time a row of logits, O(V D) of hidden states; O(M + A) memory beside the
+    result and some blocks per thread. Not differentiable.
 
-    On a device nothing waits for it, so that values are not looked at: a target or row that is out of range gives NaN
-    for its pair, pairs that ``cu_answers`` or ``answer_ids`` leave out are in no answer, ids of ``allowed`` that are no
-    columns do not enter (unsorted or repeated ones give other sums), a temperature that is not positive gives NaN or
-    nonsense for its rows, and a row with several temperatures has the lse, max and entropy of the highest. Memory
-    outside the arguments is never touched. Sums are float32 within a part of a row and float64 across. ``logits`` whose
-    rows begin at multiples of 16 bytes are read fastest; other alignments and strides may give other last bits.
+    On a device nothing waits for it, so values are not checked. A target or row that is out of range gives NaN for its
+    pair; pairs that ``cu_answers`` or ``answer_ids`` leave out are in no answer; ids of ``allowed`` that are no columns
+    do not enter (unsorted or repeated ones give other sums); a temperature that is not positive gives NaN or nonsense
+    for its rows; a row with several temperatures has the lse, max and entropy of the highest. Memory outside the
+    arguments is never touched. Sums are float32 within a part of a row and float64 across parts. ``logits`` whose rows
+    begin at multiples of 16 bytes are read fastest; other alignments and strides may give other last bits.
 
     Examples
     --------
@@ -260,10 +260,10 @@ def answer_logprobs(
         "temperature": temperature,
         "allowed": allowed,
     }
-    num_jobs = None
+    num_slots = None
     if partials is not None:
         V, T = validate.for_partials(op, partials, logits, hidden, vocab_size), None
-        arrays["partials"], num_jobs = partials.ref, len(partials.ref)
+        arrays["partials"], num_slots = partials.ref, len(partials.ref)
     if num_answers is not None:
         num_answers = validate.offset(op, "num_answers", num_answers)
     call = Call(op, arrays, backend, num_threads, check_values)
@@ -282,8 +282,8 @@ def answer_logprobs(
             "out_of_range": out_of_range,
         }
         by_row = [name for name in ("lse", "max", "entropy") if name in want]
-        layout, fields = call.layout(targets, rows, num_jobs=num_jobs, **options)
-        if by_row and layout.job is not None:
+        layout, fields = call.layout(targets, rows, num_slots=num_slots, **options)
+        if by_row and layout.slot is not None:
             read = fields if layout.begin is None else call.checked
             if read is not None:
                 validate.one_temperature(op, by_row[0], read["rows"])

@@ -7,6 +7,7 @@ from .problem import Partials, ScoringProblem
 
 
 def partials(problem: ScoringProblem, num_threads: int) -> Partials:
+    """Return the partials of the problem."""
     module = _dispatch.extension()
     common = (
         problem.rows,

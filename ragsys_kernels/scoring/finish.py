@@ -1,4 +1,4 @@
-"""From partials to results, for every backend and for shards of the vocabulary alike."""
+"""Results from partials, for every backend and for shards of the vocabulary."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .validate import misfits, viewed
 
 
 def merge_rows(ref: Any, largest: Any, sums: Any, weighted: Any) -> tuple[Any, Any, Any, Any]:
-    """Sums of S parts about one reference, the largest: the arguments are S arrays (R,) each.
+    """Return the sums of S parts about one reference, the largest one; each argument is S arrays (R,).
 
     With d = ref_s - ref:  Σ exp(z - ref) = Σ_s exp(d) sum_s  and  Σ (z - ref) exp(z - ref) = Σ_s exp(d) (weighted_s +
-    d sum_s). The parts are added one by one: a reduction over an axis would round one row otherwise than many.
+    d sum_s). The parts are added one by one: a reduction over an axis would round one row unlike many.
     """
     if len(ref) == 1:
         return ref[0], largest[0], sums[0], None if weighted is None else weighted[0]
@@ -61,7 +61,7 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
     Raises
     ------
     ValueError
-        No parts, or parts whose fields are not of the same jobs and targets, or on other devices.
+        No parts, or parts whose fields are not of the same slots and targets, or on other devices.
 
     Notes
     -----
@@ -81,9 +81,9 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
     place = _arrays.place_of(device, "cuda", library)
     here = [viewed("merge_partials", f"parts[{s}]", part, place) for s, part in enumerate(parts)]
     first = here[0]
-    jobs, targets = (0 if x is None or x.ndim == 0 else len(x) for x in (first.ref, first.target))
+    slots, targets = (0 if x is None or x.ndim == 0 else len(x) for x in (first.ref, first.target))
     for s, part in enumerate(here):
-        for name, got, want in misfits(part, jobs, targets):
+        for name, got, want in misfits(part, slots, targets):
             raise ValueError(
                 f"merge_partials: parts must be of the same targets, whose {name} has shape {want}, "
                 f"got {got} in part {s}"
@@ -103,14 +103,14 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
 
 
 def pair_logps(partials: Partials, layout: Layout) -> Any:
-    """log p of every pair (M,) in float64: 0 for an ignored one, NaN for one outside the vocabulary."""
+    """Return log p of every pair (M,) in float64: 0 for an ignored pair, NaN for one outside the vocabulary."""
     xp = namespace(partials.sum)
     with np.errstate(invalid="ignore", divide="ignore"):  # -inf - -inf, log 0
         log_sum = xp.log(partials.sum)
         ref, target = cast(partials.ref, xp.float64), partials.target
-        if layout.job is not None:
-            log_sum, ref = log_sum[layout.job], ref[layout.job]
-        # z - lse would lose the difference where both are large; the sum has the target's own term in it, but rounded.
+        if layout.slot is not None:
+            log_sum, ref = log_sum[layout.slot], ref[layout.slot]
+        # z - lse would cancel where both are large. The bound: the sum has the target's own term in it, but rounded.
         logp = xp.minimum((target - ref) - log_sum, 0.0)
     logps = _by_pair(logp, layout, "float64")
     if layout.outside is not None:
@@ -119,7 +119,7 @@ def pair_logps(partials: Partials, layout: Layout) -> Any:
 
 
 def _by_pair(values: Any, layout: Layout, dtype: str) -> Any:
-    """Values of the targets of the jobs in the order of the pairs; 0 for ignored pairs."""
+    """Return values of the slots' targets in the order of the pairs; 0 for ignored pairs."""
     xp = namespace(values)
     if layout.scored is not None:
         M = layout.num_pairs
@@ -130,47 +130,47 @@ def _by_pair(values: Any, layout: Layout, dtype: str) -> Any:
 
 
 def pair_ranks(partials: Partials, layout: Layout, logps: Any) -> Any:
-    """Rank of every pair (M,): 0 for an ignored one, -1 where log p is NaN."""
+    """Return the rank of every pair (M,): 0 for an ignored pair, -1 where log p is NaN."""
     xp = namespace(logps)
     return xp.where(xp.isnan(logps), -1, _by_pair(partials.rank, layout, "int64"))
 
 
 def lse(partials: Partials) -> Any:
-    """log Σ exp z of every job (R,) in float64."""
+    """Return log Σ exp z of every slot (R,) in float64."""
     with np.errstate(divide="ignore"):
         return partials.ref + namespace(partials.sum).log(partials.sum)
 
 
 def entropy(partials: Partials) -> Any:
-    """-Σ p log p of every job (R,) in float64, in nats."""
+    """Return -Σ p log p of every slot (R,) in float64, in nats."""
     xp = namespace(partials.sum)
     with np.errstate(invalid="ignore", divide="ignore"):
         return xp.maximum(xp.log(partials.sum) - partials.weighted / partials.sum, 0.0)
 
 
 def largest(partials: Partials) -> Any:
-    """max z of every job (R,); NaN where a column is NaN or +inf."""
+    """Return max z of every slot (R,); NaN where a column is NaN or +inf."""
     xp = namespace(partials.sum)
     return xp.where(xp.isnan(partials.sum), np.nan, partials.max)
 
 
 def narrow(values: Any) -> Any:
-    """As float32; what is beyond its range is -inf."""
+    """Return values as float32; those beyond its range are -inf."""
     with np.errstate(over="ignore"):
         return cast(values, namespace(values).float32)
 
 
 def by_row(values: Any, rows: Any, layout: Layout) -> Any:
-    """Values of jobs as (T,) float32; NaN where a row has no job, those of its first job where it has several."""
+    """Return values of slots as (T,) float32: of a row's first slot, NaN for a row without one."""
     xp, T = namespace(values), layout.num_rows
     values = cast(values, xp.float32)
-    if layout.begin is None:  # on the host every job has a row, and they ascend
+    if layout.begin is None:  # on the host every slot has a row, and they ascend
         if len(rows) == T:
             return values
         every = np.full(T, np.nan, np.float32)
         every[rows] = values
         return every
-    if layout.job is None:
+    if layout.slot is None:
         return xp.where(rows < 0, np.nan, values)
     every = _arrays.full(values, (T + 1,), np.nan, "float32")
     again = rows[1:] == rows[:-1]
@@ -180,7 +180,7 @@ def by_row(values: Any, rows: Any, layout: Layout) -> Any:
 
 
 def per_answer(values: Any, layout: Layout) -> Any:
-    """Sums of the values of each answer (A,) in float64, added in the order of the pairs."""
+    """Return the sum of the values of each answer (A,) in float64, added in the order of the pairs."""
     if layout.begin is not None:
         return layout.sums(values, layout.begin, layout.order)
     answer = np.zeros(layout.num_pairs, np.int64) if layout.answer is None else layout.answer
@@ -189,7 +189,7 @@ def per_answer(values: Any, layout: Layout) -> Any:
 
 
 def counts(layout: Layout) -> Any:
-    """Pairs of each answer (A,) that are not ignored."""
+    """Return how many pairs of each answer (A,) are not ignored."""
     if layout.ignored is None:
         if layout.answer is None:
             return np.array([layout.num_pairs])

@@ -53,7 +53,7 @@ def label_posteriors(
     backend: ScoringBackend = "auto",
     num_threads: int | None = None,
 ) -> LabelPosteriors:
-    """Probabilities of labels that are said by tokens of the vocabulary (verbalisers), from one read of each row.
+    """Return probabilities of labels, each said by tokens of the vocabulary (verbalisers), from one read of a row.
 
     With p the softmax of a row over the vocabulary::
 
@@ -143,19 +143,19 @@ def _on_host(
 ) -> LabelPosteriors:
     ids, cu, weights = validate.labels(call.op, label_ids, cu_labels, prior, V)
     read = np.arange(T) if rows is None else validate.row_ids(call.op, rows, T)
-    # A pair for each row, whose job then gets the tokens of all labels.
+    # A pair for each row, whose slot then gets the tokens of all labels.
     layout, fields = call.layout(
         np.zeros(len(read), np.int64), read, num_rows=T, vocab_size=V, temperature=temperature, per="R"
     )
-    jobs = len(fields["rows"])
-    fields["pair_begin"] = np.arange(jobs + 1) * len(ids)
-    fields["columns"] = np.tile(ids, jobs)
+    slots = len(fields["rows"])
+    fields["pair_begin"] = np.arange(slots + 1) * len(ids)
+    fields["columns"] = np.tile(ids, slots)
     partials = call.run(validate.problem(call.op, form, fields, V, **scales))
-    every = Layout(jobs * len(ids), T, None, np.repeat(np.arange(jobs), len(ids)), None, None, None, 1)
-    logps = finish.pair_logps(partials, every).reshape(jobs, len(ids))
-    if layout.job is not None:
+    every = Layout(slots * len(ids), T, None, np.repeat(np.arange(slots), len(ids)), None, None, None, 1)
+    logps = finish.pair_logps(partials, every).reshape(slots, len(ids))
+    if layout.slot is not None:
         back = np.empty(len(read), np.int64)
-        back[layout.scored] = layout.job
+        back[layout.scored] = layout.slot
         logps = logps[back]
     with np.errstate(invalid="ignore"):  # -inf - -inf
         logp = np.minimum(np.logaddexp.reduceat(logps, cu[:-1], axis=1), 0.0)
@@ -185,7 +185,7 @@ def _on_device(
     xp, n, L = namespace(ids), len(ids), len(cu) - 1
     row = arange(T, ids) if rows is None else _device.vector(op, "rows", rows, "(R,)", place)
     R = len(row)
-    # A pair for each row in its own order, whose job then gets the tokens of all labels.
+    # A pair for each row in its own order, whose slot then gets the tokens of all labels.
     some = {"vocab_size": V, "temperature": temperature, "per": "R"}
     none = _arrays.full(ids, (R,), 0, "int64")
     if call.check_values:
@@ -196,8 +196,8 @@ def _on_device(
     fields["pair_begin"] = arange(R + 1, ids) * n
     fields["columns"] = xp.tile(xp.where(outside, -1, ids), (R,))
     partials = call.run(validate.problem(op, form, fields, V, **scales))
-    job = xp.tile(arange(R, ids)[:, None], (1, n)).reshape(-1)
-    every = Layout(R * n, T, None, job, None, xp.tile(outside, (R,)), None, 1)
+    slot = xp.tile(arange(R, ids)[:, None], (1, n)).reshape(-1)
+    every = Layout(R * n, T, None, slot, None, xp.tile(outside, (R,)), None, 1)
     logps = finish.pair_logps(partials, every).reshape(R, n)
     index = arange(n, ids)
     label_of = xp.maximum(xp.searchsorted(cu, index, side="right") - 1, 0)

@@ -1,4 +1,4 @@
-"""What a checked scoring problem is: the one argument of every backend, and what a backend returns."""
+"""A checked scoring problem, which is the one argument of every backend, and what a backend returns."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .._types import Array
 class Partials(NamedTuple):
     """Sums over the columns of one part of the vocabulary, or of all of it, before the logarithm.
 
-    A *job* is one row at one temperature. With z the scaled logits of a job and ``ref`` a number near their maximum,
-    parts of the vocabulary are put together without loss by `merge_partials`.
+    A *slot* is one row at one temperature; z are its scaled logits, and ``ref`` is a number near their maximum.
+    `merge_partials` puts the parts of a vocabulary together without loss.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Partials(NamedTuple):
     weighted : (R,) float64, or None
         Sum of (z - ref) exp(z - ref), for the entropy.
     target : (M,) float32
-        z of each target, in order of the jobs; -inf where the target is not among these columns.
+        z of each target, in order of the slots; -inf where the target is not among these columns.
     rank : (M,) int64, or None
         Columns whose z is strictly greater than the target's.
 
@@ -44,13 +44,13 @@ class Partials(NamedTuple):
 
     @classmethod
     def nothing(cls, problem: ScoringProblem) -> Partials:
-        """What no columns at all give."""
-        like, jobs, targets = problem.rows, (len(problem.rows),), (len(problem.columns),)
+        """Return the sums over no columns."""
+        like, slots, targets = problem.rows, (len(problem.rows),), (len(problem.columns),)
         return cls(
-            _arrays.full(like, jobs, -np.inf, "float32"),
-            _arrays.full(like, jobs, -np.inf, "float32"),
-            _arrays.full(like, jobs, 0, "float64"),
-            _arrays.full(like, jobs, 0, "float64") if problem.entropy else None,
+            _arrays.full(like, slots, -np.inf, "float32"),
+            _arrays.full(like, slots, -np.inf, "float32"),
+            _arrays.full(like, slots, 0, "float64"),
+            _arrays.full(like, slots, 0, "float64") if problem.entropy else None,
             _arrays.full(like, targets, -np.inf, "float32"),
             _arrays.full(like, targets, 0, "int64") if problem.rank else None,
         )
@@ -58,20 +58,20 @@ class Partials(NamedTuple):
 
 @dataclass(slots=True)  # frozen would take 3 us of every call
 class ScoringProblem:
-    """Arguments of one call, checked, as host arrays or as arrays of one library on one device.
+    """The checked arguments of one call, as host arrays or as arrays of one library on one device.
 
-    On a device shapes do not depend on values: jobs may have row -1, which is read by nobody and gives sum 0, and there
-    may be targets that belong to no job, from ``pair_begin[R]`` on, which give -inf and rank 0.
+    On a device shapes do not depend on values. So a slot may have row -1: nothing reads it, and its sum is 0. Targets
+    from ``pair_begin[R]`` on belong to no slot; they give -inf and rank 0.
 
-    z(job, v) = softcap_(logit_scale x_v) inverse_temperature[job] with x the row of ``logits``, or
+    z(slot, v) = softcap_(logit_scale x_v) inverse_temperature[slot] with x the row of ``logits``, or
     x_v = hidden[row]·weight[v] + head_bias[v], and softcap_(x) = softcap tanh(x / softcap), but ±inf stays ±inf.
     """
 
-    rows: np.ndarray  # (R,) int64: the row of each job
+    rows: np.ndarray  # (R,) int64: the row of each slot
     inverse_temperature: np.ndarray  # (R,) float32
     num_columns: int  # columns from here on never enter
-    pair_begin: np.ndarray  # (R + 1,) int64: targets of job r are columns[pair_begin[r] : pair_begin[r + 1]]
-    columns: np.ndarray  # (M,) int64, -1: a target that does not enter
+    pair_begin: np.ndarray  # (R + 1,) int64: targets of slot r are columns[pair_begin[r] : pair_begin[r + 1]]
+    columns: np.ndarray  # (M,) int64; -1: a target that is not read
     logits: np.ndarray | None = None  # (T, V) float32 | float16 | uint16 (bfloat16 bits), last axis contiguous
     logits_dtype: str = ""
     hidden: np.ndarray | None = None  # (T, D)
@@ -88,27 +88,27 @@ class ScoringProblem:
 
     @property
     def num_entering(self) -> int:
-        """How many columns enter."""
+        """The number of columns that enter the sums."""
         return self.num_columns if self.allowed is None else len(self.allowed)
 
     def vectors(self, name: str, rows: Any) -> np.ndarray:
-        """Rows of ``logits``, ``hidden`` or ``weight`` as float32, exactly."""
+        """Return rows of ``logits``, ``hidden`` or ``weight`` as float32, exactly."""
         return _arrays.widen(getattr(self, name)[rows], getattr(self, name + "_dtype"))
 
 
 @dataclass(slots=True)
 class Layout:
-    """How the pairs of a call map to the targets of its jobs, and to answers."""
+    """How the pairs of a call map to the targets of its slots, and to answers."""
 
     num_pairs: int  # M
     num_rows: int  # T
-    scored: np.ndarray | None  # (M',) the pair of each target of the jobs; None: all pairs in their order
-    job: np.ndarray | None  # (M',) its job; None: each has its own
+    scored: np.ndarray | None  # (M',) the pair of each target of the slots; None: all pairs in their order
+    slot: np.ndarray | None  # (M',) its slot; None: each has its own
     ignored: np.ndarray | None  # (M,) bool
     outside: np.ndarray | None  # (M,) bool: targets that are no columns of the vocabulary
     answer: np.ndarray | None  # (M,) int64; None: one answer
     num_answers: int
-    # On a device, where all pairs have a target and ``ignored`` and ``outside`` are always there:
+    # On a device, where every pair has a target, ``ignored`` and ``outside`` are always given, and these too:
     begin: Any = None  # (A + 1,) the pairs of answer a are order[begin[a] : begin[a + 1]]
     order: Any = None  # (M,); None: in their own order
     sums: Any = None  # function of values (M,), begin and order: sums (A,) in float64

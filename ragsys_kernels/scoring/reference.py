@@ -8,7 +8,7 @@ from .problem import Partials, ScoringProblem
 
 
 def _logits(problem: ScoringProblem, row: int) -> np.ndarray:
-    """x of one row."""
+    """Return x of one row."""
     if problem.logits is not None:
         return problem.vectors("logits", row).astype(np.float64)
     x = problem.vectors("weight", slice(None)).astype(np.float64) @ problem.vectors("hidden", row).astype(np.float64)
@@ -16,7 +16,7 @@ def _logits(problem: ScoringProblem, row: int) -> np.ndarray:
 
 
 def partials(problem: ScoringProblem, num_threads: int) -> Partials:
-    """ref = max z over finite z;  sum = Σ exp(z - ref);  weighted = Σ (z - ref) exp(z - ref)."""
+    """Return ref = max z over finite z;  sum = Σ exp(z - ref);  weighted = Σ (z - ref) exp(z - ref)."""
     R, M = len(problem.rows), len(problem.columns)
     out = Partials(
         ref=np.full(R, -np.inf),

@@ -38,7 +38,7 @@ def logprob_partials(
     backend: ScoringBackend = "auto",
     num_threads: int | None = None,
 ) -> Partials:
-    """Sums over one shard of the vocabulary, which `merge_partials` puts together with those of the others.
+    """Sum over one shard of the vocabulary; `merge_partials` puts the sums of all shards together.
 
     The shard's columns are the vocabulary from ``first_column`` on; shards may differ in size. Every shard is called
     with the same targets and options, and the merged partials give all results of `answer_logprobs`::
@@ -72,11 +72,12 @@ def logprob_partials(
     Returns
     -------
     Partials
-        ``ref``, ``max``, ``sum``, ``weighted`` of each job (R,) and ``target``, ``rank`` of each target (M',): jobs are
-        the distinct (row, temperature) pairs with a target that counts, by row and from high to low temperature;
-        targets go by job, within a job as they were given. Arrays of the caller's library, on the device of the
-        arguments. On a device R is M, or T if that is less and there is one temperature; jobs without a pair come last
-        and have sum 0; M' is M, and pairs that do not count come last (with ``rows`` None: stay in place) at -inf.
+        ``ref``, ``max``, ``sum``, ``weighted`` of each slot (R,) and ``target``, ``rank`` of each target (M',). Slots
+        are the distinct (row, temperature) pairs with a target that counts, by row and from high to low temperature.
+        Targets are in order of their slots, within a slot as they were given. Arrays of the caller's library, on the
+        device of the arguments. On a device R is M, or T if that is less and there is one temperature; slots without a
+        pair come last and have sum 0; M' is M, and pairs that do not count come last (with ``rows`` None: keep their
+        place) at -inf.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Checks of arguments of the scoring operations: from what a call says to a `ScoringProblem` and its `Layout`."""
+"""Checks of the arguments of scoring, and the `ScoringProblem` and `Layout` that a call describes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .._checks import choice, count, floats, integers, shape_text, shown, whole
 from ._namespace import namespace
 from .problem import Layout, Partials, ScoringProblem
 
-# Of temperature, logit_scale and softcap.
+# The range of temperature, logit_scale and softcap: products and quotients of them stay in that of float32.
 SCALE_MIN, SCALE_MAX = 1e-15, 1e15
 
 
 def _matrix(op: str, name: str, x: Any, symbols: str, place: Place) -> tuple[Any, str]:
-    """A stored matrix as it is; never a copy."""
+    """Return a stored matrix without copying it, and its element type."""
     array, dtype = place.view(op, name, x)
     if dtype not in _arrays.STORAGE:
         raise TypeError(
@@ -47,7 +47,7 @@ def _matrix(op: str, name: str, x: Any, symbols: str, place: Place) -> tuple[Any
 def source(
     op: str, logits: Any, hidden: Any, weight: Any, bias: Any, place: Place = HOST
 ) -> tuple[dict[str, Any], int, int]:
-    """The fields of a problem that say where logits come from, T and V."""
+    """Return the fields of a problem that say where logits come from, T and V."""
     if (logits is None) == (hidden is None):
         got = "neither" if logits is None else "both"
         raise ValueError(f"{op}: logits must be given, or hidden with weight, got {got}")
@@ -79,7 +79,7 @@ def is_number(x: Any) -> bool:
 
 
 def positive(op: str, name: str, x: Any) -> float:
-    """A number above 0 whose products and quotients with others are in the range of float32."""
+    """Check a number above 0 that is neither too large nor too small for float32 products."""
     if isinstance(x, bool) or not is_number(x):
         raise TypeError(f"{op}: {name} must be a number, got {type(x).__name__}")
     try:
@@ -94,7 +94,7 @@ def positive(op: str, name: str, x: Any) -> float:
 
 
 def _temperature(op: str, x: Any, answer: np.ndarray | None, size: int, symbol: str) -> Any:
-    """A positive number, or one for each pair in float64."""
+    """Check temperatures; return a number, or one for each pair in float64."""
     if isinstance(x, (float, int)):
         return positive(op, "temperature", x)
     array, dtype = _arrays.host_view(op, "temperature", x)
@@ -116,6 +116,7 @@ def _temperature(op: str, x: Any, answer: np.ndarray | None, size: int, symbol: 
 
 
 def vocabulary(op: str, vocab_size: Any, num_columns: int) -> int:
+    """Check the size of the vocabulary, by default the number of columns."""
     if vocab_size is None:
         return num_columns
     size = count(op, "vocab_size", vocab_size)
@@ -125,6 +126,7 @@ def vocabulary(op: str, vocab_size: Any, num_columns: int) -> int:
 
 
 def allowed_ids(op: str, allowed: Any, vocab_size: int) -> np.ndarray | None:
+    """Check the ids that may enter the sums."""
     if allowed is None:
         return None
     ids = _vector(op, "allowed", allowed, "(n,)")
@@ -140,7 +142,7 @@ def allowed_ids(op: str, allowed: Any, vocab_size: int) -> np.ndarray | None:
 
 
 def _vector(op: str, name: str, x: Any, symbols: str, size: int | None = None) -> np.ndarray:
-    """A copy: kernels index by what has been checked, whatever another thread writes meanwhile."""
+    """Return a vector of integers as a copy: what kernels index by must not change after the check."""
     array = integers(op, name, x) if not isinstance(x, (list, tuple)) or len(x) else np.zeros(0, np.int64)
     if array.ndim != 1 or (size is not None and len(array) != size):
         want = symbols if size is None else f"{symbols} = ({size},)"
@@ -160,7 +162,7 @@ def row_ids(op: str, rows: Any, num_rows: int | None, M: int | None = None) -> n
 def _answers(
     op: str, cu_answers: Any, answer_ids: Any, num_answers: int | None, M: int
 ) -> tuple[np.ndarray | None, int]:
-    """The answer of each pair, None if there is one answer, and how many there are."""
+    """Return the answer of each pair (None: there is one answer), and the number of answers."""
     if cu_answers is not None:
         if answer_ids is not None:
             raise ValueError(f"{op}: cu_answers or answer_ids must be given, got both")
@@ -180,7 +182,7 @@ def _answers(
 
 
 def bounds(op: str, name: str, x: Any, end: int, of: str) -> tuple[np.ndarray, np.ndarray]:
-    """Where ragged parts begin and end, (n + 1,) from 0 to ``end`` without a decrease, and their sizes (n,)."""
+    """Check where ragged parts begin and end: (n + 1,), ascending from 0 to ``end``. Return that and the sizes (n,)."""
     cu = _vector(op, name, x, "(n + 1,)")
     if len(cu) == 0:
         raise ValueError(f"{op}: {name} must have at least one element, got none")
@@ -196,7 +198,7 @@ def bounds(op: str, name: str, x: Any, end: int, of: str) -> tuple[np.ndarray, n
 
 
 def names(op: str, name: str, x: Any, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """A selection of names."""
+    """Check a tuple of allowed names."""
     if isinstance(x, str) or not isinstance(x, Sequence):
         raise TypeError(f"{op}: {name} must be a tuple of names, got {shown(x)}")
     return tuple(choice(op, name, item, allowed) for item in x)
@@ -217,7 +219,7 @@ def layout(
     out_of_range: str = "raise",
     per: str = "A",
 ) -> tuple[Layout, dict[str, Any]]:
-    """The layout of the pairs, and the fields of a problem that say what is read: jobs ascending by row."""
+    """Return the layout of the pairs, and the fields of a problem that say what is read, slots ascending by row."""
     ids = _vector(op, "targets", targets, "(M,)")
     M = len(ids)
     if rows is None:
@@ -248,7 +250,7 @@ def layout(
         scored = np.flatnonzero(~outside if ignored is None else ~(outside | ignored))
         ids, row, inverse = ids[scored], row[scored], inverse[scored]
 
-    job, pair_begin = None, np.arange(len(ids) + 1)
+    slot, pair_begin = None, np.arange(len(ids) + 1)
     if rows is not None and (row[1:] <= row[:-1]).any():
         order = np.lexsort((inverse, row))
         scored = order if scored is None else scored[order]
@@ -256,11 +258,11 @@ def layout(
         starts = (row[1:] != row[:-1]) | (inverse[1:] != inverse[:-1])
         first = np.concatenate([[0], np.flatnonzero(starts) + 1])
         pair_begin = np.append(first, len(ids))
-        job = np.concatenate([[0], np.cumsum(starts)])
+        slot = np.concatenate([[0], np.cumsum(starts)])
         row, inverse = row[first], inverse[first]
     fields = {"rows": row, "inverse_temperature": inverse, "pair_begin": pair_begin, "columns": ids}
     bad = None if out_of_range == "raise" else outside
-    return Layout(M, num_rows, scored, job, ignored, bad, answer, num_answers), fields
+    return Layout(M, num_rows, scored, slot, ignored, bad, answer, num_answers), fields
 
 
 def problem(
@@ -278,7 +280,7 @@ def problem(
     entropy: bool = False,
     rank: bool = False,
 ) -> ScoringProblem:
-    """The problem of ``num_columns`` columns that are the vocabulary, of ``vocab_size``, from ``first_column`` on."""
+    """Return the problem of ``num_columns`` columns, from ``first_column`` on, of a vocabulary of ``vocab_size``."""
     columns = fields["columns"]
     if allowed is not None or first_column or vocab_size is not None:
         if isinstance(columns, np.ndarray):
@@ -302,7 +304,7 @@ def problem(
 def _shard(
     op: str, columns: np.ndarray, allowed: np.ndarray | None, first_column: int, num_columns: int, needed: bool
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Targets and allowed ids of the vocabulary as columns of a shard; ``needed``: every target has to be there."""
+    """Return targets and allowed ids as columns of a shard; ``needed``: the shard must have every target."""
     if allowed is not None:
         at = np.minimum(np.searchsorted(allowed, columns), len(allowed) - 1)
         columns = np.where(allowed[at] == columns, columns, -1)
@@ -322,7 +324,7 @@ def _shard(
 def _device_shard(
     columns: Any, allowed: Any, first_column: int, num_columns: int, vocab_size: int | None
 ) -> tuple[Any, Any]:
-    """`_shard` without a look at values: ``allowed`` keeps its length, and kernels leave out what is not a column."""
+    """Do what `_shard` does without reading values: ``allowed`` keeps its length, kernels skip what is no column."""
     xp = namespace(columns)
     if allowed is not None:
         at = xp.minimum(xp.searchsorted(allowed, columns), len(allowed) - 1)
@@ -335,7 +337,7 @@ def _device_shard(
 
 
 def for_partials(op: str, partials: Any, logits: Any, hidden: Any, vocab_size: Any) -> int:
-    """The vocabulary of a call that has partials instead of logits."""
+    """Check a call that has partials instead of logits; return the size of its vocabulary."""
     if not isinstance(partials, Partials):
         raise TypeError(f"{op}: partials must be Partials, got {type(partials).__name__}")
     for name, x in (("logits", logits), ("hidden", hidden)):
@@ -349,7 +351,7 @@ def for_partials(op: str, partials: Any, logits: Any, hidden: Any, vocab_size: A
 
 
 def viewed(op: str, name: str, part: Partials, place: Place) -> Partials:
-    """Partials of the caller as arrays of ``place``."""
+    """Return partials of the caller as arrays of ``place``."""
     fields: dict[str, Any] = {}
     for field, x in part._asdict().items():
         fields[field], dtype = (None, "") if x is None else place.view(op, f"{name}.{field}", x)
@@ -359,10 +361,10 @@ def viewed(op: str, name: str, part: Partials, place: Place) -> Partials:
     return Partials(**fields)
 
 
-def misfits(part: Partials, jobs: int, targets: int) -> Iterator[tuple[str, str, str]]:
-    """Fields that are not of so many jobs or targets, the shapes that they have and those that they should have."""
+def misfits(part: Partials, slots: int, targets: int) -> Iterator[tuple[str, str, str]]:
+    """Yield each field that is not of so many slots or targets, with the shape it has and the one it must have."""
     for name, x in zip(Partials._fields, part, strict=True):
-        want = (targets if name in ("target", "rank") else jobs,)
+        want = (targets if name in ("target", "rank") else slots,)
         if x is None and name not in ("weighted", "rank"):
             yield name, "None", shape_text(want)
         elif x is not None and tuple(x.shape) != want:
@@ -372,12 +374,12 @@ def misfits(part: Partials, jobs: int, targets: int) -> Iterator[tuple[str, str,
 def given_partials(
     op: str, partials: Any, fields: dict[str, Any], *, entropy: bool, rank: bool, place: Place = HOST
 ) -> Partials:
-    """Partials of the caller as arrays of ``place``, of the very jobs and targets of this call."""
+    """Return partials of the caller as arrays of ``place``; they must be of the slots and targets of this call."""
     here = viewed(op, "partials", partials, place)
-    jobs, targets = len(fields["rows"]), len(fields["columns"])
-    for name, shape, _ in misfits(here, jobs, targets):
+    slots, targets = len(fields["rows"]), len(fields["columns"])
+    for name, shape, _ in misfits(here, slots, targets):
         raise ValueError(
-            f"{op}: partials must be of the same rows and targets, {jobs} jobs and {targets} targets, "
+            f"{op}: partials must be of the same rows and targets, {slots} slots and {targets} targets, "
             f"got {name} of shape {shape}"
         )
     for name, wanted in (("weighted", entropy), ("rank", rank)):
@@ -389,7 +391,7 @@ def given_partials(
 def labels(
     op: str, label_ids: Any, cu_labels: Any, prior: Any, vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Tokens of the labels, where each label's begin and end, and the prior."""
+    """Check labels; return their tokens, where those of each label begin and end, and the prior."""
     ids = _vector(op, "label_ids", label_ids, "(n,)")
     if len(ids) == 0:
         raise ValueError(f"{op}: label_ids must have at least one id, got none")
@@ -432,7 +434,7 @@ def offset(op: str, name: str, x: Any) -> int:
 
 
 def one_temperature(op: str, name: str, rows: np.ndarray) -> None:
-    """A result per row needs a row to be scored at one temperature."""
+    """Refuse a result per row where a row is scored at several temperatures."""
     again = rows[1:] == rows[:-1]
     if again.any():
         raise ValueError(

@@ -274,7 +274,7 @@ def test_bad_partials(host_scorer):
         ),
         (
             lambda: rk.answer_logprobs(partials=other, **finish),
-            "answer_logprobs: partials must be of the same rows and targets, 4 jobs and 4 targets, "
+            "answer_logprobs: partials must be of the same rows and targets, 4 slots and 4 targets, "
             "got ref of shape (3,)",
         ),
         (
