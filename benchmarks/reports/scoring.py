@@ -49,6 +49,8 @@ def _table(scores: Runs, shapes: list[Shape], contenders: list[str]) -> str:
         cells = [_cell(scores, shape, contender) for contender in contenders]
         name = f"{model}{shape.T}, {shape.V:,}{hidden}, {shape.dtype}"
         rows.append([name, f"{time / 1000:.3g}", *cells, f"{error:.1e}", f"{peak:.1f}"])
+    if not rows:
+        return "Not measured on this machine at a commit."
     return table(["T, V, dtype", "ours, ms", *contenders, "error", "memory, MB"], rows, tight=True)
 
 

@@ -137,6 +137,8 @@ def test_no_block_of_python_escapes():
             r"^[ >]*(?:```|~~~)+ *\{?\.?(?:py|python|python3|pycon)\b.*$", text, re.MULTILINE | re.IGNORECASE
         )
         assert fences == ["```python"] * len(blocks(path)), path.name
+    for path in [ROOT / "csrc" / "README.md", *(ROOT / "ragsys_kernels").glob("*/README.md")]:  # pages of the site too
+        assert "```python" not in path.read_text(encoding="utf-8"), path
 
 
 def docstrings():
