@@ -275,6 +275,8 @@ def test_pages_have_what_the_ledgers_say(module):
     speed, places = module("reports.speed"), module("reports.places")
     runs = module("reports.runs").Runs(module("suites.selection").LEDGER.read())
     parts = {"speed": speed.short(runs), "ledger": speed.summary(runs), "drop-ins": speed.drop_ins(runs)}
+    scores = module("reports.runs").Runs(module("suites.bench_scoring").LEDGER.read())
+    parts["scoring"] = module("reports.scoring").summary(scores)
     for part, text in parts.items():
         assert places.filled(part, text) in (ROOT / places.PLACES[part]).read_text(encoding="utf-8")
     assert len(re.findall(r"^\| .*\d", parts["speed"], re.MULTILINE)) == 8
