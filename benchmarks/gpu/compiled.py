@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.ledger import RESULTS, ROOT, Ledger, Row, read
-from ragsys_kernels._gpu import resources
-from ragsys_kernels._gpu.resources import Compiled, Job
+from ragsys_kernels._gpu import compilation, resources
+from ragsys_kernels._gpu.compilation import Task
+from ragsys_kernels._gpu.resources import Compiled
 
 # What compiles the kernels and reads what they need.
 READER = Path(resources.__file__)
@@ -38,19 +39,19 @@ LEDGER = Ledger(
 )
 
 
-def jobs(processes: int | None = None) -> list[Job]:
+def tasks(processes: int | None = None) -> list[Task]:
     """Everything there is to compile."""
     found = []
     with resources.pool(processes) as executor:
-        for listed in executor.map(resources.triton_jobs, resources.TRITON_MODULES):
+        for listed in executor.map(compilation.triton_tasks, compilation.TRITON_MODULES):
             found += listed
     if resources.nvcc() is not None:
-        found += resources.cuda_jobs(sorted((ROOT / "csrc" / "cuda").glob("*.cu")))
+        found += compilation.cuda_tasks(sorted((ROOT / "csrc" / "cuda").glob("*.cu")))
     return found
 
 
-def compiler(job: Job) -> str:
-    return _nvcc() if job.path is not None else f"triton {metadata.version('triton')}"
+def compiler(task: Task) -> str:
+    return _nvcc() if task.path is not None else f"triton {metadata.version('triton')}"
 
 
 @lru_cache(maxsize=1)
@@ -59,14 +60,14 @@ def _nvcc() -> str:
     return f"nvcc {re.findall(r'V([0-9.]+)', said)[0]}"
 
 
-def row_of(job: Job, kernel: Compiled) -> dict[str, object]:
+def row_of(task: Task, kernel: Compiled) -> dict[str, object]:
     """A row of compiled.csv."""
     columns = ("threads", "registers", "stack", "spills", "shared")
     return {
         "kernel": kernel.name,
         "arch": kernel.arch,
-        "source": job.source,
-        "compiler": compiler(job),
+        "source": task.source,
+        "compiler": compiler(task),
         **{name: getattr(kernel, name) for name in columns},
         "matrix": _counts(kernel.matrix),
         "loads": _counts(kernel.loads),
@@ -105,24 +106,24 @@ def _checksum(file: Path) -> str:
 
 def refresh(path: Path, processes: int | None = None) -> list[Row]:
     """Bring compiled.csv up to date: what has not changed since it was compiled is not compiled again."""
-    todo = jobs(processes)
+    todo = tasks(processes)
     known: dict[tuple[str, str, str], list[Row]] = {}
     for row in read(path) if vouches(path, path, READER) else []:
         known.setdefault((row["source"], row["arch"], row["compiler"]), []).append(row)
 
-    def rows_for(job: Any) -> list[Row]:
+    def rows_for(task: Any) -> list[Row]:
         """Configurations with different names may compile to the same; a CUDA C++ file has many kernels."""
-        found = known.get((job.source, job.arch, compiler(job)), [])
-        return [row for row in found if job.path is not None or row["kernel"] == job.name]
+        found = known.get((task.source, task.arch, compiler(task)), [])
+        return [row for row in found if task.path is not None or row["kernel"] == task.name]
 
-    rows: list[Mapping[str, object]] = [row for job in todo for row in rows_for(job)]
-    todo = [job for job in todo if not rows_for(job)]
+    rows: list[Mapping[str, object]] = [row for task in todo for row in rows_for(task)]
+    todo = [task for task in todo if not rows_for(task)]
     failed = []
-    for done, (job, result) in enumerate(resources.compile_all(todo, processes), 1):
+    for done, (task, result) in enumerate(resources.compile_all(todo, processes), 1):
         if isinstance(result, str):
             failed.append(result)
         else:
-            rows += [row_of(job, kernel) for kernel in result]
+            rows += [row_of(task, kernel) for kernel in result]
         if done % 20 == 0 or done == len(todo):
             print(f"{done} of {len(todo)} compiled", flush=True)
             _save(path, rows)  # so that a run that is stopped has not been in vain

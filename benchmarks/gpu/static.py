@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.gpu import compiled
 from benchmarks.gpu.devices import DEVICES, PROCESSORS, Device
 from benchmarks.harness.ledger import RESULTS, Ledger
-from ragsys_kernels._gpu import resources
+from ragsys_kernels._gpu import compilation
 from ragsys_kernels._gpu.resources import Compiled
 
 LABEL = "computed bound, not a measurement"
@@ -109,7 +109,8 @@ VOCABULARIES = {32_000: 2048, 50_257: 768, 151_936: 1024, 262_144: 640}  # and t
 
 
 def selection() -> Iterator[Case]:
-    kernels = importlib.import_module("ragsys_kernels.selection.triton_kernels")
+    regime_a = importlib.import_module("ragsys_kernels.selection.triton_gram")
+    regime_c = importlib.import_module("ragsys_kernels.selection.triton_whole_corpus")
     for op, dtypes in (("mmr", ("float32", "float16")), ("vrsd", ("float16",))):
         for dtype in dtypes:
             words = (op, "plain", dtype)
@@ -119,8 +120,8 @@ def selection() -> Iterator[Case]:
                     small = Q * (4 * D + 8 * P + 24 * K)  # query, ids, results
                     common = {"op": op, "shape": f"P{P}-K{K}-D{D}", "dtype": dtype, "unit": "queries", "units": Q}
                     common |= {"programs": Q, "floor": read}
-                    if kernels.gram_slots(dtype, D) >= P:
-                        rows = kernels.gram_tile(dtype, P, D, plain=op == "mmr").rows
+                    if regime_a.gram_slots(dtype, D) >= P:
+                        rows = regime_a.gram_tile(dtype, P, D, plain=op == "mmr").rows
                         yield Case(
                             **common, words=("gram", str(rows), *words), once=read + small,
                             flops=2 * Q * rows * D * (rows + 1), matrix=dtype != "float32",
@@ -132,7 +133,7 @@ def selection() -> Iterator[Case]:
                             flops=2 * read / SIZES[dtype] * K,
                         )  # fmt: skip
             N, D, K = WHOLE_N, DIMS[0], WHOLE_K
-            tile = kernels.corpus_tile(dtype, WHOLE_Q, D)
+            tile = regime_c.corpus_tile(dtype, WHOLE_Q, D)
             corpus, vectors = N * D * SIZES[dtype], 4 * N * WHOLE_Q
             yield Case(
                 op=op, shape=f"N{N}-K{K}-D{D}-Q{WHOLE_Q}", dtype=dtype, unit="queries", units=WHOLE_Q,
@@ -145,23 +146,24 @@ def selection() -> Iterator[Case]:
 
 
 def scoring() -> Iterator[Case]:
-    kernels = importlib.import_module("ragsys_kernels.scoring.triton_kernels")
+    logits = importlib.import_module("ragsys_kernels.scoring.triton_logits")
+    linear = importlib.import_module("ragsys_kernels.scoring.triton_linear")
     for V, D in VOCABULARIES.items():
         for T in TOKENS:
             for dtype in ("float32", "bfloat16"):
                 size = SIZES[dtype]
                 common = {"dtype": dtype, "unit": "rows", "units": T}
-                block, _ = kernels._block(V)
+                block, _ = logits.split_size(V)
                 splits = -(-V // block)
                 yield Case(
                     **common, op="token_logprobs", shape=f"T{T}-V{V}",
                     words=("_logprob_logits_kernel", dtype, f"BLOCK={block}", "plain"), programs=T * splits,
                     floor=T * V * size, once=T * (V * size + 16 * splits), flops=5 * T * V,
                 )  # fmt: skip
-                tile = kernels._tile(dtype != "float32", D, False)
+                tile = linear.tile_of(dtype != "float32", D, False)
                 row_tiles = -(-T // tile.rows)
                 read = (V + T) * D * size
-                splits = min(-(-V // tile.columns), kernels._SPLITS)
+                splits = min(-(-V // tile.columns), linear.MOST_SPLITS)
                 yield Case(
                     **common, op="answer_logprobs", shape=f"T{T}-V{V}-D{D}",
                     words=("_logprob_linear_kernel", f"{dtype} x {dtype}", f"DIMS={tile.dims}", "plain"),
@@ -172,8 +174,8 @@ def scoring() -> Iterator[Case]:
 
 
 def cuda_selection() -> Iterator[Case]:
-    kernels = importlib.import_module("ragsys_kernels.selection.cuda_kernels")
-    for arch in resources.NVIDIA:
+    kernels = importlib.import_module("ragsys_kernels.selection.cuda_configuration")
+    for arch in compilation.NVIDIA:
         for op in ("mmr", "vrsd"):
             for P, K in POOLS:
                 for D in DIMS:
@@ -191,7 +193,7 @@ def cuda_selection() -> Iterator[Case]:
 def cuda_scoring() -> Iterator[Case]:
     kernels = {
         kernel.name: kernel
-        for kernel in importlib.import_module("ragsys_kernels.scoring.cuda_kernels").kernels()
+        for kernel in importlib.import_module("ragsys_kernels.scoring.cuda_configuration").kernels()
         if not kernel.name.endswith("_softcap")
     }
     for V, D in VOCABULARIES.items():

@@ -4,6 +4,8 @@
 
 namespace rsk {
 
+constexpr int kThreads = 256;  // of a block
+constexpr int kWarps = kThreads / kWarp;
 constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kFar = -128.0f;  // exp of it is 0 in float32, where -inf * 0 would be NaN
 

@@ -107,8 +107,8 @@ __device__ inline uint4 gather_pack(const T* p, int n) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// 16 bytes from global to shared memory, both aligned, there after copies_done() of the same thread; other threads see
-// them after a barrier that follows it.
+// Copies 16 bytes from global to shared memory, both aligned: complete after copies_done() of the same thread, visible
+// to other threads after a barrier that follows it.
 __device__ inline void copy16(void* shared, const void* global) {
 #if defined(CUDA_ON_CPU)
   emu::copy_later(shared, global, 16);

@@ -1,18 +1,34 @@
-"""What the Triton backends share: the description of a kernel as a launcher would compile it."""
+"""What is compiled without a device: Triton's kernels in every configuration that a launcher chooses, CUDA C++ files.
+
+``resources.py`` compiles them and reads what each needs of a device.
+"""
 
 from __future__ import annotations
 
+import ast
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from . import cuda_module
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "gfx942")
+NVIDIA = ARCHITECTURES[:3]
+
+# Each has `ahead_of_time()`, the list of its op's compilations.
+TRITON_MODULES = ("ragsys_kernels.selection.triton_compilations", "ragsys_kernels.scoring.triton_compilations")
 
 
 class Compilation(NamedTuple):
-    """One kernel in one configuration that its launcher can choose, for compilation ahead of time.
+    """One Triton kernel in one configuration that its launcher can choose.
 
-    Each ``triton_kernels.py`` lists its own in ``ahead_of_time()``; ``resources.compile_for`` compiles them without a
-    device, which is how tests hold them to budgets and the static report gets its numbers.
+    Tests hold each to a budget, and the static report has what each needs.
     """
 
-    name: str  # unique: the kernel's, then what sets this configuration apart ("_mmr_gram_kernel, fp16, P=128, EVEN_D")
+    name: str  # unique: the kernel's, then what sets this configuration apart ("gram 128 mmr plain float16")
     kernel: Any  # triton.runtime.JITFunction
     signature: dict[str, str]  # "*fp16", "i32", "fp32", ... of the run-time arguments; constexprs may be left out
     constexprs: dict[str, object]
@@ -26,7 +42,100 @@ class Compilation(NamedTuple):
     fp_fusion: bool = True  # the launcher's enable_fp_fusion: may a product and a sum become one multiply-add
 
     def on(self, arch: str) -> Compilation:
-        """What the launcher has compiled on an architecture."""
+        """Return what the launcher has compiled on an architecture."""
         if not arch.startswith("gfx"):
             return self._replace(amd_warps=None)
         return self._replace(num_warps=self.amd_warps or self.num_warps, amd_warps=None, maxnreg=None)
+
+
+def describe(
+    name: str,
+    kernel: Any,
+    types: Mapping[str, str],
+    constexprs: Mapping[str, object],
+    *,
+    absent: Iterable[str] = (),
+    multiples: Iterable[str] = (),
+    **options: Any,
+) -> Compilation:
+    """Describe a kernel from the names of its arguments.
+
+    ``types`` has the type of each; those of ``constexprs`` are compiled in, and those that are ``absent`` are None.
+    Pointers are aligned, and the integers that ``multiples`` names are multiples of 16.
+    """
+    left_out, whole = set(absent), set(multiples)
+    compiled_in = {**constexprs, **{argument: None for argument in kernel.arg_names if argument in left_out}}
+    signature = {argument: types[argument] for argument in kernel.arg_names if argument not in compiled_in}
+    divisible = tuple(argument for argument, kind in signature.items() if kind[0] == "*" or argument in whole)
+    return Compilation(name, kernel, signature, compiled_in, divisible, **options)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One thing to compile for an architecture: a Triton configuration of a module, or a CUDA C++ file.
+
+    ``source`` is a digest of all that decides the machine code, but for the compiler.
+    """
+
+    arch: str
+    name: str
+    source: str
+    module: str = ""
+    index: int = 0
+    path: Path | None = None
+
+
+def triton_tasks(module: str) -> list[Task]:
+    """Return all that a module lists, for every architecture; in a process without TRITON_INTERPRET."""
+    return [
+        Task(arch, compilation.name, _source_of(compilation.on(arch)), module, index)
+        for index, compilation in enumerate(import_module(module).ahead_of_time())
+        for arch in ARCHITECTURES
+    ]
+
+
+def _source_of(compilation: Compilation) -> str:
+    options = [
+        str(value) for name, value in compilation._asdict().items() if name not in ("name", "kernel", "amd_warps")
+    ]
+    return _digest("\0".join([*_code_of(compilation.kernel, {}).values(), *options]))
+
+
+def _code_of(kernel: Any, found: dict[str, str]) -> dict[str, str]:
+    """Return the code of a kernel and of all that it calls, by name, and the constants in it.
+
+    Triton's own key of a kernel also has the line where it stands and what it says in comments.
+    """
+    import triton
+
+    if kernel.__name__ in found:
+        return found
+    tree = kernel.parse()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            if ast.get_docstring(node) is not None:
+                del node.body[0]
+        elif isinstance(node, ast.arg) and node.annotation is not None and "tl." not in ast.unparse(node.annotation):
+            node.annotation = None
+    found[kernel.__name__] = ast.unparse(tree)
+    for name in sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}):
+        value = kernel.fn.__globals__.get(name)
+        if isinstance(value, triton.runtime.JITFunction):
+            _code_of(value, found)
+        elif isinstance(value, triton.language.constexpr):
+            found[name] = str(value)
+    return found
+
+
+def cuda_tasks(paths: Sequence[Path]) -> list[Task]:
+    """Return the CUDA C++ files, for every architecture of NVIDIA."""
+    return [
+        Task(arch, path.name, _digest(cuda_module.source(path.stem) + str(cuda_module.OPTIONS)), path=path)
+        for arch in NVIDIA
+        for path in paths
+    ]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -140,11 +140,27 @@ class Kernel(NamedTuple):
     bytes_read: Callable[[int, int, int], int]  # from device memory, each input once: for one query, or for the rows
 
 
+class Struct:
+    """Arguments that a kernel takes as one struct by value, in the order of its members."""
+
+    def __init__(self, **members: Any) -> None:
+        self.members = members
+
+    def layout(self, kinds: Sequence[str]) -> np.dtype[np.void]:
+        """Return the members as C lays them out, given what each is."""
+        return _layout(tuple(self.members), tuple(kinds))
+
+
+@functools.cache
+def _layout(names: tuple[str, ...], kinds: tuple[str, ...]) -> np.dtype[np.void]:
+    return np.dtype(list(zip(names, kinds, strict=True)), align=True)
+
+
 def pack(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Arguments as scalars of the width that the kernel takes.
+    """Return arguments as scalars of the width that the kernel takes.
 
     An array is its pointer and None a null pointer, an int is 64 bits wide and a float 32; NumPy scalars are as they
-    are, for other widths.
+    are, for other widths. A `Struct` is an array of one element, which CuPy passes by value.
     """
     packed: list[Any] = []
     for x in arguments:
@@ -154,6 +170,11 @@ def pack(arguments: Sequence[Any]) -> tuple[Any, ...]:
             raise TypeError("a kernel takes no bool; give it an int")
         elif isinstance(x, np.generic):
             packed.append(x)
+        elif isinstance(x, Struct):
+            values = pack(tuple(x.members.values()))
+            made = np.zeros(1, x.layout([value.dtype.str for value in values]))
+            made[0] = values
+            packed.append(made)
         elif isinstance(x, int):
             packed.append(np.int64(x))
         elif isinstance(x, float):
@@ -161,6 +182,12 @@ def pack(arguments: Sequence[Any]) -> tuple[Any, ...]:
         else:
             packed.append(np.uint64(_pointer(x)))
     return tuple(packed)
+
+
+def row_stride(rows: Any) -> int:
+    """Return the elements from one row of a matrix to the next."""
+    strides = getattr(rows, "stride", None)
+    return int(strides(0)) if strides is not None else int(rows.strides[0] // rows.dtype.itemsize)
 
 
 def _pointer(x: Any) -> int:

@@ -1,4 +1,4 @@
-"""What a kernel needs of a device, without one: compiled ahead of time, then read from the machine code.
+"""What a kernel needs of a device, without one: it is compiled ahead of time and its machine code is read.
 
 Registers, stack and shared memory come from ptxas and the tools in Triton's wheel (NVIDIA) or from the notes in the
 assembly (AMD); matrix instructions and the widths of loads are counted in the assembly. Nothing here runs a kernel.
@@ -6,8 +6,6 @@ assembly (AMD); matrix instructions and the widths of loads are counted in the a
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import multiprocessing
 import os
 import re
@@ -24,13 +22,7 @@ from typing import Any
 
 from .. import _env
 from . import cuda_module
-from .compilation import Compilation
-
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "gfx942")
-NVIDIA = ARCHITECTURES[:3]
-
-# Modules with `ahead_of_time()`.
-TRITON_MODULES = ("ragsys_kernels.selection.triton_kernels", "ragsys_kernels.scoring.triton_kernels")
+from .compilation import Compilation, Task
 
 
 class CompileError(RuntimeError):
@@ -114,7 +106,7 @@ def compile_for(compilation: Compilation, arch: str) -> Compiled:
 
 
 def _tool(name: str) -> str:
-    """A program of the CUDA toolkit, from Triton's wheel where the toolkit is not (or not whole) here."""
+    """Return the path of a program of the CUDA toolkit: the one in Triton's wheel, or the name for one on PATH."""
     import triton
 
     inside = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
@@ -122,7 +114,7 @@ def _tool(name: str) -> str:
 
 
 def _run(command: list[str]) -> str:
-    """What a program prints, standard error included."""
+    """Return what a program prints, standard error included."""
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if result.returncode:
         raise CompileError(f"{Path(command[0]).name} {command[-1]}: {result.stdout.strip()}")
@@ -153,7 +145,7 @@ def _count(text: str, kinds: dict[str, str]) -> dict[str, int]:
 
 
 def ptx_loads(ptx: str) -> dict[int, int]:
-    """Loads and asynchronous copies from global memory in PTX, by the bytes that one instruction moves."""
+    """Count loads and asynchronous copies from global memory in PTX, by the bytes that one instruction moves."""
     loads = Counter(
         int(count or 1) * int(bits) // 8
         for count, bits in re.findall(r"\bld\.global(?:\.[\w:]+?)*?(?:\.v(\d))?\.[bsuf](\d+)\b", ptx)
@@ -184,7 +176,7 @@ _AMD_BYTES = {"word": 4, "hort": 2, "byte": 1}
 
 
 def nvcc() -> str | None:
-    """The compiler of the CUDA toolkit, if it is here."""
+    """Return the path of the CUDA toolkit's compiler, or None."""
     found = shutil.which("nvcc")
     home = _env.cuda_home()
     return found or (f"{home}/bin/nvcc" if Path(home, "bin", "nvcc").is_file() else None)
@@ -197,7 +189,7 @@ def compile_cu(path: Path, arch: str) -> list[Compiled]:
     """
     compiler = nvcc()
     if compiler is None:
-        raise CompileError(f"{path.name}, {arch}: nvcc is not here")
+        raise CompileError(f"{path.name}, {arch}: nvcc is not installed")
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder, "kernel.cubin")
         flags = [*cuda_module.OPTIONS, "-Werror", "all-warnings", "-Xptxas", "-v"]
@@ -224,13 +216,13 @@ def compile_cu(path: Path, arch: str) -> list[Compiled]:
 
 
 def _number(pattern: str, text: str) -> int:
-    """The number a pattern finds; 0 where ptxas leaves it out."""
+    """Return the number that a pattern finds; 0 where ptxas leaves it out."""
     found = re.search(pattern, text)
     return int(found[1]) if found else 0
 
 
 def sass_loads(sass: str) -> dict[int, int]:
-    """Loads from global memory in SASS, asynchronous copies included, by bytes a thread; the suffix has the width."""
+    """Count loads and asynchronous copies from global memory in SASS, by bytes a thread; the suffix has the width."""
     loads: Counter[int] = Counter()
     for suffixes in re.findall(r"\bLDG(?:STS)?\.([\w.]+)", sass):
         width = re.search(r"\b(?:[US](?=8|16))?(8|16|64|128|256)\b", suffixes)
@@ -238,101 +230,28 @@ def sass_loads(sass: str) -> dict[int, int]:
     return dict(loads)
 
 
-# --- All of them.
+# --- Anything, in processes of their own.
 
 
-@dataclass(frozen=True)
-class Job:
-    """One thing to compile for an architecture: a Triton configuration of a module, or a CUDA C++ file.
-
-    ``source`` is a digest of all that decides the machine code, but for the compiler.
-    """
-
-    arch: str
-    name: str
-    source: str
-    module: str = ""
-    index: int = 0
-    path: Path | None = None
-
-    def run(self) -> list[Compiled]:
-        if self.path is not None:
-            return compile_cu(self.path, self.arch)
-        return [compile_for(import_module(self.module).ahead_of_time()[self.index], self.arch)]
+def attempt(task: Task) -> list[Compiled] | str:
+    """Return what a task compiles to, or the error's text."""
+    try:
+        if task.path is not None:
+            return compile_cu(task.path, task.arch)
+        return [compile_for(import_module(task.module).ahead_of_time()[task.index], task.arch)]
+    except CompileError as error:
+        return str(error)
 
 
-def triton_jobs(module: str) -> list[Job]:
-    """Every configuration that a module lists, for every architecture; in a process without TRITON_INTERPRET."""
-    return [
-        Job(arch, compilation.name, _source_of(compilation.on(arch)), module, index)
-        for index, compilation in enumerate(import_module(module).ahead_of_time())
-        for arch in ARCHITECTURES
-    ]
-
-
-def _source_of(compilation: Compilation) -> str:
-    options = [
-        str(value) for name, value in compilation._asdict().items() if name not in ("name", "kernel", "amd_warps")
-    ]
-    return _digest("\0".join([*_code_of(compilation.kernel, {}).values(), *options]))
-
-
-def _code_of(kernel: Any, found: dict[str, str]) -> dict[str, str]:
-    """The code of a kernel and of all that it calls, by name, and the constants in it.
-
-    Triton's own key of a kernel also has the line where it stands and what it says in comments.
-    """
-    import triton
-
-    if kernel.__name__ in found:
-        return found
-    tree = kernel.parse()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            node.returns = None
-            if ast.get_docstring(node) is not None:
-                del node.body[0]
-        elif isinstance(node, ast.arg) and node.annotation is not None and "tl." not in ast.unparse(node.annotation):
-            node.annotation = None
-    found[kernel.__name__] = ast.unparse(tree)
-    for name in sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}):
-        value = kernel.fn.__globals__.get(name)
-        if isinstance(value, triton.runtime.JITFunction):
-            _code_of(value, found)
-        elif isinstance(value, triton.language.constexpr):
-            found[name] = str(value)
-    return found
-
-
-def cuda_jobs(paths: Sequence[Path]) -> list[Job]:
-    return [
-        Job(arch, path.name, _digest(cuda_module.source(path.stem) + str(cuda_module.OPTIONS)), path=path)
-        for arch in NVIDIA
-        for path in paths
-    ]
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def compile_all(jobs: Sequence[Job], processes: int | None = None) -> Iterator[tuple[Job, list[Compiled] | str]]:
-    """The jobs in order, each with what it gave or the error's text; in new processes without TRITON_INTERPRET."""
+def compile_all(tasks: Sequence[Task], processes: int | None = None) -> Iterator[tuple[Task, list[Compiled] | str]]:
+    """Yield the tasks in order, each with what it compiled to or the error's text."""
     with pool(processes) as executor:
-        yield from zip(jobs, executor.map(attempt, jobs), strict=True)
+        yield from zip(tasks, executor.map(attempt, tasks), strict=True)
 
 
 def pool(processes: int | None = None) -> ProcessPoolExecutor:
-    """Processes that can compile, whatever this one has imported."""
+    """Return processes that can compile, without TRITON_INTERPRET, whatever this one has imported."""
     # Not forked: this process may have threads, and Triton's choice between interpreter and compiler is for good.
     return ProcessPoolExecutor(
         processes or os.cpu_count(), multiprocessing.get_context("spawn"), _env.interpret_no_kernels
     )
-
-
-def attempt(job: Job) -> list[Compiled] | str:
-    """What a job gives, or the error's text."""
-    try:
-        return job.run()
-    except CompileError as error:
-        return str(error)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import _arrays, _dispatch
+from .._types import Array
 from . import codes, validate
 from .problem import Problem, Selection, unit
 
@@ -176,7 +177,7 @@ def _scan(
     return tuple(found)
 
 
-def search(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
+def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
     """Return the k items of largest v of each pool, ties to the lowest position."""
     if problem.candidates is not None:
         return _rank(problem, num_threads)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import _arrays
+from .._types import Array
 from . import validate
 from .problem import Problem, Selection, divide, unit
 
@@ -154,7 +155,7 @@ def vrsd(problem: Problem, num_threads: int) -> Selection:
     return out
 
 
-def search(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
+def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
     """Return the k rows of largest v, ties to the lowest row. float32 products leave a few rows, float64 ranks them."""
     indices = np.full((problem.num_queries, problem.k), -1, np.int64)
     scores = np.full(indices.shape, -np.inf, np.float32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _arrays
+from .._types import Array
 from .problem import Problem
 
 # Scores of a block of queries against a block of rows take 256 MB.
@@ -12,7 +13,7 @@ _BLOCK = 1 << 26
 _QUERIES = 1024
 
 
-def search(problem: Problem, num_threads: int) -> tuple[Any, Any]:
+def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
     """Return the k rows of largest v, ties to the lowest row; -1 and -inf where there are no more.
 
     Products are float32 for every storage type, in the precision that torch is set to (full by default). O(Q N D) time;

@@ -8,9 +8,13 @@ part as picks made before the first.
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
+from .problem import Problem, Selection
+from .triton_launch import OPTIONS, Tile, dot_type, num_initial, pool_arguments
 from .triton_objective import (
     CANCELS,
     NO_PICK,
@@ -23,10 +27,34 @@ from .triton_objective import (
     with_bias,
 )
 
+# The most positions and initial items together: a Gram matrix of 256 rows spills on every architecture.
+GRAM_SLOTS = 128
+
+
+def gram_slots(dtype: str, dims: int) -> int:
+    """Return how many slots a Gram matrix can have.
+
+    128 float32 rows, which no matrix instruction multiplies, leave no registers for a last slice that is shorter.
+    """
+    return min(GRAM_SLOTS, 64) if dtype == "float32" and dims % 16 else GRAM_SLOTS
+
+
+def gram_tile(dtype: str, slots: int, dims: int, plain: bool) -> Tile:
+    """Return the tile, whose rows are the slots; ``plain`` is MMR without options."""
+    rows = max(16, triton.next_power_of_2(slots))
+    if dtype == "float32" and rows == 128:
+        # All registers that there are. Some single options spill 8 or 16 bytes of them on sm_90.
+        return Tile(rows, 16 if plain else 8, 1, 8, 2)
+    # The matrix and the operands of its products fill the registers: float32 rows take twice the warps.
+    widest, warps = (32, min(16, rows // 4)) if dtype == "float32" else (64, min(8, rows // 8))
+    bounded = rows == 32 or (rows == 16 and dtype != "float32")
+    dims = min(widest, max(16, triton.next_power_of_2(dims)))
+    return Tile(rows, dims, 1, warps, 2, 128 if bounded else None)
+
 
 @triton.jit
 def _gram_slice(x, y, gram, r, QUERY: tl.constexpr, DOT: tl.constexpr):
-    """Adds a slice along D of the rows x [BP, BD] and of the query y [BD] to the products."""
+    """Add a slice along D of the rows x [SLOTS, DIMS] and of the query y [DIMS] to the products."""
     if QUERY:
         r += tl.sum(x.to(tl.float32) * y[None, :], 1)
     x = x.to(DOT)
@@ -35,7 +63,7 @@ def _gram_slice(x, y, gram, r, QUERY: tl.constexpr, DOT: tl.constexpr):
 
 @triton.jit
 def _similarity(gram, f, p, i, SCALED: tl.constexpr):
-    """Products of the slots' vectors with that of slot i, read along the rows of the matrix.
+    """Return the products of the slots' vectors with that of slot i, read along the rows of the matrix.
 
     A matrix instruction leaves a row in few lanes. The factors of its columns would take a register each.
     """
@@ -46,13 +74,13 @@ def _similarity(gram, f, p, i, SCALED: tl.constexpr):
 
 
 @triton.jit
-def _sum_squares(base, valid, factors, taken, D, BP: tl.constexpr, BD: tl.constexpr):
-    """|s + e|² of every slot from the rows themselves, s the sum of those taken."""
-    d = tl.arange(0, BD)
-    squares = tl.zeros([BP], tl.float32)
-    for d0 in range(0, D, BD):
+def _sum_squares(base, valid, factors, taken, D, SLOTS: tl.constexpr, DIMS: tl.constexpr):
+    """Return |s + e|² of every slot from the rows themselves, where s is the sum of those taken."""
+    d = tl.arange(0, DIMS)
+    squares = tl.zeros([SLOTS], tl.float32)
+    for d0 in range(0, D, DIMS):
         mask = valid[:, None] & (d0 + d < D)[None, :]
-        e = tl.load(base + (d0 + d)[None, :], mask=mask, other=0).to(tl.float32) * factors[:, None]  # [BP, BD]
+        e = tl.load(base + (d0 + d)[None, :], mask=mask, other=0).to(tl.float32) * factors[:, None]  # [SLOTS, DIMS]
         s = tl.sum(tl.where(taken[:, None], e, 0.0), 0)
         squares += tl.sum((e + s[None, :]) * (e + s[None, :]), 1)
     return squares
@@ -60,7 +88,7 @@ def _sum_squares(base, valid, factors, taken, D, BP: tl.constexpr, BD: tl.conste
 
 @triton.jit
 def _below_cap(free, taken, group, p, i, cap):
-    """Bars the group of slot i if it has reached its cap."""
+    """Return ``free`` without the group of slot i if that has reached its cap."""
     same = group == tl.sum(tl.where(p == i, group, 0), 0)
     count = tl.sum((same & taken).to(tl.int32), 0)
     return free & (tl.where(same, count, 0) < cap)
@@ -68,14 +96,43 @@ def _below_cap(free, taken, group, p, i, cap):
 
 @triton.jit(do_not_specialize=("P", "S", "K", "num_ids", "cap"))
 def select_gram_kernel(
-    rows, scales, queries, query_factors, candidates, initial, relevance, bias, groups, query_groups, ks, lambda_d,
-    lambda_b, out_index, out_score, out_relevance, out_redundancy, out_length, row_stride, pool_stride, num_ids, P, S,
-    K, D, cap, VRSD: tl.constexpr, COMPUTED: tl.constexpr, BIAS_BY_ROW: tl.constexpr, EVEN_D: tl.constexpr,
-    DOT: tl.constexpr, BP: tl.constexpr, BD: tl.constexpr,
-):  # fmt: skip
+    rows,
+    scales,
+    queries,
+    query_factors,
+    candidates,
+    initial,
+    relevance,
+    bias,
+    groups,
+    query_groups,
+    ks,
+    lambda_d,
+    lambda_b,
+    out_index,
+    out_score,
+    out_relevance,
+    out_redundancy,
+    out_length,
+    row_stride,
+    pool_stride,
+    num_ids,
+    P,
+    S,
+    K,
+    D,
+    cap,
+    VRSD: tl.constexpr,
+    COMPUTED: tl.constexpr,
+    BIAS_BY_ROW: tl.constexpr,
+    EVEN_D: tl.constexpr,
+    DOT: tl.constexpr,
+    SLOTS: tl.constexpr,
+    DIMS: tl.constexpr,
+):
     # 1. The items of the slots.
     q = tl.program_id(0).to(tl.int64)
-    p = tl.arange(0, BP)
+    p = tl.arange(0, SLOTS)
     inside = p < P
     shown = (p >= P) & (p < P + S)
     if candidates is None:
@@ -85,23 +142,23 @@ def select_gram_kernel(
     if initial is not None:
         ids = tl.where(shown, tl.load(initial + q * S + p - P, mask=shown, other=-1).to(tl.int64), ids)
     valid = (inside | shown) & (ids >= 0) & (ids < num_ids)
-    row = tl.where(valid, ids, 0) + q * pool_stride  # [BP]
+    row = tl.where(valid, ids, 0) + q * pool_stride  # [SLOTS]
 
     # 2. Gram matrix and products with the query, slice by slice along D.
     SCALED: tl.constexpr = COMPUTED or (scales is not None)
     QUERY: tl.constexpr = (relevance is None) or (VRSD and (initial is not None))
-    gram = tl.zeros([BP, BP], tl.float32)
-    r = tl.zeros([BP], tl.float32)
-    d = tl.arange(0, BD)
-    y = tl.zeros([BD], tl.float32)
+    gram = tl.zeros([SLOTS, SLOTS], tl.float32)
+    r = tl.zeros([SLOTS], tl.float32)
+    d = tl.arange(0, DIMS)
+    y = tl.zeros([DIMS], tl.float32)
     factor = 1.0
     if QUERY and (query_factors is not None):
         factor = tl.load(query_factors + q)
     base = rows + row[:, None] * row_stride
-    full = D // BD * BD
+    full = D // DIMS * DIMS
     # Full slices need no mask along D: with one, 16-byte loads become one load an element.
-    for d0 in range(0, full, BD):
-        x = tl.load(base + (d0 + d)[None, :], mask=valid[:, None], other=0)  # [BP, BD]
+    for d0 in range(0, full, DIMS):
+        x = tl.load(base + (d0 + d)[None, :], mask=valid[:, None], other=0)  # [SLOTS, DIMS]
         if QUERY:
             y = tl.load(queries + q * D + d0 + d) * factor
         gram, r = _gram_slice(x, y, gram, r, QUERY, DOT)
@@ -113,7 +170,7 @@ def select_gram_kernel(
         gram, r = _gram_slice(x, y, gram, r, QUERY, DOT)
 
     # 3. From stored rows to the vectors of the formulas: vector = f * row.
-    f = tl.full([BP], 1.0, tl.float32)
+    f = tl.full([SLOTS], 1.0, tl.float32)
     length = f
     if COMPUTED or VRSD:
         norm = tl.sqrt(tl.sum(tl.where(p[:, None] == p[None, :], gram, 0.0), 1))
@@ -139,7 +196,7 @@ def select_gram_kernel(
     free = may_be_picked(ids, row, valid & inside, q, initial, S, groups, query_groups)
     taken = valid & shown
     started = tl.sum(taken.to(tl.int32), 0) > 0
-    state = tl.full([BP], 0.0 if VRSD else NO_PICK, tl.float32)  # MMR: m; VRSD: t = s·e
+    state = tl.full([SLOTS], 0.0 if VRSD else NO_PICK, tl.float32)  # MMR: m; VRSD: t = s·e
     s_square = 0.0
     s_query = 0.0
     s_length = 0.0
@@ -155,7 +212,7 @@ def select_gram_kernel(
             s_square = tl.sum(tl.where(taken, state, 0.0), 0)
             s_query = tl.sum(tl.where(taken, r * length, 0.0), 0)
             s_length = tl.sum(tl.where(taken, length, 0.0), 0)
-    group = tl.zeros([BP], tl.int64)
+    group = tl.zeros([SLOTS], tl.int64)
     if cap is not None:
         group = tl.load(groups + row, mask=valid, other=0)
         if initial is not None:
@@ -176,7 +233,7 @@ def select_gram_kernel(
             square = s_square + 2.0 * state + own
             cancels = free & (square < CANCELS * (s_square + own))
             if tl.max(cancels.to(tl.int32), 0) > 0:
-                square = tl.where(cancels, _sum_squares(base, valid, f, taken, D, BP, min(BD, 16)), square)
+                square = tl.where(cancels, _sum_squares(base, valid, f, taken, D, SLOTS, min(DIMS, 16)), square)
             w = vrsd_value(r, length, square, s_query, s_length, first)
         else:
             w = mmr_value(v, state, weight, first)
@@ -185,12 +242,12 @@ def select_gram_kernel(
         found = best > float("-inf")
         pick = p == i
         # The pick's own lane stores: no reduction to bring its values to the others.
-        at = q * K + step + tl.zeros([BP], tl.int64)
+        at = q * K + step + tl.zeros([SLOTS], tl.int64)
         tl.store(out_index + at, tl.where(found, ids, -1), mask=pick)
         tl.store(out_relevance + at, tl.where(found, v, nan), mask=pick)
         if VRSD:
             tl.store(out_score + at, w, mask=pick)
-            tl.store(out_redundancy + at, tl.full([BP], float("nan"), tl.float32), mask=pick)
+            tl.store(out_redundancy + at, tl.full([SLOTS], float("nan"), tl.float32), mask=pick)
         else:
             tl.store(out_score + at, tl.where(first & found, weight * v, w), mask=pick)
             tl.store(out_redundancy + at, tl.where(found, tl.where(first, 0.0, state), nan), mask=pick)
@@ -216,3 +273,19 @@ def select_gram_kernel(
         tl.store(out_relevance + q * K + step, nan)
         tl.store(out_redundancy + q * K + step, nan)
     tl.store(out_length + q, made)
+
+
+def select(problem: Problem, out: Selection) -> None:
+    """Launch regime a, one program a query."""
+    dtype, D = problem.rows.dtype, problem.rows.data.shape[1]
+    arguments: dict[str, Any] = pool_arguments(problem, out)
+    plain = problem.op == "mmr" and all(arguments.get(name) is None for name in OPTIONS)
+    tile = gram_tile(dtype, problem.pool + num_initial(problem), D, plain)
+    select_gram_kernel[(problem.num_queries,)](
+        **arguments,
+        EVEN_D=D % tile.dims == 0,
+        DOT=dot_type(dtype),
+        SLOTS=tile.rows,
+        DIMS=tile.dims,
+        **tile.options(),
+    )

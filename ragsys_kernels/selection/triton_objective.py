@@ -1,7 +1,7 @@
 """What the Triton kernels of all three regimes share: who may be picked, relevance with bias, the value of a pick.
 
-Only functions that kernels call. An item that may not be picked (any more) has a value of NaN or -inf, which
-`comparable` makes the same thing; so an item whose own data is NaN is never picked either.
+Kernels call these functions. An item that may not be picked (any more) has a value of NaN or -inf, which `comparable`
+treats alike; so an item whose own data is NaN is never picked either.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -22,7 +22,7 @@ NO_PICK = tl.constexpr(-3.4028234663852886e38)
 
 @triton.jit
 def pool_ids(candidates, q, p, P, num_ids):
-    """Ids at the positions p of query q's pool, 0 where there is none, and whether there is one."""
+    """Return the ids at positions p of query q's pool, 0 where one is padding, and whether each is an id."""
     if candidates is None:
         ids = p.to(tl.int64)
     else:
@@ -33,7 +33,7 @@ def pool_ids(candidates, q, p, P, num_ids):
 
 @triton.jit
 def may_be_picked(ids, rows, valid, q, initial, S, groups, query_groups):
-    """Whether items are neither padding, nor shown already, nor of the query's own group."""
+    """Return whether items are neither padding, nor shown already, nor of the query's own group."""
     free = valid
     if initial is not None:
         for s in range(S):
@@ -45,13 +45,13 @@ def may_be_picked(ids, rows, valid, q, initial, S, groups, query_groups):
 
 @triton.jit
 def inverse(x):
-    """1 / x, and 0 where x is 0; NaN stays."""
+    """Return 1 / x, and 0 where x is 0; NaN stays."""
     return tl.where(x == 0, 0.0, 1.0 / tl.where(x == 0, 1.0, x))
 
 
 @triton.jit
 def with_bias(r, bias, at, mask, lambda_b):
-    """v = λ_b r + (1-λ_b) b, or r without a bias."""
+    """Return v = λ_b r + (1-λ_b) b, or r without a bias."""
     v = r
     if bias is not None:
         v = lambda_b * r + (1.0 - lambda_b) * tl.load(bias + at, mask=mask, other=0.0)
@@ -60,13 +60,13 @@ def with_bias(r, bias, at, mask, lambda_b):
 
 @triton.jit
 def mmr_value(v, m, lambda_d, first):
-    """w = λ_d v - (1-λ_d) m, and v where nothing has been picked."""
+    """Return w = λ_d v - (1-λ_d) m, and v where nothing has been picked."""
     return tl.where(first, v, lambda_d * v - (1.0 - lambda_d) * m)
 
 
 @triton.jit
 def vrsd_value(r, length, square, s_query, s_length, first):
-    """cos(s + e, q) with square = |s + e|², and r where nothing has been picked."""
+    """Return cos(s + e, q) with square = |s + e|², and r where nothing has been picked."""
     norm = tl.sqrt(tl.where(square < 0, 0.0, square))
     zero = norm <= ZERO_SUM * (s_length + length)
     w = tl.where(zero, 0.0, (s_query + r * length) / tl.where(zero, 1.0, norm))
@@ -75,28 +75,26 @@ def vrsd_value(r, length, square, s_query, s_length, first):
 
 @triton.jit
 def running_max(m, similarity):
-    """max(m, similarity); NaN in either stays, as that is how an item that may not be picked is marked."""
+    """Return max(m, similarity); NaN in either stays, because it marks an item that may not be picked."""
     return tl.maximum(m, similarity, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def comparable(w, free):
-    """w where an item may be picked, else -inf."""
+    """Return w where an item may be picked, else -inf."""
     return tl.where(free & (w > float("-inf")), w, float("-inf"))
 
 
 @triton.jit
 def best_of(w, positions):
-    """The largest value and the lowest of its positions."""
+    """Return the largest value and the lowest of its positions."""
     best = tl.max(w, 0)
     return best, tl.min(tl.where(w == best, positions, 0x7FFFFFFFFFFFFFFF), 0)
 
 
 @triton.jit
-def store_pick(
-    at, found, item, score, relevance, redundancy, out_index, out_score, out_relevance, out_redundancy
-):  # fmt: skip
-    """The outputs of one step; padding where nothing was found."""
+def store_pick(at, found, item, score, relevance, redundancy, out_index, out_score, out_relevance, out_redundancy):
+    """Store the outputs of one step: padding where nothing was found."""
     nan = float("nan")
     tl.store(out_index + at, tl.where(found, item, -1))
     tl.store(out_score + at, tl.where(found, score, float("-inf")))
@@ -105,10 +103,8 @@ def store_pick(
 
 
 @triton.jit
-def group_count(
-    group, groups, q, step, K, offset, num_ids, initial, S, shown, out_index, BLOCK: tl.constexpr
-):  # fmt: skip
-    """How many of the first ``step`` picks and of the first ``shown`` initial items of query q are of a group."""
+def group_count(group, groups, q, step, K, offset, num_ids, initial, S, shown, out_index, BLOCK: tl.constexpr):
+    """Return how many of the first ``step`` picks and ``shown`` initial items of query q are of a group."""
     j = tl.arange(0, BLOCK)
     count = tl.zeros([BLOCK], tl.int32)
     for begin in range(0, step, BLOCK):
@@ -121,34 +117,3 @@ def group_count(
             known = (ids >= 0) & (ids < num_ids)
             count += (known & (tl.load(groups + offset + ids, mask=known, other=0) == group)).to(tl.int32)
     return tl.sum(count, 0)
-
-
-@triton.jit
-def query_factors_kernel(queries, factors, back, D, UNIT: tl.constexpr, BLOCK: tl.constexpr):
-    """For each query the factor to multiply it with, and what undoes the factor in a product.
-
-    UNIT: 1 / |q|, so that the product is with the unit vector (0 for a zero query), and 1. Otherwise a power of two
-    that brings the largest element into [1, 2), and its inverse, both exact.
-    """
-    q = tl.program_id(0).to(tl.int64)
-    d = tl.arange(0, BLOCK)
-    largest = tl.zeros([BLOCK], tl.float32)
-    for d0 in range(0, D, BLOCK):
-        x = tl.load(queries + q * D + d0 + d, mask=d0 + d < D, other=0.0)
-        largest = tl.maximum(largest, tl.abs(x))
-    # 2^floor(log2 max|q|), within the range where its inverse is a normal number too.
-    exponent = tl.max(largest, 0).to(tl.int32, bitcast=True) >> 23
-    exponent = tl.minimum(tl.maximum(exponent, 1), 253)
-    scale = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
-    undo = (exponent << 23).to(tl.float32, bitcast=True)
-    if UNIT:
-        # Scaled first, so that squares neither overflow nor vanish.
-        squares = tl.zeros([BLOCK], tl.float32)
-        for d0 in range(0, D, BLOCK):
-            x = scale * tl.load(queries + q * D + d0 + d, mask=d0 + d < D, other=0.0)
-            squares += x * x
-        tl.store(factors + q, scale * inverse(tl.sqrt(tl.sum(squares, 0))))
-        tl.store(back + q, 1.0)
-    else:
-        tl.store(factors + q, scale)
-        tl.store(back + q, undo)

@@ -1,8 +1,8 @@
 """Regime b: pools of any size. One program a query; every step reads the pool's rows again, tile by tile.
 
 A step needs the pick of the one before it, so that splitting a pool over programs would take a barrier across the
-device for every pick; with as many programs as queries the device is full, and a pool stays in the L2 cache from one
-step to the next.
+device for every pick; with as many programs as queries the device is full. A step finds the rows in the L2 cache if the
+pools of all programs at work fit there together, and reads them from memory otherwise.
 
 A program's running vectors lie in ``work`` (4, Q, stride): v (for VRSD r), the state, the factor f of the row
 (vector = f * row), the length of the vector. The state is m for MMR and 0 for VRSD; NaN marks what may not be picked.
@@ -16,6 +16,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .. import _arrays
+from .problem import Problem, Selection
+from .triton_launch import chunks, padded, pool_arguments, row_tile
 from .triton_objective import (
     NO_PICK,
     best_of,
@@ -31,10 +34,13 @@ from .triton_objective import (
     with_bias,
 )
 
+# The running vectors of the queries that run together take no more than this.
+WORKSPACE_BYTES = 1 << 28
+
 
 @triton.jit
 def _slice_products(x, y, products, squares, SQUARES: tl.constexpr):
-    """Adds a slice of rows x [BN, BD] times y [BD], and the rows' own squares, lane by lane."""
+    """Add a slice of rows x [ROWS, DIMS] times y [DIMS], and the rows' own squares, lane by lane."""
     x = x.to(tl.float32)
     products += x * y[None, :]
     if SQUARES:
@@ -64,10 +70,24 @@ def _row_product(row, query, factor, D, BLOCK: tl.constexpr):
 
 @triton.jit
 def _initial_item(
-    rows, scales, initial, queries, factor, q, turn, row_stride, pool_stride, num_ids, S, D, VRSD: tl.constexpr,
-    COMPUTED: tl.constexpr, BD: tl.constexpr,
-):  # fmt: skip
-    """The id of an initial item (-1: padding) and its row's factor; VRSD: its product with the query, its length."""
+    rows,
+    scales,
+    initial,
+    queries,
+    factor,
+    q,
+    turn,
+    row_stride,
+    pool_stride,
+    num_ids,
+    S,
+    D,
+    VRSD: tl.constexpr,
+    COMPUTED: tl.constexpr,
+    DIMS: tl.constexpr,
+):
+    """Return the id of an initial item (-1: padding), its row's factor and, for VRSD, its product with the query and
+    its length."""
     item = tl.full([], -1, tl.int64)
     f = 1.0
     own = 0.0
@@ -79,7 +99,7 @@ def _initial_item(
         item = tl.where(known, item, -1)
         row = rows + at * row_stride
         if COMPUTED or VRSD:
-            norm = tl.sqrt(_row_square(row, D, BD))
+            norm = tl.sqrt(_row_square(row, D, DIMS))
             length = norm
             if COMPUTED:
                 f = inverse(norm)
@@ -88,17 +108,49 @@ def _initial_item(
             f = tl.load(scales + at)
             length *= f
         if VRSD:
-            own = f * _row_product(row, queries + q * D, factor, D, BD)
+            own = f * _row_product(row, queries + q * D, factor, D, DIMS)
     return item, f, own, length
 
 
 @triton.jit(do_not_specialize=("q0", "P", "S", "K", "num_ids", "cap"))
 def select_stream_kernel(
-    rows, scales, queries, query_factors, candidates, initial, relevance, bias, groups, query_groups, ks, lambda_d,
-    lambda_b, out_index, out_score, out_relevance, out_redundancy, out_length, work, sums, row_stride, pool_stride,
-    num_ids, q0, P, S, K, D, cap, stride, VRSD: tl.constexpr, COMPUTED: tl.constexpr, BIAS_BY_ROW: tl.constexpr,
-    EVEN_D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
-):  # fmt: skip
+    rows,
+    scales,
+    queries,
+    query_factors,
+    candidates,
+    initial,
+    relevance,
+    bias,
+    groups,
+    query_groups,
+    ks,
+    lambda_d,
+    lambda_b,
+    out_index,
+    out_score,
+    out_relevance,
+    out_redundancy,
+    out_length,
+    work,
+    sums,
+    row_stride,
+    pool_stride,
+    num_ids,
+    q0,
+    P,
+    S,
+    K,
+    D,
+    cap,
+    stride,
+    VRSD: tl.constexpr,
+    COMPUTED: tl.constexpr,
+    BIAS_BY_ROW: tl.constexpr,
+    EVEN_D: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIMS: tl.constexpr,
+):
     program = tl.program_id(0).to(tl.int64)
     q = q0 + program
     plane = tl.num_programs(0).to(tl.int64) * stride
@@ -109,9 +161,9 @@ def select_stream_kernel(
     s_at = sums
     if VRSD:
         s_at = sums + program * D
-    n = tl.arange(0, BN)
-    d = tl.arange(0, BD)
-    full = D // BD * BD
+    n = tl.arange(0, ROWS)
+    d = tl.arange(0, DIMS)
+    full = D // DIMS * DIMS
     nan = float("nan")
     weight = tl.load(lambda_d + q)
     bias_weight = tl.load(lambda_b + q)
@@ -126,22 +178,22 @@ def select_stream_kernel(
         wanted = tl.minimum(tl.load(ks + q), K).to(tl.int32)
 
     # 1. Relevance, norms and who may be picked; the first pick's value is v.
-    lane_best = tl.full([BN], float("-inf"), tl.float32)
-    lane_at = tl.zeros([BN], tl.int64)
-    for p0 in range(0, P, BN):
+    lane_best = tl.full([ROWS], float("-inf"), tl.float32)
+    lane_at = tl.zeros([ROWS], tl.int64)
+    for p0 in range(0, P, ROWS):
         p = p0 + n
         ids, valid = pool_ids(candidates, q, p, P, num_ids)
         row = ids + q * pool_stride
-        f = tl.full([BN], 1.0, tl.float32)
+        f = tl.full([ROWS], 1.0, tl.float32)
         length = f
         r = f
         if QUERY or NORMS:
             base = rows + row[:, None] * row_stride
-            products = tl.zeros([BN, BD], tl.float32)
+            products = tl.zeros([ROWS, DIMS], tl.float32)
             squares = products
-            y = tl.zeros([BD], tl.float32)
+            y = tl.zeros([DIMS], tl.float32)
             # Full slices need no mask along D: with one, 16-byte loads become one load an element.
-            for d0 in range(0, full, BD):
+            for d0 in range(0, full, DIMS):
                 x = tl.load(base + (d0 + d)[None, :], mask=valid[:, None], other=0)
                 if QUERY:
                     y = tl.load(queries + q * D + d0 + d) * factor
@@ -184,8 +236,8 @@ def select_stream_kernel(
         lane_best = tl.where(better, w, lane_best)
         lane_at = tl.where(better, p.to(tl.int64), lane_at)
     if VRSD:
-        for d0 in range(0, D, BD):
-            tl.store(s_at + d0 + d, tl.zeros([BD], tl.float32), mask=d0 + d < D)
+        for d0 in range(0, D, DIMS):
+            tl.store(s_at + d0 + d, tl.zeros([DIMS], tl.float32), mask=d0 + d < D)
     tl.debug_barrier()  # what follows reads what other threads have stored
 
     # 2. Initial items, then picks: each brings the running vectors up to date and finds the next best.
@@ -215,15 +267,36 @@ def select_stream_kernel(
                 m_taken = tl.where(first, 0.0, tl.load(state_at + position))
                 score = tl.where(first, weight * v_taken, best)
             store_pick(
-                q * K + turn - S, taken, item, score, v_taken, m_taken, out_index, out_score, out_relevance,
+                q * K + turn - S,
+                taken,
+                item,
+                score,
+                v_taken,
+                m_taken,
+                out_index,
+                out_score,
+                out_relevance,
                 out_redundancy,
-            )  # fmt: skip
+            )
             made += taken.to(tl.int32)
         else:
             item, f_taken, own, own_length = _initial_item(
-                rows, scales, initial, queries, factor, q, turn, row_stride, pool_stride, num_ids, S, D, VRSD,
-                COMPUTED, BD,
-            )  # fmt: skip
+                rows,
+                scales,
+                initial,
+                queries,
+                factor,
+                q,
+                turn,
+                row_stride,
+                pool_stride,
+                num_ids,
+                S,
+                D,
+                VRSD,
+                COMPUTED,
+                DIMS,
+            )
             taken = item >= 0
             position = tl.full([], -1, tl.int64)
         row_taken = tl.where(taken, item, 0) + q * pool_stride
@@ -232,22 +305,32 @@ def select_stream_kernel(
         if cap is not None:
             taken_group = tl.load(groups + row_taken)
             count = group_count(
-                taken_group, groups, q, tl.maximum(turn - S + 1, 0), K, q * pool_stride, num_ids, initial, S,
-                tl.minimum(turn + 1, S), out_index, BN,
-            )  # fmt: skip
+                taken_group,
+                groups,
+                q,
+                tl.maximum(turn - S + 1, 0),
+                K,
+                q * pool_stride,
+                num_ids,
+                initial,
+                S,
+                tl.minimum(turn + 1, S),
+                out_index,
+                ROWS,
+            )
         num_taken += taken.to(tl.int32)
         # Nothing needs to be known after the last pick; where nothing was found, nothing can be.
         if taken & (turn < S + wanted - 1):
             if VRSD:
                 s_query += own
                 s_length += own_length
-                for d0 in range(0, D, BD):
+                for d0 in range(0, D, DIMS):
                     inside = d0 + d < D
                     e = f_taken * tl.load(taken_row + d0 + d, mask=inside, other=0).to(tl.float32)
                     tl.store(s_at + d0 + d, tl.load(s_at + d0 + d, mask=inside, other=0.0) + e, mask=inside)
                 tl.debug_barrier()
-            lane_best = tl.full([BN], float("-inf"), tl.float32)
-            for p0 in range(0, P, BN):
+            lane_best = tl.full([ROWS], float("-inf"), tl.float32)
+            for p0 in range(0, P, ROWS):
                 p = p0 + n
                 ids, valid = pool_ids(candidates, q, p, P, num_ids)
                 row = ids + q * pool_stride
@@ -255,8 +338,8 @@ def select_stream_kernel(
                 f = tl.load(f_at + p, mask=p < P, other=0.0)
                 state = tl.load(state_at + p, mask=p < P, other=nan)
                 v = tl.load(v_at + p, mask=p < P, other=0.0)
-                products = tl.zeros([BN, BD], tl.float32)
-                for d0 in range(0, full, BD):
+                products = tl.zeros([ROWS, DIMS], tl.float32)
+                for d0 in range(0, full, DIMS):
                     x = tl.load(base + (d0 + d)[None, :], mask=valid[:, None], other=0).to(tl.float32)
                     if VRSD:
                         x = x * f[:, None] + tl.load(s_at + d0 + d)[None, :]
@@ -290,7 +373,24 @@ def select_stream_kernel(
                 lane_at = tl.where(better, p.to(tl.int64), lane_at)
             tl.debug_barrier()
     for step in range(wanted, K):
-        store_pick(
-            q * K + step, False, -1, 0.0, 0.0, 0.0, out_index, out_score, out_relevance, out_redundancy
-        )  # fmt: skip
+        store_pick(q * K + step, False, -1, 0.0, 0.0, 0.0, out_index, out_score, out_relevance, out_redundancy)
     tl.store(out_length + q, made)
+
+
+def select(problem: Problem, out: Selection) -> None:
+    """Launch regime b, one program a query, in chunks of queries."""
+    data, D, vrsd = problem.rows.data, problem.rows.data.shape[1], problem.op == "vrsd"
+    tile, stride = row_tile(problem.rows.dtype, D), padded(problem.pool)
+    arguments = pool_arguments(problem, out)
+    for q0, num_queries in chunks(problem.num_queries, 16 * stride + 4 * D * vrsd, WORKSPACE_BYTES, 1):
+        select_stream_kernel[(num_queries,)](
+            **arguments,
+            work=_arrays.empty(data, (4, num_queries, stride), "float32"),
+            sums=_arrays.empty(data, (num_queries, D), "float32") if vrsd else None,
+            q0=q0,
+            stride=stride,
+            EVEN_D=D % tile.dims == 0,
+            ROWS=tile.rows,
+            DIMS=tile.dims,
+            **tile.options(),
+        )

@@ -1,337 +1,281 @@
 """Regime c: every row of one corpus is in the pool of every query. Two launches a pick, none waits for the host.
 
-A product kernel multiplies the rows picked last (Q, D), or the queries, with the corpus (N, D). Its epilogue brings the
-running vectors (Q, N) up to date and leaves the best value of each tile with its lowest row in ``part_best`` and
-``part_row`` (Q, tiles). A second kernel, one program a query, takes the best of the tiles, writes the outputs and the
-next row to multiply. ``v`` (Q, N) is the relevance with bias (VRSD: without), ``state`` m or t = s·e; NaN marks what
-may not be picked. Queries are numbered within a chunk that begins at q0; workspaces are those of the chunk.
+The kernels are in ``triton_corpus_kernels.py``.
 """
-
-# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
 
-from .triton_objective import (
-    CANCELS,
-    NO_PICK,
-    best_of,
-    comparable,
-    group_count,
-    inverse,
-    mmr_value,
-    running_max,
-    store_pick,
-    vrsd_value,
-    with_bias,
+from .. import _arrays
+from .._types import Array
+from .problem import Problem, Selection
+from .triton_corpus_kernels import (
+    corpus_pick_kernel,
+    corpus_relevance_kernel,
+    corpus_step_kernel,
+    row_lengths_kernel,
+)
+from .triton_launch import (
+    SMALL_TILE,
+    Tile,
+    bias_by_row,
+    chunks,
+    dot_type,
+    num_initial,
+    padded,
+    query_factors,
+    row_tile,
 )
 
+# The running vectors of the queries that run together take no more than this.
+WORKSPACE_BYTES = 1 << 30
 
-@triton.jit
-def row_lengths_kernel(
-    rows, scales, factors, lengths, row_stride, N, D, COMPUTED: tl.constexpr, VRSD: tl.constexpr, BN: tl.constexpr,
-    BD: tl.constexpr,
-):  # fmt: skip
-    """COMPUTED: 1 / |row|, for the vector of the formulas, into factors. VRSD: the vectors' lengths."""
-    n = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)
-    d = tl.arange(0, BD)
-    squares = tl.zeros([BN, BD], tl.float32)
-    for d0 in range(0, D, BD):
-        mask = (n < N)[:, None] & (d0 + d < D)[None, :]
-        x = tl.load(rows + n[:, None] * row_stride + (d0 + d)[None, :], mask=mask, other=0).to(tl.float32)
-        squares += x * x
-    norm = tl.sqrt(tl.sum(squares, 1))
-    if COMPUTED:
-        tl.store(factors + n, inverse(norm), mask=n < N)
-    if VRSD:
-        length = norm
-        if COMPUTED:
-            length = tl.where(norm == 0, 0.0, 1.0)
-        if scales is not None:
-            length *= tl.load(scales + n, mask=n < N, other=0.0)
-        tl.store(lengths + n, length, mask=n < N)
+# Tiles whose bests are compared together.
+PICK_BLOCK = 256
 
 
-@triton.jit
-def _tile_of(num_queries, BQ: tl.constexpr, BN: tl.constexpr):
-    """Queries and rows of this program; programs that share a tile of the corpus come one after another."""
-    blocks = tl.cdiv(num_queries, BQ)
-    program = tl.program_id(0)
-    i = (program % blocks).to(tl.int64) * BQ + tl.arange(0, BQ)
-    tile = (program // blocks).to(tl.int64)
-    return i, tile * BN + tl.arange(0, BN), tile
+def corpus_tile(dtype: str, num_queries: int, dims: int) -> Tile:
+    """Return the tile of the kernels that multiply."""
+    widest = 32 if dtype == "float32" else 64
+    queries = 16 if num_queries <= 16 else 64
+    dims = min(widest, max(16, triton.next_power_of_2(dims)))
+    if dtype == "float32":  # products without matrix instructions need the registers that more stages would take
+        return Tile(64, dims, queries, 8, 2)
+    return Tile(64, dims, queries, 4 if queries == 16 else 8, 3)
 
 
-@triton.jit
-def _store_best(w, i, n, tile, num_queries, part_best, part_row):
-    """The best value of each query in the tile and its lowest row."""
-    best, at = tl.max(w, 1, return_indices=True, return_indices_tie_break_left=True)
-    row = tl.min(n, 0) + at
-    # Laid out by tiles, so that neighbouring threads store neighbouring queries.
-    tl.store(part_best + tile * num_queries + i, best, mask=i < num_queries)
-    tl.store(part_row + tile * num_queries + i, row, mask=i < num_queries)
+def step_tile(tile: Tile, dtype: str) -> Tile:
+    """Return the tile of the kernel of a step, whose epilogue holds less than that of the relevance."""
+    return tile._replace(maxnreg=200) if tile.queries == 64 and dtype != "float32" else tile
 
 
-@triton.jit
-def _query_slice(x, y, acc, DOT: tl.constexpr, PARTS: tl.constexpr):
-    """Adds rows x [BN, BD] times float32 queries y [BQ, BD], which are taken apart into 16-bit parts."""
-    x = tl.trans(x.to(DOT))
-    for part in tl.static_range(PARTS):
-        high = y.to(DOT)
-        acc = tl.dot(high, x, acc, input_precision="ieee")
-        if part + 1 < PARTS:
-            y -= high.to(tl.float32)
-    return acc
+def query_parts(dot: Any) -> int:
+    """Return how many 16-bit parts hold a float32 query to the precision of float32 products."""
+    return {tl.float32: 1, tl.float16: 2, tl.bfloat16: 3}[dot]
 
 
-@triton.jit(do_not_specialize=("q0", "num_ids", "num_queries"))
-def corpus_relevance_kernel(
-    rows, factors, lengths, queries, query_factors, query_back, relevance, bias, groups, query_groups, lambda_b,
-    v_out, state_out, keys_out, part_best, part_row, row_stride, q0, num_queries, num_ids, D, stride,
-    VRSD: tl.constexpr, BIAS_BY_ROW: tl.constexpr, EVEN_D: tl.constexpr, DOT: tl.constexpr, PARTS: tl.constexpr,
-    BQ: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
-):  # fmt: skip
-    """Relevance with bias and who may be picked; the first pick's value is v.
-
-    With ``keys_out`` (Q, stride) int64 instead of the other outputs, for a search: the larger key is the larger v, of
-    equal ones the lower row.
-    """
-    i, n, tile = _tile_of(num_queries, BQ, BN)
-    q = q0 + i
-    ok = (i < num_queries)[:, None] & (n < num_ids)[None, :]
-    if relevance is None:
-        d = tl.arange(0, BD)
-        # Elements of unit queries are small: scaled, the lowest part is a normal number in float16 too.
-        scale = 1.0 if PARTS == 1 else 4096.0
-        factor = tl.load(query_factors + i, mask=i < num_queries, other=0.0) * scale
-        base = rows + n[:, None] * row_stride
-        query_base = queries + q[:, None] * D
-        inside = (n < num_ids)[:, None]
-        real = (i < num_queries)[:, None]
-        acc = tl.zeros([BQ, BN], tl.float32)
-        full = D // BD * BD
-        # Full slices need no mask along D: with one, 16-byte loads become one load an element.
-        for d0 in range(0, full, BD):
-            x = tl.load(base + (d0 + d)[None, :], mask=inside, other=0)  # [BN, BD]
-            y = tl.load(query_base + (d0 + d)[None, :], mask=real, other=0.0) * factor[:, None]  # [BQ, BD]
-            acc = _query_slice(x, y, acc, DOT, PARTS)
-        if not EVEN_D:
-            tail = (full + d < D)[None, :]
-            x = tl.load(base + (full + d)[None, :], mask=inside & tail, other=0)
-            y = tl.load(query_base + (full + d)[None, :], mask=real & tail, other=0.0) * factor[:, None]
-            acc = _query_slice(x, y, acc, DOT, PARTS)
-        r = acc * (tl.load(query_back + i, mask=i < num_queries, other=0.0) * (1.0 / scale))[:, None]
-        f = tl.full([BN], 1.0, tl.float32)
-        if factors is not None:
-            f = tl.load(factors + n, mask=n < num_ids, other=0.0)
-        if VRSD:
-            f *= inverse(tl.load(lengths + n, mask=n < num_ids, other=0.0))
-        r *= f[None, :]
-    else:
-        r = tl.load(relevance + q[:, None] * num_ids + n[None, :], mask=ok, other=0.0)
-    weight = tl.load(lambda_b + q, mask=i < num_queries, other=0.0)[:, None]
-    if BIAS_BY_ROW:
-        v = with_bias(r, bias, n[None, :], (n < num_ids)[None, :], weight)
-    else:
-        v = with_bias(r, bias, q[:, None] * num_ids + n[None, :], ok, weight)
-    free = ok
-    if query_groups is not None:
-        own = tl.load(query_groups + q, mask=i < num_queries, other=0)
-        free &= tl.load(groups + n, mask=n < num_ids, other=0)[None, :] != own[:, None]
-    w = comparable(v, free)
-    at = i[:, None] * stride + n[None, :]
-    if keys_out is not None:
-        bits = tl.where(w == 0, 0.0, w).to(tl.int32, bitcast=True)  # -0 equals 0
-        ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
-        tl.store(keys_out + at, (ordered << 32) | (0xFFFFFFFF - n)[None, :], mask=ok)
-    else:
-        start = 0.0 if VRSD else NO_PICK
-        tl.store(v_out + at, v, mask=ok)
-        tl.store(state_out + at, tl.where(free, start, float("nan")), mask=ok)
-        _store_best(w, i, n, tile, num_queries, part_best, part_row)
+def select(problem: Problem, out: Selection) -> None:
+    """Launch regime c: the relevance, then for each initial item and each pick two kernels."""
+    corpus = _Corpus(problem)
+    for q0, num_queries in corpus.chunks():
+        chunk = corpus.chunk(q0, num_queries)
+        corpus.relevance(chunk)
+        for step in range(num_initial(problem)):
+            corpus.take(chunk, out, step, initial=True)
+            corpus.update(chunk)
+        for step in range(problem.k):
+            if step:
+                corpus.update(chunk)
+            corpus.take(chunk, out, step, initial=False)
 
 
-@triton.jit
-def _sum_squares(squares, cancels, i, n, rows, factors, sums, row_stride, N, D, BD: tl.constexpr, BQ: tl.constexpr):
-    """|s + e|² from the rows themselves for the queries of the tile that have an item where it cancels."""
-    d = tl.arange(0, BD)
-    lane = tl.arange(0, BQ)
-    f = tl.full(n.shape, 1.0, tl.float32)
-    if factors is not None:
-        f = tl.load(factors + n, mask=n < N, other=0.0)
-    for b in range(BQ):
-        mine = (lane == b)[:, None]
-        if tl.max(tl.max((cancels & mine).to(tl.int32), 1), 0) > 0:
-            query = tl.sum(tl.where(lane == b, i, 0), 0)
-            exact = tl.zeros(n.shape, tl.float32)
-            for d0 in range(0, D, BD):
-                mask = (n < N)[:, None] & (d0 + d < D)[None, :]
-                e = tl.load(rows + n[:, None] * row_stride + (d0 + d)[None, :], mask=mask, other=0).to(tl.float32)
-                s = tl.load(sums + query * D + d0 + d, mask=d0 + d < D, other=0.0)
-                z = e * f[:, None] + s[None, :]
-                exact += tl.sum(z * z, 1)
-            squares = tl.where(cancels & mine, exact[None, :], squares)
-    return squares
+def search(problem: Problem) -> tuple[Array, Array]:
+    """Return the k rows of largest v, ties to the lowest row, and v: the top k of keys that order both."""
+    data = problem.rows.data
+    out_index = _arrays.empty(data, (problem.num_queries, problem.k), "int64")
+    out_score = _arrays.empty(data, (problem.num_queries, problem.k), "float32")
+    with _arrays.on_device(data):
+        corpus = _Corpus(problem)
+        for q0, num_queries in corpus.chunks():
+            keys = _arrays.empty(data, (num_queries, corpus.stride), "int64")
+            corpus.relevance(corpus.chunk(q0, num_queries, keys))
+            found = keys[:, : problem.pool].topk(min(problem.k, problem.pool)).values
+            n = found.shape[1]
+            # Undoes what the kernel made of value and row.
+            ordered, rows = found >> 32, 0xFFFFFFFF - (found & 0xFFFFFFFF)
+            bits = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(torch.int32)
+            scores = bits.view(torch.float32)
+            part = slice(q0, q0 + num_queries)
+            out_score[part, :n], out_index[part, :n] = scores, rows.masked_fill(scores == float("-inf"), -1)
+            out_score[part, n:], out_index[part, n:] = float("-inf"), -1
+    return out_index, out_score
 
 
-@triton.jit(do_not_specialize=("q0", "num_ids", "num_queries"))
-def corpus_step_kernel(
-    rows, factors, lengths, groups, lambda_d, v_in, state, taken_rows, barred, num_taken, sums, sum_scalars, part_best,
-    part_row, row_stride, q0, num_queries, num_ids, D, stride, VRSD: tl.constexpr, EVEN_D: tl.constexpr,
-    DOT: tl.constexpr, BQ: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
-):  # fmt: skip
-    """What the rows taken last (-1: none) change, and the best value of each tile."""
-    # 1. Similarities of the rows taken with those of the tile.
-    i, n, tile = _tile_of(num_queries, BQ, BN)
-    real = i < num_queries
-    taken = tl.load(taken_rows + i, mask=real, other=-1)
-    has = taken >= 0
-    taken_row = tl.where(has, taken, 0)
-    d = tl.arange(0, BD)
-    base = rows + n[:, None] * row_stride
-    taken_base = rows + taken_row[:, None] * row_stride
-    inside = (n < num_ids)[:, None]
-    similarity = tl.zeros([BQ, BN], tl.float32)
-    full = D // BD * BD
-    # Full slices need no mask along D: with one, 16-byte loads become one load an element.
-    for d0 in range(0, full, BD):
-        y = tl.load(taken_base + (d0 + d)[None, :], mask=has[:, None], other=0).to(DOT)  # [BQ, BD]
-        x = tl.load(base + (d0 + d)[None, :], mask=inside, other=0).to(DOT)  # [BN, BD]
-        similarity = tl.dot(y, tl.trans(x), similarity, input_precision="ieee")
-    if not EVEN_D:
-        tail = (full + d < D)[None, :]
-        y = tl.load(taken_base + (full + d)[None, :], mask=has[:, None] & tail, other=0).to(DOT)
-        x = tl.load(base + (full + d)[None, :], mask=inside & tail, other=0).to(DOT)
-        similarity = tl.dot(y, tl.trans(x), similarity, input_precision="ieee")
-    if factors is not None:
-        f_taken = tl.load(factors + taken_row, mask=has, other=0.0)
-        similarity *= f_taken[:, None] * tl.load(factors + n, mask=n < num_ids, other=0.0)[None, :]
+@dataclasses.dataclass
+class _Chunk:
+    """Queries [q0, q0 + num_queries) of a call, and their workspaces; for a search only those of the relevance."""
 
-    # 2. The running vectors.
-    ok = real[:, None] & (n < num_ids)[None, :]
-    at = i[:, None] * stride + n[None, :]
-    v = tl.load(v_in + at, mask=ok, other=0.0)  # [BQ, BN]
-    m = tl.load(state + at, mask=ok, other=float("nan"))
-    if VRSD:
-        m = tl.where(has[:, None], m + similarity, m)
-    else:
-        m = tl.where(has[:, None], running_max(m, similarity), m)
-    m = tl.where(n[None, :] == taken[:, None], float("nan"), m)
-    if barred is not None:
-        bar = tl.load(barred + i, mask=real, other=0) != 0
-        taken_group = tl.load(groups + taken_row, mask=has, other=0)
-        same = tl.load(groups + n, mask=n < num_ids, other=0)[None, :] == taken_group[:, None]
-        m = tl.where(same & bar[:, None], float("nan"), m)
-    tl.store(state + at, m, mask=ok)
+    q0: int
+    num_queries: int
+    tile: Tile
+    tiles: int  # that cover the rows
+    factors: Any  # of the queries
+    back: Any
+    keys: Any = None  # for a search
+    v: Any = None
+    state: Any = None
+    part_best: Any = None
+    part_row: Any = None
+    taken: Any = None
+    barred: Any = None
+    num_taken: Any = None
+    sums: Any = None
+    sum_scalars: Any = None
 
-    # 3. Values.
-    first = (tl.load(num_taken + i, mask=real, other=0) == 0)[:, None]
-    if VRSD:
-        s_square = tl.load(sum_scalars + i, mask=real, other=0.0)[:, None]
-        s_query = tl.load(sum_scalars + num_queries + i, mask=real, other=0.0)[:, None]
-        s_length = tl.load(sum_scalars + 2 * num_queries + i, mask=real, other=0.0)[:, None]
-        length = tl.load(lengths + n, mask=n < num_ids, other=0.0)[None, :]
-        square = s_square + 2.0 * m + length * length
-        cancels = ok & (square < CANCELS * (s_square + length * length))
-        if tl.max(tl.max(cancels.to(tl.int32), 1), 0) > 0:
-            square = _sum_squares(square, cancels, i, n, rows, factors, sums, row_stride, num_ids, D, 16, BQ)
-        w = vrsd_value(v, length, square, s_query, s_length, first)
-    else:
-        w = mmr_value(v, m, tl.load(lambda_d + q0 + i, mask=real, other=0.0)[:, None], first)
-    _store_best(comparable(w, ok & (m == m)), i, n, tile, num_queries, part_best, part_row)
+    @property
+    def programs(self) -> int:
+        """Programs that cover the rows for every query."""
+        return self.tiles * -(-self.num_queries // self.tile.queries)
 
 
-@triton.jit(do_not_specialize=("q0", "num_ids", "num_queries", "step", "tiles", "S", "K", "cap"))
-def corpus_pick_kernel(
-    rows, factors, lengths, queries, query_factors, query_back, initial, groups, ks, lambda_d, v_in, state, part_best,
-    part_row, taken_rows, barred, num_taken, sums, sum_scalars, out_index, out_score, out_relevance, out_redundancy,
-    out_length, row_stride, q0, num_queries, num_ids, step, tiles, S, K, D, cap, stride, VRSD: tl.constexpr,
-    PICK: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """PICK: merges the tiles and picks. Otherwise takes the initial item ``step``. Then the state of what is taken."""
-    i = tl.program_id(0).to(tl.int64)
-    q = q0 + i
-    j = tl.arange(0, BLOCK)
-    before = 0
-    if (not PICK) or (initial is None):
-        if step > 0:
-            before = tl.load(num_taken + i)
-    else:
-        before = tl.load(num_taken + i)
+class _Corpus:
+    """Launches of regime c."""
 
-    # 1. The row to take.
-    if PICK:
-        lane_best = tl.full([BLOCK], float("-inf"), tl.float32)
-        lane_row = tl.zeros([BLOCK], tl.int64)
-        for t0 in range(0, tiles, BLOCK):
-            at = (t0 + j).to(tl.int64) * num_queries + i
-            w = tl.load(part_best + at, mask=t0 + j < tiles, other=float("-inf"))
-            better = w > lane_best
-            lane_best = tl.where(better, w, lane_best)
-            lane_row = tl.where(better, tl.load(part_row + at, mask=t0 + j < tiles, other=0), lane_row)
-        best, row = best_of(lane_best, lane_row)
-        found = best > float("-inf")
-        if ks is not None:
-            found &= step < tl.load(ks + q)
-        row = tl.where(found, row, 0)
-        v = tl.load(v_in + i * stride + row)
-        first = before == 0
-        m = float("nan")
-        score = best
-        if not VRSD:
-            m = tl.where(first, 0.0, tl.load(state + i * stride + row))
-            score = tl.where(first, tl.load(lambda_d + q) * v, best)
-        store_pick(
-            q * K + step, found, row, score, v, m, out_index, out_score, out_relevance, out_redundancy
-        )  # fmt: skip
-        tl.store(out_length + q, tl.where(found, step + 1, 0), mask=found | (step == 0))
-    else:
-        row = tl.load(initial + q * S + step).to(tl.int64)
-        found = (row >= 0) & (row < num_ids)
-        row = tl.where(found, row, 0)
-    tl.debug_barrier()  # every thread has read num_taken, and sees the pick
-    tl.store(taken_rows + i, tl.where(found, row, -1))
-    tl.store(num_taken + i, before + found.to(tl.int32))
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.rows = problem, problem.rows
+        self.stride = padded(problem.pool)
+        self.vrsd = problem.op == "vrsd"
+        self.factors, self.lengths = self._row_lengths()
 
-    # 2. Whether its group has reached its cap.
-    if cap is not None:
-        group = tl.load(groups + row)
-        if PICK:
-            count = group_count(group, groups, q, step + 1, K, 0, num_ids, initial, S, S, out_index, BLOCK)
-        else:
-            count = group_count(group, groups, q, 0, K, 0, num_ids, initial, S, step + 1, out_index, BLOCK)
-        tl.store(barred + i, (found & (count >= cap)).to(tl.int32))
+    def _row_lengths(self) -> tuple[Any, Any]:
+        """Return what makes each row the vector of the formulas, and the vectors' lengths for VRSD."""
+        rows, computed = self.rows, self.rows.norm == "computed"
+        N, D = rows.data.shape
+        factors = _arrays.empty(rows.data, (N,), "float32") if computed else rows.scales
+        lengths = _arrays.empty(rows.data, (N,), "float32") if self.vrsd else None
+        if computed or self.vrsd:
+            tile = row_tile(rows.dtype, D)
+            row_lengths_kernel[(triton.cdiv(N, tile.rows),)](
+                rows=rows.data,
+                scales=rows.scales,
+                factors=factors,
+                lengths=lengths,
+                row_stride=rows.data.stride(0),
+                N=N,
+                D=D,
+                COMPUTED=computed,
+                VRSD=self.vrsd,
+                ROWS=tile.rows,
+                DIMS=tile.dims,
+                **tile.options(),
+            )
+        return factors, lengths
 
-    # 3. The sum and its product with the query.
-    if VRSD:
-        f = tl.where(found, 1.0, 0.0)
-        if factors is not None:
-            f *= tl.load(factors + row)
-        squares = tl.zeros([BLOCK], tl.float32)
-        products = squares
-        factor = tl.load(query_factors + i)
-        for d0 in range(0, D, BLOCK):
-            inside = d0 + j < D
-            e = f * tl.load(rows + row * row_stride + d0 + j, mask=inside, other=0).to(tl.float32)
-            s = tl.load(sums + i * D + d0 + j, mask=inside, other=0.0)
-            s = tl.where(before > 0, s, 0.0) + e
-            tl.store(sums + i * D + d0 + j, s, mask=inside)
-            squares += s * s
-            if not PICK:
-                products += e * (factor * tl.load(queries + q * D + d0 + j, mask=inside, other=0.0))
-        length = tl.where(found, tl.load(lengths + row), 0.0)
-        if PICK:
-            own = tl.where(found, v * length, 0.0)
-        else:
-            own = tl.sum(products, 0)
-        s_query = 0.0
-        s_length = 0.0
-        if before > 0:
-            s_query = tl.load(sum_scalars + num_queries + i)
-            s_length = tl.load(sum_scalars + 2 * num_queries + i)
-        tl.debug_barrier()
-        tl.store(sum_scalars + i, tl.sum(squares, 0))
-        tl.store(sum_scalars + num_queries + i, s_query + own)
-        tl.store(sum_scalars + 2 * num_queries + i, s_length + length)
+    def chunks(self) -> list[tuple[int, int]]:
+        """Return first and number of the queries that run together; v and the state, or a key, are 8 bytes a row."""
+        return chunks(self.problem.num_queries, 8 * self.stride, WORKSPACE_BYTES, 64)
+
+    def chunk(self, q0: int, num_queries: int, keys: Any = None) -> _Chunk:
+        """Return queries with their workspaces, or with ``keys`` for a search."""
+        problem, data = self.problem, self.rows.data
+        tile = corpus_tile(self.rows.dtype, num_queries, data.shape[1])
+        tiles = triton.cdiv(problem.pool, tile.rows)
+        factors = back = None
+        if problem.queries is not None:
+            factors, back = query_factors(problem, q0, num_queries)
+        made = _Chunk(q0, num_queries, tile, tiles, factors, back, keys)
+        if keys is not None:
+            return made
+        made.v, made.state = (_arrays.empty(data, (num_queries, self.stride), "float32") for _ in range(2))
+        made.part_best = _arrays.empty(data, (tiles, num_queries), "float32")
+        made.part_row = _arrays.empty(data, (tiles, num_queries), "int64")
+        made.taken = _arrays.empty(data, (num_queries,), "int64")
+        made.num_taken = _arrays.empty(data, (num_queries,), "int32")
+        if problem.max_per_group:
+            made.barred = _arrays.empty(data, (num_queries,), "int32")
+        if self.vrsd:
+            made.sums = _arrays.empty(data, (num_queries, data.shape[1]), "float32")
+            made.sum_scalars = _arrays.empty(data, (3, num_queries), "float32")
+        return made
+
+    def _arguments(self, chunk: _Chunk) -> dict[str, Any]:
+        """Return what all kernels of a chunk take."""
+        data = self.rows.data
+        return {
+            "rows": data,
+            "factors": self.factors,
+            "lengths": self.lengths,
+            "groups": self.problem.groups,
+            "part_best": chunk.part_best,
+            "part_row": chunk.part_row,
+            "row_stride": data.stride(0),
+            "q0": chunk.q0,
+            "num_queries": chunk.num_queries,
+            "num_ids": self.problem.pool,
+            "D": data.shape[1],
+            "stride": self.stride,
+            "VRSD": self.vrsd,
+        }
+
+    def _selecting(self, chunk: _Chunk) -> dict[str, Any]:
+        """Return what the kernels after the relevance take."""
+        return {
+            **self._arguments(chunk),
+            "lambda_d": self.problem.lambda_d,
+            "v_in": chunk.v,
+            "state": chunk.state,
+            "taken_rows": chunk.taken,
+            "barred": chunk.barred,
+            "num_taken": chunk.num_taken,
+            "sums": chunk.sums,
+            "sum_scalars": chunk.sum_scalars,
+        }
+
+    def relevance(self, chunk: _Chunk) -> None:
+        """Launch the relevance with bias, or the keys of a search."""
+        problem, tile, dot = self.problem, chunk.tile, dot_type(self.rows.dtype)
+        corpus_relevance_kernel[(chunk.programs,)](
+            **self._arguments(chunk),
+            queries=problem.queries,
+            query_factors=chunk.factors,
+            query_back=chunk.back,
+            relevance=problem.relevance,
+            bias=problem.bias,
+            query_groups=problem.query_groups,
+            lambda_b=problem.lambda_b,
+            v_out=chunk.v,
+            state_out=chunk.state,
+            keys_out=chunk.keys,
+            BIAS_BY_ROW=bias_by_row(problem),
+            EVEN_D=self.rows.data.shape[1] % tile.dims == 0,
+            DOT=dot,
+            PARTS=query_parts(dot),
+            QUERIES=tile.queries,
+            ROWS=tile.rows,
+            DIMS=tile.dims,
+            **tile.options(),
+        )
+
+    def update(self, chunk: _Chunk) -> None:
+        """Launch what the rows taken last change in the running vectors."""
+        tile = chunk.tile
+        corpus_step_kernel[(chunk.programs,)](
+            **self._selecting(chunk),
+            EVEN_D=self.rows.data.shape[1] % tile.dims == 0,
+            DOT=dot_type(self.rows.dtype),
+            QUERIES=tile.queries,
+            ROWS=tile.rows,
+            DIMS=tile.dims,
+            **step_tile(tile, self.rows.dtype).options(),
+        )
+
+    def take(self, chunk: _Chunk, out: Selection, step: int, initial: bool) -> None:
+        """Launch a pick, or the taking of an initial item."""
+        problem = self.problem
+        corpus_pick_kernel[(chunk.num_queries,)](
+            **self._selecting(chunk),
+            queries=problem.queries,
+            query_factors=chunk.factors,
+            query_back=chunk.back,
+            initial=problem.initial,
+            ks=problem.ks,
+            out_index=out.indices,
+            out_score=out.scores,
+            out_relevance=out.relevance,
+            out_redundancy=out.redundancy,
+            out_length=out.lengths,
+            step=step,
+            tiles=chunk.tiles,
+            S=num_initial(problem),
+            K=problem.k,
+            cap=problem.max_per_group or None,
+            PICK=not initial,
+            BLOCK=PICK_BLOCK,
+            **SMALL_TILE.options(),
+        )

@@ -19,8 +19,11 @@ import struct
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+
+from ragsys_kernels._gpu import cuda_module
 
 HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "csrc" / "cuda"
@@ -124,13 +127,26 @@ def _bytes(array: np.ndarray) -> tuple[int, int]:
     return array.ctypes.data, reach + array.itemsize
 
 
-def _packed(arguments: tuple) -> tuple[str, list]:
-    """What each argument is for the kernel, and its scalar or memory."""
-    kinds, values = "", []
+class _Struct(NamedTuple):
+    """A struct by value: its size, and the place, kind and value of each member."""
+
+    size: int
+    members: list[tuple[int, str, object]]
+
+
+def _packed(arguments: tuple) -> tuple[list[str], list]:
+    """What each argument is for the kernel, and its scalar, memory or struct."""
+    kinds, values = [], []
     for x in arguments:
         if isinstance(x, (bool, np.bool_)):
             raise TypeError("a kernel takes no bool")
-        if x is None:
+        if isinstance(x, cuda_module.Struct):
+            its_kinds, its_values = _packed(tuple(x.members.values()))
+            layout = x.layout([_NUMPY[kind] for kind in its_kinds])
+            places = [layout.fields[name][1] for name in layout.names]
+            kind = f"s{layout.itemsize}"
+            value = _Struct(layout.itemsize, list(zip(places, its_kinds, its_values, strict=True)))
+        elif x is None:
             kind, value = "p8", None
         elif isinstance(x, int):
             kind, value = "i8", ctypes.c_longlong(x)
@@ -142,9 +158,26 @@ def _packed(arguments: tuple) -> tuple[str, list]:
             kind, value = "f4", ctypes.c_float(float(x))
         else:
             kind, value = "p8", _bytes(_numpy(x))
-        kinds += kind
+        kinds.append(kind)
         values.append(value)
     return kinds, values
+
+
+# The members of a struct as NumPy calls them.
+_NUMPY = {"p8": "u8", "i8": "i8", "i4": "i4", "f4": "f4"}
+
+
+def _scalar(value: object) -> object:
+    """An argument as ctypes has it: a pointer for memory, the bytes of a struct."""
+    if isinstance(value, _Struct):
+        memory = ctypes.create_string_buffer(value.size)
+        for place, _, member in value.members:
+            scalar = _scalar(member)
+            ctypes.memmove(ctypes.addressof(memory) + place, ctypes.addressof(scalar), ctypes.sizeof(scalar))
+        return memory
+    if value is None or isinstance(value, tuple):
+        return ctypes.c_void_p(value[0] if value else None)
+    return value
 
 
 class Module:
@@ -186,22 +219,28 @@ class Module:
         numbers = [*grid, *block, shared, self.shared_limit, self.seed, self.removed]
         (self._launch_apart if self.sanitizer else self._launch)(kernel, kinds, numbers, values)
 
-    def _launch(self, kernel: str, kinds: str, numbers: list, values: list) -> None:
-        scalars = [
-            ctypes.c_void_p(v if v is None else v[0]) if v is None or isinstance(v, tuple) else v for v in values
-        ]
+    def _launch(self, kernel: str, kinds: list[str], numbers: list, values: list) -> None:
+        scalars = [_scalar(value) for value in values]
         pointers = (ctypes.c_void_p * len(scalars))(*(ctypes.addressof(x) for x in scalars))
         error = ctypes.create_string_buffer(1000)
         launch = ctypes.CDLL(str(self.binary)).emu_launch
         numbers = (ctypes.c_longlong * len(numbers))(*numbers)
-        if launch(kernel.encode(), kinds.encode(), numbers, pointers, error, ctypes.c_longlong(len(error))):
+        if launch(kernel.encode(), "".join(kinds).encode(), numbers, pointers, error, ctypes.c_longlong(len(error))):
             raise LaunchError(error.value.decode())
 
-    def _launch_apart(self, kernel: str, kinds: str, numbers: list, values: list) -> None:
-        content = _text(kernel.encode()) + _text(kinds.encode()) + struct.pack(f"<{len(numbers)}q", *numbers)
+    def _launch_apart(self, kernel: str, kinds: list[str], numbers: list, values: list) -> None:
+        content = bytearray(_text(kernel.encode()) + struct.pack(f"<{len(numbers)}q", *numbers))
         arrays = []  # address, size, where in the file
-        for value in values:
-            if value is None:
+
+        def write(kind: str, value: object) -> None:
+            nonlocal content
+            content += _text(kind.encode())
+            if isinstance(value, _Struct):
+                content += struct.pack("<q", len(value.members))
+                for place, its_kind, member in value.members:
+                    content += struct.pack("<q", place)
+                    write(its_kind, member)
+            elif value is None:
                 content += struct.pack("<q", -1)
             elif isinstance(value, tuple):
                 content += struct.pack("<2q", value[0] % 16, value[1])
@@ -209,6 +248,10 @@ class Module:
                 content += ctypes.string_at(*value)
             else:
                 content += _text(bytes(value))
+
+        content += struct.pack("<q", len(values))
+        for kind, value in zip(kinds, values, strict=True):
+            write(kind, value)
         path = _folder() / "launch.bin"
         path.write_bytes(content)
         # Under ThreadSanitizer the address space must not be randomised too widely.

@@ -6,8 +6,8 @@
 #include <memory>
 
 namespace emu {
-// Arguments as the CUDA driver takes them, a pointer to each, with what each is: p(ointer), i(nteger), f(loat), and its
-// size.
+// Arguments as the CUDA driver takes them, a pointer to each, with what each is: p(ointer), i(nteger), f(loat) or
+// s(truct by value), and its size.
 struct Kernel {
   const char* name;
   std::string kinds;
@@ -16,8 +16,11 @@ struct Kernel {
 
 template <class T>
 std::string kind() {
-  static_assert(std::is_pointer_v<T> || std::is_integral_v<T> || std::is_floating_point_v<T>);
-  const char* letter = std::is_pointer_v<T> ? "p" : std::is_integral_v<T> ? "i" : "f";
+  static_assert(std::is_trivially_copyable_v<T> && !std::is_enum_v<T>);
+  const char* letter = std::is_pointer_v<T>          ? "p"
+                       : std::is_integral_v<T>       ? "i"
+                       : std::is_floating_point_v<T> ? "f"
+                                                     : "s";
   return letter + std::to_string(sizeof(T));
 }
 
@@ -73,9 +76,10 @@ extern "C" int emu_launch(const char* name, const char* kinds, const long long* 
 
 #ifdef EMU_MAIN
 // launch FILE: runs the launch that FILE describes and writes the arrays back into it. Little-endian int64 words; a
-// text or an array is a word with its size in bytes, then the bytes. The file has the name, the kinds, the ten numbers,
-// and for each argument a scalar's bytes, or for a pointer -1 (null), or its address modulo 16 and the array.
-// Exit status 1: the launch failed; 2: the file cannot be read.
+// text or an array is a word with its size in bytes, then the bytes. The file has the name, the ten numbers, and how
+// many arguments there are; for each argument its kind and a scalar's bytes as a text, or for a pointer -1 (null) or
+// its address modulo 16 and the array, or for a struct how many members it has, and each one's place and what an
+// argument has. Exit status 1: the launch failed; 2: the file cannot be read.
 namespace {
 struct Input {
   std::vector<char> bytes;
@@ -107,29 +111,45 @@ int main(int argc, char** argv) {
   if (argc != 2) return 2;
   std::ifstream file(argv[1], std::ios::binary);
   Input in{{std::istreambuf_iterator<char>(file), {}}};
-  const std::string name = in.text(), kinds = in.text();
+  const std::string name = in.text();
   long long numbers[10];
   for (long long& x : numbers) x = in.word();
-  const std::size_t n = kinds.size() / 2;
-  std::vector<long long> scalars(n);
-  std::vector<void*> pointers(n), arguments(n);
   std::vector<Array> arrays;
-  for (std::size_t i = 0; i < n; ++i) {
-    arguments[i] = &scalars[i];
-    if (kinds[2 * i] != 'p') {
+  // What an argument of this kind has, or a member of a struct, to where it belongs.
+  const auto read = [&](char letter, char* to) {
+    if (letter != 'p') {
       const std::string bytes = in.text();
-      std::memcpy(&scalars[i], bytes.data(), bytes.size());
+      std::memcpy(to, bytes.data(), bytes.size());
+      return;
+    }
+    char* data = nullptr;
+    const long long offset = in.word();
+    if (offset >= 0) {
+      const std::size_t size = std::size_t(in.word());
+      Array a{std::unique_ptr<char[]>(new char[size + std::size_t(offset)]), nullptr, size, in.at};
+      a.data = data = a.memory.get() + offset;
+      std::memcpy(a.data, in.take(size), size);
+      arrays.push_back(std::move(a));
+    }
+    std::memcpy(to, &data, sizeof data);
+  };
+  std::string kinds;
+  std::vector<std::unique_ptr<char[]>> memory;
+  std::vector<void*> arguments;
+  for (long long n = in.word(); n > 0; --n) {
+    const std::string kind = in.text();
+    kinds += kind;
+    memory.emplace_back(new char[std::stoul(kind.substr(1))]);
+    char* const to = memory.back().get();
+    arguments.push_back(to);
+    if (kind[0] != 's') {
+      read(kind[0], to);
       continue;
     }
-    arguments[i] = &pointers[i];
-    const long long offset = in.word();
-    if (offset < 0) continue;
-    const std::size_t size = std::size_t(in.word());
-    Array a{std::unique_ptr<char[]>(new char[size + std::size_t(offset)]), nullptr, size, in.at};
-    a.data = a.memory.get() + offset;
-    std::memcpy(a.data, in.take(size), size);
-    pointers[i] = a.data;
-    arrays.push_back(std::move(a));
+    for (long long members = in.word(); members > 0; --members) {
+      const long long place = in.word();
+      read(in.text()[0], to + place);
+    }
   }
   char error[1000];
   if (emu_launch(name.c_str(), kinds.c_str(), numbers, arguments.data(), error, sizeof error)) {

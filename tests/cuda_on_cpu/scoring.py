@@ -12,9 +12,9 @@ import pytest
 from cuda_on_cpu import emulator
 from ragsys_kernels import _arrays, _dispatch
 from ragsys_kernels._gpu import cuda_module
-from ragsys_kernels.scoring import cuda_kernels
+from ragsys_kernels.scoring import cuda_configuration, cuda_kernels
 
-SOURCE = cuda_kernels.SOURCE
+SOURCE = cuda_configuration.SOURCE
 
 
 def why_not() -> str | None:

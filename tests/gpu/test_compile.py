@@ -20,13 +20,14 @@ import gpu_budgets
 import pytest
 from gpu_budgets import Budget
 
-from ragsys_kernels._gpu import resources
-from ragsys_kernels._gpu.resources import Compiled, Job
-from ragsys_kernels.scoring import cuda_kernels
+from ragsys_kernels._gpu import compilation, resources
+from ragsys_kernels._gpu.compilation import Task
+from ragsys_kernels._gpu.resources import Compiled
+from ragsys_kernels.scoring import cuda_configuration
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
-LAUNCHERS = sorted(Path(resources.__file__).parents[1].glob("*/triton_kernels.py"))
+FOLDERS = [path.parent for path in sorted(Path(resources.__file__).parents[1].glob("*/triton_kernels.py"))]
 LEDGER = ROOT / "benchmarks" / "results" / "compiled.csv"
 ALL = os.environ.get("RAGSYS_KERNELS_TEST_COMPILE") == "all"
 TABLES = {"triton": gpu_budgets.TRITON, "cuda": gpu_budgets.CUDA}
@@ -46,10 +47,10 @@ def processes():
 
 @pytest.fixture(scope="module")
 def compiled(processes):
-    """Compile a list of jobs; an error of the compiler fails the test."""
+    """Compile a list of tasks; an error of the compiler fails the test."""
 
-    def run(jobs):
-        results = list(processes.map(resources.attempt, jobs))
+    def run(tasks):
+        results = list(processes.map(resources.attempt, tasks))
         errors = [result for result in results if isinstance(result, str)]
         assert not errors, "\n".join(errors)
         return [kernel for result in results for kernel in result]
@@ -58,14 +59,16 @@ def compiled(processes):
 
 
 @pytest.fixture(scope="module")
-def jobs(processes):
+def tasks(processes):
     """Everything there is to compile, by backend."""
-    triton = [job for module in resources.TRITON_MODULES for job in processes.submit(_triton_jobs, module).result()]
-    return {"triton": triton, "cuda": resources.cuda_jobs(SOURCES)}
+    triton = [
+        task for module in compilation.TRITON_MODULES for task in processes.submit(_triton_tasks, module).result()
+    ]
+    return {"triton": triton, "cuda": compilation.cuda_tasks(SOURCES)}
 
 
-def _triton_jobs(module):
-    return resources.triton_jobs(module)
+def _triton_tasks(module):
+    return compilation.triton_tasks(module)
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +88,11 @@ def recorded():
 @needs_ledger
 @needs_triton
 @pytest.mark.parametrize("backend", TABLES)
-def test_the_ledger_is_up_to_date(jobs, recorded, backend):
+def test_the_ledger_is_up_to_date(tasks, recorded, backend):
     rows, report = recorded
     assert report.vouches(LEDGER, LEDGER), f"{STALE}; compiled.csv is not as it was written"
     known = {(row["source"], row["arch"]) for row in rows[backend]}
-    wanted = {(job.source, job.arch): job.name for job in jobs[backend]}
+    wanted = {(task.source, task.arch): task.name for task in tasks[backend]}
     missing = sorted({f"{name} for {arch}" for (source, arch), name in wanted.items() if (source, arch) not in known})
     assert not missing, f"{STALE}; not compiled as they are now: {missing[:20]}"
     assert known <= wanted.keys(), f"{STALE}; some kernels are no more"
@@ -102,7 +105,7 @@ def test_kernels_keep_to_their_budgets(recorded, backend):
     kernels = [report.compiled_of(row) for row in rows[backend]]
     wrong = [line for kernel in kernels for line in gpu_budgets.violations(kernel, TABLES[backend])]
     assert not wrong, "\n".join(wrong)
-    archs = resources.ARCHITECTURES if backend == "triton" else resources.NVIDIA
+    archs = compilation.ARCHITECTURES if backend == "triton" else compilation.NVIDIA
     names = {kernel.name for kernel in kernels}
     assert {(kernel.name, kernel.arch) for kernel in kernels} == {(name, arch) for name in names for arch in archs}
     unmatched = [budget.kernels for budget in TABLES[backend] if not any(map(budget.matches, names))]
@@ -113,8 +116,10 @@ def test_kernels_keep_to_their_budgets(recorded, backend):
 def test_the_ledger_has_every_kernel_of_scoring_with_loads_of_sixteen_bytes(recorded):
     rows, report = recorded
     compiled = [report.compiled_of(row) for row in rows["cuda"] if row["kernel"].startswith("rsk_score_")]
-    described = {kernel.name for kernel in cuda_kernels.kernels()}
-    assert {(kernel.name, kernel.arch) for kernel in compiled} == {(n, a) for n in described for a in resources.NVIDIA}
+    described = {kernel.name for kernel in cuda_configuration.kernels()}
+    assert {(kernel.name, kernel.arch) for kernel in compiled} == {
+        (n, a) for n in described for a in compilation.NVIDIA
+    }
     for kernel in compiled:
         loads = kernel.loads.get(16, 0)
         if "logits" in kernel.name:
@@ -124,17 +129,17 @@ def test_the_ledger_has_every_kernel_of_scoring_with_loads_of_sixteen_bytes(reco
             assert loads >= 4, kernel
 
 
-def _afresh(backend, jobs, recorded, compiled):
+def _afresh(backend, tasks, recorded, compiled):
     """Compile what the ledger does not vouch for, each configuration for one architecture, and compare with it."""
     rows, report = recorded
-    here = report.compiler(jobs[backend][0])
+    here = report.compiler(tasks[backend][0])
     known = {(row["source"], row["arch"], row["compiler"]) for row in rows[backend]}
     if ALL or not report.vouches(LEDGER, report.READER):
         known = set()
-    archs = resources.ARCHITECTURES if backend == "triton" else resources.NVIDIA
-    order = {name: i for i, name in enumerate(dict.fromkeys(job.name for job in jobs[backend]))}
-    part = [job for job in jobs[backend] if ALL or archs[order[job.name] % len(archs)] == job.arch]
-    part = [job for job in part if (job.source, job.arch, here) not in known]
+    archs = compilation.ARCHITECTURES if backend == "triton" else compilation.NVIDIA
+    order = {name: i for i, name in enumerate(dict.fromkeys(task.name for task in tasks[backend]))}
+    part = [task for task in tasks[backend] if ALL or archs[order[task.name] % len(archs)] == task.arch]
+    part = [task for task in part if (task.source, task.arch, here) not in known]
     if not part:
         pytest.skip(f"nothing has changed since {here} compiled it; `make release-check` compiles all of it")
     expected = {(row["kernel"], row["arch"]): row for row in rows[backend]}
@@ -162,20 +167,20 @@ def differences(kernel, row, compiler, table, report):
 @pytest.mark.slow
 @needs_ledger
 @needs_triton
-def test_triton_kernels_compiled_afresh(jobs, recorded, compiled):
-    _afresh("triton", jobs, recorded, compiled)
+def test_triton_kernels_compiled_afresh(tasks, recorded, compiled):
+    _afresh("triton", tasks, recorded, compiled)
 
 
 @pytest.mark.slow
 @needs_ledger
 @needs_nvcc
 @needs_triton  # for its nvdisasm
-def test_cuda_kernels_compiled_afresh(jobs, recorded, compiled):
-    _afresh("cuda", jobs, recorded, compiled)
+def test_cuda_kernels_compiled_afresh(tasks, recorded, compiled):
+    _afresh("cuda", tasks, recorded, compiled)
 
 
 @needs_triton
-@pytest.mark.parametrize("module", resources.TRITON_MODULES, ids=lambda name: name.split(".")[1])
+@pytest.mark.parametrize("module", compilation.TRITON_MODULES, ids=lambda name: name.split(".")[1])
 def test_every_triton_kernel_is_listed(processes, module):
     defined, listed, names = processes.submit(_defined, module).result()
     assert len(names) == len(set(names))
@@ -200,20 +205,24 @@ def _defined(module):
     )
 
 
-@pytest.mark.parametrize("path", LAUNCHERS, ids=lambda path: path.parent.name)
-def test_launches_say_whether_products_and_sums_are_fused(path):
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_launches_say_whether_products_and_sums_are_fused(folder):
     """Triton warns, at the first launch on a GPU, where they leave it to its default, which will change."""
-    for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        for call in ast.walk(function):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Subscript):
-                if not ast.unparse(call.func.value).endswith("_kernel"):
-                    continue
-                named = {keyword.arg for keyword in call.keywords}
-                text = ast.unparse(function)
-                spread = None in named and ("'enable_fp_fusion'" in text or ".options()" in text)
-                assert "enable_fp_fusion" in named or spread, f"{path.name}:{call.lineno}"
+    launched = 0
+    for path in folder.glob("triton_*.py"):
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            for call in ast.walk(function):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Subscript):
+                    if not ast.unparse(call.func.value).endswith("_kernel"):
+                        continue
+                    launched += 1
+                    named = {keyword.arg for keyword in call.keywords}
+                    text = ast.unparse(function)
+                    spread = None in named and ("'enable_fp_fusion'" in text or ".options()" in text)
+                    assert "enable_fp_fusion" in named or spread, f"{path.name}:{call.lineno}"
+    assert launched
 
 
 # --- The checks themselves.
@@ -229,11 +238,11 @@ DEFECTS = {
 
 
 def defect(arch, index):
-    return Job(arch, "", "", "gpu_defects", index)
+    return Task(arch, "", "", "gpu_defects", index)
 
 
 @needs_triton
-@pytest.mark.parametrize("arch", resources.ARCHITECTURES)
+@pytest.mark.parametrize("arch", compilation.ARCHITECTURES)
 def test_defects_are_found(compiled, arch):
     kernels = compiled([defect(arch, index) for index in range(len(DEFECTS))])
     assert [kernel.name for kernel in kernels] == list(DEFECTS)
@@ -265,8 +274,8 @@ def test_what_is_compiled_afresh_is_held_to_the_ledger_whatever_the_compiler(rec
     (_, report), table = recorded, [Budget("*", 64, 64, 64)]
     fine = Compiled("a", "sm_90", 128, 60, 0, 0, 0, {"wgmma": 1}, {16: 1}, dot16=True, wide_loads=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "compiler", lambda job: "triton 3.9.0")
-        row = {name: str(value) for name, value in report.row_of(Job("sm_90", "a", ""), fine).items()}
+        patch.setattr(report, "compiler", lambda task: "triton 3.9.0")
+        row = {name: str(value) for name, value in report.row_of(Task("sm_90", "a", ""), fine).items()}
 
     def found(compiler, **changed):
         return "; ".join(differences(replace(fine, **changed), row, compiler, table, report))
@@ -315,11 +324,11 @@ extern "C" __global__ void __launch_bounds__(1024) spilling(const float* x, floa
 
 @needs_nvcc
 @needs_triton
-@pytest.mark.parametrize("arch", resources.NVIDIA)
+@pytest.mark.parametrize("arch", compilation.NVIDIA)
 def test_defects_of_cuda_kernels_are_found(compiled, tmp_path, arch):
     path = tmp_path / "kernels.cu"
     path.write_text(CU)
-    kernels = {kernel.name: kernel for kernel in compiled([Job(arch, path.name, "", path=path)])}
+    kernels = {kernel.name: kernel for kernel in compiled([Task(arch, path.name, "", path=path)])}
     table = [Budget("*", 128, 128, 128, wide_loads=True)]
     found = {name: "; ".join(gpu_budgets.violations(kernel, table)) for name, kernel in kernels.items()}
     assert not found["wide"]

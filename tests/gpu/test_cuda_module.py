@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import itertools
 import os
+import struct
 import sys
 import threading
 import types
@@ -305,6 +306,15 @@ def test_arguments_are_scalars_of_the_width_that_kernels_take(fake):
     assert [x.dtype.str[1:] for x in packed] == kinds
     assert [x.item() for x in packed[:5]] == [array.data.ptr, tensor.ptr, 0, 7, -(1 << 40)]
     assert packed[5] == np.float32(0.1)
+
+
+def test_a_struct_is_one_element_as_c_lays_it_out(fake):
+    array = fake.cupy.ndarray()
+    (packed,) = cuda_module.pack((cuda_module.Struct(a=7, b=np.int32(3), c=array, d=None, e=0.5),))
+    assert packed.shape == (1,)
+    assert packed.tobytes() == struct.pack("=qi4xQQf4x", 7, 3, array.data.ptr, 0, 0.5)
+    with pytest.raises(TypeError, match="takes no bool"):
+        cuda_module.pack((cuda_module.Struct(a=True),))
 
 
 @pytest.mark.parametrize("wrong", [True, np.bool_(False), "text", [1], np.zeros(2)])

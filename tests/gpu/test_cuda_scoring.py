@@ -6,7 +6,6 @@ Tests of `scorer` in tests/scoring ask of them all that is asked of every backen
 import dataclasses
 import mmap
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +17,11 @@ from scoring_problems import DTYPES, stored
 import ragsys_kernels as rk
 from ragsys_kernels import _arrays, _dispatch
 from ragsys_kernels._gpu import cuda_module
-from ragsys_kernels.scoring import cuda_kernels, reference
+from ragsys_kernels.scoring import cuda_configuration, cuda_kernels, reference
 from ragsys_kernels.scoring.problem import Partials, ScoringProblem
 
 SOURCES = Path(__file__).parents[2] / "csrc" / "cuda"
-SOURCE = cuda_kernels.SOURCE
+SOURCE = cuda_configuration.SOURCE
 INF, NAN = np.inf, np.nan
 
 pytestmark = pytest.mark.skipif(scoring.why_not() is not None, reason=str(scoring.why_not()))
@@ -47,7 +46,7 @@ def schedule(module):
 
 
 def problem(logits=None, hidden=None, weight=None, *, rows, columns, dtype="float32", **options):
-    """A problem of host arrays; ``columns`` are the targets of each job, bfloat16 its bits."""
+    """A problem of host arrays; ``columns`` are the targets of each slot, bfloat16 its bits."""
     form = {"logits": logits, "logits_dtype": dtype if logits is not None else ""}
     if hidden is not None:
         form |= {"hidden": hidden, "hidden_dtype": dtype, "weight": weight, "weight_dtype": dtype}
@@ -56,7 +55,7 @@ def problem(logits=None, hidden=None, weight=None, *, rows, columns, dtype="floa
     return ScoringProblem(
         rows=np.asarray(rows, np.int64),
         pair_begin=np.cumsum([0, *map(len, columns)]).astype(np.int64),
-        columns=np.array([c for job in columns for c in job], np.int64),
+        columns=np.array([c for slot in columns for c in slot], np.int64),
         **form,
         **options,
     )
@@ -120,14 +119,14 @@ def run(p):
     return cuda_kernels.partials(p, 1)
 
 
-def part(p, jobs):
-    """The problem of some of the jobs."""
-    pairs = [range(*p.pair_begin[j : j + 2]) for j in jobs]
-    every = [pair for job in pairs for pair in job]
+def part(p, slots):
+    """The problem of some of the slots."""
+    pairs = [range(*p.pair_begin[j : j + 2]) for j in slots]
+    every = [pair for slot in pairs for pair in slot]
     return dataclasses.replace(
         p,
-        rows=p.rows[jobs],
-        inverse_temperature=p.inverse_temperature[jobs],
+        rows=p.rows[slots],
+        inverse_temperature=p.inverse_temperature[slots],
         pair_begin=np.cumsum([0, *map(len, pairs)]).astype(np.int64),
         columns=p.columns[every],
         target_logits=None if p.target_logits is None else p.target_logits[every],
@@ -136,17 +135,17 @@ def part(p, jobs):
 
 def anything(rng, form, dtype, V, T=4):
     """A problem with everything that there is, integers so that ranks and products are exact."""
-    jobs = int(rng.integers(1, 6))
+    slots = int(rng.integers(1, 6))
     allowed = np.sort(rng.choice(V, int(rng.integers(1, V + 1)), replace=False)) if rng.random() < 0.5 else None
     num_columns = V if allowed is None or rng.random() < 0.5 else int(allowed[-1]) + 1
     entering = np.arange(num_columns) if allowed is None else allowed
-    columns = [rng.choice(np.append(entering, -1), int(rng.integers(0, 5))) for _ in range(jobs)]
+    columns = [rng.choice(np.append(entering, -1), int(rng.integers(0, 5))) for _ in range(slots)]
     options = {
-        "rows": np.sort(rng.integers(0, T, jobs)),
+        "rows": np.sort(rng.integers(0, T, slots)),
         "columns": columns,
         "num_columns": num_columns,
         "allowed": None if allowed is None else allowed.astype(np.int64),
-        "inverse_temperature": rng.choice([1, 0.5, 2], jobs).astype(np.float32),
+        "inverse_temperature": rng.choice([1, 0.5, 2], slots).astype(np.float32),
         "logit_scale": float(rng.choice([1, 0.25])),
         "entropy": bool(rng.random() < 0.7),
         "rank": bool(rng.random() < 0.7),
@@ -284,8 +283,8 @@ def test_hidden_states_have_their_bits_in_tiles_of_either_height(module):
     p = problem(hidden=hidden, weight=weight, rows=range(T), columns=every[:, None], rank=True, entropy=True)
     found = run(p)
     assert module.launches[-2][0] == "rsk_score_hidden_64"
-    for jobs in ([69], [0, 5, 5, 63, 64], list(range(40, 56)), list(range(30, 70))[::-1]):
-        same_bits(run(part(p, jobs)), Partials(*(x[jobs] for x in found)))
+    for slots in ([69], [0, 5, 5, 63, 64], list(range(40, 56)), list(range(30, 70))[::-1]):
+        same_bits(run(part(p, slots)), Partials(*(x[slots] for x in found)))
     assert {name for name, *_ in module.launches[-12:]} >= {"rsk_score_hidden_16", "rsk_score_hidden_64"}
     # Rows that do not begin at multiples of 16 bytes are copied element by element.
     odd = np.zeros((T, D + 1), np.float32)[:, 1:]
@@ -357,11 +356,9 @@ def test_more_columns_than_a_grid_has_are_refused():
 
 def test_error_with_the_approximate_exponential_of_a_device(tmp_path):
     """Every term off by two units in the last place, all in one direction; 2^0 is exact."""
-    for file in SOURCES.glob("*.cuh"):
-        shutil.copy(file, tmp_path)
-    source = (SOURCES / f"{SOURCE}.cu").read_text()
-    kept = re.sub(r"^RSK_(LOGITS\((f16|bf16|f32_)|HIDDEN).*\n", "", source, flags=re.MULTILINE)
-    (tmp_path / f"{SOURCE}.cu").write_text(kept)
+    for file in (*SOURCES.glob("*.cuh"), SOURCES / f"{SOURCE}.cu"):
+        kept = re.sub(r"^RSK_(LOGITS\((f16|bf16|f32_)|HIDDEN).*\n", "", file.read_text(), flags=re.MULTILINE)
+        (tmp_path / file.name).write_text(kept)
     header = tmp_path / "answer_logprob.cuh"
     exact, text = "exp2f(d * kLog2e)", header.read_text()
     assert exact in text
@@ -400,7 +397,7 @@ def test_no_access_beyond_an_array_and_no_race(sanitizer):
         for seed, p in enumerate(launches_of_every_kernel(np.random.default_rng(0))):
             checked.seed = seed
             run(p)
-    assert {name for name, *_ in checked.launches} == {kernel.name for kernel in cuda_kernels.kernels()}
+    assert {name for name, *_ in checked.launches} == {kernel.name for kernel in cuda_configuration.kernels()}
 
 
 def test_address_sanitizer_finds_a_row_that_is_too_short():
@@ -414,8 +411,7 @@ def test_address_sanitizer_finds_a_row_that_is_too_short():
 
 
 def barriers():
-    text = (SOURCES / f"{SOURCE}.cu").read_text()
-    return sorted(int(number) for number in re.findall(r"\bSYNC\((\d+)\)", text))
+    return sorted(int(number) for number in re.findall(r"\bSYNC\((\d+)\)", cuda_module.source(SOURCE)))
 
 
 @pytest.mark.parametrize("removed", barriers())
@@ -436,11 +432,11 @@ def test_a_missing_barrier_is_found(removed):
 
 
 def test_every_kernel_is_described():
-    text = (SOURCES / f"{SOURCE}.cu").read_text()
+    text = cuda_module.source(SOURCE)
     names = {f"rsk_score_logits_{suffix}" for suffix in re.findall(r"^RSK_LOGITS\((\w+)", text, re.MULTILINE)}
-    names |= {f"rsk_score_hidden_{jobs}" for jobs in re.findall(r"^RSK_HIDDEN\((\d+)", text, re.MULTILINE)}
+    names |= {f"rsk_score_hidden_{slots}" for slots in re.findall(r"^RSK_HIDDEN\((\d+)", text, re.MULTILINE)}
     names |= set(re.findall(r"\b(rsk_score_(?:targets|merge))\(", text))
-    kernels = {kernel.name: kernel for kernel in cuda_kernels.kernels()}
+    kernels = {kernel.name: kernel for kernel in cuda_configuration.kernels()}
     assert set(kernels) == names
     assert kernels["rsk_score_logits_f32"].bytes_read(512, 151936, 0) == 512 * 151936 * 4
     assert kernels["rsk_score_hidden_64"].fits(100, 32000, 1024)

@@ -10,7 +10,7 @@ from cuda_on_cpu import emulator
 
 from ragsys_kernels import Corpus, _arrays, testing
 from ragsys_kernels._gpu import cuda_module
-from ragsys_kernels.selection import cuda_kernels, reference, validate
+from ragsys_kernels.selection import cuda_configuration, cuda_kernels, reference, validate
 
 OPS = ("mmr", "vrsd")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -344,8 +344,17 @@ def test_no_query(run, module):
     assert len(module.launches) == before
 
 
+def test_the_struct_of_the_source_has_the_members_that_are_passed(run):
+    _, problem = run("mmr", problem_of("mmr", 2, 10, 3, 8))
+    passed = cuda_kernels._arguments(problem, 0, None, 0, cuda_kernels.mmr(problem, 1)).members
+    text = re.sub(r"//.*", "", (emulator.SOURCES / "select_args.cuh").read_text())
+    (members,) = re.findall(r"struct SelectArgs \{(.*?)\};", text, re.DOTALL)
+    declared = [re.findall(r"\w+$", name)[0] for line in members.split(";") for name in line.split(",") if name.strip()]
+    assert list(passed) == declared
+
+
 def test_every_kernel_is_described(module):
-    kernels = cuda_kernels.kernels()
+    kernels = cuda_configuration.kernels()
     assert sorted(kernel.name for kernel in kernels) == sorted(module.kernels())
     for kernel in kernels:
         resident = "_resident_" in kernel.name
@@ -379,7 +388,8 @@ def test_sanitizers(run, sanitized, op, place):
 
 
 def test_every_barrier_is_listed():
-    text = (emulator.SOURCES / "greedy_select.cu").read_text()
+    files = [emulator.SOURCES / "greedy_select.cu", *emulator.SOURCES.glob("select*.cuh")]
+    text = "".join(file.read_text() for file in files)
     assert {int(n) for n in re.findall(r"\bSYNC\((\d+)\)", text)} == set(BARRIERS)
     assert "__sync" not in text
 
@@ -406,5 +416,5 @@ def test_a_missing_barrier_is_a_race(run, op, barrier, compiler):
     """ThreadSanitizer names both accesses."""
     racy = emulator.Module("greedy_select", "thread", defines=("RSK_SELECT_TYPES=2",))
     arguments = problem_of(op, 1, 37, 3, 16, dtype="float16", seed=6)
-    with pytest.raises(emulator.LaunchError, match=r"data race(.|\n)*greedy_select\.cu"):
+    with pytest.raises(emulator.LaunchError, match=r"data race(.|\n)*select_\w+\.cuh"):
         run(op, arguments, on=racy, removed=barrier)

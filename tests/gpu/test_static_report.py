@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ragsys_kernels._gpu import resources
-from ragsys_kernels._gpu.resources import Compiled, Job
+from ragsys_kernels._gpu import compilation
+from ragsys_kernels._gpu.compilation import Task
+from ragsys_kernels._gpu.resources import Compiled
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the tests run outside of the source tree")
@@ -37,7 +38,7 @@ def test_blocks_of_a_multiprocessor(module, case):
 
 def test_every_architecture_has_a_device(module):
     devices = module("gpu.devices")
-    assert {device.arch for device in devices.DEVICES} == set(devices.PROCESSORS) == set(resources.ARCHITECTURES)
+    assert {device.arch for device in devices.DEVICES} == set(devices.PROCESSORS) == set(compilation.ARCHITECTURES)
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def report(module):
 @pytest.fixture
 def compiling(module, monkeypatch):
     compiled = module("gpu.compiled")
-    monkeypatch.setattr(compiled, "compiler", lambda job: "triton 3")  # which need not be there
+    monkeypatch.setattr(compiled, "compiler", lambda task: "triton 3")  # which need not be there
     return compiled
 
 
@@ -96,7 +97,9 @@ def test_rows_of_compiled_kernels_read_back(compiling):
     kernel = Compiled(
         "a kernel", "sm_90", 128, 64, 0, 0, 4096, {"wgmma": 4}, {16: 8, 4: 1}, dot16=True, wide_loads=True
     )
-    row = {name: str(value) for name, value in compiling.row_of(Job("sm_90", "a", "digest", path=None), kernel).items()}
+    row = {
+        name: str(value) for name, value in compiling.row_of(Task("sm_90", "a", "digest", path=None), kernel).items()
+    }
     assert compiling.compiled_of(row) == kernel
     assert tuple(row) == compiling.LEDGER.columns
 
@@ -104,18 +107,18 @@ def test_rows_of_compiled_kernels_read_back(compiling):
 def test_only_what_changed_is_compiled(compiling, tmp_path, monkeypatch):
     compiled = []
 
-    def compile_all(jobs, processes):
-        for job in jobs:
-            compiled.append(job.source)
-            yield job, [Compiled(job.name, job.arch, 32, 16, 0, 0, 0)]
+    def compile_all(tasks, processes):
+        for task in tasks:
+            compiled.append(task.source)
+            yield task, [Compiled(task.name, task.arch, 32, 16, 0, 0, 0)]
 
-    jobs = [Job("sm_90", f"kernel {name}", f"{name}1") for name in "abc"]
-    monkeypatch.setattr(compiling, "jobs", lambda processes: jobs)
+    tasks = [Task("sm_90", f"kernel {name}", f"{name}1") for name in "abc"]
+    monkeypatch.setattr(compiling, "tasks", lambda processes: tasks)
     monkeypatch.setattr(compiling.resources, "compile_all", compile_all)
     path = tmp_path / "compiled.csv"
     assert [row["kernel"] for row in compiling.refresh(path)] == ["kernel a", "kernel b", "kernel c"]
     # The last compiles to what the first does, and still has a row of its own.
-    jobs[:] = [Job("sm_90", "kernel a", "a1"), Job("sm_90", "kernel b", "b2"), Job("sm_90", "kernel d", "a1")]
+    tasks[:] = [Task("sm_90", "kernel a", "a1"), Task("sm_90", "kernel b", "b2"), Task("sm_90", "kernel d", "a1")]
     rows = compiling.refresh(path)
     assert compiled == ["a1", "b1", "c1", "b2", "a1"]
     assert [row["kernel"] for row in rows] == ["kernel a", "kernel b", "kernel d"]
@@ -132,8 +135,8 @@ def test_only_what_changed_is_compiled(compiling, tmp_path, monkeypatch):
     for _ in range(2):
         compiling.refresh(path)
         assert compiled == ["a1", "b2", "a1"]
-    monkeypatch.setattr(compiling.resources, "compile_all", lambda jobs, processes: [(job, "no") for job in jobs])
-    jobs[0] = Job("sm_90", "kernel a", "a2")
+    monkeypatch.setattr(compiling.resources, "compile_all", lambda tasks, processes: [(task, "no") for task in tasks])
+    tasks[0] = Task("sm_90", "kernel a", "a2")
     with pytest.raises(SystemExit, match="not everything compiles:\nno"):
         compiling.refresh(path)
     assert [row["kernel"] for row in compiling.read(path)] == ["kernel b", "kernel d"]

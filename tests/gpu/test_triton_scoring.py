@@ -30,7 +30,7 @@ INF, NAN = np.inf, np.nan
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
 
 if interpreted.HERE:
-    from ragsys_kernels.scoring import _device, finish, triton_kernels, validate
+    from ragsys_kernels.scoring import _device, finish, triton_kernels, triton_linear, validate
     from ragsys_kernels.scoring.problem import ScoringProblem
 
 
@@ -406,7 +406,7 @@ def test_any_shape(device, dtype, T, V, D):
 
 
 def test_splits_of_several_tiles(device, monkeypatch):
-    monkeypatch.setattr(triton_kernels, "_SPLITS", 3)
+    monkeypatch.setattr(triton_linear, "MOST_SPLITS", 3)
     arguments, z, floor = linear(3, 1000, 16, bias=True)
     arguments["bias"][:400] = -INF  # the first split has no finite column
     z[:, :400] = -INF

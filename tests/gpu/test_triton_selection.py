@@ -17,7 +17,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 if interpreted.HERE:
-    from ragsys_kernels.selection import triton_kernels
+    from ragsys_kernels.selection import triton_gram, triton_kernels, triton_stream, triton_whole_corpus
+    from ragsys_kernels.selection.triton_launch import Tile
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
@@ -34,13 +35,14 @@ def regime(request, monkeypatch):
 
 
 def force(regime, monkeypatch):
-    small = triton_kernels.Tile(16, 32, 2, 4, 2)
-    monkeypatch.setattr(triton_kernels, "GRAM_SLOTS", 128 if regime == "gram" else 0)
-    monkeypatch.setattr(triton_kernels, "stream_tile", lambda *_: small)
-    monkeypatch.setattr(triton_kernels, "corpus_tile", lambda *_: small._replace(rows=32))
-    monkeypatch.setattr(triton_kernels, "_PICK_BLOCK", 16)
-    # Chunks of two queries.
-    monkeypatch.setattr(triton_kernels, "_chunks", lambda n, *_: [(q, min(2, n - q)) for q in range(0, n, 2)])
+    small = Tile(16, 32, 2, 4, 2)
+    monkeypatch.setattr(triton_gram, "GRAM_SLOTS", 128 if regime == "gram" else 0)
+    monkeypatch.setattr(triton_whole_corpus, "corpus_tile", lambda *_: small._replace(rows=32))
+    monkeypatch.setattr(triton_whole_corpus, "PICK_BLOCK", 16)
+    for module in (triton_stream, triton_whole_corpus):
+        monkeypatch.setattr(module, "row_tile", lambda *_: small)
+        # Chunks of two queries.
+        monkeypatch.setattr(module, "chunks", lambda n, *_: [(q, min(2, n - q)) for q in range(0, n, 2)])
 
 
 @pytest.fixture(autouse=True)
@@ -141,8 +143,8 @@ def test_dense_pools(regime, method, monkeypatch):
 def test_float32_pools_of_more_than_64(method, options, D, slots, monkeypatch):
     """Their Gram matrix leaves registers for narrow slices only, and for no shorter last one."""
     used = []
-    gram = triton_kernels.gram_tile
-    monkeypatch.setattr(triton_kernels, "gram_tile", lambda *args: used.append(gram(*args).dims) or gram(*args))
+    gram = triton_gram.gram_tile
+    monkeypatch.setattr(triton_gram, "gram_tile", lambda *args: used.append(gram(*args).dims) or gram(*args))
     problem = testing.selection_problem(2, 100, 5, D, N=150, kind="integers", ragged=True, bias=options, seed=D)
     run(method, problem | ({"initial": np.array([[120], [-1]])} if options else {}), same=True)
     assert used == ([] if slots is None else [8 if method == "vrsd" else slots])

@@ -11,6 +11,8 @@ import ragsys_kernels as rk
 from ragsys_kernels import _dispatch
 
 PACKAGE = Path(rk.__file__).parent
+# Functions that one backend alone has: `testing` counts the work of the cpu's bounds.
+OWN = {("selection", "cpu"): ["run"]}
 OPS = sorted(path.parent.name for path in PACKAGE.glob("*/reference.py"))
 
 
@@ -29,8 +31,11 @@ def test_there_is_an_op():
 def test_backends_have_the_functions_of_the_reference(op):
     expected = functions(op, "reference")
     assert expected
-    for backend in _dispatch.BACKENDS[op]:
-        assert functions(op, backend) == expected, backend
+    for backend in (*_dispatch.BACKENDS[op], *_dispatch.DEVICE_BACKENDS):
+        found = functions(op, backend)
+        for name in OWN.get((op, backend), ()):
+            del found[name]
+        assert found == expected, backend
 
 
 @pytest.mark.parametrize("op", OPS)

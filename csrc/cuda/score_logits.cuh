@@ -1,0 +1,199 @@
+// The logits form. A block holds its columns in registers: one read, then the maximum, the sums about it, and the
+// ranks.
+#pragma once
+#include "answer_logprob.cuh"
+
+namespace rsk {
+
+constexpr int kColumns = 8192;
+constexpr int kValues = kColumns / kThreads;
+constexpr int kPairs = 32;  // targets whose ranks are counted between two barriers
+
+// A pack of elements from wherever they are: of the two aligned packs that they lie in.
+template <class T>
+__device__ inline void shifted_pack(const T* p, int shift, float (&out)[kPack<T>]) {
+  const uint4* aligned = reinterpret_cast<const uint4*>(p - shift);
+  const uint4 low = aligned[0], high = aligned[1];
+  unsigned words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  const int by = int(shift * sizeof(T));
+  if (sizeof(T) == 2) {
+#pragma unroll
+    for (int i = 0; i < 7; ++i)
+      words[i] = unsigned(((unsigned long long)words[i + 1] << 32 | words[i]) >> 8 * (by & 2));
+  }
+#pragma unroll
+  for (int i = 0; i < 6; ++i) words[i] = by & 4 ? words[i + 1] : words[i];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) words[i] = by & 8 ? words[i + 2] : words[i];
+  unpack(make_uint4(words[0], words[1], words[2], words[3]), out, T());
+}
+
+// The column, less the part's first, of value i.
+template <class T>
+__device__ inline int offset_of(int i) {
+  return (i / kPack<T> * kThreads + int(threadIdx.x)) * kPack<T> + i % kPack<T>;
+}
+
+// How the columns of a part are read: packs from aligned addresses; packs from addresses that are not, all of whose
+// aligned packs but the first lie in the row; or whatever is in the row.
+enum class Read { aligned, shifted, guarded };
+
+template <class T, Read HOW>
+__device__ inline void read(const T* row, long long begin, long long end, long long num_columns, int shift,
+                            float (&x)[kValues]) {
+  constexpr int P = kPack<T>;
+#pragma unroll
+  for (int i = 0; i < kValues; i += P) {
+    const long long c = begin + offset_of<T>(i);
+    const bool inside = HOW == Read::shifted ? i > 0 || c >= shift : c >= shift && c - shift + 2 * P <= num_columns;
+    float pack[P];
+    if (HOW == Read::aligned || (HOW == Read::guarded && shift == 0 && c + P <= end)) {
+      load_pack(row + c, pack);
+    } else if (inside) {
+      shifted_pack(row + c, shift, pack);
+    } else {
+#pragma unroll
+      for (int j = 0; j < P; ++j) pack[j] = c + j < end ? widen(row[c + j]) : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < P; ++j) x[i + j] = pack[j];
+  }
+}
+
+template <class T, bool CAPPED>
+__device__ inline void score_logits(const T* logits, long long row_stride, long long num_rows, const long long* rows,
+                                    const float* inverse_temperature, float logit_scale, float softcap,
+                                    long long num_columns, const long long* allowed, long long num_allowed,
+                                    const long long* pair_begin, const long long* columns, long long num_pairs,
+                                    const float* target_logits, float* part_ref, float* part_sum, float* part_weighted,
+                                    int* part_rank, float* target) {
+  DYN_SHARED(float, shared);
+  float* warp_max_of = shared;
+  float* warp_sum_of = warp_max_of + kWarps;
+  float* warp_weighted_of = warp_sum_of + kWarps;
+  int* counts = reinterpret_cast<int*>(warp_weighted_of + kWarps);  // [kWarps][kPairs]
+
+  const long long slot = blockIdx.x, part = blockIdx.y, parts = gridDim.y;
+  const int thread = int(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
+  const long long id = rows[slot];
+  const bool exists = id >= 0 && id < num_rows;
+  const T* row = logits + (exists ? id * row_stride : 0);
+  const Change<CAPPED> change(logit_scale, softcap, inverse_temperature[slot]);
+  const long long first = max(pair_begin[slot], 0ll), last = min(pair_begin[slot + 1], num_pairs);
+  const auto target_of = [&](long long pair) {
+    const long long c = columns[pair];
+    return exists && c >= 0 && c < num_columns ? change(widen(row[c])) : -infinity();
+  };
+  if (part == 0)
+    for (long long pair = first + thread; pair < last; pair += kThreads) target[pair] = target_of(pair);
+
+  // 1. The values.
+  const long long begin = part * kColumns;
+  const long long entering = exists ? (allowed ? num_allowed : num_columns) : 0;
+  const long long end = min(begin + kColumns, entering);
+  float z[kValues];
+  if (allowed) {
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+      const long long at = begin + offset_of<T>(i);
+      const long long c = at < end ? allowed[at] : -1;
+      z[i] = c >= 0 && c < num_columns ? widen(row[c]) : -infinity();
+    }
+  } else {
+    const int shift = int((reinterpret_cast<unsigned long long>(row) & 15) / sizeof(T));
+    if (shift == 0 && end - begin == kColumns) {
+      read<T, Read::aligned>(row, begin, end, num_columns, shift, z);
+    } else if (end - begin == kColumns && end + kPack<T> <= num_columns) {
+      read<T, Read::shifted>(row, begin, end, num_columns, shift, z);
+    } else {
+      read<T, Read::guarded>(row, begin, end, num_columns, shift, z);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) z[i] = change(z[i]);
+  if (end - begin < kColumns) {
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) z[i] = begin + offset_of<T>(i) < end ? z[i] : -infinity();
+  }
+
+  // 2. Their maximum, which passes over NaN.
+  float largest = z[0];
+#pragma unroll
+  for (int i = 1; i < kValues; ++i) largest = fmaxf(largest, z[i]);
+  largest = warp_max(fmaxf(largest, -infinity()));
+  if (lane == 0) warp_max_of[warp] = largest;
+  SYNC(1);
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, warp_max_of[w]);
+
+  // 3. Sums about it: NaN if a value is NaN or +inf.
+  const float ref = about(largest);
+  float sums[4] = {}, weights[4] = {};
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) {
+    const float d = z[i] - ref, e = exp_of(d);
+    sums[i % 4] += e;
+    if (part_weighted) weights[i % 4] += fmaxf(d, kFar) * e;
+  }
+  const float sum = warp_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+  const float weighted = part_weighted ? warp_sum((weights[0] + weights[1]) + (weights[2] + weights[3])) : 0.0f;
+  if (lane == 0) {
+    warp_sum_of[warp] = sum;
+    warp_weighted_of[warp] = weighted;
+  }
+  SYNC(2);
+  if (thread == 0) {
+    float total = 0.0f, total_weighted = 0.0f;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      total += warp_sum_of[w];
+      total_weighted += warp_weighted_of[w];
+    }
+    part_ref[slot * parts + part] = largest;
+    part_sum[slot * parts + part] = total;
+    if (part_weighted) part_weighted[slot * parts + part] = total_weighted;
+  }
+  if (!part_rank) return;
+
+  // 4. What exceeds each target here.
+  for (long long pair = first; pair < last; pair += kPairs) {
+    const int some = int(min(last - pair, (long long)kPairs));
+    for (int k = 0; k < some; ++k) {
+      const float than = target_logits ? target_logits[pair + k] : target_of(pair + k);
+      unsigned count = 0;
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) count += z[i] > than;
+      count = lanes_sum(kAll, count);
+      if (lane == 0) counts[warp * kPairs + k] = int(count);
+    }
+    SYNC(3);
+    if (thread < some) {
+      int count = 0;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) count += counts[w * kPairs + thread];
+      part_rank[(pair + thread) * parts + part] = count;
+    }
+    SYNC(4);  // before the counts of the next targets
+  }
+}
+
+}  // namespace rsk
+
+#define RSK_LOGITS(suffix, T, CAPPED)                                                                              \
+  extern "C" __global__ void __launch_bounds__(rsk::kThreads) rsk_score_logits_##suffix(                           \
+      const T* __restrict__ logits, long long row_stride, long long num_rows, const long long* __restrict__ rows,  \
+      const float* __restrict__ inverse_temperature, float logit_scale, float softcap, long long num_columns,      \
+      const long long* __restrict__ allowed, long long num_allowed, const long long* __restrict__ pair_begin,      \
+      const long long* __restrict__ columns, long long num_pairs, const float* __restrict__ target_logits,         \
+      float* __restrict__ part_ref, float* __restrict__ part_sum, float* __restrict__ part_weighted,               \
+      int* __restrict__ part_rank, float* __restrict__ target) {                                                   \
+    rsk::score_logits<T, CAPPED>(logits, row_stride, num_rows, rows, inverse_temperature, logit_scale, softcap,    \
+                                 num_columns, allowed, num_allowed, pair_begin, columns, num_pairs, target_logits, \
+                                 part_ref, part_sum, part_weighted, part_rank, target);                            \
+  }
+RSK_LOGITS(f32, float, false)
+RSK_LOGITS(f16, rsk::F16, false)
+RSK_LOGITS(bf16, rsk::BF16, false)
+RSK_LOGITS(f32_softcap, float, true)
+RSK_LOGITS(f16_softcap, rsk::F16, true)
+RSK_LOGITS(bf16_softcap, rsk::BF16, true)

@@ -1,0 +1,35 @@
+// What a selection kernel takes: one struct by value, which ragsys_kernels/selection/cuda_kernels.py fills in this
+// order.
+#pragma once
+#include "common.cuh"
+
+namespace rsk {
+
+enum Norm { kAsGiven = 0, kScaled = 1, kComputed = 2 };
+
+// Sizes and strides in elements. ragsys_kernels/selection/problem.py says which pointers may be null.
+struct SelectArgs {
+  long long first_query, num_ids, row_stride, pool_stride, max_per_group;
+  int pool, dims, k, num_initial, norm, unit_queries, id_bytes, initial_bytes, bias_per_item;
+  const void* rows;               // (N, D)
+  const float* scales;            // (N,)
+  const float* queries;           // (Q, D)
+  const void* candidates;         // (Q, P) ids, anything out of range is padding
+  const void* initial;            // (Q, S) ids, likewise
+  const float* relevance;         // (Q, P)
+  const float* bias;              // (N,) or, with bias_per_item, (Q, P)
+  const float* lambda_d;          // (Q,)
+  const float* lambda_b;          // (Q,)
+  const long long* ks;            // (Q,)
+  const long long* groups;        // (N,)
+  const long long* query_groups;  // (Q,)
+  float* workspace;               // the state of each block; null: it is in shared memory
+  long long workspace_stride;     // from one block's to the next, in floats, a multiple of 4
+  long long* indices;             // (Q, K), as all that follow but the lengths; every element is written
+  float* scores;
+  float* out_relevance;
+  float* redundancy;
+  int* lengths;  // (Q,)
+};
+
+}  // namespace rsk

@@ -1,0 +1,169 @@
+"""Every Triton kernel of scoring in each shape that its launcher chooses, to be compiled without a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._gpu.compilation import Compilation, describe
+from .triton_answers import ANSWER_BLOCK, logprob_answers_kernel
+from .triton_linear import TARGET_STAGES, logprob_linear_kernel, logprob_linear_target_kernel, tile_of
+from .triton_logits import logprob_logits_kernel, split_size
+from .triton_merge import PAIRS_AT_ONCE, logprob_merge_kernel, merge_shape
+
+_POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
+
+# Types of the kernels' arguments; those of logits, hidden states and weights depend on how they are stored.
+_TYPES = {
+    **dict.fromkeys(("rows", "allowed", "pair_begin", "columns", "rank", "begin", "order"), "*i64"),
+    **dict.fromkeys(("inverse_temperature", "bias", "than", "target", "ref", "largest"), "*fp32"),
+    **dict.fromkeys(("part_max", "part_sum", "part_weighted"), "*fp32"),
+    **dict.fromkeys(("total", "total_weighted", "values", "sums"), "*fp64"),
+    **dict.fromkeys(("stride", "stride_hidden", "stride_weight", "dims"), "i32"),
+    **dict.fromkeys(("num_slots", "num_pairs", "num_columns", "num_entering", "splits", "tiles", "steps"), "i32"),
+    **dict.fromkeys(("inner", "outer"), "fp32"),
+}
+
+# What a call leaves out, by the name of the feature it then lacks.
+_ABSENT = {
+    "allowed": ("allowed",),
+    "entropy": ("part_weighted", "total_weighted"),
+    "rank": ("rank",),
+    "than": ("than",),
+    "bias": ("bias",),
+}
+
+
+def _without(features: str, *missing: str) -> tuple[str, ...]:
+    """Return the arguments that are None in a call with these features."""
+    return (
+        tuple(
+            argument
+            for feature, arguments in _ABSENT.items()
+            if feature not in features.split()
+            for argument in arguments
+        )
+        + missing
+    )
+
+
+def ahead_of_time() -> list[Compilation]:
+    """Return the kernels with features in the combinations that matter."""
+    return [*_logits(), *_merges(), *_linear(), *_answers()]
+
+
+def _logits() -> list[Compilation]:
+    found = []
+    for dtype, size, name, features in (
+        ("float32", 100_000, "plain", ""),
+        ("float16", 100_000, "plain", ""),
+        ("bfloat16", 100_000, "plain", ""),
+        ("float32", 100_000, "entropy and rank", "entropy rank"),
+        ("bfloat16", 100_000, "entropy and rank", "entropy rank"),
+        ("bfloat16", 100_000, "softcap", "softcap"),
+        ("bfloat16", 100_000, "every feature", "entropy rank softcap allowed than"),
+        ("bfloat16", 2000, "entropy and rank", "entropy rank"),
+        ("float32", 500, "entropy and rank", "entropy rank"),
+        ("float32", 100, "entropy and rank", "entropy rank"),
+    ):
+        block, warps = split_size(size)
+        wide = "allowed" not in features and size > 500
+        found.append(
+            describe(
+                f"_logprob_logits_kernel, {dtype}, BLOCK={block}, {name}",
+                logprob_logits_kernel,
+                {**_TYPES, "logits": _POINTERS[dtype], "stride": "i64"},  # rows further apart than 2^31 elements
+                {"BLOCK": block, "SOFTCAP": "softcap" in features},
+                absent=_without(features),
+                multiples=("stride",) if wide else (),
+                num_warps=warps,
+                num_stages=3,
+                wide_loads=wide,
+                fp_fusion=False,
+            )
+        )
+    return found
+
+
+def _merges() -> list[Compilation]:
+    found = []
+    for splits, dtype, features in (
+        (1, "float32", ""),
+        (32, "bfloat16", "softcap entropy"),
+        (256, "", "entropy"),
+        (1000, "float32", "entropy"),
+    ):
+        size, warps = merge_shape(splits)
+        softcap = "softcap" in features
+        found.append(
+            describe(
+                f"_logprob_merge_kernel, {dtype or 'linear'}, SPLITS={size}" + (", softcap" if softcap else ""),
+                logprob_merge_kernel,
+                {**_TYPES, "logits": _POINTERS[dtype or "float32"]},
+                {"SPLITS": size, "PAIRS": PAIRS_AT_ONCE, "SOFTCAP": softcap},
+                absent=_without(features) if dtype else _without(features, "logits"),
+                num_warps=warps,
+                num_stages=3,
+                fp_fusion=False,
+            )
+        )
+    return found
+
+
+def _linear() -> list[Compilation]:
+    found = []
+    every = "bias allowed softcap entropy rank"
+    for hidden, weight, D, name, features in (
+        ("float32", "float32", 64, "plain", ""),
+        ("float32", "float32", 33, "every feature", every),
+        ("float16", "float16", 64, "plain", ""),
+        ("bfloat16", "bfloat16", 64, "plain", ""),
+        ("bfloat16", "bfloat16", 64, "entropy and rank", "entropy rank"),
+        ("bfloat16", "bfloat16", 64, "every feature", every),
+        ("bfloat16", "bfloat16", 32, "plain", ""),
+        ("bfloat16", "bfloat16", 16, "plain", ""),
+        ("bfloat16", "bfloat16", 33, "every feature", every),
+        ("float32", "bfloat16", 16, "plain", ""),
+    ):
+        dot16 = hidden == weight != "float32"
+        tile = tile_of(dot16, D, "allowed" in features)
+        constexprs = {
+            "ROWS": tile.rows,
+            "COLUMNS": tile.columns,
+            "DIMS": tile.dims,
+            "EVEN_D": tile.even,
+            "DOT16": dot16,
+            "SOFTCAP": "softcap" in features,
+        }
+        common: dict[str, Any] = {
+            "absent": _without(features + " than"),  # the launcher always gives it
+            "multiples": ("stride_hidden", "stride_weight", "dims") if tile.even else (),
+            "num_warps": tile.num_warps,
+            "dot16": dot16,
+            "wide_loads": tile.even,
+            "fp_fusion": False,
+        }
+        types = {**_TYPES, "hidden": _POINTERS[hidden], "weight": _POINTERS[weight]}
+        what = f"{hidden} x {weight}, DIMS={tile.dims}{', EVEN' if tile.even else ''}, {name}"
+        kernel: Any = logprob_linear_kernel
+        name_of = f"_logprob_linear_kernel, {what}"
+        found.append(describe(name_of, kernel, types, constexprs, num_stages=tile.num_stages, **common))
+        if name != "entropy and rank":  # which the targets' kernel does not know
+            kernel, name_of = logprob_linear_target_kernel, f"_logprob_linear_target_kernel, {what}"
+            found.append(describe(name_of, kernel, types, constexprs, num_stages=TARGET_STAGES, **common))
+    return found
+
+
+def _answers() -> list[Compilation]:
+    return [
+        describe(
+            f"_logprob_answers_kernel, {'by ids' if order else 'by bounds'}",
+            logprob_answers_kernel,
+            {**_TYPES, "values": "*i1" if order else "*fp64"},
+            {"BLOCK": ANSWER_BLOCK},
+            absent=() if order else ("order",),
+            num_warps=1,
+            num_stages=3,
+            fp_fusion=False,
+        )
+        for order in (False, True)
+    ]

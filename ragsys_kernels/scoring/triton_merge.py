@@ -1,0 +1,133 @@
+"""The splits of each slot put together in a fixed order, for both forms."""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .. import _arrays
+from .problem import Partials
+from .triton_scale import LOG2E, factors, finite, scaled
+
+# Targets of a slot that are loaded together.
+PAIRS_AT_ONCE = 32
+
+
+@triton.jit(do_not_specialize=["num_slots", "num_pairs"])
+def logprob_merge_kernel(
+    logits,  # None: the targets have been found already
+    rows,
+    inverse_temperature,
+    pair_begin,
+    columns,
+    part_max,  # [R, splits]
+    part_sum,
+    part_weighted,  # None without entropy
+    ref,  # [R]
+    largest,
+    total,
+    total_weighted,
+    target,  # [M]
+    stride,
+    num_slots,
+    num_pairs,
+    splits,
+    inner,
+    outer,
+    SPLITS: tl.constexpr,
+    PAIRS: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+):
+    """The splits of one slot about one reference, and its targets; the last program has the pairs of no slot."""
+    slot = tl.program_id(0).to(tl.int64)
+    is_slot = slot < num_slots
+    row = tl.load(rows + slot, mask=is_slot, other=-1)
+    live = row >= 0
+    if is_slot:
+        at = tl.arange(0, SPLITS)
+        inside = at < tl.where(live, splits, 0)
+        top = tl.load(part_max + slot * splits + at, mask=inside, other=float("-inf"))
+        s = tl.load(part_sum + slot * splits + at, mask=inside, other=0.0)
+        most = tl.max(top, 0)
+        # A split without a finite column has sum 0 and takes d = 0, not the NaN of -inf - -inf.
+        d = tl.where(top == float("-inf"), 0.0, top - finite(most, 0.0))
+        shrink = tl.exp2(d * LOG2E).to(tl.float64)
+        sums = tl.sum(shrink * s.to(tl.float64), 0)
+        tl.store(ref + slot, tl.where(most < float("inf"), most, float("-inf")))
+        tl.store(largest + slot, tl.where((sums != sums) & (most < float("inf")), float("nan"), most))
+        tl.store(total + slot, sums)
+        if part_weighted is not None:
+            w = tl.load(part_weighted + slot * splits + at, mask=inside, other=0.0)
+            w = shrink * (w.to(tl.float64) + d.to(tl.float64) * s.to(tl.float64))
+            tl.store(total_weighted + slot, tl.sum(w, 0))
+    if logits is not None:
+        factor = tl.load(inverse_temperature + slot, mask=is_slot, other=1.0) * outer
+        end = tl.load(pair_begin + slot + 1, mask=is_slot, other=num_pairs)
+        for first in range(tl.load(pair_begin + slot), end, PAIRS):
+            i = first + tl.arange(0, PAIRS)
+            column = tl.load(columns + i, mask=i < end, other=-1)
+            enters = tl.where(live, column, -1) >= 0
+            x = tl.load(logits + row * stride + column, mask=enters, other=float("-inf")).to(tl.float32)
+            tl.store(target + i, scaled(x, inner, factor, SOFTCAP), mask=i < end)
+
+
+class Parts(NamedTuple):
+    """What the kernels of a form leave of each split of each slot (R, splits)."""
+
+    max: Any
+    sum: Any
+    weighted: Any  # None without entropy
+
+
+def workspace(problem: Any, splits: int) -> Parts:
+    """Return room for the splits, one allocation."""
+    R = len(problem.rows)
+    both = _arrays.empty(problem.rows, (3 if problem.entropy else 2, R, splits), "float32")
+    return Parts(both[0], both[1], both[2] if problem.entropy else None)
+
+
+def merge_shape(splits: int) -> tuple[int, int]:
+    """Return the splits that a program of the merge kernel holds, a power of two, and its warps."""
+    size = max(16, 1 << (splits - 1).bit_length())
+    return size, 1 if size <= 256 else 4
+
+
+def merge(problem: Any, parts: Parts, target: Any, rank: Any) -> Partials:
+    """Return the partials of a problem; ``target`` is written here for logits, and before for the linear form."""
+    like, logits, R, splits = problem.rows, problem.logits, len(problem.rows), parts.max.shape[1]
+    ref, largest = (_arrays.empty(like, (R,), "float32") for _ in range(2))
+    total = _arrays.empty(like, (R,), "float64")
+    weighted = _arrays.empty(like, (R,), "float64") if problem.entropy else None
+    inner, outer = factors(problem)
+    size, warps = merge_shape(splits)
+    logprob_merge_kernel[(R + (logits is not None),)](
+        logits=logits,
+        rows=problem.rows,
+        inverse_temperature=problem.inverse_temperature,
+        pair_begin=problem.pair_begin,
+        columns=problem.columns,
+        part_max=parts.max,
+        part_sum=parts.sum,
+        part_weighted=parts.weighted,
+        ref=ref,
+        largest=largest,
+        total=total,
+        total_weighted=weighted,
+        target=target,
+        stride=0 if logits is None else logits.stride(0),
+        num_slots=R,
+        num_pairs=len(problem.columns),
+        splits=splits,
+        inner=inner,
+        outer=outer,
+        SPLITS=size,
+        PAIRS=PAIRS_AT_ONCE,
+        SOFTCAP=problem.softcap is not None,
+        num_warps=warps,
+        enable_fp_fusion=False,
+    )
+    return Partials(ref, largest, total, weighted, target, rank)

@@ -1,0 +1,80 @@
+"""How selection's CUDA C++ kernels are launched, by shape, and what each is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .._gpu.cuda_module import Kernel
+
+SOURCE = "greedy_select"
+
+_ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+
+# As in the source: rows that a warp takes at a time, the most warps of a block, and their bests at even and odd steps,
+# a float and an int each.
+_GROUP = 16
+_MAX_WARPS = 8
+_BESTS = _MAX_WARPS * 2 * 8
+
+
+class Configuration(NamedTuple):
+    """How a problem is launched."""
+
+    kernel: str
+    threads: int
+    shared: int  # bytes of dynamic shared memory
+    workspace: int  # floats of each block, 0 where its state is in shared memory
+
+
+def configure(op: str, dtype: str, P: int, D: int, K: int, capped: bool, max_shared: int) -> Configuration:
+    """Return how a problem is launched: with its rows in shared memory where they fit, else its state, else neither.
+
+    A step of a resident pool reads it at the speed of shared memory, several times that of the L2 cache, which is worth
+    more than the blocks that would fit on a multiprocessor without its rows.
+    """
+    groups = -(-P // _GROUP)
+    warps = min(groups, _MAX_WARPS)
+    row_bytes = -(-D * _ITEMSIZES[dtype] // 16) * 16
+    sum_floats = row_bytes // _ITEMSIZES[dtype] if op == "vrsd" else 0
+    state = sum_floats + (2 * K if capped else 0) + 3 * P
+    resident = _BESTS + P * row_bytes + 4 * state
+    if resident <= max_shared:
+        return Configuration(f"rsk_{op}_resident_{dtype}", 32 * warps, resident, 0)
+    streaming = _BESTS + 4 * state
+    if streaming <= max_shared:
+        return Configuration(f"rsk_{op}_streaming_{dtype}", 32 * warps, streaming, 0)
+    aligned = -(-state // 4) * 4
+    return Configuration(f"rsk_{op}_streaming_{dtype}", 32 * warps, _BESTS, aligned)
+
+
+# What a block of an H100 may have; of an A100 166,912.
+MAX_SHARED = 232_448
+
+
+def kernels() -> list[Kernel]:
+    """Return every kernel of the source; its sizes are functions of (P, D, K)."""
+    return [
+        _kernel(op, dtype, kind) for op in ("mmr", "vrsd") for kind in ("resident", "streaming") for dtype in _ITEMSIZES
+    ]
+
+
+def _kernel(op: str, dtype: str, kind: str) -> Kernel:
+    name = f"rsk_{op}_{kind}_{dtype}"
+
+    def configuration(P: int, D: int, K: int) -> Configuration:
+        return configure(op, dtype, P, D, K, False, MAX_SHARED)
+
+    def shared_bytes(P: int, D: int, K: int) -> int:
+        how = configuration(P, D, K)
+        if how.kernel != name:  # as if rows were to fit, or not to
+            how = configure(op, dtype, P, D, K, False, how.shared - 1 if kind == "streaming" else 1 << 62)
+        return how.shared
+
+    return Kernel(
+        name,
+        SOURCE,
+        lambda P, D, K: configuration(P, D, K).kernel == name,
+        lambda P, D, K: configuration(P, D, K).threads,
+        shared_bytes,
+        lambda P, D, K: P * D * _ITEMSIZES[dtype] + 8 * P + 4 * D,
+    )

@@ -1,0 +1,181 @@
+"""What the launchers of all regimes share: tiles, arguments, outputs, and the factors of the queries.
+
+Nothing here waits for the device.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from .. import _arrays, _env
+from .problem import Problem, Selection
+from .triton_objective import inverse
+
+# Elements of a query that are loaded together.
+QUERY_BLOCK = 1024
+
+
+class Tile(NamedTuple):
+    """Tile sizes of a kernel, and how it is compiled."""
+
+    rows: int
+    dims: int
+    queries: int  # regime c
+    num_warps: int
+    num_stages: int  # loads in flight
+    # Left to itself the assembler spills a few bytes to stay at a number of registers that lets one more block in.
+    maxnreg: int | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Return how a launch is compiled; AMD's compiler takes no bound of registers."""
+        warps, bound = self.num_warps, {"maxnreg": self.maxnreg} if self.maxnreg else {}
+        if torch.version.hip:
+            warps, bound = self.amd_warps, {}
+        return {"num_warps": warps, "num_stages": self.num_stages, "enable_fp_fusion": True, **bound}
+
+    @property
+    def amd_warps(self) -> int:
+        """As many threads on AMD, where a warp has 64 lanes, so that each reads as many bytes at a time."""
+        return max(1, self.num_warps // 2)
+
+
+# The arguments that a call without options leaves out.
+OPTIONS = ("relevance", "initial", "bias", "groups", "query_groups", "ks", "cap", "barred")
+
+# For kernels that go along one row, or one list of tiles, at a time.
+SMALL_TILE = Tile(1, 1, 1, 4, 2)
+
+
+def row_tile(dtype: str, dims: int) -> Tile:
+    """Return the tile of kernels that read rows and multiply them without matrix instructions."""
+    widest = 128 if dtype == "int8" else 64  # 16 bytes for each lane
+    dims = min(widest, max(16, triton.next_power_of_2(dims)))
+    return Tile(32, dims, 1, 4 if dtype == "float32" else 8, 2)
+
+
+def dot_type(dtype: str) -> Any:
+    """Return what rows are multiplied as: int8 is exact in float16; the interpreter multiplies bfloat16 wrongly."""
+    if dtype == "float32" or (_env.triton_interpreter() and dtype == "bfloat16"):
+        return tl.float32
+    return tl.bfloat16 if dtype == "bfloat16" else tl.float16
+
+
+def padded(n: int) -> int:
+    """Return the length of a running vector, so that each starts on 64 bytes."""
+    return (n + 15) // 16 * 16
+
+
+def chunks(num_queries: int, query_bytes: int, limit: int, multiple: int) -> list[tuple[int, int]]:
+    """Return first and number of the queries that run together, so that their workspace stays below the limit."""
+    size = max(1, limit // query_bytes)
+    if size > multiple:
+        size -= size % multiple
+    return [(q0, min(size, num_queries - q0)) for q0 in range(0, num_queries, size)]
+
+
+def outputs(problem: Problem) -> Selection:
+    """Return room for the result, every element of which a kernel writes."""
+    data, shape = problem.rows.data, (problem.num_queries, problem.k)
+    score, relevance, redundancy = (_arrays.empty(data, shape, "float32") for _ in range(3))
+    indices, lengths = _arrays.empty(data, shape, "int64"), _arrays.empty(data, shape[:1], "int32")
+    return Selection(indices, score, relevance, redundancy, lengths)
+
+
+def num_initial(problem: Problem) -> int:
+    """Return how many initial items a query has, padding included."""
+    return 0 if problem.initial is None else int(problem.initial.shape[1])
+
+
+def bias_by_row(problem: Problem) -> bool:
+    """Return whether the bias is one of each row, not of each position of each pool."""
+    return problem.bias is not None and problem.bias.ndim == 1
+
+
+def pool_arguments(problem: Problem, out: Selection) -> dict[str, Any]:
+    """Return the arguments that the kernels of pools have in common."""
+    rows = problem.rows
+    unit = problem.unit_queries and problem.queries is not None
+    return {
+        "rows": rows.data,
+        "scales": rows.scales,
+        "queries": problem.queries,
+        "query_factors": query_factors(problem, 0, problem.num_queries)[0] if unit else None,
+        "candidates": problem.candidates,
+        "initial": problem.initial,
+        "relevance": problem.relevance,
+        "bias": problem.bias,
+        "groups": problem.groups,
+        "query_groups": problem.query_groups,
+        "ks": problem.ks,
+        "lambda_d": problem.lambda_d,
+        "lambda_b": problem.lambda_b,
+        "out_index": out.indices,
+        "out_score": out.scores,
+        "out_relevance": out.relevance,
+        "out_redundancy": out.redundancy,
+        "out_length": out.lengths,
+        "row_stride": rows.data.stride(0),
+        "pool_stride": problem.pool_stride,
+        "num_ids": problem.num_ids,
+        "P": problem.pool,
+        "S": num_initial(problem),
+        "K": problem.k,
+        "D": rows.data.shape[1],
+        "cap": problem.max_per_group or None,
+        "VRSD": problem.op == "vrsd",
+        "COMPUTED": rows.norm == "computed",
+        "BIAS_BY_ROW": bias_by_row(problem),
+    }
+
+
+@triton.jit
+def query_factors_kernel(queries, factors, back, D, UNIT: tl.constexpr, BLOCK: tl.constexpr):
+    """For each query the factor to multiply it with, and what undoes the factor in a product.
+
+    UNIT: 1 / |q|, so that the product is with the unit vector (0 for a zero query), and 1. Otherwise a power of two
+    that brings the largest element into [1, 2), and its inverse, both exact.
+    """
+    q = tl.program_id(0).to(tl.int64)
+    d = tl.arange(0, BLOCK)
+    largest = tl.zeros([BLOCK], tl.float32)
+    for d0 in range(0, D, BLOCK):
+        x = tl.load(queries + q * D + d0 + d, mask=d0 + d < D, other=0.0)
+        largest = tl.maximum(largest, tl.abs(x))
+    # 2^floor(log2 max|q|), within the range where its inverse is a normal number too.
+    exponent = tl.max(largest, 0).to(tl.int32, bitcast=True) >> 23
+    exponent = tl.minimum(tl.maximum(exponent, 1), 253)
+    scale = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
+    undo = (exponent << 23).to(tl.float32, bitcast=True)
+    if UNIT:
+        # Scaled first, so that squares neither overflow nor vanish.
+        squares = tl.zeros([BLOCK], tl.float32)
+        for d0 in range(0, D, BLOCK):
+            x = scale * tl.load(queries + q * D + d0 + d, mask=d0 + d < D, other=0.0)
+            squares += x * x
+        tl.store(factors + q, scale * inverse(tl.sqrt(tl.sum(squares, 0))))
+        tl.store(back + q, 1.0)
+    else:
+        tl.store(factors + q, scale)
+        tl.store(back + q, undo)
+
+
+def query_factors(problem: Problem, q0: int, num_queries: int) -> tuple[Any, Any]:
+    """Return what each query is multiplied with, and what undoes that in a product."""
+    queries = problem.queries[q0 : q0 + num_queries]
+    factors, back = (_arrays.empty(queries, (num_queries,), "float32") for _ in range(2))
+    query_factors_kernel[(num_queries,)](
+        queries=queries,
+        factors=factors,
+        back=back,
+        D=queries.shape[1],
+        UNIT=problem.unit_queries,
+        BLOCK=QUERY_BLOCK,
+        **SMALL_TILE.options(),
+    )
+    return factors, back
