@@ -161,7 +161,7 @@ def test_report_from_a_ledger(module, tmp_path):
     assert "16.0 (1.60x)" in text
     readme = (tmp_path / "README.md").read_text()
     assert "| LangChain: 4 of 20 candidates | 120 | 30.0 (4.0x) | 10.0 (12.0x) |" in readme
-    assert "| one exact FAISS search: 6 of 19,000 MiniLM rows | 16.0 |  | 10.0 (1.60x) |" in readme
+    assert "| one exact FAISS search: 6 of 19,000 MiniLM rows (384) | 16.0 |  | 10.0 (1.60x) |" in readme
     report = (tmp_path / "r" / "report.md").read_text()
     assert "| pyversity / ours, P=100, D=384 | 0.5 | 20 | ≥ 14 | yes |" in report
     assert "| pyversity / ours, P=20, D=384 | 0.5 | 20 | ≥ 25 | **no** |" in report
