@@ -1,7 +1,7 @@
 """Arrays of other libraries as views, on the host or on a device, and results back in the caller's library.
 
-torch and CuPy are recognised through ``sys.modules``: an array of theirs can only exist once the caller has imported
-them. A call works on arrays of one library in one place: NumPy on the host, torch or CuPy on a device.
+torch and CuPy are looked up in ``sys.modules``: their arrays exist only once the caller has imported them. A call works
+on arrays of one library in one place: NumPy's on the host, torch's or CuPy's on a device.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-# How a stored element is named throughout; bfloat16 travels as its bits in uint16.
+# Names of element types; bfloat16 is stored as its bits in uint16.
 STORAGE = ("float32", "float16", "bfloat16")
 # A Corpus also stores int8, with a scale for each row.
 CORPUS_STORAGE = (*STORAGE, "int8")
 # Their numbers in the extension.
 NUMBERS = {name: number for number, name in enumerate(CORPUS_STORAGE)}
 
-# dtype.name takes a microsecond to make up.
+# dtype.name takes a microsecond.
 _NAMES = {np.dtype(name): name for name in ("float32", "float16", "float64", "int32", "int64")}
 
 
@@ -43,14 +43,14 @@ def _cupy_array(x: Any) -> bool:
 
 
 def library_of(*arrays: Any) -> str:
-    """``"torch"`` if any array is a torch tensor, else ``"cupy"`` if any is a CuPy array, else ``"numpy"``."""
+    """Return ``"torch"`` if any array is a torch tensor, else ``"cupy"`` if any is a CuPy array, else ``"numpy"``."""
     if "torch" in sys.modules and any(map(_torch_tensor, arrays)):
         return "torch"
     return "cupy" if "cupy" in sys.modules and any(map(_cupy_array, arrays)) else "numpy"
 
 
 def device_of(x: Any) -> str:
-    """``"cpu"``, or what the array's library calls its device."""
+    """Return ``"cpu"``, or what the array's library calls its device."""
     if isinstance(x, np.ndarray):
         return "cpu"
     if _torch_tensor(x):
@@ -66,7 +66,7 @@ def device_of(x: Any) -> str:
 
 
 def host_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
-    """``x`` as a NumPy array without copying where its memory can be shared, and the name of its element type."""
+    """Return ``x`` as a NumPy array, not copied if memory can be shared, and the name of its element type."""
     if isinstance(x, np.ndarray):
         if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
             raise TypeError(f"{op}: {name} must be an array without a mask, got a masked one; fill it with .filled()")
@@ -116,7 +116,7 @@ def _kind(x: Any) -> str:
 
 
 def to_library(array: Any, library: str) -> Any:
-    """An array in the caller's library, in the place where it is."""
+    """Return an array in the caller's library, in the place where it is."""
     here = "numpy" if isinstance(array, np.ndarray) else library_of(array)
     if here == library:
         return array
@@ -130,8 +130,7 @@ def to_library(array: Any, library: str) -> Any:
 
 
 def to_host(x: Any) -> Any:
-    """An array of torch or CuPy on a device as NumPy, bfloat16 as its bits, after waiting for the device; anything
-    else as it is."""
+    """Return an array on a device as NumPy's, bfloat16 as its bits, which waits for the device; others as they are."""
     if _torch_tensor(x) and x.device.type != "cpu":
         x = x.detach().cpu()
         bits = x.dtype is sys.modules["torch"].bfloat16
@@ -140,14 +139,14 @@ def to_host(x: Any) -> Any:
 
 
 def widen(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Stored elements as float32, exactly; float32 itself is returned as it is."""
+    """Return stored elements as float32, exactly; float32 itself is not copied."""
     if dtype == "bfloat16":
         return (array.astype(np.uint32) << 16).view(np.float32)
     return array.astype(np.float32, copy=False)
 
 
 def narrow(array: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 elements rounded to the storage type, to nearest with ties to even; int8 in steps of max|row| / 127."""
+    """Round float32 elements to the storage type, to nearest with ties to even; int8 in steps of max|row| / 127."""
     if dtype == "bfloat16":
         bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
         return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
@@ -163,14 +162,14 @@ _KEPT = 256
 
 @functools.lru_cache(maxsize=64)
 def _kept(size: int, value: float) -> np.ndarray:
-    """The weights of a few queries, which calls of a service have in common."""
+    """Return an array filled with one weight; calls for a few queries share it."""
     same = np.full(size, value, np.float32)
     same.flags.writeable = False
     return same
 
 
 def scaled(metric: str, dtype: str) -> bool:
-    """Whether the rows of a Corpus of this type come with scales."""
+    """Return whether rows of this type have scales in a Corpus."""
     return dtype == "int8" or (metric == "cosine" and dtype != "float32")
 
 
@@ -192,7 +191,7 @@ class Host:
 
     @staticmethod
     def packed(array: np.ndarray) -> np.ndarray:
-        """Contiguous and as `is_native`."""
+        """Return an array that is contiguous, aligned and in native byte order."""
         flags = array.flags
         if flags.c_contiguous and flags.aligned and array.dtype.isnative:
             return array
@@ -204,12 +203,12 @@ class Host:
 
     @staticmethod
     def is_native(array: np.ndarray) -> bool:
-        """Whether elements are aligned and in native byte order."""
+        """Return whether elements are aligned and in native byte order."""
         return array.flags.aligned and array.dtype.isnative
 
     @staticmethod
     def strides(array: np.ndarray) -> tuple[int, ...]:
-        """In bytes."""
+        """Return the strides in bytes."""
         return array.strides
 
     @staticmethod
@@ -232,7 +231,7 @@ class Torch:
             self.device = torch.device("cuda", torch.cuda.current_device())
 
     def view(self, op: str, name: str, x: Any) -> tuple[Any, str]:
-        """The array as a tensor, without copying if it is on a device, and the name of its element type."""
+        """Return the array as a tensor, not copied if it is on a device, and the name of its element type."""
         if not _torch_tensor(x):
             if device_of(x) == "cpu":  # numbers and lists
                 x = self.torch.from_numpy(np.array(host_view(op, name, x)[0]))
@@ -261,7 +260,7 @@ class Torch:
         return tuple(n * tensor.element_size() for n in tensor.stride())
 
     def norms(self, tensor: Any, dtype: str) -> np.ndarray:
-        """Of the rows, in float64 on the host; not finite where a row is not."""
+        """Return the norms of rows in float64 on the host; not finite where a row is not."""
         return np.concatenate(
             [part.double().square().sum(1).sqrt().cpu().numpy() for part in tensor.split(_block(tensor))]
         )
@@ -312,7 +311,7 @@ class Cupy:
         return tuple(array.strides)
 
     def norms(self, array: Any, dtype: str) -> np.ndarray:
-        """Of the rows, in float64 on the host; not finite where a row is not."""
+        """Return the norms of rows in float64 on the host; not finite where a row is not."""
         norms = np.empty(len(array))
         for begin in range(0, len(array), block := _block(array)):
             part = self.float32(array[begin : begin + block], dtype).astype(self.cupy.float64)
@@ -329,7 +328,7 @@ class Cupy:
 
 
 def _block(rows: Any) -> int:
-    """So many rows that they take 64 MB in float64."""
+    """Return how many rows take 64 MB in float64."""
     dims: int = rows.shape[1]
     return max(1, (1 << 26) // (8 * dims))
 
@@ -339,7 +338,7 @@ HOST = Host()
 
 
 def place_of(device: str, backend: str, library: str) -> Place:
-    """Where a backend wants the arrays of a call that are on ``device``, most of them of ``library``."""
+    """Return where a backend takes the arrays of a call, which are on ``device`` and mostly of ``library``."""
     if device == "cpu":
         return HOST
     return Cupy(device) if backend == "cuda" and library == "cupy" else Torch(device)
@@ -349,7 +348,7 @@ def place_of(device: str, backend: str, library: str) -> Place:
 
 
 def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """An array not yet written, in the library and on the device of ``like``."""
+    """Return an array that is not yet written, in the library and on the device of ``like``."""
     if _torch_tensor(like):
         torch = sys.modules["torch"]
         return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
@@ -368,14 +367,14 @@ def full(like: Any, shape: tuple[int, ...], value: float, dtype: str) -> Any:
 
 
 def pointer(array: Any) -> int:
-    """The address of the first element."""
+    """Return the address of the first element."""
     if _torch_tensor(array):
         return int(array.data_ptr())
     return int(array.data.ptr if _cupy_array(array) else array.ctypes.data)
 
 
 def on_device(array: Any) -> AbstractContextManager[Any]:
-    """Makes the array's device the current one, where it has one."""
+    """Make the array's device the current one in a block; nothing happens for an array on the host."""
     if _torch_tensor(array) and array.device.type == "cuda":
         context: AbstractContextManager[Any] = sys.modules["torch"].cuda.device(array.device)
         return context
@@ -386,7 +385,7 @@ def on_device(array: Any) -> AbstractContextManager[Any]:
 
 
 def tensors(record: _Record) -> _Record:
-    """A problem whose NumPy arrays have become torch tensors of the same memory; torch tensors stay as they are.
+    """Return a problem whose NumPy arrays have become torch tensors of the same memory; torch tensors stay as they are.
 
     An array tagged bfloat16 (by ``dtype`` for ``data``, ``x_dtype`` for ``x``) becomes a tensor of that type.
     """
@@ -400,7 +399,7 @@ def tensors(record: _Record) -> _Record:
 
 
 def hosted(record: _Record) -> _Record:
-    """A problem on a device with its arrays brought to the host, but for the embeddings."""
+    """Return a problem on a device with all its arrays but the embeddings brought to the host."""
     mapped: _Record = _mapped(record, lambda name, value: value if name == "data" else to_host(value), hosted)
     return mapped
 
@@ -414,7 +413,7 @@ def _mapped(record: Any, change: Callable[[str, Any], Any], nested: Callable[[An
 
 
 def changed(record: _Record, **fields: Any) -> _Record:
-    """A copy with other fields; `dataclasses.replace` would call the ``__init__`` of a Corpus."""
+    """Return a copy with other fields; `dataclasses.replace` would call the ``__init__`` of a Corpus."""
     other = copy.copy(record)
     for name, value in fields.items():
         object.__setattr__(other, name, value)
@@ -422,7 +421,7 @@ def changed(record: _Record, **fields: Any) -> _Record:
 
 
 def tensor(array: np.ndarray, tag: str) -> Any:
-    """A CPU tensor of the same memory where torch can have one; ``tag`` tells bits of bfloat16."""
+    """Return a CPU tensor, of the same memory if torch can share it; ``tag`` tells bits of bfloat16."""
     import torch
 
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):  # torch has no such tensors

@@ -1,4 +1,4 @@
-"""Which backend and which instruction set run a call, and why another cannot."""
+"""The choice of backend and instruction set, and the reason that another cannot run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ._checks import choice
 from ._extras import absent
 from ._warn import warn
 
-# Backends of each family of operations for CPU arrays, in the order `auto` tries them.
+# Backends of each family of operations for CPU arrays, in the order that `auto` tries them.
 BACKENDS = {"selection": ("cpu", "reference"), "scoring": ("cpu", "numpy", "reference")}
-# And for arrays on a device; CuPy's are CUDA C++'s first.
+# Backends for arrays on a device; for CuPy's in reverse order.
 DEVICE_BACKENDS = ("triton", "cuda")
 
-# A file with the name of a library could shadow it.
+# The files of backends that are named like a library, which a file of that name could shadow.
 FILES = {"numpy": "numpy_kernels", "triton": "triton_kernels", "cuda": "cuda_kernels"}
 
-# What brings the compiled kernels; as setup.py says it.
+# How to get the compiled kernels, in the words of setup.py.
 BUILD = (
     "install a C++ compiler (Debian and Ubuntu: apt-get install g++) and reinstall, with RAGSYS_KERNELS_REQUIRE_EXT=1 "
     "to see what fails"
@@ -38,7 +38,7 @@ class BackendUnavailableError(RuntimeError):
 
 @functools.cache
 def _extension() -> tuple[Any, str | None]:
-    """The compiled module, or None and the reason."""
+    """Return the compiled module and None, or None and the reason that it is missing."""
     try:
         from . import _C
     except ImportError as error:
@@ -50,7 +50,7 @@ def _extension() -> tuple[Any, str | None]:
 
 
 def why_not(backend: str) -> str | None:
-    """The reason a backend cannot run here, or None if it can."""
+    """Return the reason that a backend cannot run here, or None if it can."""
     if backend == "cpu":
         return _extension()[1]
     if backend == "triton":
@@ -89,12 +89,12 @@ def _why_no_gpu() -> str | None:
 
 
 def extension() -> Any:
-    """The compiled module, for the backend that has been chosen."""
+    """Return the compiled module, once its backend has been chosen."""
     return _extension()[0]
 
 
 def isa() -> str:
-    """The instruction set in force: RAGSYS_KERNELS_ISA, else the widest this processor has."""
+    """Return the instruction set in force: RAGSYS_KERNELS_ISA, else the widest of this processor."""
     module, wanted = extension(), _env.isa()
     if wanted is None:
         return str(module.SUPPORTED_ISAS[-1])
@@ -108,7 +108,7 @@ def isa() -> str:
 
 
 def isa_index() -> int:
-    """The number of the instruction set in force, for the extension."""
+    """Return the number of the instruction set in force, for the extension."""
     return _isa_number(extension(), _env.isa())
 
 
@@ -118,14 +118,14 @@ def _isa_number(module: Any, wanted: str | None) -> int:
 
 
 def choose(op: str, family: str, device: str, backend: Any, library: str = "numpy") -> tuple[str, ModuleType]:
-    """The backend that runs ``op`` and its module of ``ragsys_kernels.<family>``, or an error with the reason.
+    """Return the backend that runs ``op`` and its module in ``ragsys_kernels.<family>``, or raise the reason.
 
-    ``library`` is that of the arrays, which decides the order on a device.
+    ``library`` is that of the arrays; it decides the order on a device.
     """
     named = isinstance(backend, str)  # or it is refused below
     if named and backend == "auto":
         backend = _env.backend()
-    if named and device == "cpu" and backend in ("auto", "cpu") and why_not("cpu") is None:  # the common case, quickly
+    if named and device == "cpu" and backend in ("auto", "cpu") and why_not("cpu") is None:  # the common case first
         return "cpu", _module(family, "cpu")
     backend = choice(op, "backend", backend, ("auto", *BACKENDS[family], *DEVICE_BACKENDS))
     order = _order(family, device, library)
@@ -150,7 +150,7 @@ def choose(op: str, family: str, device: str, backend: Any, library: str = "nump
 
 
 def _order(family: str, device: str, library: str) -> tuple[str, ...]:
-    """Backends for arrays on a device, in the order `auto` tries them."""
+    """Return the backends for arrays on a device, in the order that `auto` tries them."""
     kind = device.partition(":")[0]
     if kind == "cuda":
         return DEVICE_BACKENDS[::-1] if library == "cupy" else DEVICE_BACKENDS

@@ -1,10 +1,10 @@
-"""Every environment variable of the library, read here and nowhere else.
+"""All environment variables of the library; no other file reads one.
 
-RAGSYS_KERNELS_BACKEND      backend used where ``backend="auto"`` is asked for: ``cpu``, ``numpy``, ``reference``,
-                            ``triton`` or ``cuda``
+RAGSYS_KERNELS_BACKEND      backend of calls with ``backend="auto"``: ``cpu``, ``numpy``, ``reference``, ``triton`` or
+                            ``cuda``
 RAGSYS_KERNELS_ISA          instruction set of the compiled kernels: ``base``, ``avx2`` or ``avx512``
-RAGSYS_KERNELS_NUM_THREADS  threads used where ``num_threads`` is not given
-RAGSYS_KERNELS_CACHE        folder of what is computed once and kept: embeddings, scores, unpacked models
+RAGSYS_KERNELS_NUM_THREADS  threads of calls without ``num_threads``
+RAGSYS_KERNELS_CACHE        folder for what is computed once: embeddings, scores, unpacked models
 RAGSYS_KERNELS_DATA         folder of the data sets that evaluations read
 OPENAI_API_KEY              sent to servers with OpenAI's API where no other key is given
 TRITON_INTERPRET            ``1``: ``backend="triton"`` takes CPU arrays and interprets its kernels, slowly
@@ -22,10 +22,10 @@ from pathlib import Path
 
 
 def _lookup(name: str) -> Callable[[], str | None]:
-    """A quick ``os.environ.get(name)``, for variables that every call reads.
+    """Return a quick ``os.environ.get(name)``, for variables that every call reads.
 
-    os.environ's own lookup encodes the name and raises an error inside where it is not set: 0.6 µs, three times in a
-    call of 15. The dictionary that it keeps knows at once that a name is not set.
+    The lookup of os.environ encodes the name, and raises and catches an error if it is not set: 0.6 µs, three times in
+    a call of 15 µs. The dictionary inside os.environ tells at once that a name is not set.
     """
     kept, key = getattr(os.environ, "_data", None), getattr(os.environ, "encodekey", str)(name)
     if not isinstance(kept, dict):
@@ -38,20 +38,22 @@ _num_threads = _lookup("RAGSYS_KERNELS_NUM_THREADS")
 
 
 def backend() -> str:
+    """Return the backend that replaces ``"auto"``, or ``"auto"``."""
     return _backend() or "auto"
 
 
 def triton_interpreter() -> bool:
-    """Whether Triton interprets its kernels on CPU tensors; Triton's own variable, read when it is imported."""
+    """Return whether Triton interprets its kernels on CPU tensors; it reads this variable when it is imported."""
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
 
 
 def isa() -> str | None:
+    """Return the instruction set that is asked for, if any."""
     return _isa() or None
 
 
 def num_threads() -> int:
-    """Threads of a call that names no number: the variable, else the processors this process may use."""
+    """Return the threads of a call that names no number: the variable, else the processors of this process."""
     text = _num_threads()
     if not text:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -61,7 +63,7 @@ def num_threads() -> int:
 
 
 def cache_folder() -> Path:
-    """The variable, else ``ragsys_kernels`` in the user's cache folder; it need not exist yet."""
+    """Return the variable, else ``ragsys_kernels`` in the user's cache folder; it may not exist yet."""
     named = os.environ.get("RAGSYS_KERNELS_CACHE")
     if named:
         return Path(named)
@@ -69,33 +71,35 @@ def cache_folder() -> Path:
 
 
 def data_folder() -> Path | None:
+    """Return the folder of the data sets, if the variable is set."""
     named = os.environ.get("RAGSYS_KERNELS_DATA")
     return Path(named) if named else None
 
 
 def omp_threads() -> int | None:
-    """What Ray gives an actor as its CPUs; the library's own number is `num_threads`."""
+    """Return the CPUs that Ray gives an actor; the library's own number is `num_threads`."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdigit() and int(given) else None
 
 
 def openai_api_key() -> str | None:
+    """Return the key for servers with OpenAI's API, if the variable is set."""
     return os.environ.get("OPENAI_API_KEY") or None
 
 
 def interpret_no_kernels() -> None:
-    """For a process that compiles them: Triton has not been imported in it yet."""
+    """Unset TRITON_INTERPRET, in a process that compiles kernels and has not imported Triton yet."""
     os.environ.pop("TRITON_INTERPRET", None)
 
 
 def cuda_home() -> str:
-    """Where the CUDA toolkit is, if it is not on the path."""
+    """Return the folder of the CUDA toolkit, for programs that are not on PATH."""
     return os.environ.get("CUDA_HOME", "/usr/local/cuda")
 
 
 @contextmanager
 def changed(**values: str) -> Iterator[None]:
-    """Variables of other libraries for the time of a block."""
+    """Set variables of other libraries in a block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,7 +1,7 @@
-"""Files and folders that are in their place whole or not at all, also after a kill or a loss of power.
+"""Files and folders that appear whole or not at all, also after a kill or a loss of power.
 
-What is being written lies beside its place as ``.<name>.<12 digits>.partial``, is synced, and is renamed when it is
-complete. A folder being written is locked, so that what a killed process left behind can be told from it.
+They are written beside their place as ``.<name>.<12 digits>.partial``, synced, and renamed when they are complete. A
+folder that is being written is locked, which distinguishes it from one that a killed process has left.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import IO, Any
 Guard = Callable[[], AbstractContextManager[None]]
 
 PARTIAL = ".partial"
-_OLD = ".old"  # a folder whose name another one is about to get, where two cannot change places in one step
-_TRIES = 20  # of steps that only another process, at work on the same name, can make fail
+_OLD = ".old"  # a folder that is being replaced, on file systems where two cannot change places in one step
+_TRIES = 20  # of a step that fails only if another process works on the same name
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux
 
@@ -60,9 +60,9 @@ class HashedFile:
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = True, guard: Guard = nullcontext) -> Iterator[HashedFile]:
-    """A file to write, which takes the place of ``path`` when the block ends without an error; ``durable``: synced.
+    """Yield a file that takes the place of ``path`` when the block ends without an error; ``durable``: synced before.
 
-    ``guard`` surrounds what is done to the file, to word its errors, and nothing else of the block.
+    ``guard`` surrounds what is done to the file, and nothing else of the block: it words the errors.
     """
     aside = _beside(path, PARTIAL)
     with guard():
@@ -87,9 +87,9 @@ def replacing(path: Path, *, durable: bool = True, guard: Guard = nullcontext) -
 
 @contextmanager
 def staging(place: Path) -> Iterator[Path]:
-    """A new folder beside ``place`` to fill and `put` there; what has its name when the block ends is removed.
+    """Yield a new folder beside ``place``, to fill and `put` there; when the block ends, its name is removed.
 
-    Folders that killed processes left there are removed first.
+    Folders that killed processes have left are removed first.
     """
     restore(place)
     for old in _left(place, _OLD):
@@ -111,8 +111,10 @@ def staging(place: Path) -> Iterator[Path]:
 
 
 def put(made: Path, place: Path, *, overwrite: bool = False) -> None:
-    """Give a filled folder its name, at once and for good. With ``overwrite`` it takes that of another folder, which
-    gets the name of ``made`` or is removed; without, `OSError` if there is anything but an empty folder.
+    """Sync a filled folder and give it its name in one step.
+
+    With ``overwrite`` it replaces another folder, which gets the name of ``made`` or is removed. Without, anything but
+    an empty folder at ``place`` raises `OSError`.
     """
     for folder, _, names in os.walk(made, topdown=False):
         for name in names:
@@ -125,7 +127,7 @@ def put(made: Path, place: Path, *, overwrite: bool = False) -> None:
             elif not _exchange(made, place):
                 _swap(made, place)
             break
-        except OSError as error:  # made or removed by another process just now
+        except OSError as error:  # another process has just made or removed it
             passing = error.errno in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
             if not (overwrite and passing and tries_left):
                 raise
@@ -133,7 +135,7 @@ def put(made: Path, place: Path, *, overwrite: bool = False) -> None:
 
 
 def standing(place: Path) -> Path:
-    """Where the folder of that name is: at ``place``, or where a kill in the middle of `put` left it."""
+    """Return where the folder is: at ``place``, or where a kill in the middle of `put` left it."""
     for _ in range(_TRIES):
         if os.path.lexists(place):
             break
@@ -143,16 +145,16 @@ def standing(place: Path) -> Path:
 
 
 def restore(place: Path) -> None:
-    """Give a folder its name back that a kill in the middle of `put` took."""
+    """Give a folder its name back after a kill in the middle of `put`."""
     if not os.path.lexists(place):
         for old in _left(place, _OLD)[:1]:
-            with suppress(OSError):  # another process was faster
+            with suppress(OSError):  # another process has done it
                 os.rename(old, place)
                 sync(place.parent)
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -165,7 +167,7 @@ def _beside(place: Path, ending: str) -> Path:
 
 
 def _left(place: Path, ending: str) -> list[Path]:
-    """Folders beside ``place`` with such names, the last one filled first."""
+    """Return the folders beside ``place`` with such names, the newest first."""
     name = re.compile(re.escape(f".{place.name}.") + "[0-9a-f]{12}" + re.escape(ending))
     try:
         with os.scandir(place.parent) as entries:
@@ -177,7 +179,7 @@ def _left(place: Path, ending: str) -> list[Path]:
 
 
 def _new(place: Path) -> tuple[Path, int]:
-    """A new folder beside ``place``, locked."""
+    """Make a locked folder beside ``place``; return it and the descriptor that holds the lock."""
     for _ in range(_TRIES):
         folder = _beside(place, PARTIAL)
         folder.mkdir()
@@ -191,8 +193,8 @@ def _new(place: Path) -> tuple[Path, int]:
 
 
 def _locked(folder: Path, where_possible: bool = False) -> int:
-    """A descriptor of a folder that holds its lock, which ends with the process; not all file systems have such."""
-    import fcntl  # here: where there is none (Windows) the package can still be imported
+    """Lock a folder, if its file system has locks; return the descriptor that holds the lock until the process ends."""
+    import fcntl  # here, so that the package can be imported on Windows, which has none
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -205,7 +207,7 @@ def _locked(folder: Path, where_possible: bool = False) -> int:
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Whether two names changed places in one step. Where they cannot, renaming one by one works or tells why not."""
+    """Exchange two names in one step; return whether that worked. If not, renaming works or raises the reason."""
     import ctypes
 
     try:
@@ -227,12 +229,12 @@ def _swap(made: Path, place: Path) -> None:
         raise
     finally:
         if os.path.lexists(place):
-            sync(place.parent)  # the new name first: a loss of power must not leave neither
+            sync(place.parent)  # before the old folder goes: a loss of power must leave one of the two
             _remove(old)
 
 
 def _remove(folder: Path) -> None:
-    if folder.suffix == _OLD:  # not one to be found any more
+    if folder.suffix == _OLD:  # `standing` must not find it any more
         with suppress(OSError):
             doomed = folder.with_suffix(PARTIAL)
             os.rename(folder, doomed)

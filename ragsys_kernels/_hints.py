@@ -1,4 +1,4 @@
-"""A misspelt argument, or another library's name for one, is answered with ours."""
+"""Errors for unknown arguments that name the one that is meant: a misspelt one, or what other libraries call it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# What other libraries call our arguments, of which the first that a function has is meant, and what it takes.
+# Names of other libraries for our arguments: the first of ours that the function has is meant, and what it takes.
 _SAME = {"lambda_d": "the same value"}
 _COUNT = dict.fromkeys(("k", "n"), "the same number")
 _ELSEWHERE: dict[str, dict[str, str]] = {
@@ -31,7 +31,7 @@ _ELSEWHERE: dict[str, dict[str, str]] = {
 
 
 def hinted(op: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate the function ``op``: its error for an unknown argument names it and says which may be meant."""
+    """Decorate the function ``op``: its error for an unknown argument says which one may be meant."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -39,7 +39,7 @@ def hinted(op: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             try:
                 return function(*args, **kwargs)
             except MemoryError as error:
-                if ": memory must " in str(error):  # of a function of ours that it calls
+                if ": memory must " in str(error):  # a function of ours that it calls has worded it
                     raise
                 raise MemoryError(f"{op}: memory must suffice for the call, got: {error or 'too little'}") from error
             except TypeError:

@@ -15,7 +15,7 @@ _DISTRIBUTIONS = {"cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy")}
 
 
 def active() -> tuple[str, str]:
-    """Backend and instruction set of ``backend="auto"`` for CPU arrays; the set is empty for the reference."""
+    """Return backend and instruction set of ``backend="auto"`` for CPU arrays; the set is "" for the reference."""
     name = _env.backend()
     if name == "auto":
         name = "cpu" if _dispatch.why_not("cpu") is None else "reference"
@@ -23,7 +23,7 @@ def active() -> tuple[str, str]:
 
 
 def config() -> str:
-    """The text that `show_config` prints."""
+    """Return the text that `show_config` prints."""
     lines = [
         f"ragsys_kernels {__version__}",
         f"Python {platform.python_version()} on {platform.system()} {platform.machine()}",
@@ -48,9 +48,9 @@ def config() -> str:
 
 
 def _numpy_bits() -> str:
-    """Whether NumPy's product was seen to give equal rows, or equal columns, of one product unequal bits.
+    """Return whether equal rows, or equal columns, got unequal bits in a product of NumPy.
 
-    The kernels of a BLAS may add in another order at the edges of their tiles and of the shares of threads.
+    A BLAS may add in another order at the edges of its tiles and where threads share the work.
     """
     rng = np.random.default_rng(0)
     hidden, weight = (rng.standard_normal((n, 64), np.float32) for n in (64, 1024))  # as scoring/numpy_kernels.py has

@@ -1,4 +1,4 @@
-"""The types of public signatures, for which neither torch nor CuPy is imported."""
+"""The types of public signatures; none of them needs torch or CuPy."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class SupportsDLPack(Protocol):
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-# What is taken for an array: one of NumPy, torch or CuPy, anything with DLPack, a list of numbers.
+# What functions take as an array: one of NumPy, torch or CuPy, anything with DLPack, a list of numbers.
 ArrayLike: TypeAlias = npt.ArrayLike | SupportsDLPack
-# What is given back: a NumPy array, a torch tensor or a CuPy array, as the caller's are; static types cannot tell.
+# What functions return: an array of the caller's library, NumPy, torch or CuPy, which static types cannot tell.
 Array: TypeAlias = Any
 
 # The path of a file or folder.

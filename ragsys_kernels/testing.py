@@ -1,8 +1,8 @@
-"""Problems to try a selection on, and a check of its picks that does not depend on any backend.
+"""Problems to try a selection on, and a check of its picks that depends on no backend.
 
-`check_selection` replays the returned picks in float64: at each step the pick must be worth as much as the best item
-still available, within the rounding error of float32 products. That accepts legal near-ties and nothing else, so it
-suits any implementation, backend or instruction set.
+`check_selection` replays the picks in float64: at each step the pick must be worth as much as the best item still
+available, within the rounding error of float32 products. So it accepts near-ties and no other difference, from any
+implementation, backend or instruction set.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def selection_problem(
     groups: bool = False,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Arguments for `mmr` (and, without ``bias``, for `vrsd`).
+    """Return arguments for `mmr` (and, without ``bias``, for `vrsd`).
 
     Parameters
     ----------
@@ -45,14 +45,14 @@ def selection_problem(
     N : int, optional
         Rows of the corpus. Default: 2 P. ``N == P`` gives every query the whole corpus in its own order.
     dtype : {"float32", "float16", "bfloat16"}
-        Storage type of the embeddings; bfloat16 comes as a torch tensor and needs torch.
+        Storage type of the embeddings. bfloat16 needs torch and gives a torch tensor.
     kind : {"random", "clustered", "duplicates", "integers"}
         Normal rows; rows close to few centres; rows of which many are equal; whole numbers in [-3, 3] with
-        ``metric="dot"`` and lambdas of 1/2, for which every float32 sum is exact, so that ties are ties.
+        ``metric="dot"`` and lambdas of 1/2, so that every float32 sum is exact and ties are ties.
     dense : bool
         Pools (Q, P, D) instead of a corpus with candidates.
     ragged : bool
-        Pad a random share of every query's candidates with -1, in any place.
+        Replace a random share of every query's candidates by -1, in any place.
     bias, groups : bool
         Add a bias per row; add groups of about four rows with ``query_groups`` and ``max_per_group=2``.
 
@@ -108,13 +108,13 @@ def _rows(rng: np.random.Generator, N: int, D: int, kind: str) -> np.ndarray:
 
 
 class Work(NamedTuple):
-    """What a selection cost on the CPU backend, summed over the queries."""
+    """The work of a selection on the CPU backend, summed over the queries."""
 
     products: int  # dot products of D dimensions
-    rows_read: int  # rows of the corpus that were read at all
+    rows_read: int  # rows of the corpus that were read
     bytes_read: int  # their bytes
-    dense_products: int  # dot products of the dense rule
-    code_products: int  # products of 8-bit codes, out of which no row is read
+    dense_products: int  # dot products without bounds
+    code_products: int  # products of 8-bit codes, which read no row
 
 
 def selection_work(
@@ -128,8 +128,8 @@ def selection_work(
     problem : dict
         The arguments of the call, as for `mmr` or `vrsd`.
     bounds : {"automatic", "dense", "pruned", "coded"}
-        Let the kernel decide which bounds are worth their cost, or force none, those of the triangle inequality, or
-        those of a `Corpus`'s codes. The picks are the same.
+        Which bounds leave out dot products: "automatic" lets the kernel choose, "dense" uses none, "pruned" the
+        triangle inequality, "coded" the codes of a `Corpus`. The picks are the same.
     rule
         The former name of ``bounds``.
     """
@@ -160,14 +160,14 @@ def check_selection(method: str, problem: dict[str, Any], result: Any, *, tolera
     result : Selection
         What the call returned.
     tolerance : float, optional
-        Allowed error of a value for unit vectors. Default: that of float32 products, eps * (8 + sqrt(D)). With
-        ``metric="dot"`` it is scaled with the largest product, for VRSD with the cancellation in the sum.
+        The error that a value may have for unit vectors. Default: that of float32 products, eps * (8 + sqrt(D)). It is
+        scaled by the largest product with ``metric="dot"``, and by the cancellation in the sum for VRSD.
 
     Raises
     ------
     AssertionError
-        Naming query and step: an item that was not available or not best, a wrong number of picks, wrong padding, a
-        reported score, relevance or redundancy that is not the item's.
+        With query and step: an item was not available or not best; the number of picks or the padding is wrong; a
+        score, relevance or redundancy is not that of the item.
     """
     if method not in ("mmr", "vrsd"):
         raise ValueError(f"check_selection: method must be 'mmr' or 'vrsd', got {method!r}")
@@ -258,7 +258,7 @@ class _Replay:
         relevance: np.ndarray,
         redundancy: np.ndarray,
     ) -> int:
-        """Walk along the picks of one query; returns how many there must be."""
+        """Walk along the picks of one query; return how many there must be."""
         positions = [p for p, item in enumerate(self.candidates[q]) if item >= 0]
         rows = [int(self.candidates[q][p]) + q * self.base for p in positions]
         picked: list[int] = []
@@ -321,7 +321,7 @@ class _Replay:
     def _values(
         self, q: int, rows: list[int], picked: list[int], r: dict[int, float], v: dict[int, float]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Values of the open items, their errors in units of the tolerance, and their max similarities."""
+        """Return values of the open items, their errors in units of the tolerance, and their largest similarities."""
         e, chosen = self.e[rows], self.e[picked]
         m = (e @ chosen.T).max(axis=1, initial=-np.inf)
         errors = np.ones(len(rows))
@@ -335,7 +335,7 @@ class _Replay:
         norms = np.sqrt((s**2).sum(axis=1))
         lengths = self.norms[picked].sum() + self.norms[rows]
         squares = (self.norms[picked] ** 2).sum() + self.norms[rows] ** 2
-        # Items of the pool enter with their relevance, initial ones that are not in it with their own product.
+        # Items of the pool count with their relevance, initial items outside it with their own product.
         known = sum(
             r[row] * self.norms[row] if row in r and self._was_open(q, row) else self._own(q, row) for row in picked
         )
@@ -343,7 +343,7 @@ class _Replay:
         zero = norms <= 1e-6 * lengths
         values = np.divide(products, norms, out=np.zeros_like(norms), where=~zero)
         errors = 1 + 2 * np.divide(squares, norms**2, out=np.zeros_like(norms), where=~zero)
-        errors = errors * np.maximum(1, np.abs(values))  # relevance given need not be a cosine
+        errors = errors * np.maximum(1, np.abs(values))  # a relevance that is given may not be a cosine
         errors[(norms > 0.5e-6 * lengths) & (norms < 2e-6 * lengths)] = np.inf  # zero or not: either is right
         return values, errors, m
 

@@ -1,7 +1,7 @@
 """The operations as ``torch.library`` custom operators, for `torch.compile`, CUDA graphs and `torch.export`.
 
 Importing this module registers ``torch.ops.ragsys_kernels.mmr``, ``vrsd``, ``token_logprobs`` and ``answer_logprobs``.
-They are the functions of the package on tensors, with options whose value decides no shape but for ``k``; each has a
+They are the functions of the package for tensors, with those options that do not change a shape, and ``k``. Each has a
 fake kernel, which tells shapes and element types without running. They are not differentiable. Tensors may be on any
 device that a backend runs on.
 """
@@ -36,8 +36,10 @@ def mmr(
     metric: str = "cosine",
     backend: str = "auto",
 ) -> _Selection:
-    """`ragsys_kernels.mmr` with one k and one lambda for all queries: indices, scores, relevance, redundancy (Q, k)
-    and lengths (Q,)."""
+    """Run `ragsys_kernels.mmr` with one k and one lambda for all queries.
+
+    Returns indices, scores, relevance, redundancy (Q, k) and lengths (Q,).
+    """
     return tuple(
         selection.mmr(
             queries,
@@ -72,7 +74,7 @@ def vrsd(
     metric: str = "cosine",
     backend: str = "auto",
 ) -> _Sums:
-    """`ragsys_kernels.vrsd` with one k for all queries: indices, scores, relevance (Q, k) and lengths (Q,)."""
+    """Run `ragsys_kernels.vrsd` with one k for all queries: indices, scores, relevance (Q, k) and lengths (Q,)."""
     result = selection.vrsd(
         queries,
         embeddings,
@@ -128,7 +130,7 @@ def token_logprobs(
     vocab_size: Optional[int] = None,
     backend: str = "auto",
 ) -> Tensor:
-    """`ragsys_kernels.token_logprobs`: (T,) float32."""
+    """Run `ragsys_kernels.token_logprobs`: (T,) float32."""
     return scoring.token_logprobs(
         logits,
         targets,
@@ -162,7 +164,7 @@ def answer_logprobs(
     ignore_index: Optional[int] = -100,
     backend: str = "auto",
 ) -> _Answers:
-    """`ragsys_kernels.answer_logprobs`: logp (M,) float32, sum and mean (A,) float64, count (A,) int64, greedy (A,)."""
+    """Run `ragsys_kernels.answer_logprobs`: logp (M,) float32, sum, mean (A,) float64, count (A,) int64, greedy."""
     result = scoring.answer_logprobs(
         logits,
         hidden,

@@ -1,4 +1,4 @@
-"""Embeddings normalised once and kept, with exact search and selection on them."""
+"""`Corpus`: embeddings that are normalised and checked once, with exact search and selection."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ class Corpus(Rows):
     Parameters
     ----------
     embeddings : (N, D) float32 | float16 | bfloat16
-        Read in blocks, so that a memory-mapped file need not fit in memory beside the corpus. float64, which lists of
-        numbers are, is converted to float32 block by block, with a `ConversionWarning`.
+        Read in blocks, so a memory-mapped file need not fit in memory beside the corpus. float64 (as lists of numbers
+        are) is converted to float32 block by block, with a `ConversionWarning`.
     bias : (N,) floating point, optional
-        Quality of each row, used by `mmr`, `search` and `select` where they are given none.
+        Quality of each row; `mmr`, `search` and `select` use it unless they are given another.
     groups : (N,) integers, optional
         Group of each row, for ``query_groups`` and ``max_per_group``.
     metric : {"cosine", "dot"}
-        "cosine" stores unit rows (a zero row stays zero); "dot" stores rows as given, and shares the memory of
+        "cosine" stores unit rows (a zero row stays zero). "dot" stores rows as given, and shares the memory of
         contiguous embeddings of the same dtype.
     dtype : {"float32", "float16", "bfloat16", "int8"}
-        Storage type. 16-bit rows halve the memory and its traffic, int8 rows quarter it. Each row keeps a float32
-        scale that makes the rounded row a unit vector again under "cosine", and, for int8, its largest element the
-        given one under "dot".
+        Storage type. 16-bit rows halve the memory and its traffic, int8 rows quarter it. Each rounded row has a float32
+        scale: under "cosine" it makes the row a unit vector again, under "dot" (int8 only) it restores the largest
+        element.
     device : None | "cpu" | "cuda" | "cuda:0" | ...
-        Where the rows are kept: None leaves them where the embeddings are. On a device they are torch tensors, rows
-        of embeddings on the host are normalised there block by block, and `search` and `select` take queries on it.
+        Where the rows are kept; None: where the embeddings are. On a device they are torch tensors, `search` and
+        `select` take queries on that device, and embeddings on the host are normalised there block by block.
 
     Notes
     -----
-    Under "cosine" rows of floats also get 8-bit codes, D + 12 bytes a row in whole cache lines, out of which the CPU
-    kernels tell which rows they need not read: about 25 % more memory for float32 rows, 50 % for 16-bit rows. Results
-    are exact with them and without.
+    Under "cosine" rows of floats also get 8-bit codes, D + 12 bytes a row in whole cache lines: about 25 % more memory
+    for float32 rows, 50 % for 16-bit rows. The codes show the CPU kernels which rows they need not read. Results are
+    exact with and without them.
 
     Raises
     ------
     ValueError
-        NaN or inf in a row (the first is named), an empty corpus, values beyond the range of ``dtype``.
+        NaN or inf in a row (the first is named), a corpus without rows, values beyond the range of ``dtype``.
     TypeError
         An argument of the wrong kind or element type.
 
@@ -106,16 +106,16 @@ class Corpus(Rows):
 
     @property
     def dims(self) -> int:
-        """D, the dimensions of a row."""
+        """The dimensions D of a row."""
         return int(self.data.shape[1])
 
     @property
     def device(self) -> str:
-        """``"cpu"``, or the device of the rows."""
+        """The device of the rows, or ``"cpu"``."""
         return _arrays.device_of(self.data)
 
     def to(self, device: str) -> Corpus:
-        """The corpus on another device; itself if it is there already. The host's codes are made on the host anew."""
+        """Return the corpus on another device, or itself if it is there. On the host its codes are made again."""
         place = _place("Corpus", device)
         here = isinstance(self.data, np.ndarray)
         if here if isinstance(place, Host) else not here and self.data.device == place.device:
@@ -147,38 +147,39 @@ class Corpus(Rows):
         num_threads: int | None = None,
         on_error: OnError = "raise",
     ) -> SearchResult:
-        """The n rows of largest relevance with bias, exactly, or those that a FAISS index finds.
+        """Return the n rows of largest relevance with bias, exactly, or those that a FAISS index finds.
 
         Parameters
         ----------
         queries : (Q, D)
         n : int
-            Rows per query, at least 1; with padding at most 65,536.
+            Rows per query, at least 1; above N the rest is padding, up to 65,536.
         lambda_b : float or (Q,), in [0, 1]
-            Weight of relevance against the corpus's bias; without a bias it plays no part.
+            Weight of relevance against the corpus's bias; without a bias it has no effect.
         query_groups : (Q,) integers, optional
             Rows of the query's own group are left out.
         index : faiss.Index, optional
-            Finds the rows; order and scores are those of the exact search. From `to_faiss`, or the caller's own over
-            the same N rows in their order: D + 1 columns with the corpus's bias as `to_faiss` stores it, or D
-            columns, which finds rows by relevance alone. Its metric is the inner product; L2 will do for D columns
-            of unit rows. It runs with FAISS's own threads and settings (``efSearch``, ``nprobe``).
+            Finds the rows, which are then ranked and scored as by the exact search. Made by `to_faiss`, or the caller's
+            own over the same N rows in their order: with D + 1 columns, the last for the bias as `to_faiss` stores it,
+            or with D columns, which finds rows by relevance alone. Its metric is the inner product; with D columns of
+            unit rows it may be L2. FAISS's own threads and settings (``efSearch``, ``nprobe``) apply.
         backend, num_threads, on_error
-            As in `mmr`. The matrix product of "reference" is NumPy's, with the threads of its BLAS; on a device it
-            is Triton's own, or torch's for "cuda".
+            As in `mmr`. "reference" multiplies with NumPy and the threads of its BLAS, "triton" with a kernel, "cuda"
+            with torch.
 
         Returns
         -------
         SearchResult
-            A tuple. ``indices`` (Q, n) int64: best first, ties to the lowest row; -1 where the corpus has, or the index
-            finds, no more rows. ``scores`` (Q, n) float32: v; -inf where there is no row. ``errors``: see `mmr`.
+            A tuple. ``indices`` (Q, n) int64: best first, ties to the lowest row; -1 where the corpus has no more rows,
+            or the index finds no more. ``scores`` (Q, n) float32: v; -inf where there is no row. ``errors``: as in
+            `mmr`.
 
         Notes
         -----
-        On the CPU rows are taken in blocks, each against all queries, with the dot product of the selection kernels;
-        where the corpus has codes, these tell which rows need to be read. A row's score does not depend on what else
-        is in the batch. O(Q N D) time; one query takes as long as the codes take to be read. Extra memory for about
-        2 n rows for each thread and query of a block, 256 at most.
+        The CPU kernels take rows in blocks, each against all queries, with the dot product of selection; codes, where
+        the corpus has them, show which rows must be read. A row's score does not depend on what else is in the batch.
+        O(Q N D) time; one query takes 1.6 to 2 times as long as reading the codes. The ids and scores of about 2 n rows
+        are kept per thread and query of a block, of at most 256 queries.
         """
         op = "search"
         threads = _checks.threads(op, num_threads)
@@ -242,7 +243,7 @@ class Corpus(Rows):
         num_threads: int | None = None,
         on_error: OnError = "raise",
     ) -> Selection:
-        """Retrieve the ``pool`` best rows of each query, then select k of them.
+        """Retrieve the ``pool`` best rows of each query, and select k of them.
 
         Parameters
         ----------
@@ -252,12 +253,13 @@ class Corpus(Rows):
         pool : int or None
             Rows retrieved by `search` (for VRSD by relevance alone). None: the whole corpus is the pool, exactly.
         candidates : (Q, P) int32 | int64, optional
-            Pools already retrieved; ``pool`` then plays no part.
+            Pools already retrieved; ``pool`` then has no effect.
         index : faiss.Index, optional
             Retrieves the pools, as in `search`.
         relevance, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, initial, metric, check_values
-            As in `mmr`; ``bias``, ``lambda_d`` and ``lambda_b`` are MMR's alone. With ``relevance`` nothing is
-            retrieved: without ``candidates`` it is that of all rows. ``bias`` and ``groups`` replace the corpus's own.
+            As in `mmr`; only MMR takes ``bias``, ``lambda_d`` and ``lambda_b``. With ``relevance`` nothing is
+            retrieved; without ``candidates`` it is the relevance of all rows. ``bias`` and ``groups`` replace the
+            corpus's own.
         backend, num_threads, on_error
             As in `mmr`.
 
@@ -323,7 +325,7 @@ class Corpus(Rows):
         return picks
 
     def _with(self, bias: Any, groups: Any) -> Corpus:
-        """The same rows with another bias or other groups, where they are given."""
+        """Return the same rows with another bias or other groups, where given."""
         other = copy.copy(self)
         place = _place("select", self.device)
         for name, values in (("bias", bias), ("groups", groups)):
@@ -333,16 +335,16 @@ class Corpus(Rows):
         return other
 
     def to_faiss(self, index: Any = None) -> Any:
-        """A FAISS index over the rows, for `search` and `select`, that carries the bias exactly (RAGSys, section 5.3).
+        """Make a FAISS index over the rows for `search` and `select`, the exact bias included (RAGSys, section 5.3).
 
-        Row i is [e_i, b_i / 64], so that its inner product with a query [lambda_b q, 64 (1 - lambda_b)] is v_i, for
+        Row i of the index is [e_i, b_i / 64]. Its inner product with a query [lambda_b q, 64 (1 - lambda_b)] is v_i for
         any lambda_b (q a unit vector under "cosine"). Without a bias rows are e_i.
 
         Parameters
         ----------
         index : None | str | faiss.Index
-            None: ``IndexFlatIP``. A factory string, such as "HNSW32,Flat" or "IVF64,Flat". An empty index with the
-            inner-product metric over D columns, D + 1 with a bias; trained if need be, and filled in place.
+            None: ``IndexFlatIP``. Or a factory string, such as "HNSW32,Flat" or "IVF64,Flat". Or an empty index for
+            inner products over D columns, D + 1 with a bias; it is trained if it needs that, and filled in place.
 
         Returns
         -------
@@ -354,14 +356,14 @@ class Corpus(Rows):
         ModuleNotFoundError
             faiss is not installed.
         ValueError
-            A factory string that FAISS refuses; an index of another metric or width, that is not empty, or that
+            A factory string that FAISS refuses; an index of another metric or width; one that is not empty, or that
             cannot be built from so few rows.
 
         Notes
         -----
         Rows are widened to float32 in blocks of 16 MB; training takes a fixed sample of 256 rows per centroid. The 64
-        keeps the bias from ruling the graph or the clusters of an approximate index. Where it rules v itself (a low
-        lambda_b, a wide bias) such indexes find less: compare with the exact `search`.
+        keeps the bias from dominating the graph or the clusters of an approximate index. Where the bias dominates v
+        itself (a low lambda_b, a wide bias) such indexes find less: compare with the exact `search`.
 
         Examples
         --------
@@ -373,14 +375,14 @@ class Corpus(Rows):
     def save(self, path: PathLike, *, overwrite: bool = False) -> None:
         """Write the corpus to a folder that `load` maps into memory.
 
-        The folder is written aside, synced, and gets its name in one step: a process killed at any moment leaves the
-        old corpus or the new one, and what it wrote aside is removed by the next `save` to the path. One that exists
-        is refused, or with ``overwrite`` replaced if there is nothing in it but a saved corpus.
+        The folder is written beside its place, synced, and gets its name in one step. A process killed at any moment
+        leaves the old corpus or the new one; the next `save` to the path removes what it left beside. A folder that
+        exists is refused, or with ``overwrite`` replaced if it holds nothing but a saved corpus.
 
         Raises
         ------
         FileExistsError
-            The path exists and is not to be replaced.
+            The path exists and must not be replaced.
         OSError
             The folder cannot be written.
         """
@@ -388,11 +390,11 @@ class Corpus(Rows):
 
     @classmethod
     def load(cls, path: PathLike, device: str = "cpu", *, verify: bool = False) -> Corpus:
-        """The corpus saved in a folder, its arrays mapped into memory and read as they are used, or on a device.
+        """Return the corpus saved in a folder: its arrays mapped into memory and read as they are used, or on a device.
 
-        Names, sizes, headers, the description and a sample of the rows of each array are compared with what was saved;
-        of a folder of up to 1 MB all is read. With ``verify`` all bytes are. Folders of format 1, which had no
-        checksums, are loaded with codes made anew, which reads their rows: save them again.
+        Names, sizes, headers, the description and a sample of the rows of each array are compared with what was saved.
+        A folder of up to 1 MB, or any with ``verify``, is compared byte by byte. Folders of format 1 have no checksums:
+        their rows are read and their codes made again on each load; save them again.
 
         Raises
         ------
@@ -405,7 +407,7 @@ class Corpus(Rows):
 
 
 def _width(ids: Any) -> int:
-    """How many ids a query has; what is no array of them is refused where it is read."""
+    """Return how many ids a query has; what is not an array of ids is refused where it is read."""
     try:
         shape = np.shape(ids)
     except Exception:  # rows of unequal length, an object that makes no array
@@ -414,7 +416,7 @@ def _width(ids: Any) -> int:
 
 
 def _place(op: str, device: str) -> Host | Torch:
-    """Where the rows are kept, or the reason they cannot be."""
+    """Return the place of the rows, or raise the reason that they cannot be there."""
     if isinstance(device, str) and device == "cpu":
         return HOST
     if not isinstance(device, str) or not re.fullmatch(r"cuda(:\d+)?", device):

@@ -5,8 +5,8 @@ Stored rows carry the quality bias in one more column and queries its weight (RA
     [e_i, b_i / U] . [lambda_b * q, U * (1 - lambda_b)] = lambda_b * cos(q, e_i) + (1 - lambda_b) * b_i = v_i
 
 so that the nearest rows by inner product are those of largest v, for any lambda_b, chosen at query time. The unit U is
-a power of two, which changes no bit of the product. It keeps the column short beside the unit vector e_i: graphs and
-clusters are built on products of rows, which a bias as it is would rule.
+a power of two, which changes no bit of the product. It keeps the column small beside the unit vector e_i: indexes build
+their graphs and clusters on products of rows, and the bias itself would dominate these.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from .._extras import needed
 from ..selection import validate
 from ..selection.problem import Problem, Rows, unit
 
-# U. 20,000 clustered rows, log-probabilities as bias, lambda_b = 0.95: HNSW32 finds 98% of the best 20 rows with 64, 4%
-# with 1; IVF64 98% and 47%. Smaller columns change nothing more, and quantizers would lose them.
+# U. Measured on 20,000 clustered rows, log-probabilities as bias, lambda_b = 0.95: of the best 20 rows HNSW32 finds 98%
+# with U = 64 and 4% with 1, IVF64 98% and 47%. A larger U gains nothing more, and quantizers would lose the column.
 BIAS_UNIT = 64
 
-# Rows are widened in float64, so many at a time that a block takes about 16 MB.
+# Bytes of a block of rows while they are widened, in float64.
 _BLOCK_BYTES = 1 << 24
 
 # FAISS trains on 256 vectors per centroid; product and scalar quantizers have up to 256 centroids.
 _TRAIN_PER_CENTROID = 256
 
-# Queries searched at once, and ids with distances held for them at once (48 MB).
+# Queries searched at once, and ids with their distances held at once (48 MB).
 _QUERY_BLOCK = 1024
 _CELLS = 1 << 22
 
@@ -44,7 +44,7 @@ def _faiss(op: str) -> Any:
 
 
 def read(op: str, file: str, path: object) -> Any:
-    """The index of a file, which messages call `path`."""
+    """Read the index of a file, which messages call `path`."""
     faiss = _faiss(op)
     try:
         return faiss.read_index(file)
@@ -53,7 +53,7 @@ def read(op: str, file: str, path: object) -> Any:
 
 
 def build(op: str, rows: Rows, index: Any) -> Any:
-    """An index trained on the rows of a corpus and filled with them; see ``Corpus.to_faiss``."""
+    """Train an index on the rows of a corpus and fill it with them; see ``Corpus.to_faiss``."""
     faiss = _faiss(op)
     num_rows, dims = rows.data.shape
     columns = dims + (rows.bias is not None)
@@ -92,7 +92,7 @@ def build(op: str, rows: Rows, index: Any) -> Any:
 
 
 def search(problem: Problem, index: Any, implementation: ModuleType, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k rows that the index finds for each query, ranked by v; as ``search`` of the backends."""
+    """Return the k rows that the index finds for each query, ranked by v, as ``search`` of a backend does."""
     _check(problem, index)
     assert problem.queries is not None
     for q in np.flatnonzero(~np.isfinite(problem.queries).all(axis=1)):
@@ -124,13 +124,13 @@ def _check(problem: Problem, index: Any) -> None:
 
 
 def _nearest(problem: Problem, index: Any, block: slice) -> np.ndarray:
-    """The n nearest rows of a block of queries, (Q, n), without those of the own group; padded with -1."""
+    """Return the n nearest rows (Q, n) of a block of queries, without those of their own groups; padded with -1."""
     num_rows = len(problem.rows.data)
     vectors = _searched(problem, index, block)
     n = min(problem.k, num_rows)
     found = np.full((len(vectors), n), -1, np.int64)
     own = None if problem.query_groups is None else problem.query_groups[block, None]
-    # FAISS cannot leave out a group per query: fetch more, twice as many each time, for queries that come short.
+    # FAISS cannot leave out a group per query: ask for twice as many rows again, until no query is short of them.
     fetch = n if own is None else min(2 * n, num_rows)
     left = np.arange(len(vectors))
     while left.size:
@@ -159,20 +159,20 @@ def _nearest(problem: Problem, index: Any, block: slice) -> np.ndarray:
 def _ranked(
     problem: Problem, candidates: np.ndarray, implementation: ModuleType, num_threads: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Candidates, ascending, in the order of their v; padded to k columns."""
+    """Rank candidates, given in ascending order, by their v; padded to k columns."""
     pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1])
     ranked: tuple[np.ndarray, np.ndarray] = implementation.search(pools, num_threads)
     return ranked
 
 
 def _stored(rows: Rows, part: np.ndarray | slice) -> np.ndarray:
-    """[e_i, b_i / U] of some rows in float32."""
+    """Return [e_i, b_i / U] of some rows in float32."""
     vectors = rows.vectors(part).astype(np.float32)
     return vectors if rows.bias is None else np.column_stack([vectors, rows.bias[part] / np.float32(BIAS_UNIT)])
 
 
 def _searched(problem: Problem, index: Any, block: slice) -> np.ndarray:
-    """[lambda_b q, U (1 - lambda_b)] of some queries in float32, or q for an index without the bias."""
+    """Return [lambda_b q, U (1 - lambda_b)] of some queries in float32, or q for an index without the bias."""
     assert problem.queries is not None
     queries = problem.queries[block]
     vectors = unit(queries) if problem.unit_queries else queries.astype(np.float64)
@@ -183,13 +183,13 @@ def _searched(problem: Problem, index: Any, block: slice) -> np.ndarray:
 
 
 def _centroids(faiss: Any, index: Any) -> int:
-    """Cells of the index's coarse quantizer, or those of the codes that it may have."""
+    """Return how many centroids are trained: cells of the coarse quantizer, or the most that codes have."""
     inverted = faiss.try_extract_index_ivf(index)
     return max(256, 0 if inverted is None else inverted.nlist)
 
 
 def _sample(num_rows: int, centroids: int) -> np.ndarray | slice:
-    """As many rows as FAISS trains on; all if there are no more."""
+    """Return a fixed sample of as many rows as FAISS trains on, or all rows."""
     wanted = _TRAIN_PER_CENTROID * centroids
     if wanted >= num_rows:
         return slice(None)
@@ -197,5 +197,5 @@ def _sample(num_rows: int, centroids: int) -> np.ndarray | slice:
 
 
 def _reason(error: RuntimeError) -> str:
-    """What FAISS says, without its function and source line."""
+    """Return what FAISS says, without its function and source line."""
     return re.sub(r"^Error in .* at \S+:\d+: (Error: )?", "", str(error))

@@ -1,10 +1,10 @@
-"""The folder of a saved corpus: a ``.npy`` file for each of its arrays, and ``corpus.json``, which says what they are.
+"""The folder of a saved corpus: a ``.npy`` file for each array, and ``corpus.json``, which describes them.
 
     {"format": 2, "metric": ..., "dtype": ..., "shape": [N, D], "max_norm": ..., "code_error": ..., "sampled_rows": ...,
      "files": {"data.npy": {"bytes": ..., "sha256": ..., "sample_sha256": ...}, ...}, "sha256": of all before}
 
-Opening it compares names, sizes, headers and the sampled rows of each array, and reads a small folder whole; verifying
-reads all bytes. Format 1 had neither files nor checksums: its rows are read and their codes made anew.
+`load` compares names, sizes, headers and a sample of the rows of each array, and reads a small folder whole; with
+``verify`` it reads all bytes. Format 1 had neither "files" nor checksums: its rows are read and its codes made again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAMES = {_DESCRIPTION, *(f"{name}.npy" for name in ARRAYS)}
 _STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8"}
 
 _MOST_BYTES = 1 << 20  # of a description
-_SMALL = 1 << 20  # bytes of all arrays together that take no time worth mentioning to read
+_SMALL = 1 << 20  # a folder of so many bytes is read whole in no time
 _SAMPLED_ROWS, _SAMPLED_BYTES = 64, 1 << 20
 _BLOCK = 1 << 20
 _TRIES = 20
@@ -42,7 +42,7 @@ _Found = TypeVar("_Found")
 
 
 class _DamageError(Exception):
-    """What is wrong with a folder: why it is refused, the rule, and what it has instead."""
+    """A folder is refused: ``why``, the ``rule`` that it breaks, and what it has instead."""
 
     def __init__(self, why: object = "", rule: str = "hold the files that Corpus.save wrote", got: str = "") -> None:
         self.why, self.rule, self.got = f": {why}" if why else "", rule, f"{got} in " if got else ""
@@ -53,7 +53,7 @@ class _DamageError(Exception):
 
 @contextmanager
 def _one_form() -> Iterator[None]:
-    """Damaged descriptions and headers end in errors of many kinds, those of Python's own tokenizer among them."""
+    """Turn every error into `_DamageError`: damaged headers raise many kinds, even those of Python's tokenizer."""
     try:
         yield
     except _DamageError:
@@ -63,7 +63,7 @@ def _one_form() -> Iterator[None]:
 
 
 def save(rows: Rows, path: PathLike, overwrite: bool) -> None:
-    """Write the rows to a folder, which is there whole or not at all; see `Corpus.save`."""
+    """Write the rows to a folder, which exists whole or not at all; see `Corpus.save`."""
     place = _place(path)
     _files.restore(place)
     _check_free(place, overwrite)
@@ -88,22 +88,22 @@ def save(rows: Rows, path: PathLike, overwrite: bool) -> None:
         try:
             _files.put(folder, place, overwrite=overwrite)
         except OSError:
-            _check_free(place, overwrite)  # made by another process meanwhile
+            _check_free(place, overwrite)  # another process has made it
             raise
 
 
 def load(path: PathLike, verify: bool) -> Rows:
-    """The rows in a folder, mapped into memory; see `Corpus.load`."""
+    """Return the rows of a folder, mapped into memory; see `Corpus.load`."""
     return _steadily(path, lambda folder: _opened(folder, verify))
 
 
 def problems(path: PathLike) -> list[str]:
-    """Read all files of a folder; return what is wrong with each, nothing if all is as it was saved."""
+    """Read all files of a folder; return what is wrong with each: nothing, if all are as they were saved."""
     return _steadily(path, _problems)
 
 
 def _place(path: PathLike) -> Path:
-    """The folder itself where the path is a link to it, which then stays one."""
+    """Return the folder that a path leads to; a link stays a link when the folder is replaced."""
     try:
         return Path(os.path.realpath(os.fsdecode(path)))
     except TypeError:
@@ -113,7 +113,7 @@ def _place(path: PathLike) -> Path:
 
 
 def _steadily(path: PathLike, read: Callable[[Path], _Found]) -> _Found:
-    """What is read from the folder; once more where another one took its place meanwhile."""
+    """Return what ``read`` finds in the folder; read again if another folder has taken its place."""
     place = _place(path)
     for tries_left in reversed(range(_TRIES)):
         folder = _files.standing(place)
@@ -131,7 +131,7 @@ def _steadily(path: PathLike, read: Callable[[Path], _Found]) -> _Found:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[tuple[int, int] | None]:
-    """The identity of a folder, which no new folder gets meanwhile: that of a removed one is given out again."""
+    """Hold a folder open and yield its identity: a new folder could get that of a removed one."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:  # there is no such folder, or the system opens none
@@ -144,7 +144,7 @@ def _held(folder: Path) -> Iterator[tuple[int, int] | None]:
 
 
 def _identity(folder: Path | int) -> tuple[int, int] | None:
-    """What tells a folder, or one that is open, from every other one; None without a folder."""
+    """Return what identifies a folder, given by its path or a descriptor; None if there is none."""
     try:
         stat = os.stat(folder)
     except OSError:
@@ -153,7 +153,7 @@ def _identity(folder: Path | int) -> tuple[int, int] | None:
 
 
 def _check_free(place: Path, overwrite: bool) -> None:
-    """Refuse a folder that is not to be replaced, or that has anything in it but a saved corpus."""
+    """Refuse a folder that must not be replaced, or that holds anything but a saved corpus."""
     if not os.path.lexists(place):
         return
     names = sorted(os.listdir(place)) if place.is_dir() else None
@@ -174,7 +174,7 @@ def _check_free(place: Path, overwrite: bool) -> None:
 
 
 def _write(file: Path, array: np.ndarray, sampled: int) -> dict[str, Any]:
-    """Write an array; return what is to be known of its file."""
+    """Write an array; return what the description says of its file."""
     with open(file, "wb") as plain:
         hashed: Any = _files.HashedFile(plain)
         np.save(hashed, array, allow_pickle=False)
@@ -182,19 +182,19 @@ def _write(file: Path, array: np.ndarray, sampled: int) -> dict[str, Any]:
 
 
 def _sample(array: np.ndarray, sampled: int) -> str:
-    """The SHA-256 of so many rows of an array, from the first to the last."""
+    """Return the SHA-256 of so many rows of an array, spread from the first to the last."""
     rows = np.arange(sampled) * (len(array) - 1) // max(1, sampled - 1)
     return hashlib.sha256(array[rows].tobytes()).hexdigest()
 
 
 def _content(description: dict[str, Any]) -> bytes:
-    """The bytes of ``corpus.json``, with their own checksum."""
+    """Return the bytes of ``corpus.json``, its own checksum included."""
     digest = hashlib.sha256(json.dumps(description).encode()).hexdigest()
     return json.dumps({**description, "sha256": digest}, indent=1).encode() + b"\n"
 
 
 def _described(folder: Path) -> tuple[dict[str, Any], bytes]:
-    """What ``corpus.json`` says, unchecked but for being a description, and its bytes."""
+    """Return what ``corpus.json`` says and its bytes; it is a description, and no more is checked."""
     rule = "be a folder written by Corpus.save"
     file = folder / _DESCRIPTION
     if not file.is_file():
@@ -211,7 +211,7 @@ def _described(folder: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def _description(folder: Path) -> dict[str, Any]:
-    """What ``corpus.json`` says, as it was written."""
+    """Return what ``corpus.json`` says, unchanged since it was written."""
     description, content = _described(folder)
     if description["format"] not in (_FORMER, _FORMAT):
         raise _DamageError(rule=f"have format {_FORMAT} or {_FORMER}", got=str(description["format"]))
@@ -236,7 +236,7 @@ def _check_sums(description: dict[str, Any]) -> None:
 
 
 def _unlike(folder: Path, files: dict[str, Any], read: bool) -> list[str]:
-    """Which files are not as described: their names and sizes, and with ``read`` their bytes."""
+    """Return which files differ from the description in name or size, with ``read`` in any byte."""
     found = []
     for name in sorted(_NAMES - {_DESCRIPTION}):
         file, known = folder / name, files.get(name)
@@ -287,7 +287,7 @@ def _checked(folder: Path, description: dict[str, Any], verify: bool) -> Rows:
 
 
 def _former(folder: Path, description: dict[str, Any]) -> Rows:
-    """Rows of format 1. Nothing ties its codes and sizes to its rows: without codes, and with the rows' own size."""
+    """Return rows of format 1 without codes, their largest norm computed: nothing proves that the stored ones fit."""
     names = [name for name in ARRAYS if name != "codes" and os.path.lexists(folder / f"{name}.npy")]
     if "data" not in names:
         raise _DamageError(rule="hold data.npy")
@@ -311,7 +311,7 @@ def _mapped(file: Path) -> np.ndarray:
 
 
 def _fitting(description: dict[str, Any], arrays: dict[str, np.ndarray], shape: tuple[int, ...]) -> Rows:
-    """The rows, if arrays and description fit each other: element types, shapes, order of bytes and of axes, sizes."""
+    """Return the rows if arrays and description fit each other: types, shapes, order of bytes and axes, sizes."""
     metric, dtype, max_norm, code_error = (description[name] for name in ("metric", "dtype", "max_norm", "code_error"))
     num_rows, dims = shape if len(shape) == 2 else (0, 0)
     kinds = {
@@ -331,7 +331,7 @@ def _fitting(description: dict[str, Any], arrays: dict[str, np.ndarray], shape: 
     }
     for name, array in arrays.items():
         kind, expected = kinds[name]
-        native = kind is not None and array.dtype == np.dtype(kind)  # of another byte order it is another type
+        native = kind is not None and array.dtype == np.dtype(kind)  # an array of another byte order has another type
         right = native and array.shape == expected and array.flags.c_contiguous and array.flags.aligned
         fits[name] = fits.get(name, True) and right
     if not all(fits.values()):

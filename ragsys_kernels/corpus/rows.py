@@ -1,4 +1,4 @@
-"""Rows of a `Corpus` as they are stored: normalised, rounded and checked block by block; its bias and groups."""
+"""Rows of a `Corpus` in their storage type: normalised, rounded and checked block by block; its bias and groups."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from .._arrays import Host, Place, Torch
 from ..selection.problem import divide, unit
 from . import torch_rows
 
-# Rows are normalised in float64, so many at a time that a block takes about 16 MB.
+# Bytes of a block of rows while they are normalised, in float64.
 _BLOCK_BYTES = 1 << 24
-
 
 _FINITE = "embeddings must be finite, got NaN or inf in row {row}"
 _WITHIN = "embeddings must be within the range of {dtype}, got a larger value in row {row}"
 
 
 def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) -> tuple[Any, Any, float]:
-    """Rows in their storage type, scales if rounding made their norms other than 1, and the largest norm."""
+    """Return rows in their storage type, their scales where this type has them, and the largest norm."""
     if isinstance(place, Torch):
         scaled = _arrays.scaled(metric, dtype)
         data, scales, max_norm, not_finite, beyond = torch_rows.store(place, array, given, metric, dtype, scaled)
@@ -58,12 +57,12 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
             else:
                 scales[part] = np.abs(vectors).max(axis=1) / 127
         max_norm = max(max_norm, 1.0 if cosine else float(np.linalg.norm(vectors, axis=1).max()))
-    # Rounding to int8 lengthens a row of D elements by half a step in each at most.
+    # Rounding to int8 lengthens a row by at most half a step in each of its D elements.
     return data, scales, max_norm * (1 + dims**0.5 / 254) if dtype == "int8" else max_norm
 
 
 def column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
-    """bias or groups, one value per row."""
+    """Check ``bias`` or ``groups``, one value per row."""
     if x is None:
         return None
     array = (_checks.floats if name == "bias" else _checks.integers)(op, name, x, place)
@@ -75,7 +74,7 @@ def column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
 
 
 def _cache_aligned(num_rows: int, dims: int, dtype: np.dtype[Any]) -> np.ndarray:
-    """An empty array that starts on a cache line: a vector load that crosses lines takes two."""
+    """Return an empty array that starts on a cache line: a vector load across two lines costs two loads."""
     size, line = num_rows * dims * dtype.itemsize, 64
     memory = np.empty(size + line, np.uint8)
     start = -memory.ctypes.data % line

@@ -1,4 +1,4 @@
-"""Rows of a `Corpus` on a device: what ``rows.store`` is for NumPy, block by block in torch."""
+"""Rows of a `Corpus` on a device: what `rows.store` does in NumPy, in torch."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .. import _arrays
 from .._arrays import Torch
 from ..selection.torch_search import unit
 
-# Rows are normalised in float64, so many at a time that a block takes about 256 MB.
+# Bytes of a block of rows while they are normalised, in float64.
 _BLOCK_BYTES = 1 << 28
 
 
 def store(
     place: Torch, array: Any, given: str, metric: str, dtype: str, scaled: bool
 ) -> tuple[Any, Any, float, np.ndarray, np.ndarray]:
-    """Rows in their storage type, scales if asked for, the largest norm, and which rows are bad: of two kinds.
+    """Return rows in their storage type, scales if ``scaled``, the largest norm, and two masks of bad rows.
 
-    ``array`` (N, D) is on the host or on the device. The kinds are rows that are not finite, and finite ones that are
-    not in the range of ``dtype``.
+    ``array`` (N, D) is on the host or on the device. The masks mark rows that are not finite, and rows that leave the
+    range of ``dtype``.
     """
     torch = place.torch
     num_rows, dims = array.shape
@@ -53,13 +53,13 @@ def store(
             scales[part] = vectors.abs().amax(1) / 127
         norms[part] = (vectors if scales is not None else stored).square().sum(1).sqrt()
     largest_norm = 1.0 if cosine else float(norms.max())
-    if dtype == "int8":  # as on the host
+    if dtype == "int8":  # as in `rows.store`
         largest_norm *= 1 + dims**0.5 / 254
     return data, scales, largest_norm, *bad.cpu().numpy()
 
 
 def _upload(place: Torch, part: Any, given: str) -> Any:
-    """Rows of the host on the device, bits of bfloat16 as such."""
+    """Return rows on the device; given as bits, bfloat16 becomes torch's."""
     if not isinstance(part, np.ndarray):
         return part.to(place.device)
     return _arrays.tensor(part, given).to(place.device)
