@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import replace
 from enum import Enum
 from inspect import signature
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,6 +25,8 @@ with _peers.needed("haystack"):
     from haystack import Document, component, default_from_dict, default_to_dict, logging
     from haystack.utils import ComponentDevice, Secret
     from haystack.utils.hf import deserialize_hf_model_kwargs, serialize_hf_model_kwargs
+
+    from ._rankers import Choice, best_of_each_id, checked_top_k, component_of, member, within
 
 __all__ = [
     "DiversityRankingSimilarity",
@@ -47,14 +49,7 @@ def __getattr__(name: str) -> Any:
     return SentenceTransformer
 
 
-class _Choice(str, Enum):
-    """Members that equal their values, where Haystack's do not."""
-
-    def __str__(self) -> str:
-        return str(self.value)
-
-
-class DiversityRankingStrategy(_Choice):
+class DiversityRankingStrategy(Choice):
     """Haystack's, and VRSD."""
 
     GREEDY_DIVERSITY_ORDER = "greedy_diversity_order"
@@ -64,10 +59,10 @@ class DiversityRankingStrategy(_Choice):
     @staticmethod
     def from_str(string: str) -> DiversityRankingStrategy:
         """The member of that value."""
-        return _member(DiversityRankingStrategy, string, "strategy", "strategies")
+        return member(_OP, DiversityRankingStrategy, string, "strategy", "strategies")
 
 
-class DiversityRankingSimilarity(_Choice):
+class DiversityRankingSimilarity(Choice):
     """Haystack's."""
 
     DOT_PRODUCT = "dot_product"
@@ -76,51 +71,7 @@ class DiversityRankingSimilarity(_Choice):
     @staticmethod
     def from_str(string: str) -> DiversityRankingSimilarity:
         """The member of that value."""
-        return _member(DiversityRankingSimilarity, string, "similarity metric", "metrics")
-
-
-_C = TypeVar("_C", bound=_Choice)
-
-
-def _member(kind: type[_C], string: str, one: str, all_of_them: str) -> _C:
-    known = [each.value for each in kind]
-    if string not in known:
-        raise ValueError(f"{_OP}: Unknown {one} '{string}'. Supported {all_of_them} are: {known}")
-    return kind(string)
-
-
-def _from_dict(kind: type, data: dict[str, Any]) -> Any:
-    """Haystack's ``default_from_dict``, also for what its own class of that name has saved."""
-    package, _, name = str(data.get("type")).rpartition(".")
-    if name == kind.__name__ and package.startswith(("haystack.", "haystack_integrations.")):
-        data = {**data, "type": f"{kind.__module__}.{name}"}
-    return default_from_dict(kind, data)
-
-
-def _best_of_each_id(documents: list[Document]) -> list[Document]:
-    """One document of each id, the one with the highest score, where the first of them was."""
-    found: dict[str, Document] = {}
-    for each in documents:
-        known = found.get(each.id)
-        if known is None or _score(each) > _score(known):
-            found[each.id] = each
-    return list(found.values())
-
-
-def _score(document: Document) -> float:
-    return -np.inf if document.score is None else document.score
-
-
-def _top_k(op: str, top_k: int | None, rule: str = "be > 0") -> int | None:
-    if top_k is not None and top_k <= 0:
-        raise ValueError(f"{op}: top_k must {rule}, got {top_k}")
-    return top_k
-
-
-def _within(op: str, name: str, value: float) -> float:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{op}: {name} must be in [0, 1], got {value}")
-    return value
+        return member(_OP, DiversityRankingSimilarity, string, "similarity metric", "metrics")
 
 
 @component
@@ -160,11 +111,11 @@ class SelectionRanker:
             raise ValueError(f"{op}: method must be 'mmr' or 'vrsd', got {method!r}")
         if relevance not in ("embedding", "score"):
             raise ValueError(f"{op}: relevance must be 'embedding' or 'score', got {relevance!r}")
-        self.top_k = _top_k(op, top_k)
+        self.top_k = checked_top_k(op, top_k)
         self.method = method
-        self.lambda_mult = _within(op, "lambda_mult", lambda_mult)
+        self.lambda_mult = within(op, "lambda_mult", lambda_mult)
         self.bias_key = bias_key
-        self.lambda_b = _within(op, "lambda_b", lambda_b)
+        self.lambda_b = within(op, "lambda_b", lambda_b)
         self.relevance = relevance
 
     def to_dict(self) -> dict[str, Any]:
@@ -193,8 +144,8 @@ class SelectionRanker:
         the component. A document without an embedding (or a score, or a bias, where that is used) is a ValueError.
         """
         op = "SelectionRanker"
-        wanted = self.top_k if top_k is None else _top_k(op, top_k)
-        documents = _best_of_each_id(documents)
+        wanted = self.top_k if top_k is None else checked_top_k(op, top_k)
+        documents = best_of_each_id(documents)
         for name in ("embedding", *(["score"] if self.relevance == "score" else [])):
             if missing := [each.id for each in documents if getattr(each, name) is None]:
                 raise ValueError(f"{op}: every document must have {name}, got none for {missing[0]}")
@@ -203,7 +154,7 @@ class SelectionRanker:
             [each.embedding for each in documents],
             wanted or len(documents),
             method=self.method,
-            lambda_mult=self.lambda_mult if lambda_mult is None else _within(op, "lambda_mult", lambda_mult),
+            lambda_mult=self.lambda_mult if lambda_mult is None else within(op, "lambda_mult", lambda_mult),
             bias=column(op, [each.meta for each in documents], self.bias_key),
             lambda_b=self.lambda_b,
             relevance=[each.score for each in documents] if self.relevance == "score" else None,
@@ -230,9 +181,9 @@ class PyversityRanker:
     def __init__(
         self, top_k: int | None = None, *, strategy: Strategy | str = Strategy.DPP, diversity: float = 0.5
     ) -> None:
-        self.top_k = _top_k("PyversityRanker", top_k, "be a positive integer")
+        self.top_k = checked_top_k("PyversityRanker", top_k, "be a positive integer")
         self.strategy = Strategy(strategy)
-        self.diversity = _within("PyversityRanker", "diversity", diversity)
+        self.diversity = within("PyversityRanker", "diversity", diversity)
 
     def to_dict(self) -> dict[str, Any]:
         """The component as a dictionary."""
@@ -244,7 +195,7 @@ class PyversityRanker:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> PyversityRanker:
         """The component of a dictionary, ours or that of pyversity-haystack."""
-        found: PyversityRanker = _from_dict(cls, data)
+        found: PyversityRanker = component_of(cls, data)
         return found
 
     @component.output_types(documents=list[Document])
@@ -260,8 +211,8 @@ class PyversityRanker:
         Arguments that are given override those of the component.
         """
         op = "PyversityRanker"
-        wanted = self.top_k if top_k is None else _top_k(op, top_k, "be a positive integer")
-        weight = self.diversity if diversity is None else _within(op, "diversity", diversity)
+        wanted = self.top_k if top_k is None else checked_top_k(op, top_k, "be a positive integer")
+        weight = self.diversity if diversity is None else within(op, "diversity", diversity)
         usable = [each for each in documents if each.score is not None and each.embedding is not None]
         if skipped := len(documents) - len(usable):
             logger.warning("{skipped} document(s) without 'score' or 'embedding' are skipped.", skipped=skipped)
@@ -368,7 +319,7 @@ backend
         """The component of a dictionary, ours or Haystack's."""
         if data.get("init_parameters", {}).get("model_kwargs") is not None:
             deserialize_hf_model_kwargs(data["init_parameters"]["model_kwargs"])
-        found: SentenceTransformersDiversityRanker = _from_dict(cls, data)
+        found: SentenceTransformersDiversityRanker = component_of(cls, data)
         return found
 
     def warm_up(self) -> None:
@@ -408,7 +359,7 @@ backend
         wanted = self.top_k if top_k is None else self._positive(top_k)
         weight = self.lambda_threshold if lambda_threshold is None else lambda_threshold
         self._check_lambda_threshold(weight, self.strategy)
-        documents = _best_of_each_id(documents)
+        documents = best_of_each_id(documents)
         return {"documents": self._ranked(self.strategy, query, documents, wanted, weight, query_embedding)}
 
     @staticmethod
