@@ -159,7 +159,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _is_expected(error: RuntimeError) -> bool:
-    """Whether it is a missing backend, or memory that torch did not get, which has no class of its own on a CPU."""
+    """Return whether it is a missing backend, or memory that torch did not get: a plain RuntimeError on a CPU."""
     unavailable, name = isinstance(error, rk.BackendUnavailableError), type(error).__name__
     return unavailable or name == "OutOfMemoryError" or "can't allocate memory" in str(error)
 

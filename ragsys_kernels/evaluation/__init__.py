@@ -1,4 +1,4 @@
-"""The papers' tables made again: each evaluation writes one report folder."""
+"""The papers' tables, reproduced: each evaluation writes one report folder."""
 
 from .aicl import FULL, QUICK, Sizes, aicl
 from .ragsys import ragsys

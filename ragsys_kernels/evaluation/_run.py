@@ -1,4 +1,4 @@
-"""What every evaluation does around its own work: checks before it, models and caches for it, a report at its end."""
+"""What all evaluations share: checks before the work, models and caches, a report at the end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]
 
 
 class Run:
-    """One run of an evaluation. What could not end in a report is refused when it is made, before any work.
+    """One run of an evaluation. What cannot end in a report is refused here, before any work.
 
     Parameters
     ----------
@@ -60,12 +60,12 @@ class Run:
         return time.perf_counter() - self._start
 
     def kept(self, name: str) -> Path:
-        """File of the cache folder for what is kept under a name."""
+        """Return the file of the cache folder for what is kept under a name."""
         return self.cache / f"{name}.sqlite"
 
     @contextmanager
     def embeddings(self, encoder: PathLike | Encoder, progress: Progress | None = None) -> Iterator[CachedEncoder]:
-        """Open an encoder whose embeddings are kept: one at hand, or one of sentence-transformers by name or path."""
+        """Open an encoder whose embeddings are kept: one that is given, or one of sentence-transformers by name."""
         if isinstance(encoder, (str, os.PathLike)):
             encoder = SentenceTransformerEncoder(encoder, num_threads=self.num_threads, cache=self.cache)
         with CachedEncoder(encoder, self.kept("embeddings"), progress=progress) as kept:
@@ -80,7 +80,7 @@ class Run:
         Parameters
         ----------
         model : str, path or LanguageModel
-            A name or path as `HuggingFaceModel.from_pretrained` takes it, or a model at hand, for which the other
+            A name or path as `HuggingFaceModel.from_pretrained` takes it, or a model that is open, for which the other
             parameters play no part.
         dtype : {"float32", "float16", "bfloat16"}
         **options
@@ -105,7 +105,7 @@ class Run:
         return scorer.model
 
     def bootstrap(self, over: str = "") -> str:
-        """Say what the intervals are, for the settings; `over` is what is drawn, where it is not the queries."""
+        """Say how the intervals were made; `over` names what is drawn where that is not the queries."""
         return f"{self.samples} samples{over and f' over {over}'}, percentiles, seed 0"
 
     def write(self, report: Report, settings: Mapping[str, Any]) -> None:
@@ -125,7 +125,7 @@ class Summary:
         raise NotImplementedError
 
     def work(self) -> str:
-        """Say what was made anew and what came from the cache."""
+        """Say what was computed and what came from the cache."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -141,12 +141,12 @@ def sets_named(op: str, sets: Sequence[str] | None, default: Sequence[str], know
 
 
 def drawn(size: int, number: int | None, seed: int = 0) -> Array:
-    """Draw so many of `size` positions, or all of them, in ascending order; more of them include the fewer."""
+    """Draw `number` of `size` positions, None being all, in ascending order; a larger number includes the smaller."""
     return np.sort(np.random.default_rng(seed).permutation(size)[:number])
 
 
 def digests(sources: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return the beginnings of the SHA-256 of the files that data sets were read from, by name of the file."""
+    """Return the first digits of the SHA-256 of the files that data sets were read from, by name of the file."""
     return {name: digest[:16] for source in sources for name, digest in source.items()}
 
 

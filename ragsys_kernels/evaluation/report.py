@@ -136,7 +136,7 @@ class Report:
             self._parts.append(_Notes(tuple(" ".join(line.split()) for line in lines)))
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True) -> None:
-        """A table whose columns but the first hold numbers, or text."""
+        """Add a table whose columns but the first hold numbers, or text."""
         self._parts.append(_Table(tuple(header), tuple(tuple(row) for row in rows), numbers))
 
     def figure(self, file: str, image: bytes, caption: str) -> None:
@@ -144,21 +144,21 @@ class Report:
         self._parts.append(_Figure(file, caption))
 
     def plot(self, file: str, size: tuple[float, float], caption: str, plot: Callable[..., None], *of: Any) -> None:
-        """A figure of so many inches, width and height, that ``plot(figure, *of)`` fills."""
+        """Add a figure that ``plot(figure, *of)`` fills, of so many inches in width and height."""
         self.figure(file, draw(lambda figure: plot(figure, *of), *size), caption)
 
     def file(self, name: str, content: bytes) -> None:
-        """Another file of the folder."""
+        """Add another file to the folder."""
         self._files[name] = content
 
     def values(self, rows: Iterable[Sequence[object]]) -> None:
-        """``values.csv``, what the tables are made from; the first row is the header."""
+        """Add ``values.csv``, which the tables are made from; the first row is the header."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(rows)
         self.file("values.csv", text.getvalue().encode())
 
     def configuration(self, settings: Mapping[str, Any], num_threads: int | None = None) -> None:
-        """A last section with the settings and with what they ran on; both are also in ``report.json``."""
+        """Add a last section with the settings and with what they ran on; both are also in ``report.json``."""
         self._settings = {**settings, **surroundings(num_threads)}
         self.heading("Configuration")
         rows = [(name, f"`{_plain(value)}`") for name, value in self._settings.items()]
@@ -193,7 +193,7 @@ class Report:
 
 
 def check_free(out: PathLike, name: str) -> list[str]:
-    """Refuse a folder that holds anything but an earlier report of the evaluation; the files of that report."""
+    """Refuse a folder that holds anything but an earlier report of the evaluation; return the files of that report."""
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{name}: out must be a folder, got the file {folder}")
@@ -209,7 +209,7 @@ def check_free(out: PathLike, name: str) -> list[str]:
 
 
 def surroundings(num_threads: int | None = None) -> dict[str, Any]:
-    """What the evaluation ran on: versions, backend, processors, date."""
+    """Return what the evaluation ran on: versions, backend, processors, date."""
     backend, isa = active()
     versions = {name: _version(name) for name in _LIBRARIES}
     return {
@@ -224,7 +224,7 @@ def surroundings(num_threads: int | None = None) -> dict[str, Any]:
 
 
 def draw(plot: Callable[[Any], None], width: float, height: float) -> bytes:
-    """The PNG of a matplotlib figure of so many inches that `plot` fills."""
+    """Return the PNG of a matplotlib figure that `plot` fills, of so many inches."""
     with needed("the report", "evaluate"):
         import matplotlib
         from matplotlib.figure import Figure
@@ -237,7 +237,7 @@ def draw(plot: Callable[[Any], None], width: float, height: float) -> bytes:
 
 
 def panels(figure: Any, titles: Sequence[str], ylabel: str, **options: Any) -> list[Any]:
-    """Axes side by side, with their titles, and what all of them have upwards."""
+    """Return axes side by side with these titles; `ylabel` stands at the first."""
     made: list[Any] = [*figure.subplots(1, len(titles), squeeze=False, **options)[0]]
     for axes, title in zip(made, titles, strict=True):
         axes.set_title(title)

@@ -22,7 +22,7 @@ class Interval(NamedTuple):
     high: float
 
     def span(self, form: str = "{:.3f}") -> str:
-        """The ends, each in the form: ``[0.120, 0.340]``."""
+        """Return the ends, each in the form: ``[0.120, 0.340]``."""
         return f"[{form.format(self.low)}, {form.format(self.high)}]"
 
     @property
@@ -31,26 +31,26 @@ class Interval(NamedTuple):
         return [[self.mean - self.low], [self.high - self.mean]]
 
     def signed(self) -> str:
-        """A difference with its ends: ``+0.120 [-0.010, +0.250]``."""
+        """Return a difference with its ends: ``+0.120 [-0.010, +0.250]``."""
         return f"{self.mean:+.3f} {self.span('{:+.3f}')}"
 
     @property
     def sign(self) -> int:
-        """1 above 0, -1 below; 0 where 0 is in the interval, also as an end, or where there is none (NaN)."""
+        """1 above 0, -1 below; 0 where the interval includes 0, also as an end, or has NaN."""
         return int(self.low > 0) - int(self.high < 0)
 
     @property
     def place(self) -> str:
-        """What a difference says of the first against the second."""
+        """Where a difference puts the first beside the second."""
         return {1: "above", -1: "below", 0: "not distinguishable from"}[self.sign]
 
     def marked(self) -> str:
-        """As `signed`, bold where 0 is outside."""
+        """Return the text of `signed`, bold where 0 is outside."""
         return f"**{self.signed()}**" if self.sign else self.signed()
 
 
 def bootstrap_means(columns: Any, *, samples: int = 10_000, level: float = 0.95, seed: int = 0) -> list[Interval]:
-    """Percentile intervals of the mean of each column, over rows drawn with replacement.
+    """Return percentile intervals of the mean of each column, over rows drawn with replacement.
 
     All columns are drawn together, so that a column of differences between two methods has the paired interval.
 
@@ -83,7 +83,7 @@ def bootstrap_named(columns: Mapping[K, Array], *, samples: int) -> dict[K, Inte
 def bootstrap_ratios(
     columns: Any, counts: Any, *, samples: int = 10_000, level: float = 0.95, seed: int = 0
 ) -> list[Interval]:
-    """As `bootstrap_means`, of each column's sum over the sum of the counts, which are drawn with it.
+    """Return intervals as `bootstrap_means`, of each column's sum over the sum of the counts, which are drawn with it.
 
     With negative log-probabilities of texts as columns and their numbers of words as counts, the exponentials of the
     result are word perplexities with their intervals; with differences of two such columns, ratios of perplexities.
@@ -125,7 +125,7 @@ def _bootstrap(op: str, values: Array, weights: Array, samples: int, level: floa
 def bootstrap_f1(
     labels: Any, predictions: Any, *, samples: int = 10_000, level: float = 0.95, seed: int = 0
 ) -> tuple[list[Interval], list[list[Interval]]]:
-    """Percentile intervals of the macro F1 of S classifiers, and of the difference of each two, over drawn items.
+    """Return percentile intervals of the macro F1 of S classifiers, and of the difference of each two.
 
     All classifiers are drawn together. The classes of a classifier are those of `metrics.macro_scores`, in every draw;
     one that a draw has neither among labels nor predictions counts 0 there.
@@ -156,7 +156,7 @@ def bootstrap_f1(
     parts = np.stack([2 * of_label[:, None] * of_prediction, of_label[:, None] + of_prediction])  # (2, Q, S, C)
 
     def f1(counts: Array) -> Array:
-        """(B, S) for counts (B, Q) of the items."""
+        """Return the scores (B, S) for counts (B, Q) of the items."""
         both, either = (np.tensordot(counts, part, axes=(1, 0)) for part in parts)
         scores: Array = (both / np.maximum(either, 1)).sum(axis=2) / there.sum(axis=1)
         return scores
@@ -169,7 +169,7 @@ def bootstrap_f1(
 
 
 def _drawn(size: int, samples: int, seed: int) -> Iterator[Array]:
-    """How often each row is drawn: blocks of (B, size), `samples` rows in all."""
+    """Yield how often each row is drawn: blocks of (B, size), `samples` rows in all."""
     rng, step = np.random.default_rng(seed), max(1, _CELLS // size)
     for begin in range(0, samples, step):
         yield rng.multinomial(size, np.full(size, 1 / size), size=min(step, samples - begin))

@@ -1,4 +1,4 @@
-"""A table of results in a SQLite file, found by the hash of what they were made of."""
+"""A table of results in a SQLite file, found by a hash of what they were made from."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Database:
             raise
 
     def find(self, keys: Iterable[bytes]) -> dict[bytes, tuple[Any, ...]]:
-        """The rows that are there."""
+        """Return the rows that exist, by key."""
         with self._errors():
             rows = ((key, self._connection.execute(self._find, (key,)).fetchone()) for key in dict.fromkeys(keys))
             return {key: row for key, row in rows if row is not None}
@@ -90,7 +90,7 @@ class Database:
 
 
 def hash_key(*texts: str) -> bytes:
-    """A key that differs for every sequence of texts."""
+    """Return a key that differs for every sequence of texts."""
     digest = hashlib.blake2b(digest_size=20)
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")

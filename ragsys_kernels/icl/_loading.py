@@ -1,4 +1,4 @@
-"""Model and tokenizer of transformers from a name, a folder or a GGUF file; what a GGUF file holds is unpacked once."""
+"""Model and tokenizer of transformers from a name, a folder or a GGUF file, which is unpacked once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 
 def load(name_or_path: PathLike, dtype: str, cache: PathLike | None) -> tuple[Any, Any]:
-    """(model, tokenizer) with weights of the dtype; see `HuggingFaceModel.from_pretrained`."""
+    """Return (model, tokenizer) with weights of the dtype; see `HuggingFaceModel.from_pretrained`."""
     if dtype not in DTYPES:
         raise ValueError(f"HuggingFaceModel: dtype must be {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {dtype!r}")
     name = os.fspath(name_or_path)
@@ -52,7 +52,7 @@ def _pretrained(source: str, gguf_file: str | None, dtype: str) -> tuple[Any, An
 
 
 def _unpacked(gguf: Path, dtype: str, staging: Path) -> Path:
-    """The model of a GGUF file as a folder of safetensors, which gives the same outputs and loads 80 times as fast."""
+    """Return the model of a GGUF file as a folder of safetensors, with the same outputs; it loads 80 times as fast."""
     model, tokenizer = _pretrained(str(gguf.parent), gguf.name, dtype)
     # A model that came from a GGUF file refuses to be saved: its weights go into a new one, which knows of no file.
     config = copy.deepcopy(model.config)
@@ -66,7 +66,7 @@ def _unpacked(gguf: Path, dtype: str, staging: Path) -> Path:
 
 
 def _locate(name_or_path: PathLike) -> tuple[str, str | None]:
-    """What transformers loads from: a hub name or folder, and the name of the GGUF file in it."""
+    """Return what transformers loads from: a hub name or folder, and the name of the GGUF file in it."""
     path = Path(name_or_path)
     if path.suffix.lower() == ".gguf":
         if not path.is_file():

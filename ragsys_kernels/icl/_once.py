@@ -1,4 +1,4 @@
-"""Folders that are made once and kept: whole, or not there."""
+"""Folders that are made once and kept, whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .._files import put, staging
 
 
 def made_once(folder: Path, make: Callable[[Path], Path]) -> Path:
-    """Return `folder`; where it is missing, `make` fills a temporary folder beside it, and what it returns is renamed.
+    """Return `folder`; if it is missing, `make` fills a temporary folder beside it, which gets its name.
 
     Several processes may do so at once: one of them is first, and the others throw theirs away.
     """

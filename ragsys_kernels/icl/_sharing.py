@@ -1,4 +1,4 @@
-"""Which contexts are read together, and what they share is read once."""
+"""Contexts that are read together, so that what they share is read once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PADDING_FACTOR, _PADDING_TOKENS = 1.25, 8
 
 
 class Group(NamedTuple):
-    """One context with its distinct answers; places[a] are the positions of answer a among the pairs asked for."""
+    """One context with its distinct answers; places[a] are the positions of answer a among the pairs."""
 
     context: Tokens
     answers: list[Tokens]
@@ -58,7 +58,7 @@ def clustered(groups: Iterable[Group]) -> list[Cluster]:
 
 
 def _intervals(shared: list[int]) -> list[tuple[int, int, int]]:
-    """(first, last, tokens in common) of the contexts to put together, `shared` being those of neighbours."""
+    """Yield (first, last, tokens in common) of the contexts to put together, `shared` being those of neighbours."""
     open_: list[tuple[int, int, int, list[tuple[int, int, int]]]] = []  # tokens, first, saved inside, how
     for i, tokens in enumerate([*shared, -1]):
         first, saved, chosen = i, 0, list[tuple[int, int, int]]()

@@ -100,7 +100,7 @@ class Demonstrations:
         self._words = BM25Retriever(self.texts) if similarity == "bm25" else None
 
     def near(self, queries: Sequence[str], *, own: Any = None) -> Neighbours:
-        """The nearest texts of each query; `own` (Q,) are positions to leave out, of the queries themselves."""
+        """Return the nearest texts of each query; `own` (Q,) are positions to leave out, of the queries themselves."""
         vectors = self._dense.encoder.encode(queries)
         number = self.pool + (own is not None)
         if self._words is None:
@@ -112,7 +112,7 @@ class Demonstrations:
         return Neighbours(vectors, found)
 
     def pick(self, near: Neighbours, k: Any) -> Array:
-        """Up to k demonstrations of each query, in the order of the rule: (Q, largest k) positions, padded with -1.
+        """Pick up to k demonstrations of each query, in the order of the rule: positions padded with -1.
 
         k is a number or one for each query, 0 among them; it goes to the kernel as it is. The rules are greedy, so that
         the picks for a smaller k are the first of those for a larger.
@@ -167,7 +167,7 @@ class InContextClassifier:
         self.labeler, self.demonstrations, self.prompt, self.order = labeler, demonstrations, prompt, order
 
     def prompts(self, queries: Sequence[str], near: Neighbours, ks: Any) -> list[list[str]]:
-        """For each query the prompts with each of its k: ks is (Q, S), or (S,) for all."""
+        """Return, for each query, the prompts with each of its k: ks is (Q, S), or (S,) for all."""
         ks = np.asarray(ks)
         ks = np.broadcast_to(ks, (len(queries), ks.shape[-1]))
         picks = self.demonstrations.pick(near, ks.max(axis=1, initial=0))
@@ -186,7 +186,7 @@ class InContextClassifier:
         *,
         progress: Callable[[int, int], None] | None = None,
     ) -> Posteriors:
-        """The posteriors of each query with each of its k, query by query: Q S of them for ks (Q, S), or (S,)."""
+        """Return the posteriors of each query with each of its k: Q S of them for ks (Q, S), or (S,) for all."""
         families = self.prompts(queries, near, ks)
         if isinstance(self.labeler, CachedLabels):
             rows = self.labeler.score(families, progress)
@@ -196,7 +196,7 @@ class InContextClassifier:
 
 
 def qpp_k(predictions: Any, max_k: int, *, largest: float | None = None) -> Array:
-    """QPP-AICL: the easier a query is predicted to be, the fewer demonstrations it gets.
+    """Return k by QPP-AICL: the easier a query is predicted to be, the fewer demonstrations it gets.
 
     ::
 
@@ -239,7 +239,7 @@ def qpp_k(predictions: Any, max_k: int, *, largest: float | None = None) -> Arra
 
 
 def optimal_k(correct: Any, uncertainty: Any) -> Array:
-    """SAICL, Algorithms 1 and 2: the number of demonstrations with which the model is right and least uncertain.
+    """Return k by SAICL, Algorithms 1 and 2: the one with which the model is right and least uncertain.
 
     Parameters
     ----------
@@ -274,7 +274,7 @@ def learn_k(
     model: Any = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> KPredictor:
-    """SAICL: run some of the demonstrations as queries with every k, and learn the best k from their embeddings.
+    """Run some of the demonstrations as queries with every k, and learn the best k from their embeddings (SAICL).
 
     Parameters
     ----------
@@ -322,14 +322,14 @@ class KPredictor:
         self.model = model if self._constant else model.fit(np.asarray(vectors), self.ks)
 
     def predict(self, vectors: Any) -> Array:
-        """(Q,) int64"""
+        """Predict the numbers of demonstrations, (Q,) int64."""
         if self._constant:
             return np.full(len(vectors), self.ks[0])
         return np.asarray(self.model.predict(np.asarray(vectors)), np.int64)
 
 
 def _without(found: Found, own: Array) -> Found:
-    """Each row without one position, or without its last where that is not in it."""
+    """Return each row without one position, or without its last where that is not in it."""
     hit = found.ids == own[:, None]
     hit[~hit.any(axis=1), -1] = True
     shape = (len(own), found.ids.shape[1] - 1)
@@ -337,6 +337,6 @@ def _without(found: Found, own: Array) -> Found:
 
 
 def _unit(scores: Array) -> Array:
-    """BM25's scores over each query's largest, 0 where there is none."""
+    """Return BM25's scores over each query's largest, 0 where a query has none."""
     there = np.where(np.isfinite(scores), scores, 0)
     return np.asarray(there / np.maximum(there.max(axis=1, keepdims=True), np.finfo(np.float32).tiny), np.float32)

@@ -70,7 +70,7 @@ class CachedModel:
         return self._score(keys, lambda some: model.score_tokens(*_taken(some, contexts, answers)))
 
     def _score(self, keys: list[bytes], ask: Callable[[list[int]], Scores]) -> Scores:
-        """The scores of all keys; `ask` scores the pairs at the positions that it is given."""
+        """Return the scores of all keys; `ask` scores the pairs at the positions that it is given."""
         found = {key: _part(*row) for key, row in self._database.find(keys).items()}
         missing = [i for i, key in enumerate(keys) if key not in found]
         self.hits += len(keys) - len(missing)
@@ -108,7 +108,7 @@ def _part(tokens: bytes, logp: bytes, greedy: int) -> Part:
 
 @contextmanager
 def cached(model: LanguageModel, path: PathLike | None) -> Iterator[LanguageModel]:
-    """The model itself, or with a cache for the time of the block."""
+    """Yield the model itself, or with a cache for the time of the block."""
     if path is None:
         yield model
     else:

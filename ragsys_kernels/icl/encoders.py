@@ -31,14 +31,14 @@ class Encoder(Protocol):
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name of the encoder in reports."""
 
     @property
     def fingerprint(self) -> str:
-        """Changes with anything that changes a vector: weights, configuration, tokenizer."""
+        """Text that changes with anything that changes a vector: weights, configuration, tokenizer."""
 
     def encode(self, texts: Sequence[str]) -> Array:
-        """(N, D) float32 vectors of N texts; N is at least 1."""
+        """Return (N, D) float32 vectors of N texts; N is at least 1."""
 
 
 class SentenceTransformerEncoder:
@@ -105,7 +105,7 @@ class SentenceTransformerEncoder:
         return digest.hexdigest()
 
     def encode(self, texts: Sequence[str]) -> Array:
-        """(N, D) float32 vectors, as the model gives them (of unit length, for the two named models)."""
+        """Return (N, D) float32 vectors, as the model gives them (of unit length, for the two named models)."""
         sentences = checked("encode", "texts", texts)
         if not sentences:
             raise ValueError("encode: texts must be at least one, got none")
@@ -125,8 +125,8 @@ class CachedEncoder:
     """An encoder whose vectors are kept in a file, found by model and text.
 
     Texts that are new are encoded longest first, 64 at a time, and each such window is added in one transaction: a
-    killed run goes on where it was, and several processes may share the file. A text has one vector whatever else is
-    asked for with it, so that equal texts are exactly equal.
+    killed run resumes where it was, and several processes may share the file. A text has one vector whatever texts come
+    with it, so that equal texts have exactly equal vectors.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ class CachedEncoder:
         return self.encoder.fingerprint
 
     def encode(self, texts: Sequence[str]) -> Array:
-        """(N, D) float32 vectors of the texts."""
+        """Return (N, D) float32 vectors of the texts."""
         sentences = checked("encode", "texts", texts)
         if not sentences:
             raise ValueError("encode: texts must be at least one, got none")

@@ -23,7 +23,7 @@ _OP = "generate"
 
 @dataclass(frozen=True)
 class Stop:
-    """When an answer ends: after so many tokens, before one of these texts, or where the model ends it."""
+    """End of an answer: after so many tokens, before one of these texts, or where the model ends it."""
 
     max_new_tokens: int = 32
     texts: tuple[str, ...] = ("\n",)
@@ -43,14 +43,14 @@ class Generator(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Changes with anything that changes an answer."""
+        """Text that changes with anything that changes an answer."""
 
     def generate(self, prompts: Sequence[str], stop: Stop) -> list[str]:
-        """The continuation of each prompt."""
+        """Return the continuation of each prompt."""
 
 
 class GreedyGenerator:
-    """The most probable token after the other, by transformers' own generation with its key-value cache.
+    """Greedy generation, the most probable token after the other, by transformers with its key-value cache.
 
     Prompts of like length run together, padded on the left. A batch can change the last bits of a probability, and so,
     where two tokens are as good as equal, an answer.
@@ -60,7 +60,7 @@ class GreedyGenerator:
     model : HuggingFaceModel
         The prompts of a run have at most eight times its ``batch_tokens``, padding included, or are one.
     chat : bool, optional
-        Whether a prompt is what the user says in the tokenizer's chat template, instead of a text to go on with.
+        Whether a prompt is what the user says in the tokenizer's chat template, instead of a text to continue.
         Default: where the tokenizer has one.
 
     Raises
@@ -80,7 +80,7 @@ class GreedyGenerator:
         return hash_key(self.model.fingerprint, str(self.model.tokenizer.chat_template) if self.chat else "").hex()
 
     def generate(self, prompts: Sequence[str], stop: Stop = LINE) -> list[str]:
-        """The continuations, without the stop text and with no white space around them.
+        """Return the continuations, without the stop text and with no white space around them.
 
         Raises
         ------
@@ -136,8 +136,8 @@ class GreedyGenerator:
 class CachedGenerator:
     """A `Generator` whose answers are kept in a SQLite file, found by model, prompt and where answers stop.
 
-    Prompts that are new are run 8 at a time, longest first, and added as they are done: a killed run goes on where it
-    was, and several processes may share the file.
+    Prompts that are new are run 8 at a time, longest first, and added as they are done: a killed run resumes
+    where it was, and several processes may share the file.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ class CachedGenerator:
         stop: Stop = LINE,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[str]:
-        """As `Generator.generate`; `progress` is called with the prompts done and their number, first with 0."""
+        """Generate as `Generator.generate`; `progress` gets the prompts done and their number, first with 0."""
         prompts = texts(_OP, "prompts", prompts)
         settings = json.dumps(asdict(stop), sort_keys=True)
         keys = {prompt: hash_key(self.fingerprint, settings, prompt) for prompt in prompts}
@@ -199,14 +199,14 @@ class CachedGenerator:
 
 
 def _cut(text: str, stop: Stop) -> str:
-    """What comes before the first stop text, but for white space at the beginning."""
+    """Return what comes before the first stop text, but for white space at the beginning."""
     begin = len(text) - len(text.lstrip())
     places = [place for place in (text.find(end, begin) for end in stop.texts) if place >= 0]
     return text[: min(places, default=len(text))]
 
 
 def _first(ends: Any) -> int:
-    """The token to pad with after an answer's end; where the model knows no end, any."""
+    """Return the token to pad with after an answer's end; where the model knows no end, any."""
     if isinstance(ends, (list, tuple)):
         return int(ends[0])
     return 0 if ends is None else int(ends)

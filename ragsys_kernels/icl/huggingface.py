@@ -34,7 +34,7 @@ class _Head(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """An answer to score after `rest`, which continues row `owner` of a state, or is the context if there is none."""
+    """An answer to score after `rest`, which continues row `owner` of a state; without a state it is the context."""
 
     owner: int
     rest: Tokens
@@ -47,7 +47,7 @@ class _Task(NamedTuple):
 
 
 class _State(NamedTuple):
-    """What is left of R texts that the model has read, padded on the left."""
+    """What the model keeps of R texts that it has read, padded on the left."""
 
     cache: Any  # their keys and values
     mask: Any  # (R, L) tensor, 1 for a token
@@ -139,7 +139,7 @@ class HuggingFaceModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of configuration, all weights and the tokenizer; made once, in about a second a gigabyte."""
+        """Hash of configuration, all weights and the tokenizer; made once, in about a second a gigabyte."""
         torch, digest = self._torch, hashlib.blake2b(digest_size=20)
         config = self.model.config.to_diff_dict()
         for name in ("_name_or_path", "transformers_version", "architectures", "dtype"):  # only known after saving
@@ -236,11 +236,11 @@ class HuggingFaceModel:
             yield from self._score_tasks(answers, read)
 
     def _most_rows(self, width: int) -> int:
-        """Rows in one pass for which keys and values of so many tokens are repeated."""
+        """Return the most rows in one pass for which keys and values of so many tokens are repeated."""
         return max(1, _CACHE_FACTOR * self.batch_tokens // width)
 
     def _read(self, rows: Sequence[Tokens], state: _State | None = None, owners: Sequence[int] = ()) -> _State:
-        """Read texts, each after row owners[r] of a state if there is one."""
+        """Read texts, each after row owners[r] of a state if one is given."""
         ids, mask = self._padded(rows, "left")
         positions, options = (mask.cumsum(1) - 1).clamp(min=0), {}
         if state is not None:
@@ -307,7 +307,7 @@ class HuggingFaceModel:
         return self._base(input_ids=ids, attention_mask=mask, **options)
 
     def _padded(self, rows: Sequence[Sequence[int]], side: str) -> tuple[Any, Any]:
-        """(R, longest) token ids and mask; padding is token 0, which the mask takes out."""
+        """Return token ids and mask, (R, longest); padding is token 0, which the mask takes out."""
         longest = max(map(len, rows))
         ids, mask = np.zeros((len(rows), longest), np.int64), np.zeros((len(rows), longest), np.int64)
         for r, row in enumerate(rows):
@@ -360,7 +360,7 @@ def _answers(group: Group) -> Iterator[tuple[Tokens, list[int]]]:
 
 
 def selected(cache: Any, rows: Any) -> Any:
-    """A cache of these rows; the one at hand stays as it is, for its layers get other tensors, not other values."""
+    """Return a cache of these rows; the given one stays as it is: its layers get other tensors, not other values."""
     chosen = copy.copy(cache)
     chosen.layers = [copy.copy(layer) for layer in cache.layers]
     chosen.batch_select_indices(rows)
@@ -368,7 +368,7 @@ def selected(cache: Any, rows: Any) -> Any:
 
 
 def open_model(op: str, model: PathLike, **options: Any) -> HuggingFaceModel:
-    """`HuggingFaceModel.from_pretrained` without what transformers prints, and with one line for whatever it raises."""
+    """Load as `HuggingFaceModel.from_pretrained`, without what transformers prints and with one line for each error."""
     with quiet_transformers():
         try:
             return HuggingFaceModel.from_pretrained(model, **options)

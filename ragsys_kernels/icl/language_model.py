@@ -1,4 +1,4 @@
-"""What the library asks of a language model, and the form of its answers."""
+"""The protocol of a language model, and the form of its answers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Scores(NamedTuple):
         )
 
     def parts(self) -> list[Part]:
-        """The continuations one by one."""
+        """Continuations one by one."""
         ends = self.cu_answers[1:-1]
         pieces = zip(np.split(self.tokens, ends), np.split(self.logp, ends), self.greedy, strict=False)
         return [Part(tokens, logp, bool(greedy)) for tokens, logp, greedy in pieces]
@@ -59,7 +59,7 @@ class LanguageModel(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Changes with anything that changes a score: weights, configuration, tokenizer."""
+        """Text that changes with anything that changes a score: weights, configuration, tokenizer."""
 
     def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> Scores:
         """Score continuations[a] after prompts[a], for every a; equal prompts may share their work."""
@@ -70,7 +70,7 @@ class TokenModel(LanguageModel, Protocol):
 
     @property
     def tokenizer(self) -> Any:
-        """Of transformers, with character positions."""
+        """Tokenizer of transformers, with character positions."""
 
     def score_tokens(self, contexts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Scores:
         """Score the tokens answers[a] after the tokens contexts[a], for every a."""
@@ -85,7 +85,7 @@ class PairError(ValueError):
 
 
 def texts(op: str, name: str, values: Sequence[str]) -> list[str]:
-    """`values` as a list of str; a single str is no list of texts."""
+    """Return `values` as a list of str; a single str is no list of texts."""
     if isinstance(values, str):
         raise TypeError(f"{op}: {name} must be a sequence of str, got a str")
     values = list(values)

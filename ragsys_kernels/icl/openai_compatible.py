@@ -24,7 +24,7 @@ _LONGEST_WAIT = 60.0  # seconds
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect is the answer: urllib would send the key to any other host, and no body to the same one."""
+    """Redirects taken as answers: urllib would send the key to another host, and no body to the same one."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -48,7 +48,7 @@ class OpenAICompatibleModel:
     api_key : str, optional
         Default: the environment's ``OPENAI_API_KEY``; without one no key is sent. No redirect is followed.
     revision : str
-        Goes into the fingerprint, for there is no way to see that a server has other weights under the same name.
+        Part of the fingerprint: a server may have other weights under the same name, which nothing shows.
     batch_size : int
         Texts in one request.
     timeout : float
@@ -115,7 +115,7 @@ class OpenAICompatibleModel:
         return Scores.of(parts)
 
     def _choices(self, whole: list[str]) -> list[dict[str, Any]]:
-        """The server's answers to the texts, in their order."""
+        """Return the server's answers to the texts, in their order."""
         body = {"model": self.name, "prompt": whole, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
         answer = self._post(json.dumps(body).encode())
         choices = answer.get("choices") if isinstance(answer, dict) else None
@@ -158,7 +158,7 @@ class OpenAICompatibleModel:
 
 
 def _message(body: bytes) -> str:
-    """What the server says is wrong."""
+    """Return what the server says is wrong."""
     text = body.decode("utf-8", "replace")
     try:
         answer = json.loads(text)
@@ -176,7 +176,7 @@ def _seconds(header: str | None, otherwise: float) -> float:
 
 
 def _part(choice: dict[str, Any], prompt: str, continuation: str, pair: int) -> Part:
-    """The tokens of the continuation in a choice, without the new token at its end."""
+    """Return the tokens of the continuation in a choice, without the new token at its end."""
     found = choice.get("logprobs")
     needed = "server must give log-probabilities of the prompt (echo with logprobs)"
     if not isinstance(found, dict):
@@ -201,7 +201,7 @@ def _part(choice: dict[str, Any], prompt: str, continuation: str, pair: int) -> 
 
 
 def _spans(tokens: list[str], offsets: Any, text: str) -> list[tuple[int, int]] | None:
-    """Where the tokens of the text begin and end, or None where they are not the text's.
+    """Return where the tokens of the text begin and end, or None where they are not the text's.
 
     By the offsets, if they begin with 0, never fall, and reach the end of the text; else by the lengths of the tokens,
     if they make up the text, after a first token that is not in it (BOS).

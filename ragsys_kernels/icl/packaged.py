@@ -51,7 +51,7 @@ ENCODERS, LANGUAGE_MODELS = ("minilm", "mpnet"), ("smollm2", "gemma3")
 
 
 def find(name: str, cache: PathLike | None = None) -> Path:
-    """Where a model that installed packages carry lies: a folder, or the file of a language model.
+    """Return where a model of installed packages lies: a folder, or the file of a language model.
 
     "minilm" is all-MiniLM-L6-v2 and "mpnet" all-mpnet-base-v2, each a folder; "smollm2" is SmolLM2-135M-Instruct and
     "gemma3" Gemma 3 270M (under Gemma's terms of use), each a ``.gguf`` file of four bits a weight, whose names
@@ -116,7 +116,7 @@ def _parts(name: str, model: _Split) -> list[Path]:
 
 
 def _joined(name: str, parts: list[Path], model: _Split, staging: Path) -> Path:
-    """A folder in `staging` with what the parts make up, a zip unpacked."""
+    """Return a folder in `staging` with what the parts make up, a zip unpacked."""
     content, digest = staging / "content", hashlib.sha256()
     content.mkdir()
     joined = content / model.file

@@ -62,25 +62,25 @@ class Labeler(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Changes with anything that changes a posterior: the model, and the labels."""
+        """Text that changes with anything that changes a posterior: the model, and the labels."""
 
     def score(self, families: Sequence[Sequence[str]]) -> list[Row]:
-        """A row for each prompt, families end to end. Prompts of one family may share their work."""
+        """Return a row for each prompt, families end to end. Prompts of one family may share their work."""
 
 
 class LabelModel:
-    """The probabilities of label words after a prompt, from the hidden state of its last token.
+    """Label words after a prompt: their probabilities, from the hidden state of its last token.
 
     `ragsys_kernels.label_posteriors` takes the states and the output layer's weight: logits are never made. The prompts
     of a family share their common beginnings. The longest is run whole; of the others only what follows the tokens
     that they have in common with it, after its keys and values. So prompts with 0, 1, ..., M demonstrations cost the
-    demonstrations once and the query M + 1 times, if those that come first do not depend on how many there are.
+    demonstrations once and the query M + 1 times, if the first ones do not depend on their number.
 
     Parameters
     ----------
     model : HuggingFaceModel
     labels : sequence of L str
-        What follows the prompt, with the space before it if there is one. A label stands for its first token, in the
+        What follows the prompt, with the space before it, if any. A label stands for its first token, in the
         prompt's context (`encode_pairs` says which that is), and these differ.
     share : bool
         False runs every prompt whole: slower, the same up to rounding. So it is for models with a recurrent state or
@@ -108,7 +108,7 @@ class LabelModel:
         return hash_key(self.model.fingerprint, *self.labels).hex()
 
     def score(self, families: Sequence[Sequence[str]]) -> list[Row]:
-        """A row for each prompt, families end to end.
+        """Return a row for each prompt, families end to end.
 
         Raises
         ------
@@ -176,7 +176,7 @@ class LabelModel:
         return longest + [tokens for _, tokens, _ in ordered], list(np.asarray(found.logp))
 
     def _run_rest(self, rest: list[tuple[int, Tokens, int]], past: Any, width: int) -> Any:
-        """Last states (R, D) of prompts, after the first `shared` keys of prompt number g, which are `width` in all."""
+        """Return last states (R, D) of prompts, after the first `shared` keys of prompt g, which are `width` in all."""
         model, torch = self.model, self.model._torch
         owners = torch.tensor([g for g, _, _ in rest])
         shared = torch.tensor([shared for _, _, shared in rest])
@@ -194,7 +194,7 @@ class CachedLabels:
     """A `Labeler` whose rows are kept in a SQLite file, found by model, labels and prompt.
 
     Prompts that are new are run 16 families at a time, and each such window is added in one transaction: a killed run
-    goes on where it was, and several processes may share the file.
+    resumes where it was, and several processes may share the file.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ class CachedLabels:
         return self.labeler.fingerprint
 
     def score(self, families: Sequence[Sequence[str]], progress: Callable[[int, int], None] | None = None) -> list[Row]:
-        """As `Labeler.score`; `progress` is called with the families done and their number, first with 0."""
+        """Score as `Labeler.score`; `progress` gets the families done and their number, first with 0."""
         prompts = [prompt for family in families for prompt in family]
         keys = {prompt: hash_key(self.fingerprint, prompt) for prompt in texts(_OP, "prompts", prompts)}
         found = {
@@ -263,7 +263,7 @@ class CachedLabels:
 
 
 def _slides(config: Any) -> bool:
-    """Whether attention reaches back only so many keys, among which the ones left out here would count."""
+    """Return whether attention reaches back only so many keys, among which the ones left out here would count."""
     kinds = getattr(config, "layer_types", None) or ()
     return any(kind != "full_attention" for kind in kinds) or bool(
         not kinds and getattr(config, "sliding_window", None)

@@ -59,7 +59,7 @@ class PromptTemplate:
             raise ValueError(f"PromptTemplate: query must end without white space, got {self.query!r}")
 
     def prompt(self, query: Mapping[str, str], demonstrations: Sequence[Mapping[str, str]] = ()) -> str:
-        """The text before the continuation.
+        """Return the text before the continuation.
 
         Raises
         ------
@@ -71,7 +71,7 @@ class PromptTemplate:
         return self.separator.join([*parts, _filled("query", self.query, query)])
 
     def answer(self, values: Mapping[str, str]) -> str:
-        """The text to score after the prompt."""
+        """Return the text to score after the prompt."""
         return _filled("continuation", self.continuation, values)
 
     @classmethod
@@ -94,7 +94,7 @@ class PromptTemplate:
 
 
 def read_table(op: str, path: PathLike) -> dict[str, Any]:
-    """The content of a ``.json`` or ``.toml`` file whose top is a table."""
+    """Return the content of a ``.json`` or ``.toml`` file whose top is a table."""
     file = Path(path)
     kind = file.suffix.lower()
     if kind not in (".json", ".toml"):
@@ -117,7 +117,7 @@ def read_table(op: str, path: PathLike) -> dict[str, Any]:
 
 
 def _names(name: str, text: str) -> list[str]:
-    """The fields of a text; each must be a plain name."""
+    """Return the fields of a text; each must be a plain name."""
     try:
         parts = [part for part in Formatter().parse(text) if part[1] is not None]
     except ValueError as error:

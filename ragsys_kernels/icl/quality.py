@@ -44,7 +44,7 @@ def quality_bias(
         the prompt: other demonstrations, for instance, or an instruction.
     cache : path, optional
         SQLite file of scores, made if missing. Pairs in it are not scored again, and what is scored is added every 64
-        pairs, so that a killed run goes on where it was. Scores are found by model, prompt and answer; see
+        pairs, so that a killed run resumes where it was. Scores are found by model, prompt and answer; see
         `CachedModel`.
     progress : callable, optional
         Called with the pairs done and their number, first with 0.
@@ -96,7 +96,7 @@ def quality_bias(
 
 
 def prompt_of(op: str, template: str) -> str:
-    """The part of a template before ``{answer}``; refuse a template without its two fields."""
+    """Return the part of a template before ``{answer}``; refuse a template without its two fields."""
     prompt, field, rest = template.partition("{answer}")
     if not field or rest or "{question}" not in prompt:
         raise ValueError(f"{op}: template must have {{question}} and end with {{answer}}, got {template!r}")

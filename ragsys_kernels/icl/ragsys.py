@@ -29,9 +29,9 @@ PRIMER = (
 
 
 class Setting(NamedTuple):
-    """Where a query's demonstrations come from.
+    """The source of a query's demonstrations.
 
-    "none": there are none; "fix": the same for every query (the primer); "random": drawn from the pairs of other
+    "none": no demonstrations; "fix": the same for every query (the primer); "random": drawn from the pairs of other
     groups; "mmr": Algorithm 1, of which `lambda_d` = 1 leaves diversity out, `lambda_b` = 1 the bias, and
     `lambda_b` = 0 all but the bias.
     """
@@ -46,7 +46,7 @@ NONE, RANDOM, FIX = Setting("none", "none"), Setting("random", "random"), Settin
 
 
 def methods(lambda_d: float = LAMBDA_D, lambda_b: float = LAMBDA_B) -> tuple[Setting, ...]:
-    """The paper's six."""
+    """Return the paper's six settings."""
     return (
         FIX,
         Setting("Bias", "mmr", 1.0, 0.0),
@@ -69,7 +69,7 @@ def pick(
     seed: int = 0,
     num_threads: int | None = None,
 ) -> dict[Setting, Array]:
-    """Demonstrations of every query by every setting that picks any, best first.
+    """Pick the demonstrations of every query by every setting that picks any, best first.
 
     The pool of a query, its `pool` rows of largest relevance with bias outside its own group, is retrieved once for
     each `lambda_b`; one call of `ragsys_kernels.mmr` then selects by all its `lambda_d`.
@@ -123,7 +123,7 @@ def _drawn(groups: Array, group: int, k: int, seed: int) -> Array:
 
 
 def read_primer(path: PathLike) -> tuple[tuple[str, str], ...]:
-    """Pairs (question, answer) of a ``.json`` or ``.toml`` file: a table ``pairs`` of ``question`` and ``answer``.
+    """Return the pairs of a ``.json`` or ``.toml`` file: a table ``pairs`` of ``question`` and ``answer``.
 
     Raises
     ------

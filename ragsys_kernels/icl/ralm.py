@@ -34,7 +34,7 @@ class Text(NamedTuple):
     ends: Array  # (N,) int64, where each token's characters end; never falling
 
     def words(self, windows: Sequence[Window]) -> Array:
-        """(W,) spaces in the characters of the windows' targets: what word perplexity divides by."""
+        """Spaces in the characters of the windows' targets, (W,): what word perplexity divides by."""
         ends = np.concatenate(([0], self.ends))
         return np.array([self.text.count(" ", ends[begin], ends[end]) for _, begin, end in windows], np.int64)
 
@@ -47,7 +47,7 @@ class RalmScores(NamedTuple):
 
 
 def sliding_windows(size: int, length: int, stride: int) -> list[Window]:
-    """Windows over `size` tokens that move by `stride`; each predicts the tokens that the one before did not reach.
+    """Return windows over `size` tokens, `stride` apart; each predicts the tokens that the one before did not reach.
 
     The first has `length` tokens and predicts all but the first of them, the last may predict fewer than `stride`, as
     in In-Context RALM's code. So every token but the first is predicted once.
@@ -70,7 +70,7 @@ def sliding_windows(size: int, length: int, stride: int) -> list[Window]:
 
 
 class Ralm:
-    """A language model that is given, before each window of a text, a document that its last tokens retrieve.
+    """A language model that reads, before each window of a text, a document that its last tokens retrieve.
 
     A document overwrites the first tokens of the window, so that the window stays as long as it was::
 
@@ -134,28 +134,28 @@ class Ralm:
         self._document_ids: dict[int, list[int]] = {}
 
     def encode(self, text: str) -> Text:
-        """The tokens of a text, without any that a tokenizer adds."""
+        """Return the tokens of a text, without any that a tokenizer adds."""
         encoded = self._encoded(text, return_offsets_mapping=True)
         ends = np.array([end for _, end in encoded["offset_mapping"]], np.int64)
         # The bytes of one character may be tokens of their own, all with its positions.
         return Text(text, np.array(encoded["input_ids"], np.int64), np.maximum.accumulate(ends))
 
     def queries(self, text: Text, places: Sequence[int], length: int | None = None) -> list[str]:
-        """The text of the `length` (default: `query_tokens`) tokens before each place."""
+        """Return the text of the `length` (default: `query_tokens`) tokens before each place."""
         size = self.query_tokens if length is None else length
         return [self.tokenizer.decode(text.tokens[max(0, place - size) : place]) for place in places]
 
     def retrieve(self, text: Text, places: Sequence[int], n: int, length: int | None = None) -> Found:
-        """The n best documents for each place: ids (W, n), padded with -1, and their scores."""
+        """Return the n best documents for each place: ids (W, n), padded with -1, and their scores."""
         return self.retriever.search(self.queries(text, places, length), n)
 
     def add(self, document: str) -> int:
-        """The position of another document, which the retriever does not know."""
+        """Add a document that the retriever does not know; return its position."""
         self.documents.append(document)
         return len(self.documents) - 1
 
     def document(self, ids: Sequence[int]) -> list[int]:
-        """The tokens that are put before a window for these documents, in their order."""
+        """Return the tokens that are put before a window for these documents, in their order."""
         limit = self.document_tokens // max(1, len(ids))
         for i in ids:
             if i not in self._document_ids:
@@ -172,7 +172,7 @@ class Ralm:
         past: int = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Array]:
-        """Log-probabilities of the last `past` tokens before each window's target and of the target.
+        """Return log-probabilities of the last `past` tokens before each window's target and of the target.
 
         Parameters
         ----------

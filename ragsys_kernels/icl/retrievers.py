@@ -18,17 +18,17 @@ Array = npt.NDArray[Any]
 
 
 class Found(NamedTuple):
-    """What a retriever found for Q queries, best first."""
+    """Texts that a retriever found for Q queries, best first."""
 
-    ids: Array  # (Q, n) int64, positions among the texts; -1 where there are no more
-    scores: Array  # (Q, n) float32; -inf where there is none
+    ids: Array  # (Q, n) int64, positions among the texts; -1 behind the last
+    scores: Array  # (Q, n) float32; -inf where ids has -1
 
 
 class Retriever(Protocol):
-    """Finds the texts of a collection that suit a query."""
+    """A search for the texts of a collection that suit a query."""
 
     def search(self, queries: Sequence[str], n: int) -> Found:
-        """The n best texts of each query; equal scores by position."""
+        """Return the n best texts of each query; equal scores by position."""
 
 
 class DenseRetriever:
@@ -65,7 +65,7 @@ class DenseRetriever:
         return self.nearest(self.encoder.encode(_some("queries", queries)), n)
 
     def nearest(self, vectors: Any, n: int, **options: Any) -> Found:
-        """As `search`, for queries (Q, D) that are encoded already; options of `Corpus.search`."""
+        """Search as `search`, for queries (Q, D) that are encoded already; options of `Corpus.search`."""
         return Found(*self.corpus.search(vectors, n, index=self.index, **options))
 
 
@@ -142,7 +142,7 @@ class Rule(NamedTuple):
     def select(
         self, queries: Any, corpus: rk.Corpus, k: Any, *, candidates: Any = None, **options: Any
     ) -> rk.Selection:
-        """The picks out of the candidates (Q, P), or of the whole corpus; options of the op."""
+        """Return the picks from the candidates (Q, P), or from the whole corpus; options of the op."""
         if self.method == "vrsd":
             return rk.vrsd(queries, corpus, k, candidates=candidates, **options)
         if self.method not in RULE_METHODS:
@@ -159,7 +159,7 @@ def _some(name: str, texts: Sequence[str]) -> list[str]:
 
 
 def _best(values: Array, n: int) -> Array:
-    """Positions of the n largest values above 0, the largest first, equal ones by position."""
+    """Return positions of the n largest values above 0, the largest first, equal ones by position."""
     positive = np.flatnonzero(values > 0)
     if len(positive) > n:
         # All that reach the n-th largest value, so that the sort below decides among equal ones.

@@ -1,4 +1,4 @@
-"""torch and transformers as guests: their threads for the time of a block, and their notes kept back."""
+"""Threads and messages of torch and transformers for the time of a block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .._extras import needed
 
 @contextmanager
 def torch_threads(op: str, number: int | None, extra: str = "lm") -> Iterator[None]:
-    """torch's own number of threads for the time of the block; None leaves it."""
+    """Set torch's own number of threads for the time of the block; None leaves it."""
     if number is None:
         yield
         return
@@ -30,7 +30,7 @@ def torch_threads(op: str, number: int | None, extra: str = "lm") -> Iterator[No
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Without the bars and notes that transformers prints while it loads; nothing to do where it is not installed."""
+    """Keep back the bars and notes that transformers prints while it loads, if it is installed."""
     if importlib.util.find_spec("transformers") is None:
         yield
         return

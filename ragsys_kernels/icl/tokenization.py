@@ -1,4 +1,4 @@
-"""Where the prompt ends and the continuation begins, in tokens: the one place of the library that decides it."""
+"""The end of the prompt and the beginning of the continuation, in tokens; no other module decides it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def encode_pairs(op: str, tokenizer: Any, prompts: Sequence[str], continuations:
     Special tokens that the tokenizer puts before a text (BOS) begin the context, once, also where the prompt spells
     them out; those it puts after a text are left out. A context without any token (an empty prompt) becomes BOS.
 
-    A tokenizer without character positions (one written in Python) is asked for the prompt alone too, and the tokens
+    A tokenizer without character positions (one written in Python) also tokenises the prompt alone, and the tokens
     after the common beginning are the continuation's: the same split, or an earlier one after a merge.
 
     Raises
@@ -101,12 +101,12 @@ def _first_beyond(offsets: Sequence[tuple[int, int]], length: int) -> int:
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many items a and b have in common at their beginning."""
+    """Return how many items a and b have in common at their beginning."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _leading(tokenizer: Any) -> list[int]:
-    """The special tokens that the tokenizer puts before a text."""
+    """Return the special tokens that the tokenizer puts before a text."""
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     full = tokenizer("a")["input_ids"]
     places = (i for i in range(len(full)) if full[i : i + len(bare)] == bare)
@@ -114,7 +114,7 @@ def _leading(tokenizer: Any) -> list[int]:
 
 
 def vocabulary(tokenizer: Any) -> str:
-    """All that decides what a tokenizer makes of a text, for fingerprints."""
+    """Return all that decides what a tokenizer makes of a text, for fingerprints."""
     if not getattr(tokenizer, "is_fast", False):
         return str(sorted(tokenizer.get_vocab().items()))
     content = json.loads(tokenizer.backend_tokenizer.to_str())

@@ -1,4 +1,4 @@
-"""Peers as guests: imported where they are needed."""
+"""Imports of peers, made only where they are needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def needed(extra: str) -> AbstractContextManager[None]:
 
 
 def later(module: str, extra: str, **homes: tuple[str, ...]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of ``module``, whose classes are in modules beside it that import the peer."""
+    """Return the ``__getattr__`` of ``module``, whose classes are in modules beside it that import the peer."""
     found = {name: home for home, names in homes.items() for name in names}
 
     def attribute(name: str) -> Any:
@@ -33,12 +33,12 @@ def later(module: str, extra: str, **homes: tuple[str, ...]) -> Callable[[str], 
     return attribute
 
 
-# What stands in a peer's module, or in its place, may be a drop-in of ours: asked what the peer does, it would ask
-# itself, for ever. So the peer is asked in a copy that is made of its files and that no application has seen.
+# An application may have put a drop-in of ours into the peer's module, or in its place: to find out there what the peer
+# does would call the drop-in again, for ever. So a copy is made from the peer's files, which no application has seen.
 
 
 def copy_of_module(name: str) -> ModuleType:
-    """A copy of one module of a peer; what it imports is imported as usual."""
+    """Return a copy of one module of a peer; what it imports is imported as usual."""
     parent = import_module(name.rpartition(".")[0])
     spec = PathFinder.find_spec(name, getattr(parent, "__path__", []))
     if spec is None or spec.loader is None:
@@ -52,9 +52,9 @@ _copying = Lock()
 
 
 def copy_of_package(name: str) -> ModuleType:
-    """A copy of a peer whose modules import each other by its name."""
+    """Return a copy of a peer whose modules import each other by its name."""
 
-    def there() -> dict[str, ModuleType]:
+    def loaded() -> dict[str, ModuleType]:
         # None stands where an import is forbidden.
         return {
             each: found for each, found in sys.modules.copy().items() if f"{each}.".startswith(f"{name}.") and found
@@ -62,13 +62,13 @@ def copy_of_package(name: str) -> ModuleType:
 
     with _copying:
         import_module(name)  # an import that another thread has begun is done after this
-        standing = there()
+        standing = loaded()
         for each in standing:
             del sys.modules[each]
         try:
             return import_module(name)
         finally:
-            for each, made in there().items():
+            for each, made in loaded().items():
                 if sys.modules.get(each) is made:
                     del sys.modules[each]
             sys.modules.update(standing)

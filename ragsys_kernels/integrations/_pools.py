@@ -1,4 +1,4 @@
-"""One query and its pool, as other libraries hold them, for the kernels; and the rules that the kernels do not have."""
+"""Pools of one query as other libraries hold them, calls of the kernels, and the rules that the kernels lack."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Method = Literal["mmr", "vrsd"]
 
 
 def matrix(op: str, name: str, rows: Any) -> Array:
-    """Nested lists, or arrays, of numbers as float32 (N, D)."""
+    """Return nested lists, or arrays, of numbers as float32 (N, D)."""
     array = _float32(op, name, rows)
     if array.ndim != 2:
         raise ValueError(f"{op}: {name} must have shape (N, D), got {array.shape}")
@@ -25,7 +25,7 @@ def matrix(op: str, name: str, rows: Any) -> Array:
 
 
 def vector(op: str, name: str, x: Any, dims: int) -> Array:
-    """A list or an array of ``dims`` numbers, or a matrix of one such row, as float32 (D,)."""
+    """Return a list or an array of ``dims`` numbers, or a matrix of one such row, as float32 (D,)."""
     array = _float32(op, name, x)
     if array.shape not in ((dims,), (1, dims)):
         raise ValueError(f"{op}: {name} must have shape (D,) = ({dims},), got {array.shape}")
@@ -43,8 +43,10 @@ def _float32(op: str, name: str, x: Any) -> Array:
 
 
 def run(op: str, queries: Array | None, rows: Array, k: int, **options: Any) -> Selection:
-    """`mmr` or `vrsd` of NumPy arrays in one thread; on a pool of 20 half its time is what this leaves out, the look at
-    other libraries and devices."""
+    """Run `mmr` or `vrsd` on NumPy arrays in one thread, without the look at other libraries and devices.
+
+    On a pool of 20 that look takes half the time.
+    """
     problem = validate.selection(op, queries, rows, k, **options)
     validate.warn_small_pool(problem)
     _, backend = _dispatch.choose(op, "selection", "cpu", "auto", "numpy")
@@ -64,7 +66,7 @@ def select(
     relevance: Any = None,
     metric: str = "cosine",
 ) -> tuple[list[int], list[float]]:
-    """Positions of the picks of one query, and the value of each when it was picked, by `mmr` or `vrsd`."""
+    """Return the positions of the picks of one query by `mmr` or `vrsd`, and the value of each when it was picked."""
     op = _checks.choice("select", "method", method, ("mmr", "vrsd"))
     if len(rows) == 0:
         return [], []
@@ -84,7 +86,7 @@ def select(
 
 
 def column(op: str, metadata: Sequence[Mapping[str, Any]], key: str | None) -> list[Any] | None:
-    """One entry of the metadata of each item, which all of them must have; None without a key."""
+    """Return one entry of the metadata of each item, which all of them must have; None without a key."""
     if key is None:
         return None
     values = [each.get(key) for each in metadata]
@@ -108,7 +110,7 @@ def greedy(
     fold: Callable[[Array, Array], Array],
     closed: Array | None = None,
 ) -> tuple[list[int], list[float]]:
-    """A greedy rule that the kernels do not have, in NumPy, and the value of each pick when it was made.
+    """Run a greedy rule that the kernels lack, in NumPy; return the picks, and the value of each when it was made.
 
     ::
 

@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
 
 
 class DiversityRankingStrategy(Choice):
-    """Haystack's, and VRSD."""
+    """Haystack's strategies, and VRSD."""
 
     GREEDY_DIVERSITY_ORDER = "greedy_diversity_order"
     MAXIMUM_MARGIN_RELEVANCE = "maximum_margin_relevance"
@@ -58,28 +58,28 @@ class DiversityRankingStrategy(Choice):
 
     @staticmethod
     def from_str(string: str) -> DiversityRankingStrategy:
-        """The member of that value."""
+        """Return the member of that value."""
         return member(_OP, DiversityRankingStrategy, string, "strategy", "strategies")
 
 
 class DiversityRankingSimilarity(Choice):
-    """Haystack's."""
+    """Haystack's similarities."""
 
     DOT_PRODUCT = "dot_product"
     COSINE = "cosine"
 
     @staticmethod
     def from_str(string: str) -> DiversityRankingSimilarity:
-        """The member of that value."""
+        """Return the member of that value."""
         return member(_OP, DiversityRankingSimilarity, string, "similarity metric", "metrics")
 
 
 @component
 class SelectionRanker:
-    """Selects among retrieved documents that carry their embeddings, by MMR, MMR with bias, or VRSD.
+    """Selection among retrieved documents that carry their embeddings, by MMR, MMR with bias, or VRSD.
 
-    The query's embedding comes from the text embedder of the pipeline, those of the documents from a retriever with
-    ``return_embedding=True``. The documents that are returned have the value at which they were picked as ``score``.
+    The embedding of the query comes from the text embedder of the pipeline, those of the documents from a retriever
+    with ``return_embedding=True``. The ``score`` of a document that is returned is the value at which it was picked.
 
     Parameters
     ----------
@@ -119,14 +119,14 @@ class SelectionRanker:
         self.relevance = relevance
 
     def to_dict(self) -> dict[str, Any]:
-        """The component as a dictionary."""
+        """Return the component as a dictionary."""
         names = ("top_k", "method", "lambda_mult", "bias_key", "lambda_b", "relevance")
         found: dict[str, Any] = default_to_dict(self, **{name: getattr(self, name) for name in names})
         return found
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> SelectionRanker:
-        """The component of a dictionary."""
+        """Make the component of a dictionary."""
         found: SelectionRanker = default_from_dict(cls, data)
         return found
 
@@ -138,7 +138,7 @@ class SelectionRanker:
         top_k: int | None = None,
         lambda_mult: float | None = None,
     ) -> dict[str, list[Document]]:
-        """The selected documents, in the order they were picked, under ``documents``.
+        """Return the selected documents, in the order they were picked, under ``documents``.
 
         Of documents with one id the one with the highest score counts. ``top_k`` and ``lambda_mult`` override those of
         the component. A document without an embedding (or a score, or a bias, where that is used) is a ValueError.
@@ -186,7 +186,7 @@ class PyversityRanker:
         self.diversity = within("PyversityRanker", "diversity", diversity)
 
     def to_dict(self) -> dict[str, Any]:
-        """The component as a dictionary."""
+        """Return the component as a dictionary."""
         found: dict[str, Any] = default_to_dict(
             self, top_k=self.top_k, strategy=self.strategy.value, diversity=self.diversity
         )
@@ -194,7 +194,7 @@ class PyversityRanker:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> PyversityRanker:
-        """The component of a dictionary, ours or that of pyversity-haystack."""
+        """Make the component of a dictionary, ours or that of pyversity-haystack."""
         found: PyversityRanker = component_of(cls, data)
         return found
 
@@ -206,7 +206,7 @@ class PyversityRanker:
         strategy: Strategy | None = None,
         diversity: float | None = None,
     ) -> dict[str, list[Document]]:
-        """The selected documents, in the order they were picked, under ``documents``.
+        """Return the selected documents, in the order they were picked, under ``documents``.
 
         Arguments that are given override those of the component.
         """
@@ -300,7 +300,7 @@ backend
         self.use_document_embeddings = use_document_embeddings
 
     def to_dict(self) -> dict[str, Any]:
-        """The component as a dictionary."""
+        """Return the component as a dictionary."""
         names = [name for name in signature(type(self).__init__).parameters if name != "self"]
         values = {name: getattr(self, name) for name in names}
         values |= {
@@ -316,7 +316,7 @@ backend
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> SentenceTransformersDiversityRanker:
-        """The component of a dictionary, ours or Haystack's."""
+        """Make the component of a dictionary, ours or Haystack's."""
         if data.get("init_parameters", {}).get("model_kwargs") is not None:
             deserialize_hf_model_kwargs(data["init_parameters"]["model_kwargs"])
         found: SentenceTransformersDiversityRanker = component_of(cls, data)
@@ -344,7 +344,7 @@ backend
         lambda_threshold: float | None = None,
         query_embedding: list[float] | None = None,
     ) -> dict[str, list[Document]]:
-        """The ranked documents under ``documents``.
+        """Return the ranked documents under ``documents``.
 
         ``top_k`` and ``lambda_threshold`` override those of the component; with ``query_embedding`` the query is not
         embedded.

@@ -22,7 +22,7 @@ from .langchain_stores import MaxMarginalRelevanceMixin, documents_of, embedding
 
 
 class _Options(BaseModel):
-    """What the classes below select by."""
+    """Options that the classes below select by."""
 
     k: int = Field(default=4, ge=1)
     lambda_mult: float = Field(default=0.5, ge=0, le=1)
@@ -32,7 +32,7 @@ class _Options(BaseModel):
 
 
 class SelectionRetriever(_Options, BaseRetriever):
-    """Retrieves from any vector store, then selects by MMR, MMR with bias, or VRSD.
+    """Retriever from any vector store that then selects by MMR, MMR with bias, or VRSD.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class SelectionRetriever(_Options, BaseRetriever):
 
 
 class SelectionCompressor(_Options, BaseDocumentCompressor):
-    """Selects among documents already retrieved, by MMR, MMR with bias, or VRSD.
+    """Selection among documents already retrieved, by MMR, MMR with bias, or VRSD.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class SelectionCompressor(_Options, BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks = None
     ) -> list[Document]:
-        """The selected documents in the order they were picked."""
+        """Return the selected documents in the order they were picked."""
         if not documents:
             return []
         vectors = self._stored(documents)
@@ -110,7 +110,7 @@ class SelectionCompressor(_Options, BaseDocumentCompressor):
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks = None
     ) -> list[Document]:
-        """As `compress_documents`."""
+        """Do what `compress_documents` does."""
         if not documents:
             return []
         vectors = self._stored(documents)
@@ -159,7 +159,7 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
 
     Notes
     -----
-    Without ``bias_key`` and with "mmr" a store that gives no vectors is asked for its own
+    Without ``bias_key`` and with "mmr" a store that gives no vectors selects by its own
     ``max_marginal_relevance_search``, with ``lambda_mult``; otherwise the selection is that of `SelectionRetriever`.
     The store retrieves by similarity alone, the bias counts in the selection.
     """
@@ -181,19 +181,19 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         return [_without(example, self.bias_key) for example in examples]
 
     def add_example(self, example: dict[str, Any]) -> str:
-        """Add an example, with its quality in ``bias_key`` if there is one; returns its id."""
+        """Add an example, with its quality under ``bias_key`` if it has one; return its id."""
         text = self._example_to_text(_without(example, self.bias_key), self.input_keys)
         ids: list[str] = self.vectorstore.add_texts([text], metadatas=[example])
         return ids[0]
 
     async def aadd_example(self, example: dict[str, Any]) -> str:
-        """As `add_example`."""
+        """Do what `add_example` does."""
         text = self._example_to_text(_without(example, self.bias_key), self.input_keys)
         ids: list[str] = await self.vectorstore.aadd_texts([text], metadatas=[example])
         return ids[0]
 
     def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
-        """The examples for an input, in the order they were picked."""
+        """Return the examples for an input, in the order they were picked."""
         store, text = self.vectorstore, self._example_to_text(input_variables, self.input_keys)
         if self._own():
             return self._documents_to_examples(store.max_marginal_relevance_search(text, **self._arguments()))
@@ -201,7 +201,7 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         return self._documents_to_examples(documents_of(found))
 
     async def aselect_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
-        """As `select_examples`."""
+        """Do what `select_examples` does."""
         store, text = self.vectorstore, self._example_to_text(input_variables, self.input_keys)
         if self._own():
             return self._documents_to_examples(await store.amax_marginal_relevance_search(text, **self._arguments()))
@@ -227,7 +227,7 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         lambda_b: float = 0.95,
         **vectorstore_cls_kwargs: Any,
     ) -> MaxMarginalRelevanceExampleSelector:
-        """A selector over a new store of ``vectorstore_cls`` with the examples.
+        """Make a selector over a new store of ``vectorstore_cls`` with the examples.
 
         Arguments as LangChain's, those of this class by keyword; others go to ``vectorstore_cls.from_texts``.
         """
@@ -250,7 +250,7 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         input_keys: list[str] | None = None,
         **options: Any,
     ) -> MaxMarginalRelevanceExampleSelector:
-        """As `from_examples`."""
+        """Do what `from_examples` does."""
         own = {name: options.pop(name) for name in list(options) if name in cls.model_fields}
         texts = [cls._example_to_text(_without(example, bias_key), input_keys) for example in examples]
         store = await vectorstore_cls.afrom_texts(texts, embeddings, metadatas=examples, **options)

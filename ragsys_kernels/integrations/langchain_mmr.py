@@ -1,4 +1,4 @@
-"""LangChain's maximal marginal relevance, which does not need LangChain."""
+"""LangChain's maximal marginal relevance as a function, without an import of LangChain."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def maximal_marginal_relevance(
 
 
 def _finite(query: Array, rows: Array) -> tuple[Array, Array]:
-    """The two with zeros for what has NaN or inf."""
+    """Return both with zeros in the place of vectors that have NaN or inf."""
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(query.sum() + rows.sum()):
             return query, rows

@@ -1,4 +1,4 @@
-"""LangChain vector stores whose searches by maximal marginal relevance are done here."""
+"""LangChain vector stores whose searches by maximal marginal relevance run on the kernels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def embeddings_of(store: Any) -> Any:
 
 
 def nearest(store: Any, embedding: Any, n: int, **kwargs: Any) -> list[Candidate]:
-    """The n nearest documents of a store, best first; embedded again where the store does not give vectors."""
+    """Return the n nearest documents of a store, best first; embed them again where the store does not give vectors."""
     if isinstance(store, TheirStore):
         found: list[Candidate] = store._similarity_search_with_score_by_vector(embedding, n, **kwargs)
         return found
@@ -47,7 +47,7 @@ def search(
     lambda_b: float = 0.95,
     **kwargs: Any,
 ) -> list[tuple[Document, float]]:
-    """Picks out of the ``fetch_k`` nearest documents of a store, with the scores of the store."""
+    """Pick from the ``fetch_k`` nearest documents of a store; return the picks with the scores of the store."""
     if isinstance(store, MaxMarginalRelevanceMixin):
         found = store.mmr_candidates(embedding, fetch_k, **kwargs)
     else:
@@ -98,31 +98,31 @@ class MaxMarginalRelevanceMixin:
     """
 
     def mmr_candidates(self, embedding: list[float], fetch_k: int, **kwargs: Any) -> list[Candidate]:
-        """The ``fetch_k`` nearest documents: (document, score, vector) of each, best first."""
+        """Return the ``fetch_k`` nearest documents: (document, score, vector) of each, best first."""
         return nearest(self, embedding, fetch_k, **kwargs)
 
     def max_marginal_relevance_search_with_score_by_vector(
         self, embedding: list[float], k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        """Documents and their scores in the store, in the order they were picked."""
+        """Return documents and their scores in the store, in the order they were picked."""
         return search(self, embedding, k, fetch_k, lambda_mult, **kwargs)
 
     def max_marginal_relevance_search_with_score(
         self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        """As `max_marginal_relevance_search_with_score_by_vector`, for a text."""
+        """Do what `max_marginal_relevance_search_with_score_by_vector` does, for a text."""
         return search(self, embeddings_of(self).embed_query(query), k, fetch_k, lambda_mult, **kwargs)
 
     def max_marginal_relevance_search_by_vector(
         self, embedding: list[float], k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
     ) -> list[Document]:
-        """Documents in the order they were picked."""
+        """Return documents in the order they were picked."""
         return documents_of(search(self, embedding, k, fetch_k, lambda_mult, **kwargs))
 
     def max_marginal_relevance_search(
         self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
     ) -> list[Document]:
-        """As `max_marginal_relevance_search_by_vector`, for a text."""
+        """Do what `max_marginal_relevance_search_by_vector` does, for a text."""
         return documents_of(self.max_marginal_relevance_search_with_score(query, k, fetch_k, lambda_mult, **kwargs))
 
     async def amax_marginal_relevance_search_with_score_by_vector(

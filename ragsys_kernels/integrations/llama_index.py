@@ -158,7 +158,7 @@ def _greedy(
 
 
 class _Installed(NamedTuple):
-    """Where LlamaIndex's versions differ, or may; the defaults are those of llama-index-core 0.14."""
+    """Behaviour in which LlamaIndex's versions differ, or may; the defaults are those of llama-index-core 0.14."""
 
     penalty: Literal["last", "max"] = "last"
     zero_is_all: bool = True  # similarity_top_k=0
@@ -166,7 +166,7 @@ class _Installed(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _installed() -> _Installed:
-    """What the installed LlamaIndex does, found by asking a copy of its function."""
+    """Return what the installed LlamaIndex does, found by calling a copy of its function."""
     try:
         theirs = _peers.copy_of_module("llama_index.core.indices.query.embedding_utils").get_top_k_mmr_embeddings
     except (ImportError, AttributeError):

@@ -12,7 +12,7 @@ from ._pools import Method, column, select
 
 
 class SelectionPostprocessor(BaseNodePostprocessor):
-    """Selects among the nodes that a retriever found, by MMR, MMR with bias, or VRSD.
+    """Selection among the nodes that a retriever found, by MMR, MMR with bias, or VRSD.
 
     The nodes that are returned have the value at which they were picked as score, as LlamaIndex's own MMR gives; it
     need not fall from one to the next.

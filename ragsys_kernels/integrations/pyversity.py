@@ -1,4 +1,4 @@
-"""pyversity's ``mmr`` on the kernels, its ``msd``, and its other strategies, which pyversity itself makes.
+"""pyversity's strategies: ``mmr`` on the kernels, ``msd`` in NumPy, the others by the installed pyversity.
 
 Every name of ``pyversity`` and ``pyversity.datatypes`` is here. pyversity is needed only for `cover`, `dpp` and `ssd`
 (extra ``pyversity``).
@@ -22,7 +22,7 @@ __all__ = ["DiversificationResult", "Metric", "Strategy", "cover", "diversify", 
 
 
 class Strategy(str, Enum):
-    """How to diversify."""
+    """Strategies of diversification."""
 
     MMR = "mmr"
     MSD = "msd"
@@ -32,7 +32,7 @@ class Strategy(str, Enum):
 
 
 class Metric(str, Enum):
-    """How similarity is measured."""
+    """Measures of similarity."""
 
     COSINE = "cosine"
     DOT = "dot"
@@ -40,7 +40,7 @@ class Metric(str, Enum):
 
 @dataclass
 class DiversificationResult:
-    """What was selected.
+    """Selected items.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ def diversify(
     diversity: float = 0.5,
     **kwargs: Any,
 ) -> DiversificationResult:
-    """``pyversity.diversify``: the function of this module that has the strategy's name.
+    """Call ``pyversity.diversify``: the function of this module that has the strategy's name.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def mmr(
     metric: Metric | str = Metric.COSINE,
     normalize: bool = True,
 ) -> DiversificationResult:
-    """``pyversity.mmr``, on the kernel of `ragsys_kernels.mmr`.
+    """Do what ``pyversity.mmr`` does, on the kernel of `ragsys_kernels.mmr`.
 
     ::
 
@@ -188,7 +188,7 @@ def msd(
     metric: Metric | str = Metric.COSINE,
     normalize: bool = True,
 ) -> DiversificationResult:
-    """``pyversity.msd``: the sum of distances from the picks instead of the nearest of them, in NumPy.
+    """Do what ``pyversity.msd`` does, in NumPy: the sum of distances from the picks counts, not that from the nearest.
 
     ::
 
@@ -224,13 +224,12 @@ def cover(
     metric: Metric | str = Metric.COSINE,
     normalize: bool = True,
 ) -> DiversificationResult:
-    """``pyversity.cover`` (facility location), by the installed pyversity: its parameters, results and errors."""
+    """Call ``pyversity.cover`` (facility location) of the installed pyversity, with its errors."""
     return _by_pyversity(Strategy.COVER, embeddings, scores, k, diversity, gamma, metric, normalize)
 
 
 def dpp(embeddings: Any, scores: Any, k: int, diversity: float = 0.5, scale: float = 1.0) -> DiversificationResult:
-    """``pyversity.dpp`` (greedy determinantal point process), by the installed pyversity: its parameters, results and
-    errors."""
+    """Call ``pyversity.dpp`` (greedy determinantal point process) of the installed pyversity, with its errors."""
     return _by_pyversity(Strategy.DPP, embeddings, scores, k, diversity, scale)
 
 
@@ -246,8 +245,7 @@ def ssd(
     append_bias: bool = True,
     normalize_scores: bool = True,
 ) -> DiversificationResult:
-    """``pyversity.ssd`` (sliding spectrum decomposition), by the installed pyversity: its parameters, results and
-    errors."""
+    """Call ``pyversity.ssd`` (sliding spectrum decomposition) of the installed pyversity, with its errors."""
     options = (recent_embeddings, window, gamma, normalize, append_bias, normalize_scores)
     return _by_pyversity(Strategy.SSD, embeddings, scores, k, diversity, *options)
 
@@ -282,14 +280,14 @@ def _checked(
 
 
 def _finite(op: str, rows: Array, relevance: Array) -> None:
-    """What the kernels check by themselves."""
+    """Refuse NaN and inf, which the kernels check by themselves."""
     for name, finite in (("relevance", np.isfinite(relevance)), ("embeddings", np.isfinite(rows).all(axis=1))):
         if not finite.all():
             raise ValueError(f"{op}: {name} must be finite, got NaN or inf in row {int(np.argmin(finite))}")
 
 
 def _unit(rows: Array) -> bool:
-    """Whether no product of two rows can be above 1 by more than rounding."""
+    """Return whether no product of two rows is above 1 by more than rounding."""
     return bool(np.einsum("ij,ij->i", rows, rows).max() <= 1 + 1e-5)
 
 

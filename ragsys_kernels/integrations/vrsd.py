@@ -10,7 +10,7 @@ __all__ = ["VecRetSimDiv"]
 
 
 def VecRetSimDiv(vectors: Any, query: Any, k: int = 4) -> tuple[list[Any], list[int]]:  # noqa: N802
-    """Vectors whose sum is nearest to the query in direction, greedily (VRSD, Algorithm 1).
+    """Select greedily the vectors whose sum is nearest to the query in direction (VRSD, Algorithm 1).
 
     ::
 

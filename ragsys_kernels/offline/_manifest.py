@@ -1,7 +1,7 @@
 """What a job's folder says of itself: the manifest, a record for each finished shard, fingerprints of the inputs.
 
 ``_job.json`` is written when a job begins and when it ends. In between each finished shard adds one small hidden file,
-which costs the same however many there are. Each ends with a checksum of what it says: a record that a kill or a power
+which costs the same whatever their number. Each ends with a checksum of what it says: a record that a kill or a power
 failure damaged is a shard that is not done, a damaged manifest is refused, for nothing else says what the job is.
 """
 
@@ -282,7 +282,7 @@ def described(inputs: Inputs, fingerprint: str) -> dict[str, Any]:
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return how the job that is asked for differs from the one in the folder, old and new value of each."""
+    """Return how the given job differs from the one in the folder, old and new value of each."""
     found = [
         _changed(name, before.get(name), now.get(name))
         for name in ("version", "backend", "instruction_set", "fingerprint", "shard_size")

@@ -21,7 +21,7 @@ def ahead(items: Generator[T, None, None], depth: int) -> Generator[T, None, Non
     """Yield the items of a generator that runs in a thread of its own, at most `depth` items ahead.
 
     Its error is raised here, after the items before it. Closing this generator closes that one in its thread and waits
-    for the item at hand there; nested, one error or one `close` stops all stages.
+    for its current item; nested, one error or one `close` stops all stages.
     """
     ready: SimpleQueue[T | _End] = SimpleQueue()
     room, stopped = Semaphore(depth), Event()

@@ -55,16 +55,16 @@ def owned(folder: Folder) -> Iterator[None]:
 
 
 def continued(before: Manifest, now: dict[str, Any], folder: Folder, on_error: str) -> dict[int, ShardRecord]:
-    """Return the shards that are done and whole; refuse another job than the one that is asked for."""
+    """Return the shards that are done and whole; refuse a job other than the one given."""
     found = differences(before.description, now)
     if found:
         raise ValueError(
-            f"select: out must hold a job of the same inputs, options and version to go on, or overwrite be given, "
+            f"select: out must hold a job of the same inputs, options and version to resume, or overwrite be given, "
             f"got {folder} with {'; '.join(found)}"
         )
     unknown = before.unknown(folder.names())
     if unknown:
-        raise FileExistsError(f"select: out must hold only shards of its job to go on, got {folder} with {unknown[0]}")
+        raise FileExistsError(f"select: out must hold only shards of its job to resume, got {folder} with {unknown[0]}")
     done = {}
     for name in before.damaged:
         warnings.warn(f"select: {name} is damaged in {folder}; what it recorded is made again", stacklevel=5)
@@ -76,7 +76,7 @@ def continued(before: Manifest, now: dict[str, Any], folder: Folder, on_error: s
             warnings.warn(f"select: {damage} in {folder}; the shard is made again", stacklevel=5)
     skipped = sum(record.skipped for record in done.values())
     if skipped and on_error == "raise":
-        raise ValueError(f"select: on_error must be 'skip' to go on where queries were skipped, got {skipped} of them")
+        raise ValueError(f"select: on_error must be 'skip' to resume where queries were skipped, got {skipped} of them")
     return done
 
 

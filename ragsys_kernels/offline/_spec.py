@@ -1,4 +1,4 @@
-"""What a selection job is asked to do: its files and options, and what they must be before it starts."""
+"""The files and options of a selection job, and what they must be before it starts."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Inputs:
         return inputs
 
     def opened(self) -> dict[str, Column | sources.Index]:
-        """Return the columns there are, and the index, by name."""
+        """Return the opened columns, and the index, by name."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: column for name, column in found.items() if column is not None}
 

@@ -40,7 +40,7 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Picked:
-    """What is left of a piece when its picks are there: its vectors need not wait for the writer."""
+    """The part of a piece that is kept once its picks are made: its vectors need not wait for the writer."""
 
     start: int
     query_ids: pa.Array | None
@@ -50,8 +50,10 @@ class _Picked:
 
 @dataclass(frozen=True)
 class ResultRows:
-    """Consecutive rows of the result, all of one shard; ``errors`` has the queries that were skipped among them, and
-    ``short`` others got fewer than k picks."""
+    """Consecutive rows of the result, all of one shard.
+
+    ``errors`` has the queries that were skipped among them; ``short`` others got fewer than k picks.
+    """
 
     start: int
     picks: pa.Table
@@ -127,7 +129,7 @@ class Worker:
     ) -> Generator[ShardRecord, None, None]:
         """Make shards, in the order of their rows, and yield each one's record when it is in its place.
 
-        Consecutive shards are read in one pass, unless there is an index. `advance` is called with the queries done
+        Consecutive shards are read in one pass, unless an index is given. `advance` is called with the queries done
         since its last call.
         """
         # An index may find other rows in other batches: a shard begins a batch, whatever is done before it.
@@ -144,7 +146,7 @@ class Worker:
         Reading and selecting run in threads of their own beside the caller's, a few chunks ahead of it.
         """
         read = ahead(self._pieces(start, stop), _CHUNKS_AHEAD)
-        # Results are small: so many of them are kept that the selection goes on while a row group is synced.
+        # Results are small: so many of them are kept that the selection does not wait while a row group is synced.
         selected = ahead(self._selected(read), max(_CHUNKS_AHEAD, ROW_GROUP // self.spec.chunk_size))
         with closing(selected):
             for picked in selected:

@@ -71,7 +71,7 @@ def bias(
 ) -> BiasSummary:
     """Write the quality bias of every (question, answer) pair of a file: the answer's mean token log-probability.
 
-    Scores are kept in a cache as they are made, so that a job that was stopped or killed goes on when it is run again.
+    Scores are kept in a cache as they are made, so that a job that was stopped or killed resumes when it is run again.
     `out` appears when the job is complete; after an error what was at `out` before is untouched.
 
     Parameters

@@ -1,4 +1,4 @@
-"""What there is in a job's folder, and whether it is right; reads nothing else, and changes nothing."""
+"""The state of a job's folder, and whether its files are right; reads nothing else, and changes nothing."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def verify(folder: PathLike) -> list[str]:
     """Read all files of a job and return what is wrong with them; nothing if the result is whole.
 
     Checked are, for each shard, its checksum, its schema, its number of rows, and that its rows are the queries it
-    should have (by their numbers, where the queries have no ids); that no shard is missing and no other is there; and
+    should have (by their numbers, where the queries have no ids); that no shard is missing and no other exists; and
     the files of skipped queries.
 
     Parameters

@@ -28,8 +28,8 @@ _log = logging.getLogger(__name__)
 class Summary:
     """What a job did; as text, one line.
 
-    ``queries`` is their number in all, ``done`` of how many the result is there, ``selected`` of how many it was made
-    in this run, ``skipped`` how many could not be used, ``short`` how many others got fewer than k picks. ``seconds``
+    ``queries`` is the number of all queries, ``done`` of those with a result, ``selected`` of those whose result this
+    run made, ``skipped`` of those that could not be used, ``short`` of others that got fewer than k picks. ``seconds``
     runs from the first query read to the last shard in place; ``corpus_seconds`` is the time to read and normalise the
     corpus, and to start Ray.
     """
@@ -128,7 +128,7 @@ def select(
     with their number. Reading, selecting and writing run at the same time.
 
     `out` is the job. Each shard is put in its place whole, so that a job that was killed at any moment, or stopped by
-    an error, goes on with what is missing when it is run again with the same inputs, options and version; the result
+    an error, resumes with what is missing when it is run again with the same inputs, options and version; the result
     is the same to the byte. Files that were damaged since are found by their checksums and made again, with a warning.
     A job that is complete is checked and left as it is. A job that ends before its first shard leaves nothing.
 
@@ -181,7 +181,7 @@ def select(
     device : str, optional
         "cuda" or "cuda:<number>": where the corpus is held and selection runs, as torch tensors. Default: the host.
     backend, num_threads
-        As in `ragsys_kernels.mmr`. A job goes on with the backend and instruction set it began with, since others may
+        As in `ragsys_kernels.mmr`. A job resumes with the backend and instruction set it began with, since others may
         decide near-ties otherwise.
     chunk_size : int
         Queries read, selected for and handed to the writer in one step. Does not change the result, except that an
@@ -195,7 +195,7 @@ def select(
         ``_errors-00000.parquet``, ... (of the shard's number): ``query_row``, ``query_id`` (null where it is not
         known), ``reason``. The corpus, its bias and its groups have to be right in any case.
     fingerprint : {"sampled", "full"}, optional
-        How inputs are known again when the job goes on. "sampled": by size, time of the last change, and the content of
+        How inputs are recognised when the job resumes. "sampled": by size, time of the last change, and the content of
         the first, middle and last MiB of each file; a copy that keeps the time is the same input, a file that was only
         touched is not. "full": by a hash of the whole content, whatever the time; reads all files once more. Neither
         looks at paths. Default: as the job began; "sampled" for a new one.
@@ -204,10 +204,10 @@ def select(
     progress : callable, optional
         Called with the queries done and their number, first when the corpus is in memory.
     stop : callable, optional
-        Asked when the corpus is in memory and after each shard whether to stop; the job can go on later.
+        Called once the corpus is in memory and after each shard; True stops the job, which can be resumed later.
     engine : {"local", "ray"}
         Where the shards are made: in this process, or by workers on Ray, on this machine or a cluster whose nodes all
-        see the files and `out` at the same paths. Both write the same bytes, and either goes on with what the other
+        see the files and `out` at the same paths. Both write the same bytes, and either resumes what the other
         began. Workers share one copy of the corpus on each node, in Ray's object store.
     workers : int, optional
         Ray actors; more than fit on the nodes are refused. Default: as many as fit.

@@ -140,7 +140,7 @@ def _session(ray: Any, address: str | None) -> Iterator[None]:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Undo what Ray's start does to SIGTERM: its handler aborts, the caller's may finish the shard at hand."""
+    """Undo what Ray's start does to SIGTERM: its handler aborts, the caller's may finish the current shard."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The output folder: files that are there whole or not at all, and Parquet whose bytes depend on its rows alone."""
+"""The output folder: files that exist whole or not at all, and Parquet whose bytes depend on its rows alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Folder:
         return str(self.path)
 
     def names(self) -> list[str]:
-        """Return the names in the folder, hidden ones too, sorted; none if there is no folder."""
+        """Return the names in the folder, hidden ones too, sorted; none without a folder."""
         return sorted(os.listdir(self.path)) if os.path.lexists(self.path) else []
 
     def strange(self) -> list[str]:
@@ -126,7 +126,7 @@ class ParquetFile:
         self.rows = 0
 
     def write(self, table: pa.Table) -> None:
-        """Add rows; a row group is encoded once all of its rows are there."""
+        """Add rows; a row group is encoded once it has all of its rows."""
         self.rows += table.num_rows
         while self._held + table.num_rows >= ROW_GROUP:
             room = ROW_GROUP - self._held

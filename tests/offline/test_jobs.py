@@ -311,7 +311,7 @@ def test_killed_overwrite_can_be_run_again(tmp_path, job, monkeypatch):
 def test_shard_of_nobody_is_refused(tmp_path, job):
     options, expected = job
     (tmp_path / "undisturbed" / "part-00007.parquet").write_bytes(expected["part-00006.parquet"])
-    with pytest.raises(FileExistsError, match=r"only shards of its job to go on.*part-00007\.parquet"):
+    with pytest.raises(FileExistsError, match=r"only shards of its job to resume.*part-00007\.parquet"):
         offline.select(**options, out=tmp_path / "undisturbed")
     (tmp_path / "undisturbed" / "_errors-00001.parquet").write_bytes(expected["part-00006.parquet"])
     assert sorted(offline.verify(tmp_path / "undisturbed")) == [
@@ -639,7 +639,7 @@ def test_skipped_queries_are_recorded_and_change_no_other(tmp_path, job):
     assert reasons[3] == "candidates must be -1 or rows of the corpus, below N = 200, got -2"
     assert reasons[4] == f"candidates must not repeat an id within a query, got {candidates[164, 0]} twice"
     assert offline.verify(tmp_path / "out") == []
-    with pytest.raises(ValueError, match="on_error must be 'skip' to go on where queries were skipped, got 5"):
+    with pytest.raises(ValueError, match="on_error must be 'skip' to resume where queries were skipped, got 5"):
         offline.select(**options, out=tmp_path / "out")
     flip(tmp_path / "out" / "_errors-00001.parquet")
     assert offline.verify(tmp_path / "out")[0].startswith("_errors-00001.parquet is damaged")

@@ -110,7 +110,7 @@ def _rows(result: SetResult, samples: int) -> dict[str, _Row]:
 
 
 def _verdict(results: Sequence[SetResult], rows: Sequence[dict[str, _Row]]) -> str:
-    """Where the methods that adapt k stand beside the static k that is best for the test texts."""
+    """Say where the methods that adapt k stand beside the static k that is best for the test texts."""
     sentences = []
     for label in (SAICL, QPP):
         places: dict[str, list[str]] = {"above": [], "below": [], "not distinguishable from": []}

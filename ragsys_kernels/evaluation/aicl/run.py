@@ -59,7 +59,7 @@ PROMPTS = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of each set takes part; None is all there is."""
+    """How much of each set takes part; None is all of it."""
 
     test: int | None  # texts to classify
     train: int | None  # texts that can be demonstrations
@@ -118,7 +118,7 @@ def aicl(
 
     A text's label is that of the largest posterior of the label words after its demonstrations. QPP-AICL takes the NQC
     of the text's `pool` largest similarities, over the largest of the texts that SAICL learns from. Every scored prompt
-    is kept in the cache as soon as its window of 16 texts is done, so that a stopped run goes on where it was.
+    is kept in the cache as soon as its window of 16 texts is done, so that a stopped run resumes where it was.
 
     Parameters
     ----------

@@ -105,7 +105,7 @@ def report_of(named: Sequence[Result], swept: Sequence[Result], bias: Array, sam
 
 
 def verdict(comparisons: Sequence[Comparison]) -> str:
-    """Which orderings hold, in sentences."""
+    """Say which orderings hold, in sentences."""
     parts = []
     for kind, start in (
         ("holds", "Orderings that hold"),

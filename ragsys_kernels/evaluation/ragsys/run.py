@@ -92,7 +92,7 @@ def ragsys(
     out. Each retriever gives a question k of them, the model scores every correct and incorrect answer after them, and
     MC1, MC2, MC3 and DPO compare the two kinds. Random demonstrations and none stand beside. The bias is the mean
     log-probability of a demonstration's answer under the same model. Embeddings and scores are kept in the cache as
-    they are made, so that a run that was stopped goes on where it was.
+    they are made, so that a stopped run resumes where it was.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def ragsys(
         Folder for ``report.md``, ``report.html``, ``report.json``, the plots, and ``values.csv`` with every question's
         picks and values. New, empty, or with an earlier report of this evaluation, which is replaced.
     model : str, path or LanguageModel
-        "smollm2", or whatever else `HuggingFaceModel.from_pretrained` takes; or a model at hand.
+        "smollm2", or whatever else `HuggingFaceModel.from_pretrained` takes; or a model that is open.
     dtype : {"float32", "float16", "bfloat16"}
         How the model's weights are held.
     encoder : str, path or Encoder
@@ -209,13 +209,13 @@ class _Shown(NamedTuple):
         return [pair["question"] for pair in self.pairs], [pair["answer"] for pair in self.pairs]
 
     def keys(self, embed: str) -> list[str]:
-        """What is embedded of each."""
+        """Return what is embedded of each."""
         questions, answers = self.columns
         return questions if embed == "question" else list(map(" ".join, zip(questions, answers, strict=True)))
 
 
 class Scored(NamedTuple):
-    """What `score` found, and how much of it was in the cache."""
+    """Log-probabilities that `score` found, and how many of them were in the cache."""
 
     logp: dict[Setting, Array]  # (A,) sums over the tokens of each answer to the questions asked, end to end
     new: int
@@ -256,7 +256,7 @@ def score(
 
 
 def _asked(op: str, data: TruthfulQA, number: int | None) -> Array:
-    """The questions to ask, in their order; more of them include the fewer."""
+    """Return the questions to ask, in their order; a larger number includes the smaller."""
     size = len(data.questions)
     if number is not None and number > size:
         raise ValueError(f"{op}: questions must be at most {size}, got {number}")
@@ -276,7 +276,7 @@ def _demonstrations(op: str, data: TruthfulQA, pool: int) -> _Shown:
 
 
 def _in_sweep(lambda_d: float, named: Sequence[Setting]) -> Setting:
-    """Selection without bias; one of the named settings where it is the same."""
+    """Return the setting of selection without bias: one of the named ones where it is the same."""
     same = (setting for setting in named if setting[1:] == ("mmr", lambda_d, 1.0))
     return next(same, Setting(f"λ_d = {lambda_d:g}", "mmr", lambda_d))
 
@@ -297,7 +297,7 @@ def _prompts(
 def _result(
     setting: Setting, logp: dict[Setting, Array], data: TruthfulQA, asked: Array, picks: Array | None, rows: Array
 ) -> Result:
-    """The metrics of a setting, question by question."""
+    """Return the metrics of a setting, question by question."""
     spans = [slice(*data.cu_questions[q : q + 2]) for q in asked]
     is_correct = np.concatenate([data.is_correct[span] for span in spans])
     starts = np.cumsum([0, *(span.stop - span.start for span in spans)])

@@ -40,7 +40,7 @@ _PAIRS = (
 
 @dataclass(frozen=True)
 class RalmSizes:
-    """The sizes of a run, in tokens where nothing else is said. The defaults are those of the full run."""
+    """The sizes of a run, in tokens unless something else is said. The defaults are those of the full run."""
 
     windows: int = 250  # number of windows, evenly spread over the text
     window: int = 1024
@@ -70,7 +70,7 @@ class RalmSizes:
 
 
 class RalmResult(NamedTuple):
-    """Q windows, each a target text: negative log-probabilities (nats) of the targets by method."""
+    """Q windows, each with a target text: negative log-probabilities (nats) of the targets by method."""
 
     nll: dict[str, Array]  # (Q,) by method
     picks: dict[str, list[list[tuple[int, ...]]]]  # documents of each piece of each window
@@ -93,7 +93,7 @@ class _Versus(NamedTuple):
 
 
 def report_of(result: RalmResult, sizes: RalmSizes, samples: int, collection: str) -> Report:
-    """The report; `collection` says what is retrieved from."""
+    """Return the report; `collection` says what is retrieved from."""
     report = Report("ralm", "In-Context RALM: what documents before the text are worth")
     means = _perplexities(result.nll, result.words, samples)
     versus = {
@@ -195,14 +195,14 @@ def _exp(interval: Interval) -> Interval:
 
 
 def _versus(result: RalmResult, ours: Array, theirs: Array, samples: int, some: Any = slice(None)) -> _Versus:
-    """How a word perplexity changes from one method to another."""
+    """Return how a word perplexity changes from one method to another."""
     difference = (ours - theirs)[some]
     ratio = _exp(bootstrap_ratios(difference, result.words[some], samples=samples)[0])
     return _Versus(Interval(*(end - 1 for end in ratio)), float((difference < 0).mean()))
 
 
 def _findings(result: RalmResult, versus: Mapping[Any, _Versus]) -> list[tuple[str, str, str]]:
-    """The paper's directions, and whether they show."""
+    """Return the paper's directions, and whether they show."""
     rows = []
     for text, pair, sign in (
         ("BM25's document lowers perplexity (Table 1)", (FIRST, NONE), -1),
@@ -228,7 +228,7 @@ def _best(series: Mapping[int, Array]) -> int:
 
 
 def _why(versus: Mapping[Any, _Versus]) -> str:
-    """Why BM25's document does or does not lower perplexity, as far as the parts show it."""
+    """Say why BM25's document lowers perplexity or does not, as far as the parts show it."""
     price, worth, total = (versus[pair].change.mean for pair in ((SHORT, NONE), (FIRST, SHORT), (FIRST, NONE)))
     parts = f"leaving out the text that it overwrites costs {price:+.2%}, the document in its place brings {worth:+.2%}"
     if total < 0:

@@ -92,7 +92,7 @@ def ralm(
     first ones: none, BM25's first, one of BM25's first 16 that is chosen by zero-shot reranking, by the target itself
     (oracle) or at random, the encoder's nearest, two shorter ones by BM25 or by MMR, any passage of the collection, or
     none and the prefix cut by as much as a document takes. Each (window, document) is run once and kept in the cache:
-    a stopped run goes on where it was, and strides, query lengths and numbers of documents share the runs.
+    a stopped run resumes where it was, and strides, query lengths and numbers of documents share the runs.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def ralm(
 
 
 def chosen_windows(size: int, sizes: RalmSizes) -> list[Window]:
-    """Windows evenly spread over a text of `size` tokens, without the first and the shorter ones."""
+    """Return windows evenly spread over a text of `size` tokens, without the first and the shorter ones."""
     whole = [
         window for window in sliding_windows(size, sizes.window, sizes.target)[1:]
         if window.end - window.start == sizes.window
@@ -197,7 +197,7 @@ def chosen_windows(size: int, sizes: RalmSizes) -> list[Window]:
 def own_articles(
     system: Ralm, text: Text, articles: Sequence[str], windows: Sequence[Window], sizes: RalmSizes
 ) -> dict[int, Documents]:
-    """The piece, of a document's size, of a window's own article that BM25 finds outside of the window, by place.
+    """Return, by place, the piece of its own article that BM25 finds outside of a window, of a document's size.
 
     What a document on the subject is worth, for comparison: no collection without the evaluated text has it. The pieces
     become documents of the system, after those of the collection.
@@ -219,7 +219,7 @@ def own_articles(
 
 
 class _Plan(NamedTuple):
-    """What each piece of `stride` tokens of each window's target is predicted with."""
+    """The runs that predict each piece of `stride` tokens of each window's target."""
 
     stride: int
     runs: list[list[ModelRun]]  # (Q, pieces)
@@ -243,7 +243,7 @@ class _Runs:
         return [place for window in self.windows for place in range(window.begin, window.end, stride)]
 
     def plan(self, stride: int, documents: Mapping[int, Sequence[int]]) -> _Plan:
-        """Documents by the place where a piece begins; a place that is not there has none."""
+        """Plan documents by the place where a piece begins; a place without an entry has none."""
         return _Plan(
             stride,
             [
@@ -253,7 +253,7 @@ class _Runs:
         )
 
     def without(self, plan: _Plan) -> _Plan:
-        """The same prefixes as short as the documents leave them, without the documents."""
+        """Return the plan without its documents, the prefixes as short as the documents left them."""
 
         def shortened(run: ModelRun) -> ModelRun:
             window, ids = run
@@ -270,15 +270,15 @@ class _Runs:
         self._logp = dict(zip(order, logps, strict=True))
 
     def target(self, plan: _Plan) -> Array:
-        """(Q, pieces) log-probabilities of the pieces."""
+        """Return the log-probabilities of the pieces, (Q, pieces)."""
         return self._sums(plan, self.past, plan.stride)
 
     def before(self, plan: _Plan) -> Array:
-        """(Q, pieces) log-probabilities of the past tokens before each piece."""
+        """Return the log-probabilities of the past tokens before each piece, (Q, pieces)."""
         return self._sums(plan, 0, self.past)
 
     def nll(self, plan: _Plan) -> Array:
-        """(Q,) negative log-probabilities of the windows' targets."""
+        """Return the negative log-probabilities of the windows' targets, (Q,)."""
         return np.asarray(-self.target(plan).sum(axis=1))
 
     def _sums(self, plan: _Plan, offset: int, length: int) -> Array:
@@ -376,5 +376,5 @@ def _by_place(places: Sequence[int], ids: Array) -> dict[int, list[int]]:
 
 
 def _numbers(candidates: int) -> list[int]:
-    """Powers of two up to the number of candidates, and that number."""
+    """Return the powers of two up to the number of candidates, and that number."""
     return [*(1 << i for i in range(candidates.bit_length()) if 1 << i < candidates), candidates]

@@ -84,7 +84,7 @@ def vrsd_answers(
     question, in the order picked; the model answers greedily, to the end of the line, in its chat template if it has
     one. ROUGE-1, 2 and L (F1, without stemming, by the package rouge-score) compare with the set's answer; on
     OpenBookQA an answer is right if the right option is more like it, by ROUGE-L, than every other. Answers are kept as
-    they are made, so that a stopped run goes on where it was.
+    they are made, so that a stopped run resumes where it was.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def vrsd_answers(
     quick : bool
         50 queries a set.
     queries : int, optional
-        So many of each set, drawn at random; all where there are no more. Default: all, or with `quick` 50.
+        Number of each set, drawn at random; all where the set has no more. Default: all, or with `quick` 50.
     k, pool : int
         Picks and candidates of a query.
     seed : int
@@ -203,7 +203,7 @@ def evaluate(
 
 
 def rouge_scorer(op: str) -> Callable[[str, str], list[float]]:
-    """A function of the true and the given answer: F1 of ROUGE-1, 2 and L."""
+    """Return a function of the true and the given answer: F1 of ROUGE-1, 2 and L."""
     with needed(op, "evaluate", "rouge-score"):
         from rouge_score.rouge_scorer import RougeScorer
     scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=False)
@@ -216,7 +216,7 @@ def rouge_scorer(op: str) -> Callable[[str, str], list[float]]:
 
 
 def is_right(score: Callable[[str, str], Sequence[float]], question: str, truth: str, answer: str) -> bool:
-    """Whether the answer is more like the right option, by ROUGE-L, than like each other option of the question."""
+    """Return whether the answer is more like the right option, by ROUGE-L, than like each other option."""
     options = question.partition(OPTIONS)[2].split(". ")
     rivals = [score(option, answer)[2] for option in options if option != truth]
     return score(truth, answer)[2] > max(rivals, default=0.0)

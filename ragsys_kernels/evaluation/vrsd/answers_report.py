@@ -84,7 +84,7 @@ def _measures(result: AnswerResult) -> tuple[str, ...]:
 
 
 def _intervals(result: AnswerResult, name: str, samples: int) -> tuple[_Means, _Means]:
-    """The mean of each method, and that of VRSD's difference from it."""
+    """Return the mean of each method, and that of VRSD's difference from it."""
     if name == _ACCURACY:
         columns = np.stack([result.right[label].astype(np.float64) for label in METHODS], axis=1)
     else:

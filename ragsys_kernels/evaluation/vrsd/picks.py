@@ -80,7 +80,7 @@ def vrsd(
 
     Each query's `pool` nearest items are the candidates out of which VRSD and MMR (lambda 0, 0.5 and 1) pick k; BM25
     picks from all items. The value of the picks is the cosine of the query with their sum. Embeddings are kept in the
-    cache as they are made, so that a run that was stopped goes on where it was.
+    cache as they are made, so that a stopped run resumes where it was.
 
     Parameters
     ----------
@@ -186,13 +186,13 @@ def _check_pool(questions: QuestionSet, pool: int) -> None:
 
 
 def _mean(values: Array) -> float:
-    """Of those that are there; fewer than two picks have no cosine between them."""
+    """Return the mean without NaN: fewer than two picks have no cosine between them."""
     there = values[~np.isnan(values)]
     return float(there.mean()) if len(there) else np.nan
 
 
 def best_of_all(queries: Array, items: Array, candidates: Array, k: int) -> Array:
-    """The k candidates of each query whose sum has the largest cosine with it, by trying every set of k: (Q, k) rows.
+    """Return the k candidates of each query whose sum has the largest cosine with it, by trying all sets: (Q, k) rows.
 
     O(Q C(P, k)) time. The greedy rule need not find them: the problem is NP-complete.
     """

@@ -25,7 +25,7 @@ AGREEMENT = 0.002  # how near a figure of the paper has to be
 
 
 class Figures(NamedTuple):
-    """What the paper prints for all-mpnet-base-v2, by method; a figure that is not here is not known here."""
+    """What the paper prints for all-mpnet-base-v2, by method; a figure that is missing is not known."""
 
     mean: Mapping[str, float]
     win_rate: Mapping[str, float]
@@ -165,7 +165,7 @@ def _verdict(means: Sequence[Mapping[str, Interval]], known: Sequence[Figures]) 
 
 
 def _same_picks(results: Sequence[SetResult]) -> str:
-    """What the ties with MMR are."""
+    """Say what the ties with MMR are."""
     ties = same = 0
     for result in results:
         ours = np.sort(result.picks[VRSD], axis=1)
@@ -179,7 +179,7 @@ def _same_picks(results: Sequence[SetResult]) -> str:
 
 
 def _deviations(result: SetResult, versus: Mapping[str, _Versus], figures: Figures) -> list[str]:
-    """Why a figure is not the paper's, as far as the data show it."""
+    """Say why a figure is not the paper's, as far as the data show it."""
     title, ours, notes = result.questions.title, result.values[VRSD], []
     best = float(result.values[BEST].mean()) if BEST in result.values else np.inf
     beyond = []

@@ -1,4 +1,4 @@
-"""Where the data sets lie, how their files are read, and what is said when they are not there."""
+"""Places of the data sets, how their files are read, and what is said when they are missing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class File(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As UTF-8, without a byte order mark."""
+        """Return the content as UTF-8, without a byte order mark."""
         try:
             return self.content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -45,7 +45,7 @@ class File(NamedTuple):
 
 
 def data_folder(folder: PathLike | None = None) -> Path | None:
-    """The folder of data sets: the one given, else ``RAGSYS_KERNELS_DATA``, else ``../shared/data`` if it is there."""
+    """Return the folder given, else ``RAGSYS_KERNELS_DATA``, else ``../shared/data`` if it exists."""
     for name, found in (("data", folder), ("RAGSYS_KERNELS_DATA", _env.data_folder())):
         if found is not None:
             if not Path(found).is_dir():
@@ -55,12 +55,12 @@ def data_folder(folder: PathLike | None = None) -> Path | None:
 
 
 def read(name: str, files: Sequence[str], folder: PathLike | None, hub: Hub | None = None) -> list[File] | list[Any]:
-    """The files of the set `name`, each as it is or with ``.gz``; where one lacks, the rows of the hub's data set.
+    """Return the files of the set `name`, each as it is or with ``.gz``; where one is missing, the hub's data set.
 
     Raises
     ------
     FileNotFoundError
-        The set is not to be had; the message says what to pass.
+        The set is missing; the message says what to pass.
     """
     home = data_folder(folder)
     paths = [_present(home / file) for file in files] if home is not None else [None]

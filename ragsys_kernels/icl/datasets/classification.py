@@ -33,7 +33,7 @@ class ClassificationSet(NamedTuple):
     source: dict[str, str]  # file or data set: sha256 of its content, or "" where it was fetched
 
     def sample(self, *, train: int | None = None, test: int | None = None, seed: int = 0) -> ClassificationSet:
-        """So many items drawn without replacement, or all where there are no more; None takes all in their order.
+        """Draw so many items without replacement, or all where the set has no more; None takes all in their order.
 
         A larger sample of the same seed begins with the smaller one.
         """
@@ -73,7 +73,7 @@ class _Source(NamedTuple):
 
 
 def classification_set(name: str, folder: PathLike | None = None) -> ClassificationSet:
-    """One of the sets of adaptive in-context learning: "ag-news", "jigsaw" or "sst-2".
+    """Return one of the sets of adaptive in-context learning: "ag-news", "jigsaw" or "sst-2".
 
     A training text that is also in the test file is left out: one whose words, in lower case, begin with the same 100
     characters (Jigsaw's files are of two origins and spell the same comment in two ways).
@@ -92,7 +92,7 @@ def classification_set(name: str, folder: PathLike | None = None) -> Classificat
     Raises
     ------
     FileNotFoundError
-        The set is not to be had; the message says what to pass.
+        The set is missing; the message says what to pass.
     ValueError
         A row that is not an item of the set; the message names file and line.
     """
@@ -150,7 +150,7 @@ def _items(file: File, table: _Table, spelled: dict[str, int]) -> Iterator[tuple
 
 
 def _rows(file: File, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """The number of each row's last line, and its cells; lines without anything are left out."""
+    """Yield the number of each row's last line, and its cells; empty lines are left out."""
     if separator == "\t":
         for number, line in enumerate(file.text.split("\n"), 1):
             if line.strip():

@@ -43,13 +43,13 @@ class TruthfulQA(NamedTuple):
 
     @property
     def triplets(self) -> int:
-        """How many (question, correct answer, incorrect answer) there are."""
+        """Number of (question, correct answer, incorrect answer)."""
         correct = np.add.reduceat(self.is_correct.astype(np.int64), self.cu_questions[:-1])
         return int((correct * (np.diff(self.cu_questions) - correct)).sum())
 
 
 def truthfulqa(which: Literal["clean", "paper"] = "clean", folder: PathLike | None = None) -> TruthfulQA:
-    """The 817 questions of TruthfulQA (first published version 1, of October 2021).
+    """Return the 817 questions of TruthfulQA (first published version 1, of October 2021).
 
     The file has the answers of a question as one text, separated by semicolons. "paper" splits it and keeps every
     piece, which gives the numbers that RAGSys prints: 2,846 correct answers and 12,485 triplets (question, correct,
@@ -66,7 +66,7 @@ def truthfulqa(which: Literal["clean", "paper"] = "clean", folder: PathLike | No
     Raises
     ------
     FileNotFoundError
-        The set is not to be had; the message says what to pass.
+        The set is missing; the message says what to pass.
     ValueError
         A row without a question or without both kinds of answers, or whose best answer is not among the correct ones.
     """

@@ -33,7 +33,7 @@ class _Source(NamedTuple):
 
 
 def vrsd_set(name: str, folder: PathLike | None = None) -> QuestionSet:
-    """One of VRSD's sets: "arc-da", "openbookqa" or "puzzle".
+    """Return one of VRSD's sets: "arc-da", "openbookqa" or "puzzle".
 
     Every item is one string ``question->answer``, in the order train, test, dev. The first fifth of the items are the
     queries, by their text before ``->``; the rest is the pool. ARC-DA's several answers are joined by ". ";
@@ -50,7 +50,7 @@ def vrsd_set(name: str, folder: PathLike | None = None) -> QuestionSet:
     Raises
     ------
     FileNotFoundError
-        The set is not to be had; the message says what to pass.
+        The set is missing; the message says what to pass.
     ValueError
         A line that is not an item of the set; the message names file and line.
     """

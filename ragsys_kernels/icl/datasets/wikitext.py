@@ -49,7 +49,7 @@ class PassageSet(NamedTuple):
 
 
 def wikitext(split: str, folder: PathLike | None = None) -> WikiText:
-    """WikiText-103-v1, the word level form with ``<unk>``: "test" or "valid".
+    """Return WikiText-103-v1, the word level form with ``<unk>``: "test" or "valid".
 
     Rows are joined without a separator, an empty row being " \\n", as in In-Context RALM's code and the original files.
     So the text has one space for each word and one for each line; their number (245,569 in test) is what word
@@ -66,7 +66,7 @@ def wikitext(split: str, folder: PathLike | None = None) -> WikiText:
     Raises
     ------
     FileNotFoundError
-        The set is not to be had; the message says what to pass.
+        The set is missing; the message says what to pass.
     ValueError
         The file is something else.
     """
@@ -92,7 +92,7 @@ def wikitext(split: str, folder: PathLike | None = None) -> WikiText:
 
 
 def boolq_passages(folder: PathLike | None = None) -> tuple[list[Passage], dict[str, str]]:
-    """The distinct Wikipedia passages of BoolQ's validation questions in their order, and where they come from.
+    """Return the distinct Wikipedia passages of BoolQ's validation questions in their order, and their source.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def boolq_passages(folder: PathLike | None = None) -> tuple[list[Passage], dict[
 
 
 def ralm_passages(evaluated: WikiText, folder: PathLike | None = None, *, words: int = 100) -> PassageSet:
-    """A stand-in for the Wikipedia index of In-Context RALM: BoolQ's passages and the articles of WikiText's valid.
+    """Return a stand-in for In-Context RALM's Wikipedia index: BoolQ's passages and the articles of WikiText's valid.
 
     Nothing of the evaluated text is among them. Passages of articles with a title of an evaluated one are left out, as
     the paper does it, and so is every passage that has `OVERLAP` words in a row in common with the evaluated text
@@ -200,7 +200,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _runs(words: Sequence[str]) -> set[int]:
-    """Hashes of all runs of `OVERLAP` words; two texts without a common one have no such run in common."""
+    """Return hashes of all runs of `OVERLAP` words; two texts without a common one have no such run in common."""
     return {hash(tuple(words[i : i + OVERLAP])) for i in range(len(words) - OVERLAP + 1)}
 
 

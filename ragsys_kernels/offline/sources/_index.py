@@ -15,7 +15,7 @@ from ._place import Place
 
 
 class Index:
-    """The file of an index over the `rows` rows of a corpus; read when it is asked for, since that loads it."""
+    """The file of an index over the `rows` rows of a corpus; only `of` reads it, since that loads it whole."""
 
     def __init__(self, file: PathLike, rows: int) -> None:
         self._place = Place(file, "index")

@@ -81,7 +81,7 @@ class Place:
         return child
 
     def kind(self) -> Literal["file", "folder", None]:
-        """Return what there is at the place, if anything."""
+        """Return what exists at the place, if anything."""
         if self.local is not None:
             return "file" if self.local.is_file() else "folder" if self.local.is_dir() else None
         try:

@@ -1,4 +1,4 @@
-"""Rows while they are read: the first bad one is an error with its file and row, or all are noted and left empty."""
+"""Rows while they are read: the first bad one raises, with its file and row, or all are noted and left empty."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RowSource:
 
 
 def span(rows: int, start: int, stop: int | None) -> tuple[int, int]:
-    """Return the rows asked for, which have to be there."""
+    """Return these rows, all of which must exist."""
     stop = rows if stop is None else stop
     if not 0 <= start <= stop <= rows:
         raise ValueError(f"select: rows must be from 0 to {rows}, got {start} to {stop}")

@@ -165,7 +165,7 @@ def find_column(
     usual: Sequence[str] = (),
     noun: str = "column",
 ) -> str:
-    """Find the column asked for, else the only one that fits, else the one that fits and has a usual name."""
+    """Find the column of that name, else the only one that fits, else the one that fits and has a usual name."""
     if column is not None:
         if column not in kinds:
             raise ValueError(f"select: {argument} must have a {noun} {column!r}, got {list(kinds)} in {place}")
