@@ -20,16 +20,23 @@ from ._app import RUN, app, one_line_errors, option
 @app.command()
 def bench(
     quick: Annotated[
-        bool, option(RUN, "Show on few synthetic vectors that everything works; no times are recorded.", "--quick")
+        bool, option(RUN, "Run everything on few synthetic vectors and record no times.", "--quick")
     ] = False,
     only: Annotated[
-        str | None, option(RUN, "Benchmarks to run, as for pytest -k.", "--select", metavar="EXPR", show_default="all")
+        str | None,
+        option(
+            RUN,
+            "Run only the benchmarks that match, as pytest -k does.",
+            "--select",
+            metavar="EXPR",
+            show_default="all",
+        ),
     ] = None,
     static: Annotated[
         bool,
         option(
             RUN,
-            "Time nothing: compile the GPU kernels, and write what they need and what bounds them. Needs no GPU.",
+            "Only compile the GPU kernels, and write what they need and what bounds them; needs no GPU.",
             "--static",
         ),
     ] = False,

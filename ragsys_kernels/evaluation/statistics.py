@@ -152,13 +152,13 @@ def bootstrap_f1(
     classes = np.unique(np.concatenate((truth, predicted.ravel())))
     of_label = (truth[:, None] == classes).astype(np.float64)  # (Q, C)
     of_prediction = (predicted[:, :, None] == classes).astype(np.float64)  # (Q, S, C)
-    there = (of_label.sum(axis=0) + of_prediction.sum(axis=0)) > 0  # (S, C)
+    occurs = (of_label.sum(axis=0) + of_prediction.sum(axis=0)) > 0  # (S, C)
     parts = np.stack([2 * of_label[:, None] * of_prediction, of_label[:, None] + of_prediction])  # (2, Q, S, C)
 
     def f1(counts: Array) -> Array:
         """Return the scores (B, S) for counts (B, Q) of the items."""
         both, either = (np.tensordot(counts, part, axes=(1, 0)) for part in parts)
-        scores: Array = (both / np.maximum(either, 1)).sum(axis=2) / there.sum(axis=1)
+        scores: Array = (both / np.maximum(either, 1)).sum(axis=2) / occurs.sum(axis=1)
         return scores
 
     whole = f1(np.ones((1, len(truth))))[0]

@@ -124,7 +124,7 @@ class Demonstrations:
         picks = np.full((len(k), int(k.max(initial=0))), -1, np.int64)
         if len(asked):
             ids, scores = near.found.ids[asked], near.found.scores[asked]
-            # The cosines are those of the corpus already; BM25's scores stand for them, made comparable with them.
+            # Cosines come from the corpus; BM25's scores take their place, scaled to be comparable.
             relevance = None if self._words is None else _unit(scores)
             chosen = self.rule.select(
                 near.vectors[asked], self._dense.corpus, k[asked], candidates=ids, relevance=relevance,
@@ -338,5 +338,5 @@ def _without(found: Found, own: Array) -> Found:
 
 def _unit(scores: Array) -> Array:
     """Return BM25's scores over each query's largest, 0 where a query has none."""
-    there = np.where(np.isfinite(scores), scores, 0)
-    return np.asarray(there / np.maximum(there.max(axis=1, keepdims=True), np.finfo(np.float32).tiny), np.float32)
+    known = np.where(np.isfinite(scores), scores, 0)
+    return np.asarray(known / np.maximum(known.max(axis=1, keepdims=True), np.finfo(np.float32).tiny), np.float32)

@@ -17,7 +17,7 @@ from .tokenization import encode_pairs
 
 _APPLICATION, _VERSION = 0x52534B47, 1  # "RSKG"
 _WINDOW = 8  # prompts; what a killed run loses at most, and what one progress step covers
-_TOGETHER = 8  # times the model's batch_tokens in one run: a step reads all weights however many rows there are
+_TOGETHER = 8  # times the model's batch_tokens in one run: a step reads all weights whatever its number of rows
 _OP = "generate"
 
 
@@ -112,7 +112,7 @@ class GreedyGenerator:
 
         model, tokenizer = self.model.model, self.model.tokenizer
         ids, mask = self.model._padded(batch, "left")
-        # Of the model's own settings only what ends a text: it may have others for sampling.
+        # Of the model's own settings take only what ends a text: others may be for sampling.
         ends = getattr(model.generation_config, "eos_token_id", None)
         config = GenerationConfig(
             do_sample=False, max_new_tokens=stop.max_new_tokens, eos_token_id=ends, pad_token_id=_first(ends)

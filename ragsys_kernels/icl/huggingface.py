@@ -273,8 +273,8 @@ class HuggingFaceModel:
                 cache = selected(state.cache, owners)
                 output = self._forward(ids, both, positions, past_key_values=cache, use_cache=True)
             states.append(output.last_hidden_state[mask.bool()])
-        # Rows of the answers in these states, end to end. What comes before a first token is the last of the rest, or
-        # of the state if there is none, which its answers share.
+        # Rows of the answers in these states, end to end. A first token is predicted by the last token of the rest, or
+        # of the state without a rest, which its answers share.
         ends = (0 if state is None else len(state.last)) + np.cumsum(list(map(len, fed)))
         rows = [
             [*range(end - len(task.answer), end)] if task.rest else [task.owner, *range(end - len(task.fed), end)]

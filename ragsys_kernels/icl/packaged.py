@@ -28,7 +28,7 @@ class _Split(NamedTuple):
     """Packages that hold the parts of a zip of the model's folder, or of a ``.gguf`` file."""
 
     packages: tuple[str, ...]
-    file: str  # what the parts make up; theirs are this name with an ending each
+    file: str  # that the parts make up; a part has this name with an ending
     sha256: str
 
 

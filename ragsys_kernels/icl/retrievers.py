@@ -162,7 +162,7 @@ def _best(values: Array, n: int) -> Array:
     """Return positions of the n largest values above 0, the largest first, equal ones by position."""
     positive = np.flatnonzero(values > 0)
     if len(positive) > n:
-        # All that reach the n-th largest value, so that the sort below decides among equal ones.
+        # All values that reach the n-th largest, so that the sort below decides among equal ones.
         least = np.partition(values[positive], len(positive) - n)[len(positive) - n]
         positive = positive[values[positive] >= least]
     return positive[np.argsort(-values[positive], kind="stable")[:n]]

@@ -40,7 +40,7 @@ def quiet_transformers() -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        with redirect_stderr(io.StringIO()):  # the bar of GGUF files does not ask whether it may
+        with redirect_stderr(io.StringIO()):  # the bar of GGUF files cannot be switched off
             yield
     finally:
         logging.set_verbosity(verbosity)

@@ -41,7 +41,7 @@ _OP = "SentenceTransformersDiversityRanker"
 
 
 def __getattr__(name: str) -> Any:
-    # Here as in Haystack's module, but imported where a model is loaded: that takes seconds.
+    # A name of Haystack's module; imported only where a model is loaded, since that takes seconds.
     if name != "SentenceTransformer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with _peers.needed("encoders"):
@@ -309,7 +309,7 @@ backend
             "strategy": str(self.strategy),
         }
         if self.model_kwargs is not None:
-            values["model_kwargs"] = deepcopy(self.model_kwargs)  # it is changed in its place
+            values["model_kwargs"] = deepcopy(self.model_kwargs)  # the serialisation changes it
             serialize_hf_model_kwargs(values["model_kwargs"])
         found: dict[str, Any] = default_to_dict(self, **values)
         return found
@@ -368,7 +368,7 @@ backend
             raise ValueError(f"{_OP}: top_k must be > 0, but got {top_k}")
         return top_k
 
-    # The names of Haystack's class, for those who call them.
+    # Names of Haystack's class, for code that calls them.
 
     @staticmethod
     def _check_lambda_threshold(lambda_threshold: float, strategy: Any) -> None:

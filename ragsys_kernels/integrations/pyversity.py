@@ -168,7 +168,7 @@ def mmr(
         # The largest similarity with a pick is never below 0, whether clipped or not.
         found = run("mmr", None, rows, k, **options)
         return _result(Strategy.MMR, found.indices[0], found.scores[0], diversity, metric)
-    if not np.isfinite(relevance[first]):  # the kernel does not see it below
+    if not np.isfinite(relevance[first]):  # the kernel below does not get this row
         _finite("mmr", rows, relevance)
     # An item that is similar to none, shown before the others, makes 0 the least similarity.
     with_zero = np.concatenate((rows, np.zeros_like(rows[:1])))

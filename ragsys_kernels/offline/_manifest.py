@@ -80,7 +80,7 @@ class ShardRecord:
         _require(left_out <= self.rows, f"skipped and short{where}", f"at most {self.rows}", left_out)
         _require(_is_sha256(self.sha256), f"sha256{where}", "64 digits", self.sha256)
         errors = _is_sha256(self.errors_sha256) if self.skipped else self.errors_sha256 is None
-        _require(errors, f"errors_sha256{where}", f"there for {self.skipped} skipped queries", self.errors_sha256)
+        _require(errors, f"errors_sha256{where}", f"present for {self.skipped} skipped queries", self.errors_sha256)
 
     def damage(self, folder: Folder) -> str | None:
         """Return what is wrong with the files, None if they are as they were written."""
@@ -201,7 +201,7 @@ class Manifest:
         """Raise where what the manifest says does not agree with itself."""
         said = self.description
         for name, kind in _KINDS.items():
-            _require(isinstance(said.get(name), kind), name, "there", said.get(name))
+            _require(isinstance(said.get(name), kind), name, "present", said.get(name))
         for name in ("rows", "shard_size"):
             _require(_is_count(said[name]) and said[name] >= 1, name, "a number above 0", said[name])
         for name in ("method", "k"):

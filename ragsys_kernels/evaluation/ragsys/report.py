@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 METRICS = ("MC1", "MC2", "MC3", "DPO")
 BESIDE = ("DPO to none",)
-# (better, worse): what the paper finds, and what it does not say of random demonstrations but implies.
+# (better, worse): what the paper finds and, for random demonstrations, implies.
 ORDERINGS = (
     ("Rel", "Fix"),
     ("Rel+Div", "Rel"),
@@ -39,7 +39,7 @@ class Result(NamedTuple):
     likeness: Array  # (Q,) mean cosine between the picks; NaN for fewer than two
 
 
-@dataclass(frozen=True, eq=False)  # each is itself, as a key
+@dataclass(frozen=True, eq=False)  # compared by identity, to be a key
 class Comparison:
     """The first setting's mean less the second's, by metric."""
 

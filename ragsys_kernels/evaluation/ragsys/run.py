@@ -265,11 +265,11 @@ def _asked(op: str, data: TruthfulQA, number: int | None) -> Array:
 
 def _demonstrations(op: str, data: TruthfulQA, pool: int) -> _Shown:
     owners, answers = data.pairs
-    there = [(int(q), data.answers[a]) for q, a in zip(owners, answers, strict=True) if data.answers[a]]
+    usable = [(int(q), data.answers[a]) for q, a in zip(owners, answers, strict=True) if data.answers[a]]
     shown = _Shown(
-        [{"question": data.questions[q], "answer": text} for q, text in there], np.array([q for q, _ in there])
+        [{"question": data.questions[q], "answer": text} for q, text in usable], np.array([q for q, _ in usable])
     )
-    others = len(there) - int(np.bincount(shown.owners).max())
+    others = len(usable) - int(np.bincount(shown.owners).max())
     if pool > others:
         raise ValueError(f"{op}: pool must be at most the {others} demonstrations of other questions, got {pool}")
     return shown

@@ -339,14 +339,14 @@ def evaluate(
     runs.make([*plans.values(), *by_stride.values(), *by_query.values(), *candidates], progress)
 
     # A piece for which nothing is found has one candidate, no document.
-    there = np.array([[[bool(ids) for ids in row] for row in plan.documents] for plan in candidates])
-    there[0] = True
+    valid = np.array([[[bool(ids) for ids in row] for row in plan.documents] for plan in candidates])
+    valid[0] = True
     target = np.stack([runs.target(plan) for plan in candidates])  # (candidates, Q, pieces)
     rank = {RERANK: np.stack([runs.before(plan) for plan in candidates]), ORACLE: target}
     by_ranked: dict[str, dict[int, Array]] = {RANDOM: {}, RERANK: {}, ORACLE: {}}
     picks = {label: plan.documents for label, plan in plans.items() if label != SHORT}
     for number in _numbers(sizes.candidates):
-        counted = there[:number]
+        counted = valid[:number]
         # What to expect of a document taken at random: the mean over all.
         mean = np.where(counted, target[:number], 0).sum(axis=0) / counted.sum(axis=0)
         by_ranked[RANDOM][number] = -mean.sum(axis=1)

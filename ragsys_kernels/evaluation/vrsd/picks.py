@@ -187,8 +187,8 @@ def _check_pool(questions: QuestionSet, pool: int) -> None:
 
 def _mean(values: Array) -> float:
     """Return the mean without NaN: fewer than two picks have no cosine between them."""
-    there = values[~np.isnan(values)]
-    return float(there.mean()) if len(there) else np.nan
+    found = values[~np.isnan(values)]
+    return float(found.mean()) if len(found) else np.nan
 
 
 def best_of_all(queries: Array, items: Array, candidates: Array, k: int) -> Array:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ... import _env
 from ..._types import PathLike
 
-# Where they lie beside a checkout, seen from the working folder and from the package in a checkout.
+# The data folder beside a checkout, as seen from the working folder and from the package in the checkout.
 _BESIDE = (Path("..") / "shared" / "data", Path(__file__).resolve().parents[4] / "shared" / "data")
 
 
