@@ -695,12 +695,12 @@ def test_jobs_on_a_device_are_those_of_the_host(place, seed):
     given = {name: convert(x) for name, x in options.items()}
     other, there = _device.layout("op", where, convert(targets), convert(rows), **given)
     there = {name: np.asarray(x) for name, x in there.items()}
-    jobs, pairs = len(fields["rows"]), len(fields["columns"])
+    slots, pairs = len(fields["rows"]), len(fields["columns"])
     for name in ("rows", "inverse_temperature"):
-        np.testing.assert_array_equal(there[name][:jobs], fields[name])
-    assert (there["rows"][jobs:] == -1).all()
-    np.testing.assert_array_equal(there["pair_begin"][: jobs + 1], fields["pair_begin"])
-    assert (there["pair_begin"][jobs:] == pairs).all()
+        np.testing.assert_array_equal(there[name][:slots], fields[name])
+    assert (there["rows"][slots:] == -1).all()
+    np.testing.assert_array_equal(there["pair_begin"][: slots + 1], fields["pair_begin"])
+    assert (there["pair_begin"][slots:] == pairs).all()
     np.testing.assert_array_equal(there["columns"][:pairs], fields["columns"])
     assert (there["columns"][pairs:] == -1).all()
     scored = np.arange(M) if layout.scored is None else layout.scored
@@ -749,7 +749,7 @@ def test_partials_merge_where_they_are(device):
 
 @pytest.mark.parametrize("form", ["logits", "hidden"])
 def test_partials_are_written_whole(device, form):
-    """Of jobs without a pair and pairs without a job as well."""
+    """Of slots without a pair and pairs without a slot as well."""
     arguments = {"logits": logits(4, 300)[0]} if form == "logits" else linear(4, 300, 20)[0]
     options = {"vocab_size": 300, "entropy": True, "rank": True}
     found = device.logprob_partials(**arguments, targets=[5, -100, 7, 999, 5], rows=[1, 2, 3, 0, 1], **options)
