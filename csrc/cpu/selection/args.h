@@ -10,10 +10,12 @@
 
 namespace rsk {
 
+// The rules, by the numbers that Python passes (ragsys_kernels/selection/cpu.py).
 enum class Method : int { mmr = 0, vrsd = 1 };
+constexpr int kMethods = 2;
 
-// Whether bounds decide which items meet a pick. The picks are the same; the others than automatic are for tests.
-enum class Rule : int { automatic = 0, dense = 1, pruned = 2, coded = 3 };
+// By what bounds items are left out before they meet a pick. The picks are the same; all but automatic are for tests.
+enum class Bounds : int { automatic = 0, dense = 1, pruned = 2, coded = 3 };
 
 // How a stored row becomes the vector of the formulas.
 enum class Norm : int {
@@ -48,7 +50,7 @@ struct SelectArgs {
   const float* queries;  // (Q, D), or null: MMR with relevance given
   bool unit_queries;     // divide each query by its norm
   bool unit_rows;        // the vectors of the formulas are unit vectors (or zero): the triangle inequality holds
-  Rule rule;
+  Bounds bounds;
   const void* candidates;  // (Q, P) rows, -1 is padding; or null
   const void* initial;     // (Q, S) rows, -1 is padding; or null
   int id_bytes;            // 4 or 8, the width of candidates
@@ -108,148 +110,6 @@ struct RelevanceArgs {
   SelectArgs pool;  // the fields that describe queries, rows, candidates and bias
   float* out;       // (Q, P): relevance with bias; -inf for padding
 };
-
-// The signed operand of a product of codes, a query or a pick: scale * (high + low / 256), zero beyond the D-th byte.
-// Only a query has the low bytes.
-struct CodeVector {
-  const std::int8_t *high, *low;
-  std::int32_t high_offset, low_offset;  // 128 times their sums
-  float scale, error;
-};
-
-// Items whose codes meet a pick together.
-constexpr std::int64_t kCodeBlock = 16;
-
-// A scan of all rows (scan.inl, code_scan.inl): blocks of rows, groups of vectors, parts of a block that stay in a
-// cache.
-constexpr std::int64_t kScanRows = 512;  // a multiple of the next
-constexpr std::int64_t kRowBlock = 32;   // of rows, at most
-constexpr int kScanVectors = 8;          // of a group, with codes
-constexpr int kRowVectors = 12;          // of a group, with rows
-
-struct ScanEntry {
-  float value, score;
-  std::int64_t row;
-};
-
-struct ScanBlock {
-  std::int64_t rows, dims;
-  const float* scales;  // of rows and of packed codes, to a whole vector
-  const float* bias;    // to a whole vector; or null
-  const std::uint8_t* packed;
-  std::int64_t steps;         // of packed codes, four elements each; their `rows` is a multiple of 32
-  const std::uint8_t* codes;  // as they lie
-  const void* data;           // the rows themselves
-  DType dtype;
-  std::int64_t row_stride;
-};
-
-struct ScanGroup {
-  std::int64_t queries, terms_each;  // a score is the least of the products with a query's terms
-  const float* score_weight;
-  const float* bias_weight;
-  const float* threshold;
-  ScanEntry (*found)[kScanRows];
-  std::int64_t* count;
-  // Of packed codes.
-  const std::int32_t* vectors;  // [step][kScanVectors], four signed codes each
-  const std::int32_t* start;    // [query][term]: of a product, what its sum starts at
-  const float* scale;           // of a query
-  // Of codes as they lie, and of rows: [query][term].
-  const CodeVector* codes;
-  const float* prepared;  // one after the other
-};
-
-// Set of ids: an open-addressing table of mask + 1 slots, at most half full; -1 is a free slot.
-struct IdSet {
-  std::int64_t* slots;
-  std::int64_t mask;
-};
-
-// The running state of one query; one per thread, reused from query to query. Arrays over items hold the eligible
-// items of the pool in the order of their positions.
-struct Workspace {
-  float* query;      // prepared vector, see simd.inl
-  float* tail_mask;  // one vector
-  IdSet in_pool, in_initial;
-  std::uint64_t* seen;  // a bit for each id, or for its last bits; zero between queries
-  std::uint64_t seen_mask;
-
-  // Of item j; floats are padded to a whole vector.
-  std::int64_t* row;       // its row
-  std::int32_t* position;  // its position in the candidate list
-  std::int32_t* met;       // how many picks it has met (dot products done); -1: the row is not read yet
-  float* scale;            // what makes its row the vector of the formulas
-  float* norm2;            // VRSD: squared norm of that vector
-  float* relevance;        // r: cosine with the query, or as given
-  float* value;            // MMR: v, relevance with bias. VRSD: g, product with the unit query
-  float* running;          // MMR: max similarity to the picks met, or a lower bound. VRSD: product with their sum
-  float* pivot;            // cosine with the pivot of the triangle inequality
-  float* sine;             // sine of that angle, or more
-  float* bound;            // upper bound of its value
-  float* gate;             // infinity; minus infinity for items picked or barred
-  std::int32_t* survivors;
-  // With codes, of its similarities to the picks: the pick of the largest (-1: the largest is `exact`, of the `met`
-  // picks), at most how large that one is, at most how large all others are, and the largest that is known exactly.
-  // VRSD: its product with the sum lies between `running` and `likely_most`; `exact` is that with the `met` picks.
-  std::int32_t* likely;
-  float *likely_most, *rival_most, *exact;
-
-  // The initial items, then the picks; (S + K).
-  std::int64_t* picked_row;
-  float* picked_scale;
-  float* picked_pivot;
-  float* picked_length;  // (S) lengths of the initial items
-  const float** picks;   // prepared vectors: the rows themselves, or
-  float* prepared_picks;
-
-  // Codes of item j, of a block of items (how many picks it has met by codes), of the query and of the picks.
-  const std::uint8_t **code_rows, **next_codes;
-  float* code_scale;
-  float* code_error;
-  std::int32_t* block_met;
-  float* block_bound;  // the bounds of its items do not exceed it
-  std::int8_t* query_code_bytes;
-  std::int8_t* pick_code_bytes;
-  CodeVector* pick_codes;
-
-  float* unit;  // (D) scratch for a query of unusual norm
-  float* lost;  // (D, to a whole vector) VRSD: what the codes of the picks leave out, added
-  double* sum;  // (D) VRSD's sum, kept only where float32 terms cancel
-
-  std::int64_t asked_for;                           // the query whose pool the one before has asked for
-  std::int64_t products, rows_read, code_products;  // work done so far
-};
-
-// What scans and searches need of a region, scan.inl.
-struct ScanKernels {
-  void (*codes)(const ScanBlock&, const ScanGroup&);
-  void (*rows)(const ScanBlock&, const ScanGroup&);
-  // NaN, and false, for a row that is no vector of the formulas.
-  bool (*row_scales)(const SelectArgs&, std::int64_t first, std::int64_t n, float* out);
-  // Makes the values of the entries those of a selection.
-  void (*row_values)(const SelectArgs&, std::int64_t q, const float* prepared, ScanEntry* entries, std::int64_t n);
-  Status (*unit_query)(const SelectArgs&, std::int64_t q, float* out);
-  CodeVector (*code_vector)(const float* vector, std::int64_t dims, std::int8_t* out);  // 2 code_bytes(D)
-  void (*prepare)(const float* vector, std::int64_t dims, float* out);                  // D + a vector
-  bool codes_pay;
-};
-
-// One entry per instruction set; each processes one query with one thread.
-struct Kernels {
-  void (*mmr)(const SelectArgs&, std::int64_t q, Workspace&);
-  void (*vrsd)(const SelectArgs&, std::int64_t q, Workspace&);
-  void (*relevance)(const RelevanceArgs&, std::int64_t q, Workspace&);
-  int vector_floats;
-  void (*encode_row)(const EncodeArgs&, std::int64_t row);
-  const ScanKernels* scan;
-  // Null where there is no scan by packed codes.
-  void (*pack_rows)(const std::uint8_t* codes, std::int64_t stride, std::int64_t rows, std::int64_t steps,
-                    std::uint8_t* out);
-  void (*scan_packed)(const ScanBlock&, const ScanGroup&);
-};
-
-const Kernels& kernels_of(int isa);
 
 // `isa` is one of isa.h; num_threads >= 1. Throw std::invalid_argument for an instruction set that is
 // not built or not supported by this processor, std::bad_alloc if the workspaces do not fit.

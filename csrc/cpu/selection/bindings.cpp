@@ -60,25 +60,27 @@ SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int64_t p
 
 py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride,
                        const py::array& rows, int dtype, int norm, const Optional& scales, const Optional& codes,
-                       const Optional& queries, bool unit_queries, bool unit_rows, int rule, const Optional& candidates,
-                       const Optional& initial, const Optional& relevance, const Optional& bias, std::int64_t k,
-                       const Optional& ks, const Optional& lambda_d, const Optional& lambda_b, const Optional& groups,
-                       const Optional& query_groups, std::int64_t max_per_group, const Optional& relevance_error,
-                       const Optional& forced, const Optional& ceiling, const Optional& outside, float max_bias,
-                       bool best_first, int isa, int num_threads) {
+                       const Optional& queries, bool unit_queries, bool unit_rows, int bounds,
+                       const Optional& candidates, const Optional& initial, const Optional& relevance,
+                       const Optional& bias, std::int64_t k, const Optional& ks, const Optional& lambda_d,
+                       const Optional& lambda_b, const Optional& groups, const Optional& query_groups,
+                       std::int64_t max_per_group, const Optional& relevance_error, const Optional& forced,
+                       const Optional& ceiling, const Optional& outside, float max_bias, bool best_first, int isa,
+                       int num_threads) {
   std::vector<std::uint8_t> status(static_cast<std::size_t>(num_queries));
   SelectArgs a = pool_args(num_queries, pool, pool_stride, rows, dtype, norm, scales, queries, unit_queries, candidates,
                            bias, lambda_b, groups, query_groups, status.data());
   a.method = Method(method);
   a.codes = pointer(codes, a.num_rows * code_stride(a.dims), "codes");
   a.unit_rows = unit_rows;
-  a.rule = Rule(rule);
+  a.bounds = Bounds(bounds);
   a.k = k;
   a.ks = pointer(ks, num_queries, "k");
   require(k >= 1, "k");
   a.lambda_d = pointer(lambda_d, num_queries, "lambda_d");
   require(a.lambda_d, "lambda_d");
   a.relevance = pointer(relevance, num_queries * pool, "relevance");
+  require(!a.bias || a.method == Method::mmr, "bias");
   require(a.queries || (a.relevance && a.method == Method::mmr), "queries");
   a.num_initial = initial ? initial->shape(1) : 0;
   a.initial = set_ids(initial, num_queries, a.num_initial, &a.initial_bytes, "initial");
@@ -210,7 +212,7 @@ py::tuple search_rows(const Array<float>& queries, bool unit_queries, std::int64
 void bind_selection(py::module_& m) {
   m.def("select", &select_pools, py::arg("method"), py::arg("num_queries"), py::arg("pool"), py::arg("pool_stride"),
         py::arg("rows"), py::arg("dtype"), py::arg("norm"), py::arg("scales"), py::arg("codes"), py::arg("queries"),
-        py::arg("unit_queries"), py::arg("unit_rows"), py::arg("rule"), py::arg("candidates"), py::arg("initial"),
+        py::arg("unit_queries"), py::arg("unit_rows"), py::arg("bounds"), py::arg("candidates"), py::arg("initial"),
         py::arg("relevance"), py::arg("bias"), py::arg("k"), py::arg("ks"), py::arg("lambda_d"), py::arg("lambda_b"),
         py::arg("groups"), py::arg("query_groups"), py::arg("max_per_group"), py::arg("relevance_error"),
         py::arg("forced"), py::arg("ceiling"), py::arg("outside"), py::arg("max_bias"), py::arg("best_first"),

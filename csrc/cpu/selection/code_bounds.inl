@@ -1,15 +1,15 @@
 // Bounds from the 8-bit codes of the rows, and the choice by them: few rows are read.
 
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::code_query(const float* query, float scale) {
+template <class T, class Objective>
+inline void Query<T, Objective>::code_query(const float* query, float scale) {
   if (!coded || args.relevance) return;
   query_code = encode_query(query, args.dims, scale, ws.query_code_bytes);
 }
 
 // Finds the next query's codes, for `code_products` to ask for. Whether its ids are in range is not known yet.
-template <class T, Method kMethod>
+template <class T, class Objective>
 template <class Id>
-inline void Query<T, kMethod>::find_next_codes() {
+inline void Query<T, Objective>::find_next_codes() {
   const std::int64_t stride = code_stride(args.dims), n = args.pool;
   const std::uint64_t limit = std::uint64_t(args.num_rows);
   const Id* ids = static_cast<const Id*>(args.candidates) + (q + 1) * n;
@@ -21,18 +21,18 @@ inline void Query<T, kMethod>::find_next_codes() {
   next_codes_end = n;
 }
 
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::find_next_codes() {
+template <class T, class Objective>
+inline void Query<T, Objective>::find_next_codes() {
   if (args.candidates && q + 1 < args.num_queries)
     args.id_bytes == 4 ? find_next_codes<std::int32_t>() : find_next_codes<std::int64_t>();
   for (std::int64_t i = 0; i < kCodeBlock / 4; ++i) ws.next_codes[next_codes_end + i] = args.codes;
 }
 
 // Multiplies the codes of n items from j on and asks for code rows of the next query, one for every four of them.
-template <class T, Method kMethod>
+template <class T, class Objective>
 template <int A>
-inline void Query<T, kMethod>::multiply_codes(std::int64_t j, std::int64_t n, const std::int8_t* const* vectors,
-                                              std::int32_t (*products)[kCodeBlock]) {
+inline void Query<T, Objective>::multiply_codes(std::int64_t j, std::int64_t n, const std::int8_t* const* vectors,
+                                                std::int32_t (*products)[kCodeBlock]) {
   const CodePrefetch next = {ws.next_codes + next_codes, code_stride(args.dims) - kCodeHeader};
   code_products<A>(ws.code_rows + j, vectors, code_bytes(args.dims), n, next, products);
   next_codes += (n + 3) / 4;
@@ -40,20 +40,20 @@ inline void Query<T, kMethod>::multiply_codes(std::int64_t j, std::int64_t n, co
 }
 
 // What the codes leave open of a product with a unit vector, and what float32 rounding adds to it.
-template <class T, Method kMethod>
-inline vf Query<T, kMethod>::code_error(std::int64_t j, const CodeVector& vector) const {
+template <class T, class Objective>
+inline vf Query<T, Objective>::code_error(std::int64_t j, const CodeVector& vector) const {
   const vf row = load(ws.code_error + j);
   return row + splat(vector.error) + row * splat(vector.error) + splat(4.0f * slack);
 }
 
-template <class T, Method kMethod>
-inline vf Query<T, kMethod>::code_scale(std::int64_t j, const CodeVector& vector) const {
+template <class T, class Objective>
+inline vf Query<T, Objective>::code_scale(std::int64_t j, const CodeVector& vector) const {
   return load(ws.code_scale + j) * splat(vector.scale);
 }
 
 // Finds the code rows of the n items from j on.
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::read_headers(std::int64_t j, std::int64_t n) {
+template <class T, class Objective>
+inline void Query<T, Objective>::read_headers(std::int64_t j, std::int64_t n) {
   for (std::int64_t i = j; i < j + n; ++i) {
     ws.code_rows[i] = code_row(ws.row[i]);
     const CodeHeader header = code_header(ws.code_rows[i], code_stride(args.dims));
@@ -66,8 +66,8 @@ inline void Query<T, kMethod>::read_headers(std::int64_t j, std::int64_t n) {
 }
 
 // The value of an item of the block from j on becomes an upper bound.
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::bound_relevance(std::int64_t j) {
+template <class T, class Objective>
+inline void Query<T, Objective>::bound_relevance(std::int64_t j) {
   std::int32_t products[2][kCodeBlock];
   const std::int8_t* vectors[2] = {query_code.high, query_code.low};
   const std::int64_t n = block_items(j);
@@ -80,14 +80,14 @@ inline void Query<T, kMethod>::bound_relevance(std::int64_t j) {
     const vf product = (high + low * splat(1.0f / 256)) * code_scale(j + i, query_code);
     store(ws.value + j + i, product + code_error(j + i, query_code));
   }
-  if (args.bias && !is_vrsd())
+  if (args.bias)
     for (std::int64_t i = j; i < j + n; ++i) relevance_known(i, ws.value[i]);
 }
 
 // Items of a block meet picks [p, p + A) by their codes.
-template <class T, Method kMethod>
+template <class T, class Objective>
 template <int A>
-inline void Query<T, kMethod>::meet_by_codes(std::int64_t block_begin, std::int64_t p) {
+inline void Query<T, Objective>::meet_by_codes(std::int64_t block_begin, std::int64_t p) {
   std::int32_t products[A][kCodeBlock];
   const std::int8_t* vectors[A];
   const std::int64_t n = block_items(block_begin);
@@ -96,34 +96,19 @@ inline void Query<T, kMethod>::meet_by_codes(std::int64_t block_begin, std::int6
   ws.code_products += A * n;
   for (std::int64_t i = 0; i < n; i += W) {
     const std::int64_t j = block_begin + i;
-    vf running = load(ws.running + j), likely_most = load(ws.likely_most + j), rival_most = load(ws.rival_most + j);
-    vi likely = load(ws.likely + j);
+    typename Objective::Coded coded(ws, j);
     for (int a = 0; a < A; ++a) {
       const CodeVector& vector = ws.pick_codes[p + a];
       const vf product = __builtin_convertvector(load(products[a] + i) - vector.high_offset, vf);
       const vf similarity = product * code_scale(j, vector), error = code_error(j, vector);
-      const vf least = similarity - error, most = similarity + error;
-      if (is_vrsd()) {
-        running = running + least;
-        likely_most = likely_most + most;
-        continue;
-      }
-      const vi nearest = least > running;
-      rival_most = larger(rival_most, nearest ? likely_most : most);
-      likely_most = nearest ? most : likely_most;
-      running = nearest ? least : running;
-      likely = nearest ? vi{} + std::int32_t(p + a) : likely;
+      coded.meet(p + a, similarity - error, similarity + error);
     }
-    store(ws.running + j, running);
-    store(ws.likely_most + j, likely_most);
-    if (is_vrsd()) continue;
-    store(ws.rival_most + j, rival_most);
-    store(ws.likely + j, likely);
+    coded.keep(ws, j);
   }
 }
 
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::catch_up_by_codes(std::int64_t block) {
+template <class T, class Objective>
+inline void Query<T, Objective>::catch_up_by_codes(std::int64_t block) {
   const std::int64_t j = block * kCodeBlock;
   std::int64_t p = ws.block_met[block];
   if (p < 0) {
@@ -139,78 +124,24 @@ inline void Query<T, kMethod>::catch_up_by_codes(std::int64_t block) {
   ws.block_met[block] = std::int32_t(picked);
 }
 
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::bound_block(std::int64_t block) {
+template <class T, class Objective>
+inline void Query<T, Objective>::bound_block(std::int64_t block) {
   const std::int64_t j = block * kCodeBlock;
   bound(j, j + block_items(j));
   ws.block_bound[block] = largest_bound(j);
 }
 
-// Reads the row of item j: its relevance, if that is not given, and its similarity to the pick that codes make out to
-// be the nearest; where another may be nearer, to all that it has not met.
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::refine(std::int64_t j) {
-  if (is_vrsd()) return refine_vrsd(j);
-  const bool unread = ws.met[j] < 0, ask = unread && estimated();
-  if (unread) {
-    ws.scale[j] = args.norm == Norm::scaled ? args.scales[ws.row[j]] : 1.0f;
-    ws.met[j] = 0;
-    ++ws.rows_read;
-  }
-  const T* data = row(ws.row[j]);
-  const float* vectors[kTile];
-  float dots[kTile];
-  const std::int32_t likely = ws.likely[j];
-  int n = 0;
-  if (ask) vectors[n++] = ws.query;
-  if (likely >= 0) vectors[n++] = pick(likely);
-  if (n > 0) dot_some(vectors, n, data, args.dims, dots);
-  ws.products += n;
-  if (ask) relevance_known(j, ws.pivot[j] = dots[0] * ws.scale[j]);
-  float nearest = likely >= 0 ? dots[n - 1] * ws.picked_scale[likely] * ws.scale[j] : ws.exact[j];
-  if (!(nearest >= ws.rival_most[j])) {
-    nearest = ws.exact[j];
-    for (std::int64_t p = ws.met[j]; p < picked; p += n) {
-      for (n = 0; n < kTile && p + n < picked; ++n) vectors[n] = pick(p + n);
-      dot_some(vectors, n, data, args.dims, dots);
-      ws.products += n;
-      for (int i = 0; i < n; ++i) {
-        const float similarity = dots[i] * ws.picked_scale[p + i] * ws.scale[j];
-        nearest = similarity > nearest ? similarity : nearest;
-      }
-    }
-  }
-  settle(j, nearest);
-}
-
-// The largest similarity of item j to a pick is known.
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::settle(std::int64_t j, float similarity) {
-  ws.running[j] = ws.likely_most[j] = ws.exact[j] = similarity;
-  ws.rival_most[j] = -FLT_MAX;
-  ws.likely[j] = -1;
-  ws.met[j] = std::int32_t(picked);
-}
-
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::keep_codes(std::int64_t p, std::int64_t r) {
+template <class T, class Objective>
+inline void Query<T, Objective>::keep_codes(std::int64_t p, std::int64_t r) {
   if (!coded) return;
   std::int8_t* codes = ws.pick_code_bytes + p * code_bytes(args.dims);
   ws.pick_codes[p] = signed_codes(code_row(r), args.dims, code_stride(args.dims), codes);
-  if (is_vrsd()) lost = add_lost(ws.pick_codes[p], row(r), args.dims, ws.picked_scale[p], ws.lost);
+  objective.keep_codes(*this, p);
 }
 
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::start_codes() {
-  for (std::int64_t j = 0; j < items; j += W) {
-    store(ws.running + j, is_vrsd() ? vf{} : splat(-1.0f - 4.0f * slack));
-    store(ws.likely_most + j, is_vrsd() ? vf{} : splat(-FLT_MAX));
-    store(ws.exact + j, is_vrsd() ? vf{} : splat(-FLT_MAX));
-    if (is_vrsd()) continue;
-    store(ws.rival_most + j, splat(-FLT_MAX));
-    store(ws.likely + j, vi{} - 1);
-  }
-  for (std::int64_t d = 0; is_vrsd() && d < args.dims; d += W) store(ws.lost + d, vf{});
+template <class T, class Objective>
+inline void Query<T, Objective>::start_codes() {
+  for (std::int64_t j = 0; j < items; j += W) Objective::Coded::start(ws, j);
   const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
   const bool bounded_already = !args.relevance && !args.ceiling;
   for (std::int64_t block = 0; block < blocks; ++block) ws.block_met[block] = bounded_already ? 0 : -1;
@@ -219,8 +150,8 @@ inline void Query<T, kMethod>::start_codes() {
 }
 
 // Codes leave few items that may be the best; the rows of these tell.
-template <class T, Method kMethod>
-inline Status Query<T, kMethod>::choose_by_codes(std::int64_t* best, float* best_score) {
+template <class T, class Objective>
+inline Status Query<T, Objective>::choose_by_codes(std::int64_t* best, float* best_score) {
   const std::int64_t contenders = find_contenders();
   for (std::int64_t i = 0; i < contenders; ++i)
     if (ws.met[ws.survivors[i]] < 0) prefetch_row(ws.row[ws.survivors[i]]);
@@ -235,17 +166,17 @@ inline Status Query<T, kMethod>::choose_by_codes(std::int64_t* best, float* best
   for (std::int64_t i = 0; i < contenders; ++i) {
     const std::int32_t j = ws.survivors[i];
     if (*best >= 0 && ws.bound[j] < *best_score) continue;
-    if (!known(j)) refine(j);
+    if (!objective.known(*this, j)) objective.read(*this, j);
     consider(j, best, best_score);
   }
   return all_finite && *best >= 0 ? Status::ok : Status::not_finite;
 }
 
 // The items whose values may be the largest, to ws.survivors.
-template <class T, Method kMethod>
-inline std::int64_t Query<T, kMethod>::find_contenders() {
+template <class T, class Objective>
+inline std::int64_t Query<T, Objective>::find_contenders() {
   const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
-  const float least = largest_lane(is_vrsd() ? look_at_all(blocks) : look_at_promising(blocks));
+  const float least = largest_lane(Objective::kFalls ? look_at_promising(blocks) : look_at_all(blocks));
   std::int64_t contenders = 0;
   for (std::int64_t block = 0; block < blocks; ++block) {
     if (!(ws.block_bound[block] >= least)) continue;
@@ -256,16 +187,16 @@ inline std::int64_t Query<T, kMethod>::find_contenders() {
   return contenders;
 }
 
-// VRSD's values fall and rise: no bound outlives a pick.
-template <class T, Method kMethod>
-inline vf Query<T, kMethod>::look_at_all(std::int64_t blocks) {
+// Where values also rise no bound outlives a pick.
+template <class T, class Objective>
+inline vf Query<T, Objective>::look_at_all(std::int64_t blocks) {
   vf leasts = splat(-FLT_MAX);
   for (std::int64_t block = 0; block < blocks; ++block) leasts = look(block, leasts);
   return leasts;
 }
 
-template <class T, Method kMethod>
-inline vf Query<T, kMethod>::look_at_promising(std::int64_t blocks) {
+template <class T, class Objective>
+inline vf Query<T, Objective>::look_at_promising(std::int64_t blocks) {
   // From the second choice on a bound that is not renewed is still a bound.
   for (std::int64_t block = 0; choices < 2 && block < blocks; ++block) bound_block(block);
   ++choices;
@@ -277,15 +208,15 @@ inline vf Query<T, kMethod>::look_at_promising(std::int64_t blocks) {
 }
 
 // Renews the bounds of a block. The larger, lane by lane, of `leasts` and what the block's values are at least.
-template <class T, Method kMethod>
-inline vf Query<T, kMethod>::look(std::int64_t block, vf leasts) {
+template <class T, class Objective>
+inline vf Query<T, Objective>::look(std::int64_t block, vf leasts) {
   const std::int64_t begin = block * kCodeBlock, end = begin + block_items(begin);
   if (unseen(block) || (picked > 0 && ws.block_met[block] < picked)) catch_up_by_codes(block);
   vf bounds = splat(-__builtin_inff());
   for (std::int64_t j = begin; j < end; j += W) {
     const vf gate = load(ws.gate + j);
     vf most = load(ws.value + j), least = most - doubt(j);
-    if (picked > 0) is_vrsd() ? vrsd_range(j, &least, &most) : mmr_range(j, &least, &most);
+    if (picked > 0) objective.range(*this, j, &least, &most);
     most = smaller(most, gate);
     store(ws.bound + j, most);
     bounds = larger(bounds, most);
@@ -296,8 +227,8 @@ inline vf Query<T, kMethod>::look(std::int64_t block, vf leasts) {
 }
 
 // By how much the value of an item, an upper bound before its row is read, may exceed the relevance.
-template <class T, Method kMethod>
-inline vf Query<T, kMethod>::doubt(std::int64_t j) const {
+template <class T, class Objective>
+inline vf Query<T, Objective>::doubt(std::int64_t j) const {
   if (!estimated()) return vf{};
   const vf value = load(ws.value + j), size = larger(value, -value);
   const vf error = args.relevance ? splat(args.relevance_error[q]) : code_error(j, query_code);
@@ -305,19 +236,9 @@ inline vf Query<T, kMethod>::doubt(std::int64_t j) const {
   return unread ? splat(2.0f) * error + splat(slack) + splat(4.0f * FLT_EPSILON) * size : vf{};
 }
 
-// Whether the value of an item is known: of the first pick, or after all picks so far.
-template <class T, Method kMethod>
-inline bool Query<T, kMethod>::known(std::int64_t j) {
-  if (is_vrsd()) return ws.met[j] == picked;
-  if (picked == 0) return !estimated() || ws.met[j] >= 0;
-  if (ws.met[j] < 0) return false;
-  if (ws.likely[j] < 0 && ws.rival_most[j] <= ws.exact[j]) settle(j, ws.exact[j]);
-  return ws.met[j] == picked;
-}
-
 // Of the block from item j on.
-template <class T, Method kMethod>
-inline float Query<T, kMethod>::largest_bound(std::int64_t j) const {
+template <class T, class Objective>
+inline float Query<T, Objective>::largest_bound(std::int64_t j) const {
   vf best = load(ws.bound + j);
   for (std::int64_t i = W; i < kCodeBlock; i += W) best = larger(best, load(ws.bound + j + i));
   return largest_lane(best);

@@ -17,7 +17,7 @@ static std::int64_t at_least(const float* values, std::int64_t n, float threshol
 
 // Lowest index of the largest of x[0..n); x is readable, and minus infinity, up to a whole vector.
 static std::int32_t arg_max(const float* x, std::int64_t n) {
-  if (n <= 16) {  // elements written just now are not to be had as a vector yet
+  if (n <= 16) {  // scalar loop: a vector load of elements just stored would stall
     std::int32_t index = 0;
     for (std::int32_t i = 1; i < n; ++i) index = x[i] > x[index] ? i : index;
     return index;
@@ -32,15 +32,15 @@ static std::int32_t arg_max(const float* x, std::int64_t n) {
 }
 
 // Every so many items a pass over a long pool asks whether to go on.
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::look(std::int64_t j) {
+template <class T, class Objective>
+inline void Query<T, Objective>::look(std::int64_t j) {
   if (j % (64 * kLongPool) == 0 && j > 0) interrupt_point();
 }
 
 // Items meet picks.
-template <class T, Method kMethod>
+template <class T, class Objective>
 template <int A, int B>
-inline void Query<T, kMethod>::meet(std::int64_t p, const std::int32_t* js) {
+inline void Query<T, Objective>::meet(std::int64_t p, const std::int32_t* js) {
   const float* vectors[A];
   const T* rows[B];
   float dots[A * B];
@@ -53,11 +53,8 @@ inline void Query<T, kMethod>::meet(std::int64_t p, const std::int32_t* js) {
     for (int a = 0; a < A; ++a) {
       const float similarity = dots[a * B + b] * ws.picked_scale[p + a] * ws.scale[j];
       all_finite = all_finite && finite(similarity);
-      if (is_vrsd())
-        ws.running[j] += similarity;
-      else
-        ws.running[j] = similarity > ws.running[j] ? similarity : ws.running[j];
-      if (prune && p + a == 0 && lazy() && !estimated()) {  // the first pick is the pivot
+      ws.running[j] = Objective::with(ws.running[j], similarity);
+      if (triangle && p + a == 0 && pivot_is_pick()) {
         ws.pivot[j] = similarity;
         ws.sine[j] = sine(similarity);
       }
@@ -66,8 +63,8 @@ inline void Query<T, kMethod>::meet(std::int64_t p, const std::int32_t* js) {
   }
 }
 
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::catch_up(std::int32_t j) {
+template <class T, class Objective>
+inline void Query<T, Objective>::catch_up(std::int32_t j) {
   std::int64_t p = ws.met[j];
   for (; p + 4 <= picked; p += 4) meet<4, 1>(p, &j);
   if (p + 3 == picked) return meet<3, 1>(p, &j);
@@ -76,15 +73,15 @@ inline void Query<T, kMethod>::catch_up(std::int32_t j) {
 }
 
 // Items js[0..n), n <= 4, meet the picks that they have not met yet.
-template <class T, Method kMethod>
-inline Status Query<T, kMethod>::catch_up(const std::int32_t* js, int n) {
+template <class T, class Objective>
+inline Status Query<T, Objective>::catch_up(const std::int32_t* js, int n) {
   Status status = Status::ok;
   if (picked == 0 && !estimated()) return status;  // nothing to meet
   bool unread = true, one_behind = true;
   for (int i = 0; i < n; ++i) unread = unread && ws.met[js[i]] < 0;
-  if (unread && n == 4) status = scale_rows<4>(js);
+  if (unread && n == 4) status = read_estimated<4>(js);
   for (int i = 0; i < n && status == Status::ok; ++i)
-    if (ws.met[js[i]] < 0) status = scale_rows<1>(js + i);
+    if (ws.met[js[i]] < 0) status = read_estimated<1>(js + i);
   if (status != Status::ok) return status;
   for (int i = 0; i < n; ++i) one_behind = one_behind && ws.met[js[i]] == picked - 1;
   if (one_behind && n == 4)
@@ -98,8 +95,8 @@ inline Status Query<T, kMethod>::catch_up(const std::int32_t* js, int n) {
   return Status::ok;
 }
 
-template <class T, Method kMethod>
-inline Status Query<T, kMethod>::catch_up_all() {
+template <class T, class Objective>
+inline Status Query<T, Objective>::catch_up_all() {
   std::int32_t js[4];
   int n = 0;
   Status status = Status::ok;
@@ -114,18 +111,18 @@ inline Status Query<T, kMethod>::catch_up_all() {
   return n && status == Status::ok ? catch_up(js, n) : status;
 }
 
-template <class T, Method kMethod>
-inline Status Query<T, kMethod>::catch_up_and_consider(const std::int32_t* js, int* n, std::int64_t* best,
-                                                       float* best_score) {
+template <class T, class Objective>
+inline Status Query<T, Objective>::catch_up_and_consider(const std::int32_t* js, int* n, std::int64_t* best,
+                                                         float* best_score) {
   const Status status = catch_up(js, *n);
   for (int i = 0; i < *n && status == Status::ok; ++i) consider(js[i], best, best_score);
   *n = 0;
   return status;
 }
 
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::consider(std::int64_t j, std::int64_t* best, float* best_score) {
-  const float value = score(j);
+template <class T, class Objective>
+inline void Query<T, Objective>::consider(std::int64_t j, std::int64_t* best, float* best_score) {
+  const float value = picked == 0 ? objective.first_values(ws)[j] : objective.value_of(*this, j);
   const bool tie_won = *best >= 0 && (args.best_first ? ws.row[j] < ws.row[*best] : j < *best);
   if (*best < 0 || value > *best_score || (value == *best_score && tie_won)) {
     *best = j;
@@ -133,14 +130,22 @@ inline void Query<T, kMethod>::consider(std::int64_t j, std::int64_t* best, floa
   }
 }
 
+// Upper bounds of the values, minus infinity for closed items; the first pick goes by relevance alone.
+template <class T, class Objective>
+inline void Query<T, Objective>::bound(std::int64_t begin, std::int64_t end) {
+  if (picked > 0) return objective.bound(*this, begin, end);
+  const float* values = objective.first_values(ws);
+  for (std::int64_t j = begin; j < end; j += W) store(ws.bound + j, smaller(load(values + j), load(ws.gate + j)));
+}
+
 // The best open item, which has then met all picks, and its value. Ties go to the lowest position or, with
 // best_first, row.
-template <class T, Method kMethod>
-inline Status Query<T, kMethod>::choose(std::int64_t* best, float* best_score) {
+template <class T, class Objective>
+inline Status Query<T, Objective>::choose(std::int64_t* best, float* best_score) {
   if (coded) return choose_by_codes(best, best_score);
-  Status status = prune ? Status::ok : catch_up_all();
+  Status status = triangle ? Status::ok : catch_up_all();
   if (status != Status::ok) return status;
-  bound();
+  bound(0, items);
   // The most promising item sets the bar for the others.
   const std::int32_t top = arg_max(ws.bound, items);
   status = catch_up(&top, 1);

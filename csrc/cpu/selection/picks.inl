@@ -1,33 +1,23 @@
 // What a pick changes: the outputs, which items stay open, and what the others meet.
 
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::start() {
-  // Without codes VRSD's bounds leave out next to nothing on real embeddings, see the README: automatic is dense.
-  const bool pays = !is_vrsd() && items >= kPrunedPool;
-  prune = args.unit_rows && !coded && (args.rule == Rule::pruned || (args.rule == Rule::automatic && pays));
-  if (prune && args.relevance_error) slack += args.relevance_error[q];
+// No item has met a pick.
+template <class T, class Objective>
+inline void Query<T, Objective>::start() {
+  if (triangle && args.relevance_error) slack += args.relevance_error[q];
   for (std::int64_t j = items; j < padded(items); ++j) {
     ws.pivot[j] = ws.sine[j] = ws.value[j] = 0.0f;
-    if (is_vrsd()) ws.norm2[j] = 1.0f;
+    if constexpr (Objective::kNeedsLength) ws.norm2[j] = 1.0f;
     ws.met[j] = 0;
   }
-  if (coded) return start_codes();
-  const vf none = splat(is_vrsd() ? 0.0f : -FLT_MAX);
+  const vf none = splat(Objective::none(triangle || coded, slack));
   for (std::int64_t j = 0; j < items; j += W) store(ws.running + j, none);
-  if (!prune) return;
-  // Cosines with the pivot: the query, or, where other relevance is given, the first pick. No cosine is below -1; an
-  // item that has not met its pivot has a sine that leaves it at that.
-  for (std::int64_t j = 0; j < items; ++j) {
-    if (!is_vrsd()) ws.running[j] = -1.0f - 4.0f * slack;
-    const bool known = !lazy() || args.relevance_error;
-    if (!known) ws.pivot[j] = 0.0f;
-    ws.sine[j] = known ? sine(ws.pivot[j]) : FLT_MAX;
-  }
+  if (coded) return start_codes();
+  if (triangle) start_triangle();
 }
 
 // Picks made before the first.
-template <class T, Method kMethod>
-inline Status Query<T, kMethod>::keep_initial() {
+template <class T, class Objective>
+inline Status Query<T, Objective>::keep_initial() {
   const std::int64_t initial = picked;
   for (picked = 0; picked < initial; ++picked) {
     const std::int64_t r = ws.picked_row[picked];
@@ -37,10 +27,8 @@ inline Status Query<T, kMethod>::keep_initial() {
     const Status status = scale_row(r, &norm2, &ws.picked_scale[picked]);
     if (status != Status::ok) return status;
     ws.picks[picked] = prepared(data, args.dims, ws.prepared_picks + picked * prepared_floats(args.dims));
-    if (!lazy() || estimated())
-      dot_block<1>(ws.query, &data, args.dims, &product);
-    else
-      dot_block<1>(pick(0), &data, args.dims, &product), product *= ws.picked_scale[0];
+    dot_block<1>(pivot_is_pick() ? pick(0) : ws.query, &data, args.dims, &product);
+    if (pivot_is_pick()) product *= ws.picked_scale[0];
     ws.picked_length[picked] = __builtin_sqrtf(norm2);
     keep_codes(picked, r);
     ws.picked_pivot[picked] = product * ws.picked_scale[picked];
@@ -51,8 +39,8 @@ inline Status Query<T, kMethod>::keep_initial() {
 }
 
 // A pick that is known: the item of row r.
-template <class T, Method kMethod>
-inline Status Query<T, kMethod>::follow(std::int64_t r, std::int64_t* best, float* best_score) {
+template <class T, class Objective>
+inline Status Query<T, Objective>::follow(std::int64_t r, std::int64_t* best, float* best_score) {
   std::int32_t j = 0;
   while (j < items && ws.row[j] != r) ++j;
   if (j == items) return Status::id_out_of_range;
@@ -62,8 +50,9 @@ inline Status Query<T, kMethod>::follow(std::int64_t r, std::int64_t* best, floa
   return status;
 }
 
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::take(std::int64_t j, std::int64_t slot, float score, float relevance, float redundancy) {
+template <class T, class Objective>
+inline void Query<T, Objective>::take(std::int64_t j, std::int64_t slot, float score, float relevance,
+                                      float redundancy) {
   const std::int64_t out = q * args.k + slot;
   args.indices[out] = ws.row[j] - base();
   args.scores[out] = score;
@@ -75,15 +64,15 @@ inline void Query<T, kMethod>::take(std::int64_t j, std::int64_t slot, float sco
   cap_group(picked);
 }
 
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::close(std::int64_t j) {
+template <class T, class Objective>
+inline void Query<T, Objective>::close(std::int64_t j) {
   ws.gate[j] = -__builtin_inff();
   --open;
 }
 
 // Bars the group of pick number `index` once it has reached the cap.
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::cap_group(std::int64_t index) {
+template <class T, class Objective>
+inline void Query<T, Objective>::cap_group(std::int64_t index) {
   if (!args.max_per_group) return;
   const std::int64_t group = args.groups[ws.picked_row[index]];
   std::int64_t count = 0;
@@ -94,15 +83,15 @@ inline void Query<T, kMethod>::cap_group(std::int64_t index) {
 }
 
 // The item that was taken becomes pick number `picked`, to be met by the others.
-template <class T, Method kMethod>
-inline Status Query<T, kMethod>::keep(std::int64_t j) {
+template <class T, class Objective>
+inline Status Query<T, Objective>::keep(std::int64_t j) {
   const std::int32_t js = std::int32_t(j);
   if (ws.met[j] < 0 && coded) {
-    refine(j);
+    objective.read(*this, j);
   } else if (ws.met[j] < 0) {
-    const Status status = scale_rows<1>(&js);
+    const Status status = read_estimated<1>(&js);
     if (status != Status::ok) return status;
-    if (picked == 0 && !estimated()) ws.pivot[j] = 1.0f;
+    if (picked == 0 && pivot_is_pick()) ws.pivot[j] = 1.0f;
   }
   ws.picked_scale[picked] = ws.scale[j];
   ws.picked_pivot[picked] = ws.pivot[j];

@@ -1,7 +1,7 @@
 // The relevance of the items, and what the objective makes of it before the first pick.
 
-template <class T, Method kMethod>
-inline Status Query<T, kMethod>::prepare_query() {
+template <class T, class Objective>
+inline Status Query<T, Objective>::prepare_query() {
   float scale;
   const float* query = args.queries + q * args.dims;
   const Status status = scaled_query(&query, args.dims, args.unit_queries, ws.tail_mask, ws.unit, &scale);
@@ -11,19 +11,25 @@ inline Status Query<T, kMethod>::prepare_query() {
   return Status::ok;
 }
 
-template <class T, Method kMethod>
-inline Status Query<T, kMethod>::read_pool() {
-  const bool possible = args.codes && args.unit_rows;
-  const bool given = args.relevance && !args.relevance_error;
-  // VRSD meets every item by codes at every pick: where most items are picked that spares little.
-  const bool many = is_vrsd() && 2 * picks_wanted() > items;
-  const bool pays = kCodesPay && !many && items >= (given ? kPrunedPool : kCodedPool);
-  coded = possible && (args.rule == Rule::coded || (args.rule == Rule::automatic && pays));
+// The strategy, of the table in query.inl.
+template <class T, class Objective>
+inline void Query<T, Objective>::find_strategy() {
+  const bool automatic = args.bounds == Bounds::automatic, given = args.relevance && !args.relevance_error;
+  // Where values also rise every item meets every pick by codes: if most items are picked that spares little.
+  const bool many = !Objective::kFalls && 2 * picks_wanted() > items;
+  const bool codes_pay = kCodesPay && !many && items >= (given ? kPrunedPool : kCodedPool);
+  coded = args.codes && args.unit_rows && (args.bounds == Bounds::coded || (automatic && codes_pay));
+  const bool triangle_pays = Objective::kTrianglePays && items >= kPrunedPool;
+  triangle = args.unit_rows && !coded && (args.bounds == Bounds::pruned || (automatic && triangle_pays));
+}
+
+template <class T, class Objective>
+inline Status Query<T, Objective>::read_pool() {
   if (coded) find_next_codes();
   prefetch_own();
   slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;
-  // Without need of the query MMR may have none. VRSD has one, which is checked.
-  Status status = lazy() && !estimated() && !is_vrsd() ? Status::ok : prepare_query();
+  const bool query_needed = !pivot_is_pick() || Objective::kNeedsLength;  // or at least checked
+  Status status = query_needed ? prepare_query() : Status::ok;
   if (lazy()) {
     for (std::int64_t j = 0; j < items; j += W) store(ws.met + j, vi{} - 1);
     if (status != Status::ok) return status;
@@ -41,11 +47,11 @@ inline Status Query<T, kMethod>::read_pool() {
   return status == Status::ok ? combine() : status;
 }
 
-// Relevance, and what the rule makes of it.
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::relevance_known(std::int64_t j, float relevance) {
+// The relevance of an item, and with its bias, if it has one, the value.
+template <class T, class Objective>
+inline void Query<T, Objective>::relevance_known(std::int64_t j, float relevance) {
   ws.relevance[j] = ws.value[j] = relevance;
-  if (!is_vrsd() && args.bias) {
+  if (args.bias) {
     const std::int64_t item = args.bias_per_item ? q * args.pool + ws.position[j] : ws.row[j];
     ws.value[j] = lambda_b() * relevance + (1.0f - lambda_b()) * args.bias[item];
   }
@@ -53,8 +59,8 @@ inline void Query<T, kMethod>::relevance_known(std::int64_t j, float relevance) 
 }
 
 // The relevance given, where nothing is added to it.
-template <class T, Method kMethod>
-inline Status Query<T, kMethod>::copy_relevance() {
+template <class T, class Objective>
+inline Status Query<T, Objective>::copy_relevance() {
   const float* given = args.relevance + q * args.pool;
   vi finite = vi{} - 1;
   for (std::int64_t j = 0; j < items; j += W) {
@@ -67,8 +73,8 @@ inline Status Query<T, kMethod>::copy_relevance() {
   return all_finite ? Status::ok : Status::not_finite;
 }
 
-template <class T, Method kMethod>
-inline Status Query<T, kMethod>::combine() {
+template <class T, class Objective>
+inline Status Query<T, Objective>::combine() {
   if (whole && lazy() && args.relevance && !estimated() && !args.bias) return copy_relevance();
   for (std::int64_t j = 0; j < items; ++j) {
     float given = args.relevance ? args.relevance[q * args.pool + ws.position[j]] : 0.0f;
@@ -84,11 +90,7 @@ inline Status Query<T, kMethod>::combine() {
       relevance_known(j, given);
       continue;
     }
-    const float product = ws.pivot[j] * ws.scale[j];
-    const float length = is_vrsd() ? __builtin_sqrtf(ws.norm2[j]) : 1.0f;
-    ws.pivot[j] = is_vrsd() && length > 0.0f ? product / length : product;
-    relevance_known(j, args.relevance ? given : ws.pivot[j]);
-    if (is_vrsd()) ws.value[j] = args.relevance ? given * length : product;
+    objective.relevance(*this, j, ws.pivot[j] * ws.scale[j], args.relevance ? &given : nullptr);
   }
   return all_finite ? Status::ok : Status::not_finite;
 }

@@ -28,8 +28,8 @@ static inline Status scaled_query(const float** query, std::int64_t dims, bool m
 constexpr std::int64_t kAskedFor = 32;
 
 // The scale and squared norm of a row, its product with the query.
-template <class T, Method kMethod>
-inline Status Query<T, kMethod>::unusual_norm(const T* data) const {
+template <class T, class Objective>
+inline Status Query<T, Objective>::unusual_norm(const T* data) const {
   bool zero = true;
   for (std::int64_t d = 0; d < args.dims; ++d) {
     const float x = widen(data[d]);
@@ -40,8 +40,8 @@ inline Status Query<T, kMethod>::unusual_norm(const T* data) const {
 }
 
 // `norm2` is that of the stored row on entry, of the vector of the formulas on return.
-template <class T, Method kMethod>
-inline Status Query<T, kMethod>::scale_row(std::int64_t r, float* norm2, float* scale) const {
+template <class T, class Objective>
+inline Status Query<T, Objective>::scale_row(std::int64_t r, float* norm2, float* scale) const {
   if (args.norm == Norm::computed) {
     if (*norm2 >= kNorm2Min && *norm2 <= kNorm2Max) {
       *scale = inverse_sqrt(*norm2);
@@ -52,43 +52,66 @@ inline Status Query<T, kMethod>::scale_row(std::int64_t r, float* norm2, float* 
     return unusual_norm(row(r));
   }
   *scale = args.norm == Norm::scaled ? args.scales[r] : 1.0f;
-  if (is_vrsd()) {
+  if constexpr (Objective::kNeedsLength) {
     *norm2 = *norm2 * *scale * *scale;
     if (!finite(*norm2)) return Status::not_finite;
   }
   return Status::ok;
 }
 
-template <class T, Method kMethod>
+template <class T, class Objective>
 template <int R>
-inline Status Query<T, kMethod>::scale_rows(const std::int32_t* js) {
+inline Status Query<T, Objective>::scale_rows(const std::int32_t* js) {
   const T* rows[R];
   float norm2[R] = {};
   for (int r = 0; r < R; ++r) rows[r] = row(ws.row[js[r]]);
-  if (args.norm == Norm::computed || is_vrsd()) norm2_block<R>(rows, args.dims, ws.tail_mask, norm2);
+  if (args.norm == Norm::computed || Objective::kNeedsLength) norm2_block<R>(rows, args.dims, ws.tail_mask, norm2);
   for (int r = 0; r < R; ++r) {
     const Status status = scale_row(ws.row[js[r]], &norm2[r], &ws.scale[js[r]]);
     if (status != Status::ok) return status;
-    if (is_vrsd()) ws.norm2[js[r]] = norm2[r];
+    if constexpr (Objective::kNeedsLength) ws.norm2[js[r]] = norm2[r];
     ws.met[js[r]] = 0;
   }
   ws.rows_read += R;
-  if (!estimated()) return Status::ok;
+  return Status::ok;
+}
+
+// What a row that its codes stood for needs of its own. Rows with codes have scales or are unit vectors.
+template <class T, class Objective>
+inline void Query<T, Objective>::read_scale(std::int64_t j) {
+  if constexpr (Objective::kNeedsLength) {
+    const T* data = row(ws.row[j]);
+    norm2_block<1>(&data, args.dims, ws.tail_mask, &ws.norm2[j]);
+    all_finite = all_finite && scale_row(ws.row[j], &ws.norm2[j], &ws.scale[j]) == Status::ok;
+  } else {
+    ws.scale[j] = args.norm == Norm::scaled ? args.scales[ws.row[j]] : 1.0f;
+  }
+  ws.met[j] = 0;
+  ++ws.rows_read;
+}
+
+// Rows whose relevance is only estimated: now it is known.
+template <class T, class Objective>
+template <int R>
+inline Status Query<T, Objective>::read_estimated(const std::int32_t* js) {
+  const Status status = scale_rows<R>(js);
+  if (status != Status::ok || !estimated()) return status;
+  const T* rows[R];
   float dots[R];
+  for (int r = 0; r < R; ++r) rows[r] = row(ws.row[js[r]]);
   dot_block<R>(ws.query, rows, args.dims, dots);
   ws.products += R;
   for (int r = 0; r < R; ++r) {
     const float cosine = dots[r] * ws.scale[js[r]];
-    relevance_known(js[r], cosine);
-    ws.pivot[js[r]] = cosine;
+    objective.relevance(*this, js[r], cosine, nullptr);
     ws.sine[js[r]] = sine(cosine);
   }
   return all_finite ? Status::ok : Status::not_finite;
 }
 
-template <class T, Method kMethod>
+template <class T, class Objective>
 template <int R>
-inline Status Query<T, kMethod>::read_rows(std::int64_t j) {
+inline Status Query<T, Objective>::read_rows(std::int64_t j) {
   const T* rows[R];
   std::int32_t js[R];
   for (int r = 0; r < R; ++r) {
@@ -100,8 +123,8 @@ inline Status Query<T, kMethod>::read_rows(std::int64_t j) {
   return scale_rows<R>(js);
 }
 
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::prefetch_row(std::int64_t r) const {
+template <class T, class Objective>
+inline void Query<T, Objective>::prefetch_row(std::int64_t r) const {
   const char* line = reinterpret_cast<const char*>(row(r));
   const std::int64_t bytes = args.dims * std::int64_t(sizeof(T));
   for (std::int64_t byte = 0; byte < bytes; byte += 64) ask_for(line + byte);
@@ -109,28 +132,28 @@ inline void Query<T, kMethod>::prefetch_row(std::int64_t r) const {
 
 // Asks for the next query's rows, so that they arrive while this query is decided. Where relevance is only estimated
 // few rows will be read.
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::prefetch_next(std::int64_t end) {
+template <class T, class Objective>
+inline void Query<T, Objective>::prefetch_next(std::int64_t end) {
   if (!args.candidates || coded || estimated() || q + 1 >= args.num_queries) return;
   for (; ahead < end && ahead < args.pool; ++ahead) prefetch_candidate(q + 1, ahead);
   ws.asked_for = q + 1;
 }
 
 // No query before this one has asked for its rows.
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::prefetch_own() {
+template <class T, class Objective>
+inline void Query<T, Objective>::prefetch_own() {
   if (!args.candidates || lazy() || ws.asked_for == q) return;
   for (std::int64_t i = 0; i < args.pool && i < kAskedFor; ++i) prefetch_candidate(q, i);
 }
 
-template <class T, Method kMethod>
-inline void Query<T, kMethod>::prefetch_candidate(std::int64_t query, std::int64_t i) const {
+template <class T, class Objective>
+inline void Query<T, Objective>::prefetch_candidate(std::int64_t query, std::int64_t i) const {
   const std::int64_t id = id_at(args.candidates, args.id_bytes, query * args.pool + i);
   if (id >= 0 && id < args.num_rows) prefetch_row(id);
 }
 
-template <class T, Method kMethod>
-inline double Query<T, kMethod>::exact_scale(std::int64_t r) const {
+template <class T, class Objective>
+inline double Query<T, Objective>::exact_scale(std::int64_t r) const {
   if (args.norm != Norm::computed) return args.norm == Norm::scaled ? args.scales[r] : 1.0;
   double norm2 = 0;
   for (std::int64_t d = 0; d < args.dims; ++d) norm2 += double(widen(row(r)[d])) * widen(row(r)[d]);
@@ -138,8 +161,8 @@ inline double Query<T, kMethod>::exact_scale(std::int64_t r) const {
 }
 
 // A row's length, in double.
-template <class T, Method kMethod>
-inline double Query<T, kMethod>::exact_length(std::int64_t r) const {
+template <class T, class Objective>
+inline double Query<T, Objective>::exact_length(std::int64_t r) const {
   double norm2 = 0;
   for (std::int64_t d = 0; d < args.dims; ++d) norm2 += double(widen(row(r)[d])) * widen(row(r)[d]);
   return __builtin_sqrt(norm2) * exact_scale(r);

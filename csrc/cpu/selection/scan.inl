@@ -86,8 +86,9 @@ static inline void tile_rows(const float* const* vectors, const T* rows, std::in
     for (int a = 0; a < A; ++a) out[a][i] = 0.0f;
 }
 
+// The rows themselves, at most kRowBlock of them.
 template <class T>
-static void scan_rows_typed(const ScanBlock& block, const ScanGroup& group) {
+static void scan_rows(const ScanBlock& block, const ScanGroup& group) {
   alignas(64) float products[kRowVectors][kRowBlock];
   const float* vectors[kRowVectors];
   const std::int64_t all = group.queries * group.terms_each, n = block.rows, dims = block.dims;
@@ -108,27 +109,13 @@ static void scan_rows_typed(const ScanBlock& block, const ScanGroup& group) {
   }
 }
 
-// The rows themselves, at most kRowBlock of them.
-static void scan_rows(const ScanBlock& block, const ScanGroup& group) {
-  switch (block.dtype) {
-    case DType::f32:
-      return scan_rows_typed<float>(block, group);
-    case DType::f16:
-      return scan_rows_typed<f16>(block, group);
-    case DType::bf16:
-      return scan_rows_typed<bf16>(block, group);
-    case DType::i8:
-      return scan_rows_typed<i8>(block, group);
-  }
-}
-
 // What makes rows [first, first + n) the vectors of the formulas; NaN for those that are none, which makes it false.
 template <class T>
-static bool row_scales_typed(const SelectArgs& args, std::int64_t first, std::int64_t n, float* out) {
+static bool row_scales(const SelectArgs& args, std::int64_t first, std::int64_t n, float* out) {
   float tail_mask[W];
   if (args.norm == Norm::computed) prepare_tail_mask(args.dims, tail_mask);
   Workspace none = {};
-  const Query<T, Method::mmr> query{args, none, 0};
+  const Query<T, Mmr> query{args, none, 0};
   bool well = true;
   for (std::int64_t i = 0; i < n; ++i) {
     float norm2 = 0.0f;
@@ -141,26 +128,13 @@ static bool row_scales_typed(const SelectArgs& args, std::int64_t first, std::in
   return well;
 }
 
-static bool row_scales(const SelectArgs& args, std::int64_t first, std::int64_t n, float* out) {
-  switch (args.dtype) {
-    case DType::f32:
-      return row_scales_typed<float>(args, first, n, out);
-    case DType::f16:
-      return row_scales_typed<f16>(args, first, n, out);
-    case DType::bf16:
-      return row_scales_typed<bf16>(args, first, n, out);
-    default:
-      return row_scales_typed<i8>(args, first, n, out);
-  }
-}
-
 // The values of some rows for a query whose prepared vector is given: relevance with bias, with the bits of a
 // selection.
 template <class T>
-static void row_values_typed(const SelectArgs& args, std::int64_t q, const float* vector, ScanEntry* entries,
-                             std::int64_t n) {
+static void row_values(const SelectArgs& args, std::int64_t q, const float* vector, ScanEntry* entries,
+                       std::int64_t n) {
   Workspace none = {};
-  const Query<T, Method::mmr> query{args, none, q};
+  const Query<T, Mmr> query{args, none, q};
   float dots[4];
   const T* rows[4];
   for (std::int64_t i = 0; i < n; i += 4) {
@@ -173,20 +147,6 @@ static void row_values_typed(const SelectArgs& args, std::int64_t q, const float
       entry.score = entry.value = dots[r] * (args.norm == Norm::scaled ? args.scales[entry.row] : 1.0f);
       if (args.bias) entry.value = args.lambda_b[q] * entry.score + (1.0f - args.lambda_b[q]) * args.bias[entry.row];
     }
-  }
-}
-
-static void row_values(const SelectArgs& args, std::int64_t q, const float* vector, ScanEntry* entries,
-                       std::int64_t n) {
-  switch (args.dtype) {
-    case DType::f32:
-      return row_values_typed<float>(args, q, vector, entries, n);
-    case DType::f16:
-      return row_values_typed<f16>(args, q, vector, entries, n);
-    case DType::bf16:
-      return row_values_typed<bf16>(args, q, vector, entries, n);
-    case DType::i8:
-      return row_values_typed<i8>(args, q, vector, entries, n);
   }
 }
 
@@ -209,5 +169,11 @@ static CodeVector code_vector(const float* vector, std::int64_t dims, std::int8_
 
 static void prepare_vector(const float* vector, std::int64_t dims, float* out) { prepare(vector, dims, 1.0f, out); }
 
-constexpr ScanKernels kScanKernels = {scan_codes, scan_rows,   row_scales,     row_values,
-                                      unit_query, code_vector, prepare_vector, kCodesPay};
+constexpr ScanKernels kScanKernels = {scan_codes,
+                                      RSK_EACH_TYPE(scan_rows),
+                                      RSK_EACH_TYPE(row_scales),
+                                      RSK_EACH_TYPE(row_values),
+                                      unit_query,
+                                      code_vector,
+                                      prepare_vector,
+                                      kCodesPay};

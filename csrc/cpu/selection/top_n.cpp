@@ -256,7 +256,7 @@ void Scan::scan_block(Scratch& scratch, std::int64_t index, std::int64_t group_b
     const std::int64_t part = std::min(part_rows_, rows - begin), row = first + begin;
     if (!codes_) {
       float* const scales = &scratch.scales[std::size_t(begin)];
-      scratch.well = kernels_.scan->row_scales(corpus_, row, part, scales) && scratch.well;
+      scratch.well = kernels_.scan->row_scales[corpus_.dtype](corpus_, row, part, scales) && scratch.well;
     }
     ScanBlock block = {};
     block.rows = packed_ ? (part + 31) / 32 * 32 : part;
@@ -267,7 +267,6 @@ void Scan::scan_block(Scratch& scratch, std::int64_t index, std::int64_t group_b
     block.steps = steps_;
     block.codes = codes_ ? corpus_.codes + row * code_stride_ : nullptr;
     block.data = static_cast<const char*>(corpus_.rows) + row * corpus_.row_stride * element_;
-    block.dtype = corpus_.dtype;
     block.row_stride = corpus_.row_stride;
     for (std::int64_t group = group_begin; group < group_end; ++group)
       scan_group(scratch, block, row, part, group, kept);
@@ -298,7 +297,7 @@ void Scan::scan_group(Scratch& scratch, const ScanBlock& block, std::int64_t fir
     kernels_.scan->codes(block, vectors);
   } else {
     vectors.prepared = &prepared_[std::size_t(q * args_.terms * prepared_floats_)];
-    kernels_.scan->rows(block, vectors);
+    kernels_.scan->rows[corpus_.dtype](block, vectors);
   }
   for (std::int64_t g = 0; g < queries; ++g) {
     Best& best = scratch.best[std::size_t(q + g)];

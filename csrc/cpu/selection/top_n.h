@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "selection/args.h"
+#include "selection/kernels.h"
 
 namespace rsk {
 

@@ -3,8 +3,8 @@
 // Upper bound of the value of every row that is not in the pool, whose v is at most args.outside[q]. A row at angle
 // x to the query has v <= lambda_b cos x + (1 - lambda_b) max_bias and a similarity of at least cos(x + y) to a pick
 // at angle y, so its value is at most C + A cos x + B sin x, for the x that v leaves it.
-template <class T, Method kMethod>
-inline float Query<T, kMethod>::outside_bound() const {
+template <class T, class Objective>
+inline float Query<T, Objective>::outside_bound() const {
   const double relevance_weight = lambda_d(), redundancy_weight = 1 - relevance_weight;
   const double weight = args.bias ? lambda_b() : 1, bias = args.bias ? (1 - weight) * args.max_bias : 0;
   const double outside = args.outside[q], rounding = 1e-6 + 4 * slack;

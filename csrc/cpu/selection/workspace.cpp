@@ -1,0 +1,101 @@
+#include "selection/workspace.h"
+
+#include <algorithm>
+#include <cstring>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace rsk {
+namespace {
+
+constexpr std::size_t kLine = 64;
+
+std::int64_t set_slots(std::int64_t ids) {
+  std::int64_t slots = 2;
+  while (slots < 2 * ids) slots *= 2;
+  return slots;
+}
+
+// Words of a set of bits: few for a small pool, of which ids seldom meet by chance; for others a bit for each row, of
+// the first million.
+std::int64_t seen_words(const SelectArgs& args) {
+  constexpr std::int64_t kFew = 256, kLeast = 1 << 9, kMost = 1 << 14;
+  std::int64_t words = kLeast;
+  while (args.pool > kFew && words < kMost && 64 * words < args.num_rows) words *= 2;
+  return args.candidates ? words : 0;
+}
+
+}  // namespace
+
+Workspaces::Workspaces(const SelectArgs& args, std::int64_t vector_floats, int num_threads) {
+  for (int thread = 0; thread < num_threads; ++thread) {
+    Workspace ws{};
+    ws.asked_for = -1;
+    lay_out(args, vector_floats, ws, nullptr);  // measures
+    blocks_.emplace_back(new char[size_ + kLine]);
+    char* const block = blocks_.back().get();
+    lay_out(args, vector_floats, ws, block + (kLine - reinterpret_cast<std::uintptr_t>(block) % kLine) % kLine);
+    workspaces_.push_back(ws);
+  }
+}
+
+template <class T>
+void Workspaces::place(char* base, T*& array, std::int64_t count) {
+  const std::size_t used = std::size_t(count) * sizeof(T), padding = kLine - used % kLine;
+  array = base ? reinterpret_cast<T*>(base + size_) : nullptr;
+#ifdef __SANITIZE_ADDRESS__
+  // Overruns from one array into the next are found too.
+  if (base) ASAN_POISON_MEMORY_REGION(base + size_ + used, padding);
+#endif
+  size_ += used + padding;
+}
+
+void Workspaces::lay_out(const SelectArgs& args, std::int64_t vector_floats, Workspace& ws, char* base) {
+  const std::int64_t prepared = args.dims + vector_floats, items = args.pool + std::max(vector_floats, kCodeBlock);
+  const std::int64_t picks = args.num_initial + args.k;
+  const std::int64_t pool_slots = args.candidates ? set_slots(args.pool) : 0;
+  const std::int64_t initial_slots = args.num_initial ? set_slots(args.num_initial) : 0;
+  const std::int64_t seen = seen_words(args);
+  const bool sums = args.method != Method::mmr;
+  size_ = 0;
+  place(base, ws.query, prepared);
+  place(base, ws.tail_mask, vector_floats);
+  place(base, ws.in_pool.slots, pool_slots);
+  place(base, ws.in_initial.slots, initial_slots);
+  place(base, ws.seen, seen);
+  place(base, ws.row, args.pool);
+  place(base, ws.position, args.pool);
+  place(base, ws.survivors, args.pool);
+  place(base, ws.met, items);
+  for (float** floats : {&ws.scale, &ws.relevance, &ws.value, &ws.running, &ws.pivot, &ws.sine, &ws.bound, &ws.gate})
+    place(base, *floats, items);
+  place(base, ws.norm2, sums ? items : 0);
+  place(base, ws.picked_row, picks);
+  place(base, ws.picked_scale, picks);
+  place(base, ws.picked_pivot, picks);
+  place(base, ws.picked_length, args.num_initial);
+  place(base, ws.picks, picks);
+  place(base, ws.prepared_picks, picks * prepared);
+  const std::int64_t code = args.codes ? code_bytes(args.dims) : 0;
+  place(base, ws.code_rows, code ? items : 0);
+  place(base, ws.next_codes, code ? items : 0);
+  for (float** floats : {&ws.code_scale, &ws.code_error, &ws.likely_most, &ws.rival_most, &ws.exact})
+    place(base, *floats, code ? items : 0);
+  place(base, ws.likely, code ? items : 0);
+  place(base, ws.block_met, code ? args.pool / kCodeBlock + 1 : 0);
+  place(base, ws.block_bound, code ? args.pool / kCodeBlock + 1 + vector_floats : 0);
+  place(base, ws.query_code_bytes, 2 * code);
+  place(base, ws.pick_code_bytes, picks * code);
+  place(base, ws.pick_codes, code ? picks : 0);
+  place(base, ws.unit, args.dims);
+  place(base, ws.lost, sums && code ? prepared : 0);
+  place(base, ws.sum, sums ? args.dims : 0);
+  if (base && seen) std::memset(ws.seen, 0, std::size_t(seen) * sizeof *ws.seen);
+  ws.seen_mask = std::uint64_t(seen - 1);
+  ws.in_pool.mask = pool_slots - 1;
+  ws.in_initial.mask = initial_slots - 1;
+}
+
+}  // namespace rsk

@@ -1,0 +1,101 @@
+// The memory of one query, and the workspaces of all threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "selection/args.h"
+
+namespace rsk {
+
+// The signed operand of a product of codes, a query or a pick: scale * (high + low / 256), zero beyond the D-th byte.
+// Only a query has the low bytes.
+struct CodeVector {
+  const std::int8_t *high, *low;
+  std::int32_t high_offset, low_offset;  // 128 times their sums
+  float scale, error;
+};
+
+// Items whose codes meet a pick together.
+constexpr std::int64_t kCodeBlock = 16;
+
+// Set of ids: an open-addressing table of mask + 1 slots, at most half full; -1 is a free slot.
+struct IdSet {
+  std::int64_t* slots;
+  std::int64_t mask;
+};
+
+// The running state of one query; one per thread, reused from query to query. Arrays over items hold the eligible
+// items of the pool in the order of their positions.
+struct Workspace {
+  float* query;      // prepared vector, see simd.inl
+  float* tail_mask;  // one vector
+  IdSet in_pool, in_initial;
+  std::uint64_t* seen;  // a bit for each id, or for its last bits; zero between queries
+  std::uint64_t seen_mask;
+
+  // Of item j; floats are padded to a whole vector.
+  std::int64_t* row;       // its row
+  std::int32_t* position;  // its position in the candidate list
+  std::int32_t* met;       // how many picks it has met (dot products done); -1: the row is not read yet
+  float* scale;            // what makes its row the vector of the formulas
+  float* norm2;            // VRSD: squared norm of that vector
+  float* relevance;        // r: cosine with the query, or as given
+  float* value;            // MMR: v, relevance with bias. VRSD: g, product with the unit query
+  float* running;          // MMR: max similarity to the picks met, or a lower bound. VRSD: product with their sum
+  float* pivot;            // cosine with the pivot of the triangle inequality
+  float* sine;             // sine of that angle, or more
+  float* bound;            // upper bound of its value
+  float* gate;             // infinity; minus infinity for items picked or barred
+  std::int32_t* survivors;
+  // With codes, of its similarities to the picks: the pick of the largest (-1: the largest is `exact`, of the `met`
+  // picks), at most how large that one is, at most how large all others are, and the largest that is known exactly.
+  // VRSD: its product with the sum lies between `running` and `likely_most`; `exact` is that with the `met` picks.
+  std::int32_t* likely;
+  float *likely_most, *rival_most, *exact;
+
+  // The initial items, then the picks; (S + K).
+  std::int64_t* picked_row;
+  float* picked_scale;
+  float* picked_pivot;
+  float* picked_length;  // (S) lengths of the initial items
+  const float** picks;   // prepared vectors: the rows themselves, or
+  float* prepared_picks;
+
+  // Codes of item j, of a block of items (how many picks it has met by codes), of the query and of the picks.
+  const std::uint8_t **code_rows, **next_codes;
+  float* code_scale;
+  float* code_error;
+  std::int32_t* block_met;
+  float* block_bound;  // the bounds of its items do not exceed it
+  std::int8_t* query_code_bytes;
+  std::int8_t* pick_code_bytes;
+  CodeVector* pick_codes;
+
+  float* unit;  // (D) scratch for a query of unusual norm
+  float* lost;  // (D, to a whole vector) VRSD: what the codes of the picks leave out, added
+  double* sum;  // (D) VRSD's sum, kept only where float32 terms cancel
+
+  std::int64_t asked_for;                           // the query whose pool the one before has asked for
+  std::int64_t products, rows_read, code_products;  // work done so far
+};
+
+// The workspaces of all threads, one allocation each, every array on its own cache line.
+class Workspaces {
+ public:
+  Workspaces(const SelectArgs& args, std::int64_t vector_floats, int num_threads);
+  Workspace& operator[](int thread) { return workspaces_[std::size_t(thread)]; }
+
+ private:
+  void lay_out(const SelectArgs& args, std::int64_t vector_floats, Workspace& ws, char* base);
+  template <class T>
+  void place(char* base, T*& array, std::int64_t count);
+
+  std::size_t size_ = 0;
+  std::vector<std::unique_ptr<char[]>> blocks_;
+  std::vector<Workspace> workspaces_;
+};
+
+}  // namespace rsk
