@@ -17,7 +17,7 @@ def select(
     queries: NDArray[np.float32] | None,
     unit_queries: bool,
     unit_rows: bool,
-    rule: int,
+    bounds: int,
     candidates: NDArray[np.signedinteger] | None,
     initial: NDArray[np.signedinteger] | None,
     relevance: NDArray[np.float32] | None,

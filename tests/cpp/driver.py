@@ -2,7 +2,7 @@
 
 The picks must be legal by the float64 replay of `ragsys_kernels.testing`, those of whole-number problems the
 reference's, bad values must be reported, and the answers must be the same bytes for any number of threads and with
-any rule. Codes of rows, and what scans and searches find, are held against float64 products.
+any bounds. Codes of rows, and what scans and searches find, are held against float64 products.
 """
 
 from __future__ import annotations
@@ -736,10 +736,10 @@ class Tool:
     def isas(self) -> list[str]:
         return self.run("--list").split()
 
-    def answers(self, isa: str, threads: int, rule: str = "automatic") -> tuple[bytes, list[int]]:
+    def answers(self, isa: str, threads: int, bounds: str = "automatic") -> tuple[bytes, list[int]]:
         """What the tool wrote; the dot products done, the rows read, the products of codes."""
-        path = self.folder / f"answers-{isa}-{threads}-{rule}.bin"
-        arguments = ["--isa", isa, "--threads", str(threads), "--rule", rule]
+        path = self.folder / f"answers-{isa}-{threads}-{bounds}.bin"
+        arguments = ["--isa", isa, "--threads", str(threads), "--bounds", bounds]
         work = self.run(*arguments, str(self.problems), str(path))
         return path.read_bytes(), [int(count) for count in work.split()]
 
@@ -750,13 +750,13 @@ class Tool:
             assert self.answers(isa, count)[0] == answers, f"{isa}: {threads[0]} and {count} threads answer differently"
         dense, dense_work = self.answers(isa, threads[0], "dense")
         pruned, pruned_work = self.answers(isa, threads[-1], "pruned")
-        assert dense == answers, f"{isa}: the dense rule answers differently"
-        assert pruned == answers, f"{isa}: the pruned rule answers differently"
-        assert pruned_work[0] < dense_work[0], f"{isa}: the pruned rule works {pruned_work}, the dense {dense_work}"
+        assert dense == answers, f"{isa}: without bounds it answers differently"
+        assert pruned == answers, f"{isa}: pruned, it answers differently"
+        assert pruned_work[0] < dense_work[0], f"{isa}: pruned, it works {pruned_work}, dense {dense_work}"
         coded, coded_work = self.answers(isa, threads[-1], "coded")
-        assert coded == answers, f"{isa}: the coded rule answers differently"
+        assert coded == answers, f"{isa}: with codes it answers differently"
         fewer = coded_work[0] < dense_work[0] and coded_work[1] < dense_work[1] and coded_work[2] > dense_work[2] == 0
-        assert fewer, f"{isa}: the coded rule works {coded_work}, the dense {dense_work}"
+        assert fewer, f"{isa}: with codes it works {coded_work}, dense {dense_work}"
 
 
 def check_neon(objdump: str, binary: str) -> int:

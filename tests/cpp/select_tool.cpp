@@ -2,7 +2,7 @@
 // an emulator, with ThreadSanitizer); driver.py beside this file writes the problems and judges the answers.
 //
 //   select_tool --list
-//   select_tool [--isa NAME] [--threads N] [--rule automatic|dense|pruned|coded] PROBLEMS ANSWERS
+//   select_tool [--isa NAME] [--threads N] [--bounds automatic|dense|pruned|coded] PROBLEMS ANSWERS
 //
 // The first prints the instruction sets that run here, of which the second takes the widest unless told; it prints
 // the dot products done, the rows read and the products of codes for the selections.
@@ -31,7 +31,7 @@ constexpr char kMagic[] = "RSKPROB1";
 struct Options {
   int isa = 0;
   int threads = 1;
-  rsk::Rule rule = rsk::Rule::automatic;
+  rsk::Bounds bounds = rsk::Bounds::automatic;
 };
 
 // Of all selections so far.
@@ -111,7 +111,7 @@ rsk::SelectArgs read_args(Problems& in) {
 
 void run_select(Problems& in, std::ofstream& out, const Options& options, Work& work) {
   rsk::SelectArgs a = read_args(in);
-  a.rule = options.rule;
+  a.bounds = options.bounds;
   std::unique_ptr<Codes> codes;
   if (in.word()) {
     codes.reset(new Codes({a.rows, a.num_rows, a.dims, a.row_stride, a.dtype, a.scales, nullptr}, options));
@@ -263,16 +263,16 @@ Work run(const std::string& problems, const std::string& answers, const Options&
   return work;
 }
 
-rsk::Rule find_rule(const std::string& name) {
-  if (name == "automatic") return rsk::Rule::automatic;
-  if (name == "dense") return rsk::Rule::dense;
-  if (name == "pruned") return rsk::Rule::pruned;
-  if (name == "coded") return rsk::Rule::coded;
-  throw UsageError("no rule is named " + name);
+rsk::Bounds find_bounds(const std::string& name) {
+  if (name == "automatic") return rsk::Bounds::automatic;
+  if (name == "dense") return rsk::Bounds::dense;
+  if (name == "pruned") return rsk::Bounds::pruned;
+  if (name == "coded") return rsk::Bounds::coded;
+  throw UsageError("no bounds are named " + name);
 }
 
 void run_command(const std::vector<std::string>& arguments) {
-  const char* usage = "usage: select_tool [--isa NAME] [--threads N] [--rule NAME] PROBLEMS ANSWERS";
+  const char* usage = "usage: select_tool [--isa NAME] [--threads N] [--bounds NAME] PROBLEMS ANSWERS";
   Options options;
   options.isa = tool::widest_isa();
   std::vector<std::string> files;
@@ -289,8 +289,8 @@ void run_command(const std::vector<std::string>& arguments) {
       options.isa = tool::find_isa(value);
     else if (option == "--threads")
       options.threads = std::atoi(value.c_str());
-    else if (option == "--rule")
-      options.rule = find_rule(value);
+    else if (option == "--bounds")
+      options.bounds = find_bounds(value);
     else
       throw UsageError(usage);
   }

@@ -97,7 +97,7 @@ def test_wrong_answers_are_found(tool):
 def test_bad_arguments_and_files_are_refused(tool, tmp_path):
     problems, answers = str(tool.problems), str(tmp_path / "answers.bin")
     assert "is not built in" in refused(tool, "--isa", "avx1024", problems, answers)
-    assert "no rule" in refused(tool, "--rule", "quick", problems, answers)
+    assert "no bounds" in refused(tool, "--bounds", "quick", problems, answers)
     assert "usage" in refused(tool, problems)
     assert "usage" in refused(tool, "--isa")
     assert "usage" in refused(tool, "--quick", "1", problems, answers)

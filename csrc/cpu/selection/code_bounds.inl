@@ -6,7 +6,7 @@ inline void Query<T, Objective>::code_query(const float* query, float scale) {
   query_code = encode_query(query, args.dims, scale, ws.query_code_bytes);
 }
 
-// Finds the next query's codes, for `code_products` to ask for. Whether its ids are in range is not known yet.
+// Finds the next query's codes, for `code_products` to prefetch. Whether its ids are in range is not known yet.
 template <class T, class Objective>
 template <class Id>
 inline void Query<T, Objective>::find_next_codes() {
@@ -28,7 +28,7 @@ inline void Query<T, Objective>::find_next_codes() {
   for (std::int64_t i = 0; i < kCodeBlock / 4; ++i) ws.next_codes[next_codes_end + i] = args.codes;
 }
 
-// Multiplies the codes of n items from j on and asks for code rows of the next query, one for every four of them.
+// Multiplies the codes of n items from j on and prefetches code rows of the next query, one for every four of them.
 template <class T, class Objective>
 template <int A>
 inline void Query<T, Objective>::multiply_codes(std::int64_t j, std::int64_t n, const std::int8_t* const* vectors,

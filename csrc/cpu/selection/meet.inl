@@ -31,13 +31,13 @@ static std::int32_t arg_max(const float* x, std::int64_t n) {
   }
 }
 
-// Every so many items a pass over a long pool asks whether to go on.
+// Every so many items a pass over a long pool looks for an interrupt.
 template <class T, class Objective>
-inline void Query<T, Objective>::look(std::int64_t j) {
+inline void Query<T, Objective>::look_up(std::int64_t j) {
   if (j % (64 * kLongPool) == 0 && j > 0) interrupt_point();
 }
 
-// Items meet picks.
+// Items js[0..B) meet picks [p, p + A).
 template <class T, class Objective>
 template <int A, int B>
 inline void Query<T, Objective>::meet(std::int64_t p, const std::int32_t* js) {
@@ -101,7 +101,7 @@ inline Status Query<T, Objective>::catch_up_all() {
   int n = 0;
   Status status = Status::ok;
   for (std::int64_t j = 0; j < items && status == Status::ok; ++j) {
-    look(j);
+    look_up(j);
     if (!is_open(j) || ws.met[j] == picked) continue;
     js[n++] = std::int32_t(j);
     if (n < 4) continue;

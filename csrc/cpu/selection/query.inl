@@ -1,5 +1,5 @@
-// One query of MMR with quality bias or of VRSD. Included once per instruction set, after simd/. The mathematics, with
-// the bounds and their rounding, is in ragsys_kernels/selection/README.md.
+// One query of a selection. Included once per instruction set, after simd/. The mathematics, with the bounds and their
+// rounding, is in ragsys_kernels/selection/README.md.
 //
 //   strategy        when                                        file
 //   dense           otherwise                                   meet.inl
@@ -8,6 +8,19 @@
 //   whole corpus    a pool and a bound of the rows outside it   whole_corpus.inl
 //
 // All give the picks of the dense one. With bounds an item meets a pick (a dot product) only while it could still win.
+//
+// What is maximised is the Objective (objectives/), a type that the loop knows by these names:
+//
+//   kFalls             values only fall as picks are made, so that an old bound is still one
+//   kNeedsLength       a value depends on the row's length
+//   kTrianglePays      the triangle strategy is worth its cost
+//   with, none         what an item remembers of the picks that it has met, a number: nearest.inl, summed.inl, which
+//                      also say what codes make of it (Coded, known, read, keep_codes)
+//   relevance          of an item, from its product with the query
+//   first_values       what the first pick goes by
+//   value_of, bound    the value of an item that has met all picks; an upper bound of others
+//   range              with codes, a bound from both sides
+//   start, take        the initial items; what a pick adds and reports
 
 // Smaller pools are taken densely: bounds would cost more than they save.
 constexpr std::int64_t kPrunedPool = 16;
@@ -28,7 +41,7 @@ struct Query {
   std::int64_t items = 0;                           // eligible items
   std::int64_t open = 0;                            // of them, neither picked nor barred
   std::int64_t picked = 0;                          // initial items and picks
-  std::int64_t ahead = 0;                           // rows of the next query's pool asked for
+  std::int64_t ahead = 0;                           // rows of the next query's pool prefetched
   std::int64_t next_codes = 0, next_codes_end = 0;  // of its code rows
   bool whole = false;                               // candidate i is item i
   bool all_finite = true;
@@ -41,9 +54,9 @@ struct Query {
   std::int64_t base() const { return q * args.pool_stride; }
   float lambda_d() const { return args.lambda_d[q]; }
   float lambda_b() const { return args.lambda_b[q]; }
-  // Rows are read only as they are needed.
+  // Whether rows are read only as they are needed.
   bool lazy() const { return coded || ((args.relevance || args.ceiling) && !Objective::kNeedsLength); }
-  // Relevance is not known before a row is read.
+  // Whether relevance is not known before a row is read.
   bool estimated() const { return args.relevance_error || args.ceiling || (coded && !args.relevance); }
   // The pivot of the triangle inequality is the query or, where other relevance is given, the first pick.
   bool pivot_is_pick() const { return lazy() && !estimated(); }
@@ -53,9 +66,7 @@ struct Query {
   const float* pick(std::int64_t p) const { return ws.picks[p]; }
 
   const std::uint8_t* code_row(std::int64_t r) const { return args.codes + r * code_stride(args.dims); }
-
   std::int64_t block_items(std::int64_t j) const { return items - j < kCodeBlock ? items - j : kCodeBlock; }
-
   // Whether the values of a block's items are not even bounded by their codes.
   bool unseen(std::int64_t block) const { return ws.block_met[block] < 0 && !args.relevance; }
 
@@ -94,7 +105,7 @@ struct Query {
   Status combine();
 
   // meet.inl
-  static void look(std::int64_t j);
+  static void look_up(std::int64_t j);
   template <int A, int B>
   void meet(std::int64_t p, const std::int32_t* js);
   void catch_up(std::int32_t j);

@@ -39,7 +39,7 @@ inline Status Query<T, Objective>::read_pool() {
   }
   std::int64_t j = 0;
   for (; j + 4 <= items && status == Status::ok; j += 4) {
-    look(j);
+    look_up(j);
     for (std::int64_t next = j + 4; next < j + 8 && next < items; ++next) prefetch_row(ws.row[next]);
     status = read_rows<4>(j);
   }

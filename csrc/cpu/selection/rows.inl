@@ -24,10 +24,10 @@ static inline Status scaled_query(const float** query, std::int64_t dims, bool m
   return Status::ok;
 }
 
-// Candidates of a call's first query that are asked for at once.
-constexpr std::int64_t kAskedFor = 32;
+// Candidates of a call's first query that are prefetched at once.
+constexpr std::int64_t kPrefetchedAtOnce = 32;
 
-// The scale and squared norm of a row, its product with the query.
+// Why a row has no scale: a norm whose square leaves the range of float32, or no norm; a zero row has the scale 0.
 template <class T, class Objective>
 inline Status Query<T, Objective>::unusual_norm(const T* data) const {
   bool zero = true;
@@ -127,23 +127,23 @@ template <class T, class Objective>
 inline void Query<T, Objective>::prefetch_row(std::int64_t r) const {
   const char* line = reinterpret_cast<const char*>(row(r));
   const std::int64_t bytes = args.dims * std::int64_t(sizeof(T));
-  for (std::int64_t byte = 0; byte < bytes; byte += 64) ask_for(line + byte);
+  for (std::int64_t byte = 0; byte < bytes; byte += 64) prefetch(line + byte);
 }
 
-// Asks for the next query's rows, so that they arrive while this query is decided. Where relevance is only estimated
+// Prefetches the next query's rows, so that they arrive while this query is decided. Where relevance is only estimated
 // few rows will be read.
 template <class T, class Objective>
 inline void Query<T, Objective>::prefetch_next(std::int64_t end) {
   if (!args.candidates || coded || estimated() || q + 1 >= args.num_queries) return;
   for (; ahead < end && ahead < args.pool; ++ahead) prefetch_candidate(q + 1, ahead);
-  ws.asked_for = q + 1;
+  ws.prefetched = q + 1;
 }
 
-// No query before this one has asked for its rows.
+// The first rows of the pool, unless the query before has prefetched them.
 template <class T, class Objective>
 inline void Query<T, Objective>::prefetch_own() {
-  if (!args.candidates || lazy() || ws.asked_for == q) return;
-  for (std::int64_t i = 0; i < args.pool && i < kAskedFor; ++i) prefetch_candidate(q, i);
+  if (!args.candidates || lazy() || ws.prefetched == q) return;
+  for (std::int64_t i = 0; i < args.pool && i < kPrefetchedAtOnce; ++i) prefetch_candidate(q, i);
 }
 
 template <class T, class Objective>

@@ -32,7 +32,7 @@ std::int64_t seen_words(const SelectArgs& args) {
 Workspaces::Workspaces(const SelectArgs& args, std::int64_t vector_floats, int num_threads) {
   for (int thread = 0; thread < num_threads; ++thread) {
     Workspace ws{};
-    ws.asked_for = -1;
+    ws.prefetched = -1;
     lay_out(args, vector_floats, ws, nullptr);  // measures
     blocks_.emplace_back(new char[size_ + kLine]);
     char* const block = blocks_.back().get();

@@ -78,7 +78,7 @@ struct Workspace {
   float* lost;  // (D, to a whole vector) VRSD: what the codes of the picks leave out, added
   double* sum;  // (D) VRSD's sum, kept only where float32 terms cancel
 
-  std::int64_t asked_for;                           // the query whose pool the one before has asked for
+  std::int64_t prefetched;                          // the query whose pool the one before has prefetched
   std::int64_t products, rows_read, code_products;  // work done so far
 };
 

@@ -123,12 +123,8 @@ struct CodePrefetch {
   const std::uint8_t* const* rows;
   std::int64_t header;
 
-  void begin(std::int64_t four) const { ask_for(rows[four] + header); }
-  void line(std::int64_t four, std::int64_t byte) const { ask_for(rows[four] + byte); }
-};
-struct NoPrefetch {
-  void begin(std::int64_t) const {}
-  void line(std::int64_t, std::int64_t) const {}
+  void begin(std::int64_t four) const { prefetch(rows[four] + header); }
+  void line(std::int64_t four, std::int64_t byte) const { prefetch(rows[four] + byte); }
 };
 
 // out[a][i] = <rows[i], vectors[a]> over `bytes` bytes, a multiple of 64, for i < n, n at most kCodeBlock. `rows` has
@@ -148,8 +144,8 @@ static inline __m128i sums_of(const __m512i* sum) {
   return _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
 }
 
-// Sums are gathered in registers and stored as whole vectors, which is how they are read again. Rows are asked for one
-// line at a time, no faster than they arrive.
+// Sums are gathered in registers and stored as whole vectors, which is how they are read again. Rows are
+// prefetched one line at a time, no faster than they arrive.
 #define RSK_CODE_PRODUCTS(STEP, LOAD_ROW, LOAD_VECTOR, ADD)                                             \
   __m512i all[A];                                                                                       \
   for (int a = 0; a < A; ++a) all[a] = _mm512_setzero_si512();                                          \
@@ -174,10 +170,10 @@ static inline __m128i sums_of(const __m512i* sum) {
 
 // Spelt out, since GCC 12 moves each accumulator twice around the intrinsic.
 #define RSK_DPBUSD(SUM, Y, X) asm("vpdpbusd %2, %1, %0" : "+v"(SUM) : "v"(Y), "v"(X))
-template <int A, class Prefetch>
+template <int A>
 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"))) static void code_products_vnni(
     const std::uint8_t* const* rows, const std::int8_t* const* vectors, std::int64_t bytes, std::int64_t n,
-    const Prefetch& prefetch, std::int32_t (*out)[kCodeBlock]) {
+    const CodePrefetch& prefetch, std::int32_t (*out)[kCodeBlock]) {
   RSK_CODE_PRODUCTS(64, _mm512_loadu_si512, _mm512_loadu_si512, RSK_DPBUSD)
 }
 #undef RSK_DPBUSD
@@ -192,9 +188,9 @@ static inline void add_products(__m512i& sum, __m512i y, __m512i x) {
   sum = _mm512_add_epi32(sum, _mm512_madd_epi16(y, x));
 }
 
-template <int A, class Prefetch>
+template <int A>
 static void code_products(const std::uint8_t* const* rows, const std::int8_t* const* vectors, std::int64_t bytes,
-                          std::int64_t n, const Prefetch& prefetch, std::int32_t (*out)[kCodeBlock]) {
+                          std::int64_t n, const CodePrefetch& prefetch, std::int32_t (*out)[kCodeBlock]) {
 #ifdef RSK_NO_VNNI  // for tests: what runs on processors without it
   static const bool vnni = false;
 #else
@@ -205,9 +201,9 @@ static void code_products(const std::uint8_t* const* rows, const std::int8_t* co
 }
 #undef RSK_CODE_PRODUCTS
 #elif RSK_VEC_BYTES == 32 && defined(__x86_64__)
-template <int A, class Prefetch>
+template <int A>
 static void code_products(const std::uint8_t* const* rows, const std::int8_t* const* vectors, std::int64_t bytes,
-                          std::int64_t n, const Prefetch& prefetch, std::int32_t (*out)[kCodeBlock]) {
+                          std::int64_t n, const CodePrefetch& prefetch, std::int32_t (*out)[kCodeBlock]) {
   for (std::int64_t four = 0; four < n; four += 4, rows += 4) {
     prefetch.begin(four / 4);  // all of the row: products take longer here than lines
     for (std::int64_t i = 0; i < bytes; i += 64) prefetch.line(four / 4, i);
@@ -227,9 +223,9 @@ static void code_products(const std::uint8_t* const* rows, const std::int8_t* co
   }
 }
 #else
-template <int A, class Prefetch>
+template <int A>
 static void code_products(const std::uint8_t* const* rows, const std::int8_t* const* vectors, std::int64_t bytes,
-                          std::int64_t n, const Prefetch&, std::int32_t (*out)[kCodeBlock]) {
+                          std::int64_t n, const CodePrefetch&, std::int32_t (*out)[kCodeBlock]) {
   for (std::int64_t r = 0; r < n; ++r)
     for (int a = 0; a < A; ++a) {
       std::int32_t sum = 0;

@@ -155,9 +155,9 @@ static inline unsigned at_least_mask(vf x, float value) {
 #endif
 }
 
-// Asks for the line at p. In the eyes of GCC a function that does nothing else has no effect, and calls of it may be
+// Prefetches the line at p. In the eyes of GCC a function that does nothing else has no effect, and calls of it may be
 // dropped: hence the second statement.
-static inline void ask_for(const void* p) {
+static inline void prefetch(const void* p) {
   __builtin_prefetch(p, 0, 2);
   asm volatile("");
 }

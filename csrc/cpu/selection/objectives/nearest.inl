@@ -66,18 +66,18 @@ struct Nearest {
   static void read(Query& query, std::int64_t j) {
     Workspace& ws = query.ws;
     const std::int64_t dims = query.args.dims;
-    const bool unread = ws.met[j] < 0, ask = unread && query.estimated();
+    const bool unread = ws.met[j] < 0, with_query = unread && query.estimated();
     if (unread) query.read_scale(j);
     const auto* data = query.row(ws.row[j]);
     const float* vectors[kTile];
     float dots[kTile];
     const std::int32_t likely = ws.likely[j];
     int n = 0;
-    if (ask) vectors[n++] = ws.query;
+    if (with_query) vectors[n++] = ws.query;
     if (likely >= 0) vectors[n++] = query.pick(likely);
     if (n > 0) dot_some(vectors, n, data, dims, dots);
     ws.products += n;
-    if (ask) query.objective.relevance(query, j, dots[0] * ws.scale[j], nullptr);
+    if (with_query) query.objective.relevance(query, j, dots[0] * ws.scale[j], nullptr);
     float nearest = likely >= 0 ? dots[n - 1] * ws.picked_scale[likely] * ws.scale[j] : ws.exact[j];
     if (!(nearest >= ws.rival_most[j])) {
       nearest = ws.exact[j];

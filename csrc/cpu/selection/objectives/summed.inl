@@ -51,11 +51,11 @@ struct Summed {
   static void read(Query& query, std::int64_t j) {
     Workspace& ws = query.ws;
     const auto* data = query.row(ws.row[j]);
-    const bool unread = ws.met[j] < 0, ask = unread && query.estimated();
+    const bool unread = ws.met[j] < 0, with_query = unread && query.estimated();
     if (unread) query.read_scale(j);
     const float* vectors[kTile];
     float dots[kTile], product = 0.0f, sum = ws.exact[j];
-    for (std::int64_t p = ask ? -1 : ws.met[j]; p < query.picked;) {  // -1: the query
+    for (std::int64_t p = with_query ? -1 : ws.met[j]; p < query.picked;) {  // -1: the query
       int n = 0;
       for (; n < kTile && p + n < query.picked; ++n) vectors[n] = p + n < 0 ? ws.query : query.pick(p + n);
       dot_some(vectors, n, data, query.args.dims, dots);
@@ -70,7 +70,7 @@ struct Summed {
         sum += similarity;
       }
     }
-    if (unread) query.objective.relevance(query, j, product, ask ? nullptr : &ws.relevance[j]);
+    if (unread) query.objective.relevance(query, j, product, with_query ? nullptr : &ws.relevance[j]);
     ws.running[j] = ws.likely_most[j] = ws.exact[j] = sum;
     ws.met[j] = std::int32_t(query.picked);
   }
