@@ -70,17 +70,17 @@ def main() -> int:
             absent.append("compute-sanitizer: not installed; it comes with the CUDA toolkit")
     if arguments.only != "tests":
         sys.path[0] = str(ROOT)  # where the package `benchmarks` is; it was the folder of this file
-        from benchmarks.gpu import bench as gpu_bench
+        from benchmarks.gpu import bench
 
-        outcome = gpu_bench.run(arguments.ledger)
+        outcome = bench.run(arguments.ledger)
         absent += outcome.absent
         for line in outcome.wrong:
             print(f"WRONG: {line}")
         good = good and not outcome.wrong
         print(f"{outcome.rows} rows in {arguments.ledger}, device {outcome.device}")
-        from benchmarks.reports import gpu as report_gpu
+        from benchmarks.reports import gpu
 
-        report_gpu.main([])
+        gpu.main([])
     for line in absent:
         print(f"not run: {line}")
     print("gpu-check: " + ("all that could run is right" if good else "FAILED"))

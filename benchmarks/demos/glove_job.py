@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.demos import glove as demo_glove
+from benchmarks.demos import glove
 from benchmarks.harness import ledger
 
 NOISE = 0.1  # of the standard deviation of a vector's elements
@@ -33,17 +32,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("demo-output/million"), help="folder for files (%(default)s)")
     parser.add_argument("--queries", type=int, nargs="+", default=[1_000_000], help="(%(default)s)")
-    parser.add_argument("--k", type=int, default=demo_glove.K, help="(%(default)s)")
+    parser.add_argument("--k", type=int, default=glove.K, help="(%(default)s)")
     parser.add_argument("--method", default="mmr", help="(%(default)s)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="(%(default)s)")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    words, vectors = demo_glove.load_glove()
-    rows = demo_glove.query_rows(words)
-    demo_glove.write_vectors(options.out / "corpus.parquet", words, vectors)
+    words, vectors = glove.load_glove()
+    rows = glove.query_rows(words)
+    glove.write_vectors(options.out / "corpus.parquet", words, vectors)
     nearest = options.out / "nearest.npy"
     if not nearest.exists():
-        np.save(nearest, demo_glove.retrieve(vectors, rows).astype(np.int32))
+        np.save(nearest, glove.retrieve(vectors, rows).astype(np.int32))
     print(f"{ledger.hardware()}, load before {os.getloadavg()[0]:.1f}")
     for queries in options.queries:
         write(options.out, vectors, rows, np.load(nearest), queries)
@@ -67,9 +66,10 @@ def write(folder: Path, vectors: np.ndarray, rows: np.ndarray, nearest: np.ndarr
 def run(folder: Path, count: int, options: argparse.Namespace) -> None:
     """Run the command in a process of its own, which tells its peak memory at its end."""
     code = (
-        "import atexit, re\n"
-        "atexit.register(lambda: print(re.search(r'VmHWM:.*', open('/proc/self/status').read())[0]))\n"
+        "import atexit\n"
+        "from benchmarks.harness import memory\n"
         "from ragsys_kernels.cli import main\n"
+        "atexit.register(lambda: print(memory.peak()))\n"
         "main()\n"
     )
     out = folder / "picks"
@@ -84,11 +84,11 @@ def run(folder: Path, count: int, options: argparse.Namespace) -> None:
         check=True,
     )
     seconds = time.perf_counter() - start
-    print(result.stdout.splitlines()[0])
-    peak = int(re.search(r"VmHWM:\s+(\d+) kB", result.stdout)[1]) / 1024
+    said, *_, peak = result.stdout.splitlines()
+    print(said)
     print(
         f"{count:,} queries: {seconds:.1f} s with start-up ({count / seconds:,.0f} queries/s), "
-        f"peak memory {peak:.0f} MB"
+        f"peak memory {int(peak) / 2**20:.0f} MB"
     )
     subprocess.run([sys.executable, "-m", "ragsys_kernels.cli", "job", "verify", str(out)], check=True)
     shutil.rmtree(out)

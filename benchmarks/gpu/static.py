@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.gpu import compiled
 from benchmarks.gpu.devices import DEVICES, PROCESSORS, Device
+from benchmarks.gpu.shapes import DIMS, SIZES, TOKENS, VOCABULARIES, WHOLE_K, WHOLE_N, WHOLE_Q, Q
 from benchmarks.harness.ledger import RESULTS, Ledger
 from ragsys_kernels._gpu import compilation
 from ragsys_kernels._gpu.resources import Compiled
@@ -40,7 +41,7 @@ LEDGER = Ledger(
         "what",
     ),
 )
-SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -100,23 +101,15 @@ def cases() -> Iterator[Case]:
     yield from cuda_scoring()
 
 
-POOLS = ((20, 4), (100, 10), (1000, 10), (4096, 10))
-DIMS = (384, 768)
-Q = 2_000
-WHOLE_Q, WHOLE_N, WHOLE_K = 256, 100_000, 6
-TOKENS = (1, 8, 64, 512)
-VOCABULARIES = {32_000: 2048, 50_257: 768, 151_936: 1024, 262_144: 640}  # and the hidden size of a model that has it
-
-
 def selection() -> Iterator[Case]:
     regime_a = importlib.import_module("ragsys_kernels.selection.triton_gram")
     regime_c = importlib.import_module("ragsys_kernels.selection.triton_whole_corpus")
     for op, dtypes in (("mmr", ("float32", "float16")), ("vrsd", ("float16",))):
         for dtype in dtypes:
             words = (op, "plain", dtype)
-            for P, K in POOLS:
+            for P, K in SIZES:
                 for D in DIMS:
-                    read, work = Q * P * D * SIZES[dtype], 16 * P  # work: running vectors of a program of regime b
+                    read, work = Q * P * D * BYTES[dtype], 16 * P  # work: running vectors of a program of regime b
                     small = Q * (4 * D + 8 * P + 24 * K)  # query, ids, results
                     common = {"op": op, "shape": f"P{P}-K{K}-D{D}", "dtype": dtype, "unit": "queries", "units": Q}
                     common |= {"programs": Q, "floor": read}
@@ -130,11 +123,11 @@ def selection() -> Iterator[Case]:
                         yield Case(
                             **common, words=("stream", *words), once=read + small + Q * work,
                             again=(K - 1) * (read + Q * work), working_set=read / Q + work,
-                            flops=2 * read / SIZES[dtype] * K,
+                            flops=2 * read / BYTES[dtype] * K,
                         )  # fmt: skip
             N, D, K = WHOLE_N, DIMS[0], WHOLE_K
             tile = regime_c.corpus_tile(dtype, WHOLE_Q, D)
-            corpus, vectors = N * D * SIZES[dtype], 4 * N * WHOLE_Q
+            corpus, vectors = N * D * BYTES[dtype], 4 * N * WHOLE_Q
             yield Case(
                 op=op, shape=f"N{N}-K{K}-D{D}-Q{WHOLE_Q}", dtype=dtype, unit="queries", units=WHOLE_Q,
                 words=("corpus", "step", str(tile.queries), *words),
@@ -151,7 +144,7 @@ def scoring() -> Iterator[Case]:
     for V, D in VOCABULARIES.items():
         for T in TOKENS:
             for dtype in ("float32", "bfloat16"):
-                size = SIZES[dtype]
+                size = BYTES[dtype]
                 common = {"dtype": dtype, "unit": "rows", "units": T}
                 block, _ = logits.split_size(V)
                 splits = -(-V // block)
@@ -177,16 +170,16 @@ def cuda_selection() -> Iterator[Case]:
     kernels = importlib.import_module("ragsys_kernels.selection.cuda_configuration")
     for arch in compilation.NVIDIA:
         for op in ("mmr", "vrsd"):
-            for P, K in POOLS:
+            for P, K in SIZES:
                 for D in DIMS:
                     for dtype in ("float32", "float16"):
                         how = kernels.configure(op, dtype, P, D, K, False, PROCESSORS[arch].shared_block)
-                        read, resident = Q * P * D * SIZES[dtype], "resident" in how.kernel
+                        read, resident = Q * P * D * BYTES[dtype], "resident" in how.kernel
                         yield Case(
                             op=op, shape=f"P{P}-K{K}-D{D}", dtype=dtype, words=(how.kernel,), unit="queries", units=Q,
                             programs=Q, floor=read, once=read + Q * (4 * D + 8 * P + 24 * K),
                             again=0 if resident else (K - 1) * read, working_set=read / Q,
-                            flops=2 * read / SIZES[dtype] * K, arch=arch, threads=how.threads, shared=how.shared,
+                            flops=2 * read / BYTES[dtype] * K, arch=arch, threads=how.threads, shared=how.shared,
                         )  # fmt: skip
 
 
@@ -199,7 +192,7 @@ def cuda_scoring() -> Iterator[Case]:
     for V, D in VOCABULARIES.items():
         for T in TOKENS:
             for dtype, suffix in (("float32", "f32"), ("bfloat16", "bf16")):
-                size = SIZES[dtype]
+                size = BYTES[dtype]
                 kernel = kernels[f"rsk_score_logits_{suffix}"]
                 parts = -(-V // 8192)
                 common = {"dtype": dtype, "unit": "rows", "units": T, "words": (kernel.name,)}
@@ -249,9 +242,9 @@ def rows_of(kernels: Iterable[Compiled], made: Callable[[], Iterable[Case]] = ca
 
 def write(folder: Path, processes: int | None = None) -> None:
     """Bring compiled.csv of a folder up to date and make static.csv from it."""
-    kernels = map(compiled.compiled_of, compiled.refresh(folder / compiled.LEDGER.path.name, processes))
+    kernels = map(compiled.compiled_of, compiled.refresh(compiled.LEDGER.within(folder).path, processes))
     rows = list(rows_of(kernels))
-    ledger = LEDGER.at(folder / LEDGER.path.name)
+    ledger = LEDGER.within(folder)
     ledger.path.unlink(missing_ok=True)
     ledger.update(rows)
     print(f"{len(rows)} bounds in {ledger.path}")

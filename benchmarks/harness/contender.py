@@ -1,5 +1,32 @@
 """What is timed, and the names by which the ledgers know it."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
 OURS = "ragsys_kernels"
-FLOOR = "read floor"
+FLOOR, COPY = "read floor", "copy of as many bytes"  # what every contender must at least do, on a processor and a GPU
 PRODUCT = "matrix product"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to do the work of a problem: ``run()`` all of it or, where it has a ``unit``, ``run(n)`` of n queries."""
+
+    name: str
+    run: Callable[..., Any]
+    unit: int = 0  # queries come in multiples of it; 0: the work is one call
+    dtype: str = ""  # of the rows; empty: the problem's
+    backend: str = ""  # of the library on a GPU; empty: what `auto` chooses
+    threads: int = 1
+    on_host: bool = False  # on a machine with a GPU: it works on the processor
+    note: str = ""
+    # What of its results is checked, see `gate`. None of these: it makes none, or nothing that can be compared.
+    picks: Callable[[Any], np.ndarray] | None = None  # turns them into (n, K) rows of the corpus
+    rule: str | None = None  # by which a peer picks: its redundancy, or "sum" for VRSD
+    arguments: Callable[[int], dict[str, Any]] | None = None  # of the library's call for n queries
+    error: float | None = None  # they are log p, and may be off by so much

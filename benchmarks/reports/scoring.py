@@ -7,17 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from benchmarks.harness.contender import FLOOR, OURS, PRODUCT
 from benchmarks.reports.runs import Runs
 from benchmarks.reports.tables import table
-from benchmarks.suites.bench_scoring import (
+from benchmarks.suites.scoring_shapes import (
     FALLBACK,
-    FLOOR,
     HIDDEN,
     LOGITS,
     LONGEST,
     NAIVE,
-    OURS,
-    PRODUCT,
     RANK,
     RECORDED,
     THREADS,

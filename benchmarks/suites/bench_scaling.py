@@ -2,8 +2,7 @@
 
 import pytest
 
-from benchmarks.suites import selection as contenders
-from benchmarks.suites import shapes
+from benchmarks.suites import selection, shapes
 from benchmarks.suites.shapes import Shape
 
 ROUNDS = 7
@@ -26,24 +25,22 @@ STREAMS = [Shape("minilm", 384, 100, 10, Q=Q) for Q in (1, 10, 100, 1_000, 100_0
 @pytest.mark.parametrize("shape", [s for s in dict.fromkeys(POOLS) if (s, LAMBDA_D) not in shapes.MMR], ids=str)
 def bench_pools(race, problem, shape):
     made = problem(shape)
-    peers = contenders.mmr_peers(made, LAMBDA_D)
+    peers = selection.mmr_peers(made, LAMBDA_D)
     entries = [
-        contenders.ours("mmr", made, LAMBDA_D),
-        contenders.ours("mmr", made, LAMBDA_D, given=True),
-        contenders.ours("mmr", made, LAMBDA_D, dtype="bfloat16"),
+        *selection.library("mmr", made, LAMBDA_D),
+        selection.ours("mmr", made, LAMBDA_D, dtype="bfloat16"),
         # The slow ones only against the size of the pool, where users meet them.
         *(peer for peer in peers if peer.name == "pyversity" or shape in SIZES_OF_POOLS),
-        contenders.floor(made),
+        selection.floor(made),
     ]
-    race("mmr", made, entries, lambda_d=LAMBDA_D, rounds=ROUNDS)
+    race(selection.Selecting("mmr", made, entries, LAMBDA_D, rounds=ROUNDS))
 
 
 @pytest.mark.parametrize("shape", WHOLE, ids=str)
 def bench_whole_corpus(race, problem, shape):
     made = problem(shape)
-    faiss = [] if "FAISS" in contenders.missing() else [contenders.faiss_search(made, picks=False)]
-    entries = [contenders.ours("mmr", made, LAMBDA_D), *faiss, contenders.matrix_product(made), contenders.floor(made)]
-    race("mmr", made, entries, lambda_d=LAMBDA_D, rounds=ROUNDS)
+    entries = [selection.ours("mmr", made, LAMBDA_D), *selection.nearest(made)]
+    race(selection.Selecting("mmr", made, entries, LAMBDA_D, rounds=ROUNDS))
 
 
 @pytest.mark.parametrize("shape", STREAMS, ids=str)
@@ -51,4 +48,5 @@ def bench_stream(race, problem, shape):
     made = problem(shape)
     queries = max(made.shape.Q, shapes.HELD_OUT)
     rounds = 5 if queries < 1_000_000 else 1
-    race("mmr", made, [contenders.ours("mmr", made, LAMBDA_D)], lambda_d=LAMBDA_D, queries=queries, rounds=rounds)
+    entries = [selection.ours("mmr", made, LAMBDA_D)]
+    race(selection.Selecting("mmr", made, entries, LAMBDA_D, queries=queries, rounds=rounds))

@@ -2,18 +2,16 @@
 
 import pytest
 
-from benchmarks.suites import selection as contenders
-from benchmarks.suites import shapes
+from benchmarks.suites import selection, shapes
 
 
 @pytest.mark.parametrize("shape", shapes.SEARCH, ids=str)
 def bench_search(race, problem, shape):
     made = problem(shape)
-    faiss = [] if "FAISS" in contenders.missing() else [contenders.faiss_search(made, picks=True)]
     entries = [
-        *(contenders.search(made, dtype) for dtype in shapes.DTYPES),
-        *faiss,
-        contenders.matrix_product(made),
-        contenders.floor(made),
+        *(selection.search(made, dtype) for dtype in shapes.DTYPES),
+        *selection.faiss_search(made, picks=True),
+        selection.matrix_product(made),
+        selection.floor(made),
     ]
-    race("search", made, entries)
+    race(selection.Selecting("search", made, entries))

@@ -2,30 +2,28 @@
 
 import pytest
 
-from benchmarks.suites import selection as contenders
-from benchmarks.suites import shapes
+from benchmarks.suites import selection, shapes
 
 
 @pytest.mark.parametrize(("shape", "lambda_d"), shapes.MMR, ids=str)
 def bench_mmr(race, problem, shape, lambda_d):
     made = problem(shape)
     entries = [
-        contenders.ours("mmr", made, lambda_d),
-        contenders.ours("mmr", made, lambda_d, given=True),
-        *(contenders.ours("mmr", made, lambda_d, dtype=dtype) for dtype in shapes.DTYPES[1:]),
-        *(contenders.ours("mmr", made, lambda_d, dtype=dtype, given=True) for dtype in shapes.OF_16_BITS),
-        *contenders.mmr_peers(made, lambda_d),
-        *(contenders.floor(made, dtype) for dtype in shapes.DTYPES),
+        *selection.library("mmr", made, lambda_d),
+        *(selection.ours("mmr", made, lambda_d, dtype=dtype) for dtype in shapes.DTYPES[1:]),
+        *(selection.ours("mmr", made, lambda_d, dtype=dtype, given=True) for dtype in shapes.OF_16_BITS),
+        *selection.mmr_peers(made, lambda_d),
+        *(selection.floor(made, dtype) for dtype in shapes.DTYPES),
     ]
-    race("mmr", made, entries, lambda_d=lambda_d)
+    race(selection.Selecting("mmr", made, entries, lambda_d))
 
 
 @pytest.mark.parametrize("shape", shapes.POOLS + shapes.DUPLICATES, ids=str)
 def bench_vrsd(race, problem, shape):
     made = problem(shape)
     entries = [
-        *(contenders.ours("vrsd", made, dtype=dtype) for dtype in shapes.DTYPES),
-        contenders.vrsd_in_numpy(made),
-        *(contenders.floor(made, dtype) for dtype in shapes.DTYPES),
+        *(selection.ours("vrsd", made, dtype=dtype) for dtype in shapes.DTYPES),
+        selection.vrsd_in_numpy(made),
+        *(selection.floor(made, dtype) for dtype in shapes.DTYPES),
     ]
-    race("vrsd", made, entries)
+    race(selection.Selecting("vrsd", made, entries))

@@ -1,4 +1,4 @@
-"""Everything that is timed, each in its best form: float32 rows that are unit vectors already, one thread.
+"""Everything that is timed for picks, each in its best form: float32 rows that are unit vectors already, one thread.
 
 All start from the same corpus and candidate ids, so a library that takes its pool as one array pays for gathering it.
 A peer that is not installed gives no contender.
@@ -7,17 +7,17 @@ A peer that is not installed gives no contender.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 import ragsys_kernels as rk
-from benchmarks.harness import ledger
-from benchmarks.harness.contender import FLOOR, OURS, PRODUCT
+from benchmarks.harness import gate, ledger
+from benchmarks.harness.contender import FLOOR, OURS, PRODUCT, Contender
+from benchmarks.harness.floors import fastest_read
+from benchmarks.harness.race import Race, Turn, wall
 from benchmarks.suites import shapes
 from ragsys_kernels import testing
 
@@ -57,19 +57,100 @@ FAISS = "FAISS IndexFlatIP"
 PEERS = {"pyversity": "pyversity", "LangChain": "langchain_core", "LlamaIndex": "llama_index", "FAISS": "faiss"}
 
 
-@dataclass(frozen=True)
-class Contender:
-    """``run(n)`` works on the first n queries and returns what ``picks`` turns into (n, K) rows of the corpus."""
+TURN_SECONDS = 0.03  # a contender's turn takes about so long
+COUNTED = 64  # queries whose dot products are counted
+_REPLAYED = 200_000  # items of all pools that are replayed in float64, of 32 queries at most
+_COMPARED = 1_000_000  # items of all pools that the dense rule selects from, of 256 queries at most
 
-    name: str
-    run: Callable[[int], Any]
-    picks: Callable[[Any], np.ndarray] | None = None  # None: it makes none
-    dtype: str = "float32"
-    unit: int = 1  # queries come in multiples of it
-    threads: int = 1
-    rule: str | None = None  # a peer's, see `gate`: its redundancy, or "sum" for VRSD
-    note: str = ""
-    arguments: Callable[[int], dict[str, Any]] | None = None  # of the library's call for n queries: ours only
+
+class Selecting(Race):
+    """A race for picks: turns take the same number of queries each, several times where they are soon done."""
+
+    ledger = LEDGER
+
+    def __init__(
+        self,
+        op: str,
+        problem: shapes.Problem,
+        contenders: Sequence[Contender],
+        lambda_d: float | None = None,
+        *,
+        queries: int | None = None,  # of a turn; None: as many as take about TURN_SECONDS
+        **options: Any,
+    ) -> None:
+        super().__init__(op, problem, contenders, **options)
+        self.lambda_d, self.queries = lambda_d, queries
+        self._first: np.ndarray | None = None  # the library's picks
+
+    def facts(self, contender: Contender) -> dict[str, Any]:
+        """Assert that the picks are right; return the share of queries that have the first contender's.
+
+        The library's own selections are replayed in float64, and its picks must be the dense rule's. A peer must follow
+        the rule that it states, in float64 up to near-ties. A search must find rows as near as the nearest.
+        """
+        if contender.picks is None:
+            return {}
+        problem, pool = self.problem, self.problem.shape.P or self.problem.shape.N
+        replayed = min(max(_REPLAYED // pool, 1), 32)
+        compared = min(_COMPARED // pool, 256) if contender.name.startswith(OURS) else 32
+        picks = contender.picks(contender.run(max(contender.unit, compared)))[:compared]
+        if self.op == "search":
+            rows = problem.corpus(self.key(contender)[1]).vectors(slice(None))
+            gate.nearest(contender.name, problem.queries[:replayed] @ rows.T, picks[:replayed])
+        elif contender.arguments is not None:
+            gate.library(self.op, contender, picks, replayed)
+        elif contender.rule is not None:
+            for q in range(replayed):
+                queried = problem.candidates[q], problem.rows, problem.queries[q]
+                gate.peer(contender, q, *queried, picks[q], self.lambda_d)
+        self._first = picks if self._first is None else self._first
+        both = min(len(picks), len(self._first))
+        return {"same_picks": float((picks[:both] == self._first[:both]).all(axis=1).mean())}
+
+    def columns(self, contender: Contender) -> dict[str, Any]:
+        shape = self.problem.shape
+        sizes = {name: getattr(shape, name) for name in ("N", "D", "P", "K", "Q")}
+        return {
+            **sizes,
+            "lambda_d": self.lambda_d,
+            "duplicates": int(shape.duplicates),
+            **_work(self.op, contender, shape),
+        }
+
+    def turn(self, contender: Contender, quick: bool) -> Turn:
+        if self.queries is not None:
+            return _turn(contender, self.queries)
+        seconds = 0.0 if quick else TURN_SECONDS
+        most = max(shapes.HELD_OUT // contender.unit, 1) * contender.unit
+        count = contender.unit
+        while (taken := wall(partial(contender.run, count))[0]) < seconds / 4 and count < most:
+            count = min(4 * count, most)
+        wanted = int(count * seconds / taken) // contender.unit * contender.unit
+        return _turn(contender, min(max(wanted, contender.unit), most), max(wanted // most, 1))
+
+    def rounds_of(self, turns: Sequence[Turn]) -> int:
+        return self.rounds if self.queries is not None else super().rounds_of(turns)
+
+
+def _turn(contender: Contender, queries: int, passes: int = 1) -> Turn:
+    def run() -> None:
+        for _ in range(passes):
+            contender.run(queries)
+
+    return Turn(run, queries * passes)
+
+
+def _work(op: str, contender: Contender, shape: shapes.Shape) -> dict[str, float]:
+    """Return dot products and bytes a query: counted for the library, by definition for its dense rule."""
+    if contender.arguments is None or not contender.name.startswith(OURS) or contender.name == DENSE:
+        return {}
+    count = min(COUNTED, shape.Q) if shape.P else 8
+    work = testing.selection_work(op, contender.arguments(count))[1]
+    return {
+        "products": work.products / count,
+        "dense_products": work.dense_products / count,
+        "bytes": work.bytes_read / count,
+    }
 
 
 def missing() -> list[str]:
@@ -77,7 +158,7 @@ def missing() -> list[str]:
 
 
 def _calls(problem: shapes.Problem, n: int) -> Iterator[slice]:
-    """n queries, ``Q`` a call; a stream longer than the queries at hand takes them again."""
+    """Yield n queries, ``Q`` a call; a stream longer than the queries at hand takes them again."""
     size = min(problem.shape.Q, shapes.CALL)
     for begin in range(0, n, size):
         first = begin % (len(problem.queries) // size * size)
@@ -93,7 +174,7 @@ def ours(
     given: bool = False,
     threads: int = 1,
 ) -> Contender:
-    """The library on a corpus and candidate ids; with ``given`` it gets the relevance too, as pyversity must."""
+    """Return the library on a corpus and candidate ids; with ``given`` it gets the relevance too, as pyversity must."""
     corpus = problem.corpus(dtype)
     method = getattr(rk, op)
 
@@ -122,29 +203,34 @@ def ours(
     return Contender(
         (GIVEN if given else OURS) + (f", {threads} threads" if threads > 1 else ""),
         run,
-        lambda results: np.concatenate([result.indices for result in results]),
-        dtype,
         unit=problem.shape.Q if problem.shape.Q < shapes.HELD_OUT else 1,
+        dtype=dtype,
         threads=threads,
+        picks=lambda results: np.concatenate([result.indices for result in results]),
         arguments=arguments,
     )
 
 
+def library(op: str, problem: shapes.Problem, lambda_d: float) -> list[Contender]:
+    """Return the library without relevance and with it, as pyversity has it."""
+    return [ours(op, problem, lambda_d), ours(op, problem, lambda_d, given=True)]
+
+
 def dense(op: str, problem: shapes.Problem, lambda_d: float | None = None) -> Contender:
-    """The library's own dense rule: every dot product of the definition."""
+    """Return the library's own dense rule: every dot product of the definition."""
     arguments = ours(op, problem, lambda_d).arguments
     assert arguments is not None
 
     def run(n: int) -> rk.Selection:
         return testing.selection_work(op, arguments(n), bounds="dense")[0]
 
-    return Contender(DENSE, run, lambda result: result.indices)
+    return Contender(DENSE, run, unit=1, picks=lambda result: result.indices)
 
 
 def _one_by_one(
     name: str, problem: shapes.Problem, pick: Callable[[int, np.ndarray], Any], **options: Any
 ) -> Contender:
-    """A peer that takes one query: ``pick(q, pool)`` gives positions in the gathered pool (P, D)."""
+    """Return a peer that takes one query: ``pick(q, pool)`` gives positions in the gathered pool (P, D)."""
     rows, candidates = problem.rows, problem.candidates
     assert candidates is not None
 
@@ -154,7 +240,7 @@ def _one_by_one(
     def picks(results: list[Any]) -> np.ndarray:
         return np.take_along_axis(candidates[: len(results)], np.asarray(results, np.int64), 1)
 
-    return Contender(name, run, picks, **options)
+    return Contender(name, run, unit=1, picks=picks, **options)
 
 
 def mmr_peers(problem: shapes.Problem, lambda_d: float) -> list[Contender]:
@@ -191,12 +277,12 @@ _CALLS = 64  # queries of single calls, whose pools are also held as lists: 32 b
 
 
 def drop_in(peer: str) -> str:
-    """Our call in the place of a peer's."""
+    """Return the name of our call in the place of a peer's."""
     return f"drop-in for {peer}"
 
 
 def drop_ins(problem: shapes.Problem, lambda_d: float) -> list[Contender]:
-    """Each peer's call and ours in its place, on the same arguments, which are there already: arrays, and lists."""
+    """Return each peer's call and ours in its place, with the same arguments: arrays, and lists, made beforehand."""
     absent = missing()
     k, queries, relevance = problem.shape.K, problem.queries, problem.relevance
     assert problem.candidates is not None
@@ -209,7 +295,10 @@ def drop_ins(problem: shapes.Problem, lambda_d: float) -> list[Contender]:
         return np.take_along_axis(candidates[: len(results)], np.asarray(results, np.int64)[: len(candidates)], 1)
 
     def add(name: str, call: Callable[[int], Any], rule: str) -> None:
-        found.append(Contender(name, lambda n: [call(q % len(candidates)) for q in range(n)], picks, rule=rule))
+        def run(n: int) -> list[Any]:
+            return [call(q % len(candidates)) for q in range(n)]
+
+        found.append(Contender(name, run, unit=1, picks=picks, rule=rule))
 
     if "LangChain" not in absent:
         from langchain_core.vectorstores import utils
@@ -242,7 +331,7 @@ def drop_ins(problem: shapes.Problem, lambda_d: float) -> list[Contender]:
 
 
 def vrsd_in_numpy(problem: shapes.Problem) -> Contender:
-    """The rule with a running sum, one matrix-vector product a pick."""
+    """Return the rule with a running sum, one matrix-vector product a pick."""
     k, queries = problem.shape.K, problem.queries
 
     def pick(q: int, pool: np.ndarray) -> list[int]:
@@ -262,23 +351,29 @@ def vrsd_in_numpy(problem: shapes.Problem) -> Contender:
     return _one_by_one("NumPy", problem, pick, rule="sum")
 
 
-def faiss_search(problem: shapes.Problem, picks: bool) -> Contender:
-    """The K nearest rows by an exact FAISS index; with ``picks`` they are to be ours."""
+def faiss_search(problem: shapes.Problem, picks: bool) -> list[Contender]:
+    """Return the K nearest rows by an exact FAISS index, if it is installed; with ``picks`` they are to be ours."""
+    if "FAISS" in missing():
+        return []
     import faiss
 
     faiss.omp_set_num_threads(1)
     index = faiss.IndexFlatIP(problem.shape.D)
     index.add(problem.rows)
-    return Contender(
-        FAISS,
-        lambda n: [index.search(problem.queries[part], problem.shape.K)[1] for part in _calls(problem, n)],
-        np.concatenate if picks else None,
-        unit=problem.shape.Q,
-    )
+
+    def run(n: int) -> list[np.ndarray]:
+        return [index.search(problem.queries[part], problem.shape.K)[1] for part in _calls(problem, n)]
+
+    return [Contender(FAISS, run, unit=problem.shape.Q, picks=np.concatenate if picks else None)]
+
+
+def nearest(problem: shapes.Problem) -> list[Contender]:
+    """Return what MMR over the whole corpus is compared with: a search, its product alone, a read of the corpus."""
+    return [*faiss_search(problem, picks=False), matrix_product(problem), floor(problem)]
 
 
 def matrix_product(problem: shapes.Problem) -> Contender:
-    """Every cosine of query and row, and nothing else: NumPy's BLAS into memory that is there already."""
+    """Return every cosine of query and row, and nothing else: NumPy's BLAS into memory that exists already."""
     scores = np.empty((problem.shape.Q, len(problem.rows)), np.float32)
 
     def run(n: int) -> None:
@@ -294,11 +389,11 @@ def search(problem: shapes.Problem, dtype: str = "float32") -> Contender:
     def run(n: int) -> list[np.ndarray]:
         return [corpus.search(problem.queries[part], shape.K, num_threads=1)[0] for part in _calls(problem, n)]
 
-    return Contender(OURS, run, np.concatenate, dtype, unit=shape.Q)
+    return Contender(OURS, run, unit=shape.Q, dtype=dtype, picks=np.concatenate)
 
 
 def floor(problem: shapes.Problem, dtype: str = "float32") -> Contender:
-    """One streaming read of as many bytes as the pools have: the corpus's own size of memory, round and round.
+    """Return one streaming read of as many bytes as the pools have: the corpus's own size of memory, round and round.
 
     With the whole corpus as the pool it is one read of the corpus for each call.
     """
@@ -315,26 +410,3 @@ def floor(problem: shapes.Problem, dtype: str = "float32") -> Contender:
             floats -= memory.size
 
     return Contender(FLOOR, run, dtype=dtype, unit=shape.Q if shape.P is None else 1, note=f"by {name}")
-
-
-READS: dict[str, Callable[[np.ndarray], Any]] = {
-    "np.dot(x, x)": lambda x: np.dot(x, x),
-    "np.add.reduce on uint64": lambda x: np.add.reduce(x.view(np.uint64)),
-    "np.bitwise_or.reduce on uint64": lambda x: np.bitwise_or.reduce(x.view(np.uint64)),
-    "np.max": np.max,
-}
-
-
-@lru_cache(maxsize=1)
-def fastest_read() -> tuple[str, Callable[[np.ndarray], Any]]:
-    """Of the reads that NumPy offers, the one that takes 64 MB in the least time here."""
-    memory = np.ones(1 << 24, np.float32)
-
-    def seconds(read: Callable[[np.ndarray], Any]) -> float:
-        start = perf_counter()
-        read(memory)
-        return perf_counter() - start
-
-    times = {name: min(seconds(read) for _ in range(7)) for name, read in READS.items()}
-    best = min(times, key=lambda name: times[name])
-    return best, READS[best]

@@ -98,6 +98,8 @@ AXES = {
 class Problem:
     """The arrays of a shape: unit float32 rows and queries, candidate ids (int64, as FAISS returns), their cosines."""
 
+    dtype = "float32"
+
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         base = (shape.source, shape.D, shape.N, shape.duplicates)
@@ -122,7 +124,7 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def _source(name: str, D: int, count: int) -> np.ndarray:
-    """At least ``count`` vectors of a source in D dimensions, where need be by a fixed random projection."""
+    """Return at least ``count`` vectors of a source in D dimensions, where need be by a fixed random projection."""
     if name == "synthetic":
         rng = np.random.default_rng(1)
         vectors = rng.standard_normal((50, D))[rng.integers(0, 50, count)] + rng.standard_normal((count, D))
@@ -137,7 +139,7 @@ def _source(name: str, D: int, count: int) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _corpus(source: str, D: int, N: int, duplicates: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Corpus and held-out queries; with ``duplicates`` row i + N/2 is row i, moved a little."""
+    """Return corpus and held-out queries; with ``duplicates`` row i + N/2 is row i, moved a little."""
     real = N // 2 if duplicates else N
     held_out = 64 if source == "synthetic" else HELD_OUT
     vectors = _unit(_source(source, D, real + held_out))
@@ -151,7 +153,7 @@ def _corpus(source: str, D: int, N: int, duplicates: bool) -> tuple[np.ndarray, 
 
 @lru_cache(maxsize=4)
 def _nearest(source: str, D: int, N: int, duplicates: bool, P: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each query the P real rows of largest cosine, best first."""
+    """Return for each query the P real rows of largest cosine, best first."""
     rows, queries = _corpus(source, D, N, duplicates)
     real = rows[: N // 2 if duplicates else N]
     P = min(P, len(real))
@@ -169,7 +171,7 @@ def _nearest(source: str, D: int, N: int, duplicates: bool, P: int) -> tuple[np.
 def _with_duplicates(
     candidates: np.ndarray, rows: np.ndarray, queries: np.ndarray, P: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pools of the P/2 nearest rows and a moved copy of each."""
+    """Return pools of the P/2 nearest rows and a moved copy of each."""
     originals = candidates[:, : P // 2]
     pools = np.concatenate([originals, originals + len(rows) // 2], axis=1)
     cosines = np.stack([rows[pool] @ query for pool, query in zip(pools, queries, strict=True)])

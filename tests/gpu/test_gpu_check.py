@@ -22,6 +22,11 @@ def bench(module, compiled):
     return module("gpu.bench")
 
 
+@pytest.fixture
+def shapes(module):
+    return module("gpu.shapes")
+
+
 class FakeCuda:
     """Events that tell a time of the tests' own, which work on the "device" moves on."""
 
@@ -54,9 +59,9 @@ class FakeEvent:
 
 
 @pytest.fixture
-def timer(bench):
+def timer(module):
     cuda = FakeCuda()
-    timer = bench.EventTimer(cuda, lambda: cuda.work("flush", 100.0), lambda: cuda.work("busy", 50.0))
+    timer = module("gpu.events").EventTimer(cuda, lambda: cuda.work("flush", 100.0), lambda: cuda.work("busy", 50.0))
     timer.cuda = cuda
     return timer
 
@@ -68,15 +73,20 @@ def test_timer_takes_the_call_alone(timer):
     assert timer.cuda.log == ["flush", "busy", "record", "call", "record", "synchronize"]
 
 
-def test_contenders_take_turns(bench, timer):
+def test_contenders_take_turns(bench, timer, shapes):
     cuda = timer.cuda
     entries = [bench.Contender(name, lambda n=name: cuda.work(n, 2.0)) for name in "ab"]
     entries.append(bench.Contender("host", lambda: cuda.log.append("host"), on_host=True))
-    times = bench.race(entries, timer, 7)
-    assert [len(device) for device, _ in times.values()] == [7, 7, bench.HOST_SAMPLES]
-    assert times[0][0] == pytest.approx([2e-3] * 7, rel=1e-3)
-    calls = [name for name in cuda.log if name in ("a", "b")][2 * bench.WARM_UPS :]
-    assert calls == ["a", "b"] * 7
+    problem = bench.problem_of(shapes.LOGITS[0].small(), "cpu")
+    race = bench.OnDevice(problem, entries, timer=timer, samples=7)
+    race.check()
+    cuda.log.clear()
+    rows = race.run()
+    assert [row["samples"] for row in rows] == [7, 7, bench.HOST_SAMPLES]
+    assert rows[0]["us"] == pytest.approx(2e3, rel=1e-3)
+    calls = [name for name in cuda.log if name in ("a", "b")]
+    assert calls[: 2 * bench.WARM_UPS] == ["a"] * bench.WARM_UPS + ["b"] * bench.WARM_UPS
+    assert calls[2 * bench.WARM_UPS :] == ["a", "b"] * 7
 
 
 def shapes_of(bench):
@@ -89,29 +99,32 @@ def shapes_of(bench):
 
 def test_every_op_goes_into_the_ledger(bench, timer, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function: function)  # seconds, and not what is tested
-    shapes = shapes_of(bench)
+    small = shapes_of(bench)
     path = tmp_path / "gpu.csv"
-    outcome = bench.run(path, shapes, "cpu", ("cpu",), timer, samples=5)
+    outcome = bench.run(path, small, "cpu", ("cpu",), timer, samples=5)
     assert not outcome.wrong
     rows = bench.LEDGER.at(path).read()
     assert len(rows) == outcome.rows
     assert tuple(rows[0]) == bench.LEDGER.columns
     assert len({tuple(row[name] for name in bench.LEDGER.key) for row in rows}) == len(rows)
     assert {row["op"] for row in rows} == {"mmr", "vrsd", "search", "token_logprobs", "answer_logprobs"}
-    assert {(row["op"], row["shape"]) for row in rows} == {(shape.op, str(shape)) for shape in shapes}
+    assert {(row["op"], row["shape"]) for row in rows} == {(shape.op, str(shape)) for shape in small}
     for row in rows:
         assert row["device"] == outcome.device
         assert all(row[name] for name in ("samples", "us", "host_us", "ratio", "floor_us", "date", "versions"))
-    for shape in shapes:
+    for shape in small:
         op, names = shape.op, {row["contender"] for row in rows if (row["op"], row["shape"]) == (shape.op, str(shape))}
         peers = {
-            "search": {bench.COMPOSITE},
-            "token_logprobs": {"log_softmax + gather", "logsumexp", "F.cross_entropy", bench.COMPILED},
-            "answer_logprobs": {"matrix product", bench.COMPOSITE, bench.COMPILED},
-        }.get(op, {bench.COMPOSITE, bench.COMPILED} if op == "mmr" and shape.P is not None else set())
-        assert names - {"Liger", "flash-attn", "cut-cross-entropy"} == {bench.OURS, bench.FLOOR, bench.CPU} | peers
+            "search": {"torch"},
+            "token_logprobs": {"log_softmax + gather", "logsumexp", "F.cross_entropy", "torch.compile"},
+            "answer_logprobs": {"matrix product", "torch", "torch.compile"},
+        }.get(op, {"torch", "torch.compile"} if op == "mmr" and shape.P is not None else set())
+        assert (
+            names - {"Liger", "flash-attn", "cut-cross-entropy"}
+            == {bench.OURS, bench.COPY, "ragsys_kernels on the CPU"} | peers
+        )
     picks = {row["contender"]: row["same_picks"] for row in rows if row["op"] == "mmr" and row["dtype"] == "float32"}
-    assert picks[bench.COMPOSITE] == picks[bench.OURS] == "1"
+    assert picks["torch"] == picks[bench.OURS] == "1"
 
 
 def test_backends_that_cannot_run_are_named(bench, timer, tmp_path, monkeypatch):
@@ -120,6 +133,12 @@ def test_backends_that_cannot_run_are_named(bench, timer, tmp_path, monkeypatch)
     assert outcome.rows == 0
     assert not (tmp_path / "gpu.csv").exists()
     assert outcome.absent == ["backend triton: of the weather"]
+
+
+def checked(bench, problem, entries):
+    race = bench.OnDevice(problem, entries)
+    race.check()
+    return race
 
 
 PEERS = {  # name: shapes, module, function
@@ -131,7 +150,7 @@ PEERS = {  # name: shapes, module, function
 
 
 @pytest.mark.parametrize("peer", PEERS)
-def test_peers_are_compared_where_they_are_and_named_where_they_are_not(bench, monkeypatch, peer):
+def test_peers_are_compared_where_they_are_and_named_where_they_are_not(bench, shapes, monkeypatch, peer):
     form, path, function = PEERS[peer]
     name = peer.partition(" ")[0]
 
@@ -142,7 +161,7 @@ def test_peers_are_compared_where_they_are_and_named_where_they_are_not(bench, m
         )
         return losses if reduction == "none" else (losses, None)
 
-    problem = bench.problem_of(next(shape for shape in getattr(bench, form)).small(), "cpu")
+    problem = bench.problem_of(next(shape for shape in getattr(shapes, form)).small(), "cpu")
     parts = path.split(".")
     for there in (False, True):
         for depth in range(1, len(parts) + 1):
@@ -154,16 +173,17 @@ def test_peers_are_compared_where_they_are_and_named_where_they_are_not(bench, m
         found = [entry for entry in entries if entry.name == name]
         named = [line for line in absent if line.startswith(f"{path}.{function}: ")]
         assert (len(found), len(named)) == ((1, 0) if there else (0, 1))
-    facts, wrong = bench.check(problem, [entries[0], *found])
-    assert (list(facts), wrong) == ([0, 1], [])
+    race = checked(bench, problem, [entries[0], *found])
+    assert (len(race.contenders), race.wrong) == (2, [])
 
 
-def test_wrong_results_are_not_timed(bench, timer, tmp_path, monkeypatch):
+def test_wrong_results_are_not_timed(bench, timer, module, shapes, tmp_path, monkeypatch):
     """A defect of ours is reported and stops the shape; one of a peer is only left out."""
     monkeypatch.setattr(torch, "compile", lambda function: function)
-    right = bench.logps_of_torch
-    monkeypatch.setattr(bench, "logps_of_torch", lambda *arguments: right(*arguments) + 1)
-    shape = next(shape for shape in bench.LOGITS if shape.dtype == "float32").small()
+    scoring = module("suites.scoring")
+    right = scoring.logps_of_torch
+    monkeypatch.setattr(scoring, "logps_of_torch", lambda *arguments: right(*arguments) + 1)
+    shape = next(shape for shape in shapes.LOGITS if shape.dtype == "float32").small()
     outcome = bench.run(tmp_path / "gpu.csv", (shape,), "cpu", ("cpu",), timer, samples=5)
     assert not outcome.wrong
     assert any("logsumexp" in line and "log p is off by 1" in line for line in outcome.absent)
@@ -174,30 +194,30 @@ def test_wrong_results_are_not_timed(bench, timer, tmp_path, monkeypatch):
     outcome = bench.run(tmp_path / "gpu.csv", (replace(shape, T=3),), "cpu", ("cpu",), timer, samples=5)
     assert outcome.rows == 0
     (line, *_) = outcome.wrong
-    assert line.startswith("token_logprobs T3-V200, ragsys_kernels")
+    assert line.startswith("token_logprobs T3-V500, ragsys_kernels")
 
 
-def test_wrong_picks_are_found(bench):
-    problem = bench.problem_of(next(shape for shape in bench.POOLS if shape.dtype == "float32").small(), "cpu")
+def test_wrong_picks_are_found(bench, shapes):
+    problem = bench.problem_of(next(shape for shape in shapes.POOLS if shape.dtype == "float32").small(), "cpu")
     (ours, *_), _ = bench.contenders_of(problem, ("cpu",))
     result = ours.run()
     swapped = result._replace(indices=result.indices.flip(1))
-    facts, wrong = bench.check(problem, [ours, replace(ours, run=lambda: swapped)])
-    assert list(facts) == [0]
-    assert "AssertionError" in wrong[0]
+    race = checked(bench, problem, [ours, replace(ours, run=lambda: swapped)])
+    assert race.contenders == [ours]
+    assert "AssertionError" in race.wrong[0]
 
 
-def test_rows_that_are_not_nearest_are_found(bench):
-    problem = bench.problem_of(bench.SEARCH[0].small(), "cpu")
+def test_rows_that_are_not_nearest_are_found(bench, shapes):
+    problem = bench.problem_of(shapes.SEARCH[0].small(), "cpu")
     (ours, *_), _ = bench.contenders_of(problem, ("cpu",))
     indices, scores = ours.run()
-    facts, wrong = bench.check(problem, [ours, replace(ours, run=lambda: (indices * 0, scores))])
-    assert list(facts) == [0]
-    assert "from the nearest rows'" in wrong[0]
+    race = checked(bench, problem, [ours, replace(ours, run=lambda: (indices * 0, scores))])
+    assert race.contenders == [ours]
+    assert "from the nearest rows'" in race.wrong[0]
 
 
-def test_pools_have_distinct_rows(bench):
-    for shape in (bench.POOLS[0].small(), replace(bench.POOLS[0].small(), P=60)):
+def test_pools_have_distinct_rows(bench, shapes):
+    for shape in (shapes.POOLS[0].small(), replace(shapes.POOLS[0].small(), P=60)):
         candidates = bench.problem_of(shape, "cpu").candidates
         assert all(len(set(pool)) == shape.P for pool in candidates.tolist())
 

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ def run(*arguments, cwd=ROOT, **environment):
 def quick(tmp_path_factory, compiled):
     """The whole suite on synthetic vectors, with a ledger."""
     path = tmp_path_factory.mktemp("quick") / "ledger.csv"
-    result = run("-m", "pytest", "benchmarks", "--quick", "--ledger", path)
+    result = run("-m", "pytest", "benchmarks", "--quick", "--results", path.parent)
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr
     with path.open(newline="") as file:
         return result, list(csv.DictReader(file))
@@ -82,19 +83,20 @@ def test_more_than_one_thread_is_refused():
 
 def test_wrong_picks_are_not_timed(module):
     """The gate refuses a contender that leaves its rule at one pick of one query."""
-    contenders, gate, shapes = module("suites.selection"), module("harness.gate"), module("suites.shapes")
+    selection, shapes = module("suites.selection"), module("suites.shapes")
     problem = shapes.Problem(shapes.POOLS[2].small())
-    ours, numpy = contenders.ours("vrsd", problem), contenders.vrsd_in_numpy(problem)
-    assert gate.check("vrsd", problem, None, [ours, numpy])["NumPy", "float32"] > 0.9
+    ours, numpy = selection.ours("vrsd", problem), selection.vrsd_in_numpy(problem)
+    race = selection.Selecting("vrsd", problem, [ours, numpy])
+    assert [race.facts(contender)["same_picks"] > 0.9 for contender in race.contenders] == [True, True]
 
     def swapped(n):
         results = numpy.run(n)
         results[1] = results[1][::-1]
         return results
 
-    wrong = contenders.Contender("NumPy", swapped, numpy.picks, rule="sum")
+    wrong = replace(numpy, run=swapped)
     with pytest.raises(AssertionError, match="NumPy, query 1, step 0"):
-        gate.check("vrsd", problem, None, [ours, wrong])
+        selection.Selecting("vrsd", problem, [ours, wrong]).run()
 
 
 def test_near_duplicates_are_half_of_each_pool(module):
@@ -275,7 +277,7 @@ def test_pages_have_what_the_ledgers_say(module):
     speed, places = module("reports.speed"), module("reports.places")
     runs = module("reports.runs").Runs(module("suites.selection").LEDGER.read())
     parts = {"speed": speed.short(runs), "ledger": speed.summary(runs), "drop-ins": speed.drop_ins(runs)}
-    scores = module("reports.runs").Runs(module("suites.bench_scoring").LEDGER.read())
+    scores = module("reports.runs").Runs(module("suites.scoring_shapes").LEDGER.read())
     parts["scoring"] = module("reports.scoring").summary(scores)
     for part, text in parts.items():
         assert places.filled(part, text) in (ROOT / places.PLACES[part]).read_text(encoding="utf-8")
