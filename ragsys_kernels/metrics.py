@@ -203,7 +203,7 @@ def dpo(
 
 
 def perplexity(sum_logp: ArrayLike, count: ArrayLike) -> float:
-    """exp of the mean negative log-probability: of a token if `count` counts tokens, of a word if it counts words.
+    """Return exp of the mean negative log-probability, of a token if `count` counts tokens, of a word if words.
 
     Word perplexity divides the same log-probabilities, summed over tokens, by the number of words of the text, so that
     models with different tokenizers compare. (In-Context RALM counts the spaces between WikiText's words.)
@@ -248,7 +248,7 @@ def perplexity(sum_logp: ArrayLike, count: ArrayLike) -> float:
 
 
 def sum_cosine(queries: ArrayLike, embeddings: ArrayLike, indices: ArrayLike, *, metric: Metric = "cosine") -> Array:
-    """Cosine of each query with the sum of its picks, what VRSD maximises (its retrieval quality).
+    """Return the cosine of each query with the sum of its picks, which VRSD maximises (its retrieval quality).
 
     ::
 
@@ -295,7 +295,7 @@ def sum_cosine(queries: ArrayLike, embeddings: ArrayLike, indices: ArrayLike, *,
 
 
 def pairwise_cosine(embeddings: ArrayLike, indices: ArrayLike) -> Array:
-    """Mean cosine between the picks of each query: RAGSys' measure of how alike they are (its Figure 1).
+    """Return the mean cosine between the picks of each query: how alike they are (RAGSys, Figure 1).
 
     ::
 
@@ -334,7 +334,7 @@ def pairwise_cosine(embeddings: ArrayLike, indices: ArrayLike) -> Array:
 
 
 def win_rate(ours: ArrayLike, theirs: ArrayLike, *, tolerance: float = 1e-7) -> WinRate:
-    """Share of the queries on which one method is better than another (VRSD).
+    """Return the share of the queries on which one method is better than another (VRSD).
 
     ::
 
@@ -374,7 +374,7 @@ def win_rate(ours: ArrayLike, theirs: ArrayLike, *, tolerance: float = 1e-7) -> 
 
 
 def max_diff(ours: ArrayLike, theirs: ArrayLike) -> float:
-    """Largest difference ``max_q (ours_q - theirs_q)`` between two methods on one query (VRSD).
+    """Return the largest difference ``max_q (ours_q - theirs_q)`` between two methods on one query (VRSD).
 
     Parameters
     ----------
@@ -395,7 +395,7 @@ def max_diff(ours: ArrayLike, theirs: ArrayLike) -> float:
 
 
 def alpha_ndcg(indices: ArrayLike, judgements: ArrayLike, *, alpha: float = 0.5) -> Array:
-    """Rank quality that rewards new aspects and discounts repeated ones: alpha-nDCG at K (Clarke et al. 2008).
+    """Return alpha-nDCG at K, which rewards new aspects and discounts repeated ones (Clarke et al. 2008).
 
     With J(d, i) = 1 if item d covers aspect i of the query, and r_i the items ranked before d that cover it::
 
@@ -473,7 +473,7 @@ def _ideal_gains(covers: Array, depth: int, alpha: float) -> Array:
 
 
 def nqc(scores: ArrayLike, *, corpus_score: ArrayLike | None = None) -> Array:
-    """Normalised query commitment: how far a query's best scores spread, a prediction of how well they rank.
+    """Return normalised query commitment: the spread of a query's best scores predicts how well they rank.
 
     ::
 
@@ -534,7 +534,7 @@ def nqc(scores: ArrayLike, *, corpus_score: ArrayLike | None = None) -> Array:
 
 
 def macro_scores(labels: ArrayLike, predictions: ArrayLike) -> MacroScores:
-    """Precision, recall and F1 of a classifier, each the mean of its values over the classes (adaptive ICL).
+    """Return precision, recall and F1 of a classifier, each the mean over the classes (adaptive ICL).
 
     ::
 
@@ -583,7 +583,7 @@ def macro_scores(labels: ArrayLike, predictions: ArrayLike) -> MacroScores:
 
 
 def _array(op: str, name: str, values: Any, kinds: str, rule: str) -> Array:
-    """Numbers of these kinds of dtype, of any library on the host."""
+    """Return an array of these kinds of dtype, given as one of any library on the host."""
     array, dtype = _arrays.host_view(op, name, values)
     array = np.asarray(array)  # rows of a matrix are matrices
     if dtype == "bfloat16":
@@ -603,10 +603,10 @@ def _number(op: str, name: str, value: Any) -> float:
 
 
 def _labels(op: str, name: str, values: Any) -> Array:
-    """Names of classes: strings, or numbers that equal themselves."""
+    """Check names of classes: strings, or numbers that are not NaN."""
     try:
         array = np.asarray(values) if isinstance(values, (list, tuple)) else values
-    except ValueError:  # ragged, and said to be below
+    except ValueError:  # ragged: refused below
         array = values
     if isinstance(array, np.ndarray) and array.dtype.kind in "OUS" and not isinstance(array, np.ma.MaskedArray):
         array = np.array(array.tolist())

@@ -1,8 +1,8 @@
-"""Kernels of csrc/cuda: where their sources are, compiled for the device at hand, launched on the caller's stream.
+"""Kernels of csrc/cuda: their sources, compiled for the device in use and launched on the caller's stream.
 
-CuPy does both and is imported when the first kernel is wanted; torch is never linked, its tensors come as pointers. A
-source is compiled once for an architecture by NVRTC, which keeps the result on disk, or comes compiled with the package
-when that was built with RAGSYS_KERNELS_CUDA=1 (setup.py).
+CuPy compiles and launches; it is imported for the first kernel. torch is never linked: its tensors come as pointers.
+NVRTC compiles a source once for each architecture and keeps the result on disk, unless the package was built with
+RAGSYS_KERNELS_CUDA=1 (setup.py) and has it compiled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from .. import _arrays
 from .._extras import absent, install
 
-# CuPy gives NVRTC -ftz=true whatever it is told, so that the ahead-of-time build has to say the same for the same bits.
+# CuPy always gives NVRTC -ftz=true, so the ahead-of-time build must say it too, for the same bits.
 OPTIONS = ("-std=c++17", "-ftz=true")
 
 # The oldest architecture in the fatbins; an older device gets its kernels from NVRTC.
@@ -35,17 +35,17 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def _folders() -> tuple[Path, Path]:
-    """Where sources are once installed, and in a working tree (an installation in place finds no mapped folder)."""
+    """Return where sources are once installed, and where in a working tree (no folder is mapped in place)."""
     return _PACKAGE / "_cuda_src", _PACKAGE.parent / "csrc" / "cuda"
 
 
 def sources() -> list[str]:
-    """Names of all sources; none if neither folder is there."""
+    """Return the names of all sources; none if neither folder exists."""
     return next((names for folder in _folders() if (names := sorted(path.stem for path in folder.glob("*.cu")))), [])
 
 
 def source_path(name: str) -> Path:
-    """The .cu file of a name."""
+    """Return the .cu file of a name."""
     places = [folder / f"{name}.cu" for folder in _folders()]
     for path in places:
         if path.is_file():
@@ -54,7 +54,7 @@ def source_path(name: str) -> Path:
 
 
 def source(name: str) -> str:
-    """The text of a source with the files that it includes in it.
+    """Return the text of a source, with the files that it includes put in.
 
     CuPy's cache knows a source by its text: the headers must be part of it, or a change in one would go unseen.
     """
@@ -77,7 +77,7 @@ def source(name: str) -> str:
 
 
 def built_path(name: str) -> Path | None:
-    """The compiled form that the package carries; in a working tree only if no source is younger."""
+    """Return the compiled form that the package carries; in a working tree only if no source is younger."""
     path = _PACKAGE / "_cuda_bin" / f"{name}.fatbin"
     if not path.is_file():
         return None
@@ -94,7 +94,7 @@ def built_path(name: str) -> Path | None:
 
 @functools.cache
 def why_not() -> str | None:
-    """The reason CUDA kernels cannot run here, or None if they can."""
+    """Return the reason that CUDA kernels cannot run here, or None if they can."""
     try:
         cupy = importlib.import_module("cupy")
     except ImportError as error:
@@ -159,8 +159,8 @@ def _layout(names: tuple[str, ...], kinds: tuple[str, ...]) -> np.dtype[np.void]
 def pack(arguments: Sequence[Any]) -> tuple[Any, ...]:
     """Return arguments as scalars of the width that the kernel takes.
 
-    An array is its pointer and None a null pointer, an int is 64 bits wide and a float 32; NumPy scalars are as they
-    are, for other widths. A `Struct` is an array of one element, which CuPy passes by value.
+    An array becomes its pointer and None a null pointer, an int 64 bits and a float 32 bits; NumPy scalars, for other
+    widths, stay what they are. A `Struct` is an array of one element, which CuPy passes by value.
     """
     packed: list[Any] = []
     for x in arguments:
@@ -196,7 +196,7 @@ def _pointer(x: Any) -> int:
 
 
 def _device(x: Any) -> int:
-    """The number of the device that an array is on."""
+    """Return the number of the device that an array is on."""
     library = _arrays.library_of(x)
     if library == "cupy":
         return int(x.device.id)
@@ -207,7 +207,7 @@ def _device(x: Any) -> int:
 
 
 class _Handle:
-    """A stream of another library, as CuPy asks for one."""
+    """A stream of another library, in the form that CuPy takes."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -217,7 +217,7 @@ class _Handle:
 
 
 def _stream(cupy: Any, like: Any) -> Any:
-    """A context in which CuPy launches on the stream that the array's library considers current."""
+    """Return a context in which CuPy launches on the current stream of the array's library."""
     if _arrays.library_of(like) != "torch":
         return contextlib.nullcontext()  # CuPy's own, of the device that is current
     handle = int(sys.modules["torch"].cuda.current_stream(like.device).cuda_stream)
@@ -242,10 +242,11 @@ class Module:
         self._shared: dict[tuple[int, str], int] = {}
 
     def max_shared(self, like: Any) -> int:
-        """Bytes of dynamic shared memory that a block may ask for on the array's device."""
+        """Return the most bytes of dynamic shared memory of a block on the array's device."""
         return _attribute(_device(like), "MaxSharedMemoryPerBlockOptin")
 
     def multiprocessors(self, like: Any) -> int:
+        """Return the number of multiprocessors of the array's device."""
         return _attribute(_device(like), "MultiProcessorCount")
 
     def launch(
@@ -258,7 +259,7 @@ class Module:
         arguments: Sequence[Any],
         like: Any,
     ) -> None:
-        """Launch a kernel on the device of ``like``, on the stream that its library considers current.
+        """Launch a kernel on the device of ``like``, on the current stream of its library.
 
         ``shared`` is in bytes; for ``arguments`` see `pack`. An empty grid does nothing.
         """
@@ -276,7 +277,7 @@ class Module:
                 raise RuntimeError(f"{kernel}: the launch failed ({where}): {error}") from error
 
     def _function(self, cupy: Any, device: int, kernel: str) -> Any:
-        """The kernel, loaded on the current device."""
+        """Return the kernel, loaded on the current device."""
         found = self._kernels.get((device, kernel))
         if found is not None:
             return found
@@ -313,7 +314,7 @@ _loading = threading.Lock()
 
 
 def load(name: str) -> Module:
-    """The kernels of csrc/cuda/<name>.cu; compiled when one is first launched."""
+    """Return the kernels of csrc/cuda/<name>.cu; they are compiled when one is first launched."""
     module = _loaded.get(name)
     if module is None:
         with _loading:
