@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib
 import re
+import struct
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -146,15 +147,6 @@ class Struct:
     def __init__(self, **members: Any) -> None:
         self.members = members
 
-    def layout(self, kinds: Sequence[str]) -> np.dtype[np.void]:
-        """Return the members as C lays them out, given what each is."""
-        return _layout(tuple(self.members), tuple(kinds))
-
-
-@functools.cache
-def _layout(names: tuple[str, ...], kinds: tuple[str, ...]) -> np.dtype[np.void]:
-    return np.dtype(list(zip(names, kinds, strict=True)), align=True)
-
 
 def pack(arguments: Sequence[Any]) -> tuple[Any, ...]:
     """Return arguments as scalars of the width that the kernel takes.
@@ -164,24 +156,33 @@ def pack(arguments: Sequence[Any]) -> tuple[Any, ...]:
     """
     packed: list[Any] = []
     for x in arguments:
-        if x is None:
-            packed.append(np.uint64(0))
-        elif isinstance(x, (bool, np.bool_)):
-            raise TypeError("a kernel takes no bool; give it an int")
-        elif isinstance(x, np.generic):
-            packed.append(x)
-        elif isinstance(x, Struct):
-            values = pack(tuple(x.members.values()))
-            made = np.zeros(1, x.layout([value.dtype.str for value in values]))
-            made[0] = values
-            packed.append(made)
-        elif isinstance(x, int):
-            packed.append(np.int64(x))
-        elif isinstance(x, float):
-            packed.append(np.float32(x))
+        if isinstance(x, Struct):
+            letters, values = zip(*map(_scalar, x.members.values()), strict=True)
+            data = struct.pack(f"@{''.join(letters)}0q", *values)  # as C lays it out, up to the end of its alignment
+            packed.append(np.frombuffer(data, (np.void, len(data))))
         else:
-            packed.append(np.uint64(_pointer(x)))
+            letter, value = _scalar(x)
+            packed.append(_WIDTHS[letter](value) if letter in _WIDTHS else value)
     return tuple(packed)
+
+
+# What is no NumPy scalar, by the letter that Python's struct module and NumPy have for it.
+_WIDTHS: dict[str, Any] = {"Q": np.uint64, "q": np.int64, "f": np.float32}
+
+
+def _scalar(x: Any) -> tuple[str, Any]:
+    """Return an argument's letter, and its value."""
+    if x is None:
+        return "Q", 0
+    if isinstance(x, (bool, np.bool_)):
+        raise TypeError("a kernel takes no bool; give it an int")
+    if isinstance(x, np.generic):
+        return x.dtype.char, x
+    if isinstance(x, int):
+        return "q", x
+    if isinstance(x, float):
+        return "f", x
+    return "Q", _pointer(x)
 
 
 def row_stride(rows: Any) -> int:

@@ -142,10 +142,10 @@ def _packed(arguments: tuple) -> tuple[list[str], list]:
             raise TypeError("a kernel takes no bool")
         if isinstance(x, cuda_module.Struct):
             its_kinds, its_values = _packed(tuple(x.members.values()))
-            layout = x.layout([_NUMPY[kind] for kind in its_kinds])
-            places = [layout.fields[name][1] for name in layout.names]
-            kind = f"s{layout.itemsize}"
-            value = _Struct(layout.itemsize, list(zip(places, its_kinds, its_values, strict=True)))
+            letters = "".join(_LETTERS[kind] for kind in its_kinds)
+            places = [struct.calcsize(f"{letters[:i]}0{letters[i]}") for i in range(len(letters))]
+            size = struct.calcsize(f"{letters}0q")
+            kind, value = f"s{size}", _Struct(size, list(zip(places, its_kinds, its_values, strict=True)))
         elif x is None:
             kind, value = "p8", None
         elif isinstance(x, int):
@@ -163,8 +163,8 @@ def _packed(arguments: tuple) -> tuple[list[str], list]:
     return kinds, values
 
 
-# The members of a struct as NumPy calls them.
-_NUMPY = {"p8": "u8", "i8": "i8", "i4": "i4", "f4": "f4"}
+# The members of a struct, whose places are as C has them, as Python's module calls them.
+_LETTERS = {"p8": "P", "i8": "q", "i4": "i", "f4": "f"}
 
 
 def _scalar(value: object) -> object:
