@@ -59,7 +59,6 @@ class Selection(_SelectionFields, _Answers):
 
     @classmethod
     def empty(cls, num_queries: int, k: int) -> Selection:
-        """Return a result without a pick."""
         shape = (num_queries, k)
         return cls(
             np.full(shape, -1, np.int64),
