@@ -34,8 +34,8 @@ native_bindings := $(filter module %bindings,$(native_all))
 native_kernels := $(filter-out $(native_bindings),$(native_all))
 # A path from the root works in another folder too; a command stays one.
 native_python := $(if $(findstring /,$(NATIVE_PYTHON)),$(abspath $(NATIVE_PYTHON)),$(NATIVE_PYTHON))
-native_driver := PYTHONPATH=. $(native_python) tests/cpp/driver.py
-native_score_driver := PYTHONPATH=. $(native_python) tests/cpp/score_driver.py
+native_driver := PYTHONPATH=.:tests $(native_python) -m cpp.select_driver
+native_score_driver := PYTHONPATH=.:tests $(native_python) -m cpp.score_driver
 native_tools = $(NATIVE_OUT)/$1/select_tool $(NATIVE_OUT)/$1/score_tool
 
 .PHONY: native arm arm-packages sanitize sanitize-tool sanitize-threads sanitize-extension

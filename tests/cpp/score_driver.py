@@ -1,385 +1,69 @@
-"""Writes problems for score_tool, runs it, and judges its answers; ``python score_driver.py --help``.
+"""Runs score_tool on the problems of score_problems.py and judges its answers.
 
-The oracle is the definition in float64. The answers must be the same bytes for any number of threads, and a job's the
-same with other jobs beside it or none.
+The answers must be the same bytes for any number of threads, and those of a slot the same with other slots beside it or
+none. In the repository root: ``PYTHONPATH=.:tests python -m cpp.score_driver --help``.
 """
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import re
-import shlex
-import struct
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
+from . import tool
+from .score_problems import all_cases, describe, threaded_cases
 
-from driver import Writer
-
-from ragsys_kernels import _arrays
-
-DTYPES = ("float32", "float16", "bfloat16")
-LOGITS, HIDDEN = range(2)
-COLUMNS = (1, 2, 5, 17, 33, 130, 1000, 4097, 50_257)
-DIMS = (1, 3, 7, 8, 16, 33, 64, 100, 576, 1025, 2050)
+FIELDS = ("ref", "max", "sum", "weighted", "target", "rank")
+BYTES = (4, 4, 8, 8, 4, 8)  # of an element
 
 
-def stored(values: np.ndarray, dtype: str, gap: int = 0) -> np.ndarray:
-    """Rows `gap` elements apart, with NaNs between them."""
-    with np.errstate(over="ignore"):
-        elements = _arrays.narrow(np.asarray(values, np.float32), dtype)
-    rows = np.full((len(elements), elements.shape[1] + gap), _arrays.narrow(np.full(1, np.nan, np.float32), dtype)[0])
-    rows[:, : elements.shape[1]] = elements
-    return rows[:, : elements.shape[1]]
+class Tool(tool.Tool):
+    """A built score_tool."""
 
+    MAGIC = b"RSKSCOR1"
 
-def wide(rows: np.ndarray, dtype: str) -> np.ndarray:
-    return np.asarray(_arrays.widen(np.ascontiguousarray(rows), dtype), np.float64)
+    def answers(self, isa: str, threads: int) -> list[list[bytes]]:
+        path = self.folder / f"score_answers-{isa}-{threads}.bin"
+        self.run("--isa", isa, "--threads", str(threads), str(self.problems), str(path))
+        return tool.fields_of(path.read_bytes(), [len(FIELDS)] * len(self.cases))
 
-
-def bare(rows: np.ndarray | None) -> np.ndarray | None:
-    """The memory of strided rows, from the first element to the last."""
-    if rows is None:
-        return None
-    item = rows.itemsize
-    size = (len(rows) - 1) * rows.strides[0] // item + rows.shape[1]
-    return np.lib.stride_tricks.as_strided(rows, (size,), (item,))
-
-
-@dataclasses.dataclass
-class Score:
-    rows: np.ndarray
-    columns: list[np.ndarray]  # targets of each job
-    num_columns: int
-    logits: np.ndarray | None = None
-    dtype: str = "float32"
-    hidden: np.ndarray | None = None
-    weight: np.ndarray | None = None
-    weight_dtype: str = "float32"
-    head_bias: np.ndarray | None = None
-    inverse_temperature: np.ndarray | None = None
-    logit_scale: float = 1.0
-    softcap: float = 0.0
-    allowed: np.ndarray | None = None
-    target_logits: np.ndarray | None = None
-    entropy: bool = True
-    rank: bool = True
-
-    def __post_init__(self) -> None:
-        if self.inverse_temperature is None:
-            self.inverse_temperature = np.ones(len(self.rows), np.float32)
-        self.pair_begin = np.concatenate([[0], np.cumsum([len(c) for c in self.columns])]).astype(np.int64)
-        self.targets = np.concatenate([*self.columns, np.zeros(0)]).astype(np.int64)
-
-    def job(self, j: int) -> Score:
-        """One job on its own."""
-        pairs = slice(*self.pair_begin[j : j + 2])
-        assert self.inverse_temperature is not None
-        return dataclasses.replace(
-            self,
-            rows=self.rows[j : j + 1],
-            columns=self.columns[j : j + 1],
-            inverse_temperature=self.inverse_temperature[j : j + 1],
-            target_logits=None if self.target_logits is None else self.target_logits[pairs],
-        )
-
-    def write(self, out: Writer) -> None:
-        def stride(rows: np.ndarray | None) -> int:
-            return 0 if rows is None else rows.strides[0] // rows.itemsize
-
-        out.words(
-            LOGITS if self.logits is not None else HIDDEN,
-            len(self.rows),
-            self.num_columns,
-            0 if self.allowed is None else len(self.allowed),
-            0 if self.hidden is None else self.hidden.shape[1],
-            *(DTYPES.index(self.dtype), stride(self.logits)),
-            *(DTYPES.index(self.dtype), stride(self.hidden)),
-            *(DTYPES.index(self.weight_dtype), stride(self.weight)),
-            *(self.entropy, self.rank, len(self.targets)),
-        )
-        out.arrays(np.array([self.logit_scale, self.softcap], np.float32), self.rows.astype(np.int64))
-        out.arrays(self.inverse_temperature, bare(self.logits), bare(self.hidden), bare(self.weight), self.head_bias)
-        out.arrays(self.allowed, self.pair_begin, self.targets, self.target_logits)
-
-    def z(self) -> np.ndarray:
-        """(R, num_columns) in float64; where a step leaves float32's range, infinite as there."""
-        if self.logits is not None:
-            x = wide(self.logits, self.dtype)[self.rows]
-        else:
-            assert self.hidden is not None
-            assert self.weight is not None
-            x = wide(self.hidden, self.dtype)[self.rows] @ wide(self.weight, self.weight_dtype).T
-            if self.head_bias is not None:
-                x = x + self.head_bias
-        x = x[:, : self.num_columns] * np.float32(self.logit_scale)
-        if self.softcap:
-            x = np.where(np.isfinite(x), self.softcap * np.tanh(x / self.softcap), x)
-        assert self.inverse_temperature is not None
-        return np.asarray(x * self.inverse_temperature[:, None].astype(np.float64))
-
-    def judge(self, *fields: bytes) -> None:
-        kinds = (np.float32, np.float32, np.float64, np.float64, np.float32, np.int64)
-        ref, top, total, weighted, target, rank = map(np.frombuffer, fields, kinds)
-        z = self.z()
-        exact = self.logits is not None and self.logit_scale == 1 and not self.softcap
-        assert self.inverse_temperature is not None
-        exact = exact and bool((self.inverse_temperature == 1).all())
-        for j in range(len(self.rows)):
-            pairs = slice(*self.pair_begin[j : j + 2])
-            entering = z[j] if self.allowed is None else z[j, self.allowed]
-            ids = self.columns[j]
-            aims = np.where(ids < 0, -np.inf, z[j, np.maximum(ids, 0)]) if z.shape[1] else np.full(len(ids), -np.inf)
-            scale = np.abs(entering[np.isfinite(entering)]).max(initial=1)
-            error = 0 if exact else (3e-7 if self.logits is not None else 2e-6) * scale
-            np.testing.assert_allclose(target[pairs], aims, rtol=0, atol=error, err_msg=f"job {j}: target")
-            if np.isnan(entering).any() or np.isposinf(entering).any():
-                assert np.isnan([total[j], top[j]]).all(), f"job {j}: sum {total[j]}, max {top[j]}"
-                assert not self.entropy or np.isnan(weighted[j])
-                continue
-            largest = entering.max(initial=-np.inf)
-            if largest == -np.inf:
-                assert (ref[j], top[j], total[j]) == (-np.inf, -np.inf, 0), f"job {j}: nothing enters"
-                continue
-            np.testing.assert_allclose(top[j], largest, rtol=0, atol=error, err_msg=f"job {j}: max")
-            terms = np.exp(entering - largest)
-            log_sum = ref[j].astype(np.float64) - largest + np.log(total[j])
-            assert abs(log_sum - np.log(terms.sum())) <= 2e-6 + 2 * error, f"job {j}: sum off by {log_sum}"
-            for z_target in target[pairs].astype(np.float64):
-                logp = z_target - ref[j] - np.log(total[j])
-                assert not logp > 0 or self.target_logits is not None or self.allowed is not None, f"job {j}: {logp}"
-            if self.entropy:
-                live = entering > -np.inf
-                mean = (terms[live] * (entering[live] - largest)).sum() / terms.sum()
-                got = weighted[j] / total[j] + ref[j] - largest
-                assert abs(got - mean) <= 2e-5 + 4 * error, f"job {j}: entropy {got}, not {mean}"
-            if self.rank:
-                aims = aims if self.target_logits is None else self.target_logits[pairs].astype(np.float64)
-                most = [
-                    (entering > aim - 2 * error).sum() if np.isfinite(aim) else live_above(entering, aim)
-                    for aim in aims
-                ]
-                least = [
-                    (entering > aim + 2 * error).sum() if np.isfinite(aim) else live_above(entering, aim)
-                    for aim in aims
-                ]
-                assert ((least <= rank[pairs]) & (rank[pairs] <= most)).all(), f"job {j}: rank {rank[pairs]}, {least}"
-
-
-def live_above(entering: np.ndarray, aim: float) -> int:
-    return int((entering > aim).sum())
-
-
-def random_targets(rng: np.random.Generator, jobs: int, columns: int) -> list[np.ndarray]:
-    return [rng.integers(-1, columns, rng.integers(0, 5)) for _ in range(jobs)]
-
-
-def values(rng: np.random.Generator, kind: str, T: int, V: int, dtype: str) -> np.ndarray:
-    x = 4 * rng.standard_normal((T, V))
-    largest = 3e4 if dtype == "float16" else 2e38
-    if kind == "masked first":
-        x[:, : min(V - 1, 5000)] = -np.inf
-    elif kind == "negative":
-        x -= 60
-    elif kind == "rising":
-        x = np.sort(10 * x, axis=1)
-    elif kind == "far":
-        x += rng.choice([-1e4, 1e4], (T, 1)) if dtype == "float16" else rng.choice([-1e4, 1e4, 1e6], (T, 1))
-    elif kind == "strange":
-        x[0] = -np.inf
-        x[1 % T, V // 2] = np.nan
-        x[2 % T, V - 1] = np.inf
-        x[3 % T, : V - 1] = -np.inf
-        x[4 % T, V // 3] = largest
-        x[5 % T] = largest / 2
-        x[6 % T, 0] = -largest
-    return x
-
-
-KINDS = ("plain", "masked first", "negative", "rising", "far", "strange")
-
-
-def logits_cases(rng: np.random.Generator) -> Iterator[Score]:
-    T = 7
-    for V in COLUMNS:
-        for dtype in DTYPES:
-            for kind in KINDS if V < 10_000 else ("plain", "strange"):
-                logits = stored(values(rng, kind, T, V + 3, dtype), dtype, int(rng.choice([0, 1])))
-                rows = rng.permutation(np.concatenate([np.arange(T), [0, 1]]))
-                common = {"rows": rows, "columns": random_targets(rng, len(rows), V), "logits": logits, "dtype": dtype}
-                yield Score(**common, num_columns=V)
-                yield Score(**common, num_columns=V, entropy=bool(rng.integers(2)), rank=False)
-                if kind in ("far", "strange"):
-                    continue
-                changes = {"inverse_temperature": rng.uniform(0.3, 2, len(rows)).astype(np.float32)}
-                yield Score(**common, **changes, num_columns=V, logit_scale=0.7)
-                yield Score(**common, **changes, num_columns=V, softcap=30.0, logit_scale=1.5)
-                allowed = np.unique(rng.integers(0, V, max(1, V // 3)))
-                shard = rng.standard_normal(sum(map(len, common["columns"]))).astype(np.float32)
-                yield Score(**common, num_columns=V, allowed=allowed)
-                yield Score(**common, num_columns=V, allowed=allowed[:0], target_logits=shard)
-
-
-def hidden_case(rng: np.random.Generator, T: int, V: int, D: int, dtype: str, weight_dtype: str) -> Score:
-    jobs = int(rng.integers(1, T + 3))
-    some = {}
-    if rng.random() < 0.4:
-        some["head_bias"] = rng.standard_normal(V).astype(np.float32)
-    if rng.random() < 0.4:
-        some["inverse_temperature"] = rng.uniform(0.3, 2, jobs).astype(np.float32)
-    if rng.random() < 0.2:
-        some["softcap"] = 30.0
-    if rng.random() < 0.3:
-        some["allowed"] = np.unique(rng.integers(0, V, max(1, V // 2)))
-    return Score(
-        rows=rng.integers(0, T, jobs),
-        columns=random_targets(rng, jobs, V),
-        num_columns=V,
-        hidden=stored(rng.standard_normal((T, D)), dtype, int(rng.choice([0, 3]))),
-        dtype=dtype,
-        weight=stored(3 / np.sqrt(D) * rng.standard_normal((V, D)), weight_dtype, int(rng.choice([0, 1]))),
-        weight_dtype=weight_dtype,
-        **some,
-    )
-
-
-def hidden_cases(rng: np.random.Generator) -> Iterator[Score]:
-    for D in DIMS:
-        for dtype in DTYPES:
-            for weight_dtype in DTYPES:
-                V = int(rng.choice([1, 5, 16, 130, 513, 1000]))
-                yield hidden_case(rng, int(rng.choice([1, 3, 6, 7, 13, 20])), V, D, dtype, weight_dtype)
-    for dtype in DTYPES:
-        yield hidden_case(rng, 120, 300, 40, dtype, dtype)
-    for D in (7, 31, 32, 640, 1100):  # tiles of tokens and columns, whole and not, and runs of dimensions
-        yield hidden_case(rng, 70, int(rng.choice([33, 300, 1000])), D, "bfloat16", "bfloat16")
-
-
-def threaded_cases(rng: np.random.Generator) -> Iterator[Score]:
-    """Enough work that the kernels start threads, over rows and over columns, and more jobs than are kept at a time."""
-    for T, V in ((2, 70_000), (64, 5000)):
-        logits = stored(values(rng, "plain", T, V, "bfloat16"), "bfloat16")
-        rows = np.arange(T)
-        yield Score(rows, random_targets(rng, T, V), V, logits=logits, dtype="bfloat16")
-    for T, dtype in ((3, "float32"), (530, "bfloat16")):
-        V, D = 3000, 500 if T == 3 else 16
-        yield Score(
-            np.arange(T),
-            random_targets(rng, T, V),
-            V,
-            hidden=stored(rng.standard_normal((T, D)), dtype),
-            dtype=dtype,
-            weight=stored(rng.standard_normal((V, D)), dtype),
-            weight_dtype=dtype,
-        )
-
-
-def all_cases() -> list[Score]:
-    rng = np.random.default_rng(0)
-    return [*logits_cases(rng), *hidden_cases(rng), *threaded_cases(rng)]
-
-
-class Tool:
-    """A built score_tool and the command that runs it."""
-
-    def __init__(self, command: list[str], folder: Path) -> None:
-        self.command, self.folder = command, folder
-
-    def run(self, *arguments: str) -> str:
-        done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, timeout=900)
-        ended_well = done.returncode == 0 and not done.stderr
-        assert ended_well, f"exit status {done.returncode}\n{done.stderr}{done.stdout}"
-        return done.stdout
-
-    def isas(self) -> list[str]:
-        return self.run("--list").split()
-
-    def answers(self, cases: list[Score], isa: str, threads: int) -> list[list[bytes]]:
-        problems, path = self.folder / "score_problems.bin", self.folder / f"score_answers-{isa}-{threads}.bin"
-        out = Writer()
-        out.parts.append(b"RSKSCOR1")
-        out.words(len(cases))
-        for case in cases:
-            case.write(out)
-        problems.write_bytes(b"".join(out.parts))
-        self.run("--isa", isa, "--threads", str(threads), str(problems), str(path))
-        answers, offset, found = path.read_bytes(), 0, []
-        for _ in cases:
-            fields = []
-            for _ in range(6):
-                size = struct.unpack_from("<q", answers, offset)[0]
-                fields.append(answers[offset + 8 : offset + 8 + size])
-                offset += 8 + size
-            found.append(fields)
-        assert offset == len(answers), "answers to problems that were not asked"
-        return found
-
-    def check(self, cases: list[Score], isa: str, threads: list[int]) -> None:
-        answers = self.answers(cases, isa, threads[0])
-        for number, (case, fields) in enumerate(zip(cases, answers, strict=True)):
+    def check(self, isa: str, threads: list[int]) -> None:
+        answers = self.answers(isa, threads[0])
+        for number, (case, fields) in enumerate(zip(self.cases, answers, strict=True)):
             try:
                 with np.errstate(all="ignore"):
                     case.judge(*fields)
             except AssertionError as error:
                 raise AssertionError(f"{isa}, problem {number} ({describe(case)}): {error}") from error
         for count in threads[1:]:
-            assert self.answers(cases, isa, count) == answers, f"{isa}: {threads[0]} and {count} threads differ"
-        few = [(case, fields) for case, fields in zip(cases, answers, strict=True) if len(case.rows) <= 20]
-        alone = self.answers([case.job(len(case.rows) // 2) for case, _ in few], isa, threads[-1])
-        for (case, fields), found in zip(few, alone, strict=True):
+            assert self.answers(isa, count) == answers, f"{isa}: {threads[0]} and {count} threads differ"
+        self.check_alone(isa, threads[-1], answers)
+
+    def check_alone(self, isa: str, threads: int, answers: list[list[bytes]]) -> None:
+        """A slot on its own has the bytes that it has among others."""
+        few = [(case, fields) for case, fields in zip(self.cases, answers, strict=True) if len(case.rows) <= 20]
+        folder = self.folder / "alone"
+        folder.mkdir(exist_ok=True)
+        alone = Tool(self.command, folder, [case.slot(len(case.rows) // 2) for case, _ in few])
+        for (case, fields), found in zip(few, alone.answers(isa, threads), strict=True):
             j = len(case.rows) // 2
             pairs = slice(*(int(end) for end in case.pair_begin[j : j + 2]))
-            for field, part, item in zip(fields, found, (4, 4, 8, 8, 4, 8), strict=True):
-                end = slice(j, j + 1) if field is not fields[4] and field is not fields[5] else pairs
+            for name, field, part, item in zip(FIELDS, fields, found, BYTES, strict=True):
+                end = pairs if name in ("target", "rank") else slice(j, j + 1)
                 expected = field[end.start * item : end.stop * item]
-                assert part == expected, f"{isa}: a job of {describe(case)} differs alone"
-
-
-def describe(case: Score) -> str:
-    form = case.logits if case.logits is not None else case.hidden
-    assert form is not None
-    return f"{case.dtype} {form.shape}, {case.num_columns} columns, weight {case.weight_dtype}"
+                assert part == expected, f"{isa}: {name} of a slot of {describe(case)} differs alone"
 
 
 def check_neon(objdump: str, binary: str) -> int:
-    """A kernel of each weight type must hold the 18 vector multiply-adds of a tile; their number."""
-    listing = subprocess.run([objdump, "-d", "-C", binary], capture_output=True, text=True, check=True).stdout
-    most = dict.fromkeys(("float", "rsk::base::f16", "rsk::base::bf16"), 0)
-    for function in listing.split("\n\n"):
-        name = function.lstrip().partition("\n")[0]
-        element = re.search(r"Widening<(float|rsk::base::f16|rsk::base::bf16)>", name)
-        if element:
-            multiply_adds = len(re.findall(r"\tfmla\tv\d+\.4s, v\d+\.4s, v\d+\.", function))
-            most[element[1]] = max(most[element[1]], multiply_adds)
-    assert min(most.values()) >= 18, f"vector multiply-adds in the largest kernel of each type: {most}"
-    return sum(most.values())
+    """Assert that some kernel of each weight type has the 18 vector multiply-adds of a tile."""
+    elements = ("float", "rsk::base::f16", "rsk::base::bf16")
+    kernel = rf"Widening<({'|'.join(elements)})>"
+    return tool.neon_multiply_adds(objdump, binary, kernel, elements, r"\tfmla\tv\d+\.4s, v\d+\.4s, v\d+\.", 18)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tool", help="path of score_tool")
-    parser.add_argument("--runner", default="", help="command that runs it, such as an emulator")
-    parser.add_argument("--threads", default="1,2,7", help="numbers of threads to compare")
-    parser.add_argument("--only-threaded", action="store_true", help="only the problems for which threads are started")
-    parser.add_argument("--objdump", help="disassembler: assert that the base kernels are NEON")
-    options = parser.parse_args()
-    if options.objdump:
-        print(f"{options.tool}: {check_neon(options.objdump, options.tool)} NEON multiply-adds")
-    cases = list(threaded_cases(np.random.default_rng(0))) if options.only_threaded else all_cases()
-    tool = Tool([*shlex.split(options.runner), options.tool], Path(options.tool).parent)
-    for isa in tool.isas():
-        tool.check(cases, isa, [int(count) for count in options.threads.split(",")])
-        print(f"{options.tool}: {isa}: {len(cases)} problems, threads {options.threads}: as expected")
+def make(command: list[str], folder: Path, only_threaded: bool) -> Tool:
+    return Tool(command, folder, list(threaded_cases(np.random.default_rng(0))) if only_threaded else all_cases())
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except AssertionError as error:
-        sys.exit(f"score_tool: {error}")
+    tool.main(__doc__, make, check_neon)

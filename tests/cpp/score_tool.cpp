@@ -1,4 +1,4 @@
-// The scoring kernels without Python, in the manner of select_tool.cpp; score_driver.py writes the problems and judges
+// The scoring kernels without Python, in the manner of select_tool.cpp; score_problems.py has the problems and judges
 // the answers.
 //
 //   score_tool --list

@@ -1,5 +1,5 @@
 // The kernels without Python: reads problems from a file, writes what they return. Runs where Python does not (under
-// an emulator, with ThreadSanitizer); driver.py beside this file writes the problems and judges the answers.
+// an emulator, with ThreadSanitizer); select_driver.py beside this file writes the problems and judges the answers.
 //
 //   select_tool --list
 //   select_tool [--isa NAME] [--threads N] [--bounds automatic|dense|pruned|coded] PROBLEMS ANSWERS

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cpp import driver, score_driver
+from cpp import score_driver, select_driver
+from cpp.score_problems import all_cases as score_cases
+from cpp.select_checks import Scan
+from cpp.select_problems import all_cases
 
 ROOT = Path(__file__).parents[2]
 THREADS = [1, 2, 7]
@@ -35,12 +38,12 @@ def build(name, flags="plain"):
 
 @pytest.fixture(scope="module")
 def tool(folder):
-    return driver.Tool([build("select_tool")], folder, driver.all_cases())
+    return select_driver.Tool([build("select_tool")], folder, all_cases())
 
 
 @pytest.fixture(scope="module")
 def score_tool(folder):
-    return score_driver.Tool([build("score_tool")], folder)
+    return score_driver.Tool([build("score_tool")], folder, score_cases())
 
 
 def refused(tool, *arguments):
@@ -60,18 +63,18 @@ def test_avx512_without_vnni(tool, folder):
     """Products of codes by other instructions, scans of few vectors only: every other answer is the same."""
     if "avx512" not in tool.isas():
         pytest.skip("instruction set avx512 is not here")
-    cases = [case for case in tool.cases if not isinstance(case, driver.Scan)]
+    cases = [case for case in tool.cases if not isinstance(case, Scan)]
     own = tool.folder / "no_vnni_answers"
     own.mkdir()
-    lesser = driver.Tool([build("select_tool", "no_vnni")], own, cases)
+    lesser = select_driver.Tool([build("select_tool", "no_vnni")], own, cases)
     lesser.check("avx512", [1])
-    same = driver.Tool(tool.command, own, cases)
+    same = select_driver.Tool(tool.command, own, cases)
     answers, work = lesser.answers("avx512", 1, "coded")
     assert (answers, work) == same.answers("avx512", 1, "coded")
-    scans = driver.Tool(lesser.command, own, [case for case in tool.cases if isinstance(case, driver.Scan)])
-    driver.judge(scans.cases, scans.answers("avx512", 1)[0])
+    scans = select_driver.Tool(lesser.command, own, [case for case in tool.cases if isinstance(case, Scan)])
+    select_driver.judge(scans.cases, scans.answers("avx512", 1)[0])
     many = [case for case in scans.cases if case.by_codes and np.prod(case.vectors.shape[:2]) > 2]
-    scans = driver.Tool(lesser.command, own, many)
+    scans = select_driver.Tool(lesser.command, own, many)
     assert many
     assert len(scans.answers("avx512", 1)[0]) == 4 * 8 * len(many)
 
@@ -83,15 +86,15 @@ def test_widest_instruction_set_is_the_default(tool):
 
 
 def test_wrong_answers_are_found(tool):
-    cases = driver.all_cases()[:1]
-    small = driver.Tool(tool.command, tool.folder, cases)
+    cases = all_cases()[:1]
+    small = select_driver.Tool(tool.command, tool.folder, cases)
     answers = small.answers("base", 1)[0]
-    driver.judge(cases, answers)
+    select_driver.judge(cases, answers)
     for offset in range(8, len(answers), 97):
         wrong = bytearray(answers)
         wrong[offset] ^= 0x40
         with pytest.raises((AssertionError, IndexError, ValueError)):
-            driver.judge(cases, bytes(wrong))
+            select_driver.judge(cases, bytes(wrong))
 
 
 def test_bad_arguments_and_files_are_refused(tool, tmp_path):
@@ -113,7 +116,7 @@ def test_scores_of_every_instruction_set_and_thread_count(score_tool):
     isas = score_tool.isas()
     assert isas[0] == "base"
     for isa in isas:
-        score_tool.check(score_driver.all_cases(), isa, THREADS)
+        score_tool.check(isa, THREADS)
 
 
 def test_scores_without_a_matrix_unit(score_tool, folder):
@@ -122,14 +125,13 @@ def test_scores_without_a_matrix_unit(score_tool, folder):
         pytest.skip("instruction set avx512 is not here")
     own = folder / "no_amx_answers"
     own.mkdir()
-    lesser = score_driver.Tool([build("score_tool", "no_vnni")], own)
-    cases = [c for c in score_driver.all_cases() if c.hidden is not None and c.dtype == c.weight_dtype == "bfloat16"]
-    lesser.check(cases, "avx512", [1, 2])
+    cases = [c for c in score_cases() if c.hidden is not None and c.dtype == c.weight_dtype == "bfloat16"]
+    score_driver.Tool([build("score_tool", "no_vnni")], own, cases).check("avx512", [1, 2])
 
 
 def test_wrong_scores_are_found(score_tool):
-    case = score_driver.all_cases()[0]
-    fields = score_tool.answers([case], "base", 1)[0]
+    case = score_tool.cases[0]
+    fields = score_tool.answers("base", 1)[0]
     case.judge(*fields)
     for number in (0, 2, 4):  # reference, sum, target
         for sign in range(3 if number != 2 else 7, len(fields[number]), 8 if number == 2 else 4):
