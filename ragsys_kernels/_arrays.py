@@ -20,7 +20,7 @@ import numpy as np
 STORAGE = ("float32", "float16", "bfloat16")
 # A Corpus also stores int8, with a scale for each row.
 CORPUS_STORAGE = (*STORAGE, "int8")
-# Their numbers in the extension.
+# The numbers of the types in the extension.
 NUMBERS = {name: number for number, name in enumerate(CORPUS_STORAGE)}
 
 # dtype.name takes a microsecond.
@@ -83,7 +83,7 @@ def host_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
             array = np.asarray(x)
         except ValueError as error:  # rows of unequal length
             raise TypeError(f"{op}: {name} must be an array, got a ragged {type(x).__name__}; pad it first") from error
-        except Exception as error:  # of an object that makes an array of itself
+        except Exception as error:  # whatever an object's own conversion raises
             raise TypeError(f"{op}: {name} must be an array that NumPy can read, got {_kind(x)}: {error}") from error
     name_of_dtype = _NAMES.get(array.dtype)
     if name_of_dtype is not None:
@@ -120,7 +120,7 @@ def to_library(array: Any, library: str) -> Any:
     here = "numpy" if isinstance(array, np.ndarray) else library_of(array)
     if here == library:
         return array
-    if here == "torch" and library == "numpy":  # the caller's arrays were NumPy's, or foreign ones on a device
+    if here == "torch" and library == "numpy":  # the caller gave NumPy's arrays, or another library's on a device
         return array.numpy() if array.device.type == "cpu" else array
     if library == "torch" and here == "numpy":
         return sys.modules["torch"].from_numpy(array)

@@ -23,7 +23,7 @@ PARTIAL = ".partial"
 _OLD = ".old"  # a folder that is being replaced, on file systems where two cannot change places in one step
 _TRIES = 20  # of a step that fails only if another process works on the same name
 
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # constants of Linux
 
 
 class HashedFile:
@@ -173,7 +173,7 @@ def _left(place: Path, ending: str) -> list[Path]:
         with os.scandir(place.parent) as entries:
             found = [entry for entry in entries if name.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)]
             found.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns, reverse=True)
-    except OSError:  # no such folder, one that may not be listed, or one of them was removed just now
+    except OSError:  # no such folder, one that may not be listed, or an entry that has just gone
         return []
     return [Path(entry.path) for entry in found]
 

@@ -238,7 +238,7 @@ class Module:
     def __init__(self, name: str) -> None:
         self.name = name
         self._lock = threading.Lock()
-        self._modules: dict[bool, Any] = {}  # by whether it is the one that came compiled
+        self._modules: dict[bool, Any] = {}  # by whether it came compiled
         self._kernels: dict[tuple[int, str], Any] = {}
         self._shared: dict[tuple[int, str], int] = {}
 

@@ -285,7 +285,7 @@ class Corpus(Rows):
                 raise ValueError(f"{op}: index must come with a pool, got pool=None")
         if pool is not None:
             pool = _checks.count(op, "pool", pool)
-        corpus, errors, asked = self, None, cast(Any, queries)  # None: only where relevance stands for them
+        corpus, errors, asked = self, None, cast(Any, queries)  # None only with ``relevance``
         if candidates is None and pool is not None and relevance is None:
             n = pool + _width(initial)
             if bias is not None or groups is not None:

@@ -22,7 +22,7 @@ class Call:
         self.op, self.check_values = op, _checks.check_values(op, check_values)
         self.checked: dict[str, Any] | None = None  # fields of a layout whose values were checked on the host
         self.threads = _checks.threads(op, num_threads)
-        if validate.is_number(arrays.get("temperature")):  # it is on no device
+        if validate.is_number(arrays.get("temperature")):  # a number is on no device
             arrays["temperature"] = None
         self.library, device = _checks.library_and_device(op, arrays)
         name, self.backend = _dispatch.choose(op, "scoring", device, backend, self.library)

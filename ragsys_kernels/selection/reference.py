@@ -14,8 +14,7 @@ from .._types import Array
 from . import validate
 from .problem import Problem, Selection, divide, unit
 
-# A sum of vectors counts as zero where it is shorter than this share of the lengths of its terms: float32 data does not
-# say more.
+# A sum of vectors is zero if it is shorter than this share of the lengths of its terms, the precision of float32 data.
 ZERO_SUM = 1e-6
 
 # How many float32 scores a search holds at a time, and how many rows it widens at a time.
