@@ -1,9 +1,14 @@
-"""What is private to a package stays in it. import-linter checks the directions of imports (pyproject.toml)."""
+"""What is private to a package stays in it, and a missing package has one text.
+
+import-linter checks the directions of imports (pyproject.toml).
+"""
 
 import ast
 from pathlib import Path
 
 import pytest
+
+from ragsys_kernels import _extras
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "ragsys_kernels"
@@ -65,3 +70,19 @@ def test_private_uses_are_found(tmp_path, line, use):
     file = tmp_path / PACKAGE / "one" / "files.py"
     file.write_text(line)
     assert [name for _, name in private_uses(file, tmp_path)] == ([f"{PACKAGE}.{use}"] if use else [])
+
+
+def test_one_file_words_the_error_of_a_missing_package():
+    files = (ROOT / PACKAGE).rglob("*.py")
+    texts = [path.name for path in files if "pip install 'ragsys_kernels" in path.read_text(encoding="utf-8")]
+    assert texts == ["_extras.py"]
+    with pytest.raises(ModuleNotFoundError) as raised, _extras.needed("select", "faiss"):
+        import no_such_package.inner  # noqa: F401
+    assert str(raised.value) == "select needs no_such_package: pip install 'ragsys_kernels[faiss]'"
+    assert raised.value.name == "no_such_package"
+
+
+def test_a_missing_module_of_this_package_is_no_missing_package():
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'ragsys_kernels\.nothing'$"):  # noqa: SIM117
+        with _extras.needed("select", "faiss"):
+            import ragsys_kernels.nothing  # noqa: F401
