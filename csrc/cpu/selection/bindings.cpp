@@ -3,8 +3,8 @@
 #include <array>
 #include <vector>
 
-#include "selection/args.h"
 #include "binding.h"
+#include "selection/args.h"
 #include "selection/top_n.h"
 
 namespace py = pybind11;

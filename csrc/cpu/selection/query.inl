@@ -93,6 +93,7 @@ struct Query {
   void prefetch_next(std::int64_t end);
   void prefetch_own();
   void prefetch_candidate(std::int64_t query, std::int64_t i) const;
+  double exact_norm2(std::int64_t r) const;
   double exact_scale(std::int64_t r) const;
   double exact_length(std::int64_t r) const;
 

@@ -152,18 +152,22 @@ inline void Query<T, Objective>::prefetch_candidate(std::int64_t query, std::int
   if (id >= 0 && id < args.num_rows) prefetch_row(id);
 }
 
+// In double: the squared norm of a stored row, what makes it the vector of the formulas, and the length of that.
+template <class T, class Objective>
+inline double Query<T, Objective>::exact_norm2(std::int64_t r) const {
+  double norm2 = 0;
+  for (std::int64_t d = 0; d < args.dims; ++d) norm2 += double(widen(row(r)[d])) * widen(row(r)[d]);
+  return norm2;
+}
+
 template <class T, class Objective>
 inline double Query<T, Objective>::exact_scale(std::int64_t r) const {
   if (args.norm != Norm::computed) return args.norm == Norm::scaled ? args.scales[r] : 1.0;
-  double norm2 = 0;
-  for (std::int64_t d = 0; d < args.dims; ++d) norm2 += double(widen(row(r)[d])) * widen(row(r)[d]);
+  const double norm2 = exact_norm2(r);
   return norm2 > 0 ? 1 / __builtin_sqrt(norm2) : 0;
 }
 
-// A row's length, in double.
 template <class T, class Objective>
 inline double Query<T, Objective>::exact_length(std::int64_t r) const {
-  double norm2 = 0;
-  for (std::int64_t d = 0; d < args.dims; ++d) norm2 += double(widen(row(r)[d])) * widen(row(r)[d]);
-  return __builtin_sqrt(norm2) * exact_scale(r);
+  return __builtin_sqrt(exact_norm2(r)) * exact_scale(r);
 }

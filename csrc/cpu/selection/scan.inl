@@ -1,5 +1,5 @@
 // All rows of a corpus against few or many vectors, by the rows themselves or, for few vectors, by their codes as they
-// lie. Included once per instruction set, after codes.inl and greedy_select.inl; code_scan.inl has the scan for many
+// lie. Included once per instruction set, after simd/codes.inl and rows.inl; code_scan.inl has the scan for many
 // vectors by codes.
 //
 // Products of rows are those of dot_tile and have its bits.

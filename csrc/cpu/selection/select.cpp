@@ -1,14 +1,14 @@
-// The kernel bodies, compiled once per instruction set in target regions of this one translation unit, and what
-// calls them. Headers come before the regions, so that the standard library's templates stay baseline code.
+// The selection kernels, compiled once per instruction set in target regions of this one translation unit, and what
+// divides their queries among threads. Headers come before the regions, so that the standard library's templates stay
+// baseline code.
+#include <algorithm>
 #include <cfloat>
 #include <cstring>
-#include <memory>
-#include <vector>
 
-#include "selection/kernels.h"
 #include "isa.h"
 #include "parallel.h"
 #include "regions.h"
+#include "selection/kernels.h"
 
 #define RSK_REGION_BODY "selection/kernels.inl"
 #include "each_region.inl"

@@ -1,3 +1,4 @@
+// The workspaces: arrays of one allocation a thread.
 #include "selection/workspace.h"
 
 #include <algorithm>
