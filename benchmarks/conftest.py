@@ -1,4 +1,4 @@
-"""Benchmarks: what a run of them is told, and the race as a fixture."""
+"""The options of a benchmark run, and its fixtures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
-    """Many shapes have the same small one, which a quick run takes once."""
+    """Keep one of the shapes that are the same when small: a quick run takes it once."""
     if not config.getoption("--quick"):
         return
     once = {}
@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """µs a query, or a call, of every contender, and its time over ours."""
+    """Print µs a query, or a call, of every contender, and its time over ours."""
     for line in config.stash[_lines]:
         terminalreporter.write_line(line)
 

@@ -31,7 +31,7 @@ def why_no_driver() -> str | None:
 
 
 def why_no_gpu() -> str | None:
-    """The reason torch cannot work on a GPU, or None if it can."""
+    """Return the reason torch cannot work on a GPU, or None if it can."""
     try:
         import torch
     except ImportError as error:
@@ -43,7 +43,7 @@ def why_no_gpu() -> str | None:
 
 
 def run_tests() -> bool:
-    """All tests marked gpu; pytest says which were skipped, and why."""
+    """Run all tests marked gpu; pytest says which were skipped, and why. Return whether none failed."""
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-rs", str(ROOT / "tests")]
     print("$", *command, flush=True)
     return subprocess.run(command, cwd=ROOT).returncode == 0

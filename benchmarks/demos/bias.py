@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def write_inputs(out: Path, questions: list[tuple[str, list[str]]], rows: list[tuple[int, str, str]]) -> None:
-    """One file of pairs, vectors and groups for both commands; a question is not given pairs of its own group."""
+    """Write one file of pairs, vectors and groups for both commands; a question gets no pairs of its own group."""
     groups, asked, answers = zip(*rows, strict=True)
     pairs = {"question": asked, "answer": answers, "group": groups}
     texts = [f"{question} {answer}" for question, answer in zip(asked, answers, strict=True)]

@@ -1,7 +1,7 @@
 """The quality bias of real pairs by SmolLM2-135M, against making all logits: agreement, pairs a second, peak memory.
 
-Each way runs in a process of its own, forked after the model was loaded, with one thread; memory is what the process
-needs at most beyond what it has when it starts. Ways:
+Each way runs in a process of its own, forked after the model was loaded, with one thread; memory is the most that the
+process needs above what it has when it starts. Ways:
 
     ours        `quality_bias`: prompts shared, hidden states of answer rows only, no logits
     one by one  one pass a pair, log_softmax of all its logits (as TruthfulQA's code)
@@ -89,7 +89,7 @@ def check(model: HuggingFaceModel, questions: list[str], answers: list[str]) -> 
 def full_logits(model: HuggingFaceModel, questions: list[str], answers: list[str], batch: int) -> np.ndarray:
     prompt = prompt_of("compare", TEMPLATE)
     pairs = encode_pairs("compare", model.tokenizer, [prompt.replace("{question}", q) for q in questions], answers)
-    order = sorted(range(len(pairs)), key=lambda i: -sum(map(len, pairs[i])))  # like lengths together
+    order = sorted(range(len(pairs)), key=lambda i: -sum(map(len, pairs[i])))  # pairs of like length in a batch
     bias = np.empty(len(pairs), np.float32)
     with torch.inference_mode():
         for begin in range(0, len(order), batch):
@@ -108,11 +108,11 @@ def full_logits(model: HuggingFaceModel, questions: list[str], answers: list[str
 
 
 def measured(way: Callable[[], np.ndarray]) -> tuple[float, float, float, np.ndarray]:
-    """CPU seconds, seconds, peak megabytes and result of a call in a child process."""
+    """Return CPU seconds, seconds, peak megabytes and result of a call in a child process."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        ctypes.CDLL(None).malloc_trim(0)  # give back what loading left free, else it hides the growth
+        ctypes.CDLL(None).malloc_trim(0)  # return what loading freed: growth into it would not be seen
         memory.reset()
         before = memory.now()
         results: list[np.ndarray] = []

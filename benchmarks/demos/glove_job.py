@@ -1,4 +1,4 @@
-"""A million queries over 400,000 GloVe vectors, candidates given, by the command line: queries/s and peak memory.
+"""A million queries with candidates over 400,000 GloVe vectors, by the command line: queries/s and peak memory.
 
 The candidates of 20,000 words, the 100 nearest others, are found by the exact search. Each query is the vector of one
 of these words, moved by a little noise, with its candidates in an order of its own. The files are written a block at a
@@ -64,7 +64,7 @@ def write(folder: Path, vectors: np.ndarray, rows: np.ndarray, nearest: np.ndarr
 
 
 def run(folder: Path, count: int, options: argparse.Namespace) -> None:
-    """Run the command in a process of its own, which tells its peak memory at its end."""
+    """Run the command in a process of its own, which prints its peak memory at its end."""
     code = (
         "import atexit\n"
         "from benchmarks.harness import memory\n"

@@ -1,8 +1,8 @@
 """Every op on the device against its floor and its peers, timed by events; `gpu_check.py` runs it.
 
 Before each turn the last-level cache is overwritten and the device is kept busy while the host enqueues the call, so
-that an event pair has the device's time and no launch in it; `host_us` says how long the host took. No contender is
-timed before its result was checked.
+that a pair of events spans the device's time without the launch; `host_us` says how long the host took. No contender
+is timed before its result was checked.
 
 Floor: a copy kernel that moves as many bytes as one read of the input has (half of them read, half of them written).
 """
@@ -52,7 +52,7 @@ HOST_SAMPLES = 5  # of the CPU path, which no event can time
 
 
 class OnDevice(Race):
-    """A race on a device: a turn is one call, timed by events. What is wrong is not timed, but named."""
+    """A race on a device: a turn is one call, timed by events. Wrong results are named and not timed."""
 
     ledger = LEDGER
 
@@ -66,7 +66,7 @@ class OnDevice(Race):
         self._facts: dict[int, dict[str, Any]] = {}
 
     def check(self) -> None:
-        """Find out what the results say, and leave out the contenders whose results are wrong."""
+        """Check all results, and leave out the contenders whose results are wrong."""
         right = []
         for contender in self.contenders:
             try:
@@ -111,7 +111,7 @@ def problem_of(shape: Pools | Scores, device: Any) -> Any:
 
 
 def contenders_of(problem: Any, backends: tuple[str, ...]) -> tuple[list[Contender], list[str]]:
-    """Return all that are here, ours first, and why the others are not."""
+    """Return the contenders that are installed, ours first, and why the others are not."""
     makers: dict[str, Callable[..., Iterator[Any]]] = {
         "mmr": selection.of_pools,
         "vrsd": selection.of_pools,

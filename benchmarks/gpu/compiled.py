@@ -1,4 +1,4 @@
-"""What compiling every GPU kernel says, results/compiled.csv: kernels that have changed are compiled afresh."""
+"""The ledger of compiled GPU kernels, results/compiled.csv: which resources each needs on each architecture."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ragsys_kernels._gpu import compilation, resources
 from ragsys_kernels._gpu.compilation import Task
 from ragsys_kernels._gpu.resources import Compiled
 
-# What compiles the kernels and reads what they need.
+# The module that compiles the kernels and reads their needs from what the compilers say.
 READER = Path(resources.__file__)
 _KEY = ("kernel", "arch")
 LEDGER = Ledger(
@@ -40,7 +40,7 @@ LEDGER = Ledger(
 
 
 def tasks(processes: int | None = None) -> list[Task]:
-    """Everything there is to compile."""
+    """Return all that has to be compiled."""
     found = []
     with resources.pool(processes) as executor:
         for listed in executor.map(compilation.triton_tasks, compilation.TRITON_MODULES):
@@ -61,7 +61,7 @@ def _nvcc() -> str:
 
 
 def row_of(task: Task, kernel: Compiled) -> dict[str, object]:
-    """A row of compiled.csv."""
+    """Return the row of compiled.csv for a kernel."""
     columns = ("threads", "registers", "stack", "spills", "shared")
     return {
         "kernel": kernel.name,
@@ -77,7 +77,7 @@ def row_of(task: Task, kernel: Compiled) -> dict[str, object]:
 
 
 def compiled_of(row: Mapping[str, str]) -> Compiled:
-    """What a row of compiled.csv says."""
+    """Return the kernel that a row of compiled.csv describes."""
     numbers = {name: int(row[name]) for name in ("threads", "registers", "stack", "spills", "shared")}
     flags = {name: row[name] == "1" for name in ("dot16", "wide_loads")}
     loads = {int(size): count for size, count in _read_counts(row["loads"]).items()}
@@ -93,7 +93,7 @@ def _read_counts(text: str) -> dict[str, int]:
 
 
 def vouches(path: Path, *files: Path) -> bool:
-    """Whether the checksums beside a compiled.csv are those of the files: of itself, or of the code that made it."""
+    """Return whether the checksums beside a compiled.csv are the files': its own, of the code that made it."""
     checksums = path.with_suffix(".sha256")
     if not (path.is_file() and checksums.is_file()):
         return False
@@ -105,7 +105,7 @@ def _checksum(file: Path) -> str:
 
 
 def refresh(path: Path, processes: int | None = None) -> list[Row]:
-    """Bring compiled.csv up to date: what has not changed since it was compiled is not compiled again."""
+    """Bring compiled.csv up to date; compile only what has changed."""
     todo = tasks(processes)
     known: dict[tuple[str, str, str], list[Row]] = {}
     for row in read(path) if vouches(path, path, READER) else []:
@@ -126,7 +126,7 @@ def refresh(path: Path, processes: int | None = None) -> list[Row]:
             rows += [row_of(task, kernel) for kernel in result]
         if done % 20 == 0 or done == len(todo):
             print(f"{done} of {len(todo)} compiled", flush=True)
-            _save(path, rows)  # so that a run that is stopped has not been in vain
+            _save(path, rows)  # a run that is stopped keeps what it compiled
     _save(path, rows)
     if failed:
         raise SystemExit("error: not everything compiles:\n" + "\n".join(failed))

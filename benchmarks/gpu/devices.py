@@ -33,13 +33,13 @@ class Processor:
     shared_reserved: int = 0  # of each block, for the system
 
     def blocks_resident(self, threads: int, registers: int, shared: int) -> int:
-        """How many blocks of a kernel fit at a time; 0 if not even one does."""
+        """Return how many blocks of a kernel fit at a time, 0 if none does."""
         if not 0 < threads <= 1024 or shared > self.shared_block:
             return 0
         warps = -(-threads // self.warp)
         units = -(-max(registers, 1) * self.warp // self.register_unit)
         per_partition = self.registers // self.partitions // (units * self.register_unit)
-        # Warps are dealt out to the partitions; a block's need not divide evenly among them.
+        # The warps of a block go to the partitions, and need not divide evenly among them.
         fitting = min(per_partition * self.partitions, self.warps) // warps
         memory = self.shared // max(shared + self.shared_reserved, 1)
         return min(self.blocks, fitting, self.threads // (warps * self.warp), memory)

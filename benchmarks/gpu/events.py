@@ -24,7 +24,7 @@ class EventTimer:
         return cls(torch.cuda, memory.zero_, lambda: torch.cuda._sleep(BUSY_CYCLES))
 
     def seconds(self, run: Callable[[], Any]) -> tuple[float, float]:
-        """Return those of a call: on the device, and on the host until it returned."""
+        """Return the seconds of a call on the device, and on the host until it returned."""
         begin, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
         self._flush()
         self._busy()

@@ -38,7 +38,7 @@ class Problem:
         self.queries = vectors(shape.Q).to(device)
         self.candidates = None
         if shape.P is not None:
-            # Distinct rows without a sort of all: every so-manieth from a random one on.
+            # Distinct rows without sorting: a random first one, the others at equal distances.
             steps = torch.arange(shape.P) * (shape.N // shape.P)
             first = torch.randint(shape.N, (shape.Q, 1), generator=generator)
             self.candidates = ((first + steps) % shape.N).to(device)
@@ -50,7 +50,7 @@ class Problem:
         return rows * self.shape.D * self.rows.element_size()
 
     def arguments(self, queries: slice = slice(None), host: bool = False) -> dict[str, Any]:
-        """Return those of the library's call; "dot" of unit vectors gives cosines, and nothing is scaled."""
+        """Return the arguments of the library's call; "dot" of unit vectors gives cosines, and nothing is scaled."""
         moved = {"queries": self.queries[queries], "embeddings": self.rows}
         if self.candidates is not None:
             moved["candidates"] = self.candidates[queries]

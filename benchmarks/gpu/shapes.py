@@ -11,7 +11,7 @@ SIZES = ((20, 4), (100, 10), (1000, 10), (4096, 10))  # candidates and picks
 DIMS = (384, 768)
 Q = 2_000
 WHOLE_Q, WHOLE_N, WHOLE_K = 256, 100_000, 6
-HALF_POOL_BYTES = 1 << 28  # queries a call: pools of twice so many bytes, more than any cache holds
+HALF_POOL_BYTES = 1 << 28  # half of what the pools of a call have, more than any cache holds
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Scores(scoring_shapes.Shape):
 
 
 def _queries(P: int, D: int, dtype: str) -> int:
-    """Return so many that the pools of a call are in no cache, and 2,000 at most."""
+    """Return how many queries make the pools of a call larger than any cache, at most 2,000."""
     return min(Q, max(64, 2 * HALF_POOL_BYTES // (P * D * (4 if dtype == "float32" else 2))))
 
 

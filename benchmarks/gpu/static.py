@@ -1,4 +1,4 @@
-"""What the kernels need of a device and what it could give at most, from compiled code and public figures alone.
+"""The resources that kernels need, and the most that a device could give, from compiled code and public figures alone.
 
     ragsys-kernels bench --static    # compiles the kernels that changed, writes results/static.csv and the page gpu.md
 
@@ -15,8 +15,9 @@ from pathlib import Path
 
 from benchmarks.gpu import compiled
 from benchmarks.gpu.devices import DEVICES, PROCESSORS, Device
-from benchmarks.gpu.shapes import DIMS, SIZES, TOKENS, VOCABULARIES, WHOLE_K, WHOLE_N, WHOLE_Q, Q
+from benchmarks.gpu.shapes import DIMS, SIZES, WHOLE_K, WHOLE_N, WHOLE_Q, Q
 from benchmarks.harness.ledger import RESULTS, Ledger
+from benchmarks.suites.scoring_shapes import TOKENS, VOCABULARIES
 from ragsys_kernels._gpu import compilation
 from ragsys_kernels._gpu.resources import Compiled
 
@@ -51,7 +52,7 @@ class Case:
     op: str
     shape: str
     dtype: str
-    words: tuple[str, ...]  # all in the kernel's name, commas left out
+    words: tuple[str, ...]  # the kernel's name has all of them, commas left out
     unit: str  # "queries" | "rows"
     units: int  # of a call
     programs: int
@@ -61,19 +62,19 @@ class Case:
     matrix: bool = False  # by matrix instructions
     again: float = 0  # bytes read again, from the cache if the working sets of all programs at work fit there
     working_set: float = 0  # of a program
-    arch: str = ""  # empty: on all of them
+    arch: str = ""  # empty: all architectures
     threads: int = 0  # of a block, and its dynamic shared memory, where the launcher decides by the shape
     shared: int = 0
 
     def kernel(self, names: Iterable[str]) -> str:
-        """The name of its kernel."""
+        """Return the name of its kernel."""
         found = [name for name in names if all(f" {word} " in f" {name.replace(',', '')} " for word in self.words)]
         if len(found) != 1:
             raise SystemExit(f"error: {self.op} {self.shape}, {self.dtype}: not one kernel is {self.words}: {found}")
         return found[0]
 
     def bounds(self, device: Device, blocks: int) -> dict[str, object]:
-        """The columns that depend on a device, ``blocks`` of the kernel on each of its multiprocessors."""
+        """Return the columns that depend on a device, ``blocks`` of the kernel on each of its multiprocessors."""
         room = device.processors * blocks
         at_work = min(self.programs, room)
         moved = self.once + (self.again if at_work * self.working_set > device.cache else 0)
@@ -94,7 +95,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """The shapes that bench.py times, with the launchers' own tiles."""
+    """Yield the shapes that bench.py times, with the launchers' own tiles."""
     yield from selection()
     yield from scoring()
     yield from cuda_selection()
@@ -132,7 +133,7 @@ def selection() -> Iterator[Case]:
                 op=op, shape=f"N{N}-K{K}-D{D}-Q{WHOLE_Q}", dtype=dtype, unit="queries", units=WHOLE_Q,
                 words=("corpus", "step", str(tile.queries), *words),
                 programs=-(-N // tile.rows) * -(-WHOLE_Q // tile.queries), floor=K * corpus,
-                # A step reads v and the running vector and writes that; the first makes both.
+                # A step reads v and the running vector, and writes the latter; the first step writes both.
                 once=K * corpus + (2 + 3 * (K - 1)) * vectors, flops=2 * N * D * WHOLE_Q * K,
                 matrix=dtype != "float32",
             )  # fmt: skip
@@ -161,7 +162,7 @@ def scoring() -> Iterator[Case]:
                     **common, op="answer_logprobs", shape=f"T{T}-V{V}-D{D}",
                     words=("_logprob_linear_kernel", f"{dtype} x {dtype}", f"DIMS={tile.dims}", "plain"),
                     programs=row_tiles * splits, floor=read, once=read + 16 * T * splits,
-                    # Tiles are whole: what is beyond the rows is multiplied too.
+                    # Tiles are whole: rows beyond the last are multiplied too.
                     flops=2 * V * D * row_tiles * tile.rows, matrix=dtype != "float32",
                 )  # fmt: skip
 
@@ -217,7 +218,7 @@ def cuda_scoring() -> Iterator[Case]:
 
 
 def rows_of(kernels: Iterable[Compiled], made: Callable[[], Iterable[Case]] = cases) -> Iterator[dict[str, object]]:
-    """Rows of static.csv."""
+    """Yield the rows of static.csv."""
     compiled_for = {(kernel.name, kernel.arch): kernel for kernel in kernels}
     names = sorted({name for name, _ in compiled_for})
     for case in made():

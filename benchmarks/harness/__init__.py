@@ -1,1 +1,1 @@
-"""What every benchmark needs: the gate, the ledger, real data."""
+"""What every benchmark needs: contenders, the gate, the race, the ledgers, real data."""

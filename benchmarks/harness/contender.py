@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 OURS = "ragsys_kernels"
-FLOOR, COPY = "read floor", "copy of as many bytes"  # what every contender must at least do, on a processor and a GPU
+FLOOR, COPY = "read floor", "copy of as many bytes"  # the least that must be done, on a processor and on a GPU
 PRODUCT = "matrix product"
 
 
@@ -25,8 +25,8 @@ class Contender:
     threads: int = 1
     on_host: bool = False  # on a machine with a GPU: it works on the processor
     note: str = ""
-    # What of its results is checked, see `gate`. None of these: it makes none, or nothing that can be compared.
-    picks: Callable[[Any], np.ndarray] | None = None  # turns them into (n, K) rows of the corpus
+    # What `gate` checks of its results; none of these: they cannot be compared.
+    picks: Callable[[Any], np.ndarray] | None = None  # turns its results into (n, K) rows of the corpus
     rule: str | None = None  # by which a peer picks: its redundancy, or "sum" for VRSD
     arguments: Callable[[int], dict[str, Any]] | None = None  # of the library's call for n queries
-    error: float | None = None  # they are log p, and may be off by so much
+    error: float | None = None  # its results are log p, and may be off by so much

@@ -1,4 +1,4 @@
-"""What no contender can do without: reading the bytes."""
+"""The read floor: the fastest plain read of as many bytes."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from ragsys_kernels import _info
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
-_DIRTY = "-dirty"  # ends the commit of a measurement with changes that are in none
+_DIRTY = "-dirty"  # the end of a commit to which the measured code had changes
 
 Row = dict[str, str]
 
@@ -119,7 +119,7 @@ def versions(distributions: Iterable[str]) -> str:
 
 
 def _commit() -> str:
-    """Return the commit that is measured; results, which benchmarks write as they run, do not make it dirty."""
+    """Return the commit of the measured code; results, which benchmarks write as they run, are no changes to it."""
     describe = ["git", "rev-parse", "--short", "HEAD"]
     changes = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)benchmarks/results"]
     try:

@@ -1,4 +1,4 @@
-"""Resident memory of this process, as Linux says; an OSError where it does not."""
+"""Resident memory of this process, from /proc; an OSError on other systems."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ K, POOL = 6, 100
 
 
 def embeddings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Vectors of the pairs, the question of each, vectors of the questions."""
+    """Return vectors of the pairs, the question of each, vectors of the questions."""
     pairs = data.truthfulqa()
     source = np.repeat(np.arange(len(pairs)), [len(answers) for _, answers in pairs])
     data.CACHE.mkdir(exist_ok=True)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.ticker import NullLocator
 
-from benchmarks.harness import ledger
+from benchmarks.harness.ledger import RESULTS
 from benchmarks.reports.style import BLUE, GREEN, GREY, INK, ORANGE, RED, figure, save
 
 Table = list[dict[str, str]]
@@ -195,4 +195,4 @@ def draw(out: Path, names: Sequence[str] = tuple(PLOTS)) -> None:
 
 
 if __name__ == "__main__":
-    draw(Path(sys.argv[1]) if len(sys.argv) > 1 else ledger.PATH.parent)
+    draw(Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS)

@@ -121,8 +121,8 @@ def _work(runs: Runs) -> Any:
         axes.remove()
     below = drawn.add_subplot(grid[1, :])
     cases = [*shapes.MMR, *shapes.WHOLE]
-    found = [(shape, lambda_d, runs.row("mmr", shape, lambda_d, OURS)) for shape, lambda_d in cases]
-    bars = [(_name(shape, lambda_d), row) for shape, lambda_d, row in found if row is not None]
+    found = [(_name(*case), runs.race("mmr", *case).rows.get((OURS, "float32"))) for case in cases]
+    bars = [(name, row) for name, row in found if row is not None]
     shares = _shares([row for _, row in bars])
     below.barh(range(len(bars)), shares, color=BLUE, height=0.7)
     for place, share in enumerate(shares):
@@ -152,15 +152,16 @@ def _whole(runs: Runs) -> Any:
     keys = ((OURS, "float32"), (FAISS, "float32"), (PRODUCT, "float32"))
     drawn, axes = figure(4.6)
     ticks, labels = [], []
-    cases = [case for case in shapes.WHOLE if runs.row("mmr", *case, OURS)]
+    cases = [case for case in shapes.WHOLE if runs.race("mmr", *case).has(OURS)]
     for place, (shape, lambda_d) in enumerate(cases):
+        race = runs.race("mmr", shape, lambda_d)
         for offset, key in enumerate(keys):
-            time = runs.number("us_per_query", "mmr", shape, lambda_d, *key)
+            time = race.number("us_per_query", *key)
             label, colour, _ = STYLES[key]
             at = place * 4 + offset
             axes.barh(at, time, color=colour, height=0.85, label=label if place == 0 else None)
             axes.annotate(f"{time:,.0f}", (time, at), (4, 0), textcoords="offset points", va="center")
-        dense = runs.number("us_per_query", "mmr", shape, lambda_d, DENSE)
+        dense = race.number("us_per_query", DENSE)
         ticks.append(place * 4 + 1)
         labels.append(
             f"{shape.N:,} {SOURCES[shape.source]}\nD = {shape.D}, K = {shape.K}, λ = {lambda_d}"

@@ -34,15 +34,6 @@ class Runs:
         """Return what was timed together; without rows if it was not."""
         return Race(self._races.get((op, str(shape), text(lambda_d)), {}))
 
-    def row(self, op: str, shape: object, lambda_d: float | None, contender: str, dtype: str = "float32") -> Row | None:
-        return self.race(op, shape, lambda_d).rows.get((contender, dtype))
-
-    def number(
-        self, column: str, op: str, shape: object, lambda_d: float | None, contender: str, dtype: str = "float32"
-    ) -> float:
-        """Return a number of a contender's row, NaN where it was not measured."""
-        return self.race(op, shape, lambda_d).number(column, contender, dtype)
-
     def points(self, vary: str, **fixed: object) -> dict[tuple[str, str], list[Row]]:
         """Return MMR rows of each (contender, dtype) along one size, the other columns as given (None: empty)."""
         wanted = {"op": "mmr", "duplicates": "0", **{name: text(value) for name, value in fixed.items()}}

@@ -1,4 +1,4 @@
-"""How time and work grow: one size at a time, the others as in the main shapes, whose points are not timed again."""
+"""How time and work grow with each size, the others as in the main shapes; points of those are not timed again."""
 
 import pytest
 

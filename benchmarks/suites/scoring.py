@@ -32,8 +32,8 @@ from benchmarks.suites.scoring_shapes import (
 
 functional = torch.nn.functional
 
-ROUNDED = 0.2  # what a result in bfloat16 may be off by, for log p of 16 or less
-EAGER = 1e-3  # and one that torch or NumPy computes in float32
+ROUNDED = 0.2  # how far a result in bfloat16 may be off, for log p of 16 or less
+EAGER = 1e-3  # and a result of torch or NumPy in float32
 
 
 class Problem:
@@ -62,7 +62,7 @@ class Problem:
 
     @property
     def read(self) -> Any:
-        """What every contender must read at least once: what is large."""
+        """What every contender must read at least once, the large array."""
         return self.rows if self.weight is None else self.weight
 
     @property
@@ -71,7 +71,7 @@ class Problem:
         return sum(x.numel() * x.element_size() for x in (self.rows, self.weight) if x is not None)
 
     def arguments(self, host: bool = False) -> dict[str, Any]:
-        """Return those of the library's call, on the processor if they are to be."""
+        """Return the arguments of the library's call; ``host``: on the processor."""
         form = {"logits": self.rows} if self.weight is None else {"hidden": self.rows, "weight": self.weight}
         return {name: x.cpu() if host else x for name, x in {**form, "targets": self.targets}.items()}
 
@@ -214,7 +214,7 @@ _readers = ThreadPoolExecutor()
 
 
 def floor(problem: Problem) -> Contender:
-    """Return a plain read of what is large, a part by each thread."""
+    """Return a plain read of the large array, a part by each thread."""
     floats = problem.read.reshape(-1).view(torch.int16).numpy()
     floats = floats[: floats.size // 4 * 4].view(np.float32)
     name, read = fastest_read()

@@ -273,7 +273,7 @@ def mmr_peers(problem: shapes.Problem, lambda_d: float) -> list[Contender]:
     return found
 
 
-_CALLS = 64  # queries of single calls, whose pools are also held as lists: 32 bytes a number
+_CALLS = 64  # queries of single calls; their pools are held as lists too, 32 bytes a number
 
 
 def drop_in(peer: str) -> str:
@@ -314,7 +314,7 @@ def drop_ins(problem: shapes.Problem, lambda_d: float) -> list[Contender]:
 
         from ragsys_kernels.integrations import llama_index
 
-        pools = [list(pool) for pool in arrays]  # it refuses an array
+        pools = [list(pool) for pool in arrays]  # LlamaIndex refuses an array
         for name, module in (("LlamaIndex", embedding_utils), (drop_in("LlamaIndex"), llama_index)):
             top = partial(module.get_top_k_mmr_embeddings, similarity_top_k=k, mmr_threshold=lambda_d)
             add(f"{name}, arrays", lambda q, top=top: top(queries[q], pools[q])[1], "last")

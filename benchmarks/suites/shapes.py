@@ -23,7 +23,7 @@ LAMBDAS = (0.5, 0.75)
 
 HELD_OUT = 2_000  # queries; longer streams take them again and again
 CALL = 10_000  # most queries of one call: longer streams are cut
-NOISE = 0.1  # length of what a near-duplicate is moved by before it is a unit vector again: cosine about 0.995
+NOISE = 0.1  # how far a near-duplicate is moved before it is scaled to a unit vector: cosine about 0.995
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Shape:
         return f"{self.source}-N{self.N}-D{self.D}-P{pool}-K{self.K}-Q{self.Q}{end}"
 
     def small(self) -> Shape:
-        """The same problem on few synthetic vectors, for a run that only shows that everything works."""
+        """Return the same problem on few synthetic vectors, for a run that only shows that everything works."""
         return replace(
             self,
             source="synthetic",
@@ -81,7 +81,7 @@ WHOLE = [
 ]
 SEARCH = [replace(shape, K=n) for shape, lambda_d in WHOLE if lambda_d == 0.75 for n in (10, 100)]
 ONE_QUERY = _pools((20, 4), dims=(384, 768), Q=1)
-# What a call costs a peer does not depend on the vectors, so that these need no data.
+# The cost of a peer's call does not depend on the vectors: these need no data.
 ONE_CALL = [Shape("synthetic", 384, 20, 4), Shape("synthetic", 384, 100, 10)]
 THREADS = _pools((100, 10), dims=(384, 768), Q=CALL)
 # How time grows: one size at a time (bench_scaling.py), and what the others are meanwhile.
@@ -124,7 +124,7 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def _source(name: str, D: int, count: int) -> np.ndarray:
-    """Return at least ``count`` vectors of a source in D dimensions, where need be by a fixed random projection."""
+    """Return at least ``count`` vectors of a source in D dimensions, by a fixed random projection if it has others."""
     if name == "synthetic":
         rng = np.random.default_rng(1)
         vectors = rng.standard_normal((50, D))[rng.integers(0, 50, count)] + rng.standard_normal((count, D))
