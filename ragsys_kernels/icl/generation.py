@@ -93,7 +93,7 @@ class GreedyGenerator:
             said = ([{"role": "user", "content": prompt}] for prompt in prompts)
             prompts = [tokenizer.apply_chat_template(one, add_generation_prompt=True, tokenize=False) for one in said]
         ids = [pair.context for pair in encode_pairs(_OP, tokenizer, prompts, [""] * len(prompts))]
-        limit = self.model._limit
+        limit = self.model.network.limit
         for i, row in enumerate(ids):
             if not row:
                 raise ValueError(f"{_OP}: prompts must have a token, got {prompts[i]!r}")
@@ -110,8 +110,8 @@ class GreedyGenerator:
     def _run(self, batch: list[Tokens], stop: Stop) -> list[str]:
         from transformers import GenerationConfig, StoppingCriteriaList
 
-        model, tokenizer = self.model.model, self.model.tokenizer
-        ids, mask = self.model._padded(batch, "left")
+        model, network, tokenizer = self.model.model, self.model.network, self.model.tokenizer
+        ids, mask = network.padded(batch, "left")
         # Of the model's own settings take only what ends a text: others may be for sampling.
         ends = getattr(model.generation_config, "eos_token_id", None)
         config = GenerationConfig(
@@ -123,9 +123,9 @@ class GreedyGenerator:
             return list(tokenizer.batch_decode(rows[:, width:], skip_special_tokens=True))
 
         def done(rows: Any, *_: Any, **__: Any) -> Any:
-            return self.model._torch.tensor([len(_cut(text, stop)) < len(text) for text in written(rows)])
+            return network.torch.tensor([len(_cut(text, stop)) < len(text) for text in written(rows)])
 
-        with self.model._torch.inference_mode():
+        with network.torch.inference_mode():
             rows = model.generate(
                 input_ids=ids, attention_mask=mask, generation_config=config,
                 stopping_criteria=StoppingCriteriaList([done]),

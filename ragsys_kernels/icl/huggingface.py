@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import inspect
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -15,22 +13,12 @@ import ragsys_kernels as rk
 
 from .._extras import install, missing
 from .._types import PathLike
-from ._loading import load, required
+from ._loading import load
+from ._network import Network, most_rows, selected
 from ._sharing import Cluster, Group, Tokens, batches, clustered, grouped
 from .language_model import PairError, Part, Scores, texts
 from .runtime import quiet_transformers
 from .tokenization import TokenPair, encode_pairs, token_pairs, vocabulary
-
-_CACHE_FACTOR = 8  # keys and values are held for so many times the tokens of a pass
-
-
-class _Head(NamedTuple):
-    """The output layer: logits = softcap(scale * (hidden @ weight.T + bias))."""
-
-    weight: Any  # (V, D) tensor
-    bias: Any  # (V,) float32 tensor or None
-    scale: float
-    softcap: float | None
 
 
 class _Task(NamedTuple):
@@ -96,13 +84,9 @@ class HuggingFaceModel:
             raise ValueError(f"HuggingFaceModel: batch_tokens must be at least 1, got {batch_tokens}")
         self.model, self.tokenizer = model.eval(), tokenizer
         self.batch_tokens = batch_tokens
-        self.share_prompts = share_prompts and not getattr(model, "_is_stateful", False)
-        self._op: dict[str, Any] = {"backend": backend, "num_threads": num_threads}
-        self._torch = required("torch")
-        self._base = model.base_model
-        self._takes_positions = "position_ids" in inspect.signature(self._base.forward).parameters
-        self._limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self._head = self._probe()
+        self.network = Network(self.model, share_prompts)
+        self.share_prompts = self.network.keeps
+        self.scoring = {**self.network.head.options, "backend": backend, "num_threads": num_threads}  # of the ops
 
     @classmethod
     def from_pretrained(
@@ -140,7 +124,7 @@ class HuggingFaceModel:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of configuration, all weights and the tokenizer; made once, in about a second a gigabyte."""
-        torch, digest = self._torch, hashlib.blake2b(digest_size=20)
+        torch, digest = self.network.torch, hashlib.blake2b(digest_size=20)
         config = self.model.config.to_diff_dict()
         for name in ("_name_or_path", "transformers_version", "architectures", "dtype"):  # only known after saving
             config.pop(name, None)
@@ -187,16 +171,17 @@ class HuggingFaceModel:
             Unequal numbers of contexts and answers; something that is not a token of the model.
         """
         op = "score_tokens"
-        pairs = token_pairs(op, contexts, answers, len(self._head.weight))
+        pairs = token_pairs(op, contexts, answers, len(self.network.head.weight))
         return self._score_pairs(pairs, op, "contexts must leave room for the answer")
 
     def _score_pairs(self, pairs: Sequence[TokenPair], op: str, rule: str) -> Scores:
+        limit = self.network.limit
         for i, (context, answer) in enumerate(pairs):
-            if self._limit is not None and answer and len(context) + len(answer) - 1 > self._limit:
+            if limit is not None and answer and len(context) + len(answer) - 1 > limit:
                 got = f"got {len(context)} and {len(answer)} tokens"
-                raise PairError(op, f"{rule} in the model's context of {self._limit} tokens, {got}", i)
+                raise PairError(op, f"{rule} in the model's context of {limit} tokens, {got}", i)
         parts = [Part(np.zeros(0, np.int64), np.zeros(0, np.float32), True)] * len(pairs)
-        with self._torch.inference_mode():
+        with self.network.torch.inference_mode():
             for task, part in self._run(grouped(pairs)):
                 for i in task.places:
                     parts[i] = part
@@ -229,49 +214,46 @@ class HuggingFaceModel:
                 else:
                     tasks += [_Task(owner, rest, *pair) for pair in _answers(group)]
         yield from self._score_tasks(tasks, state)
-        rows = self._most_rows(int(state.mask.shape[1]))
+        rows = most_rows(self.batch_tokens, int(state.mask.shape[1]))
         for some in batches(branching, lambda branch: len(branch[1]), self.batch_tokens, rows):
             read = self._read([rest for _, rest, _ in some], state, [owner for owner, _, _ in some])
             answers = [_Task(row, (), *pair) for row, (_, _, group) in enumerate(some) for pair in _answers(group)]
             yield from self._score_tasks(answers, read)
 
-    def _most_rows(self, width: int) -> int:
-        """Return the most rows in one pass for which keys and values of so many tokens are repeated."""
-        return max(1, _CACHE_FACTOR * self.batch_tokens // width)
-
     def _read(self, rows: Sequence[Tokens], state: _State | None = None, owners: Sequence[int] = ()) -> _State:
         """Read texts, each after row owners[r] of a state if one is given."""
-        ids, mask = self._padded(rows, "left")
+        network, torch = self.network, self.network.torch
+        ids, mask = network.padded(rows, "left")
         positions, options = (mask.cumsum(1) - 1).clamp(min=0), {}
         if state is not None:
-            before = state.mask[self._torch.tensor(owners)]
+            before = state.mask[torch.tensor(owners)]
             positions = positions + before.sum(1, keepdim=True)
-            mask = self._torch.cat([before, mask], dim=1)
-            options["past_key_values"] = selected(state.cache, self._torch.tensor(owners))
-        output = self._forward(ids, mask, positions, use_cache=True, **options)
+            mask = torch.cat([before, mask], dim=1)
+            options["past_key_values"] = selected(state.cache, torch.tensor(owners))
+        output = network.forward(ids, mask, positions, use_cache=True, **options)
         return _State(output.past_key_values, mask, output.last_hidden_state[:, -1])
 
     def _score_tasks(self, tasks: list[_Task], state: _State | None = None) -> Iterator[tuple[_Task, Part]]:
         """Score answers after their state, padded on the right, where no real token can see."""
-        rows = None if state is None else self._most_rows(int(state.mask.shape[1]))
+        rows = None if state is None else most_rows(self.batch_tokens, int(state.mask.shape[1]))
         for batch in batches(tasks, lambda task: len(task.fed), self.batch_tokens, rows):
             yield from zip(batch, self._score_batch(batch, state), strict=True)
 
     def _score_batch(self, batch: list[_Task], state: _State | None) -> list[Part]:
-        torch = self._torch
+        network, torch = self.network, self.network.torch
         fed = [task.fed for task in batch]
         owners = torch.tensor([task.owner for task in batch])
         states = [] if state is None else [state.last]
         if any(fed):
-            ids, mask = self._padded(fed, "right")
+            ids, mask = network.padded(fed, "right")
             if state is None:
-                output = self._forward(ids, mask, use_cache=False)
+                output = network.forward(ids, mask, use_cache=False)
             else:
                 before = state.mask[owners]
                 positions = before.sum(1, keepdim=True) + torch.arange(ids.shape[1])
                 both = torch.cat([before, mask], dim=1)
                 cache = selected(state.cache, owners)
-                output = self._forward(ids, both, positions, past_key_values=cache, use_cache=True)
+                output = network.forward(ids, both, positions, past_key_values=cache, use_cache=True)
             states.append(output.last_hidden_state[mask.bool()])
         # Rows of the answers in these states, end to end. A first token is predicted by the last token of the rest, or
         # of the state without a rest, which its answers share.
@@ -286,85 +268,20 @@ class HuggingFaceModel:
         tokens = [np.array(answer, np.int64) for answer in answers]
         scores = rk.answer_logprobs(
             hidden=hidden,
-            weight=self._head.weight,
-            bias=self._head.bias,
             targets=np.concatenate(tokens),
             rows=rows,
             cu_answers=np.cumsum([0, *map(len, answers)]),
-            logit_scale=self._head.scale,
-            softcap=self._head.softcap,
             reduce=("greedy",),
-            **self._op,
+            **self.scoring,
         )
         ends = np.cumsum([len(answer) for answer in answers])[:-1]
         greedy = np.asarray(scores.greedy)
         logp = np.split(np.asarray(scores.logp), ends)
         return [Part(*fields) for fields in zip(tokens, logp, map(bool, greedy), strict=True)]
 
-    def _forward(self, ids: Any, mask: Any, positions: Any = None, **options: Any) -> Any:
-        if self._takes_positions and positions is not None:
-            options["position_ids"] = positions
-        return self._base(input_ids=ids, attention_mask=mask, **options)
-
-    def _padded(self, rows: Sequence[Sequence[int]], side: str) -> tuple[Any, Any]:
-        """Return token ids and mask, (R, longest); padding is token 0, which the mask takes out."""
-        longest = max(map(len, rows))
-        ids, mask = np.zeros((len(rows), longest), np.int64), np.zeros((len(rows), longest), np.int64)
-        for r, row in enumerate(rows):
-            where = slice(0, len(row)) if side == "right" else slice(longest - len(row), longest)
-            ids[r, where], mask[r, where] = row, 1
-        return self._torch.from_numpy(ids), self._torch.from_numpy(mask)
-
-    def _probe(self) -> _Head:
-        """Read the output layer, and compare it with the model's own logits in a run of a few tokens."""
-        torch, config = self._torch, self.model.config.get_text_config()
-        layer = self.model.get_output_embeddings()
-        weight = getattr(layer, "weight", None)
-        if weight is None or weight.ndim != 2:
-            raise ValueError(
-                f"HuggingFaceModel: model must have a linear output layer, got {type(self.model).__name__}"
-            )
-        bias = getattr(layer, "bias", None)
-        scale = 1.0
-        for name, power in (
-            ("logit_scale", 1),
-            ("lm_head_multiplier", 1),
-            ("logits_scaling", -1),
-        ):  # Cohere; Falcon-H1; Granite
-            scale *= (getattr(config, name, None) or 1.0) ** power
-        softcap = getattr(config, "final_logit_softcapping", None)  # Gemma 2 and later
-        head = _Head(weight.detach(), None if bias is None else bias.detach().float(), float(scale), softcap)
-        with torch.inference_mode():
-            ids = torch.arange(4)[None] % len(weight)
-            expected = self.model(input_ids=ids, use_cache=False).logits.float()
-            output = self._forward(ids, torch.ones_like(ids), use_cache=self.share_prompts)
-            hidden = output.last_hidden_state
-            cache = getattr(output, "past_key_values", None)
-            self.share_prompts &= hasattr(cache, "layers") and hasattr(cache, "batch_select_indices")
-            logits = head.scale * torch.nn.functional.linear(hidden, head.weight).float()
-            if head.bias is not None:
-                logits += head.scale * head.bias
-            if softcap:
-                logits = softcap * torch.tanh(logits / softcap)
-        tolerance = (1e-4 if weight.dtype is torch.float32 else 3e-2) * float(expected.abs().max())
-        if logits.shape != expected.shape or not float((logits - expected).abs().max()) <= tolerance:
-            raise ValueError(
-                "HuggingFaceModel: model must compute its logits as softcap(scale * (hidden @ weight.T + bias)), "
-                f"got others from {type(self.model).__name__}"
-            )
-        return head
-
 
 def _answers(group: Group) -> Iterator[tuple[Tokens, list[int]]]:
     return zip(group.answers, group.places, strict=True)
-
-
-def selected(cache: Any, rows: Any) -> Any:
-    """Return a cache of these rows; the given one stays as it is: its layers get other tensors, not other values."""
-    chosen = copy.copy(cache)
-    chosen.layers = [copy.copy(layer) for layer in cache.layers]
-    chosen.batch_select_indices(rows)
-    return chosen
 
 
 def open_model(op: str, model: PathLike, **options: Any) -> HuggingFaceModel:

@@ -13,8 +13,9 @@ import ragsys_kernels as rk
 
 from .._types import PathLike
 from ._database import Database, hash_key
+from ._network import most_rows, selected
 from ._sharing import Tokens, batches
-from .huggingface import HuggingFaceModel, selected
+from .huggingface import HuggingFaceModel
 from .language_model import texts
 from .tokenization import common, encode_pairs
 
@@ -125,7 +126,7 @@ class LabelModel:
             group = sorted(set(contexts[begin : begin + len(family)]), key=lambda tokens: (-len(tokens), tokens))
             groups += [group] if self.share else [[tokens] for tokens in group]
             begin += len(family)
-        with self.model._torch.inference_mode():
+        with self.model.network.torch.inference_mode():
             kept = [group for group in groups if group]
             for batch in batches(kept, lambda group: len(group[0]), self.model.batch_tokens):
                 found.update(zip(*self._run(batch, label_ids), strict=True))
@@ -144,46 +145,42 @@ class LabelModel:
             raise ValueError(
                 f"{_OP}: prompts must end where a token of the labels begins, got {end!r} before {first!r}"
             )
-        longest, limit = max(len(pair.context) for pair in pairs), self.model._limit
+        longest, limit = max(len(pair.context) for pair in pairs), self.model.network.limit
         if limit is not None and longest > limit:
             raise ValueError(f"{_OP}: prompts must fit the model's context of {limit} tokens, got one of {longest}")
         return [pair.context for pair in pairs], label_ids
 
     def _run(self, batch: list[list[Tokens]], label_ids: list[int]) -> tuple[list[Tokens], list[Array]]:
         """Run the longest prompt of each group, padded on the right, then the rest of the others after its keys."""
-        model, torch = self.model, self.model._torch
+        model, network, torch = self.model, self.model.network, self.model.network.torch
         longest = [group[0] for group in batch]
         # The last token of a prompt is always run.
         rest = [(g, tokens, common(tokens[:-1], group[0])) for g, group in enumerate(batch) for tokens in group[1:]]
-        ids, mask = model._padded(longest, "right")
-        output = model._forward(ids, mask, use_cache=bool(rest))
+        ids, mask = network.padded(longest, "right")
+        output = network.forward(ids, mask, use_cache=bool(rest))
         self.tokens_run += sum(map(len, longest))
         states = [output.last_hidden_state[torch.arange(len(batch)), mask.sum(1) - 1]]
         ordered: list[tuple[int, Tokens, int]] = []
-        rows = model._most_rows(ids.shape[1])
+        rows = most_rows(model.batch_tokens, ids.shape[1])
         for some in batches(rest, lambda one: len(one[1]) - one[2], model.batch_tokens, rows):
             states.append(self._run_rest(some, output.past_key_values, ids.shape[1]))
             ordered += some
         found = rk.label_posteriors(
             hidden=torch.cat(states),
-            weight=model._head.weight,
-            bias=model._head.bias,
             label_ids=label_ids,
-            logit_scale=model._head.scale,
-            softcap=model._head.softcap,
-            **model._op,
+            **model.scoring,
         )
         return longest + [tokens for _, tokens, _ in ordered], list(np.asarray(found.logp))
 
     def _run_rest(self, rest: list[tuple[int, Tokens, int]], past: Any, width: int) -> Any:
         """Return last states (R, D) of prompts, after the first `shared` keys of prompt g, which are `width` in all."""
-        model, torch = self.model, self.model._torch
+        network, torch = self.model.network, self.model.network.torch
         owners = torch.tensor([g for g, _, _ in rest])
         shared = torch.tensor([shared for _, _, shared in rest])
-        ids, mask = model._padded([tokens[begin:] for _, tokens, begin in rest], "right")
+        ids, mask = network.padded([tokens[begin:] for _, tokens, begin in rest], "right")
         seen = (torch.arange(width) < shared[:, None]).to(mask.dtype)
         positions = shared[:, None] + torch.arange(ids.shape[1])
-        output = model._forward(
+        output = network.forward(
             ids, torch.cat([seen, mask], dim=1), positions, past_key_values=selected(past, owners), use_cache=True
         )
         self.tokens_run += int(mask.sum())

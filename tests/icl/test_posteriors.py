@@ -92,14 +92,14 @@ def test_keys_and_values_held_are_bounded(monkeypatch):
     """Short rests after a long prompt: each row repeats its keys, so that few tokens can hold many keys."""
     inner = HuggingFaceModel(lm_models.model(), lm_models.tokenizer(), batch_tokens=40)
     model, held = LabelModel(inner, LABELS), []
-    forward = inner._forward
+    forward = inner.network.forward
 
     def watched(ids, mask, *rest, **options):
         if options.get("past_key_values") is not None:
             held.append(len(mask) * (mask.shape[1] - ids.shape[1]))
         return forward(ids, mask, *rest, **options)
 
-    monkeypatch.setattr(inner, "_forward", watched)
+    monkeypatch.setattr(inner.network, "forward", watched)
     beginning = "".join(PIECES) * 2
     model.score([[beginning + piece + "A:" for piece in (*PIECES, *QUERIES)] + [beginning + "Q: A:"] * 2])
     assert len(held) > 1

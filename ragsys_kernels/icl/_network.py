@@ -1,0 +1,125 @@
+"""The passes of a language model of transformers: rows of tokens in, hidden states out, keys and values kept."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ._loading import required
+
+_CACHE_FACTOR = 8  # keys and values are held for so many times the tokens of a pass
+
+
+class Head(NamedTuple):
+    """The output layer: logits = softcap(scale * (hidden @ weight.T + bias))."""
+
+    weight: Any  # (V, D) tensor
+    bias: Any  # (V,) float32 tensor or None
+    scale: float
+    softcap: float | None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the scoring ops, which take the place of this layer."""
+        return {"weight": self.weight, "bias": self.bias, "logit_scale": self.scale, "softcap": self.softcap}
+
+
+class Network:
+    """A causal language model of transformers, run without its output layer.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+    keep : bool
+        Whether keys and values are kept where the model allows it.
+
+    Attributes
+    ----------
+    limit : int or None
+        Most tokens of a text.
+    head : Head
+    keeps : bool
+        Whether keys and values are kept, and can be repeated.
+
+    Raises
+    ------
+    ValueError
+        The output layer computes something else than `Head` says.
+    """
+
+    def __init__(self, model: Any, keep: bool) -> None:
+        self.torch = required("torch")
+        self._base = model.base_model
+        self._takes_positions = "position_ids" in inspect.signature(self._base.forward).parameters
+        self.limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self.keeps = keep and not getattr(model, "_is_stateful", False)
+        self.head = self._probe(model)
+
+    def forward(self, ids: Any, mask: Any, positions: Any = None, **options: Any) -> Any:
+        """Run rows of tokens; `positions` is for those that follow keys and values."""
+        if self._takes_positions and positions is not None:
+            options["position_ids"] = positions
+        return self._base(input_ids=ids, attention_mask=mask, **options)
+
+    def padded(self, rows: Sequence[Sequence[int]], side: str) -> tuple[Any, Any]:
+        """Return token ids and mask, (R, longest); padding is token 0, which the mask takes out."""
+        longest = max(map(len, rows))
+        ids, mask = np.zeros((len(rows), longest), np.int64), np.zeros((len(rows), longest), np.int64)
+        for r, row in enumerate(rows):
+            where = slice(0, len(row)) if side == "right" else slice(longest - len(row), longest)
+            ids[r, where], mask[r, where] = row, 1
+        return self.torch.from_numpy(ids), self.torch.from_numpy(mask)
+
+    def _probe(self, model: Any) -> Head:
+        """Read the output layer, and compare it with the model's own logits in a run of a few tokens."""
+        torch, config = self.torch, model.config.get_text_config()
+        layer = model.get_output_embeddings()
+        weight = getattr(layer, "weight", None)
+        if weight is None or weight.ndim != 2:
+            raise ValueError(f"HuggingFaceModel: model must have a linear output layer, got {type(model).__name__}")
+        bias = getattr(layer, "bias", None)
+        scale = 1.0
+        for name, power in (
+            ("logit_scale", 1),
+            ("lm_head_multiplier", 1),
+            ("logits_scaling", -1),
+        ):  # Cohere; Falcon-H1; Granite
+            scale *= (getattr(config, name, None) or 1.0) ** power
+        softcap = getattr(config, "final_logit_softcapping", None)  # Gemma 2 and later
+        head = Head(weight.detach(), None if bias is None else bias.detach().float(), float(scale), softcap)
+        with torch.inference_mode():
+            ids = torch.arange(4)[None] % len(weight)
+            expected = model(input_ids=ids, use_cache=False).logits.float()
+            output = self.forward(ids, torch.ones_like(ids), use_cache=self.keeps)
+            hidden = output.last_hidden_state
+            cache = getattr(output, "past_key_values", None)
+            self.keeps &= hasattr(cache, "layers") and hasattr(cache, "batch_select_indices")
+            logits = head.scale * torch.nn.functional.linear(hidden, head.weight).float()
+            if head.bias is not None:
+                logits += head.scale * head.bias
+            if softcap:
+                logits = softcap * torch.tanh(logits / softcap)
+        tolerance = (1e-4 if weight.dtype is torch.float32 else 3e-2) * float(expected.abs().max())
+        if logits.shape != expected.shape or not float((logits - expected).abs().max()) <= tolerance:
+            raise ValueError(
+                "HuggingFaceModel: model must compute its logits as softcap(scale * (hidden @ weight.T + bias)), "
+                f"got others from {type(model).__name__}"
+            )
+        return head
+
+
+def most_rows(batch_tokens: int, width: int) -> int:
+    """Return the most rows in one pass of so many tokens for which keys and values of `width` tokens are repeated."""
+    return max(1, _CACHE_FACTOR * batch_tokens // width)
+
+
+def selected(cache: Any, rows: Any) -> Any:
+    """Return a cache of these rows; the given one stays as it is: its layers get other tensors, not other values."""
+    chosen = copy.copy(cache)
+    chosen.layers = [copy.copy(layer) for layer in cache.layers]
+    chosen.batch_select_indices(rows)
+    return chosen
