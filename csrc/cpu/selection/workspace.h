@@ -30,7 +30,7 @@ struct IdSet {
 // The running state of one query; one per thread, reused from query to query. Arrays over items hold the eligible
 // items of the pool in the order of their positions.
 struct Workspace {
-  float* query;      // prepared vector, see simd.inl
+  float* query;      // prepared vector, see simd/dot.inl
   float* tail_mask;  // one vector
   IdSet in_pool, in_initial;
   std::uint64_t* seen;  // a bit for each id, or for its last bits; zero between queries
