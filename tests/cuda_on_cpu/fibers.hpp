@@ -1,0 +1,382 @@
+// The threads of a block as fibers: what runs next, who waits for whom, and which errors that shows. cuda_on_cpu.hpp,
+// which includes this, says what for.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+#ifndef __x86_64__
+#include <ucontext.h>
+#endif
+
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#define EMU_TSAN 1
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#define EMU_ASAN 1
+#endif
+#define EMU_QUIET __attribute__((no_sanitize("thread")))
+
+struct uint3 {
+  unsigned x, y, z;
+};
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+namespace emu {
+constexpr int kWarp = 32;
+constexpr std::size_t kStackBytes = 256 << 10;
+
+struct Launch {
+  dim3 grid, block;
+  std::size_t shared = 0;      // bytes of dynamic shared memory
+  std::size_t max_shared = 0;  // what a block may have
+  unsigned seed = 0;
+  int removed = 0;  // number of the SYNC that is left out; 0: none
+};
+
+// A stack with what runs on it. On x86-64 a switch saves the registers that a call preserves; swapcontext would also
+// call the kernel for the signal mask, which takes most of a test's time.
+#ifdef __x86_64__
+extern "C" __attribute__((visibility("hidden"))) void emu_switch(void** from, void* to);
+asm(R"(
+  .text
+  .globl emu_switch
+  .hidden emu_switch
+  .type emu_switch, @function
+emu_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+  .size emu_switch, . - emu_switch
+)");
+struct Context {
+  void* top = nullptr;
+  EMU_QUIET void start(char* stack, void (*entry)()) {
+    void** p =
+        reinterpret_cast<void**>(stack + kStackBytes) - 8;  // at the entry the stack is off by 8, as after a call
+    std::fill_n(p, 8, nullptr);                             // registers; no return address ends a back trace
+    p[6] = reinterpret_cast<void*>(entry);
+    top = p;
+  }
+  EMU_QUIET void go(Context& next) { emu_switch(&top, next.top); }
+};
+#else
+struct Context {
+  ucontext_t context;
+  EMU_QUIET void start(char* stack, void (*entry)()) {
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack;
+    context.uc_stack.ss_size = kStackBytes;
+    context.uc_link = nullptr;
+    makecontext(&context, entry, 0);
+  }
+  EMU_QUIET void go(Context& next) { swapcontext(&context, &next.context); }
+};
+#endif
+
+struct alignas(16) Value {
+  unsigned char bytes[16];
+};
+enum class State { ready, block_barrier, warp_collective, done };
+
+struct Thread {
+  Context context;
+  uint3 index;
+  State state = State::ready;
+  int barrier = 0;              // which SYNC it waits in
+  unsigned mask = 0;            // lanes named by the collective it waits in
+  const char* where = nullptr;  // the collective's name
+  bool orders = false;          // whether it orders memory
+  int source = -1;              // lane whose value it is to get; -1: those of all lanes
+  Value value, result;
+  Value all[kWarp];
+  struct Copy {
+    void* to;
+    const void* from;
+    std::size_t size;
+  };
+  std::vector<Copy> copies;  // asynchronous ones, not yet waited for
+  void* fiber = nullptr;     // a sanitizer's view of it
+};
+
+struct Block {
+  Launch launch;
+  std::vector<Thread> threads;
+  std::vector<unsigned char> shared;
+  std::vector<char*> stacks;
+  Context main;
+  int current = -1;
+  uint3 index;
+  std::function<void()> body;
+  std::mt19937 random;
+  std::exception_ptr error;
+  const void* main_stack = nullptr;
+  std::size_t main_size = 0;
+};
+inline Block B;
+inline Thread& me() { return B.threads[B.current]; }
+inline int lane() { return B.current % kWarp; }
+
+[[noreturn]] inline void fail(const std::string& what) {
+  throw std::runtime_error(what + " (block " + std::to_string(B.index.x) + ", " + std::to_string(B.index.y) +
+                           ", thread " + std::to_string(me().index.x) + ")");
+}
+
+#ifdef EMU_TSAN
+inline std::vector<void*> tsan_fibers;
+inline void* tsan_main;
+inline char block_order, warp_order[32];  // what barriers release to and acquire from
+inline void* order_of(const Thread& t, int i) {
+  return t.state == State::block_barrier ? &block_order : &warp_order[i / kWarp];
+}
+#endif
+
+EMU_QUIET inline void to_fiber(Thread& t, [[maybe_unused]] int i) {
+#ifdef EMU_TSAN
+  __tsan_switch_to_fiber(t.fiber, __tsan_switch_to_fiber_no_sync);
+#endif
+#ifdef EMU_ASAN
+  void* fake;
+  __sanitizer_start_switch_fiber(&fake, B.stacks[i], kStackBytes);
+#endif
+  B.main.go(t.context);
+#ifdef EMU_ASAN
+  __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
+#endif
+}
+
+EMU_QUIET inline void to_main(Thread& t) {
+#ifdef EMU_TSAN
+  __tsan_switch_to_fiber(tsan_main, __tsan_switch_to_fiber_no_sync);
+#endif
+#ifdef EMU_ASAN
+  __sanitizer_start_switch_fiber(t.state == State::done ? nullptr : &t.fiber, B.main_stack, B.main_size);
+#endif
+  t.context.go(B.main);
+#ifdef EMU_ASAN
+  __sanitizer_finish_switch_fiber(t.fiber, &B.main_stack, &B.main_size);
+#endif
+}
+
+EMU_QUIET inline __attribute__((noinline)) void suspend(State state) {
+  Thread& t = me();
+  t.state = state;
+#ifdef EMU_TSAN
+  if (state == State::block_barrier || t.orders) __tsan_release(order_of(t, B.current));
+#endif
+  to_main(t);
+}
+
+EMU_QUIET inline void entry() {
+#ifdef EMU_ASAN
+  __sanitizer_finish_switch_fiber(nullptr, &B.main_stack, &B.main_size);
+#endif
+  try {
+    B.body();
+  } catch (...) {
+    B.error = std::current_exception();
+  }
+  Thread& t = me();
+  t.state = State::done;
+#ifdef EMU_TSAN
+  __tsan_release(&block_order);
+#endif
+  to_main(t);
+}
+
+// With a guard page below it.
+inline char* stack(std::size_t i) {
+  while (B.stacks.size() <= i) {
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void* p = mmap(nullptr, kStackBytes + 4096, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (p == MAP_FAILED || mprotect(p, 4096, PROT_NONE)) throw std::runtime_error("no memory for the stacks");
+    B.stacks.push_back(static_cast<char*>(p) + 4096);
+  }
+  return B.stacks[i];
+}
+
+// Lets thread i go on. It acquires here and not when it runs: by then others may have released to the next barrier.
+EMU_QUIET inline void wake(int i) {
+  Thread& t = B.threads[i];
+#ifdef EMU_TSAN
+  if (t.state == State::block_barrier || t.orders) {
+    __tsan_switch_to_fiber(t.fiber, __tsan_switch_to_fiber_no_sync);
+    __tsan_acquire(order_of(t, i));
+    __tsan_switch_to_fiber(tsan_main, __tsan_switch_to_fiber_no_sync);
+  }
+#endif
+  t.state = State::ready;
+}
+
+EMU_QUIET inline bool release_block() {
+  std::size_t waiting = 0, done = 0;
+  const Thread* first = nullptr;
+  for (const Thread& t : B.threads) {
+    waiting += t.state == State::block_barrier;
+    done += t.state == State::done;
+    if (t.state != State::block_barrier) continue;
+    if (!first) first = &t;
+    if (t.barrier != first->barrier)
+      throw std::runtime_error("threads of a block wait in SYNC(" + std::to_string(t.barrier) + ") and SYNC(" +
+                               std::to_string(first->barrier) + ")");
+  }
+  if (!waiting || waiting + done < B.threads.size()) return false;
+  if (done) throw std::runtime_error("SYNC(" + std::to_string(first->barrier) + ") not reached by all threads");
+  for (std::size_t i = 0; i < B.threads.size(); ++i) wake(int(i));
+  return true;
+}
+
+// Hands the lanes of a collective their results once all that it names have arrived.
+EMU_QUIET inline bool release_lanes(int warp, int lanes, int l) {
+  Thread* w = &B.threads[warp];
+  const Thread& t = w[l];
+  for (int j = 0; j < lanes; ++j) {
+    if (!(t.mask >> j & 1)) continue;
+    const std::string where = t.where;
+    if (w[j].state == State::done) throw std::runtime_error(where + ": a lane in the mask has exited");
+    if (w[j].state == State::block_barrier) throw std::runtime_error(where + ": a lane in the mask waits in SYNC");
+    if (w[j].state != State::warp_collective || w[j].mask != t.mask || std::strcmp(w[j].where, t.where)) return false;
+  }
+  const unsigned mask = t.mask;
+  for (int j = 0; j < lanes; ++j) {
+    if (!(mask >> j & 1)) continue;
+    if (w[j].source >= 0) {
+      w[j].result = w[w[j].source].value;
+    } else {
+      for (int k = 0; k < lanes; ++k) w[j].all[k] = w[k].value;
+    }
+  }
+  for (int j = 0; j < lanes; ++j)
+    if (mask >> j & 1) wake(warp + j);
+  return true;
+}
+
+EMU_QUIET inline bool release() {
+  const int n = int(B.threads.size());
+  bool any = release_block();
+  for (int warp = 0; warp < n && !any; warp += kWarp) {
+    const int lanes = std::min(kWarp, n - warp);
+    for (int l = 0; l < lanes; ++l)
+      if (B.threads[warp + l].state == State::warp_collective) any |= release_lanes(warp, lanes, l);
+  }
+  return any;
+}
+
+EMU_QUIET inline void start_block() {
+  const dim3 size = B.launch.block;
+  const std::size_t n = std::size_t(size.x) * size.y * size.z;
+  std::fill(B.shared.begin(), B.shared.end(), 0xff);
+  B.threads.assign(n, Thread{});
+#ifdef EMU_TSAN
+  tsan_main = __tsan_get_current_fiber();
+  __tsan_release(&block_order);  // the launch, and the blocks before this one
+#endif
+  for (std::size_t i = 0; i < n; ++i) {
+    Thread& t = B.threads[i];
+    t.index = {unsigned(i % size.x), unsigned(i / size.x % size.y), unsigned(i / size.x / size.y)};
+#ifdef EMU_ASAN
+    __asan_unpoison_memory_region(stack(i), kStackBytes);  // frames of an earlier block that never returned
+#endif
+    t.context.start(stack(i), entry);
+#ifdef EMU_TSAN
+    if (tsan_fibers.size() <= i) tsan_fibers.push_back(__tsan_create_fiber(0));
+    t.fiber = tsan_fibers[i];
+    __tsan_switch_to_fiber(t.fiber, __tsan_switch_to_fiber_no_sync);
+    __tsan_acquire(&block_order);
+    __tsan_switch_to_fiber(tsan_main, __tsan_switch_to_fiber_no_sync);
+#endif
+  }
+}
+
+EMU_QUIET inline void run_block() {
+  start_block();
+  const int n = int(B.threads.size()), warps = (n + kWarp - 1) / kWarp;
+  std::vector<int> order(n);
+  for (int i = 0; i < n; ++i) order[i] = i;
+  std::vector<bool> goes(warps, true);
+  int rounds = 0;
+  for (;;) {
+    if (B.launch.seed) {
+      // About half of the warps go on, and for a while, so that some are far ahead of others.
+      if (rounds-- == 0) {
+        for (int w = 0; w < warps; ++w) goes[w] = B.random() & 1;
+        rounds = 1 << B.random() % 9;
+      }
+      std::shuffle(order.begin(), order.end(), B.random);
+    }
+    bool any = false, left = false;
+    for (int i : order) {
+      Thread& t = B.threads[i];
+      left |= t.state == State::ready;
+      if (t.state != State::ready || !goes[i / kWarp]) continue;
+      any = true;
+      B.current = i;
+      to_fiber(t, i);
+      if (B.error) std::rethrow_exception(std::exchange(B.error, nullptr));
+    }
+    const bool released = release();
+    if (!any && !released) rounds = 0;  // all that could go on wait
+    if (released || any || left) continue;
+    for (const Thread& t : B.threads)
+      if (t.state != State::done) throw std::runtime_error("deadlock: threads wait in barriers that do not match");
+#ifdef EMU_TSAN
+    __tsan_acquire(&block_order);
+#endif
+    return;
+  }
+}
+
+// A failed block leaves fibers behind, and what their frames own.
+template <class F>
+void run(const Launch& launch, F body) {
+  const dim3 grid = launch.grid, block = launch.block;
+  const std::size_t threads = std::size_t(block.x) * block.y * block.z;
+  if (threads == 0 || threads > 1024) throw std::runtime_error("a block has " + std::to_string(threads) + " threads");
+  if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 || grid.x > 0x7fffffffu)
+    throw std::runtime_error("the grid is out of range");
+  if (launch.shared > launch.max_shared)
+    throw std::runtime_error("a block has " + std::to_string(launch.shared) + " bytes of dynamic shared memory");
+  B.launch = launch;
+  B.shared = std::vector<unsigned char>(launch.shared);
+  B.random.seed(launch.seed);
+  B.body = body;
+  for (unsigned z = 0; z < grid.z; ++z)
+    for (unsigned y = 0; y < grid.y; ++y)
+      for (unsigned x = 0; x < grid.x; ++x) {
+        B.index = {x, y, z};
+        run_block();
+      }
+}
+}  // namespace emu
