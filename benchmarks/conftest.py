@@ -17,7 +17,7 @@ if any(os.environ.get(name) != "1" for name in THREAD_VARIABLES):
 from benchmarks.harness import ledger  # noqa: E402
 from benchmarks.harness.race import Race  # noqa: E402
 from benchmarks.suites import shapes  # noqa: E402
-from benchmarks.suites.selection import missing  # noqa: E402
+from benchmarks.suites.peers import missing  # noqa: E402
 
 _SHOWN = ("contender", "dtype", "us", "iqr_us", "ratio", "same_picks", "max_error", "peak_mb")
 _lines = pytest.StashKey[list[str]]()

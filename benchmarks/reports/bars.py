@@ -10,7 +10,8 @@ from benchmarks.harness.contender import FLOOR, OURS, PRODUCT
 from benchmarks.reports.runs import Runs
 from benchmarks.reports.tables import factor, table
 from benchmarks.suites import shapes
-from benchmarks.suites.selection import FAISS, GIVEN
+from benchmarks.suites.peers import FAISS
+from benchmarks.suites.selection import GIVEN
 from benchmarks.suites.shapes import SOURCES, Shape
 
 

@@ -14,7 +14,8 @@ from benchmarks.harness.ledger import Row
 from benchmarks.reports.runs import Runs
 from benchmarks.reports.style import BLUE, GREEN, GREY, ORANGE, RED, figure, save
 from benchmarks.suites import shapes
-from benchmarks.suites.selection import DENSE, FAISS, GIVEN
+from benchmarks.suites.peers import FAISS
+from benchmarks.suites.selection import DENSE, GIVEN
 from benchmarks.suites.shapes import AXES, SOURCES
 
 # (contender, dtype): label, colour, line style; in the order of the legend.

@@ -11,7 +11,8 @@ from benchmarks.reports.bars import bars
 from benchmarks.reports.runs import Race, Runs
 from benchmarks.reports.tables import compared, faster, table, time
 from benchmarks.suites import shapes
-from benchmarks.suites.selection import DENSE, FAISS, GIVEN, drop_in
+from benchmarks.suites.peers import FAISS, drop_in
+from benchmarks.suites.selection import DENSE, GIVEN
 from benchmarks.suites.shapes import SOURCES, Shape
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.suites import selection, shapes
+from benchmarks.suites import peers, selection, shapes
 from benchmarks.suites.shapes import Shape
 
 ROUNDS = 7
@@ -25,13 +25,13 @@ STREAMS = [Shape("minilm", 384, 100, 10, Q=Q) for Q in (1, 10, 100, 1_000, 100_0
 @pytest.mark.parametrize("shape", [s for s in dict.fromkeys(POOLS) if (s, LAMBDA_D) not in shapes.MMR], ids=str)
 def bench_pools(race, problem, shape):
     made = problem(shape)
-    peers = selection.mmr_peers(made, LAMBDA_D)
+    others = peers.mmr_peers(made, LAMBDA_D)
     entries = [
         *selection.library("mmr", made, LAMBDA_D),
         selection.ours("mmr", made, LAMBDA_D, dtype="bfloat16"),
         # The slow ones only against the size of the pool, where users meet them.
-        *(peer for peer in peers if peer.name == "pyversity" or shape in SIZES_OF_POOLS),
-        selection.floor(made),
+        *(peer for peer in others if peer.name == "pyversity" or shape in SIZES_OF_POOLS),
+        peers.floor(made),
     ]
     race(selection.Selecting("mmr", made, entries, LAMBDA_D, rounds=ROUNDS))
 
@@ -39,7 +39,7 @@ def bench_pools(race, problem, shape):
 @pytest.mark.parametrize("shape", WHOLE, ids=str)
 def bench_whole_corpus(race, problem, shape):
     made = problem(shape)
-    entries = [selection.ours("mmr", made, LAMBDA_D), *selection.nearest(made)]
+    entries = [selection.ours("mmr", made, LAMBDA_D), *peers.nearest(made)]
     race(selection.Selecting("mmr", made, entries, LAMBDA_D, rounds=ROUNDS))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.suites import selection, shapes
+from benchmarks.suites import peers, selection, shapes
 
 
 @pytest.mark.parametrize("shape", shapes.SEARCH, ids=str)
@@ -10,8 +10,8 @@ def bench_search(race, problem, shape):
     made = problem(shape)
     entries = [
         *(selection.search(made, dtype) for dtype in shapes.DTYPES),
-        *selection.faiss_search(made, picks=True),
-        selection.matrix_product(made),
-        selection.floor(made),
+        *peers.faiss_search(made, picks=True),
+        peers.matrix_product(made),
+        peers.floor(made),
     ]
     race(selection.Selecting("search", made, entries))

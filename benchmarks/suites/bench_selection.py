@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.suites import selection, shapes
+from benchmarks.suites import peers, selection, shapes
 
 
 @pytest.mark.parametrize(("shape", "lambda_d"), shapes.MMR, ids=str)
@@ -12,8 +12,8 @@ def bench_mmr(race, problem, shape, lambda_d):
         *selection.library("mmr", made, lambda_d),
         *(selection.ours("mmr", made, lambda_d, dtype=dtype) for dtype in shapes.DTYPES[1:]),
         *(selection.ours("mmr", made, lambda_d, dtype=dtype, given=True) for dtype in shapes.OF_16_BITS),
-        *selection.mmr_peers(made, lambda_d),
-        *(selection.floor(made, dtype) for dtype in shapes.DTYPES),
+        *peers.mmr_peers(made, lambda_d),
+        *(peers.floor(made, dtype) for dtype in shapes.DTYPES),
     ]
     race(selection.Selecting("mmr", made, entries, lambda_d))
 
@@ -23,7 +23,7 @@ def bench_vrsd(race, problem, shape):
     made = problem(shape)
     entries = [
         *(selection.ours("vrsd", made, dtype=dtype) for dtype in shapes.DTYPES),
-        selection.vrsd_in_numpy(made),
-        *(selection.floor(made, dtype) for dtype in shapes.DTYPES),
+        peers.vrsd_in_numpy(made),
+        *(peers.floor(made, dtype) for dtype in shapes.DTYPES),
     ]
     race(selection.Selecting("vrsd", made, entries))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.suites import selection, shapes
+from benchmarks.suites import peers, selection, shapes
 
 
 @pytest.mark.parametrize(("shape", "lambda_d"), shapes.WHOLE, ids=str)
@@ -10,7 +10,7 @@ def bench_mmr(race, problem, shape, lambda_d):
     made = problem(shape)
     entries = [
         *(selection.ours("mmr", made, lambda_d, dtype=dtype) for dtype in shapes.DTYPES),
-        *selection.nearest(made),
+        *peers.nearest(made),
         selection.dense("mmr", made, lambda_d),
     ]
     race(selection.Selecting("mmr", made, entries, lambda_d))
@@ -19,5 +19,5 @@ def bench_mmr(race, problem, shape, lambda_d):
 @pytest.mark.parametrize("shape", sorted({shape for shape, _ in shapes.WHOLE}, key=str), ids=str)
 def bench_vrsd(race, problem, shape):
     made = problem(shape)
-    entries = [selection.ours("vrsd", made), *selection.nearest(made), selection.dense("vrsd", made)]
+    entries = [selection.ours("vrsd", made), *peers.nearest(made), selection.dense("vrsd", made)]
     race(selection.Selecting("vrsd", made, entries))

@@ -85,7 +85,7 @@ def test_wrong_picks_are_not_timed(module):
     """The gate refuses a contender that leaves its rule at one pick of one query."""
     selection, shapes = module("suites.selection"), module("suites.shapes")
     problem = shapes.Problem(shapes.POOLS[2].small())
-    ours, numpy = selection.ours("vrsd", problem), selection.vrsd_in_numpy(problem)
+    ours, numpy = selection.ours("vrsd", problem), module("suites.peers").vrsd_in_numpy(problem)
     race = selection.Selecting("vrsd", problem, [ours, numpy])
     assert [race.facts(contender)["same_picks"] > 0.9 for contender in race.contenders] == [True, True]
 
