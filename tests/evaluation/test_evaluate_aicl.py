@@ -22,10 +22,9 @@ pytest.importorskip("bm25s")
 pytest.importorskip("typer")
 
 import lm_models
-from typer.testing import CliRunner
+from evaluations import invoke, use_tiny_encoder
 
-from ragsys_kernels import cli, evaluation
-from ragsys_kernels.evaluation import _run
+from ragsys_kernels import evaluation
 from ragsys_kernels.evaluation.aicl import PROMPTS, Sizes
 from ragsys_kernels.evaluation.aicl import report as aicl_report
 from ragsys_kernels.evaluation.statistics import bootstrap_f1
@@ -55,7 +54,7 @@ def model(**options):
     return HuggingFaceModel(lm_models.model(), lm_models.tokenizer(), **options)
 
 
-def job(folder, **options):
+def evaluated(folder, **options):
     home = folder.parent
     given = {"out": home / "out", "cache": home / "cache", "data": folder, "encoder": TinyEncoder(), "samples": 100}
     return evaluation.aicl(**{**given, "model": model(), "sizes": SIZES, "pool": 8, **options})
@@ -89,7 +88,7 @@ def brute(items):
 
 
 def test_numbers_are_the_definitions(data):
-    summary = job(data, sets=["ag-news"])
+    summary = evaluated(data, sets=["ag-news"])
     table = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
     assert len(table) == 8 * 6
     for result in summary.results:
@@ -109,7 +108,7 @@ def test_numbers_are_the_definitions(data):
 
 
 def test_report(data):
-    summary = job(data)
+    summary = evaluated(data)
     out = data.parent / "out"
     names = ["f1.png", "k.png", "report.html", "report.json", "report.md", "values.csv"]
     assert sorted(path.name for path in out.iterdir()) == names
@@ -135,15 +134,15 @@ def test_report(data):
 def test_options_reach_the_prompts(data):
     """Another order, rule or similarity asks for other prompts; and the order takes more tokens."""
     given = {"sets": ["ag-news"], "cache": data.parent / "shared"}
-    first = job(data, **given)
-    last = job(data, **given, order="nearest-last")
+    first = evaluated(data, **given)
+    last = evaluated(data, **given, order="nearest-last")
     assert (first.cached, last.cached > 0, last.scored > 0) == (0, True, True)  # k = 0 and 1 are the same prompts
     assert last.tokens_run / last.scored > 1.2 * first.tokens_run / first.scored
-    assert job(data, **given, rule=Rule("mmr", 0.3)).scored
-    assert job(data, **given, similarity="bm25").scored
-    again = job(data, **given)
+    assert evaluated(data, **given, rule=Rule("mmr", 0.3)).scored
+    assert evaluated(data, **given, similarity="bm25").scored
+    again = evaluated(data, **given)
     assert (again.scored, again.tokens_run) == (0, 0)
-    fewer = job(data, **given, max_k=2)
+    fewer = evaluated(data, **given, max_k=2)
     assert max(fewer.results[0].ks["QPP-AICL"].max(), fewer.results[0].ks["SAICL"].max()) <= 2
 
 
@@ -175,7 +174,7 @@ def test_intervals_of_f1():
 
 
 def test_verdict_says_which_order_holds(data):
-    result = job(data, sets=["sst-2"]).results[0]
+    result = evaluated(data, sets=["sst-2"]).results[0]
     truth = result.items.test_labels
     wrong = dict.fromkeys(METHODS, 1 - truth)
     good = result._replace(predictions={**wrong, "SAICL": truth})
@@ -204,7 +203,7 @@ def slow(self, prompts):
     return score(self, prompts)
 LabelModel.score = slow
 tests.PROMPTS.update(tests.small_prompts())
-tests.job(Path({data!r}), sets=["sst-2"])
+tests.evaluated(Path({data!r}), sets=["sst-2"])
 """
 
 
@@ -217,7 +216,7 @@ def kept(path):
 
 
 def test_a_killed_run_goes_on(data):
-    whole = job(data, sets=["sst-2"], out=data.parent / "whole", cache=data.parent / "another")
+    whole = evaluated(data, sets=["sst-2"], out=data.parent / "whole", cache=data.parent / "another")
     path = data.parent / "cache" / "posteriors.sqlite"
     script = KILLED.format(data=str(data))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -230,7 +229,7 @@ def test_a_killed_run_goes_on(data):
     assert not (data.parent / "out").exists()
     there = kept(path)
     assert 0 < there < whole.scored
-    summary = job(data, sets=["sst-2"])
+    summary = evaluated(data, sets=["sst-2"])
     assert (summary.cached - whole.cached, summary.scored) == (there, whole.scored - there)
     for one, two in zip(whole.results, summary.results, strict=True):
         for label in METHODS:
@@ -239,11 +238,11 @@ def test_a_killed_run_goes_on(data):
 
 def test_command(data, tmp_path, monkeypatch):
     lm_models.save(tmp_path / "model")
-    monkeypatch.setattr(_run, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
+    use_tiny_encoder(monkeypatch)
     out = tmp_path / "report"
     options = ["--data", data, "--cache", tmp_path / "cache", "--out", out, "--model", tmp_path / "model"]
-    arguments = ["evaluate", "aicl", *map(str, options), "--sets", "sst-2, jigsaw", "--items", "7", "--quick"]
-    run = lambda *more: CliRunner().invoke(cli.app, [*arguments, *more])  # noqa: E731
+    arguments = [*options, "--sets", "sst-2, jigsaw", "--items", "7", "--quick"]
+    run = lambda *more: invoke("aicl", *arguments, *more)  # noqa: E731
     result = run("--dtype", "float32", "--max-k", "3", "--method", "vrsd")
     assert result.exit_code == 0, result.output
     assert "SST-2: macro F1 0-shot " in result.output
@@ -268,15 +267,15 @@ def test_command(data, tmp_path, monkeypatch):
 
 def test_what_is_missing_is_said_at_once(data, monkeypatch):
     with pytest.raises(ValueError, match="aicl: sets must name at least one"):
-        job(data, sets=[])
+        evaluated(data, sets=[])
     encoder = TinyEncoder()
     for options, message in (
         ({"pool": 4}, "aicl: pool must be at least the 5 demonstrations that a text can get, got 4"),
         ({"sizes": replace(SIZES, learn=0)}, "aicl: sizes.learn must be at least 1, got 0"),
     ):
         with pytest.raises(ValueError, match=message):
-            job(data, encoder=encoder, **options)
+            evaluated(data, encoder=encoder, **options)
     assert not encoder.calls
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ModuleNotFoundError, match=r"aicl needs scikit-learn: pip install 'ragsys_kernels\[evaluate\]'"):
-        job(data)
+        evaluated(data)

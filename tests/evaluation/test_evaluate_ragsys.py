@@ -15,12 +15,12 @@ from tiny_encoder import WORDS, TinyEncoder
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("matplotlib")
-typer_testing = pytest.importorskip("typer.testing")
+pytest.importorskip("typer")
 
 import lm_models  # noqa: E402
+from evaluations import invoke, use_tiny_encoder  # noqa: E402
 
-from ragsys_kernels import cli, evaluation  # noqa: E402
-from ragsys_kernels.evaluation import _run  # noqa: E402
+from ragsys_kernels import evaluation  # noqa: E402
 from ragsys_kernels.evaluation.ragsys.report import Comparison, Interval, verdict  # noqa: E402
 from ragsys_kernels.icl import HuggingFaceModel  # noqa: E402
 from ragsys_kernels.icl.datasets import truthfulqa  # noqa: E402
@@ -57,7 +57,7 @@ def model():
     return HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
 
 
-def job(data, home, **options):
+def evaluated(data, home, **options):
     given = {"out": home / "out", "cache": home / "cache", "data": data, "encoder": TinyEncoder(), "model": model(),
              "samples": 200, "k": K, "pool": POOL, "lambdas": (0.5, 1), "embed": "pair"}  # fmt: skip
     return evaluation.ragsys(**{**given, **options})
@@ -66,7 +66,7 @@ def job(data, home, **options):
 @pytest.fixture(scope="module")
 def done(data, tmp_path_factory):
     home = tmp_path_factory.mktemp("done")
-    return home, job(data, home)
+    return home, evaluated(data, home)
 
 
 def plain(prompt, continuation):
@@ -215,10 +215,10 @@ class Failing:
 def test_a_stopped_run_goes_on(done, data, tmp_path):
     _, whole = done
     with pytest.raises(KeyboardInterrupt):
-        job(data, tmp_path, model=Failing(3))
+        evaluated(data, tmp_path, model=Failing(3))
     assert not (tmp_path / "out").exists()
     seen = []
-    again = job(data, tmp_path, progress=lambda *step: seen.append(step))
+    again = evaluated(data, tmp_path, progress=lambda *step: seen.append(step))
     assert 0 < again.cached < whole.scored + whole.cached == again.scored + again.cached
     assert seen[0] == (0, 18)  # the demonstrations of the bias
     assert seen.count((0, whole.scored)) == 1
@@ -227,7 +227,7 @@ def test_a_stopped_run_goes_on(done, data, tmp_path):
         assert one.setting == two.setting
         for name in METRICS:
             np.testing.assert_array_equal(one.values[name], two.values[name])
-    assert job(data, tmp_path).scored == 0
+    assert evaluated(data, tmp_path).scored == 0
 
 
 @pytest.mark.slow
@@ -246,11 +246,11 @@ def counting(self, *pairs):
         os.kill(os.getpid(), signal.SIGKILL)
     return score(self, *pairs)
 t.HuggingFaceModel.score = counting
-t.job(Path(sys.argv[1]), Path(sys.argv[2]))
+t.evaluated(Path(sys.argv[1]), Path(sys.argv[2]))
 """
     result = run_python(code, data, tmp_path, check=False, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(sys.path))
     assert result.returncode == -signal.SIGKILL, result.stderr
-    again = job(data, tmp_path)
+    again = evaluated(data, tmp_path)
     assert again.cached > 0
     assert again.cached + again.scored == whole.scored
     for one, two in zip(whole.results, again.results, strict=True):
@@ -259,20 +259,20 @@ t.job(Path(sys.argv[1]), Path(sys.argv[2]))
 
 def test_more_questions_include_the_fewer(done, data, tmp_path):
     home, whole = done
-    some = job(data, home, out=tmp_path / "few", questions=4)
+    some = evaluated(data, home, out=tmp_path / "few", questions=4)
     assert some.scored == 0  # the demonstrations are those of all questions
     for one, two in zip(whole.results, some.results, strict=True):
         at = two.questions
         assert at.tolist() == sorted(at.tolist())
         np.testing.assert_array_equal(one.values["MC1"][at], two.values["MC1"])
-    fewer = job(data, home, out=tmp_path / "fewer", questions=3).results[0].questions
+    fewer = evaluated(data, home, out=tmp_path / "fewer", questions=3).results[0].questions
     assert set(fewer) < set(at)
 
 
 def test_questions_alone_can_be_embedded(done, data, tmp_path):
     """Then all answers to a question are as near, and the first come first."""
     home, _ = done
-    summary = job(data, home, out=tmp_path / "o", embed="question", lambdas=())
+    summary = evaluated(data, home, out=tmp_path / "o", embed="question", lambdas=())
     result = next(result for result in summary.results if result.setting.label == "Rel")
     found = truthfulqa("clean", data)
     own = found.pairs[0]
@@ -290,8 +290,8 @@ def test_the_papers_counts_and_another_primer(data, tmp_path):
     primer = tmp_path / "primer.json"
     primer.write_text(json.dumps({"pairs": [{"question": "Who?", "answer": "Me."}]}))
     options = {"lambdas": (), "pool": 4, "primer": primer}
-    clean = job(folder, tmp_path, **options)
-    paper = job(folder, tmp_path, out=tmp_path / "paper", counts="paper", **options)
+    clean = evaluated(folder, tmp_path, **options)
+    paper = evaluated(folder, tmp_path, out=tmp_path / "paper", counts="paper", **options)
     assert [len(result.questions) for result in (clean.results[0], paper.results[0])] == [7, 7]
     settings = json.loads((tmp_path / "paper" / "report.json").read_text())["settings"]
     assert settings["counts"] == "paper: 15 correct answers, 30 triplets"
@@ -380,13 +380,9 @@ def test_primers_that_are_none(tmp_path, content, match):
 def test_bad_options(data, tmp_path, options, match):
     encoder = TinyEncoder()
     with pytest.raises(ValueError, match=match):
-        job(data, tmp_path, encoder=encoder, **options)
+        evaluated(data, tmp_path, encoder=encoder, **options)
     assert not encoder.calls
     assert not (tmp_path / "out").exists()
-
-
-def invoke(*arguments):
-    return typer_testing.CliRunner().invoke(cli.app, ["evaluate", "ragsys", *map(str, arguments)])
 
 
 def test_every_option_reaches_the_job(monkeypatch):
@@ -408,7 +404,7 @@ def test_every_option_reaches_the_job(monkeypatch):
         "--quiet",
     )
     rule = ("--k", 4, "--pool", 50, "--lambda-d", 0.5, "--lambda-b", 0.9, "--lambdas", "0, 0.5")
-    result = invoke(*options, *more, *rule)
+    result = invoke("ragsys", *options, *more, *rule)
     assert result.exit_code == 0, result.output
     assert {name: str(value) for name, value in seen.items()} == {
         "out": "o", "data": "d", "cache": "c", "encoder": "mpnet", "num_threads": "3", "primer": "p", "model": "m",
@@ -419,10 +415,12 @@ def test_every_option_reaches_the_job(monkeypatch):
 
 def test_the_command_writes_the_report(done, data, tmp_path, monkeypatch):
     home, _ = done
-    monkeypatch.setattr(_run, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
+    use_tiny_encoder(monkeypatch)
     folder = lm_models.save(tmp_path / "model")
     options = ("--data", data, "--out", tmp_path / "o", "--cache", home / "cache", "--model", folder, "--questions", 2)
-    result = invoke(*options, "--dtype", "float32", "--pool", POOL, "--k", K, "--lambdas", "", "--embed", "pair")
+    result = invoke(
+        "ragsys", *options, "--dtype", "float32", "--pool", POOL, "--k", K, "--lambdas", "", "--embed", "pair"
+    )
     assert result.exit_code == 0, result.output
     assert "Rel+Div+Bias: MC1 " in result.stdout
     assert "0 answers scored, " in result.stdout  # the saved model is the one of the other test
@@ -430,8 +428,8 @@ def test_the_command_writes_the_report(done, data, tmp_path, monkeypatch):
 
 
 def test_errors_are_one_line(data, tmp_path):
-    result = invoke("--data", tmp_path / "gone", "--out", tmp_path / "o")
+    result = invoke("ragsys", "--data", tmp_path / "gone", "--out", tmp_path / "o")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"error: ragsys: data must be an existing folder, got {tmp_path / 'gone'}\n"
-    result = invoke("--data", data, "--out", tmp_path / "o", "--lambdas", "a")
+    result = invoke("ragsys", "--data", data, "--out", tmp_path / "o", "--lambdas", "a")
     assert result.stderr == "error: ragsys: lambdas must be numbers separated by commas, got 'a'\n"

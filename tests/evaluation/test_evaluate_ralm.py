@@ -18,13 +18,14 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("matplotlib")
 pytest.importorskip("bm25s")
-typer_testing = pytest.importorskip("typer.testing")
+pytest.importorskip("typer")
 
 import lm_models  # noqa: E402
 import ralm_data  # noqa: E402
+from evaluations import invoke  # noqa: E402
 from tiny_encoder import TinyEncoder  # noqa: E402
 
-from ragsys_kernels import _env, cli, evaluation  # noqa: E402
+from ragsys_kernels import _env, evaluation  # noqa: E402
 from ragsys_kernels.evaluation.ralm import report as ralm_report  # noqa: E402
 from ragsys_kernels.icl import BM25Retriever, HuggingFaceModel  # noqa: E402
 from ragsys_kernels.icl.datasets import ralm_passages, wikitext  # noqa: E402
@@ -50,7 +51,7 @@ def model():
 
 
 @pytest.fixture
-def job(data, model, tmp_path):
+def evaluated(data, model, tmp_path):
     def run(**options):
         given = {"out": tmp_path / "out", "cache": tmp_path / "cache", "data": data, "model": model, "samples": 100}
         return evaluation.ralm(**{**given, "encoder": TinyEncoder(), "sizes": SIZES, **options})
@@ -167,8 +168,8 @@ def brute(data):
     }
 
 
-def test_values_are_the_definitions(job, data):
-    result = job().result
+def test_values_are_the_definitions(evaluated, data):
+    result = evaluated().result
     expected = brute(data)
     assert list(result.nll) == LABELS
     for label in LABELS:
@@ -187,8 +188,8 @@ def test_values_are_the_definitions(job, data):
     assert min(abs(a - b) for i, a in enumerate(totals) for b in totals[:i]) > 5e-3  # no two of them the same
 
 
-def test_report_has_every_method_and_no_text_of_the_data(job, data, tmp_path):
-    summary = job()
+def test_report_has_every_method_and_no_text_of_the_data(evaluated, data, tmp_path):
+    summary = evaluated()
     out = tmp_path / "out"
     names = ["figures.png", "methods.png", "report.html", "report.json", "report.md", "values.csv"]
     assert sorted(path.name for path in out.iterdir()) == names
@@ -261,8 +262,8 @@ def test_a_change_whose_interval_ends_at_0_is_undecided(low, high, word):
     assert ralm_report._Versus(ralm_report.Interval((low + high) / 2, low, high), 0.5).verdict == word
 
 
-def test_a_killed_run_goes_on(job, data, tmp_path):
-    whole = job(out=tmp_path / "whole", cache=tmp_path / "another", encoder=None)
+def test_a_killed_run_goes_on(evaluated, data, tmp_path):
+    whole = evaluated(out=tmp_path / "whole", cache=tmp_path / "another", encoder=None)
     script = f"""
         import os, signal
         import lm_models
@@ -282,13 +283,13 @@ def test_a_killed_run_goes_on(job, data, tmp_path):
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
     seen = []
-    again = job(encoder=None, progress=lambda *step: seen.append(step))
+    again = evaluated(encoder=None, progress=lambda *step: seen.append(step))
     assert again.result.runs == whole.result.runs
     assert again.result.runs > again.cached >= 32
     assert seen[0] == (0, whole.result.runs)
     for label, nll in whole.result.nll.items():
         np.testing.assert_allclose(again.result.nll[label], nll, atol=1e-4)
-    assert job(encoder=None).cached == whole.result.runs
+    assert evaluated(encoder=None).cached == whole.result.runs
 
 
 @pytest.mark.parametrize(
@@ -304,21 +305,17 @@ def test_a_killed_run_goes_on(job, data, tmp_path):
         ({"data": "gone"}, FileNotFoundError, "data must be an existing folder"),
     ],
 )
-def test_bad_options(job, tmp_path, options, kind, match, monkeypatch):
+def test_bad_options(evaluated, tmp_path, options, kind, match, monkeypatch):
     def nothing(name):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr("importlib.metadata.distribution", nothing)
     with pytest.raises(kind, match=match):
-        job(**options)
+        evaluated(**options)
     assert not (tmp_path / "out").exists()
 
 
 # --- The command.
-
-
-def invoke(*arguments):
-    return typer_testing.CliRunner().invoke(cli.app, ["evaluate", "ralm", *map(str, arguments)])
 
 
 def test_every_option_reaches_the_job(monkeypatch):
@@ -339,21 +336,21 @@ def test_every_option_reaches_the_job(monkeypatch):
         "--candidates",
         6,
     )
-    result = invoke(*options, *sizes, "--seed", 7, "--num-threads", 3, "--quick", "--quiet")
+    result = invoke("ralm", *options, *sizes, "--seed", 7, "--num-threads", 3, "--quick", "--quiet")
     assert result.exit_code == 0, result.output
     assert {name: str(value) for name, value in seen.items()} == {
         "out": "o", "data": "d", "cache": "c", "model": "m", "dtype": "float32", "encoder": "None", "seed": "7",
         "num_threads": "3", "progress": "None", "quick": "True",
         "sizes": "{'windows': 1, 'window': 2, 'stride': 3, 'query': 4, 'document': 5, 'candidates': 6}",
     }  # fmt: skip
-    invoke("--quiet")
+    invoke("ralm", "--quiet")
     assert (seen["sizes"], seen["encoder"], seen["model"]) == ({}, "minilm", "smollm2")
 
 
 def test_errors_are_one_line(data, tmp_path):
-    result = invoke("--data", tmp_path / "gone", "--out", tmp_path / "o")
+    result = invoke("ralm", "--data", tmp_path / "gone", "--out", tmp_path / "o")
     assert result.exit_code == 1
     assert result.stderr == f"error: ralm: data must be an existing folder, got {tmp_path / 'gone'}\n"
-    result = invoke("--data", data, "--out", tmp_path / "o", "--stride", 5)
+    result = invoke("ralm", "--data", data, "--out", tmp_path / "o", "--stride", 5)
     assert result.exit_code == 1
     assert result.stderr == "error: ralm: stride must divide the 32 tokens of a target, got 5\n"

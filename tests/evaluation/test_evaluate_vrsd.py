@@ -12,13 +12,14 @@ from tiny_encoder import TinyEncoder, write_sets
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("bm25s")
-typer_testing = pytest.importorskip("typer.testing")
+pytest.importorskip("typer")
 
-from ragsys_kernels import cli, evaluation  # noqa: E402
-from ragsys_kernels.evaluation import _run  # noqa: E402
-from ragsys_kernels.evaluation.vrsd import picks_report as vrsd_report  # noqa: E402
-from ragsys_kernels.evaluation.vrsd.picks import best_of_all, evaluate  # noqa: E402
-from ragsys_kernels.icl.datasets import vrsd_set  # noqa: E402
+from evaluations import invoke, use_tiny_encoder
+
+from ragsys_kernels import evaluation
+from ragsys_kernels.evaluation.vrsd import picks_report as vrsd_report
+from ragsys_kernels.evaluation.vrsd.picks import best_of_all, evaluate
+from ragsys_kernels.icl.datasets import vrsd_set
 
 METHODS = ["VRSD", "MMR λ=0", "MMR λ=0.5", "MMR λ=1", "cosine top-k", "BM25", "best of all"]
 
@@ -28,7 +29,7 @@ def data(tmp_path):
     return write_sets(tmp_path / "data")
 
 
-def job(folder, **options):
+def evaluated(folder, **options):
     home = folder.parent
     given = {"out": home / "out", "cache": home / "cache", "data": folder, "encoder": TinyEncoder(), "samples": 200}
     return evaluation.vrsd(**{**given, **options})
@@ -72,7 +73,7 @@ def brute(questions, k, pool):
 
 
 def test_values_are_the_definitions(data):
-    summary = job(data, sets=["arc-da", "puzzle"], k=3, pool=9)
+    summary = evaluated(data, sets=["arc-da", "puzzle"], k=3, pool=9)
     assert [list(result.values) for result in summary.results] == [METHODS] * 2
     for result in summary.results:
         for label, expected in brute(result.questions, 3, 9).items():
@@ -87,7 +88,7 @@ def test_values_are_the_definitions(data):
 
 
 def test_report_has_every_set_and_no_text_of_the_data(data):
-    summary = job(data)
+    summary = evaluated(data)
     out = data.parent / "out"
     names = ["means.png", "report.html", "report.json", "report.md", "values.csv", "win_rates.png"]
     assert sorted(path.name for path in out.iterdir()) == names
@@ -112,7 +113,7 @@ def test_report_has_every_set_and_no_text_of_the_data(data):
 
 def test_the_papers_figures_stand_beside_ours(data):
     encoder = TinyEncoder(name="sentence-transformers/all-mpnet-base-v2")
-    result = job(data, encoder=encoder).results[0]
+    result = evaluated(data, encoder=encoder).results[0]
     text = (data.parent / "out" / "report.md").read_text()
     ours, theirs = result.values["VRSD"].mean(), 0.740
     assert re.search(rf"\| ARC-DA \| VRSD \| {ours:.4f} \| .* \| 0\.740 \| \{ours - theirs:+.4f} \|", text)
@@ -120,7 +121,7 @@ def test_the_papers_figures_stand_beside_ours(data):
     assert f"- ARC-DA, mean of VRSD: {ours:.4f} here, 0.740 in the paper." in text
     assert re.search(r"\| ARC-DA \| MMR λ=0 \| \d+\.\d% \| .* \| 97\.7% \| (yes|no) \|", text)
     # Another k is another set-up.
-    job(data, encoder=encoder, k=3)
+    evaluated(data, encoder=encoder, k=3)
     assert "The paper has no figures" in (data.parent / "out" / "report.md").read_text()
 
 
@@ -163,15 +164,15 @@ def test_best_of_all_finds_what_greed_does_not():
 
 
 def test_a_stopped_run_goes_on(data):
-    whole = job(data, out=data.parent / "whole", cache=data.parent / "another")
+    whole = evaluated(data, out=data.parent / "whole", cache=data.parent / "another")
     with pytest.raises(KeyboardInterrupt):
-        job(data, encoder=TinyEncoder(fail_after=1))
+        evaluated(data, encoder=TinyEncoder(fail_after=1))
     assert not (data.parent / "out").exists()
     seen = []
-    summary = job(data, progress=lambda *step: seen.append(step))
+    summary = evaluated(data, progress=lambda *step: seen.append(step))
     assert (summary.cached, summary.encoded) == (64, whole.encoded - 64)
     assert seen[0] == (0, summary.encoded)
-    again = job(data)
+    again = evaluated(data)
     assert (again.cached, again.encoded) == (whole.encoded, 0)
     for one, two in zip(whole.results, again.results, strict=True):
         for label in METHODS:
@@ -180,11 +181,11 @@ def test_a_stopped_run_goes_on(data):
 
 def test_quick_and_without_bm25(data, monkeypatch):
     monkeypatch.setitem(sys.modules, "bm25s", None)
-    summary = job(data, quick=True, bm25=False)
+    summary = evaluated(data, quick=True, bm25=False)
     assert [result.questions.name for result in summary.results] == ["arc-da", "puzzle"]
     assert "BM25" not in summary.results[0].picks
     with pytest.raises(ModuleNotFoundError, match=r"ragsys_kernels\[bm25\]"):
-        job(data, quick=True)
+        evaluated(data, quick=True)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_quick_and_without_bm25(data, monkeypatch):
 def test_bad_options(data, options, kind, match, monkeypatch):
     monkeypatch.setattr("importlib.metadata.distribution", _nothing)
     with pytest.raises(kind, match=match):
-        job(data, **options)
+        evaluated(data, **options)
     assert not (data.parent / "out").exists()
 
 
@@ -217,24 +218,20 @@ def test_what_is_checked_before_the_work(data):
     (data.parent / "out" / "mine").write_text("")
     encoder = TinyEncoder()
     with pytest.raises(FileExistsError, match="vrsd: out must be new, empty, or hold an earlier report"):
-        job(data, encoder=encoder)
+        evaluated(data, encoder=encoder)
     with pytest.raises(FileNotFoundError, match="data must be an existing folder"):
-        job(data, encoder=encoder, out=data.parent / "o", data=data / "gone")
+        evaluated(data, encoder=encoder, out=data.parent / "o", data=data / "gone")
     assert encoder.calls == []
 
 
 # --- The command.
 
 
-def invoke(*arguments):
-    return typer_testing.CliRunner().invoke(cli.app, ["evaluate", "vrsd", *map(str, arguments)])
-
-
 def test_every_option_reaches_the_job(monkeypatch):
     seen = {}
     monkeypatch.setattr(evaluation, "vrsd", lambda **options: seen.update(options))
     options = ("--out", "o", "--data", "d", "--cache", "c", "--encoder", "minilm", "--num-threads", 3)
-    result = invoke(*options, "--sets", "puzzle, arc-da", "--quick", "--quiet")
+    result = invoke("vrsd", *options, "--sets", "puzzle, arc-da", "--quick", "--quiet")
     assert result.exit_code == 0, result.output
     assert {name: str(value) for name, value in seen.items()} == {
         "out": "o", "data": "d", "cache": "c", "encoder": "minilm", "num_threads": "3", "progress": "None",
@@ -243,22 +240,22 @@ def test_every_option_reaches_the_job(monkeypatch):
 
 
 def test_the_command_writes_the_report(data, monkeypatch):
-    monkeypatch.setattr(_run, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
+    use_tiny_encoder(monkeypatch)
     home = data.parent
     options = ("--data", data, "--out", home / "out", "--cache", home / "cache")
-    result = invoke(*options, "--quick")
+    result = invoke("vrsd", *options, "--quick")
     assert result.exit_code == 0, result.output
     assert "ARC-DA: mean cosine VRSD 0." in result.stdout
     assert "texts encoded, 0 from the cache" in result.stdout
     assert (home / "out" / "report.html").is_file()
-    result = invoke(*options, "--quiet")
+    result = invoke("vrsd", *options, "--quiet")
     assert (result.exit_code, result.stdout) == (0, "")
 
 
 def test_errors_are_one_line(data, tmp_path):
-    result = invoke("--data", tmp_path / "gone", "--out", tmp_path / "o")
+    result = invoke("vrsd", "--data", tmp_path / "gone", "--out", tmp_path / "o")
     assert result.exit_code == 1
     assert result.stderr == f"error: vrsd: data must be an existing folder, got {tmp_path / 'gone'}\n"
-    result = invoke("--data", data, "--out", tmp_path / "o", "--sets", "arc-da,boolq")
+    result = invoke("vrsd", "--data", data, "--out", tmp_path / "o", "--sets", "arc-da,boolq")
     assert result.exit_code == 1
     assert re.fullmatch("error: vrsd: set must be one of .*, got 'boolq'\n", result.stderr)

@@ -15,10 +15,9 @@ pytest.importorskip("rouge_score")
 pytest.importorskip("typer")
 
 import lm_models
-from typer.testing import CliRunner
+from evaluations import invoke, use_tiny_encoder
 
-from ragsys_kernels import cli, evaluation
-from ragsys_kernels.evaluation import _run
+from ragsys_kernels import evaluation
 from ragsys_kernels.evaluation.statistics import Interval
 from ragsys_kernels.evaluation.vrsd import answers_report as vrsd_answers_report
 from ragsys_kernels.evaluation.vrsd.answers import PROMPTS, evaluate, is_right, rouge_scorer
@@ -40,7 +39,7 @@ def data(tmp_path, monkeypatch):
     return write_sets(tmp_path / "data")
 
 
-def job(folder, **options):
+def evaluated(folder, **options):
     home = folder.parent
     given = {"out": home / "out", "cache": home / "cache", "data": folder, "encoder": TinyEncoder(), "samples": 100}
     model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
@@ -87,7 +86,7 @@ def test_every_method_has_its_items_in_the_prompt(data):
 
 
 def test_numbers_are_those_of_each_answer(data):
-    summary = job(data, queries=9)
+    summary = evaluated(data, queries=9)
     assert [result.questions.name for result in summary.results] == ["arc-da", "openbookqa", "puzzle"]
     table = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
     assert len(table) == (9 + 9 + 6) * 6
@@ -126,7 +125,7 @@ def test_measures():
 
 
 def test_report(data):
-    summary = job(data)
+    summary = evaluated(data)
     out = data.parent / "out"
     names = ["answers.png", "report.html", "report.json", "report.md", "values.csv"]
     assert sorted(path.name for path in out.iterdir()) == names
@@ -148,7 +147,7 @@ def test_report(data):
 
 
 def test_differences_are_paired(data):
-    result = job(data, sets=["puzzle"]).results[0]
+    result = evaluated(data, sets=["puzzle"]).results[0]
     rouge = {label: np.zeros((3, 3)) for label in METHODS}
     rouge["VRSD"] = np.array([[0.1] * 3, [0.5] * 3, [0.9] * 3])
     rouge["MMR λ=0.5"] = rouge["VRSD"] - 0.1
@@ -164,7 +163,7 @@ def test_differences_are_paired(data):
 
 
 def test_a_stopped_run_goes_on(data, monkeypatch):
-    whole = job(data, sets=["arc-da"], out=data.parent / "whole", cache=data.parent / "another")
+    whole = evaluated(data, sets=["arc-da"], out=data.parent / "whole", cache=data.parent / "another")
     generate, calls = GreedyGenerator.generate, []
 
     def stopping(self, *arguments):
@@ -176,9 +175,9 @@ def test_a_stopped_run_goes_on(data, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(GreedyGenerator, "generate", stopping)
         with pytest.raises(KeyboardInterrupt):
-            job(data, sets=["arc-da"])
+            evaluated(data, sets=["arc-da"])
     assert not (data.parent / "out").exists()
-    summary = job(data, sets=["arc-da"])
+    summary = evaluated(data, sets=["arc-da"])
     assert summary.generated == whole.generated - 8
     for one, two in zip(whole.results, summary.results, strict=True):
         for label in METHODS:
@@ -188,11 +187,11 @@ def test_a_stopped_run_goes_on(data, monkeypatch):
 def test_command_and_errors(tmp_path, monkeypatch):
     data = write_sets(tmp_path / "data")
     lm_models.save(tmp_path / "model")
-    monkeypatch.setattr(_run, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
+    use_tiny_encoder(monkeypatch)
     out = tmp_path / "report"
     options = ["--data", data, "--cache", tmp_path / "cache", "--out", out, "--model", tmp_path / "model"]
-    arguments = ["evaluate", "vrsd-answers", *map(str, options), "--dtype", "float32"]
-    run = lambda *more: CliRunner().invoke(cli.app, [*arguments, *more])  # noqa: E731
+    arguments = [*options, "--dtype", "float32"]
+    run = lambda *more: invoke("vrsd-answers", *arguments, *more)  # noqa: E731
     result = run("--sets", "puzzle", "--quick", "--queries", "2")
     assert result.exit_code == 0, result.output
     assert "Puzzle: ROUGE-L no items " in result.output
@@ -209,8 +208,8 @@ def test_command_and_errors(tmp_path, monkeypatch):
         ({"sets": []}, "sets must name at least one"),
     ):
         with pytest.raises(ValueError, match=message):
-            job(data, **{"sets": ["puzzle"], **given})
+            evaluated(data, **{"sets": ["puzzle"], **given})
     for name in ("rouge_score", "rouge_score.rouge_scorer"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ModuleNotFoundError, match="vrsd-answers needs rouge-score: pip install"):
-        job(data)
+        evaluated(data)

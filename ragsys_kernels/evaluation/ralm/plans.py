@@ -1,0 +1,91 @@
+"""What the model is run on, each window with its documents once, and what the runs say of the pieces of a window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...icl.ralm import Ralm, Text, Window
+from .._run import Progress
+
+Array = npt.NDArray[Any]
+Documents = tuple[int, ...]
+ModelRun = tuple[Window, Documents]
+
+
+class Plan(NamedTuple):
+    """The runs that predict each piece of `stride` tokens of each window's target."""
+
+    stride: int
+    runs: list[list[ModelRun]]  # (Q, pieces)
+
+    @property
+    def documents(self) -> list[list[Documents]]:
+        return [[documents for _, documents in row] for row in self.runs]
+
+
+class Runs:
+    """Runs of the model, each (window, documents) once, and what they say of the pieces of plans."""
+
+    def __init__(self, system: Ralm, text: Text, windows: Sequence[Window], past: int) -> None:
+        self.system, self.text, self.windows, self.past = system, text, windows, past
+        self._logp: dict[ModelRun, Array] = {}  # of the past and the target's tokens
+
+    def __len__(self) -> int:
+        return len(self._logp)
+
+    def places(self, stride: int) -> list[int]:
+        return [place for window in self.windows for place in range(window.begin, window.end, stride)]
+
+    def plan(self, stride: int, documents: Mapping[int, Sequence[int]]) -> Plan:
+        """Plan documents by the place where a piece begins; a place without an entry has none."""
+        return Plan(
+            stride,
+            [
+                [(window, tuple(documents.get(place, ()))) for place in range(window.begin, window.end, stride)]
+                for window in self.windows
+            ],
+        )
+
+    def without(self, plan: Plan) -> Plan:
+        """Return the plan without its documents, the prefixes as short as the documents left them."""
+
+        def shortened(run: ModelRun) -> ModelRun:
+            window, ids = run
+            return window._replace(start=window.start + len(self.system.document(ids))), ()
+
+        return Plan(plan.stride, [[shortened(run) for run in row] for row in plan.runs])
+
+    def make(self, plans: Iterable[Plan], progress: Progress | None) -> None:
+        wanted = {run for plan in plans for row in plan.runs for run in row}
+        # Window by window, the longest first: what is fed together is of like length.
+        order = sorted(wanted, key=lambda run: (run[0].end, run[0].start, run[1]))
+        windows, documents = [window for window, _ in order], [ids for _, ids in order]
+        logps = self.system.logprobs(self.text, windows, documents, past=self.past, progress=progress)
+        self._logp = dict(zip(order, logps, strict=True))
+
+    def target(self, plan: Plan) -> Array:
+        """Return the log-probabilities of the pieces, (Q, pieces)."""
+        return self._sums(plan, self.past, plan.stride)
+
+    def before(self, plan: Plan) -> Array:
+        """Return the log-probabilities of the past tokens before each piece, (Q, pieces)."""
+        return self._sums(plan, 0, self.past)
+
+    def nll(self, plan: Plan) -> Array:
+        """Return the negative log-probabilities of the windows' targets, (Q,)."""
+        return np.asarray(-self.target(plan).sum(axis=1))
+
+    def _sums(self, plan: Plan, offset: int, length: int) -> Array:
+        rows = [
+            [
+                self._logp[run][at : at + length].sum(dtype=np.float64)
+                for at, run in zip(count(offset, plan.stride), row, strict=False)
+            ]
+            for row in plan.runs
+        ]
+        return np.array(rows, np.float64)
