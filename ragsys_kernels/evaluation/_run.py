@@ -84,7 +84,7 @@ class Run:
             parameters play no part.
         dtype : {"float32", "float16", "bfloat16"}
         **options
-            Of `HuggingFaceModel`.
+            Other parameters of `HuggingFaceModel`.
         """
         self.cache.mkdir(parents=True, exist_ok=True)
         named = isinstance(model, (str, os.PathLike))

@@ -115,7 +115,7 @@ class Report:
     Parameters
     ----------
     name : str
-        Of the evaluation.
+        Name of the evaluation.
     title : str
     """
 

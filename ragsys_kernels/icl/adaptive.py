@@ -72,7 +72,7 @@ class Demonstrations:
     pool : int
         How many nearest texts the rule picks from.
     num_threads : int, optional
-        Of the kernels.
+        Threads of the kernels.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class InContextClassifier:
     Parameters
     ----------
     labeler : Labeler
-        Of the prompt's labels.
+        One of the prompt's labels.
     demonstrations : Demonstrations
     prompt : LabelPrompt
     order : {"nearest-first", "nearest-last"}
@@ -246,12 +246,12 @@ def optimal_k(correct: Any, uncertainty: Any) -> Array:
     correct : (Q, M + 1) bool
         Whether the prediction with k = 0, ..., M demonstrations is right.
     uncertainty : (Q, M + 1) floating point
-        Of these predictions; the entropy of the posterior.
+        Uncertainty of these predictions: the entropy of the posterior.
 
     Returns
     -------
     (Q,) int64
-        Of equal ones the smallest k. Where no k is right, that of the least uncertain prediction, as in the code of the
+        The smallest k of equal ones. Where no k is right, that of the least uncertain prediction, as in the code of the
         later paper.
     """
     right, doubt = np.asarray(correct), np.asarray(uncertainty, np.float64)

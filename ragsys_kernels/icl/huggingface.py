@@ -62,7 +62,7 @@ class HuggingFaceModel:
         False runs the prompt again for every answer: slower, the same scores up to rounding (1e-4 in float32). So it
         is for models with a recurrent state.
     backend, num_threads
-        Of `ragsys_kernels.answer_logprobs`; torch has its own threads.
+        Options of `ragsys_kernels.answer_logprobs`; torch has its own threads.
 
     Raises
     ------
@@ -110,7 +110,7 @@ class HuggingFaceModel:
             Folder in which the weights of a ``.gguf`` file are kept unpacked, for each dtype: SmolLM2-135M loads in
             0.6 s from there instead of 50 s. Default: none for a file that is given; `packaged.find`'s for a name.
         **options
-            Of the class.
+            Other parameters of the class.
 
         Raises
         ------

@@ -42,7 +42,7 @@ class OpenAICompatibleModel:
     Parameters
     ----------
     base_url : str
-        Of the API, "http://localhost:8000/v1" for instance; "/completions" is added.
+        URL of the API, "http://localhost:8000/v1" for instance; "/completions" is added.
     model : str
         Its name on the server.
     api_key : str, optional

@@ -86,7 +86,7 @@ def pick(
     query_groups : (Q,) integers
     k, pool : int
     seed : int
-        Of the random picks, which depend on it and the query's group alone.
+        Seed of the random picks, which depend on it and the query's group alone.
 
     Returns
     -------

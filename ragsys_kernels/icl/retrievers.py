@@ -42,7 +42,7 @@ class DenseRetriever:
         None: the exact search of `Corpus`. Else a FAISS factory string or an empty index, as for `Corpus.to_faiss`:
         it finds, and the order and scores are those of the exact search.
     bias, groups : (N,), optional
-        Of `Corpus`.
+        Those of `Corpus`.
     **options
         ``dtype``, ``device`` of `Corpus`.
     """
@@ -84,7 +84,7 @@ class BM25Retriever:
     k1, b : float
         Saturation of repeated words, and weight of the text's length. Defaults: bm25s's and Robertson's.
     stopwords : str or list of str
-        Of ``bm25s.tokenize``.
+        Stop words as ``bm25s.tokenize`` takes them.
 
     Raises
     ------

@@ -88,14 +88,14 @@ class Worker:
     ----------
     spec : JobSpec
     corpus : Held, optional
-        Of the spec; default: read from the files.
+        The corpus of the spec; default: read from the files.
 
     Attributes
     ----------
     rows : int
         Queries of the whole job.
     schema : pyarrow.Schema
-        Of the result.
+        Schema of the result.
     """
 
     def __init__(self, spec: JobSpec, corpus: Held | None = None) -> None:

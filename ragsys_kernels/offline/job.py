@@ -161,7 +161,7 @@ def select(
     vector_column, query_vector_column, candidate_column : str, optional
         Columns or tensors; needed if a file has several of that kind (none of them called "embedding" or "vector").
     bias_column, group_column, query_group_column : str, optional
-        Of the files above where they are given, else of the vectors' file.
+        Columns of the files above where they are given, else of the vectors' file.
     id_column, query_id_column : str, optional
         Default: the column or tensor "id", if the file has one; where it has others only, that is noted in the log.
     method : {"mmr", "vrsd"}
@@ -215,8 +215,8 @@ def select(
         What Ray keeps for each worker. A worker has as many threads as CPUs unless `num_threads` says otherwise.
         GPUs need a `device`. Default: 1, and 1 with a `device`, else 0.
     ray_address : str, optional
-        Of a running cluster, or "auto". Default: the Ray that runs in this process, else that of ``RAY_ADDRESS``, else
-        one that is started on this machine and stopped at the end.
+        Address of a running cluster, or "auto". Default: the Ray that runs in this process, else that of
+        ``RAY_ADDRESS``, else one that is started on this machine and stopped at the end.
 
     Returns
     -------

@@ -140,7 +140,7 @@ def aicl(
     similarity, rule, pool, order
         How demonstrations are found, chosen and put; see `Demonstrations` and `InContextClassifier`.
     seed : int
-        Of the samples.
+        Seed of the samples.
     data : path, optional
         Folder of the data sets; see `classification_set`.
     cache : path, optional

@@ -109,15 +109,16 @@ def ragsys(
         What of a demonstration is embedded: its question, so that all its answers are at one place and diversity keeps
         them apart, or question and answer.
     counts : {"clean", "paper"}
-        Of `truthfulqa`. Empty answers of "paper" are scored as the space before them, and are no demonstrations.
+        Which answers `truthfulqa` returns. Empty answers of "paper" are scored as the space before them, and are no
+        demonstrations.
     questions : int, optional
-        So many, drawn with a fixed seed; more questions include the fewer. Default: all, or 100 with `quick`.
-        Demonstrations come from all questions in any case.
+        Number of questions, drawn with a fixed seed; a larger number includes the smaller. Default: all, or 100 with
+        `quick`. Demonstrations come from all questions in any case.
     quick : bool
     k, pool : int
         Demonstrations of a question, and candidates that they are selected from.
     lambda_d, lambda_b : float, in [0, 1]
-        Of the retrievers with diversity and bias.
+        Weights of the retrievers with diversity and bias.
     lambdas : sequence of float
         lambda_d of the sweep, without bias; may be empty.
     primer : path, optional

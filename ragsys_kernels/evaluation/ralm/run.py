@@ -101,7 +101,7 @@ def ralm(
     model : str, path or TokenModel
         As `HuggingFaceModel.from_pretrained` takes it.
     dtype : {"float32", "float16", "bfloat16"}
-        Of the model's weights.
+        Type of the model's weights in memory.
     encoder : str, path, Encoder or None
         For the nearest passage and for MMR; None leaves both out.
     quick : bool
@@ -116,7 +116,7 @@ def ralm(
     samples : int
         Draws of the bootstrap.
     seed : int
-        Of the passages that are taken at random.
+        Seed of the passages that are taken at random.
     num_threads : int, optional
         torch's threads, and those of the kernels.
     progress : callable, optional

@@ -104,7 +104,7 @@ def vrsd_answers(
     k, pool : int
         Picks and candidates of a query.
     seed : int
-        Of the queries drawn and of the random picks.
+        Seed of the queries drawn and of the random picks.
     data, cache, samples, num_threads, progress
         As for `vrsd`; `progress` counts texts to encode, then answers.
 

@@ -103,7 +103,7 @@ def boolq_passages(folder: PathLike | None = None) -> tuple[list[Passage], dict[
     Raises
     ------
     FileNotFoundError, ValueError
-        As `wikitext`.
+        Those of `wikitext`.
     """
     found, source = _read(
         "boolq", "boolq/BoolQdev.jsonl", folder, Hub("google/boolq", None, ("validation",), ("passage",))
@@ -131,7 +131,7 @@ def ralm_passages(evaluated: WikiText, folder: PathLike | None = None, *, words:
     Raises
     ------
     FileNotFoundError, ValueError
-        As `wikitext`; `evaluated` is the split that would be retrieved from.
+        Those of `wikitext`; `evaluated` is the split that would be retrieved from.
     """
     if words < 1:
         raise ValueError(f"ralm_passages: words must be at least 1, got {words}")
