@@ -10,3 +10,12 @@ def job(tmp_path):
     from jobs import Job
 
     return Job(tmp_path)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Arrays of a small job, which are .npy files in tmp_path too."""
+    pytest.importorskip("pyarrow")
+    from job_arrays import write_arrays
+
+    return write_arrays(tmp_path)

@@ -1,0 +1,156 @@
+"""The help of the commands: its lines, its options, and the defaults that it names."""
+
+import dataclasses
+import inspect
+import itertools
+import json
+import re
+import sys
+import types
+
+import pytest
+
+typer_testing = pytest.importorskip("typer.testing")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+from commands import SELECT, start  # noqa: E402
+
+import ragsys_kernels as rk  # noqa: E402
+from ragsys_kernels import cli, evaluation, offline  # noqa: E402
+from ragsys_kernels.cli import _app  # noqa: E402
+from ragsys_kernels.evaluation.ralm import QUICK, RalmSizes  # noqa: E402
+from ragsys_kernels.icl import quality  # noqa: E402
+from ragsys_kernels.offline import ray_engine  # noqa: E402
+from ragsys_kernels.offline._spec import JobSpec  # noqa: E402
+
+
+def test_version_and_config(run, folder):
+    assert run(folder, "--version").stdout == f"ragsys_kernels {rk.__version__}\n"
+    result = run(folder, "show-config")
+    assert result.returncode == 0
+    assert rk.__version__ in result.stdout
+
+
+def commands(group, *names):
+    """All commands below a group: their names, and themselves."""
+    for name, found in getattr(group, "commands", {}).items():
+        yield (*names, name), found
+        yield from commands(found, *names, name)
+
+
+COMMANDS = dict(commands(_app.typer.main.get_command(cli.app)))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("names", [(), *COMMANDS], ids=" ".join)
+def test_lines_of_help_texts_are_filled(monkeypatch, names, width):
+    """Wherever the lines of the docstrings end: a line ends where the next one's first word has no room."""
+    from typer import rich_utils
+
+    monkeypatch.setattr(rich_utils, "MAX_WIDTH", width)
+    result = typer_testing.CliRunner().invoke(cli.app, [*names, "--help"])
+    assert result.exit_code == 0
+    usage, *paragraphs = re.split(r"\n\s*\n", result.output.partition("╭")[0].strip())
+    assert usage.startswith("Usage: ")
+    assert paragraphs
+    for paragraph in paragraphs:
+        lines = [line.strip() for line in paragraph.splitlines()]
+        for line, following in itertools.pairwise(lines):
+            assert len(line) + 1 + len(following.split()[0]) > width - 2, (line, following)
+
+
+# Command, what it calls, and what it has to be given.
+CALLS = {
+    ("select",): (offline, "select", ["--corpus", "c.npy", "--queries", "q.npy", "--out", "o"]),
+    ("bias",): (offline, "bias", ["--pairs", "p.csv", "--model", "m", "--out", "o.npy"]),
+    ("evaluate", "vrsd"): (evaluation, "vrsd", []),
+    ("evaluate", "vrsd-answers"): (evaluation, "vrsd_answers", []),
+    ("evaluate", "ragsys"): (evaluation, "ragsys", []),
+    ("evaluate", "ralm"): (evaluation, "ralm", []),
+    ("evaluate", "aicl"): (evaluation, "aicl", []),
+}
+OF_THE_COMMAND = {"progress", "stop", "out"}  # what it does with a terminal, and where its report goes
+
+
+def test_all_commands_with_options_are_compared():
+    without = {("show-config",), ("bench",), ("job",), ("job", "status"), ("job", "verify"), ("evaluate",)}
+    assert set(COMMANDS) - without - set(CALLS) <= {("corpus",), ("corpus", "verify")}
+
+
+@pytest.mark.parametrize("names", CALLS, ids=" ".join)
+def test_defaults_of_options_are_those_of_the_function(monkeypatch, names):
+    module, name, required = CALLS[names]
+    function, seen = getattr(module, name), {}
+    monkeypatch.setattr(module, name, lambda **options: seen.update(options) or types.SimpleNamespace(complete=True))
+    result = typer_testing.CliRunner().invoke(cli.app, [*names, *required])
+    assert result.exit_code == 0, result.output
+    defaults = {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is not inspect.Parameter.empty and parameter.name not in OF_THE_COMMAND
+    }
+    if names == ("evaluate", "aicl"):  # where the function's are "the usual", and MMR's lambda is no default of a rule
+        assert defaults.pop("sizes") is None
+        assert seen.pop("sizes") == evaluation.FULL
+        assert seen.pop("rule") == defaults.pop("rule")._replace(lambda_d=LAMBDA_D)
+    if names == ("evaluate", "ralm"):
+        assert (defaults.pop("sizes"), seen.pop("sizes")) == (None, {})
+    given = {name: value for name, value in seen.items() if name in defaults}
+    assert given == {
+        name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items() if name in given
+    }
+    options = {option.name for option in COMMANDS[names].params} - {"quiet"}
+    assert options & set(defaults) <= {*given, "quick"}  # which is in the sizes
+
+
+LAMBDA_D, LAMBDA_B = (inspect.signature(rk.mmr).parameters[name].default for name in ("lambda_d", "lambda_b"))
+
+
+def shown(*names):
+    """What the help says the defaults are that the options do not hold themselves."""
+    return {
+        option.name: option.show_default for option in COMMANDS[names].params if isinstance(option.show_default, str)
+    }
+
+
+def test_defaults_that_the_help_says_are_those_that_are_used(run, folder):
+    """Of options that are None until the job knows more."""
+    said = shown("select")
+    run(folder, *SELECT)
+    used = json.loads((folder / "out" / "_job.json").read_bytes())
+    assert (said["pool"], said["lambda_d"], said["lambda_b"]) == ("100", str(LAMBDA_D), str(LAMBDA_B))
+    pool = inspect.signature(rk.Corpus.select).parameters["pool"].default
+    expected = {"pool": pool, "lambda_d": LAMBDA_D, "lambda_b": LAMBDA_B}
+    assert {name: used["options"][name] for name in expected} == expected
+    assert said["fingerprint"].endswith(used["fingerprint"])
+    assert float(said["cpus_per_worker"]) == ray_engine.RayOptions().cpus_per_worker
+    select = {name: parameter.default for name, parameter in inspect.signature(offline.select).parameters.items()}
+    held = {field.name: field.default for field in dataclasses.fields(JobSpec)}
+    assert {name: value for name, value in held.items() if name in select} == {
+        name: dataclasses.MISSING if value is inspect.Parameter.empty else value
+        for name, value in select.items() if name in held
+    }  # fmt: skip
+    assert inspect.signature(offline.selector_for_ray).parameters["k"].default == select["k"]
+    assert shown("bias")["template"] == quality.TEMPLATE.replace("\n", r"\n")
+    sizes = {"query_tokens": "query", "document_tokens": "document"}
+    for name, text in shown("evaluate", "ralm").items():
+        if name in ("windows", "window", "stride", "query_tokens", "document_tokens", "candidates"):
+            usual, quick = (getattr(each, sizes.get(name, name)) for each in (RalmSizes(), QUICK))
+            assert text == (f"{usual}" if usual == quick else f"{usual}, quick {quick}")
+    assert shown("evaluate", "aicl")["items"] == f"all, or {evaluation.QUICK.test} if quick"
+
+
+def test_help_names_every_option(run, folder):
+    result = run(folder, "select", "--help")
+    assert result.returncode == 0
+    for option in ("--corpus", "--lambda-d", "--chunk-size", "--overwrite", "--query-group-column"):
+        assert option in result.stdout
+
+
+@pytest.mark.parametrize("module", ["typer", "rich", "pyarrow"])
+def test_missing_extra_is_one_line(folder, module):
+    code = f"import sys; sys.modules[{module!r}] = None; from ragsys_kernels.cli import main; main()"
+    result = start(folder, "-c", code, command=[sys.executable])
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == f"error: {module} is not installed: pip install 'ragsys_kernels[cli]'\n"

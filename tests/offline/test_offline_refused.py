@@ -1,0 +1,302 @@
+"""The job over files: which output folders it takes, and which input it refuses."""
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+from job_arrays import D, N, Q, check_refused, files, read, snapshot  # noqa: E402
+
+from ragsys_kernels import offline  # noqa: E402
+from ragsys_kernels.offline import job  # noqa: E402
+
+
+def test_missing_parents_are_made_and_an_empty_folder_is_used(tmp_path, data):
+    (tmp_path / "empty").mkdir()
+    for out in (tmp_path / "a" / "b", tmp_path / "empty"):
+        offline.select(**files(tmp_path, "corpus", "queries"), out=out)
+        assert len(read(out)) == Q
+    assert not list(tmp_path.rglob(".*"))  # no lock, nothing half written
+
+
+def test_folder_in_use_is_refused(tmp_path, data):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("keep")
+    check_refused(
+        tmp_path, FileExistsError, r"out must be empty, new or an earlier job.* mine\.txt", out=tmp_path / "out"
+    )
+    check_refused(
+        tmp_path, FileExistsError, r"only an earlier job's files.* mine\.txt", out=tmp_path / "out", overwrite=True
+    )
+
+
+def test_file_in_the_place_of_the_folder_is_refused(tmp_path, data):
+    (tmp_path / "out").write_text("keep")
+    check_refused(tmp_path, FileExistsError, "out must be a folder", out=tmp_path / "out", overwrite=True)
+
+
+def test_overwrite_replaces_an_earlier_job(tmp_path, data):
+    paths = files(tmp_path, "corpus", "queries")
+    offline.select(**paths, out=tmp_path / "out", shard_size=50)
+    offline.select(**paths, out=tmp_path / "out", k=2, overwrite=True)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["_job.json", "part-00000.parquet"]
+    assert {len(row) for row in read(tmp_path / "out")["ids"].to_pylist()} == {2}
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_overwrite_keeps_other_files(tmp_path, data):
+    offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out")
+    (tmp_path / "out" / "part-notes.parquet").write_text("keep")
+    check_refused(tmp_path, FileExistsError, r"part-notes\.parquet", out=tmp_path / "out", overwrite=True)
+    (tmp_path / "out" / "part-notes.parquet").unlink()
+    (tmp_path / "out" / "_job.json").unlink()
+    check_refused(tmp_path, FileExistsError, r"shards but no _job\.json", out=tmp_path / "out", overwrite=True)
+
+
+def test_overwrite_with_a_bad_corpus_keeps_the_earlier_result(tmp_path, data):
+    offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out")
+    data["corpus"][5, 3] = np.nan
+    np.save(tmp_path / "bad.npy", data["corpus"])
+    check_refused(
+        tmp_path, ValueError, "row 5", corpus=tmp_path / "bad.npy", out=tmp_path / "out", overwrite=True
+    )  # fmt: skip
+
+
+def test_folder_that_cannot_be_made_is_refused(tmp_path, data):
+    check_refused(tmp_path, OSError, "out must be a folder that can be made", out=tmp_path / "corpus.npy" / "out")
+    check_refused(tmp_path, OSError, "out must be a folder that can be made", out=Path("/proc/out"))
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, RuntimeError])
+def test_error_before_the_first_shard_leaves_nothing(tmp_path, data, kind):
+    def fail(done, total):
+        if done > 10:
+            raise kind
+
+    check_refused(tmp_path, kind, "", progress=fail, chunk_size=10, shard_size=100)
+
+
+FULL_DISK = """
+import resource, signal, sys
+from ragsys_kernels import offline
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)      # a write beyond the limit fails with EFBIG, as ENOSPC would
+resource.setrlimit(resource.RLIMIT_FSIZE, (12000, 12000))
+try:
+    options = {"shard_size": int(sys.argv[1]), "chunk_size": 20, "k": 20}
+    offline.select(corpus="corpus.npy", queries="queries.npy", out="out", **options)
+except OSError as error:
+    print("OSError", error)
+"""
+
+
+@pytest.mark.parametrize("shard_size", [20, 10**6])
+def test_full_disk_leaves_nothing(tmp_path, data, shard_size):
+    before = snapshot(tmp_path)
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FULL_DISK, str(shard_size)], cwd=tmp_path, capture_output=True, text=True
+    )
+    if shard_size == 20:  # shards below the limit: the job is whole
+        assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+        assert len(read(tmp_path / "out")) == Q
+    else:
+        assert "OSError" in run.stdout
+        assert "File too large" in run.stdout
+        assert (run.returncode, run.stderr) == (0, "")
+        assert snapshot(tmp_path) == before
+
+
+def test_full_disk_at_the_end_of_a_shard_leaves_nothing(tmp_path, data, monkeypatch):
+    def fail(writer):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq.ParquetWriter, "close", fail)
+    check_refused(tmp_path, OSError, "No space left on device")
+    gc.collect()  # the writer's destructor may not try again, which would print
+
+
+# --- bad input ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["corpus", "queries", "candidates", "bias", "groups"])
+def test_missing_file(tmp_path, data, name):
+    check_refused(
+        tmp_path, FileNotFoundError, f"select: {name} must be an existing file", **{name: tmp_path / "no.npy"}
+    )
+
+
+def test_other_format(tmp_path, data):
+    (tmp_path / "corpus.csv").write_text("1,2")
+    check_refused(
+        tmp_path, ValueError, r"must be a \.npy, \.parquet, .* or \.safetensors file", corpus=tmp_path / "corpus.csv"
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"1,2,3\n", b"\x93NUMPY\x01\x00v\x00{'descr'"])
+def test_damaged_npy(tmp_path, data, content):
+    (tmp_path / "bad.npy").write_bytes(content)
+    check_refused(tmp_path, ValueError, r"corpus must be a complete \.npy file.*bad\.npy", corpus=tmp_path / "bad.npy")
+
+
+def test_truncated_npy(tmp_path, data):
+    (tmp_path / "bad.npy").write_bytes((tmp_path / "queries.npy").read_bytes()[:-1])
+    check_refused(tmp_path, ValueError, r"queries must be a complete \.npy file", queries=tmp_path / "bad.npy")
+
+
+def test_damaged_parquet(tmp_path, data):
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 no PAR1")
+    check_refused(tmp_path, ValueError, r"queries must be a readable Parquet file", queries=tmp_path / "bad.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "match"),
+    [
+        ("corpus", np.zeros((3, D), bool), "corpus must be float32 or float16 or float64, got bool"),
+        ("queries", np.zeros((Q, D), np.int32), "queries must be float32 or float16 or float64, got int32"),
+        ("corpus", np.zeros(5, np.float32), r"corpus must be of rank 2, got shape \(5,\)"),
+        ("queries", np.zeros((2, 3, D), np.float32), r"queries must be of rank 2, got shape \(2, 3, 12\)"),
+        ("queries", np.zeros((4, D + 1), np.float32), "queries must have the corpus's 12 dimensions, got 13"),
+        ("corpus", np.zeros((0, D), np.float32), "corpus must have at least one row"),
+        ("queries", np.zeros((0, D), np.float32), "queries must have at least one row"),
+        ("queries", np.zeros((4, 0), np.float32), "queries must have at least one dimension"),
+        ("candidates", np.zeros((Q, 3), np.float32), "candidates must be int32 or int64, got float32"),
+        ("candidates", np.zeros((Q - 1, 3), np.int64), "candidates must have one row for each of the 230"),
+        ("bias", np.zeros(N, np.int64), "bias must be float32 or float16 or float64, got int64"),
+        ("bias", np.zeros(N + 1, np.float32), "bias must have one row for each of the 300 rows of corpus, got 301"),
+        ("groups", np.zeros((N, 1), np.int64), "groups must be of rank 1"),
+    ],
+)  # fmt: skip
+def test_wrong_array(tmp_path, data, monkeypatch, name, array, match):
+    monkeypatch.setattr(job, "_run", None)  # refused before the folder is looked at
+    np.save(tmp_path / "bad.npy", array)
+    message = check_refused(tmp_path, ValueError, f"^select: {match}", **{name: tmp_path / "bad.npy"})
+    assert "bad.npy" in message
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "match"),
+    [
+        ({"a": [1, 2]}, {}, r"corpus must have one column of lists of floats.*got \['a'\]"),
+        ({"a": [[1.0], [2.0]], "b": [[1.0], [2.0]]}, {}, r"one column of lists of floats.*got \['a', 'b'\]"),
+        ({"a": [[1.0], [2.0]]}, {"vector_column": "c"}, "must have a column 'c'"),
+        ({"a": [[1.0], [2.0]], "b": [1, 2]}, {"vector_column": "b"}, "must hold lists of floats in column 'b'"),
+        ({"a": [[1.0] * D] * 20}, {"id_column": "key"}, "must have a column 'key'"),
+        ({"a": [[1.0] * D] * 20}, {"bias_column": "b"}, "bias must have a column 'b'"),
+        ({"a": [[1.0] * D] * 20, "g": ["x"] * 20}, {"group_column": "g"}, "integers in column 'g', got string"),
+        ({"a": [[1.0] * D] * 19 + [None]}, {}, "corpus must have no null rows, got one in row 19"),
+        ({"a": [[1.0] * D] * 19 + [[None] * D]}, {}, "corpus must have no null values, got one in row 19"),
+        ({"a": [[1.0] * D] * 18 + [[1.0]] * 2}, {}, "12 values in each row as in the first, got 1 in row 18"),
+        ({"a": [[1.0] * D] * 2, "id": ["x", None]}, {}, "corpus's id column must have no null rows, got one in row 1"),
+        ({"a": [[1.0] * D] * 2, "b": [None, 1.0]}, {"bias_column": "b"}, "bias must have no null rows.* row 0"),
+        ({"a": [[1.0] * D] * 19 + [[1e39] * D]}, {}, "corpus .*finite.* 19"),
+    ],
+)  # fmt: skip
+def test_wrong_parquet(tmp_path, data, columns, options, match):
+    pq.write_table(pa.table(columns), tmp_path / "bad.parquet", row_group_size=8)
+    message = check_refused(tmp_path, ValueError, f"^select: .*{match}", corpus=tmp_path / "bad.parquet", **options)
+    assert "bad.parquet" in message
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_bad_row_of_the_corpus_is_named(tmp_path, data, value):
+    data["corpus"][[123, 200], 5] = value
+    np.save(tmp_path / "bad.npy", data["corpus"])
+    check_refused(tmp_path, ValueError, r"corpus.*bad\.npy.* 123\b", corpus=tmp_path / "bad.npy")
+
+
+@pytest.mark.parametrize("with_candidates", [False, True])
+def test_bad_row_of_the_queries_is_named(tmp_path, data, with_candidates):
+    data["queries"][[207, 220], 5] = np.nan
+    np.save(tmp_path / "bad.npy", data["queries"])
+    options = files(tmp_path, "candidates") if with_candidates else {}
+    check_refused(
+        tmp_path, ValueError, r"queries must be finite, got NaN or inf in row 207 of .*bad\.npy",
+        queries=tmp_path / "bad.npy", chunk_size=20, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("bad", "match"),
+    [
+        ([1.0], "got 1 in row 207"),
+        (None, "null rows, got one in row 207"),
+        ([None] * D, "null values, got one in row 207"),
+        ([float("nan")] * D, "got NaN or inf in row 207"),
+    ],
+)
+def test_bad_row_of_parquet_queries_is_named(tmp_path, data, bad, match):
+    rows = data["queries"].tolist()
+    rows[207] = bad
+    pq.write_table(pa.table({"v": rows}), tmp_path / "bad.parquet")
+    check_refused(tmp_path, ValueError, match, queries=tmp_path / "bad.parquet", chunk_size=20)
+
+
+def test_bad_bias_is_named(tmp_path, data):
+    data["bias"][17] = np.inf
+    np.save(tmp_path / "bad.npy", data["bias"])
+    check_refused(tmp_path, ValueError, r"bias.* 17\b", bias=tmp_path / "bad.npy")
+
+
+@pytest.mark.parametrize("suffix", ["npy", "parquet"])
+@pytest.mark.parametrize(
+    ("row", "match"),
+    [
+        ([0, N], "candidates must be -1 or rows of the corpus, below N = 300, got 300 in row 207 of"),
+        ([0, -2], "candidates must be -1 or rows of the corpus, below N = 300, got -2 in row 207 of"),
+        ([4, 4], "candidates must not repeat an id within a query, got 4 twice in row 207 of"),
+    ],
+)
+def test_bad_candidates_are_named(tmp_path, data, suffix, row, match):
+    data["candidates"][207] = np.arange(40) + 10
+    data["candidates"][207, [3, 9]] = row
+    if suffix == "npy":
+        np.save(tmp_path / "bad.npy", data["candidates"])
+    else:
+        pq.write_table(pa.table({"rows": data["candidates"].tolist()}), tmp_path / "bad.parquet")
+    check_refused(tmp_path, ValueError, match, candidates=tmp_path / f"bad.{suffix}", chunk_size=20)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"k": 0}, r"\bk must .*, got 0"),
+        ({"lambda_d": 1.5}, r"lambda_d must .*, got 1\.5"),
+        ({"lambda_b": -0.1}, r"lambda_b must .*, got -0\.1"),
+        ({"lambda_d": float("nan")}, "lambda_d must .*, got nan"),
+        ({"pool": 0}, "pool must .*, got 0"),
+        ({"pool": "most"}, "pool must be a number or 'all', got 'most'"),
+        ({"method": "topk"}, "method must .*topk"),
+        ({"metric": "l2"}, "metric must .*l2"),
+        ({"dtype": "int4"}, "dtype must .*int4"),
+        ({"backend": "abacus"}, "backend.*abacus"),
+        ({"num_threads": 0}, "num_threads must .*, got 0"),
+        ({"chunk_size": 0}, "chunk_size must be at least 1, got 0"),
+        ({"shard_size": 0}, "shard_size must be at least 1, got 0"),
+        ({"max_per_group": 2}, "max_per_group must come with groups"),
+        ({"candidate_column": "rows"}, "candidate_column must come with candidates"),
+        ({"id_column": "id"}, r"must not be a \.npy file to have a column 'id'"),
+        ({"bias_column": "b"}, "bias must be a file of its own where the vectors are .npy, got column 'b'"),
+        ({"method": "vrsd", "lambda_d": 0.5}, "lambda_d must be left out with method 'vrsd'"),
+        ({"method": "vrsd", "lambda_b": 0.5}, "lambda_b must be left out with method 'vrsd'"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_wrong_option(tmp_path, data, monkeypatch, options, match):
+    monkeypatch.setattr(job, "_run", None)  # refused before the folder is looked at
+    check_refused(tmp_path, ValueError, match, **options)
+
+
+def test_options_without_effect_are_refused(tmp_path, data):
+    for options, match in (
+        ({"pool": 10, **files(tmp_path, "candidates")}, "pool must be left out when candidates are given, got 10"),
+        ({"method": "vrsd", **files(tmp_path, "bias")}, "bias must be left out with method 'vrsd'"),
+        ({"bias_column": "b", **files(tmp_path, "bias")}, "bias must be a file or a column"),
+        (files(tmp_path, "query_groups"), "query_groups must come with groups"),
+    ):
+        check_refused(tmp_path, ValueError, match, **options)
