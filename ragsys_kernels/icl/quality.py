@@ -16,7 +16,7 @@ from .prompts import QA
 Array = npt.NDArray[Any]
 
 TEMPLATE = QA.demonstration
-_WINDOW = 64  # pairs; what a killed job loses at most, and what one progress step covers
+_WINDOW = 64  # pairs; what a killed run loses at most, and what one progress step covers
 
 
 def quality_bias(

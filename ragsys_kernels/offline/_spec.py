@@ -164,7 +164,7 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
             raise ValueError(f"select: {name} must be at least 1, got {getattr(spec, name)}")
     if spec.on_error not in ("raise", "skip"):
         raise ValueError(f"select: on_error must be 'raise' or 'skip', got {spec.on_error!r}")
-    options = {**rule(spec, inputs), "backend": spec.backend, "num_threads": spec.num_threads}
+    options = {**selection_options(spec, inputs), "backend": spec.backend, "num_threads": spec.num_threads}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rk.PoolSizeWarning)
         # The library checks the rest, on one zero row.
@@ -177,7 +177,7 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
         )
 
 
-def rule(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
+def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
     """Return the options of the selection, defaults filled in; refuse those that the others leave without effect."""
     if spec.pool is not None and inputs.candidates is not None:
         raise ValueError(f"select: pool must be left out when candidates are given, got {spec.pool}")

@@ -17,7 +17,7 @@ import ragsys_kernels as rk
 from ._device import Selector
 from ._manifest import JobFolder, ShardRecord, errors_file, shard_file
 from ._pipeline import ahead
-from ._spec import Inputs, JobSpec, held, rule
+from ._spec import Inputs, JobSpec, held, selection_options
 from .sinks import ROW_GROUP, parquet
 from .sources import Column
 
@@ -106,7 +106,11 @@ class Worker:
             )
         self.spec, self._inputs = spec, Inputs.open(spec)
         self.rows, self.schema = self._inputs.queries.rows, result_schema(self._inputs)
-        self._options = {**rule(spec, self._inputs), "backend": spec.backend, "num_threads": spec.num_threads}
+        self._options = {
+            **selection_options(spec, self._inputs),
+            "backend": spec.backend,
+            "num_threads": spec.num_threads,
+        }
         corpus = corpus or Held.of(spec, self._inputs)
         self._corpus, self._corpus_ids = Selector(corpus.corpus, spec.device), corpus.ids
         if self._inputs.index is not None:
