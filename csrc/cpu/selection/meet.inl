@@ -79,9 +79,9 @@ inline Status Query<T, Objective>::catch_up(const std::int32_t* js, int n) {
   if (picked == 0 && !estimated()) return status;  // nothing to meet
   bool unread = true, one_behind = true;
   for (int i = 0; i < n; ++i) unread = unread && ws.met[js[i]] < 0;
-  if (unread && n == 4) status = read_estimated<4>(js);
+  if (unread && n == 4) status = scale_rows<4>(js);
   for (int i = 0; i < n && status == Status::ok; ++i)
-    if (ws.met[js[i]] < 0) status = read_estimated<1>(js + i);
+    if (ws.met[js[i]] < 0) status = scale_rows<1>(js + i);
   if (status != Status::ok) return status;
   for (int i = 0; i < n; ++i) one_behind = one_behind && ws.met[js[i]] == picked - 1;
   if (one_behind && n == 4)

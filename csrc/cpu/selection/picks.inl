@@ -89,7 +89,7 @@ inline Status Query<T, Objective>::keep(std::int64_t j) {
   if (ws.met[j] < 0 && coded) {
     objective.read(*this, j);
   } else if (ws.met[j] < 0) {
-    const Status status = read_estimated<1>(&js);
+    const Status status = scale_rows<1>(&js);
     if (status != Status::ok) return status;
     if (picked == 0 && pivot_is_pick()) ws.pivot[j] = 1.0f;
   }

@@ -85,8 +85,6 @@ struct Query {
   template <int R>
   Status scale_rows(const std::int32_t* js);
   template <int R>
-  Status read_estimated(const std::int32_t* js);
-  template <int R>
   Status read_rows(std::int64_t j);
   void read_scale(std::int64_t j);
   void prefetch_row(std::int64_t r) const;

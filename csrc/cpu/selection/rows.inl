@@ -59,6 +59,7 @@ inline Status Query<T, Objective>::scale_row(std::int64_t r, float* norm2, float
   return Status::ok;
 }
 
+// Reads what rows need of their own: scales and, where relevance was only estimated, relevance.
 template <class T, class Objective>
 template <int R>
 inline Status Query<T, Objective>::scale_rows(const std::int32_t* js) {
@@ -73,7 +74,16 @@ inline Status Query<T, Objective>::scale_rows(const std::int32_t* js) {
     ws.met[js[r]] = 0;
   }
   ws.rows_read += R;
-  return Status::ok;
+  if (!estimated()) return Status::ok;
+  float dots[R];
+  dot_block<R>(ws.query, rows, args.dims, dots);
+  ws.products += R;
+  for (int r = 0; r < R; ++r) {
+    const float cosine = dots[r] * ws.scale[js[r]];
+    objective.relevance(*this, js[r], cosine, nullptr);
+    ws.sine[js[r]] = sine(cosine);
+  }
+  return all_finite ? Status::ok : Status::not_finite;
 }
 
 // What a row that its codes stood for needs of its own. Rows with codes have scales or are unit vectors.
@@ -88,25 +98,6 @@ inline void Query<T, Objective>::read_scale(std::int64_t j) {
   }
   ws.met[j] = 0;
   ++ws.rows_read;
-}
-
-// Rows whose relevance is only estimated: now it is known.
-template <class T, class Objective>
-template <int R>
-inline Status Query<T, Objective>::read_estimated(const std::int32_t* js) {
-  const Status status = scale_rows<R>(js);
-  if (status != Status::ok || !estimated()) return status;
-  const T* rows[R];
-  float dots[R];
-  for (int r = 0; r < R; ++r) rows[r] = row(ws.row[js[r]]);
-  dot_block<R>(ws.query, rows, args.dims, dots);
-  ws.products += R;
-  for (int r = 0; r < R; ++r) {
-    const float cosine = dots[r] * ws.scale[js[r]];
-    objective.relevance(*this, js[r], cosine, nullptr);
-    ws.sine[js[r]] = sine(cosine);
-  }
-  return all_finite ? Status::ok : Status::not_finite;
 }
 
 template <class T, class Objective>
