@@ -1,39 +1,15 @@
 """Every bad argument is an error of the documented type and wording, on every backend; and nothing is modified."""
 
-import inspect
 import re
 import warnings
 
 import numpy as np
 import pytest
+from selection_calls import METHODS, check_error, dense, f32, good, methods, with_value
 
 import ragsys_kernels as rk
-from ragsys_kernels import metrics, testing
+from ragsys_kernels import testing
 from ragsys_kernels.selection import validate
-
-METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
-methods = pytest.mark.parametrize("method", METHODS)
-
-
-def f32(*shape):
-    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-
-
-def good(**changes):
-    """A correct call of Q = 3 queries, N = 12 rows, P = 5, D = 4, with changes."""
-    candidates = np.array([[0, 1, 2, 3, 4], [5, 6, 7, 8, -1], [11, 10, 9, 8, 7]])
-    return {"queries": f32(3, 4), "embeddings": f32(12, 4), "k": 2, "candidates": candidates, **changes}
-
-
-def dense(**changes):
-    return {"queries": f32(3, 4), "embeddings": f32(3, 5, 4), "k": 2, **changes}
-
-
-def with_value(array, where, value):
-    array = np.array(array)
-    array[where] = value
-    return array
-
 
 IDS = good()["candidates"]
 UNALIGNED = np.frombuffer(b"\0" + f32(12, 4).tobytes(), np.uint8)[1:].view(np.float32).reshape(12, 4)
@@ -316,17 +292,6 @@ VRSD = {
 }  # fmt: skip
 
 
-def check_error(method, arguments, error, message, **more):
-    arguments = {"backend": "auto", **more, **arguments}
-    before = {name: np.array(value) for name, value in arguments.items() if isinstance(value, np.ndarray)}
-    with pytest.raises(error) as caught:
-        METHODS[method](**arguments)
-    assert str(caught.value) == f"{method}: {message}"
-    assert type(caught.value) is error
-    for name, value in before.items():
-        np.testing.assert_array_equal(arguments[name], value)
-
-
 @methods
 @pytest.mark.parametrize("case", BOTH)
 def test_bad_argument_of_either_method_is_named(backend, method, case):
@@ -484,222 +449,9 @@ def test_num_threads_of_the_environment_is_checked(backend, monkeypatch):
         rk.mmr(**good(), backend=backend, num_threads=1)
 
 
-# --- Corpus.
-
-CORPUS = {
-    "embeddings_1d": (
-        {"embeddings": f32(4)}, ValueError, "embeddings must have at least one row and one dimension, got shape (4,)",
-    ),
-    "embeddings_3d": ({"embeddings": f32(2, 3, 4)}, ValueError, "embeddings must have shape (N, D), got (2, 3, 4)"),
-    "embeddings_empty": (
-        {"embeddings": f32(0, 4)}, ValueError,
-        "embeddings must have at least one row and one dimension, got shape (0, 4)",
-    ),
-    "embeddings_integers": (
-        {"embeddings": np.ones((3, 4), int)}, TypeError,
-        "embeddings must be float32, float16 or bfloat16, got int64; convert it once with .astype('float32')",
-    ),
-    "embeddings_bool": (
-        {"embeddings": np.ones((3, 4), bool)}, TypeError,
-        "embeddings must be float32, float16 or bfloat16, got bool; convert it once with .astype('float32')",
-    ),
-    "embeddings_nan": (
-        {"embeddings": with_value(f32(9, 4), ([5, 7], 0), np.nan)}, ValueError,
-        "embeddings must be finite, got NaN or inf in row 5",
-    ),
-    "bias_shape": ({"bias": f32(3)}, ValueError, "bias must have shape (N,) = (12,), got (3,)"),
-    "bias_nan": ({"bias": with_value(f32(12), 4, np.nan)}, ValueError, "bias must be finite, got NaN or inf in row 4"),
-    "bias_integers": ({"bias": np.zeros(12, int)}, TypeError, "bias must be floating point, got int64"),
-    "groups_shape": (
-        {"groups": np.zeros((12, 1), int)}, ValueError, "groups must have shape (N,) = (12,), got (12, 1)",
-    ),
-    "groups_float": ({"groups": f32(12)}, TypeError, "groups must be integers, got float32"),
-    "metric": ({"metric": "l2"}, ValueError, "metric must be one of 'cosine', 'dot', got 'l2'"),
-    "dtype": (
-        {"dtype": "int4"}, ValueError, "dtype must be one of 'float32', 'float16', 'bfloat16', 'int8', got 'int4'",
-    ),
-    "device": (
-        {"device": "gpu"}, ValueError, "device must be None, 'cpu', 'cuda' or 'cuda:<number>', got 'gpu'",
-    ),
-    "float16_overflow": (
-        {"embeddings": with_value(f32(12, 4), (3, 2), 1e5), "metric": "dot", "dtype": "float16"}, ValueError,
-        "embeddings must be within the range of float16, got a larger value in row 3",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", CORPUS)
-def test_bad_argument_of_corpus_is_named(case):
-    changes, error, message = CORPUS[case]
-    with pytest.raises(error) as caught:
-        rk.Corpus(**{"embeddings": f32(12, 4), **changes})
-    assert str(caught.value) == f"Corpus: {message}"
-
-
-SEARCH = {
-    "n_zero": ({"n": 0}, ValueError, "n must be at least 1, got 0"),
-    "n_float": ({"n": 1.0}, TypeError, "n must be integers, got float64"),
-    "n_array": ({"n": np.array([1, 2, 3])}, TypeError, "n must be one integer, got an array"),
-    "queries_none": ({"queries": None}, ValueError, "queries must be given, got None"),
-    "queries_dims": ({"queries": f32(3, 3)}, ValueError, "queries must have the embeddings' D = 4 dimensions, got 3"),
-    "queries_nan": (
-        {"queries": with_value(f32(3, 4), ([1, 2], 3), np.nan)}, ValueError,
-        "queries must be finite, got NaN or inf in row 1",
-    ),
-    "lambda_b": ({"lambda_b": 1.5}, ValueError, "lambda_b must be within [0, 1], got 1.5"),
-    "query_groups": (
-        {"query_groups": np.zeros(3, int)}, ValueError, "query_groups must come with groups, got groups=None",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", SEARCH)
-def test_bad_argument_of_search_is_named(backend, case):
-    changes, error, message = SEARCH[case]
-    with pytest.raises(error) as caught:
-        rk.Corpus(f32(12, 4)).search(**{"queries": f32(3, 4), "n": 2, "backend": backend, **changes})
-    assert str(caught.value) == f"search: {message}"
-
-
-def test_bad_argument_of_select_is_named(backend):
-    corpus = rk.Corpus(f32(12, 4))
-    for changes, error, message in (
-        ({"method": "topk"}, ValueError, "select: method must be one of 'mmr', 'vrsd', got 'topk'"),
-        ({"pool": 0}, ValueError, "select: pool must be at least 1, got 0"),
-        ({"pool": 2.5}, TypeError, "select: pool must be an integer, got float"),
-        ({"metric": "dot"}, ValueError, "mmr: metric must be the corpus's own, 'cosine', got 'dot'"),
-    ):
-        with pytest.raises(error, match=f"^{re.escape(message)}$"):
-            corpus.select(f32(3, 4), 2, backend=backend, **changes)
-
-
 def test_relevance_alone_tells_the_number_of_queries():
     with pytest.raises(ValueError, match=r"^mmr: relevance must have shape \(Q, N\), got \(12,\)$"):
         rk.mmr(None, f32(12, 4), 2, relevance=f32(12))
-
-
-# --- Options that are no options, misspelt arguments, and picks that no pool has.
-
-
-class Odd:
-    """No number, no name, no array."""
-
-
-ODD = {
-    "array": np.ones(3), "array_of_one": np.array(["mmr"]), "object": Odd(), "type": object, "dict": {}, "set": {1},
-    "huge": 10**6000, "bytes": b"mmr", "list": ["cosine"], "complex": 1j, "nested": [[1], [2, 3]],
-    "generator": iter([]),
-}  # fmt: skip
-ARGUMENTS = {
-    "mmr": (rk.mmr, good()),
-    "vrsd": (rk.vrsd, good()),
-    "Corpus": (rk.Corpus, {"embeddings": f32(12, 4)}),
-    "search": (rk.Corpus(f32(12, 4)).search, {"queries": f32(3, 4), "n": 2}),
-    "select": (rk.Corpus(f32(12, 4)).select, {"queries": f32(3, 4), "k": 2, "pool": 6}),
-    "token_logprobs": (rk.token_logprobs, {"logits": f32(3, 5), "targets": [0, 1, 2]}),
-    "answer_logprobs": (rk.answer_logprobs, {"logits": f32(3, 5), "targets": [0, 1, 2]}),
-    "label_posteriors": (rk.label_posteriors, {"logits": f32(3, 5), "label_ids": [0, 1]}),
-    "logprob_partials": (rk.logprob_partials, {"logits": f32(3, 5), "targets": [0, 1, 2], "vocab_size": 5}),
-}
-LOGP = {"logp": -(f32(4) ** 2), "is_correct": np.array([True, False] * 2), "cu_questions": [0, 2, 4]}
-PICKED = {"embeddings": f32(12, 4), "indices": np.arange(6).reshape(2, 3)}
-ARGUMENTS |= {
-    "merge_partials": (rk.merge_partials, {}),
-    "multiple_choice": (metrics.multiple_choice, LOGP),
-    "dpo": (metrics.dpo, LOGP),
-    "perplexity": (metrics.perplexity, {"sum_logp": [-1.0, -2.0], "count": [1, 2]}),
-    "sum_cosine": (metrics.sum_cosine, {"queries": f32(2, 4), **PICKED}),
-    "pairwise_cosine": (metrics.pairwise_cosine, PICKED),
-    "win_rate": (metrics.win_rate, {"ours": f32(3), "theirs": f32(3)}),
-    "max_diff": (metrics.max_diff, {"ours": f32(3), "theirs": f32(3)}),
-    "alpha_ndcg": (metrics.alpha_ndcg, {"indices": PICKED["indices"], "judgements": f32(6, 2) > 0}),
-    "nqc": (metrics.nqc, {"scores": f32(3, 4)}),
-    "macro_scores": (metrics.macro_scores, {"labels": [0, 1, 1], "predictions": [0, 1, 0]}),
-}
-NAMES = [(op, name) for op, (call, _) in ARGUMENTS.items() for name in inspect.signature(call).parameters]
-WORDED = rf"^({'|'.join(ARGUMENTS)}): (\w+|all arrays|\w+ and \w+) must "
-
-
-@pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
-@pytest.mark.parametrize(("op", "name"), NAMES)
-def test_what_is_no_argument_is_refused_in_one_form(op, name):
-    """Whatever is given for any argument: an answer, or an error that names the function and the argument."""
-    call, arguments = ARGUMENTS[op]
-    for odd in ODD.values():
-        try:
-            call(**{**arguments, name: odd})
-        except (ValueError, TypeError) as error:
-            worded = re.match(WORDED, str(error)) and len(str(error)) < 500
-            assert worded, f"{type(odd)}: {error!r:.200}"  # noqa: PT017
-
-
-@pytest.mark.parametrize("kind", ["float8", "quantised", "meta", "sparse", "fake_strides"])
-@pytest.mark.parametrize(("op", "name"), NAMES)
-def test_tensors_that_are_no_arrays_are_refused_by_name(op, name, kind):
-    torch = pytest.importorskip("torch")
-    call, arguments = ARGUMENTS[op]
-    plain = torch.ones(12, 4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tensor = {
-            "float8": lambda: plain.to(torch.float8_e4m3fn),
-            "quantised": lambda: torch.quantize_per_tensor(plain, 0.1, 0, torch.qint8),
-            "meta": lambda: plain.to("meta"),
-            "sparse": plain.to_sparse,
-            "fake_strides": lambda: torch.complex(plain, plain).conj().imag,
-        }[kind]()
-    try:
-        call(**{**arguments, name: tensor})
-    except (ValueError, TypeError, rk.BackendUnavailableError) as error:
-        assert re.match(WORDED + "|^\\w+: no backend runs on arrays on 'meta'", str(error)), repr(error)  # noqa: PT017
-
-
-MISSPELT = {
-    ("select", "lamda_d"): "; did you mean 'lambda_d'?",
-    ("select", "lambda_mult"): "; it is called 'lambda_d' here and takes the same value",
-    ("select", "diversity"): "; it is called 'lambda_d' here and takes 1 - diversity",
-    ("select", "fetch_k"): "; it is called 'pool' here and takes the same number",
-    ("select", "n_results"): "; it is called 'k' here and takes the same number",
-    ("select", "querys"): "; did you mean 'queries'?",
-    ("select", "zebra"): "",
-    ("search", "top_k"): "; it is called 'n' here and takes the same number",
-    ("search", "k"): "; it is called 'n' here and takes the same number",
-    ("mmr", "fetch_k"): "; it is called 'candidates' here and takes the ids of so many nearest rows",
-    ("mmr", "top_k"): "; it is called 'k' here and takes the same number",
-    ("vrsd", "lambda_d"): "",
-    ("Corpus", "biass"): "; did you mean 'bias'?",
-    ("answer_logprobs", "ignore_idx"): "; did you mean 'ignore_index'?",
-}
-
-
-@pytest.mark.parametrize(("op", "name"), MISSPELT)
-def test_a_misspelt_argument_is_answered_with_ours(op, name):
-    call, arguments = ARGUMENTS[op]
-    message = f"{op}: got an unexpected keyword argument {name!r}{MISSPELT[op, name]}"
-    for given in (arguments, {key: value for key, value in arguments.items() if key not in ("k", "n")}):
-        with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
-            call(**given, **{name: 1})
-
-
-def test_select_has_the_options_of_its_methods_with_their_defaults():
-    own = inspect.signature(rk.Corpus.select).parameters
-    for method in METHODS.values():
-        for name, parameter in inspect.signature(method).parameters.items():
-            if name not in ("queries", "embeddings", "k"):
-                assert own[name].default == parameter.default, name
-    assert {name for name in own if name not in inspect.signature(rk.mmr).parameters} == {
-        "self", "method", "pool", "index",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["bias", "lambda_d", "lambda_b"])
-@pytest.mark.parametrize("pool", [5, None])
-def test_select_refuses_options_of_mmr_for_vrsd(name, pool):
-    corpus = rk.Corpus(f32(12, 4))
-    value = f32(12) if name == "bias" else 0.5
-    got = "ndarray" if name == "bias" else "0.5"
-    with pytest.raises(ValueError, match=f"^select: {name} must be left out with method 'vrsd', got {got}$"):
-        corpus.select(f32(2, 4), 3, method="vrsd", pool=pool, **{name: value})
 
 
 @methods

@@ -1,0 +1,123 @@
+"""Options that are no options, tensors that are no arrays, misspelt arguments: one form of error, in every op."""
+
+import inspect
+import re
+import warnings
+
+import numpy as np
+import pytest
+from selection_calls import METHODS, f32, good
+
+import ragsys_kernels as rk
+from ragsys_kernels import metrics
+
+
+class Odd:
+    """No number, no name, no array."""
+
+
+ODD = {
+    "array": np.ones(3), "array_of_one": np.array(["mmr"]), "object": Odd(), "type": object, "dict": {}, "set": {1},
+    "huge": 10**6000, "bytes": b"mmr", "list": ["cosine"], "complex": 1j, "nested": [[1], [2, 3]],
+    "generator": iter([]),
+}  # fmt: skip
+ARGUMENTS = {
+    "mmr": (rk.mmr, good()),
+    "vrsd": (rk.vrsd, good()),
+    "Corpus": (rk.Corpus, {"embeddings": f32(12, 4)}),
+    "search": (rk.Corpus(f32(12, 4)).search, {"queries": f32(3, 4), "n": 2}),
+    "select": (rk.Corpus(f32(12, 4)).select, {"queries": f32(3, 4), "k": 2, "pool": 6}),
+    "token_logprobs": (rk.token_logprobs, {"logits": f32(3, 5), "targets": [0, 1, 2]}),
+    "answer_logprobs": (rk.answer_logprobs, {"logits": f32(3, 5), "targets": [0, 1, 2]}),
+    "label_posteriors": (rk.label_posteriors, {"logits": f32(3, 5), "label_ids": [0, 1]}),
+    "logprob_partials": (rk.logprob_partials, {"logits": f32(3, 5), "targets": [0, 1, 2], "vocab_size": 5}),
+}
+LOGP = {"logp": -(f32(4) ** 2), "is_correct": np.array([True, False] * 2), "cu_questions": [0, 2, 4]}
+PICKED = {"embeddings": f32(12, 4), "indices": np.arange(6).reshape(2, 3)}
+ARGUMENTS |= {
+    "merge_partials": (rk.merge_partials, {}),
+    "multiple_choice": (metrics.multiple_choice, LOGP),
+    "dpo": (metrics.dpo, LOGP),
+    "perplexity": (metrics.perplexity, {"sum_logp": [-1.0, -2.0], "count": [1, 2]}),
+    "sum_cosine": (metrics.sum_cosine, {"queries": f32(2, 4), **PICKED}),
+    "pairwise_cosine": (metrics.pairwise_cosine, PICKED),
+    "win_rate": (metrics.win_rate, {"ours": f32(3), "theirs": f32(3)}),
+    "max_diff": (metrics.max_diff, {"ours": f32(3), "theirs": f32(3)}),
+    "alpha_ndcg": (metrics.alpha_ndcg, {"indices": PICKED["indices"], "judgements": f32(6, 2) > 0}),
+    "nqc": (metrics.nqc, {"scores": f32(3, 4)}),
+    "macro_scores": (metrics.macro_scores, {"labels": [0, 1, 1], "predictions": [0, 1, 0]}),
+}
+NAMES = [(op, name) for op, (call, _) in ARGUMENTS.items() for name in inspect.signature(call).parameters]
+WORDED = rf"^({'|'.join(ARGUMENTS)}): (\w+|all arrays|\w+ and \w+) must "
+
+
+@pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+@pytest.mark.parametrize(("op", "name"), NAMES)
+def test_what_is_no_argument_is_refused_in_one_form(op, name):
+    """Whatever is given for any argument: an answer, or an error that names the function and the argument."""
+    call, arguments = ARGUMENTS[op]
+    for odd in ODD.values():
+        try:
+            call(**{**arguments, name: odd})
+        except (ValueError, TypeError) as error:
+            worded = re.match(WORDED, str(error)) and len(str(error)) < 500
+            assert worded, f"{type(odd)}: {error!r:.200}"  # noqa: PT017
+
+
+@pytest.mark.parametrize("kind", ["float8", "quantised", "meta", "sparse", "fake_strides"])
+@pytest.mark.parametrize(("op", "name"), NAMES)
+def test_tensors_that_are_no_arrays_are_refused_by_name(op, name, kind):
+    torch = pytest.importorskip("torch")
+    call, arguments = ARGUMENTS[op]
+    plain = torch.ones(12, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tensor = {
+            "float8": lambda: plain.to(torch.float8_e4m3fn),
+            "quantised": lambda: torch.quantize_per_tensor(plain, 0.1, 0, torch.qint8),
+            "meta": lambda: plain.to("meta"),
+            "sparse": plain.to_sparse,
+            "fake_strides": lambda: torch.complex(plain, plain).conj().imag,
+        }[kind]()
+    try:
+        call(**{**arguments, name: tensor})
+    except (ValueError, TypeError, rk.BackendUnavailableError) as error:
+        assert re.match(WORDED + "|^\\w+: no backend runs on arrays on 'meta'", str(error)), repr(error)  # noqa: PT017
+
+
+MISSPELT = {
+    ("select", "lamda_d"): "; did you mean 'lambda_d'?",
+    ("select", "lambda_mult"): "; it is called 'lambda_d' here and takes the same value",
+    ("select", "diversity"): "; it is called 'lambda_d' here and takes 1 - diversity",
+    ("select", "fetch_k"): "; it is called 'pool' here and takes the same number",
+    ("select", "n_results"): "; it is called 'k' here and takes the same number",
+    ("select", "querys"): "; did you mean 'queries'?",
+    ("select", "zebra"): "",
+    ("search", "top_k"): "; it is called 'n' here and takes the same number",
+    ("search", "k"): "; it is called 'n' here and takes the same number",
+    ("mmr", "fetch_k"): "; it is called 'candidates' here and takes the ids of so many nearest rows",
+    ("mmr", "top_k"): "; it is called 'k' here and takes the same number",
+    ("vrsd", "lambda_d"): "",
+    ("Corpus", "biass"): "; did you mean 'bias'?",
+    ("answer_logprobs", "ignore_idx"): "; did you mean 'ignore_index'?",
+}
+
+
+@pytest.mark.parametrize(("op", "name"), MISSPELT)
+def test_a_misspelt_argument_is_answered_with_ours(op, name):
+    call, arguments = ARGUMENTS[op]
+    message = f"{op}: got an unexpected keyword argument {name!r}{MISSPELT[op, name]}"
+    for given in (arguments, {key: value for key, value in arguments.items() if key not in ("k", "n")}):
+        with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+            call(**given, **{name: 1})
+
+
+def test_select_has_the_options_of_its_methods_with_their_defaults():
+    own = inspect.signature(rk.Corpus.select).parameters
+    for method in METHODS.values():
+        for name, parameter in inspect.signature(method).parameters.items():
+            if name not in ("queries", "embeddings", "k"):
+                assert own[name].default == parameter.default, name
+    assert {name for name in own if name not in inspect.signature(rk.mmr).parameters} == {
+        "self", "method", "pool", "index",
+    }  # fmt: skip
