@@ -23,7 +23,7 @@ test-blas: $(VENV)/.test
 	set -e; for kernels in "" Haswell Zen $(AVX512); do echo "OPENBLAS_CORETYPE=$$kernels"; \
 	  export OPENBLAS_CORETYPE=$$kernels; test -n "$$kernels" || unset OPENBLAS_CORETYPE; \
 	  $(BIN)/pytest -q -n 2 -k "numpy or search or corpus" \
-	    tests/scoring tests/corpus/test_corpus.py tests/selection/test_codes.py; \
+	    tests/scoring tests/corpus/test_corpus.py tests/selection/test_code*.py; \
 	  TRITON_INTERPRET=1 $(BIN)/pytest -q -k "bits or tie" tests/gpu/test_triton_scoring.py; \
 	done
 

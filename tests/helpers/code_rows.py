@@ -1,0 +1,44 @@
+"""Rows whose codes are tested, what the codes say, and what must not change."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+import ragsys_kernels as rk
+
+DTYPES = ("float32", "float16", "bfloat16")
+SEEDS = st.integers(0, 2**32 - 1)
+BOOLEANS = st.booleans()
+# Headers begin 12 bytes before the end of whole cache lines: 52, 116 and 180 leave them no room to spare.
+DIMS = (1, 2, 3, 4, 7, 16, 33, 48, 51, 52, 53, 60, 63, 64, 65, 100, 115, 116, 117, 130, 180, 384)
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def vectors_of(corpus):
+    """The unit vectors that the kernels select from, in float64."""
+    data = corpus.data
+    if corpus.dtype == "bfloat16":
+        data = (data.astype(np.uint32) << 16).view(np.float32)
+    data = data.astype(np.float64)
+    return data if corpus.scales is None else data * corpus.scales[:, None].astype(np.float64)
+
+
+def decoded(codes, dims):
+    """(N, D) signed codes and the fields of the headers."""
+    assert codes.dtype == np.uint8
+    assert codes.shape[1] == -(-(dims + 12) // 64) * 64
+    assert not codes[:, dims:-12].any()
+    header = np.ascontiguousarray(codes[:, -12:])
+    scale, error = header[:, :8].view(np.float32).T
+    return codes[:, :dims].astype(np.int64) - 128, scale, error, header[:, 8:].view(np.int32)[:, 0]
+
+
+def same(a, b):
+    for name, x, y in zip(rk.Selection._fields, a, b, strict=True):
+        np.testing.assert_array_equal(x, y, err_msg=name)
+
+
+def for_vrsd(problem):
+    return {name: value for name, value in problem.items() if name not in ("lambda_d", "lambda_b", "bias")}
