@@ -83,13 +83,13 @@ def test_a_process_that_dies_is_named_and_the_others_go_on(tmp_path):
 
 def test_what_is_broken_in_a_selection_is_found_and_told(monkeypatch):
     """A score that is off by a little, a bias that is not of the row, a tie that goes the other way."""
-    select = cpu._run
+    select = cpu.run
 
     def off(problem, *arguments):
         selection, work = select(problem, *arguments)
         return selection._replace(scores=selection.scores + np.float32(2e-5)), work
 
-    monkeypatch.setattr(cpu, "_run", off)
+    monkeypatch.setattr(cpu, "run", off)
     found = failures(fuzz_selections.FUZZER, 200)
     assert found
     assert "score is" in found[0][1]
@@ -99,7 +99,7 @@ def test_what_is_broken_in_a_selection_is_found_and_told(monkeypatch):
             problem.bias = problem.bias[::-1].copy()
         return select(problem, *arguments)
 
-    monkeypatch.setattr(cpu, "_run", turned)
+    monkeypatch.setattr(cpu, "run", turned)
     assert failures(fuzz_selections.FUZZER, 300)
 
     def last_of_equals(problem, *arguments):
@@ -108,5 +108,5 @@ def test_what_is_broken_in_a_selection_is_found_and_told(monkeypatch):
             problem.relevance = None if problem.relevance is None else problem.relevance[:, ::-1].copy()
         return select(problem, *arguments)
 
-    monkeypatch.setattr(cpu, "_run", last_of_equals)
+    monkeypatch.setattr(cpu, "run", last_of_equals)
     assert any("comes before" in text for _, text in failures(fuzz_selections.FUZZER, 600))
