@@ -1,4 +1,4 @@
-"""Where the types of results had their home: pickles of then look for them here."""
+"""The former home of the result types, where older pickles look for them."""
 
 from .selection.problem import SearchResult, Selection
 

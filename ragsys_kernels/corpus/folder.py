@@ -33,7 +33,7 @@ _NAMES = {_DESCRIPTION, *(f"{name}.npy" for name in ARRAYS)}
 _STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8"}
 
 _MOST_BYTES = 1 << 20  # of a description
-_SMALL = 1 << 20  # a folder of so many bytes is read whole in no time
+_SMALL = 1 << 20  # bytes; a folder of at most so many is read whole
 _SAMPLED_ROWS, _SAMPLED_BYTES = 64, 1 << 20
 _BLOCK = 1 << 20
 _TRIES = 20

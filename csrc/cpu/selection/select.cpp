@@ -28,7 +28,7 @@ void select(const SelectArgs& args, int isa, int num_threads) {
   const int threads = worthwhile_threads(work, args.num_queries, num_threads);
   const auto select_query = kernels.select[int(args.method)][args.dtype];
   Workspaces workspaces(args, kernels.vector_floats, threads);
-  // A run of queries for one thread, since each asks for the rows of the next.
+  // A run of queries for one thread, since each query prefetches the rows of the next.
   const std::int64_t grain = std::max<std::int64_t>(1, std::min<std::int64_t>(16, args.num_queries / (4 * threads)));
   parallel_for(args.num_queries, grain, threads,
                [&](std::int64_t q, int thread) { select_query(args, q, workspaces[thread]); });
