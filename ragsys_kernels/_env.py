@@ -4,6 +4,7 @@ RAGSYS_KERNELS_BACKEND      backend of calls with ``backend="auto"``: ``cpu``, `
                             ``cuda``
 RAGSYS_KERNELS_ISA          instruction set of the compiled kernels: ``base``, ``avx2`` or ``avx512``
 RAGSYS_KERNELS_NUM_THREADS  threads of calls without ``num_threads``
+RAGSYS_KERNELS_VARIANTS     variants of GPU kernels to run in place of the default ones: ``kernel=variant``, with commas
 RAGSYS_KERNELS_CACHE        folder for what is computed once: embeddings, scores, unpacked models
 RAGSYS_KERNELS_DATA         folder of the data sets that evaluations read
 OPENAI_API_KEY              sent to servers with OpenAI's API where no other key is given
@@ -34,7 +35,7 @@ def _lookup(name: str) -> Callable[[], str | None]:
 
 
 _backend, _isa = _lookup("RAGSYS_KERNELS_BACKEND"), _lookup("RAGSYS_KERNELS_ISA")
-_num_threads = _lookup("RAGSYS_KERNELS_NUM_THREADS")
+_num_threads, _variants = _lookup("RAGSYS_KERNELS_NUM_THREADS"), _lookup("RAGSYS_KERNELS_VARIANTS")
 
 
 def backend() -> str:
@@ -60,6 +61,11 @@ def num_threads() -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"RAGSYS_KERNELS_NUM_THREADS must be a whole number of at least 1, got {text!r}")
     return int(text)
+
+
+def variants() -> str:
+    """Return the variants of GPU kernels that are asked for; ``_gpu/variants.py`` reads the list."""
+    return _variants() or ""
 
 
 def cache_folder() -> Path:

@@ -1,0 +1,32 @@
+"""Variants of GPU kernels that only a device can judge: which one runs.
+
+The first of each kernel runs unless RAGSYS_KERNELS_VARIANTS names another; ``make gpu-check`` times all.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import MappingProxyType
+
+from .. import _env
+
+# Kernel: its variants, the default first. All give the same picks; the same bits unless its file says otherwise.
+VARIANTS: dict[str, tuple[str, ...]] = {}
+
+
+def variant(kernel: str) -> str:
+    """Return the variant of a kernel that is in force."""
+    return chosen(_env.variants())[kernel]
+
+
+@functools.cache
+def chosen(text: str) -> MappingProxyType[str, str]:
+    """Return the variant of every kernel under a value of RAGSYS_KERNELS_VARIANTS."""
+    variants = {kernel: names[0] for kernel, names in VARIANTS.items()}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        kernel, _, name = part.partition("=")
+        if name not in VARIANTS.get(kernel, ()):
+            known = ", ".join(f"{kernel}={name}" for kernel, names in VARIANTS.items() for name in names)
+            raise ValueError(f"RAGSYS_KERNELS_VARIANTS must be a list with commas of {known}, got {part!r}")
+        variants[kernel] = name
+    return MappingProxyType(variants)
