@@ -17,10 +17,15 @@ from .._gpu import interpreter
 from . import triton_linear, triton_logits
 from .problem import Partials, ScoringProblem
 from .triton_answers import answer_sums as answer_sums  # which the device path prefers to its own
+from .triton_merge import Parts, merge
 
 
 def partials(problem: ScoringProblem, num_threads: int) -> Partials:
     """Partials of a problem whose arrays are torch tensors, or NumPy arrays for the interpreter."""
     tensors: Any = _arrays.tensors(problem)
     with interpreter.quiet(tensors.rows):
-        return triton_linear.partials(tensors) if tensors.logits is None else triton_logits.partials(tensors)
+        return merge(tensors, _parts_of(tensors))
+
+
+def _parts_of(problem: Any) -> Parts:
+    return triton_linear.parts_of(problem) if problem.logits is None else triton_logits.parts_of(problem)

@@ -10,8 +10,7 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
-from .problem import Partials
-from .triton_merge import merge, workspace
+from .triton_merge import Parts, workspace
 from .triton_scale import LOG2E, factors, finite, nan_for_inf, scaled
 
 # Splits of the vocabulary: with one tile of rows they fill a large device.
@@ -245,8 +244,8 @@ def logprob_linear_target_kernel(
     tl.store(target + i, tl.where((row >= 0) & (own >= 0), z, float("-inf")), mask=i < num_pairs)
 
 
-def partials(problem: Any) -> Partials:
-    """Return the partials of a problem with hidden states and weights, as tensors."""
+def parts_of(problem: Any) -> Parts:
+    """Launch the sums of a problem with hidden states and weights."""
     hidden, weight, like = problem.hidden, problem.weight, problem.rows
     R, M, D = len(problem.rows), len(problem.columns), hidden.shape[1]
     dot16 = hidden.dtype == weight.dtype != problem.inverse_temperature.dtype
@@ -305,4 +304,4 @@ def partials(problem: Any) -> Partials:
         tiles=tiles_a_split,
         num_stages=tile.num_stages,
     )
-    return merge(problem, parts, target, rank)
+    return parts._replace(target=target, rank=rank)

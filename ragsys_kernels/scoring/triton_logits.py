@@ -10,8 +10,7 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
-from .problem import Partials
-from .triton_merge import merge, workspace
+from .triton_merge import Parts, workspace
 from .triton_scale import LOG2E, factors, finite, nan_for_inf, scaled
 
 
@@ -84,13 +83,12 @@ def split_size(num_entering: int) -> tuple[int, int]:
     return 8192, 8
 
 
-def partials(problem: Any) -> Partials:
-    """Return the partials of a problem with logits, as tensors."""
+def parts_of(problem: Any) -> Parts:
+    """Launch the sums of a problem with logits."""
     logits, like, R, M = problem.logits, problem.rows, len(problem.rows), len(problem.columns)
     block, warps = split_size(problem.num_entering)
     splits = -(-problem.num_entering // block)
     parts = workspace(problem, splits)
-    target = _arrays.empty(like, (M,), "float32")
     rank = _arrays.full(like, (M,), 0, "int64") if problem.rank else None
     inner, outer = factors(problem)
     logprob_logits_kernel[(R * splits,)](
@@ -116,4 +114,4 @@ def partials(problem: Any) -> Partials:
         num_warps=warps,
         enable_fp_fusion=False,
     )
-    return merge(problem, parts, target, rank)
+    return parts._replace(rank=rank)

@@ -81,6 +81,8 @@ class Parts(NamedTuple):
     max: Any
     sum: Any
     weighted: Any  # None without entropy
+    target: Any = None  # (M,) z of the targets; None: they are in the logits
+    rank: Any = None  # (M,); None without ranks
 
 
 def workspace(problem: Any, splits: int) -> Parts:
@@ -96,12 +98,13 @@ def merge_shape(splits: int) -> tuple[int, int]:
     return size, 1 if size <= 256 else 4
 
 
-def merge(problem: Any, parts: Parts, target: Any, rank: Any) -> Partials:
-    """Return the partials of a problem; ``target`` is written here for logits, and before for the linear form."""
+def merge(problem: Any, parts: Parts) -> Partials:
+    """Return the partials of a problem."""
     like, logits, R, splits = problem.rows, problem.logits, len(problem.rows), parts.max.shape[1]
     ref, largest = (_arrays.empty(like, (R,), "float32") for _ in range(2))
     total = _arrays.empty(like, (R,), "float64")
     weighted = _arrays.empty(like, (R,), "float64") if problem.entropy else None
+    target = _arrays.empty(like, problem.columns.shape, "float32") if parts.target is None else parts.target
     inner, outer = factors(problem)
     size, warps = merge_shape(splits)
     logprob_merge_kernel[(R + (logits is not None),)](
@@ -130,4 +133,4 @@ def merge(problem: Any, parts: Parts, target: Any, rank: Any) -> Partials:
         num_warps=warps,
         enable_fp_fusion=False,
     )
-    return Partials(ref, largest, total, weighted, target, rank)
+    return Partials(ref, largest, total, weighted, target, parts.rank)
