@@ -51,7 +51,7 @@ def row_lengths_kernel(
         mask = (n < N)[:, None] & (d0 + d < D)[None, :]
         x = tl.load(rows + n[:, None] * row_stride + (d0 + d)[None, :], mask=mask, other=0).to(tl.float32)
         squares += x * x
-    norm = tl.sqrt(tl.sum(squares, 1))
+    norm = tl.sqrt_rn(tl.sum(squares, 1))
     if COMPUTED:
         tl.store(factors + n, inverse(norm), mask=n < N)
     if VRSD:

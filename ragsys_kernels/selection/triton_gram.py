@@ -173,7 +173,7 @@ def select_gram_kernel(
     f = tl.full([SLOTS], 1.0, tl.float32)
     length = f
     if COMPUTED or VRSD:
-        norm = tl.sqrt(tl.sum(tl.where(p[:, None] == p[None, :], gram, 0.0), 1))
+        norm = tl.sqrt_rn(tl.sum(tl.where(p[:, None] == p[None, :], gram, 0.0), 1))
         length = norm
         if COMPUTED:
             f = inverse(norm)

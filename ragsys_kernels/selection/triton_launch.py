@@ -158,7 +158,7 @@ def query_factors_kernel(queries, factors, back, D, UNIT: tl.constexpr, BLOCK: t
         for d0 in range(0, D, BLOCK):
             x = scale * tl.load(queries + q * D + d0 + d, mask=d0 + d < D, other=0.0)
             squares += x * x
-        tl.store(factors + q, scale * inverse(tl.sqrt(tl.sum(squares, 0))))
+        tl.store(factors + q, scale * inverse(tl.sqrt_rn(tl.sum(squares, 0))))
         tl.store(back + q, 1.0)
     else:
         tl.store(factors + q, scale)

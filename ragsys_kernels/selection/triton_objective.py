@@ -2,6 +2,9 @@
 
 Kernels call these functions. An item that may not be picked (any more) has a value of NaN or -inf, which `comparable`
 treats alike; so an item whose own data is NaN is never picked either.
+
+Roots and quotients are rounded as IEEE 754 says, by `tl.sqrt_rn` and `tl.div_rn`: on NVIDIA `tl.sqrt` and `/` are
+approximations, which the interpreter does not show.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -46,7 +49,7 @@ def may_be_picked(ids, rows, valid, q, initial, S, groups, query_groups):
 @triton.jit
 def inverse(x):
     """Return 1 / x, and 0 where x is 0; NaN stays."""
-    return tl.where(x == 0, 0.0, 1.0 / tl.where(x == 0, 1.0, x))
+    return tl.where(x == 0, 0.0, tl.div_rn(1.0, tl.where(x == 0, 1.0, x)))
 
 
 @triton.jit
@@ -67,9 +70,9 @@ def mmr_value(v, m, lambda_d, first):
 @triton.jit
 def vrsd_value(r, length, square, s_query, s_length, first):
     """Return cos(s + e, q) with square = |s + e|², and r where nothing has been picked."""
-    norm = tl.sqrt(tl.where(square < 0, 0.0, square))
+    norm = tl.sqrt_rn(tl.where(square < 0, 0.0, square))
     zero = norm <= ZERO_SUM * (s_length + length)
-    w = tl.where(zero, 0.0, (s_query + r * length) / tl.where(zero, 1.0, norm))
+    w = tl.where(zero, 0.0, tl.div_rn(s_query + r * length, tl.where(zero, 1.0, norm)))
     return tl.where(first, r, w)
 
 

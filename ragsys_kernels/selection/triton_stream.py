@@ -99,7 +99,7 @@ def _initial_item(
         item = tl.where(known, item, -1)
         row = rows + at * row_stride
         if COMPUTED or VRSD:
-            norm = tl.sqrt(_row_square(row, D, DIMS))
+            norm = tl.sqrt_rn(_row_square(row, D, DIMS))
             length = norm
             if COMPUTED:
                 f = inverse(norm)
@@ -206,7 +206,7 @@ def select_stream_kernel(
                 products, squares = _slice_products(x, y, products, squares, NORMS)
             r = tl.sum(products, 1)
             if NORMS:
-                norm = tl.sqrt(tl.sum(squares, 1))
+                norm = tl.sqrt_rn(tl.sum(squares, 1))
                 length = norm
                 if COMPUTED:
                     f = inverse(norm)

@@ -12,6 +12,7 @@ import csv
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -203,6 +204,37 @@ def _defined(module):
         {compilation.kernel.__name__ for compilation in listed},
         [compilation.name for compilation in listed],
     )
+
+
+# PTX instructions that are off by an ulp or more where IEEE 754 has one result. The interpreter rounds rightly.
+APPROXIMATE = re.compile(r"\b(?:sqrt|rsqrt|rcp|div)\.(?:approx|full)\b")
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.parametrize("module", compilation.TRITON_MODULES, ids=lambda name: name.split(".")[1])
+def test_roots_and_quotients_are_rounded_rightly(processes, module):
+    found = processes.submit(_approximate, module).result()
+    assert not any(found.values()), found
+
+
+def _approximate(module):
+    """The approximate instructions of each kernel with the most features, on NVIDIA."""
+    fullest = {}
+    for found in importlib.import_module(module).ahead_of_time():
+        size = len(found.signature), found.constexprs.get("SOFTCAP", False)
+        known = fullest.setdefault(found.kernel.__name__, (size, found))
+        if size > known[0]:
+            fullest[found.kernel.__name__] = size, found
+    approximate = {}
+    for name, (_, found) in fullest.items():
+        ptx = resources.compile_for(found, "sm_90").asm
+        instructions = APPROXIMATE.findall(ptx)
+        # tanh of a soft cap has an approximate inverse, and two fused products that mend it (`triton_scale.py`).
+        if found.constexprs.get("SOFTCAP") and len(re.findall(r"\bfma\.rn", ptx)) >= 2 * len(instructions):
+            instructions = [one for one in instructions if one != "div.full"]
+        approximate[name] = sorted(set(instructions))
+    return approximate
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
