@@ -1,5 +1,11 @@
 """Every op on the device against its floor and its peers, timed by events; `gpu_check.py` runs it.
 
+    python -m benchmarks.gpu.bench [--match REGEX] [--one-of-each] [--budget SECONDS] [--passes N] [--no-compile]
+                                   [--backends NAMES] [--ledger CSV]
+
+The most usual shape of each kind of kernel comes first, and what the budget leaves no time for is named at the end.
+With two passes every shape is timed twice, from the first to the last and then again: `spread` is how far apart.
+
 Before each turn the last-level cache is overwritten and the device is kept busy while the host enqueues the call, so
 that a pair of events spans the device's time without the launch; `host_us` says how long the host took. No contender
 is timed before its result was checked.
@@ -9,9 +15,14 @@ Floor: a copy kernel that moves as many bytes as one read of the input has (half
 
 from __future__ import annotations
 
+import argparse
+import math
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -20,11 +31,12 @@ import torch
 from benchmarks.gpu import scoring, selection
 from benchmarks.gpu.events import EventTimer
 from benchmarks.gpu.scoring import AbsentError
-from benchmarks.gpu.shapes import ALL, Pools, Scores
-from benchmarks.harness import ledger
+from benchmarks.gpu.shapes import ALL, Pools, Scores, by_value, one_of_each
+from benchmarks.harness import facts, ledger
 from benchmarks.harness.contender import COPY, OURS, Contender
 from benchmarks.harness.race import Race, Turn
 from benchmarks.suites.scoring import Problem as ScoreProblem
+from benchmarks.suites.scoring_shapes import COMPILED
 from ragsys_kernels import _dispatch
 
 KEY = ("op", "backend", "shape", "dtype", "device", "contender")
@@ -34,8 +46,9 @@ LEDGER = ledger.Ledger(
     (
         *KEY,
         "samples",
-        "us",  # of one call: median
+        "us",  # of one call: median, the mean of the passes
         "iqr_us",
+        "spread",  # of two passes: how far apart their times are, as a share of the mean
         "host_us",  # until the call returned, median
         "ratio",  # its time over the library's (the first backend that runs), median over the rounds
         "floor_us",
@@ -49,12 +62,14 @@ LEDGER = ledger.Ledger(
 )
 SAMPLES, WARM_UPS = 50, 5
 HOST_SAMPLES = 5  # of the CPU path, which no event can time
+STEADY = 0.03  # two passes that are further apart are no measurement
 
 
 class OnDevice(Race):
     """A race on a device: a turn is one call, timed by events. Wrong results are named and not timed."""
 
     ledger = LEDGER
+    LEAST_ROUNDS, SECONDS = 7, 4.0
 
     def __init__(
         self, problem: Any, contenders: Sequence[Contender], device: str = "", timer: Any = None, samples: int = SAMPLES
@@ -103,14 +118,14 @@ class OnDevice(Race):
         return Turn(contender.run, clock=self.timer.seconds)
 
     def rounds_of(self, turns: Sequence[Turn]) -> int:
-        return self.rounds
+        return super().rounds_of([turn for turn in turns if turn.rounds is None])
 
 
 def problem_of(shape: Pools | Scores, device: Any) -> Any:
     return selection.Problem(shape, device) if isinstance(shape, Pools) else ScoreProblem(shape, device)
 
 
-def contenders_of(problem: Any, backends: tuple[str, ...]) -> tuple[list[Contender], list[str]]:
+def contenders_of(problem: Any, backends: tuple[str, ...], compiling: bool = True) -> tuple[list[Contender], list[str]]:
     """Return the contenders that are installed, ours first, and why the others are not."""
     makers: dict[str, Callable[..., Iterator[Any]]] = {
         "mmr": selection.of_pools,
@@ -125,6 +140,8 @@ def contenders_of(problem: Any, backends: tuple[str, ...]) -> tuple[list[Contend
             found.append(entry if isinstance(entry, Contender) else entry())
         except AbsentError as error:
             absent.append(str(error))
+    if not compiling:
+        found = [contender for contender in found if contender.name != COMPILED]
     return [*found, floor_of(problem)], absent
 
 
@@ -142,46 +159,136 @@ class Outcome:
     rows: int = 0
     absent: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    unsteady: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)  # by the budget
+
+    def add(self, kind: str, lines: Sequence[str]) -> None:
+        known: list[str] = getattr(self, kind)
+        known += [line for line in lines if line not in known]
 
 
 def run(
     path: Path,
-    shapes: tuple[Pools | Scores, ...] = ALL,
+    shapes: Sequence[Pools | Scores] = ALL,
     device: str = "cuda",
     backends: tuple[str, ...] = ("triton", "cuda"),
     timer: Any = None,
     samples: int = SAMPLES,
+    *,
+    passes: int = 1,
+    budget: float = math.inf,
+    compiling: bool = True,
 ) -> Outcome:
-    """Check and time all shapes and write the ledger, shape by shape."""
+    """Check and time shapes, the most usual first, and write the ledger after each; stop after ``budget`` seconds."""
+    begin = perf_counter()
     where = torch.device(device)
-    name = torch.cuda.get_device_name(where) if where.type == "cuda" else ledger.hardware()
-    outcome = Outcome(name)
+    outcome = Outcome(torch.cuda.get_device_name(where) if where.type == "cuda" else ledger.hardware())
     reasons = {backend: _dispatch.why_not(backend) for backend in backends}
     outcome.absent += [f"backend {backend}: {reason}" for backend, reason in reasons.items() if reason]
     backends = tuple(backend for backend, reason in reasons.items() if reason is None)
     if not backends:
         return outcome
     timer = timer or EventTimer.on(where)
-    for shape in shapes:
-        torch.compiler.reset()  # torch gives up compiling a function after a few shapes
-        try:
-            problem = problem_of(shape, where)
-            entries, absent = contenders_of(problem, backends)
-            race = OnDevice(problem, entries, name, timer, samples)
-            race.check()
-            outcome.absent += [line for line in absent if line not in outcome.absent]
-            # A peer that cannot run here is no defect of ours.
-            for line in race.wrong:
-                (outcome.wrong if f", {OURS}" in line else outcome.absent).append(line)
-            if not any(entry.name == OURS for entry in race.contenders):
+    left, timed = by_value(shapes), dict[Pools | Scores, list[dict[str, Any]]]()
+    for number in range(passes):
+        started = perf_counter()
+        for done, shape in enumerate(left):
+            now = perf_counter()
+            if done and now + (now - started) / done > begin + budget * (number + 1) / passes:
+                outcome.add("left_out", [_title(other) for other in left[done:]] if number == 0 else [])
+                break
+            rows = _timed(shape, where, backends, timer, samples, compiling, outcome)
+            if not rows:
                 continue
-            rows = race.run()
-        except torch.OutOfMemoryError:
-            outcome.absent.append(f"{shape.op} {shape}, {shape.dtype}: the device has too little memory")
-            continue
-        LEDGER.at(path).update(rows)
-        outcome.rows += len(rows)
-        print(f"{shape.op} {shape}, {shape.dtype}")
-        for row in rows:
-            print(f"  {row['us']:12.1f} µs  {row['ratio']:8.2f}x  {row['contender']} {row['backend']}", flush=True)
+            if shape in timed:
+                rows = both(timed[shape], rows)
+                outcome.unsteady += unsteady(rows)
+            timed[shape] = rows
+            LEDGER.at(path).update(rows)
+            print(_title(shape), f"(pass {number + 1} of {passes})" if passes > 1 else "")
+            for row in rows:
+                print(f"  {row['us']:12.1f} µs  {row['ratio']:8.2f}x  {row['contender']} {row['backend']}", flush=True)
+        left = list(timed)
+    outcome.rows = sum(map(len, timed.values()))
     return outcome
+
+
+def _title(shape: Pools | Scores) -> str:
+    return f"{shape.op} {shape}, {shape.dtype}"
+
+
+def _timed(
+    shape: Pools | Scores, where: Any, backends: tuple[str, ...], timer: Any, samples: int, compiling: bool,
+    outcome: Outcome,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return the rows of those contenders whose results are right; none where none of them is ours."""
+    torch.compiler.reset()  # torch gives up compiling a function after a few shapes
+    try:
+        problem = problem_of(shape, where)
+        entries, absent = contenders_of(problem, backends, compiling)
+        outcome.add("absent", absent)
+        race = OnDevice(problem, entries, outcome.device, timer, samples)
+        race.check()
+        # A peer that cannot run here is no defect of ours.
+        for line in race.wrong:
+            outcome.add("wrong" if f", {OURS}" in line else "absent", [line])
+        return race.run() if any(entry.name == OURS for entry in race.contenders) else []
+    except torch.OutOfMemoryError:
+        outcome.add("absent", [f"{_title(shape)}: the device has too little memory"])
+        return []
+
+
+def both(first: list[dict[str, Any]], again: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of two passes as one: means of their times, and how far apart these are."""
+    before = {(row["contender"], row["backend"]): row for row in first}
+    rows = []
+    for row in again:
+        other = before.get((row["contender"], row["backend"]))
+        if other is not None:
+            means = {name: (row[name] + other[name]) / 2 for name in ("us", "host_us", "ratio", "floor_us")}
+            row = {
+                **row,
+                **means,
+                "iqr_us": max(row["iqr_us"], other["iqr_us"]),
+                "samples": row["samples"] + other["samples"],
+                "spread": abs(row["us"] - other["us"]) / means["us"],
+            }
+        rows.append(row)
+    return rows
+
+
+def unsteady(rows: list[dict[str, Any]]) -> list[str]:
+    return [
+        f"{row['op']} {row['shape']}, {row['dtype']}, {row['contender']} {row['backend']}: {row['spread']:.1%} apart"
+        for row in rows
+        if row.get("spread", 0) > STEADY
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--match", type=re.compile, default="", help="only shapes whose line this is found in")
+    parser.add_argument("--one-of-each", action="store_true", help="only the most usual shape of each kind of kernel")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which no shape is begun")
+    parser.add_argument("--passes", type=int, default=1, help="how often every shape is timed")
+    parser.add_argument("--no-compile", action="store_true", help="without torch.compile, which takes most of the time")
+    parser.add_argument("--backends", default="triton,cuda", help="with commas")
+    parser.add_argument("--ledger", type=Path, default=LEDGER.path)
+    given = parser.parse_args(arguments)
+    shapes = [shape for shape in ALL if re.search(given.match, _title(shape))]
+    outcome = run(
+        given.ledger,
+        one_of_each(shapes) if given.one_of_each else shapes,
+        backends=tuple(given.backends.split(",")),
+        passes=given.passes,
+        budget=given.budget,
+        compiling=not given.no_compile,
+    )
+    for kind in ("wrong", "unsteady", "absent", "left_out"):
+        facts.tell(**{kind: getattr(outcome, kind)})
+    facts.tell(rows=outcome.rows, ledger=str(given.ledger), device=outcome.device)
+    return 1 if outcome.wrong or not outcome.rows else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

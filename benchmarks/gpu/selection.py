@@ -18,7 +18,7 @@ from benchmarks.suites.scoring_shapes import COMPILED
 from ragsys_kernels import testing
 
 COMPOSITE, CPU = "torch", f"{OURS} on the CPU"
-REPLAYED = 8  # queries whose picks are replayed in float64
+REPLAYED, WHOLE_REPLAYED = 8, 2  # queries whose picks are replayed in float64: of pools, of the whole corpus
 
 
 class Problem:
@@ -64,10 +64,27 @@ class Problem:
                 gate.nearest(contender.name, cosines, np.asarray(torch.as_tensor(result[0])[:REPLAYED].cpu()))
             return None
         if contender.name == OURS:
-            few = self.arguments(slice(REPLAYED), host=True)
-            fields = [np.asarray(torch.as_tensor(field)[:REPLAYED].cpu()) for field in result]
-            testing.check_selection(self.shape.op, few, rk.Selection(*fields))
+            testing.check_selection(self.shape.op, *self._replayed(result))
         return None if contender.picks is None else contender.picks(result)
+
+    def _replayed(self, result: Any) -> tuple[dict[str, Any], rk.Selection]:
+        """Return arguments and result of few queries on the host, with no rows but those that their pools name."""
+        count = slice(WHOLE_REPLAYED if self.candidates is None else REPLAYED)
+        found = rk.Selection(*(torch.as_tensor(field)[count].cpu() for field in result))
+        if self.candidates is None:
+            return self.arguments(count, host=True), rk.Selection(*map(np.asarray, found))
+        named, places = torch.unique(self.candidates[count], return_inverse=True)
+        arguments = {
+            "queries": self.queries[count].cpu(),
+            "embeddings": self.rows[named].cpu(),
+            "candidates": places.cpu(),
+            "k": self.shape.K,
+            "metric": "dot",
+        }
+        named = named.cpu()
+        picks = torch.searchsorted(named, found.indices.to(named.dtype)).clamp(max=len(named) - 1)
+        assert (named[picks] == found.indices).all(), "a pick is in no pool"
+        return arguments, rk.Selection(*map(np.asarray, found._replace(indices=picks)))
 
 
 def picks_of(result: Any) -> np.ndarray:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from benchmarks.suites import scoring_shapes
-from benchmarks.suites.scoring_shapes import DTYPES, TOKENS, VOCABULARIES
+from benchmarks.suites.scoring_shapes import DTYPES, LONGEST, TOKENS, VOCABULARIES
 
 SIZES = ((20, 4), (100, 10), (1000, 10), (4096, 10))  # candidates and picks
 DIMS = (384, 768)
 Q = 2_000
 WHOLE_Q, WHOLE_N, WHOLE_K = 256, 100_000, 6
 HALF_POOL_BYTES = 1 << 28  # half of what the pools of a call have, more than any cache holds
+
+# Kinds of kernels, those first that are worth their time most.
+POOLS_ON_CHIP, STREAMED, WHOLE_CORPUS = "pools on chip", "streamed pools", "whole corpus"
+FROM_LOGITS, FEW_HIDDEN, MANY_HIDDEN = "logits", "few hidden states", "many hidden states"
+REGIMES = (POOLS_ON_CHIP, FROM_LOGITS, STREAMED, FEW_HIDDEN, WHOLE_CORPUS, MANY_HIDDEN, "vrsd", "search")
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,18 @@ class Pools:
     def __str__(self) -> str:
         return f"N{self.N}-D{self.D}-P{self.P or 'all'}-K{self.K}-Q{self.Q}"
 
+    @property
+    def regime(self) -> str:
+        """Return what kind of kernel does the work."""
+        if self.P is None:
+            return "search" if self.op == "search" else WHOLE_CORPUS
+        return "vrsd" if self.op == "vrsd" else POOLS_ON_CHIP if self.P <= 128 else STREAMED
+
+    @property
+    def oddity(self) -> int:
+        """Return in how many ways this is not what most users have."""
+        return (self.D != 384) + (self.dtype != "float16") + (self.P not in (100, 1000, None))
+
     def small(self) -> Pools:
         return replace(self, P=self.P and min(self.P, 30), K=min(self.K, 4), D=24, Q=5, N=60)
 
@@ -38,6 +57,17 @@ class Scores(scoring_shapes.Shape):
 
     def __str__(self) -> str:
         return f"T{self.T}-V{self.V}" + ("" if self.D is None else f"-D{self.D}")
+
+    @property
+    def regime(self) -> str:
+        if self.D is None:
+            return FROM_LOGITS
+        return FEW_HIDDEN if self.T <= 64 else MANY_HIDDEN
+
+    @property
+    def oddity(self) -> int:
+        usual = 8 if self.regime == FEW_HIDDEN else 512
+        return (self.V != LONGEST) + (self.dtype != "bfloat16") + (usual != self.T)
 
 
 def _queries(P: int, D: int, dtype: str) -> int:
@@ -54,3 +84,20 @@ SEARCH = [replace(pools, op="search", K=100) for pools in WHOLE]
 LOGITS = [Scores(T, V, None, dtype) for V in VOCABULARIES for T in TOKENS for dtype in DTYPES]
 HIDDEN = [Scores(T, V, D, dtype) for V, D in VOCABULARIES.items() for T in TOKENS for dtype in DTYPES]
 ALL: tuple[Pools | Scores, ...] = (*POOLS, *VRSD, *WHOLE, *SEARCH, *LOGITS, *HIDDEN)
+
+
+def by_value(shapes: Iterable[Pools | Scores]) -> list[Pools | Scores]:
+    """Return shapes in the order in which they are worth their time: the most usual one of each regime first."""
+    regimes: dict[str, list[Pools | Scores]] = {regime: [] for regime in REGIMES}
+    for shape in shapes:
+        regimes[shape.regime].append(shape)
+    turns = zip_longest(*(sorted(found, key=lambda shape: shape.oddity) for found in regimes.values()))
+    return [shape for turn in turns for shape in turn if shape is not None]
+
+
+def one_of_each(shapes: Iterable[Pools | Scores]) -> list[Pools | Scores]:
+    """Return the most usual shape of each regime."""
+    found: dict[str, Pools | Scores] = {}
+    for shape in by_value(shapes):
+        found.setdefault(shape.regime, shape)
+    return list(found.values())

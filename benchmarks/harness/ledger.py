@@ -119,7 +119,12 @@ def versions(distributions: Iterable[str]) -> str:
 
 
 def _commit() -> str:
-    """Return the commit of the measured code; results, which benchmarks write as they run, are no changes to it."""
+    """Return the commit of the measured code; results, which benchmarks write as they run, are no changes to it.
+
+    A copy of the tree without .git has no commit of its own: RAGSYS_KERNELS_COMMIT names it.
+    """
+    if not (ROOT / ".git").exists():  # git would look for one above
+        return os.environ.get("RAGSYS_KERNELS_COMMIT", "")
     describe = ["git", "rev-parse", "--short", "HEAD"]
     changes = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)benchmarks/results"]
     try:

@@ -86,7 +86,15 @@ def test_contenders_take_turns(bench, timer, shapes):
     assert rows[0]["us"] == pytest.approx(2e3, rel=1e-3)
     calls = [name for name in cuda.log if name in ("a", "b")]
     assert calls[: 2 * bench.WARM_UPS] == ["a"] * bench.WARM_UPS + ["b"] * bench.WARM_UPS
-    assert calls[2 * bench.WARM_UPS :] == ["a", "b"] * 7
+    assert calls[2 * bench.WARM_UPS :] == ["a", "b"] * 8  # the first turns say how many there is time for
+
+
+def test_a_slow_contender_has_fewer_turns(bench, timer, shapes):
+    problem = bench.problem_of(shapes.LOGITS[0].small(), "cpu")
+    slow = bench.Contender("slow", lambda: timer.cuda.work("call", 200.0))
+    race = bench.OnDevice(problem, [slow], timer=timer, samples=50)
+    race.check()
+    assert race.run()[0]["samples"] == 19  # the events take their time too
 
 
 def shapes_of(bench):
@@ -125,6 +133,71 @@ def test_every_op_goes_into_the_ledger(bench, timer, tmp_path, monkeypatch):
         )
     picks = {row["contender"]: row["same_picks"] for row in rows if row["op"] == "mmr" and row["dtype"] == "float32"}
     assert picks["torch"] == picks[bench.OURS] == "1"
+
+
+def test_the_most_usual_shape_of_each_kind_of_kernel_comes_first(shapes):
+    ordered = shapes.by_value(shapes.ALL)
+    assert sorted(map(repr, ordered)) == sorted(map(repr, shapes.ALL))
+    first = shapes.one_of_each(shapes.ALL)
+    assert ordered[: len(first)] == first
+    assert len({shape.regime for shape in first}) == len(first) == 8
+    assert [(shape.op, shape.dtype) for shape in first[:2]] == [("mmr", "float16"), ("token_logprobs", "bfloat16")]
+
+
+@pytest.fixture
+def paced(bench, monkeypatch):
+    """Shapes that take ten seconds each of a clock that stands still between them; returns what was timed."""
+    now, timed = [0.0], []
+
+    def rows(shape, *_):
+        now[0] += 10
+        timed.append(shape)
+        micro = 100.0 + 2 * len(timed)
+        names = dict.fromkeys(bench.LEDGER.columns, "")
+        times = {"us": micro, "host_us": 5.0, "ratio": 1.0, "floor_us": 50.0, "iqr_us": 1.0, "samples": 50}
+        row = {**names, **times, "op": shape.op, "shape": str(shape), "dtype": shape.dtype}
+        return [{**row, "contender": bench.OURS, "backend": "cpu"}]
+
+    monkeypatch.setattr(bench, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(bench, "_timed", rows)
+    return timed
+
+
+def test_a_budget_leaves_out_what_is_worth_least_and_says_so(bench, shapes, paced, timer, tmp_path):
+    outcome = bench.run(tmp_path / "gpu.csv", shapes.ALL, "cpu", ("cpu",), timer, budget=55)
+    assert paced == shapes.by_value(shapes.ALL)[:5]
+    assert (outcome.rows, len(outcome.left_out)) == (5, len(shapes.ALL) - 5)
+    assert "token_logprobs T512-V151936, bfloat16" not in outcome.left_out
+
+
+def test_every_row_of_two_passes_has_a_spread(bench, shapes, paced, timer, tmp_path):
+    path = tmp_path / "gpu.csv"
+    outcome = bench.run(path, shapes.ALL, "cpu", ("cpu",), timer, budget=65, passes=2)
+    assert paced == 2 * shapes.by_value(shapes.ALL)[:3]
+    rows = bench.LEDGER.at(path).read()
+    assert [(row["us"], row["samples"], row["spread"]) for row in rows[:1]] == [("105", "100", "0.0571429")]
+    assert len(outcome.unsteady) == len(rows) == 3
+    assert outcome.unsteady[0].endswith("5.7% apart")
+
+
+def test_the_command_takes_what_matches(bench, shapes, paced, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "EventTimer", types.SimpleNamespace(on=lambda device: None))
+    monkeypatch.setattr(bench._dispatch, "why_not", lambda backend: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a device")
+    options = ["--match", "^mmr .*P1000.*float32", "--no-compile", "--ledger", str(tmp_path / "gpu.csv")]
+    assert bench.main(options) == 0
+    assert [(shape.P, shape.D, shape.dtype) for shape in paced] == [(1000, D, "float32") for D in shapes.DIMS]
+    facts = bench.facts.told(capsys.readouterr().out.splitlines())
+    assert (facts["rows"], facts["device"]) == (2, "a device")
+
+
+def test_a_copy_without_git_takes_its_commit_from_the_environment(module, tmp_path, monkeypatch):
+    ledger = module("harness.ledger")
+    monkeypatch.setenv("RAGSYS_KERNELS_COMMIT", "0123abc")
+    monkeypatch.setattr(ledger, "ROOT", tmp_path)
+    assert ledger._commit() == "0123abc"
+    monkeypatch.delenv("RAGSYS_KERNELS_COMMIT")
+    assert ledger._commit() == ""
 
 
 def test_backends_that_cannot_run_are_named(bench, timer, tmp_path, monkeypatch):
@@ -205,6 +278,23 @@ def test_wrong_picks_are_found(bench, shapes):
     race = checked(bench, problem, [ours, replace(ours, run=lambda: swapped)])
     assert race.contenders == [ours]
     assert "AssertionError" in race.wrong[0]
+
+
+def test_a_pick_outside_of_its_pool_is_found(bench, shapes):
+    problem = bench.problem_of(next(shape for shape in shapes.POOLS if shape.dtype == "float32").small(), "cpu")
+    (ours, *_), _ = bench.contenders_of(problem, ("cpu",))
+    result = ours.run()
+    indices = result.indices.clone()
+    indices[2, 1] = 10**6
+    race = checked(bench, problem, [replace(ours, run=lambda: result._replace(indices=indices))])
+    assert race.wrong[0].endswith("AssertionError: a pick is in no pool")
+
+
+def test_torch_compile_can_be_left_out(bench, shapes):
+    problem = bench.problem_of(shapes.LOGITS[0].small(), "cpu")
+    with_it, without = ([entry.name for entry in bench.contenders_of(problem, ("cpu",), x)[0]] for x in (True, False))
+    assert [name for name in with_it if name != bench.COMPILED] == without
+    assert len(without) == len(with_it) - 1
 
 
 def test_rows_that_are_not_nearest_are_found(bench, shapes):
