@@ -56,8 +56,12 @@ class Call:
         return _device.allowed_ids(self.op, allowed, self.place)
 
     def run(self, problem: ScoringProblem) -> Partials:
-        """Return the partials of the problem; the backend is not called without a slot or a column."""
-        if len(problem.rows) == 0 or problem.num_entering == 0:
+        """Return the partials of the problem; the backend is not called without a slot, a row or a column.
+
+        On a device targets without rows have a slot all the same: kernels may read row 0 where a slot has none.
+        """
+        stored = problem.hidden if problem.logits is None else problem.logits
+        if len(problem.rows) == 0 or len(stored) == 0 or problem.num_entering == 0:
             return Partials.nothing(problem)
         result: Partials = self.backend.partials(problem, self.threads)
         return Partials(*(x if x is None else x.numpy() for x in result)) if self.interpreted else result

@@ -1,7 +1,8 @@
 """z of a logit: what the kernels of both forms share.
 
-Exponentials are `tl.exp2`, which on NVIDIA is one instruction with an error of 2 ulp: a sum of them is as precise as its
-terms, and one that is rounded rightly would cost more than all else. Logarithms are taken of the merged float64 sums.
+Exponentials are `tl.exp2`, which on NVIDIA is one instruction with an error of 2 ulp: a sum of them is as precise as
+its terms, and one that is rounded rightly would cost more than all else. Logarithms are taken of the merged float64
+sums.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"

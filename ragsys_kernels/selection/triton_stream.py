@@ -7,6 +7,10 @@ pools of all programs at work fit there together, and reads them from memory oth
 A program's running vectors lie in ``work`` (4, Q, stride): v (for VRSD r), the state, the factor f of the row
 (vector = f * row), the length of the vector. The state is m for MMR and 0 for VRSD; NaN marks what may not be picked.
 VRSD keeps the sum of the picks in ``sums`` (Q, D) and takes |s + e|² from the rows themselves, so nothing cancels.
+
+Threads hold copies of an item's state, and nothing orders one's load before another's store of the same step. That
+race is benign: the update, a maximum or NaN, is idempotent, so a copy that has read the new state finds the same value.
+The sum of the picks is no such update; of its copies one alone is stored, by the thread that loaded it.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"

@@ -369,6 +369,24 @@ def test_nothing_to_score(ops, T):
     assert np.isnan(hidden.lse).all()
 
 
+@pytest.mark.parametrize("form", ["logits", "linear"])
+def test_targets_without_rows_run_no_kernel(device, monkeypatch, form):
+    """A kernel that has a slot without a row reads row 0, which is not there: no memory at all, so address 0."""
+    monkeypatch.setattr(triton_kernels, "partials", lambda *of: pytest.fail("a kernel was launched"))
+    x = {"logits": np.zeros((0, 5), np.float32)}
+    if form == "linear":
+        x = {"hidden": np.zeros((0, 4), np.float32), "weight": np.ones((5, 4), np.float32)}
+    options = {**x, "targets": [1, 7, -100], "rows": [0, 3, 0], "answer_ids": [1, 0, 0], "num_answers": 2}
+    found = device.answer_logprobs(**options, want=(*EVERYTHING,))
+    assert np.isnan(found.logp[:2]).all()
+    assert found.count.tolist() == [1, 1]
+    assert found.lse.shape == (0,)
+    assert np.isnan(found.sum).all()
+    part = device.logprob_partials(**x, targets=[1, 2], rows=[0, 0], vocab_size=5, rank=True)
+    assert np.isneginf(part.target).all()
+    assert part.rank.tolist() == [0, 0]
+
+
 def test_only_what_is_wanted_is_made(device):
     x, _ = logits(4, 50)
     full = device.answer_logprobs(x, targets=[1, 2, 3, 4], want=EVERYTHING)
