@@ -154,7 +154,7 @@ def scoring() -> Iterator[Case]:
                     words=("_logprob_logits_kernel", dtype, f"BLOCK={block}", "plain"), programs=T * splits,
                     floor=T * V * size, once=T * (V * size + 16 * splits), flops=5 * T * V,
                 )  # fmt: skip
-                tile = linear.tile_of(dtype != "float32", D, False)
+                tile = linear.tile_of(dtype != "float32", D)
                 row_tiles = -(-T // tile.rows)
                 read = (V + T) * D * size
                 splits = min(-(-V // tile.columns), linear.MOST_SPLITS)

@@ -125,7 +125,7 @@ def _linear() -> list[Compilation]:
         ("float32", "bfloat16", 16, "plain", ""),
     ):
         dot16 = hidden == weight != "float32"
-        tile = tile_of(dot16, D, "allowed" in features)
+        tile = tile_of(dot16, D)
         constexprs = {
             "ROWS": tile.rows,
             "COLUMNS": tile.columns,

@@ -31,19 +31,18 @@ class Tile(NamedTuple):
     num_stages: int
 
 
-def tile_of(dot16: bool, D: int, allowed: bool) -> Tile:
+def tile_of(dot16: bool, D: int) -> Tile:
     """Return the tile of products, by the kind of product and D alone.
 
-    64 rows keep the matrix units less busy than the memory where rows are few, which is what answers have; two or three
-    programs fit on a multiprocessor, so that one's exponentials run beside another's products. Where no slice divides
-    D, loads are of single elements, whose addresses take registers: more warps share them, and those of gathered
-    columns.
+    64 rows keep the matrix units less busy than the memory where rows are few, which is what answers have. Eight warps
+    share the registers of two tiles, the logits and the products of one slice. Where no slice divides D, loads are of
+    single elements, whose addresses take registers.
     """
     if not dot16:
         return Tile(64, 64, 16, True, 4, 3) if D % 16 == 0 else Tile(64, 64, 16, False, 8, 3)
     for dims in (64, 32, 16):
         if D % dims == 0:
-            return Tile(64, 128, dims, True, 8 if allowed else 4, 3)
+            return Tile(64, 128, dims, True, 8, 3)
     return Tile(64, 128, 32, False, 8, 2)
 
 
@@ -63,7 +62,12 @@ def _products(
     EVEN_D: tl.constexpr,
     DOT16: tl.constexpr,
 ):
-    """Return x of ROWS rows and COLUMNS columns. Every x of a call is computed here, in tiles of one shape."""
+    """Return x of ROWS rows and COLUMNS columns. Every x of a call is computed here, in tiles of one shape.
+
+    Matrix units add with truncation, which over a chain of D dimensions is a bias beyond the gate. So each slice of at
+    most 64 has an accumulator of its own, and slices are added in float32. ``max_num_imprecise_acc`` says so to the
+    compiler, which would make one chain of ``x += tl.dot(a, b)``.
+    """
     k = tl.arange(0, DIMS)
     h = hidden + (row * stride_hidden)[:, None] + k[None, :]  # [ROWS, DIMS]
     w = weight + (column * stride_weight)[None, :] + k[:, None]  # [DIMS, COLUMNS]
@@ -76,7 +80,7 @@ def _products(
             a = tl.load(h + first, mask=(k < dims - first)[None, :], other=0.0)
             b = tl.load(w + first, mask=(k < dims - first)[:, None], other=0.0)
         if DOT16:
-            x = tl.dot(a, b, x)
+            x += tl.dot(a, b, max_num_imprecise_acc=DIMS)
         else:
             x = tl.dot(a.to(tl.float32), b.to(tl.float32), x, input_precision="ieee")
     if bias is not None:
@@ -249,7 +253,7 @@ def parts_of(problem: Any) -> Parts:
     hidden, weight, like = problem.hidden, problem.weight, problem.rows
     R, M, D = len(problem.rows), len(problem.columns), hidden.shape[1]
     dot16 = hidden.dtype == weight.dtype != problem.inverse_temperature.dtype
-    tile = tile_of(dot16, D, problem.allowed is not None)
+    tile = tile_of(dot16, D)
     tiles = -(-problem.num_entering // tile.columns)
     tiles_a_split = -(-tiles // MOST_SPLITS)
     splits = -(-tiles // tiles_a_split)

@@ -199,6 +199,39 @@ def test_log_probabilities_of_hidden_states(backend, device, dtype, shape):
     np.testing.assert_allclose(result.sum.cpu(), [exact[: T // 2].sum(), exact[T // 2 :].sum()], atol=2e-5 * T)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("D", [640, 1024, 2048, 4096])
+def test_many_dimensions(backend, device, dtype, D):
+    """Matrix units add with truncation: one chain of them over D would be 2 to 10 times further off."""
+    generator = torch.Generator().manual_seed(D)
+    hidden = torch.randn((70, D), generator=generator).to(device, getattr(torch, dtype))
+    weight = (torch.randn((5000, D), generator=generator) * 4 / D**0.5).to(device, getattr(torch, dtype))
+    targets = torch.randint(5000, (70,), generator=generator).to(device)
+    found = rk.answer_logprobs(hidden=hidden, weight=weight, targets=targets, backend=backend).logp
+    error = np.abs(np.asarray(found.double().cpu()) - logps(hidden.double() @ weight.double().T, targets)).max()
+    chain = backend == "cuda" or dtype == "float32"  # of D multiply-adds, rounded to the nearest
+    assert error <= oracle.linear_gate(D) * (5 if chain else 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("D", [64, 130])
+def test_hidden_states_have_their_bits_in_any_batch(backend, device, dtype, D):
+    generator = torch.Generator().manual_seed(D)
+    hidden = torch.randn((512, D), generator=generator).to(device, getattr(torch, dtype))
+    weight = torch.randn((3000, D), generator=generator).to(device, getattr(torch, dtype))
+    targets = torch.randint(3000, (512,), generator=generator).to(device)
+    want = ("logp", "lse", "max", "entropy", "rank")
+    for fields in (("logp",), want):
+        call = {"weight": weight, "want": fields, "reduce": (), "backend": backend}
+        together = rk.answer_logprobs(hidden=hidden, targets=targets, **call)
+        for T in (1, 64, 65):
+            alone = rk.answer_logprobs(hidden=hidden[:T].clone(), targets=targets[:T], **call)
+            last = rk.answer_logprobs(hidden=hidden[512 - T :], targets=targets[512 - T :], **call)
+            for field in fields:
+                assert torch.equal(getattr(alone, field), getattr(together, field)[:T]), (field, T)
+                assert torch.equal(getattr(last, field), getattr(together, field)[512 - T :]), (field, T)
+
+
 def test_no_rows(backend, device):
     result = rk.token_logprobs(torch.zeros((0, 9), device=device), torch.zeros(0, dtype=torch.int64, device=device))
     assert result.shape == (0,)

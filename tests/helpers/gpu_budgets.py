@@ -43,11 +43,11 @@ TRITON = (
     Budget("_logprob_logits_kernel, *", 128, 128, 128, 64),
     Budget("_logprob_merge_kernel, *", 64, 64, 64, 40),
     Budget("_logprob_linear_kernel, float32 x *", 255, 255, 240, 144),
-    Budget("_logprob_linear_kernel, float16 x *", 232, 136, 160, 176),
-    Budget("_logprob_linear_kernel, bfloat16 x *", 248, 208, 192, 200),
+    Budget("_logprob_linear_kernel, float16 x *", 184, 128, 136, 136),
+    Budget("_logprob_linear_kernel, bfloat16 x *", 240, 240, 232, 184),
     Budget("_logprob_linear_target_kernel, float32 x *", 208, 192, 192, 120),
-    Budget("_logprob_linear_target_kernel, float16 x *", 128, 128, 96, 144),
-    Budget("_logprob_linear_target_kernel, bfloat16 x *", 136, 184, 192, 144),
+    Budget("_logprob_linear_target_kernel, float16 x *", 128, 128, 168, 144),
+    Budget("_logprob_linear_target_kernel, bfloat16 x *", 136, 184, 240, 144),
     Budget("_logprob_answers_kernel, *", 64, 64, 64, 32),
 )
 
