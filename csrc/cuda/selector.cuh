@@ -47,7 +47,7 @@ struct Selector {
   // the max similarity to the picks (VRSD: the length); the scale that makes the stored row the vector of the formulas.
   float* values;
   __device__ float& value(int item) const { return values[item]; }
-  __device__ float& aux(int item) const { return values[a.pool + item]; }
+  __device__ float& aux(int item) const { return values[(long long)a.pool + item]; }
   __device__ float& scale(int item) const { return values[2ll * a.pool + item]; }
   float query_factor = 1.0f, query_scale = 1.0f;
   float best = -infinity();

@@ -45,6 +45,7 @@ class Compiled:
     dot16: bool = False
     wide_loads: bool = False
     asm: str = field(default="", repr=False, compare=False)
+    ir: str = field(default="", repr=False, compare=False)  # Triton's own, in which addresses are still of the source
 
     @property
     def widest_load(self) -> int:
@@ -101,6 +102,7 @@ def compile_for(compilation: Compilation, arch: str) -> Compiled:
         shared=int(binary.metadata.shared),
         dot16=compilation.dot16,
         wide_loads=compilation.wide_loads,
+        ir=binary.asm["ttir"],
         **facts,
     )
 

@@ -60,7 +60,7 @@ class Call:
 
         On a device targets without rows have a slot all the same: kernels may read row 0 where a slot has none.
         """
-        stored = problem.hidden if problem.logits is None else problem.logits
+        stored: Any = problem.hidden if problem.logits is None else problem.logits
         if len(problem.rows) == 0 or len(stored) == 0 or problem.num_entering == 0:
             return Partials.nothing(problem)
         result: Partials = self.backend.partials(problem, self.threads)

@@ -106,7 +106,8 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
         sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, "DOT": dot}
         name, parts = f"corpus relevance {tile.queries}", query_parts(dot)
         add(name, corpus_relevance_kernel, tile, (*unused, "keys_out"), True, **flags, **sizes, PARTS=parts)
-        add(f"corpus step {tile.queries}", corpus_step_kernel, step_tile(tile, dtype), unused, True, **even, **sizes)
+        step = step_tile(tile, dtype, vrsd)
+        add(f"corpus step {tile.queries}", corpus_step_kernel, step, unused, True, **even, **sizes)
     add("corpus pick", corpus_pick_kernel, SMALL_TILE, unused, False, PICK=True, BLOCK=PICK_BLOCK)
     if full:
         add("corpus initial", corpus_pick_kernel, SMALL_TILE, unused, False, PICK=False, BLOCK=PICK_BLOCK)

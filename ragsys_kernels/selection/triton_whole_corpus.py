@@ -50,9 +50,13 @@ def corpus_tile(dtype: str, num_queries: int, dims: int) -> Tile:
     return Tile(64, dims, queries, 4 if queries == 16 else 8, 3)
 
 
-def step_tile(tile: Tile, dtype: str) -> Tile:
+def step_tile(tile: Tile, dtype: str, vrsd: bool) -> Tile:
     """Return the tile of the kernel of a step, whose epilogue holds less than that of the relevance."""
-    return tile._replace(maxnreg=200) if tile.queries == 64 and dtype != "float32" else tile
+    if dtype == "float32":
+        return tile
+    if tile.queries == 64:
+        return tile._replace(maxnreg=200)
+    return tile._replace(maxnreg=144) if vrsd else tile  # its quotients spill
 
 
 def query_parts(dot: Any) -> int:
@@ -252,7 +256,7 @@ class _Corpus:
             QUERIES=tile.queries,
             ROWS=tile.rows,
             DIMS=tile.dims,
-            **step_tile(tile, self.rows.dtype).options(),
+            **step_tile(tile, self.rows.dtype, self.vrsd).options(),
         )
 
     def take(self, chunk: _Chunk, out: Selection, step: int, initial: bool) -> None:

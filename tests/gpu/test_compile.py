@@ -9,6 +9,7 @@ release-check` does; `ragsys-kernels bench --static` brings the file up to date.
 
 import ast
 import csv
+import functools
 import importlib
 import importlib.util
 import os
@@ -206,35 +207,82 @@ def _defined(module):
     )
 
 
-# PTX instructions that are off by an ulp or more where IEEE 754 has one result. The interpreter rounds rightly.
-APPROXIMATE = re.compile(r"\b(?:sqrt|rsqrt|rcp|div)\.(?:approx|full)\b")
+# --- What the interpreter does not show. Each kernel is compiled with the most features that it has.
+
+MODULES = pytest.mark.parametrize("module", compilation.TRITON_MODULES, ids=lambda name: name.split(".")[1])
+
+
+@pytest.fixture(scope="module")
+def fullest(processes):
+    """Approximate instructions and 32-bit products in addresses, by kernel, of a module."""
+
+    @functools.cache
+    def of(module):
+        return processes.submit(_fullest, module).result()
+
+    return of
+
+
+def _fullest(module):
+    most = {}
+    for found in importlib.import_module(module).ahead_of_time():
+        size = len(found.signature), found.constexprs.get("SOFTCAP", False)
+        if found.kernel not in most or size > most[found.kernel][0]:
+            most[found.kernel] = size, found
+    made = {found.kernel.__name__: resources.compile_for(found, "sm_90") for _, found in most.values()}
+    return {name: (ptx_approximations(found.asm), narrow_products(found.ir)) for name, found in made.items()}
+
+
+def ptx_approximations(ptx):
+    """Instructions that are off by an ulp or more where IEEE 754 has one result."""
+    found = set(re.findall(r"\b(?:sqrt|rsqrt|rcp|div)\.(?:approx|full)\b", ptx))
+    # tanh of a soft cap has an approximate inverse, and two fused products that mend it (`triton_scale.py`).
+    if found == {"div.full"} and len(re.findall(r"\bfma\.rn", ptx)) >= 2 * ptx.count("div.full"):
+        return []
+    return sorted(found)
+
+
+def narrow_products(ir):
+    """Products of two run-time numbers in 32 bits that are part of an address: lines of Triton's IR."""
+    made = {name: (op, line) for name, op, line in re.findall(r"^\s*(%[\w#]+)(?::\d+)? = ([\w.]+)(.*)$", ir, re.M)}
+
+    def constant(name):
+        op, line = made.get(name, ("", ""))
+        return op == "arith.constant" or (op == "tt.splat" and constant(*re.findall(r"%[\w#]+", line)))
+
+    def products(name, seen):
+        op, line = made.get(name, ("", ""))
+        if name in seen or op not in PARTS_OF_ADDRESSES:
+            return []
+        seen.add(name)
+        operands = re.findall(r"%[\w#]+", line.partition(" : ")[0])
+        here = op == "arith.muli" and not re.search(r"\bi64\b|xi64\b", line) and not any(map(constant, operands))
+        return [f"{name} = {op}{line}"] * here + [found for one in operands for found in products(one, seen)]
+
+    seen = set()
+    return [found for op, line in made.values() if op == "tt.addptr" for found in products(line.split()[1], seen)]
+
+
+PARTS_OF_ADDRESSES = {
+    *("arith.addi", "arith.subi", "arith.muli", "arith.extsi", "arith.extui", "arith.select"),
+    *("tt.splat", "tt.broadcast", "tt.expand_dims"),
+}
 
 
 @pytest.mark.slow
 @needs_triton
-@pytest.mark.parametrize("module", compilation.TRITON_MODULES, ids=lambda name: name.split(".")[1])
-def test_roots_and_quotients_are_rounded_rightly(processes, module):
-    found = processes.submit(_approximate, module).result()
-    assert not any(found.values()), found
+@MODULES
+def test_roots_and_quotients_are_rounded_rightly(fullest, module):
+    wrong = {kernel: approximate for kernel, (approximate, _) in fullest(module).items() if approximate}
+    assert not wrong
 
 
-def _approximate(module):
-    """The approximate instructions of each kernel with the most features, on NVIDIA."""
-    fullest = {}
-    for found in importlib.import_module(module).ahead_of_time():
-        size = len(found.signature), found.constexprs.get("SOFTCAP", False)
-        known = fullest.setdefault(found.kernel.__name__, (size, found))
-        if size > known[0]:
-            fullest[found.kernel.__name__] = size, found
-    approximate = {}
-    for name, (_, found) in fullest.items():
-        ptx = resources.compile_for(found, "sm_90").asm
-        instructions = APPROXIMATE.findall(ptx)
-        # tanh of a soft cap has an approximate inverse, and two fused products that mend it (`triton_scale.py`).
-        if found.constexprs.get("SOFTCAP") and len(re.findall(r"\bfma\.rn", ptx)) >= 2 * len(instructions):
-            instructions = [one for one in instructions if one != "div.full"]
-        approximate[name] = sorted(set(instructions))
-    return approximate
+@pytest.mark.slow
+@needs_triton
+@MODULES
+def test_addresses_are_computed_in_64_bits(fullest, module):
+    wrong = {kernel: narrow for kernel, (_, narrow) in fullest(module).items() if narrow}
+    assert not wrong
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -408,7 +456,24 @@ except resources.CompileError as error:
     assert "unset TRITON_INTERPRET" in result.stdout
 
 
-# --- Widths of loads, out of text.
+# --- What is read out of text.
+
+
+def test_narrow_products_in_ir():
+    ir = """
+    %c64 = arith.constant 64 : i32
+    %q = tt.get_program_id x : i32
+    %0 = arith.muli %q, %P : i32
+    %1 = tt.addptr %a, %0 : !tt.ptr<f32>, i32
+    %2 = tt.splat %0 : i32 -> tensor<64xi32>
+    %3 = arith.addi %2, %lanes : tensor<64xi32>
+    %4 = arith.extsi %3 : tensor<64xi32> to tensor<64xi64>
+    %5 = tt.addptr %b, %4 : tensor<64x!tt.ptr<f32>>, tensor<64xi64>
+    """
+    assert narrow_products(ir) == ["%0 = arith.muli %q, %P : i32"]
+    assert not narrow_products(ir.replace("%q, %P", "%q, %c64"))
+    assert not narrow_products(ir.replace("%P : i32", "%P : i64"))
+    assert not narrow_products(ir.replace("tt.addptr", "tt.other"))
 
 
 def test_loads_in_ptx():

@@ -325,6 +325,19 @@ def test_rows_beyond_2_31_elements(run, place):
         testing.check_selection(op, arguments, run(op, arguments, place=place)[0])
 
 
+def test_the_state_of_a_pool_beyond_2_30_items(compiler):
+    """Its three arrays end beyond 2^31 numbers."""
+    places, memory, out = (
+        emulator.Module("places", sources=emulator.HERE),
+        np.zeros(4, np.float32),
+        np.zeros(3, np.int64),
+    )
+    pool = cuda_kernels._LARGEST
+    arguments = (np.int32(pool), np.int32(pool - 1), memory, out)
+    places.launch("places_of_an_item", grid=(1, 1, 1), block=(1, 1, 1), shared=256, arguments=arguments, like=None)
+    assert out.tolist() == [pool - 1, 2 * pool - 1, 3 * pool - 1]
+
+
 def test_workspace_is_bounded(run, module, monkeypatch):
     """Queries whose state takes too much memory run a few at a time."""
     arguments = problem_of("mmr", 7, 40, 3, 8)

@@ -254,6 +254,9 @@ def test_offsets_beyond_2_to_the_31(regime, tmp_path):
     checked = validate.selection("mmr", **problem)
     expected = rk.mmr(**{**problem, "embeddings": np.array(rows)}, backend="reference")
     np.testing.assert_array_equal(triton_kernels.mmr(checked, 1).indices.numpy(), expected.indices)
+    if regime == "corpus":
+        wanted = rk.mmr(**{**problem, "lambda_d": 1.0, "embeddings": np.array(rows)}, backend="reference")
+        np.testing.assert_array_equal(triton_kernels.search(checked, 1)[0].numpy(), wanted.indices)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
