@@ -1,10 +1,12 @@
 """The CUDA kernels of selection, run on the CPU thread by thread through the package's own launcher."""
 
+import itertools
 import mmap
 import re
 
 import numpy as np
 import pytest
+import soaks
 from backends import missing
 from cuda_on_cpu import emulator
 
@@ -285,6 +287,17 @@ def test_what_cannot_be_picked(run, op, place):
     assert result.lengths[2] == 17
     assert not np.isin(kept[2, :3], result.indices[2]).any()
     assert result.lengths[3] == 0
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("P", soaks.POOLS[:2])
+def test_soak(run, op, P):
+    """What 1,000 runs are for a device: every option with state of its own, under 40 schedules."""
+    arguments = soaks.problem(op, P)
+    first, _ = run(op, arguments)
+    testing.check_selection(op, arguments, first)
+    for seed, place in itertools.product(range(1, 14), PLACES):
+        assert_same(run(op, arguments, place=place, seed=seed)[0], first)
 
 
 @pytest.mark.parametrize("place", PLACES)

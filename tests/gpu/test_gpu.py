@@ -14,6 +14,7 @@ from ragsys_kernels import _dispatch, testing
 
 torch = pytest.importorskip("torch")
 import scoring_oracle as oracle  # noqa: E402
+import soaks  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -147,6 +148,22 @@ def test_same_bits_again(backend):
     first, second = (rk.mmr(**problem, backend=backend) for _ in range(2))
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*pool.*:UserWarning")
+@pytest.mark.parametrize("op", ["mmr", "vrsd"])
+@pytest.mark.parametrize("P", soaks.POOLS)
+def test_soak(backend, op, P):
+    """1,000 calls have the bits of the first. racecheck sees shared memory only, and some state is in global memory."""
+    given = moved(soaks.problem(op, P))
+    first = getattr(rk, op)(**given, backend=backend)
+    testing.check_selection(op, soaks.problem(op, P), hosted(first))
+    differs = torch.zeros((), dtype=torch.bool, device=DEVICE)
+    for _ in range(1000):
+        for a, b in zip(first, getattr(rk, op)(**given, backend=backend), strict=True):
+            differs |= ~((a == b) | (a.isnan() & b.isnan())).all()
+    assert not differs
 
 
 def test_offsets_beyond_two_to_the_31(backend, device):
