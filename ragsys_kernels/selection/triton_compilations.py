@@ -16,7 +16,7 @@ from .triton_corpus_kernels import (
     row_lengths_kernel,
 )
 from .triton_gram import gram_slots, gram_tile, select_gram_kernel
-from .triton_launch import OPTIONS, QUERY_BLOCK, SMALL_TILE, Tile, dot_type, query_factors_kernel, row_tile
+from .triton_launch import OPTIONS, PICK_TILE, QUERY_BLOCK, SMALL_TILE, Tile, dot_type, query_factors_kernel, row_tile
 from .triton_stream import select_stream_kernel
 from .triton_whole_corpus import PICK_BLOCK, corpus_tile, query_parts, step_tile
 
@@ -108,9 +108,9 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
         add(name, corpus_relevance_kernel, tile, (*unused, "keys_out"), True, **flags, **sizes, PARTS=parts)
         step = step_tile(tile, dtype, vrsd)
         add(f"corpus step {tile.queries}", corpus_step_kernel, step, unused, True, **even, **sizes)
-    add("corpus pick", corpus_pick_kernel, SMALL_TILE, unused, False, PICK=True, BLOCK=PICK_BLOCK)
+    add("corpus pick", corpus_pick_kernel, PICK_TILE, unused, False, PICK=True, BLOCK=PICK_BLOCK)
     if full:
-        add("corpus initial", corpus_pick_kernel, SMALL_TILE, unused, False, PICK=False, BLOCK=PICK_BLOCK)
+        add("corpus initial", corpus_pick_kernel, PICK_TILE, unused, False, PICK=False, BLOCK=PICK_BLOCK)
     return found
 
 

@@ -274,10 +274,11 @@ def corpus_step_kernel(
     at = i[:, None] * stride + n[None, :]
     v = tl.load(v_in + at, mask=ok, other=0.0)  # [QUERIES, ROWS]
     m = tl.load(state + at, mask=ok, other=float("nan"))
-    if VRSD:
-        m = tl.where(has[:, None], m + similarity, m)
-    else:
-        m = tl.where(has[:, None], running_max(m, similarity), m)
+    if D > 0:  # always so; without the branch the compiler of Triton 3.6 dies for sm_100, as in `select_gram_kernel`
+        if VRSD:
+            m = tl.where(has[:, None], m + similarity, m)
+        else:
+            m = tl.where(has[:, None], running_max(m, similarity), m)
     m = tl.where(n[None, :] == taken[:, None], float("nan"), m)
     if barred is not None:
         bar = tl.load(barred + i, mask=real, other=0) != 0

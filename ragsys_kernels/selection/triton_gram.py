@@ -13,6 +13,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from .._gpu.compilers import TRITON
 from .problem import Problem, Selection
 from .triton_launch import OPTIONS, Tile, dot_type, num_initial, pool_arguments
 from .triton_objective import (
@@ -43,8 +44,10 @@ def gram_tile(dtype: str, slots: int, dims: int, plain: bool) -> Tile:
     """Return the tile, whose rows are the slots; ``plain`` is MMR without options."""
     rows = max(16, triton.next_power_of_2(slots))
     if dtype == "float32" and rows == 128:
-        # All registers that there are. Some single options spill 8 or 16 bytes of them on sm_90.
-        return Tile(rows, 16 if plain else 8, 1, 8, 2)
+        # All registers that there are: with options, eight elements of a row leave enough, which `tl.dot` takes from
+        # Triton 3.8 on. Some single options spill 8 or 16 bytes on sm_90.
+        narrow = not plain and TRITON >= (3, 8)
+        return Tile(rows, 8 if narrow else 16, 1, 8, 2 if narrow else 1)
     # The matrix and the operands of its products fill the registers: float32 rows take twice the warps.
     widest, warps = (32, min(16, rows // 4)) if dtype == "float32" else (64, min(8, rows // 8))
     bounded = rows == 32 or (rows == 16 and dtype != "float32")
@@ -173,7 +176,11 @@ def select_gram_kernel(
     f = tl.full([SLOTS], 1.0, tl.float32)
     length = f
     if COMPUTED or VRSD:
-        norm = tl.sqrt_rn(tl.sum(tl.where(p[:, None] == p[None, :], gram, 0.0), 1))
+        norm = f
+        # Always so, which the compiler cannot know: without the branch that of Triton 3.6 dies for sm_100, where it
+        # follows the matrix from tensor memory through sums along its rows to sums of these.
+        if K > 0:
+            norm = tl.sqrt_rn(tl.sum(tl.where(p[:, None] == p[None, :], gram, 0.0), 1))
         length = norm
         if COMPUTED:
             f = inverse(norm)

@@ -50,6 +50,7 @@ OPTIONS = ("relevance", "initial", "bias", "groups", "query_groups", "ks", "cap"
 
 # For kernels that go along one row, or one list of tiles, at a time.
 SMALL_TILE = Tile(1, 1, 1, 4, 2)
+PICK_TILE = Tile(1, 1, 1, 4, 2, 64)  # the same, where the kernel has more to remember
 
 
 def row_tile(dtype: str, dims: int) -> Tile:

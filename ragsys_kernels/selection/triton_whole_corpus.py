@@ -22,7 +22,7 @@ from .triton_corpus_kernels import (
     row_lengths_kernel,
 )
 from .triton_launch import (
-    SMALL_TILE,
+    PICK_TILE,
     Tile,
     bias_by_row,
     chunks,
@@ -55,7 +55,7 @@ def step_tile(tile: Tile, dtype: str, vrsd: bool) -> Tile:
     if dtype == "float32":
         return tile
     if tile.queries == 64:
-        return tile._replace(maxnreg=200)
+        return tile._replace(maxnreg=255)
     return tile._replace(maxnreg=144) if vrsd else tile  # its quotients spill
 
 
@@ -281,5 +281,5 @@ class _Corpus:
             cap=problem.max_per_group or None,
             PICK=not initial,
             BLOCK=PICK_BLOCK,
-            **SMALL_TILE.options(),
+            **PICK_TILE.options(),
         )

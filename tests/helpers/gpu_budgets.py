@@ -34,9 +34,9 @@ TRITON = (
     Budget("stream *", 136, 176, 176, 152),
     Budget("row lengths *", 64, 64, 64, 48),
     Budget("corpus relevance *", 255, 200, 152, 184),
-    Budget("corpus step *", 255, 192, 192, 192),
-    Budget("corpus pick *", 40, 40, 40, 32),
-    Budget("corpus initial *", 40, 40, 40, 32),
+    Budget("corpus step *", 255, 200, 192, 192),
+    Budget("corpus pick *", 64, 64, 64, 32),
+    Budget("corpus initial *", 64, 64, 64, 32),
     Budget("corpus search *", 208, 128, 96, 176),
     Budget("corpus given *", 72, 72, 72, 48),
     # Scoring: a split of the vocabulary, or a tile of logits.
