@@ -1,26 +1,30 @@
 """Every op on the device against its floor and its peers, timed by events; `gpu_check.py` runs it.
 
     python -m benchmarks.gpu.bench [--match REGEX] [--one-of-each] [--budget SECONDS] [--passes N] [--no-compile]
-                                   [--backends NAMES] [--ledger CSV]
+                                   [--variants] [--backends NAMES] [--ledger CSV]
 
 The most usual shape of each kind of kernel comes first, and what the budget leaves no time for is named at the end.
 With two passes every shape is timed twice, from the first to the last and then again: `spread` is how far apart.
 
-Before each turn the last-level cache is overwritten and the device is kept busy while the host enqueues the call, so
-that a pair of events spans the device's time without the launch; `host_us` says how long the host took. No contender
-is timed before its result was checked.
+Before each turn the last-level cache is overwritten and the device is kept busy for twice as long as the host needs to
+enqueue the call, so that a pair of events spans the device's time without the launch; `host_us` says how long the host
+took. Beside it every contender that can be captured is replayed from a CUDA graph, `graph_us`. No contender is timed
+before its result was checked, and none whose call changed the input.
 
-Floor: a copy kernel that moves as many bytes as one read of the input has (half of them read, half of them written).
+Floors: a copy kernel that moves as many bytes as one read of the distinct rows has (half of them read, half of them
+written), and the bare matrix product where there is one.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -34,10 +38,11 @@ from benchmarks.gpu.scoring import AbsentError
 from benchmarks.gpu.shapes import ALL, Pools, Scores, by_value, one_of_each
 from benchmarks.harness import facts, ledger
 from benchmarks.harness.contender import COPY, OURS, Contender
-from benchmarks.harness.race import Race, Turn
+from benchmarks.harness.race import Race, Turn, wall
 from benchmarks.suites.scoring import Problem as ScoreProblem
 from benchmarks.suites.scoring_shapes import COMPILED
-from ragsys_kernels import _dispatch
+from ragsys_kernels import _dispatch, _env
+from ragsys_kernels._gpu import variants as _variants
 
 KEY = ("op", "backend", "shape", "dtype", "device", "contender")
 LEDGER = ledger.Ledger(
@@ -50,11 +55,18 @@ LEDGER = ledger.Ledger(
         "iqr_us",
         "spread",  # of two passes: how far apart their times are, as a share of the mean
         "host_us",  # until the call returned, median
+        "graph_us",  # of its replay from a CUDA graph, median; empty where the call cannot be captured
         "ratio",  # its time over the library's (the first backend that runs), median over the rounds
         "floor_us",
+        "bytes",  # of one read of every pool, or of the logits, or of hidden states and weight
+        "distinct_bytes",  # of the same, but rows that several pools name only once: what the floor copies
+        "flops",  # of the plain rule's products
         "max_error",  # of log p, against float64
         "same_picks",  # share of queries with the picks of the library's first backend
         "note",
+        "driver",
+        "clocks_mhz",  # largest of the multiprocessors and of the memory
+        "power_limit_w",
         "commit",
         "versions",
         "date",
@@ -79,6 +91,8 @@ class OnDevice(Race):
         self.wrong: list[str] = []
         self._first: np.ndarray | None = None  # the library's picks
         self._facts: dict[int, dict[str, Any]] = {}
+        self._replays: dict[int, list[float]] = {}
+        self._sums = checksums(problem)
 
     def check(self) -> None:
         """Check all results, and leave out the contenders whose results are wrong."""
@@ -86,11 +100,21 @@ class OnDevice(Race):
         for contender in self.contenders:
             try:
                 self._facts[id(contender)] = self._check(contender)
+                self._unchanged()
                 right.append(contender)
             except Exception as error:  # a peer may raise anything, and the others are still to be timed
                 where = f"{self.op} {self.problem.shape}, {contender.name} {contender.backend}"
                 self.wrong.append(f"{where}: {type(error).__name__}: {error}".splitlines()[0])
         self.contenders = right
+
+    def _unchanged(self) -> None:
+        """Raise, and make the inputs what they were, where the last call has changed them."""
+        if checksums(self.problem) == self._sums:
+            return
+        for x, made in zip(self.problem.inputs, problem_of(self.problem.shape, self.problem.rows.device).inputs,
+                           strict=True):  # fmt: skip
+            x.copy_(made)
+        raise AssertionError("its call changed the input")
 
     def _check(self, contender: Contender) -> dict[str, Any]:
         result = contender.run()
@@ -100,7 +124,7 @@ class OnDevice(Race):
         if picks is None:
             return {}
         self._first = picks if self._first is None else self._first
-        return {"same_picks": float((picks == self._first).all(1).mean())}
+        return {"same_picks": float((picks == self._first[: len(picks)]).all(1).mean())}
 
     def facts(self, contender: Contender) -> dict[str, Any]:
         return self._facts[id(contender)]
@@ -108,24 +132,74 @@ class OnDevice(Race):
     def columns(self, contender: Contender) -> dict[str, Any]:
         libraries = ("torch", "triton", "cupy-cuda13x", "liger-kernel", "cut-cross-entropy", "flash-attn")
         versions = f"{ledger.versions(libraries)}; CUDA {torch.version.cuda}"
-        return {"backend": contender.backend, "device": self.device, "versions": versions}
+        sizes = {name: getattr(self.problem, name) for name in ("bytes", "distinct_bytes", "flops")}
+        return {"backend": contender.backend, "device": self.device, "versions": versions, **sizes, **machine()}
 
     def turn(self, contender: Contender, quick: bool) -> Turn:
-        for _ in range(1 if contender.on_host else WARM_UPS):
-            contender.run()
         if contender.on_host:
+            contender.run()
             return Turn(contender.run, rounds=HOST_SAMPLES)
-        return Turn(contender.run, clock=self.timer.seconds)
+        host = [wall(contender.run)[0] for _ in range(WARM_UPS)]
+        replay, replays = self._replay(contender), self._replays.setdefault(id(contender), [])
+
+        def clock(run: Callable[[], Any]) -> tuple[float, float]:
+            seconds: tuple[float, float] = self.timer.seconds(run, host[-1])
+            if replay is not None:
+                replays.append(self.timer.seconds(replay)[0])
+            return seconds
+
+        return Turn(contender.run, work=contender.share, clock=clock)
+
+    def _replay(self, contender: Contender) -> Callable[[], Any] | None:
+        """Return what replays a contender's call from a CUDA graph, None where it cannot be captured."""
+        if self.timer.capture is None:
+            return None
+        try:
+            replay: Callable[[], Any] = self.timer.capture(contender.run)
+        except RuntimeError:  # the call waits for the device, or its memory
+            return None
+        return replay
 
     def rounds_of(self, turns: Sequence[Turn]) -> int:
         return super().rounds_of([turn for turn in turns if turn.rounds is None])
+
+    def run(self, benchmark: Any = None, quick: bool = False) -> list[dict[str, Any]]:
+        rows = super().run(benchmark, quick)
+        for contender, row in zip(self.contenders, rows, strict=True):
+            replays = self._replays.get(id(contender))
+            row["graph_us"] = 1e6 * float(np.median(replays)) / contender.share if replays else None
+        if checksums(self.problem) != self._sums:
+            raise AssertionError(f"{_title(self.problem.shape)}: a contender changed the input while it was timed")
+        return rows
+
+
+def checksums(problem: Any) -> list[int]:
+    """Return a sum of the bits of each input."""
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return [int(x.view(kinds[x.element_size()]).sum(dtype=torch.int64)) for x in problem.inputs]
+
+
+@functools.cache
+def machine() -> dict[str, str]:
+    """Return the columns that say in which state the device is, empty where nvidia-smi does not say."""
+    names = ("driver", "clocks_mhz", "power_limit_w")
+    asked = "driver_version,clocks.max.sm,clocks.max.mem,power.limit"
+    command = ["nvidia-smi", "--id=0", f"--query-gpu={asked}", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+        driver, multiprocessors, memory, power = (part.strip() for part in said.splitlines()[0].split(","))
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return dict.fromkeys(names, "")
+    return dict(zip(names, (driver, f"{multiprocessors} {memory}", power), strict=True))
 
 
 def problem_of(shape: Pools | Scores, device: Any) -> Any:
     return selection.Problem(shape, device) if isinstance(shape, Pools) else ScoreProblem(shape, device)
 
 
-def contenders_of(problem: Any, backends: tuple[str, ...], compiling: bool = True) -> tuple[list[Contender], list[str]]:
+def contenders_of(
+    problem: Any, backends: tuple[str, ...], compiling: bool = True, variants: bool = False
+) -> tuple[list[Contender], list[str]]:
     """Return the contenders that are installed, ours first, and why the others are not."""
     makers: dict[str, Callable[..., Iterator[Any]]] = {
         "mmr": selection.of_pools,
@@ -141,12 +215,29 @@ def contenders_of(problem: Any, backends: tuple[str, ...], compiling: bool = Tru
         except AbsentError as error:
             absent.append(str(error))
     if not compiling:
-        found = [contender for contender in found if contender.name != COMPILED]
+        found = [contender for contender in found if COMPILED not in contender.name]
+    if variants:
+        found += [other for contender in found if contender.name == OURS for other in variants_of(contender)]
     return [*found, floor_of(problem)], absent
 
 
+def variants_of(contender: Contender) -> Iterator[Contender]:
+    """Yield the library under every variant of its kernels but the default ones."""
+
+    def under(chosen: str) -> Callable[[], Any]:
+        def run() -> Any:
+            with _env.changed(RAGSYS_KERNELS_VARIANTS=chosen):
+                return contender.run()
+
+        return run
+
+    for kernel, names in _variants.VARIANTS.items():
+        for chosen in (f"{kernel}={name}" for name in names[1:]):
+            yield replace(contender, name=f"{OURS}, {chosen}", run=under(chosen))
+
+
 def floor_of(problem: Any) -> Contender:
-    half = max(problem.bytes // 2, 1)
+    half = max(problem.distinct_bytes // 2, 1)
     here, there = (torch.empty(half, dtype=torch.uint8, device=problem.rows.device) for _ in range(2))
     return Contender(COPY, lambda: there.copy_(here))
 
@@ -178,6 +269,7 @@ def run(
     passes: int = 1,
     budget: float = math.inf,
     compiling: bool = True,
+    variants: bool = False,
 ) -> Outcome:
     """Check and time shapes, the most usual first, and write the ledger after each; stop after ``budget`` seconds."""
     begin = perf_counter()
@@ -197,7 +289,7 @@ def run(
             if done and now + (now - started) / done > begin + budget * (number + 1) / passes:
                 outcome.add("left_out", [_title(other) for other in left[done:]] if number == 0 else [])
                 break
-            rows = _timed(shape, where, backends, timer, samples, compiling, outcome)
+            rows = _timed(shape, where, backends, timer, samples, compiling, variants, outcome)
             if not rows:
                 continue
             if shape in timed:
@@ -219,13 +311,13 @@ def _title(shape: Pools | Scores) -> str:
 
 def _timed(
     shape: Pools | Scores, where: Any, backends: tuple[str, ...], timer: Any, samples: int, compiling: bool,
-    outcome: Outcome,
+    variants: bool, outcome: Outcome,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return the rows of those contenders whose results are right; none where none of them is ours."""
     torch.compiler.reset()  # torch gives up compiling a function after a few shapes
     try:
         problem = problem_of(shape, where)
-        entries, absent = contenders_of(problem, backends, compiling)
+        entries, absent = contenders_of(problem, backends, compiling, variants)
         outcome.add("absent", absent)
         race = OnDevice(problem, entries, outcome.device, timer, samples)
         race.check()
@@ -245,7 +337,8 @@ def both(first: list[dict[str, Any]], again: list[dict[str, Any]]) -> list[dict[
     for row in again:
         other = before.get((row["contender"], row["backend"]))
         if other is not None:
-            means = {name: (row[name] + other[name]) / 2 for name in ("us", "host_us", "ratio", "floor_us")}
+            names = ("us", "host_us", "graph_us", "ratio", "floor_us")
+            means = {name: (row[name] + other[name]) / 2 for name in names if row.get(name) and other.get(name)}
             row = {
                 **row,
                 **means,
@@ -272,6 +365,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which no shape is begun")
     parser.add_argument("--passes", type=int, default=1, help="how often every shape is timed")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile, which takes most of the time")
+    parser.add_argument("--variants", action="store_true", help="also every variant of the kernels")
     parser.add_argument("--backends", default="triton,cuda", help="with commas")
     parser.add_argument("--ledger", type=Path, default=LEDGER.path)
     given = parser.parse_args(arguments)
@@ -283,6 +377,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         passes=given.passes,
         budget=given.budget,
         compiling=not given.no_compile,
+        variants=given.variants,
     )
     for kind in ("wrong", "unsteady", "absent", "left_out"):
         facts.tell(**{kind: getattr(outcome, kind)})

@@ -16,6 +16,9 @@ from benchmarks.suites import scoring
 from benchmarks.suites.scoring import EAGER, ROUNDED, Problem, compiled
 from benchmarks.suites.scoring_shapes import COMPILED
 
+ENTROPY = f"{OURS}, entropy"
+TRL = ("selective_log_softmax", "entropy_from_logits")
+
 
 class AbsentError(Exception):
     """A contender that is not installed; the text says why."""
@@ -33,6 +36,12 @@ def of_logits(problem: Problem, backends: tuple[str, ...]) -> Iterator[Contender
     x, targets, arguments = problem.rows, problem.targets, problem.arguments()
     for backend in backends:
         yield Contender(OURS, partial(rk.token_logprobs, **arguments, backend=backend), backend=backend, error=3e-6)
+    for backend in backends:
+
+        def with_entropy(backend: str = backend) -> Any:
+            return rk.answer_logprobs(**arguments, want=("logp", "entropy"), reduce=(), backend=backend).logp
+
+        yield Contender(ENTROPY, with_entropy, backend=backend, error=3e-6)
     yield from scoring.torch_on_logits(problem)
 
     def liger() -> Contender:
@@ -43,7 +52,16 @@ def of_logits(problem: Problem, backends: tuple[str, ...]) -> Iterator[Contender
         loss = _imported("flash_attn.ops.triton.cross_entropy", "cross_entropy_loss")
         return Contender("flash-attn", lambda: -loss(x, targets)[0], error=EAGER)
 
-    yield from (liger, flash)
+    def trl() -> Contender:
+        log_probs, entropies = (_imported("trl.trainer.utils", name) for name in TRL)
+
+        def both() -> Any:
+            entropies(x)
+            return log_probs(x, targets)
+
+        return Contender("TRL, entropy", both, error=ROUNDED, note="its two functions one after the other")
+
+    yield from (liger, flash, trl)
     on_cpu = partial(rk.token_logprobs, **problem.arguments(host=True), backend="cpu")
     yield Contender(CPU, on_cpu, backend="cpu", on_host=True, error=3e-6, note="all cores")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,42 +12,69 @@ import torch
 import ragsys_kernels as rk
 from benchmarks.gpu.shapes import Pools
 from benchmarks.harness import gate
-from benchmarks.harness.contender import OURS, Contender
+from benchmarks.harness.contender import OURS, PRODUCT, Contender
 from benchmarks.suites.scoring import compiled
 from benchmarks.suites.scoring_shapes import COMPILED
 from ragsys_kernels import testing
 
 COMPOSITE, CPU = "torch", f"{OURS} on the CPU"
+GRAM, LOOP = "torch, one Gram matrix", "torch, a query at a time"
+LOOPED = 64  # queries of that loop, a part of the work
+_ROWS_AT_A_TIME = 1 << 18
 REPLAYED, WHOLE_REPLAYED = 8, 2  # queries whose picks are replayed in float64: of pools, of the whole corpus
 
 
 class Problem:
-    """Unit rows in clusters, queries near them, and pools of random rows."""
+    """Unit rows in clusters, queries near them, and pools of random rows; all made where they are used."""
 
     def __init__(self, shape: Pools, device: Any) -> None:
         self.shape, self.dtype = shape, shape.dtype
-        generator = torch.Generator().manual_seed(0)
-        centres = torch.randn((50, shape.D), generator=generator)
+        generator = torch.Generator(device=device).manual_seed(0)
+        centres = torch.randn((50, shape.D), generator=generator, device=device)
 
-        def vectors(count: int) -> Any:
-            near = centres[torch.randint(50, (count,), generator=generator)]
-            rows = near + torch.randn((count, shape.D), generator=generator)
-            return rows / rows.norm(dim=1, keepdim=True)
+        def vectors(count: int, dtype: Any) -> Any:
+            made = torch.empty((count, shape.D), dtype=dtype, device=device)
+            for part in made.split(_ROWS_AT_A_TIME):
+                part.copy_(centres[torch.randint(50, (len(part),), generator=generator, device=device)])
+                x = part.float() + torch.randn((len(part), shape.D), generator=generator, device=device)
+                part.copy_(x / x.norm(dim=1, keepdim=True))
+            return made
 
-        self.rows = vectors(shape.N).to(device, getattr(torch, shape.dtype))
-        self.queries = vectors(shape.Q).to(device)
+        self.rows = vectors(shape.N, getattr(torch, shape.dtype))
+        self.queries = vectors(shape.Q, torch.float32)
         self.candidates = None
         if shape.P is not None:
-            # Distinct rows without sorting: a random first one, the others at equal distances.
-            steps = torch.arange(shape.P) * (shape.N // shape.P)
-            first = torch.randint(shape.N, (shape.Q, 1), generator=generator)
-            self.candidates = ((first + steps) % shape.N).to(device)
+            # Distinct and random without sorting: N is a prime, so multiples of a number below it are N different ones.
+            first, step = (
+                torch.randint(low, shape.N, (shape.Q, 1), generator=generator, device=device) for low in (0, 1)
+            )
+            self.candidates = (first + step * torch.arange(shape.P, device=device)) % shape.N
+
+    @property
+    def inputs(self) -> list[Any]:
+        """What a contender may read and must not change."""
+        return [x for x in (self.rows, self.queries, self.candidates) if x is not None]
 
     @property
     def bytes(self) -> int:
-        """Bytes of one read of the pools."""
+        """Bytes of one read of every pool."""
         rows = self.shape.N if self.candidates is None else self.candidates.numel()
         return rows * self.shape.D * self.rows.element_size()
+
+    @property
+    def distinct_bytes(self) -> int:
+        """Bytes of one read of the rows that the pools name, each once: nothing can be done with less."""
+        if self.candidates is None:
+            return self.bytes
+        named = torch.zeros(self.shape.N, dtype=torch.bool, device=self.rows.device)
+        named[self.candidates.flatten()] = True
+        return int(named.sum()) * self.shape.D * self.rows.element_size()
+
+    @property
+    def flops(self) -> float:
+        """Flops of the plain rule: products with the query and with all picks but the last."""
+        rows = self.shape.Q * (self.shape.P or self.shape.N)
+        return 2.0 * rows * self.shape.D * (1 if self.shape.op == "search" else self.shape.K)
 
     def arguments(self, queries: slice = slice(None), host: bool = False) -> dict[str, Any]:
         """Return the arguments of the library's call; "dot" of unit vectors gives cosines, and nothing is scaled."""
@@ -59,11 +86,11 @@ class Problem:
     def check(self, contender: Contender, result: Any) -> np.ndarray | None:
         """Assert that a result is right; return its picks, if it has any."""
         if self.shape.op == "search":
-            if contender.name in (OURS, CPU):
+            if is_ours(contender.name) or contender.name == CPU:
                 cosines = np.asarray((self.queries[:REPLAYED].double() @ self.rows.double().T).cpu())
                 gate.nearest(contender.name, cosines, np.asarray(torch.as_tensor(result[0])[:REPLAYED].cpu()))
             return None
-        if contender.name == OURS:
+        if is_ours(contender.name):
             testing.check_selection(self.shape.op, *self._replayed(result))
         return None if contender.picks is None else contender.picks(result)
 
@@ -92,20 +119,71 @@ def picks_of(result: Any) -> np.ndarray:
     return np.asarray(torch.as_tensor(result.indices if isinstance(result, tuple) else result).cpu())
 
 
+def is_ours(name: str) -> bool:
+    """Return whether a contender is the library on the device, under any variant of its kernels."""
+    return name.partition(", ")[0] == OURS
+
+
 def mmr_of_torch(queries: Any, rows: Any, candidates: Any, K: int, lambda_d: float) -> Any:
     """Return the picks of MMR by torch's own ops, a batched product and an arg-max a pick."""
     e = rows[candidates]  # [Q, P, D]
     relevance = torch.bmm(e, queries.to(e.dtype)[:, :, None])[:, :, 0].float()  # [Q, P]
+
+    def similarities(pick: Any) -> Any:
+        chosen = e.gather(1, pick[:, :, None].expand(-1, 1, e.shape[2]))  # [Q, 1, D]
+        return torch.bmm(e, chosen.transpose(1, 2))[:, :, 0].float()
+
+    return candidates.gather(1, _greedy(relevance, similarities, K, lambda_d))
+
+
+def mmr_of_gram(queries: Any, rows: Any, candidates: Any, K: int, lambda_d: float) -> Any:
+    """Return the same picks from one batched product of the pools with themselves."""
+    e = rows[candidates]
+    relevance = torch.bmm(e, queries.to(e.dtype)[:, :, None])[:, :, 0].float()
+    gram = torch.bmm(e, e.transpose(1, 2))  # [Q, P, P]
+
+    def similarities(pick: Any) -> Any:
+        return gram.gather(1, pick[:, :, None].expand(-1, 1, gram.shape[2]))[:, 0].float()
+
+    return candidates.gather(1, _greedy(relevance, similarities, K, lambda_d))
+
+
+def mmr_of_corpus(queries: Any, rows: Any, K: int, lambda_d: float) -> Any:
+    """Return the picks of MMR out of all rows, by a product with the corpus a pick."""
+    relevance = (queries.to(rows.dtype) @ rows.T).float()  # [Q, N]
+    return _greedy(relevance, lambda pick: (rows[pick[:, 0]] @ rows.T).float(), K, lambda_d)
+
+
+def _greedy(relevance: Any, similarities: Callable[[Any], Any], K: int, lambda_d: float) -> Any:
+    """Return the positions that MMR picks, (Q, K); ``similarities`` are those to a pick (Q, 1)."""
     most = torch.full_like(relevance, -torch.inf)
     w, picks = relevance, []
     for step in range(K):
-        pick = w.argmax(1, keepdim=True)  # [Q, 1]
+        pick = w.argmax(1, keepdim=True)
         picks.append(pick)
         relevance = relevance.scatter(1, pick, -torch.inf)
         if step + 1 < K:
-            chosen = e.gather(1, pick[:, :, None].expand(-1, 1, e.shape[2]))  # [Q, 1, D]
-            most = torch.maximum(most, torch.bmm(e, chosen.transpose(1, 2))[:, :, 0].float())
+            most = torch.maximum(most, similarities(pick))
             w = lambda_d * relevance - (1 - lambda_d) * most
+    return torch.cat(picks, 1)
+
+
+def vrsd_of_torch(queries: Any, rows: Any, candidates: Any, K: int) -> Any:
+    """Return the picks of VRSD for unit rows by torch's own ops, a batched product and an arg-max a pick."""
+    e = rows[candidates]
+    relevance = torch.bmm(e, queries.to(e.dtype)[:, :, None])[:, :, 0].float()  # [Q, P]
+    total = torch.zeros_like(e[:, :1])  # [Q, 1, D]
+    w, picks = relevance, []
+    for step in range(K):
+        pick = w.argmax(1, keepdim=True)
+        picks.append(pick)
+        relevance = relevance.scatter(1, pick, -torch.inf)
+        if step + 1 < K:
+            total = total + e.gather(1, pick[:, :, None].expand(-1, 1, e.shape[2]))
+            along = torch.bmm(e, total.transpose(1, 2))[:, :, 0].float()  # t = s·e
+            s = total[:, 0].float()
+            square = (s * s).sum(1, keepdim=True) + 2 * along + 1
+            w = ((s * queries).sum(1, keepdim=True) + relevance) / square.sqrt()
     return candidates.gather(1, torch.cat(picks, 1))
 
 
@@ -115,13 +193,40 @@ def of_pools(problem: Problem, backends: tuple[str, ...]) -> Iterator[Contender]
     arguments, op = problem.arguments(), getattr(rk, shape.op)
     for backend in backends:
         yield Contender(OURS, partial(op, **arguments, backend=backend), backend=backend, picks=picks_of)
-    candidates = problem.candidates
-    if shape.op == "mmr" and candidates is not None:
-        given = (problem.queries, problem.rows, candidates, shape.K, 0.75)
-        yield Contender(COMPOSITE, lambda: mmr_of_torch(*given), picks=picks_of, note="gathers the pools")
-        yield Contender(COMPILED, lambda: compiled(mmr_of_torch)(*given), picks=picks_of, note="of the same")
+    yield from _of_torch(problem)
     on_cpu = partial(op, **problem.arguments(host=True), backend="cpu")
     yield Contender(CPU, on_cpu, backend="cpu", on_host=True, picks=picks_of, note="all cores")
+
+
+def _of_torch(problem: Problem) -> Iterator[Contender]:
+    """Return torch's own ops in their strongest plain forms, and a loop over queries as many write it."""
+    shape, candidates = problem.shape, problem.candidates
+    common = (problem.queries, problem.rows)
+    if shape.op == "vrsd":
+        if candidates is not None:
+            yield from _eager_and_compiled(vrsd_of_torch, COMPOSITE, (*common, candidates, shape.K))
+    elif candidates is None:
+        yield from _eager_and_compiled(mmr_of_corpus, COMPOSITE, (*common, shape.K, 0.75))
+        yield Contender(PRODUCT, lambda: problem.queries.to(problem.rows.dtype) @ problem.rows.T, note="no picks")
+    else:
+        given = (*common, candidates, shape.K, 0.75)
+        yield from _eager_and_compiled(mmr_of_torch, COMPOSITE, given)
+        if candidates.shape[1] <= 128:  # larger matrices are more bytes than the pools
+            yield from _eager_and_compiled(mmr_of_gram, GRAM, given)
+        looped = min(LOOPED, shape.Q)
+
+        def loop() -> Any:
+            one = partial(mmr_of_torch, rows=problem.rows, K=shape.K, lambda_d=0.75)
+            picks = [one(problem.queries[q : q + 1], candidates=candidates[q : q + 1]) for q in range(looped)]
+            return torch.cat(picks)
+
+        yield Contender(LOOP, loop, share=looped / shape.Q, picks=picks_of, note=f"of {looped} queries")
+
+
+def _eager_and_compiled(function: Callable[..., Any], name: str, given: tuple[Any, ...]) -> Iterator[Contender]:
+    yield Contender(name, lambda: function(*given), picks=picks_of)
+    compiled_name = COMPILED if name == COMPOSITE else f"{name}, {COMPILED}"
+    yield Contender(compiled_name, lambda: compiled(function)(*given), picks=picks_of, note="of the same")
 
 
 def of_search(problem: Problem, backends: tuple[str, ...]) -> Iterator[Contender]:
@@ -133,5 +238,6 @@ def of_search(problem: Problem, backends: tuple[str, ...]) -> Iterator[Contender
     yield Contender(OURS, lambda: corpus.search(problem.queries, shape.K), backend=backends[0])
     rounded = problem.queries.to(problem.rows.dtype)
     yield Contender(COMPOSITE, lambda: (rounded @ problem.rows.T).topk(shape.K), note="product and topk")
+    yield Contender(PRODUCT, lambda: rounded @ problem.rows.T, note="no top-k")
     on_cpu = partial(host.search, on_host, shape.K)
     yield Contender(CPU, on_cpu, backend="cpu", on_host=True, note="all cores")

@@ -11,9 +11,10 @@ from benchmarks.suites.scoring_shapes import DTYPES, LONGEST, TOKENS, VOCABULARI
 
 SIZES = ((20, 4), (100, 10), (1000, 10), (4096, 10))  # candidates and picks
 DIMS = (384, 768)
-Q = 2_000
+Q, MANY_QUERIES = 2_000, (20_000, 100_000)
+# Rows that pools are taken from: many times what a cache holds. A prime: `selection.Problem` relies on it.
+N = 2_000_003
 WHOLE_Q, WHOLE_N, WHOLE_K = 256, 100_000, 6
-HALF_POOL_BYTES = 1 << 28  # half of what the pools of a call have, more than any cache holds
 
 # Kinds of kernels, those first that are worth their time most.
 POOLS_ON_CHIP, STREAMED, WHOLE_CORPUS = "pools on chip", "streamed pools", "whole corpus"
@@ -30,7 +31,7 @@ class Pools:
     D: int
     dtype: str
     Q: int = Q
-    N: int = WHOLE_N
+    N: int = N
     op: str = "mmr"
 
     def __str__(self) -> str:
@@ -46,10 +47,11 @@ class Pools:
     @property
     def oddity(self) -> int:
         """Return in how many ways this is not what most users have."""
-        return (self.D != 384) + (self.dtype != "float16") + (self.P not in (100, 1000, None))
+        unusual = 2 * (self.N != WHOLE_N) if self.P is None else self.Q != Q
+        return (self.D != 384) + (self.dtype != "float16") + (self.P not in (100, 1000, None)) + unusual
 
     def small(self) -> Pools:
-        return replace(self, P=self.P and min(self.P, 30), K=min(self.K, 4), D=24, Q=5, N=60)
+        return replace(self, P=self.P and min(self.P, 30), K=min(self.K, 4), D=24, Q=5, N=61)
 
 
 class Scores(scoring_shapes.Shape):
@@ -70,20 +72,17 @@ class Scores(scoring_shapes.Shape):
         return (self.V != LONGEST) + (self.dtype != "bfloat16") + (usual != self.T)
 
 
-def _queries(P: int, D: int, dtype: str) -> int:
-    """Return how many queries make the pools of a call larger than any cache, at most 2,000."""
-    return min(Q, max(64, 2 * HALF_POOL_BYTES // (P * D * (4 if dtype == "float32" else 2))))
-
-
-POOLS = [
-    Pools(P, K, D, dtype, _queries(P, D, dtype)) for P, K in SIZES for D in DIMS for dtype in ("float32", "float16")
-]
+POOLS = [Pools(P, K, D, dtype) for P, K in SIZES for D in DIMS for dtype in ("float32", "float16")]
 VRSD = [replace(pools, op="vrsd") for pools in POOLS if pools.D == 384]
-WHOLE = [Pools(None, WHOLE_K, 384, dtype, WHOLE_Q) for dtype in ("float32", "float16")]
+MANY = [Pools(100, 10, 384, dtype, many) for many in MANY_QUERIES for dtype in ("float32", "float16")]
+MANY += [Pools(1000, 10, 384, "float16", MANY_QUERIES[0])]
+WHOLE = [Pools(None, WHOLE_K, 384, dtype, WHOLE_Q, rows) for rows in (WHOLE_N, N) for dtype in ("float32", "float16")]
 SEARCH = [replace(pools, op="search", K=100) for pools in WHOLE]
 LOGITS = [Scores(T, V, None, dtype) for V in VOCABULARIES for T in TOKENS for dtype in DTYPES]
 HIDDEN = [Scores(T, V, D, dtype) for V, D in VOCABULARIES.items() for T in TOKENS for dtype in DTYPES]
-ALL: tuple[Pools | Scores, ...] = (*POOLS, *VRSD, *WHOLE, *SEARCH, *LOGITS, *HIDDEN)
+# Shapes of which others have published times: TRL's loss head, Liger's fused linear cross-entropy.
+PUBLISHED = [Scores(8192, LONGEST, None, "bfloat16"), Scores(2048, 262_144, 4096, "bfloat16")]
+ALL: tuple[Pools | Scores, ...] = (*POOLS, *MANY, *VRSD, *WHOLE, *SEARCH, *LOGITS, *HIDDEN, *PUBLISHED)
 
 
 def by_value(shapes: Iterable[Pools | Scores]) -> list[Pools | Scores]:

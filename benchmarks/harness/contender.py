@@ -23,6 +23,7 @@ class Contender:
     dtype: str = ""  # of the rows; empty: the problem's
     backend: str = ""  # of the library on a GPU; empty: what `auto` chooses
     threads: int = 1
+    share: float = 1.0  # of the work that a run does, on a GPU: its times count as those of all of it
     on_host: bool = False  # on a machine with a GPU: it works on the processor
     note: str = ""
     # What `gate` checks of its results; none of these: they cannot be compared.

@@ -39,7 +39,7 @@ class Turn:
     """What a contender does until the next one's turn."""
 
     run: Callable[[], Any]
-    work: int = 1  # what its times are divided by: queries
+    work: float = 1  # what its times are divided by: queries
     clock: Clock = wall
     rounds: int | None = None  # it takes part in so many; None: in all
 

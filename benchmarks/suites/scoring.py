@@ -66,9 +66,23 @@ class Problem:
         return self.rows if self.weight is None else self.weight
 
     @property
+    def inputs(self) -> list[Any]:
+        """What a contender may read and must not change."""
+        return [x for x in (self.rows, self.weight, self.targets) if x is not None]
+
+    @property
     def bytes(self) -> int:
         """Bytes of one read of everything."""
         return sum(x.numel() * x.element_size() for x in (self.rows, self.weight) if x is not None)
+
+    @property
+    def distinct_bytes(self) -> int:
+        return self.bytes
+
+    @property
+    def flops(self) -> float:
+        """Flops of the product with the weight; exponentials are not counted."""
+        return 0.0 if self.weight is None else 2.0 * self.rows.numel() * self.weight.shape[0]
 
     def arguments(self, host: bool = False) -> dict[str, Any]:
         """Return the arguments of the library's call; ``host``: on the processor."""
@@ -119,7 +133,7 @@ def logps_of_torch(x: Any, targets: Any, weight: Any = None) -> Any:
     return gathered(z, targets) - torch.logsumexp(z, -1)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=8)
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return torch.compile(function, **options)  # type: ignore[no-any-return]
 

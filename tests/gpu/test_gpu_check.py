@@ -61,7 +61,9 @@ class FakeEvent:
 @pytest.fixture
 def timer(module):
     cuda = FakeCuda()
-    timer = module("gpu.events").EventTimer(cuda, lambda: cuda.work("flush", 100.0), lambda: cuda.work("busy", 50.0))
+    timer = module("gpu.events").EventTimer(
+        cuda, lambda: cuda.work("flush", 100.0), lambda seconds: cuda.work("busy", 1e3 * seconds)
+    )
     timer.cuda = cuda
     return timer
 
@@ -71,6 +73,100 @@ def test_timer_takes_the_call_alone(timer):
     assert device == pytest.approx(3e-3, rel=1e-3)
     assert 0 <= host < 1
     assert timer.cuda.log == ["flush", "busy", "record", "call", "record", "synchronize"]
+
+
+@pytest.mark.parametrize(("host", "busy"), [(0, 5e-4), (1e-4, 5e-4), (0.01, 0.02), (7, 0.2)])
+def test_the_device_is_busy_for_longer_than_the_host(timer, host, busy):
+    before = timer.cuda.now
+    timer.seconds(lambda: None, host)
+    assert timer.cuda.now - before == pytest.approx(100 + 1e3 * busy, abs=0.01)
+
+
+def test_a_call_that_can_be_captured_is_replayed_beside_each_turn(bench, timer, shapes):
+    cuda, captured = timer.cuda, []
+
+    def capture(run):
+        captured.append(run)
+        if len(captured) == 2:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return lambda: cuda.work("replay", 1.5)
+
+    timer.capture = capture
+    entries = [bench.Contender(name, lambda n=name: cuda.work(n, 2.0)) for name in "ab"]
+    entries.append(bench.Contender("part", lambda: cuda.work("part", 1.0), share=0.25))
+    problem = bench.problem_of(shapes.LOGITS[0].small(), "cpu")
+    race = bench.OnDevice(problem, entries, timer=timer, samples=7)
+    race.check()
+    rows = race.run()
+    assert [row["us"] for row in rows] == pytest.approx([2e3, 2e3, 4e3], rel=2e-3)
+    assert rows[1]["graph_us"] is None
+    assert [rows[0]["graph_us"], rows[2]["graph_us"]] == pytest.approx([1.5e3, 6e3], rel=2e-3)
+    assert cuda.log.count("replay") == 2 * 8
+
+
+def test_a_contender_that_changes_its_input_is_named_and_what_it_changed_put_right(bench, timer, shapes):
+    problem = bench.problem_of(shapes.LOGITS[0].small(), "cpu")
+    before = [x.clone() for x in problem.inputs]
+    entries = [bench.Contender("writes", lambda: problem.rows.mul_(-1)), bench.Contender("reads", problem.rows.sum)]
+    race = bench.OnDevice(problem, entries, timer=timer)
+    race.check()
+    assert [contender.name for contender in race.contenders] == ["reads"]
+    assert race.wrong[0].endswith("its call changed the input")
+    assert all(map(torch.equal, problem.inputs, before))
+    late = iter([None] * 9)
+    race.contenders = [bench.Contender("late", lambda: next(late, 0) is None or problem.rows.mul_(-1))]
+    race._facts = {id(race.contenders[0]): {}}
+    with pytest.raises(AssertionError, match="changed the input while it was timed"):
+        race.run()
+
+
+def test_pools_are_distinct_rows_from_all_over_the_corpus(bench, shapes):
+    shape = replace(shapes.POOLS[0], P=100, K=3, D=4, Q=300, N=10_007)
+    problem = bench.problem_of(shape, "cpu")
+    ids = problem.candidates.numpy()
+    assert all(len(set(pool)) == 100 for pool in ids.tolist())
+    assert (ids.min(), ids.max()) >= (0, 0)
+    assert ids.max() < shape.N
+    counts, _ = torch.histogram(problem.candidates.float(), 10, range=(0, shape.N))
+    assert counts.min() > 2_700  # of 3,000
+    assert problem.bytes == 300 * 100 * 4 * 4
+    assert problem.distinct_bytes == len(set(ids.flatten().tolist())) * 4 * 4
+    assert all(shapes.N % d for d in range(2, 1500))  # a prime
+
+
+@pytest.mark.parametrize("op", ["mmr", "vrsd", "whole"])
+def test_picks_of_torch_are_those_of_the_library(bench, module, shapes, op, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    selection = module("gpu.selection")
+    made = {"mmr": shapes.POOLS[0], "vrsd": shapes.VRSD[0], "whole": shapes.WHOLE[0]}[op]
+    problem = bench.problem_of(replace(made.small(), Q=40, K=6), "cpu")
+    monkeypatch.setattr(selection, "LOOPED", 7)
+    entries = {entry.name: entry for entry in selection.of_pools(problem, ("cpu",))}
+    names = {"mmr": {"torch", selection.GRAM, selection.LOOP}}.get(op, {"torch"})
+    assert names <= set(entries)
+    want = selection.picks_of(entries[bench.OURS].run())
+    for name in names:
+        picks = selection.picks_of(entries[name].run())
+        assert (picks == want[: len(picks)]).all(), name
+        assert len(picks) == 40 * entries[name].share, name
+
+
+def test_variants_are_contenders_under_their_names(bench, shapes, monkeypatch):
+    monkeypatch.setattr(bench._variants, "VARIANTS", {"gram": ("plain", "tiled"), "linear": ("one", "two", "three")})
+    seen = []
+    ours = bench.Contender(bench.OURS, lambda: seen.append(rk._env.variants()), backend="triton")
+    found = list(bench.variants_of(ours))
+    assert [entry.name.removeprefix("ragsys_kernels, ") for entry in found] == [
+        "gram=tiled",
+        "linear=two",
+        "linear=three",
+    ]
+    for entry in (*found, ours):
+        entry.run()
+    assert seen == ["gram=tiled", "linear=two", "linear=three", ""]
+    problem = bench.problem_of(shapes.POOLS[0].small(), "cpu")
+    names = [entry.name for entry in bench.contenders_of(problem, ("cpu",), variants=True)[0]]
+    assert "ragsys_kernels, linear=three" in names
 
 
 def test_contenders_take_turns(bench, timer, shapes):
@@ -122,13 +218,21 @@ def test_every_op_goes_into_the_ledger(bench, timer, tmp_path, monkeypatch):
         assert all(row[name] for name in ("samples", "us", "host_us", "ratio", "floor_us", "date", "versions"))
     for shape in small:
         op, names = shape.op, {row["contender"] for row in rows if (row["op"], row["shape"]) == (shape.op, str(shape))}
+        torch_itself = {"torch", "torch.compile"}
+        gram = "torch, one Gram matrix"
         peers = {
-            "search": {"torch"},
-            "token_logprobs": {"log_softmax + gather", "logsumexp", "F.cross_entropy", "torch.compile"},
-            "answer_logprobs": {"matrix product", "torch", "torch.compile"},
-        }.get(op, {"torch", "torch.compile"} if op == "mmr" and shape.P is not None else set())
+            "search": {"torch", "matrix product"},
+            "token_logprobs": {
+                "ragsys_kernels, entropy", "log_softmax + gather", "logsumexp", "F.cross_entropy", "torch.compile"
+            },
+            "answer_logprobs": {"matrix product"} | torch_itself,
+            "vrsd": torch_itself,
+        }.get(op)  # fmt: skip
+        if peers is None:
+            pools = {gram, f"{gram}, torch.compile", "torch, a query at a time"}
+            peers = torch_itself | ({"matrix product"} if shape.P is None else pools)
         assert (
-            names - {"Liger", "flash-attn", "cut-cross-entropy"}
+            names - {"Liger", "flash-attn", "cut-cross-entropy", "TRL, entropy"}
             == {bench.OURS, bench.COPY, "ragsys_kernels on the CPU"} | peers
         )
     picks = {row["contender"]: row["same_picks"] for row in rows if row["op"] == "mmr" and row["dtype"] == "float32"}
@@ -248,6 +352,22 @@ def test_peers_are_compared_where_they_are_and_named_where_they_are_not(bench, s
         assert (len(found), len(named)) == ((1, 0) if there else (0, 1))
     race = checked(bench, problem, [entries[0], *found])
     assert (len(race.contenders), race.wrong) == (2, [])
+
+
+def test_trl_is_compared_where_both_its_functions_are(bench, shapes, monkeypatch):
+    problem = bench.problem_of(shapes.LOGITS[0].small(), "cpu")
+    fake = types.ModuleType("trl.trainer.utils")
+    called = []
+    fake.entropy_from_logits = called.append
+    for name in ("trl", "trl.trainer"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, "trl.trainer.utils", fake)
+    _, absent = bench.contenders_of(problem, ("cpu",))
+    assert any(line.startswith("trl.trainer.utils.selective_log_softmax: ") for line in absent)
+    fake.selective_log_softmax = lambda x, targets: x.float().log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    entries, _ = bench.contenders_of(problem, ("cpu",))
+    race = checked(bench, problem, [entry for entry in entries if entry.name == "TRL, entropy"])
+    assert (len(race.contenders), len(called)) == (1, 1)
 
 
 def test_wrong_results_are_not_timed(bench, timer, module, shapes, tmp_path, monkeypatch):
