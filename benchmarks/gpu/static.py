@@ -62,6 +62,7 @@ class Case:
     matrix: bool = False  # by matrix instructions
     again: float = 0  # bytes read again, from the cache if the working sets of all programs at work fit there
     working_set: float = 0  # of a program
+    cached: float = 0  # bytes that programs read from the last-level cache, all together
     arch: str = ""  # empty: all architectures
     threads: int = 0  # of a block, and its dynamic shared memory, where the launcher decides by the shape
     shared: int = 0
@@ -77,9 +78,14 @@ class Case:
         """Return the columns that depend on a device, ``blocks`` of the kernel on each of its multiprocessors."""
         room = device.processors * blocks
         at_work = min(self.programs, room)
-        moved = self.once + (self.again if at_work * self.working_set > device.cache else 0)
-        memory = moved / device.bandwidth
-        compute = self.flops / (device.matrix16 if self.matrix else device.float32)
+        fits = at_work * self.working_set <= device.cache
+        moved, cached = self.once + self.again * (not fits), self.cached + self.again * fits
+        seconds = {
+            "memory": moved / device.bandwidth,
+            "products": self.flops / (device.matrix16 if self.matrix else device.float32),
+            "cache": cached / device.cache_bandwidth if device.cache_bandwidth else 0.0,
+        }
+        limit = max(seconds, key=seconds.__getitem__)
         return {
             "device": device.name,
             "programs": self.programs,
@@ -87,9 +93,9 @@ class Case:
             "floor_bytes": self.floor / self.units,
             "bytes": moved / self.units,
             "flops": self.flops / self.units,
-            "bound": self.units / max(memory, compute),
+            "bound": self.units / seconds[limit],
             "unit": self.unit,
-            "limit": "memory" if memory >= compute else "products",
+            "limit": limit,
             "what": LABEL,
         }
 
@@ -124,7 +130,8 @@ def selection() -> Iterator[Case]:
                         yield Case(
                             **common, words=("stream", *words), once=read + small + Q * work,
                             again=(K - 1) * (read + Q * work), working_set=read / Q + work,
-                            flops=2 * read / BYTES[dtype] * K,
+                            # VRSD adds the sum to a row and squares it; its first pass has norms beside products.
+                            flops=2 * read / BYTES[dtype] * K * (1 if op == "mmr" else 2),
                         )  # fmt: skip
             N, D, K = WHOLE_N, DIMS[0], WHOLE_K
             tile = regime_c.corpus_tile(dtype, WHOLE_Q, D)
@@ -155,13 +162,15 @@ def scoring() -> Iterator[Case]:
                     floor=T * V * size, once=T * (V * size + 16 * splits), flops=5 * T * V,
                 )  # fmt: skip
                 tile = linear.tile_of(dtype != "float32", D)
-                row_tiles = -(-T // tile.rows)
+                row_tiles, column_tiles = -(-T // tile.rows), -(-V // tile.columns)
                 read = (V + T) * D * size
                 splits = min(-(-V // tile.columns), linear.MOST_SPLITS)
                 yield Case(
                     **common, op="answer_logprobs", shape=f"T{T}-V{V}-D{D}",
                     words=("_logprob_linear_kernel", f"{dtype} x {dtype}", f"DIMS={tile.dims}", "plain"),
                     programs=row_tiles * splits, floor=read, once=read + 16 * T * splits,
+                    # Every tile of rows reads the weight, every tile of columns the hidden states.
+                    cached=(row_tiles * V + column_tiles * T) * D * size,
                     # Tiles are whole: rows beyond the last are multiplied too.
                     flops=2 * V * D * row_tiles * tile.rows, matrix=dtype != "float32",
                 )  # fmt: skip
@@ -180,7 +189,8 @@ def cuda_selection() -> Iterator[Case]:
                             op=op, shape=f"P{P}-K{K}-D{D}", dtype=dtype, words=(how.kernel,), unit="queries", units=Q,
                             programs=Q, floor=read, once=read + Q * (4 * D + 8 * P + 24 * K),
                             again=0 if resident else (K - 1) * read, working_set=read / Q,
-                            flops=2 * read / BYTES[dtype] * K, arch=arch, threads=how.threads, shared=how.shared,
+                            flops=2 * read / BYTES[dtype] * K * (1 if op == "mmr" else 2), arch=arch,
+                            threads=how.threads, shared=how.shared,
                         )  # fmt: skip
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from benchmarks.gpu import static
 from benchmarks.gpu.devices import DEVICES, PROCESSORS
 from benchmarks.harness.ledger import RESULTS, ROOT, Row, cores, published, read
-from benchmarks.reports import places
+from benchmarks.reports import gpu_measured, places
+from benchmarks.reports.gpu_measured import TITLES
 from benchmarks.reports.tables import count, table
 
 NOT_YET = "not yet"
@@ -99,7 +100,7 @@ UNITS = {"queries": "query", "rows": "row"}
 
 
 def _marks(row: Row) -> str:
-    return (" ᵖ" if row["limit"] == "products" else "") + (" °" if float(row["waves"] or 0) < 1 else "")
+    return {"products": " ᵖ", "cache": " ᶜ"}.get(row["limit"], "") + (" °" if float(row["waves"] or 0) < 1 else "")
 
 
 def resources(compiled: list[Row], cuda: bool) -> str:
@@ -125,23 +126,24 @@ def _resources_of(row: Row) -> str:
     return " / ".join(parts) + (f" {kinds}" if kinds else "")
 
 
-TITLES = {
-    "mmr": "MMR",
-    "vrsd": "VRSD",
-    "token_logprobs": "Log-probabilities from logits",
-    "answer_logprobs": "Log-probabilities from hidden states",
-}
-
-
 def page(compiled: list[Row], static: list[Row], measured: list[Row]) -> str:
     devices = table(
-        ["device", "memory, B/s", "16-bit products, flop/s", "float32, flop/s", "multiprocessors", "last cache, B"],
+        [
+            "device",
+            "memory, B/s",
+            "16-bit products, flop/s",
+            "float32, flop/s",
+            "multiprocessors",
+            "last cache, B",
+            "out of it, B/s",
+        ],
         [
             [
                 f"{d.name} ({d.arch})",
                 *(count(x) for x in (d.bandwidth, d.matrix16, d.float32)),
                 str(d.processors),
                 count(d.cache),
+                count(d.cache_bandwidth) if d.cache_bandwidth else "not public",
             ]
             for d in DEVICES
         ],
@@ -155,7 +157,9 @@ def page(compiled: list[Row], static: list[Row], measured: list[Row]) -> str:
     )
     known = sorted({row["device"] for row in measured})
     where = (
-        f"Measured on: {', '.join(known)}; the rows are in `gpu.csv`." if known else "**Nothing has been measured.**"
+        f"Measured on: {', '.join(known)}; [tables below](#measured), the rows in `gpu.csv`."
+        if known
+        else "**Nothing has been measured.**"
     )
     cuda = resources(compiled, cuda=True) if any(is_cuda(row["kernel"]) for row in compiled) else "Not compiled."
     compilers = ", ".join(sorted({row["compiler"] for row in compiled}))
@@ -166,15 +170,15 @@ Written by `python -m benchmarks.reports.gpu` from `compiled.csv` and `static.cs
 `ragsys-kernels bench --static` makes by compiling every kernel; {compilers}.
 {where}
 
-## Computed bounds, not measurements
+{gpu_measured.section(measured)}## Computed bounds, not measurements
 
 How fast an op could be if the device did nothing but move its bytes at the full bandwidth of its memory, or do its
 products at the full rate, whichever takes longer. **Every figure here is a computed bound, not a measurement**:
 latency, launches, exponentials and the greedy steps take no time in it. *Floor*: one read of the input; *moved*: what
 the kernel moves over it, on the device where that is most. Pools are taken to have no rows in common. What a kernel
 reads again comes from the last-level cache where the pools of all blocks at work fit in it, and from memory where they
-do not. ᵖ: bound by products, else by memory. °: so few blocks that the device is not full, for which the bound is far
-too good.
+do not. ᵖ: bound by products, ᶜ: by what the last-level cache gives, else by memory. °: so few blocks that the device is
+not full, for which the bound is far too good.
 
 Public figures (sources in `benchmarks/gpu/devices.py`):
 

@@ -85,6 +85,18 @@ def test_what_does_not_fit_in_the_cache_is_read_again(report, module):
     assert fits.bounds(device, 3)["bytes"] == 6e5
 
 
+def test_bound_by_the_cache(report, module):
+    devices = {device.name: device for device in module("gpu.devices").DEVICES}
+    for name in ("H100 SXM", "MI300X"):
+        found = case_of(report, cached=1e12, again=0).bounds(devices[name], 2)
+        assert found["bound"] == pytest.approx(10 * devices[name].cache_bandwidth / 1e12)
+        assert (found["limit"], found["bytes"]) == ("cache", 2e5)
+    assert case_of(report, cached=1e12).bounds(devices["B200"], 2)["limit"] == "memory"
+    # What fits there is read from it again.
+    found = case_of(report, again=1e12, working_set=1).bounds(devices["H100 SXM"], 2)
+    assert found["bound"] == pytest.approx(10 * devices["H100 SXM"].cache_bandwidth / 1e12)
+
+
 def test_case_wants_one_kernel(report):
     case = case_of(report)
     assert case.kernel(["gram 128 fp16", "gram 64 fp16", "stream 128"]) == "gram 128 fp16"
@@ -190,6 +202,52 @@ def test_table_names_the_devices_that_were_measured(module):
     assert lines["`cuda`"].endswith("| not yet | not yet |")
     assert "No kernel has run" not in text
     assert "No kernel has run" in gpu.executed([], [], [])
+
+
+def measured_row(**given):
+    row = {
+        "op": "mmr", "backend": "", "shape": "N2000003-D384-P100-K10-Q2000", "dtype": "float16",
+        "device": "NVIDIA H100", "contender": "ragsys_kernels", "us": "200", "spread": "", "host_us": "50", "graph_us": "", "floor_us": "100",
+        "bytes": "1.6e8", "distinct_bytes": "1.5e8", "flops": "1e9", "driver": "580", "clocks_mhz": "1980 3201",
+        "power_limit_w": "700", "commit": "abc", "versions": "triton 3.6.0", "date": "2030-01-02",
+    }  # fmt: skip
+    return {**row, **given}
+
+
+def test_measurements_are_shown_with_their_floor_and_their_peers(module):
+    gpu = module("reports.gpu_measured")
+    rows = [
+        measured_row(backend="triton", spread="0.012", graph_us="190"),
+        measured_row(backend="triton", contender="ragsys_kernels, gram=tiled", us="160"),
+        measured_row(contender="torch", us="900"),
+        measured_row(contender="torch, one Gram matrix", us="500"),
+        measured_row(contender="ragsys_kernels on the CPU", backend="cpu", us="1"),
+        measured_row(contender="copy of as many bytes", us="100"),
+        measured_row(op="answer_logprobs", shape="T512-V151936-D1024", backend="triton", flops="3e11", bytes="2e9"),
+        measured_row(op="answer_logprobs", shape="T512-V151936-D1024", contender="matrix product", us="150"),
+        measured_row(op="answer_logprobs", shape="T512-V151936-D1024", contender="Liger", us="600"),
+        measured_row(op="answer_logprobs", shape="T1-V151936-D1024", backend="cuda", flops="3e8", bytes="2e8"),
+        measured_row(op="answer_logprobs", shape="T1-V151936-D1024", contender="matrix product", us="90"),
+    ]
+    text = gpu.section(rows)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if "|" in line]
+    table = {(line[0], line[1]): line[2:] for line in lines}
+    shape = "N2000003-D384-P100-K10-Q2000, float16"
+    best = "torch, one Gram matrix 2.5x"
+    assert table[shape, "triton"] == [
+        "200", "1.2%", "50.0", "190", "10 M queries", "800 GB/s", "50%", "", best, ""
+    ]  # fmt: skip
+    assert table[shape, "triton, gram=tiled"][0] == "160"
+    long, short = (table[f"T{T}-V151936-D1024, float16", name] for T, name in ((512, "triton"), (1, "cuda")))
+    assert long[4:] == ["2.56 M rows", "1.5 PFLOP/s", "", "75%", "", "Liger 3.0x"]
+    assert short[5:] == ["1 TB/s", "", "45%", "", ""]
+    assert len(table) == 2 + 4  # a header with its rule, twice the same
+    assert "Commit abc, 2030-01-02. Driver 580;" in text
+    assert "power limit 700 W. triton 3.6.0." in text
+    assert gpu.section([]) == ""
+    page = module("reports.gpu").page([], [], rows)
+    assert "## Measured" in page
+    assert "Nothing has been measured" not in page
 
 
 def test_papers_of_the_readme_are_up_to_date(module):

@@ -1,0 +1,126 @@
+"""What was measured on GPUs (`gpu.csv`, written by `gpu/bench.py`), as tables for the page gpu.md."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from benchmarks.harness.contender import COPY, OURS, PRODUCT
+from benchmarks.harness.ledger import Row
+from benchmarks.reports.tables import count, factor, micros, table
+
+TITLES = {
+    "mmr": "MMR",
+    "vrsd": "VRSD",
+    "search": "Search",
+    "token_logprobs": "Log-probabilities from logits",
+    "answer_logprobs": "Log-probabilities from hidden states",
+}
+_UNITS = {"Q": "queries", "T": "rows"}  # by the letter before their number in a shape
+_HEADER = (
+    "shape, dtype", "kernels", "µs", "spread", "host µs", "graph µs", "a second", "rate", "of the floor",
+    "of the product", "fastest of torch", "other libraries",
+)  # fmt: skip
+
+EXPLAINED = """\
+*µs*: median of a call on the device, with the last-level cache emptied before it; *spread*: how far apart two passes
+were; *host µs*: until the call returned; *graph µs*: replayed from a CUDA graph. *Rate*: bytes of one read of every
+pool (of the logits; of the weight and the hidden states, unless their product takes longer) or flops of the plain rule
+over the time. *Of the floor*: time of a copy kernel that moves as many bytes as the distinct rows have, over ours; *of
+the product*: time of the bare matrix product over ours. *Fastest of torch*: its best form, compiled or not, and how
+many times as long it takes; the same for other libraries that were installed.
+"""
+
+
+def section(rows: Iterable[Row]) -> str:
+    """Return the measurements of each device, nothing where there are none."""
+    devices: dict[str, list[Row]] = {}
+    for row in rows:
+        devices.setdefault(row["device"], []).append(row)
+    if not devices:
+        return ""
+    parts = [f"## Measured\n\n{EXPLAINED}"]
+    for device, found in sorted(devices.items()):
+        parts.append(f"### {device}\n\n{_circumstances(found)}\n")
+        for op, title in TITLES.items():
+            races = _races([row for row in found if row["op"] == op])
+            if races:
+                lines = [line for race in races for line in _lines(race)]
+                parts.append(f"**{title}**\n\n{table(_HEADER, lines, texts=(0, 1, 10, 11))}\n")
+    return "\n".join(parts) + "\n"
+
+
+def _circumstances(rows: list[Row]) -> str:
+    def of(name: str) -> str:
+        return ", ".join(sorted({row[name] for row in rows if row.get(name)})) or "not known"
+
+    return (
+        f"Commit {of('commit')}, {of('date')}. Driver {of('driver')}; largest clocks of multiprocessors and memory "
+        f"{of('clocks_mhz')} MHz; power limit {of('power_limit_w')} W. {of('versions')}."
+    )
+
+
+def _races(rows: list[Row]) -> list[list[Row]]:
+    """Return the rows that were timed together, in the ledger's order."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["shape"], row["dtype"]), []).append(row)
+    return list(found.values())
+
+
+def _lines(race: list[Row]) -> list[list[str]]:
+    """Return a line for each of our kernels: each backend, and each variant."""
+    times = {row["contender"]: float(row["us"]) for row in race}
+    torch = {name: us for name, us in times.items() if _is_torch(name)}
+    others = {name: us for name, us in times.items() if name.partition(",")[0] in _OTHERS}
+    lines = []
+    for row in race:
+        if row["contender"].partition(", ")[0] != OURS:
+            continue
+        us, kernels = float(row["us"]), row["backend"] + row["contender"].removeprefix(OURS)
+        letter, units = re.findall(r"(?:^|-)([QT])(\d+)", row["shape"])[-1]
+        lines.append(
+            [
+                f"{row['shape']}, {row['dtype']}",
+                kernels,
+                micros(us),
+                f"{float(row['spread']):.1%}" if row["spread"] else "",
+                micros(float(row["host_us"])),
+                micros(float(row["graph_us"])) if row["graph_us"] else "",
+                f"{count(1e6 * int(units) / us)} {_UNITS[letter]}",
+                _rate(row, us, times.get(PRODUCT, math.nan)),
+                _share(times.get(COPY), us),
+                _share(times.get(PRODUCT), us),
+                _best(torch, us),
+                ", ".join(f"{name} {factor(time / us)}x" for name, time in sorted(others.items())),
+            ]
+        )
+    return lines
+
+
+_OTHERS = ("Liger", "flash-attn", "cut-cross-entropy", "TRL")
+
+
+def _is_torch(name: str) -> bool:
+    ours = name.partition(",")[0] == OURS or name.startswith(f"{OURS} ")
+    return not ours and name not in (COPY, PRODUCT) and name.partition(",")[0] not in _OTHERS
+
+
+def _rate(row: Row, us: float, product: float) -> str:
+    """Return bytes a second, or flops a second of what its products bound."""
+    floor = float(row["floor_us"]) if row["floor_us"] else math.nan
+    if row["op"] == "answer_logprobs" and product > floor:
+        return f"{count(1e6 * float(row['flops']) / us)}FLOP/s"
+    return f"{count(1e6 * float(row['bytes']) / us)}B/s"
+
+
+def _share(least: float | None, us: float) -> str:
+    return "" if least is None else f"{least / us:.0%}"
+
+
+def _best(times: dict[str, float], us: float) -> str:
+    if not times:
+        return ""
+    name = min(times, key=times.__getitem__)
+    return f"{name} {factor(times[name] / us)}x"
