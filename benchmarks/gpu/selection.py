@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import ragsys_kernels as rk
-from benchmarks.gpu.shapes import Pools
+from benchmarks.gpu.shapes import STREAMED, Pools
 from benchmarks.harness import gate
 from benchmarks.harness.contender import OURS, PRODUCT, Contender
 from benchmarks.suites.scoring import compiled
@@ -20,30 +20,41 @@ from ragsys_kernels import testing
 COMPOSITE, CPU = "torch", f"{OURS} on the CPU"
 GRAM, LOOP = "torch, one Gram matrix", "torch, a query at a time"
 LOOPED = 64  # queries of that loop, a part of the work
-_ROWS_AT_A_TIME = 1 << 18
+_ROWS_AT_A_TIME, _QUERIES_AT_A_TIME = 1 << 18, 64  # of what makes a problem
 REPLAYED, WHOLE_REPLAYED = 8, 2  # queries whose picks are replayed in float64: of pools, of the whole corpus
 
 
 class Problem:
-    """Unit rows in clusters, queries near them, and pools of random rows; all made where they are used."""
+    """Unit rows in clusters of clusters, queries among them, and pools; all made where they are used.
+
+    Pools that are kept on chip are random rows: what is done there does not depend on them. Larger ones, where bounds
+    decide which rows are read, are the rows nearest to the query, as a search finds them.
+    """
 
     def __init__(self, shape: Pools, device: Any) -> None:
         self.shape, self.dtype = shape, shape.dtype
         generator = torch.Generator(device=device).manual_seed(0)
-        centres = torch.randn((50, shape.D), generator=generator, device=device)
+
+        def near(centres: Any, count: int, distance: float) -> Any:
+            x = centres[torch.randint(len(centres), (count,), generator=generator, device=device)]
+            return x + distance * torch.randn((count, shape.D), generator=generator, device=device)
+
+        centres = near(near(torch.zeros((1, shape.D), device=device), 50, 1.0), 2 + shape.N // 100, 1.0)
 
         def vectors(count: int, dtype: Any) -> Any:
             made = torch.empty((count, shape.D), dtype=dtype, device=device)
             for part in made.split(_ROWS_AT_A_TIME):
-                part.copy_(centres[torch.randint(50, (len(part),), generator=generator, device=device)])
-                x = part.float() + torch.randn((len(part), shape.D), generator=generator, device=device)
+                x = near(centres, len(part), 0.7)
                 part.copy_(x / x.norm(dim=1, keepdim=True))
             return made
 
         self.rows = vectors(shape.N, getattr(torch, shape.dtype))
         self.queries = vectors(shape.Q, torch.float32)
         self.candidates = None
-        if shape.P is not None:
+        if shape.regime == STREAMED:
+            parts = self.queries.to(self.rows.dtype).split(_QUERIES_AT_A_TIME)
+            self.candidates = torch.cat([(part @ self.rows.T).topk(shape.P).indices for part in parts])
+        elif shape.P is not None:
             # Distinct and random without sorting: N is a prime, so multiples of a number below it are N different ones.
             first, step = (
                 torch.randint(low, shape.N, (shape.Q, 1), generator=generator, device=device) for low in (0, 1)

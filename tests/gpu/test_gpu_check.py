@@ -134,6 +134,15 @@ def test_pools_are_distinct_rows_from_all_over_the_corpus(bench, shapes):
     assert all(shapes.N % d for d in range(2, 1500))  # a prime
 
 
+def test_large_pools_are_the_rows_nearest_to_the_query(bench, shapes):
+    shape = replace(shapes.POOLS[-1], P=200, K=3, D=16, Q=70, N=1009, dtype="float32")
+    assert shape.regime == shapes.STREAMED
+    problem = bench.problem_of(shape, "cpu")
+    cosines = problem.queries @ problem.rows.T
+    least = cosines.gather(1, problem.candidates).min(1).values
+    assert ((cosines > least[:, None]).sum(1) == 199).all()
+
+
 @pytest.mark.parametrize("op", ["mmr", "vrsd", "whole"])
 def test_picks_of_torch_are_those_of_the_library(bench, module, shapes, op, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function: function)

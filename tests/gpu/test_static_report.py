@@ -207,7 +207,8 @@ def test_table_names_the_devices_that_were_measured(module):
 def measured_row(**given):
     row = {
         "op": "mmr", "backend": "", "shape": "N2000003-D384-P100-K10-Q2000", "dtype": "float16",
-        "device": "NVIDIA H100", "contender": "ragsys_kernels", "us": "200", "spread": "", "host_us": "50", "graph_us": "", "floor_us": "100",
+        "device": "NVIDIA H100", "contender": "ragsys_kernels",
+        "us": "200", "spread": "", "host_us": "50", "graph_us": "", "floor_us": "100",
         "bytes": "1.6e8", "distinct_bytes": "1.5e8", "flops": "1e9", "driver": "580", "clocks_mhz": "1980 3201",
         "power_limit_w": "700", "commit": "abc", "versions": "triton 3.6.0", "date": "2030-01-02",
     }  # fmt: skip
