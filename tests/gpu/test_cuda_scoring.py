@@ -292,6 +292,23 @@ def test_hidden_states_have_their_bits_in_tiles_of_either_height(module):
     same_bits(run(dataclasses.replace(p, hidden=odd)), found)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_hidden_states_have_their_bits_whatever_the_number_of_rows(dtype):
+    rng = np.random.default_rng(2)
+    T, V, D = 512, 140, 40
+    hidden, weight = (bits(rng.standard_normal((n, D)), dtype) for n in (T, V))
+    columns = rng.integers(0, V, (T, 1))
+
+    def some(rows):
+        given = {"hidden": hidden[rows], "weight": weight, "dtype": dtype, "entropy": True, "rank": True}
+        return run(problem(**given, rows=range(len(columns[rows])), columns=columns[rows]))
+
+    found = some(slice(0, T))
+    for few in (1, 16, 17, 64, 65):
+        for rows in (slice(0, few), slice(T - few, T)):
+            same_bits(some(rows), Partials(*(x[rows] for x in found)))
+
+
 def test_the_largest_target_of_a_row_is_its_maximum():
     """A target is the very number that entered the sum, so that log p is never positive."""
     rng = np.random.default_rng(2)
