@@ -336,6 +336,9 @@ def _block(rows: Any) -> int:
 Place = Host | Torch | Cupy
 HOST = Host()
 
+# A block in which nothing is changed.
+NOTHING: AbstractContextManager[Any] = nullcontext()
+
 
 def place_of(device: str, backend: str, library: str) -> Place:
     """Return where a backend takes the arrays of a call, which are on ``device`` and mostly of ``library``."""
@@ -373,6 +376,20 @@ def pointer(array: Any) -> int:
     return int(array.data.ptr if _cupy_array(array) else array.ctypes.data)
 
 
+def on_stream(place: Place, library: str) -> AbstractContextManager[Any]:
+    """Make CuPy's current stream torch's in a block, where a backend takes CuPy's arrays as tensors.
+
+    So the work comes after what that stream holds, what follows on it comes after the work, and memory that either
+    library hands out again belongs to the same stream; a graph that CuPy captures there has the work in it.
+    """
+    if library != "cupy" or not isinstance(place, Torch):
+        return NOTHING
+    handle = sys.modules["cupy"].cuda.get_current_stream(place.device.index).ptr
+    cuda = place.torch.cuda
+    context: AbstractContextManager[Any] = cuda.stream(cuda.ExternalStream(handle, device=place.device))
+    return context
+
+
 def on_device(array: Any) -> AbstractContextManager[Any]:
     """Make the array's device the current one in a block; nothing happens for an array on the host."""
     if _torch_tensor(array) and array.device.type == "cuda":
@@ -381,7 +398,7 @@ def on_device(array: Any) -> AbstractContextManager[Any]:
     if _cupy_array(array):
         device: AbstractContextManager[Any] = array.device
         return device
-    return nullcontext()
+    return NOTHING
 
 
 def tensors(record: _Record) -> _Record:

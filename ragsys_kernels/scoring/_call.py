@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from .. import _arrays, _checks, _dispatch
 from .._arrays import HOST, Cupy, Torch
 from . import _device, validate
 from .problem import Layout, Partials, ScoringProblem
-
-_HERE: AbstractContextManager[Any] = nullcontext()
 
 
 class Call:
@@ -28,8 +25,10 @@ class Call:
         name, self.backend = _dispatch.choose(op, "scoring", device, backend, self.library)
         self.place = _arrays.place_of(device, name, self.library)
         self.interpreted = name == "triton" and self.place is HOST
-        self.current: AbstractContextManager[Any] = _HERE  # makes the device of the arrays the current one
+        self.current = _arrays.NOTHING  # makes the device and the stream of the arrays the current ones
         if self.place is not HOST:
+            self.current = _arrays.on_stream(self.place, self.library)
+        if self.place is not HOST and self.current is _arrays.NOTHING:
             self.current = _arrays.on_device(next(x for x in arrays.values() if x is not None))
 
     def layout(self, targets: Any, rows: Any, *, num_slots: int | None = None, **options: Any) -> tuple[Layout, Any]:

@@ -270,43 +270,44 @@ def _run(
     library, device = _checks.library_and_device(op, arrays)
     name, implementation = _dispatch.choose(op, "selection", device, backend, library)
     place = _arrays.place_of(device, name, library)
-    problem = validate.selection(
-        op,
-        queries,
-        embeddings,
-        k,
-        candidates=candidates,
-        relevance=relevance,
-        bias=bias,
-        lambda_d=lambda_d,
-        lambda_b=lambda_b,
-        groups=groups,
-        query_groups=query_groups,
-        max_per_group=max_per_group,
-        initial=initial,
-        metric=metric,
-        place=place,
-        errors=errors,
-    )
-    if problem.num_queries == 0:
-        nothing = map(place.upload, Selection.empty(0, problem.k))
-        return Selection(*(_arrays.to_library(field, library) for field in nothing)).with_errors(errors)
-    validate.warn_small_pool(problem)
-    columns = problem.k
-    if columns > problem.pool:  # the rest is padding
-        problem.k = problem.pool
-        problem.ks = None if problem.ks is None else problem.ks.clip(None, problem.pool)
-    backend_op: Callable[[Problem, int], Selection] = getattr(implementation, op)
-    if errors is None and place is _arrays.HOST:  # the common case first
-        result = backend_op(problem, threads)
-    else:
-        result = _answered(problem, backend_op, threads, place, check_values, errors)
-    if columns > problem.pool:
-        result = _padded(result, columns, place)
-    if library == "numpy" and name != "triton":
+    with _arrays.NOTHING if place is _arrays.HOST else _arrays.on_stream(place, library):
+        problem = validate.selection(
+            op,
+            queries,
+            embeddings,
+            k,
+            candidates=candidates,
+            relevance=relevance,
+            bias=bias,
+            lambda_d=lambda_d,
+            lambda_b=lambda_b,
+            groups=groups,
+            query_groups=query_groups,
+            max_per_group=max_per_group,
+            initial=initial,
+            metric=metric,
+            place=place,
+            errors=errors,
+        )
+        if problem.num_queries == 0:
+            nothing = map(place.upload, Selection.empty(0, problem.k))
+            return Selection(*(_arrays.to_library(field, library) for field in nothing)).with_errors(errors)
+        validate.warn_small_pool(problem)
+        columns = problem.k
+        if columns > problem.pool:  # the rest is padding
+            problem.k = problem.pool
+            problem.ks = None if problem.ks is None else problem.ks.clip(None, problem.pool)
+        backend_op: Callable[[Problem, int], Selection] = getattr(implementation, op)
+        if errors is None and place is _arrays.HOST:  # the common case first
+            result = backend_op(problem, threads)
+        else:
+            result = _answered(problem, backend_op, threads, place, check_values, errors)
+        if columns > problem.pool:
+            result = _padded(result, columns, place)
+        if library == "numpy" and name != "triton":
+            return result if errors is None else result.with_errors(dict(sorted(errors.items())))
+        result = Selection(*(_arrays.to_library(field, library) for field in result))
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
-    result = Selection(*(_arrays.to_library(field, library) for field in result))
-    return result if errors is None else result.with_errors(dict(sorted(errors.items())))
 
 
 def _answered(

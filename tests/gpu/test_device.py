@@ -1,10 +1,15 @@
 """What a call on a device does around its kernels, on CPU tensors that are taken for a device's."""
 
+import contextlib
+import sys
+import types
+
 import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, corpus, testing
+from ragsys_kernels import _arrays, _dispatch, corpus, testing
+from ragsys_kernels.scoring.problem import Partials
 from ragsys_kernels.selection import reference, torch_search, validate
 
 torch = pytest.importorskip("torch")
@@ -255,3 +260,91 @@ def test_search_on_a_device_normalises_queries_and_skips_nan():
     data[expected[0][0, 0]] = np.nan
     problem.rows = _arrays.changed(held, data=data)
     assert torch_search.search(problem, 1)[0][0, :3].tolist() == expected[0][0, 1:].tolist()
+
+
+# --- CuPy's streams.
+
+CURRENT, OTHERS = 0x7F10, 0x7F20
+
+
+@pytest.fixture
+def cupy(place, monkeypatch):
+    """CuPy, whose current stream is CURRENT, beside a torch whose own is OTHERS; both are NumPy's memory.
+
+    Each array and tensor that is made of another, and each call of a backend, is noted with torch's current stream.
+    """
+    stream, seen = [OTHERS], []
+
+    class Array:
+        def __init__(self, array):
+            self.array, self.dtype = np.asarray(array), np.asarray(array).dtype
+
+        shape = property(lambda self: self.array.shape)
+
+        def __dlpack_device__(self):
+            return (1, 0)
+
+        def __dlpack__(self, **_):
+            seen.append(("taken", stream[-1]))
+            return self.array.__dlpack__()
+
+    class External:
+        def __init__(self, handle, device):
+            self.handle = handle
+
+    @contextlib.contextmanager
+    def streamed(external):
+        stream.append(external.handle)
+        yield
+        stream.pop()
+
+    def given_back(tensor):
+        seen.append(("given back", stream[-1]))
+        return Array(tensor.numpy())
+
+    module = types.ModuleType("cupy")
+    module.ndarray, module.from_dlpack, module.seen, module.stream = Array, given_back, seen, stream
+    module.cuda = types.SimpleNamespace(get_current_stream=lambda device: types.SimpleNamespace(ptr=CURRENT))
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    monkeypatch.setattr(torch.cuda, "ExternalStream", External)
+    monkeypatch.setattr(torch.cuda, "stream", streamed)
+    device_of = _arrays.device_of
+    monkeypatch.setattr(_arrays, "device_of", lambda x: "cuda:0" if isinstance(x, Array) else device_of(x))
+    return module
+
+
+class Stub:
+    """A backend that takes tensors."""
+
+    def __init__(self, cupy):
+        self.cupy = cupy
+
+    def mmr(self, problem, num_threads):
+        self.cupy.seen.append(("run", self.cupy.stream[-1]))
+        problem = _arrays.hosted(problem)
+        rows = _arrays.changed(problem.rows, data=problem.rows.data.numpy())
+        picks = reference.mmr(_arrays.changed(problem, rows=rows), 1)
+        return type(picks)(*(torch.as_tensor(np.asarray(field)) for field in picks))
+
+    def partials(self, problem, num_threads):
+        self.cupy.seen.append(("run", self.cupy.stream[-1]))
+        return Partials.nothing(problem)
+
+
+def test_arrays_of_cupy_are_worked_on_in_the_order_of_its_stream(cupy, monkeypatch):
+    """Taken, worked on and given back on CuPy's stream, by a backend of tensors too; then torch's is current again."""
+    problem = testing.selection_problem(2, 8, 3, 5)
+    expected = rk.mmr(**problem, backend="reference").indices
+    stub = Stub(cupy)
+    monkeypatch.setattr(_dispatch, "choose", lambda *_: ("triton", stub))
+    given = {name: cupy.ndarray(x) if isinstance(x, np.ndarray) else x for name, x in problem.items()}
+    picks = rk.mmr(**given, backend="triton")
+    assert isinstance(picks.indices, cupy.ndarray)
+    np.testing.assert_array_equal(picks.indices.array, expected)
+    assert {kind for kind, _ in cupy.seen} == {"taken", "run", "given back"}
+    assert {where for _, where in cupy.seen} == {CURRENT}
+    cupy.seen.clear()
+    rk.token_logprobs(cupy.ndarray(np.zeros((2, 4), np.float32)), cupy.ndarray(np.zeros(2, int)), backend="triton")
+    assert {kind for kind, _ in cupy.seen} == {"taken", "run", "given back"}
+    assert {where for _, where in cupy.seen} == {CURRENT}
+    assert cupy.stream == [OTHERS]

@@ -397,19 +397,29 @@ def test_cupy_arrays(cupy, dtype):
     oracle.assert_close(cupy.asnumpy(result), logps(torch.from_numpy(cupy.asnumpy(x)), torch.arange(5)))
 
 
-def test_the_current_stream_of_cupy_is_used(cupy):
+@pytest.mark.parametrize("backend", ["triton", "cuda"])
+def test_the_current_stream_of_cupy_is_used(cupy, backend):
+    """Inputs are written on a stream behind a delay, and results read there, though torch's current one is another."""
+    reason = _dispatch.why_not(backend)
+    if reason is not None:
+        pytest.skip(f"backend {backend}: {reason}")
     problem = testing.selection_problem(8, 100, 5, 32)
     given = {name: cupy.asarray(x) if hasattr(x, "shape") else x for name, x in problem.items()}
-    expected = rk.mmr(**given).indices
-    rows = cupy.zeros_like(given["embeddings"])
+    x, targets = cupy.random.rand(8, 5000, dtype=cupy.float32), cupy.arange(8)
+    expected = rk.mmr(**given, backend=backend).indices, rk.token_logprobs(x, targets, backend=backend)
+    rows, late = cupy.zeros_like(given["embeddings"]), cupy.zeros_like(x)
     cupy.cuda.Device().synchronize()
     with cupy.cuda.Stream(non_blocking=True) as stream:
         for _ in range(200):  # a delay
             cupy.random.rand(1 << 22)
         rows[...] = given["embeddings"]
-        found = rk.mmr(**{**given, "embeddings": rows}).indices
+        late[...] = x
+        found = [rk.mmr(**{**given, "embeddings": rows}, backend=backend).indices]
+        found.append(rk.token_logprobs(late, targets, backend=backend))
+        found = [field.copy() for field in found]
         stream.synchronize()
-    assert (found == expected).all()
+    for a, b in zip(found, expected, strict=True):
+        assert (a == b).all()
 
 
 # --- compute-sanitizer.
