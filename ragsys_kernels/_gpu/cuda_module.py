@@ -240,7 +240,6 @@ class Module:
         self._lock = threading.Lock()
         self._modules: dict[bool, Any] = {}  # by whether it came compiled
         self._kernels: dict[tuple[int, str], Any] = {}
-        self._shared: dict[tuple[int, str], int] = {}
 
     def max_shared(self, like: Any) -> int:
         """Return the most bytes of dynamic shared memory of a block on the array's device."""
@@ -270,15 +269,17 @@ class Module:
         with cupy.cuda.Device(device), _stream(cupy, like):
             function = self._function(cupy, device, kernel)
             try:
-                if shared > self._shared.get((device, kernel), 0):
-                    self._grant(function, device, kernel, shared)
                 function(grid, block, packed, shared_mem=shared)
             except Exception as error:
                 where = f"grid {grid}, block {block}, {shared} bytes of shared memory"
                 raise RuntimeError(f"{kernel}: the launch failed ({where}): {error}") from error
 
     def _function(self, cupy: Any, device: int, kernel: str) -> Any:
-        """Return the kernel, loaded on the current device."""
+        """Return the kernel, loaded on the current device, with all the shared memory that a block may have.
+
+        All that a kernel needs of the driver but its launches is done here, once: a graph can then capture a launch of
+        any shape, if the kernel has run before.
+        """
         found = self._kernels.get((device, kernel))
         if found is not None:
             return found
@@ -295,19 +296,14 @@ class Module:
                     self._modules[built is not None] = module
                     function = module.get_function(kernel)
                     function.kernel  # noqa: B018  # compiles and loads, while no other thread does
+                    most = _attribute(device, "MaxSharedMemoryPerBlockOptin")
+                    function.max_dynamic_shared_size_bytes = most - int(function.shared_size_bytes)
                 except Exception as error:
                     what = f"loading {built}" if built else f"compiling {self.name}.cu"
                     what += f" for compute capability {capability}"
                     raise RuntimeError(f"{kernel}: {what} failed: {error}") from error
                 self._kernels[device, kernel] = function
             return self._kernels[device, kernel]
-
-    def _grant(self, function: Any, device: int, kernel: str, shared: int) -> None:
-        """Allow the kernel as much dynamic shared memory as a launch asks for; above 48 KiB it must be allowed."""
-        with self._lock:
-            if shared > self._shared.get((device, kernel), 0):
-                function.max_dynamic_shared_size_bytes = shared
-                self._shared[device, kernel] = shared
 
 
 _loaded: dict[str, Module] = {}

@@ -177,7 +177,7 @@ class Fake:
         self.memory = {}  # pointer: (device, stream)
         self.modules, self.launches, self.limits, self.attribute_reads = [], [], {}, 0
         self.pointers = itertools.count(0x7F0000000000, 256)
-        self.error = None
+        self.error, self.capturing, self.static = None, False, 64
         self.slow = threading.Event()
 
         class Device:
@@ -218,8 +218,11 @@ class Fake:
             def __init__(self, name):
                 self.name, self.loaded = name, set()
 
+            shared_size_bytes = fake.static
+
             @property
             def kernel(self):
+                assert not fake.capturing, "loaded during capture"
                 self.loaded.add(fake.device)
 
             @property
@@ -228,6 +231,7 @@ class Fake:
 
             @max_dynamic_shared_size_bytes.setter
             def max_dynamic_shared_size_bytes(self, size):
+                assert not fake.capturing, "allowed during capture"
                 fake.limits[fake.device, self.name] = size
 
             def __call__(self, grid, block, args, *, shared_mem=0):
@@ -391,14 +395,25 @@ def test_an_empty_grid_is_no_launch(fake):
     assert fake.modules == []
 
 
-def test_large_shared_memory_is_allowed_first_on_each_device(fake):
+def test_all_shared_memory_is_allowed_first_on_each_device(fake):
     for device in (0, 1):
         for shared in (0, 10, 100_000, 60_000, 200_000):
             launch(fake.cupy.ndarray(device), shared=shared)
-        assert fake.limits[device, "f"] == 200_000
-    launch(fake.cupy.ndarray(), kernel="g", shared=150_000)
-    assert fake.limits[0, "g"] == 150_000
+        assert fake.limits[device, "f"] == 232448 - device - fake.static
+    with pytest.raises(RuntimeError, match="more shared memory than allowed"):
+        launch(fake.cupy.ndarray(), shared=232448)
     assert (1, "g") not in fake.limits
+
+
+def test_a_kernel_that_has_run_can_be_captured_in_any_shape(fake):
+    """During capture nothing is compiled, loaded or allowed: a driver may refuse all that."""
+    array = fake.cupy.ndarray()
+    launch(array, grid=(1, 1, 1), shared=100)
+    fake.capturing = True
+    launch(array, grid=(500, 1, 1), shared=200_000)
+    with pytest.raises(RuntimeError, match="during capture"):
+        launch(array, kernel="g")
+    assert len(fake.launches) == 2
 
 
 def test_properties_of_the_device_of_an_array(fake):
@@ -551,5 +566,6 @@ def test_real_cupy_has_what_is_asked_of_it():
     assert callable(module.get_function)
     assert hasattr(cupy.RawKernel, "kernel")
     assert hasattr(cupy.RawKernel, "max_dynamic_shared_size_bytes")
+    assert hasattr(cupy.RawKernel, "shared_size_bytes")
     assert hasattr(cupy.cuda.Device, "attributes")
     assert rk.__version__
