@@ -74,7 +74,11 @@ def _why_not_triton() -> str | None:
             return f"{library} is broken: {error}"
         except (ImportError, OSError) as error:
             return f"{library} is broken: {error}"
-    return None
+    from ._gpu import compilers, interpreter
+
+    if _env.triton_interpreter():
+        interpreter.mend()
+    return compilers.why_too_old()
 
 
 @functools.cache
@@ -82,7 +86,9 @@ def _why_no_gpu() -> str | None:
     import torch
 
     if torch.cuda.is_available():
-        return None
+        from ._gpu import compilers
+
+        return compilers.why_not(compilers.architecture())
     built = torch.version.cuda or getattr(torch.version, "hip", None)
     found = "finds no GPU" if built else "is a build without GPU support"
     return f"torch {torch.__version__} {found}; TRITON_INTERPRET=1 runs the kernels on CPU arrays, slowly"

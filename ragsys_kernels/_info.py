@@ -7,6 +7,7 @@ import platform
 import numpy as np
 
 from . import _dispatch, _env
+from ._gpu import compilers
 from ._version import __version__
 
 _LIBRARIES = ("numpy", "torch", "triton", "cupy", "pyarrow", "typer", "rich")
@@ -36,6 +37,7 @@ def config() -> str:
         of = "" if len(having) == len(families) else f" ({', '.join(having)})"
         reason = _dispatch.why_not(backend)
         lines.append(f"backend {backend}{of}: " + ("available" if reason is None else f"unavailable: {reason}"))
+    lines.append(f"kernels of backend triton: {compilers.summary()}")
     if _dispatch.why_not("cpu") is None:
         module = _dispatch.extension()
         built, here = ", ".join(module.ISAS), ", ".join(module.SUPPORTED_ISAS)

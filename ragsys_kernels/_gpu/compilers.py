@@ -1,8 +1,59 @@
-"""What is known of Triton's compilers, which come with torch: 2.11 has 3.6, 2.12 and 2.13 3.7, 2.14 3.8, 2.15 3.9."""
+"""Triton's compilers, one with each torch, and which of them the kernels are not to be compiled with.
+
+torch 2.11 comes with Triton 3.6.0, 2.12 with 3.7.0, 2.13 with 3.7.1, 2.14 with 3.8, 2.15 with 3.9.
+"""
 
 from __future__ import annotations
 
-import triton
+# The oldest and the newest that have compiled every kernel, for every architecture of compilation.ARCHITECTURES.
+OLDEST, NEWEST = "3.6.0", "3.9.0"
 
-# Major and minor number of the one that is installed.
-TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
+# What is wrong with the code that a compiler makes for an architecture, or that it makes none: backend "triton" is
+# unavailable there. By major and minor number, and architecture.
+REFUSED: dict[tuple[tuple[int, int], str], str] = {}
+
+
+def version() -> tuple[int, int]:
+    """Return major and minor number of the Triton that is installed."""
+    import triton
+
+    return numbers(triton.__version__)
+
+
+def numbers(text: str) -> tuple[int, int]:
+    """Return major and minor number of a version."""
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
+
+
+def why_too_old() -> str | None:
+    """Return the reason that no kernel is to be compiled, or interpreted, with the Triton that is installed."""
+    if version() >= numbers(OLDEST):
+        return None
+    return "triton {}.{} is older than {}.{}, the oldest that is tested".format(*version(), *numbers(OLDEST))
+
+
+def why_not(arch: str) -> str | None:
+    """Return the reason that kernels for an architecture are not to be compiled with the Triton that is installed."""
+    reason = REFUSED.get((version(), family(arch)))
+    return None if reason is None else "triton {}.{} on {}: {}".format(*version(), arch, reason)
+
+
+def family(arch: str) -> str:
+    """Return the architecture for which code was looked at: of its generation on NVIDIA, "sm_86" is "sm_80"."""
+    return f"{arch[:-1]}0" if arch.startswith("sm_") else arch
+
+
+def architecture() -> str:
+    """Return the architecture of torch's current device."""
+    import torch
+
+    if torch.version.hip:
+        return str(torch.cuda.get_device_properties().gcnArchName).partition(":")[0]
+    return "sm_{}{}".format(*torch.cuda.get_device_capability())
+
+
+def summary() -> str:
+    """Return which compilers the kernels are held to, and which are refused where."""
+    refused = ["{}.{} on {}".format(*triton, arch) for triton, arch in sorted(REFUSED)]
+    return f"compiled and checked with Triton {OLDEST} to {NEWEST}; refused: {', '.join(refused) or 'none'}"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+from . import compilers
 
 
 @contextlib.contextmanager
@@ -19,3 +22,22 @@ def quiet(like: Any) -> Iterator[None]:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
+
+
+@functools.cache
+def mend() -> None:
+    """Let the interpreter of Triton 3.6 take the number out of an array of one element, as that of 3.7 does.
+
+    It asks for ``int(array)``, which NumPy refuses from 2.4 on, and warns of from 1.25 on.
+    """
+    if compilers.version() >= (3, 7):
+        return
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_and_mend(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch_and_mend

@@ -13,7 +13,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .._gpu.compilers import TRITON
+from .._gpu import compilers
 from .problem import Problem, Selection
 from .triton_launch import OPTIONS, Tile, dot_type, num_initial, pool_arguments
 from .triton_objective import (
@@ -46,7 +46,7 @@ def gram_tile(dtype: str, slots: int, dims: int, plain: bool) -> Tile:
     if dtype == "float32" and rows == 128:
         # All registers that there are: with options, eight elements of a row leave enough, which `tl.dot` takes from
         # Triton 3.8 on. Some single options spill 8 or 16 bytes on sm_90.
-        narrow = not plain and TRITON >= (3, 8)
+        narrow = not plain and compilers.version() >= (3, 8)
         return Tile(rows, 8 if narrow else 16, 1, 8, 2 if narrow else 1)
     # The matrix and the operands of its products fill the registers: float32 rows take twice the warps.
     widest, warps = (32, min(16, rows // 4)) if dtype == "float32" else (64, min(8, rows // 8))

@@ -42,6 +42,10 @@ def _dot(self, a, b, d, input_precision, max_num_imprecise_acc):
 if HERE:
     from triton.runtime import interpreter
 
+    from ragsys_kernels._gpu.interpreter import mend
+
+    mend()
+
     interpreter.InterpreterBuilder.create_dot = _dot
 
 
