@@ -12,6 +12,7 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.gpu import compiled
 from benchmarks.gpu.devices import DEVICES, PROCESSORS, Device
@@ -120,12 +121,8 @@ def selection() -> Iterator[Case]:
                     small = Q * (4 * D + 8 * P + 24 * K)  # query, ids, results
                     common = {"op": op, "shape": f"P{P}-K{K}-D{D}", "dtype": dtype, "unit": "queries", "units": Q}
                     common |= {"programs": Q, "floor": read}
-                    if regime_a.gram_slots(dtype, D) >= P:
-                        rows = regime_a.gram_tile(dtype, P, D, plain=op == "mmr").rows
-                        yield Case(
-                            **common, words=("gram", str(rows), *words), once=read + small,
-                            flops=2 * Q * rows * D * (rows + 1), matrix=dtype != "float32",
-                        )  # fmt: skip
+                    if regime_a.GRAM_SLOTS >= P:
+                        yield _regime_a(regime_a, common, words, read, small, P, D, K)
                     else:
                         yield Case(
                             **common, words=("stream", *words), once=read + small + Q * work,
@@ -144,6 +141,23 @@ def selection() -> Iterator[Case]:
                 once=K * corpus + (2 + 3 * (K - 1)) * vectors, flops=2 * N * D * WHOLE_Q * K,
                 matrix=dtype != "float32",
             )  # fmt: skip
+
+
+def _regime_a(
+    regime_a: Any, common: dict[str, Any], words: tuple[str, ...], read: int, small: int, P: int, D: int, K: int
+) -> Case:
+    """Return the case of a pool on chip: a matrix of products, or rows of which some slices are read again."""
+    op, dtype = common["op"], common["dtype"]
+    tile = regime_a.gram_tile(dtype, P, D)
+    form = regime_a.form(dtype, tile, D, op == "mmr")
+    if form["MATRIX"]:
+        flops = 2 * Q * tile.rows * D * (tile.rows + 1)
+        return Case(**common, words=("gram", str(tile.rows), *words), once=read + small, flops=flops, matrix=True)
+    again = read * (D - form["HELD"] * tile.dims) // D
+    return Case(
+        **common, words=("rows", str(tile.rows), *words), once=read + small, again=(K - 1) * again,
+        working_set=again / Q, flops=2 * Q * tile.rows * D * (K + 1),
+    )  # fmt: skip
 
 
 def scoring() -> Iterator[Case]:

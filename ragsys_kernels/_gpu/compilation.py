@@ -95,10 +95,16 @@ def triton_tasks(module: str) -> list[Task]:
 
 
 def _source_of(compilation: Compilation) -> str:
+    import triton
+
     options = [
         str(value) for name, value in compilation._asdict().items() if name not in ("name", "kernel", "amd_warps")
     ]
-    return _digest("\0".join([*_code_of(compilation.kernel, {}).values(), *options]))
+    code = _code_of(compilation.kernel, {})
+    for value in compilation.constexprs.values():  # functions that the kernel is given
+        if isinstance(value, triton.runtime.JITFunction):
+            _code_of(value, code)
+    return _digest("\0".join([*code.values(), *options]))
 
 
 def _code_of(kernel: Any, found: dict[str, str]) -> dict[str, str]:

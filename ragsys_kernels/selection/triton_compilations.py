@@ -15,8 +15,9 @@ from .triton_corpus_kernels import (
     corpus_step_kernel,
     row_lengths_kernel,
 )
-from .triton_gram import gram_slots, gram_tile, select_gram_kernel
+from .triton_gram import form, gram_tile, select_gram_kernel
 from .triton_launch import OPTIONS, PICK_TILE, QUERY_BLOCK, SMALL_TILE, Tile, dot_type, query_factors_kernel, row_tile
+from .triton_objectives import OBJECTIVES
 from .triton_stream import select_stream_kernel
 from .triton_whole_corpus import PICK_BLOCK, corpus_tile, query_parts, step_tile
 
@@ -48,7 +49,7 @@ def ahead_of_time() -> list[Compilation]:
         found.append(_compilation(name, query_factors_kernel, "float32", SMALL_TILE, (), UNIT=unit, BLOCK=QUERY_BLOCK))
     for dtype in _ROWS:
         for vrsd, full in ((False, False), (True, True), (True, False), (False, True)):
-            if vrsd == full or dtype == "float16":
+            if vrsd == full or dtype in ("float16", "float32"):
                 found += _selections(dtype, vrsd, full)
     return found + _searches()
 
@@ -90,12 +91,17 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
     absent = ("scales", *absent) if computed else absent
     unused = absent if vrsd else absent + _SUMS
 
+    op = "vrsd" if vrsd else "mmr"
     for slots in (16, 32, 64, 128):
-        tile = gram_tile(dtype, slots, D, not vrsd and not full)
-        sizes: dict[str, Any] = {"SLOTS": tile.rows, "DIMS": tile.dims, "DOT": dot, "COMPUTED": computed}
-        # Pools of this type that have so many slots have whole slices.
-        whole = {"EVEN_D": True} if slots > gram_slots(dtype, D) else {}
-        add(f"gram {slots}", select_gram_kernel, tile, absent, True, **{**flags, **whole}, **sizes)
+        tile = gram_tile(dtype, slots, D)
+        sizes: dict[str, Any] = {
+            **OBJECTIVES[op].constexprs(),
+            **form(dtype, tile, D, not vrsd and not full),
+            "RANK": 16,
+        }
+        name = f"{'gram' if sizes['MATRIX'] else 'rows'} {slots} {op} {'options' if full else 'plain'}"
+        sizes |= {"COMPUTED": computed, "BIAS_BY_ROW": True}
+        found.append(_compilation(name, select_gram_kernel, dtype, tile, absent, True, **sizes))
     tile = row_tile(dtype, D)
     sizes = {"ROWS": tile.rows, "DIMS": tile.dims, "COMPUTED": computed}
     add("stream", select_stream_kernel, tile, unused, False, **flags, **sizes)

@@ -274,7 +274,7 @@ def corpus_step_kernel(
     at = i[:, None] * stride + n[None, :]
     v = tl.load(v_in + at, mask=ok, other=0.0)  # [QUERIES, ROWS]
     m = tl.load(state + at, mask=ok, other=float("nan"))
-    if D > 0:  # always so; without the branch the compiler of Triton 3.6 dies for sm_100, as in `select_gram_kernel`
+    if D > 0:  # always so; without the branch the compiler of Triton 3.6 dies for sm_100, as in `gram_row`
         if VRSD:
             m = tl.where(has[:, None], m + similarity, m)
         else:

@@ -13,86 +13,60 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .._gpu import compilers
 from .problem import Problem, Selection
 from .triton_launch import OPTIONS, Tile, dot_type, num_initial, pool_arguments
-from .triton_objective import (
-    CANCELS,
-    NO_PICK,
-    comparable,
-    inverse,
-    may_be_picked,
-    mmr_value,
-    running_max,
-    vrsd_value,
-    with_bias,
-)
+from .triton_objective import comparable, inverse, may_be_picked, with_bias
+from .triton_objectives import OBJECTIVES
+from .triton_objectives.objective import Items
+from .triton_products import diagonal, gram_matrix, gram_row, held_rows, row_products
 
 # The most positions and initial items together: a Gram matrix of 256 rows spills on every architecture.
 GRAM_SLOTS = 128
 
+# Float32 rows are taken in slices of so many dimensions: eight lanes share a row, 16 bytes of it at a time.
+ROW_DIMS = 32
 
-def gram_slots(dtype: str, dims: int) -> int:
-    """Return how many slots a Gram matrix can have.
-
-    128 float32 rows, which no matrix instruction multiplies, leave no registers for a last slice that is shorter.
-    """
-    return min(GRAM_SLOTS, 64) if dtype == "float32" and dims % 16 else GRAM_SLOTS
+# How many slices stay in registers, for MMR without options and for all else. Each takes 16 registers of a thread. The
+# rest of a row is read again from the cache at each pick.
+HELD_SLICES = (10, 6)
 
 
-def gram_tile(dtype: str, slots: int, dims: int, plain: bool) -> Tile:
-    """Return the tile, whose rows are the slots; ``plain`` is MMR without options."""
+def gram_tile(dtype: str, slots: int, dims: int) -> Tile:
+    """Return the tile, whose rows are the slots."""
     rows = max(16, triton.next_power_of_2(slots))
-    if dtype == "float32" and rows == 128:
-        # All registers that there are: with options, eight elements of a row leave enough, which `tl.dot` takes from
-        # Triton 3.8 on. Some single options spill 8 or 16 bytes on sm_90.
-        narrow = not plain and compilers.version() >= (3, 8)
-        return Tile(rows, 8 if narrow else 16, 1, 8, 2 if narrow else 1)
-    # The matrix and the operands of its products fill the registers: float32 rows take twice the warps.
-    widest, warps = (32, min(16, rows // 4)) if dtype == "float32" else (64, min(8, rows // 8))
-    bounded = rows == 32 or (rows == 16 and dtype != "float32")
-    dims = min(widest, max(16, triton.next_power_of_2(dims)))
-    return Tile(rows, dims, 1, warps, 2, 128 if bounded else None)
+    if dtype == "float32":
+        return Tile(rows, ROW_DIMS, 1, rows // 16, 2)
+    # The matrix and the operands of its products fill the registers.
+    bounded = rows <= 32
+    dims = min(64, max(16, triton.next_power_of_2(dims)))
+    return Tile(rows, dims, 1, min(8, rows // 8), 2, 128 if bounded else None)
+
+
+def form(dtype: str, tile: Tile, dims: int, plain: bool) -> dict[str, Any]:
+    """Return how the kernel comes to products: by a matrix, or by rows, some held; ``plain`` is MMR without options."""
+    matrix, even = dtype != "float32", dims % tile.dims == 0
+    held = 0 if matrix else min(dims // tile.dims, HELD_SLICES[0 if plain else 1])
+    return {
+        "MATRIX": matrix,
+        "HELD": held,
+        "REST": held < dims // tile.dims,
+        "EVEN_D": even,
+        "DOT": dot_type(dtype),
+        "SLOTS": tile.rows,
+        "DIMS": tile.dims,
+    }
 
 
 @triton.jit
-def _gram_slice(x, y, gram, r, QUERY: tl.constexpr, DOT: tl.constexpr):
-    """Add a slice along D of the rows x [SLOTS, DIMS] and of the query y [DIMS] to the products."""
-    if QUERY:
-        r += tl.sum(x.to(tl.float32) * y[None, :], 1)
-    x = x.to(DOT)
-    return tl.dot(x, tl.trans(x), gram, input_precision="ieee"), r
-
-
-@triton.jit
-def _similarity(gram, f, p, i, SCALED: tl.constexpr):
-    """Return the products of the slots' vectors with that of slot i, read along the rows of the matrix.
-
-    A matrix instruction leaves a row in few lanes. The factors of its columns would take a register each.
-    """
-    similarity = tl.sum(tl.where(p[None, :] == i, gram, 0.0), 1)
-    if SCALED:
-        similarity *= f * tl.sum(tl.where(p == i, f, 0.0), 0)
-    return similarity
-
-
-@triton.jit
-def _sum_squares(base, valid, factors, taken, D, SLOTS: tl.constexpr, DIMS: tl.constexpr):
-    """Return |s + e|² of every slot from the rows themselves, where s is the sum of those taken."""
-    d = tl.arange(0, DIMS)
-    squares = tl.zeros([SLOTS], tl.float32)
-    for d0 in range(0, D, DIMS):
-        mask = valid[:, None] & (d0 + d < D)[None, :]
-        e = tl.load(base + (d0 + d)[None, :], mask=mask, other=0).to(tl.float32) * factors[:, None]  # [SLOTS, DIMS]
-        s = tl.sum(tl.where(taken[:, None], e, 0.0), 0)
-        squares += tl.sum((e + s[None, :]) * (e + s[None, :]), 1)
-    return squares
+def _of(x, p, i):
+    """Return what x has for slot i."""
+    return tl.sum(tl.where(p == i, x, 0), 0)
 
 
 @triton.jit
 def _below_cap(free, taken, group, p, i, cap):
     """Return ``free`` without the group of slot i if that has reached its cap."""
-    same = group == tl.sum(tl.where(p == i, group, 0), 0)
+    same = group == _of(group, p, i)
     count = tl.sum((same & taken).to(tl.int32), 0)
     return free & (tl.where(same, count, 0) < cap)
 
@@ -125,10 +99,20 @@ def select_gram_kernel(
     K,
     D,
     cap,
-    VRSD: tl.constexpr,
+    START: tl.constexpr,
+    VALUE: tl.constexpr,
+    TAKE: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    LENGTHS: tl.constexpr,
+    INITIAL_RELEVANCE: tl.constexpr,
+    COSINE: tl.constexpr,
+    RANK: tl.constexpr,
     COMPUTED: tl.constexpr,
     BIAS_BY_ROW: tl.constexpr,
     EVEN_D: tl.constexpr,
+    MATRIX: tl.constexpr,
+    HELD: tl.constexpr,
+    REST: tl.constexpr,
     DOT: tl.constexpr,
     SLOTS: tl.constexpr,
     DIMS: tl.constexpr,
@@ -147,40 +131,30 @@ def select_gram_kernel(
     valid = (inside | shown) & (ids >= 0) & (ids < num_ids)
     row = tl.where(valid, ids, 0) + q * pool_stride  # [SLOTS]
 
-    # 2. Gram matrix and products with the query, slice by slice along D.
+    # 2. Products with the query; those of the rows with one another, or the rows themselves.
     SCALED: tl.constexpr = COMPUTED or (scales is not None)
-    QUERY: tl.constexpr = (relevance is None) or (VRSD and (initial is not None))
-    gram = tl.zeros([SLOTS, SLOTS], tl.float32)
-    r = tl.zeros([SLOTS], tl.float32)
-    d = tl.arange(0, DIMS)
-    y = tl.zeros([DIMS], tl.float32)
+    QUERY: tl.constexpr = (relevance is None) or (INITIAL_RELEVANCE and (initial is not None))
+    NORMS: tl.constexpr = COMPUTED or LENGTHS or COSINE
     factor = 1.0
     if QUERY and (query_factors is not None):
         factor = tl.load(query_factors + q)
-    base = rows + row[:, None] * row_stride
-    full = D // DIMS * DIMS
-    # Full slices need no mask along D: with one, 16-byte loads become one load an element.
-    for d0 in range(0, full, DIMS):
-        x = tl.load(base + (d0 + d)[None, :], mask=valid[:, None], other=0)  # [SLOTS, DIMS]
-        if QUERY:
-            y = tl.load(queries + q * D + d0 + d) * factor
-        gram, r = _gram_slice(x, y, gram, r, QUERY, DOT)
-    if not EVEN_D:
-        tail = full + d < D
-        x = tl.load(base + (full + d)[None, :], mask=valid[:, None] & tail[None, :], other=0)
-        if QUERY:
-            y = tl.load(queries + q * D + full + d, mask=tail, other=0.0) * factor
-        gram, r = _gram_slice(x, y, gram, r, QUERY, DOT)
+    offset = row * row_stride
+    base = rows + offset[:, None]
+    query = queries
+    if QUERY:
+        query = queries + q * D
+    if MATRIX:
+        gram, r = gram_matrix(base, valid, query, factor, D, QUERY, EVEN_D, DOT, SLOTS, DIMS)
+    else:
+        held, r, square = held_rows(base, valid, query, factor, D, QUERY, NORMS, EVEN_D, HELD, REST, SLOTS, DIMS)
 
     # 3. From stored rows to the vectors of the formulas: vector = f * row.
     f = tl.full([SLOTS], 1.0, tl.float32)
     length = f
-    if COMPUTED or VRSD:
-        norm = f
-        # Always so, which the compiler cannot know: without the branch that of Triton 3.6 dies for sm_100, where it
-        # follows the matrix from tensor memory through sums along its rows to sums of these.
-        if K > 0:
-            norm = tl.sqrt_rn(tl.sum(tl.where(p[:, None] == p[None, :], gram, 0.0), 1))
+    if NORMS:
+        if MATRIX:
+            square = diagonal(gram, p, P)
+        norm = tl.sqrt_rn(square)
         length = norm
         if COMPUTED:
             f = inverse(norm)
@@ -188,7 +162,7 @@ def select_gram_kernel(
     if scales is not None:
         f = tl.load(scales + row, mask=valid, other=0.0)
         length *= f
-    if VRSD:
+    if COSINE:
         r *= inverse(norm)
     else:
         r *= f
@@ -203,22 +177,21 @@ def select_gram_kernel(
     free = may_be_picked(ids, row, valid & inside, q, initial, S, groups, query_groups)
     taken = valid & shown
     started = tl.sum(taken.to(tl.int32), 0) > 0
-    state = tl.full([SLOTS], 0.0 if VRSD else NO_PICK, tl.float32)  # MMR: m; VRSD: t = s·e
-    s_square = 0.0
-    s_query = 0.0
-    s_length = 0.0
+    items = Items(v, length, tl.load(lambda_d + q), rows, offset, f, valid, D)
+    state = START(items, RANK)
     if initial is not None:
         for slot in range(P, P + S):
-            if tl.max(tl.where(p == slot, taken.to(tl.int32), 0), 0) > 0:
-                similarity = _similarity(gram, f, p, slot, SCALED)
-                if VRSD:
-                    state += similarity
+            pick = taken & (p == slot)
+            if tl.max(pick.to(tl.int32), 0) > 0:
+                if MATRIX:
+                    similarity = gram_row(gram, p, slot, P)
                 else:
-                    state = running_max(state, similarity)
-        if VRSD:
-            s_square = tl.sum(tl.where(taken, state, 0.0), 0)
-            s_query = tl.sum(tl.where(taken, r * length, 0.0), 0)
-            s_length = tl.sum(tl.where(taken, length, 0.0), 0)
+                    similarity = row_products(
+                        held, base, valid, rows + _of(row, p, slot) * row_stride, D, EVEN_D, HELD, REST, SLOTS, DIMS
+                    )
+                if SCALED:
+                    similarity *= f * _of(f, p, slot)
+                state = TAKE(state, items, similarity, pick, taken & (p <= slot), True)
     group = tl.zeros([SLOTS], tl.int64)
     if cap is not None:
         group = tl.load(groups + row, mask=valid, other=0)
@@ -227,7 +200,6 @@ def select_gram_kernel(
                 free = _below_cap(free, taken, group, p, slot, cap)
 
     # 5. The picks.
-    weight = tl.load(lambda_d + q)
     wanted = K
     if ks is not None:
         wanted = tl.minimum(tl.load(ks + q), K).to(tl.int32)
@@ -235,43 +207,33 @@ def select_gram_kernel(
     nan = float("nan")
     for step in range(wanted):
         first = (step == 0) & (started == 0)
-        if VRSD:
-            own = length * length
-            square = s_square + 2.0 * state + own
-            cancels = free & (square < CANCELS * (s_square + own))
-            if tl.max(cancels.to(tl.int32), 0) > 0:
-                square = tl.where(cancels, _sum_squares(base, valid, f, taken, D, SLOTS, min(DIMS, 16)), square)
-            w = vrsd_value(r, length, square, s_query, s_length, first)
-        else:
-            w = mmr_value(v, state, weight, first)
+        w, state = VALUE(state, items, free, taken, first)
         w = comparable(w, free)
         best, i = tl.max(w, 0, return_indices=True, return_indices_tie_break_left=True)
         found = best > float("-inf")
         pick = p == i
+        score, redundancy = OUTPUTS(state, items, w, first)
         # The pick's own lane stores: no reduction to bring its values to the others.
         at = q * K + step + tl.zeros([SLOTS], tl.int64)
         tl.store(out_index + at, tl.where(found, ids, -1), mask=pick)
+        tl.store(out_score + at, tl.where(found, score, float("-inf")), mask=pick)
         tl.store(out_relevance + at, tl.where(found, v, nan), mask=pick)
-        if VRSD:
-            tl.store(out_score + at, w, mask=pick)
-            tl.store(out_redundancy + at, tl.full([SLOTS], float("nan"), tl.float32), mask=pick)
-        else:
-            tl.store(out_score + at, tl.where(first & found, weight * v, w), mask=pick)
-            tl.store(out_redundancy + at, tl.where(found, tl.where(first, 0.0, state), nan), mask=pick)
+        tl.store(out_redundancy + at, tl.where(found, redundancy, nan), mask=pick)
         made += found.to(tl.int32)
 
         pick = pick & (w > float("-inf"))
         free = free & (pick == 0)
-        similarity = _similarity(gram, f, p, i, SCALED)
-        if VRSD:
-            state += similarity
-            s_square = tl.sum(tl.where(pick, square, 0.0), 0)
-            s_query += tl.sum(tl.where(pick, r * length, 0.0), 0)
-            s_length += tl.sum(tl.where(pick, length, 0.0), 0)
-        else:
-            state = running_max(state, similarity)
-        if VRSD or (cap is not None):
-            taken = taken | pick
+        taken = taken | pick
+        if found & (step + 1 < wanted):  # nothing meets the last pick
+            if MATRIX:
+                similarity = gram_row(gram, p, i, P)
+            else:
+                similarity = row_products(
+                    held, base, valid, rows + _of(row, p, i) * row_stride, D, EVEN_D, HELD, REST, SLOTS, DIMS
+                )
+            if SCALED:
+                similarity *= f * _of(f, p, i)
+            state = TAKE(state, items, similarity, pick, taken, False)
         if cap is not None:
             free = _below_cap(free, taken, group, p, i, cap)
     for step in range(wanted, K):
@@ -286,13 +248,13 @@ def select(problem: Problem, out: Selection) -> None:
     """Launch regime a, one program a query."""
     dtype, D = problem.rows.dtype, problem.rows.data.shape[1]
     arguments: dict[str, Any] = pool_arguments(problem, out)
+    del arguments["VRSD"]
     plain = problem.op == "mmr" and all(arguments.get(name) is None for name in OPTIONS)
-    tile = gram_tile(dtype, problem.pool + num_initial(problem), D, plain)
+    tile = gram_tile(dtype, problem.pool + num_initial(problem), D)
     select_gram_kernel[(problem.num_queries,)](
         **arguments,
-        EVEN_D=D % tile.dims == 0,
-        DOT=dot_type(dtype),
-        SLOTS=tile.rows,
-        DIMS=tile.dims,
+        **OBJECTIVES[problem.op].constexprs(),
+        RANK=triton.next_power_of_2(num_initial(problem) + problem.k),
+        **form(dtype, tile, D, plain),
         **tile.options(),
     )

@@ -37,7 +37,7 @@ def _select(problem: Problem) -> Selection:
 def _regime(problem: Problem) -> Any:
     """Return the module that runs a problem, by shape alone."""
     slots = problem.pool + num_initial(problem)
-    if slots <= triton_gram.gram_slots(problem.rows.dtype, problem.rows.data.shape[1]):
+    if slots <= triton_gram.GRAM_SLOTS:
         return triton_gram
     if problem.candidates is None and not problem.pool_stride:
         return triton_whole_corpus

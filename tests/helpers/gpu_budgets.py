@@ -25,8 +25,9 @@ class Budget(NamedTuple):
 
 # A thread can have 255 registers on NVIDIA's processors, of 64 K for all threads of a multiprocessor.
 TRITON = (
-    # Selection: registers hold the Gram matrix of a pool (regime a) or a tile of products (b, c).
+    # Selection: registers hold the Gram matrix of a pool or its rows (regime a) or a tile of products (b, c).
     Budget("query factors *", 40, 40, 40, 32),
+    Budget("rows *", 255, 255, 255, 336),
     Budget("gram 16 *", 136, 136, 136, 112),
     Budget("gram 32 *", 136, 136, 136, 160),
     Budget("gram 64 *", 136, 136, 136, 176),
