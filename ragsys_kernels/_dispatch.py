@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _env
 from ._checks import choice
-from ._extras import absent
+from ._extras import absent, imported
 from ._warn import warn
 
 # Backends of each family of operations for CPU arrays, in the order that `auto` tries them.
@@ -67,7 +67,7 @@ def why_not(backend: str) -> str | None:
 def _why_not_triton() -> str | None:
     for library in ("torch", "triton"):
         try:
-            importlib.import_module(library)
+            imported(library)
         except ModuleNotFoundError as error:
             if error.name == library:
                 return absent(library, "cuda")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import ModuleType
 
 
 def install(extra: str) -> str:
@@ -34,3 +37,14 @@ def needed(by: str, extra: str, package: str | None = None) -> Iterator[None]:
         if module == __package__:  # a fault of this package
             raise
         raise missing(by, package or module, install(extra), error.name) from error
+
+
+def imported(library: str) -> ModuleType:
+    """Import a library of others. What it warns of is shown, never raised: a library that warns is not broken."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        module = importlib.import_module(library)
+    for warning in caught:
+        with suppress(Warning):  # where the caller's filters make warnings errors
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return module

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _arrays
-from .._extras import absent, install
+from .._extras import absent, imported, install
 
 # CuPy always gives NVRTC -ftz=true, so the ahead-of-time build must say it too, for the same bits.
 OPTIONS = ("-std=c++17", "-ftz=true")
@@ -97,7 +97,7 @@ def built_path(name: str) -> Path | None:
 def why_not() -> str | None:
     """Return the reason that CUDA kernels cannot run here, or None if they can."""
     try:
-        cupy = importlib.import_module("cupy")
+        cupy = imported("cupy")
     except ImportError as error:
         if error.name == "cupy":
             return absent("cupy", "cuda")

@@ -494,8 +494,21 @@ def test_reason_with_a_broken_cupy(fake, monkeypatch, error):
     def fail(name):
         raise error
 
-    monkeypatch.setattr(cuda_module.importlib, "import_module", fail)
+    monkeypatch.setattr(cuda_module, "imported", fail)
     assert cuda_module.why_not() == f"cupy is broken: {error}"
+
+
+def test_a_cupy_that_warns_is_not_broken(fake, tmp_path, monkeypatch):
+    """Warnings are errors in these tests, and the import must get past its own all the same."""
+    (tmp_path / "cupy.py").write_text("import warnings, sys\nwarnings.warn('two CuPys')\ncuda = sys.cupy.cuda\n")
+    monkeypatch.setattr(sys, "cupy", fake.cupy, raising=False)
+    monkeypatch.delitem(sys.modules, "cupy")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert cuda_module.why_not() is None
+    del sys.modules["cupy"]
+    cuda_module.why_not.cache_clear()
+    with pytest.warns(UserWarning, match="two CuPys"):
+        assert cuda_module.why_not() is None
 
 
 def test_reasons_of_the_device(fake, monkeypatch):

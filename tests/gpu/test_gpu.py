@@ -1,5 +1,6 @@
 """The backends on a real device; `make gpu-check` runs these. Without a GPU they are skipped."""
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from backends import missing
 
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch, testing
@@ -24,7 +26,7 @@ DEVICE = "cuda"
 @pytest.fixture(autouse=True)
 def device():
     if DEVICE == "cuda" and not torch.cuda.is_available():
-        pytest.skip(f"no GPU: torch {torch.__version__} finds none")
+        missing("triton", f"torch {torch.__version__} finds no GPU", "cuda")
     return torch.device(DEVICE)
 
 
@@ -32,7 +34,7 @@ def device():
 def backend(request, device):
     reason = _dispatch.why_not(request.param)
     if reason is not None:
-        pytest.skip(f"backend {request.param}: {reason}")
+        missing(request.param, reason)
     return request.param
 
 
@@ -378,10 +380,10 @@ def test_outputs_are_written_whole(backend, device):
 
 @pytest.fixture
 def cupy(device):
-    cupy = pytest.importorskip("cupy")
-    if _dispatch.why_not("cuda") is not None:
-        pytest.skip(f"backend cuda: {_dispatch.why_not('cuda')}")
-    return cupy
+    reason = _dispatch.why_not("cuda")
+    if reason is not None:
+        missing("cuda", reason)
+    return importlib.import_module("cupy")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
