@@ -87,11 +87,18 @@ bench-quick: $(VENV)/.bench
 bench-static: $(VENV)/.gpu
 	$(BIN)/ragsys-kernels bench --static
 
-# On a machine with a GPU: its tests, then all times, into benchmarks/results/gpu.csv. Without one nothing is installed.
+# On a machine with a GPU: does it work, is it right under tools, how fast is it; ARGS="--stage works --out DIR".
+# GPU_PYTHON=python3: with that interpreter and its packages as they are, nothing is installed. Without one: in the virtual
+# environment, into which nothing is installed where there is no GPU.
+GPU_PYTHON ?=
 gpu-check:
+ifeq ($(GPU_PYTHON),)
 	@$(PYTHON) benchmarks/gpu_check.py --look
 	@$(MAKE) --no-print-directory $(VENV)/.gpu
-	$(BIN)/python benchmarks/gpu_check.py
+	$(BIN)/python benchmarks/gpu_check.py $(ARGS)
+else
+	$(GPU_PYTHON) benchmarks/gpu_check.py $(ARGS)
+endif
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

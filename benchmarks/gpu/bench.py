@@ -1,7 +1,7 @@
 """Every op on the device against its floor and its peers, timed by events; `gpu_check.py` runs it.
 
     python -m benchmarks.gpu.bench [--match REGEX] [--one-of-each] [--budget SECONDS] [--passes N] [--no-compile]
-                                   [--variants] [--backends NAMES] [--ledger CSV]
+                                   [--variants] [--backends NAMES] [--ledger CSV] [--small]
 
 The most usual shape of each kind of kernel comes first, and what the budget leaves no time for is named at the end.
 With two passes every shape is timed twice, from the first to the last and then again: `spread` is how far apart.
@@ -368,12 +368,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--variants", action="store_true", help="also every variant of the kernels")
     parser.add_argument("--backends", default="triton,cuda", help="with commas")
     parser.add_argument("--ledger", type=Path, default=LEDGER.path)
+    parser.add_argument("--small", action="store_true", help="small problems, few samples: shows that it works")
     given = parser.parse_args(arguments)
     shapes = [shape for shape in ALL if re.search(given.match, _title(shape))]
+    shapes = one_of_each(shapes) if given.one_of_each else shapes
     outcome = run(
         given.ledger,
-        one_of_each(shapes) if given.one_of_each else shapes,
+        list(dict.fromkeys(shape.small() for shape in shapes)) if given.small else shapes,
+        "cpu" if _env.triton_interpreter() else "cuda",
         backends=tuple(given.backends.split(",")),
+        samples=3 if given.small else SAMPLES,
         passes=given.passes,
         budget=given.budget,
         compiling=not given.no_compile,

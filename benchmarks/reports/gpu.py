@@ -1,6 +1,6 @@
 """What is known about the GPU: the page results/gpu.md, and the table of docs/tested.md of what ran where.
 
-    python -m benchmarks.reports.gpu [--compile] [--root FOLDER] [--out FOLDER]
+    python -m benchmarks.reports.gpu [--compile] [--root FOLDER] [--out FOLDER] [--ledger CSV] [--page FILE]
 
 From compiled.csv and static.csv of the folder (`gpu/static.py`: compiled code and public figures), gpu.csv
 (`gpu_check.py`: measurements on a GPU, if it has ever run on one) and ledger.csv (the processor).
@@ -202,12 +202,20 @@ The launcher chooses the threads, and adds shared memory, by the shape: here is 
 """
 
 
-def write(folder: Path, root: Path) -> None:
-    """Write the page from the ledgers of a folder, and the table of docs/tested.md below the root."""
+def write(folder: Path, root: Path, ledger: Path | None = None, page_only: Path | None = None) -> None:
+    """Write the page from the ledgers of a folder, and the table of docs/tested.md below the root.
+
+    ``ledger`` has the measurements in place of the folder's. ``page_only``: write the page to this file, with rows of
+    any commit, and nothing else.
+    """
     compiled, static = (read(folder / f"{name}.csv") for name in ("compiled", "static"))
     if not compiled:
         raise SystemExit("error: nothing has been compiled: run `ragsys-kernels bench --static` first")
-    measured = published(read(folder / "gpu.csv"))
+    rows = read(ledger or folder / "gpu.csv")
+    if page_only is not None:
+        page_only.write_text(page(compiled, static, rows), encoding="utf-8")
+        return
+    measured = published(rows)
     (folder / "gpu.md").write_text(page(compiled, static, measured), encoding="utf-8")
     processors = published(read(RESULTS / "ledger.csv"))
     places.fill(root, "executed", executed(compiled, measured, processors))
@@ -219,10 +227,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, help="that compile at a time (default: one for each core)")
     parser.add_argument("--root", type=Path, default=ROOT, help="folder that has docs/tested.md")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the ledgers and for the page")
+    parser.add_argument("--ledger", type=Path, help="measurements on a GPU (default: gpu.csv of that folder)")
+    parser.add_argument("--page", type=Path, help="write only the page, to this file, with rows of any commit")
     given = parser.parse_args(arguments)
     if given.compile:
         static.write(given.out, given.processes or cores())
-    write(given.out, given.root)
+    write(given.out, given.root, given.ledger, given.page)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,175 @@
+"""The steps of the three stages, each in the order in which they are worth their time."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.stages.stage import Step, helpful, python
+
+TESTS = Path("tests", "gpu", "test_gpu.py")
+SHAPES_SECONDS = 150.0  # kept for the times of the first stage
+BENCH_SECONDS = 40.0  # the first shape takes so long, with all that is compiled for it
+PROCESSES = 8  # of the tests: each compiles kernels of its own
+SANITIZERS = ("memcheck", "synccheck", "racecheck")
+SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy", "MemoryWorkloadAnalysis", "WarpStateStats")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a run is asked for."""
+
+    out: Path
+    ledger: Path
+    budget: float  # seconds of a stage
+    match: str = ""  # shapes that are timed
+    backends: str = "triton,cuda"
+    compiling: bool = True  # torch.compile among the contenders
+    small: bool = False  # small problems and few runs, to see that everything works
+
+
+def calls(given: Given, command: str) -> list[str]:
+    small = ["--small"] if given.small else []
+    return python("-m", "benchmarks.stages.calls", command, "--backends", given.backends, *small)
+
+
+def build() -> Step:
+    """The extension, in place; nothing is installed."""
+    command = python("setup.py", "-q", "build_ext", "--inplace")
+    return Step("build", lambda seconds: {"setup.py": command}, 300, environment={"RAGSYS_KERNELS_REQUIRE_EXT": "1"})
+
+
+def config(given: Given) -> Step:
+    return Step("config", lambda seconds: {"show_config": calls(given, "config")}, 90)
+
+
+def bench(given: Given, seconds: float, *options: str) -> list[str]:
+    """A run of the bench that ends by itself a little before its time is up."""
+    more = [*options, *(["--match", given.match] if given.match else []), *(["--small"] if given.small else [])]
+    more += [
+        "--backends",
+        given.backends,
+        "--ledger",
+        str(given.ledger),
+        "--budget",
+        f"{max(seconds - BENCH_SECONDS / 2, 1):.0f}",
+    ]
+    return python("-m", "benchmarks.gpu.bench", *more)
+
+
+# --- Does it work?
+
+
+def works(given: Given) -> Sequence[Step]:
+    return (
+        build(),
+        config(given),
+        Step("picks", lambda seconds: {"picks": calls(given, "picks")}, 150),
+        Step(
+            "tests",
+            lambda seconds: {"pytest": pytest(seconds)},
+            max(given.budget - SHAPES_SECONDS, 60),
+            environment={"RAGSYS_KERNELS_TEST_BACKENDS": given.backends, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        ),
+        Step(
+            "times",
+            lambda seconds: {"bench": bench(given, seconds, "--one-of-each", "--no-compile")},
+            SHAPES_SECONDS * 2,
+            least=BENCH_SECONDS,
+        ),
+    )
+
+
+def pytest(seconds: float) -> list[str]:
+    """The GPU tests alone, on eight processes, with the plugins that are named and no others.
+
+    What other packages of this machine warn of is no defect of ours, and their plugins are not asked for.
+    """
+    options = ["-p", "no:cacheprovider", "-o", "addopts=", "-W", "default", "-ra", "--strict-markers", "--tb=short"]
+    if importlib.util.find_spec("xdist") is not None:
+        options += ["-p", "xdist", "-n", str(PROCESSES), "--dist", "worksteal"]
+    if importlib.util.find_spec("pytest_timeout") is not None:
+        options += ["-p", "pytest_timeout", "--timeout", f"{max(seconds / 2, 30):.0f}"]
+    # The sanitizers are a step of the next stage.
+    return python("-m", "pytest", *options, "--deselect", f"{TESTS}::test_compute_sanitizer", TESTS)
+
+
+# --- Is it right under tools, and where does the time go?
+
+
+def tools(given: Given) -> Sequence[Step]:
+    fifth = given.budget / 5
+    variants = ("--one-of-each", "--no-compile", "--variants")
+    return (
+        build(),
+        Step("error of sums", lambda seconds: {"linear": calls(given, "linear")}, 90),
+        Step("soak", lambda seconds: {"soak": calls(given, "soak")}, fifth),
+        sanitizers(given, 1.5 * fifth),
+        Step("ceilings", lambda seconds: {"ceilings": python("-m", "benchmarks.gpu.ceilings")}, 60, judge=helpful),
+        Step("variants", lambda seconds: {"bench": bench(given, seconds, *variants)}, 1.5 * fifth, least=BENCH_SECONDS),
+        profiler(given),
+    )
+
+
+def sanitizers(given: Given, most: float) -> Step:
+    """All tools at once; torch's allocator would hide from them what is out of bounds or never written."""
+    found = tool("compute-sanitizer")
+    # Errors of calls of CUDA are not reported: torch and CuPy ask for what a driver may not have, and go on without.
+    options = ("--error-exitcode", "9", "--report-api-errors", "no", "--target-processes", "all")
+    return Step(
+        "sanitizers",
+        lambda seconds: {
+            name: [str(found), "--tool", name, *options, *calls(given, "sanitize")] for name in SANITIZERS
+        },
+        most,
+        judge=helpful,
+        environment={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+        absent="" if found else "compute-sanitizer is not here; it comes with the CUDA toolkit",
+    )
+
+
+def profiler(given: Given) -> Step:
+    """Counters of one call of each kind of kernel; the clocks are left as they are."""
+    found = tool("ncu")
+    options = ["--clock-control", "none", "--profile-from-start", "off", "--target-processes", "all", "--nvtx"]
+    for section in SECTIONS:
+        options += ["--section", section]
+    return Step(
+        "profile",
+        lambda seconds: {"ncu": [str(found), *options, *calls(given, "profile")]},
+        given.budget,
+        judge=helpful,
+        absent="" if found else "ncu is not here; it comes with the CUDA toolkit",
+    )
+
+
+def tool(name: str) -> str | None:
+    """Return where a tool of the CUDA toolkit is."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
+    return shutil.which(name) or shutil.which(name, path=str(Path(home, "bin")))
+
+
+# --- The ledger.
+
+
+def ledger(given: Given) -> Sequence[Step]:
+    compiling = [] if given.compiling else ["--no-compile"]
+    page = ["-m", "benchmarks.reports.gpu", "--ledger", given.ledger, "--page", given.out / "gpu.md"]
+    return (
+        build(),
+        config(given),
+        Step(
+            "rows",
+            lambda seconds: {"bench": bench(given, seconds, "--passes", "2", *compiling)},
+            given.budget - 30,
+            least=BENCH_SECONDS,
+        ),
+        Step("page", lambda seconds: {"report": python(*page)}, 60),
+    )
+
+
+STAGES: Mapping[str, object] = {"works": works, "tools": tools, "ledger": ledger}
