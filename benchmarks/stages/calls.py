@@ -81,12 +81,12 @@ def scores(few: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
         yield name, {**form, "targets": targets, "cu_answers": torch.tensor([0, T // 2, T])}
 
 
-def calls(backend: str) -> Iterator[tuple[str, Call]]:
+def calls(backend: str, few: bool = False) -> Iterator[tuple[str, Call]]:
     """Yield a name and a call for each small problem; it returns tensors."""
-    for name, op, problem in selections():
+    for name, op, problem in selections(few):
         given, function = on_device(problem), getattr(rk, op)
         yield name, lambda given=given, function=function: tuple(function(**given, backend=backend))
-    for name, problem in scores():
+    for name, problem in scores(few):
         given = on_device(problem)
 
         def scored(given: dict[str, Any] = given) -> tuple[Any, ...]:
@@ -141,7 +141,7 @@ def most_off(D: int) -> float:
 
 def sanitize(backends: Backends, small: bool) -> list[str]:
     for backend in backends:
-        for name, call in calls(backend):
+        for name, call in calls(backend, few=small):
             print(name, backend, flush=True)
             call()
             synchronize()
@@ -154,7 +154,7 @@ def soak(backends: Backends, small: bool) -> list[str]:
     noise = torch.randn((1024, 1024), device=device())
     side = torch.cuda.Stream() if device() == "cuda" else None
     for backend in backends:
-        for name, call in calls(backend):
+        for name, call in calls(backend, few=small):
             first, differing = call(), 0
             for number in range(runs):
                 if side is not None and number % 2:

@@ -1,0 +1,322 @@
+"""The stages of `make gpu-check`: budgets, files and what fails, on a stub of a device and with tools that refuse."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the tests run outside of the source tree")
+
+
+@pytest.fixture
+def stage(module):
+    return module("stages.stage")
+
+
+@pytest.fixture
+def steps(module):
+    return module("stages.steps")
+
+
+@pytest.fixture
+def step(stage):
+    """Makes a step that runs code in Python, several at once if there are more."""
+
+    def made(name, *codes, most=60.0, **options):
+        commands = {str(number): [sys.executable, "-S", "-c", code] for number, code in enumerate(codes)}
+        return stage.Step(name, lambda seconds: commands, most, **options)
+
+    return made
+
+
+@pytest.fixture
+def ran(stage, tmp_path, capfd):
+    """Runs steps as a stage; returns whether nothing is wrong, the summary, the log and what was printed."""
+
+    def run(*steps, budget=100.0):
+        right = stage.run("stage", steps, tmp_path / "out", budget, {"match": "x"})
+        summary = json.loads((tmp_path / "out" / "stage.json").read_text())
+        assert summary["right"] == right
+        return right, summary, (tmp_path / "out" / "stage.log").read_text(), capfd.readouterr().out
+
+    return run
+
+
+TELL = "import json; print('@ ' + json.dumps({}))"
+
+
+def test_a_stage_keeps_what_its_steps_find(ran, step, tmp_path):
+    found = TELL.format({"rates": {"copy": 3.5}, "absent": ["a peer"], "left_out": ["a shape"]})
+    right, summary, log, printed = ran(step("first", "print('hello')"), step("second", found, found))
+    assert right
+    assert [one["status"] for one in summary["steps"]] == ["done", "done"]
+    assert summary["steps"][1]["facts"]["rates"] == {"copy": 3.5}
+    assert (summary["absent"], summary["left_out"], summary["wrong"]) == (["a peer"], ["a shape"], [])
+    assert summary["given"] == {"match": "x"}
+    assert summary["versions"]["torch"]
+    assert "machine" in summary
+    assert "hello" in log
+    assert "stage: left out: a shape" in printed
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["stage.json", "stage.log"]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("print('three failed'); raise SystemExit(1)", "bad: status 1: three failed"),
+        ("import os; os.kill(os.getpid(), 11)", "bad: status -11: no output"),
+        ("raise ValueError('of us')", "bad: status 1: ValueError: of us"),
+    ],
+)
+def test_a_step_that_fails_is_wrong_and_the_others_go_on(ran, step, code, reason):
+    right, summary, _, printed = ran(step("bad", code), step("good", "print(1)"))
+    assert not right
+    assert [one["status"] for one in summary["steps"]] == ["wrong", "done"]
+    assert summary["wrong"] == [reason]
+    assert f"stage: wrong: {reason}" in printed
+
+
+def test_a_step_that_hangs_is_ended_with_all_that_it_started(ran, step, tmp_path):
+    child = tmp_path / "child"
+    code = f"""
+import pathlib, subprocess, sys, time
+started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+pathlib.Path({str(child)!r}).write_text(str(started.pid))
+print("begun", flush=True)
+time.sleep(60)
+"""
+    begin = monotonic()
+    right, summary, log, _ = ran(step("hangs", code, most=3.0), step("next", "print(1)"))
+    assert monotonic() - begin < 30
+    assert not right
+    assert summary["wrong"] == ["hangs: did not end in its time"]
+    assert summary["steps"][1]["status"] == "done"
+    assert "begun" in log
+    state = Path("/proc", child.read_text(), "stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"  # ended, whether or not anybody has asked
+
+
+def test_what_the_budget_does_not_reach_is_named(ran, step):
+    right, summary, _, printed = ran(
+        step("long", "import time; time.sleep(4)"),
+        step("big", "print(1)", least=40.0),
+        step("small", "print(1)", least=0.5),
+        budget=10.0,
+    )
+    assert right
+    assert [one["status"] for one in summary["steps"]] == ["done", "left out", "done"]
+    (line,) = summary["left_out"]
+    assert line.startswith("big: ")
+    assert line.endswith(" s were left of the budget of 10 s")
+    assert f"left out: {line}" in printed
+
+
+def test_a_long_output_is_kept_from_its_end(ran, step, stage):
+    code = f"print('x' * {stage.LOG_BYTES}); print('the end')"
+    _, _, log, _ = ran(step("talks", code))
+    assert len(log) < stage.LOG_BYTES + 1000
+    assert log.rstrip().endswith("the end")
+
+
+# --- Tools.
+
+
+@pytest.fixture
+def given(steps, tmp_path):
+    return steps.Given(out=tmp_path, ledger=tmp_path / "gpu.csv", budget=60.0, backends="cpu", small=True)
+
+
+@pytest.fixture
+def tool(steps, tmp_path, monkeypatch):
+    """Puts a tool of the CUDA toolkit in place, which is a line of shell."""
+
+    def made(**lines):
+        monkeypatch.setattr(steps, "calls", lambda given, command: [sys.executable, "-c", f"print('ran {command}')"])
+        for name, line in lines.items():
+            path = tmp_path / name.replace("_", "-")
+            path.write_text(f"#!/bin/sh\n{line}\n")
+            path.chmod(0o755)
+        found = {name.replace("_", "-") for name in lines}
+        monkeypatch.setattr(steps, "tool", lambda name: str(tmp_path / name) if name in found else None)
+
+    return made
+
+
+RUN_THE_REST = 'while [ "$1" != %s ]; do shift; done; exec "$@"' % sys.executable  # noqa: UP031
+
+
+def test_a_tool_that_is_missing_or_refuses_is_named_and_not_fatal(ran, steps, given, tool):
+    tool(ncu="echo 'Failed to initialize the profiler'; exit 1")
+    right, summary, _, _ = ran(steps.sanitizers(given, 60), steps.profiler(given))
+    assert right
+    assert summary["absent"] == [
+        "sanitizers: compute-sanitizer is not here; it comes with the CUDA toolkit",
+        "profile: status 1: Failed to initialize the profiler",
+    ]
+
+
+def test_a_sanitizer_that_does_not_know_the_device_is_not_fatal(ran, steps, given, tool):
+    tool(compute_sanitizer="echo '========= Error: Device not supported'; exit 9")
+    right, summary, _, _ = ran(steps.sanitizers(given, 60))
+    assert right
+    assert summary["steps"][0]["status"] == "refused"
+
+
+def test_what_a_sanitizer_finds_is_wrong(ran, steps, given, tool):
+    tool(compute_sanitizer='[ "$2" = racecheck ] || exit 0; echo "RACECHECK SUMMARY: 1 hazard displayed"; exit 9')
+    right, summary, log, _ = ran(steps.sanitizers(given, 60))
+    assert not right
+    assert summary["wrong"] == ["sanitizers: racecheck: status 9: RACECHECK SUMMARY: 1 hazard displayed"]
+    assert log.count("===== sanitizers: ") == 3
+
+
+def test_tools_are_given_the_calls(ran, steps, given, tool):
+    tool(compute_sanitizer=RUN_THE_REST, ncu=RUN_THE_REST)
+    right, _, log, _ = ran(steps.sanitizers(given, 60), steps.profiler(given))
+    assert right
+    assert log.count("\nran sanitize\n") == 3
+    assert log.count("\nran profile\n") == 1
+    assert "--clock-control none" in log
+
+
+# --- The calls, on the processor.
+
+
+@pytest.fixture
+def calls(module, compiled, monkeypatch):
+    found = module("stages.calls")
+    monkeypatch.setattr(found, "device", lambda: "cpu")
+    return found
+
+
+def test_small_problems_are_right_and_repeat(calls, capsys):
+    for command in ("config", "picks", "sanitize", "soak"):
+        assert calls.main([command, "--backends", "cpu", "--small"]) == 0
+    printed = capsys.readouterr().out
+    assert "right: vrsd, streamed, float32, cpu" in printed
+    assert "right: log p, hidden states, T=3, bfloat16, cpu" in printed
+    assert "0 of 3 runs differ" in printed
+
+
+def test_wrong_picks_and_bits_are_found(calls, monkeypatch, capsys):
+    ours = calls.rk.mmr
+    seen = []
+
+    def changed(*arguments, **options):
+        result = ours(*arguments, **options)
+        seen.append(result)
+        return result._replace(scores=result.scores + len(seen))
+
+    monkeypatch.setattr(calls.rk, "mmr", changed)
+    for command, text in (("picks", "has score"), ("soak", "3 of 3 runs differ")):
+        assert calls.main([command, "--backends", "cpu", "--small"]) == 1
+        wrong = [line for line in capsys.readouterr().out.splitlines() if line.startswith("WRONG: ")]
+        assert wrong
+        assert all(line.startswith("WRONG: mmr, ") and text in line for line in wrong)
+
+
+def test_a_backend_that_is_asked_for_and_cannot_run_is_wrong(calls, capsys):
+    if calls._dispatch.why_not("cuda") is None:
+        pytest.skip("it can run here")
+    assert calls.main(["config", "--backends", "cpu,cuda"]) == 1
+    assert "WRONG: backend cuda: " in capsys.readouterr().out
+
+
+def test_the_error_of_long_sums_is_measured(calls, capsys, module):
+    assert calls.main(["linear", "--backends", "cpu", "--small"]) == 0
+    facts = module("harness.facts").told(capsys.readouterr().out.splitlines())
+    assert len(facts["linear"]) == len(calls.LINEAR_DIMS) * 3
+    worst, bias = facts["linear"]["D=4096, float32, cpu"]
+    assert abs(bias) <= worst < 1e-5
+
+
+def test_one_call_of_each_kind_is_profiled(calls, capsys):
+    assert calls.main(["profile", "--backends", "cpu", "--small"]) == 0
+    assert "streamed pools, cpu" in capsys.readouterr().out
+
+
+# --- The whole flow.
+
+
+@pytest.fixture
+def check(monkeypatch, tmp_path):
+    """Runs `gpu_check.py` in a process of its own against a stub of a device, on arrays of the processor."""
+
+    def run(*options, prepared="pass", **more):
+        code = (
+            f"import sys; sys.path.insert(0, {str(ROOT / 'benchmarks')!r}); import gpu_check; "
+            f"gpu_check.why_no_driver = lambda: None; sys.path.insert(0, {str(ROOT)!r}); {prepared}; "
+            "sys.exit(gpu_check.main())"
+        )
+        stub = str(ROOT / "tests" / "gpu" / "stub_device")
+        environment = {**os.environ, "PYTHONPATH": stub, "TRITON_INTERPRET": "1", "RAGSYS_KERNELS_COMMIT": "0123abc", **more}
+        command = [sys.executable, "-c", code, "--small", "--backends", "cpu", *map(str, options)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+
+    return run
+
+
+# The extension is there, and the tests of the flow are few.
+PREPARED = (
+    "from benchmarks.stages import stage, steps; from pathlib import Path; "
+    "steps.build = lambda: stage.Step('build', lambda seconds: {{'setup.py': stage.python('-c', 'print(1)')}}, 60); "
+    "steps.TESTS = Path({!r}); steps.PROCESSES = 2"
+)
+
+
+@pytest.mark.slow
+def test_two_stages_on_a_stub_of_a_device(check, compiled, tmp_path):
+    tests, out = tmp_path / "test_few.py", tmp_path / "out"
+    tests.write_text("import warnings\n\ndef test_of_a_package_that_warns():\n    warnings.warn('foreign')\n")
+    options = ("--budget", "200", "--out", out, "--match", "^token_logprobs T8-V151936, bfloat16")
+    for stage in ("works", "ledger"):
+        result = check("--stage", stage, *options, prepared=PREPARED.format(str(tests)))
+        log = (out / f"{stage}.log").read_text()
+        assert result.returncode == 0, result.stdout + result.stderr + log
+    assert "1 passed" in (out / "works.log").read_text()
+    assert sorted(path.name for path in out.iterdir()) == [
+        "gpu.csv", "gpu.md", "ledger.json", "ledger.log", "works.json", "works.log",
+    ]  # fmt: skip
+    works, ledger = (json.loads((out / f"{stage}.json").read_text()) for stage in ("works", "ledger"))
+    assert [step["status"] for step in works["steps"]] == ["done"] * 5
+    assert [step["name"] for step in ledger["steps"]] == ["build", "config", "rows", "page"]
+    assert ledger["steps"][2]["facts"]["rows"] > 1
+    rows = (out / "gpu.csv").read_text().splitlines()
+    assert any(row.startswith("token_logprobs,cpu,T8-V500,bfloat16") for row in rows)
+    assert (out / "gpu.md").read_text().startswith("# ")
+
+
+@pytest.mark.slow
+def test_a_backend_that_is_required_and_cannot_run_fails_the_check(check, tmp_path):
+    """Also the tests fail then: none of them is skipped."""
+    result = check(
+        "--stage", "works", "--budget", "100", "--out", tmp_path, "--backends", "cuda",
+        prepared=PREPARED.format(str(ROOT / "tests" / "gpu" / "test_gpu.py")), PYTEST_ADDOPTS="-k no_rows",
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert result.stdout.rstrip().endswith("gpu-check: FAILED")
+    summary = json.loads((tmp_path / "works.json").read_text())
+    assert any(line.startswith("backend cuda: ") for line in summary["wrong"])
+    statuses = {step["name"]: step["status"] for step in summary["steps"]}
+    assert (statuses["config"], statuses["tests"]) == ("wrong", "wrong")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--budget", "0"], "argument --budget: must be above 0, got 0"),
+        (["--match", "("], "argument --match: must be a regular expression, got '('"),
+        (["--stage", "all"], "invalid choice"),
+    ],
+)
+def test_bad_options_are_refused(check, options, message):
+    result = check(*options)
+    assert result.returncode == 2
+    assert message in result.stderr
