@@ -1,18 +1,19 @@
 # Everything runs in a virtual environment of its own: make test, make fuzz, make demo, make demo-bias, make evaluate-vrsd,
 # make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make check, make lint,
 # make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
-# make test-blas, make release-check, make clean.
+# make test-blas, make test-oldest, make release-check, make clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # torch is pinned to a CPU build here, not in the package's metadata.
-PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
+PIP_BARE := $(BIN)/pip install --quiet --disable-pip-version-check
+PIP_INSTALL := $(PIP_BARE) -c requirements/constraints.txt
 # In place, by a path entry: the finder of the default mode would find _C for copies of the package without one too.
 INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editable_mode=compat -e
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*.* csrc/cpu/*/*.* csrc/cpu/*/*/*.*)
 
 .PHONY: test fuzz demo demo-bias evaluate-vrsd evaluate-vrsd-answers evaluate-ragsys evaluate-ralm evaluate-aicl check lint
-.PHONY: test-blas docs bench bench-quick bench-static gpu-check release-check clean
+.PHONY: test-blas test-oldest docs bench bench-quick bench-static gpu-check release-check clean
 
 test: $(VENV)/.test
 	$(BIN)/pytest -n 2 --dist worksteal
@@ -83,8 +84,9 @@ bench: $(VENV)/.bench
 bench-quick: $(VENV)/.bench
 	$(BIN)/ragsys-kernels bench --quick
 
-# What the GPU kernels need of a device, and what bounds them: compiles those that have changed, without a GPU.
-bench-static: $(VENV)/.gpu
+# What the GPU kernels need of a device, and what bounds them: compiles those that have changed, without a GPU, by the Triton
+# that is installed and by every one in build/triton. TRITON_VERSIONS="3.6.0 3.9.0" make bench-static puts these there first.
+bench-static: $(VENV)/.gpu $(TRITON_VERSIONS:%=build/triton/%)
 	$(BIN)/ragsys-kernels bench --static
 
 # On a machine with a GPU: does it work, is it right under tools, how fast is it; ARGS="--stage works --out DIR".
@@ -99,6 +101,19 @@ ifeq ($(GPU_PYTHON),)
 else
 	$(GPU_PYTHON) benchmarks/gpu_check.py $(ARGS)
 endif
+
+# The oldest Triton that is supported, with the NumPy and torch of `make test`: its interpreter, and a sample of kernels compiled.
+OLDEST_TRITON := 3.6.0
+test-oldest: $(VENV)/.test build/triton/$(OLDEST_TRITON)
+	export PYTHONPATH=$(CURDIR)/build/triton/$(OLDEST_TRITON); \
+	  TRITON_INTERPRET=1 $(BIN)/pytest -q -n 2 -k "bits or exact or options" tests/gpu/test_triton_*.py && \
+	  RAGSYS_KERNELS_TEST_COMPILE=sample $(BIN)/pytest -q -k triton_kernels_compiled_afresh tests/gpu/test_compile.py
+
+# A Triton beside the one that is installed.
+build/triton/%: | $(BIN)/python
+	rm -rf $@ build/partial-triton
+	$(PIP_BARE) --no-deps --target build/partial-triton triton==$*
+	mkdir -p build/triton && mv build/partial-triton $@
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

@@ -17,6 +17,7 @@ RAGSYS_KERNELS_REQUIRE_EXT  (build) ``1``: a failed compilation is a failed inst
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,9 +94,14 @@ def openai_api_key() -> str | None:
     return os.environ.get("OPENAI_API_KEY") or None
 
 
-def interpret_no_kernels() -> None:
-    """Unset TRITON_INTERPRET, in a process that compiles kernels and has not imported Triton yet."""
+def compile_kernels(triton: Path | None = None) -> None:
+    """Unset TRITON_INTERPRET, in a process that compiles kernels and has not imported Triton yet.
+
+    ``triton`` is a folder with another Triton than the one that is installed.
+    """
     os.environ.pop("TRITON_INTERPRET", None)
+    if triton is not None:
+        sys.path.insert(0, str(triton))
 
 
 def cuda_home() -> str:

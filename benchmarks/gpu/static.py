@@ -267,9 +267,10 @@ def rows_of(kernels: Iterable[Compiled], made: Callable[[], Iterable[Case]] = ca
 
 def write(folder: Path, processes: int | None = None) -> None:
     """Bring compiled.csv of a folder up to date and make static.csv from it."""
-    kernels = map(compiled.compiled_of, compiled.refresh(compiled.LEDGER.within(folder).path, processes))
-    rows = list(rows_of(kernels))
+    rows = compiled.refresh(compiled.LEDGER.within(folder).path, processes)
+    kernels = map(compiled.compiled_of, compiled.newest(rows))
+    bounds = list(rows_of(kernels))
     ledger = LEDGER.within(folder)
     ledger.path.unlink(missing_ok=True)
-    ledger.update(rows)
-    print(f"{len(rows)} bounds in {ledger.path}")
+    ledger.update(bounds)
+    print(f"{len(bounds)} bounds in {ledger.path}")

@@ -42,11 +42,15 @@ class Ledger:
     def read(self) -> list[Row]:
         return read(self.path)
 
+    def texts(self, row: Mapping[str, object]) -> Row:
+        """Return a row as the file has it."""
+        return {name: text(row.get(name, "")) for name in self.columns}
+
     def update(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Put rows in the places of those with the same key, or at the end."""
         found = {tuple(row[name] for name in self.key): row for row in self.read()}
         for row in rows:
-            texts = {name: text(row.get(name, "")) for name in self.columns}
+            texts = self.texts(row)
             found[tuple(texts[name] for name in self.key)] = texts
         self.path.parent.mkdir(parents=True, exist_ok=True)
         staging = self.path.with_suffix(".partial")

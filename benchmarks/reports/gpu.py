@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 
 from benchmarks.gpu import static
+from benchmarks.gpu.compiled import is_triton, newest, refused
 from benchmarks.gpu.devices import DEVICES, PROCESSORS
 from benchmarks.harness.ledger import RESULTS, ROOT, Row, cores, published, read
 from benchmarks.reports import gpu_measured, places
@@ -117,6 +118,22 @@ def resources(compiled: list[Row], cuda: bool) -> str:
     return table(["kernel", *archs], lines)
 
 
+def compilers(compiled: list[Row]) -> str:
+    """Return what each of Triton's compilers made of the kernels: how many, and the most that one of them needs."""
+    lines = []
+    for compiler in sorted({row["compiler"] for row in compiled if is_triton(row["compiler"])}):
+        cells = [compiler]
+        for arch in ARCHITECTURES:
+            rows = [row for row in compiled if (row["compiler"], row["arch"]) == (compiler, arch)]
+            most = {
+                name: max((int(row[name]) for row in rows), default=0) for name in ("registers", "shared", "spills")
+            }
+            needs = f"{len(rows)}: {most['registers']} / {count(float(most['shared']))}B / {most['spills']}"
+            cells.append("refused" if refused(compiler, arch) else needs)
+        lines.append(cells)
+    return table(["compiler", *ARCHITECTURES], lines)
+
+
 def _resources_of(row: Row) -> str:
     parts = [row["registers"], count(float(row["shared"])) + "B" if row["shared"] != "0" else "0"]
     if row["threads"] != "0":
@@ -161,13 +178,14 @@ def page(compiled: list[Row], static: list[Row], measured: list[Row]) -> str:
         if known
         else "**Nothing has been measured.**"
     )
-    cuda = resources(compiled, cuda=True) if any(is_cuda(row["kernel"]) for row in compiled) else "Not compiled."
-    compilers = ", ".join(sorted({row["compiler"] for row in compiled}))
+    shown = newest(compiled)
+    cuda = resources(shown, cuda=True) if any(is_cuda(row["kernel"]) for row in shown) else "Not compiled."
+    used = ", ".join(sorted({row["compiler"] for row in shown}))
     return f"""\
 # The GPU kernels without a GPU
 
 Written by `python -m benchmarks.reports.gpu` from `compiled.csv` and `static.csv`, which
-`ragsys-kernels bench --static` makes by compiling every kernel; {compilers}.
+`ragsys-kernels bench --static` makes by compiling every kernel; {used}, where nothing else is said.
 {where}
 
 {gpu_measured.section(measured)}## Computed bounds, not measurements
@@ -192,7 +210,11 @@ instructions. No kernel spills registers: `tests/helpers/gpu_budgets.py` holds t
 
 ### Triton
 
-{resources(compiled, cuda=False)}
+{resources(shown, cuda=False)}
+
+Every compiler of Triton that the kernels are held to: kernels compiled: most registers / shared memory / bytes spilled.
+
+{compilers(compiled)}
 
 ### CUDA C++
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,11 +101,16 @@ def _source_of(compilation: Compilation) -> str:
     options = [
         str(value) for name, value in compilation._asdict().items() if name not in ("name", "kernel", "amd_warps")
     ]
-    code = _code_of(compilation.kernel, {})
+    code = dict(_code(compilation.kernel))
     for value in compilation.constexprs.values():  # functions that the kernel is given
         if isinstance(value, triton.runtime.JITFunction):
-            _code_of(value, code)
+            code |= _code(value)
     return _digest("\0".join([*code.values(), *options]))
+
+
+@functools.cache
+def _code(kernel: Any) -> dict[str, str]:
+    return _code_of(kernel, {})
 
 
 def _code_of(kernel: Any, found: dict[str, str]) -> dict[str, str]:

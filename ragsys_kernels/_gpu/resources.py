@@ -15,6 +15,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -245,15 +246,36 @@ def attempt(task: Task) -> list[Compiled] | str:
         return str(error)
 
 
-def compile_all(tasks: Sequence[Task], processes: int | None = None) -> Iterator[tuple[Task, list[Compiled] | str]]:
-    """Yield the tasks in order, each with what it compiled to or the error's text."""
-    with pool(processes) as executor:
-        yield from zip(tasks, executor.map(attempt, tasks), strict=True)
+def compile_all(
+    tasks: Sequence[Task], processes: int | None = None, triton: Path | None = None
+) -> Iterator[tuple[Task, list[Compiled] | str]]:
+    """Yield the tasks in order, each with what it compiled to or the error's text.
+
+    A compiler that dies takes all processes of a pool with it: what it was at is compiled again, one task at a time.
+    """
+    todo, alone = list(tasks), False
+    while todo:
+        with pool(1 if alone else processes, triton) as executor:
+            running = [executor.submit(attempt, task) for task in (todo[:1] if alone else todo)]
+            for task, future in zip(list(todo), running, strict=False):
+                try:
+                    result = future.result()
+                except BrokenProcessPool:
+                    if not alone:
+                        alone = True
+                        break
+                    result = f"{task.name}, {task.arch}: the compiler died"
+                yield task, result
+                del todo[0]
+            else:
+                alone = False
 
 
-def pool(processes: int | None = None) -> ProcessPoolExecutor:
-    """Return processes that can compile, without TRITON_INTERPRET, whatever this one has imported."""
+def pool(processes: int | None = None, triton: Path | None = None) -> ProcessPoolExecutor:
+    """Return processes that can compile, without TRITON_INTERPRET, whatever this one has imported.
+
+    ``triton`` is a folder with the Triton to compile with, if it is not the one that is installed.
+    """
     # Not forked: this process may have threads, and Triton's choice between interpreter and compiler is for good.
-    return ProcessPoolExecutor(
-        processes or os.cpu_count(), multiprocessing.get_context("spawn"), _env.interpret_no_kernels
-    )
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(processes or os.cpu_count(), context, _env.compile_kernels, (triton,))

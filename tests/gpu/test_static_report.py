@@ -49,7 +49,7 @@ def report(module):
 @pytest.fixture
 def compiling(module, monkeypatch):
     compiled = module("gpu.compiled")
-    monkeypatch.setattr(compiled, "compiler", lambda task: "triton 3")  # which need not be there
+    monkeypatch.setattr(compiled, "at_hand", lambda: {"triton 3.9.0": None})  # which need not be there
     return compiled
 
 
@@ -110,7 +110,8 @@ def test_rows_of_compiled_kernels_read_back(compiling):
         "a kernel", "sm_90", 128, 64, 0, 0, 4096, {"wgmma": 4}, {16: 8, 4: 1}, dot16=True, wide_loads=True
     )
     row = {
-        name: str(value) for name, value in compiling.row_of(Task("sm_90", "a", "digest", path=None), kernel).items()
+        name: str(value)
+        for name, value in compiling.row_of(Task("sm_90", "a", "digest", path=None), kernel, "triton 3.9.0").items()
     }
     assert compiling.compiled_of(row) == kernel
     assert tuple(row) == compiling.LEDGER.columns
@@ -119,7 +120,7 @@ def test_rows_of_compiled_kernels_read_back(compiling):
 def test_only_what_changed_is_compiled(compiling, tmp_path, monkeypatch):
     compiled = []
 
-    def compile_all(tasks, processes):
+    def compile_all(tasks, processes, triton):
         for task in tasks:
             compiled.append(task.source)
             yield task, [Compiled(task.name, task.arch, 32, 16, 0, 0, 0)]
@@ -147,11 +148,62 @@ def test_only_what_changed_is_compiled(compiling, tmp_path, monkeypatch):
     for _ in range(2):
         compiling.refresh(path)
         assert compiled == ["a1", "b2", "a1"]
-    monkeypatch.setattr(compiling.resources, "compile_all", lambda tasks, processes: [(task, "no") for task in tasks])
+    monkeypatch.setattr(compiling.resources, "compile_all", lambda tasks, *_: [(task, "no") for task in tasks])
     tasks[0] = Task("sm_90", "kernel a", "a2")
-    with pytest.raises(SystemExit, match="not everything compiles:\nno"):
+    with pytest.raises(SystemExit, match=r"not everything compiles:\ntriton 3\.9\.0: no"):
         compiling.refresh(path)
     assert [row["kernel"] for row in compiling.read(path)] == ["kernel b", "kernel d"]
+
+
+def test_every_compiler_has_rows_of_its_own(compiling, tmp_path, monkeypatch):
+    """Those by a compiler that is not at hand stay, of the kernels that are as they were."""
+    compiled = []
+
+    def compile_all(tasks, processes, triton):
+        for task in tasks:
+            compiled.append((task.name, triton))
+            yield task, [Compiled(task.name, task.arch, 32, 16 if triton is None else 20, 0, 0, 0)]
+
+    def rows():
+        return [(row["kernel"], row["compiler"], row["registers"]) for row in compiling.refresh(path)]
+
+    tasks = [Task("sm_90", f"kernel {name}", f"{name}1") for name in "ab"]
+    monkeypatch.setattr(compiling, "tasks", lambda processes: tasks)
+    monkeypatch.setattr(compiling.resources, "compile_all", compile_all)
+    path = tmp_path / "compiled.csv"
+    newest, oldest, folder = "triton 3.9.0", "triton 3.6.0", Path("3.6.0")
+    monkeypatch.setattr(compiling, "at_hand", lambda: {oldest: folder, newest: None})
+    every = [(f"kernel {name}", *by) for name in "ab" for by in ((oldest, "20"), (newest, "16"))]
+    assert rows() == every
+    assert sorted(compiled, key=str) == [
+        ("kernel a", None),
+        ("kernel a", folder),
+        ("kernel b", None),
+        ("kernel b", folder),
+    ]
+    assert compiling.newest(compiling.read(path)) == [row for row in compiling.read(path) if row["compiler"] == newest]
+    monkeypatch.setattr(compiling, "at_hand", lambda: {newest: None})
+    compiled.clear()
+    assert rows() == every
+    assert not compiled
+    tasks[1] = Task("sm_90", "kernel b", "b2")
+    assert rows() == [*every[:2], every[3]]
+    assert compiled == [("kernel b", None)]
+    # What is refused is not compiled, and has no row.
+    monkeypatch.setattr(compiling, "at_hand", lambda: {oldest: folder, newest: None})
+    monkeypatch.setitem(compiling.compilers.REFUSED, ((3, 6), "sm_90"), "its code is wrong")
+    assert rows() == [every[1], every[3]]
+
+
+def test_tritons_in_folders_are_at_hand(module, tmp_path, monkeypatch):
+    compiled = module("gpu.compiled")
+    monkeypatch.setattr(compiled, "installed", lambda: "triton 3.9.0")
+    monkeypatch.setattr(compiled, "TRITONS", tmp_path / "none")
+    assert compiled.at_hand() == {"triton 3.9.0": None}
+    monkeypatch.setattr(compiled, "TRITONS", tmp_path)
+    for version in ("3.6.0", "3.9.0"):
+        (tmp_path / version).mkdir()
+    assert compiled.at_hand() == {"triton 3.6.0": tmp_path / "3.6.0", "triton 3.9.0": None}
 
 
 # --- What is generated and kept.
@@ -163,7 +215,7 @@ def read(module, name):
 
 def test_static_report_is_up_to_date(module, report, compiling):
     pytest.importorskip("triton")
-    kernels = [compiling.compiled_of(row) for row in read(module, "compiled")]
+    kernels = [compiling.compiled_of(row) for row in compiling.newest(read(module, "compiled"))]
     text = module("harness.ledger").text
     made = [{name: text(row[name]) for name in report.LEDGER.columns} for row in report.rows_of(kernels)]
     assert made == read(module, "static")
