@@ -4,6 +4,7 @@ import itertools
 import mmap
 import re
 
+import cancelling
 import numpy as np
 import pytest
 import soaks
@@ -311,6 +312,15 @@ def test_a_similarity_that_is_nan(run, place):
     result, _ = run("mmr", arguments, place=place)
     assert result.lengths[0] == 28
     assert not np.isin([4, 17], result.indices).any()
+
+
+@pytest.mark.filterwarnings("ignore:.*pool.*:UserWarning")
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_vrsd_is_as_precise_as_its_vectors_where_they_cancel(run, metric):
+    for delta, initial, place in itertools.product((0.1, 1e-2, 1e-3, 1e-5), (True, False), PLACES):
+        for problem in (cancelling.problem(metric, delta, initial, 0), cancelling.pair(metric, delta, 0)):
+            result, _ = run("vrsd", problem, place=place)
+            assert cancelling.units_off(problem, result) < cancelling.UNITS
 
 
 @pytest.mark.parametrize("op", OPS)

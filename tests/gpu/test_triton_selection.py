@@ -4,6 +4,7 @@
 process that has it.
 """
 
+import cancelling
 import interpreted
 import numpy as np
 import pytest
@@ -229,6 +230,20 @@ def test_vrsd_sums_that_vanish(regime, dtype):
     result = run("vrsd", for_regime(regime, problem))
     assert np.isfinite(result.scores).all()
     assert (np.abs(result.scores) < 1.1).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*pool.*:UserWarning")
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+@pytest.mark.parametrize("delta", [1e-2, 1e-4])
+def test_vrsd_is_as_precise_as_its_vectors_where_they_cancel(regime, metric, delta):
+    """Also what cancelled before: an initial pair leaves a short sum, to which other vectors, or none, are added."""
+    problems = [cancelling.problem(metric, delta, initial, 0) for initial in (True, False)]
+    for problem in [*problems, cancelling.pair(metric, delta, 0)]:
+        given = problem
+        if regime == "corpus":  # whose pool is all rows
+            given = {**for_regime(regime, problem), "k": len(problem["embeddings"]) - 2 * ("initial" in problem)}
+        result = rk.vrsd(**given, backend="triton")
+        assert cancelling.units_off(problem, result) < cancelling.UNITS
 
 
 def test_rows_with_a_stride(regime):

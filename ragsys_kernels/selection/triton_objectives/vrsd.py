@@ -1,6 +1,7 @@
 """VRSD, of which s is the sum of what was taken.
 
-The state: t = s·e and |s + e|² of each slot; |s|², s·q/|q| and the sum of the lengths of what was taken.
+The state: t = s·e and |s + e|² of each slot; |s|², s·q/|q| and the sum of the lengths of what was taken; ``terms``, the
+sizes of all that was added to |s|², whose rounding stays in it when it has become shorter.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -34,24 +35,25 @@ def _sum_squares(items, taken):
 @triton.jit
 def start(items, RANK: tl.constexpr):
     zeros = tl.zeros(items.v.shape, tl.float32)
-    return zeros, zeros, 0.0, 0.0, 0.0
+    return zeros, zeros, 0.0, 0.0, 0.0, 0.0
 
 
 @triton.jit
 def value(state, items, free, taken, first):
-    t, square, s_square, s_query, s_length = state
+    t, square, s_square, s_query, s_length, terms = state
     own = items.length * items.length
     square = s_square + 2.0 * t + own
-    cancels = free & (square < CANCELS * (s_square + own))
+    cancels = free & (square < CANCELS * (terms + 2.0 * tl.abs(t) + own))
     if tl.max(cancels.to(tl.int32), 0) > 0:
         square = tl.where(cancels, _sum_squares(items, taken), square)
     w = vrsd_value(items.v, items.length, square, s_query, s_length, first)
-    return w, (t, square, s_square, s_query, s_length)
+    return w, (t, square, s_square, s_query, s_length, terms)
 
 
 @triton.jit
 def take(state, items, similarity, pick, taken, INITIAL: tl.constexpr):
-    t, square, s_square, s_query, s_length = state
+    t, square, s_square, s_query, s_length, terms = state
+    terms += tl.sum(tl.where(pick, 2.0 * tl.abs(t) + items.length * items.length, 0.0), 0)
     t += similarity
     if INITIAL:  # |s + e|² of which is not known
         s_square = tl.sum(tl.where(taken, t, 0.0), 0)
@@ -59,7 +61,7 @@ def take(state, items, similarity, pick, taken, INITIAL: tl.constexpr):
         s_square = tl.sum(tl.where(pick, square, 0.0), 0)
     s_query += tl.sum(tl.where(pick, items.v * items.length, 0.0), 0)
     s_length += tl.sum(tl.where(pick, items.length, 0.0), 0)
-    return t, square, s_square, s_query, s_length
+    return t, square, s_square, s_query, s_length, terms
 
 
 @triton.jit
