@@ -106,7 +106,7 @@ endif
 OLDEST_TRITON := 3.6.0
 test-oldest: $(VENV)/.test build/triton/$(OLDEST_TRITON)
 	export PYTHONPATH=$(CURDIR)/build/triton/$(OLDEST_TRITON); \
-	  TRITON_INTERPRET=1 $(BIN)/pytest -q -n 2 -k "bits or exact or options" tests/gpu/test_triton_*.py && \
+	  TRITON_INTERPRET=1 $(BIN)/pytest -q -n 2 -k "bits or exact or options or once or a_matrix" tests/gpu/test_triton_*.py && \
 	  RAGSYS_KERNELS_TEST_COMPILE=sample $(BIN)/pytest -q -k triton_kernels_compiled_afresh tests/gpu/test_compile.py
 
 # A Triton beside the one that is installed.

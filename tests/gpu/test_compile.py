@@ -167,7 +167,7 @@ def _afresh(backend, tasks, recorded, compiled):
     wrong = [
         line
         for kernel in compiled(part)
-        for line in differences(kernel, expected[kernel.name, kernel.arch], here, TABLES[backend], report)
+        for line in differences(kernel, expected.get((kernel.name, kernel.arch)), here, TABLES[backend], report)
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -178,6 +178,8 @@ def differences(kernel, row, compiler, table, report):
     Another compiler than the newest of the ledger may take more registers; it spills nothing either, and its code has
     the matrix instructions and the wide loads.
     """
+    if row is None:
+        return [f"{kernel.name}, {kernel.arch}: {STALE}; it has no row"]
     if row["compiler"] != compiler:
         return gpu_budgets.violations(kernel, gpu_budgets.of_any_compiler(table))
     if report.compiled_of(row) != kernel:
@@ -460,6 +462,21 @@ def _misdescribed():
         resources.compile_for(compilation._replace(signature={"E": "*fp16"}), "sm_80")
     except resources.CompileError as error:
         return str(error)
+
+
+def test_a_compiler_that_dies_is_one_error(tmp_path, monkeypatch):
+    """What was compiled beside it, and what is to come, is compiled all the same."""
+    code = "def ahead_of_time():\n    import os\n    {}\n"
+    for name, line in (("dies", "os._exit(1)"), ("fails", "from ragsys_kernels._gpu.resources import CompileError")):
+        (tmp_path / f"{name}_kernels.py").write_text(code.format(line))
+    with (tmp_path / "fails_kernels.py").open("a") as file:
+        file.write("    raise CompileError('refused')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tasks = [Task("sm_90", str(i), "", f"{name}_kernels") for i, name in enumerate(("fails", "dies", "fails", "dies"))]
+    results = list(resources.compile_all(tasks, 2))
+    assert [task for task, _ in results] == tasks
+    died = [f"{i}, sm_90: the compiler died" for i in (1, 3)]
+    assert [said for _, said in results] == ["refused", died[0], "refused", died[1]]
 
 
 @needs_triton

@@ -256,7 +256,13 @@ def check(monkeypatch, tmp_path):
             "sys.exit(gpu_check.main())"
         )
         stub = str(ROOT / "tests" / "gpu" / "stub_device")
-        environment = {**os.environ, "PYTHONPATH": stub, "TRITON_INTERPRET": "1", "RAGSYS_KERNELS_COMMIT": "0123abc", **more}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": stub,
+            "TRITON_INTERPRET": "1",
+            "RAGSYS_KERNELS_COMMIT": "0123abc",
+            **more,
+        }
         command = [sys.executable, "-c", code, "--small", "--backends", "cpu", *map(str, options)]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
 
