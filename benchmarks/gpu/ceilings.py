@@ -69,7 +69,7 @@ def _reads(rate: Callable[[float, Callable[[], Any]], float], device: str, scale
 
 
 def main() -> None:
-    rates = measure(scale=4096 if _env.triton_interpreter() else 1)
+    rates = measure("cpu", scale=4096) if _env.triton_interpreter() else measure()
     for name, found in rates.items():
         print(f"{found / 1e12:10.3f} T{name}")
     facts.tell(ceilings=rates)

@@ -1,6 +1,7 @@
 """Calls of the library on the device, for checks and tools: each command is a step of a stage.
 
-    python -m benchmarks.stages.calls config|picks|sanitize|soak|profile|linear [--backends NAMES] [--small]
+    python -m benchmarks.stages.calls config|picks|sanitize|soak|profile|linear
+                                      [--backends NAMES] [--small] [--budget SECONDS]
 
 ``config``: what is installed, and that the backends can run. ``picks``: small problems against the references.
 ``sanitize``: each small call once, for compute-sanitizer. ``soak``: each 1,000 times, to the same bits. ``profile``:
@@ -12,15 +13,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
 from typing import Any
 
 import numpy as np
 import torch
 
 import ragsys_kernels as rk
-from benchmarks.harness import facts
+from benchmarks.harness import facts, ledger
 from ragsys_kernels import _dispatch, _env, testing
 
 RUNS = 1000
@@ -45,6 +48,7 @@ def config(backends: Backends, small: bool) -> list[str]:
         about = torch.cuda.get_device_properties(0)
         print(about, "CUDA", torch.version.cuda, "HIP", getattr(torch.version, "hip", None))
         facts.tell(device=about.name)
+    facts.tell(commit=ledger.environment()["commit"])
     return [f"backend {name}: {reason}" for name in backends if (reason := _dispatch.why_not(name)) is not None]
 
 
@@ -148,24 +152,27 @@ def sanitize(backends: Backends, small: bool) -> list[str]:
     return []
 
 
-def soak(backends: Backends, small: bool) -> list[str]:
+def soak(backends: Backends, small: bool, budget: float = math.inf) -> list[str]:
     """Run each call many times, every other time beside other work; all must give the bits of the first."""
-    wrong, runs = [], 3 if small else RUNS
+    wrong, runs, fewest = [], 3 if small else RUNS, RUNS
+    every = [(name, backend, call) for backend in backends for name, call in calls(backend, few=small)]
+    begin = monotonic()
     noise = torch.randn((1024, 1024), device=device())
     side = torch.cuda.Stream() if device() == "cuda" else None
-    for backend in backends:
-        for name, call in calls(backend, few=small):
-            first, differing = call(), 0
-            for number in range(runs):
-                if side is not None and number % 2:
-                    with torch.cuda.stream(side):
-                        noise @ noise
-                same = all(bits_equal(a, b) for a, b in zip(first, call(), strict=True))
-                differing += not same
-            print(f"{name}, {backend}: {differing} of {runs} runs differ", flush=True)
-            if differing:
-                wrong.append(f"{name}, {backend}: {differing} of {runs} runs differ")
-    facts.tell(soak_runs=runs)
+    for place, (name, backend, call) in enumerate(every):
+        first, differing, made = call(), 0, 0
+        # Each call has its share of the time; what one does not need is left to the others.
+        while made < runs and (made < 3 or monotonic() - begin < budget * (place + 1) / len(every)):
+            if side is not None and made % 2:
+                with torch.cuda.stream(side):
+                    noise @ noise
+            differing += not all(bits_equal(a, b) for a, b in zip(first, call(), strict=True))
+            made += 1
+        fewest = min(fewest, made)
+        print(f"{name}, {backend}: {differing} of {made} runs differ", flush=True)
+        if differing:
+            wrong.append(f"{name}, {backend}: {differing} of {made} runs differ")
+    facts.tell(soak={"calls": len(every), "runs of each, at least": fewest})
     return wrong
 
 
@@ -238,8 +245,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("--backends", default="triton,cuda", help="with commas")
     parser.add_argument("--small", action="store_true", help="small problems, few runs: shows that it works")
+    parser.add_argument("--budget", type=float, help="seconds of a soak")
     given = parser.parse_args(arguments)
-    wrong = COMMANDS[given.command](tuple(given.backends.split(",")), given.small)
+    if given.budget is not None and given.command != "soak":
+        parser.error(f"--budget must be given with soak only, got {given.command}")
+    options = {} if given.budget is None else {"budget": given.budget}
+    wrong = COMMANDS[given.command](tuple(given.backends.split(",")), given.small, **options)
     for line in wrong:
         print(f"WRONG: {line}")
     facts.tell(wrong=wrong)

@@ -25,6 +25,7 @@ from benchmarks.stages import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG_BYTES = 2 << 20  # of one process; of a longer output the end is kept
+SHOWN = 12  # lines of a kind that are printed at the end
 
 DONE, WRONG, REFUSED, LEFT_OUT = "done", "wrong", "refused", "left out"
 _WORST_FIRST = (WRONG, LEFT_OUT, REFUSED, DONE)
@@ -38,6 +39,11 @@ def vital(status: int | None, output: str) -> tuple[str, str]:
     if status == 0:
         return DONE, ""
     return WRONG, "did not end in its time" if status is None else f"status {status}: {last_line(output)}"
+
+
+def checked(status: int | None, output: str) -> tuple[str, str]:
+    """What a check finds is wrong; what it has no time for is not."""
+    return (LEFT_OUT, "stopped at its time") if status is None else vital(status, output)
 
 
 def helpful(status: int | None, output: str) -> tuple[str, str]:
@@ -111,8 +117,11 @@ def run(name: str, steps: Sequence[Step], out: Path, budget: float, given: Mappi
         summary["steps"] = [asdict(result) for result in results]
         (out / f"{name}.json").write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for kind in ("absent", "left_out", "unsteady", "wrong"):
-        for line in summary.get(kind, ()):
+        lines = summary.get(kind, [])
+        for line in lines[:SHOWN]:
             print(f"{name}: {kind.replace('_', ' ')}: {line}")
+        if len(lines) > SHOWN:
+            print(f"{name}: {kind.replace('_', ' ')}: {len(lines) - SHOWN} more, in {name}.json")
     return bool(summary.get("right", True))
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.stages.stage import REFUSED, Step, helpful, python
+from benchmarks.stages.stage import DONE, REFUSED, Step, checked, helpful, last_line, python, vital
 
 TESTS = Path("tests", "gpu", "test_gpu.py")
 SHAPES_SECONDS = 150.0  # kept for the times of the first stage
 BENCH_SECONDS = 40.0  # the first shape takes so long, with all that is compiled for it
+CLOSING_SECONDS = 20.0  # for the start of a process with a budget, and what it has begun when that is used up
 PROCESSES = 8  # of the tests: each compiles kernels of its own
 SANITIZERS = ("memcheck", "synccheck", "racecheck")
 SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy", "MemoryWorkloadAnalysis", "WarpStateStats")
@@ -32,9 +34,12 @@ class Given:
     small: bool = False  # small problems and few runs, to see that everything works
 
 
-def calls(given: Given, command: str) -> list[str]:
-    small = ["--small"] if given.small else []
-    return python("-m", "benchmarks.stages.calls", command, "--backends", given.backends, *small)
+def calls(given: Given, command: str, seconds: float | None = None) -> list[str]:
+    """A command of `calls.py`; one that has a budget ends by itself before its time is up."""
+    options = ["--small"] if given.small else []
+    if seconds is not None:
+        options += ["--budget", f"{max(seconds - CLOSING_SECONDS, 1):.0f}"]
+    return python("-m", "benchmarks.stages.calls", command, "--backends", given.backends, *options)
 
 
 def build() -> Step:
@@ -56,7 +61,7 @@ def bench(given: Given, seconds: float, *options: str) -> list[str]:
         "--ledger",
         str(given.ledger),
         "--budget",
-        f"{max(seconds - BENCH_SECONDS / 2, 1):.0f}",
+        f"{max(seconds - CLOSING_SECONDS, 1):.0f}",
     ]
     return python("-m", "benchmarks.gpu.bench", *more)
 
@@ -73,6 +78,7 @@ def works(given: Given) -> Sequence[Step]:
             "tests",
             lambda seconds: {"pytest": pytest(seconds)},
             max(given.budget - SHAPES_SECONDS, 60),
+            judge=tested,
             environment={"RAGSYS_KERNELS_TEST_BACKENDS": given.backends, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         ),
         Step(
@@ -98,6 +104,15 @@ def pytest(seconds: float) -> list[str]:
     return python("-m", "pytest", *options, "--deselect", f"{TESTS}::test_compute_sanitizer", TESTS)
 
 
+def tested(status: int | None, output: str) -> tuple[str, str]:
+    """What pytest says at the end, and why it skipped what it skipped."""
+    result, reason = vital(status, output)
+    if result != DONE:
+        return result, reason
+    skipped = re.findall(r"^SKIPPED \[\d+\] \S+ (.*)$", output, re.MULTILINE)
+    return result, "; ".join([last_line(output).strip("= "), *dict.fromkeys(skipped)])
+
+
 # --- Is it right under tools, and where does the time go?
 
 
@@ -106,11 +121,17 @@ def tools(given: Given) -> Sequence[Step]:
     variants = ("--one-of-each", "--no-compile", "--variants")
     return (
         build(),
-        Step("error of sums", lambda seconds: {"linear": calls(given, "linear")}, 90),
-        Step("soak", lambda seconds: {"soak": calls(given, "soak")}, fifth),
+        Step("error of sums", lambda seconds: {"linear": calls(given, "linear")}, fifth, judge=checked),
+        Step("soak", lambda seconds: {"soak": calls(given, "soak", seconds)}, fifth, judge=checked),
         sanitizers(given, 1.5 * fifth),
         Step("ceilings", lambda seconds: {"ceilings": python("-m", "benchmarks.gpu.ceilings")}, 60, judge=helpful),
-        Step("variants", lambda seconds: {"bench": bench(given, seconds, *variants)}, 1.5 * fifth, least=BENCH_SECONDS),
+        Step(
+            "variants",
+            lambda seconds: {"bench": bench(given, seconds, *variants)},
+            1.5 * fifth,
+            checked,
+            least=BENCH_SECONDS,
+        ),
         profiler(given),
     )
 
@@ -119,7 +140,7 @@ def sanitizers(given: Given, most: float) -> Step:
     """All tools at once; torch's allocator would hide from them what is out of bounds or never written."""
     found = tool("compute-sanitizer")
     # Errors of calls of CUDA are not reported: torch and CuPy ask for what a driver may not have, and go on without.
-    options = ("--error-exitcode", "9", "--report-api-errors", "no", "--target-processes", "all")
+    options = ("--error-exitcode", "9", "--report-api-errors", "no", "--target-processes", "application-only")
     return Step(
         "sanitizers",
         lambda seconds: {
@@ -142,7 +163,8 @@ def sanitized(status: int | None, output: str) -> tuple[str, str]:
 def profiler(given: Given) -> Step:
     """Counters of one call of each kind of kernel; the clocks are left as they are."""
     found = tool("ncu")
-    options = ["--clock-control", "none", "--profile-from-start", "off", "--target-processes", "all", "--nvtx"]
+    options = ["--clock-control", "none", "--profile-from-start", "off", "--target-processes", "application-only"]
+    options += ["--nvtx"]
     for section in SECTIONS:
         options += ["--section", section]
     return Step(

@@ -138,7 +138,9 @@ def tool(steps, tmp_path, monkeypatch):
     """Puts a tool of the CUDA toolkit in place, which is a line of shell."""
 
     def made(**lines):
-        monkeypatch.setattr(steps, "calls", lambda given, command: [sys.executable, "-c", f"print('ran {command}')"])
+        monkeypatch.setattr(
+            steps, "calls", lambda given, command, *_: [sys.executable, "-c", f"print('ran {command}')"]
+        )
         for name, line in lines.items():
             path = tmp_path / name.replace("_", "-")
             path.write_text(f"#!/bin/sh\n{line}\n")
@@ -186,6 +188,30 @@ def test_tools_are_given_the_calls(ran, steps, given, tool):
     assert "--clock-control none" in log
 
 
+def test_a_check_that_is_stopped_has_found_nothing(ran, step, stage):
+    slow = step("slow", "import time; time.sleep(60)", most=1.0, judge=stage.checked)
+    right, summary, _, _ = ran(slow, step("bad", "raise SystemExit(1)", judge=stage.checked))
+    assert not right
+    assert (summary["left_out"], summary["wrong"]) == (["slow: stopped at its time"], ["bad: status 1: no output"])
+
+
+def test_many_lines_of_a_kind_are_counted(ran, step):
+    _, summary, _, printed = ran(step("first", TELL.format({"left_out": [f"shape {n}" for n in range(30)]})))
+    assert len(summary["left_out"]) == 30
+    assert printed.count("left out: shape") == 12
+    assert "left out: 18 more, in stage.json" in printed
+
+
+def test_what_pytest_skipped_is_said(steps, stage):
+    lines = [
+        "SKIPPED [2] tests/gpu/test_gpu.py:9: needs 9 GB",
+        "SKIPPED [1] a.py:7: needs 9 GB",
+        "== 3 passed in 2s ==",
+    ]
+    assert steps.tested(0, "\n".join(lines)) == (stage.DONE, "3 passed in 2s; needs 9 GB")
+    assert steps.tested(1, "\n".join(lines))[0] == stage.WRONG
+
+
 # --- The calls, on the processor.
 
 
@@ -203,6 +229,15 @@ def test_small_problems_are_right_and_repeat(calls, capsys):
     assert "right: vrsd, streamed, float32, cpu" in printed
     assert "right: log p, hidden states, T=3, bfloat16, cpu" in printed
     assert "0 of 3 runs differ" in printed
+
+
+def test_a_soak_keeps_to_its_time_and_says_how_far_it_came(calls, module, monkeypatch, capsys):
+    now = iter(range(10**6))
+    monkeypatch.setattr(calls, "monotonic", lambda: next(now))
+    assert calls.main(["soak", "--backends", "cpu", "--budget", "50"]) == 0
+    facts = module("harness.facts").told(capsys.readouterr().out.splitlines())
+    assert facts["soak"]["calls"] == 22
+    assert 3 <= facts["soak"]["runs of each, at least"] < 10
 
 
 def test_wrong_picks_and_bits_are_found(calls, monkeypatch, capsys):
