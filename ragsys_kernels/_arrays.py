@@ -235,6 +235,8 @@ class Torch:
         if not _torch_tensor(x):
             if device_of(x) == "cpu":  # numbers and lists
                 x = self.torch.from_numpy(np.array(host_view(op, name, x)[0]))
+            elif str(x.dtype) == "bfloat16":  # CuPy's travels as its bits
+                x = self.torch.from_dlpack(x.view(np.int16)).view(self.torch.bfloat16)
             else:
                 x = self.torch.from_dlpack(x)
         elif x.layout is not self.torch.strided:

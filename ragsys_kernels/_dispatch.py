@@ -10,12 +10,13 @@ from typing import Any
 from . import _env
 from ._checks import choice
 from ._extras import absent, imported
+from ._gpu import preference
 from ._warn import warn
 
 # Backends of each family of operations for CPU arrays, in the order that `auto` tries them.
 BACKENDS = {"selection": ("cpu", "reference"), "scoring": ("cpu", "numpy", "reference")}
-# Backends for arrays on a device; for CuPy's in reverse order.
-DEVICE_BACKENDS = ("triton", "cuda")
+# Backends for arrays on a device; which comes first is for the shape to say.
+DEVICE_BACKENDS = preference.BACKENDS
 
 # The files of backends that are named like a library, which a file of that name could shadow.
 FILES = {"numpy": "numpy_kernels", "triton": "triton_kernels", "cuda": "cuda_kernels"}
@@ -123,10 +124,12 @@ def _isa_number(module: Any, wanted: str | None) -> int:
     return int(module.ISAS.index(isa()))
 
 
-def choose(op: str, family: str, device: str, backend: Any, library: str = "numpy") -> tuple[str, ModuleType]:
+def choose(
+    op: str, family: str, device: str, backend: Any, call: tuple[str, str, int, int] | None = None
+) -> tuple[str, ModuleType]:
     """Return the backend that runs ``op`` and its module in ``ragsys_kernels.<family>``, or raise the reason.
 
-    ``library`` is that of the arrays; it decides the order on a device.
+    ``call`` is what `preference.of` makes of its arrays; it decides the order on a device.
     """
     named = isinstance(backend, str)  # or it is refused below
     if named and backend == "auto":
@@ -134,7 +137,7 @@ def choose(op: str, family: str, device: str, backend: Any, library: str = "nump
     if named and device == "cpu" and backend in ("auto", "cpu") and why_not("cpu") is None:  # the common case first
         return "cpu", _module(family, "cpu")
     backend = choice(op, "backend", backend, ("auto", *BACKENDS[family], *DEVICE_BACKENDS))
-    order = _order(family, device, library)
+    order = _order(family, device, call)
     if backend == "auto":
         for name in order:
             if why_not(name) is None:
@@ -155,11 +158,11 @@ def choose(op: str, family: str, device: str, backend: Any, library: str = "nump
     return backend, _module(family, backend)
 
 
-def _order(family: str, device: str, library: str) -> tuple[str, ...]:
+def _order(family: str, device: str, call: tuple[str, str, int, int] | None) -> tuple[str, ...]:
     """Return the backends for arrays on a device, in the order that `auto` tries them."""
     kind = device.partition(":")[0]
     if kind == "cuda":
-        return DEVICE_BACKENDS[::-1] if library == "cupy" else DEVICE_BACKENDS
+        return preference.order(call)
     if kind != "cpu":
         return ()
     return (*BACKENDS[family], "triton") if _env.triton_interpreter() else BACKENDS[family]

@@ -7,7 +7,7 @@ import platform
 import numpy as np
 
 from . import _dispatch, _env
-from ._gpu import compilers
+from ._gpu import compilers, preference
 from ._version import __version__
 
 _LIBRARIES = ("numpy", "torch", "triton", "cupy", "pyarrow", "typer", "rich")
@@ -38,6 +38,7 @@ def config() -> str:
         reason = _dispatch.why_not(backend)
         lines.append(f"backend {backend}{of}: " + ("available" if reason is None else f"unavailable: {reason}"))
     lines.append(f"kernels of backend triton: {compilers.summary()}")
+    lines.append(f"auto on a device: {preference.described()}")
     if _dispatch.why_not("cpu") is None:
         module = _dispatch.extension()
         built, here = ", ".join(module.ISAS), ", ".join(module.SUPPORTED_ISAS)

@@ -43,6 +43,7 @@ LEDGER = Ledger(
         "what",
     ),
 )
+Sizes = Iterable[tuple[int, int]]  # candidates and picks
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -109,14 +110,14 @@ def cases() -> Iterator[Case]:
     yield from cuda_scoring()
 
 
-def selection() -> Iterator[Case]:
+def selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator[Case]:
     regime_a = importlib.import_module("ragsys_kernels.selection.triton_gram")
     regime_c = importlib.import_module("ragsys_kernels.selection.triton_whole_corpus")
     for op, dtypes in (("mmr", ("float32", "float16")), ("vrsd", ("float16",))):
         for dtype in dtypes:
             words = (op, "plain", dtype)
-            for P, K in SIZES:
-                for D in DIMS:
+            for P, K in sizes:
+                for D in dims:
                     read, work = Q * P * D * BYTES[dtype], 16 * P  # work: running vectors of a program of regime b
                     small = Q * (4 * D + 8 * P + 24 * K)  # query, ids, results
                     common = {"op": op, "shape": f"P{P}-K{K}-D{D}", "dtype": dtype, "unit": "queries", "units": Q}
@@ -190,12 +191,12 @@ def scoring() -> Iterator[Case]:
                 )  # fmt: skip
 
 
-def cuda_selection() -> Iterator[Case]:
+def cuda_selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator[Case]:
     kernels = importlib.import_module("ragsys_kernels.selection.cuda_configuration")
     for arch in compilation.NVIDIA:
         for op in ("mmr", "vrsd"):
-            for P, K in SIZES:
-                for D in DIMS:
+            for P, K in sizes:
+                for D in dims:
                     for dtype in ("float32", "float16"):
                         how = kernels.configure(op, dtype, P, D, K, False, PROCESSORS[arch].shared_block)
                         read, resident = Q * P * D * BYTES[dtype], "resident" in how.kernel

@@ -186,7 +186,7 @@ class Corpus(Rows):
         errors = _checks.skipped(op, on_error)
         device = _checks.same_device(op, {"queries": queries, "query_groups": query_groups, "the corpus": self.data})
         library = _arrays.library_of(queries)
-        name, implementation = _dispatch.choose(op, "selection", device, backend, library)
+        name, implementation = _dispatch.choose(op, "selection", device, backend)
         place = HOST if device == "cpu" else Torch(device)
         problem = validate.selection(
             op,

@@ -49,7 +49,7 @@ def run(op: str, queries: Array | None, rows: Array, k: int, **options: Any) -> 
     """
     problem = validate.selection(op, queries, rows, k, **options)
     validate.warn_small_pool(problem)
-    _, backend = _dispatch.choose(op, "selection", "cpu", "auto", "numpy")
+    _, backend = _dispatch.choose(op, "selection", "cpu", "auto")
     found: Selection = getattr(backend, op)(problem, 1)
     return found
 

@@ -22,7 +22,7 @@ class Call:
         if validate.is_number(arrays.get("temperature")):  # a number is on no device
             arrays["temperature"] = None
         self.library, device = _checks.library_and_device(op, arrays)
-        name, self.backend = _dispatch.choose(op, "scoring", device, backend, self.library)
+        name, self.backend = _dispatch.choose(op, "scoring", device, backend)
         self.place = _arrays.place_of(device, name, self.library)
         self.interpreted = name == "triton" and self.place is HOST
         self.current = _arrays.NOTHING  # makes the device and the stream of the arrays the current ones

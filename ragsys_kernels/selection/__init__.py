@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import _arrays, _checks, _dispatch
+from .._gpu import preference
 from .._hints import hinted
 from .._types import ArrayLike, Backend, Metric, OnError
 from . import validate
@@ -85,7 +86,8 @@ def mmr(
         True, which waits for the device. Unchecked, an id out of range counts as padding, an item whose value is NaN
         is never picked, and a repeated id may be picked twice.
     backend : {"auto", "cpu", "reference", "triton", "cuda"}
-        "auto" takes the first that can run. For arrays on a device: "triton", then "cuda" (for CuPy's "cuda" first).
+        "auto" takes the first that can run. For arrays on a device: "triton" and "cuda", in the order for their shape
+        that `show_config` tells.
         For arrays on the CPU: "cpu", then "reference". With TRITON_INTERPRET=1 in the environment, "triton" takes
         arrays on the CPU too.
     num_threads : int, optional
@@ -268,7 +270,8 @@ def _run(
         "initial": initial,
     }
     library, device = _checks.library_and_device(op, arrays)
-    name, implementation = _dispatch.choose(op, "selection", device, backend, library)
+    call = None if device == "cpu" else preference.of(op, arrays)
+    name, implementation = _dispatch.choose(op, "selection", device, backend, call)
     place = _arrays.place_of(device, name, library)
     with _arrays.NOTHING if place is _arrays.HOST else _arrays.on_stream(place, library):
         problem = validate.selection(
