@@ -21,7 +21,6 @@ import argparse
 import functools
 import math
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,7 +35,7 @@ from benchmarks.gpu import scoring, selection
 from benchmarks.gpu.events import EventTimer
 from benchmarks.gpu.scoring import AbsentError
 from benchmarks.gpu.shapes import ALL, Pools, Scores, by_value, one_of_each
-from benchmarks.harness import facts, ledger
+from benchmarks.harness import facts, ledger, machine
 from benchmarks.harness.contender import COPY, OURS, Contender
 from benchmarks.harness.race import Race, Turn, wall
 from benchmarks.suites.scoring import Problem as ScoreProblem
@@ -133,7 +132,7 @@ class OnDevice(Race):
         libraries = ("torch", "triton", "cupy-cuda13x", "liger-kernel", "cut-cross-entropy", "flash-attn")
         versions = f"{ledger.versions(libraries)}; CUDA {torch.version.cuda}"
         sizes = {name: getattr(self.problem, name) for name in ("bytes", "distinct_bytes", "flops")}
-        return {"backend": contender.backend, "device": self.device, "versions": versions, **sizes, **machine()}
+        return {"backend": contender.backend, "device": self.device, "versions": versions, **sizes, **device_state()}
 
     def turn(self, contender: Contender, quick: bool) -> Turn:
         if contender.on_host:
@@ -180,17 +179,12 @@ def checksums(problem: Any) -> list[int]:
 
 
 @functools.cache
-def machine() -> dict[str, str]:
-    """Return the columns that say in which state the device is, empty where nvidia-smi does not say."""
-    names = ("driver", "clocks_mhz", "power_limit_w")
-    asked = "driver_version,clocks.max.sm,clocks.max.mem,power.limit"
-    command = ["nvidia-smi", "--id=0", f"--query-gpu={asked}", "--format=csv,noheader,nounits"]
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
-        driver, multiprocessors, memory, power = (part.strip() for part in said.splitlines()[0].split(","))
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return dict.fromkeys(names, "")
-    return dict(zip(names, (driver, f"{multiprocessors} {memory}", power), strict=True))
+def device_state() -> dict[str, str]:
+    """Return the columns that say in which state the device is, empty where its driver does not say."""
+    said = machine.state()
+    clocks = [said[name] for name in ("clocks.max.sm", "clocks.max.mem") if name in said]
+    power = said.get("power.limit", "")
+    return {"driver": said.get("driver_version", ""), "clocks_mhz": " ".join(clocks), "power_limit_w": power}
 
 
 def problem_of(shape: Pools | Scores, device: Any) -> Any:

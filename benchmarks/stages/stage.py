@@ -20,8 +20,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from benchmarks.harness import facts
-from benchmarks.stages import machine
+from benchmarks.harness import facts, machine
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG_BYTES = 2 << 20  # of one process; of a longer output the end is kept

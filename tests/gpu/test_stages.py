@@ -125,6 +125,34 @@ def test_a_long_output_is_kept_from_its_end(ran, step, stage):
     assert log.rstrip().endswith("the end")
 
 
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """Puts an nvidia-smi on PATH, which is a line of shell."""
+
+    def made(line):
+        path = tmp_path / "nvidia-smi"
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    return made
+
+
+def test_the_driver_describes_the_device(module, driver):
+    machine, bench = module("harness.machine"), module("gpu.bench")
+    driver("echo 'NVIDIA H200, 580.159.03, 1980, 3201, 1980, 3201, 700.00, 80.1, 31, 0, 4, 143771, 0x0000000000000001'")
+    assert machine.state()["driver_version"] == "580.159.03"
+    assert machine.moving()["clocks.sm"] == "1980"
+    assert "name" not in machine.moving()
+    bench.device_state.cache_clear()
+    assert bench.device_state() == {"driver": "580.159.03", "clocks_mhz": "1980 3201", "power_limit_w": "700.00"}
+    driver("echo 'No devices were found'; exit 6")
+    assert machine.state() == {"nvidia-smi": "No devices were found"}
+    bench.device_state.cache_clear()
+    assert bench.device_state() == {"driver": "", "clocks_mhz": "", "power_limit_w": ""}
+    bench.device_state.cache_clear()
+
+
 # --- Tools.
 
 
