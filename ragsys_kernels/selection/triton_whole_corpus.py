@@ -52,11 +52,9 @@ def corpus_tile(dtype: str, num_queries: int, dims: int) -> Tile:
 
 def step_tile(tile: Tile, dtype: str, vrsd: bool) -> Tile:
     """Return the tile of the kernel of a step, whose epilogue holds less than that of the relevance."""
-    if dtype == "float32":
-        return tile
     if tile.queries == 64:
-        return tile._replace(maxnreg=255)
-    return tile._replace(maxnreg=144) if vrsd else tile  # its quotients spill
+        return tile if dtype == "float32" else tile._replace(maxnreg=255)
+    return tile._replace(maxnreg=128 if dtype == "float32" else 168) if vrsd else tile  # its quotients spill
 
 
 def query_parts(dot: Any) -> int:
