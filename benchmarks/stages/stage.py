@@ -106,7 +106,7 @@ def run(name: str, steps: Sequence[Step], out: Path, budget: float, given: Mappi
         if step.absent:
             result = Result(step.name, REFUSED, reason=step.absent)
         elif left < step.least:
-            result = Result(step.name, LEFT_OUT, reason=f"{left:.0f} s were left of the budget of {budget:g} s")
+            result = Result(step.name, LEFT_OUT, reason=f"{max(left, 0):.0f} s were left of the budget of {budget:g} s")
         else:
             result = _execute(step, min(step.most, left), log)
         results.append(result)
