@@ -179,7 +179,7 @@ def scoring() -> Iterator[Case]:
                 tile = linear.tile_of(dtype != "float32", D)
                 row_tiles, column_tiles = -(-T // tile.rows), -(-V // tile.columns)
                 read = (V + T) * D * size
-                splits = min(-(-V // tile.columns), linear.MOST_SPLITS)
+                splits = -(-V // (linear.COLUMNS * linear.tiles_of_a_split(V)))
                 yield Case(
                     **common, op="answer_logprobs", shape=f"T{T}-V{V}-D{D}",
                     words=("_logprob_linear_kernel", f"{dtype} x {dtype}", f"DIMS={tile.dims}", "plain"),
@@ -189,6 +189,15 @@ def scoring() -> Iterator[Case]:
                     # Tiles are whole: rows beyond the last are multiplied too.
                     flops=2 * V * D * row_tiles * tile.rows, matrix=dtype != "float32",
                 )  # fmt: skip
+
+
+def linear_cache_bytes(T: int, V: int, D: int, size: int, rows: int, columns: int) -> int:
+    """Return what tiles of ``rows`` x ``columns`` logits read through the second-level cache, in bytes.
+
+    Weights once for each tile of rows, hidden states once for each tile of columns; tiles are whole.
+    """
+    row_tiles, column_tiles = -(-T // rows), -(-V // columns)
+    return (row_tiles * column_tiles) * (rows + columns) * D * size
 
 
 def cuda_selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator[Case]:

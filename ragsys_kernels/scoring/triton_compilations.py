@@ -6,7 +6,14 @@ from typing import Any
 
 from .._gpu.compilation import Compilation, describe
 from .triton_answers import ANSWER_BLOCK, logprob_answers_kernel
-from .triton_linear import TARGET_STAGES, logprob_linear_kernel, logprob_linear_target_kernel, tile_of
+from .triton_linear import (
+    AMD_WARPS,
+    TARGET_STAGES,
+    WARPS,
+    logprob_linear_kernel,
+    logprob_linear_target_kernel,
+    tile_of,
+)
 from .triton_logits import logprob_logits_kernel, split_size
 from .triton_merge import PAIRS_AT_ONCE, logprob_merge_kernel, merge_shape
 
@@ -117,27 +124,23 @@ def _linear() -> list[Compilation]:
         ("float32", "float32", 33, "every feature", every),
         ("float16", "float16", 64, "plain", ""),
         ("bfloat16", "bfloat16", 64, "plain", ""),
+        ("bfloat16", "bfloat16", 64, "softcap and bias", "softcap bias"),
         ("bfloat16", "bfloat16", 64, "entropy and rank", "entropy rank"),
         ("bfloat16", "bfloat16", 64, "every feature", every),
         ("bfloat16", "bfloat16", 32, "plain", ""),
         ("bfloat16", "bfloat16", 16, "plain", ""),
+        ("bfloat16", "bfloat16", 33, "plain", ""),
         ("bfloat16", "bfloat16", 33, "every feature", every),
         ("float32", "bfloat16", 16, "plain", ""),
     ):
         dot16 = hidden == weight != "float32"
         tile = tile_of(dot16, D)
-        constexprs = {
-            "ROWS": tile.rows,
-            "COLUMNS": tile.columns,
-            "DIMS": tile.dims,
-            "EVEN_D": tile.even,
-            "DOT16": dot16,
-            "SOFTCAP": "softcap" in features,
-        }
+        constexprs = {**tile.constants(), "DOT16": dot16, "SOFTCAP": "softcap" in features}
         common: dict[str, Any] = {
-            "absent": _without(features + " than"),  # the launcher always gives it
             "multiples": ("stride_hidden", "stride_weight", "dims") if tile.even else (),
-            "num_warps": tile.num_warps,
+            "num_warps": WARPS,
+            "amd_warps": AMD_WARPS,
+            "maxnreg": tile.maxnreg,
             "dot16": dot16,
             "wide_loads": tile.even,
             "fp_fusion": False,
@@ -145,11 +148,15 @@ def _linear() -> list[Compilation]:
         types = {**_TYPES, "hidden": _POINTERS[hidden], "weight": _POINTERS[weight]}
         what = f"{hidden} x {weight}, DIMS={tile.dims}{', EVEN' if tile.even else ''}, {name}"
         kernel: Any = logprob_linear_kernel
+        absent = _without(features + " than", *(("target",) if "rank" in features else ()))
         name_of = f"_logprob_linear_kernel, {what}"
-        found.append(describe(name_of, kernel, types, constexprs, num_stages=tile.num_stages, **common))
+        found.append(describe(name_of, kernel, types, constexprs, absent=absent, num_stages=tile.num_stages, **common))
         if name != "entropy and rank":  # which the targets' kernel does not know
             kernel, name_of = logprob_linear_target_kernel, f"_logprob_linear_target_kernel, {what}"
-            found.append(describe(name_of, kernel, types, constexprs, num_stages=TARGET_STAGES, **common))
+            absent = _without(features)
+            found.append(
+                describe(name_of, kernel, types, constexprs, absent=absent, num_stages=TARGET_STAGES, **common)
+            )
     return found
 
 

@@ -6,15 +6,24 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 
 from .. import _arrays
 from .triton_merge import Parts, workspace
-from .triton_scale import LOG2E, factors, finite, nan_for_inf, scaled
+from .triton_scale import factors, nan_for_inf, scaled
+from .triton_tile import COLUMNS, columns_of, enter, leave_unread, slots_of
 
-# Splits of the vocabulary: with one tile of rows they fill a large device.
-MOST_SPLITS = 256
+# Splits of the vocabulary: as many tiles as columns make up to FEW_SPLITS, which fill any device, and no more than
+# MOST_SPLITS, which the merge holds in registers.
+FEW_SPLITS, MOST_SPLITS = 512, 1024
+
+# Targets to a slot, on average, that the tiles look for themselves.
+MOST_TARGETS = 4
+
+# On AMD, where a warp has 64 lanes, as many threads.
+WARPS, AMD_WARPS = 8, 4
 
 # Loads in flight of the kernel of targets, which makes one tile: more would only take registers.
 TARGET_STAGES = 2
@@ -24,26 +33,48 @@ class Tile(NamedTuple):
     """Tile sizes of a linear kernel, and how it is compiled."""
 
     rows: int
-    columns: int
     dims: int
     even: bool  # whether dims divides D
-    num_warps: int
     num_stages: int
+    # Left to itself the assembler spills a few bytes to stay at a number of registers that lets one more block in.
+    maxnreg: int | None = 255
+
+    def constants(self) -> dict[str, Any]:
+        """Return what the kernels of sums and of targets take of it."""
+        return {"ROWS": self.rows, "COLUMNS": COLUMNS, "DIMS": self.dims, "EVEN_D": self.even}
+
+    def options(self, num_stages: int) -> dict[str, Any]:
+        """Return how a launch is compiled; AMD's compiler takes no bound of registers."""
+        how: dict[str, Any] = {"num_warps": WARPS, "num_stages": num_stages, "enable_fp_fusion": False}
+        if torch.version.hip:
+            how["num_warps"] = AMD_WARPS
+        elif self.maxnreg is not None:
+            how["maxnreg"] = self.maxnreg
+        return how
 
 
 def tile_of(dot16: bool, D: int) -> Tile:
-    """Return the tile of products, by the kind of product and D alone.
+    """Return the tile of products, by the kind of product and D; bits do not depend on its rows.
 
     64 rows keep the matrix units less busy than the memory where rows are few, which is what answers have. Eight warps
     share the registers of two tiles, the logits and the products of one slice. Where no slice divides D, loads are of
     single elements, whose addresses take registers.
     """
     if not dot16:
-        return Tile(64, 64, 16, True, 4, 3) if D % 16 == 0 else Tile(64, 64, 16, False, 8, 3)
-    for dims in (64, 32, 16):
+        # Of 64 rows Triton before 3.8 makes tf32 on sm_100, whatever is asked for.
+        return Tile(32, 16, True, 3) if D % 16 == 0 else Tile(16, 16, False, 3)
+    if D % 64 == 0:
+        return Tile(64, 64, True, 3, None)
+    for dims in (32, 16):
         if D % dims == 0:
-            return Tile(64, 128, dims, True, 8, 3)
-    return Tile(64, 128, 32, False, 8, 2)
+            return Tile(64, dims, True, 3)
+    return Tile(64, 32, False, 2)
+
+
+def tiles_of_a_split(num_entering: int) -> int:
+    """Return the tiles of columns in a split, by their number alone."""
+    tiles = -(-num_entering // COLUMNS)
+    return 1 if tiles <= FEW_SPLITS else 2 * -(-tiles // (2 * MOST_SPLITS))
 
 
 @triton.jit
@@ -54,7 +85,6 @@ def _products(
     weight,
     column,
     stride_weight,
-    bias,
     dims,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -62,7 +92,7 @@ def _products(
     EVEN_D: tl.constexpr,
     DOT16: tl.constexpr,
 ):
-    """Return x of ROWS rows and COLUMNS columns. Every x of a call is computed here, in tiles of one shape.
+    """Return the products of ROWS rows and COLUMNS columns.
 
     Matrix units add with truncation, which over a chain of D dimensions is a bias beyond the gate. So each slice of at
     most 64 has an accumulator of its own, and slices are added in float32. ``max_num_imprecise_acc`` says so to the
@@ -83,12 +113,10 @@ def _products(
             x += tl.dot(a, b, max_num_imprecise_acc=DIMS)
         else:
             x = tl.dot(a.to(tl.float32), b.to(tl.float32), x, input_precision="ieee")
-    if bias is not None:
-        x += tl.load(bias + column)[None, :]
     return x
 
 
-@triton.jit(do_not_specialize=["num_slots"])
+@triton.jit(do_not_specialize=["num_slots", "num_pairs"])
 def logprob_linear_kernel(
     hidden,
     weight,
@@ -97,15 +125,18 @@ def logprob_linear_kernel(
     inverse_temperature,
     allowed,  # None: all columns enter
     pair_begin,
+    columns,
     than,  # [M]
     part_max,  # [R, splits]
     part_sum,
     part_weighted,  # None without entropy
+    target,  # [M]; None: all are known
     rank,  # [M]; None without ranks
     stride_hidden,
     stride_weight,
     dims,
     num_slots,
+    num_pairs,
     num_columns,
     num_entering,
     splits,
@@ -119,40 +150,31 @@ def logprob_linear_kernel(
     DOT16: tl.constexpr,
     SOFTCAP: tl.constexpr,
 ):
-    """Sums of one split, ``tiles`` tiles of columns, for ROWS slots.
+    """Sums of one split, ``tiles`` tiles of columns, for ROWS slots, and z of the targets among its columns.
 
     Programs of a split are neighbours: its weights are read from memory once and from the cache after that.
     """
-    slot = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    first = tl.program_id(0).to(tl.int64) * ROWS
     split = tl.program_id(1)
-    is_slot = slot < num_slots
-    row = tl.load(rows + slot, mask=is_slot, other=-1)
-    live = row >= 0
-    row = tl.maximum(row, 0)  # a program reads row 0 where it has no slot, and drops it: a mask would narrow the loads
-    factor = tl.load(inverse_temperature + slot, mask=is_slot, other=1.0) * outer
+    row, factor = slots_of(first, num_slots, rows, inverse_temperature, outer, ROWS)
+    if target is not None and split == 0:
+        leave_unread(first, target, columns, pair_begin, num_slots, num_pairs, num_columns, ROWS)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     s = tl.zeros([ROWS], tl.float32)
     w = tl.zeros([ROWS], tl.float32)
-    begin = tl.load(pair_begin + slot, mask=live, other=0)
-    count = tl.load(pair_begin + slot + 1, mask=live, other=0) - begin
-    most = tl.max(count, 0)
-    for tile in range(split * tiles, split * tiles + tiles):
-        at = tile * COLUMNS + tl.arange(0, COLUMNS)
-        if allowed is not None:
-            column = tl.load(allowed + at, mask=at < num_entering, other=-1)
-            inside = (column >= 0) & (column < num_columns)
-            column = tl.where(inside, column, 0)
-        else:
-            inside = at < num_columns
-            column = tl.minimum(at, num_columns - 1).to(tl.int64)
+    end = tl.minimum(split * tiles + tiles, tl.cdiv(num_entering, COLUMNS))
+    if tl.max(row, 0) < 0:
+        end = 0  # nothing reads these slots
+    source = tl.maximum(row, 0)  # a program reads row 0 where it has no slot: a mask would narrow the loads
+    for tile in range(split * tiles, end):
+        column, inside = columns_of(tile, allowed, num_columns, num_entering, COLUMNS)
         x = _products(
             hidden,
-            row,
+            source,
             stride_hidden,
             weight,
             column,
             stride_weight,
-            bias,
             dims,
             ROWS,
             COLUMNS,
@@ -160,24 +182,34 @@ def logprob_linear_kernel(
             EVEN_D,
             DOT16,
         )
-        z = tl.where(inside[None, :], scaled(x, inner, factor[:, None], SOFTCAP), float("-inf"))  # [ROWS, COLUMNS]
-        before = top
-        top = tl.maximum(top, tl.max(z, 1))  # ignores NaN, which shows in the sum
-        base = finite(top, 0.0)
-        d = z - base[:, None]
-        e = tl.exp2(d * LOG2E)
-        drop = tl.where(before == float("-inf"), 0.0, before - base)
-        shrink = tl.exp2(drop * LOG2E)
-        if part_weighted is not None:
-            w = shrink * (w + drop * s) + tl.sum(tl.where(e > 0, d * e, 0.0), 1)
-        s = shrink * s + tl.sum(e, 1)
-        if rank is not None:
-            for p in range(most):
-                has = p < count
-                t = tl.load(than + begin + p, mask=has, other=float("inf"))
-                above = tl.sum((z > t[:, None]).to(tl.int32), 1)
-                tl.atomic_add(rank + begin + p, above.to(tl.int64), mask=has)
+        top, s, w = enter(
+            x,
+            top,
+            s,
+            w,
+            tile,
+            column,
+            inside,
+            first,
+            row,
+            factor,
+            bias,
+            pair_begin,
+            columns,
+            than,
+            part_weighted,
+            target,
+            rank,
+            num_slots,
+            num_columns,
+            inner,
+            ROWS,
+            COLUMNS,
+            SOFTCAP,
+        )
+    slot = first + tl.arange(0, ROWS)
     part = slot * splits + split
+    is_slot = slot < num_slots
     tl.store(part_max + part, top, mask=is_slot)
     tl.store(part_sum + part, nan_for_inf(s), mask=is_slot)
     if part_weighted is not None:
@@ -194,6 +226,7 @@ def logprob_linear_target_kernel(
     pair_begin,
     columns,
     target,  # [M]
+    rank,  # [M], to begin at 0; None without ranks
     stride_hidden,
     stride_weight,
     dims,
@@ -235,7 +268,6 @@ def logprob_linear_target_kernel(
         weight,
         tl.maximum(column, 0),
         stride_weight,
-        bias,
         dims,
         ROWS,
         COLUMNS,
@@ -243,9 +275,13 @@ def logprob_linear_target_kernel(
         EVEN_D,
         DOT16,
     )
+    if bias is not None:
+        x += tl.load(bias + tl.maximum(column, 0))[None, :]
     z = scaled(x, inner, factor[:, None], SOFTCAP)
     z = tl.sum(tl.where(along[None, :] == tl.arange(0, ROWS)[:, None], z, 0.0), 1)
     tl.store(target + i, tl.where((row >= 0) & (own >= 0), z, float("-inf")), mask=i < num_pairs)
+    if rank is not None:
+        tl.store(rank + i, tl.zeros([ROWS], tl.int64), mask=i < num_pairs)
 
 
 def parts_of(problem: Any) -> Parts:
@@ -253,14 +289,14 @@ def parts_of(problem: Any) -> Parts:
     hidden, weight, like = problem.hidden, problem.weight, problem.rows
     R, M, D = len(problem.rows), len(problem.columns), hidden.shape[1]
     dot16 = hidden.dtype == weight.dtype != problem.inverse_temperature.dtype
-    tile = tile_of(dot16, D)
-    tiles = -(-problem.num_entering // tile.columns)
-    tiles_a_split = -(-tiles // MOST_SPLITS)
-    splits = -(-tiles // tiles_a_split)
+    tiles = tiles_of_a_split(problem.num_entering)
+    splits = -(-problem.num_entering // (COLUMNS * tiles))
     parts = workspace(problem, splits)
     target = _arrays.empty(like, (M,), "float32")
-    rank = _arrays.full(like, (M,), 0, "int64") if problem.rank else None
+    rank = _arrays.empty(like, (M,), "int64") if problem.rank else None
+    than = target if problem.target_logits is None else problem.target_logits
     inner, outer = factors(problem)
+    tile = tile_of(dot16, D)
     # What the kernels of targets and of sums have in common.
     common = {
         "hidden": hidden,
@@ -269,43 +305,39 @@ def parts_of(problem: Any) -> Parts:
         "rows": problem.rows,
         "inverse_temperature": problem.inverse_temperature,
         "pair_begin": problem.pair_begin,
+        "columns": problem.columns,
+        "rank": rank,
         "stride_hidden": hidden.stride(0),
         "stride_weight": weight.stride(0),
         "dims": D,
         "num_slots": R,
+        "num_pairs": M,
         "inner": inner,
         "outer": outer,
-        "ROWS": tile.rows,
-        "COLUMNS": tile.columns,
-        "DIMS": tile.dims,
-        "EVEN_D": tile.even,
         # The interpreter holds bfloat16 as its bits, which it can widen but not multiply.
         "DOT16": dot16 and not (hidden.device.type == "cpu" and problem.hidden_dtype == "bfloat16"),
         "SOFTCAP": problem.softcap is not None,
-        "num_warps": tile.num_warps,
-        "enable_fp_fusion": False,
+        **tile.constants(),
     }
-    if M:
+    # Ranks compare with targets, which must be known by then. A tile of ``allowed`` columns is no range, and of many
+    # targets to a slot a tile would have to look for each.
+    known = problem.rank or problem.allowed is not None or M > MOST_TARGETS * R
+    if known and M:
         logprob_linear_target_kernel[(-(-M // tile.rows),)](
-            **common,
-            columns=problem.columns,
-            target=target,
-            num_pairs=M,
-            steps=(R + 1).bit_length(),
-            num_stages=TARGET_STAGES,
+            **common, **tile.options(TARGET_STAGES), target=target, steps=(R + 1).bit_length()
         )
     logprob_linear_kernel[(-(-R // tile.rows), splits)](
         **common,
+        **tile.options(tile.num_stages),
         allowed=problem.allowed,
-        than=target if problem.target_logits is None else problem.target_logits,
+        than=than,
         part_max=parts.max,
         part_sum=parts.sum,
         part_weighted=parts.weighted,
-        rank=rank,
+        target=None if known else target,
         num_columns=problem.num_columns,
         num_entering=problem.num_entering,
         splits=splits,
-        tiles=tiles_a_split,
-        num_stages=tile.num_stages,
+        tiles=tiles,
     )
     return parts._replace(target=target, rank=rank)

@@ -321,7 +321,7 @@ def test_launches_say_whether_products_and_sums_are_fused(folder):
                     launched += 1
                     named = {keyword.arg for keyword in call.keywords}
                     text = ast.unparse(function)
-                    spread = None in named and ("'enable_fp_fusion'" in text or ".options()" in text)
+                    spread = None in named and ("'enable_fp_fusion'" in text or ".options(" in text)
                     assert "enable_fp_fusion" in named or spread, f"{path.name}:{call.lineno}"
     assert launched
 

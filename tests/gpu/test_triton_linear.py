@@ -4,11 +4,15 @@ import interpreted
 import matrix_units
 import numpy as np
 import pytest
+import traffic
 from scoring_oracle import linear_gate, logp
 
 import ragsys_kernels as rk
 
 torch = pytest.importorskip("torch")
+
+if interpreted.HERE:
+    from ragsys_kernels.scoring import triton_linear
 
 
 def normal(T, V, D):
@@ -55,6 +59,90 @@ def test_the_model_of_matrix_units_drifts_towards_zero():
         error = [logp(x[t], v) - want[t] for t, v in enumerate(arguments["targets"])]
         assert np.abs(error).max() > linear_gate(D)
     assert matrix_units.truncated(np.array([1 + 2**-24 + 2**-30, -1 - 2**-23.5])).tolist() == [1, -1]
+
+
+# --- Launches, and where a target's z comes from.
+
+
+@pytest.mark.parametrize(
+    ("options", "launches"),
+    [
+        ({}, ["logprob_linear_kernel", "logprob_merge_kernel"]),
+        ({"want": ("logp", "lse", "max", "entropy")}, ["logprob_linear_kernel", "logprob_merge_kernel"]),
+        ({"softcap": 30.0, "temperature": 0.5}, ["logprob_linear_kernel", "logprob_merge_kernel"]),
+        # Ranks compare with targets, and a tile of some columns is no range of them.
+        ({"want": ("rank",)}, ["logprob_linear_kernel", "logprob_linear_target_kernel", "logprob_merge_kernel"]),
+        (
+            {"allowed": np.arange(0, 300, 2)},
+            ["logprob_linear_kernel", "logprob_linear_target_kernel", "logprob_merge_kernel"],
+        ),
+    ],
+    ids=["logp", "entropy", "softcap", "rank", "allowed"],
+)
+def test_one_launch_and_a_merge(options, launches):
+    arguments, _ = normal(70, 300, 64)
+    with traffic.counted() as moved:
+        rk.answer_logprobs(**arguments, **options, reduce=("sum",), backend="triton")
+    assert {name: n for name, n in moved.launches.items() if "answers" not in name} == dict.fromkeys(launches, 1)
+
+
+def test_targets_are_those_of_their_tiles(monkeypatch):
+    """As the kernel that computes them by themselves finds them, wherever they are."""
+    (arguments, _), (T, V) = normal(130, 300, 64), (130, 300)
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([np.arange(0, T, 2), np.full(60, 5), [129, 129, 64, 63]])
+    arguments["targets"] = np.concatenate([rng.integers(0, V, len(rows) - 8), [127, 128, 0, V - 1, V - 1, V - 1, 0, 0]])
+    arguments["targets"][[3, 30]] = -100
+    call = {**arguments, "rows": rows, "want": ("logp", "lse"), "backend": "triton"}
+    found = rk.answer_logprobs(**call)
+    monkeypatch.setattr(triton_linear, "MOST_TARGETS", 0)
+    with traffic.counted() as moved:
+        known = rk.answer_logprobs(**call)
+    assert moved.launches["logprob_linear_target_kernel"] == 1
+    for name in ("logp", "lse"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(known, name))
+
+
+def test_weights_are_read_once_for_up_to_64_rows():
+    arguments, _ = normal(64, 1000, 64)
+    arguments = {name: torch.from_numpy(x) for name, x in arguments.items()}
+    with traffic.counted(weight=arguments["weight"], hidden=arguments["hidden"]) as moved:
+        rk.answer_logprobs(**arguments, backend="triton")
+    weight, tile = arguments["weight"], triton_linear.COLUMNS * 64 * 2
+    assert weight.nbytes <= moved.read["weight"] <= weight.nbytes + tile  # columns beyond the last are the last
+    once_a_tile = arguments["hidden"].nbytes * -(-1000 // triton_linear.COLUMNS)
+    assert once_a_tile <= moved.read["hidden"] <= 1.25 * once_a_tile  # rows need not begin where a sector does
+
+
+# --- Bits.
+
+
+@pytest.mark.parametrize("rows", [16, 32, 128])
+def test_bits_do_not_depend_on_the_rows_of_a_tile(monkeypatch, rows):
+    arguments, _ = normal(70, 300, 128)
+    call = {**arguments, "want": ("logp", "lse", "entropy"), "reduce": (), "backend": "triton"}
+    want = rk.answer_logprobs(**call)
+    tile_of = triton_linear.tile_of
+    monkeypatch.setattr(triton_linear, "tile_of", lambda *of: tile_of(*of)._replace(rows=rows))
+    found = rk.answer_logprobs(**call)
+    for name in call["want"]:
+        np.testing.assert_array_equal(getattr(found, name), getattr(want, name))
+
+
+@pytest.mark.parametrize("T", [1, 64, 65])
+def test_rows_have_their_bits_in_batches_of_any_size(T):
+    arguments, _ = normal(130, 300, 64)
+    call = {"weight": arguments["weight"], "want": ("logp", "rank"), "reduce": (), "backend": "triton"}
+    together = rk.answer_logprobs(hidden=arguments["hidden"], targets=arguments["targets"], **call)
+    alone = rk.answer_logprobs(hidden=arguments["hidden"][-T:], targets=arguments["targets"][-T:], **call)
+    for name in call["want"]:
+        np.testing.assert_array_equal(getattr(alone, name), getattr(together, name)[-T:])
+
+
+def test_splits_are_cut_by_the_number_of_columns_alone():
+    for columns, tiles in ((1, 1), (65_536, 1), (65_537, 2), (152_064, 2), (262_144, 2), (262_145, 4), (10**6, 8)):
+        assert triton_linear.tiles_of_a_split(columns) == tiles
+        assert -(-columns // (triton_linear.COLUMNS * tiles)) <= triton_linear.MOST_SPLITS
 
 
 interpreted.elsewhere(globals())

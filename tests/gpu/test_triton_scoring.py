@@ -425,7 +425,7 @@ def test_any_shape(device, dtype, T, V, D):
 
 
 def test_splits_of_several_tiles(device, monkeypatch):
-    monkeypatch.setattr(triton_linear, "MOST_SPLITS", 3)
+    monkeypatch.setattr(triton_linear, "FEW_SPLITS", 3)
     arguments, z, floor = linear(3, 1000, 16, bias=True)
     arguments["bias"][:400] = -INF  # the first split has no finite column
     z[:, :400] = -INF

@@ -44,12 +44,12 @@ TRITON = (
     # Scoring: a split of the vocabulary, or a tile of logits.
     Budget("_logprob_logits_kernel, *", 128, 128, 128, 64),
     Budget("_logprob_merge_kernel, *", 64, 64, 64, 40),
-    Budget("_logprob_linear_kernel, float32 x *", 255, 255, 240, 144),
-    Budget("_logprob_linear_kernel, float16 x *", 184, 128, 136, 136),
-    Budget("_logprob_linear_kernel, bfloat16 x *", 240, 240, 232, 184),
+    Budget("_logprob_linear_kernel, float32 x *", 255, 240, 255, 240),
+    Budget("_logprob_linear_kernel, float16 x *", 208, 152, 216, 240),
+    Budget("_logprob_linear_kernel, bfloat16 x *", 255, 232, 255, 288),
     Budget("_logprob_linear_target_kernel, float32 x *", 208, 192, 192, 120),
-    Budget("_logprob_linear_target_kernel, float16 x *", 128, 128, 168, 144),
-    Budget("_logprob_linear_target_kernel, bfloat16 x *", 136, 184, 240, 144),
+    Budget("_logprob_linear_target_kernel, float16 x *", 128, 128, 168, 176),
+    Budget("_logprob_linear_target_kernel, bfloat16 x *", 136, 200, 240, 224),
     Budget("_logprob_answers_kernel, *", 64, 64, 64, 32),
 )
 
