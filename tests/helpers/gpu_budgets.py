@@ -30,7 +30,7 @@ TRITON = (
     Budget("query factors *", 40, 40, 40, 32),
     Budget("rows *", 255, 255, 255, 336),
     Budget("gram 16 *", 136, 136, 136, 112),
-    Budget("gram 32 *", 136, 136, 136, 160),
+    Budget("gram 32 *", 144, 144, 144, 160),
     Budget("gram 64 *", 136, 136, 136, 176),
     Budget("gram 128 *", 255, 255, 255, 280),
     Budget("stream *", 136, 176, 176, 152),
