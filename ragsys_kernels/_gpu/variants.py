@@ -11,7 +11,10 @@ from types import MappingProxyType
 from .. import _env
 
 # Kernel: its variants, the default first. All give the same picks; the same bits unless its file says otherwise.
-VARIANTS: dict[str, tuple[str, ...]] = {}
+VARIANTS: dict[str, tuple[str, ...]] = {
+    # Pools of 16-bit rows: the products with the query beside the matrix, or parts of the query as rows of it.
+    "gram": ("query-beside", "query-in-tile"),
+}
 
 
 def variant(kernel: str) -> str:

@@ -15,8 +15,18 @@ from .triton_corpus_kernels import (
     corpus_step_kernel,
     row_lengths_kernel,
 )
-from .triton_gram import form, gram_tile, select_gram_kernel
-from .triton_launch import OPTIONS, PICK_TILE, QUERY_BLOCK, SMALL_TILE, Tile, dot_type, query_factors_kernel, row_tile
+from .triton_gram import form, gram_tile, select_gram_kernel, staged
+from .triton_launch import (
+    NUM_PARTS,
+    OPTIONS,
+    PICK_TILE,
+    QUERY_BLOCK,
+    SMALL_TILE,
+    Tile,
+    dot_type,
+    query_factors_kernel,
+    row_tile,
+)
 from .triton_objectives import OBJECTIVES
 from .triton_stream import select_stream_kernel
 from .triton_whole_corpus import PICK_BLOCK, corpus_tile, query_parts, step_tile
@@ -46,7 +56,8 @@ def ahead_of_time() -> list[Compilation]:
     found = []
     for unit in (True, False):
         name = "query factors unit" if unit else "query factors"
-        found.append(_compilation(name, query_factors_kernel, "float32", SMALL_TILE, (), UNIT=unit, BLOCK=QUERY_BLOCK))
+        whole = {"UNIT": unit, "PARTS": 0, "GROWTH": 1.0, "BLOCK": QUERY_BLOCK}
+        found.append(_compilation(name, query_factors_kernel, "float32", SMALL_TILE, ("parts",), **whole))
     for dtype in _ROWS:
         for vrsd, full in ((False, False), (True, True), (True, False), (False, True)):
             if vrsd == full or dtype in ("float16", "float32"):
@@ -62,7 +73,7 @@ def _compilation(
     return describe(
         f"{name} {dtype}",
         kernel,
-        {**_TYPES, "rows": _ROWS[dtype]},
+        {**_TYPES, "rows": _ROWS[dtype], "query_parts": _ROWS[dtype], "parts": _ROWS[dtype]},
         constexprs,
         absent=absent,
         multiples=("row_stride", "stride", "D") if even else ("row_stride", "stride"),
@@ -101,7 +112,16 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
         }
         name = f"{'gram' if sizes['MATRIX'] else 'rows'} {slots} {op} {'options' if full else 'plain'}"
         sizes |= {"COMPUTED": computed, "BIAS_BY_ROW": True}
-        found.append(_compilation(name, select_gram_kernel, dtype, tile, absent, True, **sizes))
+        beside = (*absent, "query_parts", "query_back")
+        found.append(_compilation(name, select_gram_kernel, dtype, tile, beside, True, **sizes))
+        if dtype in NUM_PARTS and vrsd == full:
+            sizes |= form(dtype, tile, D, False, NUM_PARTS[dtype])
+            name, tile, parts = (
+                name.replace("gram", "gram tile"),
+                staged(tile, not vrsd and not full),
+                (*absent, "query_factors"),
+            )
+            found.append(_compilation(name, select_gram_kernel, dtype, tile, parts, True, **sizes))
     tile = row_tile(dtype, D)
     sizes = {"ROWS": tile.rows, "DIMS": tile.dims, "COMPUTED": computed}
     add("stream", select_stream_kernel, tile, unused, False, **flags, **sizes)

@@ -13,12 +13,13 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from .._gpu.variants import variant
 from .problem import Problem, Selection
-from .triton_launch import OPTIONS, Tile, dot_type, num_initial, pool_arguments
+from .triton_launch import GROWTH, NUM_PARTS, OPTIONS, Tile, dot_type, num_initial, pool_arguments, query_parts
 from .triton_objective import comparable, inverse, may_be_picked, with_bias
 from .triton_objectives import OBJECTIVES
 from .triton_objectives.objective import Items
-from .triton_products import diagonal, gram_matrix, gram_row, held_rows, row_products
+from .triton_products import diagonal, gram_matrix, gram_row, held_rows, part_products, row_products
 
 # The most positions and initial items together: a Gram matrix of 256 rows spills on every architecture.
 GRAM_SLOTS = 128
@@ -43,7 +44,16 @@ def gram_tile(dtype: str, slots: int, dims: int) -> Tile:
     return Tile(rows, dims, 1, min(8, rows // 8), 2, most if bounded else None)
 
 
-def form(dtype: str, tile: Tile, dims: int, plain: bool) -> dict[str, Any]:
+def staged(tile: Tile, plain: bool) -> Tile:
+    """Return the tile where rows go to the matrix instructions past the registers: several slices can be in flight.
+
+    Without options half the warps leave registers for two blocks of 128 slots a multiprocessor; options would spill.
+    """
+    warps = tile.num_warps // 2 if tile.rows == 128 and plain else tile.num_warps
+    return tile._replace(num_stages=4, num_warps=warps)
+
+
+def form(dtype: str, tile: Tile, dims: int, plain: bool, parts: int = 0) -> dict[str, Any]:
     """Return how the kernel comes to products: by a matrix, or by rows, some held; ``plain`` is MMR without options."""
     matrix, even = dtype != "float32", dims % tile.dims == 0
     held = 0 if matrix else min(dims // tile.dims, HELD_SLICES[0 if plain else 1])
@@ -53,6 +63,8 @@ def form(dtype: str, tile: Tile, dims: int, plain: bool) -> dict[str, Any]:
         "REST": held < dims // tile.dims,
         "EVEN_D": even,
         "DOT": dot_type(dtype),
+        "PARTS": parts,
+        "GROWTH": GROWTH[dtype] if parts else 1.0,
         "SLOTS": tile.rows,
         "DIMS": tile.dims,
     }
@@ -78,6 +90,8 @@ def select_gram_kernel(
     scales,
     queries,
     query_factors,
+    query_parts,
+    query_back,
     candidates,
     initial,
     relevance,
@@ -115,6 +129,8 @@ def select_gram_kernel(
     HELD: tl.constexpr,
     REST: tl.constexpr,
     DOT: tl.constexpr,
+    PARTS: tl.constexpr,
+    GROWTH: tl.constexpr,
     SLOTS: tl.constexpr,
     DIMS: tl.constexpr,
 ):
@@ -142,9 +158,15 @@ def select_gram_kernel(
     offset = row * row_stride
     base = rows + offset[:, None]
     query = queries
-    if QUERY:
+    if QUERY and PARTS == 0:
         query = queries + q * D
-    if MATRIX:
+    if PARTS > 0:
+        part = p - (SLOTS - PARTS)
+        base = tl.where((part >= 0)[:, None], query_parts + ((q * PARTS + part) * D)[:, None], base)
+        base = tl.multiple_of(base, (16, 16))  # bytes, which the choice between arrays has made the compiler forget
+        gram, r = gram_matrix(base, valid | (part >= 0), query, factor, D, False, EVEN_D, DOT, SLOTS, DIMS)
+        r = part_products(gram, P, PARTS, GROWTH, SLOTS) * tl.load(query_back + q)
+    elif MATRIX:
         gram, r = gram_matrix(base, valid, query, factor, D, QUERY, EVEN_D, DOT, SLOTS, DIMS)
     else:
         held, r, square = held_rows(base, valid, query, factor, D, QUERY, NORMS, EVEN_D, HELD, REST, SLOTS, DIMS)
@@ -185,7 +207,7 @@ def select_gram_kernel(
             pick = taken & (p == slot)
             if tl.max(pick.to(tl.int32), 0) > 0:
                 if MATRIX:
-                    similarity = gram_row(gram, p, slot, P)
+                    similarity = gram_row(gram, slot, P)
                 else:
                     similarity = row_products(
                         held, base, valid, rows + _of(row, p, slot) * row_stride, D, EVEN_D, HELD, REST, SLOTS, DIMS
@@ -214,9 +236,12 @@ def select_gram_kernel(
         found = best > float("-inf")
         pick = p == i
         score, redundancy = OUTPUTS(state, items, w, first)
+        item = i.to(tl.int64)
+        if candidates is not None:  # read again, as all ids would take registers
+            item = tl.load(candidates + q * P + i, mask=found, other=-1).to(tl.int64)
+        tl.store(out_index + q * K + step, tl.where(found, item, -1))
         # The pick's own lane stores: no reduction to bring its values to the others.
         at = q * K + step + tl.zeros([SLOTS], tl.int64)
-        tl.store(out_index + at, tl.where(found, ids, -1), mask=pick)
         tl.store(out_score + at, tl.where(found, score, float("-inf")), mask=pick)
         tl.store(out_relevance + at, tl.where(found, v, nan), mask=pick)
         tl.store(out_redundancy + at, tl.where(found, redundancy, nan), mask=pick)
@@ -227,7 +252,7 @@ def select_gram_kernel(
         taken = taken | pick
         if found & (step + 1 < wanted):  # nothing meets the last pick
             if MATRIX:
-                similarity = gram_row(gram, p, i, P)
+                similarity = gram_row(gram, i, P)
             else:
                 similarity = row_products(
                     held, base, valid, rows + _of(row, p, i) * row_stride, D, EVEN_D, HELD, REST, SLOTS, DIMS
@@ -245,17 +270,40 @@ def select_gram_kernel(
     tl.store(out_length + q, made)
 
 
+def in_tile(problem: Problem) -> bool:
+    """Return whether the query goes through the matrix instructions with the rows.
+
+    It does where the tile has room for it and all that it reads can be read 16 bytes at a time.
+    """
+    objective, slots = OBJECTIVES[problem.op], problem.pool + num_initial(problem)
+    data = problem.rows.data
+    aligned = data.shape[1] % 8 == 0 and data.stride(0) % 8 == 0 and data.data_ptr() % 16 == 0
+    wanted = problem.relevance is None or (objective.initial and problem.initial is not None)
+    parts = NUM_PARTS.get(problem.rows.dtype, 0)
+    return (
+        aligned
+        and wanted
+        and parts > 0
+        and variant("gram") == "query-in-tile"
+        and gram_tile(problem.rows.dtype, slots, 16).rows >= slots + parts
+    )
+
+
 def select(problem: Problem, out: Selection) -> None:
     """Launch regime a, one program a query."""
     dtype, D = problem.rows.dtype, problem.rows.data.shape[1]
-    arguments: dict[str, Any] = pool_arguments(problem, out)
+    parts = NUM_PARTS[dtype] if in_tile(problem) else 0
+    arguments: dict[str, Any] = pool_arguments(problem, out, factors=not parts)
+    arguments |= dict(zip(("query_parts", "query_back"), query_parts(problem) if parts else (None, None), strict=True))
     del arguments["VRSD"]
     plain = problem.op == "mmr" and all(arguments.get(name) is None for name in OPTIONS)
     tile = gram_tile(dtype, problem.pool + num_initial(problem), D)
+    if parts:
+        tile = staged(tile, plain)
     select_gram_kernel[(problem.num_queries,)](
         **arguments,
         **OBJECTIVES[problem.op].constexprs(),
         RANK=triton.next_power_of_2(num_initial(problem) + problem.k),
-        **form(dtype, tile, D, plain),
+        **form(dtype, tile, D, plain, parts),
         **tile.options(),
     )

@@ -98,10 +98,10 @@ def bias_by_row(problem: Problem) -> bool:
     return problem.bias is not None and problem.bias.ndim == 1
 
 
-def pool_arguments(problem: Problem, out: Selection) -> dict[str, Any]:
-    """Return the arguments that the kernels of pools have in common."""
+def pool_arguments(problem: Problem, out: Selection, factors: bool = True) -> dict[str, Any]:
+    """Return the arguments that the kernels of pools have in common; factors: those of the queries, where needed."""
     rows = problem.rows
-    unit = problem.unit_queries and problem.queries is not None
+    unit = factors and problem.unit_queries and problem.queries is not None
     return {
         "rows": rows.data,
         "scales": rows.scales,
@@ -136,11 +136,22 @@ def pool_arguments(problem: Problem, out: Selection) -> dict[str, Any]:
 
 
 @triton.jit
-def query_factors_kernel(queries, factors, back, D, UNIT: tl.constexpr, BLOCK: tl.constexpr):
+def query_factors_kernel(
+    queries,
+    factors,
+    back,
+    parts,
+    D,
+    UNIT: tl.constexpr,
+    PARTS: tl.constexpr,
+    GROWTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """For each query the factor to multiply it with, and what undoes the factor in a product.
 
     UNIT: 1 / |q|, so that the product is with the unit vector (0 for a zero query), and 1. Otherwise a power of two
-    that brings the largest element into [1, 2), and its inverse, both exact.
+    that brings the largest element into [1, 2), and its inverse, both exact. ``parts`` (Q, PARTS, D), or None: the
+    query times its factor as a sum of 16-bit vectors, each stored GROWTH times as large as the one before it.
     """
     q = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, BLOCK)
@@ -153,30 +164,58 @@ def query_factors_kernel(queries, factors, back, D, UNIT: tl.constexpr, BLOCK: t
     exponent = tl.minimum(tl.maximum(exponent, 1), 253)
     scale = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
     undo = (exponent << 23).to(tl.float32, bitcast=True)
+    factor = scale
     if UNIT:
         # Scaled first, so that squares neither overflow nor vanish.
         squares = tl.zeros([BLOCK], tl.float32)
         for d0 in range(0, D, BLOCK):
             x = scale * tl.load(queries + q * D + d0 + d, mask=d0 + d < D, other=0.0)
             squares += x * x
-        tl.store(factors + q, scale * inverse(tl.sqrt_rn(tl.sum(squares, 0))))
-        tl.store(back + q, 1.0)
-    else:
-        tl.store(factors + q, scale)
-        tl.store(back + q, undo)
+        factor = scale * inverse(tl.sqrt_rn(tl.sum(squares, 0)))
+        undo = 1.0
+    tl.store(factors + q, factor)
+    tl.store(back + q, undo)
+    if PARTS > 0:
+        for d0 in range(0, D, BLOCK):
+            x = factor * tl.load(queries + q * D + d0 + d, mask=d0 + d < D, other=0.0)
+            for part in tl.static_range(PARTS):
+                high = x.to(parts.dtype.element_ty)
+                tl.store(parts + (q * PARTS + part) * D + d0 + d, high, mask=d0 + d < D)
+                x = (x - high.to(tl.float32)) * GROWTH
 
 
 def query_factors(problem: Problem, q0: int, num_queries: int) -> tuple[Any, Any]:
     """Return what each query is multiplied with, and what undoes that in a product."""
-    queries = problem.queries[q0 : q0 + num_queries]
+    factors, back, _ = _query_factors(problem, q0, num_queries, 0)
+    return factors, back
+
+
+def query_parts(problem: Problem) -> tuple[Any, Any]:
+    """Return the 16-bit parts of all queries, times their factors, and what undoes the factors."""
+    _, back, parts = _query_factors(problem, 0, problem.num_queries, NUM_PARTS[problem.rows.dtype])
+    return parts, back
+
+
+# How many 16-bit parts hold a float32 query to the precision of float32 products, and how much larger than itself a
+# part is stored next to the one before: the rest that float16 leaves would fall below its smallest numbers.
+NUM_PARTS = {"float16": 2, "bfloat16": 3}
+GROWTH = {"float16": 2048.0, "bfloat16": 1.0}
+
+
+def _query_factors(problem: Problem, q0: int, num_queries: int, num_parts: int) -> tuple[Any, Any, Any]:
+    queries, dtype = problem.queries[q0 : q0 + num_queries], problem.rows.dtype
     factors, back = (_arrays.empty(queries, (num_queries,), "float32") for _ in range(2))
+    parts = _arrays.empty(queries, (num_queries, num_parts, queries.shape[1]), dtype) if num_parts else None
     query_factors_kernel[(num_queries,)](
         queries=queries,
         factors=factors,
         back=back,
         D=queries.shape[1],
+        parts=parts,
         UNIT=problem.unit_queries,
+        PARTS=num_parts,
+        GROWTH=GROWTH[dtype] if num_parts else 1.0,
         BLOCK=QUERY_BLOCK,
         **SMALL_TILE.options(),
     )
-    return factors, back
+    return factors, back, parts

@@ -56,15 +56,45 @@ def gram_matrix(
 
 
 @triton.jit
-def gram_row(gram, p, i, P):
+def _column(gram, i, EACH: tl.constexpr):
+    """Return what each row has in column i; EACH: in one of its own.
+
+    The group of columns first, then the column within it: to compare all columns with i would take a register of each,
+    where the groups are numbers that the compiler knows.
+    """
+    WIDTH: tl.constexpr = min(gram.shape[1], 32)
+    GROUPS: tl.constexpr = gram.shape[1] // WIDTH
+    i += tl.zeros([], tl.int32)  # of the interpreter a number, which no constexpr divides
+    group = i // WIDTH
+    within = i % WIDTH
+    if EACH:
+        group = group[:, None, None]
+        within = within[:, None]
+    groups = tl.reshape(gram, [gram.shape[0], GROUPS, WIDTH])
+    columns = tl.sum(tl.where(tl.arange(0, GROUPS)[None, :, None] == group, groups, 0.0), 1)
+    return tl.sum(tl.where(tl.arange(0, WIDTH)[None, :] == within, columns, 0.0), 1)
+
+
+@triton.jit
+def gram_row(gram, i, P):
     """Return the products of all rows with row i, read along the rows of the matrix.
 
     A matrix instruction leaves a row in few lanes. Anything along the columns would take a register of each an element.
     """
     row = tl.zeros([gram.shape[0]], tl.float32)
     if P > 0:  # always so; else the compiler of Triton 3.6 dies for sm_100, where it follows sums to sums of sums
-        row = tl.sum(tl.where(p[None, :] == i, gram, 0.0), 1)
+        row = _column(gram, i, False)
     return row
+
+
+@triton.jit
+def part_products(gram, P, PARTS: tl.constexpr, GROWTH: tl.constexpr, SLOTS: tl.constexpr):
+    """Return the products with the query, whose parts are the last rows of the tile."""
+    last = tl.full([], SLOTS - 1, tl.int32)
+    r = gram_row(gram, last, P)
+    for part in tl.static_range(1, PARTS):
+        r = r * (1.0 / GROWTH) + gram_row(gram, last - part, P)
+    return r
 
 
 @triton.jit
@@ -72,7 +102,7 @@ def diagonal(gram, p, P):
     """Return the squared lengths of the rows."""
     squares = tl.zeros([gram.shape[0]], tl.float32)
     if P > 0:  # as above
-        squares = tl.sum(tl.where(p[:, None] == p[None, :], gram, 0.0), 1)
+        squares = _column(gram, p, True)
     return squares
 
 

@@ -202,6 +202,26 @@ def test_cuda_kernels_compiled_afresh(tasks, recorded, compiled):
     _afresh("cuda", tasks, recorded, compiled)
 
 
+# Of a multiprocessor, of which each block takes 1 KiB more than it asks for: CUDA C++ Programming Guide.
+SHARED_OF_ALL_BLOCKS = {"sm_80": 164 * 1024, "sm_90": 228 * 1024}
+
+
+@needs_triton
+def test_two_queries_with_pools_of_16_bit_rows_share_a_multiprocessor(tasks, compiled):
+    """The picks of one then run under the loads of the other, which go past the registers, several slices ahead."""
+    name = "gram tile 128 mmr plain float16"
+    part = [task for task in tasks["triton"] if task.name == name and task.arch in SHARED_OF_ALL_BLOCKS]
+    for kernel in compiled(part):
+        assert not kernel.spills
+        assert 2 * kernel.threads * -(-kernel.registers // 8) * 8 <= 64 * 1024
+        assert 2 * (kernel.shared + 1024) <= SHARED_OF_ALL_BLOCKS[kernel.arch]
+        assert kernel.shared >= 3 * 128 * 64 * 2  # slices in flight
+        assert (
+            len(re.findall(r"cp\.async\.cg\.shared\.global[^;]*, 0x10", kernel.asm))
+            >= 3 * 128 * 64 // 8 // kernel.threads
+        )
+
+
 @needs_triton
 @pytest.mark.parametrize("module", compilation.TRITON_MODULES, ids=lambda name: name.split(".")[1])
 def test_every_triton_kernel_is_listed(processes, module):

@@ -90,6 +90,66 @@ def test_float32_rows_that_are_held_are_read_once(held, again, monkeypatch):
     assert moved.read["rows"] == Q * (once + (K - 1) * (once * again // 3 + D * 4))
 
 
+# --- The query as rows of the tile.
+
+
+@pytest.fixture
+def in_tile(monkeypatch):
+    monkeypatch.setenv("RAGSYS_KERNELS_VARIANTS", "gram=query-in-tile")
+
+
+def through_matrices(problem, method="mmr"):
+    """The selection; it is wrong to ask where float32 multiplications meet rows."""
+    with multiplied() as count:
+        result = METHODS[method](**problem, backend="triton")
+    Q, D = problem["queries"].shape
+    P = problem["candidates"].shape[1] + np.shape(problem.get("initial", np.zeros((Q, 0))))[1]
+    rows = max(16, triton.next_power_of_2(P))
+    return result, count[0] == Q * rows * rows * (-(-D // 64) * 64 if D > 64 else max(16, triton.next_power_of_2(D)))
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_query_in_the_tile_is_as_precise_as_float32(dtype, method, metric, in_tile):
+    problem = problem_of(method, 3, 29, 5, 72, dtype=dtype, seed=8)
+    # With numbers far below those that float16 has, beside large ones.
+    problem["queries"] *= np.array([[1e-5], [1], [1e5]] if metric == "dot" else [[1e-25], [1], [1e25]], np.float32)
+    problem["queries"][:, ::3] *= 1e-6
+    result, matrices = through_matrices({**problem, "metric": metric}, method)
+    assert matrices
+    testing.check_selection(method, {**problem, "metric": metric}, result)
+    exact = METHODS[method](**problem, metric=metric, backend="reference")
+    np.testing.assert_array_equal(result.indices, exact.indices)
+    largest = np.ones((3, 1))
+    if metric == "dot" and method == "mmr":  # else relevance is a cosine
+        longest = torch.as_tensor(problem["embeddings"]).double().norm(dim=1).max()
+        largest = longest.item() * np.linalg.norm(np.asarray(problem["queries"], np.float64), axis=1)[:, None]
+    error = np.abs(np.asarray(result.relevance, np.float64) - np.asarray(exact.relevance)) / largest
+    assert error.max() < 2**-22
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_query_in_the_tile_with_every_option(method, in_tile):
+    problem = problem_of(method, 3, 20, 4, 40, dtype="float16", kind="integers", ragged=True, bias=True, groups=True)
+    problem["initial"] = np.array([[0, -1], [-1, 3], [-1, -1]])
+    problem["k"] = np.array([4, 2, 3])
+    problem["max_per_group"] = 1
+    result, matrices = through_matrices(problem, method)
+    assert matrices
+    expected = METHODS[method](**problem, backend="reference")
+    np.testing.assert_array_equal(result.indices, expected.indices)
+    np.testing.assert_array_equal(result.lengths, expected.lengths)
+
+
+@pytest.mark.parametrize(("pool", "dims", "dtype"), [(31, 64, "float16"), (30, 64, "bfloat16"), (24, 60, "float16")])
+def test_a_query_that_has_no_room_in_the_tile_stays_beside_it(pool, dims, dtype, in_tile):
+    problem = testing.selection_problem(2, pool, 3, dims, dtype=dtype, seed=2)
+    result, matrices = through_matrices(problem)
+    assert not matrices
+    np.testing.assert_array_equal(result.indices, rk.mmr(**problem, backend="reference").indices)
+
+
 # --- Rules that are not the library's, each as a file of triton_objectives would have it.
 
 

@@ -29,6 +29,10 @@ TRITON = (
     # Selection: registers hold the Gram matrix of a pool or its rows (regime a) or a tile of products (b, c).
     Budget("query factors *", 40, 40, 40, 32),
     Budget("rows *", 255, 255, 255, 336),
+    Budget("gram tile 16 *", 144, 144, 144, 136),
+    Budget("gram tile 32 *", 136, 136, 136, 160),
+    Budget("gram tile 64 *", 184, 184, 184, 192),
+    Budget("gram tile 128 *", 255, 255, 255, 440),
     Budget("gram 16 *", 136, 136, 136, 112),
     Budget("gram 32 *", 144, 144, 144, 160),
     Budget("gram 64 *", 136, 136, 136, 176),
