@@ -17,6 +17,7 @@ from .triton_corpus_kernels import (
 )
 from .triton_gram import form, gram_tile, select_gram_kernel, staged
 from .triton_launch import (
+    GROWTH,
     NUM_PARTS,
     OPTIONS,
     PICK_TILE,
@@ -56,8 +57,11 @@ def ahead_of_time() -> list[Compilation]:
     found = []
     for unit in (True, False):
         name = "query factors unit" if unit else "query factors"
-        whole = {"UNIT": unit, "PARTS": 0, "GROWTH": 1.0, "BLOCK": QUERY_BLOCK}
+        whole: dict[str, Any] = {"UNIT": unit, "PARTS": 0, "GROWTH": 1.0, "BLOCK": QUERY_BLOCK}
         found.append(_compilation(name, query_factors_kernel, "float32", SMALL_TILE, ("parts",), **whole))
+    for dtype, num_parts in NUM_PARTS.items():
+        parts: dict[str, Any] = {"UNIT": True, "PARTS": num_parts, "GROWTH": GROWTH[dtype], "BLOCK": QUERY_BLOCK}
+        found.append(_compilation("query factors parts", query_factors_kernel, dtype, SMALL_TILE, (), **parts))
     for dtype in _ROWS:
         for vrsd, full in ((False, False), (True, True), (True, False), (False, True)):
             if vrsd == full or dtype in ("float16", "float32"):
@@ -116,12 +120,9 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
         found.append(_compilation(name, select_gram_kernel, dtype, tile, beside, True, **sizes))
         if dtype in NUM_PARTS and vrsd == full:
             sizes |= form(dtype, tile, D, False, NUM_PARTS[dtype])
-            name, tile, parts = (
-                name.replace("gram", "gram tile"),
-                staged(tile, not vrsd and not full),
-                (*absent, "query_factors"),
-            )
-            found.append(_compilation(name, select_gram_kernel, dtype, tile, parts, True, **sizes))
+            name, tile = name.replace("gram", "gram tile"), staged(tile, not vrsd and not full)
+            in_tile = (*absent, "query_factors")
+            found.append(_compilation(name, select_gram_kernel, dtype, tile, in_tile, True, **sizes))
     tile = row_tile(dtype, D)
     sizes = {"ROWS": tile.rows, "DIMS": tile.dims, "COMPUTED": computed}
     add("stream", select_stream_kernel, tile, unused, False, **flags, **sizes)

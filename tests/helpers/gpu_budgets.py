@@ -27,7 +27,7 @@ class Budget(NamedTuple):
 # A thread can have 255 registers on NVIDIA's processors, of 64 K for all threads of a multiprocessor.
 TRITON = (
     # Selection: registers hold the Gram matrix of a pool or its rows (regime a) or a tile of products (b, c).
-    Budget("query factors *", 40, 40, 40, 32),
+    Budget("query factors *", 40, 40, 40, 40),
     Budget("rows *", 255, 255, 255, 336),
     Budget("gram tile 16 *", 144, 144, 144, 136),
     Budget("gram tile 32 *", 136, 136, 136, 160),
