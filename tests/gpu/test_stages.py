@@ -230,6 +230,18 @@ def test_many_lines_of_a_kind_are_counted(ran, step):
     assert "left out: 18 more, in stage.json" in printed
 
 
+def test_an_extension_that_is_younger_than_its_sources_is_not_built_again(steps, tmp_path, monkeypatch):
+    monkeypatch.setattr(steps, "ROOT", tmp_path)
+    built = tmp_path / "ragsys_kernels" / f"_C{steps.sysconfig.get_config_var('EXT_SUFFIX')}"
+    for path in (tmp_path / "setup.py", tmp_path / "csrc" / "cpu" / "a.cpp", built):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    for age, builds in ((-10, True), (10, False)):
+        now = (tmp_path / "setup.py").stat().st_mtime + age
+        os.utime(built, (now, now))
+        assert ("setup.py" in steps.build().commands(60)["setup.py"]) == builds
+
+
 def test_what_pytest_skipped_is_said(steps, stage):
     lines = [
         "SKIPPED [2] tests/gpu/test_gpu.py:9: needs 9 GB",
