@@ -41,6 +41,7 @@ class Compilation(NamedTuple):
     amd_warps: int | None = None  # where the launcher takes others on AMD, whose warps have 64 lanes
     maxnreg: int | None = None  # registers that a thread may take on NVIDIA; None: what the assembler finds best
     fp_fusion: bool = True  # the launcher's enable_fp_fusion: may a product and a sum become one multiply-add
+    archs: tuple[str, ...] = ARCHITECTURES  # where the launcher chooses it
 
     def on(self, arch: str) -> Compilation:
         """Return what the launcher has compiled on an architecture."""
@@ -87,20 +88,19 @@ class Task:
 
 
 def triton_tasks(module: str) -> list[Task]:
-    """Return all that a module lists, for every architecture; in a process without TRITON_INTERPRET."""
+    """Return all that a module lists, for each of its architectures; in a process without TRITON_INTERPRET."""
     return [
         Task(arch, compilation.name, _source_of(compilation.on(arch)), module, index)
         for index, compilation in enumerate(import_module(module).ahead_of_time())
-        for arch in ARCHITECTURES
+        for arch in compilation.archs
     ]
 
 
 def _source_of(compilation: Compilation) -> str:
     import triton
 
-    options = [
-        str(value) for name, value in compilation._asdict().items() if name not in ("name", "kernel", "amd_warps")
-    ]
+    apart = ("name", "kernel", "amd_warps", "archs")
+    options = [str(value) for name, value in compilation._asdict().items() if name not in apart]
     code = dict(_code(compilation.kernel))
     for value in compilation.constexprs.values():  # functions that the kernel is given
         if isinstance(value, triton.runtime.JITFunction):

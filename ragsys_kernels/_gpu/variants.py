@@ -14,6 +14,8 @@ from .. import _env
 VARIANTS: dict[str, tuple[str, ...]] = {
     # Pools of 16-bit rows: the products with the query beside the matrix, or parts of the query as rows of it.
     "gram": ("query-beside", "query-in-tile"),
+    # Log-probs of many rows of hidden states: tiles of 64 rows, or of 128 whose weights come by tensor descriptors.
+    "linear": ("tiles", "tma"),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._gpu.compilation import Compilation, describe
+from . import triton_linear_tma as tma
 from .triton_answers import ANSWER_BLOCK, logprob_answers_kernel
 from .triton_linear import (
     AMD_WARPS,
@@ -16,6 +17,7 @@ from .triton_linear import (
 )
 from .triton_logits import logprob_logits_kernel, split_size
 from .triton_merge import PAIRS_AT_ONCE, logprob_merge_kernel, merge_shape
+from .triton_tile import COLUMNS
 
 _POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
 
@@ -26,7 +28,9 @@ _TYPES = {
     **dict.fromkeys(("part_max", "part_sum", "part_weighted"), "*fp32"),
     **dict.fromkeys(("total", "total_weighted", "values", "sums"), "*fp64"),
     **dict.fromkeys(("stride", "stride_hidden", "stride_weight", "dims"), "i32"),
-    **dict.fromkeys(("num_slots", "num_pairs", "num_columns", "num_entering", "splits", "tiles", "steps"), "i32"),
+    **dict.fromkeys(
+        ("num_slots", "num_pairs", "num_columns", "num_entering", "splits", "tiles", "row_tiles", "steps"), "i32"
+    ),
     **dict.fromkeys(("inner", "outer"), "fp32"),
 }
 
@@ -55,7 +59,7 @@ def _without(features: str, *missing: str) -> tuple[str, ...]:
 
 def ahead_of_time() -> list[Compilation]:
     """Return the kernels with features in the combinations that matter."""
-    return [*_logits(), *_merges(), *_linear(), *_answers()]
+    return [*_logits(), *_merges(), *_linear(), *_linear_tma(), *_answers()]
 
 
 def _logits() -> list[Compilation]:
@@ -158,6 +162,29 @@ def _linear() -> list[Compilation]:
                 describe(name_of, kernel, types, constexprs, absent=absent, num_stages=TARGET_STAGES, **common)
             )
     return found
+
+
+def _linear_tma() -> list[Compilation]:
+    return [
+        describe(
+            f"_logprob_linear_tma_kernel, {dtype} x {dtype}",
+            tma.logprob_linear_tma_kernel,
+            {
+                **_TYPES,
+                "hidden": _POINTERS[dtype],
+                "weight": f"tensordesc<{_POINTERS[dtype][1:]}[{COLUMNS},{tma.DIMS}]>",
+            },
+            {"ROWS": tma.ROWS, "COLUMNS": COLUMNS, "DIMS": tma.DIMS},
+            multiples=("stride_hidden", "dims"),
+            num_warps=tma.WARPS,
+            num_stages=tma.STAGES,
+            dot16=True,
+            wide_loads=True,
+            fp_fusion=False,
+            archs=("sm_90", "sm_100"),
+        )
+        for dtype in ("float16", "bfloat16")
+    ]
 
 
 def _answers() -> list[Compilation]:

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
+from .._gpu.variants import variant
+from . import triton_linear_tma
 from .triton_merge import Parts, workspace
 from .triton_scale import factors, nan_for_inf, scaled
 from .triton_tile import COLUMNS, columns_of, enter, leave_unread, slots_of
@@ -298,7 +300,7 @@ def parts_of(problem: Any) -> Parts:
     inner, outer = factors(problem)
     tile = tile_of(dot16, D)
     # What the kernels of targets and of sums have in common.
-    common = {
+    common: dict[str, Any] = {
         "hidden": hidden,
         "weight": weight,
         "bias": problem.head_bias,
@@ -326,18 +328,24 @@ def parts_of(problem: Any) -> Parts:
         logprob_linear_target_kernel[(-(-M // tile.rows),)](
             **common, **tile.options(TARGET_STAGES), target=target, steps=(R + 1).bit_length()
         )
+    sums = {
+        "part_max": parts.max,
+        "part_sum": parts.sum,
+        "target": None if known else target,
+        "num_columns": problem.num_columns,
+        "splits": splits,
+        "tiles": tiles,
+    }
+    if variant("linear") == "tma" and triton_linear_tma.fits(problem, common["DOT16"]):
+        triton_linear_tma.launch(problem, **{name: common[name] for name in triton_linear_tma.SHARED}, **sums)
+        return parts._replace(target=target, rank=rank)
     logprob_linear_kernel[(-(-R // tile.rows), splits)](
         **common,
+        **sums,
         **tile.options(tile.num_stages),
         allowed=problem.allowed,
         than=than,
-        part_max=parts.max,
-        part_sum=parts.sum,
         part_weighted=parts.weighted,
-        target=None if known else target,
-        num_columns=problem.num_columns,
         num_entering=problem.num_entering,
-        splits=splits,
-        tiles=tiles,
     )
     return parts._replace(target=target, rank=rank)
