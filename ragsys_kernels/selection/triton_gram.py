@@ -29,7 +29,7 @@ ROW_DIMS = 32
 
 # How many slices stay in registers, for MMR without options and for all else. Each takes 16 registers of a thread. The
 # rest of a row is read again from the cache at each pick.
-HELD_SLICES = (10, 6)
+HELD_SLICES = (10, 5)
 
 
 def gram_tile(dtype: str, slots: int, dims: int) -> Tile:
