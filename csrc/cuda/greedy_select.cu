@@ -2,9 +2,9 @@
 // rules for bad values and ties are those of every backend.
 //
 // Resident kernels bring the rows of the pool to shared memory once; streaming kernels read them again at every step,
-// from the L2 cache if the pools of all blocks at work fit there together. An item belongs to one warp, and in it to
-// one lane, which alone reads and writes what is kept of the item; so a step needs one barrier, before the bests of the
-// warps are compared (VRSD: one more, for its sum).
+// from memory, as the pools of all blocks at work do not fit in the L2 cache together. An item belongs to one warp, and
+// in it to one lane, which alone reads and writes what is kept of the item; so a step needs one barrier, before the
+// bests of the warps are compared (VRSD: one more, for its sum).
 //
 // Eight lanes share a row, 16 bytes of it at a time, and a lane takes part in four rows at once. Accumulation is in
 // float32 in a fixed order and every rounding is written out, so a query's bits depend on no other query, neither on

@@ -16,6 +16,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "gram": ("query-beside", "query-in-tile"),
     # Log-probs of many rows of hidden states: tiles of 64 rows, or of 128 whose weights come by tensor descriptors.
     "linear": ("tiles", "tma"),
+    # MMR out of large pools: slices of a tile on their way at a time in the pass that reads all rows.
+    "bounds": ("four", "two"),
 }
 
 

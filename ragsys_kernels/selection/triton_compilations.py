@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._gpu.compilation import Compilation, describe
+from .triton_bounds import bounds_tile, select_bounds_kernel
 from .triton_corpus_kernels import (
     corpus_pick_kernel,
     corpus_relevance_kernel,
@@ -29,7 +30,7 @@ from .triton_launch import (
     row_tile,
 )
 from .triton_objectives import OBJECTIVES
-from .triton_stream import select_stream_kernel
+from .triton_stream import select_stream_kernel, stream_tile
 from .triton_whole_corpus import PICK_BLOCK, corpus_tile, query_parts, step_tile
 
 # How rows are stored.
@@ -39,7 +40,8 @@ _ROWS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int8": "*
 _TYPES = {
     **dict.fromkeys(("scales", "factors", "lengths", "queries", "query_factors", "query_back", "back"), "*fp32"),
     **dict.fromkeys(("relevance", "bias", "lambda_d", "lambda_b"), "*fp32"),
-    **dict.fromkeys(("out_score", "out_relevance", "out_redundancy", "work", "sums", "sum_scalars"), "*fp32"),
+    **dict.fromkeys(("out_score", "out_relevance", "out_redundancy"), "*fp32"),
+    **dict.fromkeys(("work", "sums", "sum_scalars", "taken_factors"), "*fp32"),
     **dict.fromkeys(("v_in", "v_out", "state", "state_out", "part_best"), "*fp32"),
     **dict.fromkeys(("candidates", "initial", "groups", "query_groups", "ks", "out_index"), "*i64"),
     **dict.fromkeys(("part_row", "taken_rows", "keys_out"), "*i64"),
@@ -96,7 +98,9 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
 
     def add(name: str, kernel: Any, tile: Tile, absent: tuple[str, ...], dots: bool, **constexprs: Any) -> None:
         label = f"{name} {'vrsd' if vrsd else 'mmr'} {'options' if full else 'plain'}"
-        found.append(_compilation(label, kernel, dtype, tile, absent, dots, VRSD=vrsd, **constexprs))
+        if "VRSD" in kernel.arg_names:
+            constexprs["VRSD"] = vrsd
+        found.append(_compilation(label, kernel, dtype, tile, absent, dots, **constexprs))
 
     D, dot = 700 if full else 768, dot_type(dtype)
     even = {"EVEN_D": not full}
@@ -125,7 +129,12 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
             found.append(_compilation(name, select_gram_kernel, dtype, tile, in_tile, True, **sizes))
     tile = row_tile(dtype, D)
     sizes = {"ROWS": tile.rows, "DIMS": tile.dims, "COMPUTED": computed}
-    add("stream", select_stream_kernel, tile, unused, False, **flags, **sizes)
+    if vrsd:
+        add("stream", select_stream_kernel, stream_tile(dtype, D), absent, False, **even, **sizes)
+    else:
+        few = bounds_tile(dtype, D, not full)
+        changed = sizes | {"ROWS": few.rows, "STAGES": few.num_stages}
+        add("bounds", select_bounds_kernel, few, absent, False, **flags, **changed)
     if computed or vrsd:
         add("row lengths", row_lengths_kernel, tile, absent, False, **sizes)
     for num_queries in (1, 64):

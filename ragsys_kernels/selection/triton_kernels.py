@@ -1,7 +1,7 @@
 """Triton kernels for torch tensors on a GPU: which of the three regimes runs a problem.
 
-``triton_gram.py`` is regime a, ``triton_stream.py`` b and ``triton_whole_corpus.py`` c; ``README.md`` says what each
-reads. Nothing waits for the device.
+``triton_gram.py`` is regime a, ``triton_bounds.py`` (MMR) and ``triton_stream.py`` (VRSD) b, ``triton_whole_corpus.py``
+c; ``README.md`` says what each reads. Nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import _arrays
 from .._types import Array
-from . import triton_gram, triton_stream, triton_whole_corpus
+from . import triton_bounds, triton_gram, triton_stream, triton_whole_corpus
 from .problem import Problem, Selection
 from .triton_launch import num_initial, outputs
 
@@ -41,4 +41,4 @@ def _regime(problem: Problem) -> Any:
         return triton_gram
     if problem.candidates is None and not problem.pool_stride:
         return triton_whole_corpus
-    return triton_stream
+    return triton_bounds if problem.op == "mmr" else triton_stream

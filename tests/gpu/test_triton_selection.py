@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 if interpreted.HERE:
-    from ragsys_kernels.selection import triton_gram, triton_kernels, triton_stream, triton_whole_corpus
+    from ragsys_kernels.selection import triton_bounds, triton_gram, triton_kernels, triton_stream, triton_whole_corpus
     from ragsys_kernels.selection.triton_launch import Tile
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
@@ -40,7 +40,7 @@ def force(regime, monkeypatch):
     monkeypatch.setattr(triton_gram, "GRAM_SLOTS", 128 if regime == "gram" else 0)
     monkeypatch.setattr(triton_whole_corpus, "corpus_tile", lambda *_: small._replace(rows=32))
     monkeypatch.setattr(triton_whole_corpus, "PICK_BLOCK", 16)
-    for module in (triton_stream, triton_whole_corpus):
+    for module in (triton_bounds, triton_stream, triton_whole_corpus):
         monkeypatch.setattr(module, "row_tile", lambda *_: small)
         # Chunks of two queries.
         monkeypatch.setattr(module, "chunks", lambda n, *_: [(q, min(2, n - q)) for q in range(0, n, 2)])

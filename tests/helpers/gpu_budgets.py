@@ -37,6 +37,7 @@ TRITON = (
     Budget("gram 32 *", 144, 144, 144, 160),
     Budget("gram 64 *", 136, 136, 136, 176),
     Budget("gram 128 *", 255, 255, 255, 280),
+    Budget("bounds *", 255, 255, 255, 288),
     Budget("stream *", 136, 176, 176, 152),
     Budget("row lengths *", 64, 64, 64, 48),
     Budget("corpus relevance *", 255, 200, 152, 184),
