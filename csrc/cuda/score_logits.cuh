@@ -1,7 +1,7 @@
 // The logits form. A block holds its columns in registers: one read, then the maximum, the sums about it, and the
 // ranks.
 #pragma once
-#include "answer_logprob.cuh"
+#include "score_pairs.cuh"
 
 namespace rsk {
 
@@ -60,13 +60,14 @@ __device__ inline void read(const T* row, long long begin, long long end, long l
   }
 }
 
-template <class T, bool CAPPED>
-__device__ inline void score_logits(const T* logits, long long row_stride, long long num_rows, const long long* rows,
-                                    const float* inverse_temperature, float logit_scale, float softcap,
-                                    long long num_columns, const long long* allowed, long long num_allowed,
-                                    const long long* pair_begin, const long long* columns, long long num_pairs,
-                                    const float* target_logits, float* part_ref, float* part_sum, float* part_weighted,
-                                    int* part_rank, float* target) {
+// OWN: slot i is row i and has pair i, as `rules` say; else slots are given.
+template <class T, bool CAPPED, bool OWN>
+__device__ inline void score_logits(const T* logits, long long row_stride, long long num_rows, const Rules& rules,
+                                    const long long* rows, const float* inverse_temperature, float logit_scale,
+                                    float softcap, long long num_columns, const long long* allowed,
+                                    long long num_allowed, const long long* pair_begin, const long long* columns,
+                                    long long num_pairs, const float* target_logits, float* part_ref, float* part_sum,
+                                    float* part_weighted, int* part_rank, float* target) {
   DYN_SHARED(float, shared);
   float* warp_max_of = shared;
   float* warp_sum_of = warp_max_of + kWarps;
@@ -75,17 +76,24 @@ __device__ inline void score_logits(const T* logits, long long row_stride, long 
 
   const long long slot = blockIdx.x, part = blockIdx.y, parts = gridDim.y;
   const int thread = int(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
-  const long long id = rows[slot];
+  const long long id = !OWN ? rows[slot] : rules.counts(columns[slot]) ? slot : -1;
   const bool exists = id >= 0 && id < num_rows;
   const T* row = logits + (exists ? id * row_stride : 0);
-  const Change<CAPPED> change(logit_scale, softcap, inverse_temperature[slot]);
-  const long long first = max(pair_begin[slot], 0ll), last = min(pair_begin[slot + 1], num_pairs);
-  const auto target_of = [&](long long pair) {
-    const long long c = columns[pair];
+  const Change<CAPPED> change(logit_scale, softcap, OWN ? rules.inverse_of(slot) : inverse_temperature[slot]);
+  const auto at_column = [&](long long c) {
     return exists && c >= 0 && c < num_columns ? change(widen(row[c])) : -infinity();
   };
-  if (part == 0)
+  const float own = !OWN || !exists ? -infinity() : at_column(rules.masked(columns[slot]));
+  const auto target_of = [&](long long pair) { return OWN ? own : at_column(columns[pair]); };
+  const auto pairs = [&](long long& first, long long& last) {
+    first = slot, last = slot + 1;
+    if (!OWN) first = max(pair_begin[slot], 0ll), last = min(pair_begin[slot + 1], num_pairs);
+  };
+  if (part == 0) {
+    long long first, last;
+    pairs(first, last);
     for (long long pair = first + thread; pair < last; pair += kThreads) target[pair] = target_of(pair);
+  }
 
   // 1. The values.
   const long long begin = part * kColumns;
@@ -156,6 +164,8 @@ __device__ inline void score_logits(const T* logits, long long row_stride, long 
   if (!part_rank) return;
 
   // 4. What exceeds each target here.
+  long long first, last;
+  pairs(first, last);
   for (long long pair = first; pair < last; pair += kPairs) {
     const int some = int(min(last - pair, (long long)kPairs));
     for (int k = 0; k < some; ++k) {
@@ -179,21 +189,27 @@ __device__ inline void score_logits(const T* logits, long long row_stride, long 
 
 }  // namespace rsk
 
-#define RSK_LOGITS(suffix, T, CAPPED)                                                                              \
+#define RSK_LOGITS(suffix, T, CAPPED, OWN)                                                                         \
   extern "C" __global__ void __launch_bounds__(rsk::kThreads) rsk_score_logits_##suffix(                           \
-      const T* __restrict__ logits, long long row_stride, long long num_rows, const long long* __restrict__ rows,  \
-      const float* __restrict__ inverse_temperature, float logit_scale, float softcap, long long num_columns,      \
-      const long long* __restrict__ allowed, long long num_allowed, const long long* __restrict__ pair_begin,      \
-      const long long* __restrict__ columns, long long num_pairs, const float* __restrict__ target_logits,         \
-      float* __restrict__ part_ref, float* __restrict__ part_sum, float* __restrict__ part_weighted,               \
-      int* __restrict__ part_rank, float* __restrict__ target) {                                                   \
-    rsk::score_logits<T, CAPPED>(logits, row_stride, num_rows, rows, inverse_temperature, logit_scale, softcap,    \
-                                 num_columns, allowed, num_allowed, pair_begin, columns, num_pairs, target_logits, \
-                                 part_ref, part_sum, part_weighted, part_rank, target);                            \
+      const T* __restrict__ logits, long long row_stride, long long num_rows, rsk::Rules rules,                    \
+      const long long* __restrict__ rows, const float* __restrict__ inverse_temperature, float logit_scale,        \
+      float softcap, long long num_columns, const long long* __restrict__ allowed, long long num_allowed,          \
+      const long long* __restrict__ pair_begin, const long long* __restrict__ columns, long long num_pairs,        \
+      const float* __restrict__ target_logits, float* __restrict__ part_ref, float* __restrict__ part_sum,         \
+      float* __restrict__ part_weighted, int* __restrict__ part_rank, float* __restrict__ target) {                \
+    rsk::score_logits<T, CAPPED, OWN>(logits, row_stride, num_rows, rules, rows, inverse_temperature, logit_scale, \
+                                      softcap, num_columns, allowed, num_allowed, pair_begin, columns, num_pairs,  \
+                                      target_logits, part_ref, part_sum, part_weighted, part_rank, target);        \
   }
-RSK_LOGITS(f32, float, false)
-RSK_LOGITS(f16, rsk::F16, false)
-RSK_LOGITS(bf16, rsk::BF16, false)
-RSK_LOGITS(f32_softcap, float, true)
-RSK_LOGITS(f16_softcap, rsk::F16, true)
-RSK_LOGITS(bf16_softcap, rsk::BF16, true)
+RSK_LOGITS(f32, float, false, false)
+RSK_LOGITS(f16, rsk::F16, false, false)
+RSK_LOGITS(bf16, rsk::BF16, false, false)
+RSK_LOGITS(f32_softcap, float, true, false)
+RSK_LOGITS(f16_softcap, rsk::F16, true, false)
+RSK_LOGITS(bf16_softcap, rsk::BF16, true, false)
+RSK_LOGITS(f32_own, float, false, true)
+RSK_LOGITS(f16_own, rsk::F16, false, true)
+RSK_LOGITS(bf16_own, rsk::BF16, false, true)
+RSK_LOGITS(f32_softcap_own, float, true, true)
+RSK_LOGITS(f16_softcap_own, rsk::F16, true, true)
+RSK_LOGITS(bf16_softcap_own, rsk::BF16, true, true)

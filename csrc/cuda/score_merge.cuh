@@ -2,6 +2,40 @@
 #pragma once
 #include "answer_logprob.cuh"
 
+namespace rsk {
+
+struct Merged {
+  float top = -infinity();
+  double total = 0.0, weighted = 0.0;
+};
+
+// What a warp makes of the parts of a slot, in each lane.
+__device__ inline Merged merged(long long slot, long long parts, const float* part_ref, const float* part_sum,
+                                const float* part_weighted, int lane) {
+  Merged all;
+  for (long long s = lane; s < parts; s += kWarp) {
+    const float its_ref = part_ref[slot * parts + s];
+    all.top = its_ref < infinity() ? fmaxf(all.top, its_ref) : all.top;
+  }
+  all.top = warp_max(all.top);
+  for (long long s = lane; s < parts; s += kWarp) {
+    // A part without a finite value has sum 0, or NaN, and no reference.
+    const float its_ref = part_ref[slot * parts + s];
+    const double d = finite(its_ref) ? double(its_ref) - double(all.top) : 0.0, scale = exp(d);
+    const double terms = part_sum[slot * parts + s];
+    all.total += scale * terms;
+    if (part_weighted) all.weighted += scale * (part_weighted[slot * parts + s] + d * terms);
+  }
+#pragma unroll
+  for (int d = kWarp / 2; d > 0; d /= 2) {
+    all.total += __shfl_xor_sync(kAll, all.total, d);
+    all.weighted += __shfl_xor_sync(kAll, all.weighted, d);
+  }
+  return all;
+}
+
+}  // namespace rsk
+
 // A warp merges the parts of a slot; a block has eight.
 extern "C" __global__ void __launch_bounds__(256)
     rsk_score_merge(long long num_slots, long long parts, const float* __restrict__ part_ref,
@@ -14,31 +48,12 @@ extern "C" __global__ void __launch_bounds__(256)
   const int lane = int(threadIdx.x) % kWarp;
   if (slot >= num_slots) return;
 
-  float top = -infinity();
-  for (long long s = lane; s < parts; s += kWarp) {
-    const float its_ref = part_ref[slot * parts + s];
-    top = its_ref < infinity() ? fmaxf(top, its_ref) : top;
-  }
-  top = warp_max(top);
-  double total = 0.0, total_weighted = 0.0;
-  for (long long s = lane; s < parts; s += kWarp) {
-    // A part without a finite value has sum 0, or NaN, and no reference.
-    const float its_ref = part_ref[slot * parts + s];
-    const double d = finite(its_ref) ? double(its_ref) - double(top) : 0.0, scale = exp(d);
-    const double terms = part_sum[slot * parts + s];
-    total += scale * terms;
-    if (part_weighted) total_weighted += scale * (part_weighted[slot * parts + s] + d * terms);
-  }
-#pragma unroll
-  for (int d = kWarp / 2; d > 0; d /= 2) {
-    total += __shfl_xor_sync(kAll, total, d);
-    total_weighted += __shfl_xor_sync(kAll, total_weighted, d);
-  }
+  const Merged all = merged(slot, parts, part_ref, part_sum, part_weighted, lane);
   if (lane == 0) {
-    ref[slot] = top;
-    largest[slot] = total == total ? top : nan();
-    sum[slot] = total;
-    if (weighted) weighted[slot] = total_weighted;
+    ref[slot] = all.top;
+    largest[slot] = all.total == all.total ? all.top : nan();
+    sum[slot] = all.total;
+    if (weighted) weighted[slot] = all.weighted;
   }
   if (!rank) return;
   const long long first = max(pair_begin[slot], 0ll), last = min(pair_begin[slot + 1], num_pairs);

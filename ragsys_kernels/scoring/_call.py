@@ -7,7 +7,7 @@ from typing import Any
 from .. import _arrays, _checks, _dispatch
 from .._arrays import HOST, Cupy, Torch
 from . import _device, validate
-from .problem import Layout, Partials, ScoringProblem
+from .problem import Layout, Pairs, Partials, ScoringProblem
 
 
 class Call:
@@ -40,6 +40,26 @@ class Call:
         layout, fields = _device.layout(self.op, self.place, targets, rows, num_slots=num_slots, **options)
         layout.sums = getattr(self.backend, "answer_sums", _device.answer_sums)
         return layout, fields
+
+    def pairs(self, targets: Any, rows: Any, **options: Any) -> Pairs | None:
+        """Return the pairs for `results`; None where the layout has to be made first, or values are on the host."""
+        if not isinstance(self.place, (Torch, Cupy)) or not hasattr(self.backend, "results"):
+            return None
+        pairs = _device.pairs(self.op, self.place, targets, rows, **options)
+        if pairs is not None and self.check_values:
+            self.check(targets, rows, **options)
+        return pairs
+
+    def results(
+        self, form: dict[str, Any], pairs: Pairs, V: int, wanted: frozenset[str], allowed: Any, **scales: Any
+    ) -> dict[str, Any]:
+        """Return what is wanted of pairs, their rows and answers."""
+        fields: dict[str, Any] = {"rows": None, "inverse_temperature": None, "pair_begin": None}
+        options = {"entropy": "entropy" in wanted, "rank": "rank" in wanted}
+        problem = validate.problem(self.op, form, {**fields, "columns": pairs.targets}, V, **scales, **options)
+        problem.allowed = allowed
+        found: dict[str, Any] = self.backend.results(problem, pairs, wanted)
+        return found
 
     def check(self, targets: Any, rows: Any, **options: Any) -> None:
         """Run the checks of `validate.layout` on copies on the host, which waits for the device."""

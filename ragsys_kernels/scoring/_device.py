@@ -6,16 +6,24 @@ slots without a pair (row -1) may come after the last, and pairs that no slot re
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from .. import _arrays
 from .._arrays import Cupy, Torch
 from .._checks import choice, integers, shape_text, whole
 from . import validate
 from ._namespace import arange, cast, namespace, segmented, stable_order
-from .problem import Layout
+from .problem import Layout, Pairs
 
 _LAST = 2**63 - 1
+
+
+# Pairs with rows that a kernel groups in one launch: more are sorted.
+GROUPED_PAIRS = 16384
 
 
 def vector(op: str, name: str, x: Any, symbols: str, place: Torch | Cupy, size: int | None = None) -> Any:
@@ -33,10 +41,10 @@ def _bounds(op: str, name: str, x: Any, place: Torch | Cupy) -> Any:
     return array
 
 
-def _inverse_temperature(op: str, x: Any, size: int, symbol: str, place: Torch | Cupy) -> Any:
-    """Return 1 / temperature: a number, or (size,) float32."""
+def _temperature(op: str, x: Any, size: int, symbol: str, place: Torch | Cupy) -> Any:
+    """Return a number, or an array () or (size,)."""
     if validate.is_number(x):
-        return 1 / validate.positive(op, "temperature", x)
+        return validate.positive(op, "temperature", x)
     array, dtype = place.view(op, "temperature", x)
     if "float" not in dtype and "int" not in dtype:
         raise TypeError(f"{op}: temperature must be a number or floats, got {dtype}")
@@ -45,10 +53,74 @@ def _inverse_temperature(op: str, x: Any, size: int, symbol: str, place: Torch |
             f"{op}: temperature must be a number or have shape ({symbol},) = ({size},), "
             f"got {shape_text(tuple(array.shape))}"
         )
-    xp = namespace(array)
-    if dtype == "bfloat16":
-        array = place.float32(array, dtype)
-    return cast(1 / cast(array, xp.float64), xp.float32)
+    return place.float32(array, dtype) if dtype == "bfloat16" else array
+
+
+def _inverse(temperature: Any) -> Any:
+    """Return 1 / temperature: a number, or float32."""
+    if isinstance(temperature, float):
+        return 1 / temperature
+    xp = namespace(temperature)
+    return cast(1 / cast(temperature, xp.float64), xp.float32)
+
+
+def _targets_and_rows(
+    op: str, place: Torch | Cupy, targets: Any, rows: Any, num_rows: int | None, out_of_range: str
+) -> tuple[Any, Any]:
+    ids = vector(op, "targets", targets, "(M,)", place)
+    M = len(ids)
+    choice(op, "out_of_range", out_of_range, ("raise", "nan"))
+    if rows is not None:
+        return ids, vector(op, "rows", rows, "(M,)", place, M)
+    if num_rows not in (None, M):
+        raise ValueError(
+            f"{op}: targets must have shape (T,) = ({num_rows},) unless rows is given, got {shape_text((M,))}"
+        )
+    return ids, None
+
+
+def pairs(
+    op: str,
+    place: Torch | Cupy,
+    targets: Any,
+    rows: Any,
+    *,
+    num_rows: int,
+    vocab_size: int,
+    cu_answers: Any = None,
+    answer_ids: Any = None,
+    num_answers: int | None = None,
+    temperature: Any = 1.0,
+    ignore_index: int | None = -100,
+    out_of_range: str = "raise",
+    per: str = "A",
+) -> Pairs | None:
+    """Return pairs for kernels that apply the rules to them, or None for those that `layout` has to sort."""
+    M, T = len(targets), num_rows
+    if M == 0 or T == 0 or (rows is not None and (M > GROUPED_PAIRS or math.prod(np.shape(temperature)) != 1)):
+        return None
+    ids, row = _targets_and_rows(op, place, targets, rows, num_rows, out_of_range)
+    answers = _answers(op, place, ids, cu_answers, answer_ids, num_answers, temperature if per == "A" else None)
+    size = answers.num_answers if per == "A" else M
+    its_temperature = _temperature(op, temperature, size, per, place)
+    if 0 in np.shape(its_temperature):  # without answers there are no temperatures
+        its_temperature = 1.0
+    if not isinstance(its_temperature, float):
+        its_temperature = place.packed(its_temperature)
+    if ignore_index is not None:
+        ignore_index = whole(op, "ignore_index", ignore_index, "an integer or None")
+    return Pairs(
+        ids,
+        row,
+        T,
+        ignore_index,
+        its_temperature,
+        per == "A",
+        answers.begin,
+        answers.order,
+        answers.ids,
+        answers.num_answers,
+    )
 
 
 def layout(
@@ -69,18 +141,12 @@ def layout(
     num_slots: int | None = None,
 ) -> tuple[Layout, dict[str, Any]]:
     """Return what `validate.layout` does, for arrays on a device; ``num_slots`` is that of given partials."""
-    ids = vector(op, "targets", targets, "(M,)", place)
+    ids, row = _targets_and_rows(op, place, targets, rows, num_rows, out_of_range)
     xp, M = namespace(ids), len(ids)
-    choice(op, "out_of_range", out_of_range, ("raise", "nan"))
-    row = None
-    if rows is not None:
-        row = vector(op, "rows", rows, "(M,)", place, M)
-    elif num_rows not in (None, M):
-        raise ValueError(
-            f"{op}: targets must have shape (T,) = ({num_rows},) unless rows is given, got {shape_text((M,))}"
-        )
     answers = _answers(op, place, ids, cu_answers, answer_ids, num_answers, temperature if per == "A" else None)
-    inverse = _inverse_temperature(op, temperature, answers.num_answers if per == "A" else M, per, place)
+    if answers.begin is None:
+        answers.begin = arange(2, ids) * M
+    inverse = _inverse(_temperature(op, temperature, answers.num_answers if per == "A" else M, per, place))
     one_temperature = isinstance(inverse, float) or inverse.ndim == 0
     if not one_temperature and per == "A":
         inverse = inverse[xp.minimum(_answer_of_pairs(answers, ids), len(inverse) - 1)] if len(inverse) else None
@@ -143,11 +209,14 @@ def _filled(like: Any, size: int, value: Any) -> Any:
     return _arrays.full(like, (size,), 1.0, "float32") * value
 
 
+@dataclass(slots=True)
 class _Answers:
-    """The places of the pairs of each answer."""
+    """The places of the pairs of each answer; without ``begin`` there is one, which has all."""
 
-    def __init__(self, begin: Any, order: Any, ids: Any) -> None:
-        self.begin, self.order, self.ids, self.num_answers = begin, order, ids, len(begin) - 1
+    begin: Any
+    order: Any
+    ids: Any
+    num_answers: int
 
 
 def _answers(
@@ -163,9 +232,10 @@ def _answers(
     if cu_answers is not None:
         if answer_ids is not None:
             raise ValueError(f"{op}: cu_answers or answer_ids must be given, got both")
-        return _Answers(_bounds(op, "cu_answers", cu_answers, place), None, None)
+        begin = _bounds(op, "cu_answers", cu_answers, place)
+        return _Answers(begin, None, None, len(begin) - 1)
     if answer_ids is None:
-        return _Answers(arange(2, pairs) * M, None, None)
+        return _Answers(None, None, None, 1)
     ids = vector(op, "answer_ids", answer_ids, "(M,)", place, M)
     if num_answers is None:
         shape = tuple(getattr(temperature, "shape", ()))
@@ -173,7 +243,7 @@ def _answers(
             raise ValueError(f"{op}: num_answers must be given with answer_ids on a device, got None")
         num_answers = shape[0]
     order = stable_order(ids)
-    return _Answers(xp.searchsorted(ids[order], arange(num_answers + 1, ids)), order, ids)
+    return _Answers(xp.searchsorted(ids[order], arange(num_answers + 1, ids)), order, ids, num_answers)
 
 
 def _answer_of_pairs(answers: _Answers, pairs: Any) -> Any:

@@ -114,9 +114,15 @@ def token_logprobs(
             "out_of_range": out_of_range,
             "per": "T",
         }
+        scales = {"logit_scale": logit_scale, "softcap": softcap}
+        pairs = call.pairs(targets, None, **options)
+        if pairs is not None:
+            wanted = frozenset(("logp", "lse") if return_lse else ("logp",))
+            made = call.results(form, pairs, V, wanted, call.allowed_ids(allowed, V), **scales)
+            logp = call.result(made["logp"])
+            return (logp, call.result(made["lse"])) if return_lse else logp
         layout, fields = call.layout(targets, None, **options)
-        ids = call.allowed_ids(allowed, V)
-        problem = validate.problem(op, form, fields, V, allowed=ids, logit_scale=logit_scale, softcap=softcap)
+        problem = validate.problem(op, form, fields, V, allowed=call.allowed_ids(allowed, V), **scales)
         partials = call.run(problem)
         logp = call.result(finish.narrow(finish.pair_logps(partials, layout)))
         if not return_lse:
@@ -282,6 +288,15 @@ def answer_logprobs(
             "out_of_range": out_of_range,
         }
         by_row = [name for name in ("lse", "max", "entropy") if name in want]
+        if partials is None:
+            scales = {"logit_scale": logit_scale, "softcap": softcap}
+            pairs = call.pairs(targets, rows, **options)
+            if pairs is not None:
+                if by_row and rows is not None and call.checked is not None:
+                    validate.one_temperature(op, by_row[0], call.checked["rows"])
+                ids = call.allowed_ids(allowed, V)
+                made = call.results(form, pairs, V, frozenset(want + reduce), ids, **scales)
+                return AnswerLogprobs(**{name: call.result(made.get(name)) for name in AnswerLogprobs._fields})
         layout, fields = call.layout(targets, rows, num_slots=num_slots, **options)
         if by_row and layout.slot is not None:
             read = fields if layout.begin is None else call.checked
@@ -289,12 +304,10 @@ def answer_logprobs(
                 validate.one_temperature(op, by_row[0], read["rows"])
             if T is None and layout.begin is not None:
                 raise ValueError(f"{op}: rows must be None where want names {by_row[0]!r} of partials on a device")
-        rank, entropy = "rank" in want or "greedy" in reduce, "entropy" in want
+        rank, entropy = "rank" in want, "entropy" in want
         if partials is None:
             ids = call.allowed_ids(allowed, V)
-            problem = validate.problem(
-                op, form, fields, V, allowed=ids, logit_scale=logit_scale, softcap=softcap, entropy=entropy, rank=rank
-            )
+            problem = validate.problem(op, form, fields, V, allowed=ids, entropy=entropy, rank=rank, **scales)
             found = call.run(problem)
         else:
             found = validate.given_partials(op, partials, fields, entropy=entropy, rank=rank, place=call.place)
@@ -312,12 +325,10 @@ def _finished(
     for name, values in (("lse", finish.lse), ("max", finish.largest), ("entropy", finish.entropy)):
         if name in want:
             made[name] = finish.by_row(values(partials), rows, layout)
-    if "rank" in want or "greedy" in reduce:
-        ranks = finish.pair_ranks(partials, layout, logps)
-        if "rank" in want:
-            made["rank"] = ranks
-        if "greedy" in reduce:
-            made["greedy"] = finish.per_answer(ranks != 0, layout) == 0
+    if "rank" in want:
+        made["rank"] = finish.pair_ranks(partials, layout, logps)
+    if "greedy" in reduce:
+        made["greedy"] = finish.per_answer(finish.missed(partials, layout, logps), layout) == 0
     if "sum" in reduce or "mean" in reduce:
         made["sum"] = finish.per_answer(logps, layout)
     if "count" in reduce or "mean" in reduce:

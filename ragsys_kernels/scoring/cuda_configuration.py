@@ -17,6 +17,10 @@ LOGITS_SHARED = 4 * (3 * 8 + 8 * 32)
 SLAB = 512
 _DEPTH, _TILE_COLUMNS = 32, 128
 
+# The block that finds the slots, and its shared memory.
+SLOT_THREADS = 1024
+SLOTS_SHARED = 4 * SLOT_THREADS // 32
+
 # Slots of a block where a warp has one.
 WARPS = THREADS // 32
 
@@ -37,9 +41,14 @@ def hidden_shared(tile: int) -> int:
 
 def kernels() -> list[Kernel]:
     """Return every kernel of the source; sizes are functions of (T, V, D), D being 0 for logits."""
-    found = [_logits_kernel(dtype, suffix) for suffix in ("", "_softcap") for dtype in SUFFIXES]
+    found = [_logits_kernel(dtype, suffix) for suffix in ("", "_softcap", "_own", "_softcap_own") for dtype in SUFFIXES]
     found += [_hidden_kernel(tile) for tile in (16, 64)]
     found.append(_small_kernel("rsk_score_targets", lambda T, V, D: D > 0, lambda T, V, D: 4 * T * D * 2))
+    found.append(_small_kernel("rsk_score_finish", lambda T, V, D: True, lambda T, V, D: 8 * T * _parts(V, D)))
+    found.append(_small_kernel("rsk_score_answers", lambda T, V, D: True, lambda T, V, D: 9 * T))
+    found.append(_small_kernel("rsk_score_aligned_slots", lambda T, V, D: D > 0, lambda T, V, D: 8 * T))
+    slots = _small_kernel("rsk_score_slots", lambda T, V, D: True, lambda T, V, D: 16 * T)
+    found.append(slots._replace(threads=lambda T, V, D: SLOT_THREADS, shared_bytes=lambda T, V, D: SLOTS_SHARED))
     found.append(_small_kernel("rsk_score_merge", lambda T, V, D: True, lambda T, V, D: 8 * T * _parts(V, D)))
     return found
 

@@ -6,16 +6,21 @@ meant for devices and libraries that have no Triton.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 
 from .. import _arrays
 from .._gpu import cuda_module
+from ._namespace import cast, namespace
 from .cuda_configuration import (
     COLUMNS,
     LOGITS_SHARED,
     SLAB,
+    SLOT_THREADS,
+    SLOTS_SHARED,
     SOURCE,
     SUFFIXES,
     THREADS,
@@ -23,12 +28,116 @@ from .cuda_configuration import (
     hidden_shared,
     tile_slots,
 )
-from .problem import Partials, ScoringProblem
+from .problem import Pairs, Partials, ScoringProblem
 
 
 def partials(problem: ScoringProblem, num_threads: int) -> Partials:
     """Parts of the columns of every slot, merged on the device. Nothing waits for it."""
     R, M, like = len(problem.rows), len(problem.columns), problem.rows
+    parts, result = _parts(problem, R), _outputs(problem)
+    if R == 0:
+        return result
+    workspace = _workspace(problem, R, parts)
+    if problem.logits is not None:
+        _logits(problem, _rules(problem, None), R, parts, workspace, result.target)
+    else:
+        _linear(problem, parts, workspace, result.target)
+    merged = (result.ref, result.max, result.sum, result.weighted, result.rank)
+    _launch("rsk_score_merge", (_by_warp(R), 1, 1), 0, like, R, parts, *workspace, problem.pair_begin, M, *merged)
+    return result
+
+
+def results(problem: ScoringProblem, pairs: Pairs, wanted: frozenset[str]) -> dict[str, Any]:
+    """Return what is wanted of the pairs, rows and answers of a call: the slots, their sums, pairs and rows, answers.
+
+    Logits of pairs that each have a row of their own need no slots. Each step is one launch, but for the targets of the
+    linear form, which are another.
+    """
+    like, M, T = pairs.targets, len(pairs.targets), pairs.num_rows
+    A, linear, grouped = pairs.num_answers, problem.logits is None, pairs.rows is not None
+    rules, R = _rules(problem, pairs), min(M, T)
+    place: dict[str, Any] = {"slot_of": None, "slot_of_row": None, "place": None}
+    if grouped or linear:
+        slots = {
+            "rows": _arrays.empty(like, (R,), "int64"),
+            "inverse_temperature": _arrays.empty(like, (R,), "float32"),
+            "pair_begin": _arrays.empty(like, (R + 1,), "int64"),
+            "columns": _arrays.empty(like, (M,), "int64"),
+        }
+        problem = dataclasses.replace(problem, **slots)
+        if grouped:
+            first, size = _arrays.empty(like, (T,), "int32"), _arrays.empty(like, (R,), "int32")
+            place = {name: _arrays.empty(like, (n,), "int64") for name, n in zip(place, (M, T, M), strict=True)}
+            given = (pairs.targets, pairs.rows, rules, M, T, R, first, size, *slots.values(), *place.values())
+            _launch("rsk_score_slots", (1, 1, 1), SLOTS_SHARED, like, *given, threads=SLOT_THREADS)
+        else:
+            grid = (M // THREADS + 1, 1, 1)
+            _launch("rsk_score_aligned_slots", grid, 0, like, pairs.targets, rules, M, *slots.values())
+    parts = _parts(problem, R)
+    part_ref, part_sum, part_weighted, part_rank = workspace = _workspace(problem, R, parts)
+    target = _arrays.empty(like, (M,), "float32")
+    if linear:
+        _linear(problem, parts, workspace, target)
+    else:
+        _logits(problem, rules, R, parts, workspace, target)
+
+    found = {
+        name: _arrays.empty(like, (n,), dtype)
+        for names, n in ((_OF_PAIRS, M), (_OF_ROWS, T), (_OF_ANSWERS, A))
+        for name, dtype in names.items()
+        if name in wanted
+    }
+    logp64 = _arrays.empty(like, (M,), "float64") if wanted & {"sum", "mean"} else None
+    state = _arrays.empty(like, (M,), "int8") if wanted & {"mean", "count", "greedy"} else None
+    programs = M + (T if found.keys() & _OF_ROWS.keys() else 0)
+    _launch(
+        "rsk_score_finish",
+        (_by_warp(programs), 1, 1),
+        0,
+        like,
+        *(pairs.targets, rules, M, T, R, parts, problem.rows, *place.values(), target, part_ref, part_sum),
+        *(part_weighted, part_rank, found.get("logp"), logp64, state, found.get("rank")),
+        *(found.get("lse"), found.get("max"), found.get("entropy"), programs),
+    )
+    if A and found.keys() & _OF_ANSWERS.keys():
+        of_answers = [found.get(name) for name in _OF_ANSWERS]
+        given = (logp64, state, pairs.begin, pairs.order, M, A, *of_answers)
+        _launch("rsk_score_answers", (_by_warp(A), 1, 1), 0, like, *given)
+    return found
+
+
+# What a call can want, by what it is said of.
+_OF_PAIRS = {"logp": "float32", "rank": "int64"}
+_OF_ROWS = {"lse": "float32", "max": "float32", "entropy": "float32"}
+_OF_ANSWERS = {"sum": "float64", "mean": "float64", "count": "int64", "greedy": "bool"}
+
+
+def _rules(problem: ScoringProblem, pairs: Pairs | None) -> cuda_module.Struct:
+    """Return the members of Rules; ``pairs`` are None where slots say all of it already."""
+    temperature = None if pairs is None or isinstance(pairs.temperature, float) else pairs.temperature
+    number = pairs.temperature if pairs is not None and temperature is None else 1.0
+    doubles = temperature is not None and not str(temperature.dtype).endswith("float32")
+    if doubles:
+        temperature = cast(temperature, namespace(temperature).float64)
+    own = temperature is not None and math.prod(temperature.shape) != 1  # each answer or pair its own
+    return cuda_module.Struct(
+        allowed=problem.allowed,
+        temperature=temperature,
+        begin=pairs.begin if pairs is not None and own else None,
+        answers=pairs.answers if pairs is not None and own else None,
+        num_columns=problem.num_columns,
+        num_allowed=problem.num_entering,
+        num_answers=pairs.num_answers if pairs is not None and own else 1,
+        ignore=0 if pairs is None else pairs.ignore_index or 0,
+        ignores=np.int32(pairs is not None and pairs.ignore_index is not None),
+        per_pair=np.int32(pairs is not None and own and not pairs.per_answer),
+        doubles=np.int32(doubles),
+        inverse=1 / number,
+    )
+
+
+def _parts(problem: ScoringProblem, R: int) -> int:
+    """Return how many parts the columns are cut into."""
     width = COLUMNS if problem.logits is not None else SLAB
     parts = max(1, -(-problem.num_entering // width))
     if parts > 65535 or R >= 2**31:
@@ -36,22 +145,18 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
             f"backend 'cuda' takes up to {65535 * width} columns and 2^31 - 1 rows at a time, "
             f"got {problem.num_entering} and {R}"
         )
-    result = _outputs(problem)
-    if R == 0:
-        return result
-    workspace = (
+    return parts
+
+
+def _workspace(problem: ScoringProblem, R: int, parts: int) -> tuple[Any, ...]:
+    """Return room for the maximum, the sums and the ranks of the parts."""
+    like = problem.columns
+    return (
         _arrays.empty(like, (R, parts), "float32"),
         _arrays.empty(like, (R, parts), "float32"),
         _arrays.empty(like, (R, parts), "float32") if problem.entropy else None,
-        _arrays.empty(like, (M, parts), "int32") if problem.rank else None,
+        _arrays.empty(like, (len(like), parts), "int32") if problem.rank else None,
     )
-    if problem.logits is not None:
-        _logits(problem, parts, workspace, result.target)
-    else:
-        _linear(problem, parts, workspace, result.target)
-    merged = (result.ref, result.max, result.sum, result.weighted, result.rank)
-    _launch("rsk_score_merge", (_by_warp(R), 1, 1), 0, like, R, parts, *workspace, problem.pair_begin, M, *merged)
-    return result
 
 
 def _outputs(problem: ScoringProblem) -> Partials:
@@ -67,9 +172,11 @@ def _outputs(problem: ScoringProblem) -> Partials:
     )
 
 
-def _launch(name: str, grid: tuple[int, int, int], shared: int, like: Any, *arguments: Any) -> None:
+def _launch(
+    name: str, grid: tuple[int, int, int], shared: int, like: Any, *arguments: Any, threads: int = THREADS
+) -> None:
     cuda_module.load(SOURCE).launch(
-        name, grid=grid, block=(THREADS, 1, 1), shared=shared, arguments=arguments, like=like
+        name, grid=grid, block=(threads, 1, 1), shared=shared, arguments=arguments, like=like
     )
 
 
@@ -88,17 +195,22 @@ def _entering(problem: ScoringProblem) -> tuple[Any, ...]:
     return problem.num_columns, problem.allowed, 0 if problem.allowed is None else len(problem.allowed)
 
 
-def _logits(problem: ScoringProblem, parts: int, workspace: tuple[Any, ...], target: Any) -> None:
+def _logits(
+    problem: ScoringProblem, rules: cuda_module.Struct, R: int, parts: int, workspace: tuple[Any, ...], target: Any
+) -> None:
     """Launch the logits form, which also writes z of the targets."""
     assert problem.logits is not None
     _launch(
-        f"rsk_score_logits_{SUFFIXES[problem.logits_dtype]}" + ("" if problem.softcap is None else "_softcap"),
-        (len(problem.rows), parts, 1),
+        f"rsk_score_logits_{SUFFIXES[problem.logits_dtype]}"
+        + ("" if problem.softcap is None else "_softcap")
+        + ("_own" if problem.rows is None else ""),
+        (R, parts, 1),
         LOGITS_SHARED,
-        problem.rows,
+        problem.columns,
         problem.logits,
         cuda_module.row_stride(problem.logits),
         len(problem.logits),
+        rules,
         problem.rows,
         problem.inverse_temperature,
         *_scales(problem),

@@ -126,13 +126,22 @@ def _by_pair(values: Any, layout: Layout, dtype: str) -> Any:
         every = np.empty(M, dtype) if xp is np else _arrays.empty(values, (M,), dtype)
         every[layout.scored] = values
         values = every
-    return values if layout.ignored is None else xp.where(layout.ignored, 0, values)
+    return values if layout.ignored is None else xp.where(layout.ignored, xp.zeros_like(values), values)
 
 
 def pair_ranks(partials: Partials, layout: Layout, logps: Any) -> Any:
     """Return the rank of every pair (M,): 0 for an ignored pair, -1 where log p is NaN."""
     xp = namespace(logps)
     return xp.where(xp.isnan(logps), -1, _by_pair(partials.rank, layout, "int64"))
+
+
+def missed(partials: Partials, layout: Layout, logps: Any) -> Any:
+    """Return whether a column has more than the target of each pair (M,), or its log p is NaN; not if it is ignored."""
+    xp = namespace(logps)
+    most = narrow(partials.max)
+    if layout.slot is not None:
+        most = most[layout.slot]
+    return _by_pair(~(narrow(partials.target) >= most), layout, "bool") | xp.isnan(logps)
 
 
 def lse(partials: Partials) -> Any:

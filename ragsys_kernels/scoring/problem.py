@@ -67,7 +67,7 @@ class ScoringProblem:
     x_v = hidden[row]·weight[v] + head_bias[v], and softcap_(x) = softcap tanh(x / softcap), but ±inf stays ±inf.
     """
 
-    rows: np.ndarray  # (R,) int64: the row of each slot
+    rows: np.ndarray  # (R,) int64: the row of each slot; None where `Pairs` say all that follows
     inverse_temperature: np.ndarray  # (R,) float32
     num_columns: int  # columns from here on never enter
     pair_begin: np.ndarray  # (R + 1,) int64: targets of slot r are columns[pair_begin[r] : pair_begin[r + 1]]
@@ -94,6 +94,26 @@ class ScoringProblem:
     def vectors(self, name: str, rows: Any) -> np.ndarray:
         """Return rows of ``logits``, ``hidden`` or ``weight`` as float32, exactly."""
         return _arrays.widen(getattr(self, name)[rows], getattr(self, name + "_dtype"))
+
+
+@dataclass(slots=True)
+class Pairs:
+    """The pairs of a call on a device as they were given, with the rules that its kernels apply to them.
+
+    Its `ScoringProblem` has no slots yet. Where ``rows`` is None pair i is of row i, and slot i is row i if the pair
+    counts; else the kernels find the slots.
+    """
+
+    targets: Any  # (M,) int64
+    rows: Any  # (M,) int64, or None
+    num_rows: int  # T
+    ignore_index: int | None
+    temperature: Any  # a number, or an array with one, with that of each answer, or of each pair
+    per_answer: bool
+    begin: Any  # (A + 1,): the pairs of answer a are order[begin[a] : begin[a + 1]]; None: there is one answer
+    order: Any  # (M,); None: in their own order
+    answers: Any  # (M,) the answer of each pair; None: ``begin`` says
+    num_answers: int
 
 
 @dataclass(slots=True)

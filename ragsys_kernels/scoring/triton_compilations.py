@@ -7,6 +7,7 @@ from typing import Any
 from .._gpu.compilation import Compilation, describe
 from . import triton_linear_tma as tma
 from .triton_answers import ANSWER_BLOCK, logprob_answers_kernel
+from .triton_finish import logprob_finish_kernel
 from .triton_linear import (
     AMD_WARPS,
     TARGET_STAGES,
@@ -17,30 +18,50 @@ from .triton_linear import (
 )
 from .triton_logits import logprob_logits_kernel, split_size
 from .triton_merge import PAIRS_AT_ONCE, logprob_merge_kernel, merge_shape
+from .triton_slots import PAIR_BLOCK, SLOT_BLOCK, logprob_aligned_slots_kernel, logprob_slots_kernel
 from .triton_tile import COLUMNS
 
 _POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
 
 # Types of the kernels' arguments; those of logits, hidden states and weights depend on how they are stored.
 _TYPES = {
-    **dict.fromkeys(("rows", "allowed", "pair_begin", "columns", "rank", "begin", "order"), "*i64"),
+    **dict.fromkeys(("rows", "allowed", "pair_begin", "columns", "rank", "begin", "order", "answers"), "*i64"),
+    **dict.fromkeys(
+        ("targets", "row_of", "slot_of", "slot_of_row", "place", "first", "rank_of_pair", "counts"), "*i64"
+    ),
+    **dict.fromkeys(("size",), "*i32"),
+    **dict.fromkeys(("state",), "*i8"),
+    **dict.fromkeys(("greedy",), "*i1"),
     **dict.fromkeys(("inverse_temperature", "bias", "than", "target", "ref", "largest"), "*fp32"),
+    **dict.fromkeys(("temperature", "logp", "lse", "entropy"), "*fp32"),
     **dict.fromkeys(("part_max", "part_sum", "part_weighted"), "*fp32"),
-    **dict.fromkeys(("total", "total_weighted", "values", "sums"), "*fp64"),
+    **dict.fromkeys(("total", "total_weighted", "values", "sums", "means", "logp64"), "*fp64"),
     **dict.fromkeys(("stride", "stride_hidden", "stride_weight", "dims"), "i32"),
     **dict.fromkeys(
         ("num_slots", "num_pairs", "num_columns", "num_entering", "splits", "tiles", "row_tiles", "steps"), "i32"
     ),
-    **dict.fromkeys(("inner", "outer"), "fp32"),
+    **dict.fromkeys(("num_rows", "num_allowed", "num_answers", "ignore"), "i32"),
+    **dict.fromkeys(("inner", "outer", "inverse"), "fp32"),
 }
 
 # What a call leaves out, by the name of the feature it then lacks.
 _ABSENT = {
     "allowed": ("allowed",),
-    "entropy": ("part_weighted", "total_weighted"),
-    "rank": ("rank",),
+    "entropy": ("part_weighted", "total_weighted", "entropy"),
+    "rank": ("rank", "rank_of_pair"),
     "than": ("than",),
     "bias": ("bias",),
+}
+
+
+# What a call leaves out whose pairs have slots already; what one whose pairs each have a row of their own, and a
+# temperature of their own, of their answer, or that of all.
+_SLOTS = ("ignore", "temperature", "begin", "answers")
+_ALIGNED = ("rows", "inverse_temperature", "pair_begin", "slot_of", "slot_of_row", "place")
+_TEMPERATURES = {
+    "pair's": ("begin", "answers"),
+    "answer's": ("answers",),
+    "one": ("temperature", "begin", "answers"),
 }
 
 
@@ -59,7 +80,7 @@ def _without(features: str, *missing: str) -> tuple[str, ...]:
 
 def ahead_of_time() -> list[Compilation]:
     """Return the kernels with features in the combinations that matter."""
-    return [*_logits(), *_merges(), *_linear(), *_linear_tma(), *_answers()]
+    return [*_slots(), *_logits(), *_merges(), *_linear(), *_linear_tma(), *_finish(), *_answers()]
 
 
 def _logits() -> list[Compilation]:
@@ -71,20 +92,25 @@ def _logits() -> list[Compilation]:
         ("float32", 100_000, "entropy and rank", "entropy rank"),
         ("bfloat16", 100_000, "entropy and rank", "entropy rank"),
         ("bfloat16", 100_000, "softcap", "softcap"),
-        ("bfloat16", 100_000, "every feature", "entropy rank softcap allowed than"),
+        ("bfloat16", 100_000, "every feature", "slots entropy rank softcap allowed than"),
         ("bfloat16", 2000, "entropy and rank", "entropy rank"),
         ("float32", 500, "entropy and rank", "entropy rank"),
         ("float32", 100, "entropy and rank", "entropy rank"),
+        ("bfloat16", 100_000, "slots", "slots"),
+        ("bfloat16", 100_000, "temperatures of tokens", "pair's"),
+        ("bfloat16", 100_000, "temperatures of answers", "answer's"),
     ):
         block, warps = split_size(size)
         wide = "allowed" not in features and size > 500
+        temperature = next((of for of in _TEMPERATURES if of in features), "one")
+        missing = _SLOTS if "slots" in features else (*_ALIGNED, *_TEMPERATURES[temperature])
         found.append(
             describe(
                 f"_logprob_logits_kernel, {dtype}, BLOCK={block}, {name}",
                 logprob_logits_kernel,
                 {**_TYPES, "logits": _POINTERS[dtype], "stride": "i64"},  # rows further apart than 2^31 elements
-                {"BLOCK": block, "SOFTCAP": "softcap" in features},
-                absent=_without(features),
+                {"BLOCK": block, "SOFTCAP": "softcap" in features, "PER_PAIR": temperature == "pair's"},
+                absent=_without(features, *missing),
                 multiples=("stride",) if wide else (),
                 num_warps=warps,
                 num_stages=3,
@@ -187,17 +213,65 @@ def _linear_tma() -> list[Compilation]:
     ]
 
 
+def _slots() -> list[Compilation]:
+    found = []
+    for features in ("", "allowed rank"):
+        common: dict[str, Any] = {"num_stages": 3, "fp_fusion": False}
+        name = f"_logprob_slots_kernel, {features or 'plain'}"
+        absent = _without(features, "temperature")
+        kernel: Any = logprob_slots_kernel
+        found.append(describe(name, kernel, _TYPES, {"BLOCK": SLOT_BLOCK}, absent=absent, num_warps=8, **common))
+        name = f"_logprob_aligned_slots_kernel, {features or 'plain'}"
+        absent = _without(features, *_TEMPERATURES["answer's" if features else "one"])
+        constexprs = {"BLOCK": PAIR_BLOCK, "PER_PAIR": False}
+        kernel = logprob_aligned_slots_kernel
+        found.append(describe(name, kernel, _TYPES, constexprs, absent=absent, num_warps=4, **common))
+    return found
+
+
+def _finish() -> list[Compilation]:
+    found = []
+    answers = ("logp64", "state")
+    for splits, dtype, name, features, missing in (
+        (32, "bfloat16", "log p", "", (*_ALIGNED, *_TEMPERATURES["one"], *answers, "lse", "largest")),
+        (32, "float32", "answers", "", (*_ALIGNED, *_TEMPERATURES["answer's"], "lse", "largest")),
+        (32, "bfloat16", "everything", "slots entropy rank allowed softcap", _TEMPERATURES["one"]),
+        (256, "", "answers", "", (*_ALIGNED, *_TEMPERATURES["one"], "logits", "lse", "largest")),
+        (256, "", "everything", "slots entropy rank", ("logits", *_TEMPERATURES["one"])),
+        (1000, "float32", "everything", "slots entropy rank", _TEMPERATURES["one"]),
+    ):
+        size, warps = merge_shape(splits)
+        found.append(
+            describe(
+                f"_logprob_finish_kernel, {dtype or 'linear'}, SPLITS={size}, {name}",
+                logprob_finish_kernel,
+                {**_TYPES, "logits": _POINTERS[dtype or "float32"], "stride": "i64"},
+                {"SPLITS": size, "SOFTCAP": "softcap" in features, "PER_PAIR": False},
+                absent=_without(features, *missing),
+                num_warps=warps,
+                num_stages=3,
+                fp_fusion=False,
+            )
+        )
+    return found
+
+
 def _answers() -> list[Compilation]:
     return [
         describe(
-            f"_logprob_answers_kernel, {'by ids' if order else 'by bounds'}",
+            f"_logprob_answers_kernel, {name}",
             logprob_answers_kernel,
-            {**_TYPES, "values": "*i1" if order else "*fp64"},
+            _TYPES,
             {"BLOCK": ANSWER_BLOCK},
-            absent=() if order else ("order",),
+            absent=absent,
             num_warps=1,
             num_stages=3,
             fp_fusion=False,
         )
-        for order in (False, True)
+        for name, absent in (
+            ("one", ("begin", "order")),
+            ("by bounds", ("order",)),
+            ("by ids", ()),
+            ("sums of given values", ("state", "order", "means", "counts", "greedy")),
+        )
     ]

@@ -10,22 +10,49 @@ target.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from .. import _arrays
 from .._gpu import interpreter
-from . import triton_linear, triton_logits
-from .problem import Partials, ScoringProblem
+from . import triton_linear, triton_logits, triton_slots
+from .problem import Pairs, Partials, ScoringProblem
 from .triton_answers import answer_sums as answer_sums  # which the device path prefers to its own
-from .triton_merge import Parts, merge
+from .triton_answers import answers
+from .triton_finish import finish
+from .triton_merge import merge
 
 
 def partials(problem: ScoringProblem, num_threads: int) -> Partials:
     """Partials of a problem whose arrays are torch tensors, or NumPy arrays for the interpreter."""
     tensors: Any = _arrays.tensors(problem)
     with interpreter.quiet(tensors.rows):
-        return merge(tensors, _parts_of(tensors))
+        linear = tensors.logits is None
+        return merge(tensors, triton_linear.parts_of(tensors) if linear else triton_logits.parts_of(tensors))
 
 
-def _parts_of(problem: Any) -> Parts:
-    return triton_linear.parts_of(problem) if problem.logits is None else triton_logits.parts_of(problem)
+def results(problem: ScoringProblem, pairs: Pairs, wanted: frozenset[str]) -> dict[str, Any]:
+    """Return what is wanted of the pairs, rows and answers of a call: the slots, their sums, pairs and rows, answers.
+
+    Logits of pairs that each have a row of their own need no slots. Each step is one launch, the linear form's as many
+    as it has kernels, and ranks of logits take one more.
+    """
+    linear, of_pairs = problem.logits is None, set(wanted)
+    if wanted & {"sum", "mean"}:
+        of_pairs.add("logp64")
+    if wanted & {"mean", "count", "greedy"}:
+        of_pairs.add("state")
+    with interpreter.quiet(pairs.targets):
+        if pairs.rows is not None:
+            slots = triton_slots.grouped(problem, pairs)
+        else:
+            slots = triton_slots.aligned(problem, pairs) if linear else None
+        if slots is None:
+            parts = triton_logits.parts_of(problem, pairs)
+        else:
+            fields = ("rows", "inverse_temperature", "pair_begin", "columns")
+            problem = dataclasses.replace(problem, **{name: getattr(slots, name) for name in fields})
+            parts = (triton_linear if linear else triton_logits).parts_of(problem, rank=slots.rank)
+        found = finish(problem, pairs, slots if pairs.rows is not None else None, parts, frozenset(of_pairs))
+        logp64, state = found.pop("logp64", None), found.pop("state", None)
+        return found | answers(pairs, logp64, state, wanted)

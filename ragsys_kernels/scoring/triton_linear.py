@@ -286,16 +286,17 @@ def logprob_linear_target_kernel(
         tl.store(rank + i, tl.zeros([ROWS], tl.int64), mask=i < num_pairs)
 
 
-def parts_of(problem: Any) -> Parts:
-    """Launch the sums of a problem with hidden states and weights."""
+def parts_of(problem: Any, rank: Any = None) -> Parts:
+    """Launch the sums of a problem with hidden states and weights; ``rank`` is room for ranks (M,)."""
     hidden, weight, like = problem.hidden, problem.weight, problem.rows
     R, M, D = len(problem.rows), len(problem.columns), hidden.shape[1]
     dot16 = hidden.dtype == weight.dtype != problem.inverse_temperature.dtype
     tiles = tiles_of_a_split(problem.num_entering)
     splits = -(-problem.num_entering // (COLUMNS * tiles))
-    parts = workspace(problem, splits)
+    parts = workspace(problem, R, splits)
     target = _arrays.empty(like, (M,), "float32")
-    rank = _arrays.empty(like, (M,), "int64") if problem.rank else None
+    if problem.rank and rank is None:
+        rank = _arrays.empty(like, (M,), "int64")
     than = target if problem.target_logits is None else problem.target_logits
     inner, outer = factors(problem)
     tile = tile_of(dot16, D)

@@ -10,14 +10,16 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
+from .problem import Pairs
 from .triton_merge import Parts, workspace
+from .triton_pairs import NO_TEMPERATURES, counts, inverse_of, masked, temperatures
 from .triton_scale import LOG2E, factors, finite, nan_for_inf, scaled
 
 
 @triton.jit
 def logprob_logits_kernel(
     logits,
-    rows,
+    rows,  # None: slot i is row i and has pair i, which `Pairs` says whether it counts and at what temperature
     inverse_temperature,
     allowed,  # None: all columns enter
     pair_begin,
@@ -33,6 +35,13 @@ def logprob_logits_kernel(
     splits,
     inner,
     outer,
+    ignore,
+    inverse,
+    temperature,
+    begin,
+    answers,
+    num_answers,
+    PER_PAIR: tl.constexpr,
     BLOCK: tl.constexpr,
     SOFTCAP: tl.constexpr,
 ):
@@ -40,10 +49,12 @@ def logprob_logits_kernel(
     program = tl.program_id(0)
     slot = (program // splits).to(tl.int64)
     split = program % splits
-    row = tl.load(rows + slot)
+    if rows is not None:
+        row = tl.load(rows + slot)
+    else:
+        row = tl.where(counts(tl.load(columns + slot), ignore, num_columns), slot, -1)
     if row >= 0:
         base = logits + row * stride
-        factor = tl.load(inverse_temperature + slot) * outer
         at = split * BLOCK + tl.arange(0, BLOCK)
         if allowed is not None:
             column = tl.load(allowed + at, mask=at < num_entering, other=-1)
@@ -55,6 +66,10 @@ def logprob_logits_kernel(
                 x = tl.load(base + at).to(tl.float32)
             else:
                 x = tl.load(base + at, mask=at < num_columns, other=float("-inf")).to(tl.float32)
+        if rows is not None:
+            factor = tl.load(inverse_temperature + slot) * outer
+        else:
+            factor = inverse_of(slot, inverse, temperature, begin, answers, num_answers, PER_PAIR) * outer
         z = scaled(x, inner, factor, SOFTCAP)  # [BLOCK]
         top = tl.max(z, 0)  # ignores NaN, which shows in the sum
         d = z - finite(top, 0.0)
@@ -65,11 +80,16 @@ def logprob_logits_kernel(
         if part_weighted is not None:
             tl.store(part_weighted + part, tl.sum(tl.where(e > 0, d * e, 0.0), 0))
         if rank is not None:
-            for i in range(tl.load(pair_begin + slot), tl.load(pair_begin + slot + 1)):
+            first, last = slot, slot + 1
+            if rows is not None:
+                first, last = tl.load(pair_begin + slot), tl.load(pair_begin + slot + 1)
+            for i in range(first, last):
                 if than is not None:
                     t = tl.load(than + i)
                 else:
                     own = tl.load(columns + i)
+                    if rows is None:
+                        own = masked(own, allowed, num_entering)
                     t = tl.load(base + own, mask=own >= 0, other=float("-inf")).to(tl.float32)
                     t = scaled(t, inner, factor, SOFTCAP)
                 tl.atomic_add(rank + i, tl.sum((z > t).to(tl.int32), 0).to(tl.int64))
@@ -83,13 +103,15 @@ def split_size(num_entering: int) -> tuple[int, int]:
     return 8192, 8
 
 
-def parts_of(problem: Any) -> Parts:
-    """Launch the sums of a problem with logits."""
-    logits, like, R, M = problem.logits, problem.rows, len(problem.rows), len(problem.columns)
+def parts_of(problem: Any, pairs: Pairs | None = None, rank: Any = None) -> Parts:
+    """Launch the sums of a problem with logits; ``pairs`` are given where it has no slots. ``rank`` (M,) is zero."""
+    logits, like, M = problem.logits, problem.columns, len(problem.columns)
+    R = M if problem.rows is None else len(problem.rows)
     block, warps = split_size(problem.num_entering)
     splits = -(-problem.num_entering // block)
-    parts = workspace(problem, splits)
-    rank = _arrays.full(like, (M,), 0, "int64") if problem.rank else None
+    parts = workspace(problem, R, splits)
+    if problem.rank and rank is None:
+        rank = _arrays.full(like, (M,), 0, "int64")
     inner, outer = factors(problem)
     logprob_logits_kernel[(R * splits,)](
         logits=logits,
@@ -109,6 +131,8 @@ def parts_of(problem: Any) -> Parts:
         splits=splits,
         inner=inner,
         outer=outer,
+        ignore=None if pairs is None else pairs.ignore_index,
+        **(NO_TEMPERATURES if pairs is None else temperatures(pairs)),
         BLOCK=block,
         SOFTCAP=problem.softcap is not None,
         num_warps=warps,

@@ -17,6 +17,31 @@ from .triton_scale import LOG2E, factors, finite, scaled
 PAIRS_AT_ONCE = 32
 
 
+@triton.jit
+def merged(part_max, part_sum, part_weighted, slot, splits, live, SPLITS: tl.constexpr):
+    """Return the largest z of a slot, and its sums about `reference`; 0 where ``live`` is false."""
+    at = tl.arange(0, SPLITS)
+    inside = at < tl.where(live, splits, 0)
+    top = tl.load(part_max + slot * splits + at, mask=inside, other=float("-inf"))
+    s = tl.load(part_sum + slot * splits + at, mask=inside, other=0.0)
+    most = tl.max(top, 0)
+    # A split without a finite column has sum 0 and takes d = 0, not the NaN of -inf - -inf.
+    d = tl.where(top == float("-inf"), 0.0, top - finite(most, 0.0))
+    shrink = tl.exp2(d * LOG2E).to(tl.float64)
+    sums = tl.sum(shrink * s.to(tl.float64), 0)
+    weighted = sums
+    if part_weighted is not None:
+        w = tl.load(part_weighted + slot * splits + at, mask=inside, other=0.0)
+        weighted = tl.sum(shrink * (w.to(tl.float64) + d.to(tl.float64) * s.to(tl.float64)), 0)
+    return most, sums, weighted
+
+
+@triton.jit
+def reference(most):
+    """Return what the sums of a slot are about: -inf where they are NaN for a +inf."""
+    return tl.where(most < float("inf"), most, float("-inf"))
+
+
 @triton.jit(do_not_specialize=["num_slots", "num_pairs"])
 def logprob_merge_kernel(
     logits,  # None: the targets have been found already
@@ -48,22 +73,12 @@ def logprob_merge_kernel(
     row = tl.load(rows + slot, mask=is_slot, other=-1)
     live = row >= 0
     if is_slot:
-        at = tl.arange(0, SPLITS)
-        inside = at < tl.where(live, splits, 0)
-        top = tl.load(part_max + slot * splits + at, mask=inside, other=float("-inf"))
-        s = tl.load(part_sum + slot * splits + at, mask=inside, other=0.0)
-        most = tl.max(top, 0)
-        # A split without a finite column has sum 0 and takes d = 0, not the NaN of -inf - -inf.
-        d = tl.where(top == float("-inf"), 0.0, top - finite(most, 0.0))
-        shrink = tl.exp2(d * LOG2E).to(tl.float64)
-        sums = tl.sum(shrink * s.to(tl.float64), 0)
-        tl.store(ref + slot, tl.where(most < float("inf"), most, float("-inf")))
+        most, sums, weighted = merged(part_max, part_sum, part_weighted, slot, splits, live, SPLITS)
+        tl.store(ref + slot, reference(most))
         tl.store(largest + slot, tl.where((sums != sums) & (most < float("inf")), float("nan"), most))
         tl.store(total + slot, sums)
         if part_weighted is not None:
-            w = tl.load(part_weighted + slot * splits + at, mask=inside, other=0.0)
-            w = shrink * (w.to(tl.float64) + d.to(tl.float64) * s.to(tl.float64))
-            tl.store(total_weighted + slot, tl.sum(w, 0))
+            tl.store(total_weighted + slot, weighted)
     if logits is not None:
         factor = tl.load(inverse_temperature + slot, mask=is_slot, other=1.0) * outer
         end = tl.load(pair_begin + slot + 1, mask=is_slot, other=num_pairs)
@@ -85,10 +100,9 @@ class Parts(NamedTuple):
     rank: Any = None  # (M,); None without ranks
 
 
-def workspace(problem: Any, splits: int) -> Parts:
-    """Return room for the splits, one allocation."""
-    R = len(problem.rows)
-    both = _arrays.empty(problem.rows, (3 if problem.entropy else 2, R, splits), "float32")
+def workspace(problem: Any, R: int, splits: int) -> Parts:
+    """Return room for the splits of R slots, one allocation."""
+    both = _arrays.empty(problem.columns, (3 if problem.entropy else 2, R, splits), "float32")
     return Parts(both[0], both[1], both[2] if problem.entropy else None)
 
 

@@ -18,7 +18,7 @@ import ragsys_kernels as rk
 from ragsys_kernels import _arrays, _dispatch
 from ragsys_kernels._gpu import cuda_module
 from ragsys_kernels.scoring import cuda_configuration, cuda_kernels, reference
-from ragsys_kernels.scoring.problem import Partials, ScoringProblem
+from ragsys_kernels.scoring.problem import Pairs, Partials, ScoringProblem
 
 SOURCES = Path(__file__).parents[2] / "csrc" / "cuda"
 SOURCE = cuda_configuration.SOURCE
@@ -405,6 +405,20 @@ def launches_of_every_kernel(rng):
     yield problem(hidden=hidden, weight=weight, rows=range(18), columns=[[1, 529]] * 18, rank=True, entropy=True)
 
 
+def results_of_every_kernel(rng, times=1):
+    """Results of pairs that each have a row of their own, and of pairs that name their rows."""
+    for form in ("logits", "hidden"):
+        p = anything(rng, form, "float32", 40, T=3)
+        p = dataclasses.replace(p, target_logits=None, entropy=True, rank=True)
+        targets, rows = np.array([5, -1, 7, 3, 39]), np.array([2, 0, 2, 7, 0])
+        own = Pairs(targets[:3], None, 3, 7, np.array([0.5, 2.0], np.float32), True, np.array([0, 1, 3]), None, None, 2)
+        targets, rows = np.tile(targets, times), np.tile(rows, times)
+        named = Pairs(targets, rows, 3, -100, 0.7, True, None, None, None, 1)
+        for pairs in (named, own):
+            q = dataclasses.replace(p, rows=None, inverse_temperature=None, pair_begin=None, columns=pairs.targets)
+            cuda_kernels.results(q, pairs, frozenset((*EVERYTHING, "sum", "mean", "count", "greedy")))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_no_access_beyond_an_array_and_no_race(sanitizer):
@@ -414,6 +428,7 @@ def test_no_access_beyond_an_array_and_no_race(sanitizer):
         for seed, p in enumerate(launches_of_every_kernel(np.random.default_rng(0))):
             checked.seed = seed
             run(p)
+        results_of_every_kernel(np.random.default_rng(0))
     assert {name for name, *_ in checked.launches} == {kernel.name for kernel in cuda_configuration.kernels()}
 
 
@@ -438,9 +453,16 @@ def test_a_missing_barrier_is_found(removed):
     rng = np.random.default_rng(0)
     if removed <= 4:
         p = problem(rng.standard_normal((1, 700)).astype(np.float32), rows=[0], columns=[range(80)], rank=True)
-    else:
+    elif removed <= 8:
         hidden, weight = (rng.standard_normal((n, 72)).astype(np.float32) for n in (2, 300))
         p = problem(hidden=hidden, weight=weight, rows=[0, 1], columns=[[0], [1]], rank=True)
+    else:
+        checked.removed = removed
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cuda_module, "load", lambda name: checked)
+            with pytest.raises(emulator.LaunchError, match="data race"):
+                results_of_every_kernel(rng, 300 if removed == 11 else 1)  # pairs for a second round
+        return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_module, "load", lambda name: checked)
         checked.removed = removed
@@ -452,7 +474,7 @@ def test_every_kernel_is_described():
     text = cuda_module.source(SOURCE)
     names = {f"rsk_score_logits_{suffix}" for suffix in re.findall(r"^RSK_LOGITS\((\w+)", text, re.MULTILINE)}
     names |= {f"rsk_score_hidden_{slots}" for slots in re.findall(r"^RSK_HIDDEN\((\d+)", text, re.MULTILINE)}
-    names |= set(re.findall(r"\b(rsk_score_(?:targets|merge))\(", text))
+    names |= set(re.findall(r"\b(rsk_score_(?:targets|merge|finish|answers|slots|aligned_slots))\(", text))
     kernels = {kernel.name: kernel for kernel in cuda_configuration.kernels()}
     assert set(kernels) == names
     assert kernels["rsk_score_logits_f32"].bytes_read(512, 151936, 0) == 512 * 151936 * 4

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 import interpreted
 import numpy as np
 import pytest
+from scoring_device import Device, as_tensor
 from scoring_oracle import (
     ENTROPY_FLOOR,
     EVERYTHING,
@@ -23,7 +24,7 @@ from scoring_oracle import (
 from scoring_problems import DTYPES, hard_rows, linear, logits, stored
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _dispatch
+from ragsys_kernels import _arrays
 from ragsys_kernels._gpu import variants
 
 torch = pytest.importorskip("torch")
@@ -42,16 +43,10 @@ def poisoned(monkeypatch):
 
     def filled(like, shape, dtype):
         array = empty(like, shape, dtype)
-        array[...] = NAN if "float" in dtype else -(2**62)
+        array[...] = True if dtype == "bool" else NAN if "float" in dtype else np.iinfo(dtype).min // 2
         return array
 
     monkeypatch.setattr(_arrays, "empty", filled)
-
-
-def as_tensor(x):
-    if x is None or isinstance(x, (int, float, str, tuple, torch.Tensor)):
-        return x
-    return torch.from_numpy(np.array(x, np.int64 if isinstance(x, list) and not x else None))
 
 
 class Host:
@@ -65,36 +60,6 @@ class Host:
 
     def __getattr__(self, op):
         return functools.partial(getattr(rk, op), backend="triton")
-
-
-class Device:
-    """The operations on tensors that are taken as a device's: nothing may look at a value."""
-
-    name = "device"
-
-    def __init__(self, patch):
-        place_of = _arrays.place_of
-        there = _arrays.Torch("cpu")
-        patch.setattr(
-            _arrays,
-            "place_of",
-            lambda device, *of: there if of[0] in _dispatch.DEVICE_BACKENDS else place_of(device, *of),
-        )
-        self.waiting = interpreted.NoWaiting
-
-    def __getattr__(self, op):
-        def call(*args, **kwargs):
-            kwargs = {name: as_tensor(x) if name not in ("want", "reduce") else x for name, x in kwargs.items()}
-            with self.waiting():
-                found = getattr(rk, op)(*map(as_tensor, args), **kwargs, backend="triton")
-            values = found if isinstance(found, tuple) else (found,)
-            assert all(x is None or isinstance(x, torch.Tensor) for x in values)
-            if not isinstance(found, tuple):
-                return found.numpy()
-            values = [x if x is None else x.numpy() for x in found]
-            return type(found)(*values) if hasattr(found, "_fields") else tuple(values)
-
-        return call
 
 
 @pytest.fixture(params=[Host, Device], ids=["host", "device"])

@@ -48,7 +48,7 @@ TRITON = (
     Budget("corpus given *", 72, 72, 72, 48),
     # Scoring: a split of the vocabulary, or a tile of logits.
     Budget("_logprob_logits_kernel, *", 128, 128, 128, 64),
-    Budget("_logprob_merge_kernel, *", 64, 64, 64, 40),
+    Budget("_logprob_merge_kernel, *", 72, 72, 72, 48),
     Budget("_logprob_linear_kernel, float32 x *", 255, 240, 255, 240),
     Budget("_logprob_linear_kernel, float16 x *", 208, 152, 216, 240),
     Budget("_logprob_linear_kernel, bfloat16 x *", 255, 232, 255, 288),
@@ -56,6 +56,9 @@ TRITON = (
     Budget("_logprob_linear_target_kernel, float32 x *", 208, 192, 192, 120),
     Budget("_logprob_linear_target_kernel, float16 x *", 128, 128, 168, 176),
     Budget("_logprob_linear_target_kernel, bfloat16 x *", 136, 200, 240, 224),
+    Budget("_logprob_slots_kernel, *", 80, 80, 80, 64),
+    Budget("_logprob_aligned_slots_kernel, *", 32, 32, 32, 24),
+    Budget("_logprob_finish_kernel, *", 72, 72, 72, 48),
     Budget("_logprob_answers_kernel, *", 64, 64, 64, 32),
 )
 
@@ -66,10 +69,15 @@ CUDA = (
     Budget("rsk_mmr_streaming_*float*", 80, 80, 80, wide_loads=True),
     Budget("rsk_vrsd_streaming_*float*", 128, 128, 128, wide_loads=True),
     Budget("rsk_*_int8", 128, 128, 128, wide_loads=True),
-    Budget("rsk_score_logits_*", 64, 64, 64, wide_loads=True),
+    Budget("rsk_score_logits_*_own", 64, 64, 112, wide_loads=True),
+    Budget("rsk_score_logits_*[!n]", 72, 64, 64, wide_loads=True),
     Budget("rsk_score_hidden_16", 128, 128, 128, wide_loads=True),
     Budget("rsk_score_hidden_64", 128, 128, 128, wide_loads=True),
     Budget("rsk_score_merge", 48, 48, 48),
+    Budget("rsk_score_finish", 48, 48, 64),
+    Budget("rsk_score_answers", 40, 40, 40),
+    Budget("rsk_score_slots", 64, 64, 64),
+    Budget("rsk_score_aligned_slots", 32, 32, 32),
     Budget("rsk_score_targets", 40, 40, 40),
 )
 
