@@ -35,7 +35,7 @@ class AnswerLogprobs(NamedTuple):
     count : (A,) int64
         Pairs that are not ignored.
     greedy : (A,) bool
-        No pair that counts has a greater logit than its target; True for an empty answer.
+        The target of each pair that counts has the largest logit of its row; True for an empty answer.
     """
 
     logp: Array
@@ -114,7 +114,7 @@ def token_logprobs(
             "out_of_range": out_of_range,
             "per": "T",
         }
-        scales = {"logit_scale": logit_scale, "softcap": softcap}
+        scales: dict[str, Any] = {"logit_scale": logit_scale, "softcap": softcap}
         pairs = call.pairs(targets, None, **options)
         if pairs is not None:
             wanted = frozenset(("logp", "lse") if return_lse else ("logp",))
@@ -200,7 +200,7 @@ def answer_logprobs(
         Targets of this value are left out: log p 0, not counted.
     want : tuple of {"logp", "lse", "max", "entropy", "rank"}
     reduce : tuple of {"sum", "mean", "count", "greedy"}
-        Which fields are made; "rank", "greedy" and "entropy" take up to a fifth more time.
+        Which fields are made; "rank" and "entropy" take up to a fifth more time.
     out_of_range : {"raise", "nan"}
         What a target outside [0, vocab_size) is: an error, or NaN for itself and its answer. On a device always NaN.
     partials : Partials, instead of logits
@@ -289,7 +289,7 @@ def answer_logprobs(
         }
         by_row = [name for name in ("lse", "max", "entropy") if name in want]
         if partials is None:
-            scales = {"logit_scale": logit_scale, "softcap": softcap}
+            scales: dict[str, Any] = {"logit_scale": logit_scale, "softcap": softcap}
             pairs = call.pairs(targets, rows, **options)
             if pairs is not None:
                 if by_row and rows is not None and call.checked is not None:

@@ -32,10 +32,10 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
 
 
 def results(problem: ScoringProblem, pairs: Pairs, wanted: frozenset[str]) -> dict[str, Any]:
-    """Return what is wanted of the pairs, rows and answers of a call: the slots, their sums, pairs and rows, answers.
+    """Return what is wanted of the pairs, rows and answers of a call, in four steps of one launch each.
 
-    Logits of pairs that each have a row of their own need no slots. Each step is one launch, the linear form's as many
-    as it has kernels, and ranks of logits take one more.
+    The first, slots, is left out for logits of pairs that each have a row of their own, whose ranks are set to zero in
+    a launch instead. The linear form may have several kernels.
     """
     linear, of_pairs = problem.logits is None, set(wanted)
     if wanted & {"sum", "mean"}:
@@ -43,10 +43,11 @@ def results(problem: ScoringProblem, pairs: Pairs, wanted: frozenset[str]) -> di
     if wanted & {"mean", "count", "greedy"}:
         of_pairs.add("state")
     with interpreter.quiet(pairs.targets):
+        slots: triton_slots.Slots | None = None
         if pairs.rows is not None:
             slots = triton_slots.grouped(problem, pairs)
-        else:
-            slots = triton_slots.aligned(problem, pairs) if linear else None
+        elif linear:
+            slots = triton_slots.aligned(problem, pairs)
         if slots is None:
             parts = triton_logits.parts_of(problem, pairs)
         else:

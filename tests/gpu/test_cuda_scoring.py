@@ -406,17 +406,17 @@ def launches_of_every_kernel(rng):
 
 
 def results_of_every_kernel(rng, times=1):
-    """Results of pairs that each have a row of their own, and of pairs that name their rows."""
-    for form in ("logits", "hidden"):
-        p = anything(rng, form, "float32", 40, T=3)
-        p = dataclasses.replace(p, target_logits=None, entropy=True, rank=True)
-        targets, rows = np.array([5, -1, 7, 3, 39]), np.array([2, 0, 2, 7, 0])
-        own = Pairs(targets[:3], None, 3, 7, np.array([0.5, 2.0], np.float32), True, np.array([0, 1, 3]), None, None, 2)
-        targets, rows = np.tile(targets, times), np.tile(rows, times)
-        named = Pairs(targets, rows, 3, -100, 0.7, True, None, None, None, 1)
-        for pairs in (named, own):
-            q = dataclasses.replace(p, rows=None, inverse_temperature=None, pair_begin=None, columns=pairs.targets)
-            cuda_kernels.results(q, pairs, frozenset((*EVERYTHING, "sum", "mean", "count", "greedy")))
+    """Results of pairs that name their rows, and of pairs that each have a row of their own."""
+    targets, rows = np.tile([5, -1, 7, 3, 39], times), np.tile([2, 0, 2, 7, 0], times)
+    named = Pairs(targets, rows, 3, -100, 0.7, True, None, None, None, 1)
+    own = Pairs(targets[:3], None, 3, 7, np.array([0.5, 2.0], np.float32), True, np.array([0, 1, 3]), None, None, 2)
+    calls = [(named, "logits", "float32", None), (named, "hidden", "float32", None), (own, "hidden", "float16", None)]
+    calls += [(own, "logits", dtype, softcap) for dtype in DTYPES for softcap in (None, 30.0)]
+    for pairs, form, dtype, softcap in calls:
+        p = dataclasses.replace(anything(rng, form, dtype, 40, T=3), target_logits=None, entropy=True, rank=True)
+        slots = {"rows": None, "inverse_temperature": None, "pair_begin": None, "columns": pairs.targets}
+        wanted = frozenset((*EVERYTHING, "sum", "mean", "count", "greedy"))
+        cuda_kernels.results(dataclasses.replace(p, **slots, softcap=softcap), pairs, wanted)
 
 
 @pytest.mark.slow

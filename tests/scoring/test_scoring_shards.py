@@ -162,6 +162,21 @@ def test_a_row_is_one_job_at_each_of_its_temperatures(host_scorer):
     np.testing.assert_allclose(part.target, np.concatenate([x[0, [4]], x[1, [2]] / 2, x[1, [1, 3, 5]]]), rtol=1e-6)
 
 
+def test_greedy_answers_of_shards_need_no_ranks(host_scorer):
+    x = np.array(logits(30, 900)[0])
+    targets = x.argmax(1)
+    x[0, :5], targets[0], targets[1] = x[0].max(), 3, (targets[1] + 1) % 900  # a tie, and a lower target
+    x[2, 7], x[3] = NAN, -INF
+    options = {"targets": targets, "vocab_size": 900, "cu_answers": np.arange(31), "backend": host_scorer}
+    parts = [
+        rk.logprob_partials(x[:, begin : begin + 300], first_column=begin, **options) for begin in range(0, 900, 300)
+    ]
+    found = rk.answer_logprobs(partials=rk.merge_partials(parts), **options)
+    whole = rk.answer_logprobs(x, **options, want=("rank",))
+    assert found.greedy.tolist() == whole.greedy.tolist() == (whole.rank == 0).tolist()
+    assert found.greedy[:5].tolist() == [True, False, False, False, True]
+
+
 def test_ranks_across_shards_need_the_targets_of_all(host_scorer):
     x, _ = logits(2, 20)
     half = {"targets": [3, 15], "vocab_size": 20, "rank": True, "backend": host_scorer}

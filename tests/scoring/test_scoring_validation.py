@@ -286,7 +286,7 @@ def test_bad_partials(host_scorer):
             "answer_logprobs: vocab_size must be given with partials, got None",
         ),
         (
-            lambda: rk.answer_logprobs(partials=part, **{**finish, "reduce": ("greedy",)}),
+            lambda: rk.answer_logprobs(partials=part, **finish, want=("rank",)),
             "answer_logprobs: partials must have rank for what is wanted, got None",
         ),
         (
