@@ -77,12 +77,12 @@ __device__ inline int block_before(int x, int* warps, int& total) {
 
 }  // namespace rsk
 
-// Slots in the order of their first pairs, by one block: each step needs the one before for all pairs. Arrays by row
-// are not filled: a row's element is read only if a pair has written it. Pairs of a slot come in any order, which no
-// result depends on.
+// The slots of pairs that name their rows, by one block: each step needs the one before for all pairs. Arrays by row
+// are not filled: a row's element is read only if a pair has written it. Slots, and the pairs of a slot, come in any
+// order, which no result depends on.
 extern "C" __global__ void __launch_bounds__(1024)
     rsk_score_slots(const long long* __restrict__ targets, const long long* __restrict__ row_of, rsk::Rules rules,
-                    long long num_pairs, long long num_rows, long long num_slots, int* first, int* size,
+                    long long num_pairs, long long num_rows, long long num_slots, int* leader, int* size,
                     long long* rows, float* inverse_temperature, long long* pair_begin, long long* columns,
                     long long* slot_of, long long* slot_of_row, long long* place) {
   using namespace rsk;
@@ -92,22 +92,19 @@ extern "C" __global__ void __launch_bounds__(1024)
     const long long row = row_of[i];
     return row >= 0 && row < num_rows && rules.counts(targets[i]) ? row : -1ll;
   };
-  // 1. The first pair of each row.
+  // 1. A pair of each row: whichever comes last.
   for (long long i = thread; i < num_pairs; i += kSlotThreads) {
     const long long row = row_of_pair(i);
     place[i] = row;
-    if (row >= 0) atomicExch(first + row, int(num_pairs));
+    if (row >= 0) atomicExch(leader + row, int(i));
   }
   SYNC(12);
-  for (long long i = thread; i < num_pairs; i += kSlotThreads)
-    if (place[i] >= 0) atomicMin(first + place[i], int(i));
-  SYNC(13);
   // 2. A slot for each.
   const float inverse = rules.inverse_of(0);
   int found = 0;
   for (long long start = 0; start < num_pairs; start += kSlotThreads) {
     const long long i = start + thread, row = i < num_pairs ? place[i] : -1;
-    const int leads = row >= 0 && first[row] == int(i);
+    const int leads = row >= 0 && leader[row] == int(i);
     int total;
     const int before = block_before(leads, warps, total);
     if (leads) {
@@ -123,14 +120,14 @@ extern "C" __global__ void __launch_bounds__(1024)
     rows[slot] = -1;
     inverse_temperature[slot] = inverse;
   }
-  SYNC(14);
+  SYNC(13);
   // 3. A place for each pair.
   for (long long i = thread; i < num_pairs; i += kSlotThreads) {
     const long long row = place[i], slot = row >= 0 ? slot_of_row[row] : -1;
     slot_of[i] = slot;
     if (slot >= 0) place[i] = atomicAdd(size + slot, 1);
   }
-  SYNC(15);
+  SYNC(14);
   int held = 0;
   for (long long start = 0; start < num_slots; start += kSlotThreads) {
     const long long slot = start + thread;
@@ -141,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     held += total;
   }
   if (thread == 0) pair_begin[num_slots] = held;
-  SYNC(16);
+  SYNC(15);
   for (long long i = thread; i < num_pairs; i += kSlotThreads) {
     if (slot_of[i] >= 0) {
       place[i] += pair_begin[slot_of[i]];

@@ -66,9 +66,9 @@ def results(problem: ScoringProblem, pairs: Pairs, wanted: frozenset[str]) -> di
         }
         problem = dataclasses.replace(problem, **slots)
         if grouped:
-            first, size = _arrays.empty(like, (T,), "int32"), _arrays.empty(like, (R,), "int32")
+            leader, size = _arrays.empty(like, (T,), "int32"), _arrays.empty(like, (R,), "int32")
             place = {name: _arrays.empty(like, (n,), "int64") for name, n in zip(place, (M, T, M), strict=True)}
-            given = (pairs.targets, pairs.rows, rules, M, T, R, first, size, *slots.values(), *place.values())
+            given = (pairs.targets, pairs.rows, rules, M, T, R, leader, size, *slots.values(), *place.values())
             _launch("rsk_score_slots", (1, 1, 1), SLOTS_SHARED, like, *given, threads=SLOT_THREADS)
         else:
             grid = (M // THREADS + 1, 1, 1)

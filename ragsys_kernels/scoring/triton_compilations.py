@@ -27,7 +27,7 @@ _POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
 _TYPES = {
     **dict.fromkeys(("rows", "allowed", "pair_begin", "columns", "rank", "begin", "order", "answers"), "*i64"),
     **dict.fromkeys(
-        ("targets", "row_of", "slot_of", "slot_of_row", "place", "first", "rank_of_pair", "counts"), "*i64"
+        ("targets", "row_of", "slot_of", "slot_of_row", "place", "leader", "rank_of_pair", "counts"), "*i64"
     ),
     **dict.fromkeys(("size",), "*i32"),
     **dict.fromkeys(("state",), "*i8"),

@@ -36,7 +36,7 @@ def logprob_slots_kernel(
     targets,  # [M]
     row_of,  # [M]
     allowed,  # None: all columns enter
-    first,  # [T] workspace
+    leader,  # [T] workspace
     size,  # [R] workspace
     rows,  # [R]
     inverse_temperature,  # [R]
@@ -56,28 +56,24 @@ def logprob_slots_kernel(
     temperature,
     BLOCK: tl.constexpr,
 ):
-    """Slots in the order of their first pairs, by one program: each step needs the one before for all pairs.
+    """The slots of pairs that name their rows, by one program: each step needs the one before for all pairs.
 
-    Arrays by row are not filled: a row's element is read only if a pair has written it. Pairs of a slot come in any
-    order, which no result depends on.
+    Arrays by row are not filled: a row's element is read only if a pair has written it. Slots, and the pairs of a slot,
+    come in any order, which no result depends on. A barrier orders memory within a block, on AMD's processors too,
+    where the waves of one share a cache.
     """
     lane = tl.arange(0, BLOCK)
-    # The first pair of each row.
+    # A pair of each row.
     for start in range(0, num_pairs, BLOCK):
         i = start + lane
         row = tl.load(row_of + i, mask=i < num_pairs, other=-1)
         live = (row >= 0) & (row < num_rows)
         live = live & counts(tl.load(targets + i, mask=live, other=-1), ignore, num_columns)
         tl.store(slot_of + i, tl.where(live, 0, -1).to(tl.int64), mask=i < num_pairs)
-        tl.store(first + row, tl.zeros([BLOCK], tl.int64) + num_pairs, mask=live)
+        tl.store(leader + row, i.to(tl.int64), mask=live)  # whichever comes last
         tl.store(place + i, tl.where(live, row, -1), mask=i < num_pairs)  # the row, until there is a place
         if rank is not None:
             tl.store(rank + i, tl.zeros([BLOCK], tl.int64), mask=i < num_pairs)
-    tl.debug_barrier()
-    for start in range(0, num_pairs, BLOCK):
-        i = start + lane
-        row = tl.load(place + i, mask=i < num_pairs, other=-1)
-        tl.atomic_min(first + row, i.to(tl.int64), mask=row >= 0, sem="relaxed")
     tl.debug_barrier()
     # A slot for each.
     factor = inverse_of(lane, inverse, temperature, None, None, 1, False) + tl.zeros([BLOCK], tl.float32)
@@ -85,7 +81,7 @@ def logprob_slots_kernel(
     for start in range(0, num_pairs, BLOCK):
         i = start + lane
         row = tl.load(place + i, mask=i < num_pairs, other=-1)
-        leads = (tl.load(first + row, mask=row >= 0, other=-1) == i) & (row >= 0)
+        leads = (tl.load(leader + row, mask=row >= 0, other=-1) == i) & (row >= 0)
         number = found + tl.cumsum(leads.to(tl.int32), 0) - 1
         tl.store(rows + number, row, mask=leads)
         tl.store(slot_of_row + row, number.to(tl.int64), mask=leads)
@@ -202,7 +198,7 @@ def grouped(problem: ScoringProblem, pairs: Pairs) -> Slots:
         targets=pairs.targets,
         row_of=pairs.rows,
         allowed=problem.allowed,
-        first=_arrays.empty(like, (T,), "int64"),
+        leader=_arrays.empty(like, (T,), "int64"),
         size=_arrays.empty(like, (R,), "int32"),
         **room,
         **of_pairs,
