@@ -18,6 +18,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "linear": ("tiles", "tma"),
     # MMR out of large pools: slices of a tile on their way at a time in the pass that reads all rows.
     "bounds": ("four", "two"),
+    # Regime c of MMR with 16-bit rows: a read of the corpus a pick, or one that checks picks drafted from pools.
+    "corpus": ("dense", "checked"),
 }
 
 

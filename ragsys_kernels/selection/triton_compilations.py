@@ -6,10 +6,31 @@ rule or a call that is given the relevance adds is compiled for float16.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from .._gpu.compilation import Compilation, describe
 from .triton_bounds import bounds_tile, select_bounds_kernel
+from .triton_check import (
+    FIRST,
+    KEPT,
+    MOST_ADDED,
+    ORDER_BLOCK,
+    PART_BLOCK,
+    POOL_ROWS,
+    check_tile,
+    most_terms,
+    pool_tile,
+)
+from .triton_check_kernels import (
+    corpus_check_kernel,
+    corpus_order_kernel,
+    corpus_pool_kernel,
+    corpus_queries_kernel,
+    corpus_settle_kernel,
+    corpus_start_kernel,
+)
 from .triton_corpus_kernels import (
     corpus_pick_kernel,
     corpus_relevance_kernel,
@@ -47,8 +68,16 @@ _TYPES = {
     **dict.fromkeys(("part_row", "taken_rows", "keys_out"), "*i64"),
     **dict.fromkeys(("barred", "num_taken", "out_length"), "*i32"),
     **dict.fromkeys(("row_stride", "stride", "pool_stride", "num_ids", "P", "S", "K", "D", "N", "q0", "cap"), "i32"),
-    **dict.fromkeys(("num_queries", "tiles", "step"), "i32"),
+    **dict.fromkeys(("num_queries", "tiles", "step", "looked", "parts", "part_rows", "span", "pool", "first"), "i32"),
+    # Of calls whose picks are drafted and checked.
+    **dict.fromkeys(("known", "draft", "places", "pools"), "*i64"),
+    **dict.fromkeys(("made", "order", "count", "keys"), "*i32"),
+    **dict.fromkeys(("part_w", "part_v", "part_m"), "*fp32"),
+    "share": "fp32",
 }
+
+# Where a part is one of the corpus, not of a query.
+_PARTS = {"parts": "i32"}
 
 # What only VRSD has.
 _SUMS = ("sums", "sum_scalars", "lengths")
@@ -68,21 +97,32 @@ def ahead_of_time() -> list[Compilation]:
         for vrsd, full in ((False, False), (True, True), (True, False), (False, True)):
             if vrsd == full or dtype in ("float16", "float32"):
                 found += _selections(dtype, vrsd, full)
-    return found + _searches()
+    return found + _rounds() + _searches()
 
 
 def _compilation(
-    name: str, kernel: Any, dtype: str, tile: Tile, absent: tuple[str, ...], dots: bool = False, **constexprs: Any
+    name: str,
+    kernel: Any,
+    dtype: str,
+    tile: Tile,
+    absent: tuple[str, ...],
+    dots: bool = False,
+    types: Mapping[str, str] = MappingProxyType({}),
+    **constexprs: Any,
 ) -> Compilation:
     """Return a kernel as it is compiled for aligned rows; ``dots``: it multiplies matrices."""
     even = constexprs.get("EVEN_D", True)
     return describe(
         f"{name} {dtype}",
         kernel,
-        {**_TYPES, "rows": _ROWS[dtype], "query_parts": _ROWS[dtype], "parts": _ROWS[dtype]},
+        {
+            **_TYPES,
+            **dict.fromkeys(("rows", "items", "query_parts", "parts"), _ROWS[dtype]),
+            **types,
+        },
         constexprs,
         absent=absent,
-        multiples=("row_stride", "stride", "D") if even else ("row_stride", "stride"),
+        multiples=("row_stride", "stride", "D", "looked") if even else ("row_stride", "stride"),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         dot16=dots and dtype != "float32",
@@ -144,9 +184,57 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
         add(name, corpus_relevance_kernel, tile, (*unused, "keys_out"), True, **flags, **sizes, PARTS=parts)
         step = step_tile(tile, dtype, vrsd)
         add(f"corpus step {tile.queries}", corpus_step_kernel, step, unused, True, **even, **sizes)
+        if not vrsd and dtype in ("float16", "bfloat16"):
+            checks = _checks(tile, dtype, full, absent)
+            # One tile checks any number of queries, and with options finds their pools too.
+            found += checks[: 2 * (num_queries == 1)] if full else checks[num_queries == 1 :]
     add("corpus pick", corpus_pick_kernel, PICK_TILE, unused, False, PICK=True, BLOCK=PICK_BLOCK)
     if full:
         add("corpus initial", corpus_pick_kernel, PICK_TILE, unused, False, PICK=False, BLOCK=PICK_BLOCK)
+    return found
+
+
+def _checks(tile: Tile, dtype: str, full: bool, absent: tuple[str, ...]) -> list[Compilation]:
+    """Return the kernels that draft and check picks, with all options or none."""
+    dot, options = dot_type(dtype), "options" if full else "plain"
+    check, pool = check_tile(tile), pool_tile(tile, not full)
+    even: dict[str, Any] = {"EVEN_D": not full}
+    flags: dict[str, Any] = {"BIAS_BY_ROW": True, "DOT": dot, "QUERIES": check.queries}
+    sizes: dict[str, Any] = {
+        "ROWS": check.rows,
+        "DIMS": check.dims,
+        "TERMS": most_terms(dtype, not full),
+        "STEPS": 16,
+        "SHOWN": full,
+    }
+    name = f"corpus check {check.queries} {options}"
+    parts: dict[str, Any] = {"PARTS": query_parts(dot)}
+    found = [
+        _compilation(name, corpus_check_kernel, dtype, check, absent, True, _PARTS, **flags, **even, **sizes, **parts)
+    ]
+    flags["QUERIES"], keys = pool.queries, {"keys_out": "*i32"}
+    sizes = {"ROWS": pool.rows, "DIMS": pool.dims, "KEPT": KEPT}
+    name = f"corpus pool {pool.queries} {options}"
+    found.append(_compilation(name, corpus_pool_kernel, dtype, pool, absent, True, keys, **flags, **even, **sizes))
+    return found
+
+
+def _rounds() -> list[Compilation]:
+    """Return the kernels that keep the books of drafts and checks."""
+    found = []
+    for name, absent in (("plain", ("initial", "ks")), ("options", ())):
+        start: dict[str, Any] = {"FIRST": FIRST, "POOL": 128, "KEPT": KEPT, "ROWS": POOL_ROWS}
+        found.append(_compilation(f"corpus start {name}", corpus_start_kernel, "float16", SMALL_TILE, absent, **start))
+        settle: dict[str, Any] = {"POOL": 128, "ADDED": MOST_ADDED, "BLOCK": PART_BLOCK}
+        found.append(
+            _compilation(
+                f"corpus settle {name}", corpus_settle_kernel, "float16", PICK_TILE, absent, False, _PARTS, **settle
+            )
+        )
+    for dtype in ("float16", "bfloat16"):
+        apart: dict[str, Any] = {"DOT": dot_type(dtype), "PARTS": query_parts(dot_type(dtype)), "BLOCK": QUERY_BLOCK}
+        found.append(_compilation("corpus queries", corpus_queries_kernel, dtype, SMALL_TILE, (), **apart))
+    found.append(_compilation("corpus order", corpus_order_kernel, "float16", SMALL_TILE, (), BLOCK=ORDER_BLOCK))
     return found
 
 
@@ -154,7 +242,7 @@ def _searches() -> list[Compilation]:
     """Return the relevance kernel where it writes keys, and where relevance is given."""
     tile, dot = corpus_tile("float16", 64, 768), dot_type("float16")
     sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, "DOT": dot, "PARTS": query_parts(dot)}
-    flags = {"VRSD": False, "EVEN_D": True, "BIAS_BY_ROW": False}
+    flags: dict[str, Any] = {"VRSD": False, "EVEN_D": True, "BIAS_BY_ROW": False}
     searched = (*OPTIONS, *_SUMS, "v_out", "state_out", "part_best", "part_row")
     given = (*OPTIONS[1:], *_SUMS, "queries", "query_factors", "query_back", "keys_out")
     search = _compilation("corpus search", corpus_relevance_kernel, "float16", tile, searched, True, **flags, **sizes)

@@ -13,7 +13,9 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
+from .._gpu.variants import variant
 from .._types import Array
+from . import triton_check
 from .problem import Problem, Selection
 from .triton_corpus_kernels import (
     corpus_pick_kernel,
@@ -65,6 +67,10 @@ def query_parts(dot: Any) -> int:
 def select(problem: Problem, out: Selection) -> None:
     """Launch regime c: the relevance, then for each initial item and each pick two kernels."""
     corpus = _Corpus(problem)
+    if triton_check.fits(problem) and variant("corpus") == "checked":
+        tile = corpus_tile(problem.rows.dtype, problem.num_queries, problem.rows.data.shape[1])
+        triton_check.select(problem, out, corpus.factors, tile, query_parts(dot_type(problem.rows.dtype)))
+        return
     for q0, num_queries in corpus.chunks():
         chunk = corpus.chunk(q0, num_queries)
         corpus.relevance(chunk)

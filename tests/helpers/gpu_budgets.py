@@ -44,6 +44,12 @@ TRITON = (
     Budget("corpus step *", 255, 200, 192, 192),
     Budget("corpus pick *", 64, 64, 64, 32),
     Budget("corpus initial *", 64, 64, 64, 32),
+    Budget("corpus check *", 255, 255, 255, 208),
+    Budget("corpus pool *", 168, 144, 144, 144),
+    Budget("corpus queries *", 40, 40, 40, 40),
+    Budget("corpus start *", 40, 40, 40, 32),
+    Budget("corpus settle *", 64, 64, 64, 48),
+    Budget("corpus order *", 64, 64, 64, 72),
     Budget("corpus search *", 208, 128, 96, 176),
     Budget("corpus given *", 72, 72, 72, 48),
     # Scoring: a split of the vocabulary, or a tile of logits.
