@@ -182,22 +182,21 @@ def scoring() -> Iterator[Case]:
                     floor=T * V * size, once=T * (V * size + 16 * splits), flops=5 * T * V,
                 )  # fmt: skip
                 tile = linear.tile_of(dtype != "float32", D)
-                row_tiles, column_tiles = -(-T // tile.rows), -(-V // tile.columns)
+                row_tiles = -(-T // tile.rows)
                 read = (V + T) * D * size
                 splits = -(-V // (linear.COLUMNS * linear.tiles_of_a_split(V)))
                 yield Case(
                     **common, op="answer_logprobs", shape=f"T{T}-V{V}-D{D}",
                     words=("_logprob_linear_kernel", f"{dtype} x {dtype}", f"DIMS={tile.dims}", "plain"),
                     programs=row_tiles * splits, floor=read, once=read + 16 * T * splits,
-                    # Every tile of rows reads the weight, every tile of columns the hidden states.
-                    cached=(row_tiles * V + column_tiles * T) * D * size,
+                    cached=linear_cache_bytes(T, V, D, size, tile.rows, tile.columns),
                     # Tiles are whole: rows beyond the last are multiplied too.
                     flops=2 * V * D * row_tiles * tile.rows, matrix=dtype != "float32",
                 )  # fmt: skip
 
 
 def linear_cache_bytes(T: int, V: int, D: int, size: int, rows: int, columns: int) -> int:
-    """Return what tiles of ``rows`` x ``columns`` logits read through the second-level cache, in bytes.
+    """Return what tiles of ``rows`` x ``columns`` logits read through the last-level cache, in bytes.
 
     Weights once for each tile of rows, hidden states once for each tile of columns; tiles are whole.
     """
