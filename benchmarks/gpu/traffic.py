@@ -1,10 +1,13 @@
-"""How often kernels read the rows of a pool, counted in Triton's interpreter on real vectors.
+"""How often kernels read the rows of a pool or a corpus, counted in Triton's interpreter on real vectors.
 
     python -m benchmarks.gpu.traffic [--queries 3] [--pool 1000] [--picks 10]
+    python -m benchmarks.gpu.traffic --corpus 20000 [--queries 16] [--picks 6]
 
 Prints, for each source of vectors, order of the pool and λ_d, the bytes that loads of rows move over those of one read
-of the pool, and what the rest moves (running vectors, ids, queries, results), likewise. Each load counts the sectors
-that it touches (`tests/helpers/traffic.py`): no cache is assumed. `static.py` has its bytes from here.
+of the pool, and what the rest moves (running vectors, ids, queries, results), likewise. With ``--corpus``: for each
+variant of the whole corpus and λ_d, over one read of so many rows of 16 bits, for all queries together; what torch's
+own top-n moves is not in it. Each load counts the sectors that it touches (`tests/helpers/traffic.py`): no cache is
+assumed. `static.py` has its bytes from here.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ import numpy as np
 import ragsys_kernels as rk
 from benchmarks.harness import data
 from benchmarks.harness.ledger import ROOT
+from ragsys_kernels import _env
+from ragsys_kernels._gpu import variants
 
 SECTOR = 32
 # Rows that pools are taken from: the most frequent words, or all texts.
@@ -61,18 +66,41 @@ def of_pools(source: str, num_queries: int, P: int, K: int) -> Iterator[tuple[st
             yield order, lambda_d, moved.read["rows"] / once, rest / once
 
 
+def of_corpus(source: str, num_queries: int, N: int, K: int) -> Iterator[tuple[str, float, float, float]]:
+    """Yield the variant, λ_d, reads of rows and of all else for MMR out of a whole corpus of float16 rows."""
+    import torch
+
+    counted = importlib.import_module("traffic").counted
+    queries, rows, _ = pools(source, num_queries, 1)
+    corpus = rk.Corpus(rows[:N], dtype="float16")
+    for variant in variants.VARIANTS["corpus"]:
+        for lambda_d in (0.75, 0.5):
+            with (
+                _env.changed(RAGSYS_KERNELS_VARIANTS=f"corpus={variant}"),
+                counted(rows=torch.from_numpy(corpus.data)) as moved,
+            ):
+                rk.mmr(queries, corpus, K, lambda_d=lambda_d, backend="triton")
+            rest = moved.read["others"] + moved.written["others"]
+            yield variant, lambda_d, moved.read["rows"] / corpus.data.nbytes, rest / corpus.data.nbytes
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser: Any = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--queries", type=int, default=3)
+    parser.add_argument("--queries", type=int)
     parser.add_argument("--pool", type=int, default=1000)
-    parser.add_argument("--picks", type=int, default=10)
+    parser.add_argument("--corpus", type=int, help="rows of the whole corpus, in place of pools")
+    parser.add_argument("--picks", type=int)
     parser.add_argument("--sources", nargs="+", default=["minilm", "glove"], choices=["minilm", "glove"])
     given = parser.parse_args(arguments)
     sys.path.append(str(ROOT / "tests" / "helpers"))
-    print(f"{given.queries} queries, P = {given.pool}, K = {given.picks}: bytes over those of one read of the pool")
+    whole = given.corpus is not None
+    queries, K = given.queries or (16 if whole else 3), given.picks or (6 if whole else 10)
+    what = f"{given.corpus} rows" if whole else f"P = {given.pool}"
+    print(f"{queries} queries, {what}, K = {K}: bytes over those of one read of the {'corpus' if whole else 'pool'}")
     for source in given.sources:
-        for order, lambda_d, reads, rest in of_pools(source, given.queries, given.pool, given.picks):
-            print(f"{source:7} {order:10}  λ_d {lambda_d:4}  rows {reads:5.2f}  all else {rest:5.2f}", flush=True)
+        found = of_corpus(source, queries, given.corpus, K) if whole else of_pools(source, queries, given.pool, K)
+        for form, lambda_d, reads, rest in found:
+            print(f"{source:7} {form:10}  λ_d {lambda_d:4}  rows {reads:5.2f}  all else {rest:5.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels import _arrays, _dispatch, corpus, testing
-from ragsys_kernels.scoring.problem import Partials
 from ragsys_kernels.selection import reference, torch_search, validate
 
 torch = pytest.importorskip("torch")
@@ -281,6 +280,9 @@ def cupy(place, monkeypatch):
 
         shape = property(lambda self: self.array.shape)
 
+        def __len__(self):
+            return len(self.array)
+
         def __dlpack_device__(self):
             return (1, 0)
 
@@ -326,9 +328,9 @@ class Stub:
         picks = reference.mmr(_arrays.changed(problem, rows=rows), 1)
         return type(picks)(*(torch.as_tensor(np.asarray(field)) for field in picks))
 
-    def partials(self, problem, num_threads):
+    def results(self, problem, pairs, wanted):
         self.cupy.seen.append(("run", self.cupy.stream[-1]))
-        return Partials.nothing(problem)
+        return {name: torch.zeros(len(pairs.targets)) for name in wanted}
 
 
 def test_arrays_of_cupy_are_worked_on_in_the_order_of_its_stream(cupy, monkeypatch):

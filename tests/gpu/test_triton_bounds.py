@@ -23,7 +23,7 @@ if interpreted.HERE:
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=interpreted.HERE)
 def no_pool_is_small(monkeypatch):
     monkeypatch.setattr(triton_gram, "GRAM_SLOTS", 0)
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning"
 N, D = 150, 24
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=interpreted.HERE)
 def small(monkeypatch):
     """Tiles so small that few rows are many; arrays that kernels must write come full of NaN or of no index."""
     monkeypatch.setattr(_env, "variants", lambda: "corpus=checked")

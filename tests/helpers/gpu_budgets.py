@@ -55,8 +55,8 @@ TRITON = (
     # Scoring: a split of the vocabulary, or a tile of logits.
     Budget("_logprob_logits_kernel, *", 128, 128, 128, 64),
     Budget("_logprob_merge_kernel, *", 72, 72, 72, 48),
-    Budget("_logprob_linear_kernel, float32 x *", 255, 240, 255, 240),
-    Budget("_logprob_linear_kernel, float16 x *", 208, 152, 216, 240),
+    Budget("_logprob_linear_kernel, float32 x *", 255, 248, 255, 240),
+    Budget("_logprob_linear_kernel, float16 x *", 232, 152, 216, 240),
     Budget("_logprob_linear_kernel, bfloat16 x *", 255, 232, 255, 288),
     Budget("_logprob_linear_tma_kernel, *", 0, 255, 240),  # as many as a thread can have
     Budget("_logprob_linear_target_kernel, float32 x *", 208, 192, 192, 120),
