@@ -158,10 +158,10 @@ def _regime_a(
     form = regime_a.form(dtype, tile, D, op == "mmr")
     if form["MATRIX"]:
         flops = 2 * Q * tile.rows * D * (tile.rows + 1)
-        return Case(**common, words=("gram", str(tile.rows), *words), once=read + small, flops=flops, matrix=True)
+        return Case(**common, words=(f"gram {tile.rows}", *words), once=read + small, flops=flops, matrix=True)
     again = read * (D - form["HELD"] * tile.dims) // D
     return Case(
-        **common, words=("rows", str(tile.rows), *words), once=read + small, again=(K - 1) * again,
+        **common, words=(f"rows {tile.rows}", *words), once=read + small, again=(K - 1) * again,
         working_set=again / Q, flops=2 * Q * tile.rows * D * (K + 1),
     )  # fmt: skip
 
@@ -189,7 +189,7 @@ def scoring() -> Iterator[Case]:
                     **common, op="answer_logprobs", shape=f"T{T}-V{V}-D{D}",
                     words=("_logprob_linear_kernel", f"{dtype} x {dtype}", f"DIMS={tile.dims}", "plain"),
                     programs=row_tiles * splits, floor=read, once=read + 16 * T * splits,
-                    cached=linear_cache_bytes(T, V, D, size, tile.rows, tile.columns),
+                    cached=linear_cache_bytes(T, V, D, size, tile.rows, linear.COLUMNS),
                     # Tiles are whole: rows beyond the last are multiplied too.
                     flops=2 * V * D * row_tiles * tile.rows, matrix=dtype != "float32",
                 )  # fmt: skip

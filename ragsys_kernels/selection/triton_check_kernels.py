@@ -341,7 +341,7 @@ def corpus_check_kernel(
                         STEPS,
                     )
     step = tl.arange(0, STEPS)[:, None]
-    out = (step * parts + part) * num_queries + i[None, :]
+    out = (step * parts.to(tl.int64) + part) * num_queries + i[None, :]
     wanted = real[None, :] & (step < K) & (step >= sure[None, :])
     tl.store(part_w + out, best_w, mask=wanted)
     tl.store(part_row + out, best_row + part * span * ROWS, mask=wanted)
@@ -427,7 +427,7 @@ def corpus_settle_kernel(
             best, row = best_of(lane_best, lane_row)
             found = (wanted > step) & (best > float("-inf"))
             row = tl.where(found, row, 0)
-            at = (step * parts + row // part_rows) * num_queries + i
+            at = (step * parts.to(tl.int64) + row // part_rows) * num_queries + i
             v = tl.load(part_v + at)
             nothing = (shown == 0) & (step == 0)
             m = tl.where(nothing, 0.0, tl.load(part_m + at))

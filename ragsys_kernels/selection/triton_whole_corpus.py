@@ -48,14 +48,16 @@ def corpus_tile(dtype: str, num_queries: int, dims: int) -> Tile:
     queries = 16 if num_queries <= 16 else 64
     dims = min(widest, max(16, triton.next_power_of_2(dims)))
     if dtype == "float32":  # products without matrix instructions need the registers that more stages would take
-        return Tile(64, dims, queries, 8, 2)
+        return Tile(64, dims, queries, 8, 2, 96 if queries == 16 else None)
     return Tile(64, dims, queries, 4 if queries == 16 else 8, 3)
 
 
 def step_tile(tile: Tile, dtype: str, vrsd: bool) -> Tile:
     """Return the tile of the kernel of a step, whose epilogue holds less than that of the relevance."""
+    if tile.queries == 64 and dtype == "float32":
+        return tile._replace(num_stages=1, maxnreg=255) if vrsd else tile  # its quotients spill
     if tile.queries == 64:
-        return tile if dtype == "float32" else tile._replace(maxnreg=255)
+        return tile._replace(maxnreg=255)
     return tile._replace(maxnreg=128 if dtype == "float32" else 168) if vrsd else tile  # its quotients spill
 
 
