@@ -28,8 +28,8 @@ class Call:
         self.current = _arrays.NOTHING  # makes the device and the stream of the arrays the current ones
         if self.place is not HOST:
             self.current = _arrays.on_stream(self.place, self.library)
-        if self.place is not HOST and self.current is _arrays.NOTHING:
-            self.current = _arrays.on_device(next(x for x in arrays.values() if x is not None))
+            if self.current is _arrays.NOTHING:
+                self.current = _arrays.on_device(next(x for x in arrays.values() if x is not None))
 
     def layout(self, targets: Any, rows: Any, *, num_slots: int | None = None, **options: Any) -> tuple[Layout, Any]:
         """Return the layout of `validate`, or that of `_device`."""
@@ -43,7 +43,7 @@ class Call:
 
     def pairs(self, targets: Any, rows: Any, **options: Any) -> Pairs | None:
         """Return the pairs for `results`; None where the layout has to be made first, or values are on the host."""
-        if not isinstance(self.place, (Torch, Cupy)):
+        if self.place is HOST or not isinstance(self.place, (Torch, Cupy)):  # the first is quick
             return None
         pairs = _device.pairs(self.op, self.place, targets, rows, **options)
         if pairs is not None and self.check_values:

@@ -1,7 +1,8 @@
 """Regime c by guess and check: picks are drafted from small pools, one read of the corpus proves as many as are right.
 
 What is read once serves every step, where the dense form reads all rows at each. Nothing is taken on trust: a pick is
-the best of all rows, by one function, given the picks before it. The kernels are in ``triton_check_kernels.py``.
+the best of all rows, by one function, given the picks before it. The kernels are in
+``triton_draft_kernels.py`` and ``triton_check_kernels.py``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ import triton.language as tl
 from .. import _arrays
 from . import triton_gram
 from .problem import Problem, Selection
-from .triton_check_kernels import (
-    corpus_check_kernel,
+from .triton_check_kernels import corpus_check_kernel, corpus_settle_kernel
+from .triton_draft_kernels import (
     corpus_order_kernel,
     corpus_pool_kernel,
     corpus_queries_kernel,
-    corpus_settle_kernel,
     corpus_start_kernel,
 )
 from .triton_launch import (

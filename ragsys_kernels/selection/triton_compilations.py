@@ -23,19 +23,18 @@ from .triton_check import (
     most_terms,
     pool_tile,
 )
-from .triton_check_kernels import (
-    corpus_check_kernel,
-    corpus_order_kernel,
-    corpus_pool_kernel,
-    corpus_queries_kernel,
-    corpus_settle_kernel,
-    corpus_start_kernel,
-)
+from .triton_check_kernels import corpus_check_kernel, corpus_settle_kernel
 from .triton_corpus_kernels import (
     corpus_pick_kernel,
     corpus_relevance_kernel,
     corpus_step_kernel,
     row_lengths_kernel,
+)
+from .triton_draft_kernels import (
+    corpus_order_kernel,
+    corpus_pool_kernel,
+    corpus_queries_kernel,
+    corpus_start_kernel,
 )
 from .triton_gram import form, gram_tile, select_gram_kernel, staged
 from .triton_launch import (
