@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+import threading
 from typing import Annotated
 
 import ragsys_kernels as rk
@@ -14,7 +16,7 @@ try:
     import typer
 
     # Each adds its commands.
-    from . import bench, corpus, evaluate, files, job  # noqa: F401
+    from . import bench, corpus, evaluate, files, job, serve  # noqa: F401
     from ._app import app
 except ModuleNotFoundError as error:
     # The console script imports this file before it can call `main`: this is the only place for the message.
@@ -42,9 +44,26 @@ def _common(
     pass
 
 
+def _leave_threads() -> None:
+    """End the process of an interrupted command that leaves a thread.
+
+    Python's own end stops threads where they are, and aborts if that is within C++.
+    """
+    stop = sys.exc_info()[1]
+    if not (isinstance(stop, SystemExit) and isinstance(stop.code, int) and stop.code > 128):
+        return
+    if any(thread.daemon for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(stop.code)
+
+
 def main() -> None:
     """Run the command line; the entry point of the console script."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be any bytes
-    app(prog_name="ragsys-kernels")
+    try:
+        app(prog_name="ragsys-kernels")
+    finally:
+        _leave_threads()

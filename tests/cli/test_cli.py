@@ -296,9 +296,27 @@ def test_second_signal_stops_at_once(folder, number):
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
     assert "a second signal stops at once" in line
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + number, errors
     assert errors.splitlines()[-1] == "error: select: interrupted; run it again to resume"
     assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(("code", "waits"), [(130, False), (1, True)])
+def test_threads_of_an_interrupted_command_are_left(run_python, code, waits):
+    """Python ends them where they are, and aborts if that is in C++."""
+    done = run_python(
+        f"""
+import atexit, sys, threading, time
+from ragsys_kernels import cli
+def fail(prog_name):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    raise SystemExit({code})
+cli.app = fail
+atexit.register(print, "Python's own end")
+cli.main()""",
+        check=False,
+    )
+    assert (done.returncode, "own end" in done.stdout) == (code, waits), done.stderr
 
 
 def test_status_and_verify_of_a_job(run, folder):

@@ -64,6 +64,7 @@ def test_lines_of_help_texts_are_filled(monkeypatch, names, width):
 CALLS = {
     ("select",): (offline, "select", ["--corpus", "c.npy", "--queries", "q.npy", "--out", "o"]),
     ("bias",): (offline, "bias", ["--pairs", "p.csv", "--model", "m", "--out", "o.npy"]),
+    ("corpus", "build"): (offline, "build_corpus", ["--corpus", "c.npy", "--out", "o"]),
     ("evaluate", "vrsd"): (evaluation, "vrsd", []),
     ("evaluate", "vrsd-answers"): (evaluation, "vrsd_answers", []),
     ("evaluate", "ragsys"): (evaluation, "ragsys", []),
@@ -75,6 +76,7 @@ OF_THE_COMMAND = {"progress", "stop", "out"}  # what it does with a terminal, an
 
 def test_all_commands_with_options_are_compared():
     without = {("show-config",), ("bench",), ("job",), ("job", "status"), ("job", "verify"), ("evaluate",)}
+    without |= {("serve",)}  # its limits: tests/serving
     assert set(COMMANDS) - without - set(CALLS) <= {("corpus",), ("corpus", "verify")}
 
 

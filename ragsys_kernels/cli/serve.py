@@ -1,0 +1,156 @@
+"""The command ``serve``: selection as a service over HTTP."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._env import num_threads
+from .._extras import needed
+from ._app import RULE, RUN, app, one_line_errors, option
+
+LISTEN, LIMITS = "Listening", "Limits"
+
+
+@app.command()
+def serve(
+    corpus: Annotated[
+        list[str],
+        option(RULE, "A corpus and the folder that Corpus.save wrote; more than once.", metavar="NAME=FOLDER"),
+    ],
+    host: Annotated[str, option(LISTEN, "Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option(LISTEN, "Port; 0 takes a free one.", min=0, max=65535)] = 8080,
+    flight_port: Annotated[
+        int | None,
+        option(
+            LISTEN, "Port of Arrow Flight; of several workers each takes the next one. Default: none.", min=1, max=65535
+        ),
+    ] = None,
+    token: Annotated[str | None, option(LISTEN, "Requests must have it as their bearer token.")] = None,
+    token_file: Annotated[
+        Path | None, option(LISTEN, "File whose first line is the token: unlike --token no process list shows it.")
+    ] = None,
+    insecure: Annotated[bool, option(LISTEN, "Listen on a public address without a token.")] = False,
+    device: Annotated[str, option(RUN, "Where the rows are held: cpu, cuda, cuda:1, ...")] = "cpu",
+    workers: Annotated[int, option(RUN, "Processes that answer; they share the memory of the corpora.", min=1)] = 1,
+    threads: Annotated[
+        int | None, option(RUN, "Threads of a kernel call of each worker; default: processors / workers.", min=1)
+    ] = None,
+    batch_wait_us: Annotated[
+        int, option(RUN, "Microseconds that a request waits for others although nothing runs.", min=0)
+    ] = 0,
+    encoder: Annotated[
+        str | None,
+        option(RUN, "OpenAI-shaped embeddings endpoint, for queries of /rerank that are texts.", metavar="URL"),
+    ] = None,
+    encoder_model: Annotated[str | None, option(RUN, "The model that the encoder is asked for.")] = None,
+    encoder_token_file: Annotated[Path | None, option(RUN, "File whose first line is the encoder's token.")] = None,
+    grace: Annotated[float, option(RUN, "Seconds that requests under way have after SIGTERM.", min=1)] = 30,
+    access_log: Annotated[bool, option(RUN, "Print a line of JSON for each request.")] = True,
+    max_body: Annotated[int, option(LIMITS, "Bytes of a request.", min=1)] = 32 << 20,
+    max_queries: Annotated[int, option(LIMITS, "Queries of a request.", min=1)] = 4096,
+    max_queue: Annotated[int, option(LIMITS, "Queries that may wait.", min=1)] = 16_384,
+    max_connections: Annotated[int, option(LIMITS, "Connections at the same time.", min=1)] = 4096,
+    max_requests: Annotated[int, option(LIMITS, "Requests at the same time.", min=1)] = 1024,
+    max_memory: Annotated[int, option(LIMITS, "Bytes of all requests at the same time.", min=1)] = 1 << 30,
+    timeout_ms: Annotated[int, option(LIMITS, "Milliseconds that a request may take.", min=1)] = 30_000,
+    idle_seconds: Annotated[float, option(LIMITS, "Seconds that an idle connection stays open.", min=0.1)] = 60,
+    body_seconds: Annotated[float, option(LIMITS, "Seconds that a body may take to arrive.", min=0.1)] = 20,
+) -> None:
+    """Serve selections over HTTP: POST /v1/select, /rerank, /health, /info, /metrics, /openapi.json.
+
+    SIGHUP loads the folders anew. SIGTERM ends the server when it has answered what is under way.
+    """
+    with one_line_errors("serve", "interrupted"), needed("serve", "serve"):
+        from ..serving.limits import Limits
+        from ..serving.server import Settings, listening, run
+        from ..serving.workers import serve as run_workers
+
+        settings = Settings(
+            corpora=_corpora(corpus),
+            host=host,
+            port=port,
+            token=_token(token, token_file, host, insecure),
+            device=device,
+            workers=workers,
+            num_threads=threads or max(1, num_threads() // workers),
+            batch_wait_us=batch_wait_us,
+            encoder=_url(encoder),
+            encoder_model=encoder_model,
+            encoder_token=None if encoder_token_file is None else _first_line(encoder_token_file),
+            flight_port=flight_port,
+            grace=grace,
+            log=access_log,
+            limits=Limits(
+                body_bytes=max_body,
+                queries=max_queries,
+                queue=max_queue,
+                connections=max_connections,
+                requests=max_requests,
+                memory_bytes=max_memory,
+                timeout_ms=timeout_ms,
+                idle_seconds=idle_seconds,
+                body_seconds=body_seconds,
+            ),
+        )
+        logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s: %(message)s")
+        for each in range(0 if flight_port is None else workers):
+            listening(host, (flight_port or 0) + each).close()  # sooner and plainer than gRPC says that it is taken
+        with listening(host, port) as socket:
+            print(f"serve: listening on http://{host}:{socket.getsockname()[1]}", file=sys.stderr, flush=True)
+            if workers == 1:
+                run(settings, [socket])
+            elif code := run_workers(settings, [socket]):
+                raise typer.Exit(code)
+
+
+def _corpora(given: list[str]) -> dict[str, str]:
+    """Return the folders by name."""
+    found: dict[str, str] = {}
+    for each in given:
+        name, equals, folder = each.partition("=")
+        if not (name and equals and folder):
+            raise ValueError(f"serve: corpus must be NAME=FOLDER, got {each!r}")
+        if name in found:
+            raise ValueError(f"serve: corpus must have a name of its own, got {name!r} twice")
+        if set(name) & set("/:{}"):
+            raise ValueError(f"serve: corpus must have a name without / : {{ and }}, got {name!r}")
+        found[name] = folder
+    return found
+
+
+def _token(token: str | None, file: Path | None, host: str, insecure: bool) -> str | None:
+    """Return the token; refuse to listen to everybody without one."""
+    if file is not None:
+        if token is not None:
+            raise ValueError("serve: token must be given once, got token and token_file")
+        token = _first_line(file)
+    if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
+        raise ValueError("serve: token must be printable ASCII and not empty, got another")
+    if token is None and not insecure and not _is_local(host):
+        raise ValueError(
+            f"serve: host must be of this machine without a token, got {host!r}; give a token file or insecure"
+        )
+    return token
+
+
+def _first_line(file: Path) -> str:
+    return (file.read_text(encoding="utf-8").splitlines() or [""])[0].strip()
+
+
+def _url(encoder: str | None) -> str | None:
+    if encoder is not None and not encoder.startswith(("http://", "https://")):
+        raise ValueError(f"serve: encoder must be an http or https URL, got {encoder!r}")
+    return encoder
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,112 @@
+"""The ASGI application: FastAPI, and before it a front that checks the token, counts, logs, answers quick routes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from ..corpus import Corpus
+from . import about, open_inference, page, rerank, select
+from .http import DisconnectedError, Receive, Request, Scope, Send, refused
+from .limits import RefusedError, busy
+from .service import Service
+
+_logger = logging.getLogger("ragsys_kernels.serving")
+
+_PLAIN = {"/info", "/metrics", "/openapi.json", "/docs", "/redoc", *page.PATHS}
+
+# Modules of routes: each has a function ``add(service)``.
+_ROUTES = (about, select, rerank, open_inference, page)
+
+
+def make_service(corpora: Mapping[str, str | Path | Corpus], **options: Any) -> Service:
+    """Make a service with all its routes; options as `Service` takes them."""
+    service = Service(corpora, **options)
+    service.asgi = _Front(service)
+    service.app.add_exception_handler(HTTPException, _http_error)
+    for module in _ROUTES:
+        module.add(service)
+    return service
+
+
+def create_app(corpora: Mapping[str, str | Path | Corpus], **options: Any) -> Any:
+    """Make the ASGI application of a service; options as `Service` takes them.
+
+    Examples
+    --------
+    >>> app = create_app({"docs": "corpus-folder"})  # uvicorn module:app
+    """
+    return make_service(corpora, **options).asgi
+
+
+async def _http_error(request: Any, error: Any) -> JSONResponse:
+    """Return the framework's own errors, as of an unknown path, in the form of all others."""
+    return JSONResponse({"error": {"argument": None, "message": str(error.detail)}}, error.status_code, error.headers)
+
+
+class _Front:
+    """Around all routes: token, quick routes, metrics, access log."""
+
+    def __init__(self, service: Service) -> None:
+        self._app, self.service = service.app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        service = self.service
+        load = service.load
+        request = Request(scope, receive, load)
+        load.requests += 1
+        sent = [500, 0]
+        handler = service.quick(scope)
+        if handler is not None or scope["path"] in _PLAIN:
+            request.route = scope["path"]
+        try:
+            if scope["path"] not in service.open:
+                service.bearer.check(request.headers)
+                if load.requests > service.limits.requests:
+                    raise busy("too many requests are under way")
+            if handler is not None:
+                response = await handler(request)
+                sent = [response.status, len(response.body)]
+                await response.send(send)
+            else:
+                scope["ragsys.request"] = request
+                await self._app(scope, receive, _counting(send, sent))
+        except RefusedError as error:
+            response = refused(error)
+            sent = [response.status, len(response.body)]
+            await response.send(send)
+        except DisconnectedError:
+            sent = [499, 0]
+        except Exception:
+            _logger.exception("%s %s failed", scope["method"], scope["path"])
+            response = refused(RefusedError(500, "the server failed; its log says why"))
+            sent = [500, len(response.body)]
+            with suppress(RuntimeError):  # it had begun to answer
+                await response.send(send)
+        finally:
+            load.requests -= 1
+            request.release()
+            service.metrics.request(request.route, sent[0], request.seconds())
+            service.log.add(request, *sent)
+
+
+def _counting(send: Send, sent: list[int]) -> Send:
+    """Return ``send`` that notes the status and size of what it sends."""
+
+    async def counted(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            sent[0] = message["status"]
+        else:
+            sent[1] += len(message.get("body", b""))
+        await send(message)
+
+    return counted

@@ -1,0 +1,301 @@
+"""Micro-batching without waiting: what has arrived while a kernel call runs is the next call.
+
+An idle server answers at once. A call that should take less than `_INLINE` seconds runs on the event loop, for handing
+it to a thread would take as long; others run in one thread, and the loop goes on reading requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from ..selection.problem import Selection
+from .kernel import Block, answer, joined
+from .limits import Limits, RefusedError
+from .metrics import Metrics
+from .reading import BLOCK
+
+_INLINE = 200e-6
+# Seconds of a call with nothing to do, and of an element of a row before anything was measured.
+_CALL, _ELEMENT = 15e-6, 0.2e-9
+# The weights of a new measurement that is below what is known, and of one above: a busy machine only adds to a call.
+_BELOW, _ABOVE = 0.5, 0.02
+_PACE = 0.2
+
+
+class Ticket:
+    """The blocks of one request on their way through the kernels.
+
+    Attributes
+    ----------
+    done : bool
+        All blocks have their picks, or there is an ``error``.
+    begun, kernel : float
+        When the first call began, and the seconds of all calls.
+    """
+
+    __slots__ = ("_left", "_then", "_timer", "begun", "done", "error", "kernel", "picks", "queries", "submitted")
+
+    def __init__(self, blocks: int, queries: int) -> None:
+        self.picks: list[Selection | None] = [None] * blocks
+        self.queries, self._left = queries, blocks
+        self.submitted = time.perf_counter()
+        self.begun, self.kernel = self.submitted, 0.0
+        self.done = not blocks
+        self.error: BaseException | None = None
+        self._then: Callable[[], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def expire_at(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        self._timer = loop.call_at(deadline, self.fail, RefusedError(504, "select: the deadline has passed"))
+
+    def put(self, index: int, picks: Selection, begun: float, seconds: float) -> None:
+        """Take the picks of a block."""
+        if self._left == len(self.picks):
+            self.begun = begun
+        self.kernel += seconds
+        self.picks[index] = picks
+        self._left -= 1
+        if not self._left:
+            self._end(None)
+
+    def fail(self, error: BaseException) -> None:
+        self._end(error)
+
+    def found(self) -> list[Selection]:
+        """Return the picks of each block."""
+        return [each for each in self.picks if each is not None]
+
+    def then(self, function: Callable[[], None]) -> None:
+        """Call a function when this is done, at once if it is."""
+        if self.done:
+            function()
+        else:
+            self._then = function
+
+    async def wait(self) -> None:
+        """Wait until this is done; raise its error."""
+        if not self.done:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.then(lambda: None if ended.done() else ended.set_result(None))
+            await ended
+        if self.error is not None:
+            raise self.error
+
+    def _end(self, error: BaseException | None) -> None:
+        if self.done:
+            return
+        self.done, self.error = True, error
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._then is not None:
+            self._then()
+
+
+Entry = tuple[Block, Ticket, int]  # a block, whose it is, and its number there
+
+
+class Batcher:
+    """Gives blocks of queries to the kernels, those of one key together.
+
+    Parameters
+    ----------
+    num_threads : int, optional
+        Threads of a call that runs beside the event loop; default: all processors.
+    wait_us : int
+        Microseconds that a block waits for others even if nothing runs.
+    """
+
+    def __init__(self, limits: Limits, metrics: Metrics, num_threads: int | None = None, wait_us: int = 0) -> None:
+        self._limits, self._metrics, self._num_threads, self._wait = limits, metrics, num_threads, wait_us * 1e-6
+        self._waiting: dict[tuple[object, ...], deque[Entry]] = {}  # the longest waiting first
+        self._thread = ThreadPoolExecutor(1, "kernel")
+        self._seconds: dict[tuple[object, ...], float] = {}  # of an element, by kind of call
+        self._pace = 0.0  # seconds of a query, lately
+        self._scheduled = self._running = False
+        self.queued = 0  # queries that wait
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits and nothing runs."""
+        return not (self._scheduled or self._running or self.queued or self._wait)
+
+    async def answer(self, blocks: Sequence[Block], deadline: float | None = None) -> Ticket:
+        """Return the ticket with the picks of each block; see `submit`."""
+        ticket = self.submit(blocks, deadline)
+        await ticket.wait()
+        return ticket
+
+    def check_room(self, queries: int) -> None:
+        """Refuse queries for which the queue has no room."""
+        if self.queued + queries > self._limits.queue:
+            seconds = max(1, math.ceil(self.queued * self._pace))
+            message = f"select: the queue must have room, got {self.queued} queries that wait"
+            raise RefusedError(429, message, headers={"retry-after": str(seconds)})
+
+    def submit(self, blocks: Sequence[Block], deadline: float | None = None, look: bool = True) -> Ticket:
+        """Return the ticket of some blocks, which is done when all have their picks.
+
+        Parameters
+        ----------
+        deadline : float, optional
+            In the event loop's time.
+        look : bool
+            False: the caller submits more, and then calls `look`.
+
+        Raises
+        ------
+        RefusedError
+            429: the queue is full. 504: the deadline has passed; what waits is dropped.
+        """
+        loop, queries = asyncio.get_running_loop(), sum(map(len, blocks))
+        ticket = Ticket(len(blocks), queries)
+        if not blocks:
+            return ticket
+        self.check_room(queries)
+        self.queued += queries
+        for index, block in enumerate(blocks):
+            self._waiting.setdefault(block.key, deque()).append((block, ticket, index))
+        if deadline is not None:
+            ticket.expire_at(loop, deadline)
+        if look:
+            self._schedule(loop)
+        return ticket
+
+    def look(self) -> None:
+        """Look at the queue now: nothing else comes in this round of the event loop."""
+        loop = asyncio.get_running_loop()
+        if self._wait:
+            self._schedule(loop)
+        elif not (self._scheduled or self._running):
+            self._flush(loop)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True)
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look at the queue after the requests that have arrived with this one are read."""
+        if self._scheduled or self._running:
+            return
+        self._scheduled = True
+        if self._wait:
+            loop.call_later(self._wait, self._flush, loop)
+        else:
+            loop.call_soon(self._flush, loop)
+
+    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._scheduled = False
+        entries = self._next()
+        if not entries:
+            return
+        kind, work, seconds = self._expected(entries)
+        if seconds < _INLINE:
+            begin = time.perf_counter()
+            try:
+                picks = answer(joined([block for block, _, _ in entries]), 1, "raise")
+            except Exception:  # whatever it is, it may take long to find whose it is
+                self._run(loop, entries, kind, work)
+                return
+            self._finish(entries, [picks], kind, work, begin, time.perf_counter() - begin)
+            if self._waiting:
+                self._schedule(loop)
+        else:
+            self._run(loop, entries, kind, work)
+
+    def _run(self, loop: asyncio.AbstractEventLoop, entries: list[Entry], kind: tuple[object, ...], work: int) -> None:
+        """Answer in the kernels' thread; meanwhile the loop reads requests."""
+        self._running = True
+        begin = time.perf_counter()
+        task = loop.run_in_executor(self._thread, _answers, [block for block, _, _ in entries], self._num_threads)
+
+        def done(task: asyncio.Future[tuple[list[Selection | Exception], float]]) -> None:
+            self._running = False
+            if self._waiting:  # before anything else: the kernels shall not wait for answers to be written
+                self._flush(loop)
+            self._finish(entries, task.result()[0], kind, work, begin, task.result()[1])
+
+        task.add_done_callback(done)
+
+    def _next(self) -> list[Entry]:
+        """Take the blocks of the key that waits longest, up to one kernel call; what is too late is dropped."""
+        entries: list[Entry] = []
+        size = 0
+        while self._waiting and not entries:
+            key, queue = next(iter(self._waiting.items()))
+            del self._waiting[key]
+            while queue and (not entries or size + len(queue[0][0]) <= BLOCK):
+                entry = queue.popleft()
+                self.queued -= len(entry[0])
+                if not entry[1].done:
+                    entries.append(entry)
+                    size += len(entry[0])
+            if queue:  # to the end: others have their turn
+                self._waiting[key] = queue
+        return entries
+
+    def _expected(self, entries: list[Entry]) -> tuple[tuple[object, ...], int, float]:
+        """Return the kind of a call, its work, and how many seconds it should take."""
+        block = entries[0][0]
+        kind = (block.served.name, block.method, block.candidates is None, block.pool is None)
+        work = sum(block.work for block, _, _ in entries)
+        return kind, work, _CALL + work * self._seconds.get(kind, _ELEMENT)
+
+    def _finish(
+        self,
+        entries: list[Entry],
+        answers: Sequence[Selection | Exception],
+        kind: tuple[object, ...],
+        work: int,
+        begin: float,
+        seconds: float,
+    ) -> None:
+        """Give each request its picks, and learn from the time of the call."""
+        queries = sum([block.size for block, _, _ in entries])
+        element = max(0.0, seconds - _CALL) / work
+        known = self._seconds.get(kind, _ELEMENT)
+        self._seconds[kind] = known + (_BELOW if element < known else _ABOVE) * (element - known)
+        self._pace += _PACE * (seconds / queries - self._pace)
+        self._metrics.batch(queries, seconds, self.queued)
+        if len(answers) == 1 and not isinstance(answers[0], Exception):
+            answers = _split(answers[0], [len(block) for block, _, _ in entries])
+        for (_, ticket, index), picks in zip(entries, answers, strict=True):
+            if isinstance(picks, Exception):
+                ticket.fail(picks)
+            else:
+                ticket.put(index, picks, begin, seconds)
+
+
+def _answers(blocks: list[Block], num_threads: int | None) -> tuple[list[Selection | Exception], float]:
+    """Return one selection for all blocks, and the seconds that it took.
+
+    If the call fails there is one for each block, or the error that the block alone gives.
+    """
+    begin = time.perf_counter()
+    found: list[Selection | Exception] = []
+    for part in (blocks, *([block] for block in blocks)):
+        try:
+            found.append(answer(joined(part), num_threads))
+        except Exception as error:
+            if part is not blocks or len(blocks) == 1:
+                found.append(error)
+        if part is blocks and found:
+            break
+    return found, time.perf_counter() - begin
+
+
+def _split(picks: Selection, sizes: list[int]) -> list[Selection]:
+    """Return the selections of the blocks that a call answered together."""
+    if len(sizes) == 1:
+        return [picks]
+    parts, ends = [], np.cumsum(sizes).tolist()
+    for size, end in zip(sizes, ends, strict=True):
+        begin = end - size
+        errors = {q - begin: why for q, why in (picks.errors or {}).items() if begin <= q < end}
+        parts.append(Selection(*(array[begin:end] for array in picks)).with_errors(errors))
+    return parts

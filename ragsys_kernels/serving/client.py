@@ -1,0 +1,408 @@
+"""A client of the service, sync and async: NumPy arrays in and out, retries, deadlines, errors as exceptions."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Generator, Sequence
+from email.utils import parsedate_to_datetime
+from importlib.util import find_spec
+from typing import Any
+
+import httpx
+
+from . import wire
+from .wire import Picks
+
+# Statuses after which the same request may succeed; a broken connection is such a thing too: asking twice is safe.
+_AGAIN = (429, 503)
+_FIRST, _LONGEST = 0.05, 2.0  # seconds between tries: the first pause, and the longest but for Retry-After
+_PART = 1024  # queries of one request
+_FEW = 8  # queries up to which JSON is as quick as Arrow
+_PATIENCE = 30.0
+
+
+class ServiceError(RuntimeError):
+    """The service did not answer a request.
+
+    Attributes
+    ----------
+    status : int or None
+        The HTTP status; None if there was no answer.
+    argument : str or None
+        The argument that is wrong, where the server says it.
+    """
+
+    def __init__(self, message: str, status: int | None = None, argument: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.argument = status, argument
+
+
+class InvalidRequestError(ServiceError, ValueError):
+    """The request breaks a rule; the message is the server's."""
+
+
+class UnavailableError(ServiceError):
+    """The server is full, stops or cannot be reached, and was so until the last try."""
+
+
+class DeadlineError(ServiceError, TimeoutError):
+    """The time of a call has passed."""
+
+
+# What a call does next: send a request, or sleep; what it gets: the answer, or why there is none.
+_Step = tuple[str, str, dict[str, Any]] | float
+_Steps = Generator[_Step, Any, Any]
+
+
+class _Calls:
+    """The calls as steps without input and output, which both clients take."""
+
+    def __init__(self, token: str | None, corpus: str | None, timeout: float | None, retries: int, wire: str) -> None:
+        if wire not in ("auto", "json", "arrow"):
+            raise ValueError(f"Client: wire must be one of 'auto', 'json', 'arrow', got {wire!r}")
+        if retries < 0:
+            raise ValueError(f"Client: retries must be at least 0, got {retries}")
+        self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        self._corpus, self._timeout, self._retries, self._wire = corpus, timeout, retries, wire
+
+    def _select(self, asked: wire.Asked, common: dict[str, Any], on_error: str, timeout: float | None) -> _Steps:
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f"select: on_error must be one of 'raise', 'skip', got {on_error!r}")
+        arrow = self._wire == "arrow" or (
+            self._wire == "auto" and asked.count > _FEW and find_spec("pyarrow") is not None
+        )
+        limit = _Limit(self._timeout if timeout is None else timeout)
+        parts = []
+        for part in asked.parts(_PART):
+            url: dict[str, Any] = {}
+            if arrow:
+                body, kind = asked.arrow(part)
+                url = {name: "all" if x is None else x for name, x in {**asked.common, **common}.items()}
+            else:
+                body, kind = asked.json(part, common)
+            options = {"content": body, "headers": {"content-type": kind}, "params": url}
+            answer = yield from self._request("POST", "/v1/select", limit, options)
+            picks = wire.read(answer.content, answer.headers["content-type"])
+            if picks.errors and on_error == "raise":
+                index = min(picks.errors)
+                raise InvalidRequestError(f"query {part.start + index}: {picks.errors[index]}", 422)
+            parts.append(picks)
+        return wire.joined(parts)
+
+    def _content(self, method: str, path: str, seconds: float) -> _Steps:
+        answer = yield from self._request(method, path, _Limit(None, seconds), {})
+        return answer.json()
+
+    def _request(self, method: str, path: str, limit: _Limit, options: dict[str, Any]) -> _Steps:
+        """Send a request until it is answered, may not be sent again, or its time has passed."""
+        pause = _FIRST
+        for left in range(self._retries, -1, -1):
+            headers = {**self._headers, **options.get("headers", {}), **limit.headers()}
+            got = yield method, path, {**options, "headers": headers, "timeout": limit.left()}
+            if isinstance(got, httpx.TimeoutException) and not isinstance(got, httpx.ConnectTimeout):
+                raise DeadlineError(f"no answer within {limit.seconds:g} seconds")
+            if isinstance(got, httpx.Response):
+                if got.status_code < 300 or _has_picks(got):
+                    return got
+                if got.status_code not in _AGAIN or not left:
+                    raise _error_of(got)
+                wait = max(_asked_wait(got), random.uniform(0, pause))
+            else:
+                if not left:
+                    raise UnavailableError(f"the server cannot be reached: {got}") from got
+                wait = random.uniform(0, pause)
+            if wait >= limit.left():
+                if isinstance(got, httpx.Response):
+                    raise _error_of(got)
+                raise UnavailableError(f"the server cannot be reached: {got}") from got
+            yield wait
+            pause = min(2 * pause, _LONGEST)
+        raise AssertionError("unreachable")
+
+
+class _Limit:
+    """The time of a call: a deadline that was asked for is told to the server."""
+
+    def __init__(self, asked: float | None, patience: float = _PATIENCE) -> None:
+        if asked is not None and not asked > 0:
+            raise ValueError(f"Client: timeout must be above 0 seconds, got {asked}")
+        self.seconds = patience if asked is None else asked
+        self._told, self._end = asked is not None, time.monotonic() + self.seconds
+
+    def left(self) -> float:
+        return max(0.001, self._end - time.monotonic())
+
+    def headers(self) -> dict[str, str]:
+        return {"x-timeout-ms": str(max(1, int(self.left() * 1000)))} if self._told else {}
+
+
+def _has_picks(answer: httpx.Response) -> bool:
+    """Whether an answer has an error for each query, and not one for the whole request."""
+    if answer.status_code != 422:
+        return False
+    return not answer.headers["content-type"].startswith("application/json") or answer.content.startswith(b'{"results"')
+
+
+def _error_of(answer: httpx.Response) -> ServiceError:
+    status = answer.status_code
+    try:
+        error = answer.json()["error"]
+        message, argument = error["message"], error["argument"]
+    except (ValueError, KeyError, TypeError):  # of something between client and server
+        message, argument = f"status {status}: {answer.text[:200]}", None
+    kind = ServiceError
+    if status in (404, 408, 409, 413, 415, 422):
+        kind = InvalidRequestError
+    elif status in _AGAIN:
+        kind = UnavailableError
+    elif status == 504:
+        kind = DeadlineError
+    return kind(message, status, argument)
+
+
+def _asked_wait(answer: httpx.Response) -> float:
+    """Return the seconds of Retry-After, a number or a date."""
+    given = answer.headers.get("retry-after", "")
+    if given.isdecimal():
+        return float(given)
+    try:
+        return max(0.0, parsedate_to_datetime(given).timestamp() - time.time())
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _asked(
+    queries: Any, query_ids: Any, k: Any, lambda_d: Any, lambda_b: Any, relevance: Any, **lists: Any
+) -> wire.Asked:
+    numbers = {name: x for name, x in {"k": k, "lambda_d": lambda_d, "lambda_b": lambda_b}.items() if x is not None}
+    return wire.Asked(queries, query_ids, lists, relevance, numbers)
+
+
+def _common(corpus: str | None, method: str, pool: int | None, max_per_group: int | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"method": method, "pool": pool}
+    if corpus is not None:
+        found["corpus"] = corpus
+    if max_per_group is not None:
+        found["max_per_group"] = max_per_group
+    return found
+
+
+class Client(_Calls):
+    """A client of the service.
+
+    Parameters
+    ----------
+    url : str
+        Of the server, as ``http://127.0.0.1:8080``.
+    token : str, optional
+        The server's bearer token.
+    corpus : str, optional
+        The corpus of calls that name none; servers with one need no name.
+    timeout : float, optional
+        Seconds that a call may take with its retries; the server is told, and drops what is too late. None: 30, and the
+        server's own limit.
+    retries : int
+        Times that a request is sent again if the server is full (429), stops (503) or cannot be reached. Pauses double,
+        with jitter, from 50 ms to 2 s; ``Retry-After`` is obeyed.
+    wire : "auto" | "json" | "arrow"
+        JSON with vectors in base64, or Arrow (needs pyarrow), which "auto" takes for more than a few queries.
+    transport : httpx transport, optional
+        Instead of a connection.
+
+    Examples
+    --------
+    >>> with Client("http://127.0.0.1:8080") as client:
+    ...     picks = client.select(queries, k=6, corpus="docs", pool=100)
+    ...     more = client.select(queries, k=6, corpus="docs", pool=100, initial=picks.ids)
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        corpus: str | None = None,
+        timeout: float | None = None,
+        retries: int = 5,
+        wire: str = "auto",
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        super().__init__(token, corpus, timeout, retries, wire)
+        self._http = httpx.Client(base_url=url, transport=transport)
+
+    def select(
+        self,
+        queries: Any = None,
+        k: int | Sequence[int] = 6,
+        *,
+        corpus: str | None = None,
+        query_ids: Any = None,
+        method: str = "mmr",
+        pool: int | None = 100,
+        lambda_d: float | Sequence[float] | None = None,
+        lambda_b: float | Sequence[float] | None = None,
+        candidates: Any = None,
+        relevance: Any = None,
+        initial: Any = None,
+        exclude: Any = None,
+        max_per_group: int | None = None,
+        on_error: str = "raise",
+        timeout: float | None = None,
+    ) -> Picks:
+        """Pick, for each query, the k items that are best together; more than 1,024 queries take several requests.
+
+        Parameters
+        ----------
+        queries : (Q, D) float32 | float16 | others, optional
+            Sent as float16 if they are, else as float32; or ``query_ids`` (Q,), ids of the corpus.
+        k, lambda_d, lambda_b : number or (Q,)
+        pool : int or None
+            Rows retrieved to pick from; None: the whole corpus, exactly.
+        candidates, initial, exclude : (Q, any) ids, or Q lists
+            Padding is -1 or None. Candidates to pick from instead of a pool; what was shown before, never picked again
+            and kept away from; what must not be picked.
+        relevance : (Q, P) numbers, or Q lists
+            Of the candidates, instead of the cosine to the query.
+        on_error : "raise" | "skip"
+            A query that is not answered raises; or its picks are empty, with the reason in ``errors``.
+
+        Raises
+        ------
+        InvalidRequestError
+            A rule is broken: the server's message. Also a ValueError.
+        UnavailableError
+            The server was full or could not be reached until the last try.
+        DeadlineError
+            The time has passed. Also a TimeoutError.
+        """
+        lists = {"candidates": candidates, "initial": initial, "exclude": exclude}
+        asked = _asked(queries, query_ids, k, lambda_d, lambda_b, relevance, **lists)
+        common = _common(corpus or self._corpus, method, pool, max_per_group)
+        picks: Picks = self._run(self._select(asked, common, on_error, timeout))
+        return picks
+
+    def info(self) -> dict[str, Any]:
+        """Return the server's version, backends, corpora and limits."""
+        content: dict[str, Any] = self._run(self._content("GET", "/info", _PATIENCE))
+        return content
+
+    def reload(self, corpus: str | None = None, timeout: float = 600.0) -> dict[str, Any]:
+        """Let the server load the folder of a corpus anew; return its name, rows and version."""
+        path = f"/v1/corpora/{_named(corpus or self._corpus)}/reload"
+        content: dict[str, Any] = self._run(self._content("POST", path, timeout))
+        return content
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, steps: _Steps) -> Any:
+        got: Any = None
+        while True:
+            try:
+                step = steps.send(got)
+            except StopIteration as end:
+                return end.value
+            got = None
+            if isinstance(step, float):
+                time.sleep(step)
+                continue
+            method, path, options = step
+            try:
+                got = self._http.request(method, path, **options)
+            except httpx.TransportError as error:
+                got = error
+
+
+class AsyncClient(_Calls):
+    """`Client` for asyncio: the same parameters and methods, which are awaited."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        corpus: str | None = None,
+        timeout: float | None = None,
+        retries: int = 5,
+        wire: str = "auto",
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        super().__init__(token, corpus, timeout, retries, wire)
+        self._http = httpx.AsyncClient(base_url=url, transport=transport)
+
+    async def select(
+        self,
+        queries: Any = None,
+        k: int | Sequence[int] = 6,
+        *,
+        corpus: str | None = None,
+        query_ids: Any = None,
+        method: str = "mmr",
+        pool: int | None = 100,
+        lambda_d: float | Sequence[float] | None = None,
+        lambda_b: float | Sequence[float] | None = None,
+        candidates: Any = None,
+        relevance: Any = None,
+        initial: Any = None,
+        exclude: Any = None,
+        max_per_group: int | None = None,
+        on_error: str = "raise",
+        timeout: float | None = None,
+    ) -> Picks:
+        """See `Client.select`."""
+        lists = {"candidates": candidates, "initial": initial, "exclude": exclude}
+        asked = _asked(queries, query_ids, k, lambda_d, lambda_b, relevance, **lists)
+        common = _common(corpus or self._corpus, method, pool, max_per_group)
+        picks: Picks = await self._run(self._select(asked, common, on_error, timeout))
+        return picks
+
+    async def info(self) -> dict[str, Any]:
+        """See `Client.info`."""
+        content: dict[str, Any] = await self._run(self._content("GET", "/info", _PATIENCE))
+        return content
+
+    async def reload(self, corpus: str | None = None, timeout: float = 600.0) -> dict[str, Any]:
+        """See `Client.reload`."""
+        path = f"/v1/corpora/{_named(corpus or self._corpus)}/reload"
+        content: dict[str, Any] = await self._run(self._content("POST", path, timeout))
+        return content
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def _run(self, steps: _Steps) -> Any:
+        got: Any = None
+        while True:
+            try:
+                step = steps.send(got)
+            except StopIteration as end:
+                return end.value
+            got = None
+            if isinstance(step, float):
+                await asyncio.sleep(step)
+                continue
+            method, path, options = step
+            try:
+                got = await self._http.request(method, path, **options)
+            except httpx.TransportError as error:
+                got = error
+
+
+def _named(corpus: str | None) -> str:
+    if corpus is None:
+        raise ValueError("reload: corpus must be named, got none")
+    return corpus

@@ -1,0 +1,158 @@
+"""The corpora in service: loaded from their folders, replaced in one step, never changed."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import _arrays
+from ..corpus import Corpus
+from ..selection.problem import Rows
+from .limits import RefusedError, invalid
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """One version of a corpus. Requests under way keep the version that they began with."""
+
+    name: str
+    corpus: Corpus
+    version: str = ""
+    loaded: float = field(default_factory=time.time)
+    kept: dict[str, Any] = field(default_factory=dict)  # what requests have prepared, to be used again
+
+    def __len__(self) -> int:
+        return len(self.corpus)
+
+    # Kept: a request asks for each of these several times.
+    @cached_property
+    def dims(self) -> int:
+        return self.corpus.dims
+
+    @cached_property
+    def rows(self) -> int:
+        return len(self.corpus)
+
+    @cached_property
+    def named(self) -> bool:
+        """Whether ids are strings."""
+        return self.corpus.ids.kind == "str"
+
+    @cached_property
+    def _plain(self) -> bool:
+        """Whether ids are the numbers of rows."""
+        return self.corpus.ids.kind == "row"
+
+    def rows_of(self, ids: np.ndarray | Sequence[Any]) -> np.ndarray:
+        """Return the rows (n,) int64 of ids; -1 where the corpus has no such id."""
+        if self._plain and isinstance(ids, np.ndarray):  # the common case without its checks
+            if not ids.size or ids.view(np.uint64).max() < self.rows:  # no negative one either
+                return ids
+            return np.where((ids >= 0) & (ids < self.rows), ids, -1)
+        rows: np.ndarray = self.corpus.rows_of(ids, unknown="pad")
+        return rows
+
+    def ids_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the ids of rows, in the same shape: int64, or objects that are strings."""
+        if self._plain:
+            return rows
+        ids: np.ndarray = self.corpus.ids[rows]
+        return ids
+
+    def vectors_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the vectors (n, D) float32 that rows have as queries."""
+        corpus = self.corpus
+        if isinstance(corpus.data, np.ndarray):
+            return corpus.vectors(rows).astype(np.float32)
+        taken, scales = _arrays.to_host(corpus.data[rows]), corpus.scales
+        held = Rows(
+            taken, corpus.dtype, corpus.metric, corpus.norm, None if scales is None else _arrays.to_host(scales[rows])
+        )
+        return held.vectors(slice(None)).astype(np.float32)
+
+    def described(self) -> dict[str, Any]:
+        """Return what ``/info`` says of it."""
+        corpus = self.corpus
+        return {
+            "rows": len(corpus),
+            "dims": corpus.dims,
+            "metric": corpus.metric,
+            "dtype": corpus.dtype,
+            "device": corpus.device,
+            "ids": "string" if self.named else "int64",
+            "bias": corpus.bias is not None,
+            "groups": corpus.groups is not None,
+            "version": self.version,
+            "loaded": self.loaded,
+        }
+
+
+class Corpora:
+    """The corpora by name, and the folders that they are loaded from.
+
+    Parameters
+    ----------
+    sources : mapping of names to folders or to a `Corpus`
+        Corpora that are given as such cannot be reloaded.
+    device : str
+        Where their rows are held.
+    """
+
+    def __init__(self, sources: Mapping[str, str | Path | Corpus], device: str = "cpu") -> None:
+        if not sources:
+            raise ValueError("serve: corpus must be given at least once, got none")
+        self._device = device
+        self._folders = {name: Path(source) for name, source in sources.items() if not isinstance(source, Corpus)}
+        self._served = {
+            name: Served(name, source.to(device), "memory") if isinstance(source, Corpus) else self.load(name)
+            for name, source in sources.items()
+        }
+
+    def all(self) -> list[Served]:
+        return list(self._served.values())
+
+    def get(self, name: object, op: str = "select") -> Served:
+        """Return the corpus of a request: by its name, or the only one."""
+        if name is None and len(self._served) == 1:
+            return next(iter(self._served.values()))
+        served = self._served.get(name) if isinstance(name, str) else None
+        if served is None:
+            names = ", ".join(map(repr, self._served))
+            raise invalid(op, "corpus", f"be one of {names}", repr(name)[:200])
+        return served
+
+    def folder(self, name: str) -> Path:
+        """Return the folder of a corpus, or refuse a name that has none."""
+        if name not in self._served:
+            raise RefusedError(404, f"reload: there is no corpus {name[:200]!r}", "name")
+        if name not in self._folders:
+            raise RefusedError(409, f"reload: corpus {name!r} was not loaded from a folder", "name")
+        return self._folders[name]
+
+    def load(self, name: str) -> Served:
+        """Load the folder of a corpus anew; what is in service stays."""
+        folder = self._folders[name]
+        version = fingerprint(folder)
+        corpus = Corpus.load(folder, self._device)
+        while (now := fingerprint(folder)) != version:  # another save came between
+            version, corpus = now, Corpus.load(folder, self._device)
+        return Served(name, corpus, version)
+
+    def put(self, served: Served) -> None:
+        """Put a loaded corpus in service: requests that begin now get it."""
+        self._served[served.name] = served
+
+
+def fingerprint(folder: Path) -> str:
+    """Return a digest of the description of a saved corpus, which has the checksums of its files; '' without one."""
+    try:
+        return hashlib.sha256((folder / "corpus.json").read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""

@@ -1,0 +1,197 @@
+"""Requests and answers of the routes that must be quick, without the machinery that others go through."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+import orjson
+
+from .limits import Limits, RefusedError, busy
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+JSON = b"application/json"
+ARROW = b"application/vnd.apache.arrow.stream"
+
+
+class DisconnectedError(Exception):
+    """The client has gone before its request was read."""
+
+
+class Load:
+    """What the requests under way hold."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.requests = self.bytes = 0
+
+
+class Request:
+    """One HTTP request: its headers, its body within the limits, its deadline, and the times of its stages.
+
+    Attributes
+    ----------
+    headers : dict of bytes
+        By lower-case name.
+    stages : dict of str to float
+        Seconds by stage, for the access log.
+    queries : int
+        For the access log.
+    route : str
+        The pattern of the path, for metrics.
+    """
+
+    __slots__ = (
+        "_held",
+        "_last",
+        "_limits",
+        "_load",
+        "_receive",
+        "begun",
+        "bytes_in",
+        "headers",
+        "queries",
+        "route",
+        "scope",
+        "stages",
+    )
+
+    def __init__(self, scope: Scope, receive: Receive, load: Load) -> None:
+        self.scope, self._receive, self._limits, self._load, self._held = scope, receive, load.limits, load, 0
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.begun = self._last = time.perf_counter()
+        self.stages: dict[str, float] = {}
+        self.bytes_in = self.queries = 0
+        self.route = "other"  # paths that nobody serves must not become labels of metrics
+
+    @property
+    def path_params(self) -> dict[str, str]:
+        found: dict[str, str] = self.scope.get("path_params", {})
+        return found
+
+    @property
+    def content_type(self) -> bytes:
+        """The media type alone, in lower case."""
+        return self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+
+    def stage(self, name: str) -> None:
+        """Note that a stage has ended now."""
+        now = time.perf_counter()
+        self.stages[name] = now - self._last
+        self._last = now
+
+    def kernel(self, queued: float, seconds: float) -> None:
+        """Note how long its queries waited and the kernels ran."""
+        self.stages["queue"], self.stages["kernel"] = max(0.0, queued), seconds
+        self._last = time.perf_counter()
+
+    def seconds(self) -> float:
+        """Return the seconds since the request began."""
+        return time.perf_counter() - self.begun
+
+    def deadline(self) -> float:
+        """Return when the answer is due, in the event loop's time."""
+        milliseconds, given = self._limits.timeout_ms, self.headers.get(b"x-timeout-ms")
+        if given is not None:
+            if not given.isdigit() or not 1 <= int(given[:20]) <= milliseconds:
+                got = given[:20].decode("latin-1")
+                message = f"select: x-timeout-ms must be within [1, {milliseconds}], got {got!r}"
+                raise RefusedError(422, message, "x-timeout-ms")
+            milliseconds = int(given)
+        return asyncio.get_running_loop().time() + milliseconds / 1000 - (time.perf_counter() - self.begun)
+
+    async def body(self) -> bytes:
+        """Return the body. One beyond the limit is refused before it is read, or as soon as that is seen."""
+        most = self._limits.body_bytes
+        length = self.headers.get(b"content-length", b"0")
+        if length.isdigit():
+            if int(length) > most:
+                raise self._too_large()
+            self._hold(int(length))
+        message = await self._receive()
+        body: bytes = message.get("body", b"")
+        if message.get("more_body"):
+            parts, size = [body], len(body)
+            while message.get("more_body"):
+                message = await self._receive()
+                part = message.get("body", b"")
+                size += len(part)
+                if size > most:
+                    raise self._too_large()
+                self._hold(size)
+                parts.append(part)
+            body = b"".join(parts)
+        if message["type"] == "http.disconnect":
+            raise DisconnectedError
+        if len(body) > most:
+            raise self._too_large()
+        self.bytes_in = len(body)
+        return body
+
+    def release(self) -> None:
+        """Give back what it held."""
+        self._load.bytes -= self._held
+        self._held = 0
+
+    def _hold(self, size: int) -> None:
+        """Count a body of so many bytes; refuse it where there is no room."""
+        more = max(0, size - self._held)
+        if self._load.bytes + more > self._limits.memory_bytes:
+            raise busy("the bodies of other requests fill its memory")
+        self._load.bytes += more
+        self._held += more
+
+    def _too_large(self) -> RefusedError:
+        message = f"select: body must have at most {self._limits.body_bytes} bytes, got more"
+        return RefusedError(413, message, "body", {"connection": "close"})
+
+
+class Response:
+    """An answer whose body is complete."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(
+        self, body: bytes, status: int = 200, content_type: bytes = JSON, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.body, self.status = body, status
+        self.headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
+        for name, value in (headers or {}).items():
+            self.headers.append((name.encode("latin-1"), value.encode("latin-1")))
+
+    async def send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), status, JSON, headers)
+
+
+def refused(error: RefusedError) -> Response:
+    return json_response(error.body, error.status, error.headers)
+
+
+class Bearer:
+    """The check of ``Authorization: Bearer TOKEN``, in constant time."""
+
+    def __init__(self, token: str | None) -> None:
+        self._expected = None if token is None else f"Bearer {token}".encode()
+
+    def check(self, headers: Mapping[bytes, bytes]) -> None:
+        if self._expected is None:
+            return
+        given = headers.get(b"authorization", b"")
+        scheme, _, token = given.partition(b" ")
+        if not hmac.compare_digest(scheme.capitalize() + b" " + token, self._expected):
+            message = "authorization must be 'Bearer' and this server's token"
+            raise RefusedError(401, message, "authorization", {"www-authenticate": "Bearer"})

@@ -1,0 +1,195 @@
+"""Blocks of queries that one kernel call answers, and that call.
+
+The kernels promise that a query's answer has the same bits in any batch. This module keeps the promise for what it
+adds: every query has its own k, weights and pool, and padding is never seen by the query beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from .. import _arrays
+from ..selection import mmr, vrsd
+from ..selection.problem import Selection
+from .corpora import Served
+
+_METHODS = {"mmr": mmr, "vrsd": vrsd}
+_SCALARS = ("k", "lambda_d", "lambda_b")
+_COLUMNS = (*_SCALARS, "vectors", "candidates", "relevance", "initial", "allowed", "exclude")
+_PADDING = {"candidates": -1, "initial": -1, "allowed": -1, "exclude": -1, "relevance": 0.0}
+
+# The wording of the library's errors: "mmr: queries must be finite, got ...".
+_ERROR = re.compile(r"\w+: (\w+) must")
+_WIRE = {"queries": "query"}
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """Queries with equal rules, in columns: a request is cut into blocks, and blocks of one key share a kernel call.
+
+    Rows stand for ids here; lists of them are padded with -1.
+    """
+
+    served: Served
+    method: str  # "mmr" | "vrsd"
+    size: int  # Q
+    k: int | np.ndarray  # one for all queries, or (Q,) int64
+    lambda_d: float | np.ndarray  # or (Q,) float32; vrsd has no use for it, nor for lambda_b
+    lambda_b: float | np.ndarray
+    vectors: np.ndarray | None = None  # (Q, D) float32; None: relevance is all that MMR needs
+    pool: int | None = None  # rows to retrieve; None: candidates, or else the whole corpus
+    candidates: np.ndarray | None = None  # (Q, P) int64
+    relevance: np.ndarray | None = None  # (Q, P) float32
+    initial: np.ndarray | None = None  # (Q, S) int64
+    allowed: np.ndarray | None = None  # (Q, A) int64: nothing else may be picked
+    exclude: np.ndarray | None = None  # (Q, E) int64
+    max_per_group: int | None = None
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What queries must have in common to share a call. Pools share one if the larger is not twice the smaller."""
+        width = 0 if self.candidates is None else self.candidates.shape[1].bit_length()
+        given = (self.vectors is None, self.relevance is None, self.allowed is None)
+        return id(self.served), self.method, self.max_per_group, self.pool, given, width
+
+    @property
+    def work(self) -> int:
+        """Elements of rows that a call reads, roughly."""
+        width = self.served.rows if self.candidates is None else self.candidates.shape[1]
+        return len(self) * width * self.served.dims
+
+    def retrieved(self) -> np.ndarray:
+        """Return how many rows each query retrieves: its pool, and room for the rows already shown."""
+        counts: np.ndarray = np.full(self.size, self.pool)
+        if self.initial is not None:
+            counts += (self.initial >= 0).sum(axis=1)
+        return counts
+
+    def take(self, queries: slice | np.ndarray | list[int]) -> Block:
+        """Return the block of some of the queries."""
+        columns: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        taken: dict[str, Any] = {name: x[queries] for name, x in columns.items() if isinstance(x, np.ndarray)}
+        return replace(self, size=len(np.arange(self.size)[queries]), **taken)
+
+
+def joined(blocks: Sequence[Block]) -> Block:
+    """Return blocks of one key as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    columns: dict[str, Any] = {"size": sum(map(len, blocks))}
+    for name in _COLUMNS:
+        parts = [getattr(block, name) for block in blocks]
+        if name in _SCALARS:
+            columns[name] = _spread(parts, blocks)
+        elif any(part is not None for part in parts):
+            columns[name] = _stacked(name, parts, blocks)
+    return replace(blocks[0], **columns)
+
+
+def _spread(parts: list[Any], blocks: Sequence[Block]) -> Any:
+    """Return the number that all blocks have, or one for each query."""
+    first = parts[0]
+    if not isinstance(first, np.ndarray) and all(not isinstance(part, np.ndarray) and part == first for part in parts):
+        return first
+    arrays = (np.full(len(block), part) for part, block in zip(parts, blocks, strict=True))
+    return np.concatenate(list(arrays))
+
+
+def _stacked(name: str, parts: list[np.ndarray | None], blocks: Sequence[Block]) -> np.ndarray:
+    """Return the columns of blocks one under the other; lists are padded to the longest."""
+    if name not in _PADDING:
+        return np.concatenate([part for part in parts if part is not None])
+    arrays = [part for part in parts if part is not None]
+    width = max(array.shape[1] for array in arrays)
+    if len(arrays) == len(parts) and all(array.shape[1] == width for array in arrays):
+        return np.concatenate(arrays)
+    whole = np.full((sum(map(len, blocks)), width), _PADDING[name], arrays[0].dtype)
+    begin = 0
+    for part, block in zip(parts, blocks, strict=True):
+        if part is not None:
+            whole[begin : begin + len(block), : part.shape[1]] = part
+        begin += len(block)
+    return whole
+
+
+def answer(block: Block, num_threads: int | None = None, on_error: str = "skip") -> Selection:
+    """Answer the queries of a block in one call of the kernels.
+
+    Every query gets the bits of ``served.corpus.select`` of that query alone. ``errors`` of the result has the reasons
+    of queries that could not be answered.
+    """
+    served, corpus = block.served, block.served.corpus
+    options: dict[str, Any] = {"num_threads": num_threads, "on_error": on_error}
+    filters = {"allowed": _placed(served, block.allowed), "exclude": _placed(served, block.exclude)}
+    candidates, errors = block.candidates, None
+    most = int(block.k.max()) if isinstance(block.k, np.ndarray) else block.k
+    if block.pool is not None:
+        counts = block.retrieved()
+        found = corpus.search(
+            _placed(served, block.vectors),
+            min(int(counts.max()), len(corpus)),
+            lambda_b=_placed(served, block.lambda_b) if block.method == "mmr" else 1.0,
+            **filters,
+            **options,
+        )
+        candidates, errors, filters = _host(found.indices), found.errors, {}
+        if (counts < candidates.shape[1]).any():  # of queries that have shown less
+            candidates = np.where(np.arange(candidates.shape[1]) < counts[:, None], candidates, -1)
+    if candidates is None and len(corpus) <= most:
+        candidates = np.tile(np.arange(len(corpus)), (len(block), 1))
+    if candidates is not None:
+        # A column of padding more than k, for the library warns of pools that are no larger.
+        lacking = most + 1 - candidates.shape[1]
+        if lacking > 0:
+            candidates = np.pad(candidates, ((0, 0), (0, lacking)), constant_values=-1)
+    relevance = block.relevance
+    if relevance is not None and candidates is not None and relevance.shape != candidates.shape:
+        relevance = np.pad(relevance, ((0, 0), (0, candidates.shape[1] - relevance.shape[1])))
+    if block.method == "mmr":
+        options |= {"lambda_d": _placed(served, block.lambda_d), "lambda_b": _placed(served, block.lambda_b)}
+    picks = _METHODS[block.method](
+        _placed(served, block.vectors),
+        corpus,
+        block.k,
+        candidates=_placed(served, candidates),
+        relevance=_placed(served, relevance),
+        initial=_placed(served, block.initial),
+        max_per_group=block.max_per_group,
+        **filters,
+        **options,
+    )
+    if errors and picks.errors is not None:
+        picks.errors.update(errors)
+    return picks if isinstance(picks.indices, np.ndarray) else _on_host(picks)
+
+
+def argument_of(message: str) -> str | None:
+    """Return which argument of a request an error of the library is about."""
+    found = _ERROR.match(message)
+    return _WIRE.get(found[1], found[1]) if found else None
+
+
+def _placed(served: Served, array: Any) -> Any:
+    """Return an array where the corpus is; a number, or none, as it is."""
+    if not isinstance(array, np.ndarray) or isinstance(served.corpus.data, np.ndarray):
+        return array
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(array)).to(served.corpus.data.device)
+
+
+def _on_host(picks: Selection) -> Selection:
+    return Selection(*map(_host, picks)).with_errors(picks.errors)
+
+
+def _host(array: Any) -> np.ndarray:
+    host: np.ndarray = np.asarray(_arrays.to_host(array))
+    return host

@@ -1,0 +1,80 @@
+"""What a request may ask for, and the errors of those that ask for more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits of a server; ``/info`` shows them all.
+
+    Attributes
+    ----------
+    body_bytes : int
+        Of a request; a larger one is answered with 413.
+    queries : int
+        Of a request.
+    candidates : int
+        Of a query; ``initial``, ``allowed`` and ``exclude`` each have the same limit.
+    k, pool : int
+        The most picks of a query, and the most rows retrieved for one.
+    queue : int
+        Queries that may wait for the kernels; a request that does not fit is answered with 429.
+    timeout_ms : int
+        Time that a request has without ``x-timeout-ms``, and the longest that it may ask for; then it gets 504.
+    connections, requests : int
+        Open at the same time, and under way at the same time; those beyond get 503.
+    memory_bytes : int
+        Of all bodies under way; a request that does not fit gets 503.
+    body_seconds, idle_seconds : float
+        Time that a client has to send a body (408), and that a connection may stay without a complete request.
+    """
+
+    body_bytes: int = 32 << 20
+    queries: int = 4096
+    candidates: int = 10_000
+    k: int = 1000
+    pool: int = 10_000
+    queue: int = 16_384
+    timeout_ms: int = 30_000
+    connections: int = 4096
+    requests: int = 1024
+    memory_bytes: int = 1 << 30
+    body_seconds: float = 20.0
+    idle_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value > 0:
+                raise ValueError(f"serve: {name} must be above 0, got {value}")
+        if self.memory_bytes < self.body_bytes:
+            raise ValueError(f"serve: memory_bytes must be at least body_bytes, got {self.memory_bytes}")
+        if self.queries > self.queue:
+            raise ValueError(f"serve: queries must be at most the queue, {self.queue}, got {self.queries}")
+
+
+class RefusedError(Exception):
+    """A request that gets an error: its status, and what is wrong with which argument."""
+
+    def __init__(
+        self, status: int, message: str, argument: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.argument, self.headers = status, argument, headers or {}
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {"error": {"argument": self.argument, "message": str(self)}}
+
+
+def busy(what: str) -> RefusedError:
+    """Return the error of a request that comes at a bad time."""
+    return RefusedError(503, f"serve: {what}; ask again", headers={"retry-after": "1"})
+
+
+def invalid(op: str, argument: str, rule: str, got: object) -> RefusedError:
+    """Return the error of an argument: 422, worded as every error of this library."""
+    return RefusedError(422, f"{op}: {argument} must {rule}, got {got}", argument)

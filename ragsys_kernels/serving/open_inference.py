@@ -1,0 +1,287 @@
+"""The Open Inference Protocol, version 2, of KServe and Triton Inference Server: every corpus is a model.
+
+A model's name may go on with a rule, as that of ``/rerank``: ``docs``, ``docs:vrsd``, ``docs:mmr:0.7``. Its inputs are
+the columns of the Arrow stream, one query a row; lists of different lengths are padded with -1, or with empty strings.
+Its outputs are padded likewise, with NaN in the columns of numbers; ``errors`` has the reason of each query that was
+not answered, and an empty string for the others. Rules for all queries are the parameters of a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from .. import __version__
+from ..selection.problem import Selection
+from . import tensors
+from .corpora import Corpora, Served
+from .http import JSON, Request, Response, json_response
+from .limits import Limits, RefusedError, invalid
+from .reading import Asked
+from .rerank import rule_of
+from .select import LARGE_BODY, MANY_QUERIES
+from .select_arrow import asked_of
+
+if TYPE_CHECKING:
+    from .service import Service
+
+_OCTETS = b"application/octet-stream"
+_LENGTH = "inference-header-content-length"
+_LISTS = ("candidates", "initial", "exclude")
+# Rank of each input tensor.
+_INPUTS = {"vector": 2, "query_id": 1, **dict.fromkeys(_LISTS, 2), "relevance": 2, "k": 1, "lambda_d": 1, "lambda_b": 1}
+_RULES = ("method", "k", "pool", "lambda_d", "lambda_b", "max_per_group")
+# Parameters that are of the protocol and its servers.
+_OTHERS = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"}
+_OUTPUTS = ("ids", "scores", "relevance", "redundancy", "lengths", "errors")
+
+
+def add(service: Service) -> None:
+    """Add the routes to a service."""
+
+    from . import schemas
+
+    async def about(request: Request) -> Response:
+        content = {"name": "ragsys-kernels", "version": __version__, "extensions": ["binary_tensor_data"]}
+        return json_response(content)
+
+    async def live(request: Request) -> Response:
+        return json_response({"live": True})
+
+    async def ready(request: Request) -> Response:
+        well = service.status == "ready"
+        return json_response({"ready": well}, 200 if well else 503)
+
+    async def model_ready(request: Request) -> Response:
+        served, _ = _model(request, service.corpora)
+        return json_response({"name": served.name, "ready": True})
+
+    async def metadata(request: Request) -> Response:
+        served, _ = _model(request, service.corpora)
+        return json_response(_metadata(request.path_params["name"], served))
+
+    async def answer(request: Request) -> Response:
+        return await infer(service, request)
+
+    def route(
+        method: str, path: str, handler: Callable[[Request], Awaitable[Response]], summary: str, **more: Any
+    ) -> None:
+        service.route(
+            method,
+            path,
+            _in_its_words(handler),
+            summary=summary,
+            tags=("open inference",),
+            refused=schemas.Said,
+            **more,
+        )
+
+    route("GET", "/v2", about, "The server's metadata", answers={200: None}, errors=(401, 500))
+    for path, handler, summary in (
+        ("/v2/health/live", live, "Whether the process answers"),
+        ("/v2/health/ready", ready, "Whether requests should be sent here"),
+    ):
+        route("GET", path, handler, summary, answers={200: None}, errors=(500, 503))
+        service.open.add(path)
+    for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+        route("GET", model, metadata, "A model's inputs and outputs", answers={200: None}, errors=(401, 404, 500))
+        route(
+            "GET", f"{model}/ready", model_ready, "Whether a model answers", answers={200: None}, errors=(401, 404, 500)
+        )
+        route(
+            "POST",
+            f"{model}/infer",
+            answer,
+            "Pick, for each query, the items that are best together",
+            body={JSON: schemas.InferRequest, _OCTETS: None},
+            answers={200: schemas.InferAnswer},
+            errors=(401, 404, 408, 413, 415, 422, 429, 500, 503, 504),
+        )
+
+
+def _in_its_words(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """Return a handler whose errors are of the protocol's form, a string."""
+
+    async def handled(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except RefusedError as error:
+            return json_response({"error": str(error)}, error.status, error.headers)
+
+    return handled
+
+
+async def infer(service: Service, request: Request) -> Response:
+    """Answer a request."""
+    deadline = request.deadline()
+    if b"content-encoding" in request.headers:
+        raise RefusedError(
+            415, "infer: content-encoding must be left out: bodies are not compressed", "content-encoding"
+        )
+    served, rule = _model(request, service.corpora)
+    length = request.headers.get(_LENGTH.encode())
+    if length is not None and (not length.isdigit() or len(length) > 18):
+        raise invalid("infer", _LENGTH, "be the bytes of the JSON", repr(length)[:100])
+    body = await request.body()
+    request.stage("read")
+    json_bytes = None if length is None else int(length)
+    large = len(body) > LARGE_BODY
+    content, asked = await service.beside(large, _parsed, body, json_bytes, rule, served, service.limits)
+    request.queries = asked.count
+    wanted = _wanted(content)
+    request.stage("parse")
+    picks = await service.answer(asked, request, deadline)
+    if len(asked.errors) == asked.count:
+        raise RefusedError(422, str(asked.errors[0]), asked.errors[0].argument)
+    name = request.path_params["name"]
+    response = await service.beside(asked.count > MANY_QUERIES, _written, name, content, wanted, asked, picks)
+    request.stage("write")
+    return response
+
+
+def _model(request: Request, corpora: Corpora) -> tuple[Served, dict[str, Any]]:
+    """Return the corpus and the rule of the model in the path."""
+    try:
+        served, rule = rule_of(request.path_params["name"], corpora)
+    except RefusedError as error:
+        raise RefusedError(404, str(error), "name") from None
+    version = request.path_params.get("version", served.version)
+    if version != served.version:
+        raise RefusedError(404, f"infer: version must be {served.version!r}, got {version[:100]!r}", "version")
+    return served, rule
+
+
+def _metadata(name: str, served: Served) -> dict[str, Any]:
+    ids = "BYTES" if served.named else "INT64"
+    kinds = {"vector": "FP32", "relevance": "FP32", "k": "INT64", "lambda_d": "FP32", "lambda_b": "FP32"}
+    inputs = []
+    for each, rank in _INPUTS.items():
+        shape = [-1, served.dims] if each == "vector" else [-1] * rank
+        inputs.append({"name": each, "datatype": kinds.get(each, ids), "shape": shape})
+    outputs = [{"name": "ids", "datatype": ids, "shape": [-1, -1]}]
+    outputs += [{"name": each, "datatype": "FP32", "shape": [-1, -1]} for each in _OUTPUTS[1:4]]
+    outputs += [{"name": "lengths", "datatype": "INT32", "shape": [-1]}]
+    outputs += [{"name": "errors", "datatype": "BYTES", "shape": [-1]}]
+    return {
+        "name": name,
+        "versions": [served.version],
+        "platform": "ragsys_kernels",
+        "inputs": inputs,
+        "outputs": outputs,
+    }
+
+
+def _parsed(
+    body: bytes, json_bytes: int | None, rule: dict[str, Any], served: Served, limits: Limits
+) -> tuple[dict[str, Any], Asked]:
+    """Return a request's JSON and what it asks for."""
+    content, given = tensors.message_of(body, json_bytes)
+    common = dict(rule)
+    for name, value in tensors.parameters_of(content).items():
+        if name in _RULES:
+            common[name] = value
+        elif name not in _OTHERS:
+            raise invalid("infer", f"parameters.{name[:100]}", f"be one of {', '.join(_RULES)}", "another")
+    return content, asked_of(_columns(given), common, served, limits)
+
+
+def _columns(given: dict[str, np.ndarray]) -> pa.Table:
+    """Return tensors as columns: lists without their padding."""
+    for name, array in given.items():
+        if name not in _INPUTS:
+            raise invalid("infer", name[:100], f"be one of the inputs {', '.join(_INPUTS)}", "another")
+        if array.ndim != _INPUTS[name]:
+            raise invalid("infer", name, f"have {_INPUTS[name]} dimensions", array.ndim)
+    counts = set(map(len, given.values()))
+    if len(counts) > 1:
+        raise invalid("infer", "inputs", "have one row a query", f"{sorted(counts)} rows")
+    kept = {name: _real(given[name]) for name in _LISTS if name in given}
+    columns: dict[str, pa.Array] = {}
+    for name, array in given.items():
+        if _INPUTS[name] == 1:
+            columns[name] = pa.array(array)
+        elif name == "relevance" and (real := kept.get("candidates")) is not None and real.shape == array.shape:
+            columns[name] = _lists(array, real)
+        else:
+            columns[name] = _lists(array, kept.get(name))
+    return pa.table(columns)
+
+
+def _real(ids: np.ndarray) -> np.ndarray:
+    """Return where lists of ids have no padding, which is never an id."""
+    real: np.ndarray = ids != ("" if ids.dtype == object else -1)
+    return real
+
+
+def _lists(array: np.ndarray, real: np.ndarray | None) -> pa.Array:
+    """Return the rows of a tensor as lists of those values that are real."""
+    if real is None or real.all():
+        lengths = np.full(len(array), array.shape[1])
+        flat = array.ravel()
+    else:
+        lengths, flat = real.sum(axis=1), array[real]
+    offsets = np.zeros(len(array) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    values = pa.array(flat.tolist(), pa.string()) if flat.dtype == object else pa.array(flat)
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+
+def _wanted(content: dict[str, Any]) -> list[tuple[str, bool]]:
+    """Return the outputs that a request asks for, and which of them as bytes."""
+    binary = tensors.parameters_of(content).get("binary_data_output") is True
+    asked = content.get("outputs")
+    if not asked:
+        return [(name, binary) for name in _OUTPUTS]
+    found = []
+    for output in asked if type(asked) is list else [None]:
+        if type(output) is not dict or output.get("name") not in _OUTPUTS:
+            raise invalid("infer", "outputs", f"be some of {', '.join(_OUTPUTS)}", "another")
+        found.append((output["name"], tensors.parameters_of(output).get("binary_data", binary) is True))
+    return found
+
+
+def _written(
+    name: str, content: dict[str, Any], wanted: list[tuple[str, bool]], asked: Asked, picks: list[Selection]
+) -> Response:
+    arrays = arrays_of(asked, picks)
+    outputs, parts = [], []
+    for each, binary in wanted:
+        array = arrays[each]
+        output: dict[str, Any] = {"name": each, "datatype": tensors.datatype_of(array), "shape": list(array.shape)}
+        if binary:
+            parts.append(tensors.bytes_of(array))
+            output["parameters"] = {"binary_data_size": len(parts[-1])}
+        else:
+            output["data"] = array.ravel().tolist() if array.dtype == object else array.ravel()
+        outputs.append(output)
+    answer: dict[str, Any] = {"model_name": name, "model_version": asked.served.version, "outputs": outputs}
+    if "id" in content:
+        answer["id"] = content["id"]
+    head = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    if not parts:
+        return Response(head)
+    return Response(b"".join([head, *parts]), 200, _OCTETS, {_LENGTH: str(len(head))})
+
+
+def arrays_of(asked: Asked, picks: list[Selection]) -> dict[str, np.ndarray]:
+    """Return the output tensors."""
+    count, width = asked.count, max(each.indices.shape[1] for each in picks)
+    ids = np.full((count, width), "" if asked.served.named else -1, object if asked.served.named else np.int64)
+    numbers = {name: np.full((count, width), np.nan, np.float32) for name in _OUTPUTS[1:4]}
+    lengths = np.zeros(count, np.int32)
+    for (_, positions), picked in zip(asked.blocks, picks, strict=True):
+        k = picked.indices.shape[1]
+        real = np.arange(k) < picked.lengths[:, None]
+        lengths[positions] = picked.lengths
+        rows = np.array(positions)[:, None]
+        ids[rows, np.arange(k)] = np.where(real, asked.served.ids_of(picked.indices), "" if asked.served.named else -1)
+        for name, array in numbers.items():
+            array[rows, np.arange(k)] = np.where(real, getattr(picked, name), np.nan)
+    errors = np.full(count, "", object)
+    for position, error in asked.errors.items():
+        errors[position] = str(error)
+    return {"ids": ids, **numbers, "lengths": lengths, "errors": errors}

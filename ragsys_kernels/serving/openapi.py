@@ -1,0 +1,122 @@
+"""The OpenAPI document: FastAPI's own routes, and the quick ones, which it does not see into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from .schemas import Failed
+
+_REF = "#/components/schemas/{model}"
+_ERRORS = {
+    401: "The token is missing or wrong",
+    404: "There is no such thing",
+    409: "Nothing was changed",
+    408: "The body came too slowly",
+    413: "The body is too large",
+    415: "The content type is not one of these",
+    422: "The request breaks a rule",
+    429: "The queue is full; see Retry-After",
+    500: "The server failed",
+    502: "The encoder failed",
+    503: "The server is not ready, or stops",
+    504: "The deadline has passed",
+}
+_HEADERS = {
+    "x-timeout-ms": ("Milliseconds that the request has", {"type": "integer", "minimum": 1}),
+    "x-request-id": ("Comes back in the access log", {"type": "string"}),
+}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A quick route as the document shows it.
+
+    ``body`` and ``answers`` map media types and statuses to pydantic models. None: bytes, answered in their own type;
+    of an answer, JSON without a model.
+    ``errors`` are statuses. ``failed`` is what a 422 may be beside the usual error,
+    ``refused`` what that is.
+    """
+
+    method: str
+    path: str
+    summary: str = ""
+    body: Mapping[bytes, type[BaseModel] | None] = field(default_factory=dict)
+    answers: Mapping[int, type[BaseModel] | None] = field(default_factory=dict)
+    errors: tuple[int, ...] = (401, 408, 413, 415, 422, 429, 500, 503, 504)
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    failed: type[BaseModel] | None = None
+    refused: type[BaseModel] = Failed
+
+    def models(self) -> list[type[BaseModel]]:
+        given = (*self.body.values(), *self.answers.values(), self.failed, self.refused)
+        return [model for model in given if model is not None]
+
+    def described(self) -> dict[str, Any]:
+        """Return the operation's object."""
+        parameters = [
+            {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
+            for name, (text, schema) in _HEADERS.items()
+        ]
+        parts = (part[1:-1] for part in self.path.split("/") if part.startswith("{"))
+        parameters += [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in parts]
+        answers: dict[str, Any] = {
+            str(status): {
+                "description": _ERRORS[status],
+                "content": {"application/json": {"schema": _schema(self.refused)}},
+            }
+            for status in self.errors
+        }
+        for status, model in self.answers.items():
+            answers[str(status)] = {
+                "description": "Answered",
+                "content": self._content(_schema(model) if model else {}),
+            }
+        if self.failed is not None:
+            both = {"anyOf": [_schema(self.refused), _schema(self.failed)]}
+            answers["422"]["content"] = self._content(both)
+        described: dict[str, Any] = {"summary": self.summary, "parameters": parameters, "responses": answers}
+        if self.description:
+            described["description"] = self.description
+        if self.tags:
+            described["tags"] = list(self.tags)
+        if self.body:
+            content = {kind.decode(): {"schema": _schema(model)} for kind, model in self.body.items()}
+            described["requestBody"] = {"required": True, "content": content}
+        return described
+
+    def _content(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Return an answer's schemas by media type."""
+        bytes_ = {kind.decode(): {"schema": _schema(None)} for kind, model in self.body.items() if model is None}
+        return {"application/json": {"schema": schema}, **bytes_}
+
+
+def document(app: FastAPI, operations: list[Operation]) -> dict[str, Any]:
+    """Return the document of an application; it is made once."""
+    if app.openapi_schema:
+        return app.openapi_schema
+    made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    models = {model for operation in operations for model in operation.models()} | {Failed}
+    kinds = [(model, "validation") for model in sorted(models, key=lambda model: str(model.__name__))]
+    _, schemas = models_json_schema(kinds, ref_template=_REF)
+    components = made.setdefault("components", {})
+    components["schemas"] = components.get("schemas", {}) | schemas["$defs"]
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    made["security"] = [{}, {"token": []}]
+    for operation in operations:
+        made["paths"].setdefault(operation.path, {})[operation.method.lower()] = operation.described()
+    app.openapi_schema = made
+    return made
+
+
+def _schema(model: type[BaseModel] | None) -> dict[str, Any]:
+    if model is None:
+        return {"type": "string", "format": "binary"}
+    return {"$ref": _REF.format(model=model.__name__)}

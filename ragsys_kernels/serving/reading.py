@@ -1,0 +1,209 @@
+"""Queries as callers write them, JSON values, into blocks of columns; each bad query gets an error of its own.
+
+Queries that give the same fields are read together, column by column. If a column has a bad value, the halves are read
+by themselves, until the query is found: good requests cost no more for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from ..selection.problem import Selection
+from .corpora import Served
+from .cursors import decoded
+from .kernel import Block, argument_of
+from .limits import Limits, RefusedError, invalid
+from .rules import SHARED, Rules, rules_of, shown, wrong
+
+# Queries of a block: a longer request lets others in between.
+BLOCK = 256
+
+_ITEM_SIZES = {"float32": 4, "float16": 2}
+
+if sys.version_info >= (3, 11):
+    _from_base64 = functools.partial(binascii.a2b_base64, strict_mode=True)
+else:
+    _from_base64 = functools.partial(base64.b64decode, validate=True)
+
+
+@dataclass(slots=True)
+class Asked:
+    """The queries of a request: blocks with the positions that their queries have in it, and errors by position."""
+
+    served: Served
+    count: int
+    blocks: list[tuple[Block, list[int]]] = field(default_factory=list)
+    errors: dict[int, RefusedError] = field(default_factory=dict)
+
+    def note(self, picks: Sequence[Selection]) -> None:
+        """Add the errors of the kernels to those of the request."""
+        for (_, positions), picked in zip(self.blocks, picks, strict=True):
+            for q, message in (picked.errors or {}).items():
+                self.errors[positions[q]] = RefusedError(422, message, argument_of(message))
+
+
+def read(
+    op: str, queries: Sequence[Any], common: dict[str, Any], served: Served, limits: Limits, strict: bool = True
+) -> Asked:
+    """Return the blocks of a request's queries.
+
+    Parameters
+    ----------
+    queries : sequence of dict
+        Fields as in the JSON of ``/v1/select``.
+    common : dict
+        Fields of those queries that do not have them.
+    strict : bool
+        Look for booleans among the numbers; without it there are none, as the caller knows.
+
+    Raises
+    ------
+    RefusedError
+        ``common`` has a field that there is not.
+    """
+    asked = Asked(served, len(queries))
+    reader = _Reader(rules_of(op, common, served, limits), strict)
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for i, query in enumerate(queries):
+        if type(query) is not dict:
+            asked.errors[i] = invalid(op, "queries", "be objects", shown(query))
+            continue
+        key = tuple(query)
+        if not SHARED.isdisjoint(query):
+            key += tuple(repr(query[name]) for name in key if name in SHARED)
+        alike.setdefault(key, []).append(i)
+    for positions in alike.values():
+        for begin in range(0, len(positions), BLOCK):
+            part = positions[begin : begin + BLOCK]
+            asked.blocks += reader.blocks([queries[i] for i in part], part, asked.errors)
+    return asked
+
+
+class _Reader:
+    def __init__(self, rules: Rules, strict: bool) -> None:
+        self._rules, self._strict = rules, strict
+
+    def blocks(
+        self, queries: list[dict[str, Any]], positions: list[int], errors: dict[int, RefusedError]
+    ) -> Iterator[tuple[Block, list[int]]]:
+        """Yield the blocks of queries with equal fields; put those that cannot be read into ``errors``."""
+        try:
+            yield self._block(queries), positions
+            return
+        except RefusedError as error:
+            if len(queries) == 1:
+                errors[positions[0]] = error
+                return
+        middle = len(queries) // 2
+        yield from self.blocks(queries[:middle], positions[:middle], errors)
+        yield from self.blocks(queries[middle:], positions[middle:], errors)
+
+    def _block(self, queries: list[dict[str, Any]]) -> Block:
+        rules, first, n = self._rules, queries[0], len(queries)
+        rules.known(first)
+        values: dict[str, list[Any]] = {name: [x] * n for name, x in rules.columns.items()}
+        for name in first:
+            given = [query[name] for query in queries]
+            if None in given:  # null is no value
+                given = [rules.common.get(name) if x is None else x for x in given]
+            if given != [None] * n:
+                values[name] = given
+        if "cursor" in values:
+            values["initial"] = self._shown_before(values.get("initial", [None] * n), values["cursor"])
+        columns: dict[str, Any] = {}
+        for name in ("candidates", "initial", "allowed", "exclude"):
+            if name in values:
+                columns[name] = self._ids(name, values[name])
+        if "query" in values:
+            columns["vectors"] = self._vectors(values["query"])
+        if "query_id" in values:
+            columns["query_rows"] = self._rows("query_id", values["query_id"])
+        if "relevance" in values:
+            columns["relevance"] = self._relevance(values["relevance"], columns.get("candidates"))
+        return rules.block(n, first, values, **columns)
+
+    def _vectors(self, given: list[Any]) -> np.ndarray:
+        rules, kind, dims = self._rules, type(given[0]), self._rules.served.dims
+        if kind not in (list, dict) or set(map(type, given)) != {kind}:
+            rule = "be a list of numbers, or an object with b64, shape and dtype"
+            raise rules.invalid("query", rule, shown(given[0]))
+        if kind is dict:
+            return rules.finite("query", self._decoded(given))
+        if any(len(x) != dims for x in given):
+            got = next(len(x) for x in given if len(x) != dims)
+            raise rules.invalid("query", f"have the corpus's {dims} dimensions", got)
+        vectors = rules.numbers("query", _end_to_end(given), "f", self._strict)
+        return rules.finite("query", vectors.reshape(len(given), dims))
+
+    def _decoded(self, given: list[dict[str, Any]]) -> np.ndarray:
+        """Return vectors of little-endian bytes in base64."""
+        rules, dims, dtype = self._rules, self._rules.served.dims, given[0].get("dtype", "float32")
+        if not isinstance(dtype, str) or dtype not in _ITEM_SIZES:
+            raise rules.invalid("query.dtype", "be one of 'float32', 'float16'", shown(dtype))
+        size, parts = dims * _ITEM_SIZES[dtype], []
+        for x in given:
+            if x.get("dtype", "float32") != dtype:
+                raise rules.invalid("query.dtype", f"be {dtype!r}", shown(x["dtype"]))
+            if x.get("shape") not in (None, [dims]):
+                raise rules.invalid("query.shape", f"be [{dims}]", str(x["shape"])[:100])
+            try:
+                part = _from_base64(x["b64"])
+            except (KeyError, TypeError, ValueError):
+                raise rules.invalid("query.b64", "be base64", shown(x.get("b64"))) from None
+            if len(part) != size or len(x) > 3 or not x.keys() <= {"b64", "shape", "dtype"}:
+                raise rules.invalid("query", f"be {size} bytes, with shape and dtype alone", f"{len(part)} bytes")
+            parts.append(part)
+        flat = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), f"<f{_ITEM_SIZES[dtype]}")
+        return flat.reshape(len(given), dims).astype(np.float32, copy=False)
+
+    def _ids(self, name: str, lists: list[Any]) -> np.ndarray:
+        """Return the rows of lists of ids, padded with -1."""
+        if None in lists:
+            lists = [[] if x is None else x for x in lists]
+        if set(map(type, lists)) != {list}:
+            raise self._rules.invalid(name, "be a list of ids", wrong(lists, list))
+        return self._rules.id_rows(name, self._plain(name, _end_to_end(lists)), list(map(len, lists)))
+
+    def _rows(self, name: str, ids: list[Any]) -> np.ndarray:
+        return self._rules.rows(name, self._plain(name, ids))
+
+    def _plain(self, name: str, ids: Any) -> np.ndarray | list[Any]:
+        """Return ids as `Rules.rows` takes them."""
+        if not self._rules.served.named:
+            return self._rules.numbers(name, ids, "q", self._strict)
+        names = list(ids)
+        if not set(map(type, names)) <= {str}:
+            raise self._rules.invalid(name, "be ids, strings in this corpus", wrong(names, str))
+        return names
+
+    def _relevance(self, lists: list[Any], candidates: np.ndarray | None) -> np.ndarray:
+        if set(map(type, lists)) != {list}:
+            raise self._rules.invalid("relevance", "be a list of numbers", wrong(lists, list))
+        values = self._rules.numbers("relevance", _end_to_end(lists), "f", self._strict)
+        return self._rules.scores(values, list(map(len, lists)), candidates)
+
+    def _shown_before(self, initial: list[Any], cursors: list[Any]) -> list[Any]:
+        """Return ``initial`` with the ids of the pages that cursors follow."""
+        lists = []
+        for ids, cursor in zip(initial, cursors, strict=True):
+            before = [] if cursor is None else decoded(cursor)
+            if before is None:
+                raise self._rules.invalid("cursor", "be one of an answer", shown(cursor))
+            if ids is not None and type(ids) is not list:
+                raise self._rules.invalid("initial", "be a list of ids", shown(ids))
+            lists.append([*ids, *(x for x in before if x not in ids)] if ids else before)
+        return lists
+
+
+def _end_to_end(lists: list[list[Any]]) -> Any:
+    """Return what lists hold, one after the other."""
+    return lists[0] if len(lists) == 1 else chain.from_iterable(lists)

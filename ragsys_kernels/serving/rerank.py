@@ -1,0 +1,296 @@
+"""``/rerank``, ``/v1/rerank``, ``/v2/rerank``: selection for clients of rerank services, with ids as documents.
+
+These clients send texts and sort by the score that comes back for each. Here the texts are ids of the corpus, and the
+scores fall strictly in the order of the picks, so that sorting keeps the order; what was not picked comes below. Their
+documents may come in any order: candidates are taken by id, so that the answer does not depend on it.
+
+    model   corpus:rule:lambda_d, as docs:mmr:0.7; or in the path, /models/docs:mmr:0.7/rerank, for those that send none
+    query   an id of the corpus, base64 of a vector, or text where the server has an encoder
+    k       top_n; without it every document is ranked, up to the limit of k
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import numpy as np
+import orjson
+
+from . import rerank_shapes as shapes
+from .corpora import Corpora, Served
+from .http import JSON, Request, Response, json_response
+from .limits import Limits, RefusedError, invalid
+from .reading import Asked, read
+from .rules import shown
+from .select import LARGE_BODY
+
+if TYPE_CHECKING:
+    from .service import Service
+
+_PATHS = ("/rerank", "/v1/rerank", "/v2/rerank", "/models/{model}/rerank")
+# Fields of ``/v1/select`` that a body may have; others belong to the clients' own services and change nothing here.
+_RULES = ("method", "lambda_d", "lambda_b", "max_per_group")
+_FIELDS = ("initial", "exclude", "query_id")
+# What a URL may have for clients whose body is not theirs to choose.
+_OF_URL = ("model", "top_n", "pool_size")
+_INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
+_INTEGERS = re.compile(r"-?[0-9]{1,18}(?:,-?[0-9]{1,18})*\Z")
+_NAMED = 5  # ids that an error names
+
+
+def add(service: Service) -> None:
+    """Add the routes to a service."""
+    from . import schemas
+
+    for path in _PATHS:
+        service.route(
+            "POST",
+            path,
+            lambda request: rerank(service, request),
+            summary="Rank documents, given by their ids, by how good they are together",
+            body={JSON: schemas.RerankRequest},
+            answers={200: schemas.RerankAnswer},
+            errors=(401, 408, 413, 415, 422, 429, 500, 502, 503, 504),
+            tags=("rerank",),
+        )
+
+
+class Reranking:
+    """One request, read: what is asked for, and where each candidate stands in the request."""
+
+    def __init__(self, content: dict[str, Any], corpora: Corpora, limits: Limits) -> None:
+        self.content, self._limits = content, limits
+        self.shape, self.documents = shapes.shape_of(content)
+        if not 1 <= len(self.documents) <= limits.candidates:
+            raise invalid("rerank", "documents", f"be 1 to {limits.candidates} ids", len(self.documents))
+        self._refuse_a_slice()
+        self.served, self.common = rule_of(content.get("model"), corpora)
+        self.common |= {name: content[name] for name in _RULES if content.get(name) is not None}
+        self._query = {name: content[name] for name in _FIELDS if content.get(name) is not None}
+        ids = self._ids()
+        self._first: dict[Any, int] = dict(zip(ids, range(len(ids)), strict=True))  # where each stands in the request
+        self._repeats: list[tuple[Any, int]] = []
+        if len(self._first) < len(ids):
+            self._first.clear()
+            for index, each in enumerate(ids):
+                if self._first.setdefault(each, index) != index:
+                    self._repeats.append((each, index))
+        self.candidates = sorted(self._first)
+        rows = self.served.rows_of(self.candidates if self.served.named else np.array(self.candidates, np.int64))
+        if rows.min() < 0:
+            raise self._unknown([x for x, row in zip(self.candidates, rows.tolist(), strict=True) if row < 0])
+        most = min(len(self.candidates), limits.k)
+        top_n = content.get("top_n")
+        if top_n is not None and (type(top_n) is not int or top_n < 1):
+            raise invalid("rerank", "top_n", "be an integer of at least 1", shown(top_n))
+        self.k = most if top_n is None else min(top_n, most)
+
+    def text(self, encodes: bool) -> str | None:
+        """Return the query if it is a text, which is for the encoder; others are read here."""
+        given, query = self.content.get("query"), self._query
+        if "query_id" in query:
+            return None
+        if type(given) is not str:
+            query["query_id" if type(given) is int else "query"] = given
+        elif given.startswith("id:"):
+            query["query_id"] = self._id(given[3:], "query")
+        elif not encodes and self._is_id(given):
+            query["query_id"] = self._id(given, "query")
+        elif dtype := self._dtype_of(given):
+            query["query"] = {"b64": given, "dtype": dtype}
+        elif encodes:
+            return given
+        else:
+            rule = f"be an id of corpus {self.served.name!r} or base64 of {self.served.dims} float32 or float16"
+            raise invalid("rerank", "query", f"{rule}: text needs a server with an encoder", shown(given))
+        return None
+
+    def asked(self, vector: list[float] | None) -> Asked:
+        """Return the one query as the kernels take it."""
+        query = {"candidates": self.candidates, "k": self.k, **self._query}
+        if vector is not None:
+            query["query"] = vector
+        asked = read("rerank", [query], self.common, self.served, self._limits)
+        for error in asked.errors.values():
+            raise error
+        return asked
+
+    def ranked(self, picks: Any) -> list[shapes.Ranked]:
+        """Return the documents of the answer in their order: the picks, and the others where the shape has them."""
+        n, total = int(picks.lengths[0]), len(self.documents)
+        picked = self.served.ids_of(picks.indices)[0, :n].tolist()
+        columns = [array[0, :n].tolist() for array in (picks.scores, picks.relevance, picks.redundancy)]
+        found = []
+        for place, (each, *values) in enumerate(zip(picked, *columns, strict=True)):
+            selection = _selection(each, True, *values)
+            found.append(shapes.Ranked(self._first[each], (total - place) / total, selection))
+        if shapes.has_picks_alone(self.shape, self.content):
+            return found
+        known = set(picked)
+        rest = [(each, self._first[each]) for each in self.candidates if each not in known]
+        rest += sorted(self._repeats)  # a repeated id is picked once
+        for place, (each, index) in enumerate(rest, n):
+            found.append(shapes.Ranked(index, (total - place) / total, _selection(each, False)))
+        return found
+
+    def _refuse_a_slice(self) -> None:
+        size = self.content.get("pool_size")
+        if size is None:
+            return
+        if type(size) is not int or size < 1:
+            raise invalid("rerank", "pool_size", "be an integer of at least 1", shown(size))
+        if size > len(self.documents):
+            rule = f"be at most the number of documents, {len(self.documents)}"
+            why = "picks of a slice are not those of the pool; send it whole (larger client batches)"
+            raise RefusedError(422, f"rerank: pool_size must {rule}, got {size}: {why}", "pool_size")
+
+    def _ids(self) -> list[Any]:
+        """Return the ids that documents stand for; what cannot be one stays as it is, and is unknown."""
+        texts, kinds = self.documents, set(map(type, self.documents))
+        if dict in kinds:
+            texts = [shapes.text_of(document) for document in self.documents]
+            kinds = set(map(type, texts))
+        if not kinds <= {str, int}:
+            got = next(x for x in texts if type(x) not in (str, int))
+            raise invalid("rerank", "documents", "be ids, or objects with id or text", shown(got))
+        if self.served.named:
+            return list(map(str, texts))
+        if kinds == {str} and _INTEGERS.match(",".join(texts)):  # one look at all of them
+            with suppress(ValueError):  # a text had a comma
+                return list(map(int, texts))
+        if wrong := [x for x in texts if type(x) is str and not self._is_number(x)]:
+            raise self._unknown(wrong)
+        ids = [int(x) for x in texts]
+        if beyond := [x for x in ids if not -(2**63) <= x < 2**63]:
+            raise self._unknown(beyond)
+        return ids
+
+    def _is_number(self, text: str) -> bool:
+        return _INTEGER.match(text) is not None
+
+    def _is_id(self, text: str) -> bool:
+        if not self.served.named and not self._is_number(text):
+            return False
+        number = self.served.named or -(2**63) <= int(text) < 2**63
+        return number and bool(self.served.rows_of([text if self.served.named else int(text)])[0] >= 0)
+
+    def _dtype_of(self, text: str) -> str | None:
+        """Return the type of the vector that a string is the base64 of, if it is one."""
+        for dtype, size in (("float32", 4), ("float16", 2)):
+            if len(text) == 4 * ((self.served.dims * size + 2) // 3) and _is_base64(text):
+                return dtype
+        return None
+
+    def _id(self, text: str, argument: str) -> Any:
+        if self.served.named:
+            return text
+        if not self._is_number(text) or not -(2**63) <= int(text) < 2**63:
+            raise invalid("rerank", argument, f"be an id of corpus {self.served.name!r}", shown(text))
+        return int(text)
+
+    def _unknown(self, ids: list[Any]) -> RefusedError:
+        named = ", ".join(shown(x) for x in ids[:_NAMED]) + (", .." if len(ids) > _NAMED else "")
+        rule = f"be ids of corpus {self.served.name!r}"
+        return invalid("rerank", "documents", rule, f"{len(ids)} unknown: {named}")
+
+
+def rule_of(model: Any, corpora: Corpora) -> tuple[Served, dict[str, Any]]:
+    """Return the corpus and the rule of a model's name: ``docs:mmr:0.7``, its end left out as wanted."""
+    if model is None:
+        return corpora.get(None, "rerank"), {}
+    if type(model) is not str:
+        raise invalid("rerank", "model", "be a string, corpus:rule:lambda", shown(model))
+    name, *rest = model.split(":")
+    known = [served.name for served in corpora.all()]
+    if name not in known:
+        rule = f"be corpus:rule:lambda with one of the corpora {', '.join(map(repr, known))}"
+        raise invalid("rerank", "model", rule, shown(model))
+    served, common = corpora.get(name, "rerank"), dict[str, Any]()
+    if len(rest) > 2 or (rest and rest[0] not in ("mmr", "vrsd")) or (len(rest) == 2 and rest[0] == "vrsd"):
+        raise invalid("rerank", "model", "be corpus:mmr:lambda or corpus:vrsd", shown(model))
+    if rest:
+        common["method"] = rest[0]
+    if len(rest) == 2:
+        try:
+            common["lambda_d"] = float(rest[1])
+        except ValueError:
+            raise invalid("rerank", "model", "have a number within [0, 1] as its lambda", shown(model)) from None
+    return served, common
+
+
+async def rerank(service: Service, request: Request) -> Response:
+    """Answer a request."""
+    kind = request.content_type
+    if kind and kind != JSON:
+        got = kind[:100].decode("latin-1")
+        raise RefusedError(415, f"rerank: content-type must be {JSON.decode()}, got {got!r}", "content-type")
+    deadline = request.deadline()
+    body = await request.body()
+    request.stage("read")
+    large = len(body) > LARGE_BODY
+    wanted = await service.beside(large, _parsed, body, _outside(request), service)
+    request.queries = 1
+    vector = None
+    if (text := wanted.text(service.encoder is not None)) is not None:
+        assert service.encoder is not None
+        vector = await service.encoder.encode(text, wanted.served.dims, deadline)
+        request.stage("encode")
+    asked = await service.beside(large, wanted.asked, vector)
+    request.stage("parse")
+    [picks] = await service.answer(asked, request, deadline)
+    for error in asked.errors.values():
+        raise error
+    answer = shapes.answer(wanted.shape, wanted.content, wanted.documents, wanted.ranked(picks))
+    response = json_response(answer)
+    request.stage("write")
+    return response
+
+
+def _parsed(body: bytes, outside: dict[str, Any], service: Service) -> Reranking:
+    try:
+        content = orjson.loads(body)
+    except ValueError as error:
+        raise RefusedError(422, f"rerank: body must be JSON: {error}", "body") from None
+    if type(content) is not dict:
+        raise invalid("rerank", "body", "be an object", type(content).__name__)
+    for name, value in outside.items():
+        if content.get(name) is None:
+            content[name] = value
+    return Reranking(content, service.corpora, service.limits)
+
+
+def _outside(request: Request) -> dict[str, Any]:
+    """Return what the path, the URL and the headers say, for bodies that do not."""
+    found: dict[str, Any] = {}
+    query = request.scope["query_string"].decode("latin-1")
+    for name, value in parse_qsl(query, keep_blank_values=True) if query else ():
+        if name in _OF_URL:
+            found[name] = value
+    if "model" in request.path_params:
+        found["model"] = request.path_params["model"]
+    if (size := request.headers.get(b"x-pool-size")) is not None:
+        found["pool_size"] = size.decode("latin-1")
+    for name in ("top_n", "pool_size"):
+        if name in found:
+            if not found[name].isdecimal() or len(found[name]) > 18:
+                raise invalid("rerank", name, "be an integer of at least 1", shown(found[name]))
+            found[name] = int(found[name])
+    return found
+
+
+def _selection(
+    each: Any, picked: bool, score: float | None = None, relevance: float | None = None, redundancy: float | None = None
+) -> dict[str, Any]:
+    return {"id": each, "picked": picked, "score": score, "relevance": relevance, "redundancy": redundancy}
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,248 @@
+"""What a block of queries must be, whichever way it came: columns of rows and numbers in, a `Block` out."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from .corpora import Served
+from .kernel import Block
+from .limits import Limits, RefusedError, invalid
+
+DEFAULTS: dict[str, Any] = {"method": "mmr", "k": 6, "pool": 100, "lambda_d": 0.75, "lambda_b": 0.95}
+FIELDS = frozenset(
+    [
+        *DEFAULTS,
+        "max_per_group",
+        "query",
+        "query_id",
+        "candidates",
+        "relevance",
+        "initial",
+        "allowed",
+        "exclude",
+        "cursor",
+    ]
+)
+# What is one value for all queries of a block.
+SHARED = frozenset(("method", "pool", "max_per_group"))
+# Rules that a caller may expect: refused, not ignored.
+_ABSENT = {"budget": "picks within a budget", "max_similarity": "a largest similarity between picks"}
+_MOST_OF_A_GROUP = 1 << 31
+
+
+# Sets of rules that are kept for later requests, and the longest of them.
+_KEPT, _LONGEST = 256, 400
+
+
+def rules_of(op: str, common: Mapping[str, Any], served: Served, limits: Limits) -> Rules:
+    """Return the checks of a request; those of an earlier one with equal rules, if they are still there."""
+    text = repr(common) if len(common) < 8 else ""
+    if len(text) > _LONGEST:
+        text = ""
+    rules = served.kept.get(op + text) if text else None
+    if rules is None:
+        rules = Rules(op, common, served, limits)
+        if text:
+            if len(served.kept) >= _KEPT:
+                served.kept.clear()
+            served.kept[op + text] = rules
+    return cast(Rules, rules)
+
+
+class Rules:
+    """The checks of one request: ``common`` holds for queries that do not say otherwise.
+
+    Raises
+    ------
+    RefusedError
+        From every method: the argument, and the rule that it breaks.
+    """
+
+    def __init__(self, op: str, common: Mapping[str, Any], served: Served, limits: Limits) -> None:
+        self.op, self.served, self.limits = op, served, limits
+        self._rule: tuple[str, int | None, int | None] | None = None
+        self.known(common)
+        self.common = {**DEFAULTS, **{name: x for name, x in common.items() if x is not None or name == "pool"}}
+        # Bad ones may be refused here: they are wrong for all queries without their own.
+        self._k = int(self.counts("k", [self.common["k"]], limits.k)[0])
+        self._lambda_d, self._lambda_b = (
+            float(self.weights(name, [self.common[name]])[0]) for name in ("lambda_d", "lambda_b")
+        )
+        self._rule = self._shared({})
+        # What else stands beside the queries and not in them.
+        self.columns = {name: x for name, x in self.common.items() if name not in DEFAULTS and name not in SHARED}
+
+    def invalid(self, name: str, rule: str, got: object) -> RefusedError:
+        return invalid(self.op, name, rule, got)
+
+    def known(self, names: Mapping[str, Any]) -> None:
+        """Refuse fields that there are not."""
+        for name in names:
+            if name in _ABSENT:
+                raise self.invalid(name, f"be left out: this server has no rule for {_ABSENT[name]}", "it")
+            if name not in FIELDS:
+                raise self.invalid(name[:100], f"be one of {', '.join(sorted(FIELDS))}", "another field")
+
+    def block(
+        self,
+        n: int,
+        first: Mapping[str, Any],
+        numbers: Mapping[str, Sequence[Any]],
+        *,
+        vectors: np.ndarray | None = None,
+        query_rows: np.ndarray | None = None,
+        candidates: np.ndarray | None = None,
+        relevance: np.ndarray | None = None,
+        initial: np.ndarray | None = None,
+        allowed: np.ndarray | None = None,
+        exclude: np.ndarray | None = None,
+    ) -> Block:
+        """Return the block of n queries.
+
+        Parameters
+        ----------
+        first : mapping
+            Has the `SHARED` fields of these queries, if they have any of their own.
+        numbers : mapping of "k", "lambda_d", "lambda_b" to sequences
+            For queries that have their own.
+        vectors : (n, D) float32
+            Finite; or ``query_rows`` (n,), rows of the corpus whose vectors are the queries.
+        candidates, initial, allowed, exclude : (n, any) int64
+            Rows, padded with -1.
+        relevance : (n, P) float32
+        """
+        method, pool, cap = self._shared(first)
+        if candidates is not None:
+            pool = None
+        elif relevance is not None:
+            raise self.invalid("relevance", "come with candidates", "relevance alone")
+        if vectors is not None and query_rows is not None:
+            raise self.invalid("query", "come without query_id", "both")
+        if method == "mmr" and relevance is not None:  # which stands for the products with the query
+            vectors = query_rows = None
+        elif query_rows is not None:
+            vectors = self.served.vectors_of(query_rows)
+        elif vectors is None:
+            raise self.invalid("query", "be given, or query_id", "neither")
+        return Block(
+            self.served,
+            method,
+            n,
+            self.counts("k", numbers["k"], self.limits.k) if "k" in numbers else self._k,
+            self.weights("lambda_d", numbers["lambda_d"]) if "lambda_d" in numbers else self._lambda_d,
+            self.weights("lambda_b", numbers["lambda_b"]) if "lambda_b" in numbers else self._lambda_b,
+            vectors,
+            pool,
+            candidates,
+            relevance,
+            initial,
+            allowed,
+            exclude,
+            cap,
+        )
+
+    def _shared(self, first: Mapping[str, Any]) -> tuple[str, int | None, int | None]:
+        """Return the method, the pool and the most picks of a group."""
+        if SHARED.isdisjoint(first) and self._rule is not None:
+            return self._rule
+        method, cap = (
+            self.common.get(name) if first.get(name) is None else first[name] for name in ("method", "max_per_group")
+        )
+        pool = first.get("pool", self.common["pool"])  # null is a value of it
+        if method not in ("mmr", "vrsd"):
+            raise self.invalid("method", "be one of 'mmr', 'vrsd'", shown(method))
+        if cap is not None:
+            self.counts("max_per_group", [cap], _MOST_OF_A_GROUP)
+            if self.served.corpus.groups is None:
+                raise self.invalid("max_per_group", "be left out: the corpus has no groups", cap)
+        if pool is not None:
+            self.counts("pool", [pool], self.limits.pool)
+        return method, pool, cap
+
+    def rows(self, name: str, ids: np.ndarray | list[Any]) -> np.ndarray:
+        """Return the rows of ids, int64 or strings, all of them known."""
+        if self.served.named != isinstance(ids, list) and len(ids):
+            raise self.invalid(
+                name, f"be ids, {'strings' if self.served.named else 'integers'} in this corpus", "others"
+            )
+        rows = self.served.rows_of(ids)
+        if rows is not ids and rows.size and rows.min() < 0:
+            raise self.invalid(name, "be ids of the corpus", shown(np.asarray(ids)[np.argmin(rows)].item()))
+        return rows
+
+    def id_rows(self, name: str, ids: np.ndarray | list[Any], lengths: list[int]) -> np.ndarray:
+        """Return the rows of lists of ids, given end to end, one list a row and padded with -1."""
+        least, most = int(name == "candidates"), self.limits.candidates
+        if min(lengths) < least or max(lengths) > most:
+            got = next(x for x in lengths if not least <= x <= most)
+            raise self.invalid(name, f"have {least} to {most} ids", got)
+        return padded(self.rows(name, ids), lengths, -1)
+
+    def scores(self, values: np.ndarray, lengths: list[int], candidates: np.ndarray | None) -> np.ndarray:
+        """Return relevance, given end to end, one list a row as the candidates are."""
+        if candidates is None:
+            raise self.invalid("relevance", "come with candidates", "relevance alone")
+        if lengths != (candidates >= 0).sum(axis=1).tolist():
+            raise self.invalid("relevance", "have a number for each of the candidates", "another length")
+        return padded(self.finite("relevance", values), lengths, 0)
+
+    def finite(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Refuse NaN, and what float32 cannot hold."""
+        if not np.logical_and.reduce(np.isfinite(values), axis=None):  # `all` has a detour through Python
+            raise self.invalid(name, "be finite float32", "NaN or inf")
+        return values
+
+    def counts(self, name: str, values: Sequence[Any], most: int) -> np.ndarray:
+        """Return whole numbers of at least 1."""
+        if not set(map(type, values)) <= {int}:
+            raise self.invalid(name, "be an integer", wrong(values, int))
+        if min(values) < 1 or max(values) > most:
+            raise self.invalid(name, f"be within [1, {most}]", next(x for x in values if not 1 <= x <= most))
+        return np.array(values, np.int64)
+
+    def weights(self, name: str, values: Sequence[Any]) -> np.ndarray:
+        """Return numbers within [0, 1]."""
+        if not set(map(type, values)) <= {int, float}:
+            raise self.invalid(name, "be a number", wrong(values, int, float))
+        if not all(0 <= x <= 1 for x in values):
+            raise self.invalid(name, "be within [0, 1]", next(x for x in values if not 0 <= x <= 1))
+        return np.array(values, np.float32)
+
+    def numbers(self, name: str, values: Iterable[Any], code: str, strict: bool = True) -> np.ndarray:
+        """Return Python's integers ("q") or numbers ("f") as an array; ``strict``: booleans are looked for."""
+        given, dtype = tuple(values), np.int64 if code == "q" else np.float32
+        kinds = (int,) if code == "q" else (int, float)
+        if not strict or set(map(type, given)) <= set(kinds):
+            try:  # three times as fast as `array.array`, and neither converts text
+                return np.frombuffer(struct.pack(f"{len(given)}{code}", *given), dtype)
+            except struct.error:
+                pass
+        what = "integers of 64 bits" if code == "q" else "numbers"
+        raise self.invalid(name, f"be {what}", wrong(given, *kinds))
+
+
+def padded(flat: np.ndarray, lengths: list[int], padding: float) -> np.ndarray:
+    """Return lists that stand end to end as rows."""
+    width = max(lengths)
+    if min(lengths) == width:
+        return flat.reshape(len(lengths), width)
+    rows = np.full((len(lengths), width), padding, flat.dtype)
+    rows[np.arange(width) < np.array(lengths)[:, None]] = flat
+    return rows
+
+
+def shown(value: object) -> str:
+    """Return what an error says it got: a short value, else its type."""
+    if value is None or isinstance(value, (str, int, float)):
+        text = repr(value)
+        return text if len(text) <= 100 else f"{text[:100]}.."
+    return "a list" if isinstance(value, list) else "an object"
+
+
+def wrong(values: Sequence[Any], *kinds: type) -> str:
+    """Return what an error says of the first value of another type."""
+    return next((shown(x) for x in values if type(x) not in kinds), "one beyond their range")

@@ -1,0 +1,239 @@
+"""The JSON of ``/v1/select`` and of what tells about the server: models for the OpenAPI document and for clients.
+
+Requests are read by `reading`, column by column; a test holds its fields and rules to those that are documented here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+Id = Annotated[int, Field(ge=-(2**63), lt=2**63)] | str
+Weight = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Vector(_Strict):
+    """A vector as little-endian bytes in base64."""
+
+    b64: str
+    shape: list[int] | None = Field(None, description="[D], the corpus's dimensions")
+    dtype: Literal["float32", "float16"] = "float32"
+
+
+class Rule(_Strict):
+    """What to pick, and how."""
+
+    method: Literal["mmr", "vrsd"] | None = Field(None, description="Default: mmr")
+    k: int | None = Field(None, ge=1, description="Picks; default 6")
+    pool: int | None = Field(100, ge=1, description="Rows retrieved to pick from; null: the whole corpus, exactly")
+    lambda_d: Weight | None = Field(None, description="Relevance against redundancy, of mmr; default 0.75")
+    lambda_b: Weight | None = Field(None, description="Relevance against the corpus's bias, of mmr; default 0.95")
+    max_per_group: int | None = Field(None, ge=1, description="The most picks of one of the corpus's groups")
+    candidates: list[Id] | None = Field(None, min_length=1, description="Ids to pick from; none is retrieved then")
+    relevance: list[float] | None = Field(None, description="A score for each candidate, instead of cos(query, item)")
+    initial: list[Id] | None = Field(None, description="Ids already shown: never picked, and picks are unlike them")
+    allowed: list[Id] | None = Field(None, description="The only ids that may be picked, with any pool")
+    exclude: list[Id] | None = Field(None, description="Ids that must not be picked")
+    cursor: str | None = Field(None, description="Of an answer to the same query: its next page")
+    query: list[float] | Vector | None = None
+    query_id: Id | None = Field(None, description="An id of the corpus, whose vector is the query")
+
+
+class Query(Rule):
+    """One query: ``query`` or ``query_id``; MMR with ``relevance`` needs neither."""
+
+
+class SelectRequest(Rule):
+    """Queries over one corpus. What stands beside ``queries`` holds for all that do not say otherwise."""
+
+    corpus: str | None = Field(None, description="May be left out where the server has one")
+    queries: list[Query] = Field(min_length=1)
+
+
+class Picks(BaseModel):
+    """The picks of a query, in their order."""
+
+    ids: list[int] | list[str]
+    scores: list[float | None] = Field(description="The value of each pick when it was made")
+    relevance: list[float | None]
+    redundancy: list[float | None] = Field(description="The largest similarity to an earlier pick; null for vrsd")
+    certified: bool | None = Field(None, description="Whether the picks are known to be the best; null: not known")
+    cursor: str | None = Field(None, description="Send it with the same query for the next page; null: no more")
+
+
+class Problem(BaseModel):
+    index: int | None = Field(None, description="Of the query")
+    argument: str | None = None
+    message: str
+
+
+class Failed(BaseModel):
+    error: Problem
+
+
+class SelectResponse(BaseModel):
+    """An answer for each query, in their order."""
+
+    results: list[Picks | Failed]
+
+
+class CorpusInfo(BaseModel):
+    rows: int
+    dims: int
+    metric: str
+    dtype: str
+    device: str
+    ids: Literal["int64", "string"]
+    bias: bool
+    groups: bool
+    version: str
+    loaded: float = Field(description="Seconds since 1970")
+
+
+class Info(BaseModel):
+    """What a server is, and what it takes."""
+
+    version: str
+    backends: dict[str, str]
+    corpora: dict[str, CorpusInfo]
+    limits: dict[str, Any]
+    methods: list[str]
+    workers: int
+
+
+class Health(BaseModel):
+    status: Literal["live", "starting", "ready", "stopping"]
+
+
+class Reloaded(BaseModel):
+    corpus: str
+    rows: int
+    version: str
+
+
+class Document(BaseModel):
+    """A document as an object: its id is in ``id`` or in ``text``."""
+
+    id: Id | None = None
+    text: Id | None = None
+
+
+class RerankRequest(BaseModel):
+    """What clients of rerank services send; documents in one of three fields, as ids. Other fields are ignored."""
+
+    model: str | None = Field(
+        None, description="corpus:rule:lambda_d, as docs:mmr:0.7 or docs:vrsd; its end may be left out"
+    )
+    query: Id | list[float] | Vector | None = Field(
+        None, description="An id (also as id:ID), base64 of a vector, or text where the server has an encoder"
+    )
+    query_id: Id | None = None
+    documents: list[Id | Document] | None = Field(None, description="Cohere, Jina; with property: Weaviate")
+    texts: list[Id | Document] | None = Field(None, description="text-embeddings-inference")
+    input: list[Id | Document] | None = Field(None, description="Elasticsearch")
+    top_n: int | None = Field(None, ge=1, description="Picks; default: all documents")
+    pool_size: int | None = Field(
+        None, ge=1, description="Of the pool; if the documents are fewer they are a slice: 422. Header: x-pool-size"
+    )
+    return_documents: bool | None = None
+    return_text: bool | None = None
+    property: str | None = None
+    method: Literal["mmr", "vrsd"] | None = None
+    lambda_d: Weight | None = None
+    lambda_b: Weight | None = None
+    max_per_group: int | None = Field(None, ge=1)
+    initial: list[Id] | None = None
+    allowed: list[Id] | None = Field(None, description="The only ids that may be picked, with any pool")
+    exclude: list[Id] | None = None
+
+
+class Selected(BaseModel):
+    """The true values of a document: null where it was not picked."""
+
+    id: Id
+    picked: bool
+    score: float | None
+    relevance: float | None
+    redundancy: float | None
+
+
+class CohereResult(BaseModel):
+    index: int
+    relevance_score: float = Field(description="Falls strictly in the order of the picks, within (0, 1]")
+    selection: Selected
+    document: dict[str, Any] | None = None
+
+
+class CohereAnswer(BaseModel):
+    id: str
+    model: str | None
+    results: list[CohereResult]
+    usage: dict[str, int]
+    meta: dict[str, Any]
+
+
+class TeiResult(BaseModel):
+    index: int
+    score: float
+    selection: Selected
+    text: Any | None = None
+
+
+class ElasticsearchAnswer(BaseModel):
+    rerank: list[CohereResult]
+
+
+class WeaviateScore(BaseModel):
+    document: Any
+    score: float
+    selection: Selected
+
+
+class WeaviateAnswer(BaseModel):
+    scores: list[WeaviateScore]
+
+
+class RerankAnswer(RootModel[CohereAnswer | list[TeiResult] | ElasticsearchAnswer | WeaviateAnswer]):
+    """In the shape of the request."""
+
+
+class Tensor(BaseModel):
+    """A tensor of the Open Inference Protocol: ``data``, or its bytes behind the JSON (``binary_data_size``)."""
+
+    name: str
+    datatype: str
+    shape: list[int] = Field(min_length=1)
+    data: list[Any] | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class WantedTensor(BaseModel):
+    name: Literal["ids", "scores", "relevance", "redundancy", "lengths", "errors"]
+    parameters: dict[str, Any] | None = None
+
+
+class InferRequest(BaseModel):
+    """Rules for all queries are in ``parameters``: method, k, pool, lambda_d, lambda_b, max_per_group."""
+
+    id: str | None = None
+    inputs: list[Tensor] = Field(min_length=1, description="Columns of the queries: vector, query_id, candidates, ..")
+    outputs: list[WantedTensor] | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class InferAnswer(BaseModel):
+    model_name: str
+    model_version: str
+    id: Any | None = None
+    outputs: list[Tensor]
+
+
+class Said(BaseModel):
+    """An error of the Open Inference Protocol; a missing token is told as everywhere."""
+
+    error: str | Problem

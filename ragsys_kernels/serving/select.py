@@ -1,0 +1,214 @@
+"""``POST /v1/select`` in JSON: many queries a request, an answer or an error for each."""
+
+from __future__ import annotations
+
+import binascii
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from ..selection.problem import Selection
+from .corpora import Corpora, Served
+from .cursors import encoded
+from .http import ARROW, JSON, Request, Response
+from .kernel import Block
+from .limits import Limits, RefusedError, invalid
+from .reading import Asked, read
+
+if TYPE_CHECKING:
+    from .service import Service
+
+# Larger bodies, and requests of more queries, are read and answered in a thread: they would hold up the event loop.
+LARGE_BODY, MANY_QUERIES = 1 << 18, 256
+# Smaller ones of few queries go together with others.
+_SMALL, _FEW = 1 << 14, 4
+
+_OPTION = orjson.OPT_SERIALIZE_NUMPY
+
+
+def add(service: Service) -> None:
+    """Add the route to a service."""
+    from . import schemas
+
+    service.route(
+        "POST",
+        "/v1/select",
+        lambda request: select(service, request),
+        summary="Pick, for each query, the items that are best together",
+        body={JSON: schemas.SelectRequest, ARROW: None},
+        answers={200: schemas.SelectResponse},
+        failed=schemas.SelectResponse,
+    )
+
+
+async def select(service: Service, request: Request) -> Response:
+    """Answer a request."""
+    kind = request.content_type
+    if kind == ARROW:
+        from .select_arrow import select_arrow
+
+        return await select_arrow(service, request)
+    if kind and kind != JSON:
+        got = kind[:100].decode("latin-1")
+        message = f"select: content-type must be {JSON.decode()} or {ARROW.decode()}, got {got!r}"
+        raise RefusedError(415, message, "content-type")
+    deadline = request.deadline()
+    body = await request.body()
+    request.stage("read")
+    # What has a deadline of its own is dropped by itself when it is late.
+    if len(body) <= _SMALL and b"x-timeout-ms" not in request.headers:
+        served, queries, common = taken(body, service.corpora, service.limits)
+        request.queries = len(queries)
+        if len(queries) <= _FEW:
+            return await _together(service, request, served, queries, common, _may_hold_booleans(body), deadline)
+    if len(body) > _SMALL:
+        # What the queue has no room for is refused unread: to read it would take the time of those that wait.
+        service.batcher.check_room(min(body.count(b'"query'), service.limits.queries))
+    asked = await service.beside(len(body) > LARGE_BODY, parsed, body, service.corpora, service.limits)
+    request.queries = asked.count
+    request.stage("parse")
+    picks = await service.answer(asked, request, deadline)
+    content = await service.beside(asked.count > MANY_QUERIES, written, asked, picks)
+    request.stage("write")
+    return Response(content, 200 if len(asked.errors) < asked.count else 422)
+
+
+async def _together(
+    service: Service,
+    request: Request,
+    served: Served,
+    queries: list[Any],
+    common: dict[str, Any],
+    strict: bool,
+    deadline: float,
+) -> Response:
+    """Answer a small request with others that came with it."""
+    request.stage("parse")
+    party, begin, end = await service.together.ask(queries, common, served, strict, deadline, service.under_way() <= 1)
+    ticket = party.ticket
+    assert ticket is not None
+    request.kernel(ticket.begun - ticket.submitted, ticket.kernel)
+    if party.texts is None:
+        party.texts = texts(party.asked, ticket.found())
+    errors, results = party.asked.errors, party.texts[begin:end]
+    failed = 0
+    if errors:
+        for position in range(begin, end):
+            if position in errors:
+                results[position - begin] = _failed(errors[position], position - begin)
+                failed += 1
+    content = b'{"results":[%b]}' % b",".join(results)
+    request.stage("write")
+    return Response(content, 200 if failed < end - begin else 422)
+
+
+def taken(body: bytes, corpora: Corpora, limits: Limits) -> tuple[Served, list[Any], dict[str, Any]]:
+    """Return the corpus, the queries and the other fields of a body."""
+    try:
+        content = orjson.loads(body)
+    except ValueError as error:
+        raise RefusedError(422, f"select: body must be JSON: {error}", "body") from None
+    if type(content) is not dict:
+        raise invalid("select", "body", "be an object", type(content).__name__)
+    queries = content.pop("queries", None)
+    if type(queries) is not list or not 1 <= len(queries) <= limits.queries:
+        got = len(queries) if type(queries) is list else type(queries).__name__
+        raise invalid("select", "queries", f"be a list of 1 to {limits.queries} queries", got)
+    return corpora.get(content.pop("corpus", None)), queries, content
+
+
+def parsed(body: bytes, corpora: Corpora, limits: Limits) -> Asked:
+    """Return what a body asks for."""
+    served, queries, common = taken(body, corpora, limits)
+    return read("select", queries, common, served, limits, _may_hold_booleans(body))
+
+
+def _may_hold_booleans(body: bytes) -> bool:
+    """Return whether booleans may stand among the numbers of a body, for which they would pass."""
+    return b"true" in body or b"false" in body
+
+
+def written(asked: Asked, picks: list[Selection]) -> bytes:
+    """Return the answer as JSON. Floats are written with the digits of float32, what is not finite as null."""
+    results = texts(asked, picks)
+    for position, error in asked.errors.items():
+        results[position] = _failed(error, position)
+    return b'{"results":[%b]}' % b",".join(results)
+
+
+def texts(asked: Asked, picks: list[Selection]) -> list[bytes]:
+    """Return the answer to each query as JSON, empty for those with an error."""
+    results: list[bytes] = [b""] * asked.count
+    for (block, positions), picked in zip(asked.blocks, picks, strict=True):
+        found = [_single(block, picked)] if len(block) == 1 else _texts(block, picked)
+        for position, text in zip(positions, found, strict=True):
+            results[position] = text
+    return results
+
+
+def _failed(error: RefusedError, index: int) -> bytes:
+    return orjson.dumps({"error": {"index": index, **error.body["error"]}})
+
+
+def _single(block: Block, picks: Selection) -> bytes:
+    """Return the answer to a query alone; `_texts` is quicker from two on."""
+    n = int(picks.lengths[0])
+    ids = block.served.ids_of(picks.indices)[0, :n]
+    answer = {
+        "ids": ids if ids.dtype != object else ids.tolist(),
+        "scores": picks.scores[0, :n],
+        "relevance": picks.relevance[0, :n],
+        "redundancy": picks.redundancy[0, :n],
+        "certified": None,
+        "cursor": None,
+    }
+    if n == block.k:
+        shown = ids
+        if block.initial is not None:
+            before = block.initial[0]
+            shown = np.concatenate([block.served.ids_of(before[before >= 0]), ids])
+        answer["cursor"] = encoded(shown)
+    return orjson.dumps(answer, option=_OPTION)
+
+
+def _texts(block: Block, picks: Selection) -> list[bytes]:
+    """Return the answer of each query of a block."""
+    lengths = picks.lengths.tolist()
+    served, indices = block.served, picks.indices
+    ids = served.ids_of(indices)
+    columns = [_lists(array, lengths) for array in (ids, picks.scores, picks.relevance, picks.redundancy)]
+    cursors = _cursors(block, picks, ids, lengths)
+    return [
+        b'{"ids":%b,"scores":%b,"relevance":%b,"redundancy":%b,"certified":null,"cursor":%b}' % fields
+        for fields in zip(*columns, cursors, strict=True)
+    ]
+
+
+def _lists(array: np.ndarray, lengths: list[int]) -> list[bytes]:
+    """Return the first values of each row as JSON."""
+    if array.dtype == object:
+        return [orjson.dumps(row[:n].tolist()) for row, n in zip(array, lengths, strict=True)]
+    array = np.ascontiguousarray(array)
+    if min(lengths) == array.shape[1]:  # one call for all rows, then cut between them
+        rows = orjson.dumps(array, option=_OPTION)[2:-2].split(b"],[")
+        return [b"[%b]" % row for row in rows]
+    return [orjson.dumps(row[:n], option=_OPTION) for row, n in zip(array, lengths, strict=True)]
+
+
+def _cursors(block: Block, picks: Selection, ids: np.ndarray, lengths: list[int]) -> list[bytes]:
+    """Return the cursors to the next pages as JSON; null where there is nothing more."""
+    full = (picks.lengths == block.k).tolist()
+    if ids.dtype != object and block.initial is None:
+        size, stored = ids.shape[1] * 8, np.ascontiguousarray(ids, "<i8").tobytes()
+        parts = [stored[q * size : q * size + 8 * n] for q, n in enumerate(lengths)]
+        text = binascii.b2a_base64
+        return [b'"n%b"' % text(part, newline=False) if f else b"null" for part, f in zip(parts, full, strict=True)]
+    found = []
+    for q, n in enumerate(lengths):
+        shown = ids[q, :n]
+        if block.initial is not None:
+            before = block.initial[q]
+            shown = np.concatenate([block.served.ids_of(before[before >= 0]), shown])
+        found.append(b'"%b"' % encoded(shown).encode() if full[q] else b"null")
+    return found

@@ -1,0 +1,221 @@
+"""``POST /v1/select`` with an Arrow stream: queries in columns, picks in the columns of offline jobs.
+
+Columns in: ``vector`` (a list of floats of any kind) or ``query_id``; as wanted ``id``, ``candidates``, ``relevance``,
+``initial``, ``allowed``, ``exclude``, ``k``, ``lambda_d``, ``lambda_b``. Rules for all queries are in the URL:
+``/v1/select?corpus=docs&k=6&pool=all``. Columns out: ``query_id`` (the column ``id``, else the number of the row),
+``ids``, ``scores``, ``relevance``, ``redundancy``, ``error``.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import numpy as np
+import pyarrow as pa
+
+from ..selection.problem import Selection
+from .corpora import Corpora, Served
+from .http import ARROW, Request, Response
+from .kernel import Block
+from .limits import Limits, RefusedError, invalid
+from .reading import BLOCK, Asked
+from .rules import Rules
+
+if TYPE_CHECKING:
+    from .service import Service
+
+_COLUMNS = (
+    "id",
+    "vector",
+    "query_id",
+    "candidates",
+    "relevance",
+    "initial",
+    "allowed",
+    "exclude",
+    "k",
+    "lambda_d",
+    "lambda_b",
+)
+_PER_QUERY = ("k", "lambda_d", "lambda_b")
+_NUMBERS = {"k": int, "pool": int, "max_per_group": int, "lambda_d": float, "lambda_b": float}
+
+
+async def select_arrow(service: Service, request: Request) -> Response:
+    """Answer a request."""
+    deadline = request.deadline()
+    common = rules_of_url(request.scope["query_string"])
+    body = await request.body()
+    request.stage("read")
+    table, asked = await service.beside(True, _parsed, body, common, service.corpora, service.limits)
+    request.queries = asked.count
+    request.stage("parse")
+    picks = await service.answer(asked, request, deadline)
+    content = await service.beside(True, _written, table, asked, picks)
+    request.stage("write")
+    return Response(content, 200 if len(asked.errors) < asked.count else 422, ARROW)
+
+
+def rules_of_url(query: bytes) -> dict[str, Any]:
+    """Return the rules in the query of a URL, as the JSON would have them."""
+    found: dict[str, Any] = {}
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        try:
+            found[name] = _NUMBERS.get(name, str)(value)
+        except ValueError:
+            if name != "pool" or value != "all":
+                raise invalid("select", name, "be a number", repr(value)[:100]) from None
+            found[name] = None
+    return found
+
+
+def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Limits) -> Asked:
+    """Return the blocks of queries in columns, and the error of each bad one by its row.
+
+    Raises
+    ------
+    RefusedError
+        A column or a rule that is wrong for all queries.
+    """
+    names = table.column_names
+    for name in names:
+        if name not in _COLUMNS or names.count(name) > 1:
+            raise invalid("select", name[:100], f"be one column of {', '.join(_COLUMNS)}", "another")
+    if not 1 <= table.num_rows <= limits.queries:
+        raise invalid("select", "queries", f"be 1 to {limits.queries}", table.num_rows)
+    asked, rules = Asked(served, table.num_rows), Rules("select", common, served, limits)
+    columns = {name: table.column(name) for name in names}
+    for begin in range(0, table.num_rows, BLOCK):
+        part = {name: _one(column.slice(begin, BLOCK)) for name, column in columns.items()}
+        positions = list(range(begin, min(begin + BLOCK, table.num_rows)))
+        _read(rules, part, positions, asked)
+    return asked
+
+
+def table_of(table: pa.Table, asked: Asked, picks: list[Selection]) -> pa.Table:
+    """Return the picks of all queries in columns; a query with an error has empty lists."""
+    ids = table.column("id") if "id" in table.column_names else pa.array(np.arange(asked.count))
+    lengths = np.zeros(asked.count, np.int32)
+    parts: list[list[np.ndarray]] = [[], [], [], []]
+    order = []
+    for (_, positions), picked in zip(asked.blocks, picks, strict=True):
+        lengths[positions] = picked.lengths
+        order += positions
+        real = np.arange(picked.indices.shape[1]) < picked.lengths[:, None]
+        fields = (asked.served.ids_of(picked.indices), picked.scores, picked.relevance, picked.redundancy)
+        for part, field in zip(parts, fields, strict=True):
+            part.append(field[real])
+    kind = pa.string() if asked.served.named else pa.int64()
+    kinds = (kind, pa.float32(), pa.float32(), pa.float32())
+    # Blocks may hold the queries in another order; lists are put into that of the request by their offsets.
+    offsets = np.zeros(len(order) + 1, np.int32)
+    np.cumsum(lengths[order], out=offsets[1:])
+    places = np.full(asked.count, -1, np.int64)
+    places[order] = np.arange(len(order))
+    taken = pa.array(places, mask=places < 0)
+    lists = []
+    for part, of in zip(parts, kinds, strict=True):
+        flat = pa.array(np.concatenate(part) if part else [], of, from_pandas=True)
+        lists.append(pa.ListArray.from_arrays(pa.array(offsets), flat).take(taken))
+    errors = [str(asked.errors[i]) if i in asked.errors else None for i in range(asked.count)]
+    columns = [ids, *lists, pa.array(errors, pa.string())]
+    return pa.table(columns, names=["query_id", "ids", "scores", "relevance", "redundancy", "error"])
+
+
+def _parsed(body: bytes, common: dict[str, Any], corpora: Corpora, limits: Limits) -> tuple[pa.Table, Asked]:
+    try:
+        with pa.ipc.open_stream(body) as reader:
+            table = reader.read_all()
+        table.validate(full=True)  # of foreign bytes: offsets may lead anywhere
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise RefusedError(422, f"select: body must be an Arrow stream: {str(error)[:200]}", "body") from None
+    served = corpora.get(common.pop("corpus", None))
+    return table, asked_of(table, common, served, limits)
+
+
+def _written(table: pa.Table, asked: Asked, picks: list[Selection]) -> bytes:
+    answer, out = table_of(table, asked, picks), io.BytesIO()
+    with pa.ipc.new_stream(out, answer.schema) as writer:
+        writer.write_table(answer)
+    return out.getvalue()
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
+
+
+def _read(rules: Rules, columns: dict[str, pa.Array], positions: list[int], asked: Asked) -> None:
+    """Add the block of some rows; those that are bad are left out, with the halves tried as in `reading`."""
+    try:
+        asked.blocks.append((_block(rules, columns, len(positions)), positions))
+    except RefusedError as error:
+        if len(positions) == 1:
+            asked.errors[positions[0]] = error
+            return
+        middle = len(positions) // 2
+        for part in (slice(0, middle), slice(middle, None)):
+            _read(rules, {name: column[part] for name, column in columns.items()}, positions[part], asked)
+
+
+def _block(rules: Rules, columns: dict[str, pa.Array], n: int) -> Block:
+    for name, column in columns.items():
+        if column.null_count and name != "id":
+            raise rules.invalid(name, "be given", "null")
+    ids = {}
+    for name in ("candidates", "initial", "allowed", "exclude"):
+        if name in columns:
+            values, lengths = _lists(rules, name, columns[name])
+            ids[name] = rules.id_rows(name, _plain(rules, name, values), lengths)
+    relevance = None
+    if "relevance" in columns:
+        values, lengths = _lists(rules, "relevance", columns["relevance"])
+        relevance = rules.scores(_floats(rules, "relevance", values), lengths, ids.get("candidates"))
+    vectors = _vectors(rules, columns["vector"]) if "vector" in columns else None
+    rows = None
+    if "query_id" in columns:
+        rows = rules.rows("query_id", _plain(rules, "query_id", columns["query_id"]))
+    numbers: dict[str, Any] = {
+        name: columns[name].to_pylist() for name in ("k", "lambda_d", "lambda_b") if name in columns
+    }
+    return rules.block(n, {}, numbers, vectors=vectors, query_rows=rows, relevance=relevance, **ids)
+
+
+def _vectors(rules: Rules, column: pa.Array) -> np.ndarray:
+    values, lengths = _lists(rules, "vector", column)
+    dims = rules.served.dims
+    if lengths != [dims] * len(lengths):
+        got = next(length for length in lengths if length != dims)
+        raise rules.invalid("vector", f"have the corpus's {dims} dimensions", got)
+    return rules.finite("vector", _floats(rules, "vector", values).reshape(-1, dims))
+
+
+def _floats(rules: Rules, name: str, values: pa.Array) -> np.ndarray:
+    if not pa.types.is_floating(values.type):
+        raise rules.invalid(name, "be lists of floats", values.type)
+    with np.errstate(over="ignore"):  # seen as inf
+        floats: np.ndarray = values.to_numpy(zero_copy_only=False).astype(np.float32)
+    return floats
+
+
+def _lists(rules: Rules, name: str, column: pa.Array) -> tuple[pa.Array, list[int]]:
+    """Return the values of all lists of a column, and their lengths."""
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise rules.invalid(name, "be a column of lists", kind)
+    values = column.flatten()
+    if values.null_count:
+        raise rules.invalid(name, "hold no null", "null")
+    return values, column.value_lengths().to_pylist()
+
+
+def _plain(rules: Rules, name: str, values: pa.Array) -> Any:
+    """Return ids as `Rules.rows` takes them: int64, or a list of strings."""
+    kind = values.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return values.to_pylist()
+    if pa.types.is_integer(kind) and kind != pa.uint64():
+        return values.to_numpy(zero_copy_only=False).astype(np.int64)
+    raise rules.invalid(name, "hold ids, integers or strings", kind)

@@ -1,0 +1,209 @@
+"""One server process: uvicorn with limits on slow connections, and signals that stop it or load corpora anew."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import threadpoolctl
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from .app import make_service
+from .encoder import Encoder
+from .limits import Limits, RefusedError
+from .service import Service
+
+_logger = logging.getLogger("ragsys_kernels.serving")
+
+_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_LOOK = 0.25  # seconds between looks at the connections
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a server process is started with; plain values, which go to another process as they are."""
+
+    corpora: dict[str, str]
+    host: str = "127.0.0.1"
+    port: int = 8080
+    workers: int = 1
+    token: str | None = None
+    device: str = "cpu"
+    num_threads: int | None = None
+    batch_wait_us: int = 0
+    grace: float = 30.0
+    log: bool = True
+    limits: Limits = field(default_factory=Limits)
+    encoder: str | None = None  # the URL of its endpoint
+    encoder_model: str | None = None
+    encoder_token: str | None = None
+    flight_port: int | None = None
+
+    def service(self) -> Service:
+        """Load the corpora and make the service."""
+        encoder = None
+        if self.encoder is not None:
+            encoder = Encoder(self.encoder, self.encoder_model, self.encoder_token)
+        service = make_service(
+            self.corpora,
+            limits=self.limits,
+            token=self.token,
+            device=self.device,
+            num_threads=self.num_threads,
+            batch_wait_us=self.batch_wait_us,
+            log=1 if self.log else None,
+            workers=self.workers,
+            encoder=encoder,
+        )
+        if self.flight_port is not None:
+            from .flight import attach  # gRPC takes time and memory
+
+            attach(service, self.host, self.flight_port, self.token, self.grace, self.workers)
+        return service
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens, which workers share."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+    except OSError as error:
+        made.close()
+        raise OSError(f"serve: port must be free on {host}, got {port}: {error.strerror}") from error
+    made.listen(2048)
+    made.setblocking(False)
+    return made
+
+
+class _Protocol(HttpToolsProtocol):
+    """HTTP connections that know since when the server waits for their client."""
+
+    waiting_since: float | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.waiting_since = time.monotonic()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.waiting_since = time.monotonic()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self.waiting_since = None
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.waiting_since = time.monotonic()
+
+    def close_if_slow(self, now: float, limits: Limits) -> None:
+        """Close a connection whose client sends too slowly, or nothing."""
+        if self.waiting_since is None or self.transport.is_closing():
+            return
+        waited, begun = now - self.waiting_since, self.cycle is not None and not self.cycle.response_complete
+        if waited > (limits.body_seconds if begun else limits.idle_seconds):
+            if begun and not self.cycle.response_started:
+                self.transport.write(_SLOW)
+            self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """A server whose signals are its own: SIGTERM and SIGINT end it with exit code 0, SIGHUP loads all corpora anew."""
+
+    def __init__(self, service: Service, settings: Settings, worker: bool = False) -> None:
+        self.service, self._worker = service, worker
+        service.under_way = lambda: len(self.server_state.tasks)
+        super().__init__(
+            uvicorn.Config(
+                service.asgi,
+                http=_Protocol,
+                loop="uvloop",
+                ws="none",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=max(1, int(settings.limits.idle_seconds)),
+                timeout_graceful_shutdown=max(1, round(settings.grace)),
+                limit_concurrency=settings.limits.connections,
+                lifespan="on",
+                backlog=2048,
+            )
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        handlers = {signal.SIGTERM: self.stop}
+        if not self._worker:  # whose parent has the others
+            handlers |= {signal.SIGINT: self.stop, signal.SIGHUP: self._reload_all}
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        looks = loop.create_task(self._close_slow())
+        settled()
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # else a line for each connection beyond the limit
+        try:
+            yield
+        finally:
+            looks.cancel()
+            for number in handlers:
+                loop.remove_signal_handler(number)
+
+    def stop(self) -> None:
+        """Finish what is under way, then end. A second call ends at once."""
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
+        self.service.status = "stopping"
+
+    def _reload_all(self) -> None:
+        for served in self.service.corpora.all():
+            task = asyncio.ensure_future(self.service.reload(served.name))
+            task.add_done_callback(_reloaded)
+
+    async def _close_slow(self) -> None:
+        limits = self.service.limits
+        while True:
+            await asyncio.sleep(_LOOK)
+            now = time.monotonic()
+            for connection in tuple(self.server_state.connections):
+                if isinstance(connection, _Protocol):
+                    connection.close_if_slow(now, limits)
+
+
+def _reloaded(task: asyncio.Future[Any]) -> None:
+    error = task.exception()
+    if isinstance(error, RefusedError):
+        _logger.warning("%s", error)
+    elif error is not None:
+        _logger.error("reload failed", exc_info=error)
+
+
+def limited() -> AbstractContextManager[Any]:
+    """Hold BLAS to one thread: kernels have threads of their own, and others would only take their processors."""
+    found: AbstractContextManager[Any] = threadpoolctl.threadpool_limits(1, "blas")
+    return found
+
+
+def settled() -> None:
+    """Keep what is loaded out of the garbage collector's rounds, which hold up requests."""
+    gc.collect()
+    gc.freeze()
+
+
+def run(settings: Settings, sockets: list[socket.socket]) -> None:
+    """Serve in this process until a signal ends it."""
+    with limited():
+        Server(settings.service(), settings).run(sockets)

@@ -1,0 +1,122 @@
+"""Small requests that arrive together are read, answered and written as one.
+
+Most of the time of a small request goes into what is done once for a column, however many queries it has. Requests with
+equal rules that the event loop has read in one round share these columns; each still gets the answer that it alone
+would get.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from .batcher import Batcher, Ticket
+from .corpora import Served
+from .limits import Limits, RefusedError
+from .reading import BLOCK, Asked, read
+
+
+class Party:
+    """Requests that go together: their queries end to end, and then what was asked and picked."""
+
+    __slots__ = (
+        "asked", "common", "done", "error", "queries", "served", "strict", "texts", "ticket", "timer", "waiting"
+    )  # fmt: skip
+
+    def __init__(self, served: Served, common: dict[str, Any], strict: bool) -> None:
+        self.served, self.common, self.strict = served, common, strict
+        self.queries: list[Any] = []
+        self.waiting: list[asyncio.Future[None]] = []
+        self.asked = Asked(served, 0)
+        self.ticket: Ticket | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.done = False
+        self.error: BaseException | None = None
+        self.texts: list[bytes] | None = None  # the answers as JSON, once one of the requests has written them
+
+    def answered(self) -> None:
+        """Take what the kernels have picked."""
+        assert self.ticket is not None
+        if self.ticket.error is None:
+            self.asked.note(self.ticket.found())
+        self.end(self.ticket.error)
+
+    def end(self, error: BaseException | None) -> None:
+        """Let the requests go on."""
+        if self.done:
+            return
+        self.done, self.error = True, error
+        if self.timer is not None:
+            self.timer.cancel()
+        for future in self.waiting:
+            if not future.done():
+                future.set_result(None)
+
+
+class Together:
+    """Gathers the requests of a round of the event loop."""
+
+    def __init__(self, batcher: Batcher, limits: Limits) -> None:
+        self._batcher, self._limits = batcher, limits
+        self._parties: dict[tuple[int, bool, str], Party] = {}
+        self._round: list[Party] = []  # all of this round; those in `_parties` take more queries
+        self._gathered = 0  # queries of the round
+
+    async def ask(
+        self, queries: list[Any], common: dict[str, Any], served: Served, strict: bool, deadline: float, alone: bool
+    ) -> tuple[Party, int, int]:
+        """Return the party of a request, answered, and where its queries begin and end in it.
+
+        ``alone``: no other request is under way, so that none can come along.
+        """
+        if alone and not self._parties and self._batcher.idle:
+            party = Party(served, common, strict)
+            party.queries = queries
+            self._begin([party])
+            begin, end = 0, len(queries)
+        else:
+            party, begin, end = self._join(queries, common, served, strict)
+        if not party.done:
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+            party.waiting.append(future)
+            if party.timer is None:  # for all of them: deadlines of their own do not come here
+                party.timer = loop.call_at(deadline, party.end, RefusedError(504, "select: the deadline has passed"))
+            await future
+        if party.error is not None:
+            raise party.error
+        return party, begin, end
+
+    def _join(self, queries: list[Any], common: dict[str, Any], served: Served, strict: bool) -> tuple[Party, int, int]:
+        """Add queries to the party of those with equal rules."""
+        self._batcher.check_room(self._gathered + len(queries))
+        key = (id(served), strict, repr(common))
+        party = self._parties.get(key)
+        if party is None or len(party.queries) + len(queries) > BLOCK:
+            if not self._round:
+                asyncio.get_running_loop().call_soon(self._go)
+            party = self._parties[key] = Party(served, common, strict)
+            self._round.append(party)
+        begin = len(party.queries)
+        party.queries += queries
+        self._gathered += len(queries)
+        return party, begin, len(party.queries)
+
+    def _go(self) -> None:
+        """Close the parties of a round and begin with them."""
+        parties, self._round, self._gathered = self._round, [], 0
+        self._parties.clear()
+        self._begin(parties)
+
+    def _begin(self, parties: list[Party]) -> None:
+        """Read what parties ask, and give it to the kernels."""
+        for party in parties:
+            try:
+                party.asked = read("select", party.queries, party.common, party.served, self._limits, party.strict)
+                blocks = [block for block, _ in party.asked.blocks]
+                party.ticket = self._batcher.submit(blocks, look=False)
+            except Exception as error:
+                party.end(error)
+            else:
+                party.ticket.then(party.answered)
+        self._batcher.look()

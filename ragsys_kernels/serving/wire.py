@@ -1,0 +1,222 @@
+"""What the client writes and reads: NumPy arrays to JSON with base64, or to an Arrow stream, and back."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_JSON, _ARROW = "application/json", "application/vnd.apache.arrow.stream"
+_LISTS = ("candidates", "initial", "exclude")
+_PER_QUERY = ("k", "lambda_d", "lambda_b")
+_VALUES = ("scores", "relevance", "redundancy")
+
+
+@dataclass(frozen=True, eq=False)
+class Picks:
+    """The picks of Q queries; K is the most that one has.
+
+    Attributes
+    ----------
+    ids : (Q, K) int64, or objects that are strings
+        In the order of the picks; -1, or None among strings, where a query has fewer.
+    scores, relevance, redundancy : (Q, K) float32
+        As `Selection` has them, with the same bits; NaN where there is no pick, and redundancy with VRSD.
+    lengths : (Q,) int64
+        Picks of each query.
+    errors : dict of int to str
+        Reasons of the queries that were not answered, by their number.
+    """
+
+    ids: np.ndarray
+    scores: np.ndarray
+    relevance: np.ndarray
+    redundancy: np.ndarray
+    lengths: np.ndarray
+    errors: dict[int, str]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+class Asked:
+    """The queries of one call, checked for what only the client can see; the server checks the rest."""
+
+    def __init__(
+        self, queries: Any, query_ids: Any, lists: dict[str, Any], relevance: Any, numbers: dict[str, Any]
+    ) -> None:
+        self.vectors = None if queries is None else _vectors(queries)
+        self.query_ids = None if query_ids is None else np.asarray(query_ids)
+        counts = {
+            name: len(x)
+            for name, x in {
+                "queries": self.vectors,
+                "query_ids": self.query_ids,
+                **lists,
+                "relevance": relevance,
+            }.items()
+            if x is not None
+        }
+        if not counts:
+            raise ValueError("select: queries must be given, or query_ids, or relevance of candidates, got none")
+        self.count = next(iter(counts.values()))
+        for name, count in counts.items():
+            if count != self.count:
+                raise ValueError(f"select: {name} must have a row for each of {self.count} queries, got {count}")
+        self.relevance = None if relevance is None else _rows("relevance", relevance, lists.get("candidates"))
+        self.lists = {name: _rows(name, x) for name, x in lists.items() if x is not None}
+        self.common: dict[str, Any] = {}
+        self.numbers: dict[str, list[Any]] = {}
+        for name, x in numbers.items():
+            if np.ndim(x) == 0:
+                self.common[name] = x.item() if isinstance(x, np.generic) else x
+            elif np.shape(x) == (self.count,):
+                self.numbers[name] = np.asarray(x).tolist()
+            else:
+                raise ValueError(f"select: {name} must be a number or ({self.count},), got shape {np.shape(x)}")
+
+    def parts(self, size: int) -> Iterator[slice]:
+        for begin in range(0, self.count, size):
+            yield slice(begin, min(begin + size, self.count))
+
+    def json(self, part: slice, common: dict[str, Any]) -> tuple[bytes, str]:
+        """Return a part of the queries as a body of JSON, and its content type."""
+        queries: list[dict[str, Any]] = [{} for _ in range(part.stop - part.start)]
+        if self.vectors is not None:
+            dtype, shape = str(self.vectors.dtype), [self.vectors.shape[1]]
+            for query, vector in zip(queries, self.vectors[part], strict=True):
+                text = base64.b64encode(vector.tobytes()).decode()
+                query["query"] = {"b64": text, "shape": shape, "dtype": dtype}
+        columns: dict[str, Sequence[Any]] = {**self.lists, **self.numbers}
+        if self.query_ids is not None:
+            columns["query_id"] = self.query_ids.tolist()
+        if self.relevance is not None:
+            columns["relevance"] = self.relevance
+        for name, column in columns.items():
+            for query, value in zip(queries, column[part], strict=True):
+                query[name] = value
+        return json.dumps({**self.common, **common, "queries": queries}).encode(), _JSON
+
+    def arrow(self, part: slice) -> tuple[bytes, str]:
+        """Return a part of the queries as an Arrow stream, and its content type; `common` goes to the URL."""
+        import io
+
+        import pyarrow as pa
+
+        columns: dict[str, Any] = {}
+        if self.vectors is not None:
+            flat = pa.array(np.ascontiguousarray(self.vectors[part]).ravel())
+            columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, self.vectors.shape[1])
+        if self.query_ids is not None:
+            columns["query_id"] = pa.array(self.query_ids[part].tolist())
+        for name, rows in self.lists.items():
+            columns[name] = pa.array(rows[part])
+        if self.relevance is not None:
+            columns["relevance"] = pa.array(self.relevance[part], pa.list_(pa.float32()))
+        for name, numbers in self.numbers.items():
+            columns[name] = pa.array(numbers[part])
+        table, out = pa.table(columns), io.BytesIO()
+        with pa.ipc.new_stream(out, table.schema) as writer:
+            writer.write_table(table)
+        return out.getvalue(), _ARROW
+
+
+def read(body: bytes, content_type: str) -> Picks:
+    """Return the picks of an answer."""
+    if content_type.startswith(_ARROW):
+        return _read_arrow(body)
+    results = json.loads(body)["results"]
+    errors = {i: result["error"]["message"] for i, result in enumerate(results) if "error" in result}
+    ids = [result.get("ids", []) for result in results]
+    return _padded(ids, [[result.get(name, []) for result in results] for name in _VALUES], errors)
+
+
+def joined(parts: list[Picks]) -> Picks:
+    """Return the picks of the parts of a call as one."""
+    if len(parts) == 1:
+        return parts[0]
+    width = max(part.ids.shape[1] for part in parts)
+    strings = any(part.ids.dtype == object for part in parts)
+    ids = [_wider(part.ids.astype(object) if strings else part.ids, width, None if strings else -1) for part in parts]
+    values = [[_wider(getattr(part, name), width, np.nan) for part in parts] for name in _VALUES]
+    errors: dict[int, str] = {}
+    begin = 0
+    for part in parts:
+        errors |= {begin + i: why for i, why in part.errors.items()}
+        begin += len(part)
+    lengths = np.concatenate([part.lengths for part in parts])
+    scores, relevance, redundancy = map(np.concatenate, values)
+    return Picks(np.concatenate(ids), scores, relevance, redundancy, lengths, errors)
+
+
+def _read_arrow(body: bytes) -> Picks:
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(body) as reader:
+        table = reader.read_all().combine_chunks()
+    errors = {i: why for i, why in enumerate(table.column("error").to_pylist()) if why is not None}
+    lists = [table.column(name).combine_chunks() for name in ("ids", *_VALUES)]
+    lists = [x.chunk(0) if isinstance(x, pa.ChunkedArray) else x for x in lists]
+    lengths = np.array([n or 0 for n in lists[0].value_lengths().to_pylist()], np.int64)
+    width = int(lengths.max(initial=0))
+    real = np.arange(width) < lengths[:, None]
+    strings = pa.types.is_string(lists[0].type.value_type)
+    ids = np.full(real.shape, None if strings else -1, object if strings else np.int64)
+    ids[real] = lists[0].flatten().to_numpy(zero_copy_only=False)
+    values = [np.full(real.shape, np.nan, np.float32) for _ in _VALUES]
+    for array, column in zip(values, lists[1:], strict=True):
+        array[real] = column.flatten().to_numpy(zero_copy_only=False)
+    return Picks(ids, values[0], values[1], values[2], lengths, errors)
+
+
+def _padded(ids: list[list[Any]], values: list[list[list[Any]]], errors: dict[int, str]) -> Picks:
+    lengths = np.array(list(map(len, ids)), np.int64)
+    real = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
+    strings = any(type(row[0]) is str for row in ids if row)
+    found = np.full(real.shape, None if strings else -1, object if strings else np.int64)
+    found[real] = [x for row in ids for x in row]
+    arrays = []
+    for rows in values:
+        array = np.full(real.shape, np.nan, np.float32)
+        array[real] = [np.nan if x is None else x for row in rows for x in row]
+        arrays.append(array)
+    return Picks(found, arrays[0], arrays[1], arrays[2], lengths, errors)
+
+
+def _wider(array: np.ndarray, width: int, padding: Any) -> np.ndarray:
+    lacking = width - array.shape[1]
+    return np.pad(array, ((0, 0), (0, lacking)), constant_values=padding) if lacking else array
+
+
+def _vectors(queries: Any) -> np.ndarray:
+    """Return little-endian float32 or float16 vectors."""
+    vectors = np.asarray(queries)
+    if vectors.ndim != 2 or vectors.dtype.kind not in "fiu":
+        raise ValueError(f"select: queries must be (Q, D) numbers, got {vectors.dtype} of shape {vectors.shape}")
+    return vectors.astype("<f2" if vectors.dtype == np.float16 else "<f4", copy=False)
+
+
+def _rows(name: str, rows: Any, of: Any = None) -> list[list[Any]]:
+    """Return lists without padding: without -1 and None, or, of relevance, where the candidates have none."""
+    if isinstance(rows, np.ndarray):
+        if rows.ndim != 2:
+            raise ValueError(f"select: {name} must be (Q, any) or lists, got shape {rows.shape}")
+        mask = _real(of) if isinstance(of, np.ndarray) and of.shape == rows.shape else None
+        if name != "relevance":
+            mask = _real(rows)
+        if mask is not None and not mask.all():
+            return [row[kept].tolist() for row, kept in zip(rows, mask, strict=True)]
+        listed: list[list[Any]] = rows.tolist()
+        return listed
+    return [[x.item() if isinstance(x, np.generic) else x for x in row] for row in rows]
+
+
+def _real(ids: np.ndarray) -> np.ndarray:
+    real: np.ndarray = (
+        ids != -1 if ids.dtype != object else np.array([[x is not None and x != -1 for x in r] for r in ids])
+    )
+    return real

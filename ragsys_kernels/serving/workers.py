@@ -1,0 +1,303 @@
+"""Several server processes behind one address: they share the listening socket and, mapped, the corpora.
+
+The parent answers no requests. It starts a new worker in place of one that dies, passes signals on, and leads reloads:
+all workers load a folder beside the corpus in service, and only when all have loaded it does each swap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from .. import _env
+from .corpora import Served
+from .limits import RefusedError
+from .server import Server, Settings, limited
+from .service import Service
+
+_SPAWN = multiprocessing.get_context("spawn")
+# Seconds that a reload may take in all workers, and pauses before a worker that dies at once is replaced.
+_RELOAD, _PAUSES = 600.0, (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
+_LASTING = 5.0  # seconds after which a worker has not died at once
+
+
+def serve(settings: Settings, sockets: list[socket.socket]) -> int:
+    """Run the workers until a signal ends them; return the exit code."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ragsys-metrics-") as folder,
+        _env.changed(PROMETHEUS_MULTIPROC_DIR=folder),
+    ):
+        return _Parent(settings, sockets).run()
+
+
+class _Worker:
+    """A worker as the parent sees it."""
+
+    def __init__(self, settings: Settings, sockets: list[socket.socket]) -> None:
+        self.pipe, theirs = _SPAWN.Pipe()
+        self.process: SpawnProcess = _SPAWN.Process(target=_work, args=(settings, sockets, theirs), daemon=False)
+        self.process.start()
+        theirs.close()
+        self.begun, self.ready = time.monotonic(), False
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        with suppress(OSError):  # if it is dead, its sentinel says so
+            self.pipe.send(message)
+
+
+class _Reload:
+    """A reload under way: which workers have not answered yet, and who asked."""
+
+    def __init__(self, name: str, workers: set[_Worker], asker: _Worker | None, number: int) -> None:
+        self.name, self.waiting, self.asker, self.number = name, workers, asker, number
+        self.loaded: set[_Worker] = set()
+        self.error: tuple[Any, ...] | None = None
+        self.result: dict[str, Any] | None = None
+        self.ends = time.monotonic() + _RELOAD
+
+
+class _Parent:
+    def __init__(self, settings: Settings, sockets: list[socket.socket]) -> None:
+        self._settings, self._sockets = settings, sockets
+        self._workers: list[_Worker] = []
+        self._due: list[float] = []  # when workers are to be started
+        self._deaths = 0  # of workers that died at once, one after the other
+        self._reloads: list[_Reload] = []  # the first is under way
+        self._versions: dict[str, str] = {}
+        self._numbers = itertools.count()
+        self._stopping, self._code = 0.0, 0
+        self._signals, self._wake = os.pipe()
+
+    def run(self) -> int:
+        for end in (self._signals, self._wake):
+            os.set_blocking(end, False)
+        handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        before = {number: signal.signal(number, self._note) for number in handled}
+        try:
+            for _ in range(self._settings.workers):
+                self._workers.append(_Worker(self._settings, self._sockets))
+            while self._workers or (self._due and not self._stopping):
+                self._step()
+            return self._code
+        finally:
+            for worker in self._workers:
+                worker.process.kill()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(self._signals)
+            os.close(self._wake)
+
+    def _note(self, number: int, frame: object) -> None:
+        os.write(self._wake, bytes([number]))
+
+    def _step(self) -> None:
+        """Wait for something to happen, and act on it."""
+        pipes = {worker.pipe: worker for worker in self._workers}
+        sentinels = {worker.process.sentinel: worker for worker in self._workers}
+        for ready in wait([self._signals, *pipes, *sentinels], timeout=self._rest()):
+            if ready == self._signals:
+                for number in os.read(self._signals, 64):
+                    self._signal(number)
+            elif isinstance(ready, Connection):
+                self._read(pipes[ready])
+            elif isinstance(ready, int) and sentinels[ready] in self._workers:
+                self._died(sentinels[ready])
+        now = time.monotonic()
+        if self._stopping and now > self._stopping:
+            for worker in self._workers:
+                worker.process.kill()
+        for due in [due for due in self._due if due <= now and not self._stopping]:
+            self._due.remove(due)
+            self._workers.append(_Worker(self._settings, self._sockets))
+        if self._reloads and now > self._reloads[0].ends:
+            self._answered(self._reloads[0], ("error", 504, f"reload: {self._reloads[0].name!r} took too long"))
+
+    def _rest(self) -> float | None:
+        """Return the seconds until something is to be done whatever happens; None: nothing is."""
+        ends = [self._stopping] if self._stopping else [*self._due, *(reload.ends for reload in self._reloads[:1])]
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
+
+    def _signal(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            for name in self._settings.corpora:
+                self._reload(name, None)
+            return
+        self._stop()
+
+    def _stop(self, code: int = 0) -> None:
+        self._code = code
+        self._stopping = self._stopping or time.monotonic() + self._settings.grace + 10
+        for worker in self._workers:
+            worker.process.terminate()
+
+    def _read(self, worker: _Worker) -> None:
+        try:
+            kind, *rest = worker.pipe.recv()
+        except (EOFError, OSError):
+            if worker in self._workers and not worker.process.is_alive():
+                self._died(worker)
+            elif worker in self._workers:
+                worker.process.kill()
+            return
+        if kind == "ready":
+            worker.ready = True
+            for name, version in rest[0].items():
+                if self._versions.setdefault(name, version) != version:  # the folder is another by now: all take it
+                    self._reload(name, None)
+        elif kind == "reload":
+            self._reload(rest[0], worker)
+        elif kind == "loaded" and self._reloads and rest[0] == self._reloads[0].number:
+            reload = self._reloads[0]
+            reload.waiting.discard(worker)
+            if rest[1][0] == "well":
+                reload.loaded.add(worker)
+                reload.result = rest[1][1]
+            else:
+                reload.error = rest[1]
+            if not reload.waiting:
+                self._answered(reload, reload.error)
+
+    def _reload(self, name: str, asker: _Worker | None) -> None:
+        self._reloads.append(_Reload(name, set(), asker, next(self._numbers)))
+        if len(self._reloads) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Ask all workers to load a corpus."""
+        reload = self._reloads[0]
+        reload.ends = time.monotonic() + _RELOAD
+        reload.waiting = {worker for worker in self._workers if worker.ready}
+        for worker in reload.waiting:
+            worker.send(("load", reload.number, reload.name))
+        if not reload.waiting:
+            self._answered(reload, None)
+
+    def _answered(self, reload: _Reload, error: tuple[Any, ...] | None) -> None:
+        """Let all workers swap, or none; tell who asked; go on with the next reload."""
+        for worker in reload.loaded:
+            worker.send(("swap" if error is None else "drop", reload.number))
+        if error is None and reload.result is not None:
+            self._versions[reload.name] = reload.result["version"]
+        if reload.asker is not None:
+            reload.asker.send(("answer", error or ("well", reload.result)))
+        self._reloads.remove(reload)
+        if self._reloads:
+            self._begin()
+
+    def _died(self, worker: _Worker) -> None:
+        worker.process.join()
+        self._workers.remove(worker)
+        worker.pipe.close()
+        _forget_metrics(worker.process.pid)
+        for reload in self._reloads[:1]:
+            reload.loaded.discard(worker)
+            if worker in reload.waiting:
+                reload.waiting.discard(worker)
+                if not reload.waiting:
+                    self._answered(reload, reload.error)
+        if self._stopping:
+            return
+        if not self._versions:  # none was ever ready, and another would not be
+            self._stop(1)
+            return
+        lasted = time.monotonic() - worker.begun > _LASTING
+        self._deaths = 0 if lasted else self._deaths + 1
+        pause = _PAUSES[min(self._deaths, len(_PAUSES) - 1)]
+        print(f"serve: worker {worker.process.pid} died ({worker.process.exitcode}), another starts", file=sys.stderr)
+        self._due.append(time.monotonic() + pause)
+
+
+def _forget_metrics(pid: int | None) -> None:
+    """Take the gauges of a dead worker out of the sums; its counters stay."""
+    from prometheus_client.multiprocess import mark_process_dead
+
+    mark_process_dead(pid)  # type: ignore[no-untyped-call]
+
+
+def _work(settings: Settings, sockets: list[socket.socket], pipe: Connection) -> None:
+    """Be a worker."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, to all; the parent sends SIGTERM
+    with limited():
+        try:
+            service = settings.service()
+        except (ValueError, OSError, MemoryError, RuntimeError) as error:
+            raise SystemExit(f"error: serve: {error}") from None
+        link = _Link(service, pipe)
+        service.starting.append(link.start)
+        service.reload = link.reload
+        Server(service, settings, worker=True).run(sockets)
+
+
+class _Link:
+    """A worker's end of the pipe to the parent."""
+
+    def __init__(self, service: Service, pipe: Connection) -> None:
+        self._service, self._pipe = service, pipe
+        self._loaded: dict[int, Served] = {}
+        self._asked: list[asyncio.Future[tuple[Any, ...]]] = []  # reloads that requests wait for, in order
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._listen, daemon=True, name="parent").start()
+        self._pipe.send(("ready", {served.name: served.version for served in self._service.corpora.all()}))
+
+    async def reload(self, name: str) -> dict[str, Any]:
+        """Ask the parent that all workers load a corpus anew."""
+        self._service.corpora.folder(name)  # refuses unknown names
+        answer: asyncio.Future[tuple[Any, ...]] = self._loop.create_future()
+        self._asked.append(answer)
+        self._pipe.send(("reload", name))
+        kind, *rest = await answer
+        if kind == "error":
+            raise RefusedError(rest[0], rest[1], "name")
+        found: dict[str, Any] = rest[0]
+        return found
+
+    def _listen(self) -> None:
+        """Read what the parent says; without a parent there is no reason to go on."""
+        while True:
+            try:
+                message = self._pipe.recv()
+            except (EOFError, OSError):
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            self._loop.call_soon_threadsafe(self._heard, *message)
+
+    def _heard(self, kind: str, *rest: Any) -> None:
+        if kind == "load":
+            task = self._loop.create_task(self._load(*rest))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif kind == "swap":
+            self._service.put(self._loaded.pop(rest[0]))
+        elif kind == "drop":
+            self._loaded.pop(rest[0], None)
+        elif kind == "answer":
+            answer = self._asked.pop(0)
+            if not answer.done():
+                answer.set_result(rest[0])
+
+    async def _load(self, number: int, name: str) -> None:
+        try:
+            served = await self._service.prepared(name)
+        except RefusedError as error:
+            self._service.metrics.reload(name, False)
+            outcome: tuple[Any, ...] = ("error", error.status, str(error))
+        else:
+            self._loaded[number] = served
+            outcome = ("well", {"corpus": name, "rows": len(served), "version": served.version})
+        self._pipe.send(("loaded", number, outcome))

@@ -1,0 +1,87 @@
+"""Services for tests: an application called in this process, and a server in a process of its own."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+
+import ragsys_kernels as rk
+from ragsys_kernels.serving import make_service
+
+
+@contextlib.asynccontextmanager
+async def in_process(corpora, **options):
+    """Yield a client of an application in this process, and its service."""
+    service = make_service(corpora, **options)
+    async with service.app.router.lifespan_context(service.app):
+        transport = httpx.ASGITransport(service.asgi)
+        async with httpx.AsyncClient(transport=transport, base_url="http://service", timeout=30) as client:
+            yield client, service
+
+
+def run(corpora, use, **options):
+    """Return what the coroutine function ``use`` returns of a client and a service."""
+
+    async def main():
+        async with in_process(corpora, **options) as (client, service):
+            return await use(client, service)
+
+    return asyncio.run(main())
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Process:
+    """``ragsys-kernels serve`` as users start it; ``url`` when it is ready."""
+
+    def __init__(self, *arguments, **environment):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = [sys.executable, "-m", "ragsys_kernels.cli", "serve", "--port", self.port, *arguments]
+        self._folder = tempfile.TemporaryDirectory()
+        self._printed = [Path(self._folder.name, name) for name in ("out", "err")]  # pipes would fill
+        variables = {"PYTHONPATH": str(Path(rk.__file__).parents[1]), "OMP_NUM_THREADS": "1", **environment}
+        with open(self._printed[0], "wb") as out, open(self._printed[1], "wb") as err:
+            self.process = subprocess.Popen(
+                list(map(str, command)),
+                env={**os.environ, **variables},
+                stdout=out,
+                stderr=err,
+            )
+
+    def wait_ready(self, seconds=60):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self.process.poll() is None:
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{self.url}/health/ready", timeout=5).status_code == 200:
+                    return self
+            time.sleep(0.05)
+        raise AssertionError(self.stop())
+
+    def stop(self, number=signal.SIGTERM):
+        """End it; return its exit code and what it printed."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        self.process.wait(60)
+        return self.process.returncode, *(file.read_text() for file in self._printed)
+
+    def __enter__(self):
+        return self.wait_ready()
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(60)
+        self._folder.cleanup()

@@ -1,0 +1,189 @@
+"""The clients: NumPy arrays with the bits of calls in process, retries, deadlines, errors."""
+
+import asyncio
+import time
+
+import httpx
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+import ragsys_kernels as rk
+from ragsys_kernels.serving import (
+    AsyncClient,
+    Client,
+    DeadlineError,
+    InvalidRequestError,
+    ServiceError,
+    UnavailableError,
+    make_service,
+)
+
+N, D, Q = 250, 16, 20
+RNG = np.random.default_rng(23)
+ROWS = RNG.standard_normal((N, D), dtype=np.float32)
+IDS = RNG.permutation(np.arange(500, 500 + N))
+NUMBERED = rk.Corpus(ROWS, ids=IDS, bias=RNG.uniform(-1, 0, N).astype("f4"), groups=np.arange(N) % 30)
+NAMES = np.array([f"doc-{i}" for i in IDS], object)
+CORPORA = {"docs": NUMBERED, "names": rk.Corpus(ROWS, ids=NAMES.tolist())}
+QUERIES = RNG.standard_normal((Q, D), dtype=np.float32)
+
+
+def served(use, **options):
+    """What the coroutine function ``use`` returns of an `AsyncClient` of a service in this process."""
+
+    async def main():
+        service = make_service(CORPORA)
+        async with service.app.router.lifespan_context(service.app):
+            transport = httpx.ASGITransport(service.asgi)
+            async with AsyncClient("http://service", transport=transport, corpus="docs", **options) as client:
+                return await use(client)
+
+    return asyncio.run(main())
+
+
+def same(picks, expected, ids=IDS, none=-1):
+    assert picks.ids.tolist() == [[ids[row] if row >= 0 else none for row in rows] for rows in expected.indices]
+    real = expected.indices >= 0
+    for name in ("scores", "relevance", "redundancy"):
+        wanted = np.where(real, getattr(expected, name), np.nan).astype(np.float32)
+        assert np.array_equal(getattr(picks, name).view("i4")[real], wanted.view("i4")[real])
+        assert np.isnan(getattr(picks, name)[~real]).all()
+    assert picks.lengths.tolist() == expected.lengths.tolist()
+    assert picks.errors == {}
+
+
+@pytest.mark.parametrize("wire", ["json", "arrow"])
+def test_picks_have_the_bits_of_calls_in_process(wire):
+    rows = np.array([RNG.choice(N, 25, replace=False) for _ in range(Q)])
+    padded = rows.copy()
+    padded[3, 10:] = padded[7, 2:] = -1
+    ids = np.where(padded < 0, -1, IDS[padded])
+    relevance = RNG.uniform(size=rows.shape).astype(np.float32)
+    shown = rows[:, :2]
+    k, lambda_d = RNG.integers(1, 9, Q), np.float32(RNG.uniform(size=Q))
+
+    async def use(client):
+        return [
+            await client.select(QUERIES, 5, pool=50, lambda_d=0.5, max_per_group=1),
+            await client.select(QUERIES.astype(np.float16), k, candidates=ids, lambda_d=lambda_d),
+            await client.select(None, 6, candidates=ids, relevance=relevance),
+            await client.select(query_ids=IDS[:Q], method="vrsd", pool=None, k=4),
+            await client.select(QUERIES, 3, initial=IDS[shown], exclude=[[int(IDS[9])]] * Q),
+            await client.select(QUERIES, 6, corpus="names", candidates=[NAMES[r[r >= 0]].tolist() for r in padded]),
+        ]
+
+    found = served(use, wire=wire)
+    same(found[0], NUMBERED.select(QUERIES, 5, pool=50, lambda_d=0.5, max_per_group=1))
+    half = QUERIES.astype(np.float16).astype(np.float32)
+    same(found[1], NUMBERED.select(half, k, candidates=padded, lambda_d=lambda_d))
+    same(found[2], NUMBERED.select(None, 6, candidates=padded, relevance=relevance))
+    same(found[3], NUMBERED.select(NUMBERED.vectors(np.arange(Q)), 4, method="vrsd", pool=None))
+    assert found[4].ids.shape == (Q, 3)
+    assert not np.isin(found[4].ids, IDS[9]).any()
+    assert not (found[4].ids[:, :, None] == IDS[shown][:, None, :]).any()
+    same(found[5], CORPORA["names"].select(QUERIES, 6, candidates=padded), NAMES, None)
+
+
+def test_long_calls_are_cut_and_bad_queries_are_told(monkeypatch):
+    monkeypatch.setattr("ragsys_kernels.serving.client._PART", 7)
+    vectors = QUERIES.copy()
+    vectors[12] = np.nan
+
+    async def use(client):
+        with pytest.raises(InvalidRequestError, match=r"query 12: .*finite"):
+            await client.select(vectors, 2)
+        with pytest.raises(InvalidRequestError, match=r"\[1, 1000\]") as caught:
+            await client.select(vectors, 0)
+        assert caught.value.argument == "k"
+        assert isinstance(caught.value, ValueError)
+        info = await client.info()
+        assert info["corpora"]["docs"]["rows"] == N
+        with pytest.raises(ServiceError, match="not loaded from a folder"):
+            await client.reload()
+        return await client.select(vectors, 2, on_error="skip"), await client.select(QUERIES, np.arange(Q) % 3 + 1)
+
+    skipped, cut = served(use)
+    assert list(skipped.errors) == [12]
+    assert skipped.lengths.tolist() == [2] * 12 + [0] + [2] * 7
+    same(cut, NUMBERED.select(QUERIES, np.arange(Q) % 3 + 1, pool=100))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "queries must be given"),
+        ({"queries": QUERIES[0]}, "queries must be"),
+        ({"queries": QUERIES, "query_ids": [1]}, "row for each of 20"),
+        ({"queries": QUERIES, "k": [1, 2]}, "k must be a number"),
+        ({"queries": QUERIES, "on_error": "ignore"}, "on_error"),
+        ({"queries": QUERIES, "timeout": 0}, "timeout"),
+    ],
+)
+def test_arguments_are_checked_before_anything_is_sent(arguments, words):
+    server = Flaky()
+    with server.client() as client, pytest.raises(ValueError, match=words):
+        client.select(**arguments)
+    assert not server.requests
+
+
+class Flaky:
+    """A server that fails as it is told, then answers."""
+
+    def __init__(self, *failures):
+        self.failures, self.requests = list(failures), []
+
+    def __call__(self, request):
+        self.requests.append(request)
+        if self.failures:
+            failure = self.failures.pop(0)
+            if isinstance(failure, Exception):
+                raise failure
+            status, headers = failure
+            return httpx.Response(status, headers=headers, json={"error": {"argument": None, "message": "no room"}})
+        result = {"ids": [3], "scores": [0.5], "relevance": [0.5], "redundancy": [None]}
+        return httpx.Response(200, json={"results": [result]})
+
+    def client(self, **options):
+        return Client("http://flaky", transport=httpx.MockTransport(self), token="of-tests", **options)
+
+
+def test_full_and_broken_servers_are_asked_again():
+    server = Flaky((429, {"retry-after": "0"}), (503, {}), httpx.ConnectError("down"), httpx.ReadError("reset"))
+    with server.client() as client:
+        assert client.select(QUERIES[:1]).ids.tolist() == [[3]]
+    assert len(server.requests) == 5
+    assert server.requests[0].headers["authorization"] == "Bearer of-tests"
+    assert "x-timeout-ms" not in server.requests[0].headers
+
+
+def test_retry_after_is_obeyed_within_the_deadline(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    server = Flaky((429, {"retry-after": "3"}), (429, {}), (503, {}))
+    with server.client(timeout=5) as client:
+        client.select(QUERIES[:1])
+    assert pauses[0] == 3
+    assert pauses[1] < 0.1
+    assert pauses[2] < 0.2
+    assert 4900 < int(server.requests[0].headers["x-timeout-ms"]) <= 5000
+    server = Flaky((503, {"retry-after": "60"}))
+    with server.client(timeout=5) as client, pytest.raises(UnavailableError, match="no room") as caught:
+        client.select(QUERIES[:1])
+    assert caught.value.status == 503
+    assert len(pauses) == 3
+
+
+def test_failures_that_stay_are_raised():
+    for failures, error, sent in [
+        ([(429, {})] * 2, UnavailableError, 2),
+        ([httpx.ConnectError("down")] * 2, UnavailableError, 2),
+        ([httpx.ReadTimeout("slow")], DeadlineError, 1),
+        ([(504, {})], DeadlineError, 1),
+        ([(401, {})], ServiceError, 1),
+        ([(413, {})], InvalidRequestError, 1),
+    ]:
+        server = Flaky(*failures)
+        with server.client(retries=1) as client, pytest.raises(error):
+            client.select(QUERIES[:1])
+        assert len(server.requests) == sent

@@ -1,0 +1,147 @@
+"""Arrow Flight: streams of batches have the bits of calls in process, in their order; errors and the token."""
+
+import asyncio
+import json
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+import pyarrow as pa
+from pyarrow import flight
+
+import ragsys_kernels as rk
+from ragsys_kernels.serving import Limits, make_service
+
+N, D = 150, 8
+RNG = np.random.default_rng(24)
+ROWS = RNG.standard_normal((N, D), dtype=np.float32)
+NAMES = [f"doc-{i}" for i in range(N)]
+CORPUS = rk.Corpus(ROWS)
+TOKEN = "of-the-tests"
+
+
+@pytest.fixture(scope="module")
+def client():
+    """A client of a server whose queue is short, so that streams meet its end."""
+    from ragsys_kernels.serving.flight import attach
+
+    limits = Limits(queue=700, queries=600, body_bytes=1 << 20)
+    service = make_service({"docs": CORPUS, "names": rk.Corpus(ROWS, ids=NAMES)}, limits=limits)
+    server, started, end = attach(service, "127.0.0.1", 0, TOKEN, 5.0), threading.Event(), []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        end.extend((loop, asyncio.Event()))
+        async with service.app.router.lifespan_context(service.app):
+            started.set()
+            await end[1].wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    assert started.wait(30)
+    with flight.connect(f"grpc://127.0.0.1:{server.port}") as connected:
+        yield connected
+    end[0].call_soon_threadsafe(end[1].set)
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def opened(client, token=TOKEN, **rules):
+    options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {token}".encode())])
+    return client.do_exchange(flight.FlightDescriptor.for_command(json.dumps(rules).encode()), options)
+
+
+def batch_of(vectors, **columns):
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), D)
+    return pa.record_batch({"vector": vectors, **{name: pa.array(x) for name, x in columns.items()}})
+
+
+def first_answer(stream, batch):
+    writer, reader = stream
+    writer.begin(batch.schema)
+    writer.write_batch(batch)
+    return reader.read_chunk()
+
+
+def exchanged(client, batches, **rules):
+    """All answers to a stream that is written without waiting for any."""
+    writer, reader = opened(client, **rules)
+
+    def write():
+        writer.begin(batches[0].schema)
+        for batch in batches:
+            writer.write_batch(batch)
+        writer.done_writing()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    answers = reader.read_all()
+    thread.join()
+    writer.close()
+    return answers
+
+
+def test_a_stream_has_the_bits_of_calls_in_process(client):
+    """More queries than the queue holds, in batches from 1 to more than are answered at once."""
+    sizes = [1, 1500, 3, 800, 64]
+    vectors = [RNG.standard_normal((size, D), dtype=np.float32) for size in sizes]
+    answers = exchanged(client, [batch_of(x) for x in vectors], corpus="docs", k=4, pool=30, lambda_d=0.25)
+    picks = CORPUS.select(np.concatenate(vectors), 4, pool=30, lambda_d=0.25)
+    assert answers["query_id"].to_pylist() == list(range(sum(sizes)))
+    assert answers["ids"].to_pylist() == picks.indices.tolist()
+    for name in ("scores", "relevance", "redundancy"):
+        flat = answers[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        expected = getattr(picks, name).ravel()
+        assert np.array_equal(flat.view("i4")[~np.isnan(expected)], expected.view("i4")[~np.isnan(expected)])
+
+
+def test_a_client_may_wait_for_each_answer_before_it_writes_on(client):
+    writer, reader = opened(client, corpus="names", method="vrsd", k=2)
+    vectors = RNG.standard_normal((6, D), dtype=np.float32)
+    writer.begin(batch_of(vectors[:2], id=["a", "b"]).schema)
+    for begin in (0, 2, 4):
+        writer.write_batch(batch_of(vectors[begin : begin + 2], id=[f"{begin}", "x"]))
+        answer = reader.read_chunk().data.to_pydict()
+        assert answer["query_id"] == [f"{begin}", "x"]
+        rows = CORPUS.select(vectors[begin : begin + 2], 2, method="vrsd", pool=100).indices
+        assert answer["ids"] == [[NAMES[row] for row in each] for each in rows]
+    writer.done_writing()
+    with pytest.raises(StopIteration):
+        reader.read_chunk()
+    writer.close()
+
+
+def test_a_bad_query_has_its_own_error(client):
+    vectors = RNG.standard_normal((5, D), dtype=np.float32)
+    vectors[3, 1] = np.inf
+    answers = exchanged(client, [batch_of(vectors)], corpus="docs", k=1)
+    assert [why is None for why in answers["error"].to_pylist()] == [True, True, True, False, True]
+    assert "finite" in answers["error"][3].as_py()
+
+
+@pytest.mark.parametrize(
+    ("rules", "column", "words"),
+    [
+        ({"corpus": "other"}, "vector", "corpus must be one of 'docs', 'names'"),
+        ({"corpus": "docs", "k": 0}, "vector", "k must be within"),
+        ({"corpus": "docs", "lamda": 0}, "vector", "must be one of"),
+        ({"corpus": "docs"}, "vectors", "one column of"),
+    ],
+)
+def test_bad_streams_end_with_the_error_alone(client, rules, column, words):
+    batch = batch_of(ROWS[:2]).rename_columns([column])
+    with pytest.raises(flight.FlightServerError, match=words) as caught:
+        first_answer(opened(client, **rules), batch)
+    assert "Traceback" not in str(caught.value)
+    assert json.loads(caught.value.extra_info)["status"] == 422
+
+
+def test_the_token_and_the_size_of_batches_are_checked(client):
+    for token, vectors, error, words in [
+        ("of-others", ROWS, flight.FlightUnauthenticatedError, "token"),
+        (TOKEN, np.zeros((40_000, D), np.float32), flight.FlightServerError, "at most 1048576 bytes"),
+    ]:
+        with pytest.raises(error, match=words):
+            first_answer(opened(client, token, corpus="docs"), batch_of(vectors))

@@ -1,0 +1,409 @@
+"""Bad queries and bad requests, limits, deadlines, the token, pages, ids: what a caller of the service is told."""
+
+import asyncio
+import base64
+import io
+
+import numpy as np
+import orjson
+import pytest
+
+pytest.importorskip("fastapi")
+import pyarrow as pa
+import servers
+
+import ragsys_kernels as rk
+from ragsys_kernels.serving import Limits, batcher, rules, schemas
+
+N, D = 200, 16
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return np.random.default_rng(1).standard_normal((N, D), dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def corpus(rows):
+    return rk.Corpus(rows)
+
+
+def posted(corpus, body, path="/v1/select", headers=None, **options):
+    """Return the answer to one request."""
+
+    async def use(client, _):
+        content = body if isinstance(body, bytes) else orjson.dumps(body)
+        return await client.post(path, content=content, headers={"content-type": "application/json", **(headers or {})})
+
+    return servers.run({"docs": corpus}, use, **options)
+
+
+VECTOR = [1.0] * D
+BAD = {
+    "query length": ({"query": [1.0]}, "query"),
+    "query of text": ({"query": ["1"] * D}, "query"),
+    "query of booleans": ({"query": [True] * D}, "query"),
+    "query beyond float32": ({"query": [1e39] * D}, "query"),
+    "query of NaN": ({"query": {"b64": base64.b64encode(np.full(D, np.nan, "f4")).decode()}}, "query"),
+    "query no base64": ({"query": {"b64": "%"}}, "query.b64"),
+    "query short base64": ({"query": {"b64": "AAAA"}}, "query"),
+    "query shape": ({"query": {"b64": "AAAA", "shape": [3]}}, "query.shape"),
+    "query dtype": ({"query": {"b64": "AAAA", "dtype": "int8"}}, "query.dtype"),
+    "query a number": ({"query": 3}, "query"),
+    "no query": ({}, "query"),
+    "two queries": ({"query": VECTOR, "query_id": 1}, "query"),
+    "unknown query_id": ({"query_id": N}, "query_id"),
+    "query_id of text": ({"query_id": "1"}, "query_id"),
+    "query_id true": ({"query_id": True}, "query_id"),
+    "k": ({"query": VECTOR, "k": 0}, "k"),
+    "k above the limit": ({"query": VECTOR, "k": 1001}, "k"),
+    "k no integer": ({"query": VECTOR, "k": 1.5}, "k"),
+    "lambda": ({"query": VECTOR, "lambda_d": 1.01}, "lambda_d"),
+    "lambda of text": ({"query": VECTOR, "lambda_b": "1"}, "lambda_b"),
+    "pool": ({"query": VECTOR, "pool": -1}, "pool"),
+    "method": ({"query": VECTOR, "method": "dpp"}, "method"),
+    "unknown candidate": ({"query": VECTOR, "candidates": [1, N]}, "candidates"),
+    "negative candidate": ({"query": VECTOR, "candidates": [-1]}, "candidates"),
+    "large candidate": ({"query": VECTOR, "candidates": [2**63]}, "candidates"),
+    "repeated candidate": ({"query": VECTOR, "candidates": [4, 4]}, "candidates"),
+    "no candidates": ({"query": VECTOR, "candidates": []}, "candidates"),
+    "candidates no list": ({"query": VECTOR, "candidates": "12"}, "candidates"),
+    "relevance alone": ({"query": VECTOR, "relevance": [1]}, "relevance"),
+    "relevance short": ({"query": VECTOR, "candidates": [1, 2], "relevance": [1]}, "relevance"),
+    "groups": ({"query": VECTOR, "max_per_group": 1}, "max_per_group"),
+    "cursor": ({"query": VECTOR, "cursor": "x"}, "cursor"),
+    "budget": ({"query": VECTOR, "budget": 3}, "budget"),
+    "max_similarity": ({"query": VECTOR, "max_similarity": 0.9}, "max_similarity"),
+    "unknown field": ({"query": VECTOR, "lamda_d": 0.5}, "lamda_d"),
+    "no object": (3, "queries"),
+}
+
+
+def test_a_bad_query_has_its_own_error_and_the_others_their_bits(corpus, rows):
+    good = [{"query": row.tolist(), "candidates": list(range(i, i + 30))} for i, row in enumerate(rows[: len(BAD)])]
+    mixed = [query for pair in zip(good, (bad for bad, _ in BAD.values()), strict=True) for query in pair]
+    alone, together = posted(corpus, {"queries": good}), posted(corpus, {"queries": mixed})
+    assert alone.status_code == together.status_code == 200
+    results = together.json()["results"]
+    assert results[::2] == alone.json()["results"]
+    for index, ((name, (_, argument)), result) in enumerate(zip(BAD.items(), results[1::2], strict=True)):
+        assert result["error"]["argument"] == argument, (name, result)
+        assert result["error"]["index"] == 2 * index + 1
+        assert " must " in result["error"]["message"]
+
+
+def test_no_answer_is_422_and_says_why(corpus):
+    answer = posted(corpus, {"queries": [{"query_id": N}, {"query_id": 1, "k": 0}]})
+    assert answer.status_code == 422
+    assert [result["error"]["argument"] for result in answer.json()["results"]] == ["query_id", "k"]
+
+
+@pytest.mark.parametrize(
+    ("body", "argument"),
+    [
+        (b"", "body"),
+        (b"{", "body"),
+        (b"[]", "body"),
+        (b'{"queries": [NaN]}', "body"),
+        ({}, "queries"),
+        ({"queries": []}, "queries"),
+        ({"queries": [{"query_id": 1}] * 9}, "queries"),
+        ({"queries": [{"query_id": 1}], "k": "6"}, "k"),
+        ({"queries": [{"query_id": 1}], "corpus": "other"}, "corpus"),
+        ({"queries": [{"query_id": 1}], "budget": 3}, "budget"),
+        ({"queries": [{"query_id": 1}], "Corpus": "docs"}, "Corpus"),
+    ],
+)
+def test_a_bad_request_is_refused_whole(corpus, body, argument):
+    answer = posted(corpus, body, limits=Limits(queries=8))
+    assert answer.status_code == 422
+    assert answer.json()["error"]["argument"] == argument
+
+
+def test_sizes_types_and_paths(corpus):
+    query = {"queries": [{"query_id": 1}]}
+    assert posted(corpus, b" " * 1001, limits=Limits(body_bytes=1000)).status_code == 413
+    assert posted(corpus, query, headers={"content-type": "text/plain"}).status_code == 415
+    assert posted(corpus, query, "/v1/other").status_code == 404
+    assert posted(corpus, query, "/info").status_code == 405
+    for timeout in ("0", "x", "99999999"):
+        assert posted(corpus, query, headers={"x-timeout-ms": timeout}).json()["error"]["argument"] == "x-timeout-ms"
+
+
+def test_the_token(corpus):
+    query = {"queries": [{"query_id": 1}]}
+    for given, status in ((None, 401), ("Bearer wrong", 401), ("Bearer right", 200), ("bearer right", 200)):
+        headers = {} if given is None else {"authorization": given}
+        assert posted(corpus, query, headers=headers, token="right").status_code == status
+
+    async def use(client, _):
+        return [(await client.get(path)).status_code for path in ("/health/live", "/health/ready", "/info", "/metrics")]
+
+    assert servers.run({"docs": corpus}, use, token="right") == [200, 200, 401, 401]
+
+
+def test_pages_go_on_where_the_last_one_ended(corpus, rows):
+    """Each page is that of a call with the items shown before as initial ones."""
+
+    async def use(client, _):
+        shown, cursor = [], None
+        for _ in range(5):
+            body = {"k": 7, "pool": 20, "queries": [{"query_id": 3, "cursor": cursor}]}
+            page = (await client.post("/v1/select", json=body)).json()["results"][0]
+            expected = corpus.select(rows[3:4], 7, pool=20, initial=np.array([shown]) if shown else None)
+            assert page["ids"] == expected.indices[0].tolist()
+            shown, cursor = shown + page["ids"], page["cursor"]
+        last = {"k": 7, "candidates": shown[:9], "queries": [{"query_id": 3, "cursor": cursor}]}
+        assert (await client.post("/v1/select", json=last)).json()["results"][0]["ids"] == []
+
+    servers.run({"docs": corpus}, use)
+
+
+def test_excluded_rows_make_room_for_others(corpus, rows):
+    best = corpus.search(rows[:1], N).indices[0]
+    query = {"query_id": 0, "k": 5, "pool": 10, "exclude": best[:4].tolist()}
+    expected = corpus.select(rows[:1], 5, candidates=best[None, 4:14]).indices[0].tolist()
+    assert posted(corpus, {"queries": [query]}).json()["results"][0]["ids"] == expected
+    query = {"query_id": 0, "candidates": best[:20].tolist(), "exclude": best[:4].tolist()}
+    expected = corpus.select(rows[:1], 6, candidates=best[None, 4:20]).indices[0].tolist()
+    assert posted(corpus, {"queries": [query]}).json()["results"][0]["ids"] == expected
+
+
+@pytest.mark.parametrize("pool", [{}, {"pool": None}, {"candidates": [5, 3, 9]}])
+def test_where_nothing_is_allowed_nothing_is_picked(corpus, pool):
+    queries = [{"query_id": 0, "allowed": allowed, **pool} for allowed in ([], [3], [3, 5])]
+    results = posted(corpus, {"queries": queries, "k": 4}).json()["results"]
+    assert [sorted(result["ids"]) for result in results] == [[], [3], [3, 5]]
+    assert results[0]["cursor"] is None
+
+
+@pytest.mark.parametrize("kind", ["str", "int"])
+def test_ids_of_the_caller(rows, corpus, kind):
+    names = [f"doc-{i * 7 % N}" for i in range(N)] if kind == "str" else [i * 7 % N + 10**12 for i in range(N)]
+    named = rk.Corpus(rows, ids=names)
+    query = {"query_id": names[3], "candidates": names[:50], "initial": [names[9]], "exclude": [names[4]]}
+    kept = [row for row in range(50) if row != 4]
+    expected = corpus.select(rows[3:4], 6, candidates=np.array([kept]), initial=np.array([[9]])).indices[0]
+    answers = [posted(named, {"queries": queries}).json()["results"] for queries in ([query], [query] * 3)]
+    for result in answers[0] + answers[1]:
+        assert result["ids"] == [names[row] for row in expected]
+    query["cursor"] = answers[0][0]["cursor"]
+    following = posted(named, {"queries": [query]}).json()["results"][0]["ids"]
+    assert not set(following) & {*answers[0][0]["ids"], names[9], names[4]}
+    wrong = posted(named, {"queries": [{"query_id": 3}, {"query_id": "doc-x"}]}).json()["results"]
+    assert [result["error"]["argument"] for result in wrong] == ["query_id"] * 2
+
+
+def arrow(corpus, table, path="/v1/select?k=4", **options):
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    answer = posted(corpus, out.getvalue(), path, {"content-type": "application/vnd.apache.arrow.stream"}, **options)
+    if answer.headers["content-type"] != "application/vnd.apache.arrow.stream":
+        return answer.status_code, answer.json()
+    return answer.status_code, pa.ipc.open_stream(answer.content).read_all()
+
+
+def test_arrow_has_the_columns_of_offline_jobs(corpus, rows):
+    vectors = rows[: 600 % N].copy()
+    vectors = np.concatenate([rows, rows, rows])[:600]
+    bad = vectors.copy()
+    bad[[3, 300]] = np.nan
+    table = pa.table(
+        {
+            "id": [f"q{i}" for i in range(600)],
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(bad.ravel()), D),
+            "candidates": [list(range(i % 50, i % 50 + 20 + i % 3)) for i in range(600)],
+            "k": [1 + i % 5 for i in range(600)],
+        }
+    )
+    status, answer = arrow(corpus, table, "/v1/select?corpus=docs&lambda_d=0.5")
+    assert status == 200
+    assert answer.column_names == ["query_id", "ids", "scores", "relevance", "redundancy", "error"]
+    for i, row in enumerate(answer.to_pylist()):
+        assert row["query_id"] == f"q{i}"
+        if i in (3, 300):
+            assert "vector must be finite" in row["error"]
+            assert row["ids"] is None
+        elif i % 37 == 0 or i > 590:
+            pool = np.array([table["candidates"][i].as_py()])
+            picks = corpus.select(vectors[i : i + 1], 1 + i % 5, candidates=pool, lambda_d=0.5)
+            assert row["ids"] == picks.indices[0].tolist()
+            assert np.array(row["scores"], "f4").tobytes() == picks.scores[0].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("columns", "path", "argument"),
+    [
+        ({"vectors": [[1.0] * D]}, "/v1/select", "vectors"),
+        ({"vector": [1.0]}, "/v1/select", "vector"),
+        ({"query_id": [1]}, "/v1/select?pool=many", "pool"),
+        ({"query_id": [1]}, "/v1/select?budget=3", "budget"),
+        ({"query_id": [1]}, "/v1/select?corpus=other", "corpus"),
+    ],
+)
+def test_arrow_that_is_refused(corpus, columns, path, argument):
+    status, answer = arrow(corpus, pa.table(columns), path)
+    assert status == 422
+    if isinstance(answer, dict):
+        assert answer["error"]["argument"] == argument
+    else:
+        assert f"select: {argument} must" in answer["error"][0].as_py()
+
+
+def test_bytes_that_are_no_arrow_stream(corpus):
+    answer = posted(corpus, b"ARROW1" * 9, headers={"content-type": "application/vnd.apache.arrow.stream"})
+    assert (answer.status_code, answer.json()["error"]["argument"]) == (422, "body")
+
+
+class Slow:
+    """Kernel calls that wait until they are let go, and what they were given."""
+
+    def __init__(self, monkeypatch):
+        import threading
+
+        self.go, self.calls = threading.Event(), []
+        answer = batcher.answer
+
+        def slow(block, *arguments):
+            self.calls.append(len(block))
+            assert self.go.wait(20)
+            return answer(block, *arguments)
+
+        monkeypatch.setattr(batcher, "answer", slow)
+        monkeypatch.setattr(batcher, "_INLINE", 0)
+
+
+def test_what_arrives_during_a_call_is_the_next_call(corpus, monkeypatch):
+    slow = Slow(monkeypatch)
+
+    async def use(client, service):
+        def ask(**query):
+            return asyncio.ensure_future(client.post("/v1/select", json={"queries": [{"query_id": 1, **query}]}))
+
+        first = ask()
+        while not slow.calls:
+            await asyncio.sleep(0.001)
+        others = [ask(k=i, lambda_d=i / 10) for i in range(1, 9)]
+        while service.batcher.queued < 8:
+            await asyncio.sleep(0.001)
+        assert (await client.get("/health/live")).status_code == 200  # nothing blocks the loop
+        slow.go.set()
+        return [(await answer).json()["results"][0]["ids"] for answer in (first, *others)]
+
+    ids = servers.run({"docs": corpus}, use)
+    assert slow.calls == [1, 8]
+    assert list(map(len, ids)) == [6, *range(1, 9)]
+
+
+def test_a_server_that_waits_for_others_shares_more_calls(corpus, monkeypatch):
+    slow = Slow(monkeypatch)
+    slow.go.set()
+
+    async def use(client, _):
+        asked = []
+        for _ in range(3):
+            asked.append(asyncio.ensure_future(client.post("/v1/select", json={"queries": [{"query_id": 1}]})))
+            await asyncio.sleep(0.005)
+        return [(await answer).status_code for answer in asked]
+
+    assert servers.run({"docs": corpus}, use, batch_wait_us=200_000) == [200] * 3
+    assert slow.calls == [3]
+
+
+def test_deadlines_and_a_full_queue(corpus, monkeypatch):
+    slow = Slow(monkeypatch)
+
+    async def use(client, service):
+        def ask(n, **headers):
+            body = {"queries": [{"query_id": 1}] * n}
+            return asyncio.ensure_future(client.post("/v1/select", json=body, headers=headers))
+
+        first = ask(1)
+        while not slow.calls:
+            await asyncio.sleep(0.001)
+        late, waiting = ask(3, **{"x-timeout-ms": "30"}), ask(4)
+        while service.batcher.queued < 7:
+            await asyncio.sleep(0.001)
+        full = await ask(2)
+        assert (full.status_code, int(full.headers["retry-after"]) >= 1) == (429, True)
+        assert (await late).status_code == 504
+        slow.go.set()
+        assert [(await answer).status_code for answer in (first, waiting)] == [200, 200]
+        assert (await ask(8)).status_code == 200
+        assert service.batcher.queued == 0
+
+    servers.run({"docs": corpus}, use, limits=Limits(queue=8, queries=8))
+    assert slow.calls == [1, 4, 8]  # what was late was dropped
+
+
+def test_a_call_that_fails_fails_for_its_request_alone(corpus, monkeypatch):
+    answer = batcher.answer
+
+    def failing(block, *arguments):
+        if np.any(block.k == 5):
+            raise RuntimeError("no")
+        return answer(block, *arguments)
+
+    monkeypatch.setattr(batcher, "answer", failing)
+
+    async def use(client, _):
+        bodies = ({"queries": [{"query_id": 1}], "k": k} for k in (4, 5, 6))
+        asked = (client.post("/v1/select", json=body) for body in bodies)
+        return [answer.status_code for answer in await asyncio.gather(*asked)]
+
+    assert servers.run({"docs": corpus}, use) == [200, 500, 200]
+
+
+def test_the_document_has_the_fields_that_are_read(corpus):
+    assert set(schemas.Query.model_fields) == rules.FIELDS
+    assert set(schemas.SelectRequest.model_fields) == rules.FIELDS | {"corpus", "queries"}
+
+    async def use(client, _):
+        return (await client.get("/openapi.json")).json(), (await client.get("/info")).json()
+
+    document, info = servers.run({"docs": corpus}, use)
+    assert set(document["paths"]["/v1/select"]["post"]["requestBody"]["content"]) == {
+        "application/json",
+        "application/vnd.apache.arrow.stream",
+    }
+    assert info["limits"] == vars(Limits())
+    assert info["corpora"]["docs"]["rows"] == N
+
+
+def test_overflow_is_the_error_of_one_query():
+    large = rk.Corpus(np.full((50, 4), 1e15, np.float32), metric="dot")
+    queries = [{"query": [1.0] * 4}, {"query": [1e30] * 4}, {"query": [2.0] * 4}]
+    results = posted(large, {"queries": queries, "k": 2}).json()["results"]
+    assert "products within the range of float32" in results[1]["error"]["message"]
+    assert [len(results[i]["ids"]) for i in (0, 2)] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        (Limits(body_bytes=1000, memory_bytes=1000), "the bodies of other requests fill its memory"),
+        (Limits(requests=2), "too many requests are under way"),
+    ],
+)
+def test_what_does_not_fit_beside_others_is_asked_to_come_again(corpus, monkeypatch, limits, why):
+    slow = Slow(monkeypatch)
+    body = orjson.dumps({"queries": [{"query_id": 1}]})
+
+    async def use(client, service):
+        def ask(content):
+            return asyncio.ensure_future(client.post("/v1/select", content=content))
+
+        first = [ask(body), ask(body + b" " * 800)]
+        while not slow.calls or service.load.requests < 2:
+            await asyncio.sleep(0.001)
+        refused = await ask(body + b" " * 200)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert why in refused.json()["error"]["message"]
+        assert (await client.get("/health/live")).status_code == 200
+        slow.go.set()
+        return [(await answer).status_code for answer in first], service.load
+
+    statuses, load = servers.run({"docs": corpus}, use, limits=limits)
+    assert statuses == [200, 200]
+    assert (load.requests, load.bytes) == (0, 0)

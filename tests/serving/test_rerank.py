@@ -1,0 +1,219 @@
+"""``/rerank`` and its kin: selection in the shapes of rerank services, whatever order the documents come in."""
+
+import base64
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+
+pytest.importorskip("fastapi")
+import servers
+
+import ragsys_kernels as rk
+from ragsys_kernels.serving.encoder import Encoder
+
+N, D = 120, 16
+RNG = np.random.default_rng(21)
+ROWS = RNG.standard_normal((N, D), dtype=np.float32)
+ROWS[40:80] = ROWS[:40]  # ties, which must go to the lower id
+IDS = RNG.permutation(np.arange(1000, 1000 + N))
+NUMBERED = rk.Corpus(ROWS, ids=IDS, bias=RNG.uniform(-1, 0, N).astype("f4"), groups=np.arange(N) % 9)
+NAMED = rk.Corpus(ROWS, ids=[f"doc-{i}" for i in IDS])
+
+
+def post(*requests, corpora=None, **options):
+    """The answers to (path, body) or (path, body, headers)."""
+
+    async def use(client, service):
+        return [await client.post(path, json=body, headers=dict(*more)) for path, body, *more in requests]
+
+    return servers.run(corpora or {"docs": NUMBERED}, use, **options)
+
+
+def picks_of(ids, query_row, k, method=None, **rule):
+    """What the float64 formula of the reference picks among ids in ascending order."""
+    rows = [*(IDS.tolist().index(x) for x in sorted(ids)), -1]  # a pool that is no larger than k would be warned of
+    if method != "vrsd":
+        rule = {"bias": NUMBERED.bias, "lambda_b": 0.95, **rule}
+    call = rk.vrsd if method == "vrsd" else rk.mmr
+    picks = call(ROWS[[query_row]], ROWS, k, candidates=np.array([rows]), backend="reference", **rule)
+    n = int(picks.lengths[0])
+    return IDS[picks.indices[0, :n]].tolist(), picks.scores[0, :n]
+
+
+BODIES = {
+    "tei": lambda ids, query, more: {"query": query, "texts": ids, "raw_scores": False, "truncate": False, **more},
+    "cohere": lambda ids, query, more: {"query": query, "documents": ids, "max_tokens_per_doc": 4096, **more},
+    "elasticsearch": lambda ids, query, more: {"query": query, "input": ids, **more},
+    "weaviate": lambda ids, query, more: {"query": query, "documents": ids, "property": "text", **more},
+}
+
+
+def order_of(shape, answer, ids):
+    """The ids by falling score, and the scores, of an answer as a client reads it."""
+    if shape == "weaviate":
+        pairs = [(x["score"], x["document"]) for x in answer["scores"]]
+    else:
+        results = answer if shape == "tei" else answer["results" if shape == "cohere" else "rerank"]
+        pairs = [(x["score" if shape == "tei" else "relevance_score"], ids[x["index"]]) for x in results]
+    pairs.sort(key=lambda pair: -np.float32(pair[0]))
+    return [int(x) for _, x in pairs], [score for score, _ in pairs]
+
+
+@pytest.mark.parametrize("shape", BODIES)
+def test_every_shape_has_the_picks_of_the_formula_in_the_order_of_its_scores(shape):
+    ids = [int(x) for x in RNG.choice(IDS, 50, replace=False)]
+    names = [str(x) for x in ids]
+    requests, expected = [], []
+    for more, rule in [
+        ({}, {"lambda_d": 0.75}),
+        ({"top_n": 7, "model": "docs:mmr:0.3"}, {"lambda_d": 0.3}),
+        ({"model": "docs:vrsd", "top_n": 5}, {"method": "vrsd"}),
+        ({"model": "docs", "lambda_d": 0.5, "lambda_b": 0.2}, {"lambda_d": 0.5, "lambda_b": 0.2}),
+    ]:
+        requests.append(("/rerank", BODIES[shape](names, str(IDS[3]), more)))
+        expected.append(picks_of(ids, 3, more.get("top_n", len(ids)), **rule))
+    for response, (_, body), (picks, scores) in zip(post(*requests), requests, expected, strict=True):
+        assert response.status_code == 200, response.text
+        order, given = order_of(shape, response.json(), names)
+        assert order[: len(picks)] == picks
+        assert (np.diff(np.float32(given)) < 0).all()
+        assert 0 < given[-1] < given[0] <= 1
+        if "top_n" in body and shape in ("cohere", "elasticsearch"):
+            assert len(order) == body["top_n"]
+        else:
+            assert sorted(order) == sorted(ids)
+            assert order[len(picks) :] == sorted(order[len(picks) :])
+        if shape == "tei":
+            true = [x["selection"] for x in response.json()]
+            assert [x["score"] for x in true[: len(picks)]] == pytest.approx(scores.tolist(), abs=1e-5)
+            assert [x["picked"] for x in true] == [i < len(picks) for i in range(len(ids))]
+
+
+def test_the_order_of_the_documents_changes_nothing():
+    ids = [str(x) for x in IDS[20:90]]
+    orders = [[ids[i] for i in RNG.permutation(len(ids))] for _ in range(6)]
+    answers = post(*(("/rerank", {"query": f"id:{IDS[0]}", "texts": order, "top_n": 12}) for order in orders))
+    scores = [{order[x["index"]]: x for x in answer.json()} for order, answer in zip(orders, answers, strict=True)]
+    for each in scores:
+        assert {x: (y["score"], y["selection"]) for x, y in each.items()} == {
+            x: (y["score"], y["selection"]) for x, y in scores[0].items()
+        }
+
+
+def test_documents_may_be_objects_repeated_and_of_string_ids():
+    names = [f"doc-{x}" for x in IDS[:6]]
+    documents = [{"text": names[0]}, {"id": names[1], "text": "ignored"}, names[2], names[2], {"id": names[4]}]
+    [answer] = post(
+        ("/v2/rerank", {"model": "docs", "query": names[5], "documents": documents, "return_documents": True}),
+        corpora={"docs": NAMED},
+    )
+    results = answer.json()["results"]
+    assert sorted(x["index"] for x in results) == [0, 1, 2, 3, 4]
+    assert results[-1]["index"] == 3  # the repeated one is below all picks
+    assert not results[-1]["selection"]["picked"]
+    assert results[-1]["selection"]["id"] == names[2]
+    by_index = {x["index"]: x["document"] for x in results}
+    assert by_index[0] == documents[0]
+    assert by_index[2] == {"text": names[2]}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_query_may_be_the_base64_of_a_vector(dtype):
+    ids, vector = IDS[:40].tolist(), ROWS[7].astype(dtype)
+    text = base64.b64encode(vector.tobytes()).decode()
+    by_text, by_list, in_path = post(
+        ("/v1/rerank", {"query": text, "documents": ids}),
+        ("/v1/rerank", {"query": vector.tolist(), "documents": ids}),
+        ("/models/docs:mmr:0.75/rerank?top_n=40", {"query": text, "texts": ids}),
+    )
+    assert by_text.json()["results"] == by_list.json()["results"]
+    assert [x["index"] for x in in_path.json()] == [x["index"] for x in by_text.json()["results"]]
+
+
+GOOD = {"query": str(IDS[0]), "documents": [str(x) for x in IDS[:5]]}
+
+
+@pytest.mark.parametrize(
+    ("change", "argument", "words"),
+    [
+        ({"documents": [*GOOD["documents"], "7", "text of a document"]}, "documents", "'text of a document'"),
+        ({"documents": [5, 6]}, "documents", "2 unknown: 5, 6"),
+        ({"documents": [f"{IDS[0]},{IDS[1]}"]}, "documents", "1 unknown"),
+        ({"documents": [" 1000", "1_000", "+1000", "١"]}, "documents", "4 unknown"),
+        ({"documents": [str(2**63)]}, "documents", "1 unknown"),
+        ({"documents": []}, "documents", "1 to 10000"),
+        ({"documents": [None]}, "documents", "be ids"),
+        ({"texts": ["1"]}, "documents", "given once"),
+        ({"documents": "1000"}, "documents", "a list"),
+        ({"pool_size": 6}, "pool_size", "slice"),
+        ({"pool_size": "x"}, "pool_size", "integer"),
+        ({"top_n": 0}, "top_n", "at least 1"),
+        ({"model": "other:mmr"}, "model", "'docs'"),
+        ({"model": "docs:mmr:much"}, "model", "lambda"),
+        ({"model": "docs:mmr:nan"}, "lambda_d", "within [0, 1]"),
+        ({"model": "docs:best"}, "model", "corpus:mmr:lambda"),
+        ({"model": "docs:vrsd:0.5"}, "model", "corpus:vrsd"),
+        ({"query": "what is this?"}, "query", "encoder"),
+        ({"query": "id:77"}, "query_id", "be ids of the corpus"),
+        ({"query": None}, "query", "be given"),
+        ({"query": [1.0, 2.0]}, "query", "16 dimensions"),
+        ({"query": str(2**70)}, "query", "be an id"),
+    ],
+)
+def test_bad_requests_are_refused_with_the_argument(change, argument, words):
+    [answer] = post(("/v1/rerank", {**GOOD, **change}))
+    error = answer.json()["error"]
+    assert answer.status_code == 422
+    assert error["argument"] == argument
+    assert words in error["message"]
+
+
+def test_a_slice_is_refused_by_header_and_url_too():
+    answers = post(
+        ("/rerank", GOOD, {"x-pool-size": "6"}),
+        ("/rerank?pool_size=6", GOOD),
+        ("/rerank", GOOD, {"x-pool-size": "5"}),
+        ("/rerank", GOOD, {"x-pool-size": "-1"}),
+        ("/rerank", GOOD, {"content-type": "text/plain"}),
+    )
+    assert [answer.status_code for answer in answers] == [422, 422, 200, 422, 415]
+
+
+def endpoint(request):
+    """An embeddings endpoint: the text says how it answers."""
+    content = orjson.loads(request.content)
+    assert content["model"] == "small"
+    assert request.headers["authorization"] == "Bearer of-the-encoder"
+    [text] = content["input"]
+    if text == "down":
+        raise httpx.ConnectError("refused")
+    if text == "slow":
+        raise httpx.ReadTimeout("slow")
+    if text in ("400", "503"):
+        return httpx.Response(int(text), text="too long")
+    vector = ROWS[9].tolist()[: 3 if text == "short" else None]
+    return httpx.Response(200, json={"data": [{"embedding": ["x"] * D if text == "words" else vector}]})
+
+
+def test_texts_are_encoded_by_the_endpoint_and_its_failures_are_told():
+    encoder = Encoder(
+        "http://encoder/v1/embeddings", "small", "of-the-encoder", transport=httpx.MockTransport(endpoint)
+    )
+    cases = {
+        "fine": 200,
+        "17": 200,
+        "down": 502,
+        "slow": 502,
+        "400": 422,
+        "503": 502,
+        "short": 502,
+        "words": 502,
+        " ": 422,
+    }
+    vector = base64.b64encode(ROWS[9].tobytes()).decode()
+    answers = post(*(("/rerank", {**GOOD, "query": text}) for text in (*cases, vector)), encoder=encoder)
+    assert dict(zip(cases, (answer.status_code for answer in answers), strict=False)) == cases
+    assert answers[0].json()["results"] == answers[1].json()["results"] == answers[-1].json()["results"]
+    assert "3" in answers[6].json()["error"]["message"]

@@ -1,0 +1,275 @@
+"""Server processes as users start them: signals, reloads, workers that die, clients that are slow."""
+
+import concurrent.futures
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+
+pytest.importorskip("fastapi")
+import servers
+
+import ragsys_kernels as rk
+
+N, D = 400, 16
+
+
+def save(folder, seed):
+    """Save a corpus of which every score tells its seed; return its answer to the query."""
+    rows = np.random.default_rng(seed).standard_normal((N, D), dtype=np.float32)
+    corpus = rk.Corpus(rows)
+    corpus.save(folder, overwrite=True)
+    picks = corpus.select(np.ones((1, D), np.float32), 5)
+    return picks.indices[0].tolist(), picks.scores[0].tobytes()
+
+
+BODY = orjson.dumps({"k": 5, "queries": [{"query": [1.0] * D}] * 3})
+
+
+def answer_of(response):
+    """Return the one answer that all three queries of a response have."""
+    results = [(result["ids"], np.array(result["scores"], "f4").tobytes()) for result in response.json()["results"]]
+    assert results.count(results[0]) == 3  # a request has one version of the corpus
+    return results[0]
+
+
+def answers_of(answers):
+    return {scores for _, scores in answers}
+
+
+class Load:
+    """Threads that ask without pause; what they got."""
+
+    def __init__(self, url, threads=4, retries=0):
+        self._url, self._retries, self._stop = url, retries, threading.Event()
+        self._answered = threading.Semaphore(0)
+        self._pool = concurrent.futures.ThreadPoolExecutor(threads)
+        self._work = [self._pool.submit(self._ask) for _ in range(threads)]
+
+    def _ask(self):
+        statuses, answers, broken = {}, [], 0
+        with httpx.Client(timeout=20) as client:
+            left = self._retries
+            while not self._stop.is_set():
+                try:
+                    response = client.post(f"{self._url}/v1/select", content=BODY)
+                except httpx.TransportError:
+                    broken, left = broken + 1, left - 1
+                    if left < 0:
+                        break
+                    continue
+                left = self._retries
+                statuses[response.status_code] = statuses.get(response.status_code, 0) + 1
+                if response.status_code == 200:
+                    answers.append(answer_of(response))
+                self._answered.release()
+        return statuses, answers, broken, left
+
+    def under_way(self, answers=8):
+        """Wait for some answers."""
+        for _ in range(answers):
+            assert self._answered.acquire(timeout=30)
+        return self
+
+    def end(self):
+        self._stop.set()
+        found = [work.result() for work in self._work]
+        self._pool.shutdown()
+        statuses = {}
+        for each, *_ in found:
+            for status, count in each.items():
+                statuses[status] = statuses.get(status, 0) + count
+        return statuses, [answer for _, answers, _, _ in found for answer in answers], found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("corpora") / "docs"
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    """A server of two workers; tests that kill one wait until there are two again."""
+    save(folder, 1)
+    arguments = ("--corpus", f"docs={folder}", "--workers", 2, "--body-seconds", 0.6, "--idle-seconds", 1.2)
+    with servers.Process(*arguments, "--threads", 1) as process:
+        yield process
+
+
+def workers(server):
+    """The ids of the worker processes."""
+    children = f"/proc/{server.process.pid}/task/{server.process.pid}/children"
+    found = map(int, Path(children).read_text().split())
+    return [pid for pid in found if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def two_workers(server):
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        versions = httpx.get(f"{server.url}/metrics").text
+        if len(workers(server)) == 2 and "ragsys_corpus_rows" in versions:
+            return
+        time.sleep(0.05)
+    raise AssertionError("there are no two workers")
+
+
+def reload(server):
+    return httpx.post(f"{server.url}/v1/corpora/docs/reload", timeout=30)
+
+
+def test_reloads_under_load_fail_no_request_and_mix_no_corpora(server, folder):
+    expected = [save(folder, 1)]
+    assert reload(server).status_code == 200
+    load = Load(server.url).under_way()
+    for seed in (2, 3):
+        expected.append(save(folder, seed))
+        assert reload(server).status_code == 200
+        last = [answer_of(httpx.post(f"{server.url}/v1/select", content=BODY)) for _ in range(6)]
+        assert last == [expected[-1]] * 6  # in all workers, from the answer to the reload on
+    save(folder, 1)
+    server.process.send_signal(signal.SIGHUP)
+    end = time.monotonic() + 20
+    while answer_of(httpx.post(f"{server.url}/v1/select", content=BODY)) != expected[0]:
+        assert time.monotonic() < end
+    statuses, answers, found = load.end()
+    assert set(statuses) == {200}
+    assert all(broken == 0 for _, _, broken, _ in found)
+    assert answers_of(answers) == {scores for _, scores in expected}
+
+
+def test_a_folder_that_does_not_load_leaves_the_old_one(server, folder, tmp_path):
+    expected = save(folder, 1)
+    assert reload(server).status_code == 200
+    shutil.copytree(folder, tmp_path / "kept")
+    (folder / "data.npy").unlink()  # what is mapped stays as it is
+    (folder / "data.npy").write_bytes(b"")
+    answer = reload(server)
+    assert answer.status_code == 409
+    assert "stays as it was" in answer.json()["error"]["message"]
+    assert answer_of(httpx.post(f"{server.url}/v1/select", content=BODY)) == expected
+    assert httpx.post(f"{server.url}/v1/corpora/other/reload").status_code == 404
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "kept", folder)
+
+
+def test_a_save_that_finds_the_disk_full_leaves_the_old_corpus(server, folder, run_python):
+    expected = save(folder, 1)
+    code = """if True:
+        import resource, signal, sys
+        import numpy as np, ragsys_kernels as rk
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # the error comes in the middle of a file
+        try:
+            rk.Corpus(np.ones((9999, 16), np.float32)).save(sys.argv[1], overwrite=True)
+        except OSError:
+            sys.exit(7)
+        """
+    assert run_python(code, folder, check=False).returncode == 7
+    assert reload(server).status_code == 200
+    assert answer_of(httpx.post(f"{server.url}/v1/select", content=BODY)) == expected
+
+
+def test_a_worker_that_is_killed_is_replaced(server, folder):
+    """Requests that it had are broken; a client that asks once more sees no failure."""
+    expected = save(folder, 1)
+    reload(server)
+    before = workers(server)
+    load = Load(server.url, retries=3).under_way()
+    os.kill(before[0], signal.SIGKILL)
+    end = time.monotonic() + 30
+    while before[0] in (now := workers(server)) or len(now) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    two_workers(server)
+    statuses, answers, found = load.end()
+    assert set(statuses) == {200}
+    assert all(left >= 0 for *_, left in found)
+    assert answers_of(answers) == {expected[1]}
+
+
+def connected(server, content=b""):
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    client.sendall(content)
+    return client
+
+
+def test_slow_and_idle_connections_are_closed(server):
+    head = b"POST /v1/select HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n"
+    slow = {
+        b"": b"",  # says nothing
+        head: b"",  # half a head
+        head + b"\r\n{": b"HTTP/1.1 408 ",  # half a body
+    }
+    clients = [connected(server, content) for content in slow]
+    assert httpx.get(f"{server.url}/health/live").status_code == 200
+    begin = time.monotonic()
+    for client, expected in zip(clients, slow.values(), strict=True):
+        with client:
+            assert client.recv(100).startswith(expected or b"")
+    assert time.monotonic() - begin < 4
+
+
+def test_what_cannot_be_served_ends_with_one_line(command, tmp_path):
+    save(tmp_path / "docs", 1)
+    corpus = f"docs={tmp_path / 'docs'}"
+    for arguments, words in (
+        (("--corpus", "docs"), "corpus must be NAME=FOLDER"),
+        (("--corpus", corpus, "--corpus", corpus), "must have a name of its own"),
+        (("--corpus", "docs=nowhere"), "path must be a folder written by Corpus.save"),
+        (("--corpus", corpus, "--host", "0.0.0.0"), "host must be of this machine without a token"),
+        (("--corpus", corpus, "--token", "a", "--token-file", "b"), "token must be given once"),
+        (("--corpus", corpus, "--max-queries", "9", "--max-queue", "8"), "queries must be at most the queue"),
+    ):
+        ended = command(tmp_path, "serve", "--port", "0", *arguments)
+        assert ended.returncode == 1
+        assert words in ended.stderr
+        assert ended.stderr.splitlines()[-1].startswith("error: serve: ")
+
+
+def test_a_stopped_server_has_answered_what_it_took(server, folder):
+    """SIGTERM under load, the last test: exit code 0, and no answer is cut."""
+    expected = save(folder, 1)
+    reload(server)
+    load = Load(server.url).under_way()
+    code, out, _ = server.stop()
+    statuses, answers, _ = load.end()
+    assert code == 0
+    assert set(statuses) <= {200, 503}
+    assert statuses[200] > 0
+    assert answers_of(answers) == {expected[1]}
+    lines = [orjson.loads(line) for line in out.splitlines()]
+    logged = [line for line in lines if line["path"] == "/v1/select" and line["status"] == 200]
+    assert len(logged) >= statuses[200]
+    assert {"read", "parse", "queue", "kernel", "write"} <= set(logged[0]["stages"])
+    assert logged[0]["queries"] == 3
+
+
+def test_defaults_of_the_command_are_the_limits(monkeypatch, tmp_path, command):
+    from ragsys_kernels.serving import Limits, server
+
+    save(tmp_path / "docs", 1)
+    seen = []
+    monkeypatch.setattr(server, "run", lambda settings, sockets: seen.append(settings))
+    ended = command(tmp_path, "serve", "--port", "0", "--corpus", f"docs={tmp_path / 'docs'}")
+    assert ended.returncode == 0, ended.stderr
+    assert seen[0].limits == Limits()
+    defaults = server.Settings(corpora=seen[0].corpora, port=0, num_threads=seen[0].num_threads)
+    assert seen[0] == defaults
+
+
+def test_blas_is_held_to_one_thread():
+    import threadpoolctl
+
+    from ragsys_kernels.serving import server
+
+    with server.limited():
+        pools = [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+    assert set(pools) == {1}

@@ -1,0 +1,85 @@
+"""The pages of the service: their Python and their ``curl`` run against a server, and what they name is there."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+import servers
+
+import ragsys_kernels as rk
+from ragsys_kernels.serving import make_service
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = ("service.md", "service_stores.md")
+HERE = "http://127.0.0.1:8080"
+
+pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="the tests run outside of the source tree")
+
+
+def blocks(page):
+    """(language, code, output) of a page's blocks; the output is the block of text right after it, or empty."""
+    pattern = r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?"
+    return re.findall(pattern, (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_what_is_shown_runs_from_vectors_to_the_last_answer(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found, answered, options = {}, 0, {}
+    with contextlib.ExitStack() as stack:
+        for page in PAGES:
+            for number, (language, code, shown) in enumerate(blocks(page)):
+                name = f"{page}, block {number}"
+                for asked, url in options.items():
+                    code = code.replace(asked, url)
+                if language == "python":
+                    printed = io.StringIO()
+                    with contextlib.redirect_stdout(printed):
+                        exec(compile(code, name, "exec"), found)
+                    assert printed.getvalue().split() == shown.split(), name
+                elif code.startswith("ragsys-kernels serve"):
+                    server = stack.enter_context(servers.Process(*code.split()[2:]))
+                    options[HERE] = server.url
+                elif "curl " in code:
+                    answered += check(code, name)
+        assert answered == 6
+
+
+def check(code, name):
+    """Run a block's calls; each answers every query that it asks. Return how many calls there are."""
+    calls = code.count("curl -s ")
+    # The page shows what one types; here a refusal fails, and answers stand in lines of their own.
+    script = code.replace("curl -s ", "curl -sS --fail-with-body -w '\\n' ")
+    result = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, env=dict(os.environ))
+    assert result.returncode == 0, f"{name}: {result.stdout}{result.stderr}"
+    for line in filter(None, result.stdout.splitlines()):
+        answer = json.loads(line)
+        results = answer["results"] if isinstance(answer, dict) else answer
+        assert results, name
+        assert not [each for each in results if "error" in each], name
+    return calls
+
+
+def test_routes_metrics_and_options_that_the_page_names_exist(command, tmp_path):
+    text = (DOCS / "service.md").read_text(encoding="utf-8")
+    service = make_service({"docs": rk.Corpus(np.eye(3, dtype=np.float32))})
+    paths = set(service.app.openapi()["paths"]) | {route.path for route in service.app.routes}
+    named = set(re.findall(r"[`/](/?(?:v1|v2|models|health|rerank|info|metrics|openapi|docs)[\w./{}-]*)`", text))
+    assert {f"/{path.lstrip('/')}".replace("/corpora/docs/", "/corpora/{name}/") for path in named} <= paths
+    metrics = service.metrics.text().decode()
+    for metric in re.findall(r"`(ragsys_\w+?)(?:_total)?`", text):
+        assert f"# TYPE {metric}" in metrics or metric == "ragsys_kernels", metric
+    shown = command(tmp_path, "serve", "--help").stdout
+    options = set(re.findall(r"`?(--[a-z][a-z-]+)", text))
+    assert len(options) > 6
+    assert {option for option in options if option not in shown} == set()
