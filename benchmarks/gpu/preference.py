@@ -105,9 +105,10 @@ def written(text: str, source: str, rows: dict[tuple[str, str], tuple[Pools, ...
     """Return the module's text with another table."""
     lines = [f'SOURCE = "{source}"', "TABLE: dict[tuple[str, str], tuple[Pools, ...]] = {"]
     for (op, dtype), found in rows.items():
-        lines.append(f'    ("{op}", "{dtype}"): (')
-        lines += [f"        Pools({pools.least}, {pools.most}, {pools.most_dims})," for pools in found]
-        lines.append("    ),")
+        pools = [f"Pools({least}, {most}, {most_dims})," for least, most, most_dims in found]
+        # As the formatter has it.
+        inside = pools[0] if len(pools) == 1 else "\n        ".join(["", *pools]) + "\n    "
+        lines.append(f'    ("{op}", "{dtype}"): ({inside}),')
     table_text = "\n".join([*lines, "}"] if rows else [lines[0], lines[1] + "}"])
     begin, end = "# --- Written by benchmarks/gpu/preference.py.\n", "\n# --- End of what is written."
     head, _, rest = text.partition(begin)

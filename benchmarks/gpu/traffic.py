@@ -1,13 +1,16 @@
-"""How often kernels read the rows of a pool or a corpus, counted in Triton's interpreter on real vectors.
+"""How often kernels read the rows of a pool or a corpus, counted on real vectors: in Triton's interpreter, and for CUDA
+C++ where its threads run on a CPU.
 
-    python -m benchmarks.gpu.traffic [--queries 3] [--pool 1000] [--picks 10]
-    python -m benchmarks.gpu.traffic --corpus 20000 [--queries 16] [--picks 6]
+    python -m benchmarks.gpu.traffic [--queries 3] [--pool 1000] [--picks 10] [--dtype float32] [--codes]
+    python -m benchmarks.gpu.traffic --corpus 20000 [--queries 16] [--picks 6] [--dtype float32]
 
-Prints, for each source of vectors, order of the pool and λ_d, the bytes that loads of rows move over those of one read
-of the pool, and what the rest moves (running vectors, ids, queries, results), likewise. With ``--corpus``: for each
-variant of the whole corpus and λ_d, over one read of so many rows of 16 bits, for all queries together; what torch's
-own top-n moves is not in it. Each load counts the sectors that it touches (`tests/helpers/traffic.py`): no cache is
-assumed. `static.py` has its bytes from here.
+Prints, for each source of vectors, backend, order of the pool and λ_d, the bytes that loads of rows move over those of
+one read of the pool, and for Triton what the rest moves (running vectors, ids, queries, results), likewise. With
+``--codes`` the pools are of a coded corpus, by Triton alone, and loads of code rows count as loads of rows. With
+``--corpus``: for each variant of the whole corpus and λ_d, over one read of so many rows, for all queries together (16
+are a block), what is read of rows, of codes, and what all else moves; what torch's own top-n moves is not in it. Each
+load counts the sectors that it touches (`tests/helpers/traffic.py`, `Reads` in `tests/cuda_on_cpu/fibers.hpp`): no
+cache is assumed. `static.py` has its bytes from here.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import os
 import sys
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before the kernels are imported
 
@@ -26,8 +30,10 @@ import numpy as np
 import ragsys_kernels as rk
 from benchmarks.harness import data
 from benchmarks.harness.ledger import ROOT
-from ragsys_kernels import _env
-from ragsys_kernels._gpu import variants
+from ragsys_kernels import _arrays, _env
+from ragsys_kernels._gpu import cuda_module, variants
+from ragsys_kernels.selection import cuda_configuration, cuda_kernels, validate
+from ragsys_kernels.selection.codes import swapped
 
 SECTOR = 32
 # Rows that pools are taken from: the most frequent words, or all texts.
@@ -50,38 +56,67 @@ def one_read(rows: np.ndarray, candidates: np.ndarray) -> int:
     return int(SECTOR * (-(-end // SECTOR) - begin // SECTOR).sum())
 
 
-def of_pools(source: str, num_queries: int, P: int, K: int) -> Iterator[tuple[str, float, float, float]]:
-    """Yield the order of the pool, λ_d, reads of rows and of all else for MMR out of float32 pools."""
-    import torch
-
+def of_pools(
+    source: str, num_queries: int, P: int, K: int, dtype: str, coded: bool
+) -> Iterator[tuple[str, float, float, float | None]]:
+    """Yield backend and order of the pool, λ_d, reads of rows (and codes) and of all else for MMR out of pools."""
     counted = importlib.import_module("traffic").counted  # of the tests
+    codes_of = importlib.import_module("ragsys_kernels.selection.triton_launch").code_rows
     queries, rows, nearest = pools(source, num_queries, P)
-    corpus = rk.Corpus(rows)
+    corpus = rk.Corpus(rows, dtype=dtype)
+    held = _arrays.tensors(corpus)
+    named = {"rows": held.data, **({"codes": codes_of(held)} if coded else {})}
+    corpus = _arrays.changed(corpus, codes=named.get("codes"))
     rng = np.random.default_rng(4)
     for order, candidates in (("best first", nearest), ("any order", rng.permuted(nearest, axis=1))):
+        once = one_read(corpus.data, candidates)
         for lambda_d in (0.75, 0.5):
-            with counted(rows=torch.from_numpy(corpus.data)) as moved:
+            with counted(**named) as moved:
                 rk.mmr(queries, corpus, K, candidates=candidates, lambda_d=lambda_d, backend="triton")
-            once, rest = one_read(corpus.data, candidates), moved.read["others"] + moved.written["others"]
-            yield order, lambda_d, moved.read["rows"] / once, rest / once
+            rest = moved.read["others"] + moved.written["others"]
+            yield f"triton {order}", lambda_d, (moved.read["rows"] + moved.read["codes"]) / once, rest / once
+            if not coded:
+                yield f"cuda   {order}", lambda_d, by_cuda(queries, corpus, candidates, lambda_d, K) / once, None
 
 
-def of_corpus(source: str, num_queries: int, N: int, K: int) -> Iterator[tuple[str, float, float, float]]:
-    """Yield the variant, λ_d, reads of rows and of all else for MMR out of a whole corpus of float16 rows."""
+def by_cuda(queries: np.ndarray, corpus: Any, candidates: np.ndarray, lambda_d: float, K: int) -> int:
+    """Return the bytes of rows that CUDA C++ reads out of pools which do not fit on chip."""
+    emulator = importlib.import_module("cuda_on_cpu.emulator")  # of the tests
+    module = emulator.load(cuda_configuration.SOURCE)
+    module.shared_limit = min(emulator.MAX_SHARED, candidates.shape[1] * corpus.data.strides[0])
+    problem = validate.selection(
+        "mmr", queries=queries, embeddings=corpus, k=K, candidates=candidates, lambda_d=lambda_d, lambda_b=1.0
+    )
+    with mock.patch.object(cuda_module, "load", emulator.load), module.counted(corpus.data) as read:
+        cuda_kernels.mmr(problem, 1)
+        return int(read())
+
+
+def of_corpus(
+    source: str, num_queries: int, N: int, K: int, dtype: str
+) -> Iterator[tuple[str, float, dict[str, float]]]:
+    """Yield the variant, λ_d, and reads of rows, of codes and of all else for MMR out of a whole corpus."""
     import torch
 
     counted = importlib.import_module("traffic").counted
     queries, rows, _ = pools(source, num_queries, 1)
-    corpus = rk.Corpus(rows[:N], dtype="float16")
+    corpus = rk.Corpus(rows[:N], dtype=dtype)  # type: ignore[arg-type]
+    codes = torch.from_numpy(
+        swapped(corpus.codes, corpus.dims)
+    ).clone()  # as they are on a device, where rows begin too
+    coded = _arrays.changed(corpus, codes=codes)
     for variant in variants.VARIANTS["corpus"]:
+        if variant == "checked" and dtype == "float32":
+            continue
         for lambda_d in (0.75, 0.5):
             with (
                 _env.changed(RAGSYS_KERNELS_VARIANTS=f"corpus={variant}"),
-                counted(rows=torch.from_numpy(corpus.data)) as moved,
+                counted(rows=torch.from_numpy(corpus.data), codes=codes) as moved,
             ):
-                rk.mmr(queries, corpus, K, lambda_d=lambda_d, backend="triton")
-            rest = moved.read["others"] + moved.written["others"]
-            yield variant, lambda_d, moved.read["rows"] / corpus.data.nbytes, rest / corpus.data.nbytes
+                rk.mmr(queries, coded, K, lambda_d=lambda_d, backend="triton")
+            moved.read["others"] += sum(moved.written.values())
+            found = {name: moved.read[name] / corpus.data.nbytes for name in ("rows", "codes", "others")}
+            yield variant, lambda_d, found
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -90,17 +125,24 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--pool", type=int, default=1000)
     parser.add_argument("--corpus", type=int, help="rows of the whole corpus, in place of pools")
     parser.add_argument("--picks", type=int)
+    parser.add_argument("--dtype", default="float32", choices=("float32", "float16"), help="of rows")
+    parser.add_argument("--codes", action="store_true", help="pools of a coded corpus")
     parser.add_argument("--sources", nargs="+", default=["minilm", "glove"], choices=["minilm", "glove"])
     given = parser.parse_args(arguments)
-    sys.path.append(str(ROOT / "tests" / "helpers"))
+    sys.path += [str(ROOT / "tests" / "helpers"), str(ROOT / "tests")]
     whole = given.corpus is not None
     queries, K = given.queries or (16 if whole else 3), given.picks or (6 if whole else 10)
     what = f"{given.corpus} rows" if whole else f"P = {given.pool}"
     print(f"{queries} queries, {what}, K = {K}: bytes over those of one read of the {'corpus' if whole else 'pool'}")
     for source in given.sources:
-        found = of_corpus(source, queries, given.corpus, K) if whole else of_pools(source, queries, given.pool, K)
-        for form, lambda_d, reads, rest in found:
-            print(f"{source:7} {form:10}  λ_d {lambda_d:4}  rows {reads:5.2f}  all else {rest:5.2f}", flush=True)
+        if whole:
+            for form, lambda_d, moved in of_corpus(source, queries, given.corpus, K, given.dtype):
+                parts = "  ".join(f"{name} {reads:5.2f}" for name, reads in moved.items())
+                print(f"{source:7} {form:10}  λ_d {lambda_d:4}  {parts}  in all {sum(moved.values()):5.2f}", flush=True)
+            continue
+        for form, lambda_d, reads, rest in of_pools(source, queries, given.pool, K, given.dtype, given.codes):
+            others = "" if rest is None else f"  all else {rest:5.2f}"
+            print(f"{source:7} {form:17}  λ_d {lambda_d:4}  rows {reads:5.2f}{others}", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@
 #define DYN_SHARED(T, name)                                   \
   extern __shared__ __align__(16) unsigned char rsk_shared[]; \
   T* name = reinterpret_cast<T*>(rsk_shared)
+// Tests count the bytes that are read from here.
+#define READS(address, bytes)
 #endif
 
 namespace rsk {
@@ -91,6 +93,12 @@ __device__ inline void load_pack(const T* p, float (&out)[kPack<T>]) {
 }
 __device__ inline bool aligned16(const void* p) { return (reinterpret_cast<unsigned long long>(p) & 15) == 0; }
 
+// 16 bytes of a stored row.
+__device__ inline uint4 load16(const void* p) {
+  READS(p, 16);
+  return *static_cast<const uint4*>(p);
+}
+
 // The first n elements from p on as a pack of bits, the rest zero, whatever the alignment. For full loads n is
 // kPack<T>. A function of its own: inlined wherever unaligned rows are possible, it would be most of the code.
 template <class T>
@@ -102,7 +110,10 @@ __device__ inline uint4 gather_pack(const T* p, int n) {
     words[w] = 0;
 #pragma unroll
     for (int e = 0; e < kPerWord; ++e)
-      if (w * kPerWord + e < n) words[w] |= element_bits(p[w * kPerWord + e]) << kBits * e;
+      if (w * kPerWord + e < n) {
+        READS(p + w * kPerWord + e, sizeof(T));
+        words[w] |= element_bits(p[w * kPerWord + e]) << kBits * e;
+      }
   }
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
@@ -110,6 +121,7 @@ __device__ inline uint4 gather_pack(const T* p, int n) {
 // Copies 16 bytes from global to shared memory, both aligned: complete after copies_done() of the same thread, visible
 // to other threads after a barrier that follows it.
 __device__ inline void copy16(void* shared, const void* global) {
+  READS(global, 16);
 #if defined(CUDA_ON_CPU)
   emu::copy_later(shared, global, 16);
 #elif __CUDA_ARCH__ >= 800
@@ -125,6 +137,14 @@ __device__ inline void copies_done() {
   emu::copies_done();
 #elif __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// Starts to bring a line of global memory to the L2 cache.
+constexpr int kLine = 128;
+__device__ inline void prefetch(const void* global) {
+#ifndef CUDA_ON_CPU
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
 #endif
 }
 

@@ -16,12 +16,12 @@ __device__ inline void Selector<T, kVrsd, kResident>::walk(const T* const (&rows
 #pragma unroll
     for (int u = 0; u < kRowsAtOnce; ++u) {
       raw[u] = make_uint4(0, 0, 0, 0);
-      if (!kResident || rows[u]) raw[u] = *reinterpret_cast<const uint4*>(rows[u] + pack * kElements);
+      if (!kResident || rows[u]) raw[u] = load16(rows[u] + pack * kElements);
     }
     const uint4 its_raw = visitor.template load<!kResident>(pack);
 #pragma unroll
     for (int c = 0; c < kElements / 4; ++c) {
-      float y[4];
+      float y[Visitor::kNumbers];
       visitor.template four<!kResident>(its_raw, pack, c, y);
 #pragma unroll
       for (int u = 0; u < kRowsAtOnce; ++u) {
@@ -36,7 +36,7 @@ __device__ inline void Selector<T, kVrsd, kResident>::walk(const T* const (&rows
   for (; !kResident && pack < packs; pack += kLanes) {
 #pragma unroll 1
     for (int c = 0; c < kElements / 4; ++c) {
-      float y[4];
+      float y[Visitor::kNumbers];
       visitor.template four<false>({}, pack, c, y);
 #pragma unroll
       for (int u = 0; u < kRowsAtOnce; ++u) {

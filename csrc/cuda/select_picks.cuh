@@ -48,10 +48,17 @@ __device__ inline void Selector<T, kVrsd, kResident>::put(int slot, long long in
 
 template <class T, bool kVrsd, bool kResident>
 __device__ inline void Selector<T, kVrsd, kResident>::write_pick(int slot, int pick, long long row, bool first) {
-  if (!owner() || pick / kGroup % warps != warp || own_item(pick / kGroup * kGroup) != pick) return;
+  if (!owns(pick)) return;
   const float v = value(pick);
   const float score = !kVrsd && first ? __fmul_rn(a.lambda_d[q], v) : best;
   put(slot, row - q * a.pool_stride, score, v, kVrsd ? nan() : first ? 0.0f : aux(pick));
+}
+
+// Marks the rest of the slots as empty.
+template <class T, bool kVrsd, bool kResident>
+__device__ inline void Selector<T, kVrsd, kResident>::finish(int made) {
+  for (int slot = made + threadIdx.x; slot < a.k; slot += blockDim.x) put(slot, -1, -infinity(), nan(), nan());
+  if (threadIdx.x == 0) a.lengths[q] = made;
 }
 
 }  // namespace rsk

@@ -73,10 +73,26 @@ __device__ inline float Selector<T, kVrsd, kResident>::length_of(float norm2, fl
   return __fmul_rn(__fsqrt_rn(norm2), fabsf(its_scale));
 }
 
-// Relevance of the items, what the rule makes of it, their scales.
+// The state of an item from what its row gave: relevance, what the rule makes of it, the scale.
+template <class T, bool kVrsd, bool kResident>
+__device__ inline void Selector<T, kVrsd, kResident>::settle(int item, float product, float norm2) {
+  const long long row = row_of(item);
+  const float its_scale = scale_of(row, norm2), length = kVrsd ? length_of(norm2, its_scale) : 1.0f;
+  float relevance = __fmul_rn(__fmul_rn(product, query_scale), its_scale);
+  if (kVrsd && a.norm != kComputed) relevance = length == 0.0f ? 0.0f : __fdiv_rn(relevance, length);
+  if (a.relevance) relevance = a.relevance[q * a.pool + item];
+  if (!kVrsd && a.bias) {
+    const float bias = a.bias[a.bias_per_item ? q * a.pool + item : row], lambda_b = a.lambda_b[q];
+    relevance = __fadd_rn(__fmul_rn(lambda_b, relevance), __fmul_rn(__fsub_rn(1.0f, lambda_b), bias));
+  }
+  value(item) = relevance;
+  aux(item) = kVrsd ? length : -infinity();
+  scale(item) = its_scale;
+}
+
+// All items meet the query.
 template <class T, bool kVrsd, bool kResident>
 __device__ inline void Selector<T, kVrsd, kResident>::relate() {
-  const float lambda_b = a.lambda_b[q];
 #pragma unroll 1
   for (int base = kGroup * warp; base < a.pool; base += kGroup * warps) {
     const int item = own_item(base);
@@ -91,19 +107,7 @@ __device__ inline void Selector<T, kVrsd, kResident>::relate() {
       walk(rows, Products<true, Floats<T>>{vector, products, norms2});
     }
     const float product = sum_of_own(products, lane), norm2 = sum_of_own(norms2, lane);
-    if (!open) continue;
-    const long long row = row_of(item);
-    const float its_scale = scale_of(row, norm2), length = kVrsd ? length_of(norm2, its_scale) : 1.0f;
-    float relevance = __fmul_rn(__fmul_rn(product, query_scale), its_scale);
-    if (kVrsd && a.norm != kComputed) relevance = length == 0.0f ? 0.0f : __fdiv_rn(relevance, length);
-    if (a.relevance) relevance = a.relevance[q * a.pool + item];
-    if (!kVrsd && a.bias) {
-      const float bias = a.bias[a.bias_per_item ? q * a.pool + item : row];
-      relevance = __fadd_rn(__fmul_rn(lambda_b, relevance), __fmul_rn(__fsub_rn(1.0f, lambda_b), bias));
-    }
-    value(item) = relevance;
-    aux(item) = kVrsd ? length : -infinity();
-    scale(item) = its_scale;
+    if (open) settle(item, product, norm2);
   }
 }
 

@@ -15,7 +15,12 @@ __device__ inline bool is_nan(float x) { return x != x; }
 template <class T>
 __device__ inline void load_four(const T* p, int first, int dims, float (&out)[4]) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) out[i] = first + i < dims ? widen(p[first + i]) : 0.0f;
+  for (int i = 0; i < 4; ++i) {
+    out[i] = 0.0f;
+    if (first + i >= dims) continue;
+    READS(p + first + i, sizeof(T));
+    out[i] = widen(p[first + i]);
+  }
 }
 
 // A vector that rows meet is taken four elements at a time, which spares registers. This is a stored row, of which the
@@ -27,7 +32,7 @@ struct Row {
   template <bool kWhole>
   __device__ uint4 load(int pack) const {
     const bool can = kWhole || pack < whole;
-    return can ? *reinterpret_cast<const uint4*>(row + pack * kPack<T>) : make_uint4(0, 0, 0, 0);
+    return can ? load16(row + pack * kPack<T>) : make_uint4(0, 0, 0, 0);
   }
   template <bool kWhole>
   __device__ void four(uint4 raw, int pack, int c, float (&out)[4]) const {
@@ -70,10 +75,11 @@ __device__ inline float sum_of_own(const float (&x)[kRowsAtOnce], int lane) {
   return __fadd_rn(c, __shfl_xor_sync(kAll, c, 1));
 }
 
-// Visitors of `walk`: what is done with four elements of each of the lane's four rows. Products with a vector and, if
-// kNorms, the rows' squared norms; partial sums of the lane.
+// Visitors of `walk`: what is done with four elements of each of the lane's four rows, beside kNumbers of what they
+// meet. Products with a vector and, if kNorms, the rows' squared norms; partial sums of the lane.
 template <bool kNorms, class Vector>
 struct Products {
+  static constexpr int kNumbers = 4;
   const Vector& vector;
   float (&products)[kRowsAtOnce], (&norms2)[kRowsAtOnce];
   template <bool kWhole>
@@ -92,9 +98,38 @@ struct Products {
     }
   }
 };
+// Products with the query, and with a stored row too; norms.
+template <class T>
+struct Meets {
+  static constexpr int kNumbers = 8;
+  const Floats<T>& query;
+  const Row<T>& row;
+  float (&products)[kRowsAtOnce], (&norms2)[kRowsAtOnce], (&near)[kRowsAtOnce];
+  template <bool kWhole>
+  __device__ uint4 load(int pack) const {
+    return row.template load<kWhole>(pack);
+  }
+  template <bool kWhole>
+  __device__ void four(uint4 raw, int pack, int c, float (&y)[8]) const {
+    float of_query[4], of_row[4];
+    query.template four<kWhole>({}, pack, c, of_query);
+    row.template four<kWhole>(raw, pack, c, of_row);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) y[i] = of_query[i], y[4 + i] = of_row[i];
+  }
+  __device__ void use(int u, const float (&x)[4], const float (&y)[8]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      products[u] = __fmaf_rn(x[i], y[i], products[u]);
+      norms2[u] = __fmaf_rn(x[i], x[i], norms2[u]);
+      near[u] = __fmaf_rn(x[i], y[4 + i], near[u]);
+    }
+  }
+};
 // Squared lengths of VRSD's sum with each row, likewise.
 template <class T>
 struct Lengths {
+  static constexpr int kNumbers = 4;
   const float* sum;
   const float (&scales)[kRowsAtOnce];
   float (&norms2)[kRowsAtOnce];

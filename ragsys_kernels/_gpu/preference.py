@@ -29,6 +29,7 @@ class Pools(NamedTuple):
 # --- Written by benchmarks/gpu/preference.py.
 SOURCE = "by computed bounds of an H200 SXM"
 TABLE: dict[tuple[str, str], tuple[Pools, ...]] = {
+    ("mmr", "float32"): (Pools(769, 1024, 64),),
     ("vrsd", "float16"): (
         Pools(129, 256, 384),
         Pools(257, 384, 256),

@@ -18,8 +18,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "linear": ("tiles", "tma"),
     # MMR out of large pools: slices of a tile on their way at a time in the pass that reads all rows.
     "bounds": ("four", "two"),
-    # Regime c of MMR with 16-bit rows: a read of the corpus a pick, or one that checks picks drafted from pools.
-    "corpus": ("dense", "checked"),
+    # Regime c of MMR: picks drafted from pools and proved by looks through the codes of a large `Corpus`, a read of the
+    # rows a pick, or drafts checked by one read of 16-bit rows. The first needs codes, else the second runs.
+    "corpus": ("coded", "dense", "checked"),
 }
 
 

@@ -10,11 +10,14 @@ SOURCE = "greedy_select"
 
 _ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
-# As in the source: rows that a warp takes at a time, the most warps of a block, and their bests at even and odd steps,
-# a float and an int each.
+# As in the source: rows that a warp takes at a time, the most warps of a block, and the bests: of each at even and odd
+# steps, a float and an int, and those of the block.
 _GROUP = 16
 _MAX_WARPS = 8
-_BESTS = _MAX_WARPS * 2 * 8
+_BESTS = _MAX_WARPS * 2 * 8 + 32
+
+# Rows of picks, which others meet, that a block keeps in shared memory: more would leave room for fewer blocks.
+_KEPT_BYTES = 32 << 10
 
 
 class Configuration(NamedTuple):
@@ -24,9 +27,12 @@ class Configuration(NamedTuple):
     threads: int
     shared: int  # bytes of dynamic shared memory
     workspace: int  # floats of each block, 0 where its state is in shared memory
+    kept: int = 0  # MMR from memory: initial items and picks whose rows are in shared memory too
 
 
-def configure(op: str, dtype: str, P: int, D: int, K: int, capped: bool, max_shared: int) -> Configuration:
+def configure(
+    op: str, dtype: str, P: int, D: int, K: int, capped: bool, max_shared: int, num_initial: int = 0
+) -> Configuration:
     """Return how a problem is launched: with its rows in shared memory where they fit, else its state, else neither.
 
     A step of a resident pool reads it at the speed of shared memory, several times that of the L2 cache, which is worth
@@ -40,11 +46,15 @@ def configure(op: str, dtype: str, P: int, D: int, K: int, capped: bool, max_sha
     resident = _BESTS + P * row_bytes + 4 * state
     if resident <= max_shared:
         return Configuration(f"rsk_{op}_resident_{dtype}", 32 * warps, resident, 0)
+    turns = num_initial + K if op == "mmr" else 0
+    if op == "mmr":  # how many turns each item has met, and for each turn a row and its scale
+        state += P + 3 * turns
+    workspace = 0
     streaming = _BESTS + 4 * state
-    if streaming <= max_shared:
-        return Configuration(f"rsk_{op}_streaming_{dtype}", 32 * warps, streaming, 0)
-    aligned = -(-state // 4) * 4
-    return Configuration(f"rsk_{op}_streaming_{dtype}", 32 * warps, _BESTS, aligned)
+    if streaming > max_shared:
+        workspace, streaming = -(-state // 4) * 4, _BESTS
+    kept = min(turns, min(_KEPT_BYTES, max_shared - streaming) // row_bytes)
+    return Configuration(f"rsk_{op}_streaming_{dtype}", 32 * warps, streaming + kept * row_bytes, workspace, kept)
 
 
 # What a block of an H100 may have; of an A100 166,912.

@@ -9,8 +9,8 @@ import numpy as np
 from .. import _arrays
 from .._gpu import cuda_module
 from .._types import Array
-from . import torch_search
-from .cuda_configuration import SOURCE, configure
+from . import filtered_problems, torch_search
+from .cuda_configuration import SOURCE, Configuration, configure
 from .problem import Problem, Selection
 
 # The source's numbers.
@@ -37,6 +37,7 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
 
 
 def _select(problem: Problem) -> Selection:
+    problem = filtered_problems.as_pools(problem)
     rows, Q, P, K = problem.rows, problem.num_queries, problem.pool, problem.k
     D = rows.data.shape[1]
     if max(P, D, K) > _LARGEST:
@@ -53,7 +54,8 @@ def _select(problem: Problem) -> Selection:
         return result
     module = cuda_module.load(SOURCE)
     capped = problem.max_per_group > 0
-    how = configure(problem.op, rows.dtype, P, D, K, capped, module.max_shared(like))
+    num_initial = 0 if problem.initial is None else problem.initial.shape[1]
+    how = configure(problem.op, rows.dtype, P, D, K, capped, module.max_shared(like), num_initial)
     blocks, workspace = Q, None
     if how.workspace:
         blocks = max(1, min(Q, _WORKSPACE_BYTES // (4 * how.workspace)))
@@ -64,13 +66,15 @@ def _select(problem: Problem) -> Selection:
             grid=(min(blocks, Q - first), 1, 1),
             block=(how.threads, 1, 1),
             shared=how.shared,
-            arguments=(_arguments(problem, first, workspace, how.workspace, result),),
+            arguments=(_arguments(problem, first, workspace, how, result),),
             like=like,
         )
     return result
 
 
-def _arguments(problem: Problem, first_query: int, workspace: Any, stride: int, out: Selection) -> cuda_module.Struct:
+def _arguments(
+    problem: Problem, first_query: int, workspace: Any, how: Configuration, out: Selection
+) -> cuda_module.Struct:
     """Return the members of SelectArgs, in its order."""
     rows, initial, candidates = problem.rows, problem.initial, problem.candidates
     num_initial = 0 if initial is None else initial.shape[1]
@@ -90,6 +94,7 @@ def _arguments(problem: Problem, first_query: int, workspace: Any, stride: int, 
         id_bytes=np.int32(_id_bytes(candidates)),
         initial_bytes=np.int32(_id_bytes(initial)),
         bias_per_item=np.int32(per_item),
+        kept=np.int32(how.kept),
         rows=rows.data,
         scales=rows.scales,
         queries=problem.queries,
@@ -103,7 +108,7 @@ def _arguments(problem: Problem, first_query: int, workspace: Any, stride: int, 
         groups=problem.groups,
         query_groups=problem.query_groups,
         workspace=workspace,
-        workspace_stride=stride,
+        workspace_stride=how.workspace,
         indices=out.indices,
         scores=out.scores,
         out_relevance=out.relevance,

@@ -71,14 +71,15 @@ def _promising(v_at, m_at, met_at, P, turns, weight, ROWS: tl.constexpr):
         m = tl.load(m_at + p, mask=inside, other=float("nan"))
         w = comparable(mmr_value(tl.load(v_at + p, mask=inside, other=0.0), m, weight, False), m == m)
         known = tl.load(met_at + p, mask=inside, other=0.0) == turns
-        known_best, known_at = _larger(tl.where(known, w, float("-inf")), p, known_best, known_at)
-        bound, bound_at = _larger(tl.where(known, float("-inf"), w), p, bound, bound_at)
+        known_best, known_at = larger_in_lanes(tl.where(known, w, float("-inf")), p, known_best, known_at)
+        bound, bound_at = larger_in_lanes(tl.where(known, float("-inf"), w), p, bound, bound_at)
     best, at = best_of(known_best, known_at.to(tl.int64))
     return best, at, bound, bound_at.to(tl.int64)
 
 
 @triton.jit
-def _larger(w, p, lane_best, lane_at):
+def larger_in_lanes(w, p, lane_best, lane_at):
+    """Return each lane's best and its lowest position after values w [.., ROWS] at positions p."""
     best = tl.max(w, 0)
     at = tl.min(tl.where(w == best[None, :], p, 0x7FFFFFFF), 0)
     better = best > lane_best
@@ -86,7 +87,7 @@ def _larger(w, p, lane_best, lane_at):
 
 
 @triton.jit
-def _close_group(
+def close_group(
     row,
     groups,
     candidates,
@@ -279,7 +280,7 @@ def select_bounds_kernel(
 
     if cap is not None and initial is not None:
         for turn in range(S):
-            _close_group(
+            close_group(
                 tl.load(taken_rows + turn), groups, candidates, m_at, q, P, S, K, num_ids, pool_stride, initial,
                 out_index, 0, cap, ROWS,
             )  # fmt: skip
@@ -361,7 +362,7 @@ def select_bounds_kernel(
         made += taken.to(tl.int32)
         num_taken += taken.to(tl.int32)
         if cap is not None:
-            _close_group(
+            close_group(
                 tl.where(taken, row_taken, -1), groups, candidates, m_at, q, P, S, K, num_ids, pool_stride, initial,
                 out_index, step + 1, cap, ROWS,
             )  # fmt: skip

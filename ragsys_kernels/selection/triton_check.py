@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
+from .._gpu.variants import variant
 from . import triton_gram
 from .problem import Problem, Selection
 from .triton_check_kernels import corpus_check_kernel, corpus_settle_kernel
@@ -49,18 +50,21 @@ FIRST = 64
 MOST_ADDED = 8
 
 # Items of a query that are multiplied with the corpus while it is read once; fewer where registers are short: with
-# options, and where a query has three parts.
+# options, and where a query has three parts; fewest where there are no matrix instructions, by the same rule.
 MOST_TERMS = 5
 FEWER_TERMS = 3
+FEWEST_TERMS = (2, 1)
 
 # Rows that share one list of best keys, of which so many are kept; a corpus of few tiles keeps twice as many.
 POOL_ROWS = 128
 KEPT = 2
 FEW_TILES = 128
 
-# Programs that a launch should have before one of them takes more than one tile, and the most tiles that it takes.
+# Programs that a launch should have before one of them takes more than one tile, and the most tiles that it takes,
+# unless more parts of the corpus than this would keep their bests.
 MANY_PROGRAMS = 1024
 MOST_TILES = 8
+MOST_PARTS = 2048
 
 WORKSPACE_BYTES = 1 << 28
 PART_BLOCK = 256
@@ -79,6 +83,7 @@ def fits(problem: Problem) -> bool:
         and problem.pool >= WHOLE_CORPUS
         and 2 <= problem.k <= MOST_PICKS
         and added(problem) > 0
+        and variant("corpus") == "checked"
     )
 
 
@@ -103,6 +108,8 @@ def looked_at(dims: int) -> int:
 
 def most_terms(dtype: str, plain: bool) -> int:
     """Return how many items fit the registers of the check; ``plain`` is MMR without options."""
+    if dtype == "float32":
+        return FEWEST_TERMS[0 if plain else 1]
     return MOST_TERMS if plain and dtype != "bfloat16" else FEWER_TERMS
 
 
@@ -111,11 +118,13 @@ def terms(num_items: int, most: int) -> int:
     return -(-num_items // -(-num_items // most))
 
 
-def check_tile(tile: Tile) -> Tile:
+def check_tile(tile: Tile, dtype: str) -> Tile:
     """Return the tile of the check, which holds a tile of products for each item.
 
     16 queries: 32 leave some compilers short of registers. Programs that share a tile of the corpus are neighbours.
     """
+    if dtype == "float32":
+        return Tile(32, 16, 16, 8, 2, 255)
     return Tile(64, min(tile.dims, 32), 16, 8, 2, 255)
 
 
@@ -131,19 +140,14 @@ def span(tiles: int, blocks: int) -> int:
 
 def select(problem: Problem, out: Selection, factors: Any, tile: Tile, parts: int) -> None:
     """Launch all rounds; those of a query that is finished do nothing. ``parts``: 16-bit parts of a query."""
-    check, pool = check_tile(tile), pool_tile(tile, is_plain(problem))
-    per_query = (problem.pool // check.rows + 1) * problem.k * 24
+    check, pool = check_tile(tile, problem.rows.dtype), pool_tile(tile, is_plain(problem))
+    per_query = min(problem.pool // check.rows + 1, MOST_PARTS) * problem.k * 24
     for q0, num_queries in chunks(problem.num_queries, per_query, WORKSPACE_BYTES, tile.queries):
-        rounds = _Rounds(problem, out, factors, check, pool, parts, q0, num_queries)
-        draft = rounds.first_draft()
-        for turn in range(problem.k):
-            if turn:
-                draft = rounds.next_draft()
-            rounds.check(draft)
-            rounds.settle(draft)
+        rounds = Rounds(problem, out, factors, check, pool, parts, q0, num_queries)
+        rounds.finish(rounds.first_draft())
 
 
-class _Rounds:
+class Rounds:
     """Launches for one chunk of queries."""
 
     def __init__(
@@ -163,31 +167,31 @@ class _Rounds:
         self.S, self.K, self.D = num_initial(problem), problem.k, problem.rows.data.shape[1]
         self.blocks = triton.cdiv(num_queries, tile.queries)
         tiles = triton.cdiv(problem.pool, tile.rows)
-        self.span = span(tiles, self.blocks)
+        self.span = max(span(tiles, self.blocks), triton.cdiv(tiles, MOST_PARTS))
         self.parts = triton.cdiv(tiles, self.span)
         self.pool = FIRST + added(problem) * problem.k
         self.parts_of_queries = self.query_back = None
         if problem.relevance is None:
             self._take_queries_apart()
         self.queries = problem.take(slice(q0, q0 + num_queries))
-        self.known = self._empty((num_queries, self.S + self.K), "int64")
-        self.candidates = self._empty((num_queries, self.pool), "int64")
-        self.made, self.order, self.count = (self._empty((n,), "int32") for n in (num_queries, num_queries, 1))
+        self.known = self.empty((num_queries, self.S + self.K), "int64")
+        self.candidates = self.empty((num_queries, self.pool), "int64")
+        self.made, self.order, self.count = (self.empty((n,), "int32") for n in (num_queries, num_queries, 1))
         shape = (self.K, self.parts, num_queries)
         self.bests = {
-            f"part_{name}": self._empty(shape, "int64" if name == "row" else "float32")
+            f"part_{name}": self.empty(shape, "int64" if name == "row" else "float32")
             for name in ("w", "row", "v", "m")
         }
 
-    def _empty(self, shape: tuple[int, ...], dtype: str) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
         return _arrays.empty(self.problem.rows.data, shape, dtype)
 
     def _take_queries_apart(self) -> None:
         factors, back = query_factors(self.problem, self.q0, self.num_queries)
         dot = dot_type(self.problem.rows.dtype)
         shape = (self.query_parts, self.num_queries, self.D)
-        self.parts_of_queries = self._empty(shape, {tl.float16: "float16", tl.bfloat16: "bfloat16"}.get(dot, "float32"))
-        self.query_back = self._empty((self.num_queries,), "float32")
+        self.parts_of_queries = self.empty(shape, {tl.float16: "float16", tl.bfloat16: "bfloat16"}.get(dot, "float32"))
+        self.query_back = self.empty((self.num_queries,), "float32")
         corpus_queries_kernel[(self.num_queries,)](
             queries=self.problem.queries,
             factors=factors,
@@ -203,7 +207,7 @@ class _Rounds:
             **SMALL_TILE.options(),
         )
 
-    def _relevance_arguments(self) -> dict[str, Any]:
+    def relevance_arguments(self) -> dict[str, Any]:
         problem = self.problem
         return {
             "rows": problem.rows.data,
@@ -230,9 +234,9 @@ class _Rounds:
         tiles = triton.cdiv(self.problem.pool, tile.rows)
         kept = KEPT * (2 if tiles < FEW_TILES else 1)
         looked = looked_at(self.D)
-        keys = self._empty((tiles * kept, self.num_queries), "int32")
+        keys = self.empty((tiles * kept, self.num_queries), "int32")
         corpus_pool_kernel[(tiles * triton.cdiv(self.num_queries, tile.queries),)](
-            **self._relevance_arguments(),
+            **self.relevance_arguments(),
             keys_out=keys,
             tiles=tiles,
             looked=looked,
@@ -244,8 +248,12 @@ class _Rounds:
             DIMS=tile.dims,
             **tile.options(),
         )
+        return self._draft(self.start(keys, tiles, kept, tile.rows), self.queries.initial)
+
+    def start(self, keys: Any, tiles: int, kept: int, rows: int) -> Any:
+        """Return the first pools (C, FIRST), of the best of ``kept`` keys of each tile; no query is finished."""
         best, places = keys.t().contiguous().topk(FIRST)
-        pools = self._empty((self.num_queries, FIRST), "int64")
+        pools = self.empty((self.num_queries, FIRST), "int64")
         corpus_start_kernel[(self.num_queries,)](
             keys=best,
             places=places,
@@ -264,15 +272,20 @@ class _Rounds:
             K=self.K,
             pool=self.pool,
             KEPT=kept,
-            ROWS=tile.rows,
+            ROWS=rows,
             FIRST=FIRST,
             POOL=triton.next_power_of_2(self.pool),
             **SMALL_TILE.options(),
         )
-        return self._draft(pools, self.queries.initial)
+        return pools
 
     def next_draft(self) -> Any:
         """Return (C, K) picks after those that are certain, for the queries with picks left."""
+        self.sort_out()
+        return self._draft(self.candidates, self.known)
+
+    def sort_out(self) -> None:
+        """Launch what finds the queries with picks left."""
         corpus_order_kernel[(1,)](
             made=self.made,
             order=self.order,
@@ -282,25 +295,35 @@ class _Rounds:
             BLOCK=ORDER_BLOCK,
             **SMALL_TILE.options(),
         )
-        return self._draft(self.candidates, self.known)
+
+    def finish(self, draft: Any) -> None:
+        """Launch the rounds that answer every query that is not finished, from a first draft."""
+        for turn in range(self.K):
+            if turn:
+                draft = self.next_draft()
+            self.check(draft)
+            self.settle(draft)
 
     def _draft(self, pools: Any, initial: Any) -> Any:
-        """Return picks from pools, by regime a."""
-        drafts = dataclasses.replace(self.queries, candidates=pools, pool=pools.shape[1], initial=initial, ks=None)
+        return self.picks(pools, initial, None).indices
+
+    def picks(self, pools: Any, initial: Any, ks: Any) -> Selection:
+        """Return the picks from pools, by regime a."""
+        drafts = dataclasses.replace(self.queries, candidates=pools, pool=pools.shape[1], initial=initial, ks=ks)
         if drafts.relevance is not None:
             drafts.relevance = torch.gather(drafts.relevance, 1, pools.clamp(min=0))
         if drafts.bias is not None and drafts.bias.ndim == 2:
             drafts.bias = torch.gather(drafts.bias, 1, pools.clamp(min=0))
         picks = outputs(drafts)
         triton_gram.select(drafts, picks)
-        return picks.indices
+        return picks
 
     def check(self, draft: Any) -> None:
         """Launch the search for the best row of every step, given the draft."""
         problem, tile = self.problem, self.tile
         num_terms = terms(self.S + self.K - 1, most_terms(problem.rows.dtype, is_plain(problem)))
         corpus_check_kernel[(self.parts * self.blocks,)](
-            **self._relevance_arguments(),
+            **self.relevance_arguments(),
             **self.bests,
             items=problem.rows.data,
             lambda_d=problem.lambda_d,

@@ -6,16 +6,19 @@ rule or a call that is given the relevance adds is compiled for float16.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from .._gpu.compilation import Compilation, describe
+from .codes import row_bytes
 from .triton_bounds import bounds_tile, select_bounds_kernel
 from .triton_check import (
     FIRST,
     KEPT,
     MOST_ADDED,
+    MOST_PICKS,
     ORDER_BLOCK,
     PART_BLOCK,
     POOL_ROWS,
@@ -24,6 +27,10 @@ from .triton_check import (
     pool_tile,
 )
 from .triton_check_kernels import corpus_check_kernel, corpus_settle_kernel
+from .triton_coded import code_slices, coded_tile, select_coded_kernel
+from .triton_coded_corpus import LEVELS, POOL, ROOM, finding_tile, layout, looking_tile
+from .triton_coded_kernels import coded_check_kernel, coded_pool_kernel
+from .triton_coded_rounds import code_queries_kernel, coded_contenders_kernel, coded_settle_kernel
 from .triton_corpus_kernels import (
     corpus_pick_kernel,
     corpus_relevance_kernel,
@@ -36,7 +43,7 @@ from .triton_draft_kernels import (
     corpus_queries_kernel,
     corpus_start_kernel,
 )
-from .triton_gram import form, gram_tile, select_gram_kernel, staged
+from .triton_gram import GRAM_SLOTS, form, gram_tile, select_gram_kernel, staged
 from .triton_launch import (
     GROWTH,
     NUM_PARTS,
@@ -61,7 +68,7 @@ _TYPES = {
     **dict.fromkeys(("scales", "factors", "lengths", "queries", "query_factors", "query_back", "back"), "*fp32"),
     **dict.fromkeys(("relevance", "bias", "lambda_d", "lambda_b"), "*fp32"),
     **dict.fromkeys(("out_score", "out_relevance", "out_redundancy"), "*fp32"),
-    **dict.fromkeys(("work", "sums", "sum_scalars", "taken_factors"), "*fp32"),
+    **dict.fromkeys(("work", "sums", "sum_scalars", "taken_factors", "taken_scales", "taken_errors"), "*fp32"),
     **dict.fromkeys(("v_in", "v_out", "state", "state_out", "part_best"), "*fp32"),
     **dict.fromkeys(("candidates", "initial", "groups", "query_groups", "ks", "out_index"), "*i64"),
     **dict.fromkeys(("part_row", "taken_rows", "keys_out"), "*i64"),
@@ -73,10 +80,25 @@ _TYPES = {
     **dict.fromkeys(("made", "order", "count", "keys"), "*i32"),
     **dict.fromkeys(("part_w", "part_v", "part_m"), "*fp32"),
     "share": "fp32",
+    # Of coded pools.
+    "codes": "*i8",
+    "words": "*i32",
+    "code_words": "i32",
+    "slack": "fp32",
+    # Of calls whose picks are proved by codes.
+    "terms": "*i8",
+    **dict.fromkeys(("scores", "redundancy", "errors", "units", "item_scales", "item_errors", "bars"), "*fp32"),
+    **dict.fromkeys(("last", "found_rows"), "*i64"),
+    **dict.fromkeys(("found", "proves", "order_out", "count_out"), "*i32"),
+    "found_gaps": "*fp32",
+    **dict.fromkeys(("code_stride", "full"), "i32"),
 }
 
 # Where a part is one of the corpus, not of a query.
 _PARTS = {"parts": "i32"}
+
+# Where these are of a draft, or of codes.
+_SETTLED = {"lengths": "*i32", "keys_out": "*i32", "words": "*fp32"}
 
 # What only VRSD has.
 _SUMS = ("sums", "sum_scalars", "lengths")
@@ -96,7 +118,7 @@ def ahead_of_time() -> list[Compilation]:
         for vrsd, full in ((False, False), (True, True), (True, False), (False, True)):
             if vrsd == full or dtype in ("float16", "float32"):
                 found += _selections(dtype, vrsd, full)
-    return found + _rounds() + _searches()
+    return found + _rounds() + _codes() + _searches()
 
 
 def _compilation(
@@ -121,7 +143,7 @@ def _compilation(
         },
         constexprs,
         absent=absent,
-        multiples=("row_stride", "stride", "D", "looked") if even else ("row_stride", "stride"),
+        multiples=("row_stride", "stride", "code_words", "code_stride", "full", *(("D", "looked") if even else ())),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         dot16=dots and dtype != "float32",
@@ -174,6 +196,8 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
         few = bounds_tile(dtype, D, not full)
         changed = sizes | {"ROWS": few.rows, "STAGES": few.num_stages}
         add("bounds", select_bounds_kernel, few, absent, False, **flags, **changed)
+        if computed:
+            found.append(_coded(dtype, D, full))
     if computed or vrsd:
         add("row lengths", row_lengths_kernel, tile, absent, False, **sizes)
     for num_queries in (1, 64):
@@ -183,8 +207,8 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
         add(name, corpus_relevance_kernel, tile, (*unused, "keys_out"), True, **flags, **sizes, PARTS=parts)
         step = step_tile(tile, dtype, vrsd)
         add(f"corpus step {tile.queries}", corpus_step_kernel, step, unused, True, **even, **sizes)
-        if not vrsd and dtype in ("float16", "bfloat16"):
-            checks = _checks(tile, dtype, full, absent)
+        if not vrsd and dtype != "int8":
+            checks = _checks(tile, dtype, full, absent)[: 1 if dtype == "float32" else 2]
             # One tile checks any number of queries, and with options finds their pools too.
             found += checks[: 2 * (num_queries == 1)] if full else checks[num_queries == 1 :]
     add("corpus pick", corpus_pick_kernel, PICK_TILE, unused, False, PICK=True, BLOCK=PICK_BLOCK)
@@ -193,10 +217,22 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
     return found
 
 
+def _coded(dtype: str, D: int, full: bool) -> Compilation:
+    """Return the kernel of coded pools, with all options or none; of 16-bit rows, which have scales, or of float32."""
+    tile, (code_rows, words, code_dims) = coded_tile(dtype, D, not full), code_slices(D)
+    absent: tuple[str, ...] = ("relevance",) if full else OPTIONS
+    absent = ("scales", *absent) if dtype == "float32" else absent
+    sizes: dict[str, Any] = {"ROWS": tile.rows, "DIMS": tile.dims, "STAGES": tile.num_stages, "BIAS_BY_ROW": True}
+    sizes |= {"CODE_ROWS": code_rows, "WORDS": words, "CODE_DIMS": code_dims}
+    sizes |= {"EVEN_D": not full, "EVEN_CODES": not full}
+    name = f"coded mmr {'options' if full else 'plain'}"
+    return _compilation(name, select_coded_kernel, dtype, tile, absent, False, **sizes)
+
+
 def _checks(tile: Tile, dtype: str, full: bool, absent: tuple[str, ...]) -> list[Compilation]:
     """Return the kernels that draft and check picks, with all options or none."""
     dot, options = dot_type(dtype), "options" if full else "plain"
-    check, pool = check_tile(tile), pool_tile(tile, not full)
+    check, pool = check_tile(tile, dtype), pool_tile(tile, not full)
     even: dict[str, Any] = {"EVEN_D": not full}
     flags: dict[str, Any] = {"BIAS_BY_ROW": True, "DOT": dot, "QUERIES": check.queries}
     sizes: dict[str, Any] = {
@@ -234,6 +270,39 @@ def _rounds() -> list[Compilation]:
         apart: dict[str, Any] = {"DOT": dot_type(dtype), "PARTS": query_parts(dot_type(dtype)), "BLOCK": QUERY_BLOCK}
         found.append(_compilation("corpus queries", corpus_queries_kernel, dtype, SMALL_TILE, (), **apart))
     found.append(_compilation("corpus order", corpus_order_kernel, "float16", SMALL_TILE, (), BLOCK=ORDER_BLOCK))
+    return found
+
+
+def _codes() -> list[Compilation]:
+    """Return the kernels that look through a corpus by codes, which know no type of rows, and those of their books.
+
+    Rows of one cache line and of several; headers in the last line of the codes, and in one of their own.
+    """
+    found = []
+
+    def add(name: str, kernel: Any, tile: Tile, absent: tuple[str, ...], **constexprs: Any) -> None:
+        made = _compilation(name, kernel, "int8", tile, absent, False, _SETTLED, **constexprs)
+        found.append(made._replace(wide_loads="ROWS" in constexprs))
+
+    places = {"ROOM": ROOM, "LEVELS": LEVELS}
+    for dims, (items, options) in itertools.product((50, 384), ((5, False), (5, True), (9, False))):
+        stride = row_bytes(dims)
+        where = {name: value for name, value in layout(stride, dims).items() if name != "full"}
+        where |= {"BIAS_BY_ROW": True}
+        what = f"{dims} {'options' if options else 'plain'}"
+        absent = ("relevance",) if options else OPTIONS
+        tile = looking_tile(items, bool(where["HELD"]))
+        sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "SLICE": tile.dims, "SHOWN": 2 * options, "ITEMS": items}
+        add(f"corpus coded check {items} {what}", coded_check_kernel, tile, absent, **where, **sizes, **places)
+        if items == 5:
+            tile = finding_tile()
+            sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "SLICE": tile.dims, "KEPT": KEPT}
+            add(f"corpus coded pool {what}", coded_pool_kernel, tile, absent, **where, **sizes)
+    add("corpus coded contenders", coded_contenders_kernel, SMALL_TILE, (), POOL=POOL, SLOTS=GRAM_SLOTS, **places)
+    for name, left_out in (("first", ("initial", "ks", "last")), ("options", ())):
+        sizes = {"POOL": POOL, "SLOTS": GRAM_SLOTS, "LANES": MOST_PICKS, "BLOCK": QUERY_BLOCK}
+        add(f"corpus coded settle {name}", coded_settle_kernel, PICK_TILE, left_out, **sizes)
+    add("corpus coded queries", code_queries_kernel, SMALL_TILE, (), BLOCK=QUERY_BLOCK)
     return found
 
 

@@ -35,6 +35,19 @@ def relevance_with_bias(
     return v, free
 
 
+@triton.jit
+def store_best_keys(v, free, place, i, tile, num_queries, real, keys_out, KEPT: tl.constexpr, ROWS: tl.constexpr):
+    """Store the KEPT largest values of a tile [QUERIES, ROWS] as keys: the value, in its last bits the place."""
+    w = comparable(v, free)
+    bits = tl.where(w == 0, 0.0, w).to(tl.int32, bitcast=True)  # -0 equals 0
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    keys = tl.where(w > float("-inf"), (ordered & -ROWS) | (ROWS - 1 - place)[None, :], NO_KEY)
+    for rank in tl.static_range(KEPT):
+        best = tl.max(keys, 1)
+        tl.store(keys_out + (tile * KEPT + rank) * num_queries + i, best, mask=real)
+        keys = tl.where(keys == best[:, None], NO_KEY, keys)
+
+
 @triton.jit(do_not_specialize=("q0", "num_queries"))
 def corpus_queries_kernel(
     queries,
@@ -129,14 +142,7 @@ def corpus_pool_kernel(
     v, free = relevance_with_bias(
         r, q, n, ok, num_ids, relevance, bias, groups, query_groups, lambda_b, real, BIAS_BY_ROW
     )
-    w = comparable(v, free)
-    bits = tl.where(w == 0, 0.0, w).to(tl.int32, bitcast=True)  # -0 equals 0
-    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    keys = tl.where(w > float("-inf"), (ordered & -ROWS) | (ROWS - 1 - place)[None, :], NO_KEY)
-    for rank in tl.static_range(KEPT):
-        best = tl.max(keys, 1)
-        tl.store(keys_out + (tile * KEPT + rank) * num_queries + i, best, mask=real)
-        keys = tl.where(keys == best[:, None], NO_KEY, keys)
+    store_best_keys(v, free, place, i, tile, num_queries, real, keys_out, KEPT, ROWS)
 
 
 @triton.jit(do_not_specialize=("q0", "num_queries", "num_ids", "tiles", "S", "K", "pool"))

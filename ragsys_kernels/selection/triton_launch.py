@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 
 from .. import _arrays, _env
-from .problem import Problem, Selection
+from .codes import swapped
+from .problem import Problem, Rows, Selection
 from .triton_objective import inverse
 
 # Elements of a query that are loaded together.
@@ -86,6 +87,13 @@ def outputs(problem: Problem) -> Selection:
     score, relevance, redundancy = (_arrays.empty(data, shape, "float32") for _ in range(3))
     indices, lengths = _arrays.empty(data, shape, "int64"), _arrays.empty(data, shape[:1], "int32")
     return Selection(indices, score, relevance, redundancy, lengths)
+
+
+def code_rows(rows: Rows) -> Any:
+    """Return the code rows of a corpus with signed bytes (N, stride); the interpreter also gets those of the host."""
+    if rows.codes.dtype == torch.int8:
+        return rows.codes
+    return torch.from_numpy(swapped(rows.codes.numpy(), rows.data.shape[1])).clone()  # which starts with a cache line
 
 
 def num_initial(problem: Problem) -> int:

@@ -13,9 +13,8 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
-from .._gpu.variants import variant
 from .._types import Array
-from . import triton_check
+from . import filtered_problems, triton_check, triton_coded_corpus
 from .problem import Problem, Selection
 from .triton_corpus_kernels import (
     corpus_pick_kernel,
@@ -68,11 +67,22 @@ def query_parts(dot: Any) -> int:
 
 def select(problem: Problem, out: Selection) -> None:
     """Launch regime c: the relevance, then for each initial item and each pick two kernels."""
-    corpus = _Corpus(problem)
-    if triton_check.fits(problem) and variant("corpus") == "checked":
-        tile = corpus_tile(problem.rows.dtype, problem.num_queries, problem.rows.data.shape[1])
-        triton_check.select(problem, out, corpus.factors, tile, query_parts(dot_type(problem.rows.dtype)))
+    if problem.filter is not None:
+        for part, piece in filtered_problems.by_bias(problem):
+            _densely(_Corpus(piece), Selection(*(field[part] for field in out)))
         return
+    corpus = _Corpus(problem)
+    for form in (triton_coded_corpus, triton_check):
+        if form.fits(problem):
+            tile = corpus_tile(problem.rows.dtype, problem.num_queries, problem.rows.data.shape[1])
+            form.select(problem, out, corpus.factors, tile, query_parts(dot_type(problem.rows.dtype)))
+            return
+    _densely(corpus, out)
+
+
+def _densely(corpus: _Corpus, out: Selection) -> None:
+    """Read the corpus at every pick."""
+    problem = corpus.problem
     for q0, num_queries in corpus.chunks():
         chunk = corpus.chunk(q0, num_queries)
         corpus.relevance(chunk)
@@ -87,6 +97,9 @@ def select(problem: Problem, out: Selection) -> None:
 
 def search(problem: Problem) -> tuple[Array, Array]:
     """Return the k rows of largest v, ties to the lowest row, and v: the top k of keys that order both."""
+    if problem.filter is not None:
+        parts = [search(piece) for _, piece in filtered_problems.by_bias(problem)]
+        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
     data = problem.rows.data
     out_index = _arrays.empty(data, (problem.num_queries, problem.k), "int64")
     out_score = _arrays.empty(data, (problem.num_queries, problem.k), "float32")

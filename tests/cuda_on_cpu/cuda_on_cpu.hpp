@@ -11,8 +11,9 @@
 // What it cannot find: races between blocks, and what differs in hardware (limits of registers, bank conflicts,
 // approximate intrinsics, contraction of a * b + c, which is off here).
 //
-// A source needs nothing special but SYNC(n) for __syncthreads() and DYN_SHARED(T, name) for dynamic shared memory;
-// csrc/cuda/common.cuh has both for CUDA. SYNC(n) can be removed by its number at run time, see Launch::removed.
+// A source needs nothing special but SYNC(n) for __syncthreads(), DYN_SHARED(T, name) for dynamic shared memory and
+// READS(address, bytes) where reads are to be counted; csrc/cuda/common.cuh has them for CUDA. SYNC(n) can be removed
+// by its number at run time, see Launch::removed.
 #pragma once
 #include "fibers.hpp"
 
@@ -132,6 +133,7 @@ inline float half(unsigned short h) {
 }  // namespace emu
 
 #define SYNC(n) emu::barrier(n)
+#define READS(address, bytes) emu::reads.add(address, bytes)
 #define DYN_SHARED(T, name) T* name = reinterpret_cast<T*>(emu::B.shared.data())
 #define threadIdx (emu::me().index)
 #define blockIdx (emu::B.index)

@@ -8,6 +8,7 @@ where their allocations end.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import fcntl
 import functools
@@ -18,6 +19,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -212,6 +214,18 @@ class Module:
 
     def multiprocessors(self, like: object) -> int:
         return 4
+
+    @contextlib.contextmanager
+    def counted(self, array: object) -> Iterator[Callable[[], int]]:
+        """Count the bytes of an array that launches in the block read; yields what says how many."""
+        library = ctypes.CDLL(str(self.binary))
+        library.emu_counted.restype = ctypes.c_longlong
+        address, size = _bytes(_numpy(array))
+        library.emu_count(ctypes.c_void_p(address), ctypes.c_longlong(size))
+        try:
+            yield library.emu_counted
+        finally:
+            library.emu_count(ctypes.c_void_p(None), ctypes.c_longlong(0))
 
     def launch(self, kernel: str, *, grid: tuple, block: tuple, shared: int, arguments: tuple, like: object) -> None:
         self.launches.append((kernel, grid, block, shared))

@@ -154,6 +154,29 @@ inline int lane() { return B.current % kWarp; }
                            ", thread " + std::to_string(me().index.x) + ")");
 }
 
+// What warps read of one array. Loads of the lanes of a warp between two of its collectives touch a sector of memory
+// once; beyond that nothing is cached.
+struct Reads {
+  static constexpr std::uintptr_t kSector = 32;
+  std::uintptr_t begin = 0, end = 0;  // nothing is counted while these are equal
+  long long bytes = 0;
+  std::vector<std::vector<std::uintptr_t>> sectors;  // of each warp, since its last collective
+  EMU_QUIET void add(const void* p, std::size_t size) {
+    const auto at = reinterpret_cast<std::uintptr_t>(p);
+    if (at < begin || at >= end) return;
+    const std::size_t warp = std::size_t(B.current) / kWarp;
+    if (sectors.size() <= warp) sectors.resize(warp + 1);
+    for (std::uintptr_t s = at / kSector; s <= (at + size - 1) / kSector; ++s) sectors[warp].push_back(s);
+  }
+  EMU_QUIET void settle(std::size_t warp) {
+    if (sectors.size() <= warp || sectors[warp].empty()) return;
+    std::sort(sectors[warp].begin(), sectors[warp].end());
+    bytes += kSector * (std::unique(sectors[warp].begin(), sectors[warp].end()) - sectors[warp].begin());
+    sectors[warp].clear();
+  }
+};
+inline Reads reads;
+
 #ifdef EMU_TSAN
 inline std::vector<void*> tsan_fibers;
 inline void* tsan_main;
@@ -254,7 +277,10 @@ EMU_QUIET inline bool release_block() {
   }
   if (!waiting || waiting + done < B.threads.size()) return false;
   if (done) throw std::runtime_error("SYNC(" + std::to_string(first->barrier) + ") not reached by all threads");
-  for (std::size_t i = 0; i < B.threads.size(); ++i) wake(int(i));
+  for (std::size_t i = 0; i < B.threads.size(); ++i) {
+    if (i % kWarp == 0) reads.settle(i / kWarp);
+    wake(int(i));
+  }
   return true;
 }
 
@@ -270,6 +296,7 @@ EMU_QUIET inline bool release_lanes(int warp, int lanes, int l) {
     if (w[j].state != State::warp_collective || w[j].mask != t.mask || std::strcmp(w[j].where, t.where)) return false;
   }
   const unsigned mask = t.mask;
+  reads.settle(warp / kWarp);
   for (int j = 0; j < lanes; ++j) {
     if (!(mask >> j & 1)) continue;
     if (w[j].source >= 0) {
@@ -351,6 +378,7 @@ EMU_QUIET inline void run_block() {
     if (released || any || left) continue;
     for (const Thread& t : B.threads)
       if (t.state != State::done) throw std::runtime_error("deadlock: threads wait in barriers that do not match");
+    for (int w = 0; w < warps; ++w) reads.settle(w);
 #ifdef EMU_TSAN
     __tsan_acquire(&block_order);
 #endif

@@ -74,6 +74,14 @@ extern "C" int emu_launch(const char* name, const char* kinds, const long long* 
   return 0;
 }
 
+// Counts what is read of an array from here on; what has been read of it so far.
+extern "C" void emu_count(const void* array, long long bytes) {
+  emu::reads.begin = reinterpret_cast<std::uintptr_t>(array);
+  emu::reads.end = emu::reads.begin + std::uintptr_t(bytes);
+  emu::reads.bytes = 0;
+}
+extern "C" long long emu_counted() { return emu::reads.bytes; }
+
 #ifdef EMU_MAIN
 // launch FILE: runs the launch that FILE describes and writes the arrays back into it. Little-endian int64 words; a
 // text or an array is a word with its size in bytes, then the bytes. The file has the name, the ten numbers, and how

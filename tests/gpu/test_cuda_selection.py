@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import soaks
 from backends import missing
+from clustered_pools import pools
 from cuda_on_cpu import emulator
 
 from ragsys_kernels import Corpus, _arrays, testing
@@ -25,7 +26,17 @@ SEEDS = (0, 1, 2, 3)
 BARRIERS = {
     1: "the best item of every warp is there before it is compared, and the pick's row before it is read",
     2: "VRSD: the sum is whole before items are added to it",
+    3: "MMR from memory: the initial items and the empty bests are there before they are read",
+    4: "MMR from memory: a pick's row, and at first what is known of the items, is there before others read it",
+    5: "MMR from memory: the scores of a step's first round are known before more items are read",
 }
+# Without 3 reads go astray, without 5 they are more: an answer may still be right.
+NEEDED = [
+    *((op, barrier, place) for op, barrier in (("mmr", 1), ("vrsd", 1), ("vrsd", 2)) for place in PLACES),
+    *(("mmr", 4, place) for place in ("streaming", "workspace")),
+]
+RACES = [("mmr", 1, "resident"), ("mmr", 3, "streaming"), ("mmr", 4, "streaming")]
+RACES += [("vrsd", 1, "resident"), ("vrsd", 2, "resident")]
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +152,9 @@ def test_pool_sizes(run, op, P):
 @pytest.mark.parametrize("op", OPS)
 def test_large_pool(run, op):
     arguments = problem_of(op, 1, 4096, 5, 9, N=5000, seed=1)
-    testing.check_selection(op, arguments, run(op, arguments, place="workspace", seed=2)[0])
-    testing.check_selection(op, arguments, run(op, arguments)[0])
+    found, _ = run(op, arguments)
+    testing.check_selection(op, arguments, found)
+    assert_same(run(op, arguments, place="workspace", seed=2)[0], found)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -262,6 +274,15 @@ def test_corpus(run, module, dtype, place):
             assert kernel_of(module).endswith(dtype)
 
 
+@pytest.mark.parametrize("op", OPS)
+def test_rows_of_a_whole_corpus_that_may_be_picked(run, op):
+    rng = np.random.default_rng(12)
+    rows, queries = rng.standard_normal((30, 12)).astype(np.float32), rng.standard_normal((3, 12)).astype(np.float32)
+    arguments = {"queries": queries, "embeddings": rows, "k": 8, "initial": np.array([[1, 2], [3, -1], [-1, -1]])}
+    arguments.update(allowed=rng.random((3, 30)) < 0.3, exclude=np.array([[4], [-1], [6]]))
+    testing.check_selection(op, arguments, run(op, arguments)[0])
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("op", OPS)
 def test_what_cannot_be_picked(run, op, place):
@@ -365,11 +386,51 @@ def test_workspace_is_bounded(run, module, monkeypatch):
     """Queries whose state takes too much memory run a few at a time."""
     arguments = problem_of("mmr", 7, 40, 3, 8)
     together, _ = run("mmr", arguments, place="streaming")
-    monkeypatch.setattr(cuda_kernels, "_WORKSPACE_BYTES", 2 * 40 * 3 * 4)
+    # Four numbers for each item, three for each pick.
+    monkeypatch.setattr(cuda_kernels, "_WORKSPACE_BYTES", 2 * (40 * 4 + 3 * 3 + 3) * 4)
     module.launches.clear()
     monkeypatch.setitem(PLACES, "workspace", 300)
     assert_same(run("mmr", arguments, place="workspace")[0], together)
     assert [grid for _, grid, _, _ in module.launches] == [(2, 1, 1)] * 3 + [(1, 1, 1)]
+
+
+@pytest.mark.parametrize(("lambda_d", "most"), [(0.75, 1.3), (0.5, 2.0)])
+def test_rows_in_memory_are_hardly_read_more_than_once(run, module, monkeypatch, lambda_d, most):
+    """Without bounds it is 10. The bits are those of the kernel in which all items meet all picks."""
+    problem = pools(600, 32, "best first") | {"k": 10, "lambda_d": lambda_d, "metric": "dot"}
+    memory = np.empty(620 * 32 + 8, np.float32)
+    rows = memory[-memory.ctypes.data % 32 // 4 :][: 620 * 32].reshape(620, 32)  # starts with a sector
+    rows[...] = problem["embeddings"]
+    problem["embeddings"] = rows
+    monkeypatch.setitem(PLACES, "streaming", 600 * 32 * 4)
+    with module.counted(problem["embeddings"]) as reads:
+        found, _ = run("mmr", problem, place="streaming")
+        times = reads() / (600 * 32 * 4)
+    assert kernel_of(module) == "rsk_mmr_streaming_float32"
+    assert 1 <= times <= most
+    assert_same(found, run("mmr", problem)[0])
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_pools_in_any_order(run, place):
+    """Many items have not met the first pick when the choice begins; some are zero."""
+    for seed, (metric, size) in enumerate((("cosine", 1), ("cosine", 30), ("dot", 30))):
+        problem = pools(150, 20, "any", 2, seed) | {"k": 8, "lambda_d": 0.9, "metric": metric}
+        problem["embeddings"] = problem["embeddings"] * np.float32(size)
+        problem["embeddings"][::9] = 0
+        assert_same(run("mmr", problem, place=place, seed=seed)[0], run("mmr", problem)[0])
+        testing.check_selection("mmr", problem, run("mmr", problem, place=place)[0])
+
+
+def test_items_that_no_round_has_come_to(run):
+    """With relevance given nothing bounds the items of the second step: all must meet the first pick."""
+    rows = np.ones((1200, 4), np.float32)
+    arguments = {"queries": None, "relevance": np.ones((1, 1200), np.float32), "k": 2, "lambda_d": 0.5, "metric": "dot"}
+    for position in range(1100, 1107):
+        other = rows.copy()
+        other[position] = -1
+        found, _ = run("mmr", arguments | {"embeddings": other}, place="workspace")
+        assert found.indices.tolist() == [[0, position]]
 
 
 def test_no_query(run, module):
@@ -382,7 +443,8 @@ def test_no_query(run, module):
 
 def test_the_struct_of_the_source_has_the_members_that_are_passed(run):
     _, problem = run("mmr", problem_of("mmr", 2, 10, 3, 8))
-    passed = cuda_kernels._arguments(problem, 0, None, 0, cuda_kernels.mmr(problem, 1)).members
+    how = cuda_configuration.configure("mmr", "float32", 10, 8, 3, False, emulator.MAX_SHARED)
+    passed = cuda_kernels._arguments(problem, 0, None, how, cuda_kernels.mmr(problem, 1)).members
     text = re.sub(r"//.*", "", (emulator.SOURCES / "select_args.cuh").read_text())
     (members,) = re.findall(r"struct SelectArgs \{(.*?)\};", text, re.DOTALL)
     declared = [re.findall(r"\w+$", name)[0] for line in members.split(";") for name in line.split(",") if name.strip()]
@@ -410,6 +472,7 @@ def sanitized(request, compiler):
     return emulator.Module("greedy_select", request.param, defines=("RSK_SELECT_TYPES=2",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("op", OPS)
 def test_sanitizers(run, sanitized, op, place):
@@ -430,11 +493,12 @@ def test_every_barrier_is_listed():
     assert "__sync" not in text
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize(("op", "barrier"), [("mmr", 1), ("vrsd", 1), ("vrsd", 2)])
+@pytest.mark.parametrize(("op", "barrier", "place"), NEEDED)
 def test_a_missing_barrier_is_caught(run, op, barrier, place):
     """By a wrong answer under some schedule, or by threads that then wait in different barriers."""
     arguments = problem_of(op, 1, 60, 5, 40, dtype="float16", seed=6)
+    if barrier > 2:
+        arguments["initial"] = np.array([[7, 21, 35, 40]])
     expected, _ = run(op, arguments, place=place)
 
     def right(seed):
@@ -447,10 +511,12 @@ def test_a_missing_barrier_is_caught(run, op, barrier, place):
     assert not all(right(seed) for seed in range(8)), BARRIERS[barrier]
 
 
-@pytest.mark.parametrize(("op", "barrier"), [("mmr", 1), ("vrsd", 1), ("vrsd", 2)])
-def test_a_missing_barrier_is_a_race(run, op, barrier, compiler):
+@pytest.mark.parametrize(("op", "barrier", "place"), RACES)
+def test_a_missing_barrier_is_a_race(run, op, barrier, place, compiler):
     """ThreadSanitizer names both accesses."""
     racy = emulator.Module("greedy_select", "thread", defines=("RSK_SELECT_TYPES=2",))
-    arguments = problem_of(op, 1, 37, 3, 16, dtype="float16", seed=6)
+    arguments = problem_of(op, 1, 37, 3, 40, dtype="float16", seed=6)
+    if barrier == 3:
+        arguments["initial"] = np.array([[7, 21]])
     with pytest.raises(emulator.LaunchError, match=r"data race(.|\n)*select_\w+\.cuh"):
-        run(op, arguments, on=racy, removed=barrier)
+        run(op, arguments, place=place, on=racy, removed=barrier)

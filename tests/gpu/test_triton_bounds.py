@@ -7,6 +7,7 @@ process that has it.
 import interpreted
 import numpy as np
 import pytest
+from clustered_pools import pools
 from traffic import counted
 
 import ragsys_kernels as rk
@@ -26,21 +27,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning"
 @pytest.fixture(autouse=interpreted.HERE)
 def no_pool_is_small(monkeypatch):
     monkeypatch.setattr(triton_gram, "GRAM_SLOTS", 0)
-
-
-def pools(P, D, order, num_queries=1, seed=0):
-    """Rows in clusters, queries and their pools, best first or in any order."""
-    rng = np.random.default_rng(seed)
-    centres = rng.standard_normal((P // 12, D))
-    rows = (centres[rng.integers(0, len(centres), P + 20)] + 0.8 * rng.standard_normal((P + 20, D))).astype(np.float32)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    queries = (centres[:num_queries] + rng.standard_normal((num_queries, D))).astype(np.float32)
-    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
-    candidates = np.stack([rng.permutation(P + 20)[:P] for _ in queries])
-    if order == "best first":
-        relevance = np.take_along_axis(queries @ rows.T, candidates, 1)
-        candidates = np.take_along_axis(candidates, np.argsort(-relevance, 1, kind="stable"), 1)
-    return {"queries": queries, "embeddings": rows, "candidates": candidates}
 
 
 def summed(rows, vector, dims):

@@ -51,8 +51,8 @@ def checks(monkeypatch):
 
     found, settle, draft = (
         SimpleNamespace(queries=[], draft=None),
-        triton_check._Rounds.settle,
-        triton_check._Rounds._draft,
+        triton_check.Rounds.settle,
+        triton_check.Rounds._draft,
     )
 
     def counting(self, drafted):
@@ -63,8 +63,8 @@ def checks(monkeypatch):
         picks = draft(self, *given)
         return picks if found.draft is None else found.draft(picks)
 
-    monkeypatch.setattr(triton_check._Rounds, "settle", counting)
-    monkeypatch.setattr(triton_check._Rounds, "_draft", drafting)
+    monkeypatch.setattr(triton_check.Rounds, "settle", counting)
+    monkeypatch.setattr(triton_check.Rounds, "_draft", drafting)
     return found
 
 
@@ -189,7 +189,9 @@ def test_a_right_draft_takes_two_reads_of_the_corpus(monkeypatch):
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((160, dims)).astype(np.float16)
     rows[3::40] += 3 * rows[3]  # what the query, row 3, is like
-    rows = torch.from_numpy(rows)
+    memory = torch.empty(160 * dims + 16, dtype=torch.float16)
+    begin = -memory.data_ptr() % 32 // 2
+    rows = memory[begin : begin + 160 * dims].view(160, dims).copy_(torch.from_numpy(rows))  # starts with a sector
     given = {"queries": rows[3:4].float(), "embeddings": rows, "k": 3, "lambda_d": 0.95, "metric": "dot"}
     checked = _arrays.tensors(validate.selection("mmr", **given))
     kernel, copy = triton_check.corpus_check_kernel, rows.clone()

@@ -5,6 +5,7 @@ process that has it.
 """
 
 import cancelling
+import filters
 import interpreted
 import numpy as np
 import pytest
@@ -128,6 +129,29 @@ def test_relevance_given(regime, method):
     if method == "mmr":
         bias = np.random.default_rng(1).integers(-3, 4, (3, 21)).astype(np.float32)
         run(method, for_regime(regime, {**problem, "queries": None, "bias": bias}) if regime != "corpus" else problem)
+
+
+@pytest.mark.parametrize(
+    ("regime", "method", "form"),
+    [
+        ("corpus", "mmr", "excluded_lists"),
+        ("corpus", "vrsd", "masks"),
+        ("gram", "vrsd", "mask"),
+    ],
+)
+def test_rows_of_a_whole_corpus_that_may_be_picked(regime, method, form, device, monkeypatch):
+    """By a bias of NaN, or in regime a as pools; nothing waits. Initial items may be rows that may not be picked."""
+    force(regime, monkeypatch)
+    problem = exact(bias=form == "mask", groups=True)
+    del problem["candidates"]
+    problem = for_method(method, {**problem, **filters.forms(3, 42, 0.4)[form][0]})
+    if form != "mask":
+        problem["initial"] = np.array([[0, -1], [-1, 3], [-1, -1]])
+    expected = METHODS[method](**problem, backend="reference")
+    with interpreted.NoWaiting():
+        result = METHODS[method](**tensors(problem))
+    np.testing.assert_array_equal(result.indices.numpy(), expected.indices)
+    np.testing.assert_allclose(result.scores.numpy(), expected.scores, rtol=1e-6)
 
 
 @pytest.mark.parametrize("regime", ["gram", "stream"])
@@ -276,8 +300,8 @@ def test_search_returns_the_best_rows(dtype, monkeypatch):
     force("corpus", monkeypatch)
     problem = exact(dtype, bias=True, groups=True)
     arguments = {name: problem[name] for name in ("queries", "embeddings", "bias", "groups", "query_groups", "metric")}
-    for n in (5, 50):
-        checked = validate.selection("mmr", **arguments, k=n, lambda_b=0.5)
+    for n, form in ((5, "no_exclusion"), (50, "masks")):
+        checked = validate.selection("mmr", **arguments, k=n, lambda_b=0.5, **filters.forms(3, 42, 0.4)[form][0])
         indices, scores = triton_kernels.search(checked, 1)
         expected = reference.search(checked, 1)
         np.testing.assert_array_equal(indices.numpy(), expected[0])

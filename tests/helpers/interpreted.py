@@ -1,5 +1,6 @@
 """For modules whose tests need Triton's interpreter, which a process has from its start or never."""
 
+import functools
 import importlib.util
 import os
 import subprocess
@@ -39,6 +40,45 @@ def _dot(self, a, b, d, input_precision, max_num_imprecise_acc):
     return interpreter.TensorHandle(total.astype(d.data.dtype), d.dtype.scalar)
 
 
+def patch_once(patch):
+    """Patch a module of Triton's language once a launch.
+
+    The interpreter does it at every call of a function of a kernel, by looking through all that the module has, which
+    took more than half of the time of these tests.
+    """
+    done = set()
+
+    @functools.cache
+    def languages(function):
+        return {
+            name for name in ("tl", "core") if any(value is LANGUAGES[name] for value in function.__globals__.values())
+        }
+
+    def patch_lang(function):
+        if done and languages(function) <= done:
+            return interpreter._LangPatchScope()
+        outermost = not done
+        done.update(languages(function))
+        scope = patch(function)
+        if outermost:
+            restore = scope.restore
+            scope.restore = lambda: (done.clear(), restore())
+        return scope
+
+    return patch_lang
+
+
+def dtype_once(dtype_of):
+    """NumPy's type of each of Triton's, for which the interpreter makes a table at every call."""
+    of_scalar = functools.cache(dtype_of)
+    pointer = interpreter.tl.pointer_type
+
+    def np_dtype(dtype):
+        return dtype_of(dtype) if isinstance(dtype.scalar, pointer) else of_scalar(dtype.scalar)
+
+    return np_dtype
+
+
 if HERE:
     from triton.runtime import interpreter
 
@@ -47,6 +87,9 @@ if HERE:
     mend()
 
     interpreter.InterpreterBuilder.create_dot = _dot
+    LANGUAGES = {"tl": interpreter.tl, "core": interpreter.tl.core}
+    interpreter._patch_lang = patch_once(interpreter._patch_lang)
+    interpreter._get_np_dtype = dtype_once(interpreter._get_np_dtype)
 
 
 def elsewhere(module):
