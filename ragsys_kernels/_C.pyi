@@ -37,6 +37,8 @@ def select(
     best_first: bool,
     isa: int,
     num_threads: int,
+    allowed: NDArray[np.uint8] | None = None,
+    exclude: NDArray[np.int64] | None = None,
 ) -> tuple[
     NDArray[np.int64],
     NDArray[np.float32],
@@ -85,6 +87,8 @@ def scan(
     query_groups: NDArray[np.int64] | None,
     isa: int,
     num_threads: int,
+    allowed: NDArray[np.uint8] | None = None,
+    exclude: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], bool]: ...
 def search(
     queries: NDArray[np.float32],
@@ -103,6 +107,8 @@ def search(
     query_groups: NDArray[np.int64] | None,
     isa: int,
     num_threads: int,
+    allowed: NDArray[np.uint8] | None = None,
+    exclude: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.uint8]]: ...
 
 _Partials = tuple[

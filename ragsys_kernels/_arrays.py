@@ -157,6 +157,14 @@ def narrow(array: np.ndarray, dtype: str) -> np.ndarray:
     return array.astype(dtype, copy=False)
 
 
+def cache_aligned(num_rows: int, dims: int, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return an empty array that starts on a cache line: a vector load across two lines costs two loads."""
+    size, line = num_rows * dims * dtype.itemsize, 64
+    memory = np.empty(size + line, np.uint8)
+    start = -memory.ctypes.data % line
+    return memory[start : start + size].view(dtype).reshape(num_rows, dims)
+
+
 _KEPT = 256
 
 
@@ -418,8 +426,9 @@ def tensors(record: _Record) -> _Record:
 
 
 def hosted(record: _Record) -> _Record:
-    """Return a problem on a device with all its arrays but the embeddings brought to the host."""
-    mapped: _Record = _mapped(record, lambda name, value: value if name == "data" else to_host(value), hosted)
+    """Return a problem on a device with all its arrays but the embeddings and their codes brought to the host."""
+    there = ("data", "codes")
+    mapped: _Record = _mapped(record, lambda name, value: value if name in there else to_host(value), hosted)
     return mapped
 
 

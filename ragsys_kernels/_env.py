@@ -7,6 +7,7 @@ RAGSYS_KERNELS_NUM_THREADS  threads of calls without ``num_threads``
 RAGSYS_KERNELS_VARIANTS     variants of GPU kernels to run in place of the default ones: ``kernel=variant``, with commas
 RAGSYS_KERNELS_CACHE        folder for what is computed once: embeddings, scores, unpacked models
 RAGSYS_KERNELS_DATA         folder of the data sets that evaluations read
+PROMETHEUS_MULTIPROC_DIR    folder in which the workers of a server share their metrics; the server sets it for them
 OPENAI_API_KEY              sent to servers with OpenAI's API where no other key is given
 TRITON_INTERPRET            ``1``: ``backend="triton"`` takes CPU arrays and interprets its kernels, slowly
 RAGSYS_KERNELS_NO_EXT       (build) ``1``: leave the extension out
@@ -87,6 +88,11 @@ def omp_threads() -> int | None:
     """Return the CPUs that Ray gives an actor; the library's own number is `num_threads`."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdigit() and int(given) else None
+
+
+def metrics_folder() -> str | None:
+    """Return where the workers of a server share their metrics; prometheus_client reads it too."""
+    return os.environ.get("PROMETHEUS_MULTIPROC_DIR") or None
 
 
 def openai_api_key() -> str | None:

@@ -27,6 +27,9 @@ _ELSEWHERE: dict[str, dict[str, str]] = {
     "n": _COUNT,
     "fetch_k": {"pool": "the same number", "candidates": "the ids of so many nearest rows"},
     "strategy": {"method": "'mmr' or 'vrsd'"},
+    "filter": {"allowed": "a mask or rows"},
+    "sel": {"allowed": "a mask or rows"},
+    "exclude_ids": {"exclude": "rows, which `Corpus.rows_of` finds"},
 }
 
 

@@ -226,7 +226,9 @@ class _Replay:
         P = N // self.Q if self.dense else N
         self.base = P if self.dense else 0
         candidates = get("candidates")
-        self.candidates = np.tile(np.arange(P), (self.Q, 1)) if candidates is None else np.asarray(candidates)
+        self.candidates = np.tile(np.arange(P), (self.Q, 1)) if candidates is None else np.asarray(candidates).copy()
+        for q, pool in enumerate(self.candidates):
+            pool[[item >= 0 and not self._may(problem, q, int(item)) for item in pool]] = -1
         bias = get("bias")
         if bias is None and corpus is not None and not self.vrsd:
             bias = corpus.bias
@@ -243,6 +245,19 @@ class _Replay:
         self.lambda_d = np.broadcast_to(get("lambda_d", 0.75), (self.Q,))
         self.lambda_b = np.broadcast_to(get("lambda_b", 0.95), (self.Q,))
         self.tolerance = _EPS * (8 + np.sqrt(D)) if tolerance is None else tolerance
+
+    @staticmethod
+    def _may(problem: dict[str, Any], q: int, item: int) -> bool:
+        """Return whether ``allowed`` and ``exclude`` let a query have an item."""
+        for name in ("allowed", "exclude"):
+            if problem.get(name) is None:
+                continue
+            given = np.asarray(problem[name])
+            of_query = given[q] if given.ndim == 2 else given
+            among = bool(of_query[item]) if given.dtype == bool else item in of_query.tolist()
+            if among != (name == "allowed"):
+                return False
+        return True
 
     @staticmethod
     def _floats(name: str, x: Any) -> np.ndarray:

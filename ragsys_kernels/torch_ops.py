@@ -33,6 +33,8 @@ def mmr(
     query_groups: Optional[Tensor] = None,
     max_per_group: Optional[int] = None,
     initial: Optional[Tensor] = None,
+    allowed: Optional[Tensor] = None,
+    exclude: Optional[Tensor] = None,
     metric: str = "cosine",
     backend: str = "auto",
 ) -> _Selection:
@@ -54,6 +56,8 @@ def mmr(
             query_groups=query_groups,
             max_per_group=max_per_group,
             initial=initial,
+            allowed=allowed,
+            exclude=exclude,
             metric=metric,  # type: ignore[arg-type]  # operators have no literals
             backend=backend,  # type: ignore[arg-type]
         )
@@ -71,6 +75,8 @@ def vrsd(
     query_groups: Optional[Tensor] = None,
     max_per_group: Optional[int] = None,
     initial: Optional[Tensor] = None,
+    allowed: Optional[Tensor] = None,
+    exclude: Optional[Tensor] = None,
     metric: str = "cosine",
     backend: str = "auto",
 ) -> _Sums:
@@ -85,6 +91,8 @@ def vrsd(
         query_groups=query_groups,
         max_per_group=max_per_group,
         initial=initial,
+        allowed=allowed,
+        exclude=exclude,
         metric=metric,  # type: ignore[arg-type]
         backend=backend,  # type: ignore[arg-type]
     )

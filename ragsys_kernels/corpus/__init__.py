@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -12,19 +13,21 @@ from .. import _arrays, _checks, _dispatch
 from .._arrays import HOST, Host, Torch
 from .._extras import absent
 from .._hints import hinted
-from .._types import ArrayLike, Backend, Method, Metric, OnError, PathLike, Storage
+from .._types import Array, ArrayLike, Backend, Method, Metric, OnError, PathLike, Storage
 from ..selection import mmr, validate, vrsd
 from ..selection.codes import encode
+from ..selection.filtered_problems import narrowed
 from ..selection.problem import Problem, Rows, SearchResult, Selection
 from ..selection.skip import answered
-from . import faiss_index, folder
+from . import faiss_index, folder, torch_rows
+from .ids import Ids, make
 from .rows import column, store
 
 _METHODS = {"mmr": mmr, "vrsd": vrsd}
 
 
 class Corpus(Rows):
-    """Rows normalised and checked once, with their bias and groups.
+    """Rows normalised and checked once, with their bias, groups, ids and costs.
 
     Parameters
     ----------
@@ -45,12 +48,23 @@ class Corpus(Rows):
     device : None | "cpu" | "cuda" | "cuda:0" | ...
         Where the rows are kept; None: where the embeddings are. On a device they are torch tensors, `search` and
         `select` take queries on that device, and embeddings on the host are normalised there block by block.
+    ids : (N,) integers or str, optional
+        What the rows are called elsewhere, each once. Integers are of 64 bits and not -1, which stands for no row. All
+        calls take and return rows; ``corpus.ids[rows]`` and `rows_of` translate.
+    costs : (N,) floats or integers, optional
+        What it costs to pick each row, such as its number of tokens: finite and at least 0, kept as float64.
+
+    Attributes
+    ----------
+    ids : Ids
+        ``ids[rows]`` gives the ids of rows, given as an integer array of any shape: an int64 array, or an object array
+        of str. Row -1 gives -1, or None among strings. Without ids the rows are their own.
 
     Notes
     -----
     Under "cosine" rows of floats also get 8-bit codes, D + 12 bytes a row in whole cache lines: about 25 % more memory
-    for float32 rows, 50 % for 16-bit rows. The codes show the CPU kernels which rows they need not read. Results are
-    exact with and without them.
+    for float32 rows, 50 % for 16-bit rows, on the host and on a device alike. The codes show the kernels which rows
+    they need not read. Results are exact with and without them.
 
     Raises
     ------
@@ -76,11 +90,14 @@ class Corpus(Rows):
         metric: Metric = "cosine",
         dtype: Storage = "float32",
         device: str | None = None,
+        *,
+        ids: ArrayLike | Sequence[str] | None = None,
+        costs: ArrayLike | None = None,
     ) -> None:
         op = "Corpus"
         _checks.choice(op, "metric", metric, ("cosine", "dot"))
         _checks.choice(op, "dtype", dtype, _arrays.CORPUS_STORAGE)
-        arrays = {"embeddings": embeddings, "bias": bias, "groups": groups}
+        arrays = {"embeddings": embeddings, "bias": bias, "groups": groups, "costs": costs}
         source = _checks.same_device(op, arrays)
         place = _place(op, source if device is None else device)
         if source != "cpu" and place is HOST:
@@ -97,12 +114,53 @@ class Corpus(Rows):
             scales,
             column(op, "bias", bias, len(data), place),
             column(op, "groups", groups, len(data), place),
+            column(op, "costs", costs, len(data), place),
             max_norm,
-            *(encode(data, dtype, metric, scales) if place is HOST else (None, 0.0)),
+            *(encode if place is HOST else torch_rows.encode)(data, dtype, metric, scales),
         )
+        object.__setattr__(self, "ids", make(op, ids, len(data)))
+
+    ids: Ids
 
     def __len__(self) -> int:
         return len(self.data)
+
+    def rows_of(self, ids: ArrayLike | str | Sequence[Any], *, unknown: Literal["raise", "pad"] = "raise") -> Array:
+        """Return the rows of some ids, to be given as ``candidates`` or ``initial``.
+
+        Parameters
+        ----------
+        ids : an id, or ids in an array or list of any shape
+            Integers or strings, as those of the corpus are; without ids, rows. -1, or None among strings, is padding.
+        unknown : {"raise", "pad"}
+            What an id does that is not in the corpus. "pad": it becomes -1.
+
+        Returns
+        -------
+        int64 array of the shape of ``ids``, on the host
+            -1 for padding.
+
+        Raises
+        ------
+        ValueError
+            An id is not in the corpus; the first is named.
+        TypeError
+            Integers where the corpus has strings, or strings where it has integers.
+
+        Notes
+        -----
+        O(log N) an id: a search in sorted keys, which are made with the corpus and saved with it.
+
+        Examples
+        --------
+        >>> import numpy as np, ragsys_kernels as rk
+        >>> corpus = rk.Corpus(np.eye(3, dtype=np.float32), ids=["a", "b", "c"])
+        >>> corpus.rows_of(["c", "a"])
+        array([2, 0])
+        >>> corpus.ids[[[2, 0, -1]]]
+        array([['c', 'a', None]], dtype=object)
+        """
+        return self.ids.rows_of(ids, unknown)
 
     @property
     def dims(self) -> int:
@@ -115,22 +173,24 @@ class Corpus(Rows):
         return _arrays.device_of(self.data)
 
     def to(self, device: str) -> Corpus:
-        """Return the corpus on another device, or itself if it is there. On the host its codes are made again."""
+        """Return the corpus on another device, or itself if it is there. Its codes are made again there."""
         place = _place("Corpus", device)
         here = isinstance(self.data, np.ndarray)
         if here if isinstance(place, Host) else not here and self.data.device == place.device:
             return self
-        arrays = {name: _arrays.to_host(array) for name in folder.ARRAYS if (array := getattr(self, name)) is not None}
+        names = [name for name in folder.ARRAYS if name != "codes" and getattr(self, name) is not None]
+        arrays = {name: _arrays.to_host(getattr(self, name)) for name in names}
         if isinstance(place, Host):
             codes = encode(arrays["data"], self.dtype, self.metric, arrays.get("scales"))
             return _arrays.changed(self, **arrays, codes=codes[0], code_error=codes[1])
-        arrays.pop("codes", None)
         for name, array in arrays.items():
             arrays[name] = _arrays.tensor(array, self.dtype if name == "data" else "").to(place.device)
-        return _arrays.changed(self, **arrays, codes=None, code_error=0.0)
+        codes = torch_rows.encode(arrays["data"], self.dtype, self.metric, arrays.get("scales"))
+        return _arrays.changed(self, **arrays, codes=codes[0], code_error=codes[1])
 
     def __repr__(self) -> str:
-        extras = "".join(f", {name}" for name in ("bias", "groups") if getattr(self, name) is not None)
+        extras = "".join(f", {name}" for name in ("bias", "groups", "costs") if getattr(self, name) is not None)
+        extras += f", ids={self.ids.kind}" if self.ids.kind != "row" else ""
         extras += "" if self.device == "cpu" else f", device={self.device!r}"
         return f"Corpus(N={len(self)}, D={self.dims}, metric={self.metric!r}, dtype={self.dtype!r}{extras})"
 
@@ -142,6 +202,8 @@ class Corpus(Rows):
         *,
         lambda_b: float | ArrayLike = 0.95,
         query_groups: ArrayLike | None = None,
+        allowed: ArrayLike | None = None,
+        exclude: ArrayLike | None = None,
         index: Any = None,
         backend: Backend = "auto",
         num_threads: int | None = None,
@@ -158,6 +220,9 @@ class Corpus(Rows):
             Weight of relevance against the corpus's bias; without a bias it has no effect.
         query_groups : (Q,) integers, optional
             Rows of the query's own group are left out.
+        allowed, exclude : (N,) or (Q, N) bool, or (M,) or (Q, M) int32 | int64, optional
+            Rows that may be found, and that may not, as in `mmr`. The n best of those that may are found: fewer only
+            where there are no more.
         index : faiss.Index, optional
             Finds the rows, which are then ranked and scored as by the exact search. Made by `to_faiss`, or the caller's
             own over the same N rows in their order: with D + 1 columns, the last for the bias as `to_faiss` stores it,
@@ -184,7 +249,8 @@ class Corpus(Rows):
         op = "search"
         threads = _checks.threads(op, num_threads)
         errors = _checks.skipped(op, on_error)
-        device = _checks.same_device(op, {"queries": queries, "query_groups": query_groups, "the corpus": self.data})
+        of_queries = {"queries": queries, "query_groups": query_groups, "allowed": allowed, "exclude": exclude}
+        device = _checks.same_device(op, {**of_queries, "the corpus": self.data})
         library = _arrays.library_of(queries)
         name, implementation = _dispatch.choose(op, "selection", device, backend)
         place = HOST if device == "cpu" else Torch(device)
@@ -195,6 +261,8 @@ class Corpus(Rows):
             n,
             lambda_b=lambda_b,
             query_groups=query_groups,
+            allowed=allowed,
+            exclude=exclude,
             k_name="n",
             place=place,
             errors=errors,
@@ -203,6 +271,9 @@ class Corpus(Rows):
             raise TypeError(f"{op}: n must be one integer, got an array")
         if index is not None and (place is not HOST or name == "triton"):
             raise ValueError(f"{op}: index must come with arrays on the host, got queries for backend {name!r}")
+
+        if place is HOST and index is None and name != "triton":
+            problem = narrowed(problem)
 
         def answer(problem: Problem) -> Any:
             if index is None:
@@ -237,6 +308,8 @@ class Corpus(Rows):
         query_groups: ArrayLike | None = None,
         max_per_group: int | None = None,
         initial: ArrayLike | None = None,
+        allowed: ArrayLike | None = None,
+        exclude: ArrayLike | None = None,
         metric: Metric = "cosine",
         check_values: bool | None = None,
         backend: Backend = "auto",
@@ -256,7 +329,8 @@ class Corpus(Rows):
             Pools already retrieved; ``pool`` then has no effect.
         index : faiss.Index, optional
             Retrieves the pools, as in `search`.
-        relevance, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, initial, metric, check_values
+        relevance, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, initial, allowed, exclude, metric, \
+            check_values
             As in `mmr`; only MMR takes ``bias``, ``lambda_d`` and ``lambda_b``. With ``relevance`` nothing is
             retrieved; without ``candidates`` it is the relevance of all rows. ``bias`` and ``groups`` replace the
             corpus's own.
@@ -297,12 +371,15 @@ class Corpus(Rows):
                 min(n, len(self)),
                 lambda_b=lambda_b if method == "mmr" else 1.0,
                 query_groups=query_groups,
+                allowed=allowed,
+                exclude=exclude,
                 index=index,
                 backend=backend,
                 num_threads=num_threads,
                 on_error=on_error,
             )
             candidates, errors = found.indices, found.errors
+            allowed = exclude = None  # all of these may be picked
         picks = _METHODS[method](
             asked,
             corpus,
@@ -313,6 +390,8 @@ class Corpus(Rows):
             query_groups=query_groups,
             max_per_group=max_per_group,
             initial=initial,
+            allowed=allowed,
+            exclude=exclude,
             metric=metric,
             check_values=check_values,
             backend=backend,
@@ -386,7 +465,7 @@ class Corpus(Rows):
         OSError
             The folder cannot be written.
         """
-        folder.save(self, path, _checks.flag("Corpus", "overwrite", overwrite))
+        folder.save(self, self.ids, path, _checks.flag("Corpus", "overwrite", overwrite))
 
     @classmethod
     def load(cls, path: PathLike, device: str = "cpu", *, verify: bool = False) -> Corpus:
@@ -402,7 +481,8 @@ class Corpus(Rows):
             The folder does not hold a corpus, or one that is damaged.
         """
         corpus = cls.__new__(cls)
-        vars(corpus).update(vars(folder.load(path, _checks.flag("Corpus", "verify", verify))))
+        rows, ids = folder.load(path, _checks.flag("Corpus", "verify", verify))
+        vars(corpus).update(vars(rows), ids=ids)
         return corpus.to(device)
 
 

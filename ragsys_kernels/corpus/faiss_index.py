@@ -124,14 +124,14 @@ def _check(problem: Problem, index: Any) -> None:
 
 
 def _nearest(problem: Problem, index: Any, block: slice) -> np.ndarray:
-    """Return the n nearest rows (Q, n) of a block of queries, without those of their own groups; padded with -1."""
+    """Return the n nearest rows (Q, n) that queries of a block may pick; padded with -1."""
     num_rows = len(problem.rows.data)
     vectors = _searched(problem, index, block)
     n = min(problem.k, num_rows)
     found = np.full((len(vectors), n), -1, np.int64)
     own = None if problem.query_groups is None else problem.query_groups[block, None]
-    # FAISS cannot leave out a group per query: ask for twice as many rows again, until no query is short of them.
-    fetch = n if own is None else min(2 * n, num_rows)
+    # FAISS cannot leave out rows per query: ask for twice as many rows again, until no query is short of them.
+    fetch = n if own is None and problem.filter is None else min(2 * n, num_rows)
     left = np.arange(len(vectors))
     while left.size:
         short = []
@@ -148,6 +148,8 @@ def _nearest(problem: Problem, index: Any, block: slice) -> np.ndarray:
             if own is not None:
                 assert problem.groups is not None
                 keep &= problem.groups[ids] != own[part]
+            if problem.filter is not None:
+                keep &= np.stack([problem.filter.keeps(block.start + q, ids[i]) for i, q in enumerate(part.tolist())])
             order = np.argsort(~keep, axis=1, kind="stable")[:, :n]
             found[part] = np.take_along_axis(np.where(keep, ids, -1), order, axis=1)
             short.append(part[(keep.sum(axis=1) < n) & ~exhausted])
@@ -160,7 +162,7 @@ def _ranked(
     problem: Problem, candidates: np.ndarray, implementation: ModuleType, num_threads: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank candidates, given in ascending order, by their v; padded to k columns."""
-    pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1])
+    pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1], filter=None)
     ranked: tuple[np.ndarray, np.ndarray] = implementation.search(pools, num_threads)
     return ranked
 

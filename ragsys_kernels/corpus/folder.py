@@ -22,14 +22,15 @@ import numpy as np
 
 from .. import _arrays, _files
 from .._types import PathLike
-from ..selection.codes import encode, row_bytes
+from ..selection.codes import encode, row_bytes, swapped
 from ..selection.problem import Rows
+from . import ids
 
-ARRAYS = ("data", "scales", "bias", "groups", "codes")
+ARRAYS = ("data", "scales", "bias", "groups", "costs", "codes")
 
 _DESCRIPTION = "corpus.json"
 _FORMAT, _FORMER = 2, 1
-_NAMES = {_DESCRIPTION, *(f"{name}.npy" for name in ARRAYS)}
+_NAMES = {_DESCRIPTION, *(f"{name}.npy" for name in (*ARRAYS, *ids.ARRAYS))}
 _STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8"}
 
 _MOST_BYTES = 1 << 20  # of a description
@@ -62,14 +63,17 @@ def _one_form() -> Iterator[None]:
         raise _DamageError(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
-def save(rows: Rows, path: PathLike, overwrite: bool) -> None:
-    """Write the rows to a folder, which exists whole or not at all; see `Corpus.save`."""
+def save(rows: Rows, known: ids.Ids, path: PathLike, overwrite: bool) -> None:
+    """Write the rows and their ids to a folder, which exists whole or not at all; see `Corpus.save`."""
     place = _place(path)
     _files.restore(place)
     _check_free(place, overwrite)
     place.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: _arrays.to_host(array) for name in ARRAYS if (array := getattr(rows, name)) is not None}
     num_rows, dims = arrays["data"].shape
+    if "codes" in arrays and arrays["codes"].dtype == np.int8:  # a device's
+        arrays["codes"] = swapped(arrays["codes"], dims)
+    arrays.update(known.arrays())
     row = sum(array[0].nbytes for array in arrays.values())
     sampled = min(num_rows, _SAMPLED_ROWS, max(2, _SAMPLED_BYTES // row))
     with _files.staging(place) as folder:
@@ -92,8 +96,8 @@ def save(rows: Rows, path: PathLike, overwrite: bool) -> None:
             raise
 
 
-def load(path: PathLike, verify: bool) -> Rows:
-    """Return the rows of a folder, mapped into memory; see `Corpus.load`."""
+def load(path: PathLike, verify: bool) -> tuple[Rows, ids.Ids]:
+    """Return the rows of a folder and their ids, mapped into memory; see `Corpus.load`."""
     return _steadily(path, lambda folder: _opened(folder, verify))
 
 
@@ -260,39 +264,39 @@ def _digest(file: Path) -> str:
     return digest.hexdigest()
 
 
-def _opened(folder: Path, verify: bool) -> Rows:
+def _opened(folder: Path, verify: bool) -> tuple[Rows, ids.Ids]:
     with _one_form():
         description = _description(folder)
         if verify:
             _check_sums(description)
         former = description["format"] == _FORMER
-        rows = _former(folder, description) if former else _checked(folder, description, verify)
-    if former:
-        codes, code_error = encode(rows.data, rows.dtype, rows.metric, rows.scales)
-        rows = replace(rows, codes=codes, code_error=code_error)
-    return rows
+        if not former:
+            return _checked(folder, description, verify)
+        rows = _former(folder, description)
+    codes, code_error = encode(rows.data, rows.dtype, rows.metric, rows.scales)
+    return replace(rows, codes=codes, code_error=code_error), ids.Ids(len(rows.data))
 
 
-def _checked(folder: Path, description: dict[str, Any], verify: bool) -> Rows:
+def _checked(folder: Path, description: dict[str, Any], verify: bool) -> tuple[Rows, ids.Ids]:
     files = description["files"]
     read = verify or sum(known["bytes"] for known in files.values()) <= _SMALL
-    if found := _unlike(folder, files, read):
-        raise _DamageError("; ".join(found))
-    arrays = {name: _mapped(folder / f"{name}.npy") for name in ARRAYS if f"{name}.npy" in files}
-    rows = _fitting(description, arrays, tuple(description["shape"]))
+    if unlike := _unlike(folder, files, read):
+        raise _DamageError("; ".join(unlike))
+    arrays = {name: _mapped(folder / f"{name}.npy") for name in (*ARRAYS, *ids.ARRAYS) if f"{name}.npy" in files}
+    found = _fitting(description, arrays, tuple(description["shape"]))
     for name, array in arrays.items():
         if not read and _sample(array, description["sampled_rows"]) != files[f"{name}.npy"]["sample_sha256"]:
             raise _DamageError(f"{name}.npy is damaged or another corpus's: a sample of its rows is not as it was")
-    return rows
+    return found
 
 
 def _former(folder: Path, description: dict[str, Any]) -> Rows:
     """Return rows of format 1 without codes, their largest norm computed: nothing proves that the stored ones fit."""
-    names = [name for name in ARRAYS if name != "codes" and os.path.lexists(folder / f"{name}.npy")]
+    names = [name for name in ("data", "scales", "bias", "groups") if os.path.lexists(folder / f"{name}.npy")]
     if "data" not in names:
         raise _DamageError(rule="hold data.npy")
     arrays = {name: _mapped(folder / f"{name}.npy") for name in names}
-    rows = _fitting({**description, "code_error": 0.0}, arrays, arrays["data"].shape)
+    rows, _ = _fitting({**description, "code_error": 0.0}, arrays, arrays["data"].shape)
     step = max(1, _BLOCK // rows.data.shape[1])
     blocks = (rows.vectors(slice(begin, begin + step)) for begin in range(0, len(rows.data), step))
     max_norm = float(np.max([np.linalg.norm(block, axis=1).max() for block in blocks]))
@@ -310,7 +314,9 @@ def _mapped(file: Path) -> np.ndarray:
     return array
 
 
-def _fitting(description: dict[str, Any], arrays: dict[str, np.ndarray], shape: tuple[int, ...]) -> Rows:
+def _fitting(
+    description: dict[str, Any], arrays: dict[str, np.ndarray], shape: tuple[int, ...]
+) -> tuple[Rows, ids.Ids]:
     """Return the rows if arrays and description fit each other: types, shapes, order of bytes and axes, sizes."""
     metric, dtype, max_norm, code_error = (description[name] for name in ("metric", "dtype", "max_norm", "code_error"))
     num_rows, dims = shape if len(shape) == 2 else (0, 0)
@@ -319,7 +325,13 @@ def _fitting(description: dict[str, Any], arrays: dict[str, np.ndarray], shape: 
         "scales": ("float32", (num_rows,)),
         "bias": ("float32", (num_rows,)),
         "groups": ("int64", (num_rows,)),
+        "costs": ("float64", (num_rows,)),
         "codes": ("uint8", (num_rows, row_bytes(dims))),
+        "ids": ("int64", (num_rows,)),
+        "id_text": ("uint8", (int(arrays["id_offsets"].flat[-1]) if "id_offsets" in arrays else 0,)),
+        "id_offsets": ("int64", (num_rows + 1,)),
+        "id_keys": ("int64" if "ids" in arrays else "uint32", (num_rows,)),
+        "id_order": ("int64", (num_rows,)),
     }
     fits = {
         "metric": metric in ("cosine", "dot"),
@@ -328,6 +340,7 @@ def _fitting(description: dict[str, Any], arrays: dict[str, np.ndarray], shape: 
         "code_error": _is_size(code_error),
         "shape": num_rows > 0 and dims > 0,
         "scales": ("scales" in arrays) == _arrays.scaled(str(metric), str(dtype)),
+        "ids": {name for name in ids.ARRAYS if name in arrays} in ids.SETS,
     }
     for name, array in arrays.items():
         kind, expected = kinds[name]
@@ -337,8 +350,10 @@ def _fitting(description: dict[str, Any], arrays: dict[str, np.ndarray], shape: 
     if not all(fits.values()):
         wrong = ", ".join(name for name, right in fits.items() if not right)
         raise _DamageError(rule="hold arrays that fit their description", got=f"another {wrong}")
+    known = ids.opened({name: arrays[name] for name in ids.ARRAYS if name in arrays}, num_rows)
+    columns = {name: arrays[name] for name in ARRAYS if name in arrays}
     norm = "scaled" if "scales" in arrays else "as_given"
-    return Rows(dtype=dtype, metric=metric, norm=norm, max_norm=max_norm, code_error=code_error, **arrays)
+    return Rows(dtype=dtype, metric=metric, norm=norm, max_norm=max_norm, code_error=code_error, **columns), known
 
 
 def _is_size(x: object) -> bool:

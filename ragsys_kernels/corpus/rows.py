@@ -1,4 +1,4 @@
-"""Rows of a `Corpus` in their storage type: normalised, rounded and checked block by block; its bias and groups."""
+"""Rows of a `Corpus` in their storage type: normalised, rounded and checked block by block; its columns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
     num_rows, dims = array.shape
     cosine = metric == "cosine"
     shared = not cosine and given == dtype and array.flags.c_contiguous
-    data = array if shared else _cache_aligned(num_rows, dims, np.dtype(np.uint16 if dtype == "bfloat16" else dtype))
+    kind = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
+    data = array if shared else _arrays.cache_aligned(num_rows, dims, kind)
     scales = np.empty(num_rows, np.float32) if _arrays.scaled(metric, dtype) else None
     max_norm = 0.0
     block = max(1, _BLOCK_BYTES // (8 * dims))
@@ -62,20 +63,31 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
 
 
 def column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
-    """Check ``bias`` or ``groups``, one value per row."""
+    """Check ``bias``, ``groups`` or ``costs``, one value per row."""
     if x is None:
         return None
-    array = (_checks.floats if name == "bias" else _checks.integers)(op, name, x, place)
+    array = _COLUMNS[name](op, name, x, place)
     if array.shape != (num_rows,):
         raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {_checks.shape_text(array.shape)}")
     if name == "bias" and not (finite := np.isfinite(_arrays.to_host(array))).all():
         raise ValueError(f"{op}: bias must be finite, got NaN or inf in row {int(np.argmin(finite))}")
+    if name == "costs":
+        host = _arrays.to_host(array)
+        if (bad := ~(np.isfinite(host) & (host >= 0))).any():
+            row = int(np.argmax(bad))
+            raise ValueError(f"{op}: costs must be finite and at least 0, got {host[row]:g} in row {row}")
     return array
 
 
-def _cache_aligned(num_rows: int, dims: int, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return an empty array that starts on a cache line: a vector load across two lines costs two loads."""
-    size, line = num_rows * dims * dtype.itemsize, 64
-    memory = np.empty(size + line, np.uint8)
-    start = -memory.ctypes.data % line
-    return memory[start : start + size].view(dtype).reshape(num_rows, dims)
+def _costs(op: str, name: str, x: Any, place: Place) -> Any:
+    """Return numbers of any type as float64: sums of costs are exact for whole numbers."""
+    array: Any
+    array, dtype = place.view(op, name, x)
+    if "float" not in dtype and "int" not in dtype:
+        raise TypeError(f"{op}: {name} must be numbers, got {dtype}")
+    if isinstance(place, Torch):
+        return array.double().contiguous()
+    return np.ascontiguousarray(_arrays.widen(array, dtype) if dtype == "bfloat16" else array, np.float64)
+
+
+_COLUMNS = {"bias": _checks.floats, "groups": _checks.integers, "costs": _costs}

@@ -6,8 +6,19 @@ with needed("ragsys_kernels.offline", "cli"):
     import pyarrow  # noqa: F401
 
 from .bias import BiasSummary, bias
+from .build import build_corpus
 from .check import JobStatus, status, verify
 from .job import Summary, select
 from .ray_selector import selector_for_ray
 
-__all__ = ["BiasSummary", "JobStatus", "Summary", "bias", "select", "selector_for_ray", "status", "verify"]
+__all__ = [
+    "BiasSummary",
+    "JobStatus",
+    "Summary",
+    "bias",
+    "build_corpus",
+    "select",
+    "selector_for_ray",
+    "status",
+    "verify",
+]

@@ -12,6 +12,7 @@ from .._gpu import preference
 from .._hints import hinted
 from .._types import ArrayLike, Backend, Metric, OnError
 from . import validate
+from .filtered_problems import narrowed
 from .problem import Problem, Rows, Selection
 from .skip import answered
 
@@ -31,6 +32,8 @@ def mmr(
     query_groups: ArrayLike | None = None,
     max_per_group: int | None = None,
     initial: ArrayLike | None = None,
+    allowed: ArrayLike | None = None,
+    exclude: ArrayLike | None = None,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -78,6 +81,9 @@ def mmr(
     initial : (Q, S) int32 | int64, optional
         Items already shown, as ids like ``candidates``, padded with -1. They count as picks made before the first, and
         are not returned.
+    allowed, exclude : (N,) or (Q, N) bool, or (M,) or (Q, M) int32 | int64, optional
+        What queries may pick, and may not: a mask of the rows, or rows padded with -1, for all queries or for each.
+        For dense pools positions, (P,) and so on. An item must pass both. Fewer than k that do: the rest is padding.
     metric : {"cosine", "dot"}
         "cosine" makes rows and queries unit vectors (a zero row has cosine 0 with everything); "dot" takes them as
         given. A Corpus has its own metric.
@@ -149,6 +155,8 @@ def mmr(
         query_groups,
         max_per_group,
         initial,
+        allowed,
+        exclude,
         metric,
         check_values,
         backend,
@@ -169,6 +177,8 @@ def vrsd(
     query_groups: ArrayLike | None = None,
     max_per_group: int | None = None,
     initial: ArrayLike | None = None,
+    allowed: ArrayLike | None = None,
+    exclude: ArrayLike | None = None,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -226,6 +236,8 @@ def vrsd(
         query_groups,
         max_per_group,
         initial,
+        allowed,
+        exclude,
         metric,
         check_values,
         backend,
@@ -249,6 +261,8 @@ def _run(
     query_groups: Any,
     max_per_group: int | None,
     initial: Any,
+    allowed: Any,
+    exclude: Any,
     metric: str,
     check_values: bool | None,
     backend: str,
@@ -269,6 +283,8 @@ def _run(
         "query_groups": query_groups,
         "initial": initial,
     }
+    if allowed is not None or exclude is not None:
+        arrays.update(allowed=allowed, exclude=exclude)
     library, device = _checks.library_and_device(op, arrays)
     call = None if device == "cpu" else preference.of(op, arrays)
     name, implementation = _dispatch.choose(op, "selection", device, backend, call)
@@ -288,6 +304,8 @@ def _run(
             query_groups=query_groups,
             max_per_group=max_per_group,
             initial=initial,
+            allowed=allowed,
+            exclude=exclude,
             metric=metric,
             place=place,
             errors=errors,
@@ -296,6 +314,7 @@ def _run(
             nothing = map(place.upload, Selection.empty(0, problem.k))
             return Selection(*(_arrays.to_library(field, library) for field in nothing)).with_errors(errors)
         validate.warn_small_pool(problem)
+        problem = problem if problem.filter is None else narrowed(problem)
         columns = problem.k
         if columns > problem.pool:  # the rest is padding
             problem.k = problem.pool

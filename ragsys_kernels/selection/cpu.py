@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from .. import _arrays, _dispatch
 from .._types import Array
 from . import codes, validate
+from .filtered_problems import few_rows
 from .problem import Problem, Selection, unit
 
 _NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
@@ -48,6 +50,10 @@ def vrsd(problem: Problem, num_threads: int) -> Selection:
 
 def run(problem: Problem, num_threads: int, bounds: str = "automatic") -> tuple[Selection, Any]:
     """Return the selection, the same with any bounds, and its work: dot products, rows read, products of codes."""
+    if problem.filter is not None and (few := few_rows(problem)) is not None:
+        with suppress(ValueError):  # which names a row of all of them: raised below
+            picks, work = run(few[0], num_threads, bounds)
+            return picks._replace(indices=_renumbered(picks.indices, few[1])), work
     whole = problem.candidates is None and not problem.pool_stride and problem.relevance is None
     row_bias = problem.bias is None or problem.bias.ndim == 1
     large = problem.rows.metric == "cosine" and problem.pool >= _WHOLE_CORPUS
@@ -108,8 +114,27 @@ def _call(
         best_first,
         _dispatch.isa_index(),
         num_threads,
+        **_filter(problem),
     )
     return Selection(*fields), status, work
+
+
+def _renumbered(indices: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the rows of numbers among some rows; -1 stays."""
+    return np.where(indices < 0, -1, rows[indices])
+
+
+def _filter(problem: Problem) -> dict[str, Any]:
+    """Return which rows may be picked, and which may not, where that is limited."""
+    given: dict[str, Any] = {}
+    found = problem.filter
+    if found is None:
+        return given
+    if found.mask is not None:
+        given["allowed"] = found.mask.view(np.uint8)
+    if found.exclude is not None and found.exclude.shape[1]:
+        given["exclude"] = found.exclude
+    return given
 
 
 def _raise_for(problem: Problem, status: np.ndarray) -> None:
@@ -171,6 +196,7 @@ def _scan(
         problem.query_groups,
         _dispatch.isa_index(),
         num_threads,
+        **_filter(problem),
     )
     for q in range(0 if well else problem.num_queries):  # a bad row that no query may pick does no harm
         validate.values(problem, q)
@@ -181,6 +207,10 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
     """Return the k items of largest v of each pool, ties to the lowest position."""
     if problem.candidates is not None:
         return _rank(problem, num_threads)
+    if (few := few_rows(problem)) is not None:
+        with suppress(ValueError):
+            indices, scores = search(few[0], num_threads)
+            return _renumbered(indices, few[1]), scores
     if problem.rows.metric == "dot":
         _check_queries(problem)
     module, rows = _dispatch.extension(), problem.rows
@@ -201,6 +231,7 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
         problem.query_groups,
         _dispatch.isa_index(),
         num_threads,
+        **_filter(problem),
     )
     _raise_for(problem, status)
     return indices, scores
@@ -213,6 +244,11 @@ def _rank(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
     for begin in range(0, problem.num_queries, _QUERY_BLOCK):
         block = slice(begin, begin + _QUERY_BLOCK)
         part = problem.take(block)
+        if part.query_groups is not None:
+            assert part.groups is not None
+            assert part.candidates is not None
+            own = part.groups[part.candidates] == part.query_groups[:, None]
+            part.candidates = np.where(own, -1, part.candidates)
         values = _relevance(part, num_threads)
         order = np.argsort(-values, axis=1, kind="stable")[:, : problem.k]
         assert part.candidates is not None
@@ -304,7 +340,7 @@ def _by_relevance(problem: Problem, queries: np.ndarray, n: int, num_threads: in
     """Select from the n rows of largest v. Until a row is read, its product of the scan stands for its relevance."""
     weights = problem.lambda_b, 1 - problem.lambda_b
     candidates, scores, outside, error = _scan(problem, queries[None], weights, n, num_threads)
-    pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1], relevance=scores)
+    pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1], relevance=scores, filter=None)
     return _call(pools, num_threads, relevance_error=error, outside=outside + error, best_first=True)
 
 
@@ -326,7 +362,7 @@ def _by_value(problem: Problem, queries: np.ndarray, made: Selection, t: int, n:
         values += weights[1][:, None] * problem.bias[rows]
     candidates = np.concatenate([made.indices, rows], axis=1)
     ceiling = np.concatenate([np.full(made.indices.shape, np.inf, np.float32), values + error[:, None]], axis=1)
-    pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1])
+    pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1], filter=None)
     return _call(
         pools,
         num_threads,

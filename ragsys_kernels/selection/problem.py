@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import _arrays
 from .._types import Array
+from .filters import Filter
 
 _Answer = TypeVar("_Answer", bound="_Answers")
 
@@ -108,8 +109,9 @@ class Rows:
     scales: Any = None  # (N,) float32
     bias: Any = None  # (N,) float32
     groups: Any = None  # (N,) int64
+    costs: Any = None  # (N,) float64
     max_norm: float | None = None  # the largest norm of a vector of the formulas; None: the rows are not checked yet
-    codes: Any = None  # (N, stride) uint8, csrc/cpu/simd/codes.inl
+    codes: Any = None  # (N, stride) uint8, csrc/cpu/simd/codes.inl; on a device int8, codes.py
     code_error: float = 0.0  # the largest error of a code row
 
     def vectors(self, rows: np.ndarray | slice) -> np.ndarray:
@@ -164,6 +166,7 @@ class Problem:
     groups: Any = None  # (N,) int64
     query_groups: Any = None  # (Q,) int64
     max_per_group: int = 0  # 0: no cap
+    filter: Filter | None = None  # of a whole corpus; pools have -1 in the place of what may not be picked
 
     @property
     def num_ids(self) -> int:
@@ -174,6 +177,8 @@ class Problem:
         """Return the problem of some of the queries."""
         names = ("queries", "candidates", "initial", "relevance", "lambda_d", "lambda_b", "ks", "query_groups")
         changes = {name: array[queries] for name in names if (array := getattr(self, name)) is not None}
+        if self.filter is not None:
+            changes["filter"] = self.filter.take(queries)
         if self.bias is not None and self.bias.ndim == 2:
             changes["bias"] = self.bias[queries]
         if self.pool_stride:
@@ -189,6 +194,8 @@ class Problem:
         ids = np.arange(self.pool) if self.candidates is None else self.candidates[q].astype(np.int64)
         rows = ids + q * self.pool_stride
         keep = ids >= 0
+        if self.filter is not None:
+            keep &= self.filter.keeps(q, ids)
         if self.initial is not None:
             keep &= ~np.isin(ids, self.initial[q])
         if self.query_groups is not None:

@@ -50,6 +50,8 @@ def _pool(problem: Problem, q: int, near: np.ndarray | None = None) -> _Pool:
         rows = positions = (
             near if problem.query_groups is None else near[problem.groups[near] != problem.query_groups[q]]
         )
+        if problem.filter is not None:
+            rows = positions = rows[problem.filter.keeps(q, rows)]
     initial = problem.initial_rows(q)
     e = problem.rows.vectors(rows)
     query = None
@@ -199,5 +201,8 @@ def _near(problem: Problem, part: slice) -> list[np.ndarray | None]:
     if problem.query_groups is not None:
         assert problem.groups is not None
         values[problem.groups == problem.query_groups[part, None]] = -np.inf
+    if problem.filter is not None:
+        for i, of_query in enumerate(values):
+            of_query[~problem.filter.keeps(part.start + i, np.arange(num_rows))] = -np.inf
     least = np.partition(values, num_rows - problem.k, axis=1)[:, num_rows - problem.k] - error
     return [np.flatnonzero(v >= x) for v, x in zip(values, least, strict=True)]

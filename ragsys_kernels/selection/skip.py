@@ -35,7 +35,7 @@ def answered(
         validate.bad_queries(problem, place, errors)
     good = np.setdiff1d(np.arange(problem.num_queries), list(errors))
     parts: list[tuple[np.ndarray, tuple[Any, ...]]] = list(_parts(problem, answer, good, errors)) if good.size else []
-    if len(parts) == 1 and len(good) == problem.num_queries:
+    if len(parts) == 1 and len(parts[0][0]) == problem.num_queries:
         return parts[0][1]
     fields = [place.upload(field) for field in padding]
     for queries, part in parts:

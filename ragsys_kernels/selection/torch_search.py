@@ -6,6 +6,7 @@ from typing import Any
 
 from .. import _arrays
 from .._types import Array
+from . import filtered_problems
 from .problem import Problem
 
 # Scores of a block of queries against a block of rows take 256 MB.
@@ -22,6 +23,9 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
     import torch
 
     problem = _arrays.tensors(problem)
+    if problem.filter is not None:
+        parts = [search(piece, num_threads) for _, piece in filtered_problems.by_bias(problem)]
+        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
     indices = _arrays.empty(problem.lambda_b, (problem.num_queries, problem.k), "int64")
     scores = _arrays.empty(problem.lambda_b, (problem.num_queries, problem.k), "float32")
     queries = unit(problem.queries.double()).float() if problem.unit_queries else problem.queries
@@ -52,7 +56,8 @@ def _values(problem: Problem, products: Any, part: slice, block: slice) -> Any:
         products = products * problem.rows.scales[block]
     if problem.bias is not None:
         lambda_b = problem.lambda_b[part, None]
-        products = lambda_b * products + (1 - lambda_b) * problem.bias[block]
+        bias = problem.bias[block] if problem.bias.ndim == 1 else problem.bias[part, block]
+        products = lambda_b * products + (1 - lambda_b) * bias
     kept = products == products  # not NaN
     if problem.query_groups is not None:
         kept &= problem.groups[block] != problem.query_groups[part, None]

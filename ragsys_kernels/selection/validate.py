@@ -17,6 +17,7 @@ from .. import _arrays
 from .._arrays import HOST, Place
 from .._checks import choice, count, expect_shape, floats, ids, integers, per_query, shape_text, storage
 from .._warn import warn
+from . import filters
 from .problem import Problem, Rows
 
 # Columns beyond the size of the pool are padding: whoever asks for more of them than this made a mistake.
@@ -101,6 +102,8 @@ def selection(
     query_groups: Any = None,
     max_per_group: Any = None,
     initial: Any = None,
+    allowed: Any = None,
+    exclude: Any = None,
     metric: str = "cosine",
     k_name: str = "k",
     place: Place = HOST,
@@ -189,6 +192,13 @@ def selection(
     if shown_before is not None and shown_before.shape[1] == 0:  # such an array has no memory to point to
         shown_before = None
 
+    found = None
+    if allowed is not None or exclude is not None:
+        whole = not pool_stride and ids_array is None
+        found = filters.read(op, allowed, exclude, num_queries, pool_stride or num_rows, place, errors, whole)
+        if not whole:
+            ids_array, found = filters.restricted(found, ids_array, num_queries, place), None
+
     number, ks = _counts(op, k_name, k, num_queries, errors)
     if number > pool and number > MOST_PADDED:
         raise ValueError(
@@ -214,6 +224,7 @@ def selection(
         group_array,
         query_group_array,
         0 if max_per_group is None else count(op, "max_per_group", max_per_group),
+        found,
     )
 
 

@@ -203,6 +203,7 @@ print(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read()).group(1)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["npy", "parquet"])
 def test_memory_does_not_grow_with_the_queries(tmp_path, suffix):
     """100,000 more queries, 100 MB more of input, may not add 30 MB; one row group, the hardest case."""

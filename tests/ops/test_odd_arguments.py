@@ -26,6 +26,7 @@ ARGUMENTS = {
     "vrsd": (rk.vrsd, good()),
     "Corpus": (rk.Corpus, {"embeddings": f32(12, 4)}),
     "search": (rk.Corpus(f32(12, 4)).search, {"queries": f32(3, 4), "n": 2}),
+    "rows_of": (rk.Corpus(f32(12, 4)).rows_of, {"ids": [1]}),
     "select": (rk.Corpus(f32(12, 4)).select, {"queries": f32(3, 4), "k": 2, "pool": 6}),
     "token_logprobs": (rk.token_logprobs, {"logits": f32(3, 5), "targets": [0, 1, 2]}),
     "answer_logprobs": (rk.answer_logprobs, {"logits": f32(3, 5), "targets": [0, 1, 2]}),
@@ -98,6 +99,7 @@ MISSPELT = {
     ("mmr", "fetch_k"): "; it is called 'candidates' here and takes the ids of so many nearest rows",
     ("mmr", "top_k"): "; it is called 'k' here and takes the same number",
     ("vrsd", "lambda_d"): "",
+    ("search", "filter"): "; it is called 'allowed' here and takes a mask or rows",
     ("Corpus", "biass"): "; did you mean 'bias'?",
     ("answer_logprobs", "ignore_idx"): "; did you mean 'ignore_index'?",
 }

@@ -65,7 +65,8 @@ def test_public_names_are_those_of_the_specification():
     assert rk.Selection._fields == ("indices", "scores", "relevance", "redundancy", "lengths")
     assert [*inspect.signature(rk.mmr).parameters] == [
         "queries", "embeddings", "k", "candidates", "relevance", "bias", "lambda_d", "lambda_b", "groups",
-        "query_groups", "max_per_group", "initial", "metric", "check_values", "backend", "num_threads", "on_error",
+        "query_groups", "max_per_group", "initial", "allowed", "exclude", "metric", "check_values", "backend",
+        "num_threads", "on_error",
     ]  # fmt: skip
     assert rk.AnswerLogprobs._fields == ("logp", "lse", "max", "entropy", "rank", "sum", "mean", "count", "greedy")
     assert [*inspect.signature(rk.answer_logprobs).parameters] == [
@@ -73,4 +74,6 @@ def test_public_names_are_those_of_the_specification():
         "temperature", "logit_scale", "softcap", "vocab_size", "allowed", "ignore_index", "want", "reduce",
         "out_of_range", "partials", "check_values", "backend", "num_threads",
     ]  # fmt: skip
-    assert [*inspect.signature(rk.Corpus).parameters] == ["embeddings", "bias", "groups", "metric", "dtype", "device"]
+    assert [*inspect.signature(rk.Corpus).parameters] == [
+        "embeddings", "bias", "groups", "metric", "dtype", "device", "ids", "costs",
+    ]  # fmt: skip

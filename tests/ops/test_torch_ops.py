@@ -74,6 +74,7 @@ def all_arguments():
     picks = {
         **tensors, "k": 4, "relevance": torch.rand(3, 20), "max_per_group": 2, "metric": "dot", "backend": "reference",
         "initial": tensors["candidates"][:, :2].contiguous(),
+        "allowed": torch.arange(40) < 38, "exclude": tensors["candidates"][:, 3:4].contiguous(),
     }  # fmt: skip
     yield "mmr", {**picks, "lambda_d": 0.3, "lambda_b": 0.6}
     yield "vrsd", {name: value for name, value in picks.items() if name != "bias"}

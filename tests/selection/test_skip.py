@@ -134,6 +134,16 @@ def test_products_beyond_float32_are_found_query_by_query(backend):
         check(rk.mmr(**spoiled, backend=backend, on_error="skip"), expected, reasons)
 
 
+def test_the_only_query_that_can_be_answered_keeps_its_row(backend):
+    """The halves that fail leave one part, which is no answer to all queries."""
+    rows = np.full((6, 4), 1e30, np.float32)
+    candidates = np.array([[0, 1], [-1, -1], [2, 3]])  # nothing to pick is no product
+    picks = rk.mmr(np.ones((3, 4), np.float32), rk.Corpus(rows, metric="dot"), 2, candidates=candidates,
+                   backend=backend, on_error="skip", check_values=True)  # fmt: skip
+    assert picks.indices.shape == (3, 2)
+    assert picks.lengths.tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_dense_pools(backend, method):
     problem = pools(dense=True, groups=True)

@@ -77,6 +77,11 @@ struct SelectArgs {
   const std::int64_t* groups;        // (N,); or null
   const std::int64_t* query_groups;  // (Q,): items of the query's own group are left out; or null
   std::int64_t max_per_group;        // 0: no cap
+  // Without candidates, which rows may be picked. Pools have -1 in the place of the others.
+  const std::uint8_t* allowed;  // (N,) or, with allowed_per_query, (Q, N): 0 for a row that may not be picked; or null
+  bool allowed_per_query;
+  const std::int64_t* exclude;  // (Q, num_excluded), ascending: rows that may not be picked either; or null
+  std::int64_t num_excluded;
 
   // Outputs, every element written.
   std::int64_t* indices;  // (Q, K): the row less q * pool_stride; -1 where there is no pick
@@ -123,7 +128,9 @@ bool code_scan_supported(int isa, std::int64_t vectors);
 
 // A scan of all rows; values are score_weight * score + bias_weight * bias, or scores, the least of `terms` products.
 struct ScanArgs {
-  SelectArgs corpus;  // the fields that describe rows, codes (null: rows are read), bias, groups and their queries
+  SelectArgs corpus;  // the fields that describe rows, codes (null: rows are read), bias, and which rows may be picked
+  // (Q,) the numbers of the queries in `allowed` and `exclude`; null: 0 to Q - 1.
+  const std::int64_t* numbers;
   std::int64_t terms;
   const float* vectors;  // (terms, Q, D)
   float row_error;       // with codes, the largest of a code row

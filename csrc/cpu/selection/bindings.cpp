@@ -34,7 +34,8 @@ const void* set_ids(const Optional& ids, std::int64_t rows, std::int64_t columns
 SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride, const py::array& rows,
                      int dtype, int norm, const Optional& scales, const Optional& queries, bool unit_queries,
                      const Optional& candidates, const Optional& bias, const Optional& lambda_b, const Optional& groups,
-                     const Optional& query_groups, std::uint8_t* status) {
+                     const Optional& query_groups, const Optional& allowed, const Optional& exclude,
+                     std::uint8_t* status) {
   SelectArgs a{};
   a.num_queries = num_queries;
   a.pool = pool;
@@ -54,6 +55,11 @@ SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int64_t p
   a.groups = pointer(groups, a.num_rows, "groups");
   a.query_groups = pointer(query_groups, num_queries, "query_groups");
   require(!a.query_groups || a.groups, "query_groups");
+  a.allowed_per_query = allowed && allowed->ndim() == 2;
+  a.allowed = pointer(allowed, (a.allowed_per_query ? num_queries : 1) * a.num_rows, "allowed");
+  a.num_excluded = exclude ? exclude->shape(1) : 0;
+  a.exclude = pointer(exclude, num_queries * a.num_excluded, "exclude");
+  require((!allowed && !exclude) || (!candidates && !pool_stride), "allowed");
   a.status = status;
   return a;
 }
@@ -66,10 +72,10 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
                        const Optional& lambda_b, const Optional& groups, const Optional& query_groups,
                        std::int64_t max_per_group, const Optional& relevance_error, const Optional& forced,
                        const Optional& ceiling, const Optional& outside, float max_bias, bool best_first, int isa,
-                       int num_threads) {
+                       int num_threads, const Optional& allowed, const Optional& exclude) {
   std::vector<std::uint8_t> status(static_cast<std::size_t>(num_queries));
   SelectArgs a = pool_args(num_queries, pool, pool_stride, rows, dtype, norm, scales, queries, unit_queries, candidates,
-                           bias, lambda_b, groups, query_groups, status.data());
+                           bias, lambda_b, groups, query_groups, allowed, exclude, status.data());
   a.method = Method(method);
   a.codes = pointer(codes, a.num_rows * code_stride(a.dims), "codes");
   a.unit_rows = unit_rows;
@@ -134,7 +140,7 @@ py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::
   Array<std::uint8_t> status(num_queries);
   RelevanceArgs a{};
   a.pool = pool_args(num_queries, pool, 0, rows, dtype, norm, scales, queries, unit_queries, candidates, bias, lambda_b,
-                     std::nullopt, std::nullopt, status.mutable_data());
+                     std::nullopt, std::nullopt, std::nullopt, std::nullopt, status.mutable_data());
   require(a.pool.queries && a.pool.candidates, "queries and candidates");
   Array<float> out({num_queries, pool});
   a.out = out.mutable_data();
@@ -146,10 +152,10 @@ py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::
 SelectArgs corpus_args(std::int64_t num_queries, const py::array& rows, int dtype, int norm, const Optional& scales,
                        const Optional& codes, const Optional& queries, bool unit_queries, const Optional& bias,
                        const Optional& lambda_b, const Optional& groups, const Optional& query_groups,
-                       std::uint8_t* status) {
+                       const Optional& allowed, const Optional& exclude, std::uint8_t* status) {
   require(rows.ndim() == 2, "rows");
   SelectArgs a = pool_args(num_queries, rows.shape(0), 0, rows, dtype, norm, scales, queries, unit_queries,
-                           std::nullopt, bias, lambda_b, groups, query_groups, status);
+                           std::nullopt, bias, lambda_b, groups, query_groups, allowed, exclude, status);
   a.codes = pointer(codes, a.num_rows * code_stride(a.dims), "codes");
   require(!a.bias_per_item, "bias");
   return a;
@@ -158,13 +164,14 @@ SelectArgs corpus_args(std::int64_t num_queries, const py::array& rows, int dtyp
 py::tuple scan_rows(const Array<float>& vectors, std::int64_t n, const py::array& rows, int dtype, int norm,
                     const Optional& scales, const Optional& codes, float row_error, float max_norm,
                     const Optional& bias, float largest_bias, const Optional& score_weight, const Optional& bias_weight,
-                    const Optional& groups, const Optional& query_groups, int isa, int num_threads) {
+                    const Optional& groups, const Optional& query_groups, int isa, int num_threads,
+                    const Optional& allowed, const Optional& exclude) {
   require(vectors.ndim() == 3 && vectors.shape(0) >= 1 && vectors.shape(0) <= kScanVectors, "vectors");
   require(n >= 1, "n");
   const std::int64_t num_queries = vectors.shape(1);
   ScanArgs a{};
   a.corpus = corpus_args(num_queries, rows, dtype, norm, scales, codes, std::nullopt, false, bias, score_weight, groups,
-                         query_groups, nullptr);
+                         query_groups, allowed, exclude, nullptr);
   require(vectors.shape(2) == a.corpus.dims, "vectors");
   a.terms = vectors.shape(0);
   a.vectors = vectors.data();
@@ -187,14 +194,15 @@ py::tuple scan_rows(const Array<float>& vectors, std::int64_t n, const py::array
 py::tuple search_rows(const Array<float>& queries, bool unit_queries, std::int64_t n, const py::array& rows, int dtype,
                       int norm, const Optional& scales, const Optional& codes, float row_error, const Optional& bias,
                       float largest_bias, const Optional& lambda_b, const Optional& groups,
-                      const Optional& query_groups, int isa, int num_threads) {
+                      const Optional& query_groups, int isa, int num_threads, const Optional& allowed,
+                      const Optional& exclude) {
   require(queries.ndim() == 2, "queries");
   require(n >= 1, "n");
   const std::int64_t num_queries = queries.shape(0);
   Array<std::uint8_t> status(num_queries);
   SearchArgs a{};
   a.corpus = corpus_args(num_queries, rows, dtype, norm, scales, codes, queries, unit_queries, bias, lambda_b, groups,
-                         query_groups, status.mutable_data());
+                         query_groups, allowed, exclude, status.mutable_data());
   require(a.corpus.norm != Norm::computed, "norm");
   a.row_error = row_error;
   a.largest_bias = largest_bias;
@@ -216,7 +224,7 @@ void bind_selection(py::module_& m) {
         py::arg("relevance"), py::arg("bias"), py::arg("k"), py::arg("ks"), py::arg("lambda_d"), py::arg("lambda_b"),
         py::arg("groups"), py::arg("query_groups"), py::arg("max_per_group"), py::arg("relevance_error"),
         py::arg("forced"), py::arg("ceiling"), py::arg("outside"), py::arg("max_bias"), py::arg("best_first"),
-        py::arg("isa"), py::arg("num_threads"));
+        py::arg("isa"), py::arg("num_threads"), py::arg("allowed") = py::none(), py::arg("exclude") = py::none());
   m.def("encode", &encode_rows, py::arg("rows"), py::arg("dtype"), py::arg("scales"), py::arg("isa"),
         py::arg("num_threads"));
   m.def("relevance", &pool_relevance, py::arg("num_queries"), py::arg("pool"), py::arg("rows"), py::arg("dtype"),
@@ -233,11 +241,12 @@ void bind_selection(py::module_& m) {
   m.def("scan", &scan_rows, py::arg("vectors").noconvert(), py::arg("n"), py::arg("rows"), py::arg("dtype"),
         py::arg("norm"), py::arg("scales"), py::arg("codes"), py::arg("row_error"), py::arg("max_norm"),
         py::arg("bias"), py::arg("largest_bias"), py::arg("score_weight"), py::arg("bias_weight"), py::arg("groups"),
-        py::arg("query_groups"), py::arg("isa"), py::arg("num_threads"));
+        py::arg("query_groups"), py::arg("isa"), py::arg("num_threads"), py::arg("allowed") = py::none(),
+        py::arg("exclude") = py::none());
   m.def("search", &search_rows, py::arg("queries").noconvert(), py::arg("unit_queries"), py::arg("n"), py::arg("rows"),
         py::arg("dtype"), py::arg("norm"), py::arg("scales"), py::arg("codes"), py::arg("row_error"), py::arg("bias"),
         py::arg("largest_bias"), py::arg("lambda_b"), py::arg("groups"), py::arg("query_groups"), py::arg("isa"),
-        py::arg("num_threads"));
+        py::arg("num_threads"), py::arg("allowed") = py::none(), py::arg("exclude") = py::none());
 }
 
 }  // namespace rsk

@@ -1,5 +1,5 @@
 // Which items of the pool may be picked: ids in range and not repeated, not among the initial items, not of the query's
-// own group.
+// own group; of a whole corpus, rows that are allowed and not excluded.
 
 static inline std::int64_t slot_of(const IdSet& set, std::int64_t id) {
   // Fibonacci hashing: consecutive ids spread over the table.
@@ -81,6 +81,9 @@ inline Status Query<T, Objective>::collect() {
   if (args.candidates)
     distinct = args.id_bytes == 4 ? collect_distinct<std::int32_t>(ids) : collect_distinct<std::int64_t>(ids);
   if (!distinct) clear(ws.in_pool);
+  const std::uint8_t* const allowed = args.allowed ? args.allowed + (args.allowed_per_query ? q * ids : 0) : nullptr;
+  const std::int64_t* excluded = args.exclude + q * args.num_excluded;  // ids ascend where any is excluded
+  const std::int64_t* const excluded_end = excluded + args.num_excluded;
   for (std::int64_t i = 0; !whole && i < args.pool; ++i) {
     std::int64_t id = i;
     if (args.candidates) {
@@ -89,6 +92,9 @@ inline Status Query<T, Objective>::collect() {
       if (id < 0 || id >= ids) return Status::id_out_of_range;
       if (!distinct && !insert(ws.in_pool, id)) return Status::id_repeated;
     }
+    if (allowed && !allowed[id]) continue;
+    while (excluded < excluded_end && *excluded < id) ++excluded;
+    if (excluded < excluded_end && *excluded == id) continue;
     if (args.num_initial && contains(ws.in_initial, id)) continue;
     const std::int64_t r = base() + id;
     if (args.query_groups && args.groups[r] == args.query_groups[q]) continue;

@@ -49,6 +49,7 @@ std::vector<std::int64_t> Search::run(const std::vector<std::int64_t>& queries, 
   scan.corpus.lambda_b = scan.score_weight = lambda_b.data();
   scan.corpus.query_groups = all_.query_groups ? own.data() : nullptr;
   scan.corpus.codes = by_codes ? all_.codes : nullptr;
+  scan.numbers = queries.data();
   scan.bias_weight = bias_weight.data();
   scan.terms = 1;
   scan.vectors = vectors.data();

@@ -75,6 +75,8 @@ class Scan {
   void scan_group(Scratch& scratch, const ScanBlock& block, std::int64_t first_row, std::int64_t part,
                   std::int64_t group, std::int64_t kept) const;
   void merge(std::int64_t q);
+  bool filtered() const { return corpus_.allowed || corpus_.num_excluded; }
+  bool may_be_picked(std::int64_t q, std::int64_t row) const;
 
   const ScanArgs& args_;
   const SelectArgs& corpus_;
@@ -225,8 +227,9 @@ void Scan::scan_rows() {
     for (std::int64_t index = 0; index < blocks_; ++index) {
       interrupt_point();
       const std::int64_t part = std::int64_t(double(top_.n) * double(index + 1) / double(blocks_) * 1.1) + 32;
+      const bool even = !filtered();  // else the rows that may be picked may all be in a few blocks
       scan_block(scratches_[std::size_t(thread)], index, groups_ * share / threads, groups_ * (share + 1) / threads,
-                 std::min(top_.n, part));
+                 even ? std::min(top_.n, part) : top_.n);
     }
   });
 }
@@ -245,6 +248,9 @@ void Scan::scan_block(Scratch& scratch, std::int64_t index, std::int64_t group_b
   if (scratch.best.empty()) begin(scratch);
   const std::int64_t first = index * leap_ % blocks_ * kScanRows;
   const std::int64_t rows = std::min(kScanRows, corpus_.num_rows - first);
+  if (corpus_.allowed && !corpus_.allowed_per_query &&
+      std::all_of(corpus_.allowed + first, corpus_.allowed + first + rows, [](std::uint8_t may) { return !may; }))
+    return;
   if (packed_) {
     const std::uint8_t* const codes = corpus_.codes + first * code_stride_;
     kernels_.pack_rows(codes, code_stride_, rows, steps_, scratch.packed.data());
@@ -307,9 +313,18 @@ void Scan::scan_group(Scratch& scratch, const ScanBlock& block, std::int64_t fir
       if (entry.row >= part) continue;  // the last block is filled up
       const std::int64_t row = first_row + entry.row;
       if (corpus_.query_groups && corpus_.groups[row] == corpus_.query_groups[q + g]) continue;
+      if (filtered() && !may_be_picked(q + g, row)) continue;
       best.add({entry.value, entry.score, row}, kept, margin, most_);
     }
   }
+}
+
+bool Scan::may_be_picked(std::int64_t q, std::int64_t row) const {
+  const std::int64_t number = args_.numbers ? args_.numbers[q] : q;
+  if (corpus_.allowed && !corpus_.allowed[corpus_.allowed_per_query ? number * corpus_.num_rows + row : row])
+    return false;
+  const std::int64_t* const excluded = corpus_.exclude + number * corpus_.num_excluded;
+  return !corpus_.num_excluded || !std::binary_search(excluded, excluded + corpus_.num_excluded, row);
 }
 
 // One best of what the threads have kept.

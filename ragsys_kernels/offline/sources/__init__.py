@@ -37,6 +37,16 @@ __all__ = ["Column", "Index", "PathLike", "Place", "candidates", "ids", "is_url"
 _SUFFIXES = (".npy", ".parquet", *ARROW, ".safetensors")
 _FLOATS = ("float32", "float16", "float64")
 _INTEGERS = ("int64", "int32")
+_NUMBERS: dict[type | None, tuple[str, tuple[str, ...], Callable[[pa.DataType], bool], pa.DataType]] = {
+    float: ("floats", _FLOATS, pa.types.is_floating, pa.float32()),
+    int: ("integers", _INTEGERS, pa.types.is_integer, pa.int64()),
+    None: (
+        "numbers",
+        (*_FLOATS, *_INTEGERS),
+        lambda kind: bool(pa.types.is_floating(kind) or pa.types.is_integer(kind)),
+        pa.float64(),
+    ),
+}
 _USUAL = ("embedding", "embeddings", "vector", "vectors")
 
 
@@ -129,8 +139,13 @@ def ids(file: PathLike, argument: str, column: str | None = None) -> Column | No
     return TableColumn(source, argument, name, convert)
 
 
-def numbers(argument: str, kind: type, file: PathLike | None, column: str | None, owner: PathLike) -> Column | None:
-    """Open one ``float`` or ``int`` a row, of a file of its own or, where only a column is named, of `owner`."""
+def numbers(
+    argument: str, kind: type | None, file: PathLike | None, column: str | None, owner: PathLike
+) -> Column | None:
+    """Open one ``float`` or ``int`` a row, of a file of its own or, where only a column is named, of `owner`.
+
+    `kind` None: either of the two.
+    """
     if file is None and column is None:
         return None
     place = Place(owner if file is None else file, argument)
@@ -140,18 +155,17 @@ def numbers(argument: str, kind: type, file: PathLike | None, column: str | None
         raise ValueError(
             f"select: {argument} must be a file of its own where the vectors are .npy, got column {column!r}"
         )
-    dtypes = _FLOATS if kind is float else _INTEGERS
+    what, dtypes, accepts, read_as = _NUMBERS[kind]
     source = _open(place.path, argument, column)
     if isinstance(source, Place):
         return npy(source, argument, rank=1, dtypes=dtypes)
     if isinstance(source, Tensors):
         widened = (*dtypes, "bfloat16") if kind is float else dtypes
         return _tensor(source, argument, column, widened, 1, (argument,))
-    what, accepts = ("floats", pa.types.is_floating) if kind is float else ("integers", pa.types.is_integer)
     name, _ = _find(source, argument, column, what, accepts, (argument,))
 
     def convert(values: pa.Array, rows: RowSource) -> Any:
-        return _rows.numbers(values, rows, pa.float32() if kind is float else pa.int64())
+        return _rows.numbers(values, rows, read_as)
 
     return TableColumn(source, argument, name, convert)
 

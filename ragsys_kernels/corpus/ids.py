@@ -1,0 +1,294 @@
+"""External ids of the rows of a `Corpus`, integers or strings, and their lookup.
+
+Strings are kept as Arrow keeps them, their UTF-8 end to end with N + 1 offsets. A lookup is a search in sorted keys:
+the integers themselves, or the CRC-32 of strings, which are then compared. All of it is arrays, which folders hold and
+loading maps: it is no work then, and processes that load a folder share one copy.
+"""
+
+from __future__ import annotations
+
+import zlib
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from .. import _arrays, _checks
+
+# Arrays of a folder, and which of them it may have; integers that ascend are their own sorted keys.
+ARRAYS = ("ids", "id_text", "id_offsets", "id_keys", "id_order")
+SETS: tuple[set[str], ...] = (set(), {"ids"}, {"ids", "id_keys", "id_order"}, set(ARRAYS) - {"ids"})
+
+_MOST = np.iinfo(np.int64).max
+_BLOCK = 1 << 16  # strings encoded at once
+
+
+class Ids:
+    """The ids of all rows: ``ids[rows]`` translates rows, `rows_of` ids.
+
+    Without external ids a row's number is its id. Indexing takes a row, a slice, or an integer array of any shape, such
+    as the (Q, K) ``indices`` of a `Selection`, on any device. It returns an int64 array of that shape, or an object
+    array of str. Row -1 stands for no row: its id is -1, or None among strings.
+    """
+
+    kind = "row"  # "row" | "int64" | "str"
+
+    def __init__(self, num_rows: int) -> None:
+        self._num_rows = num_rows
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def __repr__(self) -> str:
+        return f"Ids(N={len(self)}, kind={self.kind!r})"
+
+    def __getitem__(self, rows: Any) -> Any:
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        rows = _checks.integers(
+            "ids", "rows", _arrays.to_host(rows) if np.size(rows) else np.zeros(np.shape(rows), int)
+        )
+        if (outside := (rows < -1) | (rows >= len(self))).any():
+            raise IndexError(f"ids: rows must be from -1 to N - 1 = {len(self) - 1}, got {rows[outside].flat[0]}")
+        return self._of(rows)[()]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self[:], dtype)
+
+    def __contains__(self, wanted: Any) -> bool:
+        try:
+            return bool(self.rows_of([wanted], unknown="pad")[0] >= 0)
+        except TypeError:
+            return False
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays of a folder by name; none without external ids."""
+        return {}
+
+    def rows_of(self, wanted: Any, unknown: str = "raise") -> np.ndarray:
+        """Return the rows of some ids; see `Corpus.rows_of`."""
+        _checks.choice("rows_of", "unknown", unknown, ("raise", "pad"))
+        rows, known = self._rows_of(wanted)
+        if unknown == "raise" and not known.all():
+            place = int(np.argmin(known))
+            got = _checks.shown(np.asarray(_arrays.to_host(wanted), object).reshape(-1)[place])
+            at = ", ".join(map(str, np.unravel_index(place, known.shape)))
+            raise ValueError(f"rows_of: ids must be ids of the corpus, got {got}{at and f' at position {at}'}")
+        return rows
+
+    def _of(self, rows: np.ndarray) -> np.ndarray:
+        return np.array(rows)
+
+    def _rows_of(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows, -1 for what is unknown, and whether each was known or stands for no row."""
+        ids, known = _integers("rows_of", wanted)
+        known &= (ids >= -1) & (ids < len(self))
+        return np.where(known, ids, -1), known
+
+
+class Integers(Ids):
+    """Ids of int64."""
+
+    kind = "int64"
+
+    def __init__(self, ids: np.ndarray, id_keys: np.ndarray | None = None, id_order: np.ndarray | None = None) -> None:
+        super().__init__(len(ids))
+        self._ids, self._keys, self._order = ids, id_keys, id_order
+
+    @classmethod
+    def of(cls, op: str, ids: np.ndarray) -> Integers:
+        if (absent := ids == -1).any():
+            raise ValueError(f"{op}: ids must not be -1, which stands for no row, got it in row {int(absent.argmax())}")
+        if (ids[1:] > ids[:-1]).all():
+            return cls(ids)
+        order = np.argsort(ids, kind="stable")
+        keys = ids[order]
+        again = order[1:][keys[1:] == keys[:-1]]
+        if again.size:
+            row = int(again.min())
+            raise _repeated(op, ids[row], int(np.argmax(ids == ids[row])), row)
+        return cls(ids, keys, order)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        found = {"ids": self._ids, "id_keys": self._keys, "id_order": self._order}
+        return {name: array for name, array in found.items() if array is not None}
+
+    def _of(self, rows: np.ndarray) -> np.ndarray:
+        return np.where(rows < 0, -1, self._ids[rows])
+
+    def _rows_of(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
+        ids, fits = _integers("rows_of", wanted)
+        keys = self._ids if self._keys is None else self._keys
+        places = np.minimum(np.searchsorted(keys, ids), len(keys) - 1)
+        found = fits & (keys[places] == ids)
+        rows = places if self._order is None else self._order[places]
+        return np.where(found, rows, -1), found | (fits & (ids == -1))
+
+
+class Strings(Ids):
+    """Ids of str."""
+
+    kind = "str"
+
+    def __init__(self, id_text: np.ndarray, id_offsets: np.ndarray, id_keys: np.ndarray, id_order: np.ndarray) -> None:
+        super().__init__(len(id_keys))
+        self._text: Any = id_text
+        self._offsets, self._keys, self._order = id_offsets, id_keys, id_order
+
+    @classmethod
+    def of(cls, op: str, ids: list[str]) -> Strings:
+        texts, offsets, crcs = [], np.zeros(len(ids) + 1, np.int64), np.empty(len(ids), np.uint32)
+        for begin in range(0, len(ids), _BLOCK):
+            encoded = [_utf8(op, begin + i, each) for i, each in enumerate(ids[begin : begin + _BLOCK])]
+            part = slice(begin, begin + len(encoded))
+            offsets[1:][part], crcs[part] = list(map(len, encoded)), list(map(zlib.crc32, encoded))
+            texts.append(b"".join(encoded))
+        np.cumsum(offsets, out=offsets)
+        order = np.argsort(crcs, kind="stable")
+        keys = crcs[order]
+        again = [pair for run in _runs(keys) if (pair := _first_repeated(ids, order[run])) is not None]
+        if again:
+            row, first = min(again)
+            raise _repeated(op, ids[row], first, row)
+        return cls(np.frombuffer(b"".join(texts), np.uint8), offsets, keys, order)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"id_text": self._text, "id_offsets": self._offsets, "id_keys": self._keys, "id_order": self._order}
+
+    def _of(self, rows: np.ndarray) -> np.ndarray:
+        found = np.empty(rows.shape, object)
+        flat, text = rows.reshape(-1), memoryview(self._text)
+        begins, ends = self._offsets[flat].tolist(), self._offsets[flat + 1].tolist()
+        found.reshape(-1)[:] = [
+            None if row < 0 else str(text[begin:end], "utf-8")
+            for row, begin, end in zip(flat.tolist(), begins, ends, strict=True)
+        ]
+        return found
+
+    def _rows_of(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
+        shape, strings = _strings(wanted)
+        # A lone surrogate has no UTF-8, and no corpus has it; an empty id stands for None.
+        encoded = [b"" if each is None else each.encode("utf-8", "surrogatepass") for each in strings]
+        crcs = np.fromiter(map(zlib.crc32, encoded), np.uint32, len(encoded))
+        places = np.minimum(np.searchsorted(self._keys, crcs), len(self._keys) - 1)
+        rows = self._order[places]
+        begins, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
+        text = memoryview(self._text)
+        found = [text[begin:end] == each for begin, end, each in zip(begins, ends, encoded, strict=True)]
+        known = np.array(found, bool)
+        if not all(found):  # unknown, no row, or behind another id of the same key
+            for i in np.flatnonzero(~known).tolist():
+                rows[i] = self._behind(int(places[i]), crcs[i], encoded[i])
+            known = (rows >= 0) | np.array([each is None for each in strings], bool)
+        return rows.reshape(shape), known.reshape(shape)
+
+    def _behind(self, place: int, key: np.uint32, wanted: bytes) -> int:
+        """Return the row of an id whose key is at a place or after it; -1 if there is none."""
+        while place < len(self._keys) and self._keys[place] == key:
+            row = int(self._order[place])
+            if self._text[self._offsets[row] : self._offsets[row + 1]].tobytes() == wanted:
+                return row
+            place += 1
+        return -1
+
+
+def make(op: str, ids: Any, num_rows: int) -> Ids:
+    """Return the ids of a corpus of so many rows, checked; without any, the rows' numbers."""
+    if ids is None:
+        return Ids(num_rows)
+    strings = isinstance(ids, (list, tuple)) and any(isinstance(each, str) for each in ids)
+    array = ids if strings else _array(op, ids)
+    shape = (len(array),) if strings else array.shape
+    if shape != (num_rows,):
+        raise ValueError(f"{op}: ids must have shape (N,) = ({num_rows},), got {_checks.shape_text(shape)}")
+    if strings or array.dtype.kind in "UOT":
+        values = list(array) if strings else array.tolist()
+        for row, each in enumerate(values):
+            if not isinstance(each, str):
+                raise TypeError(
+                    f"{op}: ids must be all integers or all strings, got {type(each).__name__} in row {row}"
+                )
+        return Strings.of(op, values)
+    integers, within = _integers(op, array, " or strings")
+    if not within.all():
+        raise ValueError(f"{op}: ids must be at most 2^63 - 1, got {array[np.argmin(within)]}")
+    return Integers.of(op, integers)
+
+
+def opened(arrays: dict[str, np.ndarray], num_rows: int) -> Ids:
+    """Return the ids that the arrays of a folder hold."""
+    if not arrays:
+        return Ids(num_rows)
+    return Integers(**arrays) if "ids" in arrays else Strings(**arrays)
+
+
+def _array(op: str, ids: Any) -> np.ndarray:
+    """Return ids of any library as NumPy's."""
+    if isinstance(ids, np.ma.MaskedArray):
+        raise TypeError(f"{op}: ids must be an array without a mask, got a masked one; fill it with .filled()")
+    try:
+        return np.asarray(_arrays.to_host(ids))
+    except Exception as error:  # whatever an object's own conversion raises
+        raise TypeError(f"{op}: ids must be an array of integers or strings, got {type(ids).__name__}") from error
+
+
+def _integers(op: str, ids: Any, more: str = "") -> tuple[np.ndarray, np.ndarray]:
+    """Return ids as int64, and which of them fit."""
+    array = _array(op, ids)
+    if array.size == 0:  # an empty list has no type
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{op}: ids must be integers{more}, got {array.dtype}")
+    fits = np.ones(array.shape, bool) if array.dtype.kind == "i" else np.asarray(array <= _MOST)
+    return np.ascontiguousarray(np.where(fits, array, 0) if not fits.all() else array, np.int64).reshape(
+        array.shape
+    ), fits
+
+
+def _strings(ids: Any) -> tuple[tuple[int, ...], list[Any]]:
+    """Return the shape of some ids, and all of them, str or None for no row."""
+    if isinstance(ids, list) and all(each is None or isinstance(each, str) for each in ids):
+        return (len(ids),), ids
+    try:
+        array = ids if isinstance(ids, np.ndarray) else np.array(ids, object)
+    except Exception as error:  # rows of unequal length, or what an object's own conversion raises
+        raise TypeError(
+            f"rows_of: ids must be an array, got {type(ids).__name__}; pad rows of unequal length"
+        ) from error
+    values = array.reshape(-1).tolist()
+    for place, each in enumerate(values):
+        if each is not None and not isinstance(each, str):
+            raise TypeError(f"rows_of: ids must be strings, got {type(each).__name__} at position {place}")
+    return array.shape, values
+
+
+def _utf8(op: str, row: int, text: str) -> bytes:
+    if not text:
+        raise ValueError(f"{op}: ids must not be empty, got an empty string in row {row}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{op}: ids must be text that UTF-8 can hold, got a lone surrogate in row {row}") from error
+
+
+def _runs(keys: np.ndarray) -> list[slice]:
+    """Return where more than one of the sorted keys are the same."""
+    same = np.flatnonzero(keys[1:] == keys[:-1])
+    if not same.size:
+        return []
+    gaps = np.flatnonzero(np.diff(same) > 1)
+    begins, ends = chain([0], (gaps + 1).tolist()), chain(gaps.tolist(), [len(same) - 1])
+    return [slice(int(same[begin]), int(same[end]) + 2) for begin, end in zip(begins, ends, strict=True)]
+
+
+def _first_repeated(ids: list[str], rows: np.ndarray) -> tuple[int, int] | None:
+    """Return the first of some ascending rows whose id an earlier one has, and that one."""
+    seen: dict[str, int] = {}
+    for row in rows.tolist():
+        if (first := seen.setdefault(ids[row], row)) != row:
+            return row, first
+    return None
+
+
+def _repeated(op: str, value: Any, first: int, row: int) -> ValueError:
+    return ValueError(f"{op}: ids must be unique, got {_checks.shown(value)} in rows {first} and {row}")
