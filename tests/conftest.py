@@ -8,6 +8,16 @@ import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
+# Haystack reports its use over the network unless told not to before it is imported.
+os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")
+# Read when torch or FAISS is loaded: threads that wait sleep, and leave the cores to the other processes of the tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Read when NumPy is loaded: two processes of two threads each that wait in a loop take the cores from each other, which
+# doubled the time of what multiplies matrices. `make test-blas` leaves the number to OpenBLAS.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# What a test names is not looked for on the Hub.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 import hypothesis
 import numpy as np
 import pytest
@@ -15,13 +25,6 @@ from backends import missing
 
 import ragsys_kernels as rk
 from ragsys_kernels import _arrays, _dispatch
-
-# Haystack reports its use over the network unless told not to before it is imported.
-os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")
-# Read when torch or FAISS is loaded: threads that wait sleep, and leave the cores to the other processes of the tests.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# What a test names is not looked for on the Hub.
-os.environ["HF_HUB_OFFLINE"] = "1"
 
 # The same examples at every run; --hypothesis-profile=search looks for new ones.
 hypothesis.settings.register_profile("repeatable", max_examples=40, deadline=None, derandomize=True)

@@ -215,6 +215,7 @@ def kept(path):
         return 0
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on(data):
     whole = evaluated(data, sets=["sst-2"], out=data.parent / "whole", cache=data.parent / "another")
     path = data.parent / "cache" / "posteriors.sqlite"

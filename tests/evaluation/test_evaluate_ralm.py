@@ -262,6 +262,7 @@ def test_a_change_whose_interval_ends_at_0_is_undecided(low, high, word):
     assert ralm_report._Versus(ralm_report.Interval((low + high) / 2, low, high), 0.5).verdict == word
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on(evaluated, data, tmp_path):
     whole = evaluated(out=tmp_path / "whole", cache=tmp_path / "another", encoder=None)
     script = f"""

@@ -163,6 +163,7 @@ def test_best_of_all_finds_what_greed_does_not():
     assert sorted(best_of_all(query, items, np.arange(4)[None], 2)[0]) == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on(data):
     whole = evaluated(data, out=data.parent / "whole", cache=data.parent / "another")
     with pytest.raises(KeyboardInterrupt):

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,6 +81,16 @@ def flags(x: Any) -> np.ndarray:
     if x.dtype != np.bool_:
         raise NoPlainFormError
     return np.array(x, order="C")
+
+
+def mask_or_rows(x: Any) -> np.ndarray:
+    return flags(x) if _array(x).dtype == np.bool_ else integers(x)
+
+
+def external_ids(x: Any) -> Any:
+    if isinstance(x, (list, tuple, np.ndarray)) and all(isinstance(each, str) for each in list(x)):
+        return [str(each) for each in x]
+    return integers(x)
 
 
 def number(x: Any) -> Any:
@@ -158,11 +169,16 @@ Good = tuple[str, Callable[..., Any], dict[str, Any], dict[str, Callable[[Any], 
 SELECTION = {
     "queries": floats, "embeddings": floats, "k": whole, "candidates": integers, "relevance": floats, "bias": floats,
     "lambda_d": number, "lambda_b": number, "groups": integers, "query_groups": integers, "max_per_group": count,
-    "initial": integers, "metric": text, "check_values": flag, "backend": text, "num_threads": count, "on_error": text,
+    "initial": integers, "allowed": mask_or_rows, "exclude": mask_or_rows, "metric": text,
+    "check_values": flag, "backend": text, "num_threads": count, "on_error": text,
 }  # fmt: skip
-CORPUS = {"embeddings": floats, "bias": floats, "groups": integers, "metric": text, "dtype": text, "device": text}
+CORPUS = {
+    "embeddings": floats, "bias": floats, "groups": integers, "metric": text, "dtype": text, "device": text,
+    "ids": external_ids, "costs": doubles,
+}  # fmt: skip
 SEARCH = {
-    "queries": floats, "n": count, "lambda_b": number, "query_groups": integers, "index": thing, "backend": text,
+    "queries": floats, "n": count, "lambda_b": number, "query_groups": integers, "allowed": mask_or_rows,
+    "exclude": mask_or_rows, "index": thing, "backend": text,
     "num_threads": count, "on_error": text,
 }  # fmt: skip
 SCORING = {
@@ -214,6 +230,8 @@ def _selection(rng: np.random.Generator) -> Good:
         a["embeddings"] = rk.Corpus(rows)
     a["groups"], a["query_groups"], a["max_per_group"] = rng.integers(0, 4, size), rng.integers(0, 4, Q), 2
     a["initial"] = np.array([[0, -1], [1, 2], [-1, -1]])
+    places = P if form == "dense" else N
+    a["allowed"], a["exclude"] = rng.random((Q, places)) < 0.8, rng.integers(-1, places, (Q, 2))
     if op == "mmr":
         a.update(bias=_normal(rng, *size), lambda_d=0.5, lambda_b=np.array([0.1, 0.5, 1], np.float32))
     a.update(metric="cosine", check_values=None, backend="auto", num_threads=1, on_error=_on_error(rng))
@@ -224,13 +242,17 @@ def _selection(rng: np.random.Generator) -> Good:
 def _corpus(rng: np.random.Generator) -> Good:
     rows = _normal(rng, 14, 6)
     a = {"embeddings": rows, "bias": _normal(rng, 14), "groups": rng.integers(0, 4, 14)}
-    a.update(metric="cosine", dtype="float32", device=None)
+    a.update(metric="cosine", dtype="float32", device=None, ids=rng.permutation(14), costs=rng.random(14))
 
     def asked(**arguments: Any) -> Any:
         corpus = rk.Corpus(**arguments)
         queries = np.eye(3, corpus.dims, dtype=np.float32)
         own = None if corpus.groups is None else np.arange(3)
-        return (*corpus.search(queries, 5, query_groups=own), *corpus.select(queries, 3, pool=6))
+        known = (
+            np.array([zlib.crc32(str(each).encode()) for each in corpus.ids]),
+            np.zeros(0) if corpus.costs is None else corpus.costs,
+        )
+        return (*known, *corpus.search(queries, 5, query_groups=own), *corpus.select(queries, 3, pool=6))
 
     return "Corpus", asked, a, CORPUS
 
@@ -260,6 +282,7 @@ def _stored(rng: np.random.Generator) -> Good:
 def _search(rng: np.random.Generator) -> Good:
     corpus = rk.Corpus(_normal(rng, 14, 6), bias=_normal(rng, 14), groups=rng.integers(0, 4, 14))
     a = {"queries": _normal(rng, 3, 6), "n": 5, "lambda_b": 0.5, "query_groups": rng.integers(0, 4, 3)}
+    a.update(allowed=rng.permutation(14)[:11], exclude=rng.random((3, 14)) < 0.2)
     a.update(index=None, backend="auto", num_threads=1, on_error=_on_error(rng))
     return "search", corpus.search, a, SEARCH
 
@@ -269,7 +292,7 @@ def _select(rng: np.random.Generator) -> Good:
     corpus = rk.Corpus(_normal(rng, 14, 6))
     a.pop("embeddings")
     if a["groups"].ndim == 2:
-        a["groups"] = rng.integers(0, 4, 14)
+        a["groups"], a["allowed"] = rng.integers(0, 4, 14), rng.random(14) < 0.8
         if "bias" in a:
             a["bias"] = _normal(rng, 14)
     if rng.random() < 0.5:

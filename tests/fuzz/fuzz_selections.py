@@ -216,7 +216,21 @@ def _options(rng, case, shape, Q, P, N, K):
         initial = np.stack([rng.permutation(size)[: min(size, 4)] for _ in range(Q)])
         initial[rng.random(initial.shape) < 0.3] = -1
         options["initial"] = initial
+    if rng.random() < 0.3:
+        options.update(_filter(rng, Q, P if shape == "dense" else N))
     return options
+
+
+def _filter(rng, Q: int, N: int) -> dict[str, Any]:
+    """What may be picked, what may not, or both: masks or rows, of all queries or of each."""
+    found = {}
+    for name in ("allowed", "exclude") if rng.random() < 0.3 else (rng.choice(("allowed", "exclude")),):
+        size = (Q, N) if rng.random() < 0.5 else (N,)
+        if rng.random() < 0.5:
+            found[str(name)] = rng.random(size) < rng.random()
+        else:
+            found[str(name)] = rng.integers(-1, N, (*size[:-1], int(rng.integers(0, N + 1))))
+    return found
 
 
 # The call
@@ -256,7 +270,7 @@ def make(case: Case, rng, queries: Any = slice(None), threads: int | None = None
     for name in ("candidates", "relevance", "query_groups", "initial"):
         if name in options:
             options[name] = options[name][queries]
-    for name in ("bias", "groups"):
+    for name in ("bias", "groups", "allowed", "exclude"):
         if name in options and options[name].ndim == 2:
             options[name] = options[name][queries]
     for name in ("lambda_d", "lambda_b"):
@@ -312,6 +326,9 @@ def questions(case: Case):
                 positions = np.flatnonzero(options["candidates"][q] >= 0)
                 ids = options["candidates"][q][positions].astype(np.int64)
             rows = ids
+        if case.call != "select" or case.pool is None:  # else the pool has none of the others
+            may = np.array([_may(options, q, item) for item in ids.tolist()], bool)
+            positions, ids, rows = positions[may], ids[may], rows[may]
         groups = options["groups"].reshape(-1) if "groups" in options else None
         question = Question(
             case.method,
@@ -342,6 +359,16 @@ def questions(case: Case):
             question.shown_vectors = vectors[shown_rows]
             question.shown_groups = None if groups is None else groups[shown_rows]
         yield question
+
+
+def _may(options: dict[str, Any], q: int, item: int) -> bool:
+    """Whether a query may pick an item."""
+    for name, wanted in (("allowed", True), ("exclude", False)):
+        if name in options:
+            given = options[name][q] if options[name].ndim == 2 else options[name]
+            if (bool(given[item]) if given.dtype == bool else item in given) != wanted:
+                return False
+    return True
 
 
 LAMBDAS = {"lambda_d": 0.75, "lambda_b": 0.95}
@@ -395,7 +422,11 @@ def judge(case: Case, found: list[np.ndarray]) -> None:
 def _pools(case: Case) -> np.ndarray:
     """What `select` retrieves: the search of its pool, which is checked as a search."""
     names = ("bias", "lambda_b") if case.method == "mmr" else ()
-    options = {name: case.options[name] for name in (*names, "groups", "query_groups") if name in case.options}
+    options = {
+        name: case.options[name]
+        for name in (*names, "groups", "query_groups", "allowed", "exclude")
+        if name in case.options
+    }
     if "query_groups" not in options:
         options.pop("groups", None)
     shown = case.options["initial"].shape[1] if "initial" in case.options else 0
@@ -540,7 +571,7 @@ def _only(case: Case, q: int) -> Case:
     for name in ("candidates", "relevance", "query_groups", "initial", "lambda_d", "lambda_b"):
         if isinstance(options.get(name), np.ndarray):
             options[name] = options[name][part]
-    for name in ("bias", "groups"):
+    for name in ("bias", "groups", "allowed", "exclude"):
         if name in options and options[name].ndim == 2:
             options[name] = options[name][part]
     return replace(

@@ -63,7 +63,9 @@ def corpora():
     for number, (rows, dtype) in enumerate([(3000, "float32"), (200, "int8"), (3000, "float16"), (40, "float32")]):
         groups = rng.integers(0, 9, rows) if number % 2 else None
         embeddings = rng.standard_normal((rows, 24)).astype(np.float32)
-        made.append(rk.Corpus(embeddings, np.full(rows, number, np.float32), groups, dtype=dtype))
+        ids = [f"{number}/{row}" for row in range(rows)] if number % 2 else rng.permutation(rows) if number else None
+        bias = np.full(rows, number, np.float32)
+        made.append(rk.Corpus(embeddings, bias, groups, dtype=dtype, ids=ids, costs=groups))
     return made
 
 
@@ -121,7 +123,8 @@ def whole_save(corpus, path, exchange):
 
 def same(a, b):
     return repr(a) == repr(b) and all(
-        np.array_equal(getattr(a, name), getattr(b, name)) for name in ("data", "scales", "bias", "groups", "codes")
+        np.array_equal(getattr(a, name), getattr(b, name))
+        for name in ("data", "scales", "bias", "groups", "costs", "codes", "ids")
     )
 
 

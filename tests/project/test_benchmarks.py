@@ -41,6 +41,7 @@ def quick(tmp_path_factory, compiled):
         return result, list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_quick_run_records_every_op_and_contender(quick):
     result, rows = quick
     assert {row["op"] for row in rows} == {"mmr", "vrsd", "search", "drop-in"}
@@ -67,6 +68,7 @@ def test_rows_are_complete(quick, module):
             assert row["dtype"] != "float32" or row["same_picks"] == "1"
 
 
+@pytest.mark.slow
 def test_quick_run_leaves_the_ledger_alone(module, tmp_path):
     before = module("suites.selection").LEDGER.path
     content = before.read_bytes() if before.exists() else None

@@ -44,6 +44,9 @@ NEEDS = {
 }
 # Pages that run in a fresh interpreter, because what they show is decided before anything is imported.
 ENVIRONMENT = {"gpu.md": {"TRITON_INTERPRET": "1"}}
+# Pages that ask a server; tests/serving/test_service_docs.py runs them.
+SERVED = {"service.md", "service_stores.md"}
+ELSEWHERE = {*ENVIRONMENT, *SERVED}
 
 
 def blocks(path):
@@ -86,7 +89,7 @@ def stand_ins(monkeypatch):
 
 
 @pytest.mark.usefixtures("stand_ins")
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(DOCS / page) and page not in ENVIRONMENT])
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(DOCS / page) and page not in ELSEWHERE])
 def test_python_of_a_page_runs_and_prints_what_is_shown(page, tmp_path, monkeypatch, capsys):
     with warnings.catch_warnings():  # of FAISS's wrapper, on some versions of Python
         warnings.simplefilter("ignore")
@@ -156,11 +159,14 @@ def docstrings():
 
 EXAMPLES = list(docstrings())
 assert len(EXAMPLES) > 20
-# Their examples show a use, not a result: a store and a cluster would be needed, and FAISS.
+# Their examples show a use, not a result: a store, a server and a cluster would be needed, and FAISS.
 SHOWN_ONLY = {
     "ragsys_kernels.integrations.langchain_stores.MaxMarginalRelevanceMixin",
     "ragsys_kernels.offline.ray_selector.selector_for_ray",
     "ragsys_kernels.corpus.Corpus.to_faiss",
+    "ragsys_kernels.serving.app.create_app",
+    "ragsys_kernels.serving.client.Client",
+    "ragsys_kernels.serving.ray_serve.ray_deployment",
 }
 
 

@@ -52,6 +52,7 @@ def refused(tool, *arguments):
     return done.stderr
 
 
+@pytest.mark.slow
 def test_every_instruction_set_and_thread_count(tool):
     isas = tool.isas()
     assert isas[0] == "base"
@@ -112,6 +113,7 @@ def test_bad_arguments_and_files_are_refused(tool, tmp_path):
     assert "ends too early" in refused(tool, str(short), answers)
 
 
+@pytest.mark.slow
 def test_scores_of_every_instruction_set_and_thread_count(score_tool):
     isas = score_tool.isas()
     assert isas[0] == "base"
