@@ -75,7 +75,7 @@ def coded_contenders_kernel(
     if tl.program_id(0) >= tl.load(count):
         return
     i = tl.load(order + tl.program_id(0)).to(tl.int64)
-    level = tl.zeros([], tl.int32) + LEVELS
+    level = tl.zeros([], tl.int64) + LEVELS
     many = tl.zeros([], tl.int32)
     for back in tl.static_range(LEVELS):
         known = tl.load(found + (LEVELS - 1 - back) * num_queries + i)
@@ -192,7 +192,7 @@ def coded_settle_kernel(
     bar = tl.where(picks < 0, float("-inf"), bar)
     if ks is not None:
         bar = tl.where(step < tl.load(ks + q), bar, float("inf"))
-    tl.store(bars + step * num_queries + i, bar, mask=inside)
+    tl.store(bars + step.to(tl.int64) * num_queries + i, bar, mask=inside)
 
     d = tl.arange(0, BLOCK)
     for t in range(S + K - 1):
@@ -202,7 +202,7 @@ def coded_settle_kernel(
                 item = tl.load(initial + q * S + t).to(tl.int64)
         has = (item >= 0) & (item < num_ids)
         row = tl.where(has, item, 0)
-        at = t * num_queries + i
+        at = t * num_queries.to(tl.int64) + i
         end = (row + 1) * (code_stride // 4)
         tl.store(item_scales + at, tl.where(has, tl.load(words + end - 3), 0.0))
         tl.store(item_errors + at, tl.where(has, tl.load(words + end - 2), float("inf")))

@@ -121,6 +121,11 @@ def ahead_of_time() -> list[Compilation]:
     return found + _rounds() + _codes() + _searches()
 
 
+def _share(dtype: str, tile: Tile) -> int:
+    """Return how many bytes of a tile of rows a thread loads at a time: a load can be no wider."""
+    return tile.rows * tile.dims * {"int8": 1, "float32": 4}.get(dtype, 2) // (32 * tile.num_warps)
+
+
 def _compilation(
     name: str,
     kernel: Any,
@@ -149,7 +154,7 @@ def _compilation(
         dot16=dots and dtype != "float32",
         amd_warps=tile.amd_warps,
         maxnreg=tile.maxnreg,
-        wide_loads="EVEN_D" in constexprs or kernel is row_lengths_kernel,
+        wide_loads=kernel is row_lengths_kernel or ("EVEN_D" in constexprs and _share(dtype, tile) >= 16),
     )
 
 
@@ -282,7 +287,7 @@ def _codes() -> list[Compilation]:
 
     def add(name: str, kernel: Any, tile: Tile, absent: tuple[str, ...], **constexprs: Any) -> None:
         made = _compilation(name, kernel, "int8", tile, absent, False, _SETTLED, **constexprs)
-        found.append(made._replace(wide_loads="ROWS" in constexprs))
+        found.append(made._replace(wide_loads="ROWS" in constexprs and _share("int8", tile) >= 16))
 
     places = {"ROOM": ROOM, "LEVELS": LEVELS}
     for dims, (items, options) in itertools.product((50, 384), ((5, False), (5, True), (9, False))):

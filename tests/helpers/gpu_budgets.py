@@ -55,7 +55,7 @@ TRITON = (
     Budget("corpus coded pool *", 104, 96, 96, 104),
     Budget("corpus coded contenders *", 56, 56, 56, 56),
     Budget("corpus coded settle *", 64, 64, 64, 48),
-    Budget("corpus coded queries *", 40, 40, 40, 40),
+    Budget("corpus coded queries *", 40, 40, 40, 48),
     Budget("corpus search *", 208, 128, 96, 176),
     Budget("corpus given *", 72, 72, 72, 48),
     # Scoring: a split of the vocabulary, or a tile of logits.
