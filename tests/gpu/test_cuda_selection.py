@@ -518,5 +518,9 @@ def test_a_missing_barrier_is_a_race(run, op, barrier, place, compiler):
     arguments = problem_of(op, 1, 37, 3, 40, dtype="float16", seed=6)
     if barrier == 3:
         arguments["initial"] = np.array([[7, 21]])
-    with pytest.raises(emulator.LaunchError, match=r"data race(.|\n)*select_\w+\.cuh"):
-        run(op, arguments, place=place, on=racy, removed=barrier)
+    for seed in range(4):  # what a thread reads too early may also lead it out of all memory, before any report
+        with pytest.raises(emulator.LaunchError) as error:
+            run(op, arguments, place=place, on=racy, seed=seed, removed=barrier)
+        if re.search(r"data race(.|\n)*select_\w+\.cuh", str(error.value)):
+            return
+    raise error.value
