@@ -194,6 +194,11 @@ class Host:
             return np.asarray(array, np.float32, order="C")
 
     @staticmethod
+    def float64(array: np.ndarray, dtype: str) -> np.ndarray:
+        # An array of no dimensions stays one.
+        return Host.packed(np.asarray(widen(array, dtype) if dtype == "bfloat16" else array, np.float64))
+
+    @staticmethod
     def int64(array: np.ndarray) -> np.ndarray:
         return Host.packed(np.asarray(array, np.int64))
 
@@ -254,6 +259,9 @@ class Torch:
     def float32(self, tensor: Any, dtype: str) -> Any:
         return tensor.to(self.torch.float32).contiguous()
 
+    def float64(self, tensor: Any, dtype: str) -> Any:
+        return tensor.double().contiguous()
+
     def int64(self, tensor: Any) -> Any:
         return tensor.to(self.torch.int64).contiguous()
 
@@ -304,6 +312,10 @@ class Cupy:
         if dtype == "bfloat16":
             return (array.astype(self.cupy.uint32) << 16).view(self.cupy.float32)
         return self.cupy.ascontiguousarray(array, self.cupy.float32)
+
+    def float64(self, array: Any, dtype: str) -> Any:
+        array = self.float32(array, dtype) if dtype == "bfloat16" else array
+        return self.cupy.ascontiguousarray(array, self.cupy.float64)
 
     def int64(self, array: Any) -> Any:
         return self.cupy.ascontiguousarray(array, self.cupy.int64)

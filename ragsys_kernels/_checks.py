@@ -93,6 +93,14 @@ def floats(op: str, name: str, x: Any, place: Place = HOST) -> Any:
     return place.float32(array, dtype)
 
 
+def doubles(op: str, name: str, x: Any, place: Place = HOST) -> Any:
+    """Return an array of numbers of any type as contiguous float64."""
+    array, dtype = place.view(op, name, x)
+    if "float" not in dtype and "int" not in dtype:
+        raise TypeError(f"{op}: {name} must be numbers, got {dtype}")
+    return place.float64(array, dtype)
+
+
 def integers(op: str, name: str, x: Any, place: Place = HOST) -> Any:
     """Return an integer array of any type as contiguous int64."""
     array, dtype = place.view(op, name, x)

@@ -129,9 +129,9 @@ def _nearest(problem: Problem, index: Any, block: slice) -> np.ndarray:
     vectors = _searched(problem, index, block)
     n = min(problem.k, num_rows)
     found = np.full((len(vectors), n), -1, np.int64)
-    own = None if problem.query_groups is None else problem.query_groups[block, None]
+    own = None if problem.constraints.query_groups is None else problem.constraints.query_groups[block, None]
     # FAISS cannot leave out rows per query: ask for twice as many rows again, until no query is short of them.
-    fetch = n if own is None and problem.filter is None else min(2 * n, num_rows)
+    fetch = n if own is None and problem.constraints.filter is None else min(2 * n, num_rows)
     left = np.arange(len(vectors))
     while left.size:
         short = []
@@ -146,10 +146,12 @@ def _nearest(problem: Problem, index: Any, block: slice) -> np.ndarray:
             keep = ids >= 0
             exhausted = ~keep.all(axis=1)
             if own is not None:
-                assert problem.groups is not None
-                keep &= problem.groups[ids] != own[part]
-            if problem.filter is not None:
-                keep &= np.stack([problem.filter.keeps(block.start + q, ids[i]) for i, q in enumerate(part.tolist())])
+                assert problem.constraints.groups is not None
+                keep &= problem.constraints.groups[ids] != own[part]
+            if problem.constraints.filter is not None:
+                keep &= np.stack(
+                    [problem.constraints.filter.keeps(block.start + q, ids[i]) for i, q in enumerate(part.tolist())]
+                )
             order = np.argsort(~keep, axis=1, kind="stable")[:, :n]
             found[part] = np.take_along_axis(np.where(keep, ids, -1), order, axis=1)
             short.append(part[(keep.sum(axis=1) < n) & ~exhausted])
@@ -162,7 +164,8 @@ def _ranked(
     problem: Problem, candidates: np.ndarray, implementation: ModuleType, num_threads: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank candidates, given in ascending order, by their v; padded to k columns."""
-    pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1], filter=None)
+    limits = problem.constraints.filtered(None)
+    pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1], constraints=limits)
     ranked: tuple[np.ndarray, np.ndarray] = implementation.search(pools, num_threads)
     return ranked
 

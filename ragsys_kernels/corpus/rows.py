@@ -79,15 +79,4 @@ def column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
     return array
 
 
-def _costs(op: str, name: str, x: Any, place: Place) -> Any:
-    """Return numbers of any type as float64: sums of costs are exact for whole numbers."""
-    array: Any
-    array, dtype = place.view(op, name, x)
-    if "float" not in dtype and "int" not in dtype:
-        raise TypeError(f"{op}: {name} must be numbers, got {dtype}")
-    if isinstance(place, Torch):
-        return array.double().contiguous()
-    return np.ascontiguousarray(_arrays.widen(array, dtype) if dtype == "bfloat16" else array, np.float64)
-
-
-_COLUMNS = {"bias": _checks.floats, "groups": _checks.integers, "costs": _costs}
+_COLUMNS = {"bias": _checks.floats, "groups": _checks.integers, "costs": _checks.doubles}

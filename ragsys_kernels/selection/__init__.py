@@ -314,7 +314,7 @@ def _run(
             nothing = map(place.upload, Selection.empty(0, problem.k))
             return Selection(*(_arrays.to_library(field, library) for field in nothing)).with_errors(errors)
         validate.warn_small_pool(problem)
-        problem = problem if problem.filter is None else narrowed(problem)
+        problem = problem if problem.constraints.filter is None else narrowed(problem)
         columns = problem.k
         if columns > problem.pool:  # the rest is padding
             problem.k = problem.pool

@@ -50,7 +50,7 @@ def vrsd(problem: Problem, num_threads: int) -> Selection:
 
 def run(problem: Problem, num_threads: int, bounds: str = "automatic") -> tuple[Selection, Any]:
     """Return the selection, the same with any bounds, and its work: dot products, rows read, products of codes."""
-    if problem.filter is not None and (few := few_rows(problem)) is not None:
+    if problem.constraints.filter is not None and (few := few_rows(problem)) is not None:
         with suppress(ValueError):  # which names a row of all of them: raised below
             picks, work = run(few[0], num_threads, bounds)
             return picks._replace(indices=_renumbered(picks.indices, few[1])), work
@@ -96,16 +96,16 @@ def _call(
         rows.metric == "cosine",
         _BOUNDS[bounds],
         problem.candidates,
-        problem.initial,
+        problem.constraints.initial,
         problem.relevance,
         problem.bias,
         problem.k,
         problem.ks,
         problem.lambda_d,
         problem.lambda_b,
-        problem.groups,
-        problem.query_groups,
-        problem.max_per_group,
+        problem.constraints.groups,
+        problem.constraints.query_groups,
+        problem.constraints.max_per_group,
         relevance_error,
         forced,
         ceiling,
@@ -127,7 +127,7 @@ def _renumbered(indices: np.ndarray, rows: np.ndarray) -> np.ndarray:
 def _filter(problem: Problem) -> dict[str, Any]:
     """Return which rows may be picked, and which may not, where that is limited."""
     given: dict[str, Any] = {}
-    found = problem.filter
+    found = problem.constraints.filter
     if found is None:
         return given
     if found.mask is not None:
@@ -192,8 +192,8 @@ def _scan(
         problem.bias,
         _largest_bias(problem),
         *(weights if problem.bias is not None else (None, None)),
-        problem.groups if problem.query_groups is not None else None,
-        problem.query_groups,
+        problem.constraints.groups if problem.constraints.query_groups is not None else None,
+        problem.constraints.query_groups,
         _dispatch.isa_index(),
         num_threads,
         **_filter(problem),
@@ -227,8 +227,8 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
         problem.bias,
         _largest_bias(problem),
         problem.lambda_b,
-        problem.groups if problem.query_groups is not None else None,
-        problem.query_groups,
+        problem.constraints.groups if problem.constraints.query_groups is not None else None,
+        problem.constraints.query_groups,
         _dispatch.isa_index(),
         num_threads,
         **_filter(problem),
@@ -244,10 +244,10 @@ def _rank(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
     for begin in range(0, problem.num_queries, _QUERY_BLOCK):
         block = slice(begin, begin + _QUERY_BLOCK)
         part = problem.take(block)
-        if part.query_groups is not None:
-            assert part.groups is not None
+        if part.constraints.query_groups is not None:
+            assert part.constraints.groups is not None
             assert part.candidates is not None
-            own = part.groups[part.candidates] == part.query_groups[:, None]
+            own = part.constraints.groups[part.candidates] == part.constraints.query_groups[:, None]
             part.candidates = np.where(own, -1, part.candidates)
         values = _relevance(part, num_threads)
         order = np.argsort(-values, axis=1, kind="stable")[:, : problem.k]
@@ -340,8 +340,14 @@ def _by_relevance(problem: Problem, queries: np.ndarray, n: int, num_threads: in
     """Select from the n rows of largest v. Until a row is read, its product of the scan stands for its relevance."""
     weights = problem.lambda_b, 1 - problem.lambda_b
     candidates, scores, outside, error = _scan(problem, queries[None], weights, n, num_threads)
-    pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1], relevance=scores, filter=None)
+    pools = _pools(problem, candidates, relevance=scores)
     return _call(pools, num_threads, relevance_error=error, outside=outside + error, best_first=True)
+
+
+def _pools(problem: Problem, candidates: np.ndarray, **changes: Any) -> Problem:
+    """Return the problem with rows that may be picked as its pools."""
+    limits = problem.constraints.filtered(None)
+    return dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1], constraints=limits, **changes)
 
 
 def _by_value(problem: Problem, queries: np.ndarray, made: Selection, t: int, n: int, num_threads: int) -> Any:
@@ -362,7 +368,7 @@ def _by_value(problem: Problem, queries: np.ndarray, made: Selection, t: int, n:
         values += weights[1][:, None] * problem.bias[rows]
     candidates = np.concatenate([made.indices, rows], axis=1)
     ceiling = np.concatenate([np.full(made.indices.shape, np.inf, np.float32), values + error[:, None]], axis=1)
-    pools = dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1], filter=None)
+    pools = _pools(problem, candidates)
     return _call(
         pools,
         num_threads,

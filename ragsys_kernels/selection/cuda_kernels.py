@@ -53,8 +53,8 @@ def _select(problem: Problem) -> Selection:
     if Q == 0:
         return result
     module = cuda_module.load(SOURCE)
-    capped = problem.max_per_group > 0
-    num_initial = 0 if problem.initial is None else problem.initial.shape[1]
+    capped = problem.constraints.max_per_group > 0
+    num_initial = 0 if problem.constraints.initial is None else problem.constraints.initial.shape[1]
     how = configure(problem.op, rows.dtype, P, D, K, capped, module.max_shared(like), num_initial)
     blocks, workspace = Q, None
     if how.workspace:
@@ -76,7 +76,7 @@ def _arguments(
     problem: Problem, first_query: int, workspace: Any, how: Configuration, out: Selection
 ) -> cuda_module.Struct:
     """Return the members of SelectArgs, in its order."""
-    rows, initial, candidates = problem.rows, problem.initial, problem.candidates
+    rows, initial, candidates = problem.rows, problem.constraints.initial, problem.candidates
     num_initial = 0 if initial is None else initial.shape[1]
     per_item = problem.bias is not None and problem.bias.ndim == 2
     return cuda_module.Struct(
@@ -84,7 +84,7 @@ def _arguments(
         num_ids=problem.num_ids,
         row_stride=cuda_module.row_stride(rows.data),
         pool_stride=problem.pool_stride,
-        max_per_group=problem.max_per_group,
+        max_per_group=problem.constraints.max_per_group,
         pool=np.int32(problem.pool),
         dims=np.int32(rows.data.shape[1]),
         k=np.int32(problem.k),
@@ -105,8 +105,8 @@ def _arguments(
         lambda_d=problem.lambda_d,
         lambda_b=problem.lambda_b,
         ks=problem.ks,
-        groups=problem.groups,
-        query_groups=problem.query_groups,
+        groups=problem.constraints.groups,
+        query_groups=problem.constraints.query_groups,
         workspace=workspace,
         workspace_stride=how.workspace,
         indices=out.indices,

@@ -30,12 +30,12 @@ _WORKSPACE_BYTES = 1 << 28
 
 def narrowed(problem: Problem) -> Problem:
     """Return a problem whose lists of rows that may be picked are its pools; of masks of each query too, if few."""
-    found = problem.filter
+    found = problem.constraints.filter
     if found is None:
         return problem
     if found.rows is None and isinstance(found.mask, np.ndarray) and found.mask.ndim == 2:
         found = _listed(found)
-        problem = dataclasses.replace(problem, filter=found)
+        problem = dataclasses.replace(problem, constraints=problem.constraints.filtered(found))
     return problem if found.rows is None else _pools(problem, found.rows)
 
 
@@ -56,8 +56,8 @@ def _listed(found: Filter) -> Filter:
 
 def few_rows(problem: Problem) -> tuple[Problem, np.ndarray] | None:
     """Return the problem over a copy of the rows that may be picked, and these rows, if they are few; else None."""
-    found, rows = problem.filter, problem.rows
-    if found is None or found.mask is None or found.mask.ndim == 2 or problem.initial is not None:
+    found, rows = problem.constraints.filter, problem.rows
+    if found is None or found.mask is None or found.mask.ndim == 2 or problem.constraints.initial is not None:
         return None
     if np.count_nonzero(found.mask) > _FEW * found.num_rows:
         return None
@@ -68,8 +68,12 @@ def few_rows(problem: Problem) -> tuple[Problem, np.ndarray] | None:
     if len(ids) < problem.k or size > _COPY_BYTES or rows.max_norm is None:
         return None
     data, codes = (None if array is None else _taken(array, ids) for array in (rows.data, rows.codes))
-    names = [name for name in ("relevance", "bias", "groups") if getattr(problem, name) is not None]
+    names = [name for name in ("relevance", "bias") if getattr(problem, name) is not None]
     of_rows: dict[str, Any] = {name: np.take(getattr(problem, name), ids, axis=-1) for name in names}
+    limits = dataclasses.replace(problem.constraints)
+    for name in ("groups", "costs"):
+        if (values := getattr(limits, name)) is not None:
+            setattr(limits, name, np.take(values, ids, axis=-1))
     excluded = None
     if found.exclude is not None:
         places = np.searchsorted(ids, found.exclude).clip(max=len(ids) - 1)
@@ -84,8 +88,8 @@ def few_rows(problem: Problem) -> tuple[Problem, np.ndarray] | None:
         codes=codes,
         code_error=rows.code_error,
     )
-    left = None if excluded is None else Filter(len(ids), exclude=excluded)
-    return dataclasses.replace(problem, rows=few, pool=len(ids), filter=left, **of_rows), ids
+    limits.filter = None if excluded is None else Filter(len(ids), exclude=excluded)
+    return dataclasses.replace(problem, rows=few, pool=len(ids), constraints=limits, **of_rows), ids
 
 
 def _taken(array: np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -94,7 +98,7 @@ def _taken(array: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 def as_pools(problem: Problem) -> Problem:
     """Return a problem whose pools are the rows that may be picked: for kernels of pools."""
-    if problem.filter is None:
+    if problem.constraints.filter is None:
         return problem
     library = library_of_array(problem.lambda_d)
     ids = arange(library, len(problem.rows.data), problem.lambda_d)
@@ -103,21 +107,28 @@ def as_pools(problem: Problem) -> Problem:
 
 def _pools(problem: Problem, rows: Any) -> Problem:
     """Return the problem with those of some rows (Q, M), ascending, that may be picked as its candidates."""
-    found, library = problem.filter, library_of_array(rows)
+    found, library = problem.constraints.filter, library_of_array(rows)
     assert found is not None
     keep = found.keep(library, rows)
     keep[:, 1:] &= rows[:, 1:] != rows[:, :-1]
     candidates = library.where(keep, rows, -1)
     if not candidates.shape[1]:  # a pool has at least one position
         candidates = arange(library, len(rows), rows)[:, None] * 0 - 1
-    per_item = {}
     at = library.where(candidates < 0, 0, candidates)
-    for name in ("relevance", "bias"):
-        values = getattr(problem, name)
-        if values is not None and values.ndim == 2:
-            query = arange(library, len(rows), rows)[:, None]
-            per_item[name] = values.reshape(-1)[at + query * found.num_rows]
-    return dataclasses.replace(problem, candidates=candidates, pool=candidates.shape[1], filter=None, **per_item)
+    at = at + arange(library, len(rows), rows)[:, None] * found.num_rows
+
+    def of_pools(values: Any) -> Any:
+        """Return values of items of pools, where they are given for the rows of each query."""
+        return values if values is None or values.ndim == 1 else values.reshape(-1)[at]
+
+    return dataclasses.replace(
+        problem,
+        candidates=candidates,
+        pool=candidates.shape[1],
+        relevance=of_pools(problem.relevance),
+        bias=of_pools(problem.bias),
+        constraints=dataclasses.replace(problem.constraints, filter=None, costs=of_pools(problem.constraints.costs)),
+    )
 
 
 def by_bias(problem: Problem) -> Iterator[tuple[slice, Problem]]:
@@ -126,22 +137,25 @@ def by_bias(problem: Problem) -> Iterator[tuple[slice, Problem]]:
     All at once where the bias is one for all of them, else as many as a workspace holds. Initial items keep theirs:
     they are not picked anyway, and what has been picked is summed.
     """
-    found, num_rows = problem.filter, len(problem.rows.data)
+    found, num_rows = problem.constraints.filter, len(problem.rows.data)
+    initial = problem.constraints.initial
     assert found is not None
     library = library_of_array(problem.lambda_d)
-    shared = not found.per_query and problem.initial is None and (problem.bias is None or problem.bias.ndim == 1)
+    shared = not found.per_query and initial is None and (problem.bias is None or problem.bias.ndim == 1)
     step = problem.num_queries if shared else max(1, _WORKSPACE_BYTES // (16 * num_rows))
     for begin in range(0, problem.num_queries, step):
         part = slice(begin, min(begin + step, problem.num_queries))
         piece = problem.take(part)
-        assert piece.filter is not None
+        limits = piece.constraints
+        assert limits.filter is not None
         ids = arange(library, num_rows, piece.lambda_d)[None]
         if not shared:
             ids = ids + arange(library, piece.num_queries, ids)[:, None] * 0
-        keep = piece.filter.keep(library, ids)
-        if piece.initial is not None:
-            keep = keep | piece.filter.among(library, ids, piece.initial)
+        keep = limits.filter.keep(library, ids)
+        if limits.initial is not None:
+            keep = keep | limits.filter.among(library, ids, limits.initial)
         bias = piece.bias if piece.bias is not None else piece.lambda_d[:1] * 0
         bias = library.where(keep, bias, float("nan"))
         lambda_b = piece.lambda_b if piece.bias is not None else piece.lambda_b * 0 + 1
-        yield part, dataclasses.replace(piece, bias=bias[0] if shared else bias, lambda_b=lambda_b, filter=None)
+        bias = bias[0] if shared else bias
+        yield part, dataclasses.replace(piece, bias=bias, lambda_b=lambda_b, constraints=limits.filtered(None))

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _arrays
 from .._types import Array
-from .filters import Filter
+from .constraints import NONE, Constraints
 
 _Answer = TypeVar("_Answer", bound="_Answers")
 
@@ -159,14 +159,11 @@ class Problem:
     lambda_d: Any  # (Q,) float32
     lambda_b: Any  # (Q,) float32
     candidates: Any = None  # (Q, P) int32 | int64, -1: padding
-    initial: Any = None  # (Q, S) int32 | int64, -1: padding
     relevance: Any = None  # (Q, P) float32
     bias: Any = None  # (N,) or (Q, P) float32
     ks: Any = None  # (Q,) int64
-    groups: Any = None  # (N,) int64
-    query_groups: Any = None  # (Q,) int64
-    max_per_group: int = 0  # 0: no cap
-    filter: Filter | None = None  # of a whole corpus; pools have -1 in the place of what may not be picked
+    constraints: Constraints = NONE
+    options: Any = None  # what belongs to the rule alone: one of options.py
 
     @property
     def num_ids(self) -> int:
@@ -175,39 +172,40 @@ class Problem:
 
     def take(self, queries: np.ndarray | slice) -> Problem:
         """Return the problem of some of the queries."""
-        names = ("queries", "candidates", "initial", "relevance", "lambda_d", "lambda_b", "ks", "query_groups")
+        names = ("queries", "candidates", "relevance", "lambda_d", "lambda_b", "ks")
         changes = {name: array[queries] for name in names if (array := getattr(self, name)) is not None}
-        if self.filter is not None:
-            changes["filter"] = self.filter.take(queries)
         if self.bias is not None and self.bias.ndim == 2:
             changes["bias"] = self.bias[queries]
+        dense = None
         if self.pool_stride:
-            shape = (self.num_queries, self.pool_stride, -1)
-            pools = self.rows.data.reshape(shape)[queries]
+            dense = self.num_queries, self.pool_stride
+            pools = self.rows.data.reshape(*dense, -1)[queries]
             changes["rows"] = replace(self.rows, data=pools.reshape(-1, pools.shape[2]))
-            if self.groups is not None:
-                changes["groups"] = self.groups.reshape(shape[:2])[queries].reshape(-1)
-        return replace(self, num_queries=len(changes["lambda_d"]), **changes)
+        if self.options is not None:
+            changes["options"] = self.options.take(queries)
+        taken = self.constraints.take(queries, dense)
+        return replace(self, num_queries=len(changes["lambda_d"]), constraints=taken, **changes)
 
     def eligible(self, q: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows and positions of the items that query q may pick, in order of position."""
+        limits = self.constraints
         ids = np.arange(self.pool) if self.candidates is None else self.candidates[q].astype(np.int64)
         rows = ids + q * self.pool_stride
         keep = ids >= 0
-        if self.filter is not None:
-            keep &= self.filter.keeps(q, ids)
-        if self.initial is not None:
-            keep &= ~np.isin(ids, self.initial[q])
-        if self.query_groups is not None:
-            assert self.groups is not None
-            keep[keep] = self.groups[rows[keep]] != self.query_groups[q]
+        if limits.filter is not None:
+            keep &= limits.filter.keeps(q, ids)
+        if limits.initial is not None:
+            keep &= ~np.isin(ids, limits.initial[q])
+        if limits.query_groups is not None:
+            keep[keep] = limits.groups[rows[keep]] != limits.query_groups[q]
         return rows[keep], np.flatnonzero(keep)
 
     def initial_rows(self, q: int) -> np.ndarray:
         """Return the rows that count as picked before query q picks."""
-        if self.initial is None:
+        initial = self.constraints.initial
+        if initial is None:
             return np.zeros(0, np.int64)
-        ids: np.ndarray = self.initial[q].astype(np.int64)
+        ids: np.ndarray = initial[q].astype(np.int64)
         return np.asarray(ids[ids >= 0] + q * self.pool_stride)
 
     def item_bias(self, q: int, rows: np.ndarray, positions: np.ndarray) -> np.ndarray | None:

@@ -48,10 +48,12 @@ def _pool(problem: Problem, q: int, near: np.ndarray | None = None) -> _Pool:
         rows, positions = problem.eligible(q)
     else:
         rows = positions = (
-            near if problem.query_groups is None else near[problem.groups[near] != problem.query_groups[q]]
+            near
+            if problem.constraints.query_groups is None
+            else near[problem.constraints.groups[near] != problem.constraints.query_groups[q]]
         )
-        if problem.filter is not None:
-            rows = positions = rows[problem.filter.keeps(q, rows)]
+        if problem.constraints.filter is not None:
+            rows = positions = rows[problem.constraints.filter.keeps(q, rows)]
     initial = problem.initial_rows(q)
     e = problem.rows.vectors(rows)
     query = None
@@ -79,11 +81,11 @@ def _in_range(problem: Problem, q: int, *values: np.ndarray) -> None:
 
 def _barred(problem: Problem, rows: np.ndarray, picked: list[int]) -> np.ndarray:
     """Return which rows belong to a group that has reached its cap."""
-    if not problem.max_per_group:
+    if not problem.constraints.max_per_group:
         return np.zeros(len(rows), bool)
-    assert problem.groups is not None
-    groups, counts = np.unique(problem.groups[picked], return_counts=True)
-    barred: np.ndarray = np.isin(problem.groups[rows], groups[counts >= problem.max_per_group])
+    assert problem.constraints.groups is not None
+    groups, counts = np.unique(problem.constraints.groups[picked], return_counts=True)
+    barred: np.ndarray = np.isin(problem.constraints.groups[rows], groups[counts >= problem.constraints.max_per_group])
     return barred
 
 
@@ -198,11 +200,11 @@ def _near(problem: Problem, part: slice) -> list[np.ndarray | None]:
         values *= problem.lambda_b[part, None]
         values += (1 - problem.lambda_b[part, None]) * problem.bias
         error += 8 * eps * float(np.abs(problem.bias).max())
-    if problem.query_groups is not None:
-        assert problem.groups is not None
-        values[problem.groups == problem.query_groups[part, None]] = -np.inf
-    if problem.filter is not None:
+    if problem.constraints.query_groups is not None:
+        assert problem.constraints.groups is not None
+        values[problem.constraints.groups == problem.constraints.query_groups[part, None]] = -np.inf
+    if problem.constraints.filter is not None:
         for i, of_query in enumerate(values):
-            of_query[~problem.filter.keeps(part.start + i, np.arange(num_rows))] = -np.inf
+            of_query[~problem.constraints.filter.keeps(part.start + i, np.arange(num_rows))] = -np.inf
     least = np.partition(values, num_rows - problem.k, axis=1)[:, num_rows - problem.k] - error
     return [np.flatnonzero(v >= x) for v, x in zip(values, least, strict=True)]

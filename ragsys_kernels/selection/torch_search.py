@@ -23,7 +23,7 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
     import torch
 
     problem = _arrays.tensors(problem)
-    if problem.filter is not None:
+    if problem.constraints.filter is not None:
         parts = [search(piece, num_threads) for _, piece in filtered_problems.by_bias(problem)]
         return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
     indices = _arrays.empty(problem.lambda_b, (problem.num_queries, problem.k), "int64")
@@ -59,8 +59,8 @@ def _values(problem: Problem, products: Any, part: slice, block: slice) -> Any:
         bias = problem.bias[block] if problem.bias.ndim == 1 else problem.bias[part, block]
         products = lambda_b * products + (1 - lambda_b) * bias
     kept = products == products  # not NaN
-    if problem.query_groups is not None:
-        kept &= problem.groups[block] != problem.query_groups[part, None]
+    if problem.constraints.query_groups is not None:
+        kept &= problem.constraints.groups[block] != problem.constraints.query_groups[part, None]
     return products.where(kept, float("-inf"))
 
 

@@ -216,8 +216,8 @@ class Rounds:
             "query_back": self.query_back,
             "relevance": problem.relevance,
             "bias": problem.bias,
-            "groups": problem.groups,
-            "query_groups": problem.query_groups,
+            "groups": problem.constraints.groups,
+            "query_groups": problem.constraints.query_groups,
             "lambda_b": problem.lambda_b,
             "row_stride": problem.rows.data.stride(0),
             "q0": self.q0,
@@ -248,7 +248,7 @@ class Rounds:
             DIMS=tile.dims,
             **tile.options(),
         )
-        return self._draft(self.start(keys, tiles, kept, tile.rows), self.queries.initial)
+        return self._draft(self.start(keys, tiles, kept, tile.rows), self.queries.constraints.initial)
 
     def start(self, keys: Any, tiles: int, kept: int, rows: int) -> Any:
         """Return the first pools (C, FIRST), of the best of ``kept`` keys of each tile; no query is finished."""
@@ -257,7 +257,7 @@ class Rounds:
         corpus_start_kernel[(self.num_queries,)](
             keys=best,
             places=places,
-            initial=self.problem.initial if self.S else None,
+            initial=self.problem.constraints.initial if self.S else None,
             pools=pools,
             candidates=self.candidates,
             known=self.known,
@@ -309,7 +309,8 @@ class Rounds:
 
     def picks(self, pools: Any, initial: Any, ks: Any) -> Selection:
         """Return the picks from pools, by regime a."""
-        drafts = dataclasses.replace(self.queries, candidates=pools, pool=pools.shape[1], initial=initial, ks=ks)
+        limits = dataclasses.replace(self.queries.constraints, initial=initial)
+        drafts = dataclasses.replace(self.queries, candidates=pools, pool=pools.shape[1], constraints=limits, ks=ks)
         if drafts.relevance is not None:
             drafts.relevance = torch.gather(drafts.relevance, 1, pools.clamp(min=0))
         if drafts.bias is not None and drafts.bias.ndim == 2:
@@ -336,7 +337,7 @@ class Rounds:
             span=self.span,
             S=self.S,
             K=self.K,
-            cap=problem.max_per_group or None,
+            cap=problem.constraints.max_per_group or None,
             EVEN_D=self.D % tile.dims == 0,
             PARTS=self.query_parts,
             SHOWN=self.S > 0,

@@ -64,7 +64,7 @@ def fits(problem: Problem) -> bool:
         and problem.k >= 2
         and num_initial(problem) + problem.k - 1 <= (MOST_ITEMS if is_plain(problem) else FEWER_ITEMS)
         and triton_check.added(problem) > 0
-        and not problem.max_per_group
+        and not problem.constraints.max_per_group
         and variant("corpus") == "coded"
     )
 
@@ -107,7 +107,7 @@ class _CodedRounds(Rounds):
     def run(self) -> None:
         """Launch the drafts and their checks."""
         self._prepare()
-        draft = self.picks(self._first_pools(), self.queries.initial, self.queries.ks)
+        draft = self.picks(self._first_pools(), self.queries.constraints.initial, self.queries.ks)
         self._settle(draft, None)
         for _ in range(ROUNDS):
             last = draft
@@ -157,8 +157,8 @@ class _CodedRounds(Rounds):
             "scales": self.query_scales,
             "relevance": problem.relevance,
             "bias": problem.bias,
-            "groups": problem.groups,
-            "query_groups": problem.query_groups,
+            "groups": problem.constraints.groups,
+            "query_groups": problem.constraints.query_groups,
             "lambda_b": problem.lambda_b,
             "code_stride": self.stride,
             "q0": self.q0,
@@ -234,7 +234,7 @@ class _CodedRounds(Rounds):
             SLOTS=triton_gram.GRAM_SLOTS,
             **SMALL_TILE.options(),
         )
-        return self.picks(self.pools, self.queries.initial, self.queries.ks)
+        return self.picks(self.pools, self.queries.constraints.initial, self.queries.ks)
 
     def _finish(self, draft: Any) -> None:
         """Launch reads of all rows for what is not proved: each makes a pick certain at least."""
@@ -254,7 +254,7 @@ class _CodedRounds(Rounds):
             codes=self.codes,
             words=self.codes.view(torch.float32),
             terms=self.terms,
-            initial=problem.initial if self.S else None,
+            initial=problem.constraints.initial if self.S else None,
             ks=problem.ks,
             draft=draft.indices,
             scores=draft.scores,

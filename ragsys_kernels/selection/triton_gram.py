@@ -278,7 +278,7 @@ def in_tile(problem: Problem) -> bool:
     objective, slots = OBJECTIVES[problem.op], problem.pool + num_initial(problem)
     data = problem.rows.data
     aligned = data.shape[1] % 8 == 0 and data.stride(0) % 8 == 0 and data.data_ptr() % 16 == 0
-    wanted = problem.relevance is None or (objective.initial and problem.initial is not None)
+    wanted = problem.relevance is None or (objective.initial and problem.constraints.initial is not None)
     parts = NUM_PARTS.get(problem.rows.dtype, 0)
     return (
         aligned

@@ -98,7 +98,7 @@ def code_rows(rows: Rows) -> Any:
 
 def num_initial(problem: Problem) -> int:
     """Return how many initial items a query has, padding included."""
-    return 0 if problem.initial is None else int(problem.initial.shape[1])
+    return 0 if problem.constraints.initial is None else int(problem.constraints.initial.shape[1])
 
 
 def bias_by_row(problem: Problem) -> bool:
@@ -116,11 +116,11 @@ def pool_arguments(problem: Problem, out: Selection, factors: bool = True) -> di
         "queries": problem.queries,
         "query_factors": query_factors(problem, 0, problem.num_queries)[0] if unit else None,
         "candidates": problem.candidates,
-        "initial": problem.initial,
+        "initial": problem.constraints.initial,
         "relevance": problem.relevance,
         "bias": problem.bias,
-        "groups": problem.groups,
-        "query_groups": problem.query_groups,
+        "groups": problem.constraints.groups,
+        "query_groups": problem.constraints.query_groups,
         "ks": problem.ks,
         "lambda_d": problem.lambda_d,
         "lambda_b": problem.lambda_b,
@@ -136,7 +136,7 @@ def pool_arguments(problem: Problem, out: Selection, factors: bool = True) -> di
         "S": num_initial(problem),
         "K": problem.k,
         "D": rows.data.shape[1],
-        "cap": problem.max_per_group or None,
+        "cap": problem.constraints.max_per_group or None,
         "VRSD": problem.op == "vrsd",
         "COMPUTED": rows.norm == "computed",
         "BIAS_BY_ROW": bias_by_row(problem),

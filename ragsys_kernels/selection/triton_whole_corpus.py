@@ -67,7 +67,7 @@ def query_parts(dot: Any) -> int:
 
 def select(problem: Problem, out: Selection) -> None:
     """Launch regime c: the relevance, then for each initial item and each pick two kernels."""
-    if problem.filter is not None:
+    if problem.constraints.filter is not None:
         for part, piece in filtered_problems.by_bias(problem):
             _densely(_Corpus(piece), Selection(*(field[part] for field in out)))
         return
@@ -97,7 +97,7 @@ def _densely(corpus: _Corpus, out: Selection) -> None:
 
 def search(problem: Problem) -> tuple[Array, Array]:
     """Return the k rows of largest v, ties to the lowest row, and v: the top k of keys that order both."""
-    if problem.filter is not None:
+    if problem.constraints.filter is not None:
         parts = [search(piece) for _, piece in filtered_problems.by_bias(problem)]
         return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
     data = problem.rows.data
@@ -200,7 +200,7 @@ class _Corpus:
         made.part_row = _arrays.empty(data, (tiles, num_queries), "int64")
         made.taken = _arrays.empty(data, (num_queries,), "int64")
         made.num_taken = _arrays.empty(data, (num_queries,), "int32")
-        if problem.max_per_group:
+        if problem.constraints.max_per_group:
             made.barred = _arrays.empty(data, (num_queries,), "int32")
         if self.vrsd:
             made.sums = _arrays.empty(data, (num_queries, data.shape[1]), "float32")
@@ -214,7 +214,7 @@ class _Corpus:
             "rows": data,
             "factors": self.factors,
             "lengths": self.lengths,
-            "groups": self.problem.groups,
+            "groups": self.problem.constraints.groups,
             "part_best": chunk.part_best,
             "part_row": chunk.part_row,
             "row_stride": data.stride(0),
@@ -250,7 +250,7 @@ class _Corpus:
             query_back=chunk.back,
             relevance=problem.relevance,
             bias=problem.bias,
-            query_groups=problem.query_groups,
+            query_groups=problem.constraints.query_groups,
             lambda_b=problem.lambda_b,
             v_out=chunk.v,
             state_out=chunk.state,
@@ -286,7 +286,7 @@ class _Corpus:
             queries=problem.queries,
             query_factors=chunk.factors,
             query_back=chunk.back,
-            initial=problem.initial,
+            initial=problem.constraints.initial,
             ks=problem.ks,
             out_index=out.indices,
             out_score=out.scores,
@@ -297,7 +297,7 @@ class _Corpus:
             tiles=chunk.tiles,
             S=num_initial(problem),
             K=problem.k,
-            cap=problem.max_per_group or None,
+            cap=problem.constraints.max_per_group or None,
             PICK=not initial,
             BLOCK=PICK_BLOCK,
             **PICK_TILE.options(),

@@ -49,7 +49,7 @@ def write_problem(out: Writer, problem: Problem, *whole_corpus: np.ndarray | Non
         problem.pool,
         dims,
         problem.k,
-        0 if problem.initial is None else problem.initial.shape[1],
+        0 if problem.constraints.initial is None else problem.constraints.initial.shape[1],
         DTYPES.index(rows.dtype),
         stride,
         NORMS.index(rows.norm),
@@ -57,12 +57,21 @@ def write_problem(out: Writer, problem: Problem, *whole_corpus: np.ndarray | Non
         problem.unit_queries,
         rows.metric == "cosine",
         8 if problem.candidates is None else problem.candidates.itemsize,
-        8 if problem.initial is None else problem.initial.itemsize,
+        8 if problem.constraints.initial is None else problem.constraints.initial.itemsize,
         problem.bias is not None and problem.bias.ndim == 2,
-        problem.max_per_group,
+        problem.constraints.max_per_group,
     )
-    out.arrays(elements, rows.scales, problem.queries, problem.candidates, problem.initial, problem.relevance)
-    out.arrays(problem.bias, problem.lambda_d, problem.lambda_b, problem.ks, problem.groups, problem.query_groups)
+    out.arrays(
+        elements, rows.scales, problem.queries, problem.candidates, problem.constraints.initial, problem.relevance
+    )
+    out.arrays(
+        problem.bias,
+        problem.lambda_d,
+        problem.lambda_b,
+        problem.ks,
+        problem.constraints.groups,
+        problem.constraints.query_groups,
+    )
     out.arrays(*(whole_corpus or [None] * 5))  # relevance_error, forced, ceiling, outside, max_bias
     out.words(best_first, may_have_codes(rows))
 

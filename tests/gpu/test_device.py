@@ -45,9 +45,12 @@ PROBLEMS = dict(problems())
 
 def record(problem):
     """Fields of a problem and of its rows on the host."""
-    fields = {name: getattr(problem, name) for name in problem.__dataclass_fields__ if name != "rows"}
-    rows = {f"rows.{name}": getattr(problem.rows, name) for name in problem.rows.__dataclass_fields__}
-    return {name: _arrays.to_host(x) for name, x in {**fields, **rows}.items()}
+    nested = ("rows", "constraints")
+    fields = {name: getattr(problem, name) for name in problem.__dataclass_fields__ if name not in nested}
+    for part in nested:
+        record = getattr(problem, part)
+        fields |= {f"{part}.{name}": getattr(record, name) for name in record.__dataclass_fields__}
+    return {name: _arrays.to_host(x) for name, x in fields.items()}
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

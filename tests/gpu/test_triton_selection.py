@@ -220,7 +220,7 @@ def test_ids_out_of_range_are_padding(regime, method):
     for candidates, initial in ((good, [2, -1]), (bad, [2, 10**6])):
         checked.candidates = None if regime == "corpus" else candidates
         checked.pool = 42 if regime == "corpus" else 8
-        checked.initial = np.array([initial] * 2)
+        checked.constraints.initial = np.array([initial] * 2)
         results.append(getattr(triton_kernels, method)(checked, 1))
     for a, b in zip(*results, strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy())

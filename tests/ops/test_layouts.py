@@ -1,6 +1,7 @@
 """Arrays in another byte order or off their alignment, for every operation and each of its array arguments: the result
 has the same bits, or the argument, one that is never copied, is refused by name; so is any with a mask."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import ragsys_kernels as rk
 from ragsys_kernels import metrics, testing
 from ragsys_kernels.selection import cpu, validate
+from ragsys_kernels.selection.constraints import Constraints
 
 RNG = np.random.default_rng(0)
 
@@ -191,6 +193,8 @@ def test_the_compiled_module_refuses_other_byte_orders(compiled):
     for kind in (np.int32, np.int64):
         for name in ("candidates", "initial"):
             checked = validate.selection("mmr", **problem)
-            setattr(checked, name, swapped(problem["candidates"].astype(kind)))
+            array = swapped(problem["candidates"].astype(kind))
+            changed = {"candidates": array} if name == "candidates" else {"constraints": Constraints(initial=array)}
+            checked = dataclasses.replace(checked, **changed)
             with pytest.raises(ValueError, match=f"^_C: {name}$"):
                 cpu.mmr(checked, 1)

@@ -1,0 +1,170 @@
+"""What limits which items may be picked, for every rule, as one object that travels to the backends."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from .. import _arrays
+from .._arrays import HOST, Place
+from .._checks import count, doubles, expect_shape, ids, integers, per_query, shown
+from . import filters
+from .filters import Filter
+
+
+@dataclasses.dataclass(slots=True, eq=False)  # eq: arrays have none; without it NONE may be a default
+class Constraints:
+    """Checked arguments that limit what may be picked; None and 0 limit nothing.
+
+    A backend gets `NONE`, one object for all calls, where a call has none of them: it must not be written to.
+    """
+
+    initial: Any = None  # (Q, S) int32 | int64, -1: padding
+    groups: Any = None  # (N,) int64, only with one of the next two
+    query_groups: Any = None  # (Q,) int64
+    max_per_group: int = 0  # 0: no cap
+    filter: Filter | None = None  # of a whole corpus; pools have -1 in the place of what may not be picked
+    costs: Any = None  # (N,) or (Q, P) float64
+    budget: Any = None  # (Q,) float64, with costs
+    max_similarity: Any = None  # (Q,) float32
+
+    def take(self, queries: np.ndarray | slice, pools: tuple[int, int] | None) -> Constraints:
+        """Return the constraints of some of the queries; ``pools`` is the shape (Q, P) of dense pools, else None."""
+        if self is NONE:
+            return NONE
+        names = ("initial", "query_groups", "budget", "max_similarity")
+        changes = {name: array[queries] for name in names if (array := getattr(self, name)) is not None}
+        if self.filter is not None:
+            changes["filter"] = self.filter.take(queries)
+        if self.costs is not None and self.costs.ndim == 2:
+            changes["costs"] = self.costs[queries]
+        if pools is not None and self.groups is not None:
+            changes["groups"] = self.groups.reshape(pools)[queries].reshape(-1)
+        return dataclasses.replace(self, **changes)
+
+    def filtered(self, found: Filter | None) -> Constraints:
+        """Return these constraints with another filter of a whole corpus, or with none."""
+        return self if found is self.filter else dataclasses.replace(self, filter=found)
+
+    def item_costs(self, q: int, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Return what it costs to pick some items."""
+        assert self.costs is not None
+        found: np.ndarray = self.costs[rows] if self.costs.ndim == 1 else self.costs[q, positions]
+        return found
+
+
+NONE = Constraints()
+
+
+def read(
+    op: str,
+    given: tuple[Any, ...],
+    candidates: Any,
+    own: tuple[Any, Any],
+    shape: tuple[int, int, int, int],
+    place: Place,
+    errors: dict[int, str] | None,
+) -> tuple[Constraints, Any]:
+    """Return the constraints that arguments describe, and the candidates without what may not be picked.
+
+    ``given``: initial, groups, query_groups, max_per_group, allowed, exclude, costs, budget, max_similarity. ``own``:
+    the groups and costs of a Corpus. ``shape``: queries, positions of a pool, rows, and positions of dense pools, or 0.
+    """
+    initial, groups, query_groups, max_per_group, allowed, exclude, costs, budget, max_similarity = given
+    num_queries, pool, num_rows, pool_stride = shape
+    items = ((num_queries, pool), "(Q, P)")
+    found = Constraints()
+
+    grouped = query_groups is not None or max_per_group is not None
+    if groups is not None:
+        array = integers(op, "groups", groups, place)
+        expect_shape(op, "groups", array, items if pool_stride else ((num_rows,), "(N,)"))
+        if not grouped:
+            raise ValueError(f"{op}: groups must come with query_groups or max_per_group, got neither")
+        found.groups = array.reshape(-1)
+    elif grouped:
+        found.groups = own[0]
+        if own[0] is None:
+            name = "query_groups" if query_groups is not None else "max_per_group"
+            raise ValueError(f"{op}: {name} must come with groups, got groups=None")
+    if query_groups is not None:
+        found.query_groups = integers(op, "query_groups", query_groups, place)
+        expect_shape(op, "query_groups", found.query_groups, ((num_queries,), "(Q,)"))
+    if max_per_group is not None:
+        found.max_per_group = count(op, "max_per_group", max_per_group)
+
+    if initial is not None:
+        shown_before = ids(op, "initial", initial, num_queries, place)
+        if shown_before.shape[1]:  # an array without columns has no memory to point to
+            found.initial = shown_before
+
+    if allowed is not None or exclude is not None:
+        whole = not pool_stride and candidates is None
+        allows = filters.read(op, allowed, exclude, num_queries, pool_stride or num_rows, place, errors, whole)
+        if whole:
+            found.filter = allows
+        else:
+            candidates = filters.restricted(allows, candidates, num_queries, place)
+
+    if max_similarity is not None:
+        found.max_similarity = per_query(op, "max_similarity", max_similarity, num_queries, -1.0, 1.0, place, errors)
+    if budget is not None:
+        found.budget = _budget(op, budget, num_queries, place, errors)
+        if costs is None and own[1] is None:
+            raise ValueError(f"{op}: budget must come with costs, got costs=None")
+        found.costs = own[1] if costs is None else _costs(op, costs, items, pool_stride, num_rows, place, errors)
+    elif costs is not None:
+        raise ValueError(f"{op}: costs must come with a budget, got budget=None")
+    return found, candidates
+
+
+def _costs(
+    op: str,
+    given: Any,
+    items: tuple[tuple[int, ...], str],
+    pool_stride: int,
+    num_rows: int,
+    place: Place,
+    errors: dict[int, str] | None,
+) -> Any:
+    """Return what items cost, checked on the host: they may be anything where there are no candidates."""
+    costs = doubles(op, "costs", given, place)
+    expect_shape(op, "costs", costs, *(() if pool_stride else (((num_rows,), "(N,)"),)), items)
+    if not isinstance(costs, np.ndarray):
+        return costs
+    bad = ~((costs >= 0) & (costs < np.inf))
+    if not bad.any():
+        return costs
+    rule = "finite and at least 0"
+    if costs.ndim == 1:
+        row = int(np.argmax(bad))
+        raise ValueError(f"{op}: costs must be {rule}, got {costs[row]:g} in row {row}")
+    for q in np.flatnonzero(bad.any(axis=1)).tolist():
+        position = int(np.argmax(bad[q]))
+        message = f"{op}: costs must be {rule}, got {costs[q, position]:g}"
+        if errors is None:
+            raise ValueError(f"{message} in row {q}, position {position}")
+        errors.setdefault(q, f"{message} at position {position}")
+    return np.where(bad, 0.0, costs)
+
+
+def _budget(op: str, given: Any, num_queries: int, place: Place, errors: dict[int, str] | None) -> Any:
+    """Return a number, or one per query, of at least 0, as (Q,) float64; values on a device are not checked."""
+    if place is not HOST and _arrays.device_of(given) != "cpu":
+        on_device = doubles(op, "budget", given, place)
+        expect_shape(op, "budget", on_device, ((num_queries,), "(Q,)"))
+        return on_device
+    if isinstance(given, (bool, str)):
+        raise TypeError(f"{op}: budget must be a number or an array of shape (Q,), got {shown(given)}")
+    array = doubles(op, "budget", np.asarray(given) if isinstance(given, (int, float)) else given)
+    expect_shape(op, "budget", array, ((), "()"), ((num_queries,), "(Q,)"))
+    bad = ~(array >= 0)  # inf is no budget at all
+    if bad.any():
+        if errors is None or array.shape == ():
+            raise ValueError(f"{op}: budget must be at least 0, got {array[bad].flat[0]:g}")
+        for q in np.flatnonzero(bad).tolist():
+            errors.setdefault(q, f"{op}: budget must be at least 0, got {array[q]:g}")
+        array = np.where(bad, 0.0, array)
+    return place.upload(np.array(np.broadcast_to(array, (num_queries,))))
