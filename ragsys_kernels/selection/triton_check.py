@@ -89,7 +89,9 @@ def fits(problem: Problem) -> bool:
 
 def is_plain(problem: Problem) -> bool:
     """Return whether a call has no option that costs the check registers."""
-    return all(getattr(problem, name) is None for name in OPTIONS)
+    limits = problem.constraints
+    given = (problem.relevance, problem.bias, limits.groups, limits.query_groups, limits.initial)
+    return all(array is None for array in given)
 
 
 def added(problem: Problem) -> int:
