@@ -58,7 +58,7 @@ from .triton_launch import (
 )
 from .triton_objectives import OBJECTIVES
 from .triton_stream import select_stream_kernel, stream_tile
-from .triton_whole_corpus import PICK_BLOCK, corpus_tile, query_parts, step_tile
+from .triton_whole_corpus import PICK_BLOCK, corpus_tile, query_parts, relevance_tile, step_tile
 
 # How rows are stored.
 _ROWS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int8": "*i8"}
@@ -209,7 +209,8 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
         tile = corpus_tile(dtype, num_queries, D)
         sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, "DOT": dot}
         name, parts = f"corpus relevance {tile.queries}", query_parts(dot)
-        add(name, corpus_relevance_kernel, tile, (*unused, "keys_out"), True, **flags, **sizes, PARTS=parts)
+        first = relevance_tile(tile, dtype, not full)
+        add(name, corpus_relevance_kernel, first, (*unused, "keys_out"), True, **flags, **sizes, PARTS=parts)
         step = step_tile(tile, dtype, vrsd)
         add(f"corpus step {tile.queries}", corpus_step_kernel, step, unused, True, **even, **sizes)
         if not vrsd and dtype != "int8":

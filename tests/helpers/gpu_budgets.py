@@ -18,7 +18,6 @@ class Budget(NamedTuple):
     sm_100: int
     gfx942: int = 0
     wide_loads: bool = False  # of CUDA C++ kernels, which cannot say it themselves
-    spills: int = 0  # bytes of a thread that may be spilled
 
     def matches(self, name):
         return fnmatchcase(name, self.kernels)
@@ -95,11 +94,8 @@ CUDA = (
 
 
 def of_any_compiler(table):
-    """The table for code of another compiler, which may take all the registers that a thread can have.
-
-    Where it stays at a number that lets one more block in, it may spill four of them: the block is worth more.
-    """
-    return [budget._replace(sm_80=255, sm_90=255, sm_100=255, gfx942=512, spills=16) for budget in table]
+    """The table for code of another compiler, which may take all the registers that a thread can have."""
+    return [budget._replace(sm_80=255, sm_90=255, sm_100=255, gfx942=512) for budget in table]
 
 
 def violations(compiled, table):
@@ -111,9 +107,11 @@ def violations(compiled, table):
     wrong = []
     if compiled.registers > registers:
         wrong.append(f"{compiled.registers} registers, budget {registers}")
-    if compiled.stack > found[0].spills:
+    if compiled.stack:
         wrong.append(f"{compiled.stack} bytes of stack")
-    if compiled.spills > found[0].spills:
+    # AMD's compiler counts registers that it keeps in accumulator registers or their lanes: without a stack no byte of
+    # them goes to memory.
+    if compiled.spills and (compiled.stack or not compiled.arch.startswith("gfx")):
         wrong.append(f"{compiled.spills} spilled")
     if compiled.shared > SHARED[compiled.arch]:
         wrong.append(f"{compiled.shared} bytes of shared memory, a block can have {SHARED[compiled.arch]}")
