@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from ..corpus import Corpus
 from . import about, open_inference, page, rerank, select
-from .http import DisconnectedError, Receive, Request, Scope, Send, refused
+from .http import DisconnectedError, Receive, Request, Response, Scope, Send, refused
 from .limits import RefusedError, busy
 from .service import Service
 
@@ -28,7 +28,7 @@ _ROUTES = (about, select, rerank, open_inference, page)
 def make_service(corpora: Mapping[str, str | Path | Corpus], **options: Any) -> Service:
     """Make a service with all its routes; options as `Service` takes them."""
     service = Service(corpora, **options)
-    service.asgi = _Front(service)
+    service.asgi = Front(service)
     service.app.add_exception_handler(HTTPException, _http_error)
     for module in _ROUTES:
         module.add(service)
@@ -50,8 +50,8 @@ async def _http_error(request: Any, error: Any) -> JSONResponse:
     return JSONResponse({"error": {"argument": None, "message": str(error.detail)}}, error.status_code, error.headers)
 
 
-class _Front:
-    """Around all routes: token, quick routes, metrics, access log."""
+class Front:
+    """Around all routes: token, quick routes, metrics, access log. `protocol` comes here without ASGI."""
 
     def __init__(self, service: Service) -> None:
         self._app, self.service = service.app, service
@@ -61,18 +61,15 @@ class _Front:
             await self._app(scope, receive, send)
             return
         service = self.service
-        load = service.load
-        request = Request(scope, receive, load)
-        load.requests += 1
+        request = Request(scope, receive, service.load)
+        service.load.requests += 1
         sent = [500, 0]
-        handler = service.quick(scope)
+        handler = service.quick(scope["method"], scope["path"])
         if handler is not None or scope["path"] in _PLAIN:
             request.route = scope["path"]
         try:
             if scope["path"] not in service.open:
-                service.bearer.check(request.headers)
-                if load.requests > service.limits.requests:
-                    raise busy("too many requests are under way")
+                self.admit(request)
             if handler is not None:
                 response = await handler(request)
                 sent = [response.status, len(response.body)]
@@ -80,23 +77,36 @@ class _Front:
             else:
                 scope["ragsys.request"] = request
                 await self._app(scope, receive, _counting(send, sent))
-        except RefusedError as error:
-            response = refused(error)
-            sent = [response.status, len(response.body)]
-            await response.send(send)
         except DisconnectedError:
             sent = [499, 0]
-        except Exception:
-            _logger.exception("%s %s failed", scope["method"], scope["path"])
-            response = refused(RefusedError(500, "the server failed; its log says why"))
-            sent = [500, len(response.body)]
+        except Exception as error:
+            response = failed(request, error)
+            sent = [response.status, len(response.body)]
             with suppress(RuntimeError):  # it had begun to answer
                 await response.send(send)
         finally:
-            load.requests -= 1
-            request.release()
-            service.metrics.request(request.route, sent[0], request.seconds())
-            service.log.add(request, *sent)
+            self.ended(request, *sent)
+
+    def admit(self, request: Request) -> None:
+        """Refuse a request without the token, and one too many."""
+        self.service.bearer.check(request.headers)
+        if self.service.load.requests > self.service.limits.requests:
+            raise busy("too many requests are under way")
+
+    def ended(self, request: Request, status: int, size: int) -> None:
+        """Count and log a request that has its answer."""
+        self.service.load.requests -= 1
+        request.release()
+        self.service.metrics.request(request.route, status, request.seconds())
+        self.service.log.add(request, status, size)
+
+
+def failed(request: Request, error: BaseException) -> Response:
+    """Return the answer to a request that ended with an error."""
+    if isinstance(error, RefusedError):
+        return refused(error)
+    _logger.error("%s %s failed", request.scope["method"], request.scope["path"], exc_info=error)
+    return refused(RefusedError(500, "the server failed; its log says why"))
 
 
 def _counting(send: Send, sent: list[int]) -> Send:

@@ -121,11 +121,6 @@ class Batcher:
         self._scheduled = self._running = False
         self.queued = 0  # queries that wait
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing waits and nothing runs."""
-        return not (self._scheduled or self._running or self.queued or self._wait)
-
     async def answer(self, blocks: Sequence[Block], deadline: float | None = None) -> Ticket:
         """Return the ticket with the picks of each block; see `submit`."""
         ticket = self.submit(blocks, deadline)

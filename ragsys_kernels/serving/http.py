@@ -53,6 +53,7 @@ class Request:
         "_limits",
         "_load",
         "_receive",
+        "_whole",
         "begun",
         "bytes_in",
         "headers",
@@ -62,11 +63,12 @@ class Request:
         "stages",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, load: Load) -> None:
+    def __init__(self, scope: Scope, receive: Receive | None, load: Load) -> None:
         self.scope, self._receive, self._limits, self._load, self._held = scope, receive, load.limits, load, 0
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.begun = self._last = time.perf_counter()
         self.stages: dict[str, float] = {}
+        self._whole: bytes | None = None
         self.bytes_in = self.queries = 0
         self.route = "other"  # paths that nobody serves must not become labels of metrics
 
@@ -83,7 +85,7 @@ class Request:
     def stage(self, name: str) -> None:
         """Note that a stage has ended now."""
         now = time.perf_counter()
-        self.stages[name] = now - self._last
+        self.stages[name] = self.stages.get(name, 0.0) + now - self._last
         self._last = now
 
     def kernel(self, queued: float, seconds: float) -> None:
@@ -106,14 +108,25 @@ class Request:
             milliseconds = int(given)
         return asyncio.get_running_loop().time() + milliseconds / 1000 - (time.perf_counter() - self.begun)
 
-    async def body(self) -> bytes:
-        """Return the body. One beyond the limit is refused before it is read, or as soon as that is seen."""
-        most = self._limits.body_bytes
+    def announced(self) -> None:
+        """Make room for the body that the headers announce, or refuse it before it is read."""
         length = self.headers.get(b"content-length", b"0")
         if length.isdigit():
-            if int(length) > most:
+            if int(length) > self._limits.body_bytes:
                 raise self._too_large()
             self._hold(int(length))
+
+    def read(self, body: bytes) -> None:
+        """Take the body, which has been read."""
+        self._whole, self.bytes_in = body, len(body)
+
+    async def body(self) -> bytes:
+        """Return the body. One beyond the limit is refused before it is read, or as soon as that is seen."""
+        if self._whole is not None:
+            return self._whole
+        most = self._limits.body_bytes
+        self.announced()
+        assert self._receive is not None
         message = await self._receive()
         body: bytes = message.get("body", b"")
         if message.get("more_body"):

@@ -15,6 +15,7 @@ from .http import ARROW, JSON, Request, Response
 from .kernel import Block
 from .limits import Limits, RefusedError, invalid
 from .reading import Asked, read
+from .together import Party
 
 if TYPE_CHECKING:
     from .service import Service
@@ -56,12 +57,10 @@ async def select(service: Service, request: Request) -> Response:
     deadline = request.deadline()
     body = await request.body()
     request.stage("read")
-    # What has a deadline of its own is dropped by itself when it is late.
-    if len(body) <= _SMALL and b"x-timeout-ms" not in request.headers:
-        served, queries, common = taken(body, service.corpora, service.limits)
-        request.queries = len(queries)
-        if len(queries) <= _FEW:
-            return await _together(service, request, served, queries, common, _may_hold_booleans(body), deadline)
+    share = shared(service, request, body)
+    if share is not None:
+        await share.party.wait()
+        return share.response()
     if len(body) > _SMALL:
         # What the queue has no room for is refused unread: to read it would take the time of those that wait.
         service.batcher.check_room(min(body.count(b'"query'), service.limits.queries))
@@ -74,33 +73,47 @@ async def select(service: Service, request: Request) -> Response:
     return Response(content, 200 if len(asked.errors) < asked.count else 422)
 
 
-async def _together(
-    service: Service,
-    request: Request,
-    served: Served,
-    queries: list[Any],
-    common: dict[str, Any],
-    strict: bool,
-    deadline: float,
-) -> Response:
-    """Answer a small request with others that came with it."""
+class Share:
+    """The part of a party that is one request's."""
+
+    __slots__ = ("_begin", "_end", "_request", "party")
+
+    def __init__(self, request: Request, party: Party, begin: int, end: int) -> None:
+        self._request, self.party, self._begin, self._end = request, party, begin, end
+
+    def response(self) -> Response:
+        """Return the answer, or raise the error of the party, which has ended."""
+        party, request, begin, end = self.party, self._request, self._begin, self._end
+        if party.error is not None:
+            raise party.error
+        ticket = party.ticket
+        assert ticket is not None
+        request.kernel(ticket.begun - ticket.submitted, ticket.kernel)
+        if party.texts is None:
+            party.texts = texts(party.asked, ticket.found())
+        errors, results = party.asked.errors, party.texts[begin:end]
+        failed = 0
+        if errors:
+            for position in range(begin, end):
+                if position in errors:
+                    results[position - begin] = _failed(errors[position], position - begin)
+                    failed += 1
+        content = b'{"results":[%b]}' % b",".join(results)
+        request.stage("write")
+        return Response(content, 200 if failed < end - begin else 422)
+
+
+def shared(service: Service, request: Request, body: bytes) -> Share | None:
+    """Let a small request go with others that come in this round; None: it must go by itself."""
+    # What has a deadline of its own is dropped by itself when it is late.
+    if len(body) > _SMALL or b"x-timeout-ms" in request.headers or request.content_type not in (b"", JSON):
+        return None
+    served, queries, common = taken(body, service.corpora, service.limits)
+    if len(queries) > _FEW:
+        return None
+    request.queries = len(queries)
     request.stage("parse")
-    party, begin, end = await service.together.ask(queries, common, served, strict, deadline, service.under_way() <= 1)
-    ticket = party.ticket
-    assert ticket is not None
-    request.kernel(ticket.begun - ticket.submitted, ticket.kernel)
-    if party.texts is None:
-        party.texts = texts(party.asked, ticket.found())
-    errors, results = party.asked.errors, party.texts[begin:end]
-    failed = 0
-    if errors:
-        for position in range(begin, end):
-            if position in errors:
-                results[position - begin] = _failed(errors[position], position - begin)
-                failed += 1
-    content = b'{"results":[%b]}' % b",".join(results)
-    request.stage("write")
-    return Response(content, 200 if failed < end - begin else 422)
+    return Share(request, *service.together.join(queries, common, served, _may_hold_booleans(body)))
 
 
 def taken(body: bytes, corpora: Corpora, limits: Limits) -> tuple[Served, list[Any], dict[str, Any]]:

@@ -16,16 +16,15 @@ from typing import Any
 
 import threadpoolctl
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .app import make_service
 from .encoder import Encoder
 from .limits import Limits, RefusedError
+from .protocol import Protocol
 from .service import Service
 
 _logger = logging.getLogger("ragsys_kernels.serving")
 
-_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _LOOK = 0.25  # seconds between looks at the connections
 
 
@@ -87,48 +86,15 @@ def listening(host: str, port: int) -> socket.socket:
     return made
 
 
-class _Protocol(HttpToolsProtocol):
-    """HTTP connections that know since when the server waits for their client."""
-
-    waiting_since: float | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self.waiting_since = time.monotonic()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.waiting_since = time.monotonic()
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self.waiting_since = None
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self.waiting_since = time.monotonic()
-
-    def close_if_slow(self, now: float, limits: Limits) -> None:
-        """Close a connection whose client sends too slowly, or nothing."""
-        if self.waiting_since is None or self.transport.is_closing():
-            return
-        waited, begun = now - self.waiting_since, self.cycle is not None and not self.cycle.response_complete
-        if waited > (limits.body_seconds if begun else limits.idle_seconds):
-            if begun and not self.cycle.response_started:
-                self.transport.write(_SLOW)
-            self.transport.close()
-
-
 class Server(uvicorn.Server):
     """A server whose signals are its own: SIGTERM and SIGINT end it with exit code 0, SIGHUP loads all corpora anew."""
 
     def __init__(self, service: Service, settings: Settings, worker: bool = False) -> None:
         self.service, self._worker = service, worker
-        service.under_way = lambda: len(self.server_state.tasks)
         super().__init__(
             uvicorn.Config(
                 service.asgi,
-                http=_Protocol,
+                http=Protocol,
                 loop="uvloop",
                 ws="none",
                 access_log=False,
@@ -179,7 +145,7 @@ class Server(uvicorn.Server):
             await asyncio.sleep(_LOOK)
             now = time.monotonic()
             for connection in tuple(self.server_state.connections):
-                if isinstance(connection, _Protocol):
+                if isinstance(connection, Protocol):
                     connection.close_if_slow(now, limits)
 
 

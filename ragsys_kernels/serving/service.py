@@ -62,7 +62,6 @@ class Service:
         self.encoder = encoder  # of texts that are queries
         self.together = Together(self.batcher, self.limits)
         self.status = "starting"  # "ready", then "stopping"
-        self.under_way: Callable[[], int] = lambda: 2  # requests that the server has begun; 2: nobody knows
         self.open = {"/health/live", "/health/ready"}  # paths that need no token
         # Awaited when corpora are ready, and when requests have ended.
         self.starting: list[Callable[[], Awaitable[None]]] = []
@@ -87,8 +86,8 @@ class Service:
         self.app.router.routes.append(Route(path, _Endpoint(handler, path), methods=[method]))
         self._documented.append(openapi.Operation(method, path, **documented))
 
-    def quick(self, scope: Scope) -> Handler | None:
-        return self._quick.get((scope["method"], scope["path"]))
+    def quick(self, method: str, path: str) -> Handler | None:
+        return self._quick.get((method, path))
 
     async def beside(self, large: bool, function: Callable[..., _Found], *arguments: Any) -> _Found:
         """Call a function, in a thread beside the event loop if there is much to do."""

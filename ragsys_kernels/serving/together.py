@@ -8,6 +8,7 @@ would get.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from .batcher import Batcher, Ticket
@@ -20,19 +21,33 @@ class Party:
     """Requests that go together: their queries end to end, and then what was asked and picked."""
 
     __slots__ = (
-        "asked", "common", "done", "error", "queries", "served", "strict", "texts", "ticket", "timer", "waiting"
+        "_then", "_timer", "asked", "common", "done", "error", "queries", "served", "strict", "texts", "ticket"
     )  # fmt: skip
 
     def __init__(self, served: Served, common: dict[str, Any], strict: bool) -> None:
         self.served, self.common, self.strict = served, common, strict
         self.queries: list[Any] = []
-        self.waiting: list[asyncio.Future[None]] = []
         self.asked = Asked(served, 0)
         self.ticket: Ticket | None = None
-        self.timer: asyncio.TimerHandle | None = None
         self.done = False
         self.error: BaseException | None = None
         self.texts: list[bytes] | None = None  # the answers as JSON, once one of the requests has written them
+        self._then: list[Callable[[], None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def then(self, function: Callable[[], None]) -> None:
+        """Call a function, which raises nothing, when this is answered."""
+        self._then.append(function)
+
+    async def wait(self) -> None:
+        """Wait until this is answered."""
+        if not self.done:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.then(lambda: None if ended.done() else ended.set_result(None))
+            await ended
+
+    def expire_at(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        self._timer = loop.call_at(deadline, self.end, RefusedError(504, "select: the deadline has passed"))
 
     def answered(self) -> None:
         """Take what the kernels have picked."""
@@ -46,11 +61,10 @@ class Party:
         if self.done:
             return
         self.done, self.error = True, error
-        if self.timer is not None:
-            self.timer.cancel()
-        for future in self.waiting:
-            if not future.done():
-                future.set_result(None)
+        if self._timer is not None:
+            self._timer.cancel()
+        for function in self._then:
+            function()
 
 
 class Together:
@@ -62,33 +76,11 @@ class Together:
         self._round: list[Party] = []  # all of this round; those in `_parties` take more queries
         self._gathered = 0  # queries of the round
 
-    async def ask(
-        self, queries: list[Any], common: dict[str, Any], served: Served, strict: bool, deadline: float, alone: bool
-    ) -> tuple[Party, int, int]:
-        """Return the party of a request, answered, and where its queries begin and end in it.
+    def join(self, queries: list[Any], common: dict[str, Any], served: Served, strict: bool) -> tuple[Party, int, int]:
+        """Return the party of a request, which is answered after this round, and where its queries begin and end.
 
-        ``alone``: no other request is under way, so that none can come along.
+        All requests have the server's own deadline: those with another do not come here.
         """
-        if alone and not self._parties and self._batcher.idle:
-            party = Party(served, common, strict)
-            party.queries = queries
-            self._begin([party])
-            begin, end = 0, len(queries)
-        else:
-            party, begin, end = self._join(queries, common, served, strict)
-        if not party.done:
-            loop = asyncio.get_running_loop()
-            future: asyncio.Future[None] = loop.create_future()
-            party.waiting.append(future)
-            if party.timer is None:  # for all of them: deadlines of their own do not come here
-                party.timer = loop.call_at(deadline, party.end, RefusedError(504, "select: the deadline has passed"))
-            await future
-        if party.error is not None:
-            raise party.error
-        return party, begin, end
-
-    def _join(self, queries: list[Any], common: dict[str, Any], served: Served, strict: bool) -> tuple[Party, int, int]:
-        """Add queries to the party of those with equal rules."""
         self._batcher.check_room(self._gathered + len(queries))
         key = (id(served), strict, repr(common))
         party = self._parties.get(key)
@@ -103,13 +95,9 @@ class Together:
         return party, begin, len(party.queries)
 
     def _go(self) -> None:
-        """Close the parties of a round and begin with them."""
+        """Close the parties of a round: read what they ask, and give it to the kernels."""
         parties, self._round, self._gathered = self._round, [], 0
         self._parties.clear()
-        self._begin(parties)
-
-    def _begin(self, parties: list[Party]) -> None:
-        """Read what parties ask, and give it to the kernels."""
         for party in parties:
             try:
                 party.asked = read("select", party.queries, party.common, party.served, self._limits, party.strict)
@@ -120,3 +108,7 @@ class Together:
             else:
                 party.ticket.then(party.answered)
         self._batcher.look()
+        for party in parties:
+            if not party.done:
+                loop = asyncio.get_running_loop()
+                party.expire_at(loop, loop.time() + self._limits.timeout_ms / 1000)

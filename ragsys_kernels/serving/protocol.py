@@ -1,0 +1,190 @@
+"""HTTP connections: those of uvicorn, with limits on slow clients, and a short way for ``POST /v1/select``.
+
+A request whose headers promise nothing unusual has its body gathered here, and its answer is written at once, head and
+body; small requests need no task, for `together` calls back. ASGI would take longer for its messages than a query takes
+to be answered. Everything else, and whatever must be refused, goes the way of uvicorn; both end in the same functions.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from .app import Front, failed
+from .http import Request, Response
+from .limits import Limits, RefusedError
+from .select import Share, select, shared
+
+_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_PATH = "/v1/select"
+_URL = _PATH.encode()
+# What changes how a request is read or answered: uvicorn knows it all.
+_UNUSUAL = frozenset((b"expect", b"transfer-encoding", b"upgrade"))
+
+
+class _Gone:
+    """The event that uvicorn sets when the client has gone: nobody waits for it."""
+
+    def set(self) -> None:
+        pass
+
+
+class _Cycle:
+    """A request on the short way, with what uvicorn looks for in the request of a connection."""
+
+    __slots__ = ("disconnected", "keep_alive", "parts", "request", "response_complete")
+
+    response_started = False
+    message_event = _Gone()
+
+    def __init__(self, request: Request, keep_alive: bool) -> None:
+        self.request, self.keep_alive = request, keep_alive
+        self.parts: list[bytes] = []
+        self.disconnected = self.response_complete = False
+
+
+class Protocol(HttpToolsProtocol):
+    """A connection that knows since when the server waits for its client."""
+
+    waiting_since: float | None = None
+    _defaults: tuple[list[tuple[bytes, bytes]], bytes] = [], b""  # uvicorn's headers of all answers, as they are sent
+    app: Front
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.waiting_since = time.monotonic()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        cycle = self.cycle
+        if type(cycle) is _Cycle and self.waiting_since is not None and not cycle.response_complete:
+            cycle.response_complete = True  # its body will not come
+            self.app.ended(cycle.request, 499, 0)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.waiting_since = time.monotonic()
+
+    def on_headers_complete(self) -> None:
+        if not self._begin():
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if type(self.cycle) is _Cycle:
+            self.cycle.parts.append(body)
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self.waiting_since = None
+        if type(self.cycle) is _Cycle:
+            self._answer(self.cycle)
+        else:
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.waiting_since = time.monotonic()
+
+    def close_if_slow(self, now: float, limits: Limits) -> None:
+        """Close a connection whose client sends too slowly, or nothing."""
+        if self.waiting_since is None or self.transport.is_closing():
+            return
+        waited, begun = now - self.waiting_since, self.cycle is not None and not self.cycle.response_complete
+        if waited > (limits.body_seconds if begun else limits.idle_seconds):
+            if begun and not self.cycle.response_started:
+                self.transport.write(_SLOW)
+            self.transport.close()
+
+    def _begin(self) -> bool:
+        """Take a request the short way, if its headers allow that."""
+        parser, url, before = self.parser, self.url, self.cycle
+        if not url.startswith(_URL) or parser.get_method() != b"POST" or parser.get_http_version() != "1.1":
+            return False
+        query = url[len(_URL) :]
+        if (query and not query.startswith(b"?")) or b"#" in query:
+            return False
+        if (before is not None and not before.response_complete) or self.flow.write_paused:
+            return False
+        limit = self.limit_concurrency
+        if limit is not None and (len(self.connections) >= limit or len(self.tasks) >= limit):
+            return False
+        front, scope = self.app, self.scope
+        request = Request(scope, None, front.service.load)
+        headers = request.headers
+        if b"content-length" not in headers or not _UNUSUAL.isdisjoint(headers):
+            return False
+        front.service.load.requests += 1
+        try:
+            front.admit(request)
+            request.announced()
+        except RefusedError:
+            front.service.load.requests -= 1
+            return False
+        scope["method"], scope["path"], scope["query_string"] = "POST", _PATH, query[1:]
+        request.route = _PATH
+        self.cycle = _Cycle(request, parser.should_keep_alive())
+        return True
+
+    def _answer(self, cycle: _Cycle) -> None:
+        """Answer a request whose body is complete, now or later."""
+        request, parts = cycle.request, cycle.parts
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        request.read(body)
+        request.stage("read")
+        try:
+            share = shared(self.app.service, request, body)
+        except Exception as error:
+            self._respond(cycle, failed(request, error))
+            return
+        if share is not None:
+            share.party.then(partial(self._respond_share, cycle, share))
+        else:
+            task = self.loop.create_task(self._select(cycle))
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
+
+    def _respond_share(self, cycle: _Cycle, share: Share) -> None:
+        try:
+            response = share.response()
+        except Exception as error:
+            response = failed(cycle.request, error)
+        self._respond(cycle, response)
+
+    async def _select(self, cycle: _Cycle) -> None:
+        """Answer a request that goes by itself."""
+        try:
+            response = await select(self.app.service, cycle.request)
+        except Exception as error:
+            response = failed(cycle.request, error)
+        self._respond(cycle, response)
+
+    def _respond(self, cycle: _Cycle, response: Response) -> None:
+        transport, status, size = self.transport, 499, 0
+        if not transport.is_closing():
+            status, size = response.status, len(response.body)
+            transport.write(self._written(cycle, response))
+        cycle.response_complete = True
+        if not cycle.keep_alive:
+            transport.close()
+        self.on_response_complete()
+        self.app.ended(cycle.request, status, size)
+
+    def _written(self, cycle: _Cycle, response: Response) -> bytes:
+        """Return an answer as it is sent."""
+        defaults = self.server_state.default_headers
+        if defaults is not self._defaults[0]:
+            self._defaults = defaults, b"".join([b"%b: %b\r\n" % header for header in defaults])
+        parts = [STATUS_LINE[response.status], self._defaults[1]]
+        for name, value in response.headers:
+            parts.append(b"%b: %b\r\n" % (name, value))
+            if name == b"connection":
+                cycle.keep_alive = False
+        if not cycle.keep_alive and b"connection: close\r\n" not in parts:
+            parts.append(b"connection: close\r\n")
+        parts += (b"\r\n", response.body)
+        return b"".join(parts)
