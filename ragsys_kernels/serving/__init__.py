@@ -5,7 +5,8 @@
     protocols    rerank (with rerank_shapes, encoder), open_inference (with tensors), flight, ray_serve
     callers      client (with wire): needs httpx and NumPy alone
     state        corpora (loaded, swapped in one step), limits, metrics
-    transport    service (what routes share), app (the ASGI application), http (raw requests and answers), server
+    transport    service (what routes share), app (the ASGI application), http (raw requests and answers), protocol
+                 (connections, and /v1/select without ASGI), server
 
 The extra ``serve`` brings what this package imports; ``import ragsys_kernels`` imports none of it.
 """

@@ -14,7 +14,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from .app import Front, failed
-from .http import Request, Response
+from .http import Request, Response, Scope
 from .limits import Limits, RefusedError
 from .select import Share, select, shared
 
@@ -51,7 +51,9 @@ class Protocol(HttpToolsProtocol):
 
     waiting_since: float | None = None
     _defaults: tuple[list[tuple[bytes, bytes]], bytes] = [], b""  # uvicorn's headers of all answers, as they are sent
-    app: Front
+    app: Any  # `Front`
+    cycle: Any  # `_Cycle`, or uvicorn's
+    scope: Any
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -112,7 +114,8 @@ class Protocol(HttpToolsProtocol):
         limit = self.limit_concurrency
         if limit is not None and (len(self.connections) >= limit or len(self.tasks) >= limit):
             return False
-        front, scope = self.app, self.scope
+        front: Front = self.app
+        scope: Scope = self.scope
         request = Request(scope, None, front.service.load)
         headers = request.headers
         if b"content-length" not in headers or not _UNUSUAL.isdisjoint(headers):
