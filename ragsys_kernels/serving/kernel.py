@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays
+from .. import _arrays, _checks, _dispatch
 from ..selection import mmr, vrsd
-from ..selection.problem import Selection
+from ..selection.problem import Problem, Selection
 from .corpora import Served
 
 _METHODS = {"mmr": mmr, "vrsd": vrsd}
@@ -127,6 +127,15 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
     of queries that could not be answered.
     """
     served, corpus = block.served, block.served.corpus
+    problem = plain(block)
+    if problem is not None:
+        backend = _dispatch.choose(block.method, "selection", "cpu", "auto")[1]
+        try:
+            plainly: Selection = getattr(backend, block.method)(problem, _checks.threads(block.method, num_threads))
+            return plainly
+        except ValueError:  # of one of the queries
+            if on_error == "raise":
+                raise
     options: dict[str, Any] = {"num_threads": num_threads, "on_error": on_error}
     filters = {"allowed": _placed(served, block.allowed), "exclude": _placed(served, block.exclude)}
     candidates, errors = block.candidates, None
@@ -169,6 +178,45 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
     if errors and picks.errors is not None:
         picks.errors.update(errors)
     return picks if isinstance(picks.indices, np.ndarray) else _on_host(picks)
+
+
+def plain(block: Block) -> Problem | None:
+    """Return the problem of queries over candidates alone, which is what most requests are; None: it is another.
+
+    The library's validation takes as long as the kernel does for one such query, and has nothing to find here: `rules`
+    has checked all that it checks, and what the kernels find as they read is the same.
+    """
+    corpus, candidates, k = block.served.corpus, block.candidates, block.k
+    if candidates is None or block.vectors is None or not isinstance(corpus.data, np.ndarray):
+        return None
+    if block.relevance is not None or block.initial is not None or block.max_per_group is not None:
+        return None
+    if block.allowed is not None or block.exclude is not None:
+        return None
+    most = int(k.max()) if isinstance(k, np.ndarray) else k
+    if candidates.shape[1] <= most:  # a pool of which nothing is left out
+        return None
+    mmr = block.method == "mmr"
+    return Problem(
+        block.method,
+        corpus,
+        block.size,
+        candidates.shape[1],
+        most,
+        0,
+        block.vectors,
+        not mmr or corpus.metric == "cosine",
+        _weights(block.lambda_d if mmr else 1.0, block.size),
+        _weights(block.lambda_b if mmr else 1.0, block.size),
+        candidates,
+        None,
+        corpus.bias if mmr else None,
+        k if isinstance(k, np.ndarray) else None,
+    )
+
+
+def _weights(weight: float | np.ndarray, size: int) -> np.ndarray:
+    return weight if isinstance(weight, np.ndarray) else np.full(size, weight, np.float32)
 
 
 def argument_of(message: str) -> str | None:

@@ -6,16 +6,14 @@ by themselves, until the query is found: good requests cost no more for it.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import functools
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import pybase64
 
 from ..selection.problem import Selection
 from .corpora import Served
@@ -27,12 +25,9 @@ from .rules import SHARED, Rules, rules_of, shown, wrong
 # Queries of a block: a longer request lets others in between.
 BLOCK = 256
 
-_ITEM_SIZES = {"float32": 4, "float16": 2}
+_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 
-if sys.version_info >= (3, 11):
-    _from_base64 = functools.partial(binascii.a2b_base64, strict_mode=True)
-else:
-    _from_base64 = functools.partial(base64.b64decode, validate=True)
+_from_base64 = functools.partial(pybase64.b64decode, validate=True)
 
 
 @dataclass(slots=True)
@@ -51,9 +46,7 @@ class Asked:
                 self.errors[positions[q]] = RefusedError(422, message, argument_of(message))
 
 
-def read(
-    op: str, queries: Sequence[Any], common: dict[str, Any], served: Served, limits: Limits, strict: bool = True
-) -> Asked:
+def read(op: str, queries: Sequence[Any], common: dict[str, Any], served: Served, limits: Limits) -> Asked:
     """Return the blocks of a request's queries.
 
     Parameters
@@ -62,8 +55,6 @@ def read(
         Fields as in the JSON of ``/v1/select``.
     common : dict
         Fields of those queries that do not have them.
-    strict : bool
-        Look for booleans among the numbers; without it there are none, as the caller knows.
 
     Raises
     ------
@@ -71,7 +62,7 @@ def read(
         ``common`` has a field that there is not.
     """
     asked = Asked(served, len(queries))
-    reader = _Reader(rules_of(op, common, served, limits), strict)
+    reader = _Reader(rules_of(op, common, served, limits))
     alike: dict[tuple[Any, ...], list[int]] = {}
     for i, query in enumerate(queries):
         if type(query) is not dict:
@@ -89,8 +80,8 @@ def read(
 
 
 class _Reader:
-    def __init__(self, rules: Rules, strict: bool) -> None:
-        self._rules, self._strict = rules, strict
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
 
     def blocks(
         self, queries: list[dict[str, Any]], positions: list[int], errors: dict[int, RefusedError]
@@ -141,15 +132,15 @@ class _Reader:
         if any(len(x) != dims for x in given):
             got = next(len(x) for x in given if len(x) != dims)
             raise rules.invalid("query", f"have the corpus's {dims} dimensions", got)
-        vectors = rules.numbers("query", _end_to_end(given), "f", self._strict)
+        vectors = rules.numbers("query", _end_to_end(given), "f")
         return rules.finite("query", vectors.reshape(len(given), dims))
 
     def _decoded(self, given: list[dict[str, Any]]) -> np.ndarray:
         """Return vectors of little-endian bytes in base64."""
         rules, dims, dtype = self._rules, self._rules.served.dims, given[0].get("dtype", "float32")
-        if not isinstance(dtype, str) or dtype not in _ITEM_SIZES:
+        if not isinstance(dtype, str) or dtype not in _DTYPES:
             raise rules.invalid("query.dtype", "be one of 'float32', 'float16'", shown(dtype))
-        size, parts = dims * _ITEM_SIZES[dtype], []
+        size, parts = dims * _DTYPES[dtype].itemsize, []
         for x in given:
             if x.get("dtype", "float32") != dtype:
                 raise rules.invalid("query.dtype", f"be {dtype!r}", shown(x["dtype"]))
@@ -162,7 +153,7 @@ class _Reader:
             if len(part) != size or len(x) > 3 or not x.keys() <= {"b64", "shape", "dtype"}:
                 raise rules.invalid("query", f"be {size} bytes, with shape and dtype alone", f"{len(part)} bytes")
             parts.append(part)
-        flat = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), f"<f{_ITEM_SIZES[dtype]}")
+        flat: np.ndarray = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), _DTYPES[dtype])
         return flat.reshape(len(given), dims).astype(np.float32, copy=False)
 
     def _ids(self, name: str, lists: list[Any]) -> np.ndarray:
@@ -179,7 +170,7 @@ class _Reader:
     def _plain(self, name: str, ids: Any) -> np.ndarray | list[Any]:
         """Return ids as `Rules.rows` takes them."""
         if not self._rules.served.named:
-            return self._rules.numbers(name, ids, "q", self._strict)
+            return self._rules.numbers(name, ids, "q")
         names = list(ids)
         if not set(map(type, names)) <= {str}:
             raise self._rules.invalid(name, "be ids, strings in this corpus", wrong(names, str))
@@ -188,7 +179,7 @@ class _Reader:
     def _relevance(self, lists: list[Any], candidates: np.ndarray | None) -> np.ndarray:
         if set(map(type, lists)) != {list}:
             raise self._rules.invalid("relevance", "be a list of numbers", wrong(lists, list))
-        values = self._rules.numbers("relevance", _end_to_end(lists), "f", self._strict)
+        values = self._rules.numbers("relevance", _end_to_end(lists), "f")
         return self._rules.scores(values, list(map(len, lists)), candidates)
 
     def _shown_before(self, initial: list[Any], cursors: list[Any]) -> list[Any]:

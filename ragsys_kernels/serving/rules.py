@@ -212,11 +212,11 @@ class Rules:
             raise self.invalid(name, "be within [0, 1]", next(x for x in values if not 0 <= x <= 1))
         return np.array(values, np.float32)
 
-    def numbers(self, name: str, values: Iterable[Any], code: str, strict: bool = True) -> np.ndarray:
-        """Return Python's integers ("q") or numbers ("f") as an array; ``strict``: booleans are looked for."""
+    def numbers(self, name: str, values: Iterable[Any], code: str) -> np.ndarray:
+        """Return Python's integers ("q") or numbers ("f"), of which booleans are none, as an array."""
         given, dtype = tuple(values), np.int64 if code == "q" else np.float32
         kinds = (int,) if code == "q" else (int, float)
-        if not strict or set(map(type, given)) <= set(kinds):
+        if set(map(type, given)) <= set(kinds):
             try:  # three times as fast as `array.array`, and neither converts text
                 return np.frombuffer(struct.pack(f"{len(given)}{code}", *given), dtype)
             except struct.error:

@@ -113,7 +113,7 @@ def shared(service: Service, request: Request, body: bytes) -> Share | None:
         return None
     request.queries = len(queries)
     request.stage("parse")
-    return Share(request, *service.together.join(queries, common, served, _may_hold_booleans(body)))
+    return Share(request, *service.together.join(queries, common, served))
 
 
 def taken(body: bytes, corpora: Corpora, limits: Limits) -> tuple[Served, list[Any], dict[str, Any]]:
@@ -134,12 +134,7 @@ def taken(body: bytes, corpora: Corpora, limits: Limits) -> tuple[Served, list[A
 def parsed(body: bytes, corpora: Corpora, limits: Limits) -> Asked:
     """Return what a body asks for."""
     served, queries, common = taken(body, corpora, limits)
-    return read("select", queries, common, served, limits, _may_hold_booleans(body))
-
-
-def _may_hold_booleans(body: bytes) -> bool:
-    """Return whether booleans may stand among the numbers of a body, for which they would pass."""
-    return b"true" in body or b"false" in body
+    return read("select", queries, common, served, limits)
 
 
 def written(asked: Asked, picks: list[Selection]) -> bytes:

@@ -101,7 +101,6 @@ class Server(uvicorn.Server):
                 log_config=None,
                 server_header=False,
                 proxy_headers=False,
-                timeout_keep_alive=max(1, int(settings.limits.idle_seconds)),
                 timeout_graceful_shutdown=max(1, round(settings.grace)),
                 limit_concurrency=settings.limits.connections,
                 lifespan="on",

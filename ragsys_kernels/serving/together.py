@@ -21,11 +21,11 @@ class Party:
     """Requests that go together: their queries end to end, and then what was asked and picked."""
 
     __slots__ = (
-        "_then", "_timer", "asked", "common", "done", "error", "queries", "served", "strict", "texts", "ticket"
+        "_then", "_timer", "asked", "common", "done", "error", "queries", "served", "texts", "ticket"
     )  # fmt: skip
 
-    def __init__(self, served: Served, common: dict[str, Any], strict: bool) -> None:
-        self.served, self.common, self.strict = served, common, strict
+    def __init__(self, served: Served, common: dict[str, Any]) -> None:
+        self.served, self.common = served, common
         self.queries: list[Any] = []
         self.asked = Asked(served, 0)
         self.ticket: Ticket | None = None
@@ -72,22 +72,22 @@ class Together:
 
     def __init__(self, batcher: Batcher, limits: Limits) -> None:
         self._batcher, self._limits = batcher, limits
-        self._parties: dict[tuple[int, bool, str], Party] = {}
+        self._parties: dict[tuple[int, str], Party] = {}
         self._round: list[Party] = []  # all of this round; those in `_parties` take more queries
         self._gathered = 0  # queries of the round
 
-    def join(self, queries: list[Any], common: dict[str, Any], served: Served, strict: bool) -> tuple[Party, int, int]:
+    def join(self, queries: list[Any], common: dict[str, Any], served: Served) -> tuple[Party, int, int]:
         """Return the party of a request, which is answered after this round, and where its queries begin and end.
 
         All requests have the server's own deadline: those with another do not come here.
         """
         self._batcher.check_room(self._gathered + len(queries))
-        key = (id(served), strict, repr(common))
+        key = (id(served), repr(common))
         party = self._parties.get(key)
         if party is None or len(party.queries) + len(queries) > BLOCK:
             if not self._round:
                 asyncio.get_running_loop().call_soon(self._go)
-            party = self._parties[key] = Party(served, common, strict)
+            party = self._parties[key] = Party(served, common)
             self._round.append(party)
         begin = len(party.queries)
         party.queries += queries
@@ -100,7 +100,7 @@ class Together:
         self._parties.clear()
         for party in parties:
             try:
-                party.asked = read("select", party.queries, party.common, party.served, self._limits, party.strict)
+                party.asked = read("select", party.queries, party.common, party.served, self._limits)
                 blocks = [block for block, _ in party.asked.blocks]
                 party.ticket = self._batcher.submit(blocks, look=False)
             except Exception as error:
