@@ -1,4 +1,4 @@
-"""Batched kernels for retrieval-augmented generation: MMR with quality bias, VRSD, log-probabilities of answers."""
+"""Batched kernels for retrieval-augmented generation: rules of diverse selection, log-probabilities of answers."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         merge_partials,
         token_logprobs,
     )
-    from .selection import mmr, vrsd
+    from .selection import METHODS, coverage, dpp, mmr, msd, sift, ssd, vrsd
     from .selection.problem import SearchResult, Selection
     from .selection.validate import PoolSizeWarning
 
@@ -31,21 +31,28 @@ _HOMES = {
     "ConversionWarning": "_checks",
     "Corpus": "corpus",
     "LabelPosteriors": "scoring",
+    "METHODS": "selection",
     "Partials": "scoring",
     "PoolSizeWarning": "selection.validate",
     "SearchResult": "selection.problem",
     "Selection": "selection.problem",
     "answer_logprobs": "scoring",
+    "coverage": "selection",
+    "dpp": "selection",
     "label_posteriors": "scoring",
     "logprob_partials": "scoring",
     "merge_partials": "scoring",
     "mmr": "selection",
+    "msd": "selection",
     "show_config": "_info",
+    "sift": "selection",
+    "ssd": "selection",
     "token_logprobs": "scoring",
     "vrsd": "selection",
 }
 
 __all__ = [
+    "METHODS",
     "AnswerLogprobs",
     "BackendUnavailableError",
     "ConversionWarning",
@@ -57,11 +64,16 @@ __all__ = [
     "Selection",
     "__version__",
     "answer_logprobs",
+    "coverage",
+    "dpp",
     "label_posteriors",
     "logprob_partials",
     "merge_partials",
     "mmr",
+    "msd",
     "show_config",
+    "sift",
+    "ssd",
     "token_logprobs",
     "vrsd",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -125,32 +126,43 @@ def _isa_number(module: Any, wanted: str | None) -> int:
 
 
 def choose(
-    op: str, family: str, device: str, backend: Any, call: tuple[str, str, int, int] | None = None
+    op: str,
+    family: str,
+    device: str,
+    backend: Any,
+    call: tuple[str, str, int, int] | None = None,
+    lacking: Callable[[str], str | None] | None = None,
 ) -> tuple[str, ModuleType]:
     """Return the backend that runs ``op`` and its module in ``ragsys_kernels.<family>``, or raise the reason.
 
-    ``call`` is what `preference.of` makes of its arrays; it decides the order on a device.
+    ``call`` is what `preference.of` makes of its arrays; it decides the order on a device. ``lacking`` tells why a
+    backend that can run does not have what the call needs.
     """
     named = isinstance(backend, str)  # or it is refused below
     if named and backend == "auto":
         backend = _env.backend()
-    if named and device == "cpu" and backend in ("auto", "cpu") and why_not("cpu") is None:  # the common case first
+    on_cpu = named and device == "cpu" and backend in ("auto", "cpu")
+    if on_cpu and why_not("cpu") is None and (lacking is None or lacking("cpu") is None):  # the common case first
         return "cpu", _module(family, "cpu")
+
+    def reason_of(name: str) -> str | None:
+        return why_not(name) or (lacking(name) if lacking is not None else None)
+
     backend = choice(op, "backend", backend, ("auto", *BACKENDS[family], *DEVICE_BACKENDS))
     order = _order(family, device, call)
     if backend == "auto":
         for name in order:
-            if why_not(name) is None:
-                if name in _SLOWER:
+            if reason_of(name) is None:
+                if name in _SLOWER and why_not("cpu") is not None:
                     _warn_slow(op, name)
                 return name, _module(family, name)
-        reasons = "; ".join(f"{name}: {why_not(name)}" for name in order) or "no kernels for such a device"
+        reasons = "; ".join(f"{name}: {reason_of(name)}" for name in order) or "no kernels for such a device"
         raise BackendUnavailableError(f"{op}: no backend runs on arrays on {device!r}: {reasons}")
-    reason = why_not(backend)
+    reason = reason_of(backend)
     if backend not in order and (reason is None or backend not in DEVICE_BACKENDS):
         reason = f"the arrays are on {device!r}"
     if reason is not None:
-        others = [repr(name) for name in order if name != backend and why_not(name) is None]
+        others = [repr(name) for name in order if name != backend and reason_of(name) is None]
         raise BackendUnavailableError(
             f"{op}: backend {backend!r} was requested but cannot run here: {reason}. "
             f"Available for arrays on {device!r}: {', '.join(others) or 'none'}"
@@ -166,6 +178,11 @@ def _order(family: str, device: str, call: tuple[str, str, int, int] | None) -> 
     if kind != "cpu":
         return ()
     return (*BACKENDS[family], "triton") if _env.triton_interpreter() else BACKENDS[family]
+
+
+def module_of(family: str, backend: str) -> ModuleType:
+    """Return the module of a backend that can run here."""
+    return _module(family, backend)
 
 
 @functools.cache

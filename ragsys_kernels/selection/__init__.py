@@ -1,20 +1,16 @@
-"""Selection rules over many queries at once: MMR with quality bias and VRSD."""
+"""Selection rules over many queries at once: MMR with quality bias and VRSD here, the others in files of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numpy as np
-
-from .. import _arrays, _checks, _dispatch
-from .._gpu import preference
 from .._hints import hinted
 from .._types import ArrayLike, Backend, Metric, OnError
-from . import validate
-from .filtered_problems import narrowed
-from .problem import Problem, Rows, Selection
-from .skip import answered
+from .aspects import coverage
+from .calls import run
+from .methods import METHODS
+from .problem import Rows, Selection
+from .volume import dpp, msd, sift, ssd
+
+__all__ = ["METHODS", "coverage", "dpp", "mmr", "msd", "sift", "ssd", "vrsd"]
 
 
 @hinted("mmr")
@@ -34,6 +30,9 @@ def mmr(
     initial: ArrayLike | None = None,
     allowed: ArrayLike | None = None,
     exclude: ArrayLike | None = None,
+    costs: ArrayLike | None = None,
+    budget: float | ArrayLike | None = None,
+    max_similarity: float | ArrayLike | None = None,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -84,6 +83,15 @@ def mmr(
     allowed, exclude : (N,) or (Q, N) bool, or (M,) or (Q, M) int32 | int64, optional
         What queries may pick, and may not: a mask of the rows, or rows padded with -1, for all queries or for each.
         For dense pools positions, (P,) and so on. An item must pass both. Fewer than k that do: the rest is padding.
+    costs : (N,) or (Q, P) numbers, optional
+        What it costs to pick each row or each candidate, such as its tokens: finite and at least 0. Default: the
+        corpus's own.
+    budget : float or (Q,), optional
+        The most that the picks of a query may cost together. An item is passed over while it costs more than is left;
+        the selection ends after k picks, or when nothing that fits is left. Initial items cost nothing.
+    max_similarity : float or (Q,), in [-1, 1], optional
+        An item may be picked while its largest similarity to the initial items and the earlier picks is at most this:
+        no near-duplicates. With ``lambda_d=1`` the best k without them, in one pass.
     metric : {"cosine", "dot"}
         "cosine" makes rows and queries unit vectors (a zero row has cosine 0 with everything); "dot" takes them as
         given. A Corpus has its own metric.
@@ -109,8 +117,8 @@ def mmr(
     Selection
         ``indices`` (Q, K) int64 padded with -1, ``scores``, ``relevance``, ``redundancy`` (Q, K) float32, ``lengths``
         (Q,) int32, on the arrays' device; torch tensors if any array argument is one, else CuPy arrays if one is,
-        else NumPy arrays. ``errors``, which is not an item of the tuple, maps query numbers to reasons with
-        ``on_error="skip"``, else it is None.
+        else NumPy arrays. Not items of the tuple: ``errors`` maps query numbers to reasons with ``on_error="skip"``,
+        else it is None; ``cost`` (Q,) float64 is what the picks cost with a budget, else None.
 
     Raises
     ------
@@ -141,7 +149,7 @@ def mmr(
     >>> rk.mmr(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.3).indices
     array([[1, 2]])
     """
-    return _run(
+    return run(
         "mmr",
         queries,
         embeddings,
@@ -157,6 +165,9 @@ def mmr(
         initial,
         allowed,
         exclude,
+        costs,
+        budget,
+        max_similarity,
         metric,
         check_values,
         backend,
@@ -179,6 +190,9 @@ def vrsd(
     initial: ArrayLike | None = None,
     allowed: ArrayLike | None = None,
     exclude: ArrayLike | None = None,
+    costs: ArrayLike | None = None,
+    budget: float | ArrayLike | None = None,
+    max_similarity: float | ArrayLike | None = None,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -222,7 +236,7 @@ def vrsd(
     >>> rk.vrsd(np.array([[1, 1]], np.float32), embeddings, 2).indices
     array([[1, 2]])
     """
-    return _run(
+    return run(
         "vrsd",
         queries,
         embeddings,
@@ -238,127 +252,12 @@ def vrsd(
         initial,
         allowed,
         exclude,
+        costs,
+        budget,
+        max_similarity,
         metric,
         check_values,
         backend,
         num_threads,
         on_error,
     )
-
-
-# Each argument by itself: passing dictionaries would add half a microsecond to a call for a single query.
-def _run(
-    op: str,
-    queries: Any,
-    embeddings: Any,
-    k: Any,
-    candidates: Any,
-    relevance: Any,
-    bias: Any,
-    lambda_d: Any,
-    lambda_b: Any,
-    groups: Any,
-    query_groups: Any,
-    max_per_group: int | None,
-    initial: Any,
-    allowed: Any,
-    exclude: Any,
-    metric: str,
-    check_values: bool | None,
-    backend: str,
-    num_threads: int | None,
-    on_error: str,
-) -> Selection:
-    if check_values is not None:
-        check_values = _checks.check_values(op, check_values)
-    threads = _checks.threads(op, num_threads)
-    errors = None if type(on_error) is str and on_error == "raise" else _checks.skipped(op, on_error)
-    arrays = {
-        "queries": queries,
-        "embeddings": embeddings.data if isinstance(embeddings, Rows) else embeddings,
-        "candidates": candidates,
-        "relevance": relevance,
-        "bias": bias,
-        "groups": groups,
-        "query_groups": query_groups,
-        "initial": initial,
-    }
-    if allowed is not None or exclude is not None:
-        arrays.update(allowed=allowed, exclude=exclude)
-    library, device = _checks.library_and_device(op, arrays)
-    call = None if device == "cpu" else preference.of(op, arrays)
-    name, implementation = _dispatch.choose(op, "selection", device, backend, call)
-    place = _arrays.place_of(device, name, library)
-    with _arrays.NOTHING if place is _arrays.HOST else _arrays.on_stream(place, library):
-        problem = validate.selection(
-            op,
-            queries,
-            embeddings,
-            k,
-            candidates=candidates,
-            relevance=relevance,
-            bias=bias,
-            lambda_d=lambda_d,
-            lambda_b=lambda_b,
-            groups=groups,
-            query_groups=query_groups,
-            max_per_group=max_per_group,
-            initial=initial,
-            allowed=allowed,
-            exclude=exclude,
-            metric=metric,
-            place=place,
-            errors=errors,
-        )
-        if problem.num_queries == 0:
-            nothing = map(place.upload, Selection.empty(0, problem.k))
-            return Selection(*(_arrays.to_library(field, library) for field in nothing)).with_errors(errors)
-        validate.warn_small_pool(problem)
-        problem = problem if problem.constraints.filter is None else narrowed(problem)
-        columns = problem.k
-        if columns > problem.pool:  # the rest is padding
-            problem.k = problem.pool
-            problem.ks = None if problem.ks is None else problem.ks.clip(None, problem.pool)
-        backend_op: Callable[[Problem, int], Selection] = getattr(implementation, op)
-        if errors is None and place is _arrays.HOST:  # the common case first
-            result = backend_op(problem, threads)
-        else:
-            result = _answered(problem, backend_op, threads, place, check_values, errors)
-        if columns > problem.pool:
-            result = _padded(result, columns, place)
-        if library == "numpy" and name != "triton":
-            return result if errors is None else result.with_errors(dict(sorted(errors.items())))
-        result = Selection(*(_arrays.to_library(field, library) for field in result))
-        return result if errors is None else result.with_errors(dict(sorted(errors.items())))
-
-
-def _answered(
-    problem: Problem,
-    backend: Callable[[Problem, int], Selection],
-    threads: int,
-    place: _arrays.Place,
-    check_values: bool | None,
-    errors: dict[int, str] | None,
-) -> Selection:
-    def answer(problem: Problem) -> Selection:
-        if place is _arrays.HOST:
-            return backend(problem, threads)
-        with _arrays.on_device(problem.rows.data):
-            return backend(problem, threads)
-
-    check = bool(check_values) and place is not _arrays.HOST
-    if errors is None:
-        if check:
-            validate.device_values(problem)
-        return answer(problem)
-    padding = Selection.empty(problem.num_queries, problem.k)
-    return Selection(*answered(problem, answer, padding, errors, place, check))
-
-
-def _padded(result: Selection, columns: int, place: _arrays.Place) -> Selection:
-    """Return the picks with padding up to so many columns."""
-    fields = []
-    for picks, wide in zip(result, map(place.upload, Selection.empty(len(result.lengths), columns)), strict=True):
-        wide[..., : picks.shape[-1]] = np.asarray(picks) if place is _arrays.HOST else picks
-        fields.append(wide)
-    return Selection(*fields)

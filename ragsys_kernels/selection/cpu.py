@@ -16,6 +16,9 @@ from .problem import Problem, Selection, unit
 
 _NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
 _METHODS = {"mmr": 0, "vrsd": 1}
+# What the kernels have (capabilities.py).
+RULES = frozenset(_METHODS)
+CONSTRAINTS: frozenset[str] = frozenset()
 _BOUNDS = {"automatic": 0, "dense": 1, "pruned": 2, "coded": 3}
 _POOL_TOO_SMALL = 5
 

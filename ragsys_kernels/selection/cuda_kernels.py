@@ -22,6 +22,10 @@ _LARGEST = 2**31 - 1024
 # Queries whose state does not fit in shared memory run so many at a time that it takes no more than this.
 _WORKSPACE_BYTES = 1 << 28
 
+# What the kernels have (capabilities.py).
+RULES = frozenset(("mmr", "vrsd"))
+CONSTRAINTS: frozenset[str] = frozenset()
+
 
 def mmr(problem: Problem, num_threads: int) -> Selection:
     return _select(problem)

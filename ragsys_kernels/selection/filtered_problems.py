@@ -89,6 +89,8 @@ def few_rows(problem: Problem) -> tuple[Problem, np.ndarray] | None:
         code_error=rows.code_error,
     )
     limits.filter = None if excluded is None else Filter(len(ids), exclude=excluded)
+    if problem.options is not None:
+        of_rows["options"] = problem.options.of_items(lambda values: np.take(values, ids, axis=-1))
     return dataclasses.replace(problem, rows=few, pool=len(ids), constraints=limits, **of_rows), ids
 
 
@@ -128,6 +130,7 @@ def _pools(problem: Problem, rows: Any) -> Problem:
         relevance=of_pools(problem.relevance),
         bias=of_pools(problem.bias),
         constraints=dataclasses.replace(problem.constraints, filter=None, costs=of_pools(problem.constraints.costs)),
+        options=None if problem.options is None else problem.options.of_items(of_pools),
     )
 
 

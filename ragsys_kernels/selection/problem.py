@@ -18,9 +18,16 @@ class _Answers:
     """A named tuple that also says which queries failed (``on_error="skip"``)."""
 
     errors: dict[int, str] | None = None
+    cost: Any = None
+    lambda_d: Any = None
 
     def with_errors(self: _Answer, errors: dict[int, str] | None) -> _Answer:
         self.errors = errors
+        return self
+
+    def with_attributes(self: _Answer, other: _Answers) -> _Answer:
+        """Take over what is not an item of the tuple."""
+        self.errors, self.cost, self.lambda_d = other.errors, other.cost, other.lambda_d
         return self
 
 
@@ -40,23 +47,29 @@ class Selection(_SelectionFields, _Answers):
     indices : (Q, K) int64
         Rows of the corpus; positions in the pool for dense pools. -1 where there was nothing left to pick.
     scores : (Q, K) float32
-        The value of each pick when it was made. MMR: w, for the first pick λ_d·v. VRSD: cosine of the query with the
-        sum after the pick. -inf where there is no pick.
+        The value of each pick when it was made. MMR, MSD: w, for the first pick λ_d·v. VRSD: cosine of the query with
+        the sum after the pick. DPP: d, by which the determinant grows. SSD, coverage: the value. SIFT: the variance
+        left at the query after the pick. -inf where there is no pick.
     relevance : (Q, K) float32
-        MMR: v, the relevance with bias. VRSD: the cosine with the query. NaN where there is no pick.
+        v, the relevance with bias; VRSD, SIFT: the relevance. NaN where there is no pick.
     redundancy : (Q, K) float32
-        MMR: m, the largest similarity to the earlier picks; 0 for the first pick. VRSD: NaN.
+        MMR, and any other rule but MSD with ``max_similarity``: the largest similarity to the earlier picks. MSD: the
+        mean similarity to them. 0 for the first pick, else NaN.
     lengths : (Q,) int32
         How many picks of each row are real.
     errors : dict of int to str, or None
-        Not an item of the tuple. With ``on_error="skip"`` the reason of each query that could not be answered, else
-        None.
+        Not an item of the tuple, nor are the next two. With ``on_error="skip"`` the reason of each query that could not
+        be answered, else None.
+    cost : (Q,) float64, or None
+        What the picks of each query cost together, with a ``budget``.
+    lambda_d : (Q,) float32, or None
+        The weights that ``lambda_d="adagres"`` came to.
     """
 
     __module__ = "ragsys_kernels"  # where pickles look for it, whichever file it is in
 
     def _replace(self, /, **fields: Any) -> Selection:
-        return super()._replace(**fields).with_errors(self.errors)
+        return super()._replace(**fields).with_attributes(self)
 
     @classmethod
     def empty(cls, num_queries: int, k: int) -> Selection:
@@ -91,7 +104,7 @@ class SearchResult(_SearchFields, _Answers):
     __module__ = "ragsys_kernels"
 
     def _replace(self, /, **fields: Any) -> SearchResult:
-        return super()._replace(**fields).with_errors(self.errors)
+        return super()._replace(**fields).with_attributes(self)
 
 
 @dataclass(frozen=True)

@@ -1,161 +1,156 @@
 """NumPy in float64, written like the formulas: the specification of every other backend.
 
-MMR with quality bias is Algorithm 1 of RAGSys, VRSD Algorithm 1 of its paper; ``README.md`` beside this file has both.
+A rule is a file of ``rules/``; here is the loop that all of them share, with what limits the picks.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from .. import _arrays
 from .._types import Array
 from . import validate
-from .problem import Problem, Selection, divide, unit
-
-# A sum of vectors is zero if it is shorter than this share of the lengths of its terms, the precision of float32 data.
-ZERO_SUM = 1e-6
+from .problem import Problem, Selection, unit
+from .rules import RULES
+from .rules.pool import Pool, in_range, pool_of, products
 
 # How many float32 scores a search holds at a time, and how many rows it widens at a time.
 _SCORES = 1 << 24
 _ROW_BLOCK = 1 << 16
 
-
-def _products(rows: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """Return rows @ vector. Equal rows get equal bits and tie; a BLAS may round a row by its place in the matrix."""
-    products: np.ndarray = np.einsum("nd,d->n", rows, vector)
-    return products
+# What an item of cost 0 costs where values are divided by costs.
+_LEAST_COST = 1e-30
 
 
-@dataclass
-class _Pool:
-    """What one query may pick from."""
+class _Limits:
+    """Which items of a pool are still open to a query, by what has been picked."""
 
-    rows: np.ndarray
-    e: np.ndarray  # (n, D) vectors
-    initial: np.ndarray  # rows picked before the first
-    e_initial: np.ndarray
-    r: np.ndarray  # relevance
-    v: np.ndarray  # relevance with bias
-    query: np.ndarray | None  # unit vector, but for MMR with metric "dot"
+    def __init__(self, problem: Problem, q: int, pool: Pool) -> None:
+        limits = problem.constraints
+        self.free = np.ones(len(pool.rows), bool)  # not picked
+        self.costs = limits.item_costs(q, pool.rows, pool.positions) if limits.costs is not None else None
+        self.budget = 0.0 if limits.budget is None else float(limits.budget[q])
+        self.spent = 0.0
+        self.most = None if limits.max_similarity is None else np.float32(limits.max_similarity[q])
+        self.m = np.full(len(pool.rows), -np.inf)  # largest similarity to what has been picked
+        self.cap = limits.max_per_group
+        if self.cap:
+            self.groups = limits.groups[np.concatenate([pool.rows, pool.initial])]
+            self.counts: dict[int, int] = {}
 
+    def open(self) -> np.ndarray:
+        """Return which items may be picked now."""
+        found: np.ndarray = self.free.copy()
+        if self.cap:
+            full = [group for group, count in self.counts.items() if count >= self.cap]
+            found &= ~np.isin(self.groups[: len(found)], full)
+        if self.costs is not None:
+            found &= self.spent + self.costs <= self.budget
+        if self.most is not None:
+            with np.errstate(over="ignore"):  # out of range: reported where it is picked
+                found &= np.asarray(self.m.astype(np.float32) <= self.most)
+        return found
 
-def _pool(problem: Problem, q: int, near: np.ndarray | None = None) -> _Pool:
-    """Return what query q may pick from; for a search, only the rows that are near."""
-    if near is None:
-        validate.values(problem, q)
-        rows, positions = problem.eligible(q)
-    else:
-        rows = positions = (
-            near
-            if problem.constraints.query_groups is None
-            else near[problem.constraints.groups[near] != problem.constraints.query_groups[q]]
-        )
-        if problem.constraints.filter is not None:
-            rows = positions = rows[problem.constraints.filter.keeps(q, rows)]
-    initial = problem.initial_rows(q)
-    e = problem.rows.vectors(rows)
-    query = None
-    if problem.queries is not None:
-        query = unit(problem.queries[q]) if problem.unit_queries else problem.queries[q].astype(np.float64)
-    if problem.relevance is not None:
-        r = problem.relevance[q, positions].astype(np.float64)
-    else:
-        assert query is not None
-        r = _products(e, query)
-        if problem.op == "vrsd":
-            r = divide(r, np.linalg.norm(e, axis=1))
-    bias = problem.item_bias(q, rows, positions)
-    lambda_b = float(problem.lambda_b[q])
-    v = r if bias is None else lambda_b * r + (1 - lambda_b) * bias
-    _in_range(problem, q, r, v)
-    return _Pool(rows, e, initial, problem.rows.vectors(initial), r, v, query)
+    def take(self, j: int, similarity: np.ndarray) -> None:
+        """Count an initial item, or a pick."""
+        if self.cap:
+            group = int(self.groups[j])
+            self.counts[group] = self.counts.get(group, 0) + 1
+        if self.most is not None:
+            self.m = np.maximum(self.m, similarity[: len(self.m)])
+        if j < len(self.free):
+            self.free[j] = False
+            if self.costs is not None:
+                self.spent += float(self.costs[j])
 
 
-def _in_range(problem: Problem, q: int, *values: np.ndarray) -> None:
-    """Raise if a value leaves float32, the type of results and of the kernels' products."""
-    if any((np.abs(x) > np.finfo(np.float32).max).any() for x in values):
-        validate.overflow(problem, q)
+def _select(problem: Problem) -> Selection:
+    out = Selection.empty(problem.num_queries, problem.k)
+    density = problem.op == "coverage" and problem.options.density
+    for q in range(problem.num_queries):
+        pool = pool_of(problem, q)
+        _pick(problem, q, pool, out, density)
+    return out
 
 
-def _barred(problem: Problem, rows: np.ndarray, picked: list[int]) -> np.ndarray:
-    """Return which rows belong to a group that has reached its cap."""
-    if not problem.constraints.max_per_group:
-        return np.zeros(len(rows), bool)
-    assert problem.constraints.groups is not None
-    groups, counts = np.unique(problem.constraints.groups[picked], return_counts=True)
-    barred: np.ndarray = np.isin(problem.constraints.groups[rows], groups[counts >= problem.constraints.max_per_group])
-    return barred
+def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -> None:
+    rule, limits = RULES[problem.op](problem, q, pool), _Limits(problem, q, pool)
+    items, n = pool.items, len(pool.rows)
 
+    def take(j: int) -> None:
+        similarity = products(items, items[j])
+        in_range(problem, q, similarity)
+        rule.take(j, similarity)
+        limits.take(j, similarity)
 
-def _wanted(problem: Problem, q: int) -> int:
-    """Return how many picks query q asks for."""
-    return problem.k if problem.ks is None else int(problem.ks[q])
+    def made(step: int, i: int) -> None:
+        out.indices[q, step] = pool.rows[i] - q * problem.pool_stride
+        out.scores[q, step] = rule.score(i)
+        out.relevance[q, step] = rule.relevance[i]
+        redundancy = rule.redundancy(i)
+        if np.isnan(redundancy) and limits.most is not None:
+            redundancy = limits.m[i] if np.isfinite(limits.m[i]) else 0.0
+        out.redundancy[q, step] = redundancy
+        out.lengths[q] = step + 1
+
+    for j in range(n, len(items)):
+        take(j)
+    single, single_value = -1, -np.inf
+    for step in range(problem.k if problem.ks is None else int(problem.ks[q])):
+        values = np.where(limits.open(), rule.values(), -np.inf)
+        if not (values > -np.inf).any():
+            break
+        if density:
+            assert limits.costs is not None
+            if step == 0:
+                single = int(np.argmax(values))
+                single_value = float(values[single])
+            values = values / np.maximum(limits.costs, _LEAST_COST)
+        i = int(np.argmax(values))  # the first maximum: ties go to the lowest position
+        made(step, i)
+        take(i)
+    if density and single_value > float(out.scores[q, : out.lengths[q]].astype(np.float64).sum()):
+        for field, nothing in zip(out, Selection.empty(1, problem.k), strict=True):
+            field[q] = nothing[0]
+        rule, limits = RULES[problem.op](problem, q, pool), _Limits(problem, q, pool)
+        for j in range(n, len(items)):
+            take(j)
+        made(0, single)
 
 
 def mmr(problem: Problem, num_threads: int) -> Selection:
     """Pick the argmax of v_i = λ_b r_i + (1-λ_b) b_i, then of w_i = λ_d v_i - (1-λ_d) max_j cos(e_i, e_Cj)."""
-    out = Selection.empty(problem.num_queries, problem.k)
-    for q in range(problem.num_queries):
-        pool = _pool(problem, q)
-        lambda_d = float(problem.lambda_d[q])
-        m = np.full(len(pool.rows), -np.inf)
-        picked = list(pool.initial)
-        for e in pool.e_initial:
-            m = np.maximum(m, _products(pool.e, e))
-        free = ~_barred(problem, pool.rows, picked)
-        for step in range(_wanted(problem, q)):
-            if not free.any():
-                break
-            first = not picked
-            w = pool.v if first else lambda_d * pool.v - (1 - lambda_d) * m
-            i = int(np.argmax(np.where(free, w, -np.inf)))  # the first maximum: ties go to the lowest position
-            out.indices[q, step] = pool.rows[i] - q * problem.pool_stride
-            out.scores[q, step] = lambda_d * pool.v[i] if first else w[i]
-            out.relevance[q, step] = pool.v[i]
-            out.redundancy[q, step] = 0 if first else m[i]
-            out.lengths[q] = step + 1
-            picked.append(pool.rows[i])
-            similarity = _products(pool.e, pool.e[i])
-            _in_range(problem, q, similarity)
-            m = np.maximum(m, similarity)
-            free[i] = False
-            free &= ~_barred(problem, pool.rows, picked)
-    return out
+    return _select(problem)
 
 
 def vrsd(problem: Problem, num_threads: int) -> Selection:
     """Pick the argmax of cos(e_i, q), then of cos(s + e_i, q) with s the sum of the picks."""
-    out = Selection.empty(problem.num_queries, problem.k)
-    for q in range(problem.num_queries):
-        pool = _pool(problem, q)
-        assert pool.query is not None
-        lengths = np.linalg.norm(pool.e, axis=1)
-        products = pool.r * lengths  # of the items with the unit query
-        picked = list(pool.initial)
-        s = pool.e_initial.sum(axis=0)
-        s_query = s @ pool.query
-        s_lengths = np.linalg.norm(pool.e_initial, axis=1).sum()
-        free = ~_barred(problem, pool.rows, picked)
-        for step in range(_wanted(problem, q)):
-            if not free.any():
-                break
-            norms = np.linalg.norm(s + pool.e, axis=1)
-            norms[norms <= ZERO_SUM * (s_lengths + lengths)] = 0
-            w = divide(s_query + products, norms) if picked else pool.r
-            i = int(np.argmax(np.where(free, w, -np.inf)))  # the first maximum: ties go to the lowest position
-            out.indices[q, step] = pool.rows[i] - q * problem.pool_stride
-            out.scores[q, step] = w[i]
-            out.relevance[q, step] = pool.r[i]
-            out.lengths[q] = step + 1
-            picked.append(pool.rows[i])
-            s = s + pool.e[i]
-            s_query += products[i]
-            s_lengths += lengths[i]
-            free[i] = False
-            free &= ~_barred(problem, pool.rows, picked)
-    return out
+    return _select(problem)
+
+
+def msd(problem: Problem, num_threads: int) -> Selection:
+    """Pick the argmax of v_i, then of λ_d v_i + (1-λ_d) Σ_j (1 - cos(e_i, e_Cj))."""
+    return _select(problem)
+
+
+def dpp(problem: Problem, num_threads: int) -> Selection:
+    """Pick the argmax of what the determinant of q_i s_ij q_j grows by."""
+    return _select(problem)
+
+
+def ssd(problem: Problem, num_threads: int) -> Selection:
+    """Pick the argmax of z_i, then of λ_d z_i + (1-λ_d) γ |the part of [e_i, 1] that the last picks do not span|."""
+    return _select(problem)
+
+
+def sift(problem: Problem, num_threads: int) -> Selection:
+    """Pick the argmax of what the variance at the query gets less by."""
+    return _select(problem)
+
+
+def coverage(problem: Problem, num_threads: int) -> Selection:
+    """Pick the argmax of λ_d v_i + (1-λ_d) times what the coverage of the aspects grows by."""
+    return _select(problem)
 
 
 def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
@@ -167,7 +162,7 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
         part = slice(begin, min(begin + block, problem.num_queries))
         pools = [None] * block if problem.candidates is not None else _near(problem, part)
         for q, near in zip(range(part.start, part.stop), pools, strict=False):
-            pool = _pool(problem, q, near)
+            pool = pool_of(problem, q, near)
             order = np.argsort(-pool.v, kind="stable")[: problem.k]
             indices[q, : len(order)] = pool.rows[order]
             scores[q, : len(order)] = pool.v[order]

@@ -15,6 +15,10 @@ from . import filtered_problems, triton_bounds, triton_coded, triton_gram, trito
 from .problem import Problem, Selection
 from .triton_launch import num_initial, outputs
 
+# What the kernels have (capabilities.py).
+RULES = frozenset(("mmr", "vrsd"))
+CONSTRAINTS: frozenset[str] = frozenset()
+
 
 def mmr(problem: Problem, num_threads: int) -> Selection:
     return _select(problem)

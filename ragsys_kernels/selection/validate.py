@@ -25,7 +25,7 @@ from .problem import Problem, Rows
 MOST_PADDED = 65_536
 
 # Calls that read the queries even where relevance is given.
-NEEDS_QUERIES = ("vrsd", "search")
+NEEDS_QUERIES = ("vrsd", "sift", "search")
 
 # Squares of norms must stay in the range of float32, in which the kernels accumulate.
 NORM_MIN, NORM_MAX = 1e-15, 1e15
@@ -130,7 +130,7 @@ def selection(
             raise ValueError(f"{op}: queries must {need}, got None")
         unit_queries, array = False, None
     else:
-        unit_queries = op == "vrsd" or rows.metric == "cosine"
+        unit_queries = op in ("vrsd", "sift") or rows.metric == "cosine"
         array = floats(op, "queries", queries, place)
         if array.ndim != 2:
             hint = "; use queries[None, :] for one query" if array.ndim == 1 else ""
@@ -196,6 +196,10 @@ def selection(
             errors,
         )
 
+    if options is not None:
+        shapes = items if pool_stride else ((num_rows,), "(N,)")
+        options = options((shapes, items), rows, place)
+
     number, ks = _counts(op, k_name, k, num_queries, errors)
     if number > pool and number > MOST_PADDED:
         raise ValueError(
@@ -215,7 +219,7 @@ def selection(
         per_query(op, "lambda_b", lambda_b, num_queries, 0.0, 1.0, place, errors),
         ids_array,
         scores,
-        bias_array if op != "vrsd" else None,
+        bias_array if op not in ("vrsd", "sift") else None,
         None if ks is None else place.upload(ks),
         limits,
         options,

@@ -14,6 +14,7 @@ import numpy as np
 from ragsys_kernels import _arrays, testing
 from ragsys_kernels.selection import reference, validate
 from ragsys_kernels.selection.problem import Problem, Rows, Selection
+from ragsys_kernels.selection.rules.pool import pool_of
 
 from .tool import Writer
 
@@ -143,7 +144,7 @@ class Relevance(Select):
         good = self.answered(np.frombuffer(status, np.uint8))
         got = np.frombuffer(values, np.float32).reshape(problem.num_queries, problem.pool)
         for q in np.flatnonzero(good):
-            pool = reference._pool(problem, int(q))
+            pool = pool_of(problem, int(q))
             _, positions = problem.eligible(int(q))
             padding = np.ones(problem.pool, bool)
             padding[positions] = False
@@ -173,7 +174,7 @@ class WholeCorpus(Select):
         most = np.full((Q, problem.pool), -np.inf)  # upper bounds of v, or of the values after the picks made
         relevance = np.zeros((Q, problem.pool))
         for q in range(Q):
-            pool = reference._pool(problem, q)
+            pool = pool_of(problem, q)
             relevance[q, pool.rows] = pool.r + errors[q, pool.rows]
             most[q, pool.rows] = pool.v + problem.lambda_b[q] * errors[q, pool.rows] + self.ERROR
             if self.made:
@@ -219,7 +220,7 @@ class Search(Select):
         indices = np.frombuffer(fields[0], np.int64).reshape(shape)
         scores = np.frombuffer(fields[1], np.float32).reshape(shape)
         for q in np.flatnonzero(self.answered(np.frombuffer(status, np.uint8))):
-            pool = reference._pool(self.problem, int(q))
+            pool = pool_of(self.problem, int(q))
             tolerance = 4e-6 * max(1, np.abs(pool.v).max(initial=0))
             kept = indices[q][indices[q] >= 0]
             number = min(self.problem.k, len(pool.rows))

@@ -1,0 +1,117 @@
+"""Rules that cover aspects: facility location, a concave sum, xQuAD."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .._hints import hinted
+from .._types import ArrayLike, Backend, Metric, OnError
+from . import options
+from .calls import run
+from .problem import Rows, Selection
+
+
+@hinted("coverage")
+def coverage(
+    queries: ArrayLike | None,
+    embeddings: ArrayLike | Rows,
+    k: int | ArrayLike,
+    *,
+    candidates: ArrayLike | None = None,
+    relevance: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    lambda_d: float | ArrayLike = 0.5,
+    lambda_b: float | ArrayLike = 0.95,
+    kind: Literal["facility", "cover", "xquad"] = "facility",
+    aspects: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    gamma: float = 0.5,
+    density: bool = False,
+    groups: ArrayLike | None = None,
+    query_groups: ArrayLike | None = None,
+    max_per_group: int | None = None,
+    initial: ArrayLike | None = None,
+    allowed: ArrayLike | None = None,
+    exclude: ArrayLike | None = None,
+    costs: ArrayLike | None = None,
+    budget: float | ArrayLike | None = None,
+    max_similarity: float | ArrayLike | None = None,
+    metric: Metric = "cosine",
+    check_values: bool | None = None,
+    backend: Backend = "auto",
+    num_threads: int | None = None,
+    on_error: OnError = "raise",
+) -> Selection:
+    """Pick k items per query that together are near to every aspect: facility location, a concave cover, xQuAD.
+
+    With v_i the relevance with bias as in `mmr`, aspects a of weight w_a and S_ia = max(0, cos(e_i, a))::
+
+        C_s = argmax over unpicked i of lambda_d * v_i + (1 - lambda_d) * gain_i
+
+        facility   gain_i = sum_a w_a * max(0, S_ia - m_a),                     m_a = largest S of a pick
+        cover      gain_i = sum_a w_a * ((A_a + S_ia)**gamma - A_a**gamma),     A_a = sum of S over the picks
+        xquad      gain_i = sum_a w_a * S_ia * rho_a,                           rho_a = product of 1 - S over the picks
+
+    All three are monotone and submodular: with the picks of the greedy rule the coverage is at least 1 - 1/e of the
+    best. ``lambda_d=1`` is plain top-k. Ties go to the lowest position. Parameters, results, errors and notes are those
+    of `mmr`, with these differences.
+
+    Parameters
+    ----------
+    lambda_d : float or (Q,), in [0, 1]
+        Weight of relevance against coverage.
+    kind : {"facility", "cover", "xquad"}
+    aspects : (Q, A, D) floating point, optional
+        What is to be covered, such as sub-queries or intents. Default: the items that the query may pick, before
+        budgets, caps and ceilings act.
+    weights : (Q, A) floating point, at least 0, optional
+        With ``aspects``. Default: 1 / A, for "cover" 1.
+    gamma : float, above 0 and at most 1
+        Of "cover" alone: with less of it more aspects matter more than nearer items.
+    density : bool
+        With a ``budget``: picks the largest value per cost, and instead of these picks takes the best single item that
+        fits where its value is above the sum of theirs. A cost of 0 counts as 1e-30. The scores remain values.
+
+    Returns
+    -------
+    Selection
+        ``scores`` is the value, ``redundancy`` NaN without ``max_similarity``.
+
+    Notes
+    -----
+    O(Q P A (D + K)) time, with the whole corpus as its own aspects O(Q N² (D + K)).
+
+    Examples
+    --------
+    >>> import numpy as np, ragsys_kernels as rk
+    >>> embeddings = np.array([[1, 0], [1, 0.1], [0, 1]], np.float32)
+    >>> rk.coverage(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.1).indices
+    array([[1, 2]])
+    """
+    return run(
+        "coverage",
+        queries,
+        embeddings,
+        k,
+        candidates,
+        relevance,
+        bias,
+        lambda_d,
+        lambda_b,
+        groups,
+        query_groups,
+        max_per_group,
+        initial,
+        allowed,
+        exclude,
+        costs,
+        budget,
+        max_similarity,
+        metric,
+        check_values,
+        backend,
+        num_threads,
+        on_error,
+        options.coverage("coverage", kind, aspects, weights, gamma, density, budget),
+        kind,
+    )

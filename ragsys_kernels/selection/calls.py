@@ -1,0 +1,181 @@
+"""The course of every selection: arguments checked, a backend chosen and called, results in the caller's library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import _arrays, _checks, _dispatch
+from .._gpu import preference
+from . import capabilities, validate
+from .filtered_problems import narrowed
+from .problem import Problem, Rows, Selection
+from .rules import adagres
+from .skip import answered
+
+
+# Each argument by itself: passing dictionaries would add half a microsecond to a call for a single query.
+def run(
+    op: str,
+    queries: Any,
+    embeddings: Any,
+    k: Any,
+    candidates: Any,
+    relevance: Any,
+    bias: Any,
+    lambda_d: Any,
+    lambda_b: Any,
+    groups: Any,
+    query_groups: Any,
+    max_per_group: int | None,
+    initial: Any,
+    allowed: Any,
+    exclude: Any,
+    costs: Any,
+    budget: Any,
+    max_similarity: Any,
+    metric: str,
+    check_values: bool | None,
+    backend: str,
+    num_threads: int | None,
+    on_error: str,
+    options: Any = None,
+    kind: str | None = None,
+) -> Selection:
+    """Validate the arguments of a call once, pick a backend, call it; ``options`` makes those of the rule alone."""
+    if check_values is not None:
+        check_values = _checks.check_values(op, check_values)
+    threads = _checks.threads(op, num_threads)
+    errors = None if type(on_error) is str and on_error == "raise" else _checks.skipped(op, on_error)
+    arrays = {
+        "queries": queries,
+        "embeddings": embeddings.data if isinstance(embeddings, Rows) else embeddings,
+        "candidates": candidates,
+        "relevance": relevance,
+        "bias": bias,
+        "groups": groups,
+        "query_groups": query_groups,
+        "initial": initial,
+    }
+    if allowed is not None or exclude is not None:
+        arrays.update(allowed=allowed, exclude=exclude)
+    needed = None
+    if not (costs is budget is max_similarity is None and op in ("mmr", "vrsd")):  # which every backend has
+        arrays["costs"] = costs
+        needed = capabilities.Needs(op, kind, budget is not None, max_similarity is not None)
+    adaptive = op == "msd" and isinstance(lambda_d, str)
+    if adaptive:
+        _checks.choice(op, "lambda_d", lambda_d, ("adagres",))
+        if budget is None:
+            raise ValueError(f"{op}: lambda_d 'adagres' must come with a budget, got budget=None")
+        lambda_d = 1.0
+    library, device = _checks.library_and_device(op, arrays)
+    if adaptive and device != "cpu":
+        raise ValueError(f"{op}: lambda_d 'adagres' must come with arrays on the host, got arrays on {device!r}")
+    call = None if device == "cpu" else preference.of(op, arrays)
+    if needed is None:
+        name, implementation = _dispatch.choose(op, "selection", device, backend, call)
+    else:
+        name, implementation = _dispatch.choose(op, "selection", device, backend, call, needed.lacking)
+    place = _arrays.place_of(device, name, library)
+    with _arrays.NOTHING if place is _arrays.HOST else _arrays.on_stream(place, library):
+        problem = validate.selection(
+            op,
+            queries,
+            embeddings,
+            k,
+            candidates=candidates,
+            relevance=relevance,
+            bias=bias,
+            lambda_d=lambda_d,
+            lambda_b=lambda_b,
+            groups=groups,
+            query_groups=query_groups,
+            max_per_group=max_per_group,
+            initial=initial,
+            allowed=allowed,
+            exclude=exclude,
+            costs=costs,
+            budget=budget,
+            max_similarity=max_similarity,
+            options=options,
+            metric=metric,
+            place=place,
+            errors=errors,
+        )
+        if problem.num_queries == 0:
+            nothing = map(place.upload, Selection.empty(0, problem.k))
+            return Selection(*(_arrays.to_library(field, library) for field in nothing)).with_errors(errors)
+        if adaptive:
+            problem.lambda_d = adagres.weights(problem)
+        validate.warn_small_pool(problem)
+        problem = problem if problem.constraints.filter is None else narrowed(problem)
+        columns = problem.k
+        if columns > problem.pool:  # the rest is padding
+            problem.k = problem.pool
+            problem.ks = None if problem.ks is None else problem.ks.clip(None, problem.pool)
+        backend_op: Callable[[Problem, int], Selection] = getattr(implementation, op)
+        if errors is None and place is _arrays.HOST:  # the common case first
+            result = backend_op(problem, threads)
+        else:
+            result = _answered(problem, backend_op, threads, place, check_values, errors)
+        if columns > problem.pool:
+            result = _padded(result, columns, place)
+        spent = None if problem.constraints.costs is None else cost_of(problem, result)
+        if library != "numpy" or name == "triton":
+            result = Selection(*(_arrays.to_library(field, library) for field in result))
+        if spent is not None:
+            result.cost = _arrays.to_library(spent, library)
+        if adaptive:
+            result.lambda_d = _arrays.to_library(problem.lambda_d, library)
+        return result if errors is None else result.with_errors(dict(sorted(errors.items())))
+
+
+def _answered(
+    problem: Problem,
+    backend: Callable[[Problem, int], Selection],
+    threads: int,
+    place: _arrays.Place,
+    check_values: bool | None,
+    errors: dict[int, str] | None,
+) -> Selection:
+    def answer(problem: Problem) -> Selection:
+        if place is _arrays.HOST:
+            return backend(problem, threads)
+        with _arrays.on_device(problem.rows.data):
+            return backend(problem, threads)
+
+    check = bool(check_values) and place is not _arrays.HOST
+    if errors is None:
+        if check:
+            validate.device_values(problem)
+        return answer(problem)
+    padding = Selection.empty(problem.num_queries, problem.k)
+    return Selection(*answered(problem, answer, padding, errors, place, check))
+
+
+def _padded(result: Selection, columns: int, place: _arrays.Place) -> Selection:
+    """Return the picks with padding up to so many columns."""
+    fields = []
+    for picks, wide in zip(result, map(place.upload, Selection.empty(len(result.lengths), columns)), strict=True):
+        wide[..., : picks.shape[-1]] = np.asarray(picks) if place is _arrays.HOST else picks
+        fields.append(wide)
+    return Selection(*fields)
+
+
+def cost_of(problem: Problem, picks: Selection) -> Any:
+    """Return what the picks of each query cost, (Q,) float64: the sum in their order."""
+    costs, indices, cost = problem.constraints.costs, np.asarray(picks.indices), np.zeros(problem.num_queries)
+    for step in range(indices.shape[1]):
+        made = indices[:, step] >= 0
+        of_pick = indices[made, step]
+        if costs.ndim == 1:
+            cost[made] += costs[of_pick]
+        elif problem.candidates is None:
+            cost[made] += costs[made, of_pick]
+        else:
+            at = (np.asarray(problem.candidates)[made] == of_pick[:, None]).argmax(axis=1)
+            cost[made] += costs[made, at]
+    return cost

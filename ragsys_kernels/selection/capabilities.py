@@ -1,0 +1,29 @@
+"""Which rules and constraints the kernels of each backend have: each backend's module says so itself."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .. import _dispatch
+
+
+class Needs(NamedTuple):
+    """What a call needs of a backend beyond MMR and VRSD with the constraints that all of them have."""
+
+    op: str
+    kind: str | None  # of coverage
+    budget: bool
+    ceiling: bool
+
+    def lacking(self, backend: str) -> str | None:
+        """Return the reason that a backend, which can run here, does not have the call, or None if it has."""
+        if backend == "reference":
+            return None
+        module: Any = _dispatch.module_of("selection", backend)
+        rule = self.kind or self.op
+        if rule not in module.RULES:
+            return f"its kernels have no {rule}"
+        for name, asked in (("budget", self.budget), ("max_similarity", self.ceiling)):
+            if asked and name not in module.CONSTRAINTS:
+                return f"its kernels take no {name}"
+        return None

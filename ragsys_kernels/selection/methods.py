@@ -1,0 +1,55 @@
+"""The rules by name: what each takes beside the arguments that all share, its formula and where it is from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Method(NamedTuple):
+    """A rule of selection."""
+
+    name: str  # of the function, and of ``method=`` elsewhere
+    parameters: tuple[str, ...]  # beyond those that all rules share
+    formula: str  # what a pick is the argmax of
+    source: str
+
+
+_WEIGHTED = ("bias", "lambda_d", "lambda_b")
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method(
+            "mmr",
+            _WEIGHTED,
+            "λ_d v_i - (1-λ_d) max_j s_ij",
+            "Carbonell and Goldstein 1998; with a quality bias RAGSys, Algorithm 1",
+        ),
+        Method("vrsd", (), "cos(q, e_i + Σ_j e_j)", "VRSD, Algorithm 1"),
+        Method(
+            "msd",
+            _WEIGHTED,
+            "λ_d v_i + (1-λ_d) Σ_j (1 - s_ij)",
+            "Gollapudi and Sharma 2009; AdaGReS, arXiv 2512.25052",
+        ),
+        Method(
+            "dpp",
+            (*_WEIGHTED, "quality", "scale"),
+            "det L_{S+i} / det L_S, L_ij = q_i s_ij q_j",
+            "Chen, Zhang and Zhou 2018, arXiv 1709.05135",
+        ),
+        Method(
+            "ssd",
+            (*_WEIGHTED, "gamma", "window"),
+            "λ_d z_i + (1-λ_d) γ |part of [e_i, 1] that the last picks do not span|",
+            "Huang et al. 2021, arXiv 2107.05204",
+        ),
+        Method("sift", ("noise", "min_gain"), "u_i² / (d_i + ν)", "Hübotter et al. 2025, arXiv 2410.08020"),
+        Method(
+            "coverage",
+            (*_WEIGHTED, "kind", "aspects", "weights", "gamma", "density"),
+            "λ_d v_i + (1-λ_d) (F(S+i) - F(S))",
+            "Nemhauser et al. 1978; xQuAD: Santos et al. 2010",
+        ),
+    )
+}

@@ -1,0 +1,145 @@
+"""What belongs to one rule alone, checked: an object per rule, which travels with the problem."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .._arrays import Place
+from .._checks import choice, expect_shape, flag, floats, shown, whole
+from .problem import Rows, unit
+
+KINDS = ("facility", "cover", "xquad")
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Dpp:
+    scale: float
+    quality: Any = None  # (N,) or (Q, P) float32; None: by z-scores
+
+    def take(self, queries: np.ndarray | slice) -> Dpp:
+        per_query = self.quality is not None and self.quality.ndim == 2
+        return Dpp(self.scale, self.quality[queries] if per_query else self.quality)
+
+    def of_items(self, change: Callable[[Any], Any]) -> Dpp:
+        """Return the options with other values of items."""
+        return Dpp(self.scale, None if self.quality is None else change(self.quality))
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _OfAllQueries:
+    def take(self, queries: np.ndarray | slice) -> Any:
+        return self
+
+    def of_items(self, change: Callable[[Any], Any]) -> Any:
+        return self
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Ssd(_OfAllQueries):
+    gamma: float
+    window: int  # 0: all picks
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Sift(_OfAllQueries):
+    noise: float
+    min_gain: float
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Coverage:
+    kind: str  # one of KINDS
+    gamma: float
+    density: bool
+    aspects: Any = None  # (Q, A, D) float32, of unit length for cosines; None: the items that may be picked
+    weights: Any = None  # (Q, A) float32; None: 1 for "cover", else one over the number of aspects
+
+    def take(self, queries: np.ndarray | slice) -> Coverage:
+        aspects, weights = (None if x is None else x[queries] for x in (self.aspects, self.weights))
+        return Coverage(self.kind, self.gamma, self.density, aspects, weights)
+
+    def of_items(self, change: Callable[[Any], Any]) -> Coverage:
+        return self
+
+
+def number(op: str, name: str, x: Any, rule: str, holds: Callable[[float], bool]) -> float:
+    """Check one number of an option."""
+    if isinstance(x, (bool, str)) or not hasattr(x, "__float__"):
+        raise TypeError(f"{op}: {name} must be a number, got {shown(x)}")
+    value = float(x)
+    if not (np.isfinite(value) and holds(value)):
+        raise ValueError(f"{op}: {name} must be {rule}, got {shown(x)}")
+    return value
+
+
+def dpp(op: str, quality: Any, scale: Any) -> Callable[..., Dpp]:
+    """Return the function that makes the options once the sizes of the problem are known."""
+    factor = number(op, "scale", scale, "at least 0", lambda x: x >= 0)
+    if isinstance(quality, str):
+        choice(op, "quality", quality, ("zscore",))
+        return lambda *_: Dpp(factor)
+
+    def made(shapes: tuple[tuple[tuple[int, ...], str], ...], rows: Rows, place: Place) -> Dpp:
+        array = floats(op, "quality", quality, place)
+        expect_shape(op, "quality", array, *shapes)
+        if isinstance(array, np.ndarray) and not (good := (array > 0) & np.isfinite(array)).all():
+            raise ValueError(f"{op}: quality must be finite and above 0, got {array[~good].flat[0]:g}")
+        return Dpp(factor, array)
+
+    return made
+
+
+def ssd(op: str, gamma: Any, window: Any) -> Callable[..., Ssd]:
+    factor = number(op, "gamma", gamma, "above 0", lambda x: x > 0)
+    width = 0
+    if window is not None:
+        width = whole(op, "window", window)
+        if isinstance(window, bool) or width < 1:
+            raise ValueError(f"{op}: window must be at least 1, got {shown(window)}")
+    return lambda *_: Ssd(factor, width)
+
+
+def sift(op: str, noise: Any, min_gain: Any) -> Callable[..., Sift]:
+    variance = number(op, "noise", noise, "above 0", lambda x: x > 0)
+    least = number(op, "min_gain", min_gain, "at least 0", lambda x: x >= 0)
+    return lambda *_: Sift(variance, least)
+
+
+def coverage(
+    op: str, kind: Any, aspects: Any, weights: Any, gamma: Any, density: Any, budget: Any
+) -> Callable[..., Coverage]:
+    name = choice(op, "kind", kind, KINDS)
+    power = number(op, "gamma", gamma, "above 0 and at most 1", lambda x: 0 < x <= 1)
+    by_cost = flag(op, "density", density)
+    if by_cost and budget is None:
+        raise ValueError(f"{op}: density must come with a budget, got budget=None")
+    if aspects is None and weights is not None:
+        raise ValueError(f"{op}: weights must come with aspects, got aspects=None")
+    if aspects is None:
+        return lambda *_: Coverage(name, power, by_cost)
+
+    def made(shapes: tuple[tuple[tuple[int, ...], str], ...], rows: Rows, place: Place) -> Coverage:
+        array = floats(op, "aspects", aspects, place)
+        num_queries, dims = shapes[-1][0][0], rows.data.shape[-1]
+        if array.ndim != 3 or array.shape[0] != num_queries or array.shape[2] != dims or array.shape[1] == 0:
+            raise ValueError(
+                f"{op}: aspects must have shape (Q, A, D) = ({num_queries}, any, {dims}), got {tuple(array.shape)}"
+            )
+        share = None
+        if weights is not None:
+            share = floats(op, "weights", weights, place)
+            expect_shape(op, "weights", share, (tuple(array.shape[:2]), "(Q, A)"))
+        if isinstance(array, np.ndarray):
+            if not np.isfinite(array).all():
+                raise ValueError(f"{op}: aspects must be finite, got NaN or inf")
+            if rows.metric == "cosine":
+                array = unit(array).astype(np.float32)
+        if isinstance(share, np.ndarray) and not (good := (share >= 0) & np.isfinite(share)).all():
+            raise ValueError(f"{op}: weights must be finite and at least 0, got {share[~good].flat[0]:g}")
+        return Coverage(name, power, by_cost, array, share)
+
+    return made

@@ -1,0 +1,30 @@
+"""λ_d of max-sum dispersion by AdaGReS: from the budget, and from how relevant and how alike items are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..problem import Problem
+from .pool import pool_of
+
+
+def weights(problem: Problem) -> np.ndarray:
+    """Return λ_d of each query, 1 / (1 + β) with β = mean v / ((k̄ - 1)/2 · mean of s_ij over pairs).
+
+    k̄ = floor(budget / mean cost). 1 where nothing is to be weighed: no more than one item fits, or a mean is not above
+    0. The mean over pairs needs no pairs: (|Σ e_i|² - Σ |e_i|²) / (n (n - 1)).
+    """
+    limits = problem.constraints
+    found = np.ones(problem.num_queries, np.float32)
+    for q in range(problem.num_queries):
+        pool = pool_of(problem, q)
+        n = len(pool.v)
+        if n < 2:
+            continue
+        mean_cost = float(limits.item_costs(q, pool.rows, pool.positions).mean())
+        most = float(n) if mean_cost == 0 else min(float(n), float(limits.budget[q]) // mean_cost)
+        alike = (np.square(pool.e.sum(axis=0)).sum() - np.square(pool.e).sum()) / (n * (n - 1))
+        relevance = float(pool.v.mean())
+        if most > 1 and alike > 0 and relevance > 0:
+            found[q] = 1 / (1 + relevance / ((most - 1) / 2 * alike))
+    return found

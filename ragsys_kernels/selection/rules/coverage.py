@@ -1,0 +1,59 @@
+"""Coverage of aspects: facility location, a concave sum of similarities, xQuAD."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..problem import Problem
+from .pool import Pool, in_range
+
+
+class Coverage:
+    """λ_d v_i + (1-λ_d) times what item i adds to the coverage of the aspects, with S_ia = max(0, <e_i, aspect_a>)."""
+
+    def __init__(self, problem: Problem, q: int, pool: Pool) -> None:
+        options = problem.options
+        self.kind, self.gamma = options.kind, options.gamma
+        self.lambda_d = float(problem.lambda_d[q])
+        self.relevance = pool.v
+        self.n = len(pool.v)
+        aspects = pool.e if options.aspects is None else options.aspects[q].astype(np.float64)
+        # One item at a time: equal rows get equal bits.
+        similarity = np.stack([np.einsum("ad,d->a", aspects, e) for e in pool.items]) if len(pool.items) else None
+        self.S = np.zeros((0, len(aspects))) if similarity is None else np.maximum(similarity, 0)
+        if problem.rows.metric == "cosine" or self.kind == "xquad":
+            self.S = np.minimum(self.S, 1)
+        in_range(problem, q, self.S)
+        if options.weights is not None:
+            self.weights = options.weights[q].astype(np.float64)
+        else:
+            self.weights = np.full(len(aspects), 1.0 if self.kind == "cover" else 1 / max(1, len(aspects)))
+        # m_a, the largest similarity; A_a, their sum; ρ_a, what is left of the aspect.
+        self.state = np.full(len(aspects), 1.0 if self.kind == "xquad" else 0.0)
+
+    def _gain(self) -> np.ndarray:
+        S = self.S[: self.n]
+        if self.kind == "facility":
+            added = np.maximum(S - self.state, 0)
+        elif self.kind == "cover":
+            added = (self.state + S) ** self.gamma - self.state**self.gamma
+        else:
+            added = S * self.state
+        return np.asarray((added * self.weights).sum(axis=1))
+
+    def values(self) -> np.ndarray:
+        return np.asarray(self.lambda_d * self.relevance + (1 - self.lambda_d) * self._gain())
+
+    def score(self, i: int) -> float:
+        return float(self.values()[i])
+
+    def redundancy(self, i: int) -> float:
+        return np.nan
+
+    def take(self, j: int, similarity: np.ndarray) -> None:
+        if self.kind == "facility":
+            self.state = np.maximum(self.state, self.S[j])
+        elif self.kind == "cover":
+            self.state = self.state + self.S[j]
+        else:
+            self.state = self.state * (1 - self.S[j])

@@ -1,0 +1,81 @@
+"""What one query may pick from, in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import validate
+from ..problem import Problem, divide, unit
+
+# What is left of an item is no longer told from rounding if it is at most this share of what the item began with.
+ROUNDING = 1e-5
+
+
+@dataclass
+class Pool:
+    """The items that a query may pick, n of them, then the S initial items."""
+
+    rows: np.ndarray  # (n,) rows
+    positions: np.ndarray  # (n,) places in the pool as given
+    e: np.ndarray  # (n, D) vectors
+    initial: np.ndarray  # (S,) rows picked before the first
+    e_initial: np.ndarray
+    r: np.ndarray  # (n,) relevance
+    v: np.ndarray  # (n,) relevance with bias
+    query: np.ndarray | None  # of unit length, but for rules that take it as given with metric "dot"
+
+    @property
+    def items(self) -> np.ndarray:
+        """The vectors of all, (n + S, D)."""
+        return np.concatenate([self.e, self.e_initial])
+
+    @property
+    def z(self) -> np.ndarray:
+        """How many standard deviations v is above its mean."""
+        if not len(self.v):
+            return self.v
+        return np.asarray((self.v - self.v.mean()) / (self.v.std() + np.finfo(np.float32).eps))
+
+
+def products(rows: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """Return rows @ vector. Equal rows get equal bits and tie; a BLAS may round a row by its place in the matrix."""
+    found: np.ndarray = np.einsum("nd,d->n", rows, vector)
+    return found
+
+
+def in_range(problem: Problem, q: int, *values: np.ndarray) -> None:
+    """Raise if a value leaves float32, the type of results and of the kernels' products."""
+    if any((np.abs(x) > np.finfo(np.float32).max).any() for x in values):
+        validate.overflow(problem, q)
+
+
+def pool_of(problem: Problem, q: int, near: np.ndarray | None = None) -> Pool:
+    """Return what query q may pick from; for a search, only the rows that are near."""
+    limits = problem.constraints
+    if near is None:
+        validate.values(problem, q)
+        rows, positions = problem.eligible(q)
+    else:
+        rows = near if limits.query_groups is None else near[limits.groups[near] != limits.query_groups[q]]
+        if limits.filter is not None:
+            rows = rows[limits.filter.keeps(q, rows)]
+        positions = rows
+    initial = problem.initial_rows(q)
+    e = problem.rows.vectors(rows)
+    query = None
+    if problem.queries is not None:
+        query = unit(problem.queries[q]) if problem.unit_queries else problem.queries[q].astype(np.float64)
+    if problem.relevance is not None:
+        r = problem.relevance[q, positions].astype(np.float64)
+    else:
+        assert query is not None
+        r = products(e, query)
+        if problem.op == "vrsd":
+            r = divide(r, np.linalg.norm(e, axis=1))
+    bias = problem.item_bias(q, rows, positions)
+    lambda_b = float(problem.lambda_b[q])
+    v = r if bias is None else lambda_b * r + (1 - lambda_b) * bias
+    in_range(problem, q, r, v)
+    return Pool(rows, positions, e, initial, problem.rows.vectors(initial), r, v, query)

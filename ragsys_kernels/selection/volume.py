@@ -1,0 +1,368 @@
+"""Rules that spread the picks over what the items span: MSD, DPP, SSD, SIFT."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .._hints import hinted
+from .._types import ArrayLike, Backend, Metric, OnError
+from . import options
+from .calls import run
+from .problem import Rows, Selection
+
+
+@hinted("msd")
+def msd(
+    queries: ArrayLike | None,
+    embeddings: ArrayLike | Rows,
+    k: int | ArrayLike,
+    *,
+    candidates: ArrayLike | None = None,
+    relevance: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    lambda_d: float | ArrayLike | Literal["adagres"] = 0.75,
+    lambda_b: float | ArrayLike = 0.95,
+    groups: ArrayLike | None = None,
+    query_groups: ArrayLike | None = None,
+    max_per_group: int | None = None,
+    initial: ArrayLike | None = None,
+    allowed: ArrayLike | None = None,
+    exclude: ArrayLike | None = None,
+    costs: ArrayLike | None = None,
+    budget: float | ArrayLike | None = None,
+    max_similarity: float | ArrayLike | None = None,
+    metric: Metric = "cosine",
+    check_values: bool | None = None,
+    backend: Backend = "auto",
+    num_threads: int | None = None,
+    on_error: OnError = "raise",
+) -> Selection:
+    """Pick k items per query that are relevant and far from one another: max-sum dispersion.
+
+    With v_i the relevance with bias and s_ij the cosine of two items, as in `mmr`::
+
+        C_1 = argmax_i v_i
+        C_s = argmax over unpicked i of lambda_d * v_i + (1 - lambda_d) * sum over picks C of (1 - s_iC)
+
+    The distance is -s_ij with ``metric="dot"``. ``lambda_d=1`` is plain top-k. Ties go to the lowest position.
+    Parameters, results, errors and notes are those of `mmr`, with these differences.
+
+    Parameters
+    ----------
+    lambda_d : float or (Q,), in [0, 1], or "adagres"
+        The sum grows with the picks, and so does its weight against the relevance. "adagres" (AdaGReS, arXiv
+        2512.25052) weighs by how many items fit in the ``budget``, which it needs, and by how relevant and how alike
+        the items of the pool are: 1 / (1 + β), β = mean v / ((k̄ - 1)/2 · mean s_ij) with k̄ = floor(budget / mean cost);
+        1 where no more than one item fits or a mean is not above 0. Computed on the host.
+
+    Returns
+    -------
+    Selection
+        ``redundancy`` is the mean similarity to the earlier picks; its attribute ``lambda_d`` (Q,) what "adagres" came
+        to.
+
+    Examples
+    --------
+    >>> import numpy as np, ragsys_kernels as rk
+    >>> embeddings = np.array([[1, 0], [1, 0.1], [0, 1]], np.float32)
+    >>> rk.msd(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.3).indices
+    array([[1, 2]])
+    """
+    return run(
+        "msd",
+        queries,
+        embeddings,
+        k,
+        candidates,
+        relevance,
+        bias,
+        lambda_d,
+        lambda_b,
+        groups,
+        query_groups,
+        max_per_group,
+        initial,
+        allowed,
+        exclude,
+        costs,
+        budget,
+        max_similarity,
+        metric,
+        check_values,
+        backend,
+        num_threads,
+        on_error,
+        None,
+    )
+
+
+@hinted("dpp")
+def dpp(
+    queries: ArrayLike | None,
+    embeddings: ArrayLike | Rows,
+    k: int | ArrayLike,
+    *,
+    candidates: ArrayLike | None = None,
+    relevance: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    lambda_d: float | ArrayLike = 0.5,
+    lambda_b: float | ArrayLike = 0.95,
+    quality: ArrayLike | Literal["zscore"] = "zscore",
+    scale: float = 1.0,
+    groups: ArrayLike | None = None,
+    query_groups: ArrayLike | None = None,
+    max_per_group: int | None = None,
+    initial: ArrayLike | None = None,
+    allowed: ArrayLike | None = None,
+    exclude: ArrayLike | None = None,
+    costs: ArrayLike | None = None,
+    budget: float | ArrayLike | None = None,
+    max_similarity: float | ArrayLike | None = None,
+    metric: Metric = "cosine",
+    check_values: bool | None = None,
+    backend: Backend = "auto",
+    num_threads: int | None = None,
+    on_error: OnError = "raise",
+) -> Selection:
+    """Pick k items per query whose determinant is largest, greedily: a determinantal point process (Chen et al. 2018).
+
+    With s_ij the cosine of two items and q_i the quality of one::
+
+        L_ij = q_i * s_ij * q_j
+        C_s  = argmax over unpicked i of d_i = det L of the picks and i / det L of the picks
+
+    Ties go to the lowest position. Parameters, results, errors and notes are those of `mmr`, with these differences.
+
+    Parameters
+    ----------
+    lambda_d : float or (Q,), in [0, 1]
+        Weight of relevance in the quality; without effect where ``quality`` is given.
+    quality : "zscore", or (N,) or (Q, P) floating point, above 0
+        "zscore": q_i = exp(scale * lambda_d * z_i), z_i how many standard deviations v_i (the relevance with bias) is
+        above the mean of what the query may pick, before budgets, caps and ceilings act.
+    scale : float, at least 0
+        Weight of the z-scores.
+
+    Returns
+    -------
+    Selection
+        ``scores`` is d, ``redundancy`` NaN without ``max_similarity``.
+
+    Notes
+    -----
+    An item is no longer picked where d_i is at most 1e-5 of L_ii: float32 does not tell it from rounding. A selection
+    may therefore end early, for instance after D picks. O(Q K P (D + K)) time.
+
+    Examples
+    --------
+    >>> import numpy as np, ragsys_kernels as rk
+    >>> embeddings = np.array([[1, 0], [1, 0.1], [0, 1]], np.float32)
+    >>> rk.dpp(np.array([[1, 0.2]], np.float32), embeddings, 2).indices
+    array([[1, 2]])
+    """
+    return run(
+        "dpp",
+        queries,
+        embeddings,
+        k,
+        candidates,
+        relevance,
+        bias,
+        lambda_d,
+        lambda_b,
+        groups,
+        query_groups,
+        max_per_group,
+        initial,
+        allowed,
+        exclude,
+        costs,
+        budget,
+        max_similarity,
+        metric,
+        check_values,
+        backend,
+        num_threads,
+        on_error,
+        options.dpp("dpp", quality, scale),
+    )
+
+
+@hinted("ssd")
+def ssd(
+    queries: ArrayLike | None,
+    embeddings: ArrayLike | Rows,
+    k: int | ArrayLike,
+    *,
+    candidates: ArrayLike | None = None,
+    relevance: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    lambda_d: float | ArrayLike = 0.5,
+    lambda_b: float | ArrayLike = 0.95,
+    gamma: float = 1.0,
+    window: int | None = None,
+    groups: ArrayLike | None = None,
+    query_groups: ArrayLike | None = None,
+    max_per_group: int | None = None,
+    initial: ArrayLike | None = None,
+    allowed: ArrayLike | None = None,
+    exclude: ArrayLike | None = None,
+    costs: ArrayLike | None = None,
+    budget: float | ArrayLike | None = None,
+    max_similarity: float | ArrayLike | None = None,
+    metric: Metric = "cosine",
+    check_values: bool | None = None,
+    backend: Backend = "auto",
+    num_threads: int | None = None,
+    on_error: OnError = "raise",
+) -> Selection:
+    """Pick k items per query that are relevant and add volume to the last ones: sliding spectrum decomposition (SSD*).
+
+    ::
+
+        C_1 = argmax_i z_i
+        C_s = argmax over unpicked i of lambda_d * z_i + (1 - lambda_d) * gamma * |n_i|
+
+    z_i is how many standard deviations v_i (the relevance with bias, as in `mmr`) is above the mean of what the query
+    may pick, before budgets, caps and ceilings act; n_i the part of [e_i, 1] that the last ``window`` picks leave.
+    ``initial`` items, the oldest first, count as picks, and then the first pick is by the second line too. Ties go to
+    the lowest position. Parameters, results, errors and notes are those of `mmr`, with these differences.
+
+    Parameters
+    ----------
+    lambda_d : float or (Q,), in [0, 1]
+        Weight of relevance against volume.
+    gamma : float, above 0
+        Weight of the volume.
+    window : int, optional
+        How many of the last picks count. Default: all.
+
+    Returns
+    -------
+    Selection
+        ``scores`` is the value of the second line for every pick, ``redundancy`` NaN without ``max_similarity``.
+
+    Notes
+    -----
+    A pick of which at most 1e-5 is left, by its squared length, adds nothing to what later items are compared with.
+
+    Examples
+    --------
+    >>> import numpy as np, ragsys_kernels as rk
+    >>> embeddings = np.array([[1, 0], [1, 0.1], [0, 1]], np.float32)
+    >>> rk.ssd(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.2).indices
+    array([[1, 2]])
+    """
+    return run(
+        "ssd",
+        queries,
+        embeddings,
+        k,
+        candidates,
+        relevance,
+        bias,
+        lambda_d,
+        lambda_b,
+        groups,
+        query_groups,
+        max_per_group,
+        initial,
+        allowed,
+        exclude,
+        costs,
+        budget,
+        max_similarity,
+        metric,
+        check_values,
+        backend,
+        num_threads,
+        on_error,
+        options.ssd("ssd", gamma, window),
+    )
+
+
+@hinted("sift")
+def sift(
+    queries: ArrayLike,
+    embeddings: ArrayLike | Rows,
+    k: int | ArrayLike,
+    *,
+    candidates: ArrayLike | None = None,
+    relevance: ArrayLike | None = None,
+    noise: float = 0.01,
+    min_gain: float = 0.0,
+    groups: ArrayLike | None = None,
+    query_groups: ArrayLike | None = None,
+    max_per_group: int | None = None,
+    initial: ArrayLike | None = None,
+    allowed: ArrayLike | None = None,
+    exclude: ArrayLike | None = None,
+    costs: ArrayLike | None = None,
+    budget: float | ArrayLike | None = None,
+    max_similarity: float | ArrayLike | None = None,
+    metric: Metric = "cosine",
+    check_values: bool | None = None,
+    backend: Backend = "auto",
+    num_threads: int | None = None,
+    on_error: OnError = "raise",
+) -> Selection:
+    """Pick k items per query that leave the least uncertainty about it: SIFT, or VTL (arXiv 2410.08020).
+
+    Of a Gaussian process with the cosine as its kernel, and observations with noise::
+
+        u_i = covariance of item i with the query given the picks,   d_i = its variance given the picks
+        C_s = argmax over unpicked i of u_i ** 2 / (d_i + noise)
+
+    which is by how much the variance at the query, 1 before the first pick, gets less. Ties go to the lowest position.
+    Parameters, results, errors and notes are those of `mmr`, with these differences.
+
+    Parameters
+    ----------
+    queries : (Q, D)
+        Always needed. Of any length: they become unit vectors with both metrics.
+    relevance : (Q, P), optional
+        Used instead of the product of query and item, at which u_i starts. A corpus' bias has no effect.
+    noise : float, above 0
+        Variance of the observations. With less of it a second item that is alike adds less.
+    min_gain : float, at least 0
+        A selection ends before a pick that would lower the variance by less.
+
+    Returns
+    -------
+    Selection
+        ``scores`` is the variance that is left at the query after the pick, ``redundancy`` NaN without
+        ``max_similarity``.
+
+    Examples
+    --------
+    >>> import numpy as np, ragsys_kernels as rk
+    >>> embeddings = np.array([[1, 0], [1, 0.1], [0, 1]], np.float32)
+    >>> rk.sift(np.array([[1, 0.4]], np.float32), embeddings, 2).indices
+    array([[1, 2]])
+    """
+    return run(
+        "sift",
+        queries,
+        embeddings,
+        k,
+        candidates,
+        relevance,
+        None,
+        1.0,
+        1.0,
+        groups,
+        query_groups,
+        max_per_group,
+        initial,
+        allowed,
+        exclude,
+        costs,
+        budget,
+        max_similarity,
+        metric,
+        check_values,
+        backend,
+        num_threads,
+        on_error,
+        options.sift("sift", noise, min_gain),
+    )
