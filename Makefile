@@ -22,9 +22,9 @@ SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/
 test: $(VENV)/.test
 	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
-# The tests that take more than ten seconds.
+# The tests that take more than ten seconds; ARGS=tests/gpu, of one folder.
 test-slow: $(VENV)/.test
-	$(BIN)/pytest -n 2 --dist worksteal -m slow
+	$(BIN)/pytest -n 2 --dist worksteal -m slow $(ARGS)
 
 # What goes through NumPy's products, under each of OpenBLAS' kernels, which it chooses by the processor unless told; but for
 # those that the environment names, under which `make test` runs everything.

@@ -17,6 +17,7 @@ def stages():
         yield lambda name, arch: executor.submit(compiler_ir.stages_of, MODULE, name, arch).result()
 
 
+@pytest.mark.slow
 def test_each_slice_of_dimensions_has_an_accumulator_of_its_own(stages):
     """The compiler makes one chain of ``x += tl.dot(a, b)``, unless it is told how long a chain may be."""
     ttir = stages("_logprob_linear_kernel, bfloat16 x bfloat16, DIMS=64, EVEN, plain", "sm_90")["ttir"]

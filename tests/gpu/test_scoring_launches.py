@@ -212,4 +212,4 @@ def test_a_threshold_of_ignore_index_and_of_shapes(device):
     assert call(cu_answers=[0], temperature=np.ones(0)).sum.shape == (0,)
 
 
-interpreted.elsewhere(globals())
+interpreted.elsewhere(globals(), slow=True)

@@ -210,4 +210,4 @@ def test_a_right_draft_takes_two_reads_of_the_corpus(monkeypatch):
     assert reads * corpus <= moved.read["rows"] <= reads * corpus + pools
 
 
-interpreted.elsewhere(globals())
+interpreted.elsewhere(globals(), slow=True)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from backends import missing
 
 import ragsys_kernels as rk
@@ -92,7 +93,7 @@ if HERE:
     interpreter._get_np_dtype = dtype_once(interpreter._get_np_dtype)
 
 
-def elsewhere(module):
+def elsewhere(module, slow=False):
     """Last line of such a module: unless this process interprets, one test that runs the module in one that does."""
     if HERE:
         return
@@ -115,4 +116,4 @@ def elsewhere(module):
         )
         assert result.returncode == 0, result.stdout[-20000:]
 
-    module["test_in_the_interpreter"] = test_in_the_interpreter
+    module["test_in_the_interpreter"] = pytest.mark.slow(test_in_the_interpreter) if slow else test_in_the_interpreter

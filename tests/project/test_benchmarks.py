@@ -52,6 +52,7 @@ def test_quick_run_records_every_op_and_contender(quick):
     assert "synthetic-N400" in result.stdout
 
 
+@pytest.mark.slow
 def test_rows_are_complete(quick, module):
     _, rows = quick
     ledger = module("suites.selection").LEDGER
