@@ -11,8 +11,18 @@
 namespace rsk {
 
 // The rules, by the numbers that Python passes (ragsys_kernels/selection/cpu.py).
-enum class Method : int { mmr = 0, vrsd = 1 };
-constexpr int kMethods = 2;
+enum class Method : int {
+  mmr = 0,
+  vrsd = 1,
+  msd = 2,
+  dpp = 3,
+  ssd = 4,
+  sift = 5,
+  facility = 6,
+  cover = 7,
+  xquad = 8,
+};
+constexpr int kMethods = 9;
 
 // By what bounds items are left out before they meet a pick. The picks are the same; all but automatic are for tests.
 enum class Bounds : int { automatic = 0, dense = 1, pruned = 2, coded = 3 };
@@ -34,9 +44,44 @@ enum class Status : std::uint8_t {
   pool_too_small = 5,     // a row outside the pool might be picked, see SelectArgs::outside
 };
 
+// What limits which items may be picked.
+struct Constraints {
+  const void* initial;  // (Q, S) rows, -1 is padding; or null
+  int initial_bytes;    // 4 or 8, the width of initial
+  std::int64_t num_initial;
+  const std::int64_t* groups;        // (N,); or null
+  const std::int64_t* query_groups;  // (Q,): items of the query's own group are left out; or null
+  std::int64_t max_per_group;        // 0: no cap
+  // Without candidates, which rows may be picked. Pools have -1 in the place of the others.
+  const std::uint8_t* allowed;  // (N,) or, with allowed_per_query, (Q, N): 0 for a row that may not be picked; or null
+  bool allowed_per_query;
+  const std::int64_t* exclude;  // (Q, num_excluded), ascending: rows that may not be picked either; or null
+  std::int64_t num_excluded;
+  // An item is passed over where its cost and those of the picks before it exceed the budget.
+  const double* costs;  // (N,) or, with costs_per_item, (Q, P); or null
+  bool costs_per_item;
+  const double* budget;  // (Q,), with costs
+  // An item may be picked while its similarity to no pick and no initial item exceeds this.
+  const float* max_similarity;  // (Q,); or null
+};
+
+// What belongs to one rule.
+struct Options {
+  const float* quality;  // DPP: (N,) or, with quality_per_item, (Q, P); or null: exp(scale * lambda_d * z-score of v)
+  bool quality_per_item;
+  float scale;
+  float noise, min_gain;   // SIFT
+  float gamma;             // SSD: the weight of the residual; cover: the power
+  std::int64_t window;     // SSD: how many picks count; 0: all
+  const float* aspects;    // coverage: (Q, num_aspects, D); or null: the items of the pool
+  const float* weights;    // coverage: (Q, num_aspects); or null: equal ones that add up to 1
+  std::int64_t num_aspects;
+  bool density;  // coverage: what counts is the value over the cost
+};
+
 struct SelectArgs {
   Method method;
-  std::int64_t num_queries, num_rows, pool, dims, k, num_initial;
+  std::int64_t num_queries, num_rows, pool, dims, k;
 
   const void* rows;  // (N, D) of dtype; consecutive rows are row_stride elements apart
   DType dtype;
@@ -47,14 +92,12 @@ struct SelectArgs {
   const std::uint8_t* codes;
   std::int64_t pool_stride;  // without candidates, item i of query q is row q * pool_stride + i
 
-  const float* queries;  // (Q, D), or null: MMR with relevance given
+  const float* queries;  // (Q, D), or null: relevance is given, and the rule is not VRSD
   bool unit_queries;     // divide each query by its norm
   bool unit_rows;        // the vectors of the formulas are unit vectors (or zero): the triangle inequality holds
   Bounds bounds;
   const void* candidates;  // (Q, P) rows, -1 is padding; or null
-  const void* initial;     // (Q, S) rows, -1 is padding; or null
   int id_bytes;            // 4 or 8, the width of candidates
-  int initial_bytes;       // 4 or 8, the width of initial
   const float* relevance;  // (Q, P), used instead of the product with the query; or null
   const float* bias;       // (N,) or, with bias_per_item, (Q, P); or null
   bool bias_per_item;
@@ -71,17 +114,11 @@ struct SelectArgs {
   float max_bias;
   bool best_first;  // these candidates are distinct and not in the order of their rows; ties go to the lowest row
 
-  const float* lambda_d;             // (Q,)
-  const float* lambda_b;             // (Q,)
-  const std::int64_t* ks;            // (Q,), each at most k; or null for k everywhere
-  const std::int64_t* groups;        // (N,); or null
-  const std::int64_t* query_groups;  // (Q,): items of the query's own group are left out; or null
-  std::int64_t max_per_group;        // 0: no cap
-  // Without candidates, which rows may be picked. Pools have -1 in the place of the others.
-  const std::uint8_t* allowed;  // (N,) or, with allowed_per_query, (Q, N): 0 for a row that may not be picked; or null
-  bool allowed_per_query;
-  const std::int64_t* exclude;  // (Q, num_excluded), ascending: rows that may not be picked either; or null
-  std::int64_t num_excluded;
+  const float* lambda_d;   // (Q,)
+  const float* lambda_b;   // (Q,)
+  const std::int64_t* ks;  // (Q,), each at most k; or null for k everywhere
+  Constraints limits;
+  Options options;
 
   // Outputs, every element written.
   std::int64_t* indices;  // (Q, K): the row less q * pool_stride; -1 where there is no pick

@@ -30,11 +30,82 @@ const void* set_ids(const Optional& ids, std::int64_t rows, std::int64_t columns
   return ids->data();
 }
 
+// Constraints as they arrive.
+struct Given {
+  Optional initial, groups, query_groups;
+  std::int64_t max_per_group = 0;
+  Optional allowed, exclude, costs, budget, max_similarity;
+};
+
+template <class T>
+T item_of(const py::tuple& tuple, std::size_t i) {
+  return py::reinterpret_borrow<py::object>(tuple[i]).cast<T>();
+}
+
+Given given_constraints(const std::optional<py::tuple>& tuple) {
+  if (!tuple) return {};
+  const py::tuple& t = *tuple;
+  require(t.size() == 9, "constraints");
+  return {item_of<Optional>(t, 0), item_of<Optional>(t, 1), item_of<Optional>(t, 2),
+          item_of<std::int64_t>(t, 3), item_of<Optional>(t, 4), item_of<Optional>(t, 5),
+          item_of<Optional>(t, 6), item_of<Optional>(t, 7), item_of<Optional>(t, 8)};
+}
+
+// The limits that searches have too.
+void set_filters(SelectArgs& a, const Given& given) {
+  Constraints& limits = a.limits;
+  limits.groups = pointer(given.groups, a.num_rows, "groups");
+  limits.query_groups = pointer(given.query_groups, a.num_queries, "query_groups");
+  require(!limits.query_groups || limits.groups, "query_groups");
+  limits.allowed_per_query = given.allowed && given.allowed->ndim() == 2;
+  limits.allowed = pointer(given.allowed, (limits.allowed_per_query ? a.num_queries : 1) * a.num_rows, "allowed");
+  limits.num_excluded = given.exclude ? given.exclude->shape(1) : 0;
+  limits.exclude = pointer(given.exclude, a.num_queries * limits.num_excluded, "exclude");
+  require((!given.allowed && !given.exclude) || (!a.candidates && !a.pool_stride), "allowed");
+}
+
+void set_limits(SelectArgs& a, const Given& given) {
+  Constraints& limits = a.limits;
+  limits.num_initial = given.initial ? given.initial->shape(1) : 0;
+  limits.initial = set_ids(given.initial, a.num_queries, limits.num_initial, &limits.initial_bytes, "initial");
+  limits.max_per_group = given.max_per_group;
+  require(limits.max_per_group == 0 || limits.groups, "max_per_group");
+  limits.costs_per_item = given.costs && given.costs->ndim() == 2;
+  limits.costs = pointer(given.costs, limits.costs_per_item ? a.num_queries * a.pool : a.num_rows, "costs");
+  limits.budget = pointer(given.budget, a.num_queries, "budget");
+  require(!limits.costs == !limits.budget, "budget");
+  limits.max_similarity = pointer(given.max_similarity, a.num_queries, "max_similarity");
+}
+
+// quality, scale, noise, min_gain, gamma, window, kind, aspects, weights, density
+void set_options(SelectArgs& a, const std::optional<py::tuple>& tuple) {
+  if (!tuple) return require(a.method <= Method::msd, "options");
+  const py::tuple& t = *tuple;
+  require(t.size() == 10, "options");
+  const auto number = [&](std::size_t i) { return t[i].is_none() ? 0.0 : item_of<double>(t, i); };
+  const Optional quality = item_of<Optional>(t, 0), aspects = item_of<Optional>(t, 7), weights = item_of<Optional>(t, 8);
+  Options& options = a.options;
+  options.quality_per_item = quality && quality->ndim() == 2;
+  options.quality = pointer(quality, options.quality_per_item ? a.num_queries * a.pool : a.num_rows, "quality");
+  options.scale = float(number(1));
+  options.noise = float(number(2));
+  options.min_gain = float(number(3));
+  options.gamma = float(number(4));
+  options.window = std::int64_t(number(5));
+  require(options.window >= 0, "window");
+  if (aspects) require(aspects->ndim() == 3 && aspects->shape(1) >= 1, "aspects");
+  options.num_aspects = aspects ? aspects->shape(1) : 0;
+  options.aspects = pointer(aspects, a.num_queries * options.num_aspects * a.dims, "aspects");
+  require(!weights || aspects, "weights");
+  options.weights = pointer(weights, a.num_queries * options.num_aspects, "weights");
+  options.density = !t[9].is_none() && item_of<bool>(t, 9);
+  require(!options.density || a.limits.costs, "density");
+}
+
 // The arguments that both entry points share.
 SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride, const py::array& rows,
                      int dtype, int norm, const Optional& scales, const Optional& queries, bool unit_queries,
-                     const Optional& candidates, const Optional& bias, const Optional& lambda_b, const Optional& groups,
-                     const Optional& query_groups, const Optional& allowed, const Optional& exclude,
+                     const Optional& candidates, const Optional& bias, const Optional& lambda_b, const Given& given,
                      std::uint8_t* status) {
   SelectArgs a{};
   a.num_queries = num_queries;
@@ -52,14 +123,7 @@ SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int64_t p
   a.bias = pointer(bias, a.bias_per_item ? num_queries * pool : a.num_rows, "bias");
   a.lambda_b = pointer(lambda_b, num_queries, "lambda_b");
   require(!a.bias || a.lambda_b, "lambda_b");
-  a.groups = pointer(groups, a.num_rows, "groups");
-  a.query_groups = pointer(query_groups, num_queries, "query_groups");
-  require(!a.query_groups || a.groups, "query_groups");
-  a.allowed_per_query = allowed && allowed->ndim() == 2;
-  a.allowed = pointer(allowed, (a.allowed_per_query ? num_queries : 1) * a.num_rows, "allowed");
-  a.num_excluded = exclude ? exclude->shape(1) : 0;
-  a.exclude = pointer(exclude, num_queries * a.num_excluded, "exclude");
-  require((!allowed && !exclude) || (!candidates && !pool_stride), "allowed");
+  set_filters(a, given);
   a.status = status;
   return a;
 }
@@ -67,15 +131,17 @@ SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int64_t p
 py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride,
                        const py::array& rows, int dtype, int norm, const Optional& scales, const Optional& codes,
                        const Optional& queries, bool unit_queries, bool unit_rows, int bounds,
-                       const Optional& candidates, const Optional& initial, const Optional& relevance,
-                       const Optional& bias, std::int64_t k, const Optional& ks, const Optional& lambda_d,
-                       const Optional& lambda_b, const Optional& groups, const Optional& query_groups,
-                       std::int64_t max_per_group, const Optional& relevance_error, const Optional& forced,
-                       const Optional& ceiling, const Optional& outside, float max_bias, bool best_first, int isa,
-                       int num_threads, const Optional& allowed, const Optional& exclude) {
+                       const Optional& candidates, const Optional& relevance, const Optional& bias, std::int64_t k,
+                       const Optional& ks, const Optional& lambda_d, const Optional& lambda_b,
+                       const Optional& relevance_error, const Optional& forced, const Optional& ceiling,
+                       const Optional& outside, float max_bias, bool best_first,
+                       const std::optional<py::tuple>& constraints, const std::optional<py::tuple>& options, int isa,
+                       int num_threads) {
   std::vector<std::uint8_t> status(static_cast<std::size_t>(num_queries));
+  const Given given = given_constraints(constraints);
   SelectArgs a = pool_args(num_queries, pool, pool_stride, rows, dtype, norm, scales, queries, unit_queries, candidates,
-                           bias, lambda_b, groups, query_groups, allowed, exclude, status.data());
+                           bias, lambda_b, given, status.data());
+  require(method >= 0 && method < kMethods, "method");
   a.method = Method(method);
   a.codes = pointer(codes, a.num_rows * code_stride(a.dims), "codes");
   a.unit_rows = unit_rows;
@@ -86,11 +152,10 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
   a.lambda_d = pointer(lambda_d, num_queries, "lambda_d");
   require(a.lambda_d, "lambda_d");
   a.relevance = pointer(relevance, num_queries * pool, "relevance");
-  require(!a.bias || a.method == Method::mmr, "bias");
-  require(a.queries || (a.relevance && a.method == Method::mmr), "queries");
-  a.num_initial = initial ? initial->shape(1) : 0;
-  a.initial = set_ids(initial, num_queries, a.num_initial, &a.initial_bytes, "initial");
-  a.max_per_group = max_per_group;
+  require(!a.bias || a.method != Method::vrsd, "bias");
+  require(a.queries || (a.relevance && a.method != Method::vrsd), "queries");
+  set_limits(a, given);
+  set_options(a, options);
   a.relevance_error = pointer(relevance_error, num_queries, "relevance_error");
   a.forced = pointer(forced, num_queries * k, "forced");
   a.ceiling = pointer(ceiling, num_queries * pool, "ceiling");
@@ -99,7 +164,6 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
   a.best_first = best_first;
   require(!a.ceiling || (a.forced && !a.relevance && a.queries && a.method == Method::mmr), "ceiling");
   require(!a.relevance_error || (a.relevance && a.queries && a.method == Method::mmr), "relevance_error");
-  require(max_per_group == 0 || a.groups, "max_per_group");
 
   const std::array<py::ssize_t, 2> shape = {num_queries, k};
   Array<std::int64_t> indices(shape);
@@ -140,7 +204,7 @@ py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::
   Array<std::uint8_t> status(num_queries);
   RelevanceArgs a{};
   a.pool = pool_args(num_queries, pool, 0, rows, dtype, norm, scales, queries, unit_queries, candidates, bias, lambda_b,
-                     std::nullopt, std::nullopt, std::nullopt, std::nullopt, status.mutable_data());
+                     {}, status.mutable_data());
   require(a.pool.queries && a.pool.candidates, "queries and candidates");
   Array<float> out({num_queries, pool});
   a.out = out.mutable_data();
@@ -151,11 +215,10 @@ py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::
 // The rows of a scan or a search, all of a corpus.
 SelectArgs corpus_args(std::int64_t num_queries, const py::array& rows, int dtype, int norm, const Optional& scales,
                        const Optional& codes, const Optional& queries, bool unit_queries, const Optional& bias,
-                       const Optional& lambda_b, const Optional& groups, const Optional& query_groups,
-                       const Optional& allowed, const Optional& exclude, std::uint8_t* status) {
+                       const Optional& lambda_b, const Given& given, std::uint8_t* status) {
   require(rows.ndim() == 2, "rows");
   SelectArgs a = pool_args(num_queries, rows.shape(0), 0, rows, dtype, norm, scales, queries, unit_queries,
-                           std::nullopt, bias, lambda_b, groups, query_groups, allowed, exclude, status);
+                           std::nullopt, bias, lambda_b, given, status);
   a.codes = pointer(codes, a.num_rows * code_stride(a.dims), "codes");
   require(!a.bias_per_item, "bias");
   return a;
@@ -170,8 +233,8 @@ py::tuple scan_rows(const Array<float>& vectors, std::int64_t n, const py::array
   require(n >= 1, "n");
   const std::int64_t num_queries = vectors.shape(1);
   ScanArgs a{};
-  a.corpus = corpus_args(num_queries, rows, dtype, norm, scales, codes, std::nullopt, false, bias, score_weight, groups,
-                         query_groups, allowed, exclude, nullptr);
+  a.corpus = corpus_args(num_queries, rows, dtype, norm, scales, codes, std::nullopt, false, bias, score_weight,
+                         {{}, groups, query_groups, 0, allowed, exclude, {}, {}, {}}, nullptr);
   require(vectors.shape(2) == a.corpus.dims, "vectors");
   a.terms = vectors.shape(0);
   a.vectors = vectors.data();
@@ -201,8 +264,8 @@ py::tuple search_rows(const Array<float>& queries, bool unit_queries, std::int64
   const std::int64_t num_queries = queries.shape(0);
   Array<std::uint8_t> status(num_queries);
   SearchArgs a{};
-  a.corpus = corpus_args(num_queries, rows, dtype, norm, scales, codes, queries, unit_queries, bias, lambda_b, groups,
-                         query_groups, allowed, exclude, status.mutable_data());
+  a.corpus = corpus_args(num_queries, rows, dtype, norm, scales, codes, queries, unit_queries, bias, lambda_b,
+                         {{}, groups, query_groups, 0, allowed, exclude, {}, {}, {}}, status.mutable_data());
   require(a.corpus.norm != Norm::computed, "norm");
   a.row_error = row_error;
   a.largest_bias = largest_bias;
@@ -220,11 +283,10 @@ py::tuple search_rows(const Array<float>& queries, bool unit_queries, std::int64
 void bind_selection(py::module_& m) {
   m.def("select", &select_pools, py::arg("method"), py::arg("num_queries"), py::arg("pool"), py::arg("pool_stride"),
         py::arg("rows"), py::arg("dtype"), py::arg("norm"), py::arg("scales"), py::arg("codes"), py::arg("queries"),
-        py::arg("unit_queries"), py::arg("unit_rows"), py::arg("bounds"), py::arg("candidates"), py::arg("initial"),
-        py::arg("relevance"), py::arg("bias"), py::arg("k"), py::arg("ks"), py::arg("lambda_d"), py::arg("lambda_b"),
-        py::arg("groups"), py::arg("query_groups"), py::arg("max_per_group"), py::arg("relevance_error"),
-        py::arg("forced"), py::arg("ceiling"), py::arg("outside"), py::arg("max_bias"), py::arg("best_first"),
-        py::arg("isa"), py::arg("num_threads"), py::arg("allowed") = py::none(), py::arg("exclude") = py::none());
+        py::arg("unit_queries"), py::arg("unit_rows"), py::arg("bounds"), py::arg("candidates"), py::arg("relevance"),
+        py::arg("bias"), py::arg("k"), py::arg("ks"), py::arg("lambda_d"), py::arg("lambda_b"),
+        py::arg("relevance_error"), py::arg("forced"), py::arg("ceiling"), py::arg("outside"), py::arg("max_bias"),
+        py::arg("best_first"), py::arg("constraints"), py::arg("options"), py::arg("isa"), py::arg("num_threads"));
   m.def("encode", &encode_rows, py::arg("rows"), py::arg("dtype"), py::arg("scales"), py::arg("isa"),
         py::arg("num_threads"));
   m.def("relevance", &pool_relevance, py::arg("num_queries"), py::arg("pool"), py::arg("rows"), py::arg("dtype"),

@@ -2,6 +2,7 @@
 
 template <class T, class Objective>
 inline void Query<T, Objective>::code_query(const float* query, float scale) {
+  if constexpr (!Objective::kCodes) return;
   if (!coded || args.relevance) return;
   query_code = encode_query(query, args.dims, scale, ws.query_code_bytes);
 }
@@ -133,10 +134,12 @@ inline void Query<T, Objective>::bound_block(std::int64_t block) {
 
 template <class T, class Objective>
 inline void Query<T, Objective>::keep_codes(std::int64_t p, std::int64_t r) {
-  if (!coded) return;
-  std::int8_t* codes = ws.pick_code_bytes + p * code_bytes(args.dims);
-  ws.pick_codes[p] = signed_codes(code_row(r), args.dims, code_stride(args.dims), codes);
-  objective.keep_codes(*this, p);
+  if constexpr (Objective::kCodes) {
+    if (!coded) return;
+    std::int8_t* codes = ws.pick_code_bytes + p * code_bytes(args.dims);
+    ws.pick_codes[p] = signed_codes(code_row(r), args.dims, code_stride(args.dims), codes);
+    objective.keep_codes(*this, p);
+  }
 }
 
 template <class T, class Objective>
@@ -169,7 +172,7 @@ inline Status Query<T, Objective>::choose_by_codes(std::int64_t* best, float* be
     if (!objective.known(*this, j)) objective.read(*this, j);
     consider(j, best, best_score);
   }
-  return all_finite && *best >= 0 ? Status::ok : Status::not_finite;
+  return all_finite && (*best >= 0 || limited) ? Status::ok : Status::not_finite;
 }
 
 // The items whose values may be the largest, to ws.survivors.
@@ -222,9 +225,10 @@ __attribute__((always_inline)) inline vf Query<T, Objective>::look(std::int64_t 
   if (unseen(block) || (picked > 0 && ws.block_met[block] < picked)) catch_up_by_codes(block);
   vf bounds = splat(-__builtin_inff());
   for (std::int64_t j = begin; j < end; j += W) {
-    const vf gate = load(ws.gate + j);
     vf most = load(ws.value + j), least = most - doubt(j);
     if (picked > 0) objective.range(*this, j, &least, &most);
+    if (limited && picked > 0) least = surely_fit(j, least);
+    const vf gate = load(ws.gate + j);
     most = smaller(most, gate);
     store(ws.bound + j, most);
     bounds = larger(bounds, most);
@@ -232,6 +236,16 @@ __attribute__((always_inline)) inline vf Query<T, Objective>::look(std::int64_t 
   }
   ws.block_bound[block] = largest_lane(bounds);
   return leasts;
+}
+
+// Closes the items of a vector that are surely too similar to a pick. What their values are at least, where they surely
+// are not: another's value is no bar for the best.
+template <class T, class Objective>
+inline vf Query<T, Objective>::surely_fit(std::int64_t j, vf least) {
+  const vf most = splat(most_similarity()), nearest = larger(load(ws.likely_most + j), load(ws.rival_most + j));
+  const vf gate = load(ws.gate + j);
+  store(ws.gate + j, load(ws.running + j) > most ? splat(-__builtin_inff()) : gate);
+  return nearest > most ? splat(-FLT_MAX) : least;
 }
 
 // By how much the value of an item, an upper bound before its row is read, may exceed the relevance.

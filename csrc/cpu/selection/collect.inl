@@ -62,16 +62,16 @@ template <class Id>
 inline bool Query<T, Objective>::collect_distinct(std::int64_t limit) {
   const Id* ids = static_cast<const Id*>(args.candidates) + q * args.pool;
   if (!args.best_first && !surely_distinct(ids)) return false;
-  if (!args.num_initial && !args.query_groups) take_all(ids, limit);
+  if (!args.limits.num_initial && !args.limits.query_groups) take_all(ids, limit);
   return true;
 }
 
 template <class T, class Objective>
 inline Status Query<T, Objective>::collect() {
   const std::int64_t ids = args.pool_stride ? args.pool : args.num_rows;
-  if (args.num_initial) clear(ws.in_initial);
-  for (std::int64_t i = 0; i < args.num_initial; ++i) {
-    const std::int64_t id = id_at(args.initial, args.initial_bytes, q * args.num_initial + i);
+  if (args.limits.num_initial) clear(ws.in_initial);
+  for (std::int64_t i = 0; i < args.limits.num_initial; ++i) {
+    const std::int64_t id = id_at(args.limits.initial, args.limits.initial_bytes, q * args.limits.num_initial + i);
     if (id == -1) continue;
     if (id < 0 || id >= ids) return Status::id_out_of_range;
     if (!insert(ws.in_initial, id)) return Status::id_repeated;
@@ -81,9 +81,9 @@ inline Status Query<T, Objective>::collect() {
   if (args.candidates)
     distinct = args.id_bytes == 4 ? collect_distinct<std::int32_t>(ids) : collect_distinct<std::int64_t>(ids);
   if (!distinct) clear(ws.in_pool);
-  const std::uint8_t* const allowed = args.allowed ? args.allowed + (args.allowed_per_query ? q * ids : 0) : nullptr;
-  const std::int64_t* excluded = args.exclude + q * args.num_excluded;  // ids ascend where any is excluded
-  const std::int64_t* const excluded_end = excluded + args.num_excluded;
+  const std::uint8_t* const allowed = args.limits.allowed ? args.limits.allowed + (args.limits.allowed_per_query ? q * ids : 0) : nullptr;
+  const std::int64_t* excluded = args.limits.exclude + q * args.limits.num_excluded;  // ids ascend where any is excluded
+  const std::int64_t* const excluded_end = excluded + args.limits.num_excluded;
   for (std::int64_t i = 0; !whole && i < args.pool; ++i) {
     std::int64_t id = i;
     if (args.candidates) {
@@ -95,9 +95,9 @@ inline Status Query<T, Objective>::collect() {
     if (allowed && !allowed[id]) continue;
     while (excluded < excluded_end && *excluded < id) ++excluded;
     if (excluded < excluded_end && *excluded == id) continue;
-    if (args.num_initial && contains(ws.in_initial, id)) continue;
+    if (args.limits.num_initial && contains(ws.in_initial, id)) continue;
     const std::int64_t r = base() + id;
-    if (args.query_groups && args.groups[r] == args.query_groups[q]) continue;
+    if (args.limits.query_groups && args.limits.groups[r] == args.limits.query_groups[q]) continue;
     ws.row[items] = r;
     ws.position[items] = std::int32_t(i);
     ++items;
@@ -106,5 +106,6 @@ inline Status Query<T, Objective>::collect() {
   for (std::int64_t j = 0; j < items; j += W) store(ws.gate + j, splat(__builtin_inff()));
   for (std::int64_t j = 0; args.ceiling && j < items; ++j) ws.gate[j] = args.ceiling[q * args.pool + ws.position[j]];
   for (std::int64_t j = items; j < padded(items); ++j) ws.gate[j] = -__builtin_inff();
+  if (args.limits.costs) close_unaffordable();
   return Status::ok;
 }

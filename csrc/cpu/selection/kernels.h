@@ -60,10 +60,17 @@ struct ScanKernels {
   bool codes_pay;
 };
 
+using SelectQuery = void(const SelectArgs&, std::int64_t q, Workspace&);
+
+// Of a region of rules.cpp.
+struct RuleKernels {
+  EachType<SelectQuery> msd, factored, coverage;
+};
+
 // What a region offers. A selection or a relevance is of one query, by one thread.
 struct Kernels {
   int vector_floats;
-  EachType<void(const SelectArgs&, std::int64_t q, Workspace&)> select[kMethods];
+  EachType<SelectQuery> select[int(Method::msd)];  // the others are rule_kernels
   EachType<void(const RelevanceArgs&, std::int64_t q, Workspace&)> relevance;
   EachType<void(const EncodeArgs&, std::int64_t row)> encode_row;
   const ScanKernels* scan;
@@ -74,5 +81,6 @@ struct Kernels {
 };
 
 const Kernels& kernels_of(int isa);
+EachType<SelectQuery> rule_kernels(Method method, int isa);
 
 }  // namespace rsk

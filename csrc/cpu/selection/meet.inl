@@ -46,6 +46,10 @@ inline void Query<T, Objective>::meet(std::int64_t p, const std::int32_t* js) {
   float dots[A * B];
   for (int a = 0; a < A; ++a) vectors[a] = pick(p + a);
   for (int b = 0; b < B; ++b) rows[b] = row(ws.row[js[b]]);
+  if constexpr (Objective::kDirections) {
+    meet_directions<A, B>(p, js, rows);
+    if (!args.limits.max_similarity) return;
+  }
   dot_tile<A, B>(vectors, rows, args.dims, dots);
   ws.products += A * B;
   for (int b = 0; b < B; ++b) {
@@ -53,6 +57,9 @@ inline void Query<T, Objective>::meet(std::int64_t p, const std::int32_t* js) {
     for (int a = 0; a < A; ++a) {
       const float similarity = dots[a * B + b] * ws.picked_scale[p + a] * ws.scale[j];
       all_finite = all_finite && finite(similarity);
+      if constexpr (!Objective::kNearest)
+        if (args.limits.max_similarity) ws.nearest[j] = similarity > ws.nearest[j] ? similarity : ws.nearest[j];
+      if constexpr (Objective::kDirections || Objective::kAspects) continue;
       ws.running[j] = Objective::with(ws.running[j], similarity);
       if (triangle && p + a == 0 && pivot_is_pick()) {
         ws.pivot[j] = similarity;
@@ -60,6 +67,22 @@ inline void Query<T, Objective>::meet(std::int64_t p, const std::int32_t* js) {
       }
     }
     ws.met[j] = std::int32_t(p + A);
+  }
+}
+
+// Items of these rows meet the directions of picks [p, p + A).
+template <class T, class Objective>
+template <int A, int B>
+inline void Query<T, Objective>::meet_directions(std::int64_t p, const std::int32_t* js, const T* const* rows) {
+  const float* vectors[A];
+  float dots[A * B];
+  for (int a = 0; a < A; ++a) vectors[a] = ws.prepared_directions + (p + a) * prepared_floats(args.dims);
+  dot_tile<A, B>(vectors, rows, args.dims, dots);
+  ws.products += A * B;
+  for (int b = 0; b < B; ++b) {
+    for (int a = 0; a < A; ++a) objective.meet(ws, js[b], p + a, dots[a * B + b] * ws.scale[js[b]]);
+    all_finite = all_finite && finite(ws.running[js[b]]);
+    ws.met[js[b]] = std::int32_t(p + A);
   }
 }
 
@@ -122,7 +145,13 @@ inline Status Query<T, Objective>::catch_up_and_consider(const std::int32_t* js,
 
 template <class T, class Objective>
 inline void Query<T, Objective>::consider(std::int64_t j, std::int64_t* best, float* best_score) {
-  const float value = picked == 0 ? objective.first_values(ws)[j] : objective.value_of(*this, j);
+  if (limited && unfit(j)) {
+    close(j);
+    ws.bound[j] = -__builtin_inff();
+    return;
+  }
+  const bool first = picked == 0 && !Objective::kDirections;
+  const float value = first ? objective.first_values(ws)[j] : objective.value_of(*this, j);
   const bool tie_won = *best >= 0 && (args.best_first ? ws.row[j] < ws.row[*best] : j < *best);
   if (*best < 0 || value > *best_score || (value == *best_score && tie_won)) {
     *best = j;
@@ -130,10 +159,27 @@ inline void Query<T, Objective>::consider(std::int64_t j, std::int64_t* best, fl
   }
 }
 
+template <class T, class Objective>
+inline bool Query<T, Objective>::unfit(std::int64_t j) const {
+  const bool similar = args.limits.max_similarity && picked > 0 && nearest()[j] > most_similarity();
+  return similar || objective.unfit(ws, j);
+}
+
+// Closes what is too similar to the picks that it has met, or by the triangle inequality.
+template <class T, class Objective>
+inline void Query<T, Objective>::close_similar() {
+  const vf most = splat(most_similarity()), closed = splat(-__builtin_inff());
+  for (std::int64_t j = 0; j < items && picked > 0; j += W) {
+    const vi over = load(nearest() + j) > most;
+    store(ws.gate + j, over ? closed : load(ws.gate + j));
+    store(ws.bound + j, over ? closed : load(ws.bound + j));
+  }
+}
+
 // Upper bounds of the values, minus infinity for closed items; the first pick goes by relevance alone.
 template <class T, class Objective>
 inline void Query<T, Objective>::bound(std::int64_t begin, std::int64_t end) {
-  if (picked > 0) return objective.bound(*this, begin, end);
+  if (picked > 0 || Objective::kDirections) return objective.bound(*this, begin, end);
   const float* values = objective.first_values(ws);
   for (std::int64_t j = begin; j < end; j += W) store(ws.bound + j, smaller(load(values + j), load(ws.gate + j)));
 }
@@ -142,15 +188,22 @@ inline void Query<T, Objective>::bound(std::int64_t begin, std::int64_t end) {
 // best_first, row.
 template <class T, class Objective>
 inline Status Query<T, Objective>::choose(std::int64_t* best, float* best_score) {
-  if (coded) return choose_by_codes(best, best_score);
-  Status status = triangle ? Status::ok : catch_up_all();
+  *best = -1;
+  if constexpr (Objective::kAspects) return objective.choose(*this, best, best_score);
+  if constexpr (Objective::kCodes)
+    if (coded) return choose_by_codes(best, best_score);
+  Status status = triangle || objective.lags(*this) ? Status::ok : catch_up_all();
   if (status != Status::ok) return status;
   bound(0, items);
+  if (args.limits.max_similarity) close_similar();
   // The most promising item sets the bar for the others.
-  const std::int32_t top = arg_max(ws.bound, items);
-  status = catch_up(&top, 1);
-  *best = -1;
-  consider(top, best, best_score);
+  std::int32_t top;
+  do {
+    top = arg_max(ws.bound, items);
+    if (limited && !(ws.bound[top] > -FLT_MAX)) return status;
+    status = catch_up(&top, 1);
+    consider(top, best, best_score);
+  } while (*best < 0 && status == Status::ok);
   const std::int64_t survivors = at_least(ws.bound, items, *best_score, ws.survivors);
   std::int32_t js[4] = {};  // unread, or one behind: four of them meet a pick together
   int n = 0;

@@ -11,8 +11,13 @@ inline void Query<T, Objective>::start() {
   }
   const vf none = splat(Objective::none(triangle || coded, slack));
   for (std::int64_t j = 0; j < items; j += W) store(ws.running + j, none);
-  if (coded) return start_codes();
-  if (triangle) start_triangle();
+  if (args.limits.max_similarity && !Objective::kNearest)
+    for (std::int64_t j = 0; j < items; j += W) store(ws.nearest + j, splat(-FLT_MAX));
+  if constexpr (Objective::kDirections || Objective::kAspects) objective.prepare(*this);
+  if constexpr (Objective::kCodes)
+    if (coded) return start_codes();
+  if constexpr (Objective::kTriangle)
+    if (triangle) start_triangle();
 }
 
 // Picks made before the first.
@@ -33,6 +38,7 @@ inline Status Query<T, Objective>::keep_initial() {
     keep_codes(picked, r);
     ws.picked_pivot[picked] = product * ws.picked_scale[picked];
     all_finite = all_finite && finite(ws.picked_pivot[picked]);
+    if constexpr (Objective::kDirections) objective.add(*this, picked, r, ws.picked_pivot[picked]);
     cap_group(picked);
   }
   return all_finite ? Status::ok : Status::not_finite;
@@ -62,6 +68,23 @@ inline void Query<T, Objective>::take(std::int64_t j, std::int64_t slot, float s
   close(j);
   ws.picked_row[picked] = ws.row[j];
   cap_group(picked);
+  if (!args.limits.costs) return;
+  spent += cost(j);
+  close_unaffordable();
+}
+
+// Closes the items that cost more than what is left.
+template <class T, class Objective>
+inline void Query<T, Objective>::close_unaffordable() {
+  const double budget = args.limits.budget[q];
+  for (std::int64_t j = 0; j < items; ++j)
+    if (is_open(j) && !(spent + cost(j) <= budget)) close(j);
+}
+
+// What is reported of item j, the next pick, by rules that have no redundancy of their own.
+template <class T, class Objective>
+inline float Query<T, Objective>::redundancy(std::int64_t j) const {
+  return !args.limits.max_similarity ? __builtin_nanf("") : picked == 0 ? 0.0f : nearest()[j];
 }
 
 template <class T, class Objective>
@@ -73,13 +96,13 @@ inline void Query<T, Objective>::close(std::int64_t j) {
 // Bars the group of pick number `index` once it has reached the cap.
 template <class T, class Objective>
 inline void Query<T, Objective>::cap_group(std::int64_t index) {
-  if (!args.max_per_group) return;
-  const std::int64_t group = args.groups[ws.picked_row[index]];
+  if (!args.limits.max_per_group) return;
+  const std::int64_t group = args.limits.groups[ws.picked_row[index]];
   std::int64_t count = 0;
-  for (std::int64_t i = 0; i <= index; ++i) count += args.groups[ws.picked_row[i]] == group;
-  if (count != args.max_per_group) return;
+  for (std::int64_t i = 0; i <= index; ++i) count += args.limits.groups[ws.picked_row[i]] == group;
+  if (count != args.limits.max_per_group) return;
   for (std::int64_t j = 0; j < items; ++j)
-    if (is_open(j) && args.groups[ws.row[j]] == group) close(j);
+    if (is_open(j) && args.limits.groups[ws.row[j]] == group) close(j);
 }
 
 // The item that was taken becomes pick number `picked`, to be met by the others.
@@ -87,7 +110,7 @@ template <class T, class Objective>
 inline Status Query<T, Objective>::keep(std::int64_t j) {
   const std::int32_t js = std::int32_t(j);
   if (ws.met[j] < 0 && coded) {
-    objective.read(*this, j);
+    if constexpr (Objective::kCodes) objective.read(*this, j);
   } else if (ws.met[j] < 0) {
     const Status status = scale_rows<1>(&js);
     if (status != Status::ok) return status;
@@ -97,6 +120,7 @@ inline Status Query<T, Objective>::keep(std::int64_t j) {
   ws.picked_pivot[picked] = ws.pivot[j];
   ws.picks[picked] = prepared(row(ws.row[j]), args.dims, ws.prepared_picks + picked * prepared_floats(args.dims));
   keep_codes(picked, ws.row[j]);
+  if constexpr (Objective::kDirections) objective.add(*this, picked, ws.row[j], ws.relevance[j]);
   ++picked;
   return Status::ok;
 }

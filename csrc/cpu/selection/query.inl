@@ -1,19 +1,27 @@
 // One query of a selection. Included once per instruction set, after simd/. The mathematics, with the bounds and their
 // rounding, is in ragsys_kernels/selection/README.md.
 //
-//   strategy        when                                        file
-//   dense           otherwise                                   meet.inl
-//   triangle        unit rows, at least kPrunedPool of them     triangle_bounds.inl
-//   coded           codes of unit rows, at least kCodedPool     code_bounds.inl
-//   whole corpus    a pool and a bound of the rows outside it   whole_corpus.inl
+//   strategy        when                                        for               file
+//   dense           otherwise                                   all               meet.inl
+//   triangle        unit rows, at least kPrunedPool of them     MMR, VRSD         triangle_bounds.inl
+//   coded           codes of unit rows, at least kCodedPool     MMR, VRSD, MSD    code_bounds.inl
+//   lagging         values that only fall                       DPP, SSD          meet.inl
+//   coverage        aspects                                     coverage          objectives/coverage.inl
+//   whole corpus    a pool and a bound of the rows outside it   MMR               whole_corpus.inl
 //
 // All give the picks of the dense one. With bounds an item meets a pick (a dot product) only while it could still win.
+// With a largest similarity (`limited`) VRSD and MSD leave the codes out: these bound their sums, not the largest term.
+// SSD is dense once its window slides, SIFT always: their values may rise.
 //
 // What is maximised is the Objective (objectives/), a type that the loop knows by these names:
 //
 //   kFalls             values only fall as picks are made, so that an old bound is still one
 //   kNeedsLength       a value depends on the row's length
-//   kTrianglePays      the triangle strategy is worth its cost
+//   kNeedsProduct      a value depends on the product with the query even where relevance is given
+//   kTriangle, kTrianglePays, kCodes    the strategies it has; whether the first is worth its cost
+//   kNearest           what an item remembers is the largest similarity
+//   kDirections        items meet directions, which the picks have beside their rows: factored.inl
+//   kAspects           it chooses by itself: coverage.inl
 //   with, none         what an item remembers of the picks that it has met, a number: nearest.inl, summed.inl, which
 //                      also say what codes make of it (Coded, known, read, keep_codes)
 //   relevance          of an item, from its product with the query
@@ -21,6 +29,8 @@
 //   value_of, bound    the value of an item that has met all picks; an upper bound of others
 //   range              with codes, a bound from both sides
 //   start, take        the initial items; what a pick adds and reports
+//   prepare, add       with kDirections or kAspects: what is known before the first pick; the direction of a pick
+//   unfit, ends        an item that may not be picked though it is best; a best value that ends the query
 
 // Smaller pools are taken densely: bounds would cost more than they save.
 constexpr std::int64_t kPrunedPool = 16;
@@ -34,6 +44,8 @@ constexpr std::int64_t kLongPool = 1024;
 
 template <class T, class Objective>
 struct Query {
+  using Element = T;
+
   const SelectArgs& args;
   Workspace& ws;
   std::int64_t q;
@@ -49,6 +61,8 @@ struct Query {
   CodeVector query_code = {};
   std::int64_t choices = 0;  // picks chosen by codes
   float slack = 0.0f;        // by how much a computed cosine of unit vectors may be off
+  double spent = 0;          // what the picks cost
+  bool limited = args.limits.max_similarity != nullptr;  // the best item may turn out to be unfit
 
   const T* row(std::int64_t r) const { return static_cast<const T*>(args.rows) + r * args.row_stride; }
   std::int64_t base() const { return q * args.pool_stride; }
@@ -61,6 +75,12 @@ struct Query {
   // The pivot of the triangle inequality is the query or, where other relevance is given, the first pick.
   bool pivot_is_pick() const { return lazy() && !estimated(); }
   bool is_open(std::int64_t j) const { return ws.gate[j] > -FLT_MAX; }
+  float most_similarity() const { return args.limits.max_similarity ? args.limits.max_similarity[q] : FLT_MAX; }
+  // The largest similarity to the picks met, where it is kept.
+  float* nearest() const { return Objective::kNearest ? ws.running : ws.nearest; }
+  double cost(std::int64_t j) const {
+    return args.limits.costs[args.limits.costs_per_item ? q * args.pool + ws.position[j] : ws.row[j]];
+  }
   std::int64_t picks_wanted() const { return args.ks ? args.ks[q] : args.k; }
   std::int64_t padded(std::int64_t n) const { return (n + W - 1) / W * W; }
   const float* pick(std::int64_t p) const { return ws.picks[p]; }
@@ -107,6 +127,8 @@ struct Query {
   static void look_up(std::int64_t j);
   template <int A, int B>
   void meet(std::int64_t p, const std::int32_t* js);
+  template <int A, int B>
+  void meet_directions(std::int64_t p, const std::int32_t* js, const T* const* rows);
   void catch_up(std::int32_t j);
   Status catch_up(const std::int32_t* js, int n);
   Status catch_up_all();
@@ -114,10 +136,14 @@ struct Query {
   Status choose(std::int64_t* best, float* best_score);
   Status catch_up_and_consider(const std::int32_t* js, int* n, std::int64_t* best, float* best_score);
   void consider(std::int64_t j, std::int64_t* best, float* best_score);
+  bool unfit(std::int64_t j) const;
+  void close_similar();
 
   // picks.inl
   void close(std::int64_t j);
   void cap_group(std::int64_t index);
+  void close_unaffordable();
+  float redundancy(std::int64_t j) const;
   void take(std::int64_t j, std::int64_t slot, float score, float relevance, float redundancy);
   Status keep(std::int64_t j);
   Status keep_initial();
@@ -153,6 +179,7 @@ struct Query {
   vf look_at_promising(std::int64_t blocks);
   vf look(std::int64_t block, vf leasts);
   vf doubt(std::int64_t j) const;
+  vf surely_fit(std::int64_t j, vf least);
   float largest_bound(std::int64_t j) const;
 
   // whole_corpus.inl
@@ -180,6 +207,7 @@ inline Status Query<T, Objective>::run() {
     const bool forced = args.forced && args.forced[q * args.k + slot] >= 0;
     status = forced ? follow(args.forced[q * args.k + slot], &best, &value) : choose(&best, &value);
     if (status != Status::ok || !all_finite) break;
+    if (best < 0 || objective.ends(value)) break;  // nothing that is left may be picked, or is worth it
     if (args.outside && !forced && !(value > outside_bound())) return Status::pool_too_small;
     objective.take(*this, best, slot, value);
     if (slot + 1 < wanted) status = keep(best);

@@ -18,23 +18,28 @@ inline void Query<T, Objective>::find_strategy() {
   // Where values also rise every item meets every pick by codes: if most items are picked that spares little.
   const bool many = !Objective::kFalls && 2 * picks_wanted() > items;
   const bool codes_pay = kCodesPay && !many && items >= (given ? kPrunedPool : kCodedPool);
-  coded = args.codes && args.unit_rows && (args.bounds == Bounds::coded || (automatic && codes_pay));
+  const bool may_be_coded = Objective::kCodes && (Objective::kNearest || !limited) && args.codes && args.unit_rows;
+  coded = may_be_coded && (args.bounds == Bounds::coded || (automatic && codes_pay));
   const bool triangle_pays = Objective::kTrianglePays && items >= kPrunedPool;
-  triangle = args.unit_rows && !coded && (args.bounds == Bounds::pruned || (automatic && triangle_pays));
+  const bool may_be_pruned = Objective::kTriangle && args.unit_rows && !coded;
+  triangle = may_be_pruned && (args.bounds == Bounds::pruned || (automatic && triangle_pays));
 }
 
 template <class T, class Objective>
 inline Status Query<T, Objective>::read_pool() {
-  if (coded) find_next_codes();
+  if constexpr (Objective::kCodes)
+    if (coded) find_next_codes();
   prefetch_own();
   slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;
   const bool query_needed = !pivot_is_pick() || Objective::kNeedsLength;  // or at least checked
-  Status status = query_needed ? prepare_query() : Status::ok;
+  Status status = query_needed && args.queries ? prepare_query() : Status::ok;
+  for (std::int64_t d = 0; !args.queries && d < prepared_floats(args.dims); d += W) store(ws.query + d, vf{});
   if (lazy()) {
     for (std::int64_t j = 0; j < items; j += W) store(ws.met + j, vi{} - 1);
     if (status != Status::ok) return status;
     if (!coded || args.relevance || args.ceiling) return combine();
-    for (std::int64_t j = 0; j < items; j += kCodeBlock) bound_relevance(j);
+    if constexpr (Objective::kCodes)
+      for (std::int64_t j = 0; j < items; j += kCodeBlock) bound_relevance(j);
     return all_finite ? Status::ok : Status::not_finite;
   }
   std::int64_t j = 0;

@@ -109,8 +109,12 @@ inline Status Query<T, Objective>::read_rows(std::int64_t j) {
     js[r] = std::int32_t(j + r);
     rows[r] = row(ws.row[j + r]);
   }
-  dot_block<R>(ws.query, rows, args.dims, ws.pivot + j);
-  ws.products += R;
+  if (Objective::kNeedsProduct || !args.relevance) {
+    dot_block<R>(ws.query, rows, args.dims, ws.pivot + j);
+    ws.products += R;
+  } else {
+    for (int r = 0; r < R; ++r) ws.pivot[j + r] = 0.0f;
+  }
   return scale_rows<R>(js);
 }
 

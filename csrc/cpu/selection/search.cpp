@@ -41,13 +41,13 @@ std::vector<std::int64_t> Search::run(const std::vector<std::int64_t>& queries, 
     all_.status[q] = std::uint8_t(status);
     lambda_b.push_back(all_.bias ? all_.lambda_b[q] : 1.0f);
     bias_weight.push_back(1.0f - lambda_b.back());
-    if (all_.query_groups) own.push_back(all_.query_groups[q]);
+    if (all_.limits.query_groups) own.push_back(all_.limits.query_groups[q]);
   }
   ScanArgs scan = {};
   scan.corpus = all_;
   scan.corpus.num_queries = count;
   scan.corpus.lambda_b = scan.score_weight = lambda_b.data();
-  scan.corpus.query_groups = all_.query_groups ? own.data() : nullptr;
+  scan.corpus.limits.query_groups = all_.limits.query_groups ? own.data() : nullptr;
   scan.corpus.codes = by_codes ? all_.codes : nullptr;
   scan.numbers = queries.data();
   scan.bias_weight = bias_weight.data();

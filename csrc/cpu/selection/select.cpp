@@ -26,7 +26,9 @@ void select(const SelectArgs& args, int isa, int num_threads) {
   const Kernels& kernels = kernels_of(isa);
   const double work = double(args.num_queries) * double(args.pool) * double(args.dims) * double(args.k);
   const int threads = worthwhile_threads(work, args.num_queries, num_threads);
-  const auto select_query = kernels.select[int(args.method)][args.dtype];
+  const EachType<SelectQuery> of_rule =
+      args.method < Method::msd ? kernels.select[int(args.method)] : rule_kernels(args.method, isa);
+  const auto select_query = of_rule[args.dtype];
   Workspaces workspaces(args, kernels.vector_floats, threads);
   // A run of queries for one thread, since each query prefetches the rows of the next.
   const std::int64_t grain = std::max<std::int64_t>(1, std::min<std::int64_t>(16, args.num_queries / (4 * threads)));

@@ -75,7 +75,7 @@ class Scan {
   void scan_group(Scratch& scratch, const ScanBlock& block, std::int64_t first_row, std::int64_t part,
                   std::int64_t group, std::int64_t kept) const;
   void merge(std::int64_t q);
-  bool filtered() const { return corpus_.allowed || corpus_.num_excluded; }
+  bool filtered() const { return corpus_.limits.allowed || corpus_.limits.num_excluded; }
   bool may_be_picked(std::int64_t q, std::int64_t row) const;
 
   const ScanArgs& args_;
@@ -248,8 +248,8 @@ void Scan::scan_block(Scratch& scratch, std::int64_t index, std::int64_t group_b
   if (scratch.best.empty()) begin(scratch);
   const std::int64_t first = index * leap_ % blocks_ * kScanRows;
   const std::int64_t rows = std::min(kScanRows, corpus_.num_rows - first);
-  if (corpus_.allowed && !corpus_.allowed_per_query &&
-      std::all_of(corpus_.allowed + first, corpus_.allowed + first + rows, [](std::uint8_t may) { return !may; }))
+  if (corpus_.limits.allowed && !corpus_.limits.allowed_per_query &&
+      std::all_of(corpus_.limits.allowed + first, corpus_.limits.allowed + first + rows, [](std::uint8_t may) { return !may; }))
     return;
   if (packed_) {
     const std::uint8_t* const codes = corpus_.codes + first * code_stride_;
@@ -312,7 +312,7 @@ void Scan::scan_group(Scratch& scratch, const ScanBlock& block, std::int64_t fir
       const ScanEntry& entry = scratch.found[std::size_t(g)][i];
       if (entry.row >= part) continue;  // the last block is filled up
       const std::int64_t row = first_row + entry.row;
-      if (corpus_.query_groups && corpus_.groups[row] == corpus_.query_groups[q + g]) continue;
+      if (corpus_.limits.query_groups && corpus_.limits.groups[row] == corpus_.limits.query_groups[q + g]) continue;
       if (filtered() && !may_be_picked(q + g, row)) continue;
       best.add({entry.value, entry.score, row}, kept, margin, most_);
     }
@@ -321,10 +321,10 @@ void Scan::scan_group(Scratch& scratch, const ScanBlock& block, std::int64_t fir
 
 bool Scan::may_be_picked(std::int64_t q, std::int64_t row) const {
   const std::int64_t number = args_.numbers ? args_.numbers[q] : q;
-  if (corpus_.allowed && !corpus_.allowed[corpus_.allowed_per_query ? number * corpus_.num_rows + row : row])
+  if (corpus_.limits.allowed && !corpus_.limits.allowed[corpus_.limits.allowed_per_query ? number * corpus_.num_rows + row : row])
     return false;
-  const std::int64_t* const excluded = corpus_.exclude + number * corpus_.num_excluded;
-  return !corpus_.num_excluded || !std::binary_search(excluded, excluded + corpus_.num_excluded, row);
+  const std::int64_t* const excluded = corpus_.limits.exclude + number * corpus_.limits.num_excluded;
+  return !corpus_.limits.num_excluded || !std::binary_search(excluded, excluded + corpus_.limits.num_excluded, row);
 }
 
 // One best of what the threads have kept.

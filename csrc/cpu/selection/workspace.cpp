@@ -55,11 +55,11 @@ void Workspaces::place(char* base, T*& array, std::int64_t count) {
 
 void Workspaces::lay_out(const SelectArgs& args, std::int64_t vector_floats, Workspace& ws, char* base) {
   const std::int64_t prepared = args.dims + vector_floats, items = args.pool + std::max(vector_floats, kCodeBlock);
-  const std::int64_t picks = args.num_initial + args.k;
+  const std::int64_t picks = args.limits.num_initial + args.k;
   const std::int64_t pool_slots = args.candidates ? set_slots(args.pool) : 0;
-  const std::int64_t initial_slots = args.num_initial ? set_slots(args.num_initial) : 0;
+  const std::int64_t initial_slots = args.limits.num_initial ? set_slots(args.limits.num_initial) : 0;
   const std::int64_t seen = seen_words(args);
-  const bool sums = args.method != Method::mmr;
+  const bool sums = args.method == Method::vrsd || args.method == Method::msd;
   size_ = 0;
   place(base, ws.query, prepared);
   place(base, ws.tail_mask, vector_floats);
@@ -72,11 +72,12 @@ void Workspaces::lay_out(const SelectArgs& args, std::int64_t vector_floats, Wor
   place(base, ws.met, items);
   for (float** floats : {&ws.scale, &ws.relevance, &ws.value, &ws.running, &ws.pivot, &ws.sine, &ws.bound, &ws.gate})
     place(base, *floats, items);
-  place(base, ws.norm2, sums ? items : 0);
+  place(base, ws.norm2, args.method != Method::mmr ? items : 0);
+  place(base, ws.nearest, args.limits.max_similarity && args.method != Method::mmr ? items : 0);
   place(base, ws.picked_row, picks);
   place(base, ws.picked_scale, picks);
   place(base, ws.picked_pivot, picks);
-  place(base, ws.picked_length, args.num_initial);
+  place(base, ws.picked_length, args.limits.num_initial);
   place(base, ws.picks, picks);
   place(base, ws.prepared_picks, picks * prepared);
   const std::int64_t code = args.codes ? code_bytes(args.dims) : 0;
@@ -93,10 +94,38 @@ void Workspaces::lay_out(const SelectArgs& args, std::int64_t vector_floats, Wor
   place(base, ws.unit, args.dims);
   place(base, ws.lost, sums && code ? prepared : 0);
   place(base, ws.sum, sums ? args.dims : 0);
+  lay_out_directions(args, vector_floats, ws, base);
+  lay_out_aspects(args, vector_floats, ws, base);
   if (base && seen) std::memset(ws.seen, 0, std::size_t(seen) * sizeof *ws.seen);
   ws.seen_mask = std::uint64_t(seen - 1);
   ws.in_pool.mask = pool_slots - 1;
   ws.in_initial.mask = initial_slots - 1;
+}
+
+void Workspaces::lay_out_directions(const SelectArgs& args, std::int64_t vector_floats, Workspace& ws, char* base) {
+  if (!is_factored(args.method)) return;
+  const std::int64_t items = args.pool + vector_floats, picks = args.limits.num_initial + args.k;
+  const bool slides = args.options.window && args.options.window < picks;
+  place(base, ws.weight, items);
+  place(base, ws.aimed, items);
+  place(base, ws.parts, slides ? items * picks : 0);
+  place(base, ws.directions, (picks + 1) * direction_doubles(args.dims));
+  place(base, ws.reach, picks);
+  place(base, ws.constant, picks);
+  place(base, ws.prepared_directions, picks * (args.dims + vector_floats));
+}
+
+void Workspaces::lay_out_aspects(const SelectArgs& args, std::int64_t vector_floats, Workspace& ws, char* base) {
+  if (!is_coverage(args.method)) return;
+  const std::int64_t aspects = args.options.aspects ? args.options.num_aspects : args.pool;
+  const std::int64_t padded = (aspects + vector_floats - 1) / vector_floats * vector_floats;
+  // Floats whose dimensions are whole vectors are their own prepared form.
+  const bool copied = args.options.aspects || args.dtype != DType::f32 || args.dims % vector_floats;
+  for (float** floats : {&ws.covered, &ws.root, &ws.aspect_weight, &ws.aspect_scale}) place(base, *floats, padded);
+  place(base, ws.aspects, padded + kAspectTile);
+  place(base, ws.prepared_aspects, copied ? aspects * (args.dims + vector_floats) : 0);
+  place(base, ws.similarity, (args.pool + 1) * padded);
+  place(base, ws.renewed, args.pool);
 }
 
 }  // namespace rsk

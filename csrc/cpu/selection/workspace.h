@@ -21,6 +21,16 @@ struct CodeVector {
 // Items whose codes meet a pick together.
 constexpr std::int64_t kCodeBlock = 16;
 
+// Doubles of a direction: D, a constant, and zeros to whole vectors of any region.
+constexpr std::int64_t direction_doubles(std::int64_t dims) { return (dims + 8) / 8 * 8; }
+
+// Aspects that an item is multiplied with at once, at most.
+constexpr std::int64_t kAspectTile = 4;
+
+// Which rules a part of the workspace is for.
+constexpr bool is_factored(Method method) { return method >= Method::dpp && method <= Method::sift; }
+constexpr bool is_coverage(Method method) { return method >= Method::facility; }
+
 // Set of ids: an open-addressing table of mask + 1 slots, at most half full; -1 is a free slot.
 struct IdSet {
   std::int64_t* slots;
@@ -49,6 +59,7 @@ struct Workspace {
   float* sine;             // sine of that angle, or more
   float* bound;            // upper bound of its value
   float* gate;             // infinity; minus infinity for items picked or barred
+  float* nearest;          // with a largest similarity allowed, and not MMR: max similarity to the picks met
   std::int32_t* survivors;
   // With codes, of its similarities to the picks: the pick of the largest (-1: the largest is `exact`, of the `met`
   // picks), at most how large that one is, at most how large all others are, and the largest that is known exactly.
@@ -74,6 +85,25 @@ struct Workspace {
   std::int8_t* pick_code_bytes;
   CodeVector* pick_codes;
 
+  // DPP, SSD, SIFT. The directions have D elements and SSD's constant, and zeros up to a whole vector.
+  float* weight;               // of item j: DPP: squared quality. SSD: the part of its value that stays
+  float* aimed;                // of item j: SIFT: its product with the query, less what the picks explain of it
+  float* parts;                // of item j: SSD: its products with all directions, where the window slides
+  double* directions;          // of the initial items and the picks; one more for scratch
+  double* reach;               // SIFT: what a pick explains of the query, as a product with its direction
+  float* constant;             // SSD: the last element of a direction
+  float* prepared_directions;  // as prepared vectors
+
+  // Coverage. Of aspects, to a whole vector.
+  float* covered;          // facility location: the largest similarity to a pick. cover: their sum. xquad: what is left
+  float* root;             // cover: a power of `covered`
+  float* aspect_weight;    // 0 beyond the last
+  float* aspect_scale;     // what makes an aspect the vector of the formulas
+  const float** aspects;   // prepared vectors: rows of the pool, or
+  float* prepared_aspects;
+  float* similarity;       // of item j to the aspects, at least 0; one row more for scratch
+  std::int32_t* renewed;   // of item j: how many picks its bound knows
+
   float* unit;  // (D) scratch for a query of unusual norm
   float* lost;  // (D, to a whole vector) VRSD: what the codes of the picks leave out, added
   double* sum;  // (D) VRSD's sum, kept only where float32 terms cancel
@@ -90,6 +120,8 @@ class Workspaces {
 
  private:
   void lay_out(const SelectArgs& args, std::int64_t vector_floats, Workspace& ws, char* base);
+  void lay_out_directions(const SelectArgs& args, std::int64_t vector_floats, Workspace& ws, char* base);
+  void lay_out_aspects(const SelectArgs& args, std::int64_t vector_floats, Workspace& ws, char* base);
   template <class T>
   void place(char* base, T*& array, std::int64_t count);
 

@@ -1,10 +1,18 @@
 // What an item remembers of the picks in rules that compare it with the nearest of them: the largest similarity, or a
 // lower bound of it. Its value only falls as picks are made, so that an old upper bound of it is still one.
 struct Nearest {
-  static constexpr bool kFalls = true;
+  static constexpr bool kFalls = true, kNearest = true, kCodes = true, kTriangle = true;
+  static constexpr bool kDirections = false, kAspects = false, kNeedsProduct = true;
   static constexpr float kUnmet = -FLT_MAX;  // the largest similarity to no pick
   static float none(bool bounded, float slack) { return bounded ? -1.0f - 4.0f * slack : kUnmet; }
   static float with(float running, float similarity) { return similarity > running ? similarity : running; }
+
+  static bool unfit(const Workspace&, std::int64_t) { return false; }
+  static bool ends(float) { return false; }
+  template <class Query>
+  static bool lags(const Query&) {
+    return false;
+  }
 
   std::int64_t bounded = 0;  // picks that the triangle bounds of the largest similarities know
 

@@ -1,10 +1,18 @@
 // What an item remembers of the picks in rules that add up: its product with their sum. It may rise and fall, so that
 // no bound outlives a pick.
 struct Summed {
-  static constexpr bool kFalls = false;
+  static constexpr bool kFalls = false, kNearest = false, kCodes = true;
+  static constexpr bool kDirections = false, kAspects = false, kNeedsProduct = true;
   static constexpr float kUnmet = 0.0f;
   static float none(bool, float) { return kUnmet; }
   static float with(float running, float similarity) { return running + similarity; }
+
+  static bool unfit(const Workspace&, std::int64_t) { return false; }
+  static bool ends(float) { return false; }
+  template <class Query>
+  static bool lags(const Query&) {
+    return false;
+  }
 
   float lost = 0.0f;  // at least the norm of what the codes of the sum leave out
 

@@ -12,7 +12,7 @@ constexpr double kDoubtful = 1.0 / 8;
 struct Vrsd : Summed {
   static constexpr bool kNeedsLength = true;  // of rows
   // Without codes the bounds leave out next to nothing on real embeddings: ragsys_kernels/selection/README.md.
-  static constexpr bool kTrianglePays = false;
+  static constexpr bool kTriangle = true, kTrianglePays = false;
 
   struct Sum {
     double query = 0;    // <s, unit query>, by the given relevance if there is one
@@ -129,7 +129,7 @@ struct Vrsd : Summed {
     const Sum before = sum;
     sum = plus(query, before, j);
     if (sum.norm2 < kDoubtful * sum.terms) value = exact_cosine(query, before, j, slot);
-    query.take(j, slot, value, query.ws.relevance[j], __builtin_nanf(""));
+    query.take(j, slot, value, query.ws.relevance[j], query.redundancy(j));
   }
 
   // Within what t = <s, e> can lie by the triangle inequality: the sum has one component along the query and one

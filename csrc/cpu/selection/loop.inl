@@ -1,0 +1,32 @@
+// The loop over picks, for whatever objective: what the regions of select.cpp and of rules.cpp both compile.
+
+#include "simd/vectors.inl"
+#include "simd/dot.inl"
+#include "simd/codes.inl"
+#include "selection/query.inl"
+#include "selection/collect.inl"
+#include "selection/rows.inl"
+#include "selection/relevance.inl"
+#include "selection/meet.inl"
+#include "selection/picks.inl"
+#include "selection/triangle_bounds.inl"
+#include "selection/code_bounds.inl"
+#include "selection/whole_corpus.inl"
+#include "selection/objectives/nearest.inl"
+#include "selection/objectives/summed.inl"
+
+template <class Objective>
+struct Select {
+  template <class T>
+  static void query(const SelectArgs& args, std::int64_t q, Workspace& ws) {
+    for (std::int64_t out = q * args.k; out < (q + 1) * args.k; ++out) {
+      args.indices[out] = -1;
+      args.scores[out] = -__builtin_inff();
+      args.out_relevance[out] = args.redundancy[out] = __builtin_nanf("");
+    }
+    args.lengths[q] = 0;
+    prepare_tail_mask(args.dims, ws.tail_mask);
+    Query<T, Objective> query{args, ws, q};
+    args.status[q] = std::uint8_t(query.run());
+  }
+};

@@ -1,0 +1,280 @@
+// Coverage: facility location, COVER and xQuAD. An item's value is lambda_d v + (1 - lambda_d) times what it adds to the
+// cover of the aspects, which are the items of the pool or vectors given; S_ia = max(0, <x_i, aspect_a>).
+//
+//   facility   sum of w_a max(0, S_ia - m_a), m_a the largest S to a pick
+//   cover      sum of (A_a + S_ia)^gamma - A_a^gamma, A_a the sum of S to the picks
+//   xquad      sum of w_a S_ia rho_a, rho_a the product of 1 - S to the picks, S at most 1
+//
+// All S are computed first. What an item adds only falls from pick to pick, in floats too but for powers other than the
+// root, so that an old value is an upper bound: an item's is renewed only while it is the largest.
+
+// Rows that meet kAspectVectors aspects at once; as many as the registers of a region hold the sums of.
+constexpr int kAspectRows = W == 16 ? 4 : 3, kAspectVectors = W == 16 ? 3 : 2;
+// Aspects whose vectors stay in the second-level cache while rows go by.
+constexpr std::int64_t kAspectBlock = 96;
+
+// x^power of x >= 0, power in (0, 1]; 0 of 0. The error is below 1e-6 of the result.
+static inline vf power_of(vf x, float power) {
+  // The exponent, and the logarithm of a mantissa in [sqrt(1/2), sqrt(2)) by its artanh series.
+  const vi bits = (vi)x - 0x3f3504f3, exponent = bits >> 23;
+  const vf mantissa = (vf)((bits & 0x007fffff) + 0x3f3504f3);
+  const vf ratio = (mantissa - splat(1.0f)) / (mantissa + splat(1.0f)), square = ratio * ratio;
+  vf p = splat(0.3205989f);  // 2 / 9 of log2(e), and so on
+  p = fma(p, square, splat(0.41219858f));
+  p = fma(p, square, splat(0.57707802f));
+  p = fma(p, square, splat(0.96179669f));
+  p = fma(p, square, splat(2.88539008f));
+  // The whole part of the exponent apart from the rest, which would lose it bits.
+  const vf whole = __builtin_convertvector(exponent, vf) * splat(power), rest = p * ratio * splat(power);
+  return x > splat(FLT_MIN) ? exp2_of(whole + rest) : vf{};
+}
+
+struct Coverage {
+  static constexpr bool kFalls = true, kNearest = false, kCodes = false, kTriangle = false, kTrianglePays = false;
+  static constexpr bool kDirections = false, kAspects = true;
+  static constexpr bool kNeedsLength = true, kNeedsProduct = false;
+  static float none(bool, float) { return 0.0f; }
+  static float with(float running, float) { return running; }
+  static const float* first_values(const Workspace& ws) { return ws.value; }
+  static bool unfit(const Workspace&, std::int64_t) { return false; }
+  static bool ends(float) { return false; }
+  template <class Query>
+  static bool lags(const Query&) {
+    return true;
+  }
+
+  Method rule = Method::facility;
+  float gamma = 0.5f;
+  bool rooted = true;      // gamma is 1/2
+  bool falls = true;       // in floats
+  std::int64_t aspects = 0, stride = 0;
+
+  template <class Query>
+  static void relevance(Query& query, std::int64_t j, float product, const float* given) {
+    query.ws.pivot[j] = product;
+    query.relevance_known(j, given ? *given : product);
+  }
+
+  template <class Query>
+  void prepare(Query& query) {
+    const Options& options = query.args.options;
+    Workspace& ws = query.ws;
+    rule = query.args.method;
+    gamma = options.gamma;
+    rooted = gamma == 0.5f;
+    falls = rule != Method::cover || rooted;
+    aspects = options.aspects ? options.num_aspects : query.items;
+    stride = query.padded(aspects);
+    const float start = rule == Method::xquad ? 1.0f : 0.0f;
+    for (std::int64_t a = 0; a < stride; a += W) {
+      store(ws.covered + a, splat(start));
+      store(ws.root + a, vf{});
+    }
+    const float equal = rule == Method::cover ? 1.0f : 1.0f / float(aspects);
+    for (std::int64_t a = 0; a < stride; ++a) {
+      const bool given = options.weights && a < aspects;
+      ws.aspect_weight[a] = given ? options.weights[query.q * aspects + a] : a < aspects ? equal : 0.0f;
+    }
+    options.aspects ? find_given_aspects(query) : find_own_aspects(query);
+    multiply(query, !options.aspects);
+    for (std::int64_t j = 0; j < query.items; j += W) store(ws.bound + j, splat(FLT_MAX));
+    for (std::int64_t j = 0; j < query.items; ++j) ws.renewed[j] = -1;
+  }
+
+  // The items themselves; prepared vectors of their rows, and their scales.
+  template <class Query>
+  void find_own_aspects(Query& query) const {
+    Workspace& ws = query.ws;
+    const std::int64_t dims = query.args.dims;
+    for (std::int64_t a = 0; a < aspects; ++a) {
+      ws.aspects[a] = prepared(query.row(ws.row[a]), dims, ws.prepared_aspects + a * prepared_floats(dims));
+      ws.aspect_scale[a] = ws.scale[a];
+    }
+    for (std::int64_t a = aspects; a < aspects + kAspectTile; ++a) ws.aspects[a] = aspects ? ws.aspects[0] : nullptr;
+  }
+
+  template <class Query>
+  void find_given_aspects(Query& query) const {
+    Workspace& ws = query.ws;
+    const std::int64_t dims = query.args.dims;
+    for (std::int64_t a = 0; a < aspects; ++a) {
+      const float* vector = query.args.options.aspects + (query.q * aspects + a) * dims;
+      float* const out = ws.prepared_aspects + a * prepared_floats(dims);
+      float scale;
+      const Status status = scaled_query(&vector, dims, query.args.unit_rows, ws.tail_mask, ws.unit, &scale);
+      query.all_finite = query.all_finite && status == Status::ok;
+      make_prepared(vector, dims, out);
+      ws.aspects[a] = out;
+      ws.aspect_scale[a] = scale;
+    }
+    for (std::int64_t a = aspects; a < aspects + kAspectTile; ++a) ws.aspects[a] = ws.aspects[0];
+  }
+
+  float* similarities(const Workspace& ws, std::int64_t j) const { return ws.similarity + j * stride; }
+
+  // From a product to a similarity, which counts from 0 and for xquad up to 1.
+  template <class Query>
+  float counted(Query& query, float similarity) const {
+    query.all_finite = query.all_finite && finite(similarity);
+    const float positive = similarity > 0.0f ? similarity : 0.0f;
+    return rule == Method::xquad && positive > 1.0f ? 1.0f : positive;
+  }
+
+  // The products of rows js[0..kAspectRows) with the aspects from a on, as many as a tile has.
+  template <class Query>
+  void multiply_tile(Query& query, const std::int64_t* js, std::int64_t a, float* dots) const {
+    const typename Query::Element* rows[kAspectRows];
+    for (int r = 0; r < kAspectRows; ++r) rows[r] = query.row(query.ws.row[js[r]]);
+    dot_tile<kAspectVectors, kAspectRows>(query.ws.aspects + a, rows, query.args.dims, dots);
+    query.ws.products += kAspectRows * kAspectVectors;
+  }
+
+  // All S. The matrix of a pool with itself is symmetric: an item meets those from itself on, and both get the similarity.
+  template <class Query>
+  void multiply(Query& query, bool symmetric) const {
+    Workspace& ws = query.ws;
+    const std::int64_t items = query.items;
+    float dots[kAspectRows * kAspectVectors];
+    std::int64_t js[kAspectRows];
+    for (std::int64_t block = 0; block < aspects; block += kAspectBlock) {
+      const std::int64_t end = block + kAspectBlock < aspects ? block + kAspectBlock : aspects;
+      for (std::int64_t j = 0; j < items && (!symmetric || j < end); j += kAspectRows) {
+        if (j % 64 == 0) interrupt_point();
+        for (int r = 0; r < kAspectRows; ++r) js[r] = j + r < items ? j + r : items - 1;
+        for (std::int64_t a = block; a < end; a += kAspectVectors) {
+          if (symmetric && a + kAspectVectors <= j) continue;
+          multiply_tile(query, js, a, dots);
+          for (int v = 0; v < kAspectVectors; ++v)
+            for (int r = 0; r < kAspectRows; ++r) {
+              const std::int64_t i = j + r, aspect = a + v;
+              if (i >= items || aspect >= end || (symmetric && aspect < i)) continue;
+              const float similarity = dots[v * kAspectRows + r] * ws.aspect_scale[aspect] * ws.scale[i];
+              const float value = counted(query, similarity);
+              similarities(ws, i)[aspect] = value;
+              if (symmetric) similarities(ws, aspect)[i] = value;
+            }
+        }
+      }
+    }
+    for (std::int64_t j = 0; j <= items; ++j)
+      for (std::int64_t a = aspects; a < stride; ++a) similarities(ws, j)[a] = 0.0f;
+  }
+
+  // Initial items cover aspects too.
+  template <class Query>
+  void start(Query& query) {
+    Workspace& ws = query.ws;
+    float* const row = similarities(ws, query.items);
+    for (std::int64_t p = 0; p < query.picked; ++p) {
+      const auto* data = query.row(ws.picked_row[p]);
+      for (std::int64_t a = 0; a < aspects; ++a) {
+        float dot;
+        dot_tile<1, 1>(ws.aspects + a, &data, query.args.dims, &dot);
+        row[a] = counted(query, dot * ws.aspect_scale[a] * ws.picked_scale[p]);
+      }
+      query.ws.products += aspects;
+      cover(ws, row);
+    }
+  }
+
+  // A pick with these similarities covers the aspects.
+  void cover(Workspace& ws, const float* row) const {
+    for (std::int64_t a = 0; a < stride; a += W) {
+      const vf similarity = load(row + a), before = load(ws.covered + a);
+      vf after;
+      if (rule == Method::facility) {
+        after = larger(before, similarity);
+      } else if (rule == Method::xquad) {
+        after = before * (splat(1.0f) - similarity);
+      } else {
+        after = before + similarity;
+        store(ws.root + a, rooted ? square_root(after) : power_of(after, gamma));
+      }
+      store(ws.covered + a, after);
+    }
+  }
+
+  // What an item with these similarities adds, a vector of aspects at a time.
+  vf added(const Workspace& ws, const float* row, std::int64_t a) const {
+    const vf similarity = load(row + a), covered = load(ws.covered + a), weight = load(ws.aspect_weight + a);
+    if (rule == Method::facility) return weight * larger(similarity - covered, vf{});
+    if (rule == Method::xquad) return weight * similarity * covered;
+    const vf sum = covered + similarity, root = load(ws.root + a);
+    // sqrt(A + S) - sqrt(A) without the difference, which would cancel.
+    if (rooted) return weight * (similarity / larger(square_root(sum) + root, splat(FLT_MIN)));
+    return weight * (power_of(sum, gamma) - root);
+  }
+
+  float gain(const Workspace& ws, std::int64_t j) const {
+    const float* row = similarities(ws, j);
+    vf even = {}, odd = {};
+    std::int64_t a = 0;
+    for (; a + 2 * W <= stride; a += 2 * W) {
+      even += added(ws, row, a);
+      odd += added(ws, row, a + W);
+    }
+    if (a < stride) even += added(ws, row, a);
+    return hsum(even + odd);
+  }
+
+  template <class Query>
+  float value_of(const Query& query, std::int64_t j) const {
+    return query.lambda_d() * query.ws.value[j] + (1.0f - query.lambda_d()) * gain(query.ws, j);
+  }
+
+  // What decides between items: the value or, with `density`, what a unit of cost gets of it.
+  template <class Query>
+  static float rank(const Query& query, std::int64_t j, float value) {
+    return query.args.options.density ? float(double(value) / query.cost(j)) : value;
+  }
+
+  template <class Query>
+  void renew(Query& query, std::int64_t j) const {
+    Workspace& ws = query.ws;
+    ws.running[j] = value_of(query, j);
+    ws.bound[j] = rank(query, j, ws.running[j]);
+    query.all_finite = query.all_finite && finite(ws.running[j]);
+    ws.renewed[j] = std::int32_t(query.picked);
+  }
+
+  // Values that only fall: the largest bound, renewed until it is of an item that knows all picks.
+  template <class Query>
+  Status choose(Query& query, std::int64_t* best, float* best_score) const {
+    Workspace& ws = query.ws;
+    const bool all = query.args.lengths[query.q] == 0 || !falls || query.args.bounds == Bounds::dense;
+    for (std::int64_t j = 0; j < query.items; ++j)
+      if (all && query.is_open(j)) renew(query, j);
+    for (std::int64_t j = 0; j < query.items; j += W)
+      store(ws.bound + j, smaller(load(ws.bound + j), load(ws.gate + j)));
+    while (query.all_finite) {
+      const std::int32_t top = arg_max(ws.bound, query.items);
+      if (!(ws.bound[top] > -FLT_MAX)) return Status::ok;
+      if (ws.renewed[top] != query.picked) {
+        renew(query, top);
+        continue;
+      }
+      if (query.limited) {
+        const Status status = query.catch_up(&top, 1);
+        if (status != Status::ok) return status;
+        if (query.unfit(top)) {
+          query.close(top);
+          ws.bound[top] = -__builtin_inff();
+          continue;
+        }
+      }
+      *best = top;
+      *best_score = ws.running[top];
+      return Status::ok;
+    }
+    return Status::not_finite;
+  }
+
+  template <class Query>
+  void take(Query& query, std::int64_t j, std::int64_t slot, float value) const {
+    query.take(j, slot, value, query.ws.value[j], query.redundancy(j));
+    cover(query.ws, similarities(query.ws, j));
+  }
+
+  template <class Query>
+  static void bound(Query&, std::int64_t, std::int64_t) {}
+};

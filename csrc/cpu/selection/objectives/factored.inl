@@ -1,0 +1,209 @@
+// DPP, SSD and SIFT: what is left of an item once the picks' directions are taken out of it.
+//
+// These rules are a Cholesky factor of the matrix of similarities: a pick adds an entry to the row of each item. Such an
+// entry is the product of the item with a vector that depends on the picks alone, the pick's direction: what the
+// directions before it leave of the pick, divided by a length. Directions are computed in double, so that an entry has
+// the rounding of one float32 product however nearly the picks depend on one another; no row is kept.
+//
+//   n_i = |x_i|^2 - sum over directions g of <x_i, g>^2
+//   DPP   w_i = q_i^2 n_i
+//   SSD   w_i = lambda_d z_i + (1 - lambda_d) gamma sqrt(n_i), x with a further element of 1, directions of the last picks
+//   SIFT  w_i = u_i^2 / (n_i + noise), u_i = r_i - sum of <x_i, g> e with e = u / sqrt(n + noise) of the pick
+//
+// An item meets picks lazily: n only falls, so that of DPP and SSD an old value is an upper bound. SSD's rises when the
+// window slides: from then on items meet every pick, as SIFT's always do.
+
+// A pick whose squared length falls below this share of what it was has no direction: it lies in the span of others.
+constexpr double kNoDirection = 1e-10;
+// What is left of an item is not told from rounding below this share: DPP does not pick it.
+constexpr float kNothingLeft = 1e-5f;
+
+// Factored::prepare hides the function of dot.inl.
+static inline void make_prepared(const float* vector, std::int64_t dims, float* out) {
+  prepare(vector, dims, 1.0f, out);
+}
+
+struct Factored {
+  static constexpr bool kFalls = true, kNearest = false, kCodes = false, kTriangle = false, kTrianglePays = false;
+  static constexpr bool kDirections = true, kAspects = false;
+  static constexpr bool kNeedsLength = true, kNeedsProduct = false;
+  static float none(bool, float) { return 0.0f; }
+  static float with(float running, float) { return running; }
+  static const float* first_values(const Workspace& ws) { return ws.value; }
+
+  Method rule = Method::dpp;
+  bool sift = false, ssd = false, slides = false, may_lag = false;
+  std::int64_t window = 0, first = 0;     // SSD: of the picks from `first` on, the last so many have a say
+  std::int64_t stride = 0;                // of ws.parts
+  float left_weight = 0.0f, noise = 0.0f, min_gain = 0.0f;
+  double variance = 1.0;  // SIFT: what is left at the query
+
+  template <class Query>
+  static void relevance(Query& query, std::int64_t j, float product, const float* given) {
+    query.ws.pivot[j] = product;
+    query.relevance_known(j, given ? *given : product);
+  }
+
+  template <class Query>
+  void prepare(Query& query) {
+    const Options& options = query.args.options;
+    Workspace& ws = query.ws;
+    rule = query.args.method;
+    ssd = rule == Method::ssd;
+    sift = rule == Method::sift;
+    noise = options.noise;
+    min_gain = options.min_gain;
+    left_weight = (1.0f - query.lambda_d()) * options.gamma;
+    stride = query.args.limits.num_initial + query.args.k;
+    window = ssd && options.window ? options.window : stride;
+    slides = window < stride;
+    first = ssd && query.picked > window ? query.picked - window : 0;
+    may_lag = !sift && query.args.bounds != Bounds::dense;
+    query.limited = query.limited || rule == Method::dpp;
+    for (std::int64_t j = 0; j < query.items; j += W) {
+      store(ws.running + j, load(ws.norm2 + j) + splat(ssd ? 1.0f : 0.0f));
+      if (sift) store(ws.aimed + j, load(ws.relevance + j));
+    }
+    if (rule == Method::dpp && options.quality) return take_quality(query);
+    if (!sift) weigh(query, options);
+  }
+
+  template <class Query>
+  void take_quality(Query& query) const {
+    const Options& options = query.args.options;
+    Workspace& ws = query.ws;
+    for (std::int64_t j = 0; j < query.items; ++j) {
+      const float quality =
+          options.quality[options.quality_per_item ? query.q * query.args.pool + ws.position[j] : ws.row[j]];
+      ws.weight[j] = quality * quality;
+      query.all_finite = query.all_finite && finite(ws.weight[j]);
+    }
+    for (std::int64_t j = query.items; j < query.padded(query.items); ++j) ws.weight[j] = 0.0f;
+  }
+
+  // The weights that come from z-scores of the values. The mean is a sum of two floats, so that what lies close to it
+  // loses nothing.
+  template <class Query>
+  void weigh(Query& query, const Options& options) const {
+    Workspace& ws = query.ws;
+    const std::int64_t items = query.items;
+    double sum = 0, squares = 0;
+    for (std::int64_t j = 0; j < items; ++j) sum += ws.value[j];
+    const double mean = items ? sum / double(items) : 0;
+    for (std::int64_t j = 0; j < items; ++j) squares += (ws.value[j] - mean) * (ws.value[j] - mean);
+    const double deviation = (items ? __builtin_sqrt(squares / double(items)) : 0) + FLT_EPSILON;
+    const vf high = splat(float(mean)), low = splat(float(mean - double(float(mean))));
+    const double factor = query.lambda_d() * (ssd ? 1.0 : 2.0 * options.scale * kLog2eExact);
+    const vf scale = splat(float(factor / deviation));
+    for (std::int64_t j = 0; j < items; j += W) {
+      const vf score = ((load(ws.value + j) - high) - low) * scale, weight = ssd ? score : exp2_of(score);
+      store(ws.weight + j, weight);
+    }
+    for (std::int64_t j = items; j < query.padded(items); ++j) ws.weight[j] = 0.0f;
+    for (std::int64_t j = 0; j < items; ++j) query.all_finite = query.all_finite && finite(ws.weight[j]);
+  }
+  static constexpr double kLog2eExact = 1.4426950408889634;
+
+  template <class Query>
+  void start(Query&) {}
+
+  template <class Query>
+  bool lags(const Query& query) const {
+    return may_lag && (!slides || query.picked - first <= window);
+  }
+
+  bool unfit(const Workspace& ws, std::int64_t j) const {
+    return rule == Method::dpp && !(ws.running[j] > kNothingLeft * ws.norm2[j]);
+  }
+  bool ends(float value) const { return sift && value < min_gain; }
+
+  // Item j meets the direction of pick p, with which its product is this but for SSD's constant.
+  void meet(Workspace& ws, std::int64_t j, std::int64_t p, float product) const {
+    if (ssd) product += ws.constant[p];
+    float left = ws.running[j];
+    if (slides) {
+      float* const parts = ws.parts + j * stride;
+      if (p - window >= first) left += parts[p - window] * parts[p - window];
+      parts[p] = product;
+    }
+    ws.running[j] = left - product * product;
+    if (sift) ws.aimed[j] -= product * float(ws.reach[p]);
+  }
+
+  static vf at_least_0(vf x) { return larger(x, vf{}); }
+
+  vf values(const Workspace& ws, std::int64_t j) const {
+    const vf left = at_least_0(load(ws.running + j));
+    if (rule == Method::dpp) return load(ws.weight + j) * left;
+    if (ssd) return load(ws.weight + j) + splat(left_weight) * square_root(left);
+    const vf aimed = load(ws.aimed + j);
+    return aimed * aimed / larger(left + splat(noise), splat(FLT_MIN));
+  }
+
+  // By the operations of `values`.
+  float value(const Workspace& ws, std::int64_t j) const {
+    const float left = ws.running[j] > 0.0f ? ws.running[j] : 0.0f;
+    if (rule == Method::dpp) return ws.weight[j] * left;
+    if (ssd) return ws.weight[j] + left_weight * __builtin_sqrtf(left);
+    const float over = left + noise;
+    return ws.aimed[j] * ws.aimed[j] / (over > FLT_MIN ? over : FLT_MIN);
+  }
+
+  // SSD's first pick goes by v.
+  template <class Query>
+  float value_of(const Query& query, std::int64_t j) const {
+    return ssd && query.picked == 0 ? query.ws.value[j] : value(query.ws, j);
+  }
+
+  template <class Query>
+  void bound(const Query& query, std::int64_t begin, std::int64_t end) const {
+    const Workspace& ws = query.ws;
+    const bool by_relevance = ssd && query.picked == 0;
+    for (std::int64_t j = begin; j < end; j += W) {
+      const vf bound = by_relevance ? load(ws.value + j) : values(ws, j);
+      store(ws.bound + j, smaller(bound, load(ws.gate + j)));
+    }
+  }
+
+  // The direction of pick number p, of row r; `relevance` is the pick's.
+  template <class Query>
+  void add(Query& query, std::int64_t p, std::int64_t r, double relevance) const {
+    Workspace& ws = query.ws;
+    const std::int64_t dims = query.args.dims, size = direction_doubles(dims);
+    double* const direction = ws.directions + p * size;
+    double* const x = ws.directions + (query.args.limits.num_initial + query.args.k) * size;
+    const auto* row = query.row(r);
+    const double scale = query.exact_scale(r);
+    for (std::int64_t d = 0; d < dims; ++d) x[d] = double(widen(row[d])) * scale;
+    for (std::int64_t d = dims; d < size; ++d) x[d] = 0;
+    if (ssd) x[dims] = 1;
+    for (std::int64_t d = 0; d < size; d += kDoubles) store(direction + d, load(x + d));
+    double aimed = relevance;
+    for (std::int64_t s = p - window > first ? p - window : first; s < p; ++s) {
+      const double part = product_of(ws.directions + s * size, x, size);
+      take_away(direction, part, ws.directions + s * size, size);
+      aimed -= part * ws.reach[s];
+    }
+    const double length2 = product_of(direction, sift ? x : direction, size) + (sift ? double(noise) : 0.0);
+    const bool none = p < first || !(length2 > kNoDirection * product_of(x, x, size)) || !(length2 > 0);
+    const double over = none ? 0 : 1 / __builtin_sqrt(length2);
+    for (std::int64_t d = 0; d < size; d += kDoubles) store(direction + d, load(direction + d) * (over - vd{}));
+    ws.reach[p] = sift ? aimed * over : 0;
+    ws.constant[p] = float(direction[dims]);
+    for (std::int64_t d = 0; d < dims; ++d) ws.unit[d] = float(direction[d]);
+    make_prepared(ws.unit, dims, ws.prepared_directions + p * prepared_floats(dims));
+  }
+
+  template <class Query>
+  void take(Query& query, std::int64_t j, std::int64_t slot, float value_now) {
+    const Workspace& ws = query.ws;
+    float score = ssd ? value(ws, j) : value_now;
+    if (sift) {
+      if (slot == 0)
+        for (std::int64_t p = 0; p < query.picked; ++p) variance -= ws.reach[p] * ws.reach[p];
+      variance -= value_now;
+      score = float(variance);
+    }
+    query.take(j, slot, score, sift ? ws.relevance[j] : ws.value[j], query.redundancy(j));
+  }
+};

@@ -1,0 +1,22 @@
+// Sums of products in double. Included after vectors.inl; lengths are whole vectors.
+
+typedef double vd __attribute__((vector_size(RSK_VEC_BYTES)));
+typedef double vd_u __attribute__((vector_size(RSK_VEC_BYTES), aligned(8), may_alias));
+constexpr std::int64_t kDoubles = RSK_VEC_BYTES / 8;  // in a vector; 8 of them in every region's
+
+static inline vd load(const double* p) { return *reinterpret_cast<const vd_u*>(p); }
+static inline void store(double* p, vd v) { *reinterpret_cast<vd_u*>(p) = v; }
+
+static inline double product_of(const double* a, const double* b, std::int64_t n) {
+  vd sum = {};
+  for (std::int64_t i = 0; i < n; i += kDoubles) sum += load(a + i) * load(b + i);
+  double total = 0;
+  for (std::int64_t lane = 0; lane < kDoubles; ++lane) total += sum[lane];
+  return total;
+}
+
+// a -= factor * b
+static inline void take_away(double* a, double factor, const double* b, std::int64_t n) {
+  const vd f = factor - vd{};
+  for (std::int64_t i = 0; i < n; i += kDoubles) store(a + i, load(a + i) - f * load(b + i));
+}
