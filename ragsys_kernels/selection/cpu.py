@@ -11,14 +11,18 @@ import numpy as np
 from .. import _arrays, _dispatch
 from .._types import Array
 from . import codes, validate
+from .constraints import NONE
 from .filtered_problems import few_rows
 from .problem import Problem, Selection, unit
 
 _NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
-_METHODS = {"mmr": 0, "vrsd": 1}
+_METHODS = {"mmr": 0, "vrsd": 1, "msd": 2, "dpp": 3, "ssd": 4, "sift": 5, "facility": 6, "cover": 7, "xquad": 8}
+_OPTIONS = ("quality", "scale", "noise", "min_gain", "gamma", "window", "kind", "aspects", "weights", "density")
 # What the kernels have (capabilities.py).
 RULES = frozenset(_METHODS)
-CONSTRAINTS: frozenset[str] = frozenset()
+CONSTRAINTS = frozenset(("budget", "max_similarity"))
+# Coverage keeps the similarities of a query's items to its aspects, so many at most (1 GiB a thread).
+_MOST_SIMILARITIES = 1 << 28
 _BOUNDS = {"automatic": 0, "dense": 1, "pruned": 2, "coded": 3}
 _POOL_TOO_SMALL = 5
 
@@ -43,12 +47,11 @@ _RELEVANT = 0.7
 _MOSTLY = 0.5
 
 
-def mmr(problem: Problem, num_threads: int) -> Selection:
+def _run_rule(problem: Problem, num_threads: int) -> Selection:
     return run(problem, num_threads)[0]
 
 
-def vrsd(problem: Problem, num_threads: int) -> Selection:
-    return run(problem, num_threads)[0]
+mmr = vrsd = msd = dpp = ssd = sift = coverage = _run_rule
 
 
 def run(problem: Problem, num_threads: int, bounds: str = "automatic") -> tuple[Selection, Any]:
@@ -57,12 +60,28 @@ def run(problem: Problem, num_threads: int, bounds: str = "automatic") -> tuple[
         with suppress(ValueError):  # which names a row of all of them: raised below
             picks, work = run(few[0], num_threads, bounds)
             return picks._replace(indices=_renumbered(picks.indices, few[1])), work
+    if problem.op == "coverage":
+        _expect_memory(problem)
     whole = problem.candidates is None and not problem.pool_stride and problem.relevance is None
     row_bias = problem.bias is None or problem.bias.ndim == 1
+    limits = problem.constraints
+    row_costs = limits.costs is None or limits.costs.ndim == 1
     large = problem.rows.metric == "cosine" and problem.pool >= _WHOLE_CORPUS
-    if problem.op == "mmr" and whole and row_bias and large and bounds == "automatic":
+    if problem.op == "mmr" and whole and row_bias and row_costs and large and bounds == "automatic":
         return _mmr_whole_corpus(problem, num_threads)
     return _select(problem, num_threads, bounds)
+
+
+def _expect_memory(problem: Problem) -> None:
+    """Raise where a query has more similarities to aspects than are kept."""
+    given = problem.options.aspects
+    aspects = problem.pool if given is None else given.shape[1]
+    if problem.pool * aspects > _MOST_SIMILARITIES:
+        name = "aspects" if given is not None else "candidates"
+        raise ValueError(
+            f"{problem.op}: {name} must leave at most {_MOST_SIMILARITIES} similarities of items to aspects a query, "
+            f"got {problem.pool} x {aspects}"
+        )
 
 
 def _select(problem: Problem, num_threads: int, bounds: str = "automatic") -> tuple[Selection, Any]:
@@ -85,7 +104,7 @@ def _call(
     """Return the selection, the status of each query (None: all are well), and the work."""
     module, rows = _dispatch.extension(), problem.rows
     *fields, status, work = module.select(
-        _METHODS[problem.op],
+        _METHODS[problem.options.kind if problem.op == "coverage" else problem.op],
         problem.num_queries,
         problem.pool,
         problem.pool_stride,
@@ -99,27 +118,49 @@ def _call(
         rows.metric == "cosine",
         _BOUNDS[bounds],
         problem.candidates,
-        problem.constraints.initial,
         problem.relevance,
         problem.bias,
         problem.k,
         problem.ks,
         problem.lambda_d,
         problem.lambda_b,
-        problem.constraints.groups,
-        problem.constraints.query_groups,
-        problem.constraints.max_per_group,
         relevance_error,
         forced,
         ceiling,
         outside,
         0.0 if outside is None or problem.bias is None else float(problem.bias.max()),
         best_first,
+        _constraints(problem),
+        _options(problem),
         _dispatch.isa_index(),
         num_threads,
-        **_filter(problem),
     )
     return Selection(*fields), status, work
+
+
+def _constraints(problem: Problem) -> tuple[Any, ...] | None:
+    """Return what limits which items may be picked, in the order of the binding."""
+    limits = problem.constraints
+    if limits is NONE:
+        return None
+    allowed = _filter(problem)
+    return (
+        limits.initial,
+        limits.groups,
+        limits.query_groups,
+        limits.max_per_group,
+        allowed.get("allowed"),
+        allowed.get("exclude"),
+        limits.costs,
+        limits.budget,
+        limits.max_similarity,
+    )
+
+
+def _options(problem: Problem) -> tuple[Any, ...] | None:
+    """Return what belongs to the rule alone, in the order of the binding; None and 0 where it has none."""
+    options = problem.options
+    return None if options is None else tuple(getattr(options, name, None) for name in _OPTIONS)
 
 
 def _renumbered(indices: np.ndarray, rows: np.ndarray) -> np.ndarray:

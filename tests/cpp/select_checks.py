@@ -20,6 +20,7 @@ from .tool import Writer
 
 DTYPES = ("float32", "float16", "bfloat16", "int8")
 METHODS = ("mmr", "vrsd")
+KERNELS = (*METHODS, "msd", "dpp", "ssd", "sift", "facility", "cover", "xquad")  # as the tool numbers them
 NORMS = ("as_given", "scaled", "computed")
 OK, OUT_OF_RANGE, REPEATED, NOT_FINITE, NORM_OUT_OF_RANGE, POOL_TOO_SMALL = range(6)
 UNWRITTEN = 0x5A5A5A5A
@@ -44,7 +45,7 @@ def write_problem(out: Writer, problem: Problem, *whole_corpus: np.ndarray | Non
     num_rows, dims = rows.data.shape
     elements, stride = spread(rows)
     out.words(
-        METHODS.index(problem.op),
+        KERNELS.index(problem.options.kind if problem.op == "coverage" else problem.op),
         problem.num_queries,
         num_rows,
         problem.pool,
@@ -74,7 +75,20 @@ def write_problem(out: Writer, problem: Problem, *whole_corpus: np.ndarray | Non
         problem.constraints.query_groups,
     )
     out.arrays(*(whole_corpus or [None] * 5))  # relevance_error, forced, ceiling, outside, max_bias
-    out.words(best_first, may_have_codes(rows))
+    out.words(best_first)
+    limits, options = problem.constraints, problem.options
+    out.arrays(limits.costs)
+    out.words(limits.costs is not None and limits.costs.ndim == 2)
+    out.arrays(limits.budget, limits.max_similarity)
+    quality, aspects, weights = (getattr(options, name, None) for name in ("quality", "aspects", "weights"))
+    out.arrays(quality)
+    out.words(quality is not None and quality.ndim == 2)
+    out.arrays(aspects, weights)
+    out.words(0 if aspects is None else aspects.shape[1], getattr(options, "window", None) or 0)
+    out.words(getattr(options, "density", False))
+    numbers = [getattr(options, name, None) or 0 for name in ("scale", "noise", "min_gain", "gamma")]
+    out.arrays(None if options is None else np.array(numbers, np.float32))
+    out.words(may_have_codes(rows))
 
 
 def of_queries(arguments: dict[str, Any], which: np.ndarray) -> dict[str, Any]:

@@ -66,6 +66,22 @@ class Codes {
   std::unique_ptr<std::uint8_t[]> exact_;
 };
 
+void read_options(Problems& in, rsk::Options& options) {
+  options.quality = in.array<float>();
+  options.quality_per_item = in.word() != 0;
+  options.aspects = in.array<float>();
+  options.weights = in.array<float>();
+  options.num_aspects = in.word();
+  options.window = in.word();
+  options.density = in.word() != 0;
+  const float* numbers = in.array<float>();
+  if (!numbers) return;
+  options.scale = numbers[0];
+  options.noise = numbers[1];
+  options.min_gain = numbers[2];
+  options.gamma = numbers[3];
+}
+
 // The fields of SelectArgs that are not outputs.
 rsk::SelectArgs read_args(Problems& in) {
   rsk::SelectArgs a{};
@@ -106,6 +122,11 @@ rsk::SelectArgs read_args(Problems& in) {
   const float* max_bias = in.array<float>();
   if (max_bias) a.max_bias = *max_bias;
   a.best_first = in.word() != 0;
+  a.limits.costs = in.array<double>();
+  a.limits.costs_per_item = in.word() != 0;
+  a.limits.budget = in.array<double>();
+  a.limits.max_similarity = in.array<float>();
+  read_options(in, a.options);
   return a;
 }
 

@@ -70,13 +70,13 @@ struct Options {
   const float* quality;  // DPP: (N,) or, with quality_per_item, (Q, P); or null: exp(scale * lambda_d * z-score of v)
   bool quality_per_item;
   float scale;
-  float noise, min_gain;   // SIFT
-  float gamma;             // SSD: the weight of the residual; cover: the power
-  std::int64_t window;     // SSD: how many picks count; 0: all
-  const float* aspects;    // coverage: (Q, num_aspects, D); or null: the items of the pool
-  const float* weights;    // coverage: (Q, num_aspects); or null: equal ones that add up to 1
+  float noise, min_gain;  // SIFT
+  float gamma;            // SSD: the weight of the residual; cover: the power
+  std::int64_t window;    // SSD: how many picks count; 0: all
+  const float* aspects;   // coverage: (Q, num_aspects, D); or null: the items of the pool
+  const float* weights;   // coverage: (Q, num_aspects); or null: equal ones that add up to 1
   std::int64_t num_aspects;
-  bool density;  // coverage: what counts is the value over the cost
+  bool density;  // coverage: picks go by value over cost, and the best item by itself may take their place
 };
 
 struct SelectArgs {

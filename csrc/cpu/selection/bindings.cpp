@@ -46,9 +46,9 @@ Given given_constraints(const std::optional<py::tuple>& tuple) {
   if (!tuple) return {};
   const py::tuple& t = *tuple;
   require(t.size() == 9, "constraints");
-  return {item_of<Optional>(t, 0), item_of<Optional>(t, 1), item_of<Optional>(t, 2),
+  return {item_of<Optional>(t, 0),     item_of<Optional>(t, 1), item_of<Optional>(t, 2),
           item_of<std::int64_t>(t, 3), item_of<Optional>(t, 4), item_of<Optional>(t, 5),
-          item_of<Optional>(t, 6), item_of<Optional>(t, 7), item_of<Optional>(t, 8)};
+          item_of<Optional>(t, 6),     item_of<Optional>(t, 7), item_of<Optional>(t, 8)};
 }
 
 // The limits that searches have too.
@@ -83,7 +83,8 @@ void set_options(SelectArgs& a, const std::optional<py::tuple>& tuple) {
   const py::tuple& t = *tuple;
   require(t.size() == 10, "options");
   const auto number = [&](std::size_t i) { return t[i].is_none() ? 0.0 : item_of<double>(t, i); };
-  const Optional quality = item_of<Optional>(t, 0), aspects = item_of<Optional>(t, 7), weights = item_of<Optional>(t, 8);
+  const Optional quality = item_of<Optional>(t, 0), aspects = item_of<Optional>(t, 7),
+                 weights = item_of<Optional>(t, 8);
   Options& options = a.options;
   options.quality_per_item = quality && quality->ndim() == 2;
   options.quality = pointer(quality, options.quality_per_item ? a.num_queries * a.pool : a.num_rows, "quality");

@@ -81,8 +81,10 @@ inline Status Query<T, Objective>::collect() {
   if (args.candidates)
     distinct = args.id_bytes == 4 ? collect_distinct<std::int32_t>(ids) : collect_distinct<std::int64_t>(ids);
   if (!distinct) clear(ws.in_pool);
-  const std::uint8_t* const allowed = args.limits.allowed ? args.limits.allowed + (args.limits.allowed_per_query ? q * ids : 0) : nullptr;
-  const std::int64_t* excluded = args.limits.exclude + q * args.limits.num_excluded;  // ids ascend where any is excluded
+  const std::uint8_t* const allowed =
+      args.limits.allowed ? args.limits.allowed + (args.limits.allowed_per_query ? q * ids : 0) : nullptr;
+  const std::int64_t* excluded =
+      args.limits.exclude + q * args.limits.num_excluded;  // ids ascend where any is excluded
   const std::int64_t* const excluded_end = excluded + args.limits.num_excluded;
   for (std::int64_t i = 0; !whole && i < args.pool; ++i) {
     std::int64_t id = i;

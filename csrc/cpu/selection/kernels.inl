@@ -1,5 +1,5 @@
-// All that a region of select.cpp compiles, in the order of what uses what, and its table of kernels; the rules of rules.inl have a file of their own,
-// which compiles beside it.
+// All that a region of select.cpp compiles, in the order of what uses what, and its table of kernels; the rules of
+// rules.inl have a file of their own, which compiles beside it.
 
 #include "selection/loop.inl"
 #include "selection/objectives/mmr.inl"

@@ -19,11 +19,7 @@ template <class Objective>
 struct Select {
   template <class T>
   static void query(const SelectArgs& args, std::int64_t q, Workspace& ws) {
-    for (std::int64_t out = q * args.k; out < (q + 1) * args.k; ++out) {
-      args.indices[out] = -1;
-      args.scores[out] = -__builtin_inff();
-      args.out_relevance[out] = args.redundancy[out] = __builtin_nanf("");
-    }
+    for (std::int64_t out = q * args.k; out < (q + 1) * args.k; ++out) leave_empty(args, out);
     args.lengths[q] = 0;
     prepare_tail_mask(args.dims, ws.tail_mask);
     Query<T, Objective> query{args, ws, q};

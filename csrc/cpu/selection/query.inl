@@ -39,6 +39,13 @@ constexpr std::int64_t kPrunedPool = 16;
 constexpr std::int64_t kCodedPool = W == 16 ? 16 : 48;
 constexpr bool kCodesPay = W > 4;
 
+// An output without a pick.
+static inline void leave_empty(const SelectArgs& args, std::int64_t out) {
+  args.indices[out] = -1;
+  args.scores[out] = -__builtin_inff();
+  args.out_relevance[out] = args.redundancy[out] = __builtin_nanf("");
+}
+
 // Items between two looks for an interrupt; smaller pools are looked after between queries.
 constexpr std::int64_t kLongPool = 1024;
 
@@ -59,9 +66,9 @@ struct Query {
   bool all_finite = true;
   bool triangle = false, coded = false;  // the strategy
   CodeVector query_code = {};
-  std::int64_t choices = 0;  // picks chosen by codes
-  float slack = 0.0f;        // by how much a computed cosine of unit vectors may be off
-  double spent = 0;          // what the picks cost
+  std::int64_t choices = 0;                              // picks chosen by codes
+  float slack = 0.0f;                                    // by how much a computed cosine of unit vectors may be off
+  double spent = 0;                                      // what the picks cost
   bool limited = args.limits.max_similarity != nullptr;  // the best item may turn out to be unfit
 
   const T* row(std::int64_t r) const { return static_cast<const T*>(args.rows) + r * args.row_stride; }
@@ -203,7 +210,7 @@ inline Status Query<T, Objective>::run() {
   for (std::int64_t slot = 0; slot < wanted && open > 0 && status == Status::ok; ++slot) {
     if (items >= kLongPool) interrupt_point();
     std::int64_t best;
-    float value;
+    float value = 0.0f;
     const bool forced = args.forced && args.forced[q * args.k + slot] >= 0;
     status = forced ? follow(args.forced[q * args.k + slot], &best, &value) : choose(&best, &value);
     if (status != Status::ok || !all_finite) break;
@@ -213,6 +220,8 @@ inline Status Query<T, Objective>::run() {
     if (slot + 1 < wanted) status = keep(best);
     prefetch_next((slot + 1) * rows_ahead);
   }
+  if constexpr (Objective::kAspects)
+    if (status == Status::ok && all_finite) objective.finish(*this);
   const bool more_outside = args.outside && args.outside[q] > -FLT_MAX;
   if (status == Status::ok && more_outside && args.lengths[q] < wanted) return Status::pool_too_small;
   return status == Status::ok && !all_finite ? Status::not_finite : status;

@@ -249,7 +249,8 @@ void Scan::scan_block(Scratch& scratch, std::int64_t index, std::int64_t group_b
   const std::int64_t first = index * leap_ % blocks_ * kScanRows;
   const std::int64_t rows = std::min(kScanRows, corpus_.num_rows - first);
   if (corpus_.limits.allowed && !corpus_.limits.allowed_per_query &&
-      std::all_of(corpus_.limits.allowed + first, corpus_.limits.allowed + first + rows, [](std::uint8_t may) { return !may; }))
+      std::all_of(corpus_.limits.allowed + first, corpus_.limits.allowed + first + rows,
+                  [](std::uint8_t may) { return !may; }))
     return;
   if (packed_) {
     const std::uint8_t* const codes = corpus_.codes + first * code_stride_;
@@ -321,7 +322,8 @@ void Scan::scan_group(Scratch& scratch, const ScanBlock& block, std::int64_t fir
 
 bool Scan::may_be_picked(std::int64_t q, std::int64_t row) const {
   const std::int64_t number = args_.numbers ? args_.numbers[q] : q;
-  if (corpus_.limits.allowed && !corpus_.limits.allowed[corpus_.limits.allowed_per_query ? number * corpus_.num_rows + row : row])
+  if (corpus_.limits.allowed &&
+      !corpus_.limits.allowed[corpus_.limits.allowed_per_query ? number * corpus_.num_rows + row : row])
     return false;
   const std::int64_t* const excluded = corpus_.limits.exclude + number * corpus_.limits.num_excluded;
   return !corpus_.limits.num_excluded || !std::binary_search(excluded, excluded + corpus_.limits.num_excluded, row);

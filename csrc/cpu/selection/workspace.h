@@ -95,14 +95,14 @@ struct Workspace {
   float* prepared_directions;  // as prepared vectors
 
   // Coverage. Of aspects, to a whole vector.
-  float* covered;          // facility location: the largest similarity to a pick. cover: their sum. xquad: what is left
-  float* root;             // cover: a power of `covered`
-  float* aspect_weight;    // 0 beyond the last
-  float* aspect_scale;     // what makes an aspect the vector of the formulas
-  const float** aspects;   // prepared vectors: rows of the pool, or
+  float* covered;         // facility location: the largest similarity to a pick. cover: their sum. xquad: what is left
+  float* root;            // cover: a power of `covered`
+  float* aspect_weight;   // 0 beyond the last
+  float* aspect_scale;    // what makes an aspect the vector of the formulas
+  const float** aspects;  // prepared vectors: rows of the pool, or
   float* prepared_aspects;
-  float* similarity;       // of item j to the aspects, at least 0; one row more for scratch
-  std::int32_t* renewed;   // of item j: how many picks its bound knows
+  float* similarity;      // of item j to the aspects, at least 0; one row more for scratch
+  std::int32_t* renewed;  // of item j: how many picks its bound knows
 
   float* unit;  // (D) scratch for a query of unusual norm
   float* lost;  // (D, to a whole vector) VRSD: what the codes of the picks leave out, added

@@ -1,5 +1,5 @@
-// Coverage: facility location, COVER and xQuAD. An item's value is lambda_d v + (1 - lambda_d) times what it adds to the
-// cover of the aspects, which are the items of the pool or vectors given; S_ia = max(0, <x_i, aspect_a>).
+// Coverage: facility location, COVER and xQuAD. An item's value is lambda_d v + (1 - lambda_d) times what it adds to
+// the cover of the aspects, which are the items of the pool or vectors given; S_ia = max(0, <x_i, aspect_a>).
 //
 //   facility   sum of w_a max(0, S_ia - m_a), m_a the largest S to a pick
 //   cover      sum of (A_a + S_ia)^gamma - A_a^gamma, A_a the sum of S to the picks
@@ -12,6 +12,9 @@
 constexpr int kAspectRows = W == 16 ? 4 : 3, kAspectVectors = W == 16 ? 3 : 2;
 // Aspects whose vectors stay in the second-level cache while rows go by.
 constexpr std::int64_t kAspectBlock = 96;
+
+// What an item costs at least where values are divided by costs.
+constexpr double kLeastCost = 1e-30;
 
 // x^power of x >= 0, power in (0, 1]; 0 of 0. The error is below 1e-6 of the result.
 static inline vf power_of(vf x, float power) {
@@ -45,9 +48,12 @@ struct Coverage {
 
   Method rule = Method::facility;
   float gamma = 0.5f;
-  bool rooted = true;      // gamma is 1/2
-  bool falls = true;       // in floats
+  bool rooted = true;  // gamma is 1/2
+  bool falls = true;   // in floats
   std::int64_t aspects = 0, stride = 0;
+  // With `density`, the best item by itself, which may be worth more than all picks.
+  std::int64_t single = -1;
+  float single_value = 0.0f, single_redundancy = 0.0f;
 
   template <class Query>
   static void relevance(Query& query, std::int64_t j, float product, const float* given) {
@@ -129,7 +135,8 @@ struct Coverage {
     query.ws.products += kAspectRows * kAspectVectors;
   }
 
-  // All S. The matrix of a pool with itself is symmetric: an item meets those from itself on, and both get the similarity.
+  // All S. The matrix of a pool with itself is symmetric: an item meets those from itself on, and both get the
+  // similarity.
   template <class Query>
   void multiply(Query& query, bool symmetric) const {
     Workspace& ws = query.ws;
@@ -225,7 +232,9 @@ struct Coverage {
   // What decides between items: the value or, with `density`, what a unit of cost gets of it.
   template <class Query>
   static float rank(const Query& query, std::int64_t j, float value) {
-    return query.args.options.density ? float(double(value) / query.cost(j)) : value;
+    if (!query.args.options.density) return value;
+    const double cost = query.cost(j);
+    return float(double(value) / (cost > kLeastCost ? cost : kLeastCost));
   }
 
   template <class Query>
@@ -239,11 +248,16 @@ struct Coverage {
 
   // Values that only fall: the largest bound, renewed until it is of an item that knows all picks.
   template <class Query>
-  Status choose(Query& query, std::int64_t* best, float* best_score) const {
+  Status choose(Query& query, std::int64_t* best, float* best_score) {
     Workspace& ws = query.ws;
-    const bool all = query.args.lengths[query.q] == 0 || !falls || query.args.bounds == Bounds::dense;
+    const bool first = query.args.lengths[query.q] == 0;
+    const bool all = first || !falls || query.args.bounds == Bounds::dense;
     for (std::int64_t j = 0; j < query.items; ++j)
       if (all && query.is_open(j)) renew(query, j);
+    if (first && query.args.options.density) {
+      const Status status = find_single(query);
+      if (status != Status::ok) return status;
+    }
     for (std::int64_t j = 0; j < query.items; j += W)
       store(ws.bound + j, smaller(load(ws.bound + j), load(ws.gate + j)));
     while (query.all_finite) {
@@ -267,6 +281,39 @@ struct Coverage {
       return Status::ok;
     }
     return Status::not_finite;
+  }
+
+  template <class Query>
+  Status find_single(Query& query) {
+    Workspace& ws = query.ws;
+    if (query.limited) {
+      const Status status = query.catch_up_all();
+      if (status != Status::ok) return status;
+      query.close_similar();
+    }
+    for (std::int64_t j = 0; j < query.items; ++j) {
+      if (!query.is_open(j) || (single >= 0 && !(ws.running[j] > single_value))) continue;
+      single = j;
+      single_value = ws.running[j];
+    }
+    if (single >= 0) single_redundancy = query.redundancy(single);
+    return Status::ok;
+  }
+
+  // The best item by itself takes the place of the picks if their values add up to less.
+  template <class Query>
+  void finish(Query& query) const {
+    const SelectArgs& args = query.args;
+    const std::int64_t begin = query.q * args.k, made = args.lengths[query.q];
+    double total = 0;
+    for (std::int64_t slot = 0; slot < made; ++slot) total += args.scores[begin + slot];
+    if (single < 0 || !(single_value > total)) return;
+    for (std::int64_t out = begin; out < begin + made; ++out) leave_empty(args, out);
+    args.indices[begin] = query.ws.row[single] - query.base();
+    args.scores[begin] = single_value;
+    args.out_relevance[begin] = query.ws.value[single];
+    args.redundancy[begin] = single_redundancy;
+    args.lengths[query.q] = 1;
   }
 
   template <class Query>

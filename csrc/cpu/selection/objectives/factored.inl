@@ -1,21 +1,20 @@
 // DPP, SSD and SIFT: what is left of an item once the picks' directions are taken out of it.
 //
-// These rules are a Cholesky factor of the matrix of similarities: a pick adds an entry to the row of each item. Such an
-// entry is the product of the item with a vector that depends on the picks alone, the pick's direction: what the
+// These rules are a Cholesky factor of the matrix of similarities: a pick adds an entry to the row of each item. Such
+// an entry is the product of the item with a vector that depends on the picks alone, the pick's direction: what the
 // directions before it leave of the pick, divided by a length. Directions are computed in double, so that an entry has
 // the rounding of one float32 product however nearly the picks depend on one another; no row is kept.
 //
 //   n_i = |x_i|^2 - sum over directions g of <x_i, g>^2
 //   DPP   w_i = q_i^2 n_i
-//   SSD   w_i = lambda_d z_i + (1 - lambda_d) gamma sqrt(n_i), x with a further element of 1, directions of the last picks
-//   SIFT  w_i = u_i^2 / (n_i + noise), u_i = r_i - sum of <x_i, g> e with e = u / sqrt(n + noise) of the pick
+//   SSD   w_i = lambda_d z_i + (1 - lambda_d) gamma sqrt(n_i), x with a further element of 1, directions of the last
+//   picks SIFT  w_i = u_i^2 / (n_i + noise), u_i = r_i - sum of <x_i, g> e with e = u / sqrt(n + noise) of the pick
 //
 // An item meets picks lazily: n only falls, so that of DPP and SSD an old value is an upper bound. SSD's rises when the
 // window slides: from then on items meet every pick, as SIFT's always do.
 
-// A pick whose squared length falls below this share of what it was has no direction: it lies in the span of others.
-constexpr double kNoDirection = 1e-10;
-// What is left of an item is not told from rounding below this share: DPP does not pick it.
+// What is left of an item is not told from rounding if it is at most this share of what there was. DPP does not pick
+// such an item, and one that counts as picked has no direction.
 constexpr float kNothingLeft = 1e-5f;
 
 // Factored::prepare hides the function of dot.inl.
@@ -33,8 +32,8 @@ struct Factored {
 
   Method rule = Method::dpp;
   bool sift = false, ssd = false, slides = false, may_lag = false;
-  std::int64_t window = 0, first = 0;     // SSD: of the picks from `first` on, the last so many have a say
-  std::int64_t stride = 0;                // of ws.parts
+  std::int64_t window = 0;  // SSD: so many of the last picks have a say
+  std::int64_t stride = 0;  // of ws.parts
   float left_weight = 0.0f, noise = 0.0f, min_gain = 0.0f;
   double variance = 1.0;  // SIFT: what is left at the query
 
@@ -57,7 +56,6 @@ struct Factored {
     stride = query.args.limits.num_initial + query.args.k;
     window = ssd && options.window ? options.window : stride;
     slides = window < stride;
-    first = ssd && query.picked > window ? query.picked - window : 0;
     may_lag = !sift && query.args.bounds != Bounds::dense;
     query.limited = query.limited || rule == Method::dpp;
     for (std::int64_t j = 0; j < query.items; j += W) {
@@ -109,7 +107,7 @@ struct Factored {
 
   template <class Query>
   bool lags(const Query& query) const {
-    return may_lag && (!slides || query.picked - first <= window);
+    return may_lag && (!slides || query.picked <= window);
   }
 
   bool unfit(const Workspace& ws, std::int64_t j) const {
@@ -123,7 +121,7 @@ struct Factored {
     float left = ws.running[j];
     if (slides) {
       float* const parts = ws.parts + j * stride;
-      if (p - window >= first) left += parts[p - window] * parts[p - window];
+      if (p >= window) left += parts[p - window] * parts[p - window];
       parts[p] = product;
     }
     ws.running[j] = left - product * product;
@@ -179,13 +177,13 @@ struct Factored {
     if (ssd) x[dims] = 1;
     for (std::int64_t d = 0; d < size; d += kDoubles) store(direction + d, load(x + d));
     double aimed = relevance;
-    for (std::int64_t s = p - window > first ? p - window : first; s < p; ++s) {
+    for (std::int64_t s = p > window ? p - window : 0; s < p; ++s) {
       const double part = product_of(ws.directions + s * size, x, size);
       take_away(direction, part, ws.directions + s * size, size);
       aimed -= part * ws.reach[s];
     }
     const double length2 = product_of(direction, sift ? x : direction, size) + (sift ? double(noise) : 0.0);
-    const bool none = p < first || !(length2 > kNoDirection * product_of(x, x, size)) || !(length2 > 0);
+    const bool none = !(length2 > 0) || (!sift && !(length2 > kNothingLeft * product_of(x, x, size)));
     const double over = none ? 0 : 1 / __builtin_sqrt(length2);
     for (std::int64_t d = 0; d < size; d += kDoubles) store(direction + d, load(direction + d) * (over - vd{}));
     ws.reach[p] = sift ? aimed * over : 0;

@@ -35,7 +35,8 @@ struct Msd : Summed {
     const Workspace& ws = query.ws;
     const vf relevance_weight = splat(query.lambda_d()), distance_weight = splat(1.0f - query.lambda_d());
     for (std::int64_t j = begin; j < end; j += W) {
-      const vf bound = relevance_weight * load(ws.value + j) + distance_weight * (splat(most(query)) - load(ws.running + j));
+      const vf bound =
+          relevance_weight * load(ws.value + j) + distance_weight * (splat(most(query)) - load(ws.running + j));
       store(ws.bound + j, smaller(bound, load(ws.gate + j)));
     }
   }
