@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _arrays
 from .._arrays import HOST, Place
-from .._checks import count, doubles, expect_shape, ids, integers, per_query, shown
+from .._checks import count, doubles, expect_shape, ids, integers, per_query, shape_text, shown
 from . import filters
 from .filters import Filter
 
@@ -159,7 +159,8 @@ def _budget(op: str, given: Any, num_queries: int, place: Place, errors: dict[in
     if isinstance(given, (bool, str)):
         raise TypeError(f"{op}: budget must be a number or an array of shape (Q,), got {shown(given)}")
     array = doubles(op, "budget", np.asarray(given) if isinstance(given, (int, float)) else given)
-    expect_shape(op, "budget", array, ((), "()"), ((num_queries,), "(Q,)"))
+    if array.shape not in ((), (num_queries,)):
+        raise ValueError(f"{op}: budget must be a number or have shape ({num_queries},), got {shape_text(array.shape)}")
     bad = ~(array >= 0)  # inf is no budget at all
     if bad.any():
         if errors is None or array.shape == ():

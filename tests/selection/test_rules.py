@@ -1,0 +1,188 @@
+"""Rules and constraints against the float64 replay, on every backend of the CPU that has them."""
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import testing
+from ragsys_kernels.selection import capabilities
+
+# Each rule with each of its options.
+OPTIONS = {
+    "mmr": {},
+    "vrsd": {},
+    "msd": {"lambda_d": 0.6},
+    "dpp": {"scale": 1.5},
+    "dpp by quality": {"quality": True},
+    "ssd": {"gamma": 0.7},
+    "ssd in a window": {"window": 3},
+    "sift": {"noise": 0.1},
+    "sift until": {"noise": 0.1, "min_gain": 0.02},
+    "coverage": {"lambda_d": 0.2},
+    "coverage of aspects": {"aspects": True, "lambda_d": 0.3},
+    "coverage by cost": {"density": True},
+    "coverage cover": {"kind": "cover", "gamma": 0.4},
+    "coverage xquad": {"kind": "xquad", "aspects": True},
+}
+SHAPES = {
+    "plain": {},
+    "everything": {"ragged": True, "bias": True, "groups": True, "budget": True, "ceiling": True},
+    "budget": {"budget": True},
+    "ceiling": {"ceiling": True, "kind": "clustered"},
+    "dense pools": {"dense": True, "groups": True, "budget": True, "kind": "duplicates"},
+    "whole numbers": {"kind": "integers", "budget": True},
+}
+
+
+def problem_of(rule, shape, seed=0):
+    method, given = rule.split()[0], dict(OPTIONS[rule])
+    shape = dict(SHAPES[shape])
+    if method in ("vrsd", "sift"):
+        shape.pop("bias", None)
+    if "density" in given:
+        shape["budget"] = True
+    problem = testing.selection_problem(4, 23, 7, 12, seed=seed, **shape)
+    rng = np.random.default_rng(seed + 1)
+    rows = problem["embeddings"].reshape(-1, 12)
+    if given.get("quality"):
+        given["quality"] = rng.uniform(0.5, 2, (4, 23) if shape.get("dense") else len(rows)).astype(np.float32)
+    if given.get("aspects"):
+        given["aspects"] = rng.standard_normal((4, 5, 12)).astype(np.float32)
+        given["weights"] = rng.uniform(0, 1, (4, 5)).astype(np.float32)
+    if method in ("vrsd", "sift"):
+        for name in ("lambda_d", "lambda_b"):
+            problem.pop(name, None)
+    return method, {**problem, **given}
+
+
+def run(method, problem, backend="reference"):
+    if backend == "cpu":
+        kind = problem.get("kind", "facility") if method == "coverage" else None
+        needs = capabilities.Needs(method, kind, "budget" in problem, "max_similarity" in problem)
+        if needs.lacking("cpu") is not None:
+            return None
+    return getattr(rk, method)(**problem, backend=backend)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rule", OPTIONS)
+def test_picks_are_those_of_the_replay(rule, shape, compiled):
+    for seed in range(3):
+        method, problem = problem_of(rule, shape, seed)
+        if seed == 2 and problem["embeddings"].ndim != 3:
+            problem["initial"] = np.array([[3, 5, -1]] * 4)
+        for backend in ("reference", "cpu"):
+            found = run(method, problem, backend)
+            if found is not None:
+                testing.check_selection(method, problem, found)
+                if "max_similarity" not in problem and "until" not in rule:
+                    assert (found.lengths > 0).all()
+
+
+@pytest.mark.parametrize("rule", OPTIONS)
+def test_a_wrong_pick_or_score_is_seen(rule):
+    method, problem = problem_of(rule, "plain")
+    found = run(method, problem)
+    testing.check_selection(method, problem, found)
+    for change in ("first and last", "score", "cut"):
+        wrong = type(found)(*(np.array(field) for field in found))
+        if change == "first and last":
+            wrong.indices[1, [0, found.lengths[1] - 1]] = wrong.indices[1, [found.lengths[1] - 1, 0]]
+            if found.lengths[1] < 2:
+                continue
+        elif change == "score":
+            wrong.scores[2, 0] += 1e-2
+        else:
+            last = found.lengths[3] - 1
+            wrong.indices[3, last], wrong.scores[3, last], wrong.lengths[3] = -1, -np.inf, last
+            wrong.relevance[3, last] = wrong.redundancy[3, last] = np.nan
+        with pytest.raises(AssertionError, match="query"):
+            testing.check_selection(method, problem, wrong)
+
+
+@pytest.mark.parametrize("rule", OPTIONS)
+def test_fewer_picks_are_the_first_of_more(rule):
+    """But for SSD, whose picks all count without a window, for which k plays no part either."""
+    if rule == "coverage by cost":
+        return  # one item alone may stand for all
+    method, problem = problem_of(rule, "everything")
+    more = run(method, problem)
+    fewer = run(method, {**problem, "k": 3})
+    for a, b in zip(fewer[:-1], more[:-1], strict=True):
+        np.testing.assert_array_equal(a, b[:, :3])
+
+
+@pytest.mark.parametrize("rule", OPTIONS)
+def test_the_order_of_a_pool_decides_only_ties(rule):
+    method, problem = problem_of(rule, "plain")
+    found = run(method, problem)
+    order = np.random.default_rng(3).permutation(23)
+    other = run(method, {**problem, "candidates": problem["candidates"][:, order]})
+    np.testing.assert_array_equal(found.indices, other.indices)
+
+
+@pytest.mark.parametrize("rule", ["mmr", "msd", "coverage", "coverage cover", "coverage xquad", "coverage of aspects"])
+def test_relevance_alone_is_the_best_k(rule):
+    method, problem = problem_of(rule, "plain")
+    found = run(method, {**problem, "lambda_d": 1.0})
+    v = np.take_along_axis(
+        np.einsum("qd,nd->qn", problem["queries"], problem["embeddings"])
+        / np.linalg.norm(problem["embeddings"], axis=1), problem["candidates"], 1)  # fmt: skip
+    expected = np.take_along_axis(problem["candidates"], np.argsort(-v, axis=1)[:, :7], 1)
+    np.testing.assert_array_equal(found.indices, expected)
+
+
+@pytest.mark.parametrize("rule", OPTIONS)
+def test_equal_items_go_by_position(rule):
+    """Every item twice, one after the other: the first of both is picked before the second."""
+    method, problem = problem_of(rule, "plain")
+    rows = np.repeat(problem["embeddings"], 2, axis=0)
+    twice = np.stack([2 * problem["candidates"], 2 * problem["candidates"] + 1], 2).reshape(4, -1)
+    given = {**problem, "embeddings": rows, "candidates": twice}
+    for name in ("quality", "costs"):
+        if name in given:
+            given[name] = np.repeat(given[name], 2)
+    found = run(method, given)
+    for q, picks in enumerate(found.indices):
+        made = picks[: found.lengths[q]].tolist()
+        assert all(item - 1 in made[: made.index(item)] for item in made if item % 2)
+
+
+@pytest.mark.parametrize("method", ["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"])
+def test_budget_and_ceiling_hold_and_nothing_that_fits_is_left(method):
+    _, problem = problem_of(method, "budget")
+    problem["max_similarity"] = 0.3
+    found = run(method, problem)
+    e = problem["embeddings"] / np.linalg.norm(problem["embeddings"], axis=1, keepdims=True)
+    for q in range(4):
+        picks = found.indices[q, : found.lengths[q]]
+        costs = problem["costs"][picks]
+        assert found.cost[q] == costs.sum() <= problem["budget"][q]
+        similar = e[picks] @ e[picks].T
+        assert (similar[~np.eye(len(picks), dtype=bool)] <= 0.3 + 1e-6).all()
+        if len(picks) < 7:
+            rest = np.setdiff1d(problem["candidates"][q], picks)
+            fits = problem["costs"][rest] <= problem["budget"][q] - costs.sum()
+            apart = (e[rest] @ e[picks].T).max(axis=1, initial=-1) <= 0.3
+            # What is left DPP may not tell from rounding, and no other rule ends early.
+            assert method == "dpp" or not (fits & apart).any()
+
+
+def test_what_a_budget_does_by_hand():
+    """The second best costs too much and is passed over; a budget of nothing leaves what is free."""
+    rows = np.eye(4, dtype=np.float32)
+    query = np.array([[4, 3, 2, 1]], np.float32)
+    given = {"costs": [3, 9, 2, 0], "lambda_d": 1.0, "backend": "reference"}
+    found = rk.mmr(query, rows, 3, budget=5, **given)
+    assert found.indices.tolist() == [[0, 2, 3]]
+    assert found.cost.tolist() == [5.0]
+    found = rk.mmr(query, rows, 3, budget=0.0, **given)
+    assert found.indices.tolist() == [[3, -1, -1]]
+    assert found.lengths.tolist() == [1]
+
+
+def test_items_of_a_corpus_cost_what_it_says():
+    corpus = rk.Corpus(np.eye(4, dtype=np.float32), costs=[3, 9, 2, 0])
+    found = rk.msd(np.array([[4, 3, 2, 1]], np.float32), corpus, 3, lambda_d=1.0, budget=[5])
+    assert found.indices.tolist() == [[0, 2, 3]]
+    assert rk.msd(np.array([[4, 3, 2, 1]], np.float32), corpus, 3).cost is None
