@@ -227,7 +227,7 @@ __attribute__((always_inline)) inline vf Query<T, Objective>::look(std::int64_t 
   for (std::int64_t j = begin; j < end; j += W) {
     vf most = load(ws.value + j), least = most - doubt(j);
     if (picked > 0) objective.range(*this, j, &least, &most);
-    if (limited && picked > 0) least = surely_fit(j, least);
+    if (__builtin_expect(limited, 0) && picked > 0) least = surely_fit(j, least);
     const vf gate = load(ws.gate + j);
     most = smaller(most, gate);
     store(ws.bound + j, most);
@@ -241,7 +241,7 @@ __attribute__((always_inline)) inline vf Query<T, Objective>::look(std::int64_t 
 // Closes the items of a vector that are surely too similar to a pick. What their values are at least, where they surely
 // are not: another's value is no bar for the best.
 template <class T, class Objective>
-inline vf Query<T, Objective>::surely_fit(std::int64_t j, vf least) {
+vf Query<T, Objective>::surely_fit(std::int64_t j, vf least) {
   const vf most = splat(most_similarity()), nearest = larger(load(ws.likely_most + j), load(ws.rival_most + j));
   const vf gate = load(ws.gate + j);
   store(ws.gate + j, load(ws.running + j) > most ? splat(-__builtin_inff()) : gate);

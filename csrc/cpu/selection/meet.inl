@@ -52,13 +52,14 @@ inline void Query<T, Objective>::meet(std::int64_t p, const std::int32_t* js) {
   }
   dot_tile<A, B>(vectors, rows, args.dims, dots);
   ws.products += A * B;
+  const bool keep_nearest = !Objective::kNearest && args.limits.max_similarity;
   for (int b = 0; b < B; ++b) {
     const std::int32_t j = js[b];
     for (int a = 0; a < A; ++a) {
       const float similarity = dots[a * B + b] * ws.picked_scale[p + a] * ws.scale[j];
       all_finite = all_finite && finite(similarity);
       if constexpr (!Objective::kNearest)
-        if (args.limits.max_similarity) ws.nearest[j] = similarity > ws.nearest[j] ? similarity : ws.nearest[j];
+        if (keep_nearest) ws.nearest[j] = similarity > ws.nearest[j] ? similarity : ws.nearest[j];
       if constexpr (Objective::kDirections || Objective::kAspects) continue;
       ws.running[j] = Objective::with(ws.running[j], similarity);
       if (triangle && p + a == 0 && pivot_is_pick()) {
@@ -145,7 +146,7 @@ inline Status Query<T, Objective>::catch_up_and_consider(const std::int32_t* js,
 
 template <class T, class Objective>
 inline void Query<T, Objective>::consider(std::int64_t j, std::int64_t* best, float* best_score) {
-  if (limited && unfit(j)) {
+  if (__builtin_expect(limited, 0) && unfit(j)) {
     close(j);
     ws.bound[j] = -__builtin_inff();
     return;
@@ -160,14 +161,14 @@ inline void Query<T, Objective>::consider(std::int64_t j, std::int64_t* best, fl
 }
 
 template <class T, class Objective>
-inline bool Query<T, Objective>::unfit(std::int64_t j) const {
+bool Query<T, Objective>::unfit(std::int64_t j) const {
   const bool similar = args.limits.max_similarity && picked > 0 && nearest()[j] > most_similarity();
   return similar || objective.unfit(ws, j);
 }
 
 // Closes what is too similar to the picks that it has met, or by the triangle inequality.
 template <class T, class Objective>
-inline void Query<T, Objective>::close_similar() {
+void Query<T, Objective>::close_similar() {
   const vf most = splat(most_similarity()), closed = splat(-__builtin_inff());
   for (std::int64_t j = 0; j < items && picked > 0; j += W) {
     const vi over = load(nearest() + j) > most;

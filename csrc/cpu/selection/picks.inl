@@ -75,7 +75,7 @@ inline void Query<T, Objective>::take(std::int64_t j, std::int64_t slot, float s
 
 // Closes the items that cost more than what is left.
 template <class T, class Objective>
-inline void Query<T, Objective>::close_unaffordable() {
+void Query<T, Objective>::close_unaffordable() {
   const double budget = args.limits.budget[q];
   for (std::int64_t j = 0; j < items; ++j)
     if (is_open(j) && !(spent + cost(j) <= budget)) close(j);

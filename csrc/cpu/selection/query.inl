@@ -143,13 +143,14 @@ struct Query {
   Status choose(std::int64_t* best, float* best_score);
   Status catch_up_and_consider(const std::int32_t* js, int* n, std::int64_t* best, float* best_score);
   void consider(std::int64_t j, std::int64_t* best, float* best_score);
-  bool unfit(std::int64_t j) const;
-  void close_similar();
+  // Not inlined where few calls need them: inside the loops they would cost the others registers.
+  __attribute__((noinline)) bool unfit(std::int64_t j) const;
+  __attribute__((noinline)) void close_similar();
 
   // picks.inl
   void close(std::int64_t j);
   void cap_group(std::int64_t index);
-  void close_unaffordable();
+  __attribute__((noinline)) void close_unaffordable();
   float redundancy(std::int64_t j) const;
   void take(std::int64_t j, std::int64_t slot, float score, float relevance, float redundancy);
   Status keep(std::int64_t j);
@@ -186,7 +187,7 @@ struct Query {
   vf look_at_promising(std::int64_t blocks);
   vf look(std::int64_t block, vf leasts);
   vf doubt(std::int64_t j) const;
-  vf surely_fit(std::int64_t j, vf least);
+  __attribute__((noinline)) vf surely_fit(std::int64_t j, vf least);
   float largest_bound(std::int64_t j) const;
 
   // whole_corpus.inl
