@@ -115,8 +115,7 @@ def sift(x: Query) -> Values:
 def ssd(x: Query) -> Values:
     z, error = _z(x)
     window = x.options.get("window") or len(x.picked) + 1
-    seen = int((x.own < 0).sum())
-    with_one = np.hstack([x.picked, np.ones((len(x.picked), 1))])[max(0, seen - window) :]
+    with_one = np.hstack([x.picked, np.ones((len(x.picked), 1))])
     basis: list[np.ndarray] = []
     unsure = 1.0
     for f in with_one:

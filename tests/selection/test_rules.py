@@ -70,7 +70,7 @@ def test_picks_are_those_of_the_replay(rule, shape, compiled):
     for seed in range(3):
         method, problem = problem_of(rule, shape, seed)
         if seed == 2 and problem["embeddings"].ndim != 3:
-            problem["initial"] = np.array([[3, 5, -1]] * 4)
+            problem["initial"] = np.array([[3, -1, 5, 8, 11]] * 4)
         for backend in ("reference", "cpu"):
             found = run(method, problem, backend)
             if found is not None:

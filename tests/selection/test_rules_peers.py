@@ -46,10 +46,11 @@ def test_sliding_spectrum_decomposition(window, shown):
     for rng, rows, scores, k, diversity in cases():
         recent = rng.standard_normal((shown, rows.shape[1])).astype(np.float32)
         theirs = pyversity.ssd(rows, scores, k, diversity, recent if shown else None, window, 0.7)
-        both, n = np.concatenate([rows, recent]), len(rows)
+        seen = recent[-window:] if window else recent  # pyversity forgets the others before it begins
+        both, n = np.concatenate([rows, seen]), len(rows)
         found = rk.ssd(
             None, both, k, relevance=scores[None], candidates=np.arange(n)[None], lambda_d=1 - diversity, gamma=0.7,
-            window=window, initial=np.arange(n, n + shown)[None],
+            window=window, initial=np.arange(n, len(both))[None],
         )  # fmt: skip
         same(found, theirs, 3e-6)
 

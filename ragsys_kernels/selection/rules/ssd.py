@@ -24,8 +24,6 @@ class SSD:
         self.own = np.einsum("nd,nd->n", pool.items, pool.items) + 1
         self.n = self.own.copy()
         self.terms: list[tuple[np.ndarray, float]] = []  # u_t and |b_t|², the oldest first
-        # Of more initial items than fit in the window the last ones count.
-        self.unseen = range(len(pool.v), len(pool.v) + max(0, len(pool.initial) - self.window))
 
     def values(self) -> np.ndarray:
         if not self.terms:
@@ -43,8 +41,6 @@ class SSD:
         return np.nan
 
     def take(self, j: int, similarity: np.ndarray) -> None:
-        if j in self.unseen:
-            return
         square = max(self.own[j] - sum(u[j] ** 2 / b for u, b in self.terms if b), 0.0)
         u = similarity + 1 - sum(t * t[j] / b for t, b in self.terms if b)
         if len(self.terms) == self.window:
