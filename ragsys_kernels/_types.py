@@ -23,7 +23,7 @@ Array: TypeAlias = Any
 PathLike: TypeAlias = str | os.PathLike[str]
 
 Metric: TypeAlias = Literal["cosine", "dot"]
-Method: TypeAlias = Literal["mmr", "vrsd"]
+Method: TypeAlias = Literal["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"]
 Storage: TypeAlias = Literal["float32", "float16", "bfloat16", "int8"]
 Backend: TypeAlias = Literal["auto", "cpu", "reference", "triton", "cuda"]
 ScoringBackend: TypeAlias = Literal["auto", "cpu", "numpy", "reference", "triton", "cuda"]

@@ -9,12 +9,12 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from .. import _arrays, _checks, _dispatch
+from .. import _arrays, _checks, _dispatch, selection
 from .._arrays import HOST, Host, Torch
 from .._extras import absent
 from .._hints import hinted
 from .._types import Array, ArrayLike, Backend, Method, Metric, OnError, PathLike, Storage
-from ..selection import mmr, validate, vrsd
+from ..selection import METHODS, validate
 from ..selection.codes import encode
 from ..selection.filtered_problems import narrowed
 from ..selection.problem import Problem, Rows, SearchResult, Selection
@@ -23,7 +23,7 @@ from . import faiss_index, folder, torch_rows
 from .ids import Ids, make
 from .rows import column, store
 
-_METHODS = {"mmr": mmr, "vrsd": vrsd}
+_USUAL = {"lambda_d": 0.75, "lambda_b": 0.95}
 
 
 class Corpus(Rows):
@@ -302,7 +302,7 @@ class Corpus(Rows):
         index: Any = None,
         relevance: ArrayLike | None = None,
         bias: ArrayLike | None = None,
-        lambda_d: float | ArrayLike = 0.75,
+        lambda_d: float | ArrayLike | None = None,
         lambda_b: float | ArrayLike = 0.95,
         groups: ArrayLike | None = None,
         query_groups: ArrayLike | None = None,
@@ -310,6 +310,19 @@ class Corpus(Rows):
         initial: ArrayLike | None = None,
         allowed: ArrayLike | None = None,
         exclude: ArrayLike | None = None,
+        costs: ArrayLike | None = None,
+        budget: float | ArrayLike | None = None,
+        max_similarity: float | ArrayLike | None = None,
+        quality: ArrayLike | None = None,
+        scale: float | None = None,
+        gamma: float | None = None,
+        window: int | None = None,
+        noise: float | None = None,
+        min_gain: float | None = None,
+        kind: str | None = None,
+        aspects: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        density: bool | None = None,
         metric: Metric = "cosine",
         check_values: bool | None = None,
         backend: Backend = "auto",
@@ -322,35 +335,41 @@ class Corpus(Rows):
         ----------
         queries : (Q, D)
         k : int or (Q,) integers
-        method : {"mmr", "vrsd"}
+        method : {"mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"}
         pool : int or None
-            Rows retrieved by `search` (for VRSD by relevance alone). None: the whole corpus is the pool, exactly.
+            Rows retrieved by `search` (VRSD, SIFT: by relevance alone). None: the whole corpus is the pool, exactly.
         candidates : (Q, P) int32 | int64, optional
             Pools already retrieved; ``pool`` then has no effect.
         index : faiss.Index, optional
             Retrieves the pools, as in `search`.
-        relevance, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, initial, allowed, exclude, metric, \
-            check_values
-            As in `mmr`; only MMR takes ``bias``, ``lambda_d`` and ``lambda_b``. With ``relevance`` nothing is
-            retrieved; without ``candidates`` it is the relevance of all rows. ``bias`` and ``groups`` replace the
-            corpus's own.
+        relevance, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, initial, allowed, exclude, costs, \
+            budget, max_similarity, metric, check_values
+            As in `mmr`; VRSD and SIFT do not take ``bias``, ``lambda_d`` and ``lambda_b``. The default of ``lambda_d``
+            is the rule's own. With ``relevance`` nothing is retrieved; without ``candidates`` it is the relevance of
+            all rows. ``bias``, ``groups`` and ``costs`` replace the corpus's own.
+        quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density : optional
+            Of one rule alone, as in its function.
         backend, num_threads, on_error
             As in `mmr`.
 
         Returns
         -------
         Selection
-            As from `mmr` or `vrsd`.
+            As from the function of that name.
         """
         op = "select"
-        _checks.choice(op, "method", method, _METHODS)
-        of_mmr: dict[str, Any] = {"bias": bias, "lambda_d": lambda_d, "lambda_b": lambda_b}
-        if method == "vrsd":
-            for name, value, default in zip(of_mmr, of_mmr.values(), (None, 0.75, 0.95), strict=True):
-                if value is not default and (not isinstance(value, (int, float)) or value != default):
-                    got = _checks.shown(value)
-                    raise ValueError(f"{op}: {name} must be left out with method 'vrsd', got {got}")
-            of_mmr = {}
+        _checks.choice(op, "method", method, METHODS)
+        of_rule: dict[str, Any] = {"bias": bias, "lambda_d": lambda_d, "lambda_b": lambda_b}
+        of_rule.update(quality=quality, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain)
+        of_rule.update(kind=kind, aspects=aspects, weights=weights, density=density)
+        takes = METHODS[method].parameters
+        for name, value in of_rule.items():
+            # VRSD is called with the defaults of these by whoever compares it with MMR.
+            usual = value is None or (isinstance(value, (int, float)) and value == _USUAL.get(name))
+            if name not in takes and not usual:
+                got = _checks.shown(value)
+                raise ValueError(f"{op}: {name} must be left out with method {method!r}, got {got}")
+        of_rule = {name: value for name, value in of_rule.items() if name in takes and value is not None}
         if index is not None:
             taken = {"candidates": candidates, "relevance": relevance, "bias": bias}
             for name in (name for name, value in taken.items() if value is not None):
@@ -364,12 +383,12 @@ class Corpus(Rows):
             n = pool + _width(initial)
             if bias is not None or groups is not None:
                 corpus = self._with(bias, groups)
-                of_mmr.pop("bias", None)
+                of_rule.pop("bias", None)
                 groups = None
             found = corpus.search(
                 asked,
                 min(n, len(self)),
-                lambda_b=lambda_b if method == "mmr" else 1.0,
+                lambda_b=lambda_b if "bias" in takes else 1.0,
                 query_groups=query_groups,
                 allowed=allowed,
                 exclude=exclude,
@@ -380,7 +399,7 @@ class Corpus(Rows):
             )
             candidates, errors = found.indices, found.errors
             allowed = exclude = None  # all of these may be picked
-        picks = _METHODS[method](
+        picks: Selection = getattr(selection, method)(
             asked,
             corpus,
             k,
@@ -397,7 +416,10 @@ class Corpus(Rows):
             backend=backend,
             num_threads=num_threads,
             on_error=on_error,
-            **of_mmr,
+            costs=costs,
+            budget=budget,
+            max_similarity=max_similarity,
+            **of_rule,
         )
         if errors and picks.errors is not None:
             return picks.with_errors(dict(sorted({**picks.errors, **errors}.items())))

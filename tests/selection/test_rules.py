@@ -186,3 +186,24 @@ def test_items_of_a_corpus_cost_what_it_says():
     found = rk.msd(np.array([[4, 3, 2, 1]], np.float32), corpus, 3, lambda_d=1.0, budget=[5])
     assert found.indices.tolist() == [[0, 2, 3]]
     assert rk.msd(np.array([[4, 3, 2, 1]], np.float32), corpus, 3).cost is None
+
+
+@pytest.mark.parametrize("rule", OPTIONS)
+def test_a_corpus_selects_by_every_rule(rule):
+    """From retrieved pools: what the function of the rule picks from them."""
+    method, problem = problem_of(rule, "budget")
+    given = {name: value for name, value in problem.items() if name not in ("embeddings", "candidates", "k", "queries")}
+    corpus = rk.Corpus(problem["embeddings"])
+    found = corpus.select(problem["queries"], 5, method=method, pool=20, **given)
+    pools = corpus.search(problem["queries"], 20).indices
+    expected = getattr(rk, method)(problem["queries"], corpus, 5, candidates=pools, **given)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(found.cost, expected.cost)
+
+
+def test_a_corpus_refuses_arguments_of_another_rule():
+    corpus = rk.Corpus(np.eye(4, dtype=np.float32))
+    for method, name, value in (("mmr", "scale", 2.0), ("sift", "lambda_d", 0.5), ("dpp", "window", 2)):
+        with pytest.raises(ValueError, match=f"^select: {name} must be left out with method '{method}', got {value}"):
+            corpus.select(np.eye(4), 2, method=method, **{name: value})
