@@ -31,6 +31,11 @@ from ._app import (
 class Method(str, Enum):
     mmr = "mmr"
     vrsd = "vrsd"
+    msd = "msd"
+    dpp = "dpp"
+    ssd = "ssd"
+    sift = "sift"
+    coverage = "coverage"
 
 
 class Metric(str, Enum):
@@ -101,10 +106,14 @@ def select(
         ),
     ] = None,
     bias: Annotated[
-        str | None, option(INPUT, "Quality of each corpus row, floats of shape (N,); MMR only.", metavar="FILE")
+        str | None, option(INPUT, "Quality of each corpus row, floats of shape (N,).", metavar="FILE")
     ] = None,
     groups: Annotated[
         str | None, option(INPUT, "Group of each corpus row, integers of shape (N,).", metavar="FILE")
+    ] = None,
+    costs: Annotated[
+        str | None,
+        option(INPUT, "What each corpus row costs, such as its tokens: numbers of shape (N,).", metavar="FILE"),
     ] = None,
     query_groups: Annotated[
         str | None,
@@ -125,6 +134,9 @@ def select(
     group_column: Annotated[
         str | None, option(COLUMNS, "Column of the groups, in the file of --groups, else in that of --corpus.")
     ] = None,
+    cost_column: Annotated[
+        str | None, option(COLUMNS, "Column of the costs, in the file of --costs, else in that of --corpus.")
+    ] = None,
     query_vector_column: Annotated[
         str | None, option(COLUMNS, "Column of the query vectors.", show_default="the only float list")
     ] = None,
@@ -140,7 +152,11 @@ def select(
     ] = None,
     method: Annotated[
         Method,
-        option(RULE, "Rule: mmr weighs relevance and bias against redundancy, vrsd looks at the sum of the picks."),
+        option(
+            RULE,
+            "Rule: mmr weighs relevance and bias against redundancy, vrsd looks at the sum of the picks, msd at all "
+            "distances, dpp and ssd at volume, sift at what is left unknown, coverage at what is left uncovered.",
+        ),
     ] = Method.mmr,
     k: Annotated[int, option(RULE, "Number of picks for each query.", metavar="N")] = 6,
     pool: Annotated[
@@ -155,13 +171,28 @@ def select(
     ] = None,
     lambda_d: Annotated[
         float | None,
-        option(RULE, "Weight of relevance against redundancy, from 0 to 1; MMR only.", show_default="0.75"),
+        option(
+            RULE,
+            "Weight of relevance against redundancy, from 0 to 1; not of vrsd and sift.",
+            show_default="0.75 for mmr and msd, else 0.5",
+        ),
     ] = None,
     lambda_b: Annotated[
-        float | None, option(RULE, "Weight of similarity against bias, from 0 to 1; MMR only.", show_default="0.95")
+        float | None,
+        option(RULE, "Weight of similarity against bias, from 0 to 1; not of vrsd and sift.", show_default="0.95"),
     ] = None,
     max_per_group: Annotated[
         int | None, option(RULE, "Most picks from one group.", metavar="N", show_default="no limit")
+    ] = None,
+    budget: Annotated[
+        float | None,
+        option(
+            RULE, "Most that the picks of a query cost together; with --costs.", metavar="X", show_default="no limit"
+        ),
+    ] = None,
+    max_similarity: Annotated[
+        float | None,
+        option(RULE, "Most that a pick is similar to an earlier one, from -1 to 1.", show_default="no limit"),
     ] = None,
     metric: Annotated[
         Metric, option(RULE, "Similarity of vectors: cosine normalises them, dot takes them as they are.")
@@ -249,11 +280,13 @@ def select(
             index=index,
             bias=bias,
             groups=groups,
+            costs=costs,
             query_groups=query_groups,
             vector_column=vector_column,
             id_column=id_column,
             bias_column=bias_column,
             group_column=group_column,
+            cost_column=cost_column,
             query_vector_column=query_vector_column,
             query_id_column=query_id_column,
             query_group_column=query_group_column,
@@ -264,6 +297,8 @@ def select(
             lambda_d=lambda_d,
             lambda_b=lambda_b,
             max_per_group=max_per_group,
+            budget=budget,
+            max_similarity=max_similarity,
             metric=metric.value,
             dtype=dtype.value,
             device=device,

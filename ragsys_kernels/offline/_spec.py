@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -18,7 +19,7 @@ from . import sources
 from ._device import Selector
 from .sources import Column
 
-_FILES = ("corpus", "queries", "candidates", "index", "bias", "groups", "query_groups")
+_FILES = ("corpus", "queries", "candidates", "index", "bias", "groups", "costs", "query_groups")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +35,13 @@ class JobSpec:
     index: PathLike | None = None
     bias: PathLike | None = None
     groups: PathLike | None = None
+    costs: PathLike | None = None
     query_groups: PathLike | None = None
     vector_column: str | None = None
     id_column: str | None = None
     bias_column: str | None = None
     group_column: str | None = None
+    cost_column: str | None = None
     query_vector_column: str | None = None
     query_id_column: str | None = None
     query_group_column: str | None = None
@@ -49,6 +52,8 @@ class JobSpec:
     lambda_d: float | None = None
     lambda_b: float | None = None
     max_per_group: int | None = None
+    budget: float | None = None
+    max_similarity: float | None = None
     metric: str = "cosine"
     dtype: str = "float32"
     device: str | None = None
@@ -90,6 +95,7 @@ class Inputs:
     corpus_ids: Column | None
     bias: Column | None
     groups: Column | None
+    costs: Column | None
     queries: Column
     query_ids: Column | None
     query_groups: Column | None
@@ -108,6 +114,7 @@ class Inputs:
             corpus_ids=sources.ids(corpus, "corpus", spec.id_column),
             bias=sources.numbers("bias", float, spec.bias, spec.bias_column, corpus),
             groups=sources.numbers("groups", int, spec.groups, spec.group_column, corpus),
+            costs=sources.numbers("costs", None, spec.costs, spec.cost_column, corpus),
             queries=sources.vectors(queries, "queries", spec.query_vector_column, dims),
             query_ids=sources.ids(queries, "queries", spec.query_id_column),
             query_groups=sources.numbers("query_groups", int, spec.query_groups, spec.query_group_column, queries),
@@ -145,7 +152,7 @@ class Inputs:
                 f"got {self.queries.dims} in {self.queries.path}"
             )
         owners = {
-            "corpus": ("corpus_ids", "bias", "groups"),
+            "corpus": ("corpus_ids", "bias", "groups", "costs"),
             "queries": ("query_ids", "query_groups", "candidates"),
         }
         for owner, argument in ((owner, argument) for owner, arguments in owners.items() for argument in arguments):
@@ -169,7 +176,7 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
         warnings.simplefilter("ignore", rk.PoolSizeWarning)
         # The library checks the rest, on one zero row.
         zero = np.zeros((1, inputs.corpus.dims), np.float32)
-        corpus = rk.Corpus(zero, groups=np.zeros(1, np.int64), **held(spec))
+        corpus = rk.Corpus(zero, groups=np.zeros(1, np.int64), costs=np.zeros(1), **held(spec))
         Selector(corpus, spec.device).select(zero, spec.k, **options)
     if options["pool"] is not None and options["pool"] <= spec.k:  # as the library warns; here before hours of work
         raise ValueError(
@@ -193,15 +200,24 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
         raise ValueError(f"select: max_per_group must come with groups, got {spec.max_per_group} alone")
     if inputs.groups is not None and inputs.query_groups is None and spec.max_per_group is None:
         raise ValueError("select: groups must come with query_groups or max_per_group, got groups alone")
+    if (inputs.costs is None) != (spec.budget is None):
+        got = f"a budget of {spec.budget} alone" if inputs.costs is None else "costs alone"
+        raise ValueError(f"select: costs and budget must come together, got {got}")
+    if spec.method not in rk.METHODS:
+        raise ValueError(f"select: method must be one of {', '.join(map(repr, rk.METHODS))}, got {spec.method!r}")
     if isinstance(spec.pool, str) and spec.pool != "all":
         raise ValueError(f"select: pool must be a number or 'all', got {spec.pool!r}")
     options: dict[str, Any] = {"method": spec.method, "max_per_group": spec.max_per_group}
+    for name, limit in (("budget", spec.budget), ("max_similarity", spec.max_similarity)):
+        if limit is not None:  # a job without them keeps its key
+            options[name] = limit
     if inputs.candidates is not None or spec.pool == "all":
         options["pool"] = None
     else:
         options["pool"] = 100 if spec.pool is None else spec.pool
-    if spec.method == "mmr":
-        options["lambda_d"] = 0.75 if spec.lambda_d is None else spec.lambda_d
+    if "lambda_d" in rk.METHODS[spec.method].parameters:
+        usual = inspect.signature(getattr(rk, spec.method)).parameters["lambda_d"].default
+        options["lambda_d"] = usual if spec.lambda_d is None else spec.lambda_d
         options["lambda_b"] = 0.95 if spec.lambda_b is None else spec.lambda_b
         return options
     given = {"lambda_d": spec.lambda_d, "lambda_b": spec.lambda_b, "bias": inputs.bias and inputs.bias.path}

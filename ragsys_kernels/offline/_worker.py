@@ -76,7 +76,7 @@ class Held:
     def of(cls, spec: JobSpec, inputs: Inputs) -> Held:
         ids = inputs.corpus_ids
         return cls(
-            load_corpus(inputs.corpus, inputs.bias, inputs.groups, held(spec)),
+            load_corpus(inputs.corpus, inputs.bias, inputs.groups, {**_costs(inputs), **held(spec)}),
             None if ids is None else takeable(ids.whole()),
         )
 
@@ -300,6 +300,10 @@ def result_schema(inputs: Inputs) -> pa.Schema:
             ("redundancy", values),
         ]
     )
+
+
+def _costs(inputs: Inputs) -> dict[str, Any]:
+    return {} if inputs.costs is None else {"costs": inputs.costs.whole()}
 
 
 def load_corpus(corpus: Column, bias: Column | None, groups: Column | None, options: dict[str, Any]) -> rk.Corpus:

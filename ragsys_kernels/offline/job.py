@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from .. import _env
-from .._types import PathLike
+from .._types import Method, PathLike
 from . import ray_engine
 from ._manifest import JobFolder, Manifest, describe, described, input_differences
 from ._resume import begun, check_folder, continued, owned
@@ -89,21 +89,25 @@ def select(
     index: PathLike | None = None,
     bias: PathLike | None = None,
     groups: PathLike | None = None,
+    costs: PathLike | None = None,
     query_groups: PathLike | None = None,
     vector_column: str | None = None,
     id_column: str | None = None,
     bias_column: str | None = None,
     group_column: str | None = None,
+    cost_column: str | None = None,
     query_vector_column: str | None = None,
     query_id_column: str | None = None,
     query_group_column: str | None = None,
     candidate_column: str | None = None,
-    method: Literal["mmr", "vrsd"] = "mmr",
+    method: Method = "mmr",
     k: int = 6,
     pool: int | Literal["all"] | None = None,
     lambda_d: float | None = None,
     lambda_b: float | None = None,
     max_per_group: int | None = None,
+    budget: float | None = None,
+    max_similarity: float | None = None,
     metric: Literal["cosine", "dot"] = "cosine",
     dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32",
     device: str | None = None,
@@ -158,23 +162,30 @@ def select(
         (N,) floats, quality of each corpus row; or name a column of the corpus file with `bias_column`.
     groups, query_groups : path, optional
         (N,) and (Q,) integers; or `group_column`, `query_group_column`. A query is not given rows of its own group.
+    costs : path, optional
+        (N,) numbers, what it costs to pick each corpus row, such as its tokens; or name a column with `cost_column`.
+        With a `budget`.
     vector_column, query_vector_column, candidate_column : str, optional
         Columns or tensors; needed if a file has several of that kind (none of them called "embedding" or "vector").
-    bias_column, group_column, query_group_column : str, optional
+    bias_column, group_column, cost_column, query_group_column : str, optional
         Columns of the files above where they are given, else of the vectors' file.
     id_column, query_id_column : str, optional
         Default: the column or tensor "id", if the file has one; where it has others only, that is noted in the log.
-    method : {"mmr", "vrsd"}
+    method : {"mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"}
     k : int
         Picks of each query; fewer where it has fewer candidates.
     pool : int or "all", optional
         How many of the most relevant rows to choose from, above `k`; "all" is exact over the whole corpus. Default:
         100, or the candidates if given.
     lambda_d, lambda_b : float, optional
-        Weights of relevance against redundancy, and of similarity against bias, in [0, 1]. MMR only.
-        Default: 0.75 and 0.95.
+        Weights of relevance against redundancy, and of similarity against bias, in [0, 1]; not of VRSD and
+        SIFT. Default: 0.75 for MMR and MSD, else 0.5; and 0.95.
     max_per_group : int, optional
         Largest number of picks from one group.
+    budget : float, optional
+        The most that the picks of a query may cost together. The summary counts the queries with fewer than k picks.
+    max_similarity : float, optional
+        The most that a pick may be similar to an earlier one, in [-1, 1].
     metric : {"cosine", "dot"}
     dtype : {"float32", "float16", "bfloat16", "int8"}
         How the corpus is held in memory.
@@ -236,11 +247,13 @@ def select(
         index=index,
         bias=bias,
         groups=groups,
+        costs=costs,
         query_groups=query_groups,
         vector_column=vector_column,
         id_column=id_column,
         bias_column=bias_column,
         group_column=group_column,
+        cost_column=cost_column,
         query_vector_column=query_vector_column,
         query_id_column=query_id_column,
         query_group_column=query_group_column,
@@ -251,6 +264,8 @@ def select(
         lambda_d=lambda_d,
         lambda_b=lambda_b,
         max_per_group=max_per_group,
+        budget=budget,
+        max_similarity=max_similarity,
         metric=metric,
         dtype=dtype,
         device=device,

@@ -42,7 +42,7 @@ def test_every_option_reaches_the_job(monkeypatch, tmp_path):
     monkeypatch.setattr(offline, "select", lambda **options: seen.update(options) or done)
     given = {
         "corpus": "c.parquet", "queries": "q.parquet", "out": "o", "candidates": "x", "index": "f",
-        "bias": "b", "groups": "g",
+        "bias": "b", "groups": "g", "costs": "t", "cost_column": "t1", "budget": 2.5, "max_similarity": -0.5,
         "query_groups": "h", "vector_column": "v1", "id_column": "i1", "bias_column": "b1", "group_column": "g1",
         "query_vector_column": "v2", "query_id_column": "i2", "query_group_column": "g2", "candidate_column": "c1",
         "method": "vrsd", "k": 3, "pool": 7, "lambda_d": 0.25, "lambda_b": 0.5, "max_per_group": 2, "metric": "dot",

@@ -232,3 +232,37 @@ def test_library_import_does_not_import_the_job():
     code = "import sys, ragsys_kernels; print([name for name in ('pyarrow', 'typer', 'rich') if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ})
     assert run.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("method", rk.METHODS)
+def test_every_rule_with_a_budget_and_a_ceiling(tmp_path, data, method, command):
+    """By the command; the costs are a column of the corpus, and the summary counts the queries that got fewer."""
+    costs = np.random.default_rng(0).integers(1, 9, N)
+    table = pa.table({"embedding": vector_lists(data["corpus"], True), "tokens": costs})
+    pq.write_table(table, tmp_path / "corpus.parquet")
+    where = {**files(tmp_path, "queries"), "corpus": tmp_path / "corpus.parquet", "out": tmp_path / "out"}
+    options = {**where, "method": method, "k": 5, "pool": 20, "cost-column": "tokens", "budget": 12}
+    result = command(
+        tmp_path,
+        "select",
+        *(str(x) for name, x in options.items() for x in (f"--{name}", x)),
+        "--max-similarity",
+        "0.4",
+    )
+    corpus = rk.Corpus(data["corpus"], costs=costs)
+    direct = corpus.select(data["queries"], 5, method=method, pool=20, budget=12.0, max_similarity=0.4)
+    check_equals(read(tmp_path / "out"), direct)
+    short = int((direct.lengths < 5).sum())
+    assert short
+    assert f"{short} got fewer than 5 picks" in result.stdout
+
+
+def test_costs_come_with_a_budget(tmp_path, data):
+    given = {**files(tmp_path, "corpus", "queries"), "out": tmp_path / "out"}
+    np.save(tmp_path / "costs.npy", np.ones(N))
+    with pytest.raises(ValueError, match=r"^select: costs and budget must come together, got costs alone"):
+        offline.select(**given, costs=tmp_path / "costs.npy")
+    with pytest.raises(ValueError, match=r"^select: costs and budget must come together, got a budget of 3 alone"):
+        offline.select(**given, budget=3)
+    with pytest.raises(ValueError, match=r"^mmr: max_similarity must be within \[-1, 1\], got 2"):
+        offline.select(**given, max_similarity=2)
