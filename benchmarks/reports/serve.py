@@ -73,7 +73,7 @@ def _bars() -> list[Bar]:
         ]  # fmt: skip
     return [
         *bars,
-        Bar("64 queries a request: queries/s / in process", _of("ratio", measures.BATCHED), 0.8, "{:.0%}", True),
+        Bar("64 queries a request, Arrow: queries/s / in process", _of("ratio", measures.BATCHED), 0.8, "{:.0%}", True),
         Bar("Flight, batches of 1,000: queries/s / in process", _of("ratio", measures.FLIGHT), 0.85, "{:.0%}", True),
         Bar("99th percentile at half the saturated rate", _half, 5, "{:.2f} ms"),
         Bar("answers that differ from those in process", _of("value", "differing"), 0, "{:.0f}"),
@@ -134,7 +134,7 @@ def _one(found: Found) -> list[list[str]]:
 
 def _many(found: Found) -> list[list[str]]:
     rows = []
-    for measure in (measures.BATCHED, measures.FLIGHT):
+    for measure in (measures.BATCHED, measures.IN_JSON, measures.FLIGHT):
         for row in found.of(measure):
             ((alone, cpu),) = ((each["value"], each["cpu_us"]) for each in found.of(measure, ALONE))
             share = f"{float(row['ratio']):.0%}"

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.harness import ledger
 from benchmarks.serve import load, servers, streams
 from benchmarks.serve.load import Loaded
-from benchmarks.serve.problem import JSON, MANY, Problem
+from benchmarks.serve.problem import ARROW, JSON, MANY, Problem
 from benchmarks.serve.servers import Cores, Server
 
 KEY = ("measure", "contender", "setting", "shape", "hardware", "backend", "isa")
@@ -37,7 +37,8 @@ LEDGER = ledger.Ledger(
     ),
 )
 EMPTY, IDS, BYTES, ALONE = "empty handler", "query by id", "query in bytes", "in process, one thread"
-BATCHED, FLIGHT = "64 queries a request", "Flight, batches of 1,000"
+BATCHED, FLIGHT = "64 queries a request, Arrow", "Flight, batches of 1,000"
+IN_JSON = "64 queries a request, JSON"
 ONE, SIXTEEN = "1 connection", "16 connections"
 LOADS = (0.1, 0.25, 0.5, 0.75, 0.9)  # of the saturated rate
 FLIGHT_BATCH = 1_000
@@ -86,10 +87,12 @@ def one_query(run: Run) -> Iterator[Row]:
             yield from _compared(setting, found)
 
 
-def _loaded(run: Run, server: Server, url: str, bodies: Path, connections: int) -> tuple[Loaded, float]:
+def _loaded(
+    run: Run, server: Server, url: str, bodies: Path, connections: int, kind: str = JSON
+) -> tuple[Loaded, float]:
     """Return what a server did, and its processor time of a request in microseconds."""
     before = server.processor()
-    loaded = load.saturate(url, bodies, JSON, connections, run.seconds, run.cores.load)
+    loaded = load.saturate(url, bodies, kind, connections, run.seconds, run.cores.load)
     return loaded, (server.processor() - before) / loaded.requests * 1e6
 
 
@@ -115,15 +118,20 @@ def _compared(setting: str, found: dict[str, list[tuple[Loaded, float]]]) -> Ite
 
 
 def many_queries(run: Run) -> Iterator[Row]:
-    """64 queries a request, beside the library itself: in calls of as many, and of 1,000."""
-    with servers.serving(run.problem.folder, [run.cores.server]) as served:
+    """64 queries a request, beside the library itself in calls of as many: as Arrow streams, and as JSON."""
+    problem = run.problem
+    with servers.serving(problem.folder, [run.cores.server]) as served:
         url = f"{served.url}/v1/select"
-        yield from _beside_alone(run, BATCHED, MANY, lambda: _many(run, served, url), f"JSON, {SIXTEEN}, bytes and ids")
+        for measure, address, bodies, kind, note in (
+            (BATCHED, f"{url}?{problem.rules}", problem.many_in_arrow, ARROW, "vectors and pools of ids in columns"),
+            (IN_JSON, url, problem.many, JSON, "vectors in base64, pools of ids"),
+        ):
 
+            def turn(address: str = address, bodies: Path = bodies, kind: str = kind) -> tuple[float, float]:
+                loaded, cpu = _loaded(run, served, address, bodies, 16, kind)
+                return loaded.rate * MANY, cpu / MANY
 
-def _many(run: Run, served: Server, url: str) -> tuple[float, float]:
-    loaded, cpu = _loaded(run, served, url, run.problem.many, 16)
-    return loaded.rate * MANY, cpu / MANY
+            yield from _beside_alone(run, measure, MANY, turn, f"{SIXTEEN}, {note}")
 
 
 def flight(run: Run) -> Iterator[Row]:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from benchmarks.serve import load
 from benchmarks.suites import shapes
 from ragsys_kernels import Selection, mmr
 
-JSON = "application/json"
+JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 SHAPE, LAMBDA_D = shapes.Shape("minilm", 384, 100, 10), 0.75
 FEW = 256  # requests that are sent again and again
 MANY = 64  # queries of a request of many
@@ -59,8 +60,32 @@ class Problem:
 
     @cached_property
     def many(self) -> Path:
-        """64 queries a request, in bytes."""
+        """64 queries a request, in JSON and bytes."""
         return self._file("many", [self.many_body(begin) for begin in range(0, FEW * MANY, MANY)])
+
+    @cached_property
+    def many_in_arrow(self) -> Path:
+        """The same 64 queries a request, as Arrow streams; their rules are in the URL, `rules`."""
+        return self._file("arrow", [self._stream(begin) for begin in range(0, FEW * MANY, MANY)])
+
+    @property
+    def rules(self) -> str:
+        """The rules of all queries as the query of a URL."""
+        return f"corpus=docs&method=mmr&k={self.shape.K}&lambda_d={LAMBDA_D}"
+
+    def batch(self, begin: int, count: int) -> pa.RecordBatch:
+        """Return queries as columns of Arrow: vectors, and pools of ids."""
+        rows = [q % len(self.queries) for q in range(begin, begin + count)]
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(self.queries[rows].ravel()), self.shape.D)
+        pools = pa.FixedSizeListArray.from_arrays(pa.array(self.candidates[rows].ravel()), self.shape.P)
+        return pa.record_batch({"vector": vectors, "candidates": pools})
+
+    def _stream(self, begin: int) -> bytes:
+        batch, out = self.batch(begin, MANY), pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, batch.schema) as writer:
+            writer.write_batch(batch)
+        content: bytes = out.getvalue().to_pybytes()
+        return content
 
     def many_body(self, begin: int = 0) -> bytes:
         return self.body(*(self._by_bytes(q % len(self.queries)) for q in range(begin, begin + MANY)))

@@ -6,7 +6,6 @@ import json
 import threading
 import time
 
-import pyarrow as pa
 from pyarrow import flight
 
 from benchmarks.serve.problem import LAMBDA_D, Problem
@@ -16,7 +15,7 @@ def exchanged(problem: Problem, port: int, count: int, seconds: float) -> tuple[
     """Return how many queries were answered, in how many seconds, in batches of ``count``."""
     shape = problem.shape
     command = {"corpus": "docs", "method": "mmr", "k": shape.K, "lambda_d": LAMBDA_D}
-    batches = [batch(problem, begin, count) for begin in range(0, len(problem.queries), count)]
+    batches = [problem.batch(begin, count) for begin in range(0, len(problem.queries), count)]
     with flight.FlightClient(f"grpc://127.0.0.1:{port}") as client:
         descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
         writer, reader = client.do_exchange(descriptor)
@@ -37,10 +36,3 @@ def exchanged(problem: Problem, port: int, count: int, seconds: float) -> tuple[
         sender.join()
         writer.close()
     return answered, taken
-
-
-def batch(problem: Problem, begin: int, count: int) -> pa.RecordBatch:
-    rows = [q % len(problem.queries) for q in range(begin, begin + count)]
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(problem.queries[rows].ravel()), problem.shape.D)
-    pools = pa.FixedSizeListArray.from_arrays(pa.array(problem.candidates[rows].ravel()), problem.shape.P)
-    return pa.record_batch({"vector": vectors, "candidates": pools})

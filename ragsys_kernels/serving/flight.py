@@ -32,7 +32,7 @@ from .corpora import Served
 from .limits import Limits, RefusedError, invalid
 from .reading import Asked
 from .rules import shown
-from .select_arrow import asked_of, table_of
+from .select_arrow import asked_of, batch_of
 
 if TYPE_CHECKING:
     from .service import Service
@@ -152,12 +152,12 @@ class _Output(threading.Thread):
                 if not begun:
                     self._writer.begin(answer.schema)
                     begun = True
-                self._writer.write_table(answer)
+                self._writer.write_batch(answer)
             except Exception as error:  # the client has gone
                 self.broken = error
 
 
-def _answered(table: pa.Table, asked: Asked, future: Future[list[Selection]]) -> pa.Table:
+def _answered(table: pa.Table, asked: Asked, future: Future[list[Selection]]) -> pa.RecordBatch:
     try:
         picks = future.result()
         asked.note(picks)
@@ -165,7 +165,7 @@ def _answered(table: pa.Table, asked: Asked, future: Future[list[Selection]]) ->
         why = error if isinstance(error, RefusedError) else RefusedError(500, f"select: the kernels failed: {error}")
         asked.blocks, picks = [], []
         asked.errors = {i: asked.errors.get(i, why) for i in range(asked.count)}
-    return table_of(table, asked, picks)
+    return batch_of(table, asked, picks)
 
 
 def _tables(reader: Any, limits: Limits) -> Iterator[pa.Table]:

@@ -88,7 +88,7 @@ class Protocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Begin with the next request that has come; without uvicorn's timer, for `close_if_slow` closes connections."""
+        """Begin with the next request that has come; no timer is needed, for `close_if_slow` ends idle connections."""
         self.server_state.total_requests += 1
         if self.cycle.response_complete:  # no other was sent behind it
             self.waiting_since = time.monotonic()

@@ -91,16 +91,19 @@ async def answered(service: Service, table: pa.Table, rules: Mapping[str, Any]) 
     RuntimeError
         The queue is full.
     """
-    from .select_arrow import asked_of, table_of
+    import pyarrow as pa
+
+    from .select_arrow import asked_of, batch_of
 
     common = dict(rules)
     try:
         served = service.corpora.get(common.pop("corpus", None))
-        asked = await service.beside(len(table) > 1, asked_of, table.combine_chunks(), common, served, service.limits)
+        asked = await service.beside(len(table) > 1, asked_of, table, common, served, service.limits)
         ticket = await service.batcher.answer([block for block, _ in asked.blocks])
         picks = ticket.found()
     except RefusedError as error:  # which does not travel between processes
         kind: type[Exception] = RuntimeError if error.status in (429, 503) else ValueError
         raise kind(str(error)) from None
     asked.note(picks)
-    return await service.beside(asked.count > 1, table_of, table, asked, picks)
+    answer = await service.beside(asked.count > 1, batch_of, table, asked, picks)
+    return pa.Table.from_batches([answer])

@@ -8,7 +8,6 @@ Columns in: ``vector`` (a list of floats of any kind) or ``query_id``; as wanted
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -21,7 +20,7 @@ from .http import ARROW, Request, Response
 from .kernel import Block
 from .limits import Limits, RefusedError, invalid
 from .reading import BLOCK, Asked
-from .rules import Rules
+from .rules import Rules, rules_of
 
 if TYPE_CHECKING:
     from .service import Service
@@ -39,7 +38,11 @@ _COLUMNS = (
     "lambda_d",
     "lambda_b",
 )
-_PER_QUERY = ("k", "lambda_d", "lambda_b")
+_ANSWER = ["query_id", "ids", "scores", "relevance", "redundancy", "error"]
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
+_NO_ROWS, _NO_FLOATS = np.zeros(0, np.int64), np.zeros(0, np.float32)
+# Longer streams, and of more queries, are read and answered in a thread: they would hold up the event loop.
+_LARGE, _MANY = 1 << 20, 1024
 _NUMBERS = {"k": int, "pool": int, "max_per_group": int, "lambda_d": float, "lambda_b": float}
 
 
@@ -49,11 +52,11 @@ async def select_arrow(service: Service, request: Request) -> Response:
     common = rules_of_url(request.scope["query_string"])
     body = await request.body()
     request.stage("read")
-    table, asked = await service.beside(True, _parsed, body, common, service.corpora, service.limits)
+    table, asked = await service.beside(len(body) > _LARGE, _parsed, body, common, service.corpora, service.limits)
     request.queries = asked.count
     request.stage("parse")
     picks = await service.answer(asked, request, deadline)
-    content = await service.beside(True, _written, table, asked, picks)
+    content = await service.beside(asked.count > _MANY, _written, table, asked, picks)
     request.stage("write")
     return Response(content, 200 if len(asked.errors) < asked.count else 422, ARROW)
 
@@ -85,43 +88,55 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
             raise invalid("select", name[:100], f"be one column of {', '.join(_COLUMNS)}", "another")
     if not 1 <= table.num_rows <= limits.queries:
         raise invalid("select", "queries", f"be 1 to {limits.queries}", table.num_rows)
-    asked, rules = Asked(served, table.num_rows), Rules("select", common, served, limits)
-    columns = {name: table.column(name) for name in names}
+    asked, rules = Asked(served, table.num_rows), rules_of("select", common, served, limits)
+    columns = {name: _one(table.column(name)) for name in names}
     for begin in range(0, table.num_rows, BLOCK):
-        part = {name: _one(column.slice(begin, BLOCK)) for name, column in columns.items()}
+        part = {name: column.slice(begin, BLOCK) for name, column in columns.items()}
         positions = list(range(begin, min(begin + BLOCK, table.num_rows)))
         _read(rules, part, positions, asked)
     return asked
 
 
-def table_of(table: pa.Table, asked: Asked, picks: list[Selection]) -> pa.Table:
+def batch_of(table: pa.Table, asked: Asked, picks: list[Selection]) -> pa.RecordBatch:
     """Return the picks of all queries in columns; a query with an error has empty lists."""
-    ids = table.column("id") if "id" in table.column_names else pa.array(np.arange(asked.count))
-    lengths = np.zeros(asked.count, np.int32)
-    parts: list[list[np.ndarray]] = [[], [], [], []]
-    order = []
-    for (_, positions), picked in zip(asked.blocks, picks, strict=True):
-        lengths[positions] = picked.lengths
+    ids = _one(table.column("id")) if "id" in table.column_names else pa.array(np.arange(asked.count))
+    order: list[int] = []
+    for _, positions in asked.blocks:
         order += positions
-        real = np.arange(picked.indices.shape[1]) < picked.lengths[:, None]
-        fields = (asked.served.ids_of(picked.indices), picked.scores, picked.relevance, picked.redundancy)
-        for part, field in zip(parts, fields, strict=True):
-            part.append(field[real])
-    kind = pa.string() if asked.served.named else pa.int64()
-    kinds = (kind, pa.float32(), pa.float32(), pa.float32())
-    # Blocks may hold the queries in another order; lists are put into that of the request by their offsets.
     offsets = np.zeros(len(order) + 1, np.int32)
-    np.cumsum(lengths[order], out=offsets[1:])
-    places = np.full(asked.count, -1, np.int64)
-    places[order] = np.arange(len(order))
-    taken = pa.array(places, mask=places < 0)
-    lists = []
-    for part, of in zip(parts, kinds, strict=True):
-        flat = pa.array(np.concatenate(part) if part else [], of, from_pandas=True)
-        lists.append(pa.ListArray.from_arrays(pa.array(offsets), flat).take(taken))
-    errors = [str(asked.errors[i]) if i in asked.errors else None for i in range(asked.count)]
-    columns = [ids, *lists, pa.array(errors, pa.string())]
-    return pa.table(columns, names=["query_id", "ids", "scores", "relevance", "redundancy", "error"])
+    if picks:
+        np.cumsum(np.concatenate([picked.lengths for picked in picks]), out=offsets[1:])
+    # Blocks may lack queries, or hold them in another order: lists are put into that of the request by their offsets.
+    taken = None
+    if order != list(range(asked.count)):
+        places = np.full(asked.count, -1, np.int64)
+        places[order] = np.arange(len(order))
+        taken = pa.array(places, mask=places < 0)
+    full = all((picked.lengths == picked.indices.shape[1]).all() for picked in picks)
+    rows = np.concatenate([*(_end_to_end(picked.indices, picked.lengths, full) for picked in picks), _NO_ROWS])
+    floats = [_end_to_end(picked[i], picked.lengths, full) for i in (1, 2, 3) for picked in picks]
+    ids_of_picks = asked.served.ids_of(rows)
+    flat = [pa.array(ids_of_picks, pa.string() if asked.served.named else pa.int64(), from_pandas=True)]
+    values = pa.array(np.concatenate([*floats, _NO_FLOATS]), from_pandas=True)
+    flat += [values.slice(i * len(rows), len(rows)) for i in range(3)]
+    offsets = pa.array(offsets)
+    lists = [pa.ListArray.from_arrays(offsets, each) for each in flat]
+    if taken is not None:
+        lists = [each.take(taken) for each in lists]
+    errors = pa.nulls(asked.count, pa.string())
+    if asked.errors:
+        errors = pa.array(
+            [str(asked.errors[i]) if i in asked.errors else None for i in range(asked.count)], pa.string()
+        )
+    return pa.record_batch([ids, *lists, errors], names=_ANSWER)
+
+
+def _end_to_end(rows: np.ndarray, lengths: np.ndarray, full: bool) -> np.ndarray:
+    """Return the first values of each row, one row after the other."""
+    if full:
+        return rows.reshape(-1)
+    found: np.ndarray = rows[np.arange(rows.shape[1]) < lengths[:, None]]
+    return found
 
 
 def _parsed(body: bytes, common: dict[str, Any], corpora: Corpora, limits: Limits) -> tuple[pa.Table, Asked]:
@@ -136,13 +151,13 @@ def _parsed(body: bytes, common: dict[str, Any], corpora: Corpora, limits: Limit
 
 
 def _written(table: pa.Table, asked: Asked, picks: list[Selection]) -> bytes:
-    answer, out = table_of(table, asked, picks), io.BytesIO()
-    with pa.ipc.new_stream(out, answer.schema) as writer:
-        writer.write_table(answer)
-    return out.getvalue()
+    answer = batch_of(table, asked, picks)
+    return b"".join((answer.schema.serialize(), answer.serialize(), _END))  # a writer takes five times as long
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
     combined = column.combine_chunks()
     return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
 
@@ -195,9 +210,15 @@ def _vectors(rules: Rules, column: pa.Array) -> np.ndarray:
 def _floats(rules: Rules, name: str, values: pa.Array) -> np.ndarray:
     if not pa.types.is_floating(values.type):
         raise rules.invalid(name, "be lists of floats", values.type)
+    return _numbers(values, np.float32)
+
+
+def _numbers(values: pa.Array, dtype: Any) -> np.ndarray:
+    """Return values as an array: their own memory if the stream has them aligned and of this type."""
+    array = values.to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):  # seen as inf
-        floats: np.ndarray = values.to_numpy(zero_copy_only=False).astype(np.float32)
-    return floats
+        numbers: np.ndarray = array.astype(dtype, copy=not array.flags.aligned)
+    return numbers
 
 
 def _lists(rules: Rules, name: str, column: pa.Array) -> tuple[pa.Array, list[int]]:
@@ -208,7 +229,10 @@ def _lists(rules: Rules, name: str, column: pa.Array) -> tuple[pa.Array, list[in
     values = column.flatten()
     if values.null_count:
         raise rules.invalid(name, "hold no null", "null")
-    return values, column.value_lengths().to_pylist()
+    lengths = (
+        [kind.list_size] * len(column) if pa.types.is_fixed_size_list(kind) else column.value_lengths().to_pylist()
+    )
+    return values, lengths
 
 
 def _plain(rules: Rules, name: str, values: pa.Array) -> Any:
@@ -217,5 +241,5 @@ def _plain(rules: Rules, name: str, values: pa.Array) -> Any:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return values.to_pylist()
     if pa.types.is_integer(kind) and kind != pa.uint64():
-        return values.to_numpy(zero_copy_only=False).astype(np.int64)
+        return _numbers(values, np.int64)
     raise rules.invalid(name, "hold ids, integers or strings", kind)
