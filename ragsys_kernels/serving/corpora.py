@@ -53,7 +53,7 @@ class Served:
     def rows_of(self, ids: np.ndarray | Sequence[Any]) -> np.ndarray:
         """Return the rows (n,) int64 of ids; -1 where the corpus has no such id."""
         if self._plain and isinstance(ids, np.ndarray):  # the common case without its checks
-            if not ids.size or ids.view(np.uint64).max() < self.rows:  # no negative one either
+            if not ids.size or np.maximum.reduce(ids.view(np.uint64)) < self.rows:  # no negative one either
                 return ids
             return np.where((ids >= 0) & (ids < self.rows), ids, -1)
         rows: np.ndarray = self.corpus.rows_of(ids, unknown="pad")

@@ -39,6 +39,11 @@ _COLUMNS = (
     "lambda_b",
 )
 _ANSWER = ["query_id", "ids", "scores", "relevance", "redundancy", "error"]
+_KINDS = {
+    "halffloat": "float16",
+    "float": "float32",
+    "double": "float64",
+}  # in NumPy's words
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 _NO_ROWS, _NO_FLOATS = np.zeros(0, np.int64), np.zeros(0, np.float32)
 # Longer streams, and of more queries, are read and answered in a thread: they would hold up the event loop.
@@ -99,7 +104,7 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
 
 def batch_of(table: pa.Table, asked: Asked, picks: list[Selection]) -> pa.RecordBatch:
     """Return the picks of all queries in columns; a query with an error has empty lists."""
-    ids = _one(table.column("id")) if "id" in table.column_names else pa.array(np.arange(asked.count))
+    ids = _one(table.column("id")) if "id" in table.column_names else _arrow(np.arange(asked.count), pa.int64())
     order: list[int] = []
     for _, positions in asked.blocks:
         order += positions
@@ -116,11 +121,11 @@ def batch_of(table: pa.Table, asked: Asked, picks: list[Selection]) -> pa.Record
     rows = np.concatenate([*(_end_to_end(picked.indices, picked.lengths, full) for picked in picks), _NO_ROWS])
     floats = [_end_to_end(picked[i], picked.lengths, full) for i in (1, 2, 3) for picked in picks]
     ids_of_picks = asked.served.ids_of(rows)
-    flat = [pa.array(ids_of_picks, pa.string() if asked.served.named else pa.int64(), from_pandas=True)]
-    values = pa.array(np.concatenate([*floats, _NO_FLOATS]), from_pandas=True)
+    flat = [pa.array(ids_of_picks.tolist(), pa.string()) if asked.served.named else _arrow(ids_of_picks, pa.int64())]
+    values = _arrow(np.concatenate([*floats, _NO_FLOATS]), pa.float32())
     flat += [values.slice(i * len(rows), len(rows)) for i in range(3)]
-    offsets = pa.array(offsets)
-    lists = [pa.ListArray.from_arrays(offsets, each) for each in flat]
+    begins = _arrow(offsets, pa.int32())
+    lists = [pa.ListArray.from_arrays(begins, each) for each in flat]
     if taken is not None:
         lists = [each.take(taken) for each in lists]
     errors = pa.nulls(asked.count, pa.string())
@@ -129,6 +134,14 @@ def batch_of(table: pa.Table, asked: Asked, picks: list[Selection]) -> pa.Record
             [str(asked.errors[i]) if i in asked.errors else None for i in range(asked.count)], pa.string()
         )
     return pa.record_batch([ids, *lists, errors], names=_ANSWER)
+
+
+def _arrow(array: np.ndarray, kind: Any) -> pa.Array:
+    """Return numbers as an Arrow array, NaN as null. `pa.array` would import pandas, which takes seconds, to look."""
+    nulls, count = None, 0
+    if array.dtype.kind == "f" and (missing := np.isnan(array)).any():
+        nulls, count = pa.py_buffer(np.packbits(~missing, bitorder="little")), int(missing.sum())
+    return pa.Array.from_buffers(kind, len(array), [nulls, pa.py_buffer(np.ascontiguousarray(array))], count)
 
 
 def _end_to_end(rows: np.ndarray, lengths: np.ndarray, full: bool) -> np.ndarray:
@@ -214,8 +227,10 @@ def _floats(rules: Rules, name: str, values: pa.Array) -> np.ndarray:
 
 
 def _numbers(values: pa.Array, dtype: Any) -> np.ndarray:
-    """Return values as an array: their own memory if the stream has them aligned and of this type."""
-    array = values.to_numpy(zero_copy_only=False)
+    """Return values, none of them null, as an array: their own memory if that is aligned and of this type."""
+    kind, size = np.dtype(_KINDS.get(str(values.type), str(values.type))), len(values)
+    stored = np.frombuffer(values.buffers()[1] or b"", np.uint8)[values.offset * kind.itemsize :]
+    array = stored[: size * kind.itemsize].view(kind)
     with np.errstate(over="ignore"):  # seen as inf
         numbers: np.ndarray = array.astype(dtype, copy=not array.flags.aligned)
     return numbers
