@@ -72,6 +72,20 @@ def mmr_peers(problem: shapes.Problem, lambda_d: float) -> list[Contender]:
     return found
 
 
+def pyversity_call(problem: shapes.Problem, strategy: str, lambda_d: float) -> list[Contender]:
+    """Return pyversity's call of a strategy with the defaults of its own options, if it is installed."""
+    if "pyversity" in missing():
+        return []
+    import pyversity
+
+    call, k, relevance = getattr(pyversity, strategy), problem.shape.K, problem.relevance
+
+    def pick(q: int, pool: np.ndarray) -> Any:
+        return call(pool, relevance[q], k, diversity=1 - lambda_d).indices
+
+    return [_one_by_one("pyversity", problem, pick, note="relevance given")]
+
+
 _CALLS = 64  # queries of single calls; their pools are held as lists too, 32 bytes a number
 
 

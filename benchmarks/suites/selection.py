@@ -161,14 +161,23 @@ def ours(
     dtype: str = "float32",
     given: bool = False,
     threads: int = 1,
+    **options: Any,
 ) -> Contender:
-    """Return the library on a corpus and candidate ids; with ``given`` it gets the relevance too, as pyversity must."""
+    """Return the library on a corpus and candidate ids; with ``given`` it gets the relevance too, as pyversity must.
+
+    ``options`` are those of the rule alone.
+    """
     corpus = problem.corpus(dtype)
     method = getattr(rk, op)
 
     def arguments(part: slice | int) -> dict[str, Any]:
         part = part if isinstance(part, slice) else slice(part)
-        found: dict[str, Any] = {"queries": problem.queries[part], "embeddings": corpus, "k": problem.shape.K}
+        found: dict[str, Any] = {
+            "queries": problem.queries[part],
+            "embeddings": corpus,
+            "k": problem.shape.K,
+            **options,
+        }
         if problem.candidates is not None:
             found["candidates"] = problem.candidates[part]
         if given:
@@ -199,9 +208,9 @@ def ours(
     )
 
 
-def library(op: str, problem: shapes.Problem, lambda_d: float) -> list[Contender]:
+def library(op: str, problem: shapes.Problem, lambda_d: float, **options: Any) -> list[Contender]:
     """Return the library without relevance and with it, as pyversity has it."""
-    return [ours(op, problem, lambda_d), ours(op, problem, lambda_d, given=True)]
+    return [ours(op, problem, lambda_d, **options), ours(op, problem, lambda_d, given=True, **options)]
 
 
 def dense(op: str, problem: shapes.Problem, lambda_d: float | None = None) -> Contender:

@@ -74,6 +74,7 @@ MMR = [
     *((shape, lambda_d) for shape in POOLS + DUPLICATES for lambda_d in LAMBDAS),
     *((shape, 0.75) for shape in OTHER_POOLS),
 ]
+RULES = _pools((100, 10), (1000, 10), dims=(384,))
 WHOLE = [
     (replace(corpus, K=K), lambda_d)
     for corpus in (Shape("minilm", 384, None, 0, Q=256), Shape("glove", 50, None, 0, N=100_000, Q=256))

@@ -7,14 +7,15 @@ implementation, backend or instruction set.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._warn import warn
-from ..selection import validate
+from ..selection import aspects, mmr, options, validate, volume, vrsd
 from ..selection.methods import METHODS
-from ..selection.problem import Selection
+from ..selection.problem import Problem, Selection
 from .replay import Replay
 
 KINDS = ("random", "clustered", "duplicates", "integers")
@@ -132,12 +133,14 @@ def selection_work(
 
     Parameters
     ----------
-    method : {"mmr", "vrsd"}
+    method : str
+        A rule of `METHODS`.
     problem : dict
-        The arguments of the call, as for `mmr` or `vrsd`.
+        The arguments of the call, as for the function of that name.
     bounds : {"automatic", "dense", "pruned", "coded"}
         Which bounds leave out dot products: "automatic" lets the kernel choose, "dense" uses none, "pruned" the
-        triangle inequality, "coded" the codes of a `Corpus`. The picks are the same.
+        triangle inequality, "coded" the codes of a `Corpus`. A rule without such bounds uses its own. The picks are the
+        same.
     rule
         The former name of ``bounds``.
     """
@@ -146,15 +149,32 @@ def selection_work(
         bounds = rule
     from ..selection import cpu
 
-    defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if method == "mmr" else {}
-    checked = validate.selection(method, **{**defaults, **problem})
+    checked = checked_problem(method, problem)
     selection, (products, rows_read, code_products) = cpu.run(checked, 1, bounds)
-    relevance = 0 if checked.relevance is not None and method == "mmr" else 1
+    relevance = 0 if checked.relevance is not None and method != "vrsd" else 1
     pools = [len(checked.eligible(q)[0]) for q in range(checked.num_queries)]
     picks = [min(n, int(k)) for n, k in zip(pools, np.broadcast_to(problem["k"], len(pools)), strict=True)]
-    dense = sum(n * relevance + sum(n - step for step in range(1, k)) for n, k in zip(pools, picks, strict=True))
+    if method == "coverage":
+        given = checked.options.aspects
+        dense = sum(n * (relevance + (n if given is None else given.shape[1])) for n in pools)
+    else:
+        dense = sum(n * relevance + sum(n - step for step in range(1, k)) for n, k in zip(pools, picks, strict=True))
     row_bytes = checked.rows.data.shape[1] * checked.rows.data.itemsize
     return selection, Work(int(products), int(rows_read), int(rows_read) * row_bytes, dense, int(code_products))
+
+
+def checked_problem(method: str, problem: dict[str, Any]) -> Problem:
+    """Return the checked problem of a call of a rule, with the defaults of its function."""
+    functions = {"mmr": mmr, "vrsd": vrsd, "coverage": aspects.coverage}
+    call = inspect.signature(functions.get(method) or getattr(volume, method)).parameters
+    limits = inspect.signature(validate.selection).parameters
+    arguments = {name: call[name].default for name in ("lambda_d", "lambda_b") if name in call}
+    arguments.update({name: value for name, value in problem.items() if name in limits})
+    make = getattr(options, method, None)
+    if make is not None:
+        own = [name for name in inspect.signature(make).parameters if name != "op"]
+        arguments["options"] = make(method, *(problem.get(name, call[name].default) for name in own))
+    return validate.selection(method, **arguments)
 
 
 def check_selection(method: str, problem: dict[str, Any], result: Any, *, tolerance: float | None = None) -> None:

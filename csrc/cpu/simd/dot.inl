@@ -45,8 +45,9 @@ static inline void keep_in_register(vf& x) {
   (void)x;
 }
 
-// out[a * B + b] = <vectors[a], rows[b]>; the vectors are prepared.
-template <int A, int B, class T>
+// out[a * B + b] = <vectors[a], rows[b]>; the vectors are prepared. With kFours sums of four rows are made together, to
+// the same bits.
+template <int A, int B, bool kFours = false, class T>
 static inline void dot_tile(const float* const* vectors, const T* const* rows, std::int64_t dims, float* out) {
   vf even[A][B] = {}, odd[A][B] = {};
   vf x[A], y;
@@ -80,6 +81,16 @@ static inline void dot_tile(const float* const* vectors, const T* const* rows, s
       y = load_tail(rows[b], dims);
       for (int a = 0; a < A; ++a) odd[a][b] = fma(x[a], y, odd[a][b]);
     }
+  }
+  if constexpr (kFours) {
+    static_assert(B == 4, "rows");
+    for (int a = 0; a < A; ++a) {
+      v4 quarters[4];
+      for (int b = 0; b < 4; ++b) quarters[b] = quarter(even[a][b] + odd[a][b]);
+      const v4 sums = sums_of_quarters(quarters[0], quarters[1], quarters[2], quarters[3]);
+      std::memcpy(out + a * 4, &sums, sizeof sums);
+    }
+    return;
   }
   for (int a = 0; a < A; ++a)
     for (int b = 0; b < B; ++b) out[a * B + b] = hsum(even[a][b] + odd[a][b]);

@@ -8,8 +8,12 @@ static inline vd load(const double* p) { return *reinterpret_cast<const vd_u*>(p
 static inline void store(double* p, vd v) { *reinterpret_cast<vd_u*>(p) = v; }
 
 static inline double product_of(const double* a, const double* b, std::int64_t n) {
-  vd sum = {};
-  for (std::int64_t i = 0; i < n; i += kDoubles) sum += load(a + i) * load(b + i);
+  vd sums[4] = {};
+  std::int64_t i = 0;
+  for (; i + 4 * kDoubles <= n; i += 4 * kDoubles)
+    for (int s = 0; s < 4; ++s) sums[s] += load(a + i + s * kDoubles) * load(b + i + s * kDoubles);
+  for (; i < n; i += kDoubles) sums[0] += load(a + i) * load(b + i);
+  const vd sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   double total = 0;
   for (std::int64_t lane = 0; lane < kDoubles; ++lane) total += sum[lane];
   return total;

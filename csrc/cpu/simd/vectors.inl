@@ -98,6 +98,26 @@ static inline float hsum(vf x) {
 }
 #endif
 
+// The four sums of a whole vector each, in the order of hsum.
+static inline v4 sums_of_quarters(v4 a, v4 b, v4 c, v4 d) {
+  const v4 ab = __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  const v4 cd = __builtin_shufflevector(c, d, 0, 1, 4, 5) + __builtin_shufflevector(c, d, 2, 3, 6, 7);
+  return __builtin_shufflevector(ab, cd, 0, 2, 4, 6) + __builtin_shufflevector(ab, cd, 1, 3, 5, 7);
+}
+static inline v4 quarter(v4 x) { return x; }
+#if RSK_VEC_BYTES >= 32
+typedef float v8_half __attribute__((vector_size(32)));
+static inline v4 quarter(v8_half x) {
+  return __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
+}
+#endif
+#if RSK_VEC_BYTES == 64
+static inline v4 quarter(vf x) {
+  return quarter(__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+                 __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15));
+}
+#endif
+
 static inline float largest_lane4(v4 x) {
   const v4 y = __builtin_shufflevector(x, x, 2, 3, 0, 1), z = x > y ? x : y;
   return z[0] > z[1] ? z[0] : z[1];

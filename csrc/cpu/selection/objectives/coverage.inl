@@ -6,12 +6,16 @@
 //   xquad      sum of w_a S_ia rho_a, rho_a the product of 1 - S to the picks, S at most 1
 //
 // All S are computed first. What an item adds only falls from pick to pick, in floats too but for powers other than the
-// root, so that an old value is an upper bound: an item's is renewed only while it is the largest.
+// root, so that an old gain, times what all gains shrink by at least, is an upper bound: an item's is renewed only
+// while its bound is the largest.
 
 // Rows that meet kAspectVectors aspects at once; as many as the registers of a region hold the sums of.
-constexpr int kAspectRows = W == 16 ? 4 : 3, kAspectVectors = W == 16 ? 3 : 2;
+constexpr int kAspectRows = 4, kAspectVectors = W == 16 ? 3 : 1;
 // Aspects whose vectors stay in the second-level cache while rows go by.
 constexpr std::int64_t kAspectBlock = 96;
+
+// More than what rounding adds to a gain, as a factor.
+constexpr float kRounded = 1.0f + 1e-5f;
 
 // What an item costs at least where values are divided by costs.
 constexpr double kLeastCost = 1e-30;
@@ -51,6 +55,8 @@ struct Coverage {
   bool rooted = true;  // gamma is 1/2
   bool falls = true;   // in floats
   std::int64_t aspects = 0, stride = 0;
+  float largest = 0.0f;  // of all S
+  float shrunk = 1.0f;   // by what the gains known have shrunk since they were last looked through, at least
   // With `density`, the best item by itself, which may be worth more than all picks.
   std::int64_t single = -1;
   float single_value = 0.0f, single_redundancy = 0.0f;
@@ -83,7 +89,6 @@ struct Coverage {
     }
     options.aspects ? find_given_aspects(query) : find_own_aspects(query);
     multiply(query, !options.aspects);
-    for (std::int64_t j = 0; j < query.items; j += W) store(ws.bound + j, splat(FLT_MAX));
     for (std::int64_t j = 0; j < query.items; ++j) ws.renewed[j] = -1;
   }
 
@@ -118,53 +123,64 @@ struct Coverage {
 
   float* similarities(const Workspace& ws, std::int64_t j) const { return ws.similarity + j * stride; }
 
-  // From a product to a similarity, which counts from 0 and for xquad up to 1.
-  template <class Query>
-  float counted(Query& query, float similarity) const {
-    query.all_finite = query.all_finite && finite(similarity);
-    const float positive = similarity > 0.0f ? similarity : 0.0f;
-    return rule == Method::xquad && positive > 1.0f ? 1.0f : positive;
+  // From products to similarities, which count from 0 and for xquad up to 1.
+  v4 counted(v4 similarity) const {
+    const v4 zero = {}, one = zero + 1.0f, positive = similarity > zero ? similarity : zero;
+    const v4 capped = positive < one ? positive : one;
+    return rule == Method::xquad ? capped : positive;
   }
 
-  // The products of rows js[0..kAspectRows) with the aspects from a on, as many as a tile has.
+  // All S. The matrix of a pool with itself is symmetric: a row meets the aspects from itself on.
   template <class Query>
-  void multiply_tile(Query& query, const std::int64_t* js, std::int64_t a, float* dots) const {
-    const typename Query::Element* rows[kAspectRows];
-    for (int r = 0; r < kAspectRows; ++r) rows[r] = query.row(query.ws.row[js[r]]);
-    dot_tile<kAspectVectors, kAspectRows>(query.ws.aspects + a, rows, query.args.dims, dots);
-    query.ws.products += kAspectRows * kAspectVectors;
-  }
-
-  // All S. The matrix of a pool with itself is symmetric: an item meets those from itself on, and both get the
-  // similarity.
-  template <class Query>
-  void multiply(Query& query, bool symmetric) const {
+  void multiply(Query& query, bool symmetric) {
     Workspace& ws = query.ws;
     const std::int64_t items = query.items;
+    const typename Query::Element* rows[kAspectRows];
     float dots[kAspectRows * kAspectVectors];
-    std::int64_t js[kAspectRows];
+    v4 rest = {}, most = {};
+    for (std::int64_t j = items; j < query.padded(items); ++j) ws.scale[j] = 0.0f;
     for (std::int64_t block = 0; block < aspects; block += kAspectBlock) {
       const std::int64_t end = block + kAspectBlock < aspects ? block + kAspectBlock : aspects;
       for (std::int64_t j = 0; j < items && (!symmetric || j < end); j += kAspectRows) {
         if (j % 64 == 0) interrupt_point();
-        for (int r = 0; r < kAspectRows; ++r) js[r] = j + r < items ? j + r : items - 1;
+        for (int r = 0; r < kAspectRows; ++r) rows[r] = query.row(ws.row[j + r < items ? j + r : items - 1]);
+        v4 scale;
+        std::memcpy(&scale, ws.scale + j, sizeof scale);
         for (std::int64_t a = block; a < end; a += kAspectVectors) {
           if (symmetric && a + kAspectVectors <= j) continue;
-          multiply_tile(query, js, a, dots);
-          for (int v = 0; v < kAspectVectors; ++v)
-            for (int r = 0; r < kAspectRows; ++r) {
-              const std::int64_t i = j + r, aspect = a + v;
-              if (i >= items || aspect >= end || (symmetric && aspect < i)) continue;
-              const float similarity = dots[v * kAspectRows + r] * ws.aspect_scale[aspect] * ws.scale[i];
-              const float value = counted(query, similarity);
-              similarities(ws, i)[aspect] = value;
-              if (symmetric) similarities(ws, aspect)[i] = value;
-            }
+          dot_tile<kAspectVectors, kAspectRows, true>(ws.aspects + a, rows, query.args.dims, dots);
+          ws.products += kAspectRows * kAspectVectors;
+          for (int v = 0; v < kAspectVectors && a + v < end; ++v) {
+            v4 similarity;
+            std::memcpy(&similarity, dots + v * kAspectRows, sizeof similarity);
+            similarity = similarity * ws.aspect_scale[a + v] * scale;
+            rest += similarity - similarity;  // not 0 where one is not finite
+            similarity = counted(similarity);
+            most = similarity > most ? similarity : most;
+            if (symmetric)
+              std::memcpy(similarities(ws, a + v) + j, &similarity, sizeof similarity);
+            else
+              for (int r = 0; r < kAspectRows && j + r < items; ++r) similarities(ws, j + r)[a + v] = similarity[r];
+          }
         }
       }
     }
+    query.all_finite = query.all_finite && hsum4(rest) == 0.0f;
+    largest = largest_lane4(most);
+    if (symmetric) mirror(ws);
     for (std::int64_t j = 0; j <= items; ++j)
       for (std::int64_t a = aspects; a < stride; ++a) similarities(ws, j)[a] = 0.0f;
+  }
+
+  // Item i's similarity to item a > i is a's to i. Tile by tile, as the columns of a large matrix share few cache
+  // lines.
+  void mirror(Workspace& ws) const {
+    constexpr std::int64_t kTileItems = 16;
+    for (std::int64_t row = 0; row < aspects; row += kTileItems)
+      for (std::int64_t column = 0; column <= row; column += kTileItems)
+        for (std::int64_t a = row; a < row + kTileItems && a < aspects; ++a)
+          for (std::int64_t i = column; i < column + kTileItems && i < a; ++i)
+            similarities(ws, i)[a] = similarities(ws, a)[i];
   }
 
   // Initial items cover aspects too.
@@ -177,28 +193,43 @@ struct Coverage {
       for (std::int64_t a = 0; a < aspects; ++a) {
         float dot;
         dot_tile<1, 1>(ws.aspects + a, &data, query.args.dims, &dot);
-        row[a] = counted(query, dot * ws.aspect_scale[a] * ws.picked_scale[p]);
+        const v4 similarity = v4{} + dot * ws.aspect_scale[a] * ws.picked_scale[p];
+        query.all_finite = query.all_finite && finite(similarity[0]);
+        row[a] = counted(similarity)[0];
+        largest = row[a] > largest ? row[a] : largest;
       }
       query.ws.products += aspects;
       cover(ws, row);
     }
   }
 
+  // By how much gains shrink at least: a bound that is closer than that they fall. Of COVER the share that is left of
+  // (A + S)^(1/2) - A^(1/2) grows with S, so that the largest S stands for all.
+  static vf reach(vf covered, float largest) { return square_root(covered + splat(largest)) + square_root(covered); }
+
   // A pick with these similarities covers the aspects.
-  void cover(Workspace& ws, const float* row) const {
+  void cover(Workspace& ws, const float* row) {
+    vf left = {};
     for (std::int64_t a = 0; a < stride; a += W) {
       const vf similarity = load(row + a), before = load(ws.covered + a);
       vf after;
       if (rule == Method::facility) {
         after = larger(before, similarity);
       } else if (rule == Method::xquad) {
-        after = before * (splat(1.0f) - similarity);
+        const vf share = splat(1.0f) - similarity;
+        after = before * share;
+        left = larger(left, load(ws.aspect_weight + a) > vf{} ? share : vf{});
       } else {
         after = before + similarity;
+        const vf share = reach(before, largest) / larger(reach(after, largest), splat(FLT_MIN));
+        left = larger(left, load(ws.aspect_weight + a) > vf{} ? share : vf{});
         store(ws.root + a, rooted ? square_root(after) : power_of(after, gamma));
       }
       store(ws.covered + a, after);
     }
+    if (rule == Method::facility) return;
+    const float share = largest_lane(left) * kRounded;
+    shrunk *= share < 1.0f ? share : 1.0f;
   }
 
   // What an item with these similarities adds, a vector of aspects at a time.
@@ -224,14 +255,16 @@ struct Coverage {
     return hsum(even + odd);
   }
 
+  // Of an item whose gain is known, or at most this.
   template <class Query>
-  float value_of(const Query& query, std::int64_t j) const {
-    return query.lambda_d() * query.ws.value[j] + (1.0f - query.lambda_d()) * gain(query.ws, j);
+  static float value_of(const Query& query, std::int64_t j) {
+    return query.lambda_d() * query.ws.value[j] + (1.0f - query.lambda_d()) * query.ws.running[j];
   }
 
   // What decides between items: the value or, with `density`, what a unit of cost gets of it.
   template <class Query>
-  static float rank(const Query& query, std::int64_t j, float value) {
+  static float rank(const Query& query, std::int64_t j) {
+    const float value = value_of(query, j);
     if (!query.args.options.density) return value;
     const double cost = query.cost(j);
     return float(double(value) / (cost > kLeastCost ? cost : kLeastCost));
@@ -240,13 +273,27 @@ struct Coverage {
   template <class Query>
   void renew(Query& query, std::int64_t j) const {
     Workspace& ws = query.ws;
-    ws.running[j] = value_of(query, j);
-    ws.bound[j] = rank(query, j, ws.running[j]);
-    query.all_finite = query.all_finite && finite(ws.running[j]);
+    ws.running[j] = gain(ws, j);
+    ws.bound[j] = rank(query, j);
+    query.all_finite = query.all_finite && finite(value_of(query, j));
     ws.renewed[j] = std::int32_t(query.picked);
   }
 
-  // Values that only fall: the largest bound, renewed until it is of an item that knows all picks.
+  // Old gains become bounds of what they are now, and bounds of the values with them.
+  template <class Query>
+  void bound_all(Query& query) {
+    Workspace& ws = query.ws;
+    const vf relevance_weight = splat(query.lambda_d()), gain_weight = splat(1.0f - query.lambda_d());
+    for (std::int64_t j = 0; j < query.items; j += W) {
+      const vf gains = load(ws.running + j) * splat(shrunk);
+      store(ws.running + j, gains);
+      store(ws.bound + j, relevance_weight * load(ws.value + j) + gain_weight * gains);
+    }
+    shrunk = 1.0f;
+    for (std::int64_t j = 0; query.args.options.density && j < query.items; ++j) ws.bound[j] = rank(query, j);
+  }
+
+  // The largest bound, renewed until it is of an item that knows all picks.
   template <class Query>
   Status choose(Query& query, std::int64_t* best, float* best_score) {
     Workspace& ws = query.ws;
@@ -254,6 +301,10 @@ struct Coverage {
     const bool all = first || !falls || query.args.bounds == Bounds::dense;
     for (std::int64_t j = 0; j < query.items; ++j)
       if (all && query.is_open(j)) renew(query, j);
+    if (all)
+      shrunk = 1.0f;
+    else
+      bound_all(query);
     if (first && query.args.options.density) {
       const Status status = find_single(query);
       if (status != Status::ok) return status;
@@ -277,7 +328,7 @@ struct Coverage {
         }
       }
       *best = top;
-      *best_score = ws.running[top];
+      *best_score = value_of(query, top);
       return Status::ok;
     }
     return Status::not_finite;
@@ -285,16 +336,16 @@ struct Coverage {
 
   template <class Query>
   Status find_single(Query& query) {
-    Workspace& ws = query.ws;
     if (query.limited) {
       const Status status = query.catch_up_all();
       if (status != Status::ok) return status;
       query.close_similar();
     }
     for (std::int64_t j = 0; j < query.items; ++j) {
-      if (!query.is_open(j) || (single >= 0 && !(ws.running[j] > single_value))) continue;
+      const float value = value_of(query, j);
+      if (!query.is_open(j) || (single >= 0 && !(value > single_value))) continue;
       single = j;
-      single_value = ws.running[j];
+      single_value = value;
     }
     if (single >= 0) single_redundancy = query.redundancy(single);
     return Status::ok;
@@ -317,7 +368,7 @@ struct Coverage {
   }
 
   template <class Query>
-  void take(Query& query, std::int64_t j, std::int64_t slot, float value) const {
+  void take(Query& query, std::int64_t j, std::int64_t slot, float value) {
     query.take(j, slot, value, query.ws.value[j], query.redundancy(j));
     cover(query.ws, similarities(query.ws, j));
   }
