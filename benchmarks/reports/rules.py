@@ -1,0 +1,127 @@
+"""What each rule does to the picks on real vectors, into results/rules.md: relevance, redundancy, breadth, time.
+
+python -m benchmarks.reports.rules
+"""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import ragsys_kernels as rk
+from benchmarks.harness import data
+from benchmarks.harness.ledger import RESULTS
+from benchmarks.reports import lambda_sweep, rule_plots
+from ragsys_kernels.metrics import pairwise_cosine, sum_cosine
+
+OUT = RESULTS / "rules.md"
+K, POOL, QUERIES = 6, 100, 800
+NEAR = 0.9  # two picks of a larger cosine are near-duplicates
+RUNS = 5
+
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "top-k": ("mmr", {"lambda_d": 1.0}),
+    "top-k, ceiling 0.8": ("mmr", {"lambda_d": 1.0, "max_similarity": 0.8}),
+    "MMR, λ_d 0.75": ("mmr", {"lambda_d": 0.75}),
+    "MMR, λ_d 0.5": ("mmr", {"lambda_d": 0.5}),
+    "VRSD": ("vrsd", {}),
+    "MSD, λ_d 0.9": ("msd", {"lambda_d": 0.9}),
+    "MSD, λ_d 0.75": ("msd", {"lambda_d": 0.75}),
+    "DPP, λ_d 0.5": ("dpp", {"lambda_d": 0.5}),
+    "DPP, λ_d 0.9": ("dpp", {"lambda_d": 0.9}),
+    "SSD, λ_d 0.5": ("ssd", {"lambda_d": 0.5}),
+    "SIFT": ("sift", {}),
+    "facility location, λ_d 0.25": ("coverage", {"lambda_d": 0.25}),
+    "COVER, λ_d 0.5": ("coverage", {"lambda_d": 0.5, "kind": "cover"}),
+    "xQuAD, λ_d 0.25": ("coverage", {"lambda_d": 0.25, "kind": "xquad"}),
+}
+
+Call = Callable[[], rk.Selection]
+
+
+def calls(queries: np.ndarray, corpus: rk.Corpus, candidates: np.ndarray) -> dict[str, Call]:
+    """Return a call for each setting, all over the same pools."""
+
+    def call(rule: str, arguments: dict[str, Any]) -> Call:
+        select = getattr(rk, rule)
+        return lambda: select(queries, corpus, K, candidates=candidates, num_threads=1, **arguments)
+
+    return {name: call(*setting) for name, setting in SETTINGS.items()}
+
+
+def seconds(made: dict[str, Call]) -> dict[str, float]:
+    """Return the median time of each call; the calls take turns."""
+    found: dict[str, list[float]] = {name: [] for name in made}
+    for _ in range(RUNS):
+        for name, call in made.items():
+            begin = time.perf_counter()
+            call()
+            found[name].append(time.perf_counter() - begin)
+    return {name: float(np.median(each)) for name, each in found.items()}
+
+
+def table(rows: np.ndarray, queries: np.ndarray, corpus: rk.Corpus, candidates: np.ndarray) -> list[str]:
+    """Return the lines of a table: what each setting picks, and how long it takes."""
+    made = calls(queries, corpus, candidates)
+    taken = seconds(made)
+    lines = [
+        "| rule | cosine with the query | between picks | of the sum | near-duplicates | of top-k | time |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    top = made["top-k"]().indices
+    for name, call in made.items():
+        picks = call().indices
+        chosen = rows[picks]
+        relevance = (chosen * queries[:, None]).sum(-1).mean()
+        cosines = np.einsum("qid,qjd->qij", chosen, chosen)[:, *np.triu_indices(K, 1)]
+        shared = np.mean([len(np.intersect1d(a, b)) for a, b in zip(picks, top, strict=True)]) / K
+        lines.append(
+            f"| {name} | {relevance:.3f} | {pairwise_cosine(rows, picks).mean():.3f} "
+            f"| {sum_cosine(queries, rows, picks).mean():.3f} | {(cosines > NEAR).mean():.1%} | {shared:.0%} "
+            f"| {taken[name] / taken['MMR, λ_d 0.75']:.2g} |"
+        )
+    return lines
+
+
+def truthfulqa() -> tuple[str, list[str]]:
+    rows, source, queries = lambda_sweep.embeddings()
+    corpus = rk.Corpus(rows, groups=source)
+    candidates, _ = corpus.search(queries, POOL, query_groups=np.arange(len(queries)))
+    about = (
+        f"{len(queries)} questions of TruthfulQA, {len(rows):,} question-answer pairs (MiniLM, 384 dimensions): several "
+        "answers of one question say nearly the same. Pairs of a question's own are left out."
+    )
+    return about, table(rows, queries, corpus, candidates)
+
+
+def glove() -> tuple[str, list[str]]:
+    rows = np.array(data.glove(50_000), np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    own = np.random.default_rng(0).choice(20_000, QUERIES, replace=False)
+    corpus = rk.Corpus(rows)
+    candidates, _ = corpus.search(rows[own], POOL, exclude=own[:, None])
+    about = f"{QUERIES} words among the 50,000 most frequent of GloVe (50 dimensions), the word itself left out."
+    return about, table(rows, rows[own], corpus, candidates)
+
+
+def main() -> None:
+    about = (
+        f"Written by `python -m benchmarks.reports.rules`. Each rule picks {K} items out of the {POOL} nearest of a query, "
+        "the same for all rules. Means over the queries: of the picks' cosine with the query, of the cosine between two "
+        f"picks, of the cosine of the query with the sum of the picks, of the share of pairs of picks above {NEAR}, of "
+        "the share of picks that top-k has too. Time is that of the call by one thread, MMR with λ_d = 0.75 being 1, all "
+        f"in one run, the median of {RUNS}."
+    )
+    lines = ["# What each rule picks", "", *textwrap.wrap(about, 120)]
+    for title, (what, rows) in {"TruthfulQA": truthfulqa(), "GloVe": glove()}.items():
+        lines += ["", f"## {title}", "", *textwrap.wrap(what, 120), "", *rows]
+    OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    rule_plots.draw(OUT.parent)
+
+
+if __name__ == "__main__":
+    main()
