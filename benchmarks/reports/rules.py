@@ -69,19 +69,21 @@ def table(rows: np.ndarray, queries: np.ndarray, corpus: rk.Corpus, candidates: 
     made = calls(queries, corpus, candidates)
     taken = seconds(made)
     lines = [
-        "| rule | cosine with the query | between picks | of the sum | near-duplicates | of top-k | time |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| rule | cosine with the query | between picks | of the sum | near-duplicates | of top-k | picks | time |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     top = made["top-k"]().indices
     for name, call in made.items():
         picks = call().indices
-        chosen = rows[picks]
-        relevance = (chosen * queries[:, None]).sum(-1).mean()
-        cosines = np.einsum("qid,qjd->qij", chosen, chosen)[:, *np.triu_indices(K, 1)]
-        shared = np.mean([len(np.intersect1d(a, b)) for a, b in zip(picks, top, strict=True)]) / K
+        real = picks >= 0  # a ceiling may leave fewer
+        relevance = (rows[picks] * queries[:, None]).sum(-1)[real].mean()
+        one, other = np.triu_indices(K, 1)
+        cosines = (rows[picks[:, one]] * rows[picks[:, other]]).sum(-1)[real[:, one] & real[:, other]]
+        between = np.nanmean(pairwise_cosine(rows, picks))
+        shared = np.mean([np.isin(a[a >= 0], b).mean() for a, b in zip(picks, top, strict=True)])
         lines.append(
-            f"| {name} | {relevance:.3f} | {pairwise_cosine(rows, picks).mean():.3f} "
-            f"| {sum_cosine(queries, rows, picks).mean():.3f} | {(cosines > NEAR).mean():.1%} | {shared:.0%} "
+            f"| {name} | {relevance:.3f} | {between:.3f} | {sum_cosine(queries, rows, picks).mean():.3f} "
+            f"| {(cosines > NEAR).mean():.1%} | {shared:.0%} | {real.sum() / len(picks):.1f} "
             f"| {taken[name] / taken['MMR, λ_d 0.75']:.2g} |"
         )
     return lines
@@ -92,8 +94,8 @@ def truthfulqa() -> tuple[str, list[str]]:
     corpus = rk.Corpus(rows, groups=source)
     candidates, _ = corpus.search(queries, POOL, query_groups=np.arange(len(queries)))
     about = (
-        f"{len(queries)} questions of TruthfulQA, {len(rows):,} question-answer pairs (MiniLM, 384 dimensions): several "
-        "answers of one question say nearly the same. Pairs of a question's own are left out."
+        f"{len(queries)} questions of TruthfulQA, {len(rows):,} question-answer pairs (MiniLM, 384 dimensions): "
+        "several answers of one question say nearly the same. Pairs of a question's own are left out."
     )
     return about, table(rows, queries, corpus, candidates)
 
@@ -110,11 +112,11 @@ def glove() -> tuple[str, list[str]]:
 
 def main() -> None:
     about = (
-        f"Written by `python -m benchmarks.reports.rules`. Each rule picks {K} items out of the {POOL} nearest of a query, "
-        "the same for all rules. Means over the queries: of the picks' cosine with the query, of the cosine between two "
-        f"picks, of the cosine of the query with the sum of the picks, of the share of pairs of picks above {NEAR}, of "
-        "the share of picks that top-k has too. Time is that of the call by one thread, MMR with λ_d = 0.75 being 1, all "
-        f"in one run, the median of {RUNS}."
+        f"Written by `python -m benchmarks.reports.rules`. Each rule picks {K} items out of the {POOL} nearest of a "
+        "query, the same for all rules. Means over the queries: of the picks' cosine with the query, of the cosine "
+        "between two picks, of the cosine of the query with the sum of the picks, of the share of pairs of picks above "
+        f"{NEAR}, of the share of picks that top-k has too, and how many picks a query gets. Time is that of the "
+        f"call by one thread, MMR with λ_d = 0.75 being 1, all in one run, the median of {RUNS}."
     )
     lines = ["# What each rule picks", "", *textwrap.wrap(about, 120)]
     for title, (what, rows) in {"TruthfulQA": truthfulqa(), "GloVe": glove()}.items():
