@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
-from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -46,29 +44,3 @@ def copy_of_module(name: str) -> ModuleType:
     copy = module_from_spec(spec)
     spec.loader.exec_module(copy)
     return copy
-
-
-_copying = Lock()
-
-
-def copy_of_package(name: str) -> ModuleType:
-    """Return a copy of a peer whose modules import each other by its name."""
-
-    def loaded() -> dict[str, ModuleType]:
-        # None stands where an import is forbidden.
-        return {
-            each: found for each, found in sys.modules.copy().items() if f"{each}.".startswith(f"{name}.") and found
-        }
-
-    with _copying:
-        import_module(name)  # an import that another thread has begun is done after this
-        standing = loaded()
-        for each in standing:
-            del sys.modules[each]
-        try:
-            return import_module(name)
-        finally:
-            for each, made in loaded().items():
-                if sys.modules.get(each) is made:
-                    del sys.modules[each]
-            sys.modules.update(standing)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from .. import _arrays, _checks, _dispatch
 from ..selection import validate
+from ..selection.capabilities import Needs
 from ..selection.problem import Selection
 
 Array = npt.NDArray[Any]
@@ -42,14 +43,15 @@ def _float32(op: str, name: str, x: Any) -> Array:
     return _arrays.HOST.float32(array, dtype)
 
 
-def run(op: str, queries: Array | None, rows: Array, k: int, **options: Any) -> Selection:
-    """Run `mmr` or `vrsd` on NumPy arrays in one thread, without the look at other libraries and devices.
+def run(op: str, queries: Array | None, rows: Array, k: int, kind: str | None = None, **options: Any) -> Selection:
+    """Run a rule on NumPy arrays in one thread, without the look at other libraries and devices.
 
-    On a pool of 20 that look takes half the time.
+    On a pool of 20 that look takes half the time. ``kind`` is that of coverage.
     """
     problem = validate.selection(op, queries, rows, k, **options)
     validate.warn_small_pool(problem)
-    _, backend = _dispatch.choose(op, "selection", "cpu", "auto")
+    lacking = None if op in ("mmr", "vrsd") else Needs(op, kind, False, False).lacking
+    _, backend = _dispatch.choose(op, "selection", "cpu", "auto", None, lacking)
     found: Selection = getattr(backend, op)(problem, 1)
     return found
 
@@ -79,7 +81,7 @@ def select(
         found = run(op, queries, pool, k, relevance=given, metric=metric)
     else:
         quality = None if bias is None else np.asarray(bias, np.float32)
-        weights = {"lambda_d": lambda_mult, "lambda_b": lambda_b}
+        weights: dict[str, Any] = {"lambda_d": lambda_mult, "lambda_b": lambda_b}
         found = run(op, queries, pool, k, relevance=given, bias=quality, metric=metric, **weights)
     made = int(found.lengths[0])
     return found.indices[0, :made].tolist(), found.scores[0, :made].tolist()

@@ -174,7 +174,7 @@ class PyversityRanker:
     top_k : int, optional
         Documents to return. None: all of them.
     strategy : Strategy or str
-        Default "dpp", which like "cover" and "ssd" needs pyversity.
+        Default "dpp".
     diversity : float in [0, 1]
     """
 

@@ -1,22 +1,18 @@
-"""pyversity's strategies: ``mmr`` on the kernels, ``msd`` in NumPy, the others by the installed pyversity.
-
-Every name of ``pyversity`` and ``pyversity.datatypes`` is here. pyversity is needed only for `cover`, `dpp` and `ssd`
-(extra ``pyversity``).
-"""
+"""pyversity's strategies on the kernels: every name of ``pyversity`` and ``pyversity.datatypes``, without pyversity."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from . import _peers
+from ..selection import options as _options
 from ._pools import Array, greedy, run
+
+_EPS = float(np.finfo(np.float32).eps)
 
 __all__ = ["DiversificationResult", "Metric", "Strategy", "cover", "diversify", "dpp", "mmr", "msd", "ssd"]
 
@@ -77,7 +73,7 @@ def diversify(
     scores : (N,) numbers
     k : int
     strategy : Strategy or str
-        "mmr" or "msd"; for "dpp" (the default, as in pyversity), "cover" and "ssd" pyversity must be installed.
+        "dpp", the default as in pyversity, "mmr", "msd", "cover" or "ssd".
     diversity : float in [0, 1]
     **kwargs
         Other arguments of the strategy.
@@ -86,8 +82,6 @@ def diversify(
     ------
     ValueError
         A strategy that is unknown, and what the strategy raises.
-    ModuleNotFoundError
-        pyversity is not installed and the strategy is one of its own.
     """
     if strategy not in list(Strategy):
         raise ValueError(f"diversify: strategy must be one of {[str(s.value) for s in Strategy]}, got {strategy!r}")
@@ -188,31 +182,36 @@ def msd(
     metric: Metric | str = Metric.COSINE,
     normalize: bool = True,
 ) -> DiversificationResult:
-    """Do what ``pyversity.msd`` does, in NumPy: the sum of distances from the picks counts, not that from the nearest.
+    """Do what ``pyversity.msd`` does, on the kernel of `ragsys_kernels.msd`.
+
+    The sum of distances from the picks counts, not that from the nearest.
 
     ::
 
         C_1 = argmax_i s_i
         C_t = argmax over unpicked i of (1 - diversity) * s_i + diversity * sum over picks C of d(e_i, e_C)
 
-    d is 1 - cosine, or minus the dot product with metric "dot". The kernels do not have this rule. Parameters, results
-    and errors are those of `mmr`.
+    d is 1 - cosine, or minus the dot product with metric "dot". Parameters, results and errors are those of `mmr`.
     """
     metric, rows, relevance, k = _checked("msd", embeddings, scores, k, diversity, metric)
     if k == 0:
         return _result(Strategy.MSD, [], [], diversity, metric)
-    _finite("msd", rows, relevance)
-    cosine = metric is Metric.COSINE
-    if cosine and normalize:
-        rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).eps)
+    cosine, weight = metric is Metric.COSINE, 1.0 - diversity
+    if cosine and not normalize and not _unit(rows):
+        _finite("msd", rows, relevance)
+        first = int(np.argmax(relevance))
 
-    def nearness(i: int) -> Array:
-        products: Array = rows @ rows[i]
-        return np.clip(products, -1, 1) - 1 if cosine else products
+        def nearness(i: int) -> Array:
+            return np.asarray(np.clip(rows @ rows[i], -1, 1) - 1)
 
-    first = int(np.argmax(relevance))
-    picks, values = greedy(relevance, nearness, k, weight=1.0 - diversity, first=first, fold=np.add)
-    return _result(Strategy.MSD, picks, values, diversity, metric)
+        picks, values = greedy(relevance, nearness, k, weight=weight, first=first, fold=np.add)
+        return _result(Strategy.MSD, picks, values, diversity, metric)
+    how = "cosine" if cosine and normalize else "dot"
+    found = run("msd", None, rows, k, relevance=relevance[None], lambda_d=weight, metric=how)
+    worth = found.scores[0]
+    if cosine and how == "dot":  # the distance has a 1 more for every pick
+        worth = worth + diversity * np.arange(k)
+    return _result(Strategy.MSD, found.indices[0], worth, diversity, metric)
 
 
 def cover(
@@ -224,13 +223,66 @@ def cover(
     metric: Metric | str = Metric.COSINE,
     normalize: bool = True,
 ) -> DiversificationResult:
-    """Call ``pyversity.cover`` (facility location) of the installed pyversity, with its errors."""
-    return _by_pyversity(Strategy.COVER, embeddings, scores, k, diversity, gamma, metric, normalize)
+    """Do what ``pyversity.cover`` does, on the kernel of `ragsys_kernels.coverage` with ``kind="cover"``.
+
+    ::
+
+        C_t = argmax over unpicked i of (1 - diversity) * s_i + diversity * sum_a ((A_a + S_ia)**gamma - A_a**gamma)
+
+    S is the similarity of two items, at least 0, and A_a its sum over the picks. ``diversity=0`` is the best k by
+    score. Parameters, results and errors are those of `mmr`, with one more.
+
+    Parameters
+    ----------
+    gamma : float in (0, 1]
+        Less of it means more diverse picks.
+    """
+    metric, rows, relevance, k = _checked("cover", embeddings, scores, k, diversity, metric)
+    if not 0 < gamma <= 1:
+        raise ValueError(f"cover: gamma must be in (0, 1], got {gamma}")
+    more = {"gamma": gamma}
+    if k == 0 or diversity == 0:
+        return _by_score(Strategy.COVER, rows, relevance, k, diversity, {**more, "metric": metric})
+    if metric is Metric.COSINE and not normalize and not _unit(rows):
+        _finite("cover", rows, relevance)
+        picks, values = _cover_clipped(np.clip(rows @ rows.T, 0, 1), relevance, k, diversity, gamma)
+    else:
+        options = _options.coverage("cover", "cover", None, None, gamma, False, None)
+        how = "cosine" if metric is Metric.COSINE and normalize else "dot"
+        weights: dict[str, Any] = {"relevance": relevance[None], "lambda_d": 1.0 - diversity}
+        found = run("coverage", None, rows, k, "cover", options=options, metric=how, **weights)
+        picks, values = found.indices[0], found.scores[0]
+    return _result(Strategy.COVER, picks, values, diversity, metric, more)
 
 
 def dpp(embeddings: Any, scores: Any, k: int, diversity: float = 0.5, scale: float = 1.0) -> DiversificationResult:
-    """Call ``pyversity.dpp`` (greedy determinantal point process) of the installed pyversity, with its errors."""
-    return _by_pyversity(Strategy.DPP, embeddings, scores, k, diversity, scale)
+    """Do what ``pyversity.dpp`` does, on the kernel of `ragsys_kernels.dpp`.
+
+    The quality of an item is exp(scale * (1 - diversity) * z), z the z-score of its score; a row of zeros is like no
+    other. ``diversity=0`` is the best k by score. Parameters, results and errors are those of `mmr`.
+
+    Notes
+    -----
+    Of items that the picks span, which float32 does not tell from rounding, pyversity picks by what rounding left. Here
+    they come last, in their order, with a score of 0.
+    """
+    _, rows, relevance, k = _checked("dpp", embeddings, scores, k, diversity, Metric.COSINE)
+    parameters = {"scale": scale}
+    if k == 0 or diversity == 0:
+        return _by_score(Strategy.DPP, rows, relevance, k, diversity, parameters)
+    zero = np.flatnonzero(~rows.any(axis=1))
+    if len(zero):  # a dimension of its own for each
+        apart = np.zeros((len(rows), len(zero)), np.float32)
+        apart[zero, np.arange(len(zero))] = 1
+        rows = np.concatenate([rows, apart], axis=1)
+    options = _options.dpp("dpp", "zscore", scale)
+    found = run("dpp", None, rows, k, relevance=relevance[None], lambda_d=1.0 - diversity, options=options)
+    made = int(found.lengths[0])
+    picks, values = found.indices[0, :made], found.scores[0, :made]
+    if made < k:
+        rest = np.setdiff1d(np.arange(len(rows)), picks)[: k - made]
+        picks, values = np.concatenate([picks, rest]), np.concatenate([values, np.zeros(len(rest))])
+    return _result(Strategy.DPP, picks, values, diversity, None, parameters)
 
 
 def ssd(
@@ -245,20 +297,142 @@ def ssd(
     append_bias: bool = True,
     normalize_scores: bool = True,
 ) -> DiversificationResult:
-    """Call ``pyversity.ssd`` (sliding spectrum decomposition) of the installed pyversity, with its errors."""
-    options = (recent_embeddings, window, gamma, normalize, append_bias, normalize_scores)
-    return _by_pyversity(Strategy.SSD, embeddings, scores, k, diversity, *options)
+    """Do what ``pyversity.ssd`` does, on the kernel of `ragsys_kernels.ssd`.
+
+    ``diversity=0`` is the best k by score. Parameters, results and errors are those of `mmr`, with these more.
+
+    Parameters
+    ----------
+    recent_embeddings : (M, D) numbers, optional
+        What was shown before, the oldest first.
+    window : int, optional
+        How many of the last picks and recent embeddings count. Default: all.
+    gamma : float above 0
+        Weight of the volume.
+    normalize : bool
+        False takes rows as they are.
+    append_bias : bool
+        False leaves out the constant dimension, and runs in NumPy; so do rows that have it already.
+    normalize_scores : bool
+        False takes scores as they are, not as z-scores.
+    """
+    _, rows, relevance, k = _checked("ssd", embeddings, scores, k, diversity, Metric.COSINE)
+    if window is not None and window < 1:
+        raise ValueError(f"ssd: window must be >= 1, got {window}")
+    if gamma <= 0:
+        raise ValueError(f"ssd: gamma must be > 0, got {gamma}")
+    recent = np.zeros((0, rows.shape[1]), np.float32)
+    if recent_embeddings is not None and np.size(recent_embeddings):
+        recent = np.asarray(recent_embeddings, np.float32)
+        if recent.ndim != 2 or recent.shape[1] != rows.shape[1]:
+            raise ValueError(
+                f"ssd: recent_embeddings must have shape (any, {rows.shape[1]}), got {np.shape(recent_embeddings)}"
+            )
+    width = len(recent) + k if window is None else int(window)
+    parameters = {"gamma": gamma, "window": window if k == 0 else width}
+    if k == 0 or diversity == 0:
+        return _by_score(Strategy.SSD, rows, relevance, k, diversity, parameters)
+    weight, recent, n = 1.0 - diversity, recent[-width:], len(rows)
+    mean, deviation = float(relevance.mean(dtype=np.float64)), float(relevance.std(dtype=np.float64) + _EPS)
+    both = np.concatenate([rows, recent])
+    constant = append_bias and not _ends_with_ones(both, n, normalize)
+    if constant:
+        # Scores as they are: z-scores, and in everything but these the units of the z-scores.
+        power = gamma if normalize_scores else gamma / deviation
+        found = run(
+            "ssd",
+            None,
+            both,
+            k,
+            relevance=relevance[None],
+            candidates=np.arange(n)[None],
+            initial=np.arange(n, len(both))[None],
+            lambda_d=weight,
+            metric="cosine" if normalize else "dot",
+            options=_options.ssd("ssd", power, width),
+        )
+        picks, values = found.indices[0], found.scores[0].astype(np.float64)
+        if not normalize_scores:
+            values = values * deviation + weight * mean
+    else:
+        _finite("ssd", both, relevance)
+        worth = (relevance - mean) / deviation if normalize_scores else relevance
+        features = _normalized(both) if normalize else both
+        picks, values = _ssd_without_constant(features, n, worth, k, weight, gamma, width)
+    return _result(Strategy.SSD, picks, values, diversity, None, parameters)
 
 
-@lru_cache(maxsize=1)
-def _installed() -> ModuleType:
-    with _peers.needed("pyversity"):
-        return _peers.copy_of_package("pyversity")
+def _normalized(rows: Array) -> Array:
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _EPS))
 
 
-def _by_pyversity(strategy: Strategy, *arguments: Any) -> DiversificationResult:
-    found = getattr(_installed(), strategy.value)(*arguments)
-    return DiversificationResult(found.indices, found.selection_scores, strategy, found.diversity, found.parameters)
+def _ends_with_ones(both: Array, n: int, normalize: bool) -> bool:
+    """Return whether the rows that may be picked have the constant dimension already."""
+    rows = _normalized(both[:n]) if normalize else both[:n]
+    return rows.shape[1] > 0 and bool(np.allclose(rows[:, -1], 1.0, atol=1e-6, rtol=0.0))
+
+
+def _cover_clipped(
+    similarity: Array, relevance: Array, k: int, diversity: float, gamma: float
+) -> tuple[list[int], list[float]]:
+    """Cover with similarities of rows that are no unit vectors, cut at 1: what the kernels do not have."""
+    covered = np.zeros(len(similarity))
+    picks: list[int] = []
+    values: list[float] = []
+    for _ in range(k):
+        gains = ((covered + similarity) ** gamma - covered**gamma).sum(axis=1)
+        worth = (1 - diversity) * relevance + diversity * gains
+        worth[picks] = -np.inf
+        picks.append(int(worth.argmax()))
+        values.append(float(worth[picks[-1]]))
+        covered += similarity[picks[-1]]
+    return picks, values
+
+
+def _ssd_without_constant(
+    features: Array, n: int, worth: Array, k: int, weight: float, gamma: float, width: int
+) -> tuple[list[int], list[float]]:
+    """Sliding spectrum decomposition of rows as they are; the rows from n on have been shown before."""
+    features = features.astype(np.float64)
+    squares = np.einsum("nd,nd->n", features, features)
+    left = squares.copy()
+    basis: list[Array] = []
+    picks: list[int] = []
+    values: list[float] = []
+
+    def take(i: int) -> None:
+        b = features[i] - sum((features[i] @ other) / (other @ other) * other for other in basis if other.any())
+        if len(basis) == width:
+            oldest = basis.pop(0)
+            if oldest.any():
+                left[:] += (features @ oldest) ** 2 / (oldest @ oldest)
+        if b @ b <= 1e-5 * squares[i]:  # no longer told from rounding
+            b = 0 * b
+        else:
+            left[:] -= (features @ b) ** 2 / (b @ b)
+        basis.append(b)
+
+    for i in range(n, len(features)):
+        take(i)
+    for _ in range(k):
+        value = weight * worth + (1 - weight) * gamma * np.sqrt(np.maximum(left[:n], 0))
+        order = value if basis else worth.astype(np.float64)
+        order = order.copy()
+        order[picks] = -np.inf
+        picks.append(int(order.argmax()))
+        values.append(float(value[picks[-1]]))
+        take(picks[-1])
+    return picks, values
+
+
+def _by_score(
+    strategy: Strategy, rows: Array, relevance: Array, k: int, diversity: float, parameters: dict[str, Any]
+) -> DiversificationResult:
+    """Return the best k by score, ties to the lowest position."""
+    if k:
+        _finite(strategy.value, rows, relevance)
+    picks = np.argsort(-relevance, kind="stable")[:k]
+    return _result(strategy, picks, relevance[picks], diversity, None, parameters)
 
 
 def _checked(
@@ -291,6 +465,14 @@ def _unit(rows: Array) -> bool:
     return bool(np.einsum("ij,ij->i", rows, rows).max() <= 1 + 1e-5)
 
 
-def _result(strategy: Strategy, picks: Any, values: Any, diversity: float, metric: Metric) -> DiversificationResult:
+def _result(
+    strategy: Strategy,
+    picks: Any,
+    values: Any,
+    diversity: float,
+    metric: Metric | None,
+    more: dict[str, Any] | None = None,
+) -> DiversificationResult:
     indices, scores = np.asarray(picks, np.int32), np.asarray(values, np.float32)
-    return DiversificationResult(indices, scores, strategy, diversity, {"metric": metric})
+    parameters = {**(more or {}), **({} if metric is None else {"metric": metric})}
+    return DiversificationResult(indices, scores, strategy, diversity, parameters)

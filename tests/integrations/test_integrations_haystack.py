@@ -351,7 +351,10 @@ def test_pyversity_ranker_ranks_as_haystacks(caplog):
         for top_k in (None, 3, 50):
             mine, theirs = (kind(top_k, strategy=strategy, diversity=0.6) for kind in (ours.PyversityRanker, reference))
             found, expected = mine.run(given)["documents"], theirs.run(given)["documents"]
-            assert [each.id for each in found] == [each.id for each in expected]
+            # After six picks of six dimensions nothing but rounding is left to a determinant.
+            told = 6 if strategy is Strategy.DPP else None
+            assert [each.id for each in found][:told] == [each.id for each in expected][:told]
+            assert {each.id for each in found} == {each.id for each in expected}
             scores = [each.score for each in found], [each.score for each in expected]
             np.testing.assert_allclose(*scores, atol=3e-6)
             data = mine.to_dict()
