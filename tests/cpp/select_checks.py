@@ -94,7 +94,8 @@ def write_problem(out: Writer, problem: Problem, *whole_corpus: np.ndarray | Non
 def of_queries(arguments: dict[str, Any], which: np.ndarray) -> dict[str, Any]:
     """The arguments of some of the queries."""
     chosen = dict(arguments)
-    for name in ("queries", "candidates", "initial", "relevance", "bias", "k", "lambda_d", "query_groups"):
+    names = ("queries", "candidates", "initial", "relevance", "bias", "k", "lambda_d", "query_groups")
+    for name in (*names, "costs", "budget", "max_similarity", "quality", "aspects", "weights"):
         value = arguments.get(name)
         if isinstance(value, np.ndarray) and len(value) == len(which):
             chosen[name] = value[which]
@@ -120,7 +121,7 @@ class Select:
     kind, num_fields = 0, 6  # as the tool numbers them; of an answer
 
     def __post_init__(self) -> None:
-        self.problem = validate.selection(self.method, **self.arguments)
+        self.problem = testing.checked_problem(self.method, self.arguments)
 
     def write(self, out: Writer) -> None:
         out.words(self.kind)

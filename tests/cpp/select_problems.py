@@ -108,6 +108,52 @@ def random_select(rng: np.random.Generator, method: str, dtype: str, D: int) -> 
     return Select(method, arguments)
 
 
+# The rules with options of their own.
+RULES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("mmr", {}),
+    ("vrsd", {}),
+    ("msd", {}),
+    ("dpp", {}),
+    ("dpp", {"quality": True}),
+    ("ssd", {}),
+    ("ssd", {"window": 2}),
+    ("sift", {"noise": 0.3, "min_gain": 0.01}),
+    ("coverage", {"kind": "facility"}),
+    ("coverage", {"kind": "cover"}),
+    ("coverage", {"kind": "cover", "gamma": 0.3}),
+    ("coverage", {"kind": "xquad", "aspects": True}),
+    ("coverage", {"kind": "facility", "aspects": True, "weights": True}),
+    ("coverage", {"kind": "facility", "density": True}),
+)
+
+
+def rule_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Every rule on all storage types and many widths, with costs and ceilings."""
+    for (method, options), dtype, limits in itertools.product(RULES, DTYPES, ("", "budget", "ceiling", "both")):
+        arguments = random_select(rng, "mmr", dtype, int(rng.choice(DIMS[3:]))).arguments
+        embeddings = arguments["embeddings"]
+        data = embeddings.data if isinstance(embeddings, Rows) else embeddings
+        Q, D = 3, data.shape[-1]
+        if method in ("vrsd", "sift"):
+            arguments = {name: x for name, x in arguments.items() if name not in ("bias", "lambda_d", "lambda_b")}
+        if arguments["queries"] is None:
+            arguments["queries"] = rng.standard_normal((Q, D))
+        dense, pools = data.ndim == 3, arguments.get("candidates")
+        items = data.shape[:2] if dense else (len(data),) if pools is None or rng.random() < 0.5 else pools.shape
+        given = dict(options)
+        if "quality" in given:
+            given["quality"] = rng.uniform(0.5, 2, items)
+        if "aspects" in given:
+            given["aspects"] = rng.standard_normal((Q, 5, D))
+        if "weights" in given:
+            given["weights"] = rng.uniform(0, 1, (Q, 5))
+        if limits in ("budget", "both") or "density" in given:
+            given.update(costs=rng.integers(0, 9, items).astype(np.float64), budget=rng.uniform(0, 30, Q))
+        if limits in ("ceiling", "both"):
+            given["max_similarity"] = rng.uniform(-0.5, 0.9, Q)
+        yield Select(method, {**arguments, **given})
+
+
 def exact_cases() -> Iterator[Case]:
     """Whole numbers, so that ties are ties."""
     for dtype in ("float32", "float16"):
@@ -351,6 +397,9 @@ def threaded_cases(rng: np.random.Generator) -> Iterator[Case]:
             arguments.update(lambda_d=0.7, lambda_b=1.0)
         yield Select(method, arguments)
         yield Select(method, {**arguments, "embeddings": stored(random_vectors(rng, 400, 97), "bfloat16")})
+    for method, options in (("msd", {}), ("dpp", {}), ("ssd", {"window": 3}), ("sift", {}), ("coverage", {})):
+        arguments = testing.selection_problem(64, 100, 12, 97, N=400, ragged=True, seed=3)
+        yield Select(method, {**arguments, **options, "max_similarity": 0.5})
     arguments = {**testing.selection_problem(64, 100, 12, 97, N=400, seed=2), "lambda_d": 0.7, "lambda_b": 1.0}
     yield Select("mmr", {**arguments, "embeddings": stored(random_vectors(rng, 400, 97), "float16", "scaled")})
     many = stored(random_vectors(rng, 20_000, 260), "float32", "scaled")
@@ -382,6 +431,7 @@ def all_cases() -> list[Case]:
         relevance_cases,
         search_cases,
         code_cases,
+        rule_cases,
         threaded_cases,
     ):
         cases += make(rng)
