@@ -42,10 +42,11 @@ test-blas: $(VENV)/.test
 check: lint $(VENV)/.test
 	$(BIN)/pytest -q -x -m "not slow"
 
-# make fuzz SEED=2: five minutes on two cores, part of the release check.
+# make fuzz SEED=2: ten minutes on two cores, part of the release check.
 SEED ?= 1
 fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz/fuzz_selections.py --seed $(SEED) --selections 100000
+	$(BIN)/python tests/fuzz/fuzz_rules.py --seed $(SEED) --selections 100000
 	$(BIN)/python tests/fuzz/fuzz_calls.py --seed $(SEED) --calls 5000
 	$(BIN)/python tests/fuzz/fuzz_requests.py --seed $(SEED) --requests 20000
 	$(BIN)/python tests/fuzz/fuzz_protocols.py --seed $(SEED) --requests 10000

@@ -166,6 +166,8 @@ class Replay:
             first = not picked
             score = self.lambda_d[q] * v[row] if first and self.method == "mmr" else scores[i]
             error = errors[i] * (max(costs[row], 1e-30) if self._density() else 1)
+            if self.method == "sift":  # 1 less all gains so far
+                error += self.tolerance
             self._close(where, "score", scores_given[step], score, error)
             reported = r[row] if self.own_relevance else v[row]
             self._close(where, "relevance", relevance[step], reported, self.tolerance * largest)

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
 
 import fuzz_calls
+import fuzz_rules
 import fuzz_runs
 import fuzz_selections
 
@@ -31,6 +32,22 @@ def failures(fuzzer, amount, seed=1):
 
 def test_selections_and_searches_are_what_brute_force_allows():
     assert failures(fuzz_selections.FUZZER, 1_500) == []
+
+
+def test_picks_of_every_rule_are_what_exact_arithmetic_allows():
+    assert failures(fuzz_rules.FUZZER, 400) == []
+
+
+@pytest.mark.parametrize("name", ["costs", "max_similarity", "initial"])
+def test_a_limit_that_is_not_kept_is_found(monkeypatch, name):
+    make = fuzz_rules.make
+
+    def without(method, problem, threads):
+        less = {key: value for key, value in problem.items() if key not in (name, "budget" if name == "costs" else "")}
+        return make(method, less, threads)
+
+    monkeypatch.setattr(fuzz_rules, "make", without)
+    assert failures(fuzz_rules.FUZZER, 150)
 
 
 def test_odd_calls_end_in_documented_errors_or_right_results():
