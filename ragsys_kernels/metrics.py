@@ -4,7 +4,8 @@ Over log-probabilities: MC1, MC2, MC3 and DPO of RAGSys, and perplexities. Answe
 answers ``cu_questions[q]`` to ``cu_questions[q + 1]`` belong to question q. All sums are made in log space (float64,
 natural logs), so that answers of probability e-1000 still count.
 
-Over picks: cosine of the sum, win rate and largest difference of VRSD, mean pairwise cosine, alpha-nDCG, NQC, and the
+Over picks: cosine of the sum, win rate and largest difference of VRSD, mean pairwise cosine,
+coverage, volume, Vendi score, near-duplicates, alpha-nDCG, NQC, and the
 macro scores of classifiers.
 """
 
@@ -331,6 +332,186 @@ def pairwise_cosine(embeddings: ArrayLike, indices: ArrayLike) -> Array:
         if len(chosen) > 1:
             result[q] = (chosen @ chosen.T)[np.triu_indices(len(chosen), 1)].mean()
     return result
+
+
+def intra_list_distance(embeddings: ArrayLike, indices: ArrayLike) -> Array:
+    """Return the mean cosine distance between the picks of each query: 1 - `pairwise_cosine`.
+
+    Parameters, results and errors are those of `pairwise_cosine`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ragsys_kernels.metrics import intra_list_distance
+    >>> intra_list_distance(np.array([[1.0, 0.0], [3.0, 4.0]]), [[0, 1]])
+    array([0.4])
+    """
+    vectors, ids = _picked("intra_list_distance", embeddings, indices, "cosine")
+    return np.asarray(1 - pairwise_cosine(vectors, ids))
+
+
+def log_determinant(embeddings: ArrayLike, indices: ArrayLike) -> Array:
+    """Return the log-determinant of the cosines between the picks of each query: twice the log of their volume.
+
+    Parameters
+    ----------
+    embeddings : (N, D) floating point
+    indices : (Q, K) integers
+        Picks as rows of the embeddings, padded with -1.
+
+    Returns
+    -------
+    (Q,) float64
+        At most 0; -inf where picks depend on one another, NaN where there are none.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `sum_cosine`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ragsys_kernels.metrics import log_determinant
+    >>> log_determinant(np.array([[1.0, 0.0], [3.0, 4.0]]), [[0, 1]]).round(6)  # log of 0.8 ** 2
+    array([-0.446287])
+    """
+    vectors, ids = _picked("log_determinant", embeddings, indices, "cosine")
+    result = np.full(len(ids), np.nan)
+    for q, row in enumerate(ids):
+        values = _eigenvalues(vectors[row[row >= 0]])
+        if len(values):
+            smallest = values.min() <= len(values) * np.finfo(np.float64).eps * values.max()
+            result[q] = -np.inf if smallest else np.log(values).sum()
+    return result
+
+
+def vendi_score(embeddings: ArrayLike, indices: ArrayLike) -> Array:
+    """Return how many different items the picks of each query amount to (Vendi score, Friedman and Dieng 2023).
+
+    The exponential of the entropy of the eigenvalues of the cosines between the picks, divided by their number: 1 where
+    all picks are the same, their number where no two have anything in common.
+
+    Parameters
+    ----------
+    embeddings : (N, D) floating point
+    indices : (Q, K) integers
+        Picks as rows of the embeddings, padded with -1. A row of zeros counts as like no other and not as itself.
+
+    Returns
+    -------
+    (Q,) float64
+        NaN where there are no picks.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `sum_cosine`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ragsys_kernels.metrics import vendi_score
+    >>> vendi_score(np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), [[0, 1], [0, 2]]).round(6)
+    array([2., 1.])
+    """
+    vectors, ids = _picked("vendi_score", embeddings, indices, "cosine")
+    result = np.full(len(ids), np.nan)
+    for q, row in enumerate(ids):
+        values = _eigenvalues(vectors[row[row >= 0]])
+        if len(values):
+            share = values[values > 0] / len(values)
+            result[q] = np.exp(-(share * np.log(share)).sum())
+    return result
+
+
+def coverage(embeddings: ArrayLike, indices: ArrayLike, *, aspects: ArrayLike | None = None) -> Array:
+    """Return how near the picks of each query are to what they are to cover: what facility location maximises.
+
+    ::
+
+        mean over aspects a of max(0, largest cosine of a pick with a)
+
+    Parameters
+    ----------
+    embeddings : (N, D) floating point
+    indices : (Q, K) integers
+        Picks as rows of the embeddings, padded with -1.
+    aspects : (A, D) floating point, optional
+        What is to be covered, for all queries. Default: all embeddings.
+
+    Returns
+    -------
+    (Q,) float64
+        0 where there are no picks.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `sum_cosine`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ragsys_kernels.metrics import coverage
+    >>> coverage(np.array([[1.0, 0.0], [3.0, 4.0]]), [[0], [1]])
+    array([0.8, 0.8])
+    """
+    op = "coverage"
+    vectors, ids = _picked(op, embeddings, indices, "cosine")
+    wanted = vectors if aspects is None else unit(_matrix(op, "aspects", aspects))
+    if wanted.shape[1] != vectors.shape[1] or not len(wanted):
+        raise ValueError(f"{op}: aspects must be of shape (A, {vectors.shape[1]}), got {wanted.shape}")
+    found = [(wanted @ vectors[row[row >= 0]].T).max(axis=1, initial=0).mean() for row in ids]
+    return np.asarray(found, np.float64)
+
+
+def near_duplicates(embeddings: ArrayLike, indices: ArrayLike, *, threshold: float = 0.95) -> Array:
+    """Return the share of the picks of each query that are nearly an earlier one: of a cosine above ``threshold``.
+
+    Parameters
+    ----------
+    embeddings : (N, D) floating point
+    indices : (Q, K) integers
+        Picks as rows of the embeddings, padded with -1.
+    threshold : float in [-1, 1]
+
+    Returns
+    -------
+    (Q,) float64
+        NaN where there are no picks.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `sum_cosine`; a threshold outside [-1, 1].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ragsys_kernels.metrics import near_duplicates
+    >>> near_duplicates(np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.1]]), [[0, 1, -1], [0, 1, 2]]).round(3)
+    array([0.   , 0.333])
+    """
+    op = "near_duplicates"
+    vectors, ids = _picked(op, embeddings, indices, "cosine")
+    least = _number(op, "threshold", threshold)
+    if not -1 <= least <= 1:
+        raise ValueError(f"{op}: threshold must be within [-1, 1], got {shown(threshold)}")
+    result = np.full(len(ids), np.nan)
+    for q, row in enumerate(ids):
+        chosen = vectors[row[row >= 0]]
+        if len(chosen):
+            earlier = np.tril(chosen @ chosen.T > least, -1)
+            result[q] = earlier.any(axis=1).mean()
+    return result
+
+
+def _eigenvalues(vectors: Array) -> Array:
+    """Return the eigenvalues of the products of vectors, none below 0."""
+    if not len(vectors):
+        return np.zeros(0)
+    return np.asarray(np.maximum(np.linalg.eigvalsh(vectors @ vectors.T), 0))
 
 
 def win_rate(ours: ArrayLike, theirs: ArrayLike, *, tolerance: float = 1e-7) -> WinRate:

@@ -42,6 +42,11 @@ ARGUMENTS |= {
     "perplexity": (metrics.perplexity, {"sum_logp": [-1.0, -2.0], "count": [1, 2]}),
     "sum_cosine": (metrics.sum_cosine, {"queries": f32(2, 4), **PICKED}),
     "pairwise_cosine": (metrics.pairwise_cosine, PICKED),
+    "intra_list_distance": (metrics.intra_list_distance, PICKED),
+    "log_determinant": (metrics.log_determinant, PICKED),
+    "vendi_score": (metrics.vendi_score, PICKED),
+    "coverage": (metrics.coverage, {**PICKED, "aspects": f32(3, 4)}),
+    "near_duplicates": (metrics.near_duplicates, PICKED),
     "win_rate": (metrics.win_rate, {"ours": f32(3), "theirs": f32(3)}),
     "max_diff": (metrics.max_diff, {"ours": f32(3), "theirs": f32(3)}),
     "alpha_ndcg": (metrics.alpha_ndcg, {"indices": PICKED["indices"], "judgements": f32(6, 2) > 0}),
@@ -115,11 +120,12 @@ def test_a_misspelt_argument_is_answered_with_ours(op, name):
 
 
 def test_select_has_the_options_of_its_methods_with_their_defaults():
+    """Or with None, which is the default of the rule that is asked for."""
     own = inspect.signature(rk.Corpus.select).parameters
-    for method in METHODS.values():
-        for name, parameter in inspect.signature(method).parameters.items():
+    of_rules = {"lambda_d", *(name for method in rk.METHODS.values() for name in method.parameters)} - {"lambda_b"}
+    for rule in rk.METHODS:
+        for name, parameter in inspect.signature(getattr(rk, rule)).parameters.items():
             if name not in ("queries", "embeddings", "k"):
-                assert own[name].default == parameter.default, name
-    assert {name for name in own if name not in inspect.signature(rk.mmr).parameters} == {
-        "self", "method", "pool", "index",
-    }  # fmt: skip
+                assert own[name].default == (None if name in of_rules else parameter.default), name
+    mine = {name for name in own if name not in inspect.signature(rk.mmr).parameters}
+    assert mine - of_rules == {"self", "method", "pool", "index"}
