@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fastapi import Response
 
 from .. import __version__, _dispatch
+from ..selection import METHODS
 from .http import Request, json_response
 from .http import Response as Answer
 from .schemas import Health, Info, Reloaded
@@ -39,7 +40,7 @@ def add(service: Service) -> None:
             backends={name: _dispatch.why_not(name) or "can run" for name in _dispatch.BACKENDS["selection"]},
             corpora={served.name: served.described() for served in service.corpora.all()},
             limits=asdict(service.limits),
-            methods=["mmr", "vrsd"],
+            methods=list(METHODS),
             workers=service.workers,
         )
 

@@ -173,11 +173,9 @@ def _asked_wait(answer: httpx.Response) -> float:
         return 0.0
 
 
-def _asked(
-    queries: Any, query_ids: Any, k: Any, lambda_d: Any, lambda_b: Any, relevance: Any, **lists: Any
-) -> wire.Asked:
-    numbers = {name: x for name, x in {"k": k, "lambda_d": lambda_d, "lambda_b": lambda_b}.items() if x is not None}
-    return wire.Asked(queries, query_ids, lists, relevance, numbers)
+def _asked(queries: Any, query_ids: Any, relevance: Any, lists: dict[str, Any], **numbers: Any) -> wire.Asked:
+    given = {name: x for name, x in numbers.items() if x is not None}
+    return wire.Asked(queries, query_ids, lists, relevance, given)
 
 
 def _common(corpus: str | None, method: str, pool: int | None, max_per_group: int | None) -> dict[str, Any]:
@@ -248,6 +246,8 @@ class Client(_Calls):
         initial: Any = None,
         exclude: Any = None,
         max_per_group: int | None = None,
+        budget: float | Sequence[float] | None = None,
+        max_similarity: float | Sequence[float] | None = None,
         on_error: str = "raise",
         timeout: float | None = None,
     ) -> Picks:
@@ -257,7 +257,7 @@ class Client(_Calls):
         ----------
         queries : (Q, D) float32 | float16 | others, optional
             Sent as float16 if they are, else as float32; or ``query_ids`` (Q,), ids of the corpus.
-        k, lambda_d, lambda_b : number or (Q,)
+        k, lambda_d, lambda_b, budget, max_similarity : number or (Q,)
         pool : int or None
             Rows retrieved to pick from; None: the whole corpus, exactly.
         candidates, initial, exclude : (Q, any) ids, or Q lists
@@ -278,7 +278,8 @@ class Client(_Calls):
             The time has passed. Also a TimeoutError.
         """
         lists = {"candidates": candidates, "initial": initial, "exclude": exclude}
-        asked = _asked(queries, query_ids, k, lambda_d, lambda_b, relevance, **lists)
+        numbers = {"lambda_d": lambda_d, "lambda_b": lambda_b, "budget": budget, "max_similarity": max_similarity}
+        asked = _asked(queries, query_ids, relevance, lists, k=k, **numbers)
         common = _common(corpus or self._corpus, method, pool, max_per_group)
         picks: Picks = self._run(self._select(asked, common, on_error, timeout))
         return picks
@@ -354,12 +355,15 @@ class AsyncClient(_Calls):
         initial: Any = None,
         exclude: Any = None,
         max_per_group: int | None = None,
+        budget: float | Sequence[float] | None = None,
+        max_similarity: float | Sequence[float] | None = None,
         on_error: str = "raise",
         timeout: float | None = None,
     ) -> Picks:
         """See `Client.select`."""
         lists = {"candidates": candidates, "initial": initial, "exclude": exclude}
-        asked = _asked(queries, query_ids, k, lambda_d, lambda_b, relevance, **lists)
+        numbers = {"lambda_d": lambda_d, "lambda_b": lambda_b, "budget": budget, "max_similarity": max_similarity}
+        asked = _asked(queries, query_ids, relevance, lists, k=k, **numbers)
         common = _common(corpus or self._corpus, method, pool, max_per_group)
         picks: Picks = await self._run(self._select(asked, common, on_error, timeout))
         return picks

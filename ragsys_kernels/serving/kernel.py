@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _checks, _dispatch
-from ..selection import mmr, vrsd
+from .. import _arrays, _checks, _dispatch, selection
+from ..selection import METHODS
 from ..selection.problem import Problem, Selection
 from .corpora import Served
 
-_METHODS = {"mmr": mmr, "vrsd": vrsd}
-_SCALARS = ("k", "lambda_d", "lambda_b")
+_SCALARS = ("k", "lambda_d", "lambda_b", "budget", "max_similarity")
 _COLUMNS = (*_SCALARS, "vectors", "candidates", "relevance", "initial", "allowed", "exclude")
+_PLAIN = ("mmr", "vrsd")
 _PADDING = {"candidates": -1, "initial": -1, "allowed": -1, "exclude": -1, "relevance": 0.0}
 
 # The wording of the library's errors: "mmr: queries must be finite, got ...".
@@ -36,10 +36,10 @@ class Block:
     """
 
     served: Served
-    method: str  # "mmr" | "vrsd"
+    method: str  # one of METHODS
     size: int  # Q
     k: int | np.ndarray  # one for all queries, or (Q,) int64
-    lambda_d: float | np.ndarray  # or (Q,) float32; vrsd has no use for it, nor for lambda_b
+    lambda_d: float | np.ndarray  # or (Q,) float32; vrsd and sift have no use for it, nor for lambda_b
     lambda_b: float | np.ndarray
     vectors: np.ndarray | None = None  # (Q, D) float32; None: relevance is all that MMR needs
     pool: int | None = None  # rows to retrieve; None: candidates, or else the whole corpus
@@ -49,6 +49,8 @@ class Block:
     allowed: np.ndarray | None = None  # (Q, A) int64: nothing else may be picked
     exclude: np.ndarray | None = None  # (Q, E) int64
     max_per_group: int | None = None
+    budget: float | np.ndarray | None = None  # or (Q,) float64: what the picks may cost, by the corpus's costs
+    max_similarity: float | np.ndarray | None = None  # or (Q,) float32
 
     def __len__(self) -> int:
         return self.size
@@ -57,8 +59,14 @@ class Block:
     def key(self) -> tuple[Any, ...]:
         """What queries must have in common to share a call. Pools share one if the larger is not twice the smaller."""
         width = 0 if self.candidates is None else self.candidates.shape[1].bit_length()
-        given = (self.vectors is None, self.relevance is None, self.allowed is None)
+        optional = (self.vectors, self.relevance, self.allowed, self.budget, self.max_similarity)
+        given = tuple(each is None for each in optional)
         return id(self.served), self.method, self.max_per_group, self.pool, given, width
+
+    @property
+    def limited(self) -> bool:
+        """Whether picks are held to a budget, or to a largest similarity."""
+        return self.budget is not None or self.max_similarity is not None
 
     @property
     def work(self) -> int:
@@ -87,7 +95,7 @@ def joined(blocks: Sequence[Block]) -> Block:
     columns: dict[str, Any] = {"size": sum(map(len, blocks))}
     for name in _COLUMNS:
         parts = [getattr(block, name) for block in blocks]
-        if name in _SCALARS:
+        if name in _SCALARS and parts[0] is not None:
             columns[name] = _spread(parts, blocks)
         elif any(part is not None for part in parts):
             columns[name] = _stacked(name, parts, blocks)
@@ -145,7 +153,7 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
         found = corpus.search(
             _placed(served, block.vectors),
             min(int(counts.max()), len(corpus)),
-            lambda_b=_placed(served, block.lambda_b) if block.method == "mmr" else 1.0,
+            lambda_b=_placed(served, block.lambda_b) if "bias" in METHODS[block.method].parameters else 1.0,
             **filters,
             **options,
         )
@@ -162,9 +170,10 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
     relevance = block.relevance
     if relevance is not None and candidates is not None and relevance.shape != candidates.shape:
         relevance = np.pad(relevance, ((0, 0), (0, candidates.shape[1] - relevance.shape[1])))
-    if block.method == "mmr":
-        options |= {"lambda_d": _placed(served, block.lambda_d), "lambda_b": _placed(served, block.lambda_b)}
-    picks = _METHODS[block.method](
+    for name in ("lambda_d", "lambda_b"):
+        if name in METHODS[block.method].parameters:
+            options[name] = _placed(served, getattr(block, name))
+    picks: Selection = getattr(selection, block.method)(
         _placed(served, block.vectors),
         corpus,
         block.k,
@@ -172,6 +181,8 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
         relevance=_placed(served, relevance),
         initial=_placed(served, block.initial),
         max_per_group=block.max_per_group,
+        budget=_placed(served, block.budget),
+        max_similarity=_placed(served, block.max_similarity),
         **filters,
         **options,
     )
@@ -187,11 +198,16 @@ def plain(block: Block) -> Problem | None:
     has checked all that it checks, and what the kernels find as they read is the same.
     """
     corpus, candidates, k = block.served.corpus, block.candidates, block.k
-    if candidates is None or block.vectors is None or not isinstance(corpus.data, np.ndarray):
+    if (
+        block.method not in _PLAIN
+        or candidates is None
+        or block.vectors is None
+        or not isinstance(corpus.data, np.ndarray)
+    ):
         return None
     if block.relevance is not None or block.initial is not None or block.max_per_group is not None:
         return None
-    if block.allowed is not None or block.exclude is not None:
+    if block.allowed is not None or block.exclude is not None or block.limited:
         return None
     most = int(k.max()) if isinstance(k, np.ndarray) else k
     if candidates.shape[1] <= most:  # a pool of which nothing is left out
@@ -213,6 +229,15 @@ def plain(block: Block) -> Problem | None:
         corpus.bias if mmr else None,
         k if isinstance(k, np.ndarray) else None,
     )
+
+
+def cost_of(block: Block, picks: Selection) -> np.ndarray:
+    """Return what the picks of each query cost, (Q,) float64: the sum in their order, as `Selection.cost` has it."""
+    costs, indices, cost = block.served.corpus.costs, picks.indices, np.zeros(len(block))
+    for step in range(indices.shape[1]):
+        made = indices[:, step] >= 0
+        cost[made] += np.asarray(_arrays.to_host(costs[_placed(block.served, indices[made, step])]))
+    return cost
 
 
 def _weights(weight: float | np.ndarray, size: int) -> np.ndarray:

@@ -34,7 +34,7 @@ _LENGTH = "inference-header-content-length"
 _LISTS = ("candidates", "initial", "exclude")
 # Rank of each input tensor.
 _INPUTS = {"vector": 2, "query_id": 1, **dict.fromkeys(_LISTS, 2), "relevance": 2, "k": 1, "lambda_d": 1, "lambda_b": 1}
-_RULES = ("method", "k", "pool", "lambda_d", "lambda_b", "max_per_group")
+_RULES = ("method", "k", "pool", "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity")
 # Parameters that are of the protocol and its servers.
 _OTHERS = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"}
 _OUTPUTS = ("ids", "scores", "relevance", "redundancy", "lengths", "errors")

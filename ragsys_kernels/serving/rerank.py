@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 import orjson
 
+from ..selection import METHODS
 from . import rerank_shapes as shapes
 from .corpora import Corpora, Served
 from .http import JSON, Request, Response, json_response
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _PATHS = ("/rerank", "/v1/rerank", "/v2/rerank", "/models/{model}/rerank")
 # Fields of ``/v1/select`` that a body may have; others belong to the clients' own services and change nothing here.
-_RULES = ("method", "lambda_d", "lambda_b", "max_per_group")
+_RULES = ("method", "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity")
 _FIELDS = ("initial", "exclude", "query_id")
 # What a URL may have for clients whose body is not theirs to choose.
 _OF_URL = ("model", "top_n", "pool_size")
@@ -210,8 +211,10 @@ def rule_of(model: Any, corpora: Corpora) -> tuple[Served, dict[str, Any]]:
         rule = f"be corpus:rule:lambda with one of the corpora {', '.join(map(repr, known))}"
         raise invalid("rerank", "model", rule, shown(model))
     served, common = corpora.get(name, "rerank"), dict[str, Any]()
-    if len(rest) > 2 or (rest and rest[0] not in ("mmr", "vrsd")) or (len(rest) == 2 and rest[0] == "vrsd"):
-        raise invalid("rerank", "model", "be corpus:mmr:lambda or corpus:vrsd", shown(model))
+    if len(rest) > 2 or (rest and rest[0] not in METHODS):
+        raise invalid("rerank", "model", "be corpus:rule:lambda_d", shown(model))
+    if len(rest) == 2 and "lambda_d" not in METHODS[rest[0]].parameters:
+        raise invalid("rerank", "model", f"have no lambda_d behind {rest[0]}", shown(model))
     if rest:
         common["method"] = rest[0]
     if len(rest) == 2:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import inspect
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 
+from .. import selection
+from ..selection import METHODS
 from .corpora import Served
 from .kernel import Block
 from .limits import Limits, RefusedError, invalid
 
-DEFAULTS: dict[str, Any] = {"method": "mmr", "k": 6, "pool": 100, "lambda_d": 0.75, "lambda_b": 0.95}
+DEFAULTS: dict[str, Any] = {"method": "mmr", "k": 6, "pool": 100, "lambda_d": None, "lambda_b": 0.95}
+# What lambda_d is where it is not given: the rule's own default.
+_LAMBDA_D = {
+    name: inspect.signature(getattr(selection, name)).parameters["lambda_d"].default
+    for name, method in METHODS.items()
+    if "lambda_d" in method.parameters
+}
 FIELDS = frozenset(
     [
         *DEFAULTS,
         "max_per_group",
+        "budget",
+        "max_similarity",
         "query",
         "query_id",
         "candidates",
@@ -29,9 +40,8 @@ FIELDS = frozenset(
 )
 # What is one value for all queries of a block.
 SHARED = frozenset(("method", "pool", "max_per_group"))
-# Rules that a caller may expect: refused, not ignored.
-_ABSENT = {"budget": "picks within a budget", "max_similarity": "a largest similarity between picks"}
 _MOST_OF_A_GROUP = 1 << 31
+_MOST_BUDGET = float(np.finfo(np.float64).max)  # JSON has integers beyond it
 
 
 # Sets of rules that are kept for later requests, and the longest of them.
@@ -69,9 +79,9 @@ class Rules:
         self.common = {**DEFAULTS, **{name: x for name, x in common.items() if x is not None or name == "pool"}}
         # Bad ones may be refused here: they are wrong for all queries without their own.
         self._k = int(self.counts("k", [self.common["k"]], limits.k)[0])
-        self._lambda_d, self._lambda_b = (
-            float(self.weights(name, [self.common[name]])[0]) for name in ("lambda_d", "lambda_b")
-        )
+        given = self.common["lambda_d"]
+        self._lambda_d = None if given is None else float(self.weights("lambda_d", [given])[0])
+        self._lambda_b = float(self.weights("lambda_b", [self.common["lambda_b"]])[0])
         self._rule = self._shared({})
         # What else stands beside the queries and not in them.
         self.columns = {name: x for name, x in self.common.items() if name not in DEFAULTS and name not in SHARED}
@@ -82,8 +92,6 @@ class Rules:
     def known(self, names: Mapping[str, Any]) -> None:
         """Refuse fields that there are not."""
         for name in names:
-            if name in _ABSENT:
-                raise self.invalid(name, f"be left out: this server has no rule for {_ABSENT[name]}", "it")
             if name not in FIELDS:
                 raise self.invalid(name[:100], f"be one of {', '.join(sorted(FIELDS))}", "another field")
 
@@ -107,7 +115,7 @@ class Rules:
         ----------
         first : mapping
             Has the `SHARED` fields of these queries, if they have any of their own.
-        numbers : mapping of "k", "lambda_d", "lambda_b" to sequences
+        numbers : mapping of "k", "lambda_d", "lambda_b", "budget", "max_similarity" to sequences
             For queries that have their own.
         vectors : (n, D) float32
             Finite; or ``query_rows`` (n,), rows of the corpus whose vectors are the queries.
@@ -128,12 +136,13 @@ class Rules:
             vectors = self.served.vectors_of(query_rows)
         elif vectors is None:
             raise self.invalid("query", "be given, or query_id", "neither")
+        lambda_d: Any = _LAMBDA_D.get(method, 1.0) if self._lambda_d is None else self._lambda_d
         return Block(
             self.served,
             method,
             n,
             self.counts("k", numbers["k"], self.limits.k) if "k" in numbers else self._k,
-            self.weights("lambda_d", numbers["lambda_d"]) if "lambda_d" in numbers else self._lambda_d,
+            self.weights("lambda_d", numbers["lambda_d"]) if "lambda_d" in numbers else lambda_d,
             self.weights("lambda_b", numbers["lambda_b"]) if "lambda_b" in numbers else self._lambda_b,
             vectors,
             pool,
@@ -143,6 +152,8 @@ class Rules:
             allowed,
             exclude,
             cap,
+            self._budget(numbers["budget"]) if "budget" in numbers else None,
+            self._ceiling(numbers["max_similarity"]) if "max_similarity" in numbers else None,
         )
 
     def _shared(self, first: Mapping[str, Any]) -> tuple[str, int | None, int | None]:
@@ -153,8 +164,8 @@ class Rules:
             self.common.get(name) if first.get(name) is None else first[name] for name in ("method", "max_per_group")
         )
         pool = first.get("pool", self.common["pool"])  # null is a value of it
-        if method not in ("mmr", "vrsd"):
-            raise self.invalid("method", "be one of 'mmr', 'vrsd'", shown(method))
+        if not isinstance(method, str) or method not in METHODS:
+            raise self.invalid("method", f"be one of {', '.join(map(repr, METHODS))}", shown(method))
         if cap is not None:
             self.counts("max_per_group", [cap], _MOST_OF_A_GROUP)
             if self.served.corpus.groups is None:
@@ -162,6 +173,26 @@ class Rules:
         if pool is not None:
             self.counts("pool", [pool], self.limits.pool)
         return method, pool, cap
+
+    def _budget(self, values: Sequence[Any]) -> np.ndarray:
+        """Return what the picks may cost, (n,) float64."""
+        if self.served.corpus.costs is None:
+            raise self.invalid("budget", "be left out: the corpus has no costs", shown(values[0]))
+        self._plain_numbers("budget", values)
+        if not all(x >= 0 for x in values):
+            raise self.invalid("budget", "be at least 0", shown(next(x for x in values if not x >= 0)))
+        return np.array([min(x, _MOST_BUDGET) for x in values], np.float64)
+
+    def _ceiling(self, values: Sequence[Any]) -> np.ndarray:
+        """Return the largest similarity that picks may have, (n,) float32."""
+        self._plain_numbers("max_similarity", values)
+        if not all(-1 <= x <= 1 for x in values):
+            raise self.invalid("max_similarity", "be within [-1, 1]", next(x for x in values if not -1 <= x <= 1))
+        return np.array(values, np.float32)
+
+    def _plain_numbers(self, name: str, values: Sequence[Any]) -> None:
+        if not set(map(type, values)) <= {int, float}:
+            raise self.invalid(name, "be a number", wrong(values, int, float))
 
     def rows(self, name: str, ids: np.ndarray | list[Any]) -> np.ndarray:
         """Return the rows of ids, int64 or strings, all of them known."""
@@ -206,8 +237,7 @@ class Rules:
 
     def weights(self, name: str, values: Sequence[Any]) -> np.ndarray:
         """Return numbers within [0, 1]."""
-        if not set(map(type, values)) <= {int, float}:
-            raise self.invalid(name, "be a number", wrong(values, int, float))
+        self._plain_numbers(name, values)
         if not all(0 <= x <= 1 for x in values):
             raise self.invalid(name, "be within [0, 1]", next(x for x in values if not 0 <= x <= 1))
         return np.array(values, np.float32)

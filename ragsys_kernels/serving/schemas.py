@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 Id = Annotated[int, Field(ge=-(2**63), lt=2**63)] | str
+Name = Literal["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"]
 Weight = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -28,12 +29,14 @@ class Vector(_Strict):
 class Rule(_Strict):
     """What to pick, and how."""
 
-    method: Literal["mmr", "vrsd"] | None = Field(None, description="Default: mmr")
+    method: Name | None = Field(None, description="Default: mmr")
     k: int | None = Field(None, ge=1, description="Picks; default 6")
     pool: int | None = Field(100, ge=1, description="Rows retrieved to pick from; null: the whole corpus, exactly")
-    lambda_d: Weight | None = Field(None, description="Relevance against redundancy, of mmr; default 0.75")
-    lambda_b: Weight | None = Field(None, description="Relevance against the corpus's bias, of mmr; default 0.95")
+    lambda_d: Weight | None = Field(None, description="Relevance against redundancy; default: the rule's")
+    lambda_b: Weight | None = Field(None, description="Relevance against the corpus's bias; default 0.95")
     max_per_group: int | None = Field(None, ge=1, description="The most picks of one of the corpus's groups")
+    budget: float | None = Field(None, ge=0, description="The most that the picks may cost, by the corpus's costs")
+    max_similarity: float | None = Field(None, ge=-1, le=1, description="No pick is more similar to another")
     candidates: list[Id] | None = Field(None, min_length=1, description="Ids to pick from; none is retrieved then")
     relevance: list[float] | None = Field(None, description="A score for each candidate, instead of cos(query, item)")
     initial: list[Id] | None = Field(None, description="Ids already shown: never picked, and picks are unlike them")
@@ -63,6 +66,7 @@ class Picks(BaseModel):
     relevance: list[float | None]
     redundancy: list[float | None] = Field(description="The largest similarity to an earlier pick; null for vrsd")
     certified: bool | None = Field(None, description="Whether the picks are known to be the best; null: not known")
+    cost: float | None = Field(None, description="Of all picks; with a budget alone")
     cursor: str | None = Field(None, description="Send it with the same query for the next page; null: no more")
 
 
@@ -143,10 +147,12 @@ class RerankRequest(BaseModel):
     return_documents: bool | None = None
     return_text: bool | None = None
     property: str | None = None
-    method: Literal["mmr", "vrsd"] | None = None
+    method: Name | None = None
     lambda_d: Weight | None = None
     lambda_b: Weight | None = None
     max_per_group: int | None = Field(None, ge=1)
+    budget: float | None = Field(None, ge=0)
+    max_similarity: float | None = Field(None, ge=-1, le=1)
     initial: list[Id] | None = None
     allowed: list[Id] | None = Field(None, description="The only ids that may be picked, with any pool")
     exclude: list[Id] | None = None
@@ -218,7 +224,8 @@ class WantedTensor(BaseModel):
 
 
 class InferRequest(BaseModel):
-    """Rules for all queries are in ``parameters``: method, k, pool, lambda_d, lambda_b, max_per_group."""
+    """Rules for all queries are in ``parameters``: method, k, pool, lambda_d, lambda_b, max_per_group, budget,
+    max_similarity."""
 
     id: str | None = None
     inputs: list[Tensor] = Field(min_length=1, description="Columns of the queries: vector, query_id, candidates, ..")

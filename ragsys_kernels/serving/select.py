@@ -12,7 +12,7 @@ from ..selection.problem import Selection
 from .corpora import Corpora, Served
 from .cursors import encoded
 from .http import ARROW, JSON, Request, Response
-from .kernel import Block
+from .kernel import Block, cost_of
 from .limits import Limits, RefusedError, invalid
 from .reading import Asked, read
 from .together import Party
@@ -171,6 +171,8 @@ def _single(block: Block, picks: Selection) -> bytes:
         "certified": None,
         "cursor": None,
     }
+    if block.budget is not None:
+        answer["cost"] = float(cost_of(block, picks)[0])
     if n == block.k:
         shown = ids
         if block.initial is not None:
@@ -187,9 +189,12 @@ def _texts(block: Block, picks: Selection) -> list[bytes]:
     ids = served.ids_of(indices)
     columns = [_lists(array, lengths) for array in (ids, picks.scores, picks.relevance, picks.redundancy)]
     cursors = _cursors(block, picks, ids, lengths)
+    costs = [b""] * len(lengths)
+    if block.budget is not None:
+        costs = [b',"cost":%b' % orjson.dumps(cost) for cost in cost_of(block, picks).tolist()]
     return [
-        b'{"ids":%b,"scores":%b,"relevance":%b,"redundancy":%b,"certified":null,"cursor":%b}' % fields
-        for fields in zip(*columns, cursors, strict=True)
+        b'{"ids":%b,"scores":%b,"relevance":%b,"redundancy":%b,"certified":null,"cursor":%b%b}' % fields
+        for fields in zip(*columns, cursors, costs, strict=True)
     ]
 
 

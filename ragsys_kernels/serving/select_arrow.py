@@ -1,7 +1,8 @@
 """``POST /v1/select`` with an Arrow stream: queries in columns, picks in the columns of offline jobs.
 
 Columns in: ``vector`` (a list of floats of any kind) or ``query_id``; as wanted ``id``, ``candidates``, ``relevance``,
-``initial``, ``allowed``, ``exclude``, ``k``, ``lambda_d``, ``lambda_b``. Rules for all queries are in the URL:
+``initial``, ``allowed``, ``exclude``, ``k``, ``lambda_d``, ``lambda_b``, ``budget``,
+``max_similarity``. Rules for all queries are in the URL:
 ``/v1/select?corpus=docs&k=6&pool=all``. Columns out: ``query_id`` (the column ``id``, else the number of the row),
 ``ids``, ``scores``, ``relevance``, ``redundancy``, ``error``.
 """
@@ -37,18 +38,17 @@ _COLUMNS = (
     "k",
     "lambda_d",
     "lambda_b",
+    "budget",
+    "max_similarity",
 )
 _ANSWER = ["query_id", "ids", "scores", "relevance", "redundancy", "error"]
-_KINDS = {
-    "halffloat": "float16",
-    "float": "float32",
-    "double": "float64",
-}  # in NumPy's words
+_KINDS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # in NumPy's words
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 _NO_ROWS, _NO_FLOATS = np.zeros(0, np.int64), np.zeros(0, np.float32)
 # Longer streams, and of more queries, are read and answered in a thread: they would hold up the event loop.
 _LARGE, _MANY = 1 << 20, 1024
-_NUMBERS = {"k": int, "pool": int, "max_per_group": int, "lambda_d": float, "lambda_b": float}
+_WEIGHTS = ("lambda_d", "lambda_b", "budget", "max_similarity")
+_NUMBERS = {"k": int, "pool": int, "max_per_group": int, **dict.fromkeys(_WEIGHTS, float)}
 
 
 async def select_arrow(service: Service, request: Request) -> Response:
@@ -205,9 +205,12 @@ def _block(rules: Rules, columns: dict[str, pa.Array], n: int) -> Block:
     rows = None
     if "query_id" in columns:
         rows = rules.rows("query_id", _plain(rules, "query_id", columns["query_id"]))
-    numbers: dict[str, Any] = {
-        name: columns[name].to_pylist() for name in ("k", "lambda_d", "lambda_b") if name in columns
-    }
+    numbers: dict[str, Any] = {}
+    for name in ("k", *_WEIGHTS):
+        if name in columns:
+            numbers[name] = columns[name].to_pylist()
+        elif name in rules.columns:  # of all queries
+            numbers[name] = [rules.columns[name]] * n
     return rules.block(n, {}, numbers, vectors=vectors, query_rows=rows, relevance=relevance, **ids)
 
 

@@ -47,7 +47,7 @@ def good(rng: random.Random) -> dict:
     for name, value in {
         "candidates": rng.sample(range(N), 12), "initial": rng.sample(range(N), 3), "exclude": rng.sample(range(N), 3),
         "allowed": rng.sample(range(N), 40),
-        "k": 4, "lambda_d": 0.5, "lambda_b": 0.5, "pool": 9, "method": rng.choice(["mmr", "vrsd"]), "cursor": None,
+        "k": 4, "lambda_d": 0.5, "lambda_b": 0.5, "pool": 9, "method": rng.choice(["mmr", "vrsd", "msd", "dpp", "ssd", "sift"]), "cursor": None,
         "max_per_group": 2,
     }.items():  # fmt: skip
         if rng.random() < 0.3:

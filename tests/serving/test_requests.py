@@ -61,7 +61,7 @@ BAD = {
     "lambda": ({"query": VECTOR, "lambda_d": 1.01}, "lambda_d"),
     "lambda of text": ({"query": VECTOR, "lambda_b": "1"}, "lambda_b"),
     "pool": ({"query": VECTOR, "pool": -1}, "pool"),
-    "method": ({"query": VECTOR, "method": "dpp"}, "method"),
+    "method": ({"query": VECTOR, "method": "best"}, "method"),
     "unknown candidate": ({"query": VECTOR, "candidates": [1, N]}, "candidates"),
     "negative candidate": ({"query": VECTOR, "candidates": [-1]}, "candidates"),
     "large candidate": ({"query": VECTOR, "candidates": [2**63]}, "candidates"),
@@ -73,7 +73,8 @@ BAD = {
     "groups": ({"query": VECTOR, "max_per_group": 1}, "max_per_group"),
     "cursor": ({"query": VECTOR, "cursor": "x"}, "cursor"),
     "budget": ({"query": VECTOR, "budget": 3}, "budget"),
-    "max_similarity": ({"query": VECTOR, "max_similarity": 0.9}, "max_similarity"),
+    "max_similarity": ({"query": VECTOR, "max_similarity": 1.5}, "max_similarity"),
+    "max_similarity of text": ({"query": VECTOR, "max_similarity": "1"}, "max_similarity"),
     "unknown field": ({"query": VECTOR, "lamda_d": 0.5}, "lamda_d"),
     "no object": (3, "queries"),
 }
@@ -110,7 +111,6 @@ def test_no_answer_is_422_and_says_why(corpus):
         ({"queries": [{"query_id": 1}] * 9}, "queries"),
         ({"queries": [{"query_id": 1}], "k": "6"}, "k"),
         ({"queries": [{"query_id": 1}], "corpus": "other"}, "corpus"),
-        ({"queries": [{"query_id": 1}], "budget": 3}, "budget"),
         ({"queries": [{"query_id": 1}], "Corpus": "docs"}, "Corpus"),
     ],
 )

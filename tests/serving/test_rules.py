@@ -1,0 +1,96 @@
+"""Every rule of the library by the service: the same picks, with budgets and ceilings, in JSON and in Arrow."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+import servers
+
+import ragsys_kernels as rk
+from ragsys_kernels.selection import METHODS
+
+N, D, K = 300, 16, 4
+LIMITS = ({}, {"budget": 9.0}, {"max_similarity": 0.2}, {"budget": 7.5, "max_similarity": 0.3})
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    rng = np.random.default_rng(3)
+    return rk.Corpus(rng.standard_normal((N, D), dtype=np.float32), bias=rng.normal(size=N), costs=rng.uniform(1, 5, N))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_picks_are_those_of_the_library(corpus, method):
+    """All of a round in one request and each alone: the bits of `Corpus.select`, with the rule's own default weight."""
+    queries = np.random.default_rng(4).standard_normal((3, D), dtype=np.float32)
+    pools = np.random.default_rng(5).permuted(np.tile(np.arange(N), (3, 1)), axis=1)[:, :60]
+
+    def body(limits, *rows):
+        asked = [{"query": queries[q].tolist(), "candidates": pools[q].tolist(), **limits} for q in rows]
+        return {"method": method, "k": K, "queries": asked}
+
+    async def use(client, _):
+        found = []
+        for limits in LIMITS:
+            answer = await client.post("/v1/select", json=body(limits, 0, 1, 2))
+            assert answer.status_code == 200, answer.text
+            found.append(answer.json()["results"])
+            alone = await client.post("/v1/select", json=body(limits, 1))
+            assert alone.json()["results"] == found[-1][1:2]
+        return found
+
+    for limits, results in zip(LIMITS, servers.run({"docs": corpus}, use), strict=True):
+        expected = corpus.select(queries, K, method=method, candidates=pools, num_threads=1, **limits)
+        for q, result in enumerate(results):
+            n = int(expected.lengths[q])
+            assert result["ids"] == expected.indices[q, :n].tolist()
+            assert np.array(result["scores"], "f4").tobytes() == expected.scores[q, :n].tobytes()
+            assert ("cost" in result) == ("budget" in limits)
+            if "budget" in limits:
+                assert result["cost"] == expected.cost[q] <= limits["budget"]
+            if "max_similarity" in limits:
+                rows = corpus.vectors(np.array(result["ids"], np.int64))
+                assert (np.triu(rows @ rows.T, 1) <= limits["max_similarity"] + 1e-6).all()
+
+
+def test_queries_with_limits_of_their_own_and_without_in_one_request(corpus):
+    pa = pytest.importorskip("pyarrow")
+    asked = [
+        {"query_id": 1},
+        {"query_id": 1, "budget": 6},
+        {"query_id": 1, "budget": None},
+        {"query_id": 1, "budget": 9.5},
+    ]
+    out = pa.BufferOutputStream()
+    table = pa.table({"query_id": [1, 1], "budget": [6.0, 9.5]})
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+
+    async def use(client, _):
+        answer = await client.post("/v1/select", json={"k": K, "pool": 50, "queries": asked})
+        kind = {"content-type": "application/vnd.apache.arrow.stream"}
+        arrow = await client.post(f"/v1/select?k={K}&pool=50", content=out.getvalue().to_pybytes(), headers=kind)
+        common = await client.post("/v1/select", json={"k": K, "pool": 50, "budget": 6, "queries": [{"query_id": 1}]})
+        info = await client.get("/info")
+        return answer.json()["results"], pa.ipc.open_stream(arrow.content).read_all(), common.json(), info.json()
+
+    results, arrow, common, info = servers.run({"docs": corpus}, use)
+    query = corpus.vectors(np.array([1])).astype(np.float32)
+    for result, limits in zip(results, ({}, {"budget": 6}, {}, {"budget": 9.5}), strict=True):
+        picks = corpus.select(query, K, pool=50, **limits)
+        assert result["ids"] == picks.indices[0, : picks.lengths[0]].tolist()
+    assert len({tuple(result["ids"]) for result in results}) == 3
+    assert arrow["ids"].to_pylist() == [results[1]["ids"], results[3]["ids"]]
+    assert common["results"][0] == results[1]
+    assert info["methods"] == list(METHODS)
+
+
+def test_a_budget_needs_costs():
+    corpus = rk.Corpus(np.eye(16, dtype=np.float32))
+
+    async def use(client, _):
+        return await client.post("/v1/select", json={"k": 2, "queries": [{"query_id": 1, "budget": 3}]})
+
+    answer = servers.run({"docs": corpus}, use)
+    assert answer.status_code == 422
+    assert answer.json()["results"][0]["error"]["argument"] == "budget"
