@@ -20,6 +20,8 @@ import pyarrow as pa
 import ragsys_kernels as rk
 from ragsys_kernels.serving import Limits, make_service
 
+METHODS = ("mmr", "vrsd", "msd", "dpp", "ssd", "sift")
+
 N, D = 64, 8
 ALLOWED = {200, 400, 401, 404, 405, 408, 409, 413, 415, 422, 429, 503, 504}
 ODD = [
@@ -47,7 +49,7 @@ def good(rng: random.Random) -> dict:
     for name, value in {
         "candidates": rng.sample(range(N), 12), "initial": rng.sample(range(N), 3), "exclude": rng.sample(range(N), 3),
         "allowed": rng.sample(range(N), 40),
-        "k": 4, "lambda_d": 0.5, "lambda_b": 0.5, "pool": 9, "method": rng.choice(["mmr", "vrsd", "msd", "dpp", "ssd", "sift"]), "cursor": None,
+        "k": 4, "lambda_d": 0.5, "lambda_b": 0.5, "pool": 9, "method": rng.choice(METHODS), "cursor": None,
         "max_per_group": 2,
     }.items():  # fmt: skip
         if rng.random() < 0.3:
