@@ -79,7 +79,11 @@ _TYPES = {
     **dict.fromkeys(("known", "draft", "places", "pools"), "*i64"),
     **dict.fromkeys(("made", "order", "count", "keys"), "*i32"),
     **dict.fromkeys(("part_w", "part_v", "part_m"), "*fp32"),
-    "share": "fp32",
+    **dict.fromkeys(("share", "far", "number", "second"), "fp32"),
+    # Of budgets and ceilings, and of what belongs to one rule.
+    **dict.fromkeys(("costs", "budget"), "*fp64"),
+    **dict.fromkeys(("max_similarity", "quality"), "*fp32"),
+    "window": "i32",
     # Of coded pools.
     "codes": "*i8",
     "words": "*i32",
@@ -100,6 +104,9 @@ _PARTS = {"parts": "i32"}
 # Where these are of a draft, or of codes.
 _SETTLED = {"lengths": "*i32", "keys_out": "*i32", "words": "*fp32"}
 
+# Values of items, one of each row.
+BY_ROW = dict.fromkeys(("BIAS_BY_ROW", "COSTS_BY_ROW", "QUALITY_BY_ROW"), True)
+
 # What only VRSD has.
 _SUMS = ("sums", "sum_scalars", "lengths")
 
@@ -118,7 +125,7 @@ def ahead_of_time() -> list[Compilation]:
         for vrsd, full in ((False, False), (True, True), (True, False), (False, True)):
             if vrsd == full or dtype in ("float16", "float32"):
                 found += _selections(dtype, vrsd, full)
-    return found + _rounds() + _codes() + _searches()
+    return found + _rules() + _rounds() + _codes() + _searches()
 
 
 def _share(dtype: str, tile: Tile) -> int:
@@ -183,15 +190,16 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
             **OBJECTIVES[op].constexprs(),
             **form(dtype, tile, D, not vrsd and not full),
             "RANK": 16,
+            **BY_ROW,
         }
         name = f"{'gram' if sizes['MATRIX'] else 'rows'} {slots} {op} {'options' if full else 'plain'}"
-        sizes |= {"COMPUTED": computed, "BIAS_BY_ROW": True}
-        beside = (*absent, "query_parts", "query_back")
+        sizes["COMPUTED"] = computed
+        beside = (*absent, "query_parts", "query_back", "quality")
         found.append(_compilation(name, select_gram_kernel, dtype, tile, beside, True, **sizes))
         if dtype in NUM_PARTS and vrsd == full:
             sizes |= form(dtype, tile, D, False, NUM_PARTS[dtype])
             name, tile = name.replace("gram", "gram tile"), staged(tile, not vrsd and not full)
-            in_tile = (*absent, "query_factors")
+            in_tile = (*absent, "query_factors", "quality")
             found.append(_compilation(name, select_gram_kernel, dtype, tile, in_tile, True, **sizes))
     tile = row_tile(dtype, D)
     sizes = {"ROWS": tile.rows, "DIMS": tile.dims, "COMPUTED": computed}
@@ -220,6 +228,23 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
     add("corpus pick", corpus_pick_kernel, PICK_TILE, unused, False, PICK=True, BLOCK=PICK_BLOCK)
     if full:
         add("corpus initial", corpus_pick_kernel, PICK_TILE, unused, False, PICK=False, BLOCK=PICK_BLOCK)
+    return found
+
+
+def _rules() -> list[Compilation]:
+    """Return regime a of the rules beyond MMR and VRSD, with all options: a bounded tile, and the largest."""
+    found = []
+    for rule, dtype in itertools.product(OBJECTIVES, ("float16", "float32")):
+        if rule in ("mmr", "vrsd"):
+            continue
+        objective = OBJECTIVES[rule]
+        for slots in (32, 128) if dtype == "float16" else (128,):
+            tile = gram_tile(dtype, slots, 700, objective.whole)
+            sizes: dict[str, Any] = {**objective.constexprs(), **form(dtype, tile, 700, False, whole=objective.whole)}
+            sizes |= {"RANK": 16, "COMPUTED": True, **BY_ROW}
+            absent = ("relevance", "scales", "query_parts", "query_back", *(("quality",) if rule != "dpp" else ()))
+            name = f"{'gram' if sizes['MATRIX'] else 'rows'} {slots} {rule} options"
+            found.append(_compilation(name, select_gram_kernel, dtype, tile, absent, True, **sizes))
     return found
 
 

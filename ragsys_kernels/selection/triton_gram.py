@@ -16,8 +16,8 @@ import triton.language as tl
 from .._gpu.variants import variant
 from .problem import Problem, Selection
 from .triton_launch import GROWTH, NUM_PARTS, OPTIONS, Tile, dot_type, num_initial, pool_arguments, query_parts
-from .triton_objective import comparable, inverse, may_be_picked, with_bias
-from .triton_objectives import OBJECTIVES
+from .triton_objective import comparable, inverse, may_be_picked, running_max, with_bias
+from .triton_objectives import objective_of
 from .triton_objectives.objective import Items
 from .triton_products import diagonal, gram_matrix, gram_row, held_rows, part_products, row_products
 
@@ -32,9 +32,11 @@ ROW_DIMS = 32
 HELD_SLICES = (10, 5)
 
 
-def gram_tile(dtype: str, slots: int, dims: int) -> Tile:
-    """Return the tile, whose rows are the slots."""
+def gram_tile(dtype: str, slots: int, dims: int, whole: bool = False) -> Tile:
+    """Return the tile, whose rows are the slots; ``whole``: the rule asks for the matrix."""
     rows = max(16, triton.next_power_of_2(slots))
+    if dtype == "float32" and whole:  # six operands of products are more than a thread of sm_80 has with two stages
+        return Tile(rows, ROW_DIMS // 2, 1, min(8, rows // 8), 3)
     if dtype == "float32":
         return Tile(rows, ROW_DIMS, 1, rows // 16, 2)
     # The matrix and the operands of its products fill the registers.
@@ -53,16 +55,19 @@ def staged(tile: Tile, plain: bool) -> Tile:
     return tile._replace(num_stages=4, num_warps=warps)
 
 
-def form(dtype: str, tile: Tile, dims: int, plain: bool, parts: int = 0) -> dict[str, Any]:
+def form(
+    dtype: str, tile: Tile, dims: int, plain: bool, parts: int = 0, whole: bool = False
+) -> dict[str, Any]:
     """Return how the kernel comes to products: by a matrix, or by rows, some held; ``plain`` is MMR without options."""
-    matrix, even = dtype != "float32", dims % tile.dims == 0
+    matrix, even = whole or dtype != "float32", dims % tile.dims == 0
     held = 0 if matrix else min(dims // tile.dims, HELD_SLICES[0 if plain else 1])
     return {
         "MATRIX": matrix,
         "HELD": held,
         "REST": held < dims // tile.dims,
         "EVEN_D": even,
-        "DOT": dot_type(dtype),
+        "DOT": dot_type("bfloat16" if whole and dtype == "float32" else dtype),
+        "SPLIT": whole and dtype == "float32",
         "PARTS": parts,
         "GROWTH": GROWTH[dtype] if parts else 1.0,
         "SLOTS": tile.rows,
@@ -84,7 +89,7 @@ def _below_cap(free, taken, group, p, i, cap):
     return free & (tl.where(same, count, 0) < cap)
 
 
-@triton.jit(do_not_specialize=("P", "S", "K", "num_ids", "cap"))
+@triton.jit(do_not_specialize=("P", "S", "K", "num_ids", "cap", "window"))
 def select_gram_kernel(
     rows,
     scales,
@@ -98,6 +103,10 @@ def select_gram_kernel(
     bias,
     groups,
     query_groups,
+    costs,
+    budget,
+    max_similarity,
+    quality,
     ks,
     lambda_d,
     lambda_b,
@@ -114,6 +123,10 @@ def select_gram_kernel(
     K,
     D,
     cap,
+    far,
+    number,
+    second,
+    window,
     START: tl.constexpr,
     VALUE: tl.constexpr,
     TAKE: tl.constexpr,
@@ -121,14 +134,19 @@ def select_gram_kernel(
     LENGTHS: tl.constexpr,
     INITIAL_RELEVANCE: tl.constexpr,
     COSINE: tl.constexpr,
+    WHOLE: tl.constexpr,
+    REDUNDANT: tl.constexpr,
     RANK: tl.constexpr,
     COMPUTED: tl.constexpr,
     BIAS_BY_ROW: tl.constexpr,
+    COSTS_BY_ROW: tl.constexpr,
+    QUALITY_BY_ROW: tl.constexpr,
     EVEN_D: tl.constexpr,
     MATRIX: tl.constexpr,
     HELD: tl.constexpr,
     REST: tl.constexpr,
     DOT: tl.constexpr,
+    SPLIT: tl.constexpr,
     PARTS: tl.constexpr,
     GROWTH: tl.constexpr,
     SLOTS: tl.constexpr,
@@ -164,10 +182,10 @@ def select_gram_kernel(
         part = p - (SLOTS - PARTS)
         base = tl.where((part >= 0)[:, None], query_parts + ((q * PARTS + part) * D)[:, None], base)
         base = tl.multiple_of(base, (16, 16))  # bytes, which the choice between arrays has made the compiler forget
-        gram, r = gram_matrix(base, valid | (part >= 0), query, factor, D, False, EVEN_D, DOT, SLOTS, DIMS)
+        gram, r = gram_matrix(base, valid | (part >= 0), query, factor, D, False, EVEN_D, DOT, SPLIT, SLOTS, DIMS)
         r = part_products(gram, P, PARTS, GROWTH, SLOTS) * tl.load(query_back + q)
     elif MATRIX:
-        gram, r = gram_matrix(base, valid, query, factor, D, QUERY, EVEN_D, DOT, SLOTS, DIMS)
+        gram, r = gram_matrix(base, valid, query, factor, D, QUERY, EVEN_D, DOT, SPLIT, SLOTS, DIMS)
     else:
         held, r, square = held_rows(base, valid, query, factor, D, QUERY, NORMS, EVEN_D, HELD, REST, SLOTS, DIMS)
 
@@ -200,8 +218,23 @@ def select_gram_kernel(
     free = may_be_picked(ids, row, valid & inside, q, initial, S, groups, query_groups)
     taken = valid & shown
     started = tl.sum(taken.to(tl.int32), 0) > 0
-    items = Items(v, length, tl.load(lambda_d + q), rows, offset, f, valid, D)
-    state = START(items, RANK)
+    similar = 0.0
+    if WHOLE:
+        if SCALED:
+            gram = gram * f[:, None] * f[None, :]
+        similar = gram
+    worth = None
+    if quality is not None:
+        worth = tl.load(quality + (row if QUALITY_BY_ROW else q * P + p), mask=valid & inside, other=1.0)
+    items = Items(
+        v, length, tl.load(lambda_d + q), rows, offset, f, valid, D, similar, far, worth, number, second, window
+    )
+    state = START(items, free, RANK)
+    nearest = tl.zeros([SLOTS], tl.float32)
+    most = 0.0
+    if max_similarity is not None:
+        nearest += float("-inf")
+        most = tl.load(max_similarity + q)
     if initial is not None:
         for slot in range(P, P + S):
             pick = taken & (p == slot)
@@ -212,15 +245,19 @@ def select_gram_kernel(
                     similarity = row_products(
                         held, base, valid, rows + _of(row, p, slot) * row_stride, D, EVEN_D, HELD, REST, SLOTS, DIMS
                     )
-                if SCALED:
+                if SCALED and not WHOLE:
                     similarity *= f * _of(f, p, slot)
                 state = TAKE(state, items, similarity, pick, taken & (p <= slot), True)
+                if max_similarity is not None:
+                    nearest = running_max(nearest, similarity)
     group = tl.zeros([SLOTS], tl.int64)
     if cap is not None:
         group = tl.load(groups + row, mask=valid, other=0)
         if initial is not None:
             for slot in range(P, P + S):
                 free = _below_cap(free, taken, group, p, slot, cap)
+
+    spent = tl.zeros([], tl.float64)
 
     # 5. The picks.
     wanted = K
@@ -230,12 +267,20 @@ def select_gram_kernel(
     nan = float("nan")
     for step in range(wanted):
         first = (step == 0) & (started == 0)
-        w, state = VALUE(state, items, free, taken, first)
-        w = comparable(w, free)
+        open_ = free
+        if costs is not None:  # read again, as they would take registers
+            cost = tl.load(costs + (row if COSTS_BY_ROW else q * P + p), mask=valid & inside, other=0.0)
+            open_ = open_ & (spent + cost <= tl.load(budget + q))
+        if max_similarity is not None:
+            open_ = open_ & (nearest <= most)
+        w, state = VALUE(state, items, open_, taken, first)
+        w = comparable(w, open_)
         best, i = tl.max(w, 0, return_indices=True, return_indices_tie_break_left=True)
         found = best > float("-inf")
         pick = p == i
         score, redundancy = OUTPUTS(state, items, w, first)
+        if (max_similarity is not None) and not REDUNDANT:
+            redundancy = tl.where(first, 0.0, nearest)
         item = i.to(tl.int64)
         if candidates is not None:  # read again, as all ids would take registers
             item = tl.load(candidates + q * P + i, mask=found, other=-1).to(tl.int64)
@@ -248,6 +293,8 @@ def select_gram_kernel(
         made += found.to(tl.int32)
 
         pick = pick & (w > float("-inf"))
+        if costs is not None:
+            spent += tl.sum(tl.where(pick, cost, 0.0), 0)
         free = free & (pick == 0)
         taken = taken | pick
         if found & (step + 1 < wanted):  # nothing meets the last pick
@@ -257,9 +304,11 @@ def select_gram_kernel(
                 similarity = row_products(
                     held, base, valid, rows + _of(row, p, i) * row_stride, D, EVEN_D, HELD, REST, SLOTS, DIMS
                 )
-            if SCALED:
+            if SCALED and not WHOLE:
                 similarity *= f * _of(f, p, i)
             state = TAKE(state, items, similarity, pick, taken, False)
+            if max_similarity is not None:
+                nearest = running_max(nearest, similarity)
         if cap is not None:
             free = _below_cap(free, taken, group, p, i, cap)
     for step in range(wanted, K):
@@ -275,7 +324,7 @@ def in_tile(problem: Problem) -> bool:
 
     It does where the tile has room for it and all that it reads can be read 16 bytes at a time.
     """
-    objective, slots = OBJECTIVES[problem.op], problem.pool + num_initial(problem)
+    objective, slots = objective_of(problem), problem.pool + num_initial(problem)
     data = problem.rows.data
     aligned = data.shape[1] % 8 == 0 and data.stride(0) % 8 == 0 and data.data_ptr() % 16 == 0
     wanted = problem.relevance is None or (objective.initial and problem.constraints.initial is not None)
@@ -289,21 +338,47 @@ def in_tile(problem: Problem) -> bool:
     )
 
 
+def limits_and_options(problem: Problem) -> dict[str, Any]:
+    """Return the arguments of budgets and ceilings, and of what belongs to the rule alone."""
+    limits, options = problem.constraints, problem.options
+    quality = getattr(options, "quality", None)
+    number, second = (next((getattr(options, name) for name in names if hasattr(options, name)), 0.0) for names in NUMBERS)
+    taken = num_initial(problem) + problem.k
+    return {
+        "costs": limits.costs,
+        "budget": None if limits.costs is None else limits.budget,
+        "max_similarity": limits.max_similarity,
+        "quality": quality,
+        "COSTS_BY_ROW": limits.costs is not None and limits.costs.ndim == 1,
+        "QUALITY_BY_ROW": quality is not None and quality.ndim == 1,
+        "far": 1.0 if problem.rows.metric == "cosine" else 0.0,
+        "number": float(number),
+        "second": float(second),
+        "window": min(getattr(options, "window", 0) or taken, taken),
+    }
+
+
+# The options that are one number for all queries: a rule has one of the first, and may have one of the second.
+NUMBERS = (("scale", "gamma", "noise"), ("min_gain",))
+
+
 def select(problem: Problem, out: Selection) -> None:
     """Launch regime a, one program a query."""
     dtype, D = problem.rows.dtype, problem.rows.data.shape[1]
     parts = NUM_PARTS[dtype] if in_tile(problem) else 0
     arguments: dict[str, Any] = pool_arguments(problem, out, factors=not parts)
     arguments |= dict(zip(("query_parts", "query_back"), query_parts(problem) if parts else (None, None), strict=True))
+    arguments |= limits_and_options(problem)
     del arguments["VRSD"]
     plain = problem.op == "mmr" and all(arguments.get(name) is None for name in OPTIONS)
-    tile = gram_tile(dtype, problem.pool + num_initial(problem), D)
+    objective = objective_of(problem)
+    tile = gram_tile(dtype, problem.pool + num_initial(problem), D, objective.whole)
     if parts:
         tile = staged(tile, plain)
     select_gram_kernel[(problem.num_queries,)](
         **arguments,
-        **OBJECTIVES[problem.op].constexprs(),
+        **objective.constexprs(),
         RANK=triton.next_power_of_2(num_initial(problem) + problem.k),
-        **form(dtype, tile, D, plain, parts),
+        **form(dtype, tile, D, plain, parts, objective.whole),
         **tile.options(),
     )

@@ -47,7 +47,8 @@ class Tile(NamedTuple):
 
 
 # The arguments that a call without options leaves out.
-OPTIONS = ("relevance", "initial", "bias", "groups", "query_groups", "ks", "cap", "barred")
+LIMITS = ("costs", "budget", "max_similarity")
+OPTIONS = ("relevance", "initial", "bias", "groups", "query_groups", "ks", "cap", "barred", *LIMITS)
 
 # For kernels that go along one row, or one list of tiles, at a time.
 SMALL_TILE = Tile(1, 1, 1, 4, 2)

@@ -13,12 +13,32 @@ import triton.language as tl
 
 
 @triton.jit
-def _gram_slice(x, y, gram, r, QUERY: tl.constexpr, DOT: tl.constexpr):
-    """Add a slice along D of the rows x [SLOTS, DIMS] and of the query y [DIMS] to the products."""
+def _gram_slice(x, y, gram, r, QUERY: tl.constexpr, DOT: tl.constexpr, SPLIT: tl.constexpr):
+    """Add a slice along D of the rows x [SLOTS, DIMS] and of the query y [DIMS] to the products.
+
+    SPLIT: rows are float32, which three bfloat16 parts hold. What the products of the smallest add is below 2^-24.
+    """
     if QUERY:
         r += tl.sum(x.to(tl.float32) * y[None, :], 1)
-    x = x.to(DOT)
-    return tl.dot(x, tl.trans(x), gram, input_precision="ieee"), r
+    if SPLIT:
+        high = x.to(tl.bfloat16)
+        x -= high.to(tl.float32)
+        middle = x.to(tl.bfloat16)
+        low = (x - middle.to(tl.float32)).to(tl.bfloat16).to(DOT)
+        high = high.to(DOT)
+        middle = middle.to(DOT)
+        across = tl.trans(high)
+        gram = tl.dot(low, across, gram, input_precision="ieee")
+        gram = tl.dot(middle, across, gram, input_precision="ieee")
+        gram = tl.dot(high, across, gram, input_precision="ieee")
+        across = tl.trans(middle)
+        gram = tl.dot(middle, across, gram, input_precision="ieee")
+        gram = tl.dot(high, across, gram, input_precision="ieee")
+        gram = tl.dot(high, tl.trans(low), gram, input_precision="ieee")
+    else:
+        x = x.to(DOT)
+        gram = tl.dot(x, tl.trans(x), gram, input_precision="ieee")
+    return gram, r
 
 
 @triton.jit
@@ -31,6 +51,7 @@ def gram_matrix(
     QUERY: tl.constexpr,
     EVEN_D: tl.constexpr,
     DOT: tl.constexpr,
+    SPLIT: tl.constexpr,
     SLOTS: tl.constexpr,
     DIMS: tl.constexpr,
 ):
@@ -45,13 +66,13 @@ def gram_matrix(
         x = tl.load(base + (d0 + d)[None, :], mask=valid[:, None], other=0)  # [SLOTS, DIMS]
         if QUERY:
             y = tl.load(query + d0 + d) * factor
-        gram, r = _gram_slice(x, y, gram, r, QUERY, DOT)
+        gram, r = _gram_slice(x, y, gram, r, QUERY, DOT, SPLIT)
     if not EVEN_D:
         tail = full + d < D
         x = tl.load(base + (full + d)[None, :], mask=valid[:, None] & tail[None, :], other=0)
         if QUERY:
             y = tl.load(query + full + d, mask=tail, other=0.0) * factor
-        gram, r = _gram_slice(x, y, gram, r, QUERY, DOT)
+        gram, r = _gram_slice(x, y, gram, r, QUERY, DOT, SPLIT)
     return gram, r
 
 

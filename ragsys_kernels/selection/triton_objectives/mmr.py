@@ -12,7 +12,7 @@ from .objective import Objective
 
 
 @triton.jit
-def start(items, RANK: tl.constexpr):
+def start(items, free, RANK: tl.constexpr):
     return (tl.full(items.v.shape, NO_PICK, tl.float32),)
 
 
@@ -31,4 +31,4 @@ def outputs(state, items, w, first):
     return tl.where(first, items.lambda_d * items.v, w), tl.where(first, 0.0, state[0])
 
 
-MMR = Objective(start, value, take, outputs)
+MMR = Objective(start, value, take, outputs, redundant=True)

@@ -33,7 +33,7 @@ def _sum_squares(items, taken):
 
 
 @triton.jit
-def start(items, RANK: tl.constexpr):
+def start(items, free, RANK: tl.constexpr):
     zeros = tl.zeros(items.v.shape, tl.float32)
     return zeros, zeros, 0.0, 0.0, 0.0, 0.0
 
