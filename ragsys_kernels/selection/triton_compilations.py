@@ -240,7 +240,7 @@ def _rules() -> list[Compilation]:
         objective = OBJECTIVES[rule]
         for slots in (32, 128) if dtype == "float16" else (128,):
             tile = gram_tile(dtype, slots, 700, objective.whole)
-            sizes: dict[str, Any] = {**objective.constexprs(), **form(dtype, tile, 700, False, whole=objective.whole)}
+            sizes: dict[str, Any] = {**objective.constexprs(), **form(dtype, tile, 700, False, rule=rule)}
             sizes |= {"RANK": 16, "COMPUTED": True, **BY_ROW}
             absent = ("relevance", "scales", "query_parts", "query_back", *(("quality",) if rule != "dpp" else ()))
             name = f"{'gram' if sizes['MATRIX'] else 'rows'} {slots} {rule} options"

@@ -17,7 +17,7 @@ from .._gpu.variants import variant
 from .problem import Problem, Selection
 from .triton_launch import GROWTH, NUM_PARTS, OPTIONS, Tile, dot_type, num_initial, pool_arguments, query_parts
 from .triton_objective import comparable, inverse, may_be_picked, running_max, with_bias
-from .triton_objectives import objective_of
+from .triton_objectives import OBJECTIVES, rule_of
 from .triton_objectives.objective import Items
 from .triton_products import diagonal, gram_matrix, gram_row, held_rows, part_products, row_products
 
@@ -27,9 +27,9 @@ GRAM_SLOTS = 128
 # Float32 rows are taken in slices of so many dimensions: eight lanes share a row, 16 bytes of it at a time.
 ROW_DIMS = 32
 
-# How many slices stay in registers, for MMR without options and for all else. Each takes 16 registers of a thread. The
-# rest of a row is read again from the cache at each pick.
-HELD_SLICES = (10, 5)
+# How many slices stay in registers, for MMR without options and for all else; half of these for rules that keep more
+# than MMR and VRSD. Each takes 16 registers of a thread. The rest of a row is read again from the cache at each pick.
+HELD_SLICES = (10, 4)
 
 
 def gram_tile(dtype: str, slots: int, dims: int, whole: bool = False) -> Tile:
@@ -55,12 +55,12 @@ def staged(tile: Tile, plain: bool) -> Tile:
     return tile._replace(num_stages=4, num_warps=warps)
 
 
-def form(
-    dtype: str, tile: Tile, dims: int, plain: bool, parts: int = 0, whole: bool = False
-) -> dict[str, Any]:
+def form(dtype: str, tile: Tile, dims: int, plain: bool, parts: int = 0, rule: str = "mmr") -> dict[str, Any]:
     """Return how the kernel comes to products: by a matrix, or by rows, some held; ``plain`` is MMR without options."""
+    whole = OBJECTIVES[rule].whole
     matrix, even = whole or dtype != "float32", dims % tile.dims == 0
-    held = 0 if matrix else min(dims // tile.dims, HELD_SLICES[0 if plain else 1])
+    held = HELD_SLICES[0] if plain else HELD_SLICES[1] // (1 if rule in ("mmr", "vrsd") else 2)
+    held = 0 if matrix else min(dims // tile.dims, held)
     return {
         "MATRIX": matrix,
         "HELD": held,
@@ -324,7 +324,7 @@ def in_tile(problem: Problem) -> bool:
 
     It does where the tile has room for it and all that it reads can be read 16 bytes at a time.
     """
-    objective, slots = objective_of(problem), problem.pool + num_initial(problem)
+    objective, slots = OBJECTIVES[rule_of(problem)], problem.pool + num_initial(problem)
     data = problem.rows.data
     aligned = data.shape[1] % 8 == 0 and data.stride(0) % 8 == 0 and data.data_ptr() % 16 == 0
     wanted = problem.relevance is None or (objective.initial and problem.constraints.initial is not None)
@@ -342,7 +342,9 @@ def limits_and_options(problem: Problem) -> dict[str, Any]:
     """Return the arguments of budgets and ceilings, and of what belongs to the rule alone."""
     limits, options = problem.constraints, problem.options
     quality = getattr(options, "quality", None)
-    number, second = (next((getattr(options, name) for name in names if hasattr(options, name)), 0.0) for names in NUMBERS)
+    number, second = (
+        next((getattr(options, name) for name in names if hasattr(options, name)), 0.0) for names in NUMBERS
+    )
     taken = num_initial(problem) + problem.k
     return {
         "costs": limits.costs,
@@ -371,7 +373,7 @@ def select(problem: Problem, out: Selection) -> None:
     arguments |= limits_and_options(problem)
     del arguments["VRSD"]
     plain = problem.op == "mmr" and all(arguments.get(name) is None for name in OPTIONS)
-    objective = objective_of(problem)
+    objective = OBJECTIVES[rule_of(problem)]
     tile = gram_tile(dtype, problem.pool + num_initial(problem), D, objective.whole)
     if parts:
         tile = staged(tile, plain)
@@ -379,6 +381,6 @@ def select(problem: Problem, out: Selection) -> None:
         **arguments,
         **objective.constexprs(),
         RANK=triton.next_power_of_2(num_initial(problem) + problem.k),
-        **form(dtype, tile, D, plain, parts, objective.whole),
+        **form(dtype, tile, D, plain, parts, rule_of(problem)),
         **tile.options(),
     )

@@ -10,14 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _arrays
+from .._dispatch import BackendUnavailableError
 from .._types import Array
 from . import filtered_problems, triton_bounds, triton_coded, triton_gram, triton_stream, triton_whole_corpus
 from .problem import Problem, Selection
 from .triton_launch import num_initial, outputs
+from .triton_objectives import OBJECTIVES
 
-# What the kernels have (capabilities.py).
-RULES = frozenset(("mmr", "vrsd"))
-CONSTRAINTS: frozenset[str] = frozenset()
+# What the kernels have (capabilities.py), some of it in regime a alone.
+RULES = frozenset(OBJECTIVES)
+CONSTRAINTS = frozenset(("budget", "max_similarity"))
 
 
 def mmr(problem: Problem, num_threads: int) -> Selection:
@@ -25,6 +27,26 @@ def mmr(problem: Problem, num_threads: int) -> Selection:
 
 
 def vrsd(problem: Problem, num_threads: int) -> Selection:
+    return _select(problem)
+
+
+def msd(problem: Problem, num_threads: int) -> Selection:
+    return _select(problem)
+
+
+def dpp(problem: Problem, num_threads: int) -> Selection:
+    return _select(problem)
+
+
+def ssd(problem: Problem, num_threads: int) -> Selection:
+    return _select(problem)
+
+
+def sift(problem: Problem, num_threads: int) -> Selection:
+    return _select(problem)
+
+
+def coverage(problem: Problem, num_threads: int) -> Selection:
     return _select(problem)
 
 
@@ -36,9 +58,30 @@ def _select(problem: Problem) -> Selection:
     problem = _arrays.tensors(problem)
     if problem.pool + num_initial(problem) <= triton_gram.GRAM_SLOTS:
         problem = filtered_problems.as_pools(problem)
+    _refuse(problem)
     out = outputs(problem)
     _regime(problem).select(problem, out)
     return out
+
+
+def _refuse(problem: Problem) -> None:
+    """Raise the reason that no kernel runs a problem, by its shape and its options."""
+    options, limits = problem.options, problem.constraints
+    slots, most = problem.pool + num_initial(problem), triton_gram.GRAM_SLOTS
+    asked = [] if problem.op in ("mmr", "vrsd") else [problem.op]
+    asked += ["a budget"] if limits.costs is not None else []
+    asked += ["max_similarity"] if limits.max_similarity is not None else []
+    reason = None
+    if slots > most and asked:
+        reason = (
+            f"its kernels take {' with '.join(asked)} for pools and initial items of up to {most} items, got {slots}"
+        )
+    elif getattr(options, "aspects", None) is not None:
+        reason = "its kernels cover the items of the pool, not aspects of their own"
+    elif getattr(options, "density", False):
+        reason = "its kernels do not pick by gain per cost"
+    if reason is not None:
+        raise BackendUnavailableError(f"{problem.op}: backend 'triton' cannot run here: {reason}")
 
 
 def _regime(problem: Problem) -> Any:

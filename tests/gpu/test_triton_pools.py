@@ -154,7 +154,7 @@ def test_a_query_that_has_no_room_in_the_tile_stays_beside_it(pool, dims, dtype,
 
 
 @triton.jit
-def _start_sum(items, RANK: tl.constexpr):
+def _start_sum(items, free, RANK: tl.constexpr):
     return tl.zeros(items.v.shape, tl.float32), 0.0
 
 
@@ -176,7 +176,7 @@ def _sum_outputs(state, items, w, first):
 
 
 @triton.jit
-def _start_factor(items, RANK: tl.constexpr):
+def _start_factor(items, free, RANK: tl.constexpr):
     rows: tl.constexpr = items.v.shape[0]
     return items.v * items.v * items.length * items.length, tl.zeros([rows, RANK], tl.float32), 0
 

@@ -18,6 +18,7 @@ class Budget(NamedTuple):
     sm_100: int
     gfx942: int = 0
     wide_loads: bool = False  # of CUDA C++ kernels, which cannot say it themselves
+    oldest: bool = False  # of another compiler than the newest
 
     def matches(self, name):
         return fnmatchcase(name, self.kernels)
@@ -32,9 +33,9 @@ TRITON = (
     Budget("gram tile 32 *", 136, 136, 136, 160),
     Budget("gram tile 64 *", 184, 184, 184, 192),
     Budget("gram tile 128 *", 255, 255, 255, 440),
-    Budget("gram 16 *", 136, 136, 136, 112),
+    Budget("gram 16 *", 136, 136, 136, 120),
     Budget("gram 32 *", 144, 144, 144, 160),
-    Budget("gram 64 *", 136, 136, 136, 176),
+    Budget("gram 64 *", 176, 144, 136, 176),
     Budget("gram 128 *", 255, 255, 255, 280),
     Budget("bounds *", 255, 255, 255, 288),
     Budget("coded *", 255, 255, 255, 312),
@@ -93,9 +94,17 @@ CUDA = (
 )
 
 
+# What Triton 3.6 spills and 3.9 does not, in bytes of a thread: two rules with 128 slots and all options together, which
+# keep a row of numbers of each slot beside the matrix.
+SPILLED = {
+    ("gram 128 dpp options float16", "sm_80"): 32,
+    ("gram 128 ssd options float16", "sm_80"): 56,
+}
+
+
 def of_any_compiler(table):
     """The table for code of another compiler, which may take all the registers that a thread can have."""
-    return [budget._replace(sm_80=255, sm_90=255, sm_100=255, gfx942=512) for budget in table]
+    return [budget._replace(sm_80=255, sm_90=255, sm_100=255, gfx942=512, oldest=True) for budget in table]
 
 
 def violations(compiled, table):
@@ -107,11 +116,12 @@ def violations(compiled, table):
     wrong = []
     if compiled.registers > registers:
         wrong.append(f"{compiled.registers} registers, budget {registers}")
-    if compiled.stack:
+    spare = SPILLED.get((compiled.name, compiled.arch), 0) if found[0].oldest else 0
+    if compiled.stack > spare:
         wrong.append(f"{compiled.stack} bytes of stack")
     # AMD's compiler counts registers that it keeps in accumulator registers or their lanes: without a stack no byte of
     # them goes to memory.
-    if compiled.spills and (compiled.stack or not compiled.arch.startswith("gfx")):
+    if compiled.spills > spare and (compiled.stack or not compiled.arch.startswith("gfx")):
         wrong.append(f"{compiled.spills} spilled")
     if compiled.shared > SHARED[compiled.arch]:
         wrong.append(f"{compiled.shared} bytes of shared memory, a block can have {SHARED[compiled.arch]}")

@@ -1,8 +1,8 @@
 """Coverage of aspects, which are the items that may be picked: facility location, a concave sum, xQuAD.
 
-The state: what the aspect of each slot has of the picks, and the weight of an aspect. Similarities are symmetric, so what
-a pick gives to the aspects is its similarity to their slots. A slot that is no aspect begins with so much that nothing
-adds to it.
+The state: what the aspect of each slot has of the picks, and the weight of an aspect. Similarities are symmetric, so
+what a pick gives to the aspects is its similarity to their slots. A slot that is no aspect begins with so much that
+nothing adds to it.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 
 from .objective import Objective
-
 
 # A sum of similarities that no further one changes in float32.
 _FULL = tl.constexpr(1e30)

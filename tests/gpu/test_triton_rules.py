@@ -1,0 +1,122 @@
+"""Every rule, budget and ceiling of regime a, interpreted, against the float64 replay and reference.
+
+``TRITON_INTERPRET=1 pytest tests/gpu/test_triton_rules.py`` runs the tests here, without the variable they run in a
+process that has it.
+"""
+
+import interpreted
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import testing
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+
+# Each rule with each of its options.
+RULES = {
+    "mmr": {},
+    "vrsd": {},
+    "msd": {"lambda_d": 0.6},
+    "dpp": {"scale": 1.5},
+    "ssd": {"gamma": 0.7},
+    "ssd in a window": {"window": 3},
+    "sift": {"noise": 0.1},
+    "sift until": {"noise": 0.1, "min_gain": 0.02},
+    "coverage": {"lambda_d": 0.2},
+    "coverage cover": {"kind": "cover", "gamma": 0.4},
+    "coverage xquad": {"kind": "xquad"},
+}
+LIMITS = {"ragged": True, "bias": True, "groups": True, "budget": True, "ceiling": True}
+
+
+def problem_of(rule, shape, P=19, **changes):
+    method = rule.split()[0]
+    queries_only = method in ("vrsd", "sift")
+    shape = {name: value for name, value in shape.items() if not (queries_only and name == "bias")}
+    problem = testing.selection_problem(3, P, 6, 12, **shape)
+    for name in ("lambda_d", "lambda_b") if queries_only else ():
+        problem.pop(name, None)
+    return method, {**problem, **RULES[rule], **changes}
+
+
+def check(method, problem):
+    found = getattr(rk, method)(**problem, backend="triton")
+    found = rk.Selection(*map(np.asarray, found))
+    testing.check_selection(method, problem, found)
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_picks_are_those_of_the_replay(rule):
+    for seed, dtype in enumerate(("float32", "float16")):
+        method, problem = problem_of(rule, {**LIMITS, "dtype": dtype, "seed": seed})
+        problem["initial"] = np.array([[3, 5, -1]] * 3)
+        found = check(method, problem)
+        expected = getattr(rk, method)(**problem, backend="reference")
+        np.testing.assert_array_equal(np.isnan(found.redundancy), np.isnan(expected.redundancy))
+        np.testing.assert_allclose(found.redundancy, expected.redundancy, atol=1e-5)
+        np.testing.assert_array_equal(found.lengths, expected.lengths)
+        found = check(*problem_of(rule, {"dtype": dtype, "seed": seed + 2}))
+        assert "until" in rule or (found.lengths == 6).all()
+
+
+@pytest.mark.parametrize("rule", ["msd", "dpp", "ssd in a window", "sift", "coverage", "coverage cover"])
+def test_dot_products_of_dense_pools_with_their_own_costs(rule):
+    method, problem = problem_of(rule, {"dense": True}, P=17, metric="dot")
+    rng = np.random.default_rng(2)
+    check(method, {**problem, "costs": rng.uniform(0, 3, (3, 17)), "budget": np.array([4.0, 2.0, 0.0])})
+
+
+def test_a_quality_of_rows_and_of_positions():
+    rng = np.random.default_rng(3)
+    method, problem = problem_of("dpp", {})
+    for shape in ((len(problem["embeddings"]),), (3, 19)):
+        check(method, {**problem, "quality": rng.uniform(0.5, 2, shape).astype(np.float32)})
+
+
+def test_what_initial_items_span_is_not_picked():
+    """Two initial items of one vector, and others of the same."""
+    method, problem = problem_of("dpp", {})
+    rows = problem["embeddings"]
+    rows[problem["candidates"][:, 0]] = rows[3]
+    rows[5] = rows[3]
+    problem["initial"] = np.array([[3, 5]] * 3)
+    found = check(method, problem)
+    assert not np.isin(found.indices, problem["candidates"][:, 0]).any()
+
+
+@pytest.mark.parametrize("rule", ["mmr", "dpp"])
+def test_a_budget_is_spent_to_the_last_cent(rule):
+    """The sum of the costs is a float64 one in the order of the picks, and may equal the budget."""
+    method, problem = problem_of(rule, {})
+    costs = np.full(len(problem["embeddings"]), 0.1)
+    spent = 0.0
+    for _ in range(3):
+        spent += 0.1
+    for budget, picks in ((spent, 3), (np.nextafter(spent, 0), 2)):
+        found = check(method, {**problem, "costs": costs, "budget": budget})
+        assert (found.lengths == picks).all()
+
+
+def test_what_no_kernel_runs_is_refused_by_name():
+    _, problem = problem_of("mmr", {}, P=140)
+    for changes, said in (
+        ({"costs": np.ones(280), "budget": 3.0}, "take a budget for pools .* of up to 128 items, got 140"),
+        ({"max_similarity": 0.5}, "take max_similarity for pools"),
+    ):
+        with pytest.raises(rk.BackendUnavailableError, match=said):
+            rk.mmr(**{**problem, **changes}, backend="triton")
+    with pytest.raises(rk.BackendUnavailableError, match=r"^msd: backend 'triton' .* take msd for pools"):
+        rk.msd(**problem, backend="triton")
+    _, problem = problem_of("coverage", {})
+    with pytest.raises(rk.BackendUnavailableError, match="not aspects of their own"):
+        rk.coverage(**problem, aspects=np.ones((3, 2, 12), np.float32), backend="triton")
+    with pytest.raises(rk.BackendUnavailableError, match="gain per cost"):
+        rk.coverage(**problem, costs=np.ones(38), budget=3.0, density=True, backend="triton")
+
+
+interpreted.elsewhere(globals())
