@@ -13,6 +13,10 @@ OLDEST, NEWEST = "3.6.0", "3.9.0"
 REFUSED: dict[tuple[tuple[int, int], str], str] = {}
 
 
+# The oldest that makes the matrix of float32 rows, which coverage needs, on an architecture: 3.6 makes an empty kernel.
+MATRIX_OF_FLOAT32 = {"sm_100": (3, 9)}
+
+
 def version() -> tuple[int, int]:
     """Return major and minor number of the Triton that is installed."""
     import triton
@@ -37,6 +41,14 @@ def why_not(arch: str) -> str | None:
     """Return the reason that kernels for an architecture are not to be compiled with the Triton that is installed."""
     reason = REFUSED.get((version(), family(arch)))
     return None if reason is None else "triton {}.{} on {}: {}".format(*version(), arch, reason)
+
+
+def why_no_matrix_of_float32(arch: str) -> str | None:
+    """Return the reason that coverage of float32 rows is not to be compiled with the Triton that is installed."""
+    oldest = MATRIX_OF_FLOAT32.get(family(arch), (0, 0))
+    if version() >= oldest:
+        return None
+    return "coverage of float32 rows on {} needs triton {}.{}, got {}.{}".format(arch, *oldest, *version())
 
 
 def family(arch: str) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _arrays
+from .. import _arrays, _env
 from .._dispatch import BackendUnavailableError
+from .._gpu import compilers
 from .._types import Array
 from . import filtered_problems, triton_bounds, triton_coded, triton_gram, triton_stream, triton_whole_corpus
 from .problem import Problem, Selection
@@ -80,6 +81,8 @@ def _refuse(problem: Problem) -> None:
         reason = "its kernels cover the items of the pool, not aspects of their own"
     elif getattr(options, "density", False):
         reason = "its kernels do not pick by gain per cost"
+    elif problem.op == "coverage" and problem.rows.dtype == "float32" and not _env.triton_interpreter():
+        reason = compilers.why_no_matrix_of_float32(compilers.architecture())
     if reason is not None:
         raise BackendUnavailableError(f"{problem.op}: backend 'triton' cannot run here: {reason}")
 

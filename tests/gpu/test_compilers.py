@@ -35,6 +35,14 @@ def test_triton_that_is_tested_or_newer_is_taken(device, installed, version):
     assert _dispatch.why_not("triton") is None
 
 
+@pytest.mark.parametrize(("version", "why"), [("3.6.0", "needs triton 3.9, got 3.6"), ("3.9.1", None)])
+def test_coverage_of_float32_rows_where_its_kernel_would_be_empty(installed, version, why):
+    installed(version)
+    said = compilers.why_no_matrix_of_float32("sm_103")
+    assert said is None if why is None else why in said
+    assert compilers.why_no_matrix_of_float32("sm_90") is None
+
+
 @pytest.mark.parametrize("version", ["3.5.1", "2.3.0"])
 def test_older_triton_is_refused(device, installed, version):
     installed(version)
