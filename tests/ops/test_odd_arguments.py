@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from selection_calls import METHODS, f32, good
+from selection_calls import f32, good
 
 import ragsys_kernels as rk
 from ragsys_kernels import metrics
