@@ -26,7 +26,7 @@ _ELSEWHERE: dict[str, dict[str, str]] = {
     "k": _COUNT,
     "n": _COUNT,
     "fetch_k": {"pool": "the same number", "candidates": "the ids of so many nearest rows"},
-    "strategy": {"method": "'mmr' or 'vrsd'"},
+    "strategy": {"method": "the name of a rule of `METHODS`"},
     "filter": {"allowed": "a mask or rows"},
     "sel": {"allowed": "a mask or rows"},
     "exclude_ids": {"exclude": "rows, which `Corpus.rows_of` finds"},

@@ -20,8 +20,12 @@ OPS = sorted(path.parent.name for path in PACKAGE.glob("*/reference.py"))
 def functions(op, backend):
     """Public functions defined in a backend file, with their signatures, read without importing it."""
     tree = ast.parse((PACKAGE / op / f"{_dispatch.FILES.get(backend, backend)}.py").read_text())
-    defined = (node for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"))
-    return {node.name: (ast.unparse(node.args), ast.unparse(node.returns)) for node in defined}
+    defined = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    found = {node.name: (ast.unparse(node.args), ast.unparse(node.returns)) for node in defined}
+    for node in tree.body:  # one function under several names
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in found:
+            found |= {target.id: found[node.value.id] for target in node.targets}
+    return {name: what for name, what in found.items() if not name.startswith("_")}
 
 
 def test_there_is_an_op():
