@@ -360,6 +360,7 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, An
                 validate.overflow(problem, int(q))
             for field, values in zip(out, found, strict=True):
                 field[waiting] = values
+            again &= ~_exhausted(problem, waiting, out)
             # The first two stages stay: they make the picks that later stages start from.
             if stage > 1 and again.mean() > _MOSTLY:
                 stages.remove(stage)
@@ -367,6 +368,16 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, An
             if len(waiting) == 0:
                 break
     return out, work
+
+
+def _exhausted(problem: Problem, queries: np.ndarray, made: Selection) -> np.ndarray:
+    """Return which queries have less left of their budget than any row of the corpus costs."""
+    limits = problem.constraints
+    if limits.costs is None:
+        return np.zeros(len(queries), bool)
+    picks = made.indices[queries]
+    spent = np.where(picks < 0, 0.0, limits.costs[picks]).cumsum(axis=1)[:, -1]  # in the order of the picks
+    return ~np.asarray(spent + limits.costs.min() <= limits.budget[queries])
 
 
 def _plan(problem: Problem) -> tuple[tuple[tuple[int, int], ...], float]:

@@ -134,7 +134,7 @@ def pools(draw):
     return problem
 
 
-@pytest.mark.parametrize("op", ["mmr", "vrsd"])
+@pytest.mark.parametrize("op", ["mmr", "vrsd", "msd"])
 @settings(max_examples=150)
 @given(problem=pools())
 def test_codes_leave_every_bit_as_it_is(isa, op, problem):

@@ -153,6 +153,22 @@ def test_a_whole_corpus_by_pools_respects_what_limits_it(isa, limits):
     check_against_reference(problem, found)
 
 
+def test_a_spent_budget_ends_a_query_of_a_whole_corpus(isa):
+    """Fewer picks than k are no reason to look through all rows, once nothing can fit."""
+    rng = np.random.default_rng(2)
+    rows = rows_of(rng, 3000, 24, "clustered")
+    costs = rng.integers(4, 9, 3000).astype(np.float64)
+    made = {"queries": rows[:5], "embeddings": rk.Corpus(rows), "k": 30, "lambda_d": 0.7, "costs": costs}
+    problem = validate.selection("mmr", **made, budget=18)
+    found, work = cpu.run(problem, 1)
+    dense, dense_work = cpu.run(problem, 1, "dense")
+    same_bits(found, dense)
+    assert found.lengths.max() < 5
+    with_too_few, _ = cpu.run(validate.selection("mmr", **made, budget=3), 1)
+    assert not with_too_few.lengths.any()
+    assert 10 * sum(work) < sum(dense_work)
+
+
 @pytest.mark.parametrize("rule", ["dpp", "ssd", "facility", "xquad", "cover"])
 def test_few_items_of_a_large_pool_meet_the_picks(isa, rule):
     """Old values are bounds: most items of a pool are left as they were."""
