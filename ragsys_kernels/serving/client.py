@@ -244,6 +244,7 @@ class Client(_Calls):
         candidates: Any = None,
         relevance: Any = None,
         initial: Any = None,
+        allowed: Any = None,
         exclude: Any = None,
         max_per_group: int | None = None,
         budget: float | Sequence[float] | None = None,
@@ -260,9 +261,9 @@ class Client(_Calls):
         k, lambda_d, lambda_b, budget, max_similarity : number or (Q,)
         pool : int or None
             Rows retrieved to pick from; None: the whole corpus, exactly.
-        candidates, initial, exclude : (Q, any) ids, or Q lists
+        candidates, initial, allowed, exclude : (Q, any) ids, or Q lists
             Padding is -1 or None. Candidates to pick from instead of a pool; what was shown before, never picked again
-            and kept away from; what must not be picked.
+            and kept away from; what alone may be picked; what must not be.
         relevance : (Q, P) numbers, or Q lists
             Of the candidates, instead of the cosine to the query.
         on_error : "raise" | "skip"
@@ -277,7 +278,7 @@ class Client(_Calls):
         DeadlineError
             The time has passed. Also a TimeoutError.
         """
-        lists = {"candidates": candidates, "initial": initial, "exclude": exclude}
+        lists = {"candidates": candidates, "initial": initial, "allowed": allowed, "exclude": exclude}
         numbers = {"lambda_d": lambda_d, "lambda_b": lambda_b, "budget": budget, "max_similarity": max_similarity}
         asked = _asked(queries, query_ids, relevance, lists, k=k, **numbers)
         common = _common(corpus or self._corpus, method, pool, max_per_group)
@@ -353,6 +354,7 @@ class AsyncClient(_Calls):
         candidates: Any = None,
         relevance: Any = None,
         initial: Any = None,
+        allowed: Any = None,
         exclude: Any = None,
         max_per_group: int | None = None,
         budget: float | Sequence[float] | None = None,
@@ -361,7 +363,7 @@ class AsyncClient(_Calls):
         timeout: float | None = None,
     ) -> Picks:
         """See `Client.select`."""
-        lists = {"candidates": candidates, "initial": initial, "exclude": exclude}
+        lists = {"candidates": candidates, "initial": initial, "allowed": allowed, "exclude": exclude}
         numbers = {"lambda_d": lambda_d, "lambda_b": lambda_b, "budget": budget, "max_similarity": max_similarity}
         asked = _asked(queries, query_ids, relevance, lists, k=k, **numbers)
         common = _common(corpus or self._corpus, method, pool, max_per_group)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _OCTETS = b"application/octet-stream"
 _LENGTH = "inference-header-content-length"
-_LISTS = ("candidates", "initial", "exclude")
+_LISTS = ("candidates", "initial", "allowed", "exclude")
 # Rank of each input tensor.
 _INPUTS = {"vector": 2, "query_id": 1, **dict.fromkeys(_LISTS, 2), "relevance": 2, "k": 1, "lambda_d": 1, "lambda_b": 1}
 _RULES = ("method", "k", "pool", "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 _JSON, _ARROW = "application/json", "application/vnd.apache.arrow.stream"
-_LISTS = ("candidates", "initial", "exclude")
+_LISTS = ("candidates", "initial", "allowed", "exclude")
 _PER_QUERY = ("k", "lambda_d", "lambda_b")
 _VALUES = ("scores", "relevance", "redundancy")
 

@@ -187,3 +187,13 @@ def test_failures_that_stay_are_raised():
         with server.client(retries=1) as client, pytest.raises(error):
             client.select(QUERIES[:1])
         assert len(server.requests) == sent
+
+
+@pytest.mark.parametrize("wire", ["json", "arrow"])
+def test_allowed_ids_limit_what_is_picked(wire):
+    rows = np.array([3, 5, 7, 11, 13])
+
+    async def use(client):
+        return await client.select(QUERIES[:4], 3, allowed=[IDS[rows].tolist()] * 4, pool=20)
+
+    same(served(use, wire=wire), NUMBERED.select(QUERIES[:4], 3, allowed=rows, pool=20))
