@@ -58,11 +58,12 @@ class _Worker:
 
 
 class _Reload:
-    """A reload under way: which workers have not answered yet, and who asked."""
+    """A reload under way: which workers have not loaded, or then swapped, the corpus yet, and who asked."""
 
     def __init__(self, name: str, workers: set[_Worker], asker: _Worker | None, number: int) -> None:
         self.name, self.waiting, self.asker, self.number = name, workers, asker, number
         self.loaded: set[_Worker] = set()
+        self.swapping = False
         self.error: tuple[Any, ...] | None = None
         self.result: dict[str, Any] | None = None
         self.ends = time.monotonic() + _RELOAD
@@ -122,7 +123,7 @@ class _Parent:
             self._due.remove(due)
             self._workers.append(_Worker(self._settings, self._sockets))
         if self._reloads and now > self._reloads[0].ends:
-            self._answered(self._reloads[0], ("error", 504, f"reload: {self._reloads[0].name!r} took too long"))
+            self._end(self._reloads[0], ("error", 504, f"reload: {self._reloads[0].name!r} took too long"))
 
     def _rest(self) -> float | None:
         """Return the seconds until something is to be done whatever happens; None: nothing is."""
@@ -166,8 +167,10 @@ class _Parent:
                 reload.result = rest[1][1]
             else:
                 reload.error = rest[1]
-            if not reload.waiting:
-                self._answered(reload, reload.error)
+            self._go_on(reload)
+        elif kind == "swapped" and self._reloads and rest[0] == self._reloads[0].number:
+            self._reloads[0].waiting.discard(worker)
+            self._go_on(self._reloads[0])
 
     def _reload(self, name: str, asker: _Worker | None) -> None:
         self._reloads.append(_Reload(name, set(), asker, next(self._numbers)))
@@ -181,15 +184,25 @@ class _Parent:
         reload.waiting = {worker for worker in self._workers if worker.ready}
         for worker in reload.waiting:
             worker.send(("load", reload.number, reload.name))
-        if not reload.waiting:
-            self._answered(reload, None)
+        self._go_on(reload)
 
-    def _answered(self, reload: _Reload, error: tuple[Any, ...] | None) -> None:
-        """Let all workers swap, or none; tell who asked; go on with the next reload."""
+    def _go_on(self, reload: _Reload) -> None:
+        """Once all workers have answered, let them swap; once they have, or one could not load, end the reload."""
+        if reload.waiting:
+            return
+        if reload.error is not None or reload.swapping or not reload.loaded:
+            self._end(reload, reload.error)
+            return
+        assert reload.result is not None
+        self._versions[reload.name] = reload.result["version"]
+        reload.swapping, reload.waiting = True, set(reload.loaded)
         for worker in reload.loaded:
-            worker.send(("swap" if error is None else "drop", reload.number))
-        if error is None and reload.result is not None:
-            self._versions[reload.name] = reload.result["version"]
+            worker.send(("swap", reload.number))
+
+    def _end(self, reload: _Reload, error: tuple[Any, ...] | None) -> None:
+        """Tell who asked; go on with the next reload."""
+        for worker in reload.loaded if not reload.swapping else ():
+            worker.send(("drop", reload.number))
         if reload.asker is not None:
             reload.asker.send(("answer", error or ("well", reload.result)))
         self._reloads.remove(reload)
@@ -205,8 +218,7 @@ class _Parent:
             reload.loaded.discard(worker)
             if worker in reload.waiting:
                 reload.waiting.discard(worker)
-                if not reload.waiting:
-                    self._answered(reload, reload.error)
+                self._go_on(reload)
         if self._stopping:
             return
         if not self._versions:  # none was ever ready, and another would not be
@@ -284,6 +296,7 @@ class _Link:
             task.add_done_callback(self._tasks.discard)
         elif kind == "swap":
             self._service.put(self._loaded.pop(rest[0]))
+            self._pipe.send(("swapped", rest[0]))
         elif kind == "drop":
             self._loaded.pop(rest[0], None)
         elif kind == "answer":

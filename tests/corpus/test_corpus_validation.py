@@ -86,7 +86,11 @@ def test_bad_argument_of_search_is_named(backend, case):
 def test_bad_argument_of_select_is_named(backend):
     corpus = rk.Corpus(f32(12, 4))
     for changes, error, message in (
-        ({"method": "topk"}, ValueError, "select: method must be one of 'mmr', 'vrsd', got 'topk'"),
+        (
+            {"method": "topk"},
+            ValueError,
+            "select: method must be one of 'mmr', 'vrsd', 'msd', 'dpp', 'ssd', 'sift', 'coverage', got 'topk'",
+        ),
         ({"pool": 0}, ValueError, "select: pool must be at least 1, got 0"),
         ({"pool": 2.5}, TypeError, "select: pool must be an integer, got float"),
         ({"metric": "dot"}, ValueError, "mmr: metric must be the corpus's own, 'cosine', got 'dot'"),
