@@ -137,7 +137,7 @@ def ssd(x: Query) -> Values:
     with np.errstate(invalid="ignore"):
         spread = np.sqrt(n + delta) - np.sqrt(np.maximum(n - delta, 0))
     spread = np.where(np.isfinite(spread), spread, np.inf)
-    errors = x.lambda_d * error + weight * spread
+    errors = x.lambda_d * error + (weight * spread if weight > 0 else 0)
     if not len(x.picked):
         return _plain(z, error, scores)
     return _plain(scores, errors)

@@ -51,4 +51,4 @@ def test_nothing_is_counted_outside_the_block():
     assert not moved.launches
 
 
-interpreted.elsewhere(globals())
+interpreted.elsewhere(globals(), slow=True)
