@@ -140,7 +140,8 @@ def mmr(
     -----
     Sums are float32 for every storage type. The bits are the same for any ``num_threads``; the last ones may differ
     between backends and instruction sets. O(Q K P D) time, O(P + K) memory per thread beside the result. On a device
-    the work runs on the caller's current stream, and only an array ``k`` and ``check_values=True`` wait for it.
+    the work runs on the caller's current stream, and only an array ``k``, ``costs`` and ``check_values=True`` wait for
+    it.
 
     Examples
     --------

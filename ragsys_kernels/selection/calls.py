@@ -127,7 +127,7 @@ def run(
         if library != "numpy" or name == "triton":
             result = Selection(*(_arrays.to_library(field, library) for field in result))
         if spent is not None:
-            result.cost = _arrays.to_library(spent, library)
+            result.cost = _arrays.to_library(place.upload(spent), library)
         if adaptive:
             result.lambda_d = _arrays.to_library(problem.lambda_d, library)
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
@@ -166,8 +166,9 @@ def _padded(result: Selection, columns: int, place: _arrays.Place) -> Selection:
 
 
 def cost_of(problem: Problem, picks: Selection) -> Any:
-    """Return what the picks of each query cost, (Q,) float64: the sum in their order."""
-    costs, indices, cost = problem.constraints.costs, np.asarray(picks.indices), np.zeros(problem.num_queries)
+    """Return what the picks of each query cost, (Q,) float64: their sum in order, on the host, which waits for a device."""
+    costs, indices = (np.asarray(_arrays.to_host(x)) for x in (problem.constraints.costs, picks.indices))
+    cost = np.zeros(problem.num_queries)
     for step in range(indices.shape[1]):
         made = indices[:, step] >= 0
         of_pick = indices[made, step]
@@ -176,6 +177,6 @@ def cost_of(problem: Problem, picks: Selection) -> Any:
         elif problem.candidates is None:
             cost[made] += costs[made, of_pick]
         else:
-            at = (np.asarray(problem.candidates)[made] == of_pick[:, None]).argmax(axis=1)
+            at = (np.asarray(_arrays.to_host(problem.candidates))[made] == of_pick[:, None]).argmax(axis=1)
             cost[made] += costs[made, at]
     return cost
