@@ -166,7 +166,7 @@ def _padded(result: Selection, columns: int, place: _arrays.Place) -> Selection:
 
 
 def cost_of(problem: Problem, picks: Selection) -> Any:
-    """Return what the picks of each query cost, (Q,) float64: their sum in order, on the host, which waits for a device."""
+    """Return what the picks of each query cost, (Q,) float64, summed in their order on the host; waits for a device."""
     costs, indices = (np.asarray(_arrays.to_host(x)) for x in (problem.constraints.costs, picks.indices))
     cost = np.zeros(problem.num_queries)
     for step in range(indices.shape[1]):
