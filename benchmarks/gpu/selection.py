@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 
 import ragsys_kernels as rk
-from benchmarks.gpu.shapes import STREAMED, Pools
+from benchmarks.gpu.shapes import POOLS_ON_CHIP, STREAMED, Pools
 from benchmarks.harness import gate
 from benchmarks.harness.contender import OURS, PRODUCT, Contender
 from benchmarks.suites.scoring import compiled
@@ -18,6 +18,7 @@ from benchmarks.suites.scoring_shapes import COMPILED
 from ragsys_kernels import testing
 
 COMPOSITE, CPU = "torch", f"{OURS} on the CPU"
+CODED = f"{OURS}, a Corpus with codes"
 GRAM, LOOP = "torch, one Gram matrix", "torch, a query at a time"
 LOOPED = 64  # queries of that loop, a part of the work
 _ROWS_AT_A_TIME, _QUERIES_AT_A_TIME = 1 << 18, 64  # of what makes a problem
@@ -61,6 +62,11 @@ class Problem:
             )
             self.candidates = (first + step * torch.arange(shape.P, device=device)) % shape.N
 
+    @cached_property
+    def corpus(self) -> rk.Corpus:
+        """The rows with 8-bit codes beside them."""
+        return rk.Corpus(self.rows, dtype=self.shape.dtype)
+
     @property
     def inputs(self) -> list[Any]:
         """What a contender may read and must not change."""
@@ -102,19 +108,20 @@ class Problem:
                 gate.nearest(contender.name, cosines, np.asarray(torch.as_tensor(result[0])[:REPLAYED].cpu()))
             return None
         if is_ours(contender.name):
-            testing.check_selection(self.shape.op, *self._replayed(result))
+            testing.check_selection(self.shape.op, *self._replayed(result, contender.name == CODED))
         return None if contender.picks is None else contender.picks(result)
 
-    def _replayed(self, result: Any) -> tuple[dict[str, Any], rk.Selection]:
+    def _replayed(self, result: Any, coded: bool) -> tuple[dict[str, Any], rk.Selection]:
         """Return arguments and result of few queries on the host, with no rows but those that their pools name."""
         count = slice(WHOLE_REPLAYED if self.candidates is None else REPLAYED)
         found = rk.Selection(*(torch.as_tensor(field)[count].cpu() for field in result))
         if self.candidates is None:
-            return self.arguments(count, host=True), rk.Selection(*map(np.asarray, found))
+            given = self.arguments(count, host=True) | ({"embeddings": self._stored().cpu()} if coded else {})
+            return given, rk.Selection(*map(np.asarray, found))
         named, places = torch.unique(self.candidates[count], return_inverse=True)
         arguments = {
             "queries": self.queries[count].cpu(),
-            "embeddings": self.rows[named].cpu(),
+            "embeddings": (self._stored(named) if coded else self.rows[named]).cpu(),
             "candidates": places.cpu(),
             "k": self.shape.K,
             "metric": "dot",
@@ -123,6 +130,11 @@ class Problem:
         picks = torch.searchsorted(named, found.indices.to(named.dtype)).clamp(max=len(named) - 1)
         assert (named[picks] == found.indices).all(), "a pick is in no pool"
         return arguments, rk.Selection(*map(np.asarray, found._replace(indices=picks)))
+
+    def _stored(self, rows: Any = slice(None)) -> Any:
+        """Return rows of the corpus as it holds them, unit vectors of float32."""
+        held, scales = torch.as_tensor(self.corpus.data)[rows].float(), self.corpus.scales
+        return held if scales is None else held * torch.as_tensor(scales)[rows][:, None]
 
 
 def picks_of(result: Any) -> np.ndarray:
@@ -204,6 +216,9 @@ def of_pools(problem: Problem, backends: tuple[str, ...]) -> Iterator[Contender]
     arguments, op = problem.arguments(), getattr(rk, shape.op)
     for backend in backends:
         yield Contender(OURS, partial(op, **arguments, backend=backend), backend=backend, picks=picks_of)
+    if shape.op == "mmr" and shape.regime != POOLS_ON_CHIP and "triton" in backends:
+        coded = partial(rk.mmr, problem.queries, problem.corpus, shape.K, candidates=problem.candidates)
+        yield Contender(CODED, partial(coded, backend="triton"), backend="triton", picks=picks_of)
     yield from _of_torch(problem)
     on_cpu = partial(op, **problem.arguments(host=True), backend="cpu")
     yield Contender(CPU, on_cpu, backend="cpu", on_host=True, picks=picks_of, note="all cores")

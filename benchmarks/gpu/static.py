@@ -21,6 +21,7 @@ from benchmarks.harness.ledger import RESULTS, Ledger
 from benchmarks.suites.scoring_shapes import TOKENS, VOCABULARIES
 from ragsys_kernels._gpu import compilation
 from ragsys_kernels._gpu.resources import Compiled
+from ragsys_kernels.selection.codes import row_bytes
 
 LABEL = "computed bound, not a measurement"
 _KEY = ("kernel", "arch", "op", "shape", "dtype", "device")
@@ -48,6 +49,10 @@ BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 # How often MMR out of a large pool that comes best first reads a row, at λ_d = 0.75 with P = 1,000 and K = 10: counted
 # on real vectors by `python -m benchmarks.gpu.traffic`.
 MMR_READS = 1.2
+# The same out of coded pools: the share of the rows that is read beside all codes; and of the whole corpus by codes at
+# K = 6, what a block of 16 queries moves in all, in reads of the rows (MiniLM).
+CODED_READS = {"float32": 0.10, "float16": 0.16}
+LOOKED_AT = {"float32": 0.90, "float16": 1.62}
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,8 @@ def selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator[Case
                             again=(reads - 1) * read + (K - 1) * Q * work, working_set=read / Q + work,
                             flops=2 * read / BYTES[dtype] * reads * 2,
                         )  # fmt: skip
+                        if op == "mmr":
+                            yield _coded_pools(common, words, read, small, P, D, K)
             N, D, K = WHOLE_N, DIMS[0], WHOLE_K
             tile = regime_c.corpus_tile(dtype, WHOLE_Q, D)
             corpus, vectors = N * D * BYTES[dtype], 4 * N * WHOLE_Q
@@ -147,6 +154,32 @@ def selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator[Case
                 once=K * corpus + (2 + 3 * (K - 1)) * vectors, flops=2 * N * D * WHOLE_Q * K,
                 matrix=dtype != "float32",
             )  # fmt: skip
+            if op == "mmr":
+                yield _by_codes(dtype)
+
+
+def _coded_pools(common: dict[str, Any], words: tuple[str, ...], read: int, small: int, P: int, D: int, K: int) -> Case:
+    """Return the case of a large pool of a Corpus with codes: all codes, few rows, 32 bytes of state a candidate."""
+    rows, state = CODED_READS[common["dtype"]] * read, 32 * Q * P
+    return Case(
+        **{**common, "shape": f"{common['shape']}, coded"}, words=("coded", *words),
+        once=Q * P * row_bytes(D) + rows + small + state, again=(K - 1) * state, working_set=32 * P,
+        flops=2 * Q * P * D * 2,  # the query and the item guessed to be the first pick
+    )  # fmt: skip
+
+
+def _by_codes(dtype: str) -> Case:
+    """Return the case of the whole corpus by codes: a look for a draft, and one that proves it."""
+    regime_c = importlib.import_module("ragsys_kernels.selection.triton_coded_corpus")
+    N, D, K = WHOLE_N, DIMS[0], WHOLE_K
+    tile, corpus = regime_c.looking_tile(K - 1, bool(regime_c.layout(row_bytes(D), D)["HELD"])), N * D * BYTES[dtype]
+    blocks = -(-WHOLE_Q // tile.queries)
+    return Case(
+        op="mmr", shape=f"N{N}-K{K}-D{D}-Q{WHOLE_Q}, by codes", dtype=dtype, unit="queries", units=WHOLE_Q,
+        words=("corpus", "coded", "check", str(K - 1), str(D), "plain"), programs=-(-N // tile.rows) * blocks,
+        floor=corpus, once=2 * N * row_bytes(D), cached=blocks * LOOKED_AT[dtype] * corpus,
+        flops=2 * N * D * WHOLE_Q * (K + 1), matrix=True,
+    )  # fmt: skip
 
 
 def _regime_a(

@@ -6,6 +6,7 @@ import types
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ragsys_kernels as rk
@@ -158,6 +159,25 @@ def test_picks_of_torch_are_those_of_the_library(bench, module, shapes, op, monk
         picks = selection.picks_of(entries[name].run())
         assert (picks == want[: len(picks)]).all(), name
         assert len(picks) == 40 * entries[name].share, name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("P", [200, None])
+def test_a_corpus_with_codes_is_held_to_the_rows_that_it_stores(bench, module, shapes, dtype, P):
+    selection = module("gpu.selection")
+    problem = bench.problem_of(replace(shapes.POOLS[0], P=P, K=4, D=24, Q=9, N=601, dtype=dtype), "cpu")
+    entries = {entry.name: entry for entry in selection.of_pools(problem, ("triton",))}
+    found = rk.mmr(problem.queries, problem.corpus, 4, candidates=problem.candidates)
+    picks = problem.check(entries[selection.CODED], found)
+    assert (picks == found.indices).all()
+    with pytest.raises(AssertionError):
+        problem.check(entries[selection.CODED], found._replace(indices=np.roll(found.indices, 1, axis=1)))
+
+
+def test_pools_on_chip_have_no_use_for_codes(bench, module, shapes):
+    selection = module("gpu.selection")
+    problem = bench.problem_of(shapes.POOLS[0].small(), "cpu")
+    assert selection.CODED not in {entry.name for entry in selection.of_pools(problem, ("triton",))}
 
 
 def test_variants_are_contenders_under_their_names(bench, shapes, monkeypatch):
