@@ -91,8 +91,8 @@ def bootstrap_ratios(
     Parameters
     ----------
     columns : (Q, S) or (Q,) floating point
-    counts : (Q,) floating point or integers, at least 0
-        Not all 0; a draw in which they are has no ratio, and then the interval is NaN.
+    counts : (Q,) or (Q, S) floating point or integers, at least 0
+        For all columns or for each. Not all 0; a draw in which they are has no ratio, and then the interval is NaN.
     samples, level, seed
         As for `bootstrap_means`.
 
@@ -103,9 +103,9 @@ def bootstrap_ratios(
     """
     op = "bootstrap_ratios"
     values, weights = np.asarray(columns, np.float64), np.asarray(counts, np.float64)
-    if weights.shape != values.shape[:1]:
-        raise ValueError(f"{op}: counts must be of shape {values.shape[:1]}, got {weights.shape}")
-    if not (weights >= 0).all() or not weights.any():
+    if weights.shape not in (values.shape[:1], values.shape):
+        raise ValueError(f"{op}: counts must be of shape {values.shape[:1]} or {values.shape}, got {weights.shape}")
+    if not (weights >= 0).all() or not weights.any(axis=0).all():
         raise ValueError(f"{op}: counts must be at least 0, and one above, got {weights.tolist()}")
     return _bootstrap(op, values, weights, samples, level, seed)
 
@@ -116,10 +116,10 @@ def _bootstrap(op: str, values: Array, weights: Array, samples: int, level: floa
         raise ValueError(f"{op}: columns must be of shape (Q, S), Q at least 1, got {values.shape}")
     if samples < 1 or not 0 < level < 1:
         raise ValueError(f"{op}: samples and level must be above 0, got {samples} and {level}")
-    drawn = np.concatenate(
-        [counts @ values / (counts @ weights)[:, None] for counts in _drawn(len(values), samples, seed)]
-    )
-    return _intervals(values.sum(axis=0) / weights.sum(), drawn, level)
+    weights = weights[:, None] if weights.ndim == 1 else weights
+    with np.errstate(invalid="ignore", divide="ignore"):  # a draw without a count
+        drawn = np.concatenate([counts @ values / (counts @ weights) for counts in _drawn(len(values), samples, seed)])
+    return _intervals(values.sum(axis=0) / weights.sum(axis=0), drawn, level)
 
 
 def bootstrap_f1(

@@ -5,7 +5,7 @@ answers ``cu_questions[q]`` to ``cu_questions[q + 1]`` belong to question q. All
 natural logs), so that answers of probability e-1000 still count.
 
 Over picks: cosine of the sum, win rate and largest difference of VRSD, mean pairwise cosine, coverage, volume, Vendi
-score, near-duplicates; alpha-nDCG and NQC; the macro scores of classifiers.
+score, near-duplicates; nDCG, alpha-nDCG, recall, reciprocal rank and NQC; the macro scores of classifiers.
 """
 
 from .answers import MultipleChoice, Preference, dpo, multiple_choice, perplexity
@@ -22,7 +22,7 @@ from .picks import (
     vendi_score,
     win_rate,
 )
-from .ranking import alpha_ndcg, nqc
+from .ranking import alpha_ndcg, ndcg, nqc, recall, reciprocal_rank
 
 __all__ = [
     "MacroScores",
@@ -37,10 +37,13 @@ __all__ = [
     "macro_scores",
     "max_diff",
     "multiple_choice",
+    "ndcg",
     "near_duplicates",
     "nqc",
     "pairwise_cosine",
     "perplexity",
+    "recall",
+    "reciprocal_rank",
     "sum_cosine",
     "vendi_score",
     "win_rate",

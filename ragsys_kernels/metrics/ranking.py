@@ -1,4 +1,4 @@
-"""Metrics of rankings: alpha-nDCG and normalised query commitment."""
+"""Metrics of rankings: nDCG, alpha-nDCG, recall, reciprocal rank, and normalised query commitment."""
 
 from __future__ import annotations
 
@@ -7,6 +7,134 @@ import numpy as np
 from .._types import ArrayLike
 from . import _values
 from ._values import Array
+
+
+def ndcg(grades: ArrayLike, judged: ArrayLike, cu_judged: ArrayLike) -> Array:
+    """Return nDCG at K: the gain of the ranked items, discounted by rank, as a share of the most that is possible.
+
+    With g_k the grade of the item at rank k, and g*_1 >= g*_2 >= ... those of all judged items::
+
+        DCG  = sum_{k=1..K} g_k / log2(1 + k)
+        nDCG = DCG / sum_{k=1..K} g*_k / log2(1 + k)
+
+    The gain is the grade itself, as in Järvelin and Kekäläinen (2002) and in trec_eval; pass ``2.0**grades - 1`` and
+    ``2.0**judged - 1`` for the exponential one.
+
+    Parameters
+    ----------
+    grades : (Q, K) numbers
+        Grade of each ranked item, best rank first; 0 for items that are not judged and for padding. Below 0 is 0.
+    judged : (J,) numbers
+        Grades of all judged items of each query, end to end, those among the ranked items included.
+    cu_judged : (Q + 1,) integers
+        Where each query's judged items begin: 0 first, J last.
+
+    Returns
+    -------
+    (Q,) float64
+        NaN for a query without a grade above 0.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Shapes that do not fit, NaN or inf.
+
+    Notes
+    -----
+    O(Q K + J log J) time.
+
+    Examples
+    --------
+    >>> from ragsys_kernels.metrics import ndcg
+    >>> ndcg([[0, 3, 2]], [3, 2, 1], [0, 3]).round(4)
+    array([0.6075])
+    """
+    op = "ndcg"
+    ranked, best, cu = _graded(op, grades, judged, cu_judged)
+    discounts = 1 / np.log2(np.arange(2, ranked.shape[1] + 2))
+    of_query = np.repeat(np.arange(len(ranked)), np.diff(cu))
+    order = np.lexsort((-best, of_query))  # best first within each query
+    rank = np.arange(len(best)) - cu[of_query]
+    counts = rank < ranked.shape[1]
+    ideal = np.bincount(
+        of_query[counts], best[order][counts] * discounts[rank[counts]], minlength=len(ranked)
+    )  # fmt: skip
+    return _shares(ranked @ discounts, ideal)
+
+
+def recall(grades: ArrayLike, judged: ArrayLike, cu_judged: ArrayLike) -> Array:
+    """Return recall at K: the share of the relevant items, those of a grade above 0, that are ranked.
+
+    Parameters, results and errors are those of `ndcg`.
+
+    Examples
+    --------
+    >>> from ragsys_kernels.metrics import recall
+    >>> recall([[0, 3, 2]], [3, 2, 1], [0, 3]).round(4)
+    array([0.6667])
+    """
+    ranked, best, cu = _graded("recall", grades, judged, cu_judged)
+    of_query = np.repeat(np.arange(len(ranked)), np.diff(cu))
+    return _shares((ranked > 0).sum(axis=1), np.bincount(of_query[best > 0], minlength=len(ranked)))
+
+
+def reciprocal_rank(grades: ArrayLike) -> Array:
+    """Return one over the rank of the first relevant item, one of a grade above 0; its mean over queries is the MRR.
+
+    Parameters
+    ----------
+    grades : (Q, K) numbers
+        As of `ndcg`.
+
+    Returns
+    -------
+    (Q,) float64
+        0 where no ranked item is relevant.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `ndcg`.
+
+    Examples
+    --------
+    >>> from ragsys_kernels.metrics import reciprocal_rank
+    >>> reciprocal_rank([[0, 3, 2], [0, 0, 0]])
+    array([0.5, 0. ])
+    """
+    relevant = _grades("reciprocal_rank", grades) > 0
+    if not relevant.shape[1]:
+        return np.zeros(len(relevant))
+    return np.where(relevant.any(axis=1), 1 / (relevant.argmax(axis=1) + 1), 0.0)
+
+
+def _grades(op: str, grades: ArrayLike) -> Array:
+    ranked = _values.array(op, "grades", grades, "fiu", "numbers").astype(np.float64)
+    if ranked.ndim != 2:
+        raise ValueError(f"{op}: grades must be of shape (Q, K), got {ranked.shape}")
+    if not np.isfinite(ranked).all():
+        raise ValueError(f"{op}: grades must be finite, got {_values.first(ranked, ~np.isfinite(ranked))}")
+    return np.maximum(ranked, 0)
+
+
+def _graded(op: str, grades: ArrayLike, judged: ArrayLike, cu_judged: ArrayLike) -> tuple[Array, Array, Array]:
+    """Check grades of ranked items and of all judged items; none is below 0 any more."""
+    ranked = _grades(op, grades)
+    best = _values.array(op, "judged", judged, "fiu", "numbers").astype(np.float64)
+    if best.ndim != 1 or not np.isfinite(best).all():
+        raise ValueError(f"{op}: judged must be finite numbers of shape (J,), got shape {best.shape}")
+    cu = _values.array(op, "cu_judged", cu_judged, "iu", "integers")
+    rule = f"{op}: cu_judged must rise from 0 to {len(best)} in {len(ranked) + 1} steps"
+    if cu.shape != (len(ranked) + 1,):
+        raise ValueError(f"{rule}, got shape {cu.shape}")
+    if cu[0] != 0 or cu[-1] != len(best) or (np.diff(cu.astype(np.int64)) < 0).any():
+        raise ValueError(f"{rule}, got {cu.tolist()}")
+    return ranked, np.maximum(best, 0), cu.astype(np.int64)
+
+
+def _shares(parts: Array, wholes: Array) -> Array:
+    """Return parts / wholes, NaN where the whole is 0."""
+    return np.asarray(np.divide(parts, wholes, out=np.full(len(parts), np.nan), where=wholes > 0))
 
 
 def alpha_ndcg(indices: ArrayLike, judgements: ArrayLike, *, alpha: float = 0.5) -> Array:

@@ -50,7 +50,13 @@ def test_bootstrap_of_ratios():
         assert interval.mean == pytest.approx(column.sum() / counts.sum())
         np.testing.assert_allclose(interval[1:], np.percentile(ratios, [2.5, 97.5]), atol=0.05)
     assert bootstrap_ratios(values, np.ones(60), samples=50) == bootstrap_means(values, samples=50)
-    for bad, match in ((np.ones(59), r"of shape \(60,\), got \(59,\)"), (np.zeros(60), "at least 0, and one above")):
+    each = np.stack([counts, np.ones(60), counts], axis=1)
+    assert bootstrap_ratios(values, each, samples=50)[0] == bootstrap_ratios(values, counts, samples=50)[0]
+    assert bootstrap_ratios(values, each, samples=50)[1] == bootstrap_means(values, samples=50)[1]
+    for bad, match in (
+        (np.ones(59), r"of shape \(60,\) or \(60, 3\), got \(59,\)"),
+        (np.zeros(60), "at least 0, and one above"),
+    ):
         with pytest.raises(ValueError, match=match):
             bootstrap_ratios(values, bad)
 

@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ragsys_kernels as rk
-from ragsys_kernels.metrics import alpha_ndcg, macro_scores, max_diff, nqc, pairwise_cosine, sum_cosine, win_rate
+from ragsys_kernels.metrics import (
+    alpha_ndcg,
+    macro_scores,
+    max_diff,
+    ndcg,
+    nqc,
+    pairwise_cosine,
+    recall,
+    reciprocal_rank,
+    sum_cosine,
+    win_rate,
+)
 
 RNG = np.random.default_rng(0)
 ITEMS = RNG.standard_normal((12, 5))
@@ -207,3 +218,58 @@ def test_arrays_of_other_libraries_are_taken():
 def test_bad_input(call, kind, match):
     with pytest.raises(kind, match=match):
         call()
+
+
+def graded(seed=5):
+    """Grades (Q, N) of all items, and ranked ones."""
+    rng = np.random.default_rng(seed)
+    grades = rng.integers(0, 4, (12, 20)) * (rng.random((12, 20)) < 0.4)
+    return grades, np.stack([rng.permutation(20)[:6] for _ in range(12)])
+
+
+def test_ndcg_recall_and_reciprocal_rank_are_their_definitions():
+    grades, rows = graded()
+    grades[3] = 0
+    ranked = np.take_along_axis(grades, rows, axis=1)
+    cu = np.arange(13) * 20
+    found = ndcg(ranked, grades.ravel(), cu), recall(ranked, grades.ravel(), cu), reciprocal_rank(ranked)
+    for q in range(12):
+        own, best = ranked[q].tolist(), sorted(grades[q].tolist(), reverse=True)
+        gain = [sum(g / math.log2(rank + 1) for rank, g in enumerate(each[:6], 1)) for each in (own, best)]
+        first = next((rank for rank, g in enumerate(own, 1) if g > 0), math.inf)
+        if q == 3:
+            assert np.isnan([values[q] for values in found[:2]]).all()
+            assert found[2][q] == 0
+            continue
+        expected = [gain[0] / gain[1], sum(g > 0 for g in own) / sum(g > 0 for g in best), 1 / first]
+        assert [values[q] for values in found] == pytest.approx(expected, abs=1e-12)
+
+
+def test_ndcg_is_scikit_learns():
+    metrics = pytest.importorskip("sklearn.metrics")
+    grades, rows = graded(6)
+    scores = np.zeros(grades.shape)
+    np.put_along_axis(scores, rows, np.arange(6, 0, -1.0)[None], axis=1)
+    ranked = np.take_along_axis(grades, rows, axis=1)
+    for power in (False, True):
+        gain = (lambda x: 2.0**x - 1) if power else (lambda x: x)
+        ours = ndcg(gain(ranked), gain(grades).ravel(), np.arange(13) * 20)
+        theirs = [metrics.ndcg_score(gain(grades[[q]]), scores[[q]], k=6) for q in range(12)]
+        np.testing.assert_allclose(ours, theirs, atol=1e-12)
+
+
+def test_ndcg_alone():
+    assert ndcg([[3, 2, 1]], [1, 2, 3], [0, 3]) == 1
+    assert ndcg([[3, -2]], [3, -2], [0, 2]) == 1  # below 0 is 0
+    assert ndcg([[1, 0]], [1, 1, 1], [0, 3]) == pytest.approx(1 / (1 + 1 / math.log2(3)))
+    assert ndcg(np.zeros((0, 3)), [], [0]).shape == (0,)
+    assert recall([[1, 0]], [1, 1, 0], [0, 3]) == 0.5
+    for bad, match in (
+        (([[1.0, np.nan]], [1], [0, 1]), "grades must be finite, got nan"),
+        (([1], [1], [0, 1]), r"grades must be of shape \(Q, K\), got \(1,\)"),
+        (([[1]], [1], [0, 2]), r"cu_judged must rise from 0 to 1 in 2 steps, got \[0, 2\]"),
+        (([[1]], [1], [0]), r"cu_judged must rise from 0 to 1 in 2 steps, got shape \(1,\)"),
+        (([[1]], [[1]], [0, 1]), r"judged must be finite numbers of shape \(J,\), got shape \(1, 1\)"),
+    ):
+        with pytest.raises(ValueError, match=f"^ndcg: {match}"):
+            ndcg(*bad)

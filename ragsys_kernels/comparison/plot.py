@@ -1,0 +1,119 @@
+"""The trade-off as a plot: what the picks gain in diversity against what they lose."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .._extras import needed
+from .measures import MEASURES
+from .settings import RANDOM, TOP, Setting
+from .table import Figures
+
+INK, GRID = "#333333", "#e6e6e6"
+# Colour and marker of each rule; text and marker tell them apart too.
+_FAMILIES = {
+    "mmr": ("MMR", "#08519c", "o"), "msd": ("MSD", "#e08214", "s"), "dpp": ("DPP", "#238b45", "^"),
+    "ssd": ("SSD", "#54278f", "v"), "facility": ("Facility location", "#b2182b", "D"),
+    "cover": ("COVER", "#8c6d31", "p"), "xquad": ("xQuAD", "#c51b7d", "h"),
+    "vrsd": ("VRSD", "#01665e", "*"), "sift": ("SIFT", "#636363", "X"),
+    "ceiling": ("Ceiling", "#4292c6", "P"),
+}  # fmt: skip
+_OTHER = ("Others", "#8c8c8c", "o")
+_WIDTH, _HEIGHT = 5.6, 4.0  # inches: on a page 400 pixels wide text of 9.5 points is 8.5 pixels high
+_LOOK = {
+    "font.size": 9.5, "svg.fonttype": "none", "svg.hashsalt": "ragsys_kernels", "axes.spines.top": False,
+    "axes.spines.right": False, "axes.edgecolor": INK, "axes.labelcolor": INK, "text.color": INK, "xtick.color": INK,
+    "ytick.color": INK, "grid.color": GRID, "grid.linewidth": 0.7, "axes.axisbelow": True, "legend.frameon": False,
+    "legend.fontsize": 8.5, "axes.titlesize": 9.5, "axes.titlelocation": "left", "axes.titleweight": "bold",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica", "sans-serif"],
+}  # fmt: skip
+
+
+class Curve(NamedTuple):
+    """MMR at many λ: means over the queries."""
+
+    lambdas: list[float]
+    values: dict[str, list[float]]  # by measure
+
+
+def panels(found: Figures) -> list[tuple[str, str]]:
+    """Return what is plotted: pairs of measures, across and up."""
+    useful = next((name for name in ("alpha_ndcg", "ndcg") if name in found[TOP]), None)
+    return [("relevance", "similarity"), *([("similarity", useful)] if useful else [])]
+
+
+def draw(settings: Sequence[Setting], found: Figures, curve: Curve) -> dict[str, bytes]:
+    """Return the plot as ``png`` and ``svg``."""
+    with needed("compare", "compare"):
+        import matplotlib
+        from matplotlib.figure import Figure
+    pairs = panels(found)
+    images = {}
+    with matplotlib.rc_context(_LOOK):
+        figure = Figure(figsize=(_WIDTH, _HEIGHT * len(pairs)), layout="constrained")
+        for axes, (across, up) in zip(figure.subplots(len(pairs), 1, squeeze=False)[:, 0], pairs, strict=True):
+            _panel(axes, settings, found, curve, across, up)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, columnspacing=1, handletextpad=0.3)
+        for kind, options in (("png", {"dpi": 160, "facecolor": "white"}), ("svg", {"transparent": True})):
+            image = io.BytesIO()
+            metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+            figure.savefig(image, format=kind, metadata=metadata, **options)
+            images[kind] = image.getvalue()
+    return images
+
+
+def inline(svg: bytes) -> str:
+    """Return an SVG as a part of a page, whose colours of text and grid are the page's."""
+    text = svg.decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r'(<svg[^>]*?) width="[^"]+" height="[^"]+"', r"\1", text, count=1)
+    return text.replace(INK, "var(--ink)").replace(GRID, "var(--line)")
+
+
+def _panel(axes: Any, settings: Sequence[Setting], found: Figures, curve: Curve, across: str, up: str) -> None:
+    if across in curve.values and up in curve.values:
+        axes.plot(curve.values[across], curve.values[up], color=_FAMILIES["mmr"][1], linewidth=1.2, zorder=2)
+    families: dict[str, list[Setting]] = {}
+    for setting in settings:
+        if setting.name not in (TOP, RANDOM) and across in found[setting.name] and up in found[setting.name]:
+            family = setting.name.partition(":")[0]
+            families.setdefault(family if family in _FAMILIES else "", []).append(setting)
+    for family, members in families.items():
+        label, colour, marker = _FAMILIES.get(family, _OTHER)
+        points = [(found[each.name][across].mean.mean, found[each.name][up].mean.mean) for each in members]
+        xs, ys = zip(*points, strict=True)
+        style = "none" if family in ("mmr", "") else "-"
+        axes.plot(
+            xs, ys, marker=marker, color=colour, linestyle=style, linewidth=0.8, markersize=6, label=label, zorder=3
+        )
+        if family == "mmr":
+            for each, (x, y) in zip(members, points, strict=True):
+                if each.lambda_d is not None and each.lambda_d < 0.85:  # nearer to 1 they lie upon top-k
+                    axes.annotate(
+                        f"λ {each.lambda_d:g}", (x, y), (-6, -9), textcoords="offset points", ha="right", fontsize=8
+                    )
+    for name, text, place in ((TOP, "top-k, λ 1", (0, -17)), (RANDOM, "random", (0, 8))):
+        if across in found[name] and up in found[name]:
+            mean_x, mean_y = (found[name][measure].mean for measure in (across, up))
+            axes.errorbar(
+                mean_x.mean, mean_y.mean, xerr=mean_x.bar, yerr=mean_y.bar, marker="o", color=INK, markersize=7,
+                linewidth=0.8, markerfacecolor="none",
+            )  # fmt: skip
+            axes.annotate(
+                text, (mean_x.mean, mean_y.mean), place, textcoords="offset points", ha="center", fontsize=8.5
+            )
+    axes.grid(True)
+    axes.margins(0.1)
+    names = {"relevance": "mean relevance", "similarity": "mean cosine between picks"}
+    axes.set_xlabel(names.get(across, MEASURES[across].label))
+    axes.set_ylabel(names.get(up, MEASURES[up].label))
+    if up == "similarity":
+        axes.invert_yaxis()
+        axes.set_title("Up: less alike. Right: more relevant.")
+    else:
+        axes.invert_xaxis()
+        axes.set_title("Up: more useful. Right: less alike.")

@@ -1,0 +1,69 @@
+"""What a comparison came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+
+from . import table
+from .advice import Advice
+from .examples import Example
+from .measures import MEASURES, Measure
+from .plot import Curve
+from .problem import Problem
+from .settings import Setting
+from .table import Figures
+
+Array = npt.NDArray[Any]
+_IN_TEXT = ("relevance", "similarity", "sum", "near_duplicates", "ndcg", "alpha_ndcg", "recall", "overlap", "time")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What methods do to the picks of the same queries out of the same pools; as text a table and the recommendation.
+
+    Attributes
+    ----------
+    settings : tuple of Setting
+        The methods: ``name``, ``label``, ``rule`` and ``arguments``.
+    query_ids : list of str
+        The queries that took part, Q of them.
+    indices : dict of str to (Q, K) int64
+        The picks of each method, by its name.
+    values : dict of str to dict of str to (Q,) float64
+        The measures of each method, one value a query.
+    figures : dict of str to dict of str to Figure
+        Their means and the differences from top-k, with intervals.
+    advice : Advice
+        ``setting``, the name of the method to take, ``words`` and ``rule``.
+    """
+
+    title: str
+    settings: tuple[Setting, ...]
+    query_ids: list[str]
+    indices: dict[str, Array]
+    values: dict[str, dict[str, Array]]
+    figures: Figures
+    advice: Advice
+    curve: Curve = field(repr=False)
+    examples: list[Example] = field(repr=False)
+    problem: Problem = field(repr=False)
+    samples: int
+    level: float
+
+    @property
+    def columns(self) -> list[Measure]:
+        """The measures that have values."""
+        return table.columns(self.figures)
+
+    def __str__(self) -> str:
+        shown = [MEASURES[name] for name in _IN_TEXT if any(name in found for found in self.figures.values())]
+        rows = [["", *(measure.label for measure in shown)]]
+        for setting in self.settings:
+            found = self.figures[setting.name]
+            rows.append([setting.label, *(m.shown(found[m.name].mean.mean) if m.name in found else "–" for m in shown)])
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+        return "\n".join([*lines, "", self.advice.words.replace("**", "")])

@@ -1,0 +1,73 @@
+"""One method at work on all queries: its picks, what they are worth, and its time beside that of top-k."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .measures import measured
+from .problem import Problem, random_picks, select
+from .settings import RANDOM, TOP, Setting
+
+Array = npt.NDArray[Any]
+
+_BLOCKS = 20  # of queries: an interval of the time is over these
+_LEAST = 16  # queries in a block
+_ROUNDS = 3
+
+
+class Outcome(NamedTuple):
+    """What a method came to."""
+
+    indices: Array  # (Q, K) int64
+    values: dict[str, Array]  # measures by name, each (Q,) float64
+    seconds: Array  # (B, 2) float64, of a query: of this method and of top-k in turns with it, for each block
+
+
+def run(problem: Problem, setting: Setting, top: Setting) -> Outcome:
+    """Let a method choose for all queries, measure its picks and its time."""
+    everything = slice(0, len(problem.queries))
+    if setting.rule == RANDOM:
+        indices = random_picks(problem, everything)
+        return Outcome(indices, measured(problem, indices), np.full((1, 2), np.nan))
+    picks = select(problem, everything, setting.rule, setting.arguments)
+    indices = np.asarray(picks.indices)
+    values = measured(problem, indices)
+    certified = getattr(picks, "certified", None)
+    if certified is not None:
+        values["certified"] = np.asarray(certified, np.float64)
+    return Outcome(indices, values, _seconds(problem, setting, top))
+
+
+def blocks(size: int) -> list[slice]:
+    """Return parts of so many queries, of nearly one size."""
+    number = max(1, min(_BLOCKS, size // _LEAST))
+    ends = np.linspace(0, size, number + 1).astype(int).tolist()
+    return [slice(begin, end) for begin, end in pairwise(ends)]
+
+
+def timed(call: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def _seconds(problem: Problem, setting: Setting, top: Setting) -> Array:
+    """Time blocks of queries in turns with top-k, so that what slows the machine slows both."""
+    found = []
+    for part in blocks(len(problem.queries)):
+
+        def own(part: slice = part) -> Any:
+            return select(problem, part, setting.rule, setting.arguments)
+
+        def other(part: slice = part) -> Any:
+            return select(problem, part, top.rule, top.arguments)
+
+        turns = [(timed(own), timed(own) if setting.name == TOP else timed(other)) for _ in range(_ROUNDS)]
+        found.append(np.median(turns, axis=0) / (part.stop - part.start))
+    return np.array(found)

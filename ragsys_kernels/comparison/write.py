@@ -1,0 +1,139 @@
+"""The report of a comparison: what stands in it, and its files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .._files import replacing
+from ..evaluation.report import surroundings
+from . import markdown, page, plot
+from .measures import MEASURES
+from .result import Comparison
+from .settings import RANDOM
+from .words import Report, Section
+
+REPORT_FILES = ("report.html", "report.md", "metrics.csv", "queries.csv", "curve.png")
+
+
+def write(found: Comparison, folder: Path, settings: dict[str, Any]) -> None:
+    """Write the files of the report; each is replaced whole."""
+    images = plot.draw(found.settings, found.figures, found.curve)
+    made = report(found, plot.inline(images["svg"]), settings)
+    contents = {
+        "report.html": page.page(made).encode(),
+        "report.md": markdown.page(made).encode(),
+        "metrics.csv": _csv(metrics(found)),
+        "queries.csv": _csv(queries(found)),
+        "curve.png": images["png"],
+    }
+    for name in REPORT_FILES:
+        with replacing(folder / name) as file:
+            file.write(contents[name])
+
+
+def report(found: Comparison, svg: str, settings: dict[str, Any]) -> Report:
+    """Return what the report says."""
+    problem = found.problem
+    number, pool = problem.candidates.shape
+    judged = problem.judged
+    about = (
+        f"{number:,} queries, {problem.k} picks each out of pools of {pool}, the same for all methods; a corpus of "
+        f"{len(problem.corpus):,} rows of {problem.corpus.dims} dimensions."
+    )
+    columns = found.columns
+    marks = ["* is a pick that top-k has not."]
+    if judged is not None:
+        marks.append("✓ is relevant by the judgements.")
+    above = [f"Means over the queries, with {found.level:.0%} intervals below. Top-k is MMR with λ = 1."]
+    if judged is not None and judged.absent:
+        above.append(
+            f"{judged.absent} relevant documents of these queries are not in the corpus; they count as not picked."
+        )
+    return Report(
+        title=found.title,
+        about=about,
+        advice=found.advice,
+        settings=found.settings,
+        columns=columns,
+        figures=found.figures,
+        before_table=above,
+        before_differences=(
+            f"Difference from top-k on the same queries, with its {found.level:.0%} interval. ▲ is certainly better, ▼ "
+            "certainly worse: the interval excludes 0. With so many figures one in twenty is marked by chance; the "
+            "recommendation above uses wider intervals, which hold for all methods together."
+        ),
+        caption=(
+            "Means over the queries. The line is MMR from λ = 1 to λ = 0. A method above the line, or to its right, "
+            "gives up less of one for the same gain in the other."
+        ),
+        svg=svg,
+        examples=found.examples,
+        example_marks=" ".join(marks),
+        sections=[*_measured(found), _configuration(settings, found)],
+    )
+
+
+def _measured(found: Comparison) -> Iterable[Section]:
+    notes = [f"**{measure.label}**: {measure.about}." for measure in found.columns]
+    texts = [
+        f"Intervals are percentiles of {found.samples:,} bootstrap samples of the queries, drawn for all methods at "
+        "once, so that differences are paired. Times are those of calls with blocks of queries, of "
+        f"{found.problem.num_threads} thread{'s' * (found.problem.num_threads > 1)}, in turns with top-k on the same "
+        "block, the median of 3; their intervals are over the blocks. A query that has no value, such as the cosine "
+        "between picks where there is one pick, is left out of the mean."
+    ]
+    yield Section("What the columns are", texts=texts, notes=notes)
+
+
+def _configuration(settings: dict[str, Any], found: Comparison) -> Section:
+    rules = {each.label: _call(each.rule, each.arguments) for each in found.settings}
+    about = {**settings, **surroundings(found.problem.num_threads)}
+    rows = [[str(name), f"`{value}`"] for name, value in {**about, **rules}.items() if value is not None]
+    return Section("Configuration", header=("setting", "value"), rows=rows, numbers=False)
+
+
+def _call(rule: str, arguments: dict[str, Any]) -> str:
+    if rule == RANDOM:
+        return "k rows of the pool, drawn at random"
+    shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    return f"rk.{rule}({shown})"
+
+
+def metrics(found: Comparison) -> Iterable[Sequence[object]]:
+    """Yield the rows of ``metrics.csv``: one for each method and measure."""
+    yield (
+        "method", "label", "measure", "mean", "low", "high", "difference", "difference_low", "difference_high",
+        "together_low", "together_high", "queries",
+    )  # fmt: skip
+    for setting in found.settings:
+        for name in MEASURES:
+            figure = found.figures[setting.name].get(name)
+            if figure is not None:
+                ends = (*figure.mean, *figure.difference, *figure.certain[1:])
+                yield (setting.name, setting.label, name, *map(_number, ends), figure.queries)
+
+
+def queries(found: Comparison) -> Iterable[Sequence[object]]:
+    """Yield the rows of ``queries.csv``: one for each method and query, with the picks' ids."""
+    names = [name for name in MEASURES if any(name in values for values in found.values.values())]
+    yield ("method", "query", *names, "ids")
+    for setting in found.settings:
+        values, indices = found.values[setting.name], found.indices[setting.name]
+        for q, query in enumerate(found.query_ids):
+            rows = indices[q][indices[q] >= 0]
+            each = [_number(values[name][q]) if name in values else "" for name in names]
+            yield (setting.name, query, *each, " ".join(str(name) for name in found.problem.corpus.ids[rows]))
+
+
+def _number(value: float) -> str:
+    return "" if value != value else f"{value:.9g}"
+
+
+def _csv(rows: Iterable[Sequence[object]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()

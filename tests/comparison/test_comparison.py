@@ -1,0 +1,299 @@
+"""`compare`: what is measured against its definition, intervals, the recommendation, the files of the report."""
+
+import csv
+import html.parser
+import itertools
+import math
+import re
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels.comparison import compare
+from ragsys_kernels.comparison.advice import advise
+from ragsys_kernels.comparison.measures import MEASURES
+from ragsys_kernels.comparison.settings import settings
+from ragsys_kernels.comparison.table import Figure
+from ragsys_kernels.evaluation.statistics import Interval
+
+RNG = np.random.default_rng(0)
+CENTRES = RNG.standard_normal((30, 12))
+ROWS = (CENTRES[RNG.integers(0, 30, 600)] + 0.6 * RNG.standard_normal((600, 12))).astype(np.float32)
+QUERIES = (CENTRES[RNG.integers(0, 30, 40)] + 0.6 * RNG.standard_normal((40, 12))).astype(np.float32)
+QUICK = {"k": 4, "pool": 30, "samples": 400}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return compare(ROWS, QUERIES, **QUICK)
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def test_every_rule_takes_part_on_the_same_pools(found):
+    assert {setting.rule for setting in found.settings} == {*rk.METHODS, "random"}
+    assert [setting.name for setting in found.settings[:2]] == ["top-k", "random"]
+    nearest, _ = rk.Corpus(ROWS).search(QUERIES, 30)
+    for name, indices in found.indices.items():
+        for q, row in enumerate(indices):
+            real = row[row >= 0]
+            assert len(real) == len(set(real.tolist())) == (4 if name != "ceiling:0.95" else len(real))
+            assert set(real.tolist()) <= set(nearest[q].tolist())
+    np.testing.assert_array_equal(found.indices["top-k"], nearest[:, :4])
+    for setting in found.settings[2:]:
+        picks = getattr(rk, setting.rule)(QUERIES, rk.Corpus(ROWS), 4, candidates=nearest, **setting.arguments)
+        np.testing.assert_array_equal(found.indices[setting.name], picks.indices)
+
+
+def test_measures_are_their_definitions(found):
+    rows, queries = unit(ROWS.astype(np.float64)), unit(QUERIES.astype(np.float64))
+    nearest, _ = rk.Corpus(ROWS).search(QUERIES, 30)
+    for name in ("top-k", "random", "mmr:0.5", "coverage:0.5", "vrsd", "ceiling:0.95"):
+        if name not in found.values:
+            continue
+        values = found.values[name]
+        for q in range(0, 40, 7):
+            picks = [row for row in found.indices[name][q].tolist() if row >= 0]
+            chosen = rows[picks]
+            pairs = [chosen[i] @ chosen[j] for i, j in itertools.combinations(range(len(picks)), 2)]
+            near = [any(chosen[i] @ chosen[j] > 0.95 for j in range(i)) for i in range(len(picks))]
+            total = chosen.sum(axis=0)
+            expected = {
+                "relevance": np.mean(chosen @ queries[q]),
+                "similarity": np.mean(pairs),
+                "sum": total @ queries[q] / np.linalg.norm(total),
+                "coverage": np.mean([max(0, *(chosen @ rows[i])) for i in nearest[q]]),
+                "near_duplicates": np.mean(near),
+                "overlap": len(set(picks) & set(found.indices["top-k"][q].tolist())) / len(picks),
+                "picks": len(picks),
+            }
+            assert {measure: values[measure][q] for measure in expected} == pytest.approx(expected, abs=2e-6), (name, q)
+
+
+def test_judgements(found):
+    """nDCG, recall and MRR by hand; queries without a relevant document take no part; padded names are strings."""
+    names = [f"doc {i}" for i in range(600)]
+    top = found.indices["top-k"]
+    qrels = {f"q{q}": {names[top[q, 1]]: 2, names[top[q, 3]]: 1, "no such": 1, names[5]: 0} for q in range(10)}
+    qrels["q11"] = {names[0]: 0}
+    corpus = rk.Corpus(ROWS, ids=names)
+    judged = compare(corpus, QUERIES, qrels=qrels, query_ids=[f"q{q}" for q in range(40)], **QUICK, methods=["vrsd"])
+    assert judged.query_ids == [f"q{q}" for q in range(10)]
+    values = judged.values["top-k"]
+    ideal = 2 + 1 / math.log2(3) + 1 / 2
+    np.testing.assert_allclose(values["ndcg"], (2 / math.log2(3) + 1 / math.log2(5)) / ideal)
+    np.testing.assert_allclose(values["recall"], 2 / 3)
+    np.testing.assert_allclose(values["mrr"], 1 / 2)
+    assert "alpha_ndcg" not in values
+
+
+def test_subtopics_give_alpha_ndcg(tmp_path, found):
+    top = found.indices["top-k"]
+    lines = [f"{q} {s} {top[q, place]} 1\n" for q in range(6) for s, place in ((1, 0), (2, 0), (1, 1), (3, 2))]
+    (tmp_path / "qrels").write_text("".join(lines))
+    judged = compare(ROWS, QUERIES, qrels=tmp_path / "qrels", **QUICK, methods=["vrsd"])
+    # Gains 2, 1/2 and 1 in this order; the ideal one is 2, 1, 1/2.
+    gains = [2 + 0.5 / math.log2(3) + 1 / 2, 2 + 1 / math.log2(3) + 0.5 / 2]
+    np.testing.assert_allclose(judged.values["top-k"]["alpha_ndcg"], gains[0] / gains[1])
+
+
+def test_intervals_are_those_of_resampling(found):
+    values = {name: found.values[name]["relevance"] for name in ("top-k", "mmr:0.5")}
+    drawn = np.random.default_rng(3).integers(0, 40, (4000, 40))
+    figure = found.figures["mmr:0.5"]["relevance"]
+    assert figure.mean.mean == pytest.approx(values["mmr:0.5"].mean())
+    assert figure.queries == 40
+    apart = (values["mmr:0.5"] - values["top-k"])[drawn].mean(axis=1)
+    np.testing.assert_allclose(figure.difference[1:], np.percentile(apart, [2.5, 97.5]), atol=6e-3)
+    assert figure.certain.low <= figure.difference.low < figure.difference.high <= figure.certain.high < 0
+    assert figure.sign == -1
+    assert found.figures["top-k"]["relevance"].sign == 0
+
+
+def test_a_value_that_some_queries_lack_is_left_out():
+    pools = np.full((40, 30), -1)
+    pools[:, :8] = rk.Corpus(ROWS).search(QUERIES, 8).indices
+    pools[:10, 1:] = -1  # one item: no pair
+    some = compare(ROWS, QUERIES, candidates=pools, k=4, samples=400, methods=["vrsd"])
+    figure = some.figures["vrsd"]["similarity"]
+    assert figure.queries == 30
+    assert figure.mean.mean == pytest.approx(np.nanmean(some.values["vrsd"]["similarity"]))
+    assert some.values["vrsd"]["picks"][:10].tolist() == [1] * 10
+    assert "picks" not in {measure.name for measure in compare(ROWS, QUERIES, **QUICK, methods=["vrsd"]).columns}
+
+
+def test_bias_has_a_column_and_top_k_without_it(found):
+    corpus = rk.Corpus(ROWS, bias=np.linspace(-1, 1, 600).astype(np.float32))
+    biased = compare(corpus, QUERIES, **QUICK, lambda_b=0.5, methods=["mmr:0.5"])
+    assert [setting.name for setting in biased.settings] == ["top-k", "nearest", "random", "mmr:0.5"]
+    expected = rk.mmr(QUERIES, corpus, 4, candidates=corpus.search(QUERIES, 30, lambda_b=0.5)[0], lambda_b=0.5,
+                      lambda_d=0.5)  # fmt: skip
+    np.testing.assert_array_equal(biased.indices["mmr:0.5"], expected.indices)
+    assert biased.figures["top-k"]["bias"].mean.mean > biased.figures["nearest"]["bias"].mean.mean
+    np.testing.assert_allclose(biased.values["top-k"]["bias"], corpus.bias[biased.indices["top-k"]].mean(axis=1))
+
+
+def test_sample_and_seed():
+    first, again, other = (
+        compare(ROWS, QUERIES, **QUICK, methods=["vrsd"], sample=15, seed=seed) for seed in (1, 1, 2)
+    )
+    assert len(first.query_ids) == 15
+    assert first.query_ids == again.query_ids != other.query_ids
+    np.testing.assert_array_equal(first.indices["random"], again.indices["random"])
+    assert first.figures["vrsd"]["relevance"] == again.figures["vrsd"]["relevance"]
+    picked = [int(name) for name in first.query_ids]
+    everything = compare(ROWS, QUERIES, **QUICK, methods=["vrsd"], seed=1)
+    np.testing.assert_array_equal(first.indices["random"], everything.indices["random"][picked])
+
+
+def test_methods_by_name_and_of_the_callers_own():
+    assert [each.name for each in settings(["mmr:0.3/1/0.6", "vrsd", "top-k"], biased=False)] == [
+        "top-k", "random", "mmr:0.3", "mmr:0.6", "vrsd",
+    ]  # fmt: skip
+    assert {each.arguments["kind"] for each in settings(["coverage:0.5"], biased=False)[2:]} == {
+        "facility", "cover", "xquad",
+    }  # fmt: skip
+    custom = compare(ROWS, QUERIES, **QUICK, methods={"capped": ("mmr", {"lambda_d": 1.0, "max_similarity": 0.5})})
+    picks = custom.indices["capped"]
+    assert (rk.metrics.near_duplicates(ROWS, picks, threshold=0.5 + 1e-6) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"methods": ["mrr"]}, ValueError, r"methods must be among top-k, .*, got 'mrr'"),
+        ({"methods": ["mmr:2"]}, ValueError, r"methods must have numbers within \[0, 1\], got 'mmr:2'"),
+        ({"methods": ["mmr:x"]}, ValueError, r"methods must have numbers after the colon.*, got 'mmr:x'"),
+        ({"methods": "mmr"}, TypeError, r"methods must be a list of names, got 'mmr'"),
+        ({"methods": {"a": ("b", {})}}, ValueError, r"methods must have rules among mmr, .*, got 'b' for 'a'"),
+        ({"methods": {"a": "b"}}, TypeError, r"methods must map labels to a rule and .*, got 'b' for 'a'"),
+        ({"pool": 4}, ValueError, r"pool must be above k = 4, .*, got 4"),
+        ({"k": 0}, ValueError, r"k must be at least 1, got 0"),
+        (
+            {"candidates": np.zeros((40, 9), int)},
+            ValueError,
+            r"pool must be left out when candidates are given, got 30",
+        ),
+        ({"query_ids": ["a"] * 40}, ValueError, r"query_ids must be 40 different names, got 40, 1 different"),
+        ({"qrels": {"x": {"0": 1}}}, ValueError, r"qrels must have a relevant document for a query of that id"),
+        ({"qrels": {"0": {"x": 1}}}, ValueError, r"qrels must name documents by the ids of the corpus, got 'x'"),
+        ({"qrels": "no file"}, FileNotFoundError, r"qrels must be an existing file, got no file"),
+    ],
+)
+def test_bad_arguments_are_named(options, error, match):
+    with pytest.raises(error, match=f"^compare: {match}"):
+        compare(ROWS, QUERIES, **{**QUICK, **options})
+
+
+def test_lines_of_judgements_that_cannot_be_read(tmp_path):
+    (tmp_path / "qrels").write_text("1 0 5 1\n1 0 5\n")
+    with pytest.raises(ValueError, match=r"whole number, got '1 0 5' in line 2 of"):
+        compare(ROWS, QUERIES, qrels=tmp_path / "qrels")
+    with pytest.raises(ValueError, match=r"^compare: queries must be floats of shape \(Q, 12\)"):
+        compare(ROWS, QUERIES[:, :4])
+
+
+def figure(mean, difference, margin=0.001):
+    apart = Interval(difference, difference - margin, difference + margin)
+    return Figure(Interval(mean, mean - margin, mean + margin), apart, apart, 100)
+
+
+def figures_of(**others):
+    """Figures of top-k and of others: (relevance, similarity, nDCG)."""
+    base = {"relevance": 0.8, "similarity": 0.6, "ndcg": 0.5}
+    values = {"top-k": base, **{name: dict(zip(base, each, strict=True)) for name, each in others.items()}}
+    return {
+        name: {measure: figure(value, value - base[measure]) for measure, value in each.items()}
+        for name, each in values.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("judged", "vrsd", "sift", "expected"),
+    [
+        (True, (0.7, 0.5, 0.52), (0.7, 0.5, 0.51), "vrsd"),  # the most useful
+        (True, (0.7, 0.5, 0.5005), (0.7, 0.4, 0.49), "sift"),  # none more useful: the least alike that costs little
+        (True, (0.7, 0.5, 0.40), (0.7, 0.4, 0.30), "top-k"),
+        (True, (0.79, 0.59, 0.49), (0.7, 0.4, 0.30), "top-k"),  # not enough less alike
+        (False, (0.79, 0.5, 0.1), (0.7, 0.4, 0.9), "vrsd"),  # the other costs too much relevance
+        (False, (0.77, 0.5, 0), (0.765, 0.4, 0), "sift"),
+        (False, (0.77, 0.59, 0), (0.5, 0.1, 0), "top-k"),
+    ],
+)
+def test_the_recommendation_follows_its_rule(judged, vrsd, sift, expected):
+    chosen = settings(["vrsd", "sift"], biased=False)
+    known = figures_of(vrsd=vrsd, sift=sift, random=(0.1, 0.1, 0.1))
+    if not judged:
+        for each in known.values():
+            del each["ndcg"]
+    told = advise(chosen, known, max_loss=0.05, level=0.95)
+    assert told.setting == expected
+    label = "top-k" if expected == "top-k" else next(each.label for each in chosen if each.name == expected)
+    assert told.words.startswith(f"Take **{label}**")
+    assert told.rule.startswith("Rule: ")
+    assert ("nDCG" in told.words) is judged
+
+
+class Page(html.parser.HTMLParser):
+    """What a page loads, its tags in balance, and the numbers of cells in the rows of its tables."""
+
+    def __init__(self):
+        super().__init__()
+        self.loads, self.open, self.widths, self.text = [], [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.loads += [value for name, value in attributes if name in ("src", "href", "xlink:href") and value[0] != "#"]
+        if tag not in ("meta", "br", "img") and not self.cdata_elem:
+            self.open.append(tag)
+        if tag == "tr":
+            self.widths.append(0)
+        if tag in ("td", "th"):
+            self.widths[-1] += 1
+
+    def handle_startendtag(self, tag, attributes):
+        self.loads += [value for name, value in attributes if name in ("src", "href", "xlink:href") and value[0] != "#"]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_the_report(tmp_path, found):
+    pytest.importorskip("matplotlib")
+    texts = [f"text <b>{i}</b> | {i}" for i in range(600)]
+    reported = compare(ROWS, QUERIES, **QUICK, texts=texts, query_texts=[f"ask {q}" for q in range(40)], out=tmp_path)
+    assert {"report.html", "report.md", "metrics.csv", "queries.csv", "curve.png"} <= {
+        p.name for p in tmp_path.iterdir()
+    }
+    page = Page()
+    page.feed((tmp_path / "report.html").read_text())
+    assert (page.loads, page.open) == ([], [])
+    columns = len(reported.columns) + 1
+    assert page.widths.count(columns) == 2 * (len(reported.settings) + 1) - 1
+    text = "".join(page.text)
+    markdown = (tmp_path / "report.md").read_text()
+    for each in (*(setting.label for setting in reported.settings), reported.advice.rule):
+        assert each in text
+        assert each in markdown
+    row = reported.indices["top-k"][reported.query_ids.index(reported.examples[0].name)][0]
+    assert f"text <b>{row}</b> | {row}" in text
+    assert rf"text \<b\>{row}\</b\> \| {row}" in markdown
+    mean = reported.figures["vrsd"]["relevance"].mean.mean
+    assert re.search(rf"^\| VRSD \| {mean:.3f} \|", markdown, re.MULTILINE)
+    assert (tmp_path / "curve.png").read_bytes()[:4] == b"\x89PNG"
+    assert str(reported).endswith(reported.advice.words.replace("**", ""))
+    with open(tmp_path / "metrics.csv", newline="") as file:
+        lines = {(line["method"], line["measure"]): line for line in csv.DictReader(file)}
+    assert float(lines["vrsd", "relevance"]["mean"]) == pytest.approx(mean)
+    assert float(lines["vrsd", "sum"]["difference"]) > 0
+    assert {name for _, name in lines} <= set(MEASURES)
+    with open(tmp_path / "queries.csv", newline="") as file:
+        each = [line for line in csv.DictReader(file) if line["method"] == "vrsd"]
+    assert [float(line["relevance"]) for line in each] == pytest.approx(reported.values["vrsd"]["relevance"].tolist())
+    assert each[3]["ids"] == " ".join(map(str, reported.indices["vrsd"][3]))
+    assert found.advice.setting == reported.advice.setting
