@@ -131,10 +131,10 @@ def _vrsd_answers(page: Path) -> Any:
 def _ragsys(page: Path) -> Any:
     rows = table(page, "Tables 1 and 2: metrics by retriever")
     drawn, panels = figure(5.4, 2, 2, sharey="row")
-    colours = {"Rel": BLUE, "Rel+Div": BLUE, "Rel+Bias": BLUE, "Rel+Div+Bias": BLUE}
+    colours = dict.fromkeys(("Fix", "Bias", "random", "none"), GREY)  # those that do not look at the question
     for axes, metric in zip(panels.flat, ("MC1", "MC2", "MC3", "DPO"), strict=True):
         found = [
-            Mean(row["demonstrations"], *numbers(row[metric])[:3], None, colours.get(row["demonstrations"], GREY))
+            Mean(row["demonstrations"], *numbers(row[metric])[:3], None, colours.get(row["demonstrations"], BLUE))
             for row in rows
         ]
         _means(axes, {"": found}, f"{metric}, with 95 % intervals")

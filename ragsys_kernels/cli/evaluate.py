@@ -196,14 +196,24 @@ def evaluate_ragsys(
             metavar="VALUES",
         ),
     ] = "0,0.25,0.5,0.75,1",
+    methods: Annotated[
+        str,
+        option(
+            RULE,
+            "Further rules, separated by commas, with their own weights: mmr, vrsd, msd, dpp, ssd, sift, coverage; or "
+            "all.",
+            metavar="NAMES",
+            show_default="none",
+        ),
+    ] = "",
     num_threads: NumThreads = None,
     quiet: Quiet = False,
 ) -> None:
     """RAGSys' six retrievers of demonstrations on TruthfulQA: what their picks do to a language model's answers.
 
-    Writes report.html and report.md with MC1, MC2, MC3 and DPO with intervals, which of the paper's orderings hold, and
-    the sweep of lambda_d. A run that was stopped is resumed when it is run again. Needs the extra evaluate; smollm2
-    needs its package.
+    Writes report.html and report.md with MC1, MC2, MC3 and DPO with intervals, which of the paper's orderings hold,
+    what further rules do to the answers, and the sweep of lambda_d. A run that was stopped is resumed when it is run
+    again. Needs the extra evaluate; smollm2 needs its package.
     """
     _run(
         "ragsys",
@@ -226,6 +236,7 @@ def evaluate_ragsys(
             lambda_d=lambda_d,
             lambda_b=lambda_b,
             lambdas=_numbers("lambdas", lambdas),
+            methods="all" if methods == "all" else _names(methods) or [],
             num_threads=num_threads,
             progress=progress,
         ),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +34,11 @@ class Setting(NamedTuple):
 
     "none": no demonstrations; "fix": the same for every query (the primer); "random": drawn from the pairs of other
     groups; "mmr": Algorithm 1, of which `lambda_d` = 1 leaves diversity out, `lambda_b` = 1 the bias, and
-    `lambda_b` = 0 all but the bias.
+    `lambda_b` = 0 all but the bias; another name of `ragsys_kernels.METHODS`: that rule.
     """
 
     label: str
-    kind: Literal["none", "fix", "random", "mmr"]
+    kind: str
     lambda_d: float = 1.0
     lambda_b: float = 1.0
 
@@ -57,6 +58,23 @@ def methods(lambda_d: float = LAMBDA_D, lambda_b: float = LAMBDA_B) -> tuple[Set
     )
 
 
+def by_rule(method: str, lambda_d: float | None = None) -> Setting:
+    """Return the setting of a rule of `ragsys_kernels.METHODS` without bias.
+
+    Parameters
+    ----------
+    method : str
+    lambda_d : float, optional
+        Without effect on a rule that has no weight. Default: the rule's own.
+    """
+    name = method if method == "coverage" else method.upper()
+    if "lambda_d" not in rk.METHODS[method].parameters:
+        return Setting(name, method)
+    if lambda_d is None:
+        lambda_d = float(inspect.signature(getattr(rk, method)).parameters["lambda_d"].default)
+    return Setting(f"{name}, λ_d = {lambda_d:g}", method, lambda_d)
+
+
 def pick(
     settings: Sequence[Setting],
     corpus: rk.Corpus,
@@ -72,7 +90,7 @@ def pick(
     """Pick the demonstrations of every query by every setting that picks any, best first.
 
     The pool of a query, its `pool` rows of largest relevance with bias outside its own group, is retrieved once for
-    each `lambda_b`; one call of `ragsys_kernels.mmr` then selects by all its `lambda_d`.
+    each `lambda_b`; one call of `ragsys_kernels.mmr` then selects by all its `lambda_d`, and one of each other rule.
 
     Parameters
     ----------
@@ -91,26 +109,36 @@ def pick(
     Returns
     -------
     dict of Setting to (Q, k) int64
-        Rows of the corpus.
+        Rows of the corpus, padded with -1 where a rule ends early.
     """
     found: dict[Setting, Array] = {}
-    searched = [setting for setting in settings if setting.kind == "mmr"]
+    searched = [setting for setting in settings if setting.kind in rk.METHODS]
     for lambda_b in dict.fromkeys(setting.lambda_b for setting in searched):
         alike = [setting for setting in searched if setting.lambda_b == lambda_b]
         candidates, _ = corpus.search(
             queries, pool, lambda_b=lambda_b, query_groups=query_groups, num_threads=num_threads
         )
-        selection = rk.mmr(
-            np.repeat(queries, len(alike), axis=0),
-            corpus,
-            k,
-            candidates=np.repeat(candidates, len(alike), axis=0),
-            lambda_d=np.tile([setting.lambda_d for setting in alike], len(queries)),
-            lambda_b=lambda_b,
-            num_threads=num_threads,
-        )
-        picks = selection.indices.reshape(len(queries), len(alike), k)
-        found |= {setting: picks[:, at] for at, setting in enumerate(alike)}
+        by_mmr = [setting for setting in alike if setting.kind == "mmr"]
+        if by_mmr:
+            selection = rk.mmr(
+                np.repeat(queries, len(by_mmr), axis=0),
+                corpus,
+                k,
+                candidates=np.repeat(candidates, len(by_mmr), axis=0),
+                lambda_d=np.tile([setting.lambda_d for setting in by_mmr], len(queries)),
+                lambda_b=lambda_b,
+                num_threads=num_threads,
+            )
+            picks = selection.indices.reshape(len(queries), len(by_mmr), k)
+            found |= {setting: picks[:, at] for at, setting in enumerate(by_mmr)}
+        for setting in alike:
+            if setting.kind != "mmr":
+                weights = {"lambda_d": setting.lambda_d, "lambda_b": lambda_b}
+                if "lambda_d" not in rk.METHODS[setting.kind].parameters:
+                    weights = {}
+                found[setting] = getattr(rk, setting.kind)(
+                    queries, corpus, k, candidates=candidates, num_threads=num_threads, **weights
+                ).indices
     for setting in settings:
         if setting.kind == "random":
             found[setting] = np.stack([_drawn(groups, int(group), k, seed) for group in query_groups])

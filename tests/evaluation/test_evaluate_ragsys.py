@@ -20,11 +20,13 @@ pytest.importorskip("typer")
 import lm_models  # noqa: E402
 from evaluations import invoke, use_tiny_encoder  # noqa: E402
 
+import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import evaluation  # noqa: E402
+from ragsys_kernels.evaluation.ragsys import run  # noqa: E402
 from ragsys_kernels.evaluation.ragsys.report import Comparison, Interval, verdict  # noqa: E402
 from ragsys_kernels.icl import HuggingFaceModel  # noqa: E402
 from ragsys_kernels.icl.datasets import truthfulqa  # noqa: E402
-from ragsys_kernels.icl.ragsys import PRIMER, Setting, methods, pick, read_primer  # noqa: E402
+from ragsys_kernels.icl.ragsys import PRIMER, Setting, by_rule, methods, pick, read_primer  # noqa: E402
 
 LABELS = ["Fix", "Bias", "Rel", "Rel+Bias", "Rel+Div", "Rel+Div+Bias", "random", "none"]
 METRICS = ["MC1", "MC2", "MC3", "log ratio", "DPO", "DPO to none"]
@@ -302,6 +304,51 @@ def test_the_papers_counts_and_another_primer(data, tmp_path):
     assert paper.results[0].values["log ratio"][6] == pytest.approx(ratio, abs=1e-3)
 
 
+def test_further_rules(done, data, tmp_path):
+    """Each has its picks, its row and its differences; MMR is the paper's Rel+Div."""
+    home, _ = done
+    rules = ("vrsd", "msd", "mmr", "msd", "dpp")
+    summary = evaluated(data, home, out=tmp_path / "o", methods=rules, lambdas=())
+    by_label = {result.setting.label: result for result in summary.results}
+    assert list(by_label) == [*LABELS[:6], "VRSD", "MSD, λ_d = 0.75", "DPP, λ_d = 0.5", *LABELS[6:]]
+    found = truthfulqa("clean", data)
+    own, at = found.pairs
+    texts = [f"{found.questions[q]} {found.answers[a]}" for q, a in zip(own, at, strict=True)]
+    vectors, queries = unit(TinyEncoder().encode(texts)), unit(TinyEncoder().encode(found.questions))
+    for q, query in enumerate(queries):
+        values = vectors @ query
+        pool = [i for i in np.argsort(-values, kind="stable") if own[i] != q][:POOL]
+        first, *rest = pool  # K is 2: one step behind the most relevant
+        msd = max(rest, key=lambda i: 0.75 * values[i] + 0.25 * (1 - vectors[first] @ vectors[i]))
+        sums = {i: vectors[first] + vectors[i] for i in rest}
+        vrsd = max(rest, key=lambda i: sums[i] @ query / np.linalg.norm(sums[i]))
+        assert by_label["MSD, λ_d = 0.75"].picks[q].tolist() == [first, msd]
+        assert by_label["VRSD"].picks[q].tolist() == [first, vrsd]
+    text = (tmp_path / "o" / "report.md").read_text()
+    assert "What each rule does to the answers" in text
+    for rule in ("VRSD", "MSD, λ_d = 0.75", "DPP, λ_d = 0.5", "Rel+Div"):
+        means = (by_label[label].values["MC3"].mean() for label in (rule, "Rel"))
+        difference = next(means) - next(means)
+        row = rf"\| {re.escape(rule)} over Rel \|.*\|.*\| {re.escape(f'{difference:+.3f}')} \[[^|]*\|[^|]*\| \d"
+        assert re.search(row, text), rule
+    assert "| VRSD over Rel+Div |" in text
+    assert "Rel+Div over Rel+Div" not in text
+    settings = json.loads((tmp_path / "o" / "report.json").read_text())["settings"]
+    assert settings["further rules"] == "vrsd, msd, mmr, dpp"
+
+
+def test_a_rule_that_ends_early_shows_fewer(data, tmp_path):
+    """DPP has no pick behind the first among items that are all the same."""
+    groups, query = np.arange(4), np.eye(3)[:1]
+    corpus = rk.Corpus(np.repeat(np.float32([[1, 0, 0]]), 4, axis=0), groups=groups)
+    setting = by_rule("dpp")
+    picks = pick([setting], corpus, groups, np.float32(query), np.array([0]), k=2, pool=3)
+    assert picks[setting].tolist() == [[1, -1]]
+    one = {"question": "Who?", "answer": "Me."}
+    prompts = run._prompts(setting, picks[setting], run._Shown([one] * 4, groups), (), truthfulqa("clean", data), [0])
+    assert prompts[0].count("Who?") == 1
+
+
 def test_verdict():
     def one(better, worse, **ends):
         intervals = {name: Interval(sum(pair) / 2, *pair) for name, pair in ends.items()}
@@ -373,6 +420,7 @@ def test_primers_that_are_none(tmp_path, content, match):
         ({"samples": 0}, "ragsys: samples must be at least 1, got 0"),
         ({"lambda_d": 1.5}, r"ragsys: lambda_d must be in \[0, 1\], got 1.5"),
         ({"lambdas": (0.5, -1)}, r"ragsys: lambdas must be in \[0, 1\], got -1"),
+        ({"methods": ["mmr", "bm25"]}, "ragsys: methods must be all, or some of mmr, vrsd, .*, got 'bm25'"),
         ({"embed": "answer"}, "ragsys: embed must be question or pair, got 'answer'"),
         ({"counts": "all"}, "truthfulqa: which must be clean or paper, got 'all'"),
     ],
@@ -404,12 +452,13 @@ def test_every_option_reaches_the_job(monkeypatch):
         "--quiet",
     )
     rule = ("--k", 4, "--pool", 50, "--lambda-d", 0.5, "--lambda-b", 0.9, "--lambdas", "0, 0.5")
-    result = invoke("ragsys", *options, *more, *rule)
+    result = invoke("ragsys", *options, *more, *rule, "--methods", "msd, dpp")
     assert result.exit_code == 0, result.output
     assert {name: str(value) for name, value in seen.items()} == {
         "out": "o", "data": "d", "cache": "c", "encoder": "mpnet", "num_threads": "3", "primer": "p", "model": "m",
         "dtype": "float32", "counts": "paper", "questions": "7", "quick": "True", "k": "4", "pool": "50",
         "embed": "pair", "lambda_d": "0.5", "lambda_b": "0.9", "lambdas": "[0.0, 0.5]", "progress": "None",
+        "methods": "['msd', 'dpp']",
     }  # fmt: skip
 
 

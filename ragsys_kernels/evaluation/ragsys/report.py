@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+import ragsys_kernels as rk
+
 from ...icl.ragsys import Setting
 from ..report import BLUE, GREEN, ORANGE, Report
 from ..statistics import Interval, bootstrap_named
@@ -27,6 +29,8 @@ ORDERINGS = (
 )
 # The paper leaves these to the model.
 OPEN = (("Bias", "Fix"), ("Rel+Bias", "Rel"), ("Rel+Div+Bias", "Rel+Div"))
+# What further rules are compared with: the best k, and the paper's rule.
+AGAINST = ("Rel", "Rel+Div")
 
 
 class Result(NamedTuple):
@@ -35,7 +39,7 @@ class Result(NamedTuple):
     setting: Setting
     questions: Array  # (Q,) their numbers
     values: dict[str, Array]  # (Q,) float64
-    picks: Array | None  # (Q, k) demonstrations
+    picks: Array | None  # (Q, k) demonstrations, padded with -1
     likeness: Array  # (Q,) mean cosine between the picks; NaN for fewer than two
 
 
@@ -54,7 +58,10 @@ class Comparison:
         return "shows in the mean" if interval.mean > 0 else "does not show"
 
 
-def report_of(named: Sequence[Result], swept: Sequence[Result], bias: Array, samples: int) -> Report:
+def report_of(
+    named: Sequence[Result], by_name: Sequence[Result], swept: Sequence[Result], *, bias: Array, samples: int
+) -> Report:
+    """Write what was found by the settings; those `by_name` are named too, and have a section of their own."""
     report = Report("ragsys", "RAGSys: relevant, diverse and probable demonstrations")
     number = len(named[0].questions)
     held, left = ([_compared(named, pair, samples) for pair in pairs] for pairs in (ORDERINGS, OPEN))
@@ -76,7 +83,8 @@ def report_of(named: Sequence[Result], swept: Sequence[Result], bias: Array, sam
         ("demonstrations", *METRICS, *BESIDE, "picks' mean cosine"),
         [_row(result, samples) for result in named],
     )
-    report.plot("metrics.png", (9.6, 3.0), "Means with 95 % intervals.", _plot_metrics, named, samples)
+    height = 1.0 + 0.25 * len(named)
+    report.plot("metrics.png", (9.6, height), "Means with 95 % intervals.", _plot_metrics, named, samples)
     report.heading("Which orderings hold")
     report.text(
         f"""Differences of means with paired 95 % bootstrap intervals over the questions. An ordering holds in a metric
@@ -94,6 +102,8 @@ def report_of(named: Sequence[Result], swept: Sequence[Result], bias: Array, sam
             for one in (*held, *left)
         ],
     )
+    if by_name:
+        _rules(report, named, by_name, samples)
     if swept:
         _sweep(report, swept, samples)
     report.values(_values([*named, *(one for one in swept if one not in named)]))
@@ -151,6 +161,32 @@ def _bias(bias: Array) -> str:
     )
 
 
+def _rules(report: Report, named: Sequence[Result], by_name: Sequence[Result], samples: int) -> None:
+    compared = [
+        (result, _compared(named, (result.setting.label, other), samples))
+        for other in AGAINST
+        for result in by_name
+        if result.setting.label != other
+    ]
+    report.heading("What each rule does to the answers")
+    report.text(
+        f"""Further rules, without bias, out of the same candidates: the difference of their metrics to those of Rel,
+        the most relevant demonstrations, and of Rel+Div, which is MMR, with paired 95 % bootstrap intervals over the
+        questions. An interval that leaves out 0 tells a rule from the other. {verdict([one for _, one in compared])}"""
+    )
+    report.table(
+        ("rule", *METRICS, "picks' mean cosine"),
+        [
+            (
+                f"{one.better} over {one.worse}",
+                *(one.difference[metric].signed() for metric in METRICS),
+                _likeness(result),
+            )
+            for result, one in compared
+        ],
+    )
+
+
 def _sweep(report: Report, swept: Sequence[Result], samples: int) -> None:
     report.heading("Figure 1: sweep of λ_d")
     report.text(
@@ -176,7 +212,7 @@ def _values(results: Sequence[Result]) -> Iterator[tuple[object, ...]]:
     yield "question", "demonstrations", *results[0].values, "picks"
     for result in results:
         for at, question in enumerate(result.questions):
-            picks = "" if result.picks is None else " ".join(map(str, result.picks[at]))
+            picks = "" if result.picks is None else " ".join(str(row) for row in result.picks[at] if row >= 0)
             cells = (f"{values[at]:.9g}" for values in result.values.values())
             yield question, result.setting.label, *cells, picks
 
@@ -190,7 +226,8 @@ def _plot_metrics(figure: Any, results: Sequence[Result], samples: int) -> None:
     for axes, metric in zip(figure.subplots(1, len(METRICS)), METRICS, strict=True):
         intervals = [rows[metric] for rows in found]
         for y, (result, one) in enumerate(zip(results, intervals, strict=True)):
-            colour = BLUE if "Rel" in result.setting.label else "#969696"
+            setting = result.setting
+            colour = BLUE if setting.kind in rk.METHODS and setting.lambda_b else "#969696"
             axes.errorbar(one.mean, y, xerr=one.bar, fmt="o", color=colour)
         axes.set_yticks(range(len(results)), [result.setting.label for result in results] if metric == "MC1" else [])
         axes.invert_yaxis()

@@ -29,10 +29,11 @@ from ...icl.ragsys import (
     RANDOM,
     K,
     Setting,
-    methods,
+    by_rule,
     pick,
     read_primer,
 )
+from ...icl.ragsys import methods as of_the_paper
 from ...metrics import dpo, multiple_choice, pairwise_cosine
 from .._run import Progress, Run, Summary, described, digests, drawn
 from .report import Result, report_of
@@ -79,6 +80,7 @@ def ragsys(
     lambda_d: float = LAMBDA_D,
     lambda_b: float = LAMBDA_B,
     lambdas: Sequence[float] = LAMBDAS,
+    methods: Sequence[str] | Literal["all"] = (),
     primer: PathLike | None = None,
     data: PathLike | None = None,
     cache: PathLike | None = None,
@@ -121,6 +123,10 @@ def ragsys(
         Weights of the retrievers with diversity and bias.
     lambdas : sequence of float
         lambda_d of the sweep, without bias; may be empty.
+    methods : sequence of str, or "all"
+        Further rules, by their names in `ragsys_kernels.METHODS`, without bias. MMR has `lambda_d` and is Rel+Div; the
+        others have weights and options of their own, which are the defaults of their functions. Each gets its row, and
+        its differences to Rel and Rel+Div with paired intervals.
     primer : path, optional
         File with the demonstrations of Fix, which shows all of them, whatever k; see `icl.ragsys.read_primer`. Default:
         six of our own.
@@ -156,6 +162,7 @@ def ragsys(
     for name, weight in (("lambda_d", lambda_d), ("lambda_b", lambda_b), *(("lambdas", value) for value in lambdas)):
         if not 0 <= weight <= 1:
             raise ValueError(f"{op}: {name} must be in [0, 1], got {weight}")
+    rules = _rules(op, methods)
     if embed not in ("question", "pair"):
         raise ValueError(f"{op}: embed must be question or pair, got {embed!r}")
     run = Run(op, out, cache=cache, samples=samples, num_threads=num_threads)
@@ -163,8 +170,10 @@ def ragsys(
     fixed = PRIMER if primer is None else read_primer(primer)
     asked = _asked(op, whole, questions if questions is not None else QUICK_QUESTIONS if quick else None)
     shown = _demonstrations(op, whole, pool)
-    named = [*methods(lambda_d, lambda_b), RANDOM, NONE]
-    swept = [_in_sweep(value, named) for value in dict.fromkeys(lambdas)]
+    paper = of_the_paper(lambda_d, lambda_b)
+    by_name = [_same(by_rule(name, lambda_d if name == "mmr" else None), paper) for name in rules]
+    named = [*dict.fromkeys([*paper, *by_name]), RANDOM, NONE]
+    swept = [_same(Setting(f"λ_d = {value:g}", "mmr", value), named) for value in dict.fromkeys(lambdas)]
     every = list(dict.fromkeys([*named, *swept]))
     with run.embeddings(encoder) as texts, run.language_model(model, dtype=dtype) as scorer:
         rows = texts.encode(shown.keys(embed))
@@ -178,7 +187,9 @@ def ragsys(
         models = described(model, scorer, texts)
     seconds = time.perf_counter() - begun
     results = {setting: _result(setting, scored.logp, whole, asked, picks.get(setting), rows) for setting in every}
-    report = report_of([results[setting] for setting in named], [results[setting] for setting in swept], bias, samples)
+    report = report_of(
+        *([results[setting] for setting in some] for some in (named, by_name, swept)), bias=bias, samples=samples
+    )
     run.write(
         report,
         {
@@ -191,6 +202,7 @@ def ragsys(
             "demonstrations of Fix": len(fixed),
             "k, candidates": f"{k}, {pool}",
             "lambda_d, lambda_b": f"{lambda_d:g}, {lambda_b:g}",
+            **({"further rules": ", ".join(rules)} if rules else {}),
             "bootstrap": run.bootstrap(),
             "answers scored, from the cache": f"{scored.new}, {scored.cached}",
             "seconds to score, in all": f"{seconds:.1f}, {run.seconds:.1f}",
@@ -276,10 +288,19 @@ def _demonstrations(op: str, data: TruthfulQA, pool: int) -> _Shown:
     return shown
 
 
-def _in_sweep(lambda_d: float, named: Sequence[Setting]) -> Setting:
-    """Return the setting of selection without bias: one of the named ones where it is the same."""
-    same = (setting for setting in named if setting[1:] == ("mmr", lambda_d, 1.0))
-    return next(same, Setting(f"λ_d = {lambda_d:g}", "mmr", lambda_d))
+def _rules(op: str, methods: Sequence[str] | str) -> tuple[str, ...]:
+    """Return the names of the further rules, each once."""
+    if isinstance(methods, str):
+        methods = [*rk.METHODS] if methods == "all" else [methods]
+    for name in methods:
+        if name not in rk.METHODS:
+            raise ValueError(f"{op}: methods must be all, or some of {', '.join(rk.METHODS)}, got {name!r}")
+    return tuple(dict.fromkeys(methods))
+
+
+def _same(setting: Setting, named: Sequence[Setting]) -> Setting:
+    """Return that of the named settings which does the same, else this one."""
+    return next((one for one in named if one[1:] == setting[1:]), setting)
 
 
 def _prompts(
@@ -291,7 +312,7 @@ def _prompts(
     asked: Array,
 ) -> list[str]:
     primer = [{"question": question, "answer": answer} for question, answer in fixed if setting.kind == "fix"]
-    chosen = [primer] * len(asked) if picks is None else [[shown.pairs[row] for row in ids] for ids in picks]
+    chosen = [primer] * len(asked) if picks is None else [[shown.pairs[row] for row in ids[ids >= 0]] for ids in picks]
     return [QA.prompt({"question": data.questions[q]}, pairs) for q, pairs in zip(asked, chosen, strict=True)]
 
 
