@@ -38,6 +38,12 @@ class Method(str, Enum):
     coverage = "coverage"
 
 
+class Kind(str, Enum):
+    facility = "facility"
+    cover = "cover"
+    xquad = "xquad"
+
+
 class Metric(str, Enum):
     cosine = "cosine"
     dot = "dot"
@@ -194,6 +200,22 @@ def select(
         float | None,
         option(RULE, "Most that a pick is similar to an earlier one, from -1 to 1.", show_default="no limit"),
     ] = None,
+    scale: Annotated[float | None, option(RULE, "Weight of the z-scores of dpp.", show_default="1")] = None,
+    gamma: Annotated[
+        float | None,
+        option(RULE, "Weight of the volume of ssd; exponent of coverage's cover.", show_default="1, 0.5"),
+    ] = None,
+    window: Annotated[
+        int | None, option(RULE, "Number of the last picks that ssd looks at.", metavar="N", show_default="all")
+    ] = None,
+    noise: Annotated[float | None, option(RULE, "Variance of an observation of sift.", show_default="0.01")] = None,
+    min_gain: Annotated[
+        float | None, option(RULE, "Least that a pick of sift lowers the variance.", show_default="0")
+    ] = None,
+    kind: Annotated[Kind | None, option(RULE, "Measure of coverage.", show_default="facility")] = None,
+    density: Annotated[
+        bool, option(RULE, "With --budget, let coverage pick the largest value per cost.", "--density")
+    ] = False,
     metric: Annotated[
         Metric, option(RULE, "Similarity of vectors: cosine normalises them, dot takes them as they are.")
     ] = Metric.cosine,
@@ -299,6 +321,13 @@ def select(
             max_per_group=max_per_group,
             budget=budget,
             max_similarity=max_similarity,
+            scale=scale,
+            gamma=gamma,
+            window=window,
+            noise=noise,
+            min_gain=min_gain,
+            kind=None if kind is None else kind.value,
+            density=density,
             metric=metric.value,
             dtype=dtype.value,
             device=device,

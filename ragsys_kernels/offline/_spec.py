@@ -19,6 +19,8 @@ from . import sources
 from ._device import Selector
 from .sources import Column
 
+# Options of one rule each, as `Corpus.select` takes them.
+OF_ONE_RULE = ("scale", "gamma", "window", "noise", "min_gain", "kind", "density")
 _FILES = ("corpus", "queries", "candidates", "index", "bias", "groups", "costs", "query_groups")
 
 
@@ -54,6 +56,13 @@ class JobSpec:
     max_per_group: int | None = None
     budget: float | None = None
     max_similarity: float | None = None
+    scale: float | None = None
+    gamma: float | None = None
+    window: int | None = None
+    noise: float | None = None
+    min_gain: float | None = None
+    kind: str | None = None
+    density: bool = False
     metric: str = "cosine"
     dtype: str = "float32"
     device: str | None = None
@@ -211,6 +220,12 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
     for name, limit in (("budget", spec.budget), ("max_similarity", spec.max_similarity)):
         if limit is not None:  # a job without them keeps its key
             options[name] = limit
+    for name in OF_ONE_RULE:
+        value = getattr(spec, name)
+        if value is not None and value is not False:
+            if name not in rk.METHODS[spec.method].parameters:
+                raise ValueError(f"select: {name} must be left out with method {spec.method!r}, got {value!r}")
+            options[name] = value
     if inputs.candidates is not None or spec.pool == "all":
         options["pool"] = None
     else:

@@ -108,6 +108,13 @@ def select(
     max_per_group: int | None = None,
     budget: float | None = None,
     max_similarity: float | None = None,
+    scale: float | None = None,
+    gamma: float | None = None,
+    window: int | None = None,
+    noise: float | None = None,
+    min_gain: float | None = None,
+    kind: Literal["facility", "cover", "xquad"] | None = None,
+    density: bool = False,
     metric: Literal["cosine", "dot"] = "cosine",
     dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32",
     device: str | None = None,
@@ -186,6 +193,9 @@ def select(
         The most that the picks of a query may cost together. The summary counts the queries with fewer than k picks.
     max_similarity : float, optional
         The most that a pick may be similar to an earlier one, in [-1, 1].
+    scale, gamma, window, noise, min_gain, kind, density : optional
+        Of one rule alone, as in its function: ``scale`` of DPP, ``gamma`` of SSD and coverage, ``window`` of SSD,
+        ``noise`` and ``min_gain`` of SIFT, ``kind`` and ``density`` of coverage.
     metric : {"cosine", "dot"}
     dtype : {"float32", "float16", "bfloat16", "int8"}
         How the corpus is held in memory.
@@ -266,6 +276,13 @@ def select(
         max_per_group=max_per_group,
         budget=budget,
         max_similarity=max_similarity,
+        scale=scale,
+        gamma=gamma,
+        window=window,
+        noise=noise,
+        min_gain=min_gain,
+        kind=kind,
+        density=density,
         metric=metric,
         dtype=dtype,
         device=device,

@@ -28,10 +28,12 @@ def selector_for_ray(
     *,
     bias: PathLike | None = None,
     groups: PathLike | None = None,
+    costs: PathLike | None = None,
     vector_column: str | None = None,
     id_column: str | None = None,
     bias_column: str | None = None,
     group_column: str | None = None,
+    cost_column: str | None = None,
     metric: Literal["cosine", "dot"] | None = None,
     dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None,
     device: str | None = None,
@@ -41,9 +43,18 @@ def selector_for_ray(
     k: int = 6,
     method: Method = "mmr",
     pool: int | None = 100,
-    lambda_d: float = 0.75,
+    lambda_d: float | None = None,
     lambda_b: float = 0.95,
     max_per_group: int | None = None,
+    budget: float | None = None,
+    max_similarity: float | None = None,
+    scale: float | None = None,
+    gamma: float | None = None,
+    window: int | None = None,
+    noise: float | None = None,
+    min_gain: float | None = None,
+    kind: Literal["facility", "cover", "xquad"] | None = None,
+    density: bool = False,
     backend: Backend = "auto",
     num_threads: int | None = None,
 ) -> type:
@@ -64,7 +75,8 @@ def selector_for_ray(
     candidate_column : str, optional
         Column with the rows of the corpus to choose from: arrays or lists of integers, of any length; -1 is padding.
     k : int
-    method, pool, lambda_d, lambda_b, max_per_group, backend
+    method, pool, lambda_d, lambda_b, max_per_group, budget, max_similarity, scale, gamma, window, noise, min_gain, \
+        kind, density, backend
         As in `Corpus.select`.
     num_threads : int, optional
         Default: as many as the CPUs of the actor, which Ray sets.
@@ -103,19 +115,32 @@ def selector_for_ray(
         "lambda_d": lambda_d,
         "lambda_b": lambda_b,
         "max_per_group": max_per_group,
+        "budget": budget,
+        "max_similarity": max_similarity,
+        "scale": scale,
+        "gamma": gamma,
+        "window": window,
+        "noise": noise,
+        "min_gain": min_gain,
+        "kind": kind,
+        "density": density or None,
         "backend": backend,
     }
     ids: Any = None
     if isinstance(corpus, rk.Corpus):
         given = {
-            "bias": bias, "groups": groups, "vector_column": vector_column, "id_column": id_column,
-            "bias_column": bias_column, "group_column": group_column, "metric": metric, "dtype": dtype,
+            "bias": bias, "groups": groups, "costs": costs, "vector_column": vector_column, "id_column": id_column,
+            "bias_column": bias_column, "group_column": group_column, "cost_column": cost_column, "metric": metric,
+            "dtype": dtype,
         }  # fmt: skip
         for name, value in given.items():
             if value is not None:
                 raise ValueError(f"{_OP}: {name} must be left out with a Corpus, got {value!r}")
     else:
-        held = {name: value for name, value in (("metric", metric), ("dtype", dtype)) if value is not None}
+        held: dict[str, Any] = {"metric": metric, "dtype": dtype}
+        spent = sources.numbers("costs", None, costs, cost_column, corpus)
+        held["costs"] = None if spent is None else spent.whole()
+        held = {name: value for name, value in held.items() if value is not None}
         column = sources.ids(corpus, "corpus", id_column)
         corpus = load_corpus(
             sources.vectors(corpus, "corpus", vector_column),

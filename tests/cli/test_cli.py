@@ -46,17 +46,19 @@ def test_every_option_reaches_the_job(monkeypatch, tmp_path):
         "query_groups": "h", "vector_column": "v1", "id_column": "i1", "bias_column": "b1", "group_column": "g1",
         "query_vector_column": "v2", "query_id_column": "i2", "query_group_column": "g2", "candidate_column": "c1",
         "method": "vrsd", "k": 3, "pool": 7, "lambda_d": 0.25, "lambda_b": 0.5, "max_per_group": 2, "metric": "dot",
+        "scale": 1.5, "gamma": 0.75, "window": 9, "noise": 0.125, "min_gain": 0.0625, "kind": "xquad",
         "dtype": "float16", "backend": "reference", "num_threads": 5, "chunk_size": 11, "shard_size": 12,
         "on_error": "skip", "fingerprint": "full", "engine": "ray", "device": "cuda", "workers": 8,
         "cpus_per_worker": 1.5, "gpus_per_worker": 0.5, "ray_address": "auto",
     }  # fmt: skip
     arguments = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    result = typer_testing.CliRunner().invoke(cli.app, ["select", *arguments, "--overwrite", "--quiet"])
+    result = typer_testing.CliRunner().invoke(cli.app, ["select", *arguments, "--overwrite", "--density", "--quiet"])
     assert result.exit_code == 0, result.output
     assert seen.pop("overwrite") is True
+    assert seen.pop("density") is True
     assert seen.pop("progress") is None
     assert seen.pop("stop")() is False
-    assert set(seen) | {"overwrite", "progress", "stop"} == set(inspect.signature(select).parameters)
+    assert set(seen) | {"overwrite", "density", "progress", "stop"} == set(inspect.signature(select).parameters)
     assert {name: value if isinstance(value, (int, float)) else str(value) for name, value in seen.items()} == given
 
 

@@ -257,6 +257,36 @@ def test_every_rule_with_a_budget_and_a_ceiling(tmp_path, data, method, command)
     assert f"{short} got fewer than 5 picks" in result.stdout
 
 
+OF_ONE_RULE = {
+    "dpp": {"scale": 0.25},
+    "ssd": {"gamma": 0.2, "window": 2},
+    "sift": {"noise": 0.5, "min_gain": 0.04},
+    "coverage": {"kind": "cover", "gamma": 0.9, "density": True, "budget": 9.0},
+}
+
+
+@pytest.mark.parametrize("method", OF_ONE_RULE)
+def test_options_of_one_rule(tmp_path, data, method, command):
+    """By the command, and refused by name where the rule has no such option."""
+    costs, options = np.random.default_rng(0).integers(1, 9, N), OF_ONE_RULE[method]
+    np.save(tmp_path / "costs.npy", costs)
+    with_costs = ("--costs", tmp_path / "costs.npy") if "budget" in options else ()
+    given = {**files(tmp_path, "corpus", "queries"), "out": tmp_path / "out", "method": method, "k": 5, "pool": 20}
+    named = [(f"--{name.replace('_', '-')}", x) for name, x in {**given, **options}.items()]
+    arguments = [str(x) for name, value in named for x in ((name,) if value is True else (name, value))]
+    command(tmp_path, "select", *arguments, *map(str, with_costs))
+    corpus = rk.Corpus(data["corpus"], costs=costs)
+    direct = corpus.select(data["queries"], 5, method=method, pool=20, **options)
+    check_equals(read(tmp_path / "out"), direct)
+    plain = corpus.select(data["queries"], 5, method=method, pool=20)
+    assert not np.array_equal(plain.indices, direct.indices)  # so that each would be missed
+    name, value = next(iter(options.items()))
+    other = "mmr" if method != "mmr" else "vrsd"
+    with pytest.raises(ValueError, match=rf"^select: {name} must be left out with method '{other}', got {value!r}$"):
+        offline.select(**{**given, "out": tmp_path / "no", "method": other, name: value})
+    assert not (tmp_path / "no").exists()
+
+
 def test_costs_come_with_a_budget(tmp_path, data):
     given = {**files(tmp_path, "corpus", "queries"), "out": tmp_path / "out"}
     np.save(tmp_path / "costs.npy", np.ones(N))

@@ -251,12 +251,42 @@ def test_selector_takes_a_corpus(selector):
     assert found["ids"].tolist() == direct.indices.tolist()
 
 
+def test_selector_has_budgets_ceilings_and_options_of_rules(tmp_path, selector):
+    rng = np.random.default_rng(2)
+    rows, queries = rng.standard_normal((60, 8), np.float32), rng.standard_normal((9, 8), np.float32)
+    costs = rng.integers(1, 9, 60)
+    np.save(tmp_path / "rows.npy", rows)
+    np.save(tmp_path / "costs.npy", costs)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 8)
+    pq.write_table(pa.table({"v": vectors, "tokens": costs}), tmp_path / "c.parquet")
+    corpus = rk.Corpus(rows, costs=costs)
+    for method, options in (
+        ("mmr", {"budget": 11.0, "max_similarity": 0.3}),
+        ("dpp", {"budget": 11.0, "scale": 0.25}),
+        ("ssd", {"gamma": 0.2, "window": 2, "max_similarity": 0.3}),
+        ("sift", {"noise": 0.5, "min_gain": 0.04}),
+        ("coverage", {"kind": "cover", "gamma": 0.9, "density": True, "budget": 11.0}),
+    ):
+        direct = corpus.select(queries, 6, method=method, pool=30, **options)
+        expected = [row[:length].tolist() for row, length in zip(direct.indices, direct.lengths, strict=True)]
+        for given in (
+            {"corpus": corpus},
+            {"corpus": tmp_path / "rows.npy", "costs": tmp_path / "costs.npy"},
+            {"corpus": tmp_path / "c.parquet", "cost_column": "tokens"},
+        ):
+            made = selector(**given, k=6, method=method, pool=30, **options)()
+            assert made({"embedding": queries})["ids"].tolist() == expected, (method, list(given))
+
+
 def test_selector_refuses(tmp_path, selector):
     corpus = rk.Corpus(np.eye(5, dtype=np.float32))
     for options, match in (
         ({"metric": "dot"}, "selector_for_ray: metric must be left out with a Corpus, got 'dot'"),
         ({"k": 0}, r"\bk must"),
         ({"lambda_d": 3}, "lambda_d must"),
+        ({"budget": 3.0}, "budget must"),
+        ({"costs": "x.npy"}, "selector_for_ray: costs must be left out with a Corpus, got 'x.npy'"),
+        ({"method": "mmr", "gamma": 0.5}, "gamma must be left out with method 'mmr', got 0.5"),
         ({"query_group_column": "g"}, "groups"),
     ):
         with pytest.raises(ValueError, match=match):
