@@ -1,9 +1,11 @@
 """The operations as ``torch.library`` custom operators, for `torch.compile`, CUDA graphs and `torch.export`.
 
-Importing this module registers ``torch.ops.ragsys_kernels.mmr``, ``vrsd``, ``token_logprobs`` and ``answer_logprobs``.
-They are the functions of the package for tensors, with those options that do not change a shape, and ``k``. Each has a
-fake kernel, which tells shapes and element types without running. They are not differentiable. Tensors may be on any
-device that a backend runs on.
+Importing this module registers ``torch.ops.ragsys_kernels.NAME`` for the name of each rule of ``METHODS``,
+``token_logprobs`` and ``answer_logprobs``. They are the functions of the package for tensors, with those options that
+do not change a shape, and ``k``; k, weights, budget and ceiling are one number for all queries. Of rules without a
+redundancy of their own (all but MMR and MSD) it is left out. Each has a fake kernel, which tells shapes and element
+types without running. They are not differentiable. Tensors may be on any device that a backend runs on; a call with
+costs waits for the device.
 """
 
 # Annotations are read when operators are registered: they must not be strings.
@@ -14,117 +16,68 @@ from torch import Tensor
 
 from . import scoring, selection
 
-_Selection = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-_Sums = tuple[Tensor, Tensor, Tensor, Tensor]
 _Answers = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-@torch.library.custom_op("ragsys_kernels::mmr", mutates_args=())
-def mmr(
-    queries: Optional[Tensor],
-    embeddings: Tensor,
-    k: int,
-    candidates: Optional[Tensor] = None,
-    relevance: Optional[Tensor] = None,
-    bias: Optional[Tensor] = None,
-    lambda_d: float = 0.75,
-    lambda_b: float = 0.95,
-    groups: Optional[Tensor] = None,
-    query_groups: Optional[Tensor] = None,
-    max_per_group: Optional[int] = None,
-    initial: Optional[Tensor] = None,
-    allowed: Optional[Tensor] = None,
-    exclude: Optional[Tensor] = None,
-    metric: str = "cosine",
-    backend: str = "auto",
-) -> _Selection:
-    """Run `ragsys_kernels.mmr` with one k and one lambda for all queries.
+# The arguments that all rules share, before and after those of one rule.
+_POOL = "Tensor? queries, Tensor embeddings, int k, Tensor? candidates=None, Tensor? relevance=None"
+_WEIGHED = "Tensor? bias=None, float lambda_d={}, float lambda_b=0.95"
+_LIMITS = (
+    "Tensor? groups=None, Tensor? query_groups=None, int? max_per_group=None, Tensor? initial=None, "
+    "Tensor? allowed=None, Tensor? exclude=None, Tensor? costs=None, float? budget=None, float? max_similarity=None, "
+    "str metric='cosine', str backend='auto'"
+)
 
-    Returns indices, scores, relevance, redundancy (Q, k) and lengths (Q,).
-    """
-    return tuple(
-        selection.mmr(
-            queries,
-            embeddings,
-            k,
-            candidates=candidates,
-            relevance=relevance,
-            bias=bias,
-            lambda_d=lambda_d,
-            lambda_b=lambda_b,
-            groups=groups,
-            query_groups=query_groups,
-            max_per_group=max_per_group,
-            initial=initial,
-            allowed=allowed,
-            exclude=exclude,
-            metric=metric,  # type: ignore[arg-type]  # operators have no literals
-            backend=backend,  # type: ignore[arg-type]
-        )
+
+def _operator(name: str, *of_rule: str, redundancy: bool = False) -> "torch.library.CustomOpDef":
+    """Register a rule; without its redundancy where that is NaN."""
+    pool = _POOL.replace("Tensor? queries", "Tensor queries") if name in ("vrsd", "sift") else _POOL
+    arguments, results = ", ".join((pool, *of_rule, _LIMITS)), "Tensor, " * (4 + redundancy)
+    names = [argument.split("=")[0].split()[-1] for argument in arguments.split(", ")]
+
+    def call(*args: object, **options: object) -> tuple[Tensor, ...]:
+        given = {**dict(zip(names, args, strict=False)), **options}
+        if given.get("quality", ...) is None:
+            del given["quality"]
+        picks = getattr(selection, name)(given.pop("queries"), given.pop("embeddings"), given.pop("k"), **given)
+        return tuple(x for field, x in picks._asdict().items() if redundancy or field != "redundancy")
+
+    def fake(
+        queries: Optional[Tensor],
+        embeddings: Tensor,
+        k: int,
+        candidates: Optional[Tensor] = None,
+        relevance: Optional[Tensor] = None,
+        *args: object,
+        **options: object,
+    ) -> tuple[Tensor, ...]:
+        first = relevance if queries is None else queries
+        assert first is not None
+        Q = first.shape[0]
+        indices, lengths = (embeddings.new_empty(s, dtype=t) for s, t in (((Q, k), torch.int64), ((Q,), torch.int32)))
+        columns = (embeddings.new_empty((Q, k), dtype=torch.float32) for _ in range(2 + redundancy))
+        return indices, *columns, lengths
+
+    operator = torch.library.custom_op(
+        f"ragsys_kernels::{name}", call, mutates_args=(), schema=f"({arguments}) -> ({results[:-2]})"
     )
+    operator.register_fake(fake)
+    return operator
 
 
-@torch.library.custom_op("ragsys_kernels::vrsd", mutates_args=())
-def vrsd(
-    queries: Tensor,
-    embeddings: Tensor,
-    k: int,
-    candidates: Optional[Tensor] = None,
-    relevance: Optional[Tensor] = None,
-    groups: Optional[Tensor] = None,
-    query_groups: Optional[Tensor] = None,
-    max_per_group: Optional[int] = None,
-    initial: Optional[Tensor] = None,
-    allowed: Optional[Tensor] = None,
-    exclude: Optional[Tensor] = None,
-    metric: str = "cosine",
-    backend: str = "auto",
-) -> _Sums:
-    """Run `ragsys_kernels.vrsd` with one k for all queries: indices, scores, relevance (Q, k) and lengths (Q,)."""
-    result = selection.vrsd(
-        queries,
-        embeddings,
-        k,
-        candidates=candidates,
-        relevance=relevance,
-        groups=groups,
-        query_groups=query_groups,
-        max_per_group=max_per_group,
-        initial=initial,
-        allowed=allowed,
-        exclude=exclude,
-        metric=metric,  # type: ignore[arg-type]
-        backend=backend,  # type: ignore[arg-type]
-    )
-    return result.indices, result.scores, result.relevance, result.lengths
-
-
-@mmr.register_fake
-def _(
-    queries: Optional[Tensor],
-    embeddings: Tensor,
-    k: int,
-    candidates: Optional[Tensor] = None,
-    relevance: Optional[Tensor] = None,
-    *args: object,
-    **options: object,
-) -> _Selection:
-    first = relevance if queries is None else queries
-    assert first is not None
-    Q = first.shape[0]
-    indices, scores, relevances, lengths = _fake_picks(embeddings, Q, k)
-    return indices, scores, relevances, torch.empty_like(scores), lengths
-
-
-@vrsd.register_fake
-def _(queries: Tensor, embeddings: Tensor, k: int, *args: object, **options: object) -> _Sums:
-    return _fake_picks(embeddings, queries.shape[0], k)
-
-
-def _fake_picks(embeddings: Tensor, Q: int, k: int) -> _Sums:
-    indices = embeddings.new_empty((Q, k), dtype=torch.int64)
-    scores, relevance = (embeddings.new_empty((Q, k), dtype=torch.float32) for _ in range(2))
-    return indices, scores, relevance, embeddings.new_empty(Q, dtype=torch.int32)
+# Indices, scores, relevance (Q, k) and lengths (Q,); before the lengths the redundancy (Q, k) where the rule has one of
+# its own.
+mmr = _operator("mmr", _WEIGHED.format(0.75), redundancy=True)
+vrsd = _operator("vrsd")
+msd = _operator("msd", _WEIGHED.format(0.75), redundancy=True)
+dpp = _operator("dpp", _WEIGHED.format(0.5), "Tensor? quality=None, float scale=1.0")
+ssd = _operator("ssd", _WEIGHED.format(0.5), "float gamma=1.0, int? window=None")
+sift = _operator("sift", "float noise=0.01, float min_gain=0.0")
+coverage = _operator(
+    "coverage",
+    _WEIGHED.format(0.5),
+    "str kind='facility', Tensor? aspects=None, Tensor? weights=None, float gamma=0.5, bool density=False",
+)
 
 
 @torch.library.custom_op("ragsys_kernels::token_logprobs", mutates_args=())
