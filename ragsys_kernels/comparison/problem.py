@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 import ragsys_kernels as rk
 
-from .._checks import count, shown
+from .._checks import count, floats, shown
 from .._info import active
 from ..selection.problem import unit
 from .qrels import Judged, Judgement, placed, relevant_queries
@@ -43,6 +43,18 @@ class Problem:
     @property
     def biased(self) -> bool:
         return self.corpus.bias is not None
+
+    def of(self, some: Array) -> Problem:
+        """Return the problem of some of the queries, without judgements."""
+        return replace(
+            self,
+            queries=self.queries[some],
+            numbers=self.numbers[some],
+            query_ids=[self.query_ids[q] for q in some.tolist()],
+            candidates=self.candidates[some],
+            outside=None if self.outside is None else self.outside[some],
+            judged=None,
+        )
 
     def vectors(self, rows: Array) -> Array:
         """Return unit vectors of rows of the corpus, in float32 or float64."""
@@ -74,6 +86,7 @@ class Problem:
             "pool": self.candidates.shape[1],
             "lambda_b": self.lambda_b,
             "seed": self.seed,
+            "threads": self.num_threads,
             "queries": _digest(self.numbers, self.queries),
             "pools": _digest(self.candidates, *(() if self.outside is None else (self.outside,))),
             "vectors and bias of the pools": _digest(*parts),
@@ -101,12 +114,9 @@ def prepare(
     if corpus.device != "cpu":
         raise ValueError(f"{OP}: corpus must be on the host, got one on {corpus.device}")
     k = count(OP, "k", k)
-    vectors = np.asarray(queries)
-    if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.shape[1] != corpus.dims or not len(vectors):
-        raise ValueError(
-            f"{OP}: queries must be floats of shape (Q, {corpus.dims}), Q at least 1, got {vectors.dtype} of shape "
-            f"{vectors.shape}"
-        )
+    vectors = floats(OP, "queries", queries)
+    if vectors.ndim != 2 or vectors.shape[1] != corpus.dims or not len(vectors):
+        raise ValueError(f"{OP}: queries must have shape (Q, {corpus.dims}), Q at least 1, got {vectors.shape}")
     names = [str(q) for q in range(len(vectors))] if query_ids is None else [str(name) for name in query_ids]
     if len(names) != len(vectors) or len(set(names)) != len(names):
         got = f"{len(names)}, {len(set(names))} different"

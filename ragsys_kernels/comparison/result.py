@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -11,6 +12,7 @@ from . import table
 from .advice import Advice
 from .examples import Example
 from .measures import MEASURES, Measure
+from .peers import Peer
 from .plot import Curve
 from .problem import Problem
 from .settings import Setting
@@ -48,10 +50,12 @@ class Comparison:
     figures: Figures
     advice: Advice
     curve: Curve = field(repr=False)
+    peers: list[Peer] = field(repr=False)
     examples: list[Example] = field(repr=False)
     problem: Problem = field(repr=False)
     samples: int
     level: float
+    out: Path | None
 
     @property
     def columns(self) -> list[Measure]:
@@ -66,4 +70,5 @@ class Comparison:
             rows.append([setting.label, *(m.shown(found[m.name].mean.mean) if m.name in found else "–" for m in shown)])
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-        return "\n".join([*lines, "", self.advice.words.replace("**", "")])
+        words = self.advice.words.replace("**", "")
+        return "\n".join([*lines, "", words, *([] if self.out is None else ["", f"-> {self.out / 'report.html'}"])])

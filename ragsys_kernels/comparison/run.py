@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from .. import _checks, _env
@@ -12,11 +12,13 @@ from ..corpus import Corpus
 from . import advice, table, work
 from . import curve as curves
 from . import examples as shown
+from . import peers as others
 from . import qrels as judgements
 from .problem import prepare
 from .result import Comparison
 from .settings import OP, TOP, settings
-from .write import write
+from .store import Store
+from .write import REPORT_FILES, check_plots, write
 
 Progress = Callable[[int, int], None]
 
@@ -39,9 +41,12 @@ def compare(
     max_loss: float = 0.05,
     samples: int = 10_000,
     level: float = 0.95,
+    peers: bool = True,
     num_threads: int | None = 1,
     out: PathLike | None = None,
+    overwrite: bool = False,
     title: str = "Which rule for this corpus?",
+    about: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare rules of selection on one's own corpus and queries, all on the same pools.
@@ -86,12 +91,20 @@ def compare(
         Bootstrap samples.
     level : float
         Of the intervals.
+    peers : bool
+        Time langchain-core and pyversity on the same pools, where they are installed.
     num_threads : int or None
         Threads while methods are timed; None: all.
     out : path, optional
         Folder for the report: ``report.html``, ``report.md``, ``curve.png``, ``metrics.csv`` and ``queries.csv``. Needs
-        matplotlib.
+        matplotlib. What is done is kept there, so that a run that was killed goes on when it is started again; a
+        method that is added later is the only one that is run.
+    overwrite : bool
+        Discard an earlier comparison of other inputs at `out`.
     title : str
+        Of the report.
+    about : mapping, optional
+        More that the report's table of the configuration says.
     progress : callable, optional
         Called with how many methods are done, and how many there are.
 
@@ -103,7 +116,10 @@ def compare(
     Raises
     ------
     ValueError, TypeError
-        Arguments that do not fit; a pool no larger than k; names that the judgements do not know.
+        Arguments that do not fit; a pool no larger than k; names that the judgements do not know; an `out` with a
+        comparison of other inputs.
+    FileExistsError
+        `out` holds anything but a comparison.
 
     Notes
     -----
@@ -136,11 +152,14 @@ def compare(
         num_threads=_env.num_threads() if num_threads is None else num_threads,
     )
     chosen = settings(methods, biased=problem.biased)
+    if out is not None:
+        check_plots()
+    store = Store(out, problem.described(), reports=REPORT_FILES, overwrite=_checks.flag(OP, "overwrite", overwrite))
     outcomes = {}
     for done, setting in enumerate(chosen):
         if progress is not None:
             progress(done, len(chosen))
-        outcomes[setting.name] = work.run(problem, setting, chosen[0])
+        outcomes[setting.name] = store.outcome(setting, partial(work.run, problem, setting, chosen[0]))
     values = table.per_query(chosen, outcomes)
     found = table.figures(chosen, outcomes, values, samples=samples, level=level, seed=seed)
     indices = {name: outcome.indices for name, outcome in outcomes.items()}
@@ -154,13 +173,14 @@ def compare(
         values=values,
         figures=found,
         advice=told,
-        curve=curves.curve(problem),
+        curve=curves.curve(problem, store.kept),
+        peers=others.peers(problem) if peers else [],
         examples=shown.examples(problem, shown.shown(chosen, told.setting), indices, alike, texts, query_texts),
         problem=problem,
         samples=samples,
         level=level,
+        out=store.folder,
     )
-    if out is not None:
-        Path(out).mkdir(parents=True, exist_ok=True)
-        write(comparison, Path(out), {})
+    if store.folder is not None:
+        write(comparison, store.folder, dict(about or {}))
     return comparison

@@ -17,7 +17,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 from commands import SELECT, start  # noqa: E402
 
 import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels import cli, evaluation, offline  # noqa: E402
+from ragsys_kernels import cli, comparison, evaluation, offline  # noqa: E402
 from ragsys_kernels.cli import _app  # noqa: E402
 from ragsys_kernels.evaluation.ralm import QUICK, RalmSizes  # noqa: E402
 from ragsys_kernels.icl import quality  # noqa: E402
@@ -65,6 +65,7 @@ CALLS = {
     ("select",): (offline, "select", ["--corpus", "c.npy", "--queries", "q.npy", "--out", "o"]),
     ("bias",): (offline, "bias", ["--pairs", "p.csv", "--model", "m", "--out", "o.npy"]),
     ("corpus", "build"): (offline, "build_corpus", ["--corpus", "c.npy", "--out", "o"]),
+    ("compare",): (comparison, "compare_files", ["--corpus", "c.npy", "--queries", "q.npy", "--out", "o"]),
     ("evaluate", "vrsd"): (evaluation, "vrsd", []),
     ("evaluate", "vrsd-answers"): (evaluation, "vrsd_answers", []),
     ("evaluate", "ragsys"): (evaluation, "ragsys", []),

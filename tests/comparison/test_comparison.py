@@ -192,7 +192,7 @@ def test_lines_of_judgements_that_cannot_be_read(tmp_path):
     (tmp_path / "qrels").write_text("1 0 5 1\n1 0 5\n")
     with pytest.raises(ValueError, match=r"whole number, got '1 0 5' in line 2 of"):
         compare(ROWS, QUERIES, qrels=tmp_path / "qrels")
-    with pytest.raises(ValueError, match=r"^compare: queries must be floats of shape \(Q, 12\)"):
+    with pytest.raises(ValueError, match=r"^compare: queries must have shape \(Q, 12\), Q at least 1, got \(40, 4\)"):
         compare(ROWS, QUERIES[:, :4])
 
 
@@ -286,7 +286,7 @@ def test_the_report(tmp_path, found):
     mean = reported.figures["vrsd"]["relevance"].mean.mean
     assert re.search(rf"^\| VRSD \| {mean:.3f} \|", markdown, re.MULTILINE)
     assert (tmp_path / "curve.png").read_bytes()[:4] == b"\x89PNG"
-    assert str(reported).endswith(reported.advice.words.replace("**", ""))
+    assert reported.advice.words.replace("**", "") in str(reported)
     with open(tmp_path / "metrics.csv", newline="") as file:
         lines = {(line["method"], line["measure"]): line for line in csv.DictReader(file)}
     assert float(lines["vrsd", "relevance"]["mean"]) == pytest.approx(mean)

@@ -1,0 +1,155 @@
+"""The command ``compare``: rules of selection on one's own corpus and queries, as a report."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .. import comparison
+from ._app import COLUMNS, INPUT, RESUMABLE, RULE, RUN, app, one_line_errors, option, progress_bar
+from .files import Metric
+
+
+@app.command()
+def compare(
+    corpus: Annotated[
+        str,
+        option(INPUT, "Saved corpus, or vectors of shape (N, D) in any format that select takes.", metavar="PATH"),
+    ],
+    queries: Annotated[str, option(INPUT, "Query vectors, of shape (Q, D), in any of these formats.", metavar="FILE")],
+    out: Annotated[
+        str,
+        option(INPUT, "Folder of the report: new, empty, or of the same comparison, which goes on.", metavar="DIR"),
+    ],
+    candidates: Annotated[
+        str | None,
+        option(
+            INPUT,
+            "Corpus rows to choose from for each query: integers (Q, P), padded with -1, or a column of integer lists.",
+            metavar="FILE",
+            show_default="the --pool most relevant rows",
+        ),
+    ] = None,
+    qrels: Annotated[
+        str | None,
+        option(INPUT, "Relevance judgements: query, 0 or subtopic, document and grade in each line.", metavar="FILE"),
+    ] = None,
+    bias: Annotated[
+        str | None, option(INPUT, "Quality of each corpus row, floats of shape (N,).", metavar="FILE")
+    ] = None,
+    texts: Annotated[
+        str | None,
+        option(INPUT, "Texts of the corpus rows, for examples: .txt, or a file with a column.", metavar="FILE"),
+    ] = None,
+    query_texts: Annotated[
+        str | None, option(INPUT, "Texts of the queries, in any of these formats.", metavar="FILE")
+    ] = None,
+    title: Annotated[
+        str | None, option(INPUT, "Title of the report.", show_default="Which rule for the corpus' name?")
+    ] = None,
+    overwrite: Annotated[
+        bool, option(INPUT, "Discard a comparison of other inputs or options at --out.", "--overwrite")
+    ] = False,
+    vector_column: Annotated[
+        str | None, option(COLUMNS, "Column of the corpus vectors.", show_default="the only float list")
+    ] = None,
+    id_column: Annotated[
+        str | None, option(COLUMNS, "Column of the corpus ids.", show_default="id, else row numbers")
+    ] = None,
+    bias_column: Annotated[
+        str | None, option(COLUMNS, "Column of the bias, in the file of --bias, else in that of --corpus.")
+    ] = None,
+    text_column: Annotated[
+        str | None,
+        option(COLUMNS, "Column of the texts, in the file of --texts, else in that of --corpus.", show_default="text"),
+    ] = None,
+    query_vector_column: Annotated[
+        str | None, option(COLUMNS, "Column of the query vectors.", show_default="the only float list")
+    ] = None,
+    query_id_column: Annotated[
+        str | None, option(COLUMNS, "Column of the query ids.", show_default="id, else row numbers")
+    ] = None,
+    query_text_column: Annotated[
+        str | None,
+        option(
+            COLUMNS,
+            "Column of the queries' texts, in the file of --query-texts, else in that of --queries.",
+            show_default="text",
+        ),
+    ] = None,
+    candidate_column: Annotated[
+        str | None, option(COLUMNS, "Column of the candidate rows.", show_default="the only integer list")
+    ] = None,
+    k: Annotated[int, option(RULE, "Number of picks for each query.", metavar="N")] = 6,
+    pool: Annotated[
+        int | None, option(RULE, "Number of most relevant rows to choose from.", metavar="N", show_default="100")
+    ] = None,
+    methods: Annotated[
+        str | None,
+        option(
+            RULE,
+            "What is compared beside top-k and random picks, as in mmr:0.9/0.5,vrsd: mmr, msd, dpp, ssd, coverage or "
+            "its kinds facility, cover, xquad, each with its λ after a colon; ceiling, vrsd, sift.",
+            metavar="NAMES",
+            show_default="all",
+        ),
+    ] = None,
+    lambda_b: Annotated[float, option(RULE, "Weight of similarity against bias, from 0 to 1.")] = 0.95,
+    metric: Annotated[Metric, option(RULE, "Similarity of vectors; a saved corpus has its own.")] = Metric.cosine,
+    max_loss: Annotated[
+        float,
+        option(RULE, "Share of top-k's usefulness, or relevance, that a recommended method may cost."),
+    ] = 0.05,
+    sample: Annotated[int, option(RUN, "Number of queries that are drawn; 0 takes all.", metavar="N")] = 1000,
+    seed: Annotated[int, option(RUN, "Seed of the sample, of random picks and of the bootstrap.", metavar="N")] = 0,
+    peers: Annotated[
+        bool, option(RUN, "Time other libraries that are installed on the same pools.", "--peers/--no-peers")
+    ] = True,
+    num_threads: Annotated[int, option(RUN, "Number of threads; methods are timed with as many.", metavar="N")] = 1,
+    quiet: Annotated[bool, option(RUN, "Print only warnings and errors.", "--quiet")] = False,
+) -> None:
+    """Compare rules of selection on your own corpus and queries, and recommend one.
+
+    Every rule chooses out of the same pools. The report, report.html and report.md in --out, has a table with 95 %
+    intervals of relevance, redundancy, coverage and time, with --qrels of nDCG, recall and MRR too, the trade-off as a
+    plot, examples side by side, and a recommendation with the rule that it follows. A run that was stopped goes on when
+    the same command is run again. Needs the extra compare.
+    """
+    with (
+        one_line_errors("compare", RESUMABLE),
+        progress_bar(quiet, "methods", "reading the corpus", "comparing") as progress,
+    ):
+        found = comparison.compare_files(
+            corpus=corpus,
+            queries=queries,
+            out=out,
+            candidates=candidates,
+            qrels=qrels,
+            bias=bias,
+            texts=texts,
+            query_texts=query_texts,
+            vector_column=vector_column,
+            id_column=id_column,
+            bias_column=bias_column,
+            text_column=text_column,
+            query_vector_column=query_vector_column,
+            query_id_column=query_id_column,
+            query_text_column=query_text_column,
+            candidate_column=candidate_column,
+            k=k,
+            pool=pool,
+            methods=None if methods is None else [name.strip() for name in methods.split(",")],
+            lambda_b=lambda_b,
+            metric=metric.value,
+            sample=sample or None,
+            seed=seed,
+            max_loss=max_loss,
+            peers=peers,
+            num_threads=num_threads,
+            overwrite=overwrite,
+            title=title,
+            progress=progress,
+        )
+    if not quiet:
+        typer.echo(found)

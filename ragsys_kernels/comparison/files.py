@@ -1,0 +1,175 @@
+"""`compare_files`: a comparison of files, in any format that jobs read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._extras import needed
+from .._types import Metric, PathLike
+from ..corpus import Corpus
+from .result import Comparison
+from .run import Progress, compare
+from .settings import OP
+
+_SAVED = "corpus.json"  # in the folder of a saved corpus
+
+
+def compare_files(
+    corpus: PathLike,
+    queries: PathLike,
+    out: PathLike,
+    *,
+    candidates: PathLike | None = None,
+    qrels: PathLike | None = None,
+    bias: PathLike | None = None,
+    texts: PathLike | None = None,
+    query_texts: PathLike | None = None,
+    vector_column: str | None = None,
+    id_column: str | None = None,
+    bias_column: str | None = None,
+    text_column: str | None = None,
+    query_vector_column: str | None = None,
+    query_id_column: str | None = None,
+    query_text_column: str | None = None,
+    candidate_column: str | None = None,
+    k: int = 6,
+    pool: int | None = None,
+    methods: Sequence[str] | None = None,
+    lambda_b: float = 0.95,
+    metric: Metric = "cosine",
+    sample: int | None = 1000,
+    seed: int = 0,
+    max_loss: float = 0.05,
+    peers: bool = True,
+    num_threads: int | None = 1,
+    overwrite: bool = False,
+    title: str | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare rules of selection on files, and write the report to a folder; see `compare`.
+
+    Parameters
+    ----------
+    corpus, queries : path or URL
+        Vectors, in any format of `ragsys_kernels.offline.select`. The corpus may be a folder of `Corpus.save`.
+    out : path
+        Folder of the report: new, empty, or of an earlier run, which goes on.
+    candidates, qrels : path, optional
+        Pools of another retriever; relevance judgements in the format of TREC.
+    bias : path or URL, optional
+        Quality of each row.
+    texts, query_texts : path or URL, optional
+        What examples show: a ``.txt`` file of a line for each row, or a file with a column.
+    vector_column, id_column, bias_column, query_vector_column, query_id_column, candidate_column : str, optional
+        As of `ragsys_kernels.offline.select`.
+    text_column, query_text_column : str, optional
+        Column in the file of ``texts``, else of ``corpus``; in that of ``query_texts``, else of ``queries``. Default:
+        "text", where the file is named.
+    metric : {"cosine", "dot"}
+        Of a corpus that is not a saved one.
+    k, pool, methods, lambda_b, sample, seed, max_loss, peers, num_threads, overwrite, title, progress
+        As of `compare`.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        Files that cannot be read or do not fit each other, and what `compare` raises.
+    """
+    with needed(OP, "compare", "pyarrow"):
+        from ..offline import sources
+    given: dict[str, Any] = {}
+    try:
+        of_rows = {"vector_column": vector_column, "id_column": id_column, "bias": bias, "bias_column": bias_column}
+        rows = _saved(corpus, of_rows)
+        if rows is None:
+            vectors = sources.vectors(corpus, "corpus", vector_column)
+            quality = sources.numbers("bias", float, bias, bias_column, corpus)
+            ids = sources.ids(corpus, "corpus", id_column)
+            rows = Corpus(
+                vectors.whole(),
+                bias=None if quality is None else np.asarray(quality.whole(), np.float32),
+                ids=None if ids is None else ids.whole(),
+                metric=metric,
+            )
+        asked = sources.vectors(queries, "queries", query_vector_column)
+        names = sources.ids(queries, "queries", query_id_column)
+        pools = sources.candidates(candidates, candidate_column)
+        given["query_ids"] = None if names is None else names.whole().to_pylist()
+        given["candidates"] = None if pools is None else pools.whole()
+        given["texts"] = _texts("texts", texts, text_column, corpus, len(rows))
+        given["query_texts"] = _texts("query_texts", query_texts, query_text_column, queries, asked.rows)
+        loaded = asked.whole()
+    except (ValueError, FileNotFoundError) as error:  # words of the files are those of `select`
+        raise type(error)(f"{OP}: {str(error).removeprefix('select: ').removeprefix(f'{OP}: ')}") from error
+    paths = {"corpus": corpus, "queries": queries, "candidates": candidates, "qrels": qrels, "bias": bias}
+    return compare(
+        rows,
+        loaded,
+        **given,
+        qrels=qrels,
+        k=k,
+        pool=pool,
+        methods=methods,
+        lambda_b=lambda_b,
+        sample=sample,
+        seed=seed,
+        max_loss=max_loss,
+        peers=peers,
+        num_threads=num_threads,
+        out=out,
+        overwrite=overwrite,
+        title=f"Which rule for {Path(corpus).name}?" if title is None else title,
+        about={name: str(path) for name, path in paths.items() if path is not None},
+        progress=progress,
+    )
+
+
+def _saved(corpus: PathLike, others: dict[str, Any]) -> Corpus | None:
+    """Return the corpus of a folder that `Corpus.save` wrote; None where the path is of something else."""
+    if "://" in str(corpus) or not (Path(corpus) / _SAVED).is_file():
+        return None
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(f"{OP}: {name} must be left out where the corpus is a saved one, got {value}")
+    return Corpus.load(corpus)
+
+
+class _Lines:
+    """Texts of an Arrow column, each made when it is asked for."""
+
+    def __init__(self, column: Any) -> None:
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __getitem__(self, place: int) -> str:
+        return str(self._column[place].as_py())
+
+
+def _texts(argument: str, file: PathLike | None, column: str | None, owner: PathLike, rows: int) -> Any:
+    if file is None and column is None:
+        return None
+    path = owner if file is None else file
+    found: Any
+    if str(path).endswith(".txt"):
+        if column is not None:
+            raise ValueError(f"{argument} must have columns to have one {column!r}, got {path}")
+        found = Path(path).read_text(encoding="utf-8").splitlines()
+    else:
+        from ..offline import sources
+
+        read = sources.ids(path, argument, "text" if column is None else column)
+        assert read is not None  # None is for columns that are not named
+        found = _Lines(read.whole())
+    if len(found) != rows:
+        raise ValueError(f"{argument} must have one text for each of {rows} rows, got {len(found)} in {path}")
+    return found

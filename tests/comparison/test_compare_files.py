@@ -1,0 +1,211 @@
+"""Comparisons of files: what they read, how they go on after a kill, the command."""
+
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("matplotlib")
+
+import ragsys_kernels as rk  # noqa: E402
+from ragsys_kernels.comparison import compare, compare_files, work  # noqa: E402
+
+RNG = np.random.default_rng(0)
+ROWS, QUERIES = (RNG.standard_normal((n, 8)).astype(np.float32) for n in (300, 25))
+NAMES = [f"d{i}" for i in range(300)]
+ASKED = [f"q{q}" for q in range(25)]
+QUICK = {"k": 4, "pool": 20, "methods": ["mmr:0.5", "vrsd"], "peers": False}
+
+
+def vectors(rows):
+    return pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    texts = [f"text of {name}" for name in NAMES]
+    pq.write_table(pa.table({"id": NAMES, "text": texts, "embedding": vectors(ROWS)}), folder / "corpus.parquet")
+    pq.write_table(pa.table({"id": ASKED, "embedding": vectors(QUERIES)}), folder / "queries.parquet")
+    (folder / "asked.txt").write_text("".join(f"what of {name}?\n" for name in ASKED))
+    np.save(folder / "bias.npy", np.linspace(-1, 0, 300).astype(np.float32))
+    np.save(folder / "candidates.npy", np.tile(np.arange(20), (25, 1)))
+    (folder / "qrels").write_text("".join(f"q{q} 0 d{q} 1\n" for q in range(20)))
+    return folder
+
+
+@pytest.fixture
+def paths(folder, tmp_path):
+    return {"corpus": folder / "corpus.parquet", "queries": folder / "queries.parquet", "out": tmp_path / "out"}
+
+
+def test_files_are_the_arrays(folder, paths):
+    corpus = rk.Corpus(ROWS, bias=np.load(folder / "bias.npy"), ids=NAMES)
+    options = {**QUICK, "qrels": folder / "qrels", "lambda_b": 0.7, "sample": 12, "seed": 3}
+    found = compare_files(
+        **paths, bias=folder / "bias.npy", text_column="text", query_texts=folder / "asked.txt", **options
+    )
+    expected = compare(corpus, QUERIES, query_ids=ASKED, **options)
+    assert found.query_ids == expected.query_ids
+    assert set(found.query_ids) <= set(ASKED[:20])
+    for name, indices in expected.indices.items():
+        np.testing.assert_array_equal(found.indices[name], indices)
+    example = found.examples[0]
+    assert example.text == f"what of {example.name}?"
+    pick = example.picks["VRSD"][0]
+    assert pick.text == f"text of {pick.name}"
+    page = (paths["out"] / "report.html").read_text()
+    assert pick.text in page
+    assert "<title>Which rule for corpus.parquet?</title>" in page
+
+
+def test_a_saved_corpus_and_candidates(folder, paths, tmp_path):
+    rk.Corpus(ROWS, ids=NAMES).save(tmp_path / "saved")
+    paths["corpus"] = tmp_path / "saved"
+    options = {**QUICK, "pool": None}
+    found = compare_files(**paths, candidates=folder / "candidates.npy", **options)
+    assert found.indices["random"].max() < 20
+    with pytest.raises(ValueError, match=r"^compare: bias must be left out where the corpus is a saved one"):
+        compare_files(**paths, bias=folder / "bias.npy", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"corpus": "no.npy"}, FileNotFoundError, r"corpus must be an existing file, got .*no\.npy"),
+        ({"texts": "bias.npy"}, ValueError, r"texts must not be a \.npy file to have a column"),
+        ({"texts": "asked.txt"}, ValueError, r"texts must have one text for each of 300 rows, got 25"),
+        ({"query_texts": "asked.txt", "query_text_column": "a"}, ValueError, r"query_texts must have columns to have"),
+        ({"text_column": "words"}, ValueError, r"texts must have a column 'words', got"),
+        ({"out": "corpus.parquet"}, FileExistsError, r"out must be a folder, got the file"),
+        (
+            {"out": "."},
+            FileExistsError,
+            r"out must be new, empty, or hold an earlier comparison, got .* with asked\.txt",
+        ),
+    ],
+)
+def test_bad_files_are_named(folder, paths, options, error, match):
+    given = {name: value if name.endswith("column") else folder / value for name, value in options.items()}
+    with pytest.raises(error, match=f"^compare: .*{match}"):
+        compare_files(**{**paths, **given}, **QUICK)
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The names of the methods that are run."""
+    names, run = [], work.run
+    monkeypatch.setattr(
+        work, "run", lambda problem, setting, top: names.append(setting.name) or run(problem, setting, top)
+    )
+    return names
+
+
+def test_a_run_that_was_stopped_goes_on(paths, made):
+    def stop(done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare_files(**paths, **QUICK, progress=stop)
+    assert made == ["top-k", "random"]
+    assert not (paths["out"] / "report.html").exists()
+    (paths["out"] / "methods" / ".left.0123456789ab.partial").write_bytes(b"x")
+    made.clear()
+    found = compare_files(**paths, **QUICK)
+    assert made == ["mmr:0.5", "vrsd"]
+    assert not [path for path in (paths["out"] / "methods").iterdir() if path.suffix == ".partial"]
+    made.clear()
+    again = compare_files(**paths, **QUICK)
+    assert made == []
+    assert again.figures == found.figures
+    compare_files(**paths, **{**QUICK, "methods": ["vrsd", "sift"]})
+    assert made == ["sift"]
+
+
+def test_another_comparison_is_refused_or_overwritten(paths, made):
+    compare_files(**paths, **QUICK)
+    with pytest.raises(ValueError, match=r"^compare: out must hold .*overwrite.* with .*k 4, now 3; seed 0, now 1"):
+        compare_files(**paths, **{**QUICK, "k": 3, "seed": 1})
+    made.clear()
+    found = compare_files(**paths, **{**QUICK, "k": 3}, overwrite=True)
+    assert len(made) == 4
+    assert found.indices["vrsd"].shape == (25, 3)
+
+
+def test_a_change_of_the_vectors_is_seen(paths, tmp_path):
+    compare_files(**paths, **QUICK)
+    changed = ROWS.copy()
+    changed[rk.Corpus(ROWS).search(QUERIES[:1], 1)[0][0, 0]] *= [1, 1, 1, 1, 1, 1, 1, 1.0001]
+    np.save(tmp_path / "changed.npy", changed)
+    with pytest.raises(ValueError, match=r"vectors and bias of the pools [0-9a-f]{16}, now [0-9a-f]{16}"):
+        compare_files(**{**paths, "corpus": tmp_path / "changed.npy"}, **QUICK)
+
+
+@pytest.mark.parametrize("damage", ["bit", "cut", "empty"])
+def test_what_is_damaged_is_made_again(paths, made, damage):
+    found = compare_files(**paths, **QUICK)
+    file = next((paths["out"] / "methods").glob("vrsd*.npz"))
+    content = bytearray(file.read_bytes())
+    if damage == "bit":
+        content[content.index(b"indices") + 200] ^= 1
+    file.write_bytes({"bit": bytes(content), "cut": bytes(content[:100]), "empty": b""}[damage])
+    made.clear()
+    with pytest.warns(UserWarning, match=r"vrsd-\w+\.npz is damaged and made again"):
+        again = compare_files(**paths, **QUICK)
+    assert made == ["vrsd"]
+    np.testing.assert_array_equal(again.indices["vrsd"], found.indices["vrsd"])
+    (paths["out"] / "comparison.json").write_text("{")
+    with pytest.raises(ValueError, match=r"comparison\.json must be as a comparison wrote it, or overwrite be given"):
+        compare_files(**paths, **QUICK)
+
+
+def test_a_killed_process_goes_on(paths):
+    """What a kill leaves is whole: the next run takes it, and makes the rest."""
+    code = f"""if True:
+        import os, signal
+        from ragsys_kernels.comparison import compare_files
+        def progress(done, total):
+            if done == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+        compare_files({str(paths["corpus"])!r}, {str(paths["queries"])!r}, {str(paths["out"])!r}, progress=progress,
+                      **{QUICK!r})
+    """
+    result = subprocess.run([sys.executable, "-c", code], cwd=Path(rk.__file__).parents[1], capture_output=True)
+    assert result.returncode == -9, result.stderr
+    kept = {path.name: path.read_bytes() for path in (paths["out"] / "methods").iterdir()}
+    assert len(kept) == 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compare_files(**paths, **QUICK)
+    assert kept.items() <= {path.name: path.read_bytes() for path in (paths["out"] / "methods").iterdir()}.items()
+    assert json.loads((paths["out"] / "comparison.json").read_text())["k"] == 4
+
+
+def test_the_command(command, folder, tmp_path):
+    arguments = [
+        "--corpus",
+        "corpus.parquet",
+        "--queries",
+        "queries.parquet",
+        "--qrels",
+        "qrels",
+        "--text-column",
+        "text",
+    ]
+    arguments += ["--k", "4", "--pool", "20", "--methods", "mmr:0.5, vrsd", "--no-peers", "--out", tmp_path / "out"]
+    result = command(folder, "compare", *arguments)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "\nTake " in result.stdout
+    assert result.stdout.splitlines()[-1] == f"-> {tmp_path / 'out' / 'report.html'}"
+    assert command(folder, "compare", *arguments, "--quiet").stdout == ""
+    refused = command(folder, "compare", *arguments, "--k", "3")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: compare: out must hold a comparison of the same inputs")
+    assert refused.stderr.count("\n") == 1
