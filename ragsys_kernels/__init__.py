@@ -20,8 +20,8 @@ if TYPE_CHECKING:
         merge_partials,
         token_logprobs,
     )
-    from .selection import METHODS, coverage, dpp, mmr, msd, sift, ssd, vrsd
-    from .selection.problem import SearchResult, Selection
+    from .selection import METHODS, coverage, dpp, mmr, mmr_path, msd, sift, ssd, vrsd
+    from .selection.problem import SearchResult, Selection, SelectionPath
     from .selection.validate import PoolSizeWarning
 
 # Imported when first used: NumPy alone is most of a fifth of a second on a slow machine.
@@ -36,6 +36,7 @@ _HOMES = {
     "PoolSizeWarning": "selection.validate",
     "SearchResult": "selection.problem",
     "Selection": "selection.problem",
+    "SelectionPath": "selection.problem",
     "answer_logprobs": "scoring",
     "coverage": "selection",
     "dpp": "selection",
@@ -43,6 +44,7 @@ _HOMES = {
     "logprob_partials": "scoring",
     "merge_partials": "scoring",
     "mmr": "selection",
+    "mmr_path": "selection",
     "msd": "selection",
     "show_config": "_info",
     "sift": "selection",
@@ -62,6 +64,7 @@ __all__ = [
     "PoolSizeWarning",
     "SearchResult",
     "Selection",
+    "SelectionPath",
     "__version__",
     "answer_logprobs",
     "coverage",
@@ -70,6 +73,7 @@ __all__ = [
     "logprob_partials",
     "merge_partials",
     "mmr",
+    "mmr_path",
     "msd",
     "show_config",
     "sift",

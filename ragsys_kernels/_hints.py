@@ -14,6 +14,7 @@ R = TypeVar("R")
 _SAME = {"lambda_d": "the same value"}
 _COUNT = dict.fromkeys(("k", "n"), "the same number")
 _ELSEWHERE: dict[str, dict[str, str]] = {
+    "lambda_d": {"low": "the least weight; the largest is 'high'"},
     "lambda_mult": _SAME,
     "mmr_threshold": _SAME,
     "lambda_param": _SAME,

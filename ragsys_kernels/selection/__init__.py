@@ -7,10 +7,11 @@ from .._types import ArrayLike, Backend, Metric, OnError
 from .aspects import coverage
 from .calls import run
 from .methods import METHODS
+from .paths import mmr_path
 from .problem import Rows, Selection
 from .volume import dpp, msd, sift, ssd
 
-__all__ = ["METHODS", "coverage", "dpp", "mmr", "msd", "sift", "ssd", "vrsd"]
+__all__ = ["METHODS", "coverage", "dpp", "mmr", "mmr_path", "msd", "sift", "ssd", "vrsd"]
 
 
 @hinted("mmr")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from .. import _arrays
-from .._types import Array
+from .._types import Array, ArrayLike
 from .constraints import NONE, Constraints
 
 _Answer = TypeVar("_Answer", bound="_Answers")
@@ -105,6 +105,95 @@ class SearchResult(_SearchFields, _Answers):
 
     def _replace(self, /, **fields: Any) -> SearchResult:
         return super()._replace(**fields).with_attributes(self)
+
+
+class _PathFields(NamedTuple):
+    cu_segments: Array
+    low: Array
+    high: Array
+    indices: Array
+
+
+class SelectionPath(_PathFields):
+    """The picks of every query for every weight of relevance, from `mmr_path`: a tuple of four arrays.
+
+    A segment is a range of λ_d with the same picks in the same order. Those of query q are
+    ``cu_segments[q] : cu_segments[q + 1]``, in increasing λ_d. A segment has every float64 λ_d from ``low`` to
+    ``high``, both included; the next one begins at the float64 after. So each λ_d has one segment, no two segments of a
+    query have the same picks, and picks that a tie gives to a single λ_d have ``low == high``.
+
+    Attributes
+    ----------
+    cu_segments : (Q + 1,) int64
+        Where the segments of each query begin, and their number S.
+    low, high : (S,) float64
+        The least and the largest λ_d of each segment.
+    indices : (S, K) int64
+        The picks, as in `Selection`; -1 where there was nothing left to pick.
+    """
+
+    __module__ = "ragsys_kernels"
+
+    @property
+    def num_segments(self) -> Array:
+        """How many segments each query has, (Q,) int64."""
+        return self.cu_segments[1:] - self.cu_segments[:-1]
+
+    def of(self, query: int) -> SelectionPath:
+        """Return the path of one query, a view; a negative number counts from the end."""
+        num_queries = len(self.cu_segments) - 1
+        if not -num_queries <= query < num_queries:
+            raise IndexError(f"SelectionPath.of: query must be below Q = {num_queries}, got {query}")
+        begin, end = (int(self.cu_segments[query % num_queries + i]) for i in (0, 1))
+        cu_segments = self.cu_segments[:2] - self.cu_segments[:1]
+        cu_segments[1] = end - begin
+        return SelectionPath(cu_segments, *(field[begin:end] for field in self[1:]))
+
+    def at(self, lambda_d: ArrayLike) -> Array:
+        """Return the picks at a weight of relevance, or at one for each query.
+
+        `mmr` rounds its weight to float32: ``path.at(np.float32(0.7))`` are the picks of ``mmr(.., lambda_d=0.7)``.
+
+        Parameters
+        ----------
+        lambda_d : float or (Q,)
+            Within the ``low`` and ``high`` that the path was made for.
+
+        Returns
+        -------
+        (Q, K) int64
+            In the library of the path's arrays.
+
+        Raises
+        ------
+        ValueError
+            A weight outside of the path, or one of another shape.
+        """
+        op = "SelectionPath.at"
+        cu_segments, low, high, indices = (np.asarray(field) for field in self)
+        num_queries = len(cu_segments) - 1
+        weights = np.asarray(lambda_d, np.float64)
+        if weights.shape not in ((), (num_queries,)):
+            raise ValueError(f"{op}: lambda_d must be a number or have shape ({num_queries},), got {weights.shape}")
+        if num_queries == 0:
+            return self.indices
+        of_query = np.broadcast_to(weights, num_queries)
+        least, most = low[cu_segments[:-1]], high[cu_segments[1:] - 1]
+        bad = ~((of_query >= least) & (of_query <= most))
+        if bad.any():
+            q = int(np.argmax(bad))
+            raise ValueError(f"{op}: lambda_d must be within [{least[q]:g}, {most[q]:g}], got {of_query[q]:g}")
+        begun = low <= np.repeat(of_query, np.diff(cu_segments))
+        found = cu_segments[:-1] + np.add.reduceat(begun, cu_segments[:-1], dtype=np.int64) - 1
+        return _arrays.to_library(indices[found], _arrays.library_of(self.indices))
+
+    @classmethod
+    def joined(cls, parts: list[SelectionPath], k: int) -> SelectionPath:
+        """Return the path of all queries from those of each."""
+        if not parts:
+            return cls(np.zeros(1, np.int64), np.zeros(0), np.zeros(0), np.full((0, k), -1, np.int64))
+        counts = [len(part.low) for part in parts]
+        return cls(np.cumsum([0, *counts]), *(np.concatenate(fields) for fields in list(zip(*parts, strict=True))[1:]))
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ import numpy as np
 
 from .. import _arrays
 from .._types import Array
-from . import validate
-from .problem import Problem, Selection, unit
+from . import path_reference, validate
+from .problem import Problem, Selection, SelectionPath, unit
 from .rules import RULES
+from .rules.limits import Limits
 from .rules.pool import Pool, in_range, pool_of, products
 
 # How many float32 scores a search holds at a time, and how many rows it widens at a time.
@@ -20,48 +21,6 @@ _ROW_BLOCK = 1 << 16
 
 # What an item of cost 0 costs where values are divided by costs.
 _LEAST_COST = 1e-30
-
-
-class _Limits:
-    """Which items of a pool are still open to a query, by what has been picked."""
-
-    def __init__(self, problem: Problem, q: int, pool: Pool) -> None:
-        limits = problem.constraints
-        self.free = np.ones(len(pool.rows), bool)  # not picked
-        self.costs = limits.item_costs(q, pool.rows, pool.positions) if limits.costs is not None else None
-        self.budget = 0.0 if limits.budget is None else float(limits.budget[q])
-        self.spent = 0.0
-        self.most = None if limits.max_similarity is None else np.float32(limits.max_similarity[q])
-        self.m = np.full(len(pool.rows), -np.inf)  # largest similarity to what has been picked
-        self.cap = limits.max_per_group
-        if self.cap:
-            self.groups = limits.groups[np.concatenate([pool.rows, pool.initial])]
-            self.counts: dict[int, int] = {}
-
-    def open(self) -> np.ndarray:
-        """Return which items may be picked now."""
-        found: np.ndarray = self.free.copy()
-        if self.cap:
-            full = [group for group, count in self.counts.items() if count >= self.cap]
-            found &= ~np.isin(self.groups[: len(found)], full)
-        if self.costs is not None:
-            found &= self.spent + self.costs <= self.budget
-        if self.most is not None:
-            with np.errstate(over="ignore"):  # out of range: reported where it is picked
-                found &= np.asarray(self.m.astype(np.float32) <= self.most)
-        return found
-
-    def take(self, j: int, similarity: np.ndarray) -> None:
-        """Count an initial item, or a pick."""
-        if self.cap:
-            group = int(self.groups[j])
-            self.counts[group] = self.counts.get(group, 0) + 1
-        if self.most is not None:
-            self.m = np.maximum(self.m, similarity[: len(self.m)])
-        if j < len(self.free):
-            self.free[j] = False
-            if self.costs is not None:
-                self.spent += float(self.costs[j])
 
 
 def _select(problem: Problem) -> Selection:
@@ -74,7 +33,7 @@ def _select(problem: Problem) -> Selection:
 
 
 def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -> None:
-    rule, limits = RULES[problem.op](problem, q, pool), _Limits(problem, q, pool)
+    rule, limits = RULES[problem.op](problem, q, pool), Limits(problem, q, pool)
     items, n = pool.items, len(pool.rows)
 
     def take(j: int) -> None:
@@ -112,7 +71,7 @@ def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -
     if density and single_value > float(out.scores[q, : out.lengths[q]].astype(np.float64).sum()):
         for field, nothing in zip(out, Selection.empty(1, problem.k), strict=True):
             field[q] = nothing[0]
-        rule, limits = RULES[problem.op](problem, q, pool), _Limits(problem, q, pool)
+        rule, limits = RULES[problem.op](problem, q, pool), Limits(problem, q, pool)
         for j in range(n, len(items)):
             take(j)
         made(0, single)
@@ -151,6 +110,11 @@ def sift(problem: Problem, num_threads: int) -> Selection:
 def coverage(problem: Problem, num_threads: int) -> Selection:
     """Pick the argmax of λ_d v_i + (1-λ_d) times what the coverage of the aspects grows by."""
     return _select(problem)
+
+
+def mmr_path(problem: Problem, low: float, high: float, num_threads: int) -> SelectionPath:
+    """Return the picks of MMR for every λ_d from low to high."""
+    return path_reference.path_of(problem, low, high)
 
 
 def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:

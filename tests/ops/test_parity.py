@@ -40,8 +40,9 @@ def test_backends_have_the_functions_of_the_reference(op):
         found = functions(op, backend)
         for name in OWN.get((op, backend), ()):
             del found[name]
-        # Kernels have not all rules: ``RULES`` of the backend says which.
-        lacking = {name for name in expected if name in rk.METHODS and name not in found} - {"mmr", "vrsd"}
+        # Kernels have not all rules, nor paths: ``RULES`` of the backend says which.
+        lacking = {name for name in expected if name in (*rk.METHODS, "mmr_path") and name not in found}
+        lacking -= {"mmr", "vrsd"}
         assert found == {name: what for name, what in expected.items() if name not in lacking}, backend
 
 
@@ -63,9 +64,9 @@ def test_mmr_and_vrsd_share_the_parameters_they_have_in_common():
 def test_public_names_are_those_of_the_specification():
     assert sorted(rk.__all__) == [
         "AnswerLogprobs", "BackendUnavailableError", "ConversionWarning", "Corpus", "LabelPosteriors",
-        "METHODS", "Partials", "PoolSizeWarning", "SearchResult", "Selection", "__version__", "answer_logprobs",
-        "coverage", "dpp", "label_posteriors", "logprob_partials", "merge_partials", "mmr", "msd", "show_config",
-        "sift", "ssd", "token_logprobs", "vrsd",
+        "METHODS", "Partials", "PoolSizeWarning", "SearchResult", "Selection", "SelectionPath", "__version__",
+        "answer_logprobs", "coverage", "dpp", "label_posteriors", "logprob_partials", "merge_partials", "mmr",
+        "mmr_path", "msd", "show_config", "sift", "ssd", "token_logprobs", "vrsd",
     ]  # fmt: skip
     assert all(hasattr(rk, name) for name in rk.__all__)
     assert rk.Selection._fields == ("indices", "scores", "relevance", "redundancy", "lengths")

@@ -1,0 +1,186 @@
+"""The public call of the path: every selection of MMR by its weight of relevance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import _arrays, _checks, _dispatch
+from .._hints import hinted
+from .._types import ArrayLike, Backend, Metric
+from . import capabilities, validate
+from .filtered_problems import narrowed
+from .problem import Problem, Rows, SelectionPath
+
+_OP = "mmr_path"
+
+
+@hinted(_OP)
+def mmr_path(
+    queries: ArrayLike | None,
+    embeddings: ArrayLike | Rows,
+    k: int | ArrayLike,
+    *,
+    candidates: ArrayLike | None = None,
+    low: float = 0.0,
+    high: float = 1.0,
+    relevance: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    lambda_b: float | ArrayLike = 0.95,
+    groups: ArrayLike | None = None,
+    query_groups: ArrayLike | None = None,
+    max_per_group: int | None = None,
+    initial: ArrayLike | None = None,
+    allowed: ArrayLike | None = None,
+    exclude: ArrayLike | None = None,
+    costs: ArrayLike | None = None,
+    budget: float | ArrayLike | None = None,
+    max_similarity: float | ArrayLike | None = None,
+    metric: Metric = "cosine",
+    backend: Backend = "auto",
+    num_threads: int | None = None,
+) -> SelectionPath:
+    """Return every selection that `mmr` makes of each query, with the range of ``lambda_d`` that makes it.
+
+    After the same picks, the value of an item, ``lambda_d * v - (1 - lambda_d) * m``, is a line in lambda_d, and the
+    next pick is the item whose line is on top. So the picks change at few lambda_d, which are all found exactly, where
+    a grid of weights would miss some and repeat others. Parameters are those of `mmr`, with these differences.
+
+    Parameters
+    ----------
+    queries, embeddings, k, candidates, relevance, bias, lambda_b
+        As in `mmr`.
+    low, high : float, in [0, 1]
+        The range of lambda_d, both ends included. The first pick of a query without initial items does not depend on
+        it.
+    groups, query_groups, max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, num_threads
+        As in `mmr`.
+    backend : {"auto", "cpu", "reference"}
+        Arrays must be on the host: no kernel of a device makes paths.
+
+    Returns
+    -------
+    SelectionPath
+        ``cu_segments`` (Q + 1,) int64, ``low`` and ``high`` (S,) float64, ``indices`` (S, K) int64 padded with -1: the
+        S segments of all queries, those of a query in increasing lambda_d. Torch tensors if any array argument is one,
+        else NumPy arrays. ``path.at(lambda_d)`` gives the picks at a weight, ``path.of(q)`` the path of one query.
+
+    Raises
+    ------
+    ValueError
+        A shape, range or value that breaks a rule above or of `mmr`; arrays on a device.
+    TypeError
+        An argument of the wrong kind or element type.
+    BackendUnavailableError
+        The requested backend cannot run here.
+
+    Warns
+    -----
+    PoolSizeWarning
+        The pool is no larger than k.
+    ConversionWarning
+        Embeddings are float64.
+
+    Notes
+    -----
+    Where two lines meet, the item of the lowest position is picked at just that lambda_d, if a float64 has it, as by
+    `mmr`; either side belongs to the line that is on top there. Segments therefore include both their ends, the next
+    float64 after a segment's ``high`` is the next one's ``low``, and a selection that a tie gives to one lambda_d alone
+    has equal ends. Different segments of a query have different picks, or the same in another order.
+
+    v and m are what `mmr` reports as relevance and redundancy: float32 in the compiled backend, with its bits, and
+    float64 in the reference. What is made of them is exact. `mmr` itself rounds lambda_d and the values to float32, so
+    that within some 1e-7 of a breakpoint it may give the picks of the other side, a legal near-tie.
+
+    O(Q P (D R + N)) time, for R different picks and N prefixes of picks a query, and O(P (R + K)) memory a thread
+    beside the result. Pools of 100 of real embeddings have some 40 segments a query with k = 6 and some 90 with
+    k = 10; there may be many more in large pools with large k.
+
+    Examples
+    --------
+    >>> import numpy as np, ragsys_kernels as rk
+    >>> embeddings = np.array([[1, 0], [1, 0.1], [0, 1]], np.float32)
+    >>> path = rk.mmr_path(np.array([[1, 0.2]], np.float32), embeddings, 2)
+    >>> path.indices
+    array([[1, 2],
+           [1, 0]])
+    >>> path.high.round(3)
+    array([0.533, 1.   ])
+    >>> path.at(0.3)
+    array([[1, 2]])
+    """
+    threads = _checks.threads(_OP, num_threads)
+    low, high = _weight("low", low), _weight("high", high)
+    if low > high:
+        raise ValueError(f"{_OP}: high must be at least low = {low:g}, got {high:g}")
+    arrays = {
+        "queries": queries,
+        "embeddings": embeddings.data if isinstance(embeddings, Rows) else embeddings,
+        "candidates": candidates,
+        "relevance": relevance,
+        "bias": bias,
+        "groups": groups,
+        "query_groups": query_groups,
+        "initial": initial,
+        "allowed": allowed,
+        "exclude": exclude,
+        "costs": costs,
+    }
+    library, device = _checks.library_and_device(_OP, arrays)
+    if device != "cpu":
+        raise ValueError(f"{_OP}: arrays must be on the host, got arrays on {device!r}")
+    needed = capabilities.Needs(_OP, None, budget is not None, max_similarity is not None)
+    _, implementation = _dispatch.choose(_OP, "selection", device, backend, None, needed.lacking)
+    problem = validate.selection(
+        _OP,
+        queries,
+        embeddings,
+        k,
+        candidates=candidates,
+        relevance=relevance,
+        bias=bias,
+        lambda_b=lambda_b,
+        groups=groups,
+        query_groups=query_groups,
+        max_per_group=max_per_group,
+        initial=initial,
+        allowed=allowed,
+        exclude=exclude,
+        costs=costs,
+        budget=budget,
+        max_similarity=max_similarity,
+        metric=metric,
+    )
+    path = SelectionPath.joined([], problem.k)
+    if problem.num_queries:
+        validate.warn_small_pool(problem)
+        problem = problem if problem.constraints.filter is None else narrowed(problem)
+        path = _made(problem, low, high, threads, implementation.mmr_path)
+    return SelectionPath(*(_arrays.to_library(field, library) for field in path))
+
+
+def _made(
+    problem: Problem, low: float, high: float, threads: int, backend: Callable[[Problem, float, float, int], Any]
+) -> SelectionPath:
+    """Call the backend; columns beyond the pool are padding."""
+    columns = problem.k
+    if columns > problem.pool:
+        problem.k = problem.pool
+        problem.ks = None if problem.ks is None else problem.ks.clip(None, problem.pool)
+    path: SelectionPath = backend(problem, low, high, threads)
+    if columns == problem.k:
+        return path
+    wide = np.full((len(path.low), columns), -1, np.int64)
+    wide[:, : problem.k] = path.indices
+    return path._replace(indices=wide)
+
+
+def _weight(name: str, value: Any) -> float:
+    """Check a number of [0, 1]."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{_OP}: {name} must be a number, got {_checks.shown(value)}")
+    if not 0 <= value <= 1:
+        raise ValueError(f"{_OP}: {name} must be within [0, 1], got {value:g}")
+    return float(value)
