@@ -57,9 +57,17 @@ def isa() -> str | None:
 
 def num_threads() -> int:
     """Return the threads of a call that names no number: the variable, else the processors of this process."""
+    named = named_threads()
+    if named:
+        return named
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def named_threads() -> int:
+    """Return the number in the variable; 0 where it is not set."""
     text = _num_threads()
     if not text:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return 0
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"RAGSYS_KERNELS_NUM_THREADS must be a whole number of at least 1, got {text!r}")
     return int(text)

@@ -9,7 +9,7 @@ import numpy as np
 from .._checks import flag
 from .._hints import hinted
 from .._types import Array, ArrayLike, OutOfRange, ScoringBackend
-from . import finish, validate
+from . import finish, quick, validate
 from ._call import Call
 from .problem import Layout, Partials
 
@@ -98,6 +98,21 @@ def token_logprobs(
     array([-0.288, -0.693], dtype=float32)
     """
     op = "token_logprobs"
+    if (
+        type(temperature) is type(logit_scale) is float
+        and temperature == logit_scale == 1
+        and type(ignore_index) is int
+        and ignore_index == -100
+        and softcap is vocab_size is allowed is check_values is None
+        and return_lse is False
+        and isinstance(out_of_range, str)
+        and out_of_range == "raise"
+        and isinstance(backend, str)
+        and backend == "auto"
+    ):
+        logp = quick.token_logprobs(logits, targets, num_threads)
+        if logp is not None:
+            return logp
     arrays = {"logits": logits, "targets": targets, "temperature": temperature, "allowed": allowed}
     call = Call(op, arrays, backend, num_threads, check_values)
     if logits is None:

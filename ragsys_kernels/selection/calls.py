@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _checks, _dispatch
+from .. import _arrays, _checks, _dispatch, _env
 from .._gpu import preference
 from . import capabilities, validate
 from .filtered_problems import narrowed
 from .problem import Problem, Rows, Selection
 from .rules import adagres
 from .skip import answered
+
+# Candidates of a single query that a kernel never shares among threads: too few products (`kSerialProducts`).
+_ONE_THREAD = 128
 
 
 # Each argument by itself: passing dictionaries would add half a microsecond to a call for a single query.
@@ -47,7 +50,7 @@ def run(
     """Validate the arguments of a call once, pick a backend, call it; ``options`` makes those of the rule alone."""
     if check_values is not None:
         check_values = _checks.check_values(op, check_values)
-    threads = _checks.threads(op, num_threads)
+    threads = _env.named_threads() if num_threads is None else _checks.threads(op, num_threads)
     errors = None if type(on_error) is str and on_error == "raise" else _checks.skipped(op, on_error)
     arrays = {
         "queries": queries,
@@ -116,6 +119,8 @@ def run(
         if columns > problem.pool:  # the rest is padding
             problem.k = problem.pool
             problem.ks = None if problem.ks is None else problem.ks.clip(None, problem.pool)
+        if not threads:  # to count the processors takes a tenth of such a call, which one of them answers
+            threads = 1 if problem.num_queries == 1 and problem.pool <= _ONE_THREAD else _checks.threads(op, None)
         backend_op: Callable[[Problem, int], Selection] = getattr(implementation, op)
         if errors is None and place is _arrays.HOST:  # the common case first
             result = backend_op(problem, threads)

@@ -88,7 +88,7 @@ def _rows(op: str, embeddings: Any, metric: str, place: Place) -> tuple[Rows, in
                 f"{op}: embeddings must have a contiguous last axis, got strides {strides}; "
                 "copy it once with np.ascontiguousarray"
             )
-    return Rows(array, dtype, metric, "computed" if metric == "cosine" else "as_given"), pool_stride
+    return Rows.of(array, dtype, metric, "computed" if metric == "cosine" else "as_given"), pool_stride
 
 
 def selection(
