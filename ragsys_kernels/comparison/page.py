@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from .examples import RULE, Example, Pick
 from .measures import Measure
+from .plot import ON_DARK
 from .settings import TOP, Setting
 from .table import Figure, Figures
 from .words import MARKS, Report, mark
@@ -16,8 +17,7 @@ _STYLE = """
 :root { color-scheme: light dark; --ink: #222; --soft: #5a5a5a; --line: #e2e2e2; --back: #fff; --card: #f6f7f9;
   --good: #176d34; --bad: #a3261f; --accent: #08519c }
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e4e4; --soft: #a6a6a6; --line: #3a3d42; --back: #16181b;
-  --card: #202327; --good: #6fcf8b; --bad: #ff9a90; --accent: #7db8f0 }
-  svg [style*="#08519c"] { filter: brightness(1.9) } figure svg { filter: saturate(1.05) } }
+  --card: #202327; --good: #6fcf8b; --bad: #ff9a90; --accent: #7db8f0; DARK } }
 * { box-sizing: border-box }
 body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--back); margin: 0 auto;
   max-width: 78rem; padding: 1.2rem clamp(.8rem, 3vw, 2rem) 4rem }
@@ -30,7 +30,7 @@ p, li { max-width: 46rem } p { margin: .6rem 0 } .soft, figcaption { color: var(
 table { border-collapse: separate; border-spacing: 0; font-variant-numeric: tabular-nums; font-size: .9rem }
 th, td { padding: .34rem .45rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap;
   vertical-align: top }
-thead th { border-bottom: 2px solid var(--soft); vertical-align: bottom }
+thead th { border-bottom: 2px solid var(--soft); vertical-align: bottom; white-space: normal }
 tr > :first-child { text-align: left; position: sticky; left: 0; background: var(--back); white-space: normal;
   min-width: 7rem; z-index: 1 }
 @media (min-width: 60rem) { tr > :first-child { white-space: nowrap } }
@@ -40,13 +40,15 @@ td small { display: block; color: var(--soft); font-size: .76rem }
 .plain th, .plain td { text-align: left; white-space: normal }
 figure { margin: 1rem 0; max-width: 46rem } figure svg { width: 100%; height: auto; display: block }
 .cards { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 15.5rem), 1fr)) }
+@media (max-width: 40rem) { .cards { display: flex; overflow-x: auto; scroll-snap-type: x mandatory }
+  .card { flex: 0 0 82%; scroll-snap-align: start } }
 .card { background: var(--card); border-radius: 6px; padding: .6rem .8rem; min-width: 0 }
 .card b { display: block; font-size: .88rem } .card ol { margin: .35rem 0 0; padding-left: 1.35rem; font-size: .86rem }
 .card li { margin: .28rem 0; overflow-wrap: anywhere; line-height: 1.4 }
 .new::marker { color: var(--accent); font-weight: 700 } .new .id { color: var(--accent) }
 .id { font-weight: 600 } .id + span::before { content: " " }
 code { background: var(--card); padding: 0 .25em; border-radius: 3px; overflow-wrap: anywhere }
-"""
+""".replace("DARK", "; ".join(f"--{family}: {colour}" for family, colour in ON_DARK.items()))
 
 
 def page(report: Report) -> str:
@@ -80,12 +82,13 @@ def page(report: Report) -> str:
 
 
 def _table(report: Report, *, differences: bool) -> str:
-    head = "".join(f"<th>{_text(measure.label)}</th>" for measure in report.columns)
+    columns = report.comparable if differences else report.columns
+    head = "".join(f"<th>{_text(measure.label)}</th>" for measure in columns)
     rows = []
     for setting in report.settings:
         if differences and setting.name == TOP:
             continue
-        cells = "".join(_cell(report.figures, setting, measure, differences) for measure in report.columns)
+        cells = "".join(_cell(report.figures, setting, measure, differences) for measure in columns)
         kind = ' class="chosen"' if setting.name == report.advice.setting else ""
         rows.append(f"<tr{kind}><td>{_text(setting.label)}</td>{cells}</tr>")
     body = "\n".join(rows)

@@ -21,8 +21,13 @@ _FAMILIES = {
     "vrsd": ("VRSD", "#01665e", "*"), "sift": ("SIFT", "#636363", "X"),
     "ceiling": ("Ceiling", "#4292c6", "P"),
 }  # fmt: skip
+ON_DARK = {  # of the same rules on a dark page
+    "mmr": "#6baed6", "msd": "#fdb863", "dpp": "#74c476", "ssd": "#b39ddb", "facility": "#ef6a6a", "cover": "#c9a75c",
+    "xquad": "#f178b6", "vrsd": "#4fc3b5", "sift": "#bdbdbd", "ceiling": "#9ecae1",
+}  # fmt: skip
 _OTHER = ("Others", "#8c8c8c", "o")
 _WIDTH, _HEIGHT = 5.6, 4.0  # inches: on a page 400 pixels wide text of 9.5 points is 8.5 pixels high
+_SILENT = {"Date": None, "Creator": None}
 _LOOK = {
     "font.size": 9.5, "svg.fonttype": "none", "svg.hashsalt": "ragsys_kernels", "axes.spines.top": False,
     "axes.spines.right": False, "axes.edgecolor": INK, "axes.labelcolor": INK, "text.color": INK, "xtick.color": INK,
@@ -46,7 +51,7 @@ def panels(found: Figures) -> list[tuple[str, str]]:
 
 
 def draw(settings: Sequence[Setting], found: Figures, curve: Curve) -> dict[str, bytes]:
-    """Return the plot as ``png`` and ``svg``."""
+    """Return the plot as ``png`` and ``svg``, and as ``inline``, an SVG without a ground for `inline`."""
     with needed("compare", "compare"):
         import matplotlib
         from matplotlib.figure import Figure
@@ -58,10 +63,14 @@ def draw(settings: Sequence[Setting], found: Figures, curve: Curve) -> dict[str,
             _panel(axes, settings, found, curve, across, up)
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, columnspacing=1, handletextpad=0.3)
-        for kind, options in (("png", {"dpi": 160, "facecolor": "white"}), ("svg", {"transparent": True})):
+        drawn: dict[str, dict[str, Any]] = {
+            "png": {"format": "png", "dpi": 160, "facecolor": "white", "metadata": {"Software": None}},
+            "svg": {"format": "svg", "facecolor": "white", "metadata": _SILENT},
+            "inline": {"format": "svg", "transparent": True, "metadata": _SILENT},
+        }
+        for kind, options in drawn.items():
             image = io.BytesIO()
-            metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
-            figure.savefig(image, format=kind, metadata=metadata, **options)
+            figure.savefig(image, **options)
             images[kind] = image.getvalue()
     return images
 
@@ -71,6 +80,8 @@ def inline(svg: bytes) -> str:
     text = svg.decode()
     text = text[text.index("<svg") :]
     text = re.sub(r'(<svg[^>]*?) width="[^"]+" height="[^"]+"', r"\1", text, count=1)
+    for family, (_, colour, _) in _FAMILIES.items():
+        text = text.replace(colour, f"var(--{family}, {colour})")
     return text.replace(INK, "var(--ink)").replace(GRID, "var(--line)")
 
 

@@ -96,9 +96,9 @@ def compare(
     num_threads : int or None
         Threads while methods are timed; None: all.
     out : path, optional
-        Folder for the report: ``report.html``, ``report.md``, ``curve.png``, ``metrics.csv`` and ``queries.csv``. Needs
-        matplotlib. What is done is kept there, so that a run that was killed goes on when it is started again; a
-        method that is added later is the only one that is run.
+        Folder for the report: ``report.html``, ``report.md``, ``curve.png``, ``curve.svg``, ``metrics.csv`` and
+        ``queries.csv``. Needs matplotlib. What is done is kept there, so that a run that was killed goes on when it is
+        started again; a method that is added later is the only one that is run.
     overwrite : bool
         Discard an earlier comparison of other inputs at `out`.
     title : str

@@ -53,7 +53,7 @@ def settings(
     biased : bool
         Whether rows have a bias; then top-k by relevance alone takes part too.
     """
-    found = {TOP: Setting(TOP, "Top-k (MMR, λ 1)", "mmr", {"lambda_d": 1.0})}
+    found = {TOP: Setting(TOP, "Top-k (λ = 1)", "mmr", {"lambda_d": 1.0})}
     if biased:
         arguments = {"lambda_d": 1.0, "lambda_b": 1.0}
         found["nearest"] = Setting("nearest", "Top-k without bias", "mmr", arguments)

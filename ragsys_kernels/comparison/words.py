@@ -44,6 +44,11 @@ class Report:
     example_marks: str = ""
     sections: Sequence[Section] = field(default_factory=tuple)
 
+    @property
+    def comparable(self) -> list[Measure]:
+        """The columns of which more or less is better."""
+        return [measure for measure in self.columns if measure.better]
+
 
 def mark(figure: Figure, measure: Measure) -> str:
     """Return ▲ where a method is certainly better than top-k, ▼ where it is worse; not where the difference that is

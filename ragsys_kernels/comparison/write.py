@@ -17,7 +17,7 @@ from .result import Comparison
 from .settings import RANDOM
 from .words import Report, Section
 
-REPORT_FILES = ("report.html", "report.md", "metrics.csv", "queries.csv", "curve.png")
+REPORT_FILES = ("report.html", "report.md", "metrics.csv", "queries.csv", "curve.png", "curve.svg")
 
 
 def check_plots() -> None:
@@ -29,13 +29,14 @@ def check_plots() -> None:
 def write(found: Comparison, folder: Path, settings: dict[str, Any]) -> None:
     """Write the files of the report; each is replaced whole."""
     images = plot.draw(found.settings, found.figures, found.curve)
-    made = report(found, plot.inline(images["svg"]), settings)
+    made = report(found, plot.inline(images["inline"]), settings)
     contents = {
         "report.html": page.page(made).encode(),
         "report.md": markdown.page(made).encode(),
         "metrics.csv": _csv(metrics(found)),
         "queries.csv": _csv(queries(found)),
         "curve.png": images["png"],
+        "curve.svg": images["svg"],
     }
     for name in REPORT_FILES:
         with replacing(folder / name) as file:

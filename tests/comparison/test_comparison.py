@@ -267,14 +267,16 @@ def test_the_report(tmp_path, found):
     pytest.importorskip("matplotlib")
     texts = [f"text <b>{i}</b> | {i}" for i in range(600)]
     reported = compare(ROWS, QUERIES, **QUICK, texts=texts, query_texts=[f"ask {q}" for q in range(40)], out=tmp_path)
-    assert {"report.html", "report.md", "metrics.csv", "queries.csv", "curve.png"} <= {
+    assert {"report.html", "report.md", "metrics.csv", "queries.csv", "curve.png", "curve.svg"} <= {
         p.name for p in tmp_path.iterdir()
     }
     page = Page()
     page.feed((tmp_path / "report.html").read_text())
     assert (page.loads, page.open) == ([], [])
-    columns = len(reported.columns) + 1
-    assert page.widths.count(columns) == 2 * (len(reported.settings) + 1) - 1
+    lines, columns = len(reported.settings), len(reported.columns)
+    assert page.widths.count(columns + 1) == lines + 1
+    compared = sum(measure.better != 0 for measure in reported.columns)
+    assert page.widths.count(compared + 1) == lines  # without top-k
     text = "".join(page.text)
     markdown = (tmp_path / "report.md").read_text()
     for each in (*(setting.label for setting in reported.settings), reported.advice.rule):
