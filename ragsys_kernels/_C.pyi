@@ -44,6 +44,28 @@ def select(
     NDArray[np.uint8] | None,
     tuple[int, int, int],
 ]: ...
+def path(
+    num_queries: int,
+    pool: int,
+    pool_stride: int,
+    rows: NDArray[np.generic],
+    dtype: int,
+    norm: int,
+    scales: NDArray[np.float32] | None,
+    queries: NDArray[np.float32] | None,
+    unit_queries: bool,
+    candidates: NDArray[np.signedinteger] | None,
+    relevance: NDArray[np.float32] | None,
+    bias: NDArray[np.float32] | None,
+    k: int,
+    ks: NDArray[np.int64] | None,
+    lambda_b: NDArray[np.float32] | None,
+    low: float,
+    high: float,
+    constraints: tuple[object, ...] | None,  # cpu._constraints
+    isa: int,
+    num_threads: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], NDArray[np.uint8]]: ...
 def encode(
     rows: NDArray[np.generic], dtype: int, scales: NDArray[np.float32] | None, isa: int, num_threads: int
 ) -> NDArray[np.uint8]: ...

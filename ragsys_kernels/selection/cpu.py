@@ -13,13 +13,13 @@ from .._types import Array
 from . import codes, validate
 from .constraints import NONE
 from .filtered_problems import few_rows
-from .problem import Problem, Selection, unit
+from .problem import Problem, Selection, SelectionPath, unit
 
 _NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
 _METHODS = {"mmr": 0, "vrsd": 1, "msd": 2, "dpp": 3, "ssd": 4, "sift": 5, "facility": 6, "cover": 7, "xquad": 8}
 _OPTIONS = ("quality", "scale", "noise", "min_gain", "gamma", "window", "kind", "aspects", "weights", "density")
 # What the kernels have (capabilities.py).
-RULES = frozenset(_METHODS)
+RULES = frozenset((*_METHODS, "mmr_path"))
 CONSTRAINTS = frozenset(("budget", "max_similarity"))
 # Coverage keeps the similarities of a query's items to its aspects, so many at most (1 GiB a thread).
 _MOST_SIMILARITIES = 1 << 28
@@ -187,6 +187,35 @@ def _raise_for(problem: Problem, status: np.ndarray) -> None:
         q = int(np.flatnonzero(status)[0])
         validate.values(problem, q)
         validate.overflow(problem, q)
+
+
+def mmr_path(problem: Problem, low: float, high: float, num_threads: int) -> SelectionPath:
+    """Return the picks of MMR for every λ_d from low to high."""
+    module, rows = _dispatch.extension(), problem.rows
+    *fields, status = module.path(
+        problem.num_queries,
+        problem.pool,
+        problem.pool_stride,
+        rows.data,
+        _arrays.NUMBERS[rows.dtype],
+        _NORMS[rows.norm],
+        rows.scales,
+        problem.queries,
+        problem.unit_queries,
+        problem.candidates,
+        problem.relevance,
+        problem.bias,
+        problem.k,
+        problem.ks,
+        problem.lambda_b,
+        low,
+        high,
+        _constraints(problem),
+        _dispatch.isa_index(),
+        num_threads,
+    )
+    _raise_for(problem, status)
+    return SelectionPath(*fields)
 
 
 def _check_queries(problem: Problem) -> np.ndarray:

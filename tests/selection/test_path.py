@@ -14,11 +14,6 @@ from ragsys_kernels import testing
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
 
-@pytest.fixture(params=["reference"])
-def backend(request):
-    return request.param
-
-
 def exact_picks(v, s, k, weight, initial=()):
     """Algorithm 1 in fractions: v (P,) and similarities s (P, P) of integers; ties go to the lowest position."""
     picks = list(initial)
@@ -164,6 +159,54 @@ def test_the_reference_picks_the_same_at_single_weights(name):
     single = at_single_weights(of_query(given, 1), weights, "reference")
     for weight, picks in zip(weights, single.indices, strict=True):
         np.testing.assert_array_equal(of_one.at(weight)[0], picks, err_msg=str(weight))
+
+
+def value_of(given, weight, item, before):
+    """w of an item of a query of cosines after some picks, in float64."""
+    rows = given["embeddings"].reshape(-1, given["embeddings"].shape[-1]).astype(np.float64)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    query = given["queries"][0].astype(np.float64)
+    v = rows[item] @ query / np.linalg.norm(query)
+    if "bias" in given:
+        v = 0.95 * v + 0.05 * given["bias"].reshape(-1)[item]
+    return weight * v - (1 - weight) * max(rows[item] @ rows[j] for j in before)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_compiled_path_agrees_with_compiled_selections_up_to_near_ties(name, isa):
+    given = shaped(name, 2)
+    path = rk.mmr_path(**given, backend="cpu")
+    check_ends(path, 0.0, 1.0)
+    of_one, given = path.of(1), of_query(given, 1)
+    weights = np.concatenate([GRID, both_sides(of_one)])
+    single = at_single_weights(given, weights, "cpu")
+    shown = [i for i in given["initial"][0] if i >= 0] if "initial" in given else []
+    differ = 0
+    for weight, picks in zip(weights, single.indices, strict=True):
+        ours = of_one.at(weight)[0]
+        if (ours != picks).any():
+            step = int(np.argmax(ours != picks))
+            before = [*shown, *picks[:step]]
+            values = [value_of(given, float(weight), item, before) for item in (ours[step], picks[step])]
+            assert abs(values[0] - values[1]) < 5e-7, (weight, ours, picks)
+            differ += 1
+    assert differ < 0.1 * len(weights)
+    # The reference's breakpoints are the same up to rounding.
+    theirs = rk.mmr_path(**given, backend="reference")
+    same = [(of_one.at(weight) == theirs.at(weight)).all() for weight in GRID]
+    assert np.mean(same) > 0.99
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_rows_and_threads_give_the_same_bits(dtype):
+    pytest.importorskip("torch")
+    given = testing.selection_problem(40, 60, 8, 33, dtype=dtype, seed=3, kind="clustered", bias=True)
+    path = rk.SelectionPath(*map(np.asarray, rk.mmr_path(**given, num_threads=1)))
+    check_ends(path, 0.0, 1.0)
+    for ours, theirs in zip(rk.mmr_path(**given, num_threads=4), path, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    single = rk.mmr(**given, lambda_d=0.37)
+    assert np.mean(path.at(np.float32(0.37)) == np.asarray(single.indices)) > 0.99
 
 
 def test_a_part_of_the_range_has_the_same_picks(backend):

@@ -5,6 +5,7 @@
 
 #include "binding.h"
 #include "selection/args.h"
+#include "selection/path.h"
 #include "selection/top_n.h"
 
 namespace py = pybind11;
@@ -184,6 +185,41 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
                         py::make_tuple(work[0], work[1], work[2]));
 }
 
+py::tuple path_pools(std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride, const py::array& rows,
+                     int dtype, int norm, const Optional& scales, const Optional& queries, bool unit_queries,
+                     const Optional& candidates, const Optional& relevance, const Optional& bias, std::int64_t k,
+                     const Optional& ks, const Optional& lambda_b, double low, double high,
+                     const std::optional<py::tuple>& constraints, int isa, int num_threads) {
+  Array<std::uint8_t> status(num_queries);
+  const Given given = given_constraints(constraints);
+  SelectArgs a = pool_args(num_queries, pool, pool_stride, rows, dtype, norm, scales, queries, unit_queries, candidates,
+                           bias, lambda_b, given, status.mutable_data());
+  a.k = k;
+  a.ks = pointer(ks, num_queries, "k");
+  require(k >= 1, "k");
+  a.relevance = pointer(relevance, num_queries * pool, "relevance");
+  require(a.queries || a.relevance, "queries");
+  require(low <= high, "low");
+  set_limits(a, given);
+  std::vector<QueryPath> paths;
+  without_gil([&] { select_path(a, low, high, paths, isa, num_threads); });
+  Array<std::int64_t> cu_segments(num_queries + 1);
+  std::int64_t segments = *cu_segments.mutable_data() = 0;
+  for (std::int64_t q = 0; q < num_queries; ++q)
+    cu_segments.mutable_data()[q + 1] = segments += std::int64_t(paths[std::size_t(q)].low.size());
+  Array<double> lows(segments), highs(segments);
+  Array<std::int64_t> indices({segments, k});
+  for (std::int64_t q = 0; q < num_queries; ++q) {
+    QueryPath& path = paths[std::size_t(q)];
+    const std::int64_t begin = cu_segments.data()[q];
+    std::copy(path.low.begin(), path.low.end(), lows.mutable_data() + begin);
+    std::copy(path.high.begin(), path.high.end(), highs.mutable_data() + begin);
+    std::copy(path.picks.begin(), path.picks.end(), indices.mutable_data() + begin * k);
+    path = {};
+  }
+  return py::make_tuple(cu_segments, lows, highs, indices, status);
+}
+
 Array<std::uint8_t> encode_rows(const py::array& rows, int dtype, const Optional& scales, int isa, int num_threads) {
   SelectArgs a{};
   set_rows(a, rows, dtype);
@@ -288,6 +324,10 @@ void bind_selection(py::module_& m) {
         py::arg("bias"), py::arg("k"), py::arg("ks"), py::arg("lambda_d"), py::arg("lambda_b"),
         py::arg("relevance_error"), py::arg("forced"), py::arg("ceiling"), py::arg("outside"), py::arg("max_bias"),
         py::arg("best_first"), py::arg("constraints"), py::arg("options"), py::arg("isa"), py::arg("num_threads"));
+  m.def("path", &path_pools, py::arg("num_queries"), py::arg("pool"), py::arg("pool_stride"), py::arg("rows"),
+        py::arg("dtype"), py::arg("norm"), py::arg("scales"), py::arg("queries"), py::arg("unit_queries"),
+        py::arg("candidates"), py::arg("relevance"), py::arg("bias"), py::arg("k"), py::arg("ks"), py::arg("lambda_b"),
+        py::arg("low"), py::arg("high"), py::arg("constraints"), py::arg("isa"), py::arg("num_threads"));
   m.def("encode", &encode_rows, py::arg("rows"), py::arg("dtype"), py::arg("scales"), py::arg("isa"),
         py::arg("num_threads"));
   m.def("relevance", &pool_relevance, py::arg("num_queries"), py::arg("pool"), py::arg("rows"), py::arg("dtype"),
