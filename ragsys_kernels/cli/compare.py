@@ -106,6 +106,14 @@ def compare(
     peers: Annotated[
         bool, option(RUN, "Time other libraries that are installed on the same pools.", "--peers/--no-peers")
     ] = True,
+    whole: Annotated[
+        int,
+        option(
+            RUN,
+            "Number of queries for which MMR and VRSD choose out of the whole corpus too: how large a pool is needed.",
+            metavar="N",
+        ),
+    ] = 50,
     num_threads: Annotated[int, option(RUN, "Number of threads; methods are timed with as many.", metavar="N")] = 1,
     quiet: Annotated[bool, option(RUN, "Print only warnings and errors.", "--quiet")] = False,
 ) -> None:
@@ -146,6 +154,7 @@ def compare(
             seed=seed,
             max_loss=max_loss,
             peers=peers,
+            whole=whole,
             num_threads=num_threads,
             overwrite=overwrite,
             title=title,

@@ -45,6 +45,7 @@ def compare_files(
     seed: int = 0,
     max_loss: float = 0.05,
     peers: bool = True,
+    whole: int = 50,
     num_threads: int | None = 1,
     overwrite: bool = False,
     title: str | None = None,
@@ -71,7 +72,7 @@ def compare_files(
         "text", where the file is named.
     metric : {"cosine", "dot"}
         Of a corpus that is not a saved one.
-    k, pool, methods, lambda_b, sample, seed, max_loss, peers, num_threads, overwrite, title, progress
+    k, pool, methods, lambda_b, sample, seed, max_loss, peers, whole, num_threads, overwrite, title, progress
         As of `compare`.
 
     Returns
@@ -123,6 +124,7 @@ def compare_files(
         seed=seed,
         max_loss=max_loss,
         peers=peers,
+        whole=whole,
         num_threads=num_threads,
         out=out,
         overwrite=overwrite,

@@ -56,6 +56,10 @@ class Problem:
             judged=None,
         )
 
+    def with_pools(self, candidates: Array) -> Problem:
+        """Return the problem with other pools."""
+        return replace(self, candidates=np.ascontiguousarray(candidates), outside=None)
+
     def vectors(self, rows: Array) -> Array:
         """Return unit vectors of rows of the corpus, in float32 or float64."""
         if self.corpus.metric == "cosine" and self.corpus.norm == "as_given" and self.corpus.dtype == "float32":

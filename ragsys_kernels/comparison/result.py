@@ -16,6 +16,7 @@ from .peers import Peer
 from .plot import Curve
 from .problem import Problem
 from .settings import Setting
+from .sizes import Sizes
 from .table import Figures
 
 Array = npt.NDArray[Any]
@@ -51,6 +52,7 @@ class Comparison:
     advice: Advice
     curve: Curve = field(repr=False)
     peers: list[Peer] = field(repr=False)
+    sizes: Sizes | None = field(repr=False)
     examples: list[Example] = field(repr=False)
     problem: Problem = field(repr=False)
     samples: int

@@ -14,6 +14,7 @@ from . import curve as curves
 from . import examples as shown
 from . import peers as others
 from . import qrels as judgements
+from . import sizes as pool_sizes
 from .problem import prepare
 from .result import Comparison
 from .settings import OP, TOP, settings
@@ -42,6 +43,7 @@ def compare(
     samples: int = 10_000,
     level: float = 0.95,
     peers: bool = True,
+    whole: int = 50,
     num_threads: int | None = 1,
     out: PathLike | None = None,
     overwrite: bool = False,
@@ -93,6 +95,9 @@ def compare(
         Of the intervals.
     peers : bool
         Time langchain-core and pyversity on the same pools, where they are installed.
+    whole : int
+        For so many queries MMR and VRSD choose out of the whole corpus too, which shows how large a pool should be; 0
+        leaves that out. Not with ``candidates``.
     num_threads : int or None
         Threads while methods are timed; None: all.
     out : path, optional
@@ -137,6 +142,11 @@ def compare(
     'mmr:0.75'
     """
     samples = _checks.count(OP, "samples", samples)
+    whole = _checks.whole(OP, "whole", whole)
+    if whole < 0:
+        raise ValueError(f"{OP}: whole must be at least 0, got {whole}")
+    if not 0 <= max_loss <= 1:
+        raise ValueError(f"{OP}: max_loss must be within [0, 1], got {max_loss}")
     known = None if qrels is None else judgements.given(qrels)
     problem = prepare(
         corpus,
@@ -175,6 +185,7 @@ def compare(
         advice=told,
         curve=curves.curve(problem, store.kept),
         peers=others.peers(problem) if peers else [],
+        sizes=pool_sizes.sizes(problem, chosen, whole, store.kept),
         examples=shown.examples(problem, shown.shown(chosen, told.setting), indices, alike, texts, query_texts),
         problem=problem,
         samples=samples,

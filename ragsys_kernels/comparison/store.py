@@ -58,7 +58,7 @@ class Store:
             measures = {f"measure {name}": values for name, values in made.values.items()}
             return {"indices": made.indices, "seconds": made.seconds, **measures}
 
-        found = self.kept(_file(setting), arrays)
+        found = self.kept(file_name(setting), arrays)
         values = {name.removeprefix("measure "): found[name] for name in found if name.startswith("measure ")}
         return Outcome(found["indices"], values, found["seconds"])
 
@@ -128,7 +128,7 @@ class Store:
             )
 
 
-def _file(setting: Setting) -> str:
+def file_name(setting: Setting) -> str:
     """Return the name of a method's file: of what it calls too, for labels are free."""
     text = json.dumps([setting.rule, setting.arguments], sort_keys=True, default=_plain)
     digest = hashlib.sha256(f"{setting.name} {text}".encode()).hexdigest()[:8]

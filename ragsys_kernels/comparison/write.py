@@ -81,8 +81,22 @@ def report(found: Comparison, svg: str, settings: dict[str, Any]) -> Report:
         svg=svg,
         examples=found.examples,
         example_marks=" ".join(marks),
-        sections=[*_peers(found), *_measured(found), _configuration(settings, found)],
+        sections=[*_sizes(found), *_peers(found), *_measured(found), _configuration(settings, found)],
     )
+
+
+def _sizes(found: Comparison) -> Iterable[Section]:
+    if found.sizes is None:
+        return
+    labels = {setting.name: setting.label for setting in found.settings}
+    rows = [[labels[name], *(f"{share:.0%}" for share in shares)] for name, shares in found.sizes.shares.items()]
+    text = (
+        f"Share of {found.sizes.queries} of the queries whose picks out of the nearest so many rows are those out of "
+        "the whole corpus. The more diverse a rule is, the farther from the query it looks, and finds what no pool "
+        "has; where the share is low at every size, the pool is a part of the rule."
+    )
+    header = ("picks of the whole corpus", *(f"pool {size:,}" for size in found.sizes.sizes))
+    yield Section("How large a pool", texts=[text], header=header, rows=rows)
 
 
 def _peers(found: Comparison) -> Iterable[Section]:

@@ -149,6 +149,23 @@ def test_sample_and_seed():
     np.testing.assert_array_equal(first.indices["random"], everything.indices["random"][picked])
 
 
+def test_sizes_of_pools_are_held_to_the_whole_corpus():
+    found = compare(ROWS, QUERIES, k=4, pool=40, samples=50, methods=["mmr:0.5", "vrsd", "dpp", "ceiling"], whole=10)
+    sizes = found.sizes
+    assert (sizes.queries, sizes.sizes, set(sizes.shares)) == (10, [10, 20, 40, 80, 160], {"mmr:0.5", "vrsd"})
+    corpus, some = rk.Corpus(ROWS), QUERIES[np.linspace(0, 39, 10).round().astype(int)]
+    for name, rule, arguments in (("mmr:0.5", rk.mmr, {"lambda_d": 0.5}), ("vrsd", rk.vrsd, {})):
+        whole = rule(some, corpus, 4, **arguments).indices
+        expected = []
+        for size in sizes.sizes:
+            picks = rule(some, corpus, 4, candidates=corpus.search(some, size)[0], **arguments).indices
+            same = [set(a.tolist()) == set(b.tolist()) for a, b in zip(picks, whole, strict=True)]
+            expected.append(np.mean(same))
+        assert sizes.shares[name] == expected
+        assert expected[0] < expected[-1]
+    assert compare(ROWS, QUERIES, **QUICK, methods=["vrsd"], whole=0).sizes is None
+
+
 def test_methods_by_name_and_of_the_callers_own():
     assert [each.name for each in settings(["mmr:0.3/1/0.6", "vrsd", "top-k"], biased=False)] == [
         "top-k", "random", "mmr:0.3", "mmr:0.6", "vrsd",
@@ -171,6 +188,8 @@ def test_methods_by_name_and_of_the_callers_own():
         ({"methods": {"a": ("b", {})}}, ValueError, r"methods must have rules among mmr, .*, got 'b' for 'a'"),
         ({"methods": {"a": "b"}}, TypeError, r"methods must map labels to a rule and .*, got 'b' for 'a'"),
         ({"pool": 4}, ValueError, r"pool must be above k = 4, .*, got 4"),
+        ({"whole": -1}, ValueError, r"whole must be at least 0, got -1"),
+        ({"max_loss": 2}, ValueError, r"max_loss must be within \[0, 1\], got 2"),
         ({"k": 0}, ValueError, r"k must be at least 1, got 0"),
         (
             {"candidates": np.zeros((40, 9), int)},

@@ -1,0 +1,79 @@
+"""How large the pool should be: how often a rule picks out of pools what it would pick out of the whole corpus."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+import ragsys_kernels as rk
+
+from .problem import Problem, select
+from .settings import TOP, Setting
+from .store import file_name
+
+Array = npt.NDArray[Any]
+Kept = Callable[[str, Callable[[], dict[str, Array]]], dict[str, Array]]
+
+_RATIOS = (0.25, 0.5, 1, 2, 4)  # of the pool
+_RULES = ("mmr", "vrsd")  # which have exact selection from all rows that costs little more than a search
+
+
+class Sizes(NamedTuple):
+    """Of each setting and size of the pool: the share of queries with the picks of the whole corpus."""
+
+    queries: int
+    sizes: list[int]
+    shares: dict[str, list[float]]  # by the name of the setting
+
+
+def sizes(problem: Problem, settings: Sequence[Setting], queries: int, kept: Kept) -> Sizes | None:
+    """Compare picks out of pools of several sizes with those of the whole corpus, for some of the queries.
+
+    None where pools are of another retriever, or nothing is to be compared.
+    """
+    asked = [
+        each for each in settings if each.name != TOP and each.rule in _RULES and set(each.arguments) <= {"lambda_d"}
+    ]
+    if problem.outside is None or not queries or not asked:
+        return None
+    pool, rows = problem.candidates.shape[1], len(problem.corpus)
+    tried = sorted({size for size in (round(pool * ratio) for ratio in _RATIOS) if problem.k < size < rows})
+    some = np.unique(np.linspace(0, len(problem.queries) - 1, queries).round().astype(np.int64))
+    if not tried:
+        return None
+    shares = {
+        setting.name: kept(f"_sizes-{len(some)}-{file_name(setting)}", partial(_shares, problem, some, setting, tried))
+        for setting in asked
+    }
+    return Sizes(len(some), tried, {name: each["shares"].tolist() for name, each in shares.items()})
+
+
+def _shares(problem: Problem, some: Array, setting: Setting, tried: list[int]) -> dict[str, Array]:
+    part = problem.of(some)
+    ranked = problem.corpus.search(
+        part.queries, max(tried), lambda_b=problem.lambda_b, num_threads=problem.num_threads
+    ).indices
+    whole, shares = _whole(part, setting), []
+    for size in tried:
+        pools = part.with_pools(ranked[:, :size])
+        picks = np.asarray(select(pools, slice(0, len(some)), setting.rule, setting.arguments).indices)
+        shares.append(float((np.sort(picks, axis=1) == whole).all(axis=1).mean()))
+    return {"shares": np.array(shares)}
+
+
+def _whole(problem: Problem, setting: Setting) -> Array:
+    """Return the picks of a rule out of all rows, each query's in ascending order."""
+    given = dict(setting.arguments)
+    if "lambda_b" in rk.METHODS[setting.rule].parameters:
+        given.setdefault("lambda_b", problem.lambda_b)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rk.PoolSizeWarning)
+        picks = getattr(rk, setting.rule)(
+            problem.queries, problem.corpus, problem.k, num_threads=problem.num_threads, **given
+        )
+    return np.sort(np.asarray(picks.indices), axis=1)
