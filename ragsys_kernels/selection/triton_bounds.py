@@ -9,6 +9,9 @@ The pass over the pool that finds the relevance also lets each tile meet the bes
 that comes best first that is the first pick, so all but the first tile have met one pick when the choice begins. An
 initial item, which is known, is met in its place.
 
+What costs more than is left of a budget is marked after each pick. An item above a ceiling of similarity is closed by
+any m that exceeds it, for m only grows; before it is picked an item has met all picks.
+
 A program's running vectors lie in ``work`` (4, Q, stride): v, m, the factor f of the row (vector = f * row), the number
 of turns that m takes into account. A turn is an initial item or a pick; ``taken_rows`` and ``taken_factors``
 (Q, S + K) have the row of each, -1 for padding, and its factor. NaN as m marks what may not be picked.
@@ -24,7 +27,7 @@ import triton.language as tl
 from .. import _arrays
 from .._gpu.variants import variant
 from .problem import Problem, Selection
-from .triton_launch import OPTIONS, Tile, chunks, padded, pool_arguments, row_tile
+from .triton_launch import OPTIONS, Tile, chunks, limits, padded, pool_arguments, row_tile
 from .triton_objective import (
     NO_PICK,
     best_of,
@@ -35,8 +38,10 @@ from .triton_objective import (
     mmr_value,
     pool_ids,
     running_max,
+    still_open,
     store_pick,
     with_bias,
+    within_budget,
 )
 from .triton_rows import catch_up, everywhere, initial_item, similarity
 
@@ -55,7 +60,7 @@ SCAN = tl.constexpr(1024)
 
 
 @triton.jit
-def _promising(v_at, m_at, met_at, P, turns, weight, ROWS: tl.constexpr):
+def _promising(v_at, m_at, met_at, P, turns, weight, most, ROWS: tl.constexpr):
     """Return the best known score and its position and, for each lane, the item of the largest bound.
 
     Lane i has positions i, i + ROWS, ...; the items of high relevance, which are neighbours, are in lanes of their own.
@@ -69,7 +74,8 @@ def _promising(v_at, m_at, met_at, P, turns, weight, ROWS: tl.constexpr):
         p = p0 + lanes
         inside = p < P
         m = tl.load(m_at + p, mask=inside, other=float("nan"))
-        w = comparable(mmr_value(tl.load(v_at + p, mask=inside, other=0.0), m, weight, False), m == m)
+        v = tl.load(v_at + p, mask=inside, other=0.0)
+        w = comparable(mmr_value(v, m, weight, False), still_open(m, most))
         known = tl.load(met_at + p, mask=inside, other=0.0) == turns
         known_best, known_at = larger_in_lanes(tl.where(known, w, float("-inf")), p, known_best, known_at)
         bound, bound_at = larger_in_lanes(tl.where(known, float("-inf"), w), p, bound, bound_at)
@@ -117,6 +123,19 @@ def close_group(
         tl.debug_barrier()
 
 
+@triton.jit
+def close_costly(
+    costs, budget, spent, candidates, m_at, q, P, num_ids, pool_stride, BY_ROW: tl.constexpr
+):  # fmt: skip
+    """Mark all items that cost more than is left."""
+    for p0 in range(0, P, SCAN):
+        p = p0 + tl.arange(0, SCAN)
+        ids, valid = pool_ids(candidates, q, p, P, num_ids)
+        fits = within_budget(costs, budget, spent, q, p, ids + q * pool_stride, valid, P, BY_ROW)
+        tl.store(m_at + p, float("nan"), mask=valid & (fits == 0))
+    tl.debug_barrier()
+
+
 @triton.jit(do_not_specialize=("q0", "P", "S", "K", "num_ids", "cap"))
 def select_bounds_kernel(
     rows,
@@ -129,6 +148,9 @@ def select_bounds_kernel(
     bias,
     groups,
     query_groups,
+    costs,
+    budget,
+    max_similarity,
     ks,
     lambda_d,
     lambda_b,
@@ -152,6 +174,7 @@ def select_bounds_kernel(
     stride,
     COMPUTED: tl.constexpr,
     BIAS_BY_ROW: tl.constexpr,
+    COSTS_BY_ROW: tl.constexpr,
     EVEN_D: tl.constexpr,
     ROWS: tl.constexpr,
     DIMS: tl.constexpr,
@@ -181,6 +204,10 @@ def select_bounds_kernel(
     wanted = K
     if ks is not None:
         wanted = tl.minimum(tl.load(ks + q), K).to(tl.int32)
+    most = None
+    if max_similarity is not None:
+        most = tl.load(max_similarity + q)
+    spent = tl.zeros([], tl.float64)
 
     # 1. Initial items. The first is what all tiles meet in the first pass.
     num_taken = 0
@@ -251,6 +278,8 @@ def select_bounds_kernel(
         else:
             v = with_bias(r, bias, q * P + p, p < P, bias_weight)
         free = may_be_picked(ids, row, valid, q, initial, S, groups, query_groups)
+        if costs is not None:
+            free &= within_budget(costs, budget, spent, q, p, row, valid, P, COSTS_BY_ROW)
         tl.store(v_at + p, v, mask=p < P)
         tl.store(m_at + p, tl.where(free, NO_PICK, nan), mask=p < P)
         tl.store(f_at + p, f, mask=p < P)
@@ -295,7 +324,7 @@ def select_bounds_kernel(
         looking = num_taken > 0
         while looking:
             if attempt < ROUNDS:
-                best, best_at, bound, at = _promising(v_at, m_at, met_at, P, turns, weight, ROWS)
+                best, best_at, bound, at = _promising(v_at, m_at, met_at, P, turns, weight, most, ROWS)
                 these = bound > float("-inf")
                 if attempt == 0:
                     shared = tl.max(tl.reshape(bound, [ROWS // SHARE, SHARE]), 1)
@@ -308,7 +337,7 @@ def select_bounds_kernel(
             m = tl.load(m_at + at, mask=these, other=nan)
             met = tl.load(met_at + at, mask=these, other=0.0).to(tl.int32)
             f = tl.load(f_at + at, mask=these, other=0.0)
-            w = comparable(mmr_value(v, m, weight, False), m == m)
+            w = comparable(mmr_value(v, m, weight, False), still_open(m, most))
             these &= (met < turns) & (w > float("-inf")) & ((w > best) | ((w == best) & (at < best_at)))
             looking = tl.max(these.to(tl.int32), 0) > 0
             if looking:
@@ -322,7 +351,7 @@ def select_bounds_kernel(
                 tl.debug_barrier()
                 tl.store(m_at + at, m, mask=these)
                 tl.store(met_at + at, (at * 0 + turns).to(tl.float32), mask=these)
-                w = tl.where(these, comparable(mmr_value(v, m, weight, False), m == m), float("-inf"))
+                w = tl.where(these, comparable(mmr_value(v, m, weight, False), still_open(m, most)), float("-inf"))
                 tile_best, tile_at = best_of(w, at)
                 better = (tile_best > best) | ((tile_best == best) & (tile_at < best_at))
                 best = tl.where(better, tile_best, best)
@@ -361,6 +390,12 @@ def select_bounds_kernel(
         tl.debug_barrier()
         made += taken.to(tl.int32)
         num_taken += taken.to(tl.int32)
+        if costs is not None:
+            cost = tl.load(costs + (row_taken if COSTS_BY_ROW else q * P + position), mask=taken, other=0.0)
+            spent += cost
+            close_costly(
+                costs, budget, spent, candidates, m_at, q, P, num_ids, pool_stride, COSTS_BY_ROW
+            )  # fmt: skip
         if cap is not None:
             close_group(
                 tl.where(taken, row_taken, -1), groups, candidates, m_at, q, P, S, K, num_ids, pool_stride, initial,
@@ -384,6 +419,7 @@ def select(problem: Problem, out: Selection) -> None:
     """Launch MMR of regime b, one program a query, in chunks of queries."""
     data, D = problem.rows.data, problem.rows.data.shape[1]
     arguments, stride = pool_arguments(problem, out), padded(problem.pool)
+    arguments |= limits(problem)
     plain = all(arguments.get(name) is None for name in OPTIONS)
     tile = bounds_tile(problem.rows.dtype, D, plain)
     del arguments["VRSD"]

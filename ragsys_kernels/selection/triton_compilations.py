@@ -178,6 +178,7 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
     D, dot = 700 if full else 768, dot_type(dtype)
     even = {"EVEN_D": not full}
     flags = {**even, "BIAS_BY_ROW": True}
+    by_row = {"BIAS_BY_ROW": True, "COSTS_BY_ROW": True}
     computed = dtype != "int8"
     absent: tuple[str, ...] = ("relevance",) if full else OPTIONS
     absent = ("scales", *absent) if computed else absent
@@ -204,11 +205,16 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
     tile = row_tile(dtype, D)
     sizes = {"ROWS": tile.rows, "DIMS": tile.dims, "COMPUTED": computed}
     if vrsd:
-        add("stream", select_stream_kernel, stream_tile(dtype, D), absent, False, **even, **sizes)
+        own = (*absent, "bias", "lambda_d", "lambda_b")
+        few = stream_tile(dtype, D, full)
+        add("stream", select_stream_kernel, few, own, False, **even, **sizes, **by_row, MSD=False)
+        if full:
+            whole = {**even, **sizes, **by_row, "MSD": True}
+            found.append(_compilation("stream msd options", select_stream_kernel, dtype, few, absent, **whole))
     else:
         few = bounds_tile(dtype, D, not full)
         changed = sizes | {"ROWS": few.rows, "STAGES": few.num_stages}
-        add("bounds", select_bounds_kernel, few, absent, False, **flags, **changed)
+        add("bounds", select_bounds_kernel, few, absent, False, **even, **by_row, **changed)
         if computed:
             found.append(_coded(dtype, D, full))
     if computed or vrsd:

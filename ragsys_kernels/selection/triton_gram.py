@@ -15,7 +15,7 @@ import triton.language as tl
 
 from .._gpu.variants import variant
 from .problem import Problem, Selection
-from .triton_launch import GROWTH, NUM_PARTS, OPTIONS, Tile, dot_type, num_initial, pool_arguments, query_parts
+from .triton_launch import GROWTH, NUM_PARTS, OPTIONS, Tile, dot_type, limits, num_initial, pool_arguments, query_parts
 from .triton_objective import comparable, inverse, may_be_picked, running_max, with_bias
 from .triton_objectives import OBJECTIVES, rule_of
 from .triton_objectives.objective import Items
@@ -340,18 +340,15 @@ def in_tile(problem: Problem) -> bool:
 
 def limits_and_options(problem: Problem) -> dict[str, Any]:
     """Return the arguments of budgets and ceilings, and of what belongs to the rule alone."""
-    limits, options = problem.constraints, problem.options
+    options = problem.options
     quality = getattr(options, "quality", None)
     number, second = (
         next((getattr(options, name) for name in names if hasattr(options, name)), 0.0) for names in NUMBERS
     )
     taken = num_initial(problem) + problem.k
     return {
-        "costs": limits.costs,
-        "budget": None if limits.costs is None else limits.budget,
-        "max_similarity": limits.max_similarity,
+        **limits(problem),
         "quality": quality,
-        "COSTS_BY_ROW": limits.costs is not None and limits.costs.ndim == 1,
         "QUALITY_BY_ROW": quality is not None and quality.ndim == 1,
         "far": 1.0 if problem.rows.metric == "cosine" else 0.0,
         "number": float(number),

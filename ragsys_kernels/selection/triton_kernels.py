@@ -1,8 +1,8 @@
 """Triton kernels for torch tensors on a GPU: which of the three regimes runs a problem.
 
 ``triton_gram.py`` is regime a; ``triton_coded.py`` (MMR out of a coded corpus), ``triton_bounds.py`` (MMR) and
-``triton_stream.py`` (VRSD) are b, ``triton_whole_corpus.py`` is c; ``README.md`` says what each reads. Nothing waits
-for the device.
+``triton_stream.py`` (VRSD, MSD) are b, ``triton_whole_corpus.py`` is c; ``README.md`` says what each reads. Nothing
+waits for the device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .problem import Problem, Selection
 from .triton_launch import num_initial, outputs
 from .triton_objectives import OBJECTIVES
 
-# What the kernels have (capabilities.py), some of it in regime a alone.
+# What the kernels have (capabilities.py), some of it not in all regimes.
 RULES = frozenset(OBJECTIVES)
 CONSTRAINTS = frozenset(("budget", "max_similarity"))
 
@@ -69,14 +69,14 @@ def _refuse(problem: Problem) -> None:
     """Raise the reason that no kernel runs a problem, by its shape and its options."""
     options, limits = problem.options, problem.constraints
     slots, most = problem.pool + num_initial(problem), triton_gram.GRAM_SLOTS
-    asked = [] if problem.op in ("mmr", "vrsd") else [problem.op]
-    asked += ["a budget"] if limits.costs is not None else []
+    asked = ["a budget"] if limits.costs is not None else []
     asked += ["max_similarity"] if limits.max_similarity is not None else []
     reason = None
-    if slots > most and asked:
-        reason = (
-            f"its kernels take {' with '.join(asked)} for pools and initial items of up to {most} items, got {slots}"
-        )
+    if slots > most and problem.op not in ("mmr", "vrsd", "msd"):
+        reason = f"its kernels take {problem.op} for pools and initial items of up to {most} items, got {slots}"
+    elif slots > most and _is_corpus(problem) and (asked or problem.op == "msd"):
+        asked = ([problem.op] if problem.op == "msd" else []) + asked
+        reason = f"its kernels take {' with '.join(asked)} for pools, and for a whole corpus of up to {most} rows"
     elif getattr(options, "aspects", None) is not None:
         reason = "its kernels cover the items of the pool, not aspects of their own"
     elif getattr(options, "density", False):
@@ -92,8 +92,13 @@ def _regime(problem: Problem) -> Any:
     slots = problem.pool + num_initial(problem)
     if slots <= triton_gram.GRAM_SLOTS:
         return triton_gram
-    if problem.candidates is None and not problem.pool_stride:
+    if _is_corpus(problem):
         return triton_whole_corpus
-    if problem.op == "vrsd":
+    if problem.op != "mmr":
         return triton_stream
-    return triton_bounds if problem.rows.codes is None else triton_coded
+    limited = any(getattr(problem.constraints, name) is not None for name in ("costs", "max_similarity"))
+    return triton_bounds if limited or problem.rows.codes is None else triton_coded
+
+
+def _is_corpus(problem: Problem) -> bool:
+    return problem.candidates is None and not problem.pool_stride

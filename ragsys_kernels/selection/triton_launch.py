@@ -144,6 +144,17 @@ def pool_arguments(problem: Problem, out: Selection, factors: bool = True) -> di
     }
 
 
+def limits(problem: Problem) -> dict[str, Any]:
+    """Return the arguments of budgets and ceilings."""
+    given = problem.constraints
+    return {
+        "costs": given.costs,
+        "budget": None if given.costs is None else given.budget,
+        "max_similarity": given.max_similarity,
+        "COSTS_BY_ROW": given.costs is not None and given.costs.ndim == 1,
+    }
+
+
 @triton.jit
 def query_factors_kernel(
     queries,

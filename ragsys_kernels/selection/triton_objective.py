@@ -89,6 +89,25 @@ def comparable(w, free):
 
 
 @triton.jit
+def still_open(m, most):
+    """Return whether items whose largest similarity is m may be picked, ``most`` being the ceiling if there is one.
+
+    NaN as m marks what may not be picked.
+    """
+    if most is None:
+        return m == m
+    else:
+        return m <= most
+
+
+@triton.jit
+def within_budget(costs, budget, spent, q, p, rows, mask, P, BY_ROW: tl.constexpr):
+    """Return whether items at positions p, of these rows, fit in what is left of query q's budget."""
+    cost = tl.load(costs + (rows if BY_ROW else q * P + p), mask=mask, other=0.0)
+    return spent + cost <= tl.load(budget + q)
+
+
+@triton.jit
 def best_of(w, positions):
     """Return the largest value and the lowest of its positions."""
     best = tl.max(w, 0)

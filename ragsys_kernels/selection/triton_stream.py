@@ -1,13 +1,14 @@
-"""Regime b, VRSD: pools of any size. One program a query; every step reads the pool's rows again, tile by tile.
+"""Regime b, VRSD and MSD: pools of any size. One program a query; every step reads the pool's rows again, tile by tile.
 
-The cosine of VRSD falls and rises from pick to pick, so that no bound outlives one, as those of MMR do
-(``triton_bounds.py``). A step needs the pick of the one before it, so that splitting a pool over programs would take a
-barrier across the device for every pick; with as many programs as queries the device is full. Blocks at work on a
-device hold more rows than its cache, so each step reads its rows from memory.
+The cosine of VRSD falls and rises from pick to pick, and MSD's sum of distances rises, so that no bound outlives one,
+as those of MMR do (``triton_bounds.py``). A step needs the pick of the one before it, so that splitting a pool over
+programs would take a barrier across the device for every pick; with as many programs as queries the device is full.
+Blocks at work on a device hold more rows than its cache, so each step reads its rows from memory.
 
-A program's running vectors lie in ``work`` (4, Q, stride): r, 0 or NaN, the factor f of the row (vector = f * row), the
-length of the vector. NaN marks what may not be picked. The sum of the picks is in ``sums`` (Q, D), and |s + e|² comes
-from the rows themselves, so nothing cancels.
+A program's running vectors lie in ``work`` (4, Q, stride): the relevance (MSD: with bias), 0 or NaN, the factor f of
+the row (vector = f * row), the length of the vector (MSD: its product with the sum of the picks); with a ceiling a
+fifth has the largest similarity to a pick. NaN marks what may not be picked. The sum of the picks is in ``sums``
+(Q, D), and |s + e|² comes from the rows themselves, so nothing cancels.
 
 Threads that hold the same item may find it written by another of them before they read it. That changes nothing: a mark
 is made from what does not change, and is the same when it is made again.
@@ -22,7 +23,7 @@ import triton.language as tl
 
 from .. import _arrays
 from .problem import Problem, Selection
-from .triton_launch import Tile, chunks, padded, pool_arguments, row_tile
+from .triton_launch import Tile, chunks, limits, padded, pool_arguments, row_tile
 from .triton_objective import (
     best_of,
     comparable,
@@ -30,10 +31,14 @@ from .triton_objective import (
     inverse,
     may_be_picked,
     pool_ids,
+    running_max,
+    still_open,
     store_pick,
     vrsd_value,
+    with_bias,
+    within_budget,
 )
-from .triton_rows import initial_item
+from .triton_rows import initial_item, similarity
 
 # The running vectors of the queries that run together take no more than this.
 WORKSPACE_BYTES = 1 << 28
@@ -46,6 +51,17 @@ def _slice_products(x, y, products, squares):
     return products + x * y[None, :], squares + x * x
 
 
+@triton.jit
+def _towards_sum(x, f, s, products, MSD: tl.constexpr):
+    """Add a slice of the rows' products with the sum s of the picks, or of the squares of both together."""
+    x = x.to(tl.float32)
+    if MSD:
+        return products + x * s[None, :]
+    else:
+        x = x * f[:, None] + s[None, :]
+        return products + x * x
+
+
 @triton.jit(do_not_specialize=("q0", "P", "S", "K", "num_ids", "cap"))
 def select_stream_kernel(
     rows,
@@ -55,9 +71,15 @@ def select_stream_kernel(
     candidates,
     initial,
     relevance,
+    bias,
     groups,
     query_groups,
+    costs,
+    budget,
+    max_similarity,
     ks,
+    lambda_d,
+    lambda_b,
     out_index,
     out_score,
     out_relevance,
@@ -75,7 +97,11 @@ def select_stream_kernel(
     D,
     cap,
     stride,
+    far,
+    MSD: tl.constexpr,
     COMPUTED: tl.constexpr,
+    BIAS_BY_ROW: tl.constexpr,
+    COSTS_BY_ROW: tl.constexpr,
     EVEN_D: tl.constexpr,
     ROWS: tl.constexpr,
     DIMS: tl.constexpr,
@@ -87,6 +113,7 @@ def select_stream_kernel(
     state_at = r_at + plane
     f_at = state_at + plane
     length_at = f_at + plane
+    near_at = length_at + plane  # with a ceiling
     s_at = sums + program * D
     n = tl.arange(0, ROWS)
     d = tl.arange(0, DIMS)
@@ -100,6 +127,13 @@ def select_stream_kernel(
     wanted = K
     if ks is not None:
         wanted = tl.minimum(tl.load(ks + q), K).to(tl.int32)
+    most = None
+    if max_similarity is not None:
+        most = tl.load(max_similarity + q)
+    spent = tl.zeros([], tl.float64)
+    weight = 1.0
+    if MSD:
+        weight = tl.load(lambda_d + q)
 
     # 1. Relevance, norms and who may be picked; the first pick's value is r.
     lane_best = tl.full([ROWS], float("-inf"), tl.float32)
@@ -133,10 +167,20 @@ def select_stream_kernel(
         if scales is not None:
             f = tl.load(scales + row, mask=valid, other=0.0)
             length *= f
-        r = tl.sum(products, 1) * inverse(norm)
+        if MSD:
+            r = tl.sum(products, 1) * f
+            length = tl.zeros([ROWS], tl.float32)
+        else:
+            r = tl.sum(products, 1) * inverse(norm)
         if relevance is not None:
             r = tl.load(relevance + q * P + p, mask=p < P, other=0.0)
+        if MSD:
+            r = with_bias(r, bias, row if BIAS_BY_ROW else q * P + p, valid, tl.load(lambda_b + q))
         free = may_be_picked(ids, row, valid, q, initial, S, groups, query_groups)
+        if costs is not None:
+            free &= within_budget(costs, budget, spent, q, p, row, valid, P, COSTS_BY_ROW)
+        if max_similarity is not None:
+            tl.store(near_at + p, tl.full([ROWS], float("-inf"), tl.float32), mask=p < P)
         tl.store(r_at + p, r, mask=p < P)
         tl.store(state_at + p, tl.where(free, 0.0, nan), mask=p < P)
         tl.store(f_at + p, f, mask=p < P)
@@ -152,6 +196,7 @@ def select_stream_kernel(
     # 2. Initial items, then picks: each brings the running vectors up to date and finds the next best.
     s_query = 0.0
     s_length = 0.0
+    terms = 0.0  # how many items are in the sum
     made = 0
     for turn in range(S + wanted):
         best, best_at = best_of(lane_best, lane_at)
@@ -165,19 +210,29 @@ def select_stream_kernel(
             r_taken = tl.load(r_at + position)
             own_length = tl.load(length_at + position)
             own = r_taken * own_length
+            score = best
+            redundancy = tl.full([], nan, tl.float32)
+            if MSD:
+                score = tl.where(terms == 0, weight * r_taken, best)
+                redundancy = tl.div_rn(own_length, tl.maximum(terms, 1.0))
+            elif max_similarity is not None:
+                redundancy = tl.where(terms == 0, 0.0, tl.load(near_at + position))
             store_pick(
                 q * K + turn - S,
                 taken,
                 item,
-                best,
+                score,
                 r_taken,
-                nan,
+                redundancy,
                 out_index,
                 out_score,
                 out_relevance,
                 out_redundancy,
             )
             made += taken.to(tl.int32)
+            if costs is not None:
+                at = item + q * pool_stride if COSTS_BY_ROW else q * P + position
+                spent += tl.load(costs + at, mask=taken, other=0.0)
         else:
             item, f_taken, own, own_length = initial_item(
                 rows,
@@ -192,7 +247,7 @@ def select_stream_kernel(
                 num_ids,
                 S,
                 D,
-                True,
+                not MSD,
                 COMPUTED,
                 DIMS,
             )
@@ -219,6 +274,7 @@ def select_stream_kernel(
             )
         # Nothing needs to be known after the last pick; where nothing was found, nothing can be.
         if taken & (turn < S + wanted - 1):
+            terms += 1.0
             s_query += own
             s_length += own_length
             for d0 in range(0, D, DIMS):
@@ -238,22 +294,39 @@ def select_stream_kernel(
                 state = tl.load(state_at + p, mask=p < P, other=nan)
                 r = tl.load(r_at + p, mask=p < P, other=0.0)
                 length = tl.load(length_at + p, mask=p < P, other=0.0)
-                squares = tl.zeros([ROWS, DIMS], tl.float32)
+                products = tl.zeros([ROWS, DIMS], tl.float32)
+                near = products
                 for d0 in range(0, full, DIMS):
-                    x = tl.load(base + (d0 + d)[None, :], mask=valid[:, None], other=0).to(tl.float32)
-                    x = x * f[:, None] + tl.load(s_at + d0 + d)[None, :]
-                    squares += x * x
+                    x = tl.load(base + (d0 + d)[None, :], mask=valid[:, None], other=0)
+                    products = _towards_sum(x, f, tl.load(s_at + d0 + d), products, MSD)
+                    if max_similarity is not None:
+                        near += x.to(tl.float32) * tl.load(taken_row + d0 + d).to(tl.float32)[None, :]
                 if not EVEN_D:
                     tail = full + d < D
                     x = tl.load(base + (full + d)[None, :], mask=valid[:, None] & tail[None, :], other=0)
-                    x = x.to(tl.float32) * f[:, None] + tl.load(s_at + full + d, mask=tail, other=0.0)[None, :]
-                    squares += x * x
+                    products = _towards_sum(x, f, tl.load(s_at + full + d, mask=tail, other=0.0), products, MSD)
+                    if max_similarity is not None:
+                        y = tl.load(taken_row + full + d, mask=tail, other=0).to(tl.float32)
+                        near += x.to(tl.float32) * y[None, :]
                 state = tl.where(p == position, nan, state)
                 if cap is not None:
                     same = tl.load(groups + row, mask=valid, other=0) == taken_group
                     state = tl.where(tl.where(same, count, 0) >= cap, nan, state)
+                if costs is not None:
+                    fits = within_budget(costs, budget, spent, q, p, row, valid, P, COSTS_BY_ROW)
+                    state = tl.where(fits, state, nan)
+                if max_similarity is not None:
+                    m = tl.load(near_at + p, mask=p < P, other=nan)
+                    m = running_max(m, similarity(near, f, f_taken))
+                    tl.store(near_at + p, m, mask=p < P)
+                    state = tl.where(still_open(m, most), state, nan)
                 tl.store(state_at + p, state, mask=p < P)
-                w = vrsd_value(r, length, tl.sum(squares, 1), s_query, s_length, False)
+                if MSD:
+                    t = tl.sum(products, 1) * f
+                    tl.store(length_at + p, t, mask=p < P)
+                    w = weight * r + (1.0 - weight) * (far * terms - t)
+                else:
+                    w = vrsd_value(r, length, tl.sum(products, 1), s_query, s_length, False)
                 w = comparable(w, state == state)
                 better = w > lane_best
                 lane_best = tl.where(better, w, lane_best)
@@ -264,26 +337,32 @@ def select_stream_kernel(
     tl.store(out_length + q, made)
 
 
-def stream_tile(dtype: str, dims: int) -> Tile:
-    """Return the tile of VRSD out of large pools."""
-    # This lets two blocks of 8 warps live on a multiprocessor; left to itself the assembler spills for one more.
-    return row_tile(dtype, dims)._replace(maxnreg=128 if dtype in ("float16", "bfloat16") else None)
+def stream_tile(dtype: str, dims: int, ceiling: bool) -> Tile:
+    """Return the tile of VRSD and MSD out of large pools; with a ceiling rows meet the pick too."""
+    # 128 lets two blocks of 8 warps live on a multiprocessor; left to itself the assembler spills for one more. With a
+    # ceiling Triton 3.6 spills 56 bytes at 128 on sm_80, and 3.9 spills 72 bytes of int8 there to stay at 128.
+    halves = dtype in ("float16", "bfloat16")
+    return row_tile(dtype, dims)._replace(maxnreg=(168 if halves else 255) if ceiling else (128 if halves else None))
 
 
 def select(problem: Problem, out: Selection) -> None:
-    """Launch VRSD of regime b, one program a query, in chunks of queries."""
+    """Launch VRSD or MSD of regime b, one program a query, in chunks of queries."""
     data, D = problem.rows.data, problem.rows.data.shape[1]
-    tile, stride = stream_tile(problem.rows.dtype, D), padded(problem.pool)
-    arguments = pool_arguments(problem, out)
-    for name in ("bias", "lambda_d", "lambda_b", "VRSD", "BIAS_BY_ROW"):
-        del arguments[name]
-    for q0, num_queries in chunks(problem.num_queries, 16 * stride + 4 * D, WORKSPACE_BYTES, 1):
+    arguments, stride = pool_arguments(problem, out) | limits(problem), padded(problem.pool)
+    msd, ceiling = not arguments.pop("VRSD"), arguments["max_similarity"] is not None
+    tile, planes = stream_tile(problem.rows.dtype, D, ceiling), 4 + ceiling
+    if not msd:
+        for name in ("bias", "lambda_d", "lambda_b"):
+            arguments[name] = None
+    for q0, num_queries in chunks(problem.num_queries, 4 * planes * stride + 4 * D, WORKSPACE_BYTES, 1):
         select_stream_kernel[(num_queries,)](
             **arguments,
-            work=_arrays.empty(data, (4, num_queries, stride), "float32"),
+            work=_arrays.empty(data, (planes, num_queries, stride), "float32"),
             sums=_arrays.empty(data, (num_queries, D), "float32"),
             q0=q0,
             stride=stride,
+            far=1.0 if problem.rows.metric == "cosine" else 0.0,
+            MSD=msd,
             EVEN_D=D % tile.dims == 0,
             ROWS=tile.rows,
             DIMS=tile.dims,

@@ -104,14 +104,17 @@ def test_a_budget_is_spent_to_the_last_cent(rule):
 
 def test_what_no_kernel_runs_is_refused_by_name():
     _, problem = problem_of("mmr", {}, P=140)
+    corpus = {name: x for name, x in problem.items() if name != "candidates"}
     for changes, said in (
-        ({"costs": np.ones(280), "budget": 3.0}, "take a budget for pools .* of up to 128 items, got 140"),
-        ({"max_similarity": 0.5}, "take max_similarity for pools"),
+        ({"costs": np.ones(280), "budget": 3.0}, "take a budget for pools, and for a whole corpus of up to 128 rows"),
+        ({"max_similarity": 0.5}, "take max_similarity for pools, and"),
     ):
         with pytest.raises(rk.BackendUnavailableError, match=said):
-            rk.mmr(**{**problem, **changes}, backend="triton")
-    with pytest.raises(rk.BackendUnavailableError, match=r"^msd: backend 'triton' .* take msd for pools"):
-        rk.msd(**problem, backend="triton")
+            rk.mmr(**{**corpus, **changes}, backend="triton")
+    with pytest.raises(rk.BackendUnavailableError, match=r"^msd: backend .triton. .* take msd for pools, and"):
+        rk.msd(**corpus, backend="triton")
+    with pytest.raises(rk.BackendUnavailableError, match=r"^ssd: .* take ssd for pools .* of up to 128 items, got 140"):
+        rk.ssd(**problem, backend="triton")
     _, problem = problem_of("coverage", {})
     with pytest.raises(rk.BackendUnavailableError, match="not aspects of their own"):
         rk.coverage(**problem, aspects=np.ones((3, 2, 12), np.float32), backend="triton")

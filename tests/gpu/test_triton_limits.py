@@ -1,0 +1,114 @@
+"""Budgets and ceilings of large pools, and MSD out of them, interpreted, against the float64 replay and reference.
+
+``TRITON_INTERPRET=1 pytest tests/gpu/test_triton_limits.py`` runs the tests here, without the variable they run in a
+process that has it.
+"""
+
+import interpreted
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import testing
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+if interpreted.HERE:
+    import triton.language as tl
+
+    from ragsys_kernels.selection import triton_bounds, triton_gram
+
+pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+
+RULES = ("mmr", "vrsd", "msd")
+
+
+@pytest.fixture(autouse=interpreted.HERE)
+def no_pool_is_small(monkeypatch):
+    monkeypatch.setattr(triton_gram, "GRAM_SLOTS", 0)
+
+
+def problem_of(rule, P=37, **shape):
+    if rule == "vrsd":
+        shape.pop("bias", None)
+    problem = testing.selection_problem(3, P, 6, 20, **shape)
+    for name in ("lambda_d", "lambda_b") if rule == "vrsd" else ():
+        problem.pop(name, None)
+    return problem
+
+
+def check(rule, problem):
+    """The picks are the replay's, and all outputs the reference's."""
+    found = rk.Selection(*map(np.asarray, getattr(rk, rule)(**problem, backend="triton")))
+    testing.check_selection(rule, problem, found)
+    expected = getattr(rk, rule)(**problem, backend="reference")
+    np.testing.assert_array_equal(found.lengths, expected.lengths)
+    np.testing.assert_array_equal(found.indices, expected.indices)
+    np.testing.assert_allclose(found.redundancy, expected.redundancy, atol=1e-5)
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_limits_with_every_other_option(rule, dtype):
+    problem = problem_of(
+        rule, ragged=True, bias=True, groups=True, budget=True, ceiling=True, dtype=dtype, seed=len(dtype)
+    )
+    plain = check(rule, {name: x for name, x in problem.items() if name not in ("costs", "budget", "max_similarity")})
+    problem["initial"] = np.array([[3, 5, -1]] * 3)
+    assert not np.array_equal(check(rule, problem).indices, plain.indices)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_dense_pools_by_dot_products_with_costs_of_their_own(rule):
+    problem = problem_of(rule, P=21, dense=True)
+    costs = np.random.default_rng(2).uniform(0, 3, (3, 21))
+    options = {"metric": "dot", "costs": costs, "budget": np.array([4.0, 2.0, 0.0])}
+    found = check(rule, {**problem, **options})
+    assert found.lengths.max() > found.lengths.min()
+    if rule == "msd":
+        check(rule, {**problem, "metric": "dot"})
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_ceiling_alone_leaves_no_near_duplicates(rule):
+    problem = problem_of(rule)
+    rows, ids = problem["embeddings"], problem["candidates"]
+    rows[ids[:, 1]] = rows[ids[:, 0]] + np.float32(0.1)
+    found = check(rule, {**problem, "max_similarity": np.float32([0.2, 0.9, -0.1])})
+    units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    for picks, most in zip(found.indices, (0.2, 0.9, -0.1), strict=True):
+        some = units[picks[picks >= 0]]
+        assert np.all((some @ some.T)[np.triu_indices(len(some), 1)] <= most + 1e-5)
+
+
+def test_a_ceiling_holds_where_all_tiles_have_their_turn(monkeypatch):
+    """Items that turn out to be above the ceiling once they have met all picks, when no more bounds are looked for."""
+    monkeypatch.setattr(triton_bounds, "ROUNDS", tl.constexpr(1))
+    for seed in range(3):
+        problem = problem_of("mmr", P=90, seed=seed, kind="clustered")
+        check("mmr", {**problem, "max_similarity": np.float32([0.1, 0.3, 0.6]), "lambda_d": 0.9})
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_budget_is_spent_to_the_last_cent(rule):
+    problem = problem_of(rule)
+    costs = np.full(len(problem["embeddings"]), 0.1)
+    spent = 0.0
+    for _ in range(3):
+        spent += 0.1
+    for budget, picks in ((spent, 3), (np.nextafter(spent, 0), 2)):
+        assert (check(rule, {**problem, "costs": costs, "budget": budget}).lengths == picks).all()
+
+
+@pytest.mark.parametrize("rule", ["mmr", "msd"])
+def test_nothing_fits_or_all_is_the_same(rule):
+    problem = problem_of(rule)
+    costs = np.ones(len(problem["embeddings"]))
+    assert not check(rule, {**problem, "costs": costs, "budget": 0.5}).lengths.any()
+    problem["embeddings"][:] = problem["embeddings"][0]
+    assert (check(rule, {**problem, "max_similarity": 0.5}).lengths == 1).all()
+
+
+interpreted.elsewhere(globals())
