@@ -70,7 +70,8 @@ def coverage(
         Of "cover" alone: with less of it more aspects matter more than nearer items.
     density : bool
         With a ``budget``: picks the largest value per cost, and instead of these picks takes the best single item that
-        fits where its value is above the sum of theirs. A cost of 0 counts as 1e-30. The scores remain values.
+        fits where its value is above the sum of theirs. A cost below 1e-4 of the budget counts as that much, so that
+        items of cost 0 go first by what they add, if that is anything. The scores remain values.
 
     Returns
     -------

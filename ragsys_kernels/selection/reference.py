@@ -19,8 +19,9 @@ from .rules.pool import Pool, in_range, pool_of, products
 _SCORES = 1 << 24
 _ROW_BLOCK = 1 << 16
 
-# What an item of cost 0 costs where values are divided by costs.
-_LEAST_COST = 1e-30
+# What an item costs at least where values are divided by costs: a share of a finite budget, and not nothing. Without
+# the share, the rounding of a gain that is 0 would make an item of cost 0 better than every item that costs something.
+_LEAST_SHARE, _LEAST_COST = 1e-4, 1e-30
 
 
 def _select(problem: Problem) -> Selection:
@@ -64,7 +65,8 @@ def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -
             if step == 0:
                 single = int(np.argmax(values))
                 single_value = float(values[single])
-            values = values / np.maximum(limits.costs, _LEAST_COST)
+            share = _LEAST_SHARE * limits.budget if np.isfinite(limits.budget) else 0.0
+            values = values / np.maximum(limits.costs, max(share, _LEAST_COST))
         i = int(np.argmax(values))  # the first maximum: ties go to the lowest position
         made(step, i)
         take(i)

@@ -154,7 +154,7 @@ class Replay:
             best = int(np.argmax(lowest))
             if self._density() and step == 0:
                 at = int(np.argmax(np.where(doubtful, -np.inf, scores)))
-                singles = float(scores[at]), float(errors[at] * max(costs[open_rows[at]], 1e-30))
+                singles = float(scores[at]), float(errors[at] * self._divisor(q, costs[open_rows[at]]))
                 error = 1e-4 * max(1.0, abs(singles[0]))
                 alone = (indices[1:] == -1).all() and scores[i] >= singles[0] - error  # perhaps instead of the picks
                 if alone and singles[0] > self._total(q, wanted, available, r, v, largest, costs) - error:
@@ -165,7 +165,7 @@ class Replay:
             )
             first = not picked
             score = self.lambda_d[q] * v[row] if first and self.method == "mmr" else scores[i]
-            error = errors[i] * (max(costs[row], 1e-30) if self._density() else 1)
+            error = errors[i] * (self._divisor(q, costs[row]) if self._density() else 1)
             if self.method == "sift":  # 1 less all gains so far
                 error += self.tolerance
             self._close(where, "score", scores_given[step], score, error)
@@ -184,6 +184,12 @@ class Replay:
 
     def _density(self) -> bool:
         return bool(self.problem.get("density"))
+
+    def _divisor(self, q: int, cost: float) -> float:
+        """Return what a value is divided by for `density`."""
+        assert self.budget is not None
+        budget = float(self.budget[q])
+        return max(cost, 1e-4 * budget if budget < np.inf else 0, 1e-30)
 
     def _ended(self, q: int, made: int, total: float, singles: tuple[float, float]) -> int:
         """Return how many picks there must be; refuse picks that one item alone is worth more than."""
@@ -265,7 +271,7 @@ class Replay:
             options["quality"] = quality[self.pool] if quality.ndim == 1 else quality[q, at]
         costs = None
         if self.costs is not None:
-            costs = np.array([self._cost(q, self.places[row], row) for row in self.pool])
+            costs = np.array([self._divisor(q, self._cost(q, self.places[row], row)) for row in self.pool])
         reported = r if self.own_relevance else v
         return Query(
             self.e[self.pool],

@@ -24,7 +24,7 @@ class Query(NamedTuple):
     query: np.ndarray | None
     lambda_d: float
     options: dict[str, Any]  # what is given to the rule alone; arrays of this query
-    costs: np.ndarray | None
+    costs: np.ndarray | None  # with `density`, what values are divided by
     tolerance: float  # of a product and of a relevance
 
 
@@ -182,8 +182,7 @@ def coverage(x: Query) -> Values:
     if not x.options.get("density"):
         return found
     assert x.costs is not None
-    costs = np.maximum(x.costs, 1e-30)
-    return found._replace(values=found.values / costs, errors=found.errors / costs, scores=found.values)
+    return found._replace(values=found.values / x.costs, errors=found.errors / x.costs, scores=found.values)
 
 
 RULES = {"msd": msd, "dpp": dpp, "ssd": ssd, "sift": sift, "coverage": coverage}

@@ -17,8 +17,9 @@ constexpr std::int64_t kAspectBlock = 96;
 // More than what rounding adds to a gain, as a factor.
 constexpr float kRounded = 1.0f + 1e-5f;
 
-// What an item costs at least where values are divided by costs.
-constexpr double kLeastCost = 1e-30;
+// What an item costs at least where values are divided by costs: a share of a finite budget, and not nothing. Without
+// the share, the rounding of a gain that is 0 would make an item of cost 0 better than every item that costs something.
+constexpr double kLeastShare = 1e-4, kLeastCost = 1e-30;
 
 // x^power of x >= 0, power in (0, 1]; 0 of 0. The error is below 1e-6 of the result.
 static inline vf power_of(vf x, float power) {
@@ -266,8 +267,10 @@ struct Coverage {
   static float rank(const Query& query, std::int64_t j) {
     const float value = value_of(query, j);
     if (!query.args.options.density) return value;
-    const double cost = query.cost(j);
-    return float(double(value) / (cost > kLeastCost ? cost : kLeastCost));
+    const double budget = query.args.limits.budget[query.q];
+    const double share = budget > DBL_MAX ? 0 : kLeastShare * budget;
+    const double least = share > kLeastCost ? share : kLeastCost, cost = query.cost(j);
+    return float(double(value) / (cost > least ? cost : least));
   }
 
   template <class Query>
