@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .settings import RANDOM, TOP, Setting
-from .table import Figures
-
-# By what usefulness is judged where there are judgements, the first that is there.
-_USEFUL = ("alpha_ndcg", "ndcg")
+from .table import Figures, usefulness
 
 
 class Advice(NamedTuple):
@@ -27,7 +24,7 @@ def advise(settings: Sequence[Setting], found: Figures, *, max_loss: float, leve
     alike while its usefulness is certainly not below ``1 - max_loss`` times that of top-k. Without judgements relevance
     takes the place of usefulness, which no method can raise above that of top-k.
     """
-    measure = next((name for name in _USEFUL if name in found[TOP]), None)
+    measure = usefulness(found)
     others = [setting for setting in settings if setting.name != TOP and setting.rule != RANDOM]
     sure = f"{level:.0%} of all {len(others)} methods together"
     if measure is None:

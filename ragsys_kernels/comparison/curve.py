@@ -1,36 +1,98 @@
-"""MMR at many λ on the pools of a comparison: the line of its plot."""
+"""MMR at every λ on the pools of a comparison: the line of its plot, and where on it one may stop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+import ragsys_kernels as rk
+
 from .measures import measured
-from .plot import Curve
-from .problem import Problem, select
+from .problem import Problem
 
 Array = npt.NDArray[Any]
-
-_LAMBDAS = (0.0, 0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9, 1.0)
-
-
 Kept = Callable[[str, Callable[[], dict[str, Array]]], dict[str, Array]]
 
-
-def curve(problem: Problem, kept: Kept) -> Curve:
-    """Return the means of what is plotted over all queries, for λ from 0 to 1."""
-    found = kept("_curve", lambda: _curve(problem))
-    return Curve(list(_LAMBDAS), {name: values.tolist() for name, values in found.items()})
+_BLOCK = 64  # queries whose segments are measured at a time
 
 
-def _curve(problem: Problem) -> dict[str, Array]:
-    names = ["relevance", "similarity", *(["ndcg"] if problem.judged is not None else [])]
-    values: dict[str, list[float]] = {}
-    for weight in _LAMBDAS:
-        picks = select(problem, slice(0, len(problem.queries)), "mmr", {"lambda_d": weight})
-        for name, each in measured(problem, np.asarray(picks.indices), names).items():
-            values.setdefault(name, []).append(float(np.nanmean(each)) if np.isfinite(each).any() else float("nan"))
-    return {name: np.array(each) for name, each in values.items()}
+class Curve(NamedTuple):
+    """MMR as a function of λ_d: means over the queries, exact for each λ_d."""
+
+    ends: Array  # (B,) float64, ascending; the last is 1
+    values: dict[str, Array]  # by measure, (B,): the mean for the λ_d up to that end and above the one before
+    selections: float  # mean number of different selections of a query
+    best: dict[str, float]  # by measure: the mean of the largest value of each query at any λ_d
+
+    def least(self, measure: str, bound: float) -> float | None:
+        """Return the least λ_d from which on the mean never is below a bound; None where it is at λ_d = 1."""
+        below = np.flatnonzero(self.values[measure] < bound)
+        if not len(below):
+            return 0.0
+        return None if below[-1] == len(self.ends) - 1 else float(self.ends[below[-1]])
+
+    def highest(self, measure: str) -> tuple[float, float]:
+        """Return the largest λ_d at which the mean is highest, and the mean."""
+        values = self.values[measure]
+        place = len(values) - 1 - int(np.argmax(values[::-1]))
+        return float(self.ends[place]), float(values[place])
+
+
+def curve(problem: Problem, useful: str | None, kept: Kept) -> Curve:
+    """Return the means of relevance, similarity and, with judgements, of what says how useful picks are."""
+    names = ["relevance", "similarity", *([useful] if useful else [])]
+    found = kept("_path", lambda: _path(problem, names))
+    return Curve(
+        found["ends"],
+        {name: found[f"mean {name}"] for name in names},
+        float(found["selections"]),
+        {name: float(found[f"best {name}"]) for name in names},
+    )
+
+
+def _path(problem: Problem, names: list[str]) -> dict[str, Array]:
+    path = rk.mmr_path(
+        problem.queries,
+        problem.corpus,
+        problem.k,
+        candidates=problem.candidates,
+        lambda_b=problem.lambda_b,
+        num_threads=problem.num_threads,
+    )
+    starts = path.cu_segments[:-1]
+    of_query = np.repeat(np.arange(len(starts)), path.num_segments)
+    values = _measured(problem, path, of_query, names)
+    last = np.zeros(len(of_query), np.bool_)
+    last[path.cu_segments[1:] - 1] = True
+    inner = np.flatnonzero(~last)
+    order = inner[np.argsort(path.high[inner], kind="stable")]
+    found = {"selections": np.array(path.num_segments.mean())}
+    for name, each in values.items():
+        there = ~np.isnan(each[starts])  # a query without a value has none at any λ
+        number = max(1, int(there.sum()))
+        clean = np.where(np.isnan(each), 0.0, each)
+        # From the first segments on, each end adds what the next segment of its query differs by.
+        steps = (clean[order + 1] - clean[order]) / number
+        means = clean[starts].sum() / number + np.concatenate([[0.0], np.cumsum(steps)])
+        ends = np.append(path.high[order], 1.0)
+        place = np.flatnonzero(np.append(ends[1:] != ends[:-1], True))  # the last of equal ends stands for all
+        before = np.concatenate([[0], place[:-1] + 1])
+        found["ends"], found[f"mean {name}"] = ends[place], means[before]
+        found[f"best {name}"] = np.array(np.maximum.reduceat(clean, starts)[there].mean() if there.any() else np.nan)
+    return found
+
+
+def _measured(problem: Problem, path: Any, of_query: Array, names: list[str]) -> dict[str, Array]:
+    """Return the measures of every segment."""
+    found: dict[str, list[Array]] = {name: [] for name in names}
+    for begin in range(0, len(problem.queries), _BLOCK):
+        stop = min(begin + _BLOCK, len(problem.queries))
+        part = slice(int(path.cu_segments[begin]), int(path.cu_segments[stop]))
+        repeated = problem.of(of_query[part])
+        each = measured(repeated, path.indices[part], names)
+        for name in names:
+            found[name].append(each[name])
+    return {name: np.concatenate(each) for name, each in found.items()}

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from .._extras import needed
+from .curve import Curve
 from .measures import MEASURES
 from .settings import RANDOM, TOP, Setting
-from .table import Figures
+from .table import Figures, usefulness
 
 INK, GRID = "#333333", "#e6e6e6"
 # Colour and marker of each rule; text and marker tell them apart too.
@@ -26,6 +29,7 @@ ON_DARK = {  # of the same rules on a dark page
     "xquad": "#f178b6", "vrsd": "#4fc3b5", "sift": "#bdbdbd", "ceiling": "#9ecae1",
 }  # fmt: skip
 _OTHER = ("Others", "#8c8c8c", "o")
+_POINTS = 400  # of the line
 _WIDTH, _HEIGHT = 5.6, 4.0  # inches: on a page 400 pixels wide text of 9.5 points is 8.5 pixels high
 _SILENT = {"Date": None, "Creator": None}
 _LOOK = {
@@ -37,16 +41,9 @@ _LOOK = {
 }  # fmt: skip
 
 
-class Curve(NamedTuple):
-    """MMR at many λ: means over the queries."""
-
-    lambdas: list[float]
-    values: dict[str, list[float]]  # by measure
-
-
 def panels(found: Figures) -> list[tuple[str, str]]:
     """Return what is plotted: pairs of measures, across and up."""
-    useful = next((name for name in ("alpha_ndcg", "ndcg") if name in found[TOP]), None)
+    useful = usefulness(found)
     return [("relevance", "similarity"), *([("similarity", useful)] if useful else [])]
 
 
@@ -87,7 +84,9 @@ def inline(svg: bytes) -> str:
 
 def _panel(axes: Any, settings: Sequence[Setting], found: Figures, curve: Curve, across: str, up: str) -> None:
     if across in curve.values and up in curve.values:
-        axes.plot(curve.values[across], curve.values[up], color=_FAMILIES["mmr"][1], linewidth=1.2, zorder=2)
+        shown = np.unique(np.linspace(0, len(curve.ends) - 1, _POINTS).astype(int))
+        xs, ys = (curve.values[name][shown] for name in (across, up))
+        axes.plot(xs, ys, color=_FAMILIES["mmr"][1], linewidth=1.2, zorder=2)
     families: dict[str, list[Setting]] = {}
     for setting in settings:
         if setting.name not in (TOP, RANDOM) and across in found[setting.name] and up in found[setting.name]:

@@ -45,7 +45,7 @@ class Problem:
         return self.corpus.bias is not None
 
     def of(self, some: Array) -> Problem:
-        """Return the problem of some of the queries, without judgements."""
+        """Return the problem of some of the queries, each as often as it is named."""
         return replace(
             self,
             queries=self.queries[some],
@@ -53,7 +53,7 @@ class Problem:
             query_ids=[self.query_ids[q] for q in some.tolist()],
             candidates=self.candidates[some],
             outside=None if self.outside is None else self.outside[some],
-            judged=None,
+            judged=None if self.judged is None else self.judged.of(some),
         )
 
     def with_pools(self, candidates: Array) -> Problem:

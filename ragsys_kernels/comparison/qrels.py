@@ -93,6 +93,13 @@ class Judged(NamedTuple):
         """Return the rows that are relevant to a query."""
         return {row for row, grade in self._of(q).items() if grade > 0}
 
+    def of(self, some: Array) -> Judged:
+        """Return the judgements of some of the queries, each as often as it is named."""
+        sizes = np.diff(self.cu)[some]
+        cu = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        places = np.repeat(self.cu[some] - cu[:-1], sizes) + np.arange(cu[-1])
+        return Judged(self.rows[places], self.grades[places], self.subtopics[places], cu, self.num_subtopics)
+
     def measures(self, indices: Array) -> dict[str, Array]:
         """Return nDCG, recall and reciprocal rank of picks (Q, K), alpha-nDCG where there are subtopics; NaN for
         queries without a relevant document."""

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from . import table
 from .advice import Advice
+from .curve import Curve
 from .examples import Example
 from .measures import MEASURES, Measure
 from .peers import Peer
-from .plot import Curve
 from .problem import Problem
 from .settings import Setting
 from .sizes import Sizes
@@ -57,12 +57,18 @@ class Comparison:
     problem: Problem = field(repr=False)
     samples: int
     level: float
+    max_loss: float
     out: Path | None
 
     @property
     def columns(self) -> list[Measure]:
         """The measures that have values."""
         return table.columns(self.figures)
+
+    @property
+    def useful(self) -> str | None:
+        """The measure by which picks are useful, with judgements."""
+        return table.usefulness(self.figures)
 
     def __str__(self) -> str:
         shown = [MEASURES[name] for name in _IN_TEXT if any(name in found for found in self.figures.values())]

@@ -183,13 +183,14 @@ def compare(
         values=values,
         figures=found,
         advice=told,
-        curve=curves.curve(problem, store.kept),
+        curve=curves.curve(problem, table.usefulness(found), store.kept),
         peers=others.peers(problem) if peers else [],
         sizes=pool_sizes.sizes(problem, chosen, whole, store.kept),
         examples=shown.examples(problem, shown.shown(chosen, told.setting), indices, alike, texts, query_texts),
         problem=problem,
         samples=samples,
         level=level,
+        max_loss=max_loss,
         out=store.folder,
     )
     if store.folder is not None:

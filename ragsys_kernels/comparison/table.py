@@ -98,6 +98,11 @@ def _figures(columns: Array, base: Array, samples: int, level: float, together: 
     ]
 
 
+def usefulness(found: Figures) -> str | None:
+    """Return the measure by which picks are useful, where there are judgements: by subtopics if they name these."""
+    return next((name for name in ("alpha_ndcg", "ndcg") if name in found[TOP]), None)
+
+
 def columns(found: Figures) -> list[Measure]:
     """Return the measures that have a value for any method; the number of picks only where it is not the same."""
     there = []

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .._extras import needed
 from .._files import replacing
 from ..evaluation.report import surroundings
@@ -81,8 +83,36 @@ def report(found: Comparison, svg: str, settings: dict[str, Any]) -> Report:
         svg=svg,
         examples=found.examples,
         example_marks=" ".join(marks),
-        sections=[*_sizes(found), *_peers(found), *_measured(found), _configuration(settings, found)],
+        sections=[*_weights(found), *_sizes(found), *_peers(found), *_measured(found), _configuration(settings, found)],
     )
+
+
+def _weights(found: Comparison) -> Iterable[Section]:
+    """What MMR does at every λ, exactly."""
+    curve, loss = found.curve, found.max_loss
+    texts = [
+        f"Between λ = 0 and λ = 1 MMR makes {curve.selections:.0f} different selections of a query, on average. All of "
+        "them are known, so that the line above and what follows have no grid."
+    ]
+    notes = []
+    for name in ("relevance", *(() if found.useful is None else (found.useful,))):
+        top = float(curve.values[name][-1])
+        least = curve.least(name, (1 - loss) * top)
+        if top > 0 and least is not None:
+            alike = float(curve.values["similarity"][np.searchsorted(curve.ends, least, side="right")])
+            notes.append(
+                f"Above λ = {least:.3f} the mean {MEASURES[name].label} never is below {1 - loss:.0%} of top-k's. The "
+                f"mean cosine between picks is {alike:.3f} there, top-k's {curve.values['similarity'][-1]:.3f}."
+            )
+    if found.useful is not None:
+        label = MEASURES[found.useful].label
+        where, most = curve.highest(found.useful)
+        notes.append(
+            f"The mean {label} is highest at λ = {where:.3f}: {most:.3f}, top-k's "
+            f"{curve.values[found.useful][-1]:.3f}. With the best λ of each query, which nothing tells beforehand, it "
+            f"would be {curve.best[found.useful]:.3f}. Both are chosen on these queries, and thus too high for others."
+        )
+    yield Section("Which λ", texts=texts, notes=notes)
 
 
 def _sizes(found: Comparison) -> Iterable[Section]:

@@ -14,7 +14,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("matplotlib")
 
 import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels.comparison import compare, compare_files, work  # noqa: E402
+from ragsys_kernels.comparison import compare, compare_files, plot, work  # noqa: E402
 
 RNG = np.random.default_rng(0)
 ROWS, QUERIES = (RNG.standard_normal((n, 8)).astype(np.float32) for n in (300, 25))
@@ -38,6 +38,13 @@ def folder(tmp_path_factory):
     np.save(folder / "candidates.npy", np.tile(np.arange(20), (25, 1)))
     (folder / "qrels").write_text("".join(f"q{q} 0 d{q} 1\n" for q in range(20)))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def undrawn(request, monkeypatch):
+    """Plots take longer than all else together; the tests of the whole report draw them."""
+    if request.node.name != "test_the_command":
+        monkeypatch.setattr(plot, "draw", lambda *_: {"png": b"", "svg": b"", "inline": b"<svg></svg>"})
 
 
 @pytest.fixture

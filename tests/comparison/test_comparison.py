@@ -149,6 +149,36 @@ def test_sample_and_seed():
     np.testing.assert_array_equal(first.indices["random"], everything.indices["random"][picked])
 
 
+def test_the_curve_is_mmr_at_every_weight():
+    qrels = {q: {int(i): 1 for i in RNG.permutation(600)[:60]} for q in range(40)}
+    found = compare(ROWS, QUERIES, k=3, pool=12, samples=50, methods=["vrsd"], qrels=qrels)
+    curve, pools = found.curve, found.problem.candidates
+    assert (np.diff(curve.ends) > 0).all()
+    assert curve.ends[-1] == 1
+    best = np.full(40, -1.0)
+    for weight in np.linspace(0, 1, 41, dtype=np.float32):
+        picks = rk.mmr(QUERIES, ROWS, 3, candidates=pools, lambda_d=float(weight)).indices
+        place = np.searchsorted(curve.ends, np.float64(weight))
+        expected = {
+            "relevance": (unit(ROWS[picks]) * unit(QUERIES)[:, None]).sum(axis=2).mean(),
+            "similarity": rk.metrics.pairwise_cosine(ROWS, picks).mean(),
+            "ndcg": found.problem.judged.measures(picks)["ndcg"].mean(),
+        }
+        assert {name: curve.values[name][place] for name in expected} == pytest.approx(expected, abs=1e-6), weight
+        best = np.maximum(best, found.problem.judged.measures(picks)["ndcg"])
+    path = rk.mmr_path(QUERIES, ROWS, 3, candidates=pools)
+    assert curve.selections == path.num_segments.mean()
+    assert best.mean() <= curve.best["ndcg"] + 1e-9 < best.mean() + 0.02
+    top = curve.values["relevance"][-1]
+    least = curve.least("relevance", 0.97 * top)
+    after = curve.values["relevance"][curve.ends > least]
+    assert after.min() >= 0.97 * top > curve.values["relevance"][curve.ends <= least][-1]
+    assert curve.least("relevance", -1) == 0
+    assert curve.least("relevance", 2) is None
+    where, most = curve.highest("ndcg")
+    assert most == curve.values["ndcg"].max() == curve.values["ndcg"][np.searchsorted(curve.ends, where)]
+
+
 def test_sizes_of_pools_are_held_to_the_whole_corpus():
     found = compare(ROWS, QUERIES, k=4, pool=40, samples=50, methods=["mmr:0.5", "vrsd", "dpp", "ceiling"], whole=10)
     sizes = found.sizes
