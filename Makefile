@@ -47,6 +47,7 @@ SEED ?= 1
 fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz/fuzz_selections.py --seed $(SEED) --selections 100000
 	$(BIN)/python tests/fuzz/fuzz_rules.py --seed $(SEED) --selections 100000
+	$(BIN)/python tests/fuzz/fuzz_certificate.py --seed $(SEED) --queries 400000
 	$(BIN)/python tests/fuzz/fuzz_calls.py --seed $(SEED) --calls 5000
 	$(BIN)/python tests/fuzz/fuzz_requests.py --seed $(SEED) --requests 20000
 	$(BIN)/python tests/fuzz/fuzz_protocols.py --seed $(SEED) --requests 10000

@@ -35,6 +35,7 @@ def select(
     options: tuple[object, ...] | None,  # cpu._OPTIONS
     isa: int,
     num_threads: int,
+    pool_needed: NDArray[np.float32] | None = None,  # (Q,), written
 ) -> tuple[
     NDArray[np.int64],
     NDArray[np.float32],

@@ -19,7 +19,7 @@ from ..selection.codes import encode
 from ..selection.filtered_problems import narrowed
 from ..selection.problem import Problem, Rows, SearchResult, Selection
 from ..selection.skip import answered
-from . import faiss_index, folder, torch_rows
+from . import certified, faiss_index, folder, torch_rows
 from .ids import Ids, make
 from .rows import column, store
 
@@ -297,7 +297,7 @@ class Corpus(Rows):
         k: int | ArrayLike,
         *,
         method: Method = "mmr",
-        pool: int | None = 100,
+        pool: int | Literal["certified"] | None = 100,
         candidates: ArrayLike | None = None,
         index: Any = None,
         relevance: ArrayLike | None = None,
@@ -336,8 +336,10 @@ class Corpus(Rows):
         queries : (Q, D)
         k : int or (Q,) integers
         method : {"mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"}
-        pool : int or None
+        pool : int, None or "certified"
             Rows retrieved by `search` (VRSD, SIFT: by relevance alone). None: the whole corpus is the pool, exactly.
+            "certified", of MMR with cosines on the host: pools that grow until every query's picks are proven to be
+            those of the whole corpus, which is the last of them.
         candidates : (Q, P) int32 | int64, optional
             Pools already retrieved; ``pool`` then has no effect.
         index : faiss.Index, optional
@@ -355,10 +357,16 @@ class Corpus(Rows):
         Returns
         -------
         Selection
-            As from the function of that name.
+            As from the function of that name. ``certified`` is known with ``pool=None``, and where MMR's pools were
+            searched for here, exactly, with cosines and on the host; then ``pool_needed`` is too.
         """
+        given = {name: value for name, value in locals().items() if name != "self"}
         op = "select"
         _checks.choice(op, "method", method, METHODS)
+        if isinstance(pool, str):
+            if pool != "certified":
+                raise ValueError(f"{op}: pool must be an integer, None or 'certified', got {_checks.shown(pool)}")
+            return certified.select(self, given)
         of_rule: dict[str, Any] = {"bias": bias, "lambda_d": lambda_d, "lambda_b": lambda_b}
         of_rule.update(quality=quality, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain)
         of_rule.update(kind=kind, aspects=aspects, weights=weights, density=density)
@@ -379,6 +387,7 @@ class Corpus(Rows):
         if pool is not None:
             pool = _checks.count(op, "pool", pool)
         corpus, errors, asked = self, None, cast(Any, queries)  # None only with ``relevance``
+        whole = candidates is None and (pool is None or relevance is not None)
         if candidates is None and pool is not None and relevance is None:
             n = pool + _width(initial)
             if bias is not None or groups is not None:
@@ -398,6 +407,8 @@ class Corpus(Rows):
                 on_error=on_error,
             )
             candidates, errors = found.indices, found.errors
+            if certified.can_prove(self, method, index, backend):
+                of_rule["outside"] = certified.outside(found, len(self))
             allowed = exclude = None  # all of these may be picked
         picks: Selection = getattr(selection, method)(
             asked,
@@ -422,7 +433,9 @@ class Corpus(Rows):
             **of_rule,
         )
         if errors and picks.errors is not None:
-            return picks.with_errors(dict(sorted({**picks.errors, **errors}.items())))
+            picks.errors = dict(sorted({**picks.errors, **errors}.items()))
+        if whole and self.device == "cpu":
+            certified.of_all_rows(picks)
         return picks
 
     def _with(self, bias: Any, groups: Any) -> Corpus:

@@ -34,6 +34,7 @@ def mmr(
     costs: ArrayLike | None = None,
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
+    outside: float | ArrayLike | None = None,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -93,6 +94,11 @@ def mmr(
     max_similarity : float or (Q,), in [-1, 1], optional
         An item may be picked while its largest similarity to the initial items and the earlier picks is at most this:
         no near-duplicates. With ``lambda_d=1`` the best k without them, in one pass.
+    outside : float or (Q,), optional
+        What no row outside the pool exceeds in v: -inf where there is none, the least v of a pool that is the best of a
+        corpus. Then ``certified`` and ``pool_needed`` of the result say for which queries the picks are proven to be
+        those of the whole corpus. Rows outside are those that the query may pick, have at most the largest bias of
+        ``embeddings``, and cost at least as much as its cheapest row. With cosines; a device's kernels refuse it.
     metric : {"cosine", "dot"}
         "cosine" makes rows and queries unit vectors (a zero row has cosine 0 with everything); "dot" takes them as
         given. A Corpus has its own metric.
@@ -119,7 +125,8 @@ def mmr(
         ``indices`` (Q, K) int64 padded with -1, ``scores``, ``relevance``, ``redundancy`` (Q, K) float32, ``lengths``
         (Q,) int32, on the arrays' device; torch tensors if any array argument is one, else CuPy arrays if one is,
         else NumPy arrays. Not items of the tuple: ``errors`` maps query numbers to reasons with ``on_error="skip"``,
-        else it is None; ``cost`` (Q,) float64 is what the picks cost with a budget, else None.
+        else it is None; ``cost`` (Q,) float64 is what the picks cost with a budget, else None; ``certified`` (Q,) bool
+        and ``pool_needed`` (Q,) float32 with ``outside``, else None.
 
     Raises
     ------
@@ -175,6 +182,7 @@ def mmr(
         backend,
         num_threads,
         on_error,
+        outside=outside,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _arrays, _checks, _dispatch, _env
 from .._gpu import preference
-from . import capabilities, validate
+from . import capabilities, certificate, validate
 from .filtered_problems import narrowed
 from .problem import Problem, Rows, Selection
 from .rules import adagres
@@ -46,6 +46,7 @@ def run(
     on_error: str,
     options: Any = None,
     kind: str | None = None,
+    outside: Any = None,
 ) -> Selection:
     """Validate the arguments of a call once, pick a backend, call it; ``options`` makes those of the rule alone."""
     if check_values is not None:
@@ -65,9 +66,11 @@ def run(
     if allowed is not None or exclude is not None:
         arrays.update(allowed=allowed, exclude=exclude)
     needed = None
-    if not (costs is budget is max_similarity is None and op in ("mmr", "vrsd")):  # which every backend has
+    # Which every backend has.
+    if not (costs is budget is max_similarity is outside is None and op in ("mmr", "vrsd")):
         arrays["costs"] = costs
-        needed = capabilities.Needs(op, kind, budget is not None, max_similarity is not None)
+        arrays["outside"] = None if isinstance(outside, (int, float)) else outside
+        needed = capabilities.Needs(op, kind, budget is not None, max_similarity is not None, outside is not None)
     adaptive = op == "msd" and isinstance(lambda_d, str)
     if adaptive:
         _checks.choice(op, "lambda_d", lambda_d, ("adagres",))
@@ -108,14 +111,18 @@ def run(
             place=place,
             errors=errors,
         )
+        if outside is not None:
+            problem.outside = certificate.read(problem, outside, errors)
         if problem.num_queries == 0:
-            nothing = map(place.upload, Selection.empty(0, problem.k))
-            return Selection(*(_arrays.to_library(field, library) for field in nothing)).with_errors(errors)
+            nothing = Selection(*map(place.upload, Selection.empty(0, problem.k)))
+            if outside is not None:
+                nothing.certified, nothing.pool_needed = np.zeros(0, bool), np.zeros(0, np.float32)
+            return _in_library(nothing, library).with_errors(errors)
         if adaptive:
             problem.lambda_d = adagres.weights(problem)
         validate.warn_small_pool(problem)
         problem = problem if problem.constraints.filter is None else narrowed(problem)
-        columns = problem.k
+        columns, asked = problem.k, problem.ks if problem.ks is not None else problem.k
         if columns > problem.pool:  # the rest is padding
             problem.k = problem.pool
             problem.ks = None if problem.ks is None else problem.ks.clip(None, problem.pool)
@@ -129,8 +136,10 @@ def run(
         if columns > problem.pool:
             result = _padded(result, columns, place)
         spent = None if problem.constraints.costs is None else cost_of(problem, result)
+        if outside is not None:
+            certificate.conclude(problem, result, asked)
         if library != "numpy" or name == "triton":
-            result = Selection(*(_arrays.to_library(field, library) for field in result))
+            result = _in_library(result, library)
         if spent is not None:
             result.cost = _arrays.to_library(place.upload(spent), library)
         if adaptive:
@@ -158,7 +167,26 @@ def _answered(
             validate.device_values(problem)
         return answer(problem)
     padding = Selection.empty(problem.num_queries, problem.k)
-    return Selection(*answered(problem, answer, padding, errors, place, check))
+    if problem.outside is None:
+        return Selection(*answered(problem, answer, padding, errors, place, check))
+
+    def certified(problem: Problem) -> tuple[Any, ...]:
+        picks = answer(problem)
+        return (*picks, picks.pool_needed)
+
+    unproven = np.full(problem.num_queries, np.nan, np.float32)
+    *fields, needed = answered(problem, certified, (*padding, unproven), errors, place, check)
+    result = Selection(*fields)
+    result.pool_needed = needed
+    return result
+
+
+def _in_library(result: Selection, library: str) -> Selection:
+    changed = Selection(*(_arrays.to_library(field, library) for field in result))
+    if result.certified is not None:
+        changed.certified = _arrays.to_library(result.certified, library)
+        changed.pool_needed = _arrays.to_library(result.pool_needed, library)
+    return changed
 
 
 def _padded(result: Selection, columns: int, place: _arrays.Place) -> Selection:
@@ -167,7 +195,7 @@ def _padded(result: Selection, columns: int, place: _arrays.Place) -> Selection:
     for picks, wide in zip(result, map(place.upload, Selection.empty(len(result.lengths), columns)), strict=True):
         wide[..., : picks.shape[-1]] = np.asarray(picks) if place is _arrays.HOST else picks
         fields.append(wide)
-    return Selection(*fields)
+    return Selection(*fields).with_attributes(result)
 
 
 def cost_of(problem: Problem, picks: Selection) -> Any:

@@ -14,6 +14,7 @@ class Needs(NamedTuple):
     kind: str | None  # of coverage
     budget: bool
     ceiling: bool
+    certificate: bool = False
 
     def lacking(self, backend: str) -> str | None:
         """Return the reason that a backend, which can run here, does not have the call, or None if it has."""
@@ -23,7 +24,8 @@ class Needs(NamedTuple):
         rule = self.kind or self.op
         if rule not in module.RULES:
             return f"its kernels have no {rule}"
-        for name, asked in (("budget", self.budget), ("max_similarity", self.ceiling)):
+        asked_for = {"budget": self.budget, "max_similarity": self.ceiling, "outside": self.certificate}
+        for name, asked in asked_for.items():
             if asked and name not in module.CONSTRAINTS:
                 return f"its kernels take no {name}"
         return None

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import _arrays, _dispatch
 from .._types import Array
-from . import codes, validate
+from . import certificate, codes, validate
 from .constraints import NONE
 from .filtered_problems import few_rows
 from .problem import Problem, Selection, SelectionPath, unit
@@ -20,7 +20,7 @@ _METHODS = {"mmr": 0, "vrsd": 1, "msd": 2, "dpp": 3, "ssd": 4, "sift": 5, "facil
 _OPTIONS = ("quality", "scale", "noise", "min_gain", "gamma", "window", "kind", "aspects", "weights", "density")
 # What the kernels have (capabilities.py).
 RULES = frozenset((*_METHODS, "mmr_path"))
-CONSTRAINTS = frozenset(("budget", "max_similarity"))
+CONSTRAINTS = frozenset(("budget", "max_similarity", "outside"))
 # Coverage keeps the similarities of a query's items to its aspects, so many at most (1 GiB a thread).
 _MOST_SIMILARITIES = 1 << 28
 _BOUNDS = {"automatic": 0, "dense": 1, "pruned": 2, "coded": 3}
@@ -103,6 +103,9 @@ def _call(
 ) -> tuple[Selection, np.ndarray | None, Any]:
     """Return the selection, the status of each query (None: all are well), and the work."""
     module, rows = _dispatch.extension(), problem.rows
+    certify = problem.outside is not None
+    needed = np.full(problem.num_queries, np.nan, np.float32) if certify else None
+    most_bias = certificate.most_bias(problem) if certify or outside is not None else None
     *fields, status, work = module.select(
         _METHODS[problem.options.kind if problem.op == "coverage" else problem.op],
         problem.num_queries,
@@ -128,14 +131,17 @@ def _call(
         forced,
         ceiling,
         outside,
-        0.0 if outside is None or problem.bias is None else float(problem.bias.max()),
+        0.0 if most_bias is None else most_bias,
         best_first,
         _constraints(problem),
         _options(problem),
         _dispatch.isa_index(),
         num_threads,
+        needed,
     )
-    return Selection(*fields), status, work
+    picks = Selection(*fields)
+    picks.pool_needed = needed
+    return picks, status, work
 
 
 def _constraints(problem: Problem) -> tuple[Any, ...] | None:

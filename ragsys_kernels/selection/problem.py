@@ -20,6 +20,8 @@ class _Answers:
     errors: dict[int, str] | None = None
     cost: Any = None
     lambda_d: Any = None
+    certified: Any = None
+    pool_needed: Any = None
 
     def with_errors(self: _Answer, errors: dict[int, str] | None) -> _Answer:
         self.errors = errors
@@ -28,6 +30,7 @@ class _Answers:
     def with_attributes(self: _Answer, other: _Answers) -> _Answer:
         """Take over what is not an item of the tuple."""
         self.errors, self.cost, self.lambda_d = other.errors, other.cost, other.lambda_d
+        self.certified, self.pool_needed = other.certified, other.pool_needed
         return self
 
 
@@ -58,12 +61,20 @@ class Selection(_SelectionFields, _Answers):
     lengths : (Q,) int32
         How many picks of each row are real.
     errors : dict of int to str, or None
-        Not an item of the tuple, nor are the next two. With ``on_error="skip"`` the reason of each query that could not
-        be answered, else None.
+        Not an item of the tuple, nor are the next ones. With ``on_error="skip"`` the reason of each query that could
+        not be answered, else None.
     cost : (Q,) float64, or None
         What the picks of each query cost together, with a ``budget``.
     lambda_d : (Q,) float32, or None
         The weights that ``lambda_d="adagres"`` came to.
+    certified : (Q,) bool, or None
+        Whether the picks out of a pool are proven to be those of the whole corpus, in their order; None where that is
+        not known, as without ``outside``. It is ``outside <= pool_needed``; of a query that failed, False.
+    pool_needed : (Q,) float32, or None
+        With ``outside``: the largest v that rows outside the pool may have for these picks to be proven. A pool that
+        reaches down to it, so that no row outside exceeds it, certifies them if it gives the same picks. -inf: only
+        the whole corpus does. inf: whatever is outside. NaN: no pool in this order does, since the pick was tied with a
+        lower row at a later position.
     """
 
     __module__ = "ragsys_kernels"  # where pickles look for it, whichever file it is in
@@ -273,6 +284,7 @@ class Problem:
     ks: Any = None  # (Q,) int64
     constraints: Constraints = NONE
     options: Any = None  # what belongs to the rule alone: one of options.py
+    outside: Any = None  # (Q,) float32: no row outside the pool has a larger v; then the picks are certified
 
     @property
     def num_ids(self) -> int:
@@ -281,7 +293,7 @@ class Problem:
 
     def take(self, queries: np.ndarray | slice) -> Problem:
         """Return the problem of some of the queries."""
-        names = ("queries", "candidates", "relevance", "lambda_d", "lambda_b", "ks")
+        names = ("queries", "candidates", "relevance", "lambda_d", "lambda_b", "ks", "outside")
         changes = {name: array[queries] for name in names if (array := getattr(self, name)) is not None}
         if self.bias is not None and self.bias.ndim == 2:
             changes["bias"] = self.bias[queries]

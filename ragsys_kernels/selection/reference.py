@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _arrays
 from .._types import Array
-from . import path_reference, validate
+from . import certificate, path_reference, validate
 from .problem import Problem, Selection, SelectionPath, unit
 from .rules import RULES
 from .rules.limits import Limits
@@ -27,13 +27,34 @@ _LEAST_SHARE, _LEAST_COST = 1e-4, 1e-30
 def _select(problem: Problem) -> Selection:
     out = Selection.empty(problem.num_queries, problem.k)
     density = problem.op == "coverage" and problem.options.density
+    if problem.outside is not None:
+        out.pool_needed = np.full(problem.num_queries, np.nan, np.float32)
     for q in range(problem.num_queries):
         pool = pool_of(problem, q)
-        _pick(problem, q, pool, out, density)
+        order = _pick(problem, q, pool, out, density)
+        if order is not None and problem.outside is not None:
+            out.pool_needed[q] = _needed(problem, q, pool, order, out)
     return out
 
 
-def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -> None:
+def _needed(problem: Problem, q: int, pool: Pool, order: list[int], out: Selection) -> float:
+    """Return `Selection.pool_needed` of a query, given its picks as items of the pool."""
+    k = problem.k if problem.ks is None else int(problem.ks[q])
+    if len(order) < k and problem.constraints.costs is None:
+        return -np.inf
+    cosines = None
+    if problem.relevance is None:
+        assert pool.query is not None
+        cosines = products(np.concatenate([pool.e_initial, pool.e[order]]), pool.query)
+    known = len(pool.initial) + np.arange(len(order))
+    values = np.where(known == 0, out.relevance[q, : len(order)], out.scores[q, : len(order)]).astype(np.float64)
+    weights = float(problem.lambda_d[q]), float(problem.lambda_b[q])
+    found = certificate.reach(values, cosines, known, *weights, certificate.most_bias(problem))
+    return float(found.min(initial=np.inf))
+
+
+def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -> list[int] | None:
+    """Make the picks of a query; return them as items of the pool, or None where one was tied with a lower row."""
     rule, limits = RULES[problem.op](problem, q, pool), Limits(problem, q, pool)
     items, n = pool.items, len(pool.rows)
 
@@ -56,6 +77,7 @@ def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -
     for j in range(n, len(items)):
         take(j)
     single, single_value = -1, -np.inf
+    order, tied = [], False
     for step in range(problem.k if problem.ks is None else int(problem.ks[q])):
         values = np.where(limits.open(), rule.values(), -np.inf)
         if not (values > -np.inf).any():
@@ -68,6 +90,8 @@ def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -
             share = _LEAST_SHARE * limits.budget if np.isfinite(limits.budget) else 0.0
             values = values / np.maximum(limits.costs, max(share, _LEAST_COST))
         i = int(np.argmax(values))  # the first maximum: ties go to the lowest position
+        tied |= bool((pool.rows[values == values[i]] < pool.rows[i]).any())
+        order.append(i)
         made(step, i)
         take(i)
     if density and single_value > float(out.scores[q, : out.lengths[q]].astype(np.float64).sum()):
@@ -77,6 +101,7 @@ def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -
         for j in range(n, len(items)):
             take(j)
         made(0, single)
+    return None if tied else order
 
 
 def mmr(problem: Problem, num_threads: int) -> Selection:

@@ -12,12 +12,13 @@ pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
 
 import fuzz_calls
+import fuzz_certificate
 import fuzz_rules
 import fuzz_runs
 import fuzz_selections
 
 from ragsys_kernels import _arrays, _checks, _dispatch
-from ragsys_kernels.selection import cpu, validate
+from ragsys_kernels.selection import certificate, cpu, validate
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +37,24 @@ def test_selections_and_searches_are_what_brute_force_allows():
 
 def test_picks_of_every_rule_are_what_exact_arithmetic_allows():
     assert failures(fuzz_rules.FUZZER, 400) == []
+
+
+def test_certified_picks_are_those_of_the_whole_corpus():
+    assert failures(fuzz_certificate.FUZZER, 3_000) == []
+
+
+def test_a_certificate_that_says_too_much_is_found(monkeypatch):
+    reach, draw, check = certificate.reach, fuzz_certificate.draw, fuzz_certificate.check
+
+    def small(seed, number):
+        held, queries, asked = draw(seed, number)
+        held = {name: x[:100] if hasattr(x, "shape") else x for name, x in held.items()}
+        return held, queries, {name: x for name, x in asked.items() if name not in ("initial", "exclude", "allowed")}
+
+    monkeypatch.setattr(certificate, "reach", lambda *given: reach(*given) + 0.02)
+    monkeypatch.setattr(fuzz_certificate, "draw", small)
+    monkeypatch.setattr(fuzz_certificate, "check", lambda *given: check(*given[:3], "reference"))
+    assert failures(fuzz_certificate.FUZZER, 1_500)
 
 
 @pytest.mark.parametrize("name", ["costs", "max_similarity", "initial"])

@@ -55,7 +55,7 @@ def test_every_function_of_a_backend_is_documented_in_the_reference(op):
 
 def test_mmr_and_vrsd_share_the_parameters_they_have_in_common():
     mmr, vrsd = (inspect.signature(method).parameters for method in (rk.mmr, rk.vrsd))
-    assert set(mmr) - set(vrsd) == {"bias", "lambda_d", "lambda_b"}
+    assert set(mmr) - set(vrsd) == {"bias", "lambda_d", "lambda_b", "outside"}
     assert [name for name in mmr if name in vrsd] == list(vrsd)
     for name, parameter in vrsd.items():
         assert (parameter.kind, parameter.default) == (mmr[name].kind, mmr[name].default), name
@@ -73,7 +73,7 @@ def test_public_names_are_those_of_the_specification():
     assert [*inspect.signature(rk.mmr).parameters] == [
         "queries", "embeddings", "k", "candidates", "relevance", "bias", "lambda_d", "lambda_b", "groups",
         "query_groups", "max_per_group", "initial", "allowed", "exclude", "costs", "budget", "max_similarity",
-        "metric", "check_values", "backend", "num_threads", "on_error",
+        "outside", "metric", "check_values", "backend", "num_threads", "on_error",
     ]  # fmt: skip
     assert rk.AnswerLogprobs._fields == ("logp", "lse", "max", "entropy", "rank", "sum", "mean", "count", "greedy")
     assert [*inspect.signature(rk.answer_logprobs).parameters] == [

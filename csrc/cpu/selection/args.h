@@ -126,8 +126,11 @@ struct SelectArgs {
   float* out_relevance;   // (Q, K): NaN where there is no pick
   float* redundancy;      // (Q, K): NaN where there is no pick, and for VRSD
   std::int32_t* lengths;  // (Q,)
-  std::int64_t* work;     // {dot products, rows read, products of codes} of all queries; or null
-  std::uint8_t* status;   // (Q,) Status
+  // (Q,), for MMR with unit rows and pools: the largest v that rows outside may have, none of them with a bias above
+  // max_bias, for the picks to be those of all rows; NaN where a pick was tied with a lower row. Or null.
+  float* pool_needed;
+  std::int64_t* work;    // {dot products, rows read, products of codes} of all queries; or null
+  std::uint8_t* status;  // (Q,) Status
 };
 
 struct CodeHeader {

@@ -138,7 +138,7 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
                        const Optional& relevance_error, const Optional& forced, const Optional& ceiling,
                        const Optional& outside, float max_bias, bool best_first,
                        const std::optional<py::tuple>& constraints, const std::optional<py::tuple>& options, int isa,
-                       int num_threads) {
+                       int num_threads, std::optional<Array<float>> pool_needed) {
   std::vector<std::uint8_t> status(static_cast<std::size_t>(num_queries));
   const Given given = given_constraints(constraints);
   SelectArgs a = pool_args(num_queries, pool, pool_stride, rows, dtype, norm, scales, queries, unit_queries, candidates,
@@ -176,6 +176,10 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
   a.out_relevance = out_relevance.mutable_data();
   a.redundancy = redundancy.mutable_data();
   a.lengths = lengths.mutable_data();
+  if (pool_needed) {
+    require(a.method == Method::mmr && unit_rows && pool_needed->size() == num_queries, "pool_needed");
+    a.pool_needed = pool_needed->mutable_data();
+  }
   std::int64_t work[3];
   a.work = work;
   without_gil([&] { select(a, isa, num_threads); });
@@ -323,7 +327,8 @@ void bind_selection(py::module_& m) {
         py::arg("unit_queries"), py::arg("unit_rows"), py::arg("bounds"), py::arg("candidates"), py::arg("relevance"),
         py::arg("bias"), py::arg("k"), py::arg("ks"), py::arg("lambda_d"), py::arg("lambda_b"),
         py::arg("relevance_error"), py::arg("forced"), py::arg("ceiling"), py::arg("outside"), py::arg("max_bias"),
-        py::arg("best_first"), py::arg("constraints"), py::arg("options"), py::arg("isa"), py::arg("num_threads"));
+        py::arg("best_first"), py::arg("constraints"), py::arg("options"), py::arg("isa"), py::arg("num_threads"),
+        py::arg("pool_needed").noconvert() = py::none());
   m.def("path", &path_pools, py::arg("num_queries"), py::arg("pool"), py::arg("pool_stride"), py::arg("rows"),
         py::arg("dtype"), py::arg("norm"), py::arg("scales"), py::arg("queries"), py::arg("unit_queries"),
         py::arg("candidates"), py::arg("relevance"), py::arg("bias"), py::arg("k"), py::arg("ks"), py::arg("lambda_b"),

@@ -2,6 +2,7 @@
 
 #include "simd/vectors.inl"
 #include "simd/dot.inl"
+#include "simd/doubles.inl"
 #include "simd/codes.inl"
 #include "selection/query.inl"
 #include "selection/collect.inl"

@@ -1,7 +1,6 @@
 // What a region of path.cpp compiles, and its table: the lines of a query, and which of them is on top.
 
 #include "selection/loop.inl"
-#include "simd/doubles.inl"
 #include "selection/objectives/mmr.inl"
 
 static inline double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }

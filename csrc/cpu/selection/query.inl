@@ -70,6 +70,8 @@ struct Query {
   float slack = 0.0f;                                    // by how much a computed cosine of unit vectors may be off
   double spent = 0;                                      // what the picks cost
   bool limited = args.limits.max_similarity != nullptr;  // the best item may turn out to be unfit
+  float torn = __builtin_nanf("");  // at which of two items of one value the later is the lower row
+  bool tied = false;                // a pick was one of them
 
   const T* row(std::int64_t r) const { return static_cast<const T*>(args.rows) + r * args.row_stride; }
   std::int64_t base() const { return q * args.pool_stride; }
@@ -191,7 +193,13 @@ struct Query {
   float largest_bound(std::int64_t j) const;
 
   // whole_corpus.inl
-  float outside_bound() const;
+  struct Angles;
+  Angles angles(std::int64_t p) const;
+  vd reach_by_angle(const Angles& at, double above, std::int64_t known) const;
+  double reach(double value, std::int64_t known, double enough, const Angles& first) const;
+  double surely(double reach) const;
+  bool beats_outside(float value) const;
+  float pool_needed(std::int64_t initial) const;
 
   Status run();
 };
@@ -206,17 +214,19 @@ inline Status Query<T, Objective>::run() {
   start();
   status = keep_initial();
   if (picked > 0 && status == Status::ok) objective.start(*this);
-  const std::int64_t wanted = picks_wanted();
+  const std::int64_t wanted = picks_wanted(), initial = picked;
   const std::int64_t rows_ahead = args.pool / (wanted > 1 ? wanted - 1 : 1) + 1;
   for (std::int64_t slot = 0; slot < wanted && open > 0 && status == Status::ok; ++slot) {
     if (items >= kLongPool) interrupt_point();
     std::int64_t best;
     float value = 0.0f;
     const bool forced = args.forced && args.forced[q * args.k + slot] >= 0;
+    torn = __builtin_nanf("");
     status = forced ? follow(args.forced[q * args.k + slot], &best, &value) : choose(&best, &value);
     if (status != Status::ok || !all_finite) break;
     if (best < 0 || objective.ends(value)) break;  // nothing that is left may be picked, or is worth it
-    if (args.outside && !forced && !(value > outside_bound())) return Status::pool_too_small;
+    if (args.outside && !forced && !beats_outside(value)) return Status::pool_too_small;
+    tied = tied || torn == value;
     objective.take(*this, best, slot, value);
     if (slot + 1 < wanted) status = keep(best);
     prefetch_next((slot + 1) * rows_ahead);
@@ -225,5 +235,6 @@ inline Status Query<T, Objective>::run() {
     if (status == Status::ok && all_finite) objective.finish(*this);
   const bool more_outside = args.outside && args.outside[q] > -FLT_MAX;
   if (status == Status::ok && more_outside && args.lengths[q] < wanted) return Status::pool_too_small;
+  if (status == Status::ok && all_finite && args.pool_needed) args.pool_needed[q] = pool_needed(initial);
   return status == Status::ok && !all_finite ? Status::not_finite : status;
 }

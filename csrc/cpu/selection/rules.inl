@@ -1,7 +1,6 @@
 // What a region of rules.cpp compiles, and its table: the rules after MMR and VRSD.
 
 #include "selection/loop.inl"
-#include "simd/doubles.inl"
 #include "simd/exp.inl"
 #include "selection/objectives/msd.inl"
 #include "selection/objectives/factored.inl"

@@ -1,25 +1,92 @@
 // A pool that stands for the whole corpus: what any row outside it could be worth.
+//
+// A row at angle x to the query has v <= lambda_b cos x + (1 - lambda_b) max_bias and a similarity of at least cos(x +
+// y) to a pick at angle y, so its value is at most lambda_d (1 - lambda_b) max_bias + a cos x + b sin x.
 
-// Upper bound of the value of every row that is not in the pool, whose v is at most args.outside[q]. A row at angle
-// x to the query has v <= lambda_b cos x + (1 - lambda_b) max_bias and a similarity of at least cos(x + y) to a pick
-// at angle y, so its value is at most C + A cos x + B sin x, for the x that v leaves it.
+// Of some picks, a vector of them: a, b, the square of the crest, and one over it.
 template <class T, class Objective>
-inline float Query<T, Objective>::outside_bound() const {
+struct Query<T, Objective>::Angles {
+  vd cosine, a, b, crest, over;
+};
+
+// Of the picks from p on.
+template <class T, class Objective>
+inline typename Query<T, Objective>::Angles Query<T, Objective>::angles(std::int64_t p) const {
+  const double weight = args.bias ? lambda_b() : 1, redundancy_weight = 1 - double(lambda_d());
+  Angles at;
+  at.cosine = load_widened(ws.picked_pivot + p);
+  const vd square = 1 - at.cosine * at.cosine;
+  at.a = double(lambda_d()) * weight - redundancy_weight * at.cosine;
+  at.b = redundancy_weight * square_root((square > 0 ? square : vd{}) + 2 * double(slack));
+  at.crest = at.a * at.a + at.b * at.b;
+  at.over = 1 / at.crest;
+  return at;
+}
+
+// Solved for the x, on the far side of the crest, at which the value is `above` and what the bias adds: the largest v
+// that leaves all rows below it, by each of `known` picks.
+template <class T, class Objective>
+inline vd Query<T, Objective>::reach_by_angle(const Angles& at, double above, std::int64_t known) const {
+  const double weight = args.bias ? lambda_b() : 1, infinity = __builtin_inf();
+  const double bias = args.bias && weight < 1 ? (1 - weight) * args.max_bias : 0;
+  vl lane;
+  for (std::int64_t i = 0; i < kDoubles; ++i) lane[i] = i;
+  const vd gap = at.crest - above * above, rest = square_root(gap > 0 ? gap : vd{});
+  const vd x = (at.a * above - at.b * rest) * at.over, sine = at.b * above + at.a * rest;
+  // With a bias a row nearer to the query than x may still have this v, and be opposite to the pick.
+  const vl possible = args.bias ? (sine >= 0) & (x > -at.cosine) : vl(sine >= 0);
+  const vd found = possible ? weight * x + bias : vd{} - infinity;
+  return lane < known ? (gap > 0 ? found : vd{} + (above > 0 ? infinity : -infinity)) : vd{} - infinity;
+}
+
+// The largest v that rows outside may have for none of them to be worth `value` after so many picks; where it is at
+// least `enough`, that or more.
+template <class T, class Objective>
+inline double Query<T, Objective>::reach(double value, std::int64_t known, double enough, const Angles& first) const {
   const double relevance_weight = lambda_d(), redundancy_weight = 1 - relevance_weight;
-  const double weight = args.bias ? lambda_b() : 1, bias = args.bias ? (1 - weight) * args.max_bias : 0;
-  const double outside = args.outside[q], rounding = 1e-6 + 4 * slack;
-  if (picked == 0 || outside < -FLT_MAX || args.ceiling) return float(outside + rounding);
-  double least = relevance_weight * outside + redundancy_weight;
-  for (std::int64_t p = 0; p < picked && weight > 0; ++p) {
-    double x = (outside - bias) / weight;
-    x = x > 1 ? 1 : x < -1 ? -1 : x;
-    const double y = ws.picked_pivot[p], sin_x = __builtin_sqrt(1 - x * x), sin_y = sine(ws.picked_pivot[p]);
-    const double a = relevance_weight * weight - redundancy_weight * y, b = redundancy_weight * sin_y;
-    // With a bias a row nearer to the query than x may still have this v; opposite to the pick is nearer here.
-    if (args.bias && x <= -y) continue;
-    const bool rising = b * x >= a * sin_x;
-    const double value = relevance_weight * bias + (rising ? __builtin_sqrt(a * a + b * b) : a * x + b * sin_x);
-    least = value < least ? value : least;
+  const double weight = args.bias ? lambda_b() : 1;
+  const double bias = args.bias && weight < 1 ? (1 - weight) * args.max_bias : 0;
+  // What two computed values may be off by.
+  value -= 1e-6 + 4 * slack + 8 * FLT_EPSILON * __builtin_fabs(value);
+  if (known == 0 || args.ceiling) return value;
+  // A row opposite to all picks.
+  double most = relevance_weight > 0 ? (value - redundancy_weight) / relevance_weight : -__builtin_inf();
+  const bool query_known = !args.relevance || args.relevance_error;
+  if (most >= enough || !query_known || !(weight > 0 && __builtin_fabs(bias) <= double(FLT_MAX))) return most;
+  for (std::int64_t p = 0; p < known; p += kDoubles) {
+    const vd found = reach_by_angle(p == 0 ? first : angles(p), value - relevance_weight * bias, known - p);
+    if (any_at_least(found, enough)) return enough;
+    for (std::int64_t lane = 0; lane < kDoubles; ++lane) most = found[lane] > most ? found[lane] : most;
   }
-  return float(least + rounding);
+  return most;
+}
+
+// Below what the v of a row has to be, as computed, for it to be at most this.
+template <class T, class Objective>
+inline double Query<T, Objective>::surely(double reach) const {
+  const double size = __builtin_fabs(reach);
+  return reach - slack - 16 * FLT_EPSILON * (1 + (size < 1e30 ? size : 1e30));
+}
+
+// Whether a pick is worth more than any row outside.
+template <class T, class Objective>
+inline bool Query<T, Objective>::beats_outside(float value) const {
+  return args.outside[q] <= surely(reach(value, picked, __builtin_inf(), angles(0)));
+}
+
+// SelectArgs::pool_needed of a query whose picks are made, after so many initial items.
+template <class T, class Objective>
+inline float Query<T, Objective>::pool_needed(std::int64_t initial) const {
+  const std::int64_t length = args.lengths[q];
+  if (tied) return __builtin_nanf("");
+  if (length < picks_wanted() && !args.limits.costs) return -__builtin_inff();
+  const Angles first = angles(0);
+  double most = __builtin_inf();
+  for (std::int64_t slot = 0; slot < length; ++slot) {
+    const std::int64_t out = q * args.k + slot;
+    const float value = initial + slot == 0 ? args.out_relevance[out] : args.scores[out];
+    const double found = reach(value, initial + slot, most, first);
+    most = found < most ? found : most;
+  }
+  return float(surely(most));
 }

@@ -76,7 +76,7 @@ void Workspaces::lay_out(const SelectArgs& args, std::int64_t vector_floats, Wor
   place(base, ws.nearest, args.limits.max_similarity && args.method != Method::mmr ? items : 0);
   place(base, ws.picked_row, picks);
   place(base, ws.picked_scale, picks);
-  place(base, ws.picked_pivot, picks);
+  place(base, ws.picked_pivot, picks + vector_floats);
   place(base, ws.picked_length, args.limits.num_initial);
   place(base, ws.picks, picks);
   place(base, ws.prepared_picks, picks * prepared);

@@ -1,11 +1,39 @@
-// Sums of products in double. Included after vectors.inl; lengths are whole vectors.
+// Doubles: vectors of them, sums of products. Included after vectors.inl; lengths are whole vectors.
 
 typedef double vd __attribute__((vector_size(RSK_VEC_BYTES)));
 typedef double vd_u __attribute__((vector_size(RSK_VEC_BYTES), aligned(8), may_alias));
+typedef std::int64_t vl __attribute__((vector_size(RSK_VEC_BYTES)));
+typedef float vf_half __attribute__((vector_size(RSK_VEC_BYTES / 2), aligned(4), may_alias));
 constexpr std::int64_t kDoubles = RSK_VEC_BYTES / 8;  // in a vector; 8 of them in every region's
 
 static inline vd load(const double* p) { return *reinterpret_cast<const vd_u*>(p); }
 static inline void store(double* p, vd v) { *reinterpret_cast<vd_u*>(p) = v; }
+static inline vd load_widened(const float* p) {
+  return __builtin_convertvector(*reinterpret_cast<const vf_half*>(p), vd);
+}
+
+static inline bool any_at_least(vd x, double least) {
+#if RSK_VEC_BYTES == 64 && defined(__x86_64__)
+  return _mm512_cmp_pd_mask((__m512d)x, (__m512d)(least - vd{}), _CMP_GE_OQ) != 0;
+#elif RSK_VEC_BYTES == 32 && defined(__x86_64__)
+  return _mm256_movemask_pd(_mm256_cmp_pd((__m256d)x, (__m256d)(least - vd{}), _CMP_GE_OQ)) != 0;
+#else
+  bool any = false;
+  for (std::int64_t lane = 0; lane < kDoubles; ++lane) any = any || x[lane] >= least;
+  return any;
+#endif
+}
+
+static inline vd square_root(vd x) {
+#if RSK_VEC_BYTES == 64 && defined(__x86_64__)
+  return (vd)_mm512_maskz_sqrt_pd(0xff, (__m512d)x);
+#elif RSK_VEC_BYTES == 32 && defined(__x86_64__)
+  return (vd)_mm256_sqrt_pd((__m256d)x);
+#else
+  for (std::int64_t lane = 0; lane < kDoubles; ++lane) x[lane] = __builtin_sqrt(x[lane]);
+  return x;
+#endif
+}
 
 static inline double product_of(const double* a, const double* b, std::int64_t n) {
   vd sums[4] = {};

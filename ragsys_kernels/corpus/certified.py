@@ -1,0 +1,118 @@
+"""Pools of a corpus's own exact search: what no row outside them exceeds, and pools that grow until they are proven."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import _arrays
+from .._checks import shown
+from ..selection.problem import SearchResult, Selection
+
+# Arguments with a value of each query, by how many axes they then have.
+_OF_QUERIES = {
+    "queries": 2, "k": 1, "lambda_d": 1, "lambda_b": 1, "query_groups": 1, "initial": 2, "allowed": 2, "exclude": 2,
+    "budget": 1, "max_similarity": 1,
+}  # fmt: skip
+_BACKENDS = ("auto", "cpu", "reference")
+
+# The first pool, and by what each is larger than the one before, up to a share of the corpus.
+_FIRST, _GROWTH, _SHARE = 100, 4, 1 / 8
+# A larger pool is tried for a query that needs it to reach at most this many times as deep below the best v as its
+# picks do; for another, selecting from the whole corpus takes less time than several pools.
+_DEPTH = 2.0
+
+
+def can_prove(corpus: Any, method: str, index: Any, backend: str) -> bool:
+    """Return whether picks out of a pool that is searched for can be proven to be those of the whole corpus."""
+    exact = index is None and corpus.device == "cpu" and backend in _BACKENDS
+    return exact and method == "mmr" and corpus.metric == "cosine"
+
+
+def outside(found: SearchResult, num_rows: int) -> Any:
+    """Return what no row but those found exceeds in v, (Q,)."""
+    if found.indices.shape[1] == num_rows:
+        return np.full(len(found.indices), -np.inf, np.float32)
+    return found.scores[:, -1]  # -inf where there are no more rows that may be picked
+
+
+def of_all_rows(picks: Selection) -> None:
+    """Say that picks are those of the whole corpus, which they are out of."""
+    certified = np.ones(len(picks.lengths), bool)
+    certified[list(picks.errors or ())] = False
+    picks.certified = _arrays.to_library(certified, _arrays.library_of(picks.indices))
+
+
+def check(corpus: Any, given: dict[str, Any]) -> None:
+    """Refuse what no pool can be certified for."""
+    op = "select"
+    for name in ("candidates", "relevance", "index"):
+        if given[name] is not None:
+            raise ValueError(f"{op}: pool 'certified' must come without {name}, got both")
+    rules = (
+        ("method", "'mmr'", given["method"], ("mmr",)),
+        ("metric", "'cosine'", corpus.metric, ("cosine",)),
+        ("backend", " or ".join(map(repr, _BACKENDS)), given["backend"], _BACKENDS),
+        ("a corpus on", "the host", corpus.device, ("cpu",)),
+    )
+    for name, rule, value, allowed in rules:
+        if value not in allowed:
+            raise ValueError(f"{op}: pool 'certified' must come with {name} {rule}, got {shown(value)}")
+
+
+def select(corpus: Any, given: dict[str, Any]) -> Selection:
+    """Select out of pools that grow until all queries are certified, at last out of the whole corpus."""
+    check(corpus, given)
+    call: Callable[..., Selection] = corpus.select
+    most = np.asarray(_arrays.to_host(given["k"])).max(initial=1)
+    pool = max(_FIRST, 2 * int(most))
+    picks = call(**{**given, "pool": min(pool, len(corpus))})
+    library = _arrays.library_of(picks.indices)
+    fields = [np.array(field) for field in picks]
+    cost = None if picks.cost is None else np.array(picks.cost)
+    needed, certified, errors = np.array(picks.pool_needed), np.array(picks.certified), dict(picks.errors or {})
+    waiting = np.setdiff1d(np.flatnonzero(~certified), list(errors))
+    while waiting.size:
+        pool *= _GROWTH
+        larger = waiting[_near(fields[2][waiting], needed[waiting])]
+        if pool > _SHARE * len(corpus) or not larger.size:
+            larger = waiting[:0]
+        for queries, size in ((larger, pool), (np.setdiff1d(waiting, larger), None)):
+            if not queries.size:
+                continue
+            found = call(**{**_of(given, queries), "pool": size})
+            for field, values in zip(fields, found, strict=True):
+                values = np.asarray(values)
+                if values.ndim == 1:
+                    field[queries] = values
+                else:  # columns of padding are missing where the largest k is another query's
+                    field[queries, : values.shape[1]] = values
+            if cost is not None:
+                cost[queries] = found.cost
+            certified[queries] = found.certified
+            needed[queries] = -np.inf if size is None else found.pool_needed
+            errors.update({int(queries[q]): why for q, why in (found.errors or {}).items()})
+        waiting = np.setdiff1d(larger[~certified[larger]], list(errors))
+    result = Selection(*(_arrays.to_library(field, library) for field in fields))
+    result.cost = None if cost is None else _arrays.to_library(cost, library)
+    result.certified, result.pool_needed = (_arrays.to_library(x, library) for x in (certified, needed))
+    return result.with_errors(None if picks.errors is None else dict(sorted(errors.items())))
+
+
+def _near(relevance: np.ndarray, needed: np.ndarray) -> np.ndarray:
+    """Return for which queries a pool that is some times as large may reach as deep as their picks need it."""
+    best = relevance[:, 0]
+    with np.errstate(invalid="ignore"):  # NaN: no picks, or no pool that certifies them
+        return np.asarray(best - needed <= _DEPTH * (best - np.nanmin(relevance, axis=1, initial=np.inf)))
+
+
+def _of(given: dict[str, Any], queries: np.ndarray) -> dict[str, Any]:
+    """Return the arguments of some of the queries."""
+    changed = dict(given)
+    for name, axes in _OF_QUERIES.items():
+        if given[name] is not None and np.ndim(given[name]) == axes:
+            array = given[name]
+            changed[name] = array[queries] if hasattr(array, "dtype") else np.asarray(array)[queries]
+    return changed

@@ -1,0 +1,162 @@
+"""`Corpus.select`: what it certifies by itself, and pools that grow until all queries are certified."""
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels.corpus import certified
+
+pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((40, 24))
+
+    def some(count):
+        return (centres[rng.integers(0, 40, count)] + 0.7 * rng.standard_normal((count, 24))).astype(np.float32)
+
+    rows, queries = some(4000), some(80)
+    columns = {"bias": rng.standard_normal(4000), "groups": rng.integers(0, 900, 4000), "costs": np.ones(4000)}
+    return rk.Corpus(rows, **columns), queries, rows
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_its_own_pools_have_certificates_that_hold(drawn, backend, compiled):
+    corpus, queries, _ = drawn
+    for lambda_d in (0.5, 0.75, 0.9):
+        picks = corpus.select(queries, 5, pool=60, lambda_d=lambda_d, backend=backend)
+        whole = corpus.select(queries, 5, pool=None, lambda_d=lambda_d)
+        assert not (picks.certified & (picks.indices != whole.indices).any(axis=1)).any()
+        assert picks.pool_needed.shape == (80,)
+    assert picks.certified.any()
+
+
+def test_outside_is_what_the_next_row_of_the_search_has_at_most(drawn):
+    corpus, queries, _ = drawn
+    picks = corpus.select(queries, 5, pool=60, lambda_d=0.9)
+    least = corpus.search(queries, 60).scores[:, -1]
+    np.testing.assert_array_equal(picks.certified, least <= picks.pool_needed)
+
+
+def test_a_pool_of_all_rows_leaves_nothing_outside(drawn):
+    corpus, queries, rows = drawn
+    small = rk.Corpus(rows[:50])
+    assert small.select(queries, 5, pool=50, lambda_d=0.5).certified.all()
+    assert small.select(queries, 5, pool=500, lambda_d=0.5).certified.all()
+    few = corpus.select(queries, 5, pool=100, lambda_d=0.5, allowed=np.arange(70))
+    assert few.certified.all()
+    assert corpus.select(queries, 5, pool=None).certified.all()
+    assert corpus.select(queries, 5, pool=None, method="vrsd").certified.all()
+
+
+def test_initial_items_in_the_pool_are_taken_into_account(drawn):
+    corpus, queries, _ = drawn
+    initial = corpus.search(queries, 3).indices
+    picks = corpus.select(queries, 4, pool=60, lambda_d=0.8, initial=initial)
+    whole = corpus.select(queries, 4, pool=None, lambda_d=0.8, initial=initial)
+    assert picks.certified.any()
+    assert not (picks.certified & (picks.indices != whole.indices).any(axis=1)).any()
+
+
+def test_nothing_is_said_of_what_is_not_known(drawn):
+    corpus, queries, rows = drawn
+    found = corpus.search(queries, 30).indices
+    for picks in (
+        corpus.select(queries, 5, candidates=found),
+        corpus.select(queries, 5, pool=30, method="vrsd"),
+        corpus.select(queries, 5, pool=30, method="msd"),
+        rk.Corpus(rows, metric="dot").select(queries, 5, pool=30),
+    ):
+        assert picks.certified is None
+        assert picks.pool_needed is None
+
+
+def test_pools_of_an_index_are_not_certified(drawn):
+    pytest.importorskip("faiss")
+    corpus, queries, _ = drawn
+    assert corpus.select(queries, 5, pool=30, index=corpus.to_faiss()).certified is None
+
+
+def test_a_query_that_failed_is_not_certified(drawn):
+    corpus, queries, _ = drawn
+    bad = queries.copy()
+    bad[3] = np.nan
+    for pool in (60, None, "certified"):
+        picks = corpus.select(bad, 5, pool=pool, lambda_d=0.95, on_error="skip")
+        assert list(picks.errors) == [3]
+        assert not picks.certified[3]
+
+
+OPTIONS = {
+    "plain": {},
+    "own numbers": {"k": np.arange(80) % 6 + 1, "lambda_d": np.linspace(0, 1, 80), "lambda_b": np.linspace(0, 1, 80)},
+    "lists": {"k": list(range(1, 5)) * 20},
+    "groups": {"query_groups": np.arange(80), "max_per_group": 1},
+    "budget": {"budget": np.arange(80) % 5 + 1.0},
+    "ceiling": {"max_similarity": np.linspace(0.2, 1, 80)},
+    "filters": {"allowed": np.arange(4000) % 3 > 0, "exclude": np.arange(160).reshape(80, 2)},
+    "initial": {"initial": np.arange(80)[:, None]},
+    "another bias": {"bias": np.zeros(4000)},
+}
+
+
+@pytest.mark.parametrize("what", OPTIONS)
+def test_pools_grow_until_all_are_certified(drawn, what):
+    corpus, queries, _ = drawn
+    ask = {"k": 5, "lambda_d": 0.8, **OPTIONS[what]}
+    picks = corpus.select(queries, pool="certified", **ask)
+    whole = corpus.select(queries, pool=None, **ask)
+    np.testing.assert_array_equal(picks.indices, whole.indices)
+    np.testing.assert_array_equal(picks.lengths, whole.lengths)
+    np.testing.assert_array_equal(picks.scores, whole.scores)
+    assert picks.certified.all()
+    if what == "budget":
+        np.testing.assert_array_equal(picks.cost, whole.cost)
+
+
+def test_pools_are_of_more_than_one_size_on_the_way(drawn, monkeypatch):
+    corpus, queries, _ = drawn
+    asked = []
+    select = rk.Corpus.select
+
+    def noted(self, queries, *args, **kwargs):
+        asked.append((kwargs["pool"], len(queries)))
+        return select(self, queries, *args, **kwargs)
+
+    monkeypatch.setattr(certified, "_FIRST", 30)
+    monkeypatch.setattr(rk.Corpus, "select", noted)
+    select(corpus, queries, 5, pool="certified", lambda_d=0.85)
+    sizes = [size for size, _ in asked]
+    assert sizes[:2] == [30, 120]
+    assert sizes[-1] is None
+    assert asked[0][1] == 80
+    assert all(count < 80 for _, count in asked[1:])
+
+
+def test_no_queries(drawn):
+    corpus, queries, _ = drawn
+    for pool in (60, None, "certified"):
+        assert corpus.select(queries[:0], 5, pool=pool).certified.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "vrsd"}, "pool 'certified' must come with method 'mmr', got 'vrsd'"),
+        ({"backend": "triton"}, "pool 'certified' must come with backend 'auto' or 'cpu' or 'reference', got 'triton'"),
+        ({"candidates": [[0, 1]] * 80}, "pool 'certified' must come without candidates, got both"),
+        ({"pool": "all"}, "pool must be an integer, None or 'certified', got 'all'"),
+    ],
+)
+def test_what_cannot_be_certified_is_refused(drawn, changes, message):
+    corpus, queries, _ = drawn
+    with pytest.raises(ValueError, match=f"select: {message}"):
+        corpus.select(queries, 5, **{"pool": "certified", **changes})
+
+
+def test_dot_products_cannot_be_certified(drawn):
+    _, queries, rows = drawn
+    with pytest.raises(ValueError, match="must come with metric 'cosine', got 'dot'"):
+        rk.Corpus(rows, metric="dot").select(queries, 5, pool="certified")
