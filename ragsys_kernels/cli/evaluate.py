@@ -34,6 +34,11 @@ class Counts(str, Enum):
     paper = "paper"
 
 
+class Weights(str, Enum):
+    fixed = "fixed"
+    per_query = "per-query"
+
+
 class Embedded(str, Enum):
     question = "question"
     pair = "pair"
@@ -196,6 +201,18 @@ def evaluate_ragsys(
             metavar="VALUES",
         ),
     ] = "0,0.25,0.5,0.75,1",
+    weights: Annotated[
+        Weights,
+        option(
+            RULE,
+            "per-query also asks what a lambda_d for each question gives: the best one, and one that other questions "
+            "choose.",
+            "--lambda",
+        ),
+    ] = Weights.fixed,
+    selections: Annotated[
+        int, option(RULE, "Number of selections of a question's path that are scored with --lambda per-query.")
+    ] = 12,
     methods: Annotated[
         str,
         option(
@@ -236,6 +253,8 @@ def evaluate_ragsys(
             lambda_d=lambda_d,
             lambda_b=lambda_b,
             lambdas=_numbers("lambdas", lambdas),
+            weights=weights.value,
+            selections=selections,
             methods="all" if methods == "all" else _names(methods) or [],
             num_threads=num_threads,
             progress=progress,

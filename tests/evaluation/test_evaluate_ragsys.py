@@ -22,8 +22,8 @@ from evaluations import invoke, use_tiny_encoder  # noqa: E402
 
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import evaluation  # noqa: E402
-from ragsys_kernels.evaluation.ragsys import run  # noqa: E402
-from ragsys_kernels.evaluation.ragsys.report import Comparison, Interval, verdict  # noqa: E402
+from ragsys_kernels.evaluation.ragsys import per_query, run  # noqa: E402
+from ragsys_kernels.evaluation.ragsys.report import Comparison, Interval, Result, verdict  # noqa: E402
 from ragsys_kernels.icl import HuggingFaceModel  # noqa: E402
 from ragsys_kernels.icl.datasets import truthfulqa  # noqa: E402
 from ragsys_kernels.icl.ragsys import PRIMER, Setting, by_rule, methods, pick, read_primer  # noqa: E402
@@ -482,3 +482,68 @@ def test_errors_are_one_line(data, tmp_path):
     assert result.stderr == f"error: ragsys: data must be an existing folder, got {tmp_path / 'gone'}\n"
     result = invoke("ragsys", "--data", data, "--out", tmp_path / "o", "--lambdas", "a")
     assert result.stderr == "error: ragsys: lambdas must be numbers separated by commas, got 'a'\n"
+
+
+def test_a_weight_for_each_question(done, data, tmp_path):
+    """Every choice anew from the values; the fixed run's cache has most of the answers."""
+    home, _ = done
+    options = {"lambdas": (0, 0.5, 1), "weights": "per-query", "selections": 3, "k": 3}
+    summary = evaluated(data, tmp_path, cache=home / "cache", **options)
+    swept = {r.setting.lambda_d: r for r in summary.results if r.setting.kind == "mmr" and r.setting.lambda_b == 1}
+    worth = np.stack([swept[weight].values["MC3"] for weight in (1, 0.5, 0)])
+    by_label = {choice.label: choice for choice in summary.choices}
+    assert [*by_label] == [
+        per_query.FIXED, per_query.FIXED_BY_OTHERS, per_query.NEAREST, per_query.ORACLE_OF_SWEEP, per_query.ORACLE
+    ]  # fmt: skip
+    value = {label: choice.values["MC3"] for label, choice in by_label.items()}
+    np.testing.assert_array_equal(value[per_query.FIXED], worth[worth.mean(axis=1).argmax()])
+    np.testing.assert_array_equal(value[per_query.ORACLE_OF_SWEEP], worth.max(axis=0))
+    # With nine questions all of the other folds are the nearest, so both choose the same: without the question's own.
+    np.testing.assert_array_equal(value[per_query.NEAREST], value[per_query.FIXED_BY_OTHERS])
+    fold = np.random.default_rng(0).permutation(9) % per_query.FOLDS
+    chosen = [worth[:, fold != fold[q]].mean(axis=1).argmax() for q in range(9)]
+    np.testing.assert_array_equal(value[per_query.NEAREST], worth[chosen, range(9)])
+    # The oracle of the path is the best of the sweep and of three selections; each of these is one that MMR makes.
+    rows = {}
+    for row in csv.DictReader((tmp_path / "out" / "values.csv").read_text().splitlines()):
+        rows.setdefault(row["demonstrations"], []).append((float(row["MC3"]), row["picks"]))
+    scored = np.array([[v for v, _ in rows[f"selection {i}"]] for i in (1, 2, 3)])
+    np.testing.assert_allclose(value[per_query.ORACLE], np.concatenate([worth, scored]).max(axis=0), rtol=1e-8)
+    assert (value[per_query.ORACLE] >= value[per_query.FIXED]).all()
+    at = dict(zip(range(9), rows["selection 1"], strict=True))
+    fine = {result.setting.lambda_d: result for result in summary.results if result.setting.kind == "mmr"}
+    assert any(at[q][1] == " ".join(map(str, fine[0.5].picks[q])) for q in range(9))
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "## A weight for each question" in report
+    assert f"{per_query.ORACLE} over {per_query.FIXED}" in report
+    assert sum(line.startswith(per_query.ORACLE) for line in summary.lines()) == 1
+
+
+def test_nearest_questions_choose():
+    """Two kinds of questions, each of which is best with a weight of its own."""
+    rng = np.random.default_rng(0)
+    kind = rng.random(60) < 0.5
+    queries = np.where(kind[:, None], [1.0, 0.0], [0.0, 1.0]) + 0.1 * rng.standard_normal((60, 2))
+    noise = 0.1 * rng.random((2, 60))
+    results = [
+        Result(Setting(f"{weight}", "mmr", weight), np.arange(60), dict.fromkeys(METRICS, values), None, values)
+        for weight, values in ((0.2, kind + noise[0]), (0.8, ~kind + noise[1]))
+    ]
+    found = {choice.label: choice for choice in per_query.choices(results, [], queries)}
+    np.testing.assert_array_equal(found[per_query.NEAREST].weights, np.where(kind, 0.2, 0.8))
+    assert len(set(found[per_query.FIXED].weights)) == 1
+    np.testing.assert_array_equal(found[per_query.ORACLE].weights, found[per_query.NEAREST].weights)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"weights": "each"}, "weights must be fixed or per-query, got 'each'"),
+        ({"weights": "per-query", "lambdas": (0.5,)}, "lambdas must have two values or more with weights per-query"),
+        ({"weights": "per-query", "questions": 4}, "questions must be at least 5 with weights per-query, got 4"),
+        ({"selections": 0}, "selections must be at least 1, got 0"),
+    ],
+)
+def test_weights_that_cannot_be_chosen(data, tmp_path, options, match):
+    with pytest.raises(ValueError, match=f"ragsys: {match}"):
+        evaluated(data, tmp_path, **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -59,9 +59,19 @@ class Comparison:
 
 
 def report_of(
-    named: Sequence[Result], by_name: Sequence[Result], swept: Sequence[Result], *, bias: Array, samples: int
+    named: Sequence[Result],
+    by_name: Sequence[Result],
+    swept: Sequence[Result],
+    *,
+    of_path: Sequence[Result] = (),
+    bias: Array,
+    samples: int,
+    more: Callable[[Report], None] | None = None,
 ) -> Report:
-    """Write what was found by the settings; those `by_name` are named too, and have a section of their own."""
+    """Write what was found by the settings; those `by_name` are named too, and have a section of their own.
+
+    ``of_path`` are only among the values; ``more`` writes sections after the sweep.
+    """
     report = Report("ragsys", "RAGSys: relevant, diverse and probable demonstrations")
     number = len(named[0].questions)
     held, left = ([_compared(named, pair, samples) for pair in pairs] for pairs in (ORDERINGS, OPEN))
@@ -106,7 +116,9 @@ def report_of(
         _rules(report, named, by_name, samples)
     if swept:
         _sweep(report, swept, samples)
-    report.values(_values([*named, *(one for one in swept if one not in named)]))
+    if more is not None:
+        more(report)
+    report.values(_values([*named, *(one for one in swept if one not in named), *of_path]))
     report.text(
         "`values.csv` has every question's values and picks. A question's DPO is weighted with its number of pairs, so "
         "that the mean is over pairs; log ratio is the logarithm of the ratio that the paper calls MC3."

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -36,13 +37,15 @@ from ...icl.ragsys import (
 from ...icl.ragsys import methods as of_the_paper
 from ...metrics import dpo, multiple_choice, pairwise_cosine
 from .._run import Progress, Run, Summary, described, digests, drawn
-from .report import Result, report_of
+from . import per_query
+from .report import METRICS, Result, report_of
 
 Array = npt.NDArray[Any]
 Pair = dict[str, str]  # question and answer
 
 QUICK_QUESTIONS = 100
 LAMBDAS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the sweep
+SELECTIONS = 12  # of a question's path
 _WINDOW = 32  # prompts with all their answers; what a killed run loses at most (20 s of SmolLM2-135M on one core)
 
 
@@ -55,11 +58,12 @@ class RagsysSummary(Summary):
     cached: int
     seconds: float
     out: Path
+    choices: list[per_query.Choice] = field(default_factory=list)  # with a weight for each question
 
     def lines(self) -> Iterator[str]:
-        for result in self.results:
-            means = ", ".join(f"{name} {result.values[name].mean():.3f}" for name in ("MC1", "MC2", "MC3", "DPO"))
-            yield f"{result.setting.label}: {means}"
+        found = [(result.setting.label, result.values) for result in self.results]
+        for label, values in (*found, *(choice[:2] for choice in self.choices)):
+            yield f"{label}: {', '.join(f'{name} {values[name].mean():.3f}' for name in METRICS)}"
 
     def work(self) -> str:
         return f"{self.scored} answers scored, {self.cached} from the cache"
@@ -80,6 +84,8 @@ def ragsys(
     lambda_d: float = LAMBDA_D,
     lambda_b: float = LAMBDA_B,
     lambdas: Sequence[float] = LAMBDAS,
+    weights: Literal["fixed", "per-query"] = "fixed",
+    selections: int = SELECTIONS,
     methods: Sequence[str] | Literal["all"] = (),
     primer: PathLike | None = None,
     data: PathLike | None = None,
@@ -123,6 +129,12 @@ def ragsys(
         Weights of the retrievers with diversity and bias.
     lambdas : sequence of float
         lambda_d of the sweep, without bias; may be empty.
+    weights : {"fixed", "per-query"}
+        "per-query" also asks what a lambda_d for each question would give: the best one of the question's own answers
+        (an oracle), out of its `mmr_path` and out of the sweep, and one that other questions choose, both against the
+        best fixed one, with paired intervals.
+    selections : int
+        With "per-query", how many selections of a question's path are scored, those of the widest ranges of lambda_d.
     methods : sequence of str, or "all"
         Further rules, by their names in `ragsys_kernels.METHODS`, without bias. MMR has `lambda_d` and is Rel+Div; the
         others have weights and options of their own, which are the defaults of their functions. Each gets its row, and
@@ -156,7 +168,8 @@ def ragsys(
     Source: RAGSys (arXiv 2405.17587), Tables 1 and 2, Figure 1.
     """
     op = "ragsys"
-    for name, value, least in (("k", k, 1), ("pool", pool, k), ("questions", questions, 1)):
+    numbers = (("k", k, 1), ("pool", pool, k), ("questions", questions, 1), ("selections", selections, 1))
+    for name, value, least in numbers:
         if value is not None and value < least:
             raise ValueError(f"{op}: {name} must be at least {least}, got {value}")
     for name, weight in (("lambda_d", lambda_d), ("lambda_b", lambda_b), *(("lambdas", value) for value in lambdas)):
@@ -165,10 +178,17 @@ def ragsys(
     rules = _rules(op, methods)
     if embed not in ("question", "pair"):
         raise ValueError(f"{op}: embed must be question or pair, got {embed!r}")
+    if weights not in ("fixed", "per-query"):
+        raise ValueError(f"{op}: weights must be fixed or per-query, got {weights!r}")
+    each = weights == "per-query"
+    if each and len(set(lambdas)) < 2:
+        raise ValueError(f"{op}: lambdas must have two values or more with weights per-query, got {len(set(lambdas))}")
     run = Run(op, out, cache=cache, samples=samples, num_threads=num_threads)
     whole = truthfulqa(counts, data)
     fixed = PRIMER if primer is None else read_primer(primer)
     asked = _asked(op, whole, questions if questions is not None else QUICK_QUESTIONS if quick else None)
+    if each and len(asked) < per_query.FOLDS:
+        raise ValueError(f"{op}: questions must be at least {per_query.FOLDS} with weights per-query, got {len(asked)}")
     shown = _demonstrations(op, whole, pool)
     paper = of_the_paper(lambda_d, lambda_b)
     by_name = [_same(by_rule(name, lambda_d if name == "mmr" else None), paper) for name in rules]
@@ -182,13 +202,31 @@ def ragsys(
         bias = quality_bias(scorer, *shown.columns, progress=progress)
         corpus = rk.Corpus(rows, bias, shown.owners)
         picks = pick(every, corpus, shown.owners, queries, asked, k=k, pool=pool, num_threads=num_threads)
-        prompts = {setting: _prompts(setting, picks.get(setting), shown, fixed, whole, asked) for setting in every}
+        segments = None
+        if each:
+            segments = per_query.segments_of(
+                corpus, queries, asked, k=k, pool=pool, most=selections, num_threads=num_threads
+            )
+            picks |= segments.picks
+        prompts = {
+            setting: _prompts(setting, picks.get(setting), shown, fixed, whole, asked)
+            for setting in (*every, *(segments.picks if segments else ()))
+        }
         scored = score(scorer, prompts, whole, asked, progress)
         models = described(model, scorer, texts)
     seconds = time.perf_counter() - begun
-    results = {setting: _result(setting, scored.logp, whole, asked, picks.get(setting), rows) for setting in every}
+    results = {setting: _result(setting, scored.logp, whole, asked, picks.get(setting), rows) for setting in prompts}
+    by_setting = functools.partial(map, results.__getitem__)
+    of_path = [*by_setting(segments.picks)] if segments else []
+    choices = per_query.choices([*by_setting(swept)], of_path, np.asarray(queries)) if segments else []
     report = report_of(
-        *([results[setting] for setting in some] for some in (named, by_name, swept)), bias=bias, samples=samples
+        *([*by_setting(some)] for some in (named, by_name, swept)),
+        of_path=of_path,
+        bias=bias,
+        samples=samples,
+        more=functools.partial(per_query.write, found=choices, segments=segments, samples=samples)
+        if segments
+        else None,
     )
     run.write(
         report,
@@ -202,13 +240,14 @@ def ragsys(
             "demonstrations of Fix": len(fixed),
             "k, candidates": f"{k}, {pool}",
             "lambda_d, lambda_b": f"{lambda_d:g}, {lambda_b:g}",
+            **({"selections of a path": selections} if each else {}),
             **({"further rules": ", ".join(rules)} if rules else {}),
             "bootstrap": run.bootstrap(),
             "answers scored, from the cache": f"{scored.new}, {scored.cached}",
             "seconds to score, in all": f"{seconds:.1f}, {run.seconds:.1f}",
         },
     )
-    return RagsysSummary([*results.values()], scored.new, scored.cached, run.seconds, run.out)
+    return RagsysSummary([*by_setting(every)], scored.new, scored.cached, run.seconds, run.out, choices)
 
 
 class _Shown(NamedTuple):
