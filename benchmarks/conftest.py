@@ -42,7 +42,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
     once = {}
     for item in items:
         given = item.callspec.params
-        once.setdefault((item.path, item.originalname, given["shape"].small(), given.get("lambda_d")), item)
+        what = given.get("lambda_d"), given.get("strategy")
+        once.setdefault((item.path, item.originalname, given["shape"].small(), *what), item)
     items[:] = once.values()
 
 

@@ -27,7 +27,8 @@ def main() -> None:
     (given.out / "whole_corpus.md").write_text(speed.whole_page(runs), encoding="utf-8")
     plots.draw(runs, given.out)
     page_plots.draw(given.out)
-    parts = {"speed": speed.short(runs), "ledger": speed.summary(runs), "drop-ins": speed.drop_ins(runs), "scoring": ""}
+    parts = {"speed": speed.short(runs), "ledger": speed.summary(runs), "drop-ins": speed.drop_ins(runs)}
+    parts |= {"rules-speed": speed.rules(runs), "scoring": ""}
     if rows := scoring_shapes.LEDGER.within(given.ledger.parent).read():
         scores = Runs(rows)
         (given.out / "scoring.md").write_text(scoring.page(scores), encoding="utf-8")

@@ -8,6 +8,7 @@ PLACES = {
     "speed": "README.md",
     "ledger": "docs/speed.md",
     "drop-ins": "docs/speed.md",
+    "rules-speed": "docs/speed.md",
     "scoring": "docs/speed.md",
     "executed": "docs/tested.md",
     "papers-vrsd": "docs/papers/vrsd.md",

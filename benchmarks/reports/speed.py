@@ -95,6 +95,27 @@ thread, medians; LlamaIndex's arrays are a list of arrays. {first["hardware"]}, 
 """
 
 
+def rules(runs: Runs) -> str:
+    """Return a table of the rules beside MMR and VRSD against pyversity's strategies."""
+    rows = []
+    for op, _, strategy in shapes.STRATEGIES:
+        for shape in shapes.RULES:
+            race = runs.race(op, shape, shapes.STRATEGY_LAMBDA)
+            if race.has(OURS) and race.has("pyversity"):
+                what = f"{op} ({strategy}), {sizes(shape)}" if op != strategy else f"{op}, {sizes(shape)}"
+                rows.append([what, time(race, OURS), time(race, GIVEN), compared(race, "pyversity", GIVEN)])
+    if not rows:
+        return "Not measured on this machine.\n"
+    header = ["Rule; P, K, D", "float32", "relevance given", "pyversity"]
+    return f"""\
+{table(header, rows)}
+
+µs a query, and in brackets pyversity's time over ours with the relevance given, as pyversity must have it: 2,000
+queries in a call of ours, one in a call of pyversity's. MiniLM, λ = {shapes.STRATEGY_LAMBDA}, one thread, picks
+checked first.
+"""
+
+
 def short(runs: Runs) -> str:
     """Return the table of the README: single calls of each peer, and the whole corpus, at the default λ."""
     rows = []

@@ -4,23 +4,14 @@ import pytest
 
 from benchmarks.suites import peers, selection, shapes
 
-# A rule, the options that make it pyversity's strategy, and the strategy.
-RULES = (
-    ("msd", {}, "msd"),
-    ("dpp", {}, "dpp"),
-    ("ssd", {}, "ssd"),
-    ("coverage", {"kind": "cover"}, "cover"),
-)
-LAMBDA_D = 0.5  # pyversity's default
-
 
 @pytest.mark.parametrize("shape", shapes.RULES, ids=str)
-@pytest.mark.parametrize(("op", "options", "strategy"), RULES, ids=[rule[2] for rule in RULES])
+@pytest.mark.parametrize(("op", "options", "strategy"), shapes.STRATEGIES, ids=[x[2] for x in shapes.STRATEGIES])
 def bench_rules(race, problem, op, options, strategy, shape):
     made = problem(shape)
     entries = [
-        *selection.library(op, made, LAMBDA_D, **options),
-        *peers.pyversity_call(made, strategy, LAMBDA_D),
+        *selection.library(op, made, shapes.STRATEGY_LAMBDA, **options),
+        *peers.pyversity_call(made, strategy, shapes.STRATEGY_LAMBDA),
         peers.floor(made, "float32"),
     ]
-    race(selection.Selecting(op, made, entries, LAMBDA_D))
+    race(selection.Selecting(op, made, entries, shapes.STRATEGY_LAMBDA))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -75,6 +76,14 @@ MMR = [
     *((shape, 0.75) for shape in OTHER_POOLS),
 ]
 RULES = _pools((100, 10), (1000, 10), dims=(384,))
+# A rule, the options that make it a strategy of pyversity's, and the strategy; pyversity's λ.
+STRATEGIES: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("msd", {}, "msd"),
+    ("dpp", {}, "dpp"),
+    ("ssd", {}, "ssd"),
+    ("coverage", {"kind": "cover"}, "cover"),
+)
+STRATEGY_LAMBDA = 0.5
 WHOLE = [
     (replace(corpus, K=K), lambda_d)
     for corpus in (Shape("minilm", 384, None, 0, Q=256), Shape("glove", 50, None, 0, N=100_000, Q=256))
