@@ -77,7 +77,7 @@ OF_THE_COMMAND = {"progress", "stop", "out"}  # what it does with a terminal, an
 
 def test_all_commands_with_options_are_compared():
     without = {("show-config",), ("bench",), ("job",), ("job", "status"), ("job", "verify"), ("evaluate",)}
-    without |= {("serve",)}  # its limits: tests/serving
+    without |= {("serve",), ("conform",)}  # limits: tests/serving; a function or a service: tests/conformance
     assert set(COMMANDS) - without - set(CALLS) <= {("corpus",), ("corpus", "verify")}
 
 

@@ -1,0 +1,206 @@
+"""How functions are asked: what an adapter is, and calls by the names of parameters."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from .reading import UnreadableError, positions
+from .variants import Question
+
+
+class CallError(ValueError):
+    """The function could not be called, or what it returned could not be read."""
+
+
+class Adapter(Protocol):
+    """A way to ask.
+
+    Attributes
+    ----------
+    name : str
+    takes : str
+        "query", "scores" (the relevance is given), "either", or "both" at once.
+    weight : str or None
+        The name of the argument that weighs.
+    pages : bool
+        Whether `ask` knows ``shown``: the positions of the page before.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def takes(self) -> str: ...
+
+    @property
+    def weight(self) -> str | None: ...
+
+    @property
+    def pages(self) -> bool: ...
+
+    def ask(self, question: Question, shown: tuple[int, ...] = ()) -> list[int | None]: ...
+
+
+# What parameters are called, by what they are for; the first name that a function has is meant.
+NAMES: dict[str, tuple[str, ...]] = {
+    "query": (
+        "query", "query_embedding", "query_embeddings", "query_vector", "query_emb", "query_vec", "queries", "q",
+        "question", "doc_embedding", "user_embedding", "target",
+    ),
+    "rows": (
+        "embeddings", "embedding_list", "vectors", "candidate_embeddings", "candidate_vectors", "doc_embeddings",
+        "document_embeddings", "item_embeddings", "word_embeddings", "embedding_matrix", "features", "feature_matrix",
+        "matrix", "items", "rows", "candidates", "documents", "docs", "embs", "X", "x",
+    ),
+    "scores": ("scores", "relevance", "relevance_scores", "relevances", "query_scores", "rel_scores", "rel"),
+    "k": (
+        "k", "top_k", "topk", "similarity_top_k", "top_n", "n", "limit", "num_results", "n_results", "max_results",
+        "size",
+    ),
+    "weight": (
+        "lambda_mult", "lambda_d", "lambda_param", "lambda_", "lam", "lmbda", "lambda_threshold", "mmr_threshold",
+        "lambda_value", "mmr_lambda", "lambda_weight", "Lambda", "diversity", "diversity_weight", "diversity_bias",
+        "diversity_factor", "balance", "alpha", "tradeoff", "trade_off", "weight",
+    ),
+    "ids": ("ids", "words", "labels", "keys", "doc_ids"),
+    "shown": ("initial", "already_selected", "selected", "shown"),
+    "offset": ("offset", "skip"),
+}  # fmt: skip
+_WANTED = ("rows", "k")
+
+
+@dataclass
+class Call:
+    """A function, called by the names of its parameters.
+
+    Attributes
+    ----------
+    function : callable
+    roles : mapping of str to str
+        The parameter of each role of `NAMES` that the function has.
+    options : mapping
+        Further arguments.
+    """
+
+    function: Callable[..., Any]
+    roles: Mapping[str, str]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    name: str = "by parameter names"
+    form: str | None = None  # that of `_FORMS` which the function takes
+
+    def __post_init__(self) -> None:
+        parameters = inspect.signature(self.function).parameters
+        needed = {name for name in self.roles.values() if parameters[name].default is inspect.Parameter.empty}
+        self.weight = self.roles.get("weight")
+        query, scores = self.roles.get("query"), self.roles.get("scores")
+        if query and scores:
+            self.takes = "both" if needed >= {query, scores} else "either"
+        elif query or scores:
+            self.takes = "query" if query else "scores"
+        else:
+            raise _unnamed("query or scores", parameters)
+        self.pages = "shown" in self.roles or "offset" in self.roles
+
+    def ask(self, question: Question, shown: tuple[int, ...] = ()) -> list[int | None]:
+        if self.form is not None:
+            return self._asked(self.form, question, shown)
+        errors = []
+        for form in _FORMS:
+            try:
+                found = self._asked(form, question, shown)
+            except Exception as error:  # of the function, whatever it is
+                errors.append(error)
+                continue
+            self.form = form
+            return found
+        raise next((e for e in errors if not isinstance(e, UnreadableError)), errors[0])
+
+    def _asked(self, form: str, question: Question, shown: tuple[int, ...]) -> list[int | None]:
+        given = self._given(form, question, shown)
+        if self.takes != "either" or question.scores is None:
+            return self._called(given, question)
+        try:
+            return self._called({**given, "query": None}, question)
+        except Exception:  # a function that wants both
+            return self._called(given, question)
+
+    def _given(self, form: str, question: Question, shown: tuple[int, ...]) -> dict[str, Any]:
+        """Return what each role gets."""
+        rows = np.array(question.rows, np.float32)
+        given: dict[str, Any] = {"rows": rows, "k": question.k, "weight": question.weight}
+        query = np.array(question.query, np.float32)
+        scores = np.array(question.relevance("given"), np.float32)
+        given["query"] = query if form != "batch" else query[None]
+        if self.takes in ("scores", "both") or (self.takes == "either" and question.scores is not None):
+            given["scores"] = scores if form != "batch" else scores[None]
+        if "ids" in self.roles:
+            given["ids"] = list(map(str, range(len(rows))))
+        if shown and "shown" in self.roles:
+            given["shown"] = np.array(shown) if form != "batch" else np.array(shown)[None]
+        elif shown and "offset" in self.roles:
+            given["offset"] = len(shown)
+        if form == "lists":
+            given = {role: x.tolist() if isinstance(x, np.ndarray) else x for role, x in given.items()}
+        return given
+
+    def _called(self, given: dict[str, Any], question: Question) -> list[int | None]:
+        rows = np.array(question.rows, np.float32)
+        arguments = {self.roles[role]: x for role, x in given.items() if role in self.roles}
+        found = positions(_called(self.function, {**arguments, **self.options}), rows)
+        if any(i is not None and not 0 <= i < len(rows) for i in found):
+            raise UnreadableError(f"conform: function must return positions below {len(rows)}, got {found}")
+        return found
+
+
+# How arrays are handed over: a query of one dimension, of two, or lists of numbers.
+_FORMS = ("arrays", "batch", "lists")
+
+
+def _called(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Call by keyword, but for what may be given by position alone."""
+    parameters = inspect.signature(function).parameters.values()
+    first = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.name in arguments]
+    positional = [arguments.pop(name) for name in first]
+    return function(*positional, **arguments)
+
+
+def by_names(
+    function: Callable[..., Any], arguments: Mapping[str, str] | None = None, options: Mapping[str, Any] | None = None
+) -> Call:
+    """Return the call of a function by its parameters' names; ``arguments`` has those that are not usual, by role."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError) as error:
+        raise CallError(f"conform: function must have a signature, got {function!r}") from error
+    roles = dict(arguments or {})
+    for role, name in roles.items():
+        if role not in NAMES:
+            raise ValueError(f"conform: arguments must be of {', '.join(NAMES)}, got {role!r}")
+        if name not in parameters:
+            raise ValueError(f"conform: arguments must name parameters of the function, got {role}={name}")
+    for role, names in NAMES.items():
+        taken = {*roles.values(), *(options or {})}
+        found = next((name for name in names if name in parameters and name not in taken), None)
+        if role not in roles and found is not None:
+            roles[role] = found
+    for role in _WANTED:
+        if role not in roles:
+            raise _unnamed(role, parameters)
+    kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    known = {*roles.values(), *(options or {})}
+    left = [p.name for p in parameters.values() if p.default is p.empty and p.kind not in kinds and p.name not in known]
+    if left:
+        raise CallError(f"conform: options must have a value for the parameter {left[0]!r}, got none")
+    return Call(function, roles, options or {})
+
+
+def _unnamed(role: str, parameters: Mapping[str, Any]) -> CallError:
+    return CallError(
+        f"conform: function must have a parameter for {role} by a usual name, got {', '.join(parameters) or 'none'}; "
+        "say which one it is with arguments"
+    )
