@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import ModuleType
 
 
 def install(extra: str) -> str:
-    """Return the command that installs what an extra of this package brings."""
-    return f"pip install 'ragsys_kernels[{extra}]'"
+    """Return the command that installs what an extra of this package brings, from where the package itself came."""
+    return f"pip install '{_origin().format(extra=extra)}'"
+
+
+@functools.cache
+def _origin() -> str:
+    """Return what pip is given: a checkout, a wheel, a URL, or the name in an index; with a place for the extra."""
+    import importlib.metadata
+
+    try:  # what pip wrote down of the installation (PEP 610), nothing if it came from an index
+        recorded = importlib.metadata.distribution(__package__).read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        recorded = None
+    return origin(recorded, Path(__file__).parents[1])
+
+
+def origin(recorded: str | None, folder: Path) -> str:
+    """Return the same from what pip wrote down, and the folder that holds the package."""
+    import json
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    source = json.loads(recorded) if recorded else {}
+    url = source.get("url", "")
+    if url.startswith("file://"):
+        return _braced(url2pathname(urlsplit(url).path)) + "[{extra}]"
+    if url:
+        system = source.get("vcs_info", {}).get("vcs")
+        return "ragsys_kernels[{extra}] @ " + _braced(f"{system}+{url}" if system else url)
+    if (folder / "pyproject.toml").is_file():  # a checkout that is on the path and was never installed
+        return _braced(str(folder)) + "[{extra}]"
+    return "ragsys_kernels[{extra}]"
+
+
+def _braced(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def absent(package: str, extra: str) -> str:

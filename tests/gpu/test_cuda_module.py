@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
+from ragsys_kernels import _extras
 from ragsys_kernels._gpu import cuda_module
 
 ROOT = Path(__file__).parents[2]
@@ -489,7 +490,7 @@ def test_nothing_is_missing(fake):
 
 def test_reason_without_cupy(fake, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)  # what an import then raises names the module
-    assert cuda_module.why_not() == "cupy is not installed: pip install 'ragsys_kernels[cuda]'"
+    assert cuda_module.why_not() == f"cupy is not installed: {_extras.install('cuda')}"
 
 
 @pytest.mark.parametrize("error", [ImportError("libcuda.so.1: cannot open", name="cupy_backends"), OSError("no")])

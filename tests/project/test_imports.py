@@ -74,11 +74,11 @@ def test_private_uses_are_found(tmp_path, line, use):
 
 def test_one_file_words_the_error_of_a_missing_package():
     files = (ROOT / PACKAGE).rglob("*.py")
-    texts = [path.name for path in files if "pip install 'ragsys_kernels" in path.read_text(encoding="utf-8")]
+    texts = [path.name for path in files if "pip install '" in path.read_text(encoding="utf-8")]
     assert texts == ["_extras.py"]
     with pytest.raises(ModuleNotFoundError) as raised, _extras.needed("select", "faiss"):
         import no_such_package.inner  # noqa: F401
-    assert str(raised.value) == "select needs no_such_package: pip install 'ragsys_kernels[faiss]'"
+    assert str(raised.value) == f"select needs no_such_package: {_extras.install('faiss')}"
     assert raised.value.name == "no_such_package"
 
 
@@ -86,3 +86,26 @@ def test_a_missing_module_of_this_package_is_no_missing_package():
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'ragsys_kernels\.nothing'$"):  # noqa: SIM117
         with _extras.needed("select", "faiss"):
             import ragsys_kernels.nothing  # noqa: F401
+
+
+@pytest.mark.parametrize(
+    ("recorded", "given"),
+    [
+        ('{"dir_info": {"editable": true}, "url": "file:///home/a%20b/rk"}', "/home/a b/rk[lm]"),
+        ('{"archive_info": {}, "url": "file:///tmp/{x}/rk-0.1-cp311.whl"}', "/tmp/{x}/rk-0.1-cp311.whl[lm]"),
+        ('{"archive_info": {}, "url": "https://host/rk-0.1.whl"}', "ragsys_kernels[lm] @ https://host/rk-0.1.whl"),
+        (
+            '{"url": "https://host/rk", "vcs_info": {"vcs": "git", "commit_id": "0"}}',
+            "ragsys_kernels[lm] @ git+https://host/rk",
+        ),
+        (None, "ragsys_kernels[lm]"),
+    ],
+)
+def test_what_is_missing_comes_from_where_the_package_came(recorded, given, tmp_path, monkeypatch):
+    monkeypatch.setattr(_extras, "_origin", lambda: _extras.origin(recorded, tmp_path))
+    assert _extras.install("lm") == f"pip install '{given}'"
+
+
+def test_a_checkout_that_was_never_installed_names_its_folder(tmp_path):
+    (tmp_path / "pyproject.toml").touch()
+    assert _extras.origin(None, tmp_path).format(extra="lm") == f"{tmp_path}[lm]"
