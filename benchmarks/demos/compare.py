@@ -39,15 +39,14 @@ def main() -> None:
 
 
 def words(folder: Path) -> None:
-    """400,000 words, of which 1,000 are asked for; none is in its own pool."""
+    """400,000 words: 1,000 are asked for, the others are the corpus."""
     folder.mkdir(parents=True, exist_ok=True)
     names, vectors = glove.load_glove()
     rows = np.sort(np.random.default_rng(0).permutation(glove.query_rows(names))[:QUERIES])
-    corpus = rk.Corpus(vectors, groups=np.arange(len(names)), ids=names)
-    corpus.save(folder / "corpus", overwrite=True)
+    others = np.setdiff1d(np.arange(len(names)), rows)
+    rk.Corpus(vectors[others], ids=[names[row] for row in others]).save(folder / "corpus", overwrite=True)
     write(folder / "queries.parquet", [names[row] for row in rows], vectors[rows])
-    np.save(folder / "candidates.npy", corpus.search(vectors[rows], 100, query_groups=rows).indices)
-    compare(folder, "corpus", "--candidates", folder / "candidates.npy")
+    compare(folder, "corpus")
 
 
 def judged(folder: Path, cranfield: data.Cranfield) -> None:

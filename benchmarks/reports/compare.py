@@ -19,14 +19,15 @@ OUT = RESULTS / "compare.md"
 SETS = {
     "Cranfield": "1,400 abstracts and 225 questions with judgements, by latent semantic indexing (128), k = 10.",
     "AG News": "7,600 news, and 1,000 others as queries, by latent semantic indexing (128), k = 6.",
-    "GloVe": "400,000 words and 1,000 of them as queries, the word itself left out, k = 6.",
+    "GloVe": "399,000 words, and 1,000 others as queries (50 dimensions), k = 6.",
 }
 COLUMNS = ("relevance", "similarity", "sum", "coverage", "near_duplicates", "ndcg", "recall", "mrr", "certified")
 
 
 def section(name: str, about: str, folder: Path) -> list[str]:
     """Return heading, recommendation and table of a comparison's folder."""
-    _, _, words, rule, *_ = (folder / "report.md").read_text(encoding="utf-8").split("\n\n")
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    _, _, words, rule, *_ = text.split("\n\n")
     with open(folder / "metrics.csv", encoding="utf-8", newline="") as file:
         found = {(line["label"], line["measure"]): line for line in csv.DictReader(file)}
     labels = list(dict.fromkeys(label for label, _ in found))
@@ -45,7 +46,11 @@ def section(name: str, about: str, folder: Path) -> list[str]:
         if judged
         else []
     )
-    return ["", f"## {name}", "", *wrapped, "", *lines, *image]
+    parts = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
+    weights = [line for line in parts["Which λ"].splitlines() if line.startswith("- ")]
+    weights = [part for line in weights for part in textwrap.wrap(line, 120, subsequent_indent="  ")]
+    sizes = [line for line in parts.get("How large a pool", "").splitlines() if line.startswith("|")]
+    return ["", f"## {name}", "", *wrapped, "", *lines, *image, "", *weights, *([""] if sizes else []), *sizes]
 
 
 def _number(line: dict[str, str] | None, shown: object) -> str:
@@ -59,7 +64,7 @@ def _difference(line: dict[str, str]) -> str:
 
 def draw(out: Path) -> None:
     """Draw nDCG against the likeness of the picks from the page's table of Cranfield."""
-    text = (out / "compare.md").read_text(encoding="utf-8").partition("## Cranfield")[2].partition("\n## ")[0]
+    text = (out / "compare.md").read_text(encoding="utf-8").partition("## Cranfield")[2].partition("\n![")[0]
     head, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in re.findall(r"^\|.*", text, re.M)]
     alike, useful = head.index("between picks"), head.index("nDCG")
     families: dict[str, list[tuple[str, float, float]]] = {}

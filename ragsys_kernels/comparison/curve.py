@@ -16,7 +16,7 @@ from .problem import Problem
 Array = npt.NDArray[Any]
 Kept = Callable[[str, Callable[[], dict[str, Array]]], dict[str, Array]]
 
-_BLOCK = 64  # queries whose segments are measured at a time
+_BLOCK = 16  # queries whose segments are measured at a time
 
 
 class Curve(NamedTuple):

@@ -41,6 +41,17 @@ class Comparison:
         Their means and the differences from top-k, with intervals.
     advice : Advice
         ``setting``, the name of the method to take, ``words`` and ``rule``.
+    curve : Curve
+        MMR at every λ_d: ``ends`` (B,) float64 and ``values``, the means of measures up to each end.
+    sizes : Sizes, or None
+        How often picks out of pools of some sizes are those of the whole corpus.
+    peers : list of Peer
+        Calls of other libraries on the same pools, with times in µs a query.
+    examples : list of Example
+    problem : Problem
+        What all methods chose from: ``queries``, ``candidates``, ``corpus`` and so on.
+    out : path, or None
+        The folder of the report.
     """
 
     title: str

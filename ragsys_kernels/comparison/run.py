@@ -147,6 +147,9 @@ def compare(
         raise ValueError(f"{OP}: whole must be at least 0, got {whole}")
     if not 0 <= max_loss <= 1:
         raise ValueError(f"{OP}: max_loss must be within [0, 1], got {max_loss}")
+    for name, given, rows in (("texts", texts, corpus), ("query_texts", query_texts, queries)):
+        if given is not None and len(given) != len(rows):  # type: ignore[arg-type]
+            raise ValueError(f"{OP}: {name} must have one text for each row, got {len(given)}")
     known = None if qrels is None else judgements.given(qrels)
     problem = prepare(
         corpus,

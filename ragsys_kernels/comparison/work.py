@@ -35,13 +35,18 @@ def run(problem: Problem, setting: Setting, top: Setting) -> Outcome:
     if setting.rule == RANDOM:
         indices = random_picks(problem, everything)
         return Outcome(indices, measured(problem, indices), np.full((1, 2), np.nan))
-    picks = select(problem, everything, setting.rule, setting.arguments)
+    picks = select(problem, everything, setting.rule, {**setting.arguments, **_certificate(problem, setting)})
     indices = np.asarray(picks.indices)
     values = measured(problem, indices)
-    certified = getattr(picks, "certified", None)
-    if certified is not None:
-        values["certified"] = np.asarray(certified, np.float64)
+    if picks.certified is not None:
+        values["certified"] = np.asarray(picks.certified, np.float64)
     return Outcome(indices, values, _seconds(problem, setting, top))
+
+
+def _certificate(problem: Problem, setting: Setting) -> dict[str, Any]:
+    """Return the argument that asks for proofs, where there can be one: of MMR by the value that pools were made by."""
+    provable = setting.rule == "mmr" and "lambda_b" not in setting.arguments and problem.corpus.metric == "cosine"
+    return {} if problem.outside is None or not provable else {"outside": problem.outside}
 
 
 def blocks(size: int) -> list[slice]:

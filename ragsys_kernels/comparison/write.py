@@ -108,9 +108,14 @@ def _weights(found: Comparison) -> Iterable[Section]:
         label = MEASURES[found.useful].label
         where, most = curve.highest(found.useful)
         notes.append(
-            f"The mean {label} is highest at λ = {where:.3f}: {most:.3f}, top-k's "
-            f"{curve.values[found.useful][-1]:.3f}. With the best λ of each query, which nothing tells beforehand, it "
-            f"would be {curve.best[found.useful]:.3f}. Both are chosen on these queries, and thus too high for others."
+            (
+                f"No λ below 1 has a mean {label} above top-k's, {most:.3f}."
+                if where == 1
+                else f"The mean {label} is highest at λ = {where:.3f}: {most:.3f}, top-k's "
+                f"{curve.values[found.useful][-1]:.3f}."
+            )
+            + f" With the best λ of each query, which nothing tells beforehand, it would be "
+            f"{curve.best[found.useful]:.3f}. What is chosen on these queries is too high for others."
         )
     yield Section("Which λ", texts=texts, notes=notes)
 

@@ -196,6 +196,22 @@ def test_sizes_of_pools_are_held_to_the_whole_corpus():
     assert compare(ROWS, QUERIES, **QUICK, methods=["vrsd"], whole=0).sizes is None
 
 
+def test_certified_picks_are_those_of_the_whole_corpus():
+    corpus = rk.Corpus(ROWS, bias=RNG.uniform(-1, 0, 600).astype(np.float32))
+    found = compare(corpus, QUERIES, k=4, pool=100, samples=50, methods=["mmr:0.9/0.3", "vrsd"])
+    assert found.values["top-k"]["certified"].all()
+    some = found.values["mmr:0.9"]["certified"].astype(bool)
+    assert some.sum() > 5
+    whole = rk.mmr(QUERIES[some], corpus, 4, lambda_d=0.9).indices
+    np.testing.assert_array_equal(found.indices["mmr:0.9"][some], whole)
+    assert found.values["mmr:0.3"]["certified"].sum() < some.sum()
+    for name in ("vrsd", "random", "nearest"):  # nearest: the pools are by relevance with bias
+        assert "certified" not in found.values[name]
+    assert "certified" in {measure.name for measure in found.columns}
+    given = compare(corpus, QUERIES, candidates=found.problem.candidates, k=4, samples=50, methods=["vrsd"])
+    assert "certified" not in given.values["top-k"]
+
+
 def test_methods_by_name_and_of_the_callers_own():
     assert [each.name for each in settings(["mmr:0.3/1/0.6", "vrsd", "top-k"], biased=False)] == [
         "top-k", "random", "mmr:0.3", "mmr:0.6", "vrsd",
@@ -218,6 +234,7 @@ def test_methods_by_name_and_of_the_callers_own():
         ({"methods": {"a": ("b", {})}}, ValueError, r"methods must have rules among mmr, .*, got 'b' for 'a'"),
         ({"methods": {"a": "b"}}, TypeError, r"methods must map labels to a rule and .*, got 'b' for 'a'"),
         ({"pool": 4}, ValueError, r"pool must be above k = 4, .*, got 4"),
+        ({"texts": ["a"]}, ValueError, r"texts must have one text for each row, got 1"),
         ({"whole": -1}, ValueError, r"whole must be at least 0, got -1"),
         ({"max_loss": 2}, ValueError, r"max_loss must be within \[0, 1\], got 2"),
         ({"k": 0}, ValueError, r"k must be at least 1, got 0"),
