@@ -46,7 +46,7 @@ def words(folder: Path) -> None:
     others = np.setdiff1d(np.arange(len(names)), rows)
     rk.Corpus(vectors[others], ids=[names[row] for row in others]).save(folder / "corpus", overwrite=True)
     write(folder / "queries.parquet", [names[row] for row in rows], vectors[rows])
-    compare(folder, "corpus")
+    compare("GloVe", folder, "corpus")
 
 
 def judged(folder: Path, cranfield: data.Cranfield) -> None:
@@ -57,7 +57,7 @@ def judged(folder: Path, cranfield: data.Cranfield) -> None:
     write(folder / "queries.parquet", list(cranfield.queries), queries, list(cranfield.queries.values()))
     lines = [f"{query} 0 {document} {grade}\n" for query, document, grade in cranfield.qrels]
     (folder / "qrels.txt").write_text("".join(lines))
-    compare(folder, "corpus.parquet", *TEXTS, "--qrels", folder / "qrels.txt", "--k", 10)
+    compare("Cranfield", folder, "corpus.parquet", *TEXTS, "--qrels", folder / "qrels.txt", "--k", 10)
 
 
 def articles(folder: Path, news: list[str], asked: list[str]) -> None:
@@ -66,7 +66,7 @@ def articles(folder: Path, news: list[str], asked: list[str]) -> None:
     rows, queries = embed(news, asked)
     write(folder / "corpus.parquet", [f"news-{i}" for i in range(len(news))], rows, news)
     write(folder / "queries.parquet", [f"query-{i}" for i in range(len(asked))], queries, asked)
-    compare(folder, "corpus.parquet", *TEXTS)
+    compare("AG News", folder, "corpus.parquet", *TEXTS)
 
 
 TEXTS = ("--text-column", "text", "--query-text-column", "text")
@@ -91,9 +91,9 @@ def write(path: Path, names: list[str], vectors: np.ndarray, texts: list[str] | 
     pq.write_table(pa.table(columns), path)
 
 
-def compare(folder: Path, corpus: str, *more: object) -> None:
+def compare(name: str, folder: Path, corpus: str, *more: object) -> None:
     paths = ("--corpus", folder / corpus, "--queries", folder / "queries.parquet", "--out", folder / "report")
-    files.command("compare", *paths, *more, "--title", f"Which rule for {folder.name}?")
+    files.command("compare", *paths, *more, "--title", f"Which rule for {name}?")
 
 
 if __name__ == "__main__":

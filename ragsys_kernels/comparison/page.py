@@ -25,7 +25,8 @@ h1 { font-size: clamp(1.35rem, 4vw, 1.8rem); line-height: 1.25; margin: .6rem 0 
 h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem; padding-bottom: .25rem; border-bottom: 1px solid var(--line) }
 h3 { font-size: 1rem; margin: 1.6rem 0 .5rem }
 p, li { max-width: 46rem } p { margin: .6rem 0 } .soft, figcaption { color: var(--soft); font-size: .9rem }
-.advice { background: var(--card); border-left: 4px solid var(--accent); padding: .7rem 1.1rem; border-radius: 4px }
+.advice { background: var(--card); border-left: 4px solid var(--accent); padding: .7rem 1.1rem; border-radius: 4px;
+  max-width: 50rem }
 .scroll { overflow-x: auto; margin: 1rem 0; -webkit-overflow-scrolling: touch }
 table { border-collapse: separate; border-spacing: 0; font-variant-numeric: tabular-nums; font-size: .9rem }
 th, td { padding: .34rem .45rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap;
