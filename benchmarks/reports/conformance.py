@@ -2,7 +2,7 @@
 
 python -m benchmarks.reports.conformance
 
-Needs all of them: the extra `test`, and qdrant-client.
+Needs all of them: the extra `test`, qdrant-client and keybert.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ PEERS = {
         Peer("as it is, in local mode", "qdrant_client:QdrantClient", "qdrant-client"),
         Peer("with `candidates_limit`", "qdrant_client:QdrantClient", "qdrant-client", {"candidates_limit": 100}),
     ),
+    "KeyBERT": (Peer("`mmr`", "keybert._mmr:mmr", "keybert"),),
     "ragsys_kernels": (Peer("`rk.mmr`", "ragsys_kernels:mmr", "ragsys_kernels"),),
 }
 
@@ -114,10 +115,18 @@ def main() -> None:
         "Written by `python -m benchmarks.reports.conformance`, which asks each function to pick out of designed sets "
         "of vectors ([Which MMR is it?](../../docs/conformance.md)). MMR as published: "
         f"{conformance.DEFINITION}. {conformance.SOURCE}. Versions: "
-        f"{', '.join(f'{package} {version(package)}' for package in packages)}. LanceDB and Chroma have no MMR of "
-        "their own; LangChain's stores of them select as its function does."
+        f"{', '.join(f'{package} {version(package)}' for package in packages)}. "
+        "LanceDB 0.40 and Chroma 1.5 have no MMR of their own; LangChain's stores of them select as its function does."
     )
-    lines = ["# Which MMR the libraries have", "", *textwrap.wrap(about, 120), "", "## All of them", "", summary()]
+    lines = [
+        "# Which MMR the libraries have",
+        "",
+        *textwrap.wrap(about, 120, break_on_hyphens=False),
+        "",
+        "## All of them",
+        "",
+        summary(),
+    ]
     for name in PEERS:
         lines += ["", f"## {name}", "", section(name)]
     OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from .. import conformance
 from .._files import replacing
+from ..conformance.report import mark
 from ._app import INPUT, RUN, app, one_line_errors, option
 
 CALL = "How it is called"
@@ -148,7 +149,7 @@ def _print(report: conformance.Report, evidence: bool) -> None:
         table.add_column(name, overflow="fold")
     styles = {True: "green", False: "bold red", None: ""}
     for each in report.findings:
-        cells = [Text(each.title), Text(each.says, styles[each.textbook]), Text(conformance.mark(each.textbook))]
+        cells = [Text(each.title), Text(each.says, styles[each.textbook]), Text(mark(each.textbook))]
         table.add_row(*cells, *([Text("\n".join(map(str, each.evidence)))] if evidence else []))
     console.print(table)
     console.print(Text(report.verdict, "bold"))

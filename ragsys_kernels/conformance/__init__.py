@@ -11,7 +11,7 @@ from typing import Any
 
 from .adapters import CallError
 from .kit import examine
-from .report import Evidence, Finding, Report, mark
+from .report import Evidence, Finding, Report
 from .respects import DEFINITION, RESPECTS, SOURCE
 from .service import Service, vectors
 from .targets import ADAPTERS, adapter_of, resolved
@@ -27,7 +27,6 @@ __all__ = [
     "Report",
     "conform",
     "conform_service",
-    "mark",
     "vectors",
 ]
 
@@ -68,7 +67,7 @@ def conform(
 
     Notes
     -----
-    The function gets float32 arrays of 5 to 60 rows of 8 dimensions, or lists if it refuses arrays, about 45 times.
+    The function gets float32 arrays of 5 to 60 rows of 8 dimensions, or lists if it refuses arrays, about 65 times.
     Definition: Carbonell and Goldstein, SIGIR 1998.
 
     Examples

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .adapters import Adapter, CallError
 from .fit import Answer, Fit, Stage, refined, start
-from .probe import Edge, ask, edges, pool
+from .probe import Edge, again, ask, edges, pool
 from .report import Evidence, Finding, Report
 from .respects import RESPECTS
 from .sets import CORE, ENDS, GIVEN, STAGES
@@ -54,13 +54,21 @@ class _Examination:
 
     def _findings(self) -> Iterator[Finding]:
         at_edges = edges(self._adapter, self._fit.best)
+        at_edges["again"] = again(self._adapter, self._answers)
+        chance = at_edges["again"].value == "differs"
         for respect in RESPECTS:
             if respect in at_edges:
                 yield self._of_edge(respect, at_edges[respect])
             elif respect == "pool":
                 yield self._of_pool()
             else:
-                yield self._of_fit(respect)
+                found = self._of_fit(respect)
+                by_chance = chance and respect in ("ties", "first_ties")
+                yield (
+                    replace(found, values=(), note="by chance: asked again, it answers otherwise")
+                    if by_chance
+                    else found
+                )
 
     def _of_fit(self, respect: str) -> Finding:
         values, notes = tuple(self._fit.values(respect)), []

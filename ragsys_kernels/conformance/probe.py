@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from .adapters import Adapter
 from .fit import Answer
-from .sets import EDGE, EQUAL_ROWS, NAN_ROW, POOLS, ZERO_PLACE, ZERO_ROW
+from .sets import CORE, EDGE, ENDS, EQUAL_ROWS, NAN_ROW, POOLS, TIES, ZERO_PLACE, ZERO_ROW
 from .variants import Question, Variant
 
 
@@ -57,6 +58,19 @@ def edges(adapter: Adapter, variant: Variant) -> dict[str, Edge]:
     return found
 
 
+_TIMES = 3  # that a question is asked again
+
+
+def again(adapter: Adapter, before: Mapping[str, Answer]) -> Edge:
+    """Tell whether questions have the same answers again; those with ties show who picks by chance."""
+    for question in (TIES.questions[0], ENDS.questions[0], CORE.questions[0]):
+        for _ in range(_TIMES):
+            answer = ask(adapter, question)
+            if answer != before[question.name]:
+                return Edge("differs", None, question, {"before": before[question.name].picks}, answer)
+    return Edge("same", None, None, {}, None)
+
+
 def _more(adapter: Adapter) -> Edge:
     n = len(EDGE.rows)
     question = replace(EDGE, k=n + 2)
@@ -84,7 +98,7 @@ def _duplicates(adapter: Adapter, variant: Variant) -> Edge:
 def _none(adapter: Adapter) -> Edge:
     question = replace(EDGE, k=0)
     answer = ask(adapter, question)
-    value = "error" if answer.error is not None else {0: "none", len(EDGE.rows): "all"}.get(len(answer.picks))
+    value = "error" if answer.error is not None else {0: "none", 1: "one", len(EDGE.rows): "all"}.get(len(answer.picks))
     return Edge(value, None, question, {}, answer)
 
 

@@ -122,7 +122,9 @@ RESPECTS: dict[str, Respect] = {
         {"shorter": "all of them", "padded": "padded", "error": "an error", "repeats": "items are repeated"},
         None,
     ),
-    "none": Respect("k = 0", {"none": "no picks", "all": "all candidates", "error": "an error"}, None),
+    "none": Respect(
+        "k = 0", {"none": "no picks", "one": "one pick", "all": "all candidates", "error": "an error"}, None
+    ),
     "zero_row": Respect(
         "A row of zeros",
         {
@@ -146,6 +148,9 @@ RESPECTS: dict[str, Respect] = {
             "error": "is an error",
         },
         None,
+    ),
+    "again": Respect(
+        "The same question again", {"same": "has the same answer", "differs": "may have another answer"}, None
     ),
     "pages": Respect(
         "Second page",

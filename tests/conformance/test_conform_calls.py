@@ -128,6 +128,20 @@ def test_scores_that_are_given_and_not_used():
     assert conform(again)["relevance"].value == "cosine"
 
 
+def test_ties_by_chance_are_told():
+    rng = np.random.default_rng(0)
+
+    def by_chance(query, embeddings, k, lam):
+        order = rng.permutation(len(embeddings))
+        return order[picks_of(query, embeddings[order], k, lam)]
+
+    report = conform(by_chance)
+    assert report["again"].value == "differs"
+    assert report["ties"].says == "by chance: asked again, it answers otherwise"
+    assert report.fits is report.textbook
+    assert conform(of_a_batch)["again"].value == "same"
+
+
 def test_what_fails_at_an_end_is_told():
     def refuses(query, embeddings, k, lam):
         if lam in (0, 1):

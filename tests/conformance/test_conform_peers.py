@@ -19,17 +19,21 @@ PEERS = {
     "haystack_integrations.components.rankers.sentence_transformers:SentenceTransformersDiversityRanker": {
         "ties": "lowest", "zero_row": "error",
     },
+    "keybert._mmr:mmr": {"order": "relevance", "weighs": "diversity"},
     "qdrant_client:QdrantClient": {"pool": "k, highest", "weighs": "diversity", "pages": "empty"},
 }  # fmt: skip
-DEPARTS = {"pool", "penalty", "negative"}
+DEPARTS = {"pool", "penalty", "negative", "order"}
 
 
 # torch comes with it.
-SLOW = "haystack_integrations.components.rankers.sentence_transformers:SentenceTransformersDiversityRanker"
+SLOW = (
+    "haystack_integrations.components.rankers.sentence_transformers:SentenceTransformersDiversityRanker",
+    "keybert._mmr:mmr",
+)
 
 
 @pytest.mark.parametrize(
-    "target", [pytest.param(target, marks=[pytest.mark.slow] if target == SLOW else []) for target in PEERS]
+    "target", [pytest.param(target, marks=[pytest.mark.slow] if target in SLOW else []) for target in PEERS]
 )
 def test_peers_are_told(target):
     module = target.partition(":")[0]
