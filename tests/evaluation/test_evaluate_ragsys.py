@@ -515,8 +515,37 @@ def test_a_weight_for_each_question(done, data, tmp_path):
     assert any(at[q][1] == " ".join(map(str, fine[0.5].picks[q])) for q in range(9))
     report = (tmp_path / "out" / "report.md").read_text()
     assert "## A weight for each question" in report
+    assert "Where half of a question's answers choose" in report
     assert f"{per_query.ORACLE} over {per_query.FIXED}" in report
     assert sum(line.startswith(per_query.ORACLE) for line in summary.lines()) == 1
+
+
+def test_halves_of_the_answers():
+    logp = np.log([0.1, 0.2, 0.3, 0.4, 0.5, 0.25, 0.75])
+    is_correct = np.array([True, False, True, False, True, True, False])
+    halves = per_query.by_half(logp, is_correct, np.array([0, 5, 7]))
+    np.testing.assert_allclose(halves[:, 0], [(0.1 + 0.5) / (0.1 + 0.5 + 0.2), 0.3 / (0.3 + 0.4)])
+    np.testing.assert_allclose(halves[0, 1], 0.25)
+    assert np.isnan(halves[1, 1])
+
+
+def test_what_half_of_the_answers_choose_is_judged_by_the_others():
+    rng = np.random.default_rng(0)
+    best = rng.random((4, 1, 400))  # of weight and question
+    noise = rng.random((4, 2, 400))
+    for worth, gain in ((best + 0.1 * noise, (0.2, 0.5)), (noise, (-0.06, 0.06))):
+        found = per_query.judged_by_others(worth[:2], worth[2:], 200)
+        assert found.questions == 400
+        assert gain[0] < found.difference.low < found.difference.high < gain[1]
+    lacking = noise.copy()
+    lacking[:, 1] = np.nan
+    assert per_query.judged_by_others(lacking, lacking, 200) is None
+    lacking[:, 1, :3] = 0.5
+    lacking[:, 0, :3] = [[1, 2, 3], [3, 2, 1], [0, 0, 9], [0, 9, 0]]
+    found = per_query.judged_by_others(lacking[:2], lacking[2:], 200)
+    # The first half chooses 3, 9 and 9, which the second judges at 0.5; that has ties, and so chooses the first weight.
+    assert found.questions == 3
+    np.testing.assert_allclose(found.difference.mean, np.mean([0.75, 1.25, 1.75]) - (2 + 0.5) / 2)
 
 
 def test_nearest_questions_choose():

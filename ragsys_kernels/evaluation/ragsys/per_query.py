@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import ragsys_kernels as rk
 
 from ...icl.ragsys import Setting
 from ..report import Report
-from ..statistics import bootstrap_named
+from ..statistics import Interval, bootstrap_means, bootstrap_named
 from .report import METRICS, Result
 
 Array = npt.NDArray[Any]
@@ -106,13 +107,52 @@ def choices(swept: Sequence[Result], of_path: Sequence[Result], queries: Array, 
     return [*found, _chosen(ORACLE, every, best, named[best])]
 
 
+def by_half(logp: Array, is_correct: Array, starts: Array) -> Array:
+    """Return MC3 by each half of every question's answers, (2, Q); NaN where a half lacks one of the two kinds.
+
+    Answers (A,) are dealt to the halves in turn, the correct and the incorrect ones each for themselves.
+    """
+    found = np.full((2, len(starts) - 1), np.nan)
+    for q, (begin, end) in enumerate(itertools.pairwise(starts)):
+        correct, wrong = (logp[begin:end][is_correct[begin:end] == kind] for kind in (True, False))
+        for half in (0, 1):
+            ours, theirs = correct[half::2], wrong[half::2]
+            if len(ours) and len(theirs):
+                total = np.logaddexp.reduce(ours)
+                found[half, q] = np.exp(total - np.logaddexp(total, np.logaddexp.reduce(theirs)))
+    return found
+
+
+class Halves(NamedTuple):
+    """What half of a question's answers choose, judged by the other half; over the questions whose halves have both."""
+
+    questions: int
+    difference: Interval  # to the best fixed weight
+
+
+def judged_by_others(swept: Array, of_path: Array, samples: int) -> Halves | None:
+    """Let each half of the answers choose a selection of the question, and judge it by the other half.
+
+    ``swept`` (L, 2, Q) and ``of_path`` (S, 2, Q) are of `by_half`. What is only noise in the answers gains nothing
+    here. None: no question has answers enough.
+    """
+    usable = np.isfinite(swept).all(axis=(0, 1))
+    if not usable.any():
+        return None
+    weights, every = swept[..., usable], np.concatenate([swept, of_path])[..., usable]
+    fixed = weights.mean(axis=1)[weights.mean(axis=(1, 2)).argmax()]
+    of_question = np.arange(every.shape[2])
+    chosen = np.mean([every[every[:, half].argmax(axis=0), 1 - half, of_question] for half in (0, 1)], axis=0)
+    return Halves(int(usable.sum()), bootstrap_means(chosen - fixed, samples=samples)[0])
+
+
 def _chosen(label: str, results: Sequence[Result], at: Array, weights: Array) -> Choice:
     of_question = np.arange(len(at))
     values = {name: np.stack([result.values[name] for result in results])[at, of_question] for name in METRICS}
     return Choice(label, values, weights)
 
 
-def write(report: Report, found: Sequence[Choice], segments: Segments, samples: int) -> None:
+def write(report: Report, *, found: Sequence[Choice], halves: Halves | None, segments: Segments, samples: int) -> None:
     """Write the section of the report."""
     by_label = {choice.label: choice for choice in found}
     differences = {
@@ -123,13 +163,13 @@ def write(report: Report, found: Sequence[Choice], segments: Segments, samples: 
     }
     report.heading("A weight for each question")
     report.text(
-        f"""{_said(differences)} All weights are chosen by {CHOSEN_BY} out of the sweep of λ_d, by selection without
-        bias. What other questions choose is chosen by those of the other folds, of {FOLDS}: the λ_d of their best mean,
-        or of the best mean of the {NEIGHBOURS} nearest of them. The oracles look at the answers that they are judged
-        by, so they are above a fixed weight by their making, in {CHOSEN_BY} always: they say how much could be gained
-        at most, and part of that is noise. A path has {segments.number.mean():.1f} selections a question; scored were
-        the {len(segments.picks)} of the widest ranges, which have {100 * segments.share.mean():.0f} % of the range from
-        0 to 1, and those of the sweep."""
+        f"""{_said(differences, halves)} All weights are chosen by {CHOSEN_BY} out of the sweep of λ_d, by selection
+        without bias. What other questions choose is chosen by those of the other folds, of {FOLDS}: the λ_d of their
+        best mean, or of the best mean of the {NEIGHBOURS} nearest of them. The oracles look at the answers that they
+        are judged by, so they are above a fixed weight by their making, in {CHOSEN_BY} always: they say how much could
+        be gained at most. Part of that is noise, which the other half of the answers does not share. A path has
+        {segments.number.mean():.1f} selections a question; scored were the {len(segments.picks)} of the widest ranges,
+        which have {100 * segments.share.mean():.0f} % of the range from 0 to 1, and those of the sweep."""
     )
     report.table(
         ("the weight is", *METRICS, "mean λ_d"),
@@ -147,12 +187,19 @@ def write(report: Report, found: Sequence[Choice], segments: Segments, samples: 
     )
 
 
-def _said(differences: Mapping[tuple[str, str], Any]) -> str:
+def _said(differences: Mapping[tuple[str, str], Any], halves: Halves | None) -> str:
     of_oracle, of_nearest = (differences[pair][CHOSEN_BY] for pair in (COMPARED[0], COMPARED[2]))
-    return (
-        f"**The best selection of each question's path is {of_oracle.place} the best fixed λ_d in {CHOSEN_BY}, "
+    said = (
+        f"**The best selection of each question is {of_oracle.place} the best fixed λ_d in {CHOSEN_BY}, "
         f"{of_oracle.signed()}; the weight that the nearest other questions choose is {of_nearest.place} the one that "
         f"all other questions choose, {of_nearest.signed()}.**"
+    )
+    if halves is None:
+        return said
+    return (
+        f"{said} Where half of a question's answers choose its selection and the other half judge it, it is "
+        f"{halves.difference.place} the best fixed λ_d, {halves.difference.signed()}, over the {halves.questions} "
+        "questions whose halves both have correct and incorrect answers."
     )
 
 

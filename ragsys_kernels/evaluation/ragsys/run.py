@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -219,14 +219,18 @@ def ragsys(
     by_setting = functools.partial(map, results.__getitem__)
     of_path = [*by_setting(segments.picks)] if segments else []
     choices = per_query.choices([*by_setting(swept)], of_path, np.asarray(queries)) if segments else []
+    more = None
+    if segments:
+        halves = _by_half(scored.logp, whole, asked)
+        of_sweep, of_segments = (np.stack([*map(halves, some)]) for some in (swept, segments.picks))
+        judged = per_query.judged_by_others(of_sweep, of_segments, samples)
+        more = functools.partial(per_query.write, found=choices, halves=judged, segments=segments, samples=samples)
     report = report_of(
         *([*by_setting(some)] for some in (named, by_name, swept)),
         of_path=of_path,
         bias=bias,
         samples=samples,
-        more=functools.partial(per_query.write, found=choices, segments=segments, samples=samples)
-        if segments
-        else None,
+        more=more,
     )
     run.write(
         report,
@@ -355,13 +359,23 @@ def _prompts(
     return [QA.prompt({"question": data.questions[q]}, pairs) for q, pairs in zip(asked, chosen, strict=True)]
 
 
+def _answers(data: TruthfulQA, asked: Array) -> tuple[Array, Array]:
+    """Return which of the answers to the questions asked are correct, and where those of each question begin."""
+    spans = [slice(*data.cu_questions[q : q + 2]) for q in asked]
+    starts = np.cumsum([0, *(span.stop - span.start for span in spans)])
+    return np.concatenate([data.is_correct[span] for span in spans]), starts
+
+
+def _by_half(logp: dict[Setting, Array], data: TruthfulQA, asked: Array) -> Callable[[Setting], Array]:
+    is_correct, starts = _answers(data, asked)
+    return lambda setting: per_query.by_half(logp[setting], is_correct, starts)
+
+
 def _result(
     setting: Setting, logp: dict[Setting, Array], data: TruthfulQA, asked: Array, picks: Array | None, rows: Array
 ) -> Result:
     """Return the metrics of a setting, question by question."""
-    spans = [slice(*data.cu_questions[q : q + 2]) for q in asked]
-    is_correct = np.concatenate([data.is_correct[span] for span in spans])
-    starts = np.cumsum([0, *(span.stop - span.start for span in spans)])
+    is_correct, starts = _answers(data, asked)
     best = starts[:-1] + data.best[asked] - data.cu_questions[asked]
     choice = multiple_choice(logp[setting], is_correct, starts, best=best)
     plain = dpo(logp[setting], is_correct, starts)
