@@ -452,13 +452,14 @@ def test_every_option_reaches_the_job(monkeypatch):
         "--quiet",
     )
     rule = ("--k", 4, "--pool", 50, "--lambda-d", 0.5, "--lambda-b", 0.9, "--lambdas", "0, 0.5")
-    result = invoke("ragsys", *options, *more, *rule, "--methods", "msd, dpp")
+    each = ("--methods", "msd, dpp", "--lambda", "per-query", "--selections", 5)
+    result = invoke("ragsys", *options, *more, *rule, *each)
     assert result.exit_code == 0, result.output
     assert {name: str(value) for name, value in seen.items()} == {
         "out": "o", "data": "d", "cache": "c", "encoder": "mpnet", "num_threads": "3", "primer": "p", "model": "m",
         "dtype": "float32", "counts": "paper", "questions": "7", "quick": "True", "k": "4", "pool": "50",
         "embed": "pair", "lambda_d": "0.5", "lambda_b": "0.9", "lambdas": "[0.0, 0.5]", "progress": "None",
-        "methods": "['msd', 'dpp']",
+        "methods": "['msd', 'dpp']", "weights": "per-query", "selections": "5",
     }  # fmt: skip
 
 
