@@ -1,10 +1,14 @@
 """What each rule does to the picks on real vectors, into results/rules.md: relevance, redundancy, breadth, time.
 
-python -m benchmarks.reports.rules
+python -m benchmarks.reports.rules [DATA ...]
+
+Of the data sets that are named; the tables of the others stay as they are.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -64,14 +68,20 @@ def seconds(made: dict[str, Call]) -> dict[str, float]:
     return {name: float(np.median(each)) for name, each in found.items()}
 
 
-def table(rows: np.ndarray, queries: np.ndarray, corpus: rk.Corpus, candidates: np.ndarray) -> list[str]:
-    """Return the lines of a table: what each setting picks, and how long it takes."""
+def table(
+    rows: np.ndarray,
+    queries: np.ndarray,
+    corpus: rk.Corpus,
+    candidates: np.ndarray,
+    judged: list[set[int]] | None = None,
+) -> list[str]:
+    """Return the lines of a table: what each setting picks, and how long it takes; ``judged``: the relevant rows."""
     made = calls(queries, corpus, candidates)
     taken = seconds(made)
-    lines = [
-        "| rule | cosine with the query | between picks | of the sum | near-duplicates | of top-k | picks | time |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    head = "| rule | cosine with the query | between picks | of the sum | near-duplicates | of top-k | picks | time |"
+    lines = [head, "|---|---:|---:|---:|---:|---:|---:|---:|"]
+    if judged is not None:
+        lines = [lines[0] + " judged relevant |", lines[1] + "---:|"]
     top = made["top-k"]().indices
     for name, call in made.items():
         picks = call().indices
@@ -86,6 +96,9 @@ def table(rows: np.ndarray, queries: np.ndarray, corpus: rk.Corpus, candidates: 
             f"| {(cosines > NEAR).mean():.1%} | {shared:.0%} | {real.sum() / len(picks):.1f} "
             f"| {taken[name] / taken['MMR, λ_d 0.75']:.2g} |"
         )
+        if judged is not None:
+            right = sum(len(few.intersection(row.tolist())) for few, row in zip(judged, picks, strict=True))
+            lines[-1] += f" {right / real.sum():.1%} |"
     return lines
 
 
@@ -100,6 +113,46 @@ def truthfulqa() -> tuple[str, list[str]]:
     return about, table(rows, queries, corpus, candidates)
 
 
+def ag_news() -> tuple[str, list[str]]:
+    found = data.ag_news()
+    if found is None:
+        raise SystemExit("error: AG News must be in the folder of RAGSYS_KERNELS_DATA")
+    at = {text: row for row, text in enumerate(data.texts())}
+    news, others = (list(dict.fromkeys(at[text.strip()] for text in some)) for some in found)
+    others = list(np.random.default_rng(0).permutation([row for row in others if row not in set(news)])[:QUERIES])
+    vectors = data.minilm()
+    rows, queries = vectors[news], vectors[others]
+    corpus = rk.Corpus(rows)
+    candidates, _ = corpus.search(queries, POOL)
+    about = (
+        f"{len(queries)} news as queries, {len(rows):,} others of AG News (MiniLM, 384 dimensions): an event is told "
+        "by several agencies."
+    )
+    return about, table(rows, queries, corpus, candidates)
+
+
+def cranfield() -> tuple[str, list[str]]:
+    found = data.cranfield()
+    if found is None:
+        raise SystemExit("error: Cranfield must be in the folder of RAGSYS_KERNELS_DATA")
+    numbers = list(found.documents)
+    rows = data.embed(list(found.documents.values()))
+    queries = data.embed(list(found.queries.values()))
+    corpus = rk.Corpus(rows)
+    candidates, _ = corpus.search(queries, POOL)
+    place, asked = ({name: row for row, name in enumerate(some)} for some in (numbers, found.queries))
+    judged: list[set[int]] = [set() for _ in asked]
+    for query, document, grade in found.qrels:
+        if grade > 0:
+            judged[asked[query]].add(place[document])
+    about = (
+        f"{len(queries)} questions of the Cranfield collection, {len(rows):,} abstracts (MiniLM, 384 dimensions). The "
+        "last column is the share of the picks that judges found relevant: no judgement asks whether two abstracts say "
+        "the same."
+    )
+    return about, table(rows, queries, corpus, candidates, judged)
+
+
 def glove() -> tuple[str, list[str]]:
     rows = np.array(data.glove(50_000), np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -110,20 +163,35 @@ def glove() -> tuple[str, list[str]]:
     return about, table(rows, rows[own], corpus, candidates)
 
 
-def main() -> None:
+SECTIONS: dict[str, Callable[[], tuple[str, list[str]]]] = {
+    "TruthfulQA": truthfulqa,
+    "GloVe": glove,
+    "AG News": ag_news,
+    "Cranfield": cranfield,
+}
+
+
+def main(named: list[str]) -> None:
+    if unknown := set(named) - set(SECTIONS):
+        raise SystemExit(f"error: data sets must be among {', '.join(SECTIONS)}, got {', '.join(sorted(unknown))}")
+    before = re.split(r"^## (.*)\n\n", OUT.read_text(encoding="utf-8"), flags=re.M)[1:] if OUT.exists() else []
+    kept = dict(zip(before[::2], (text.rstrip() for text in before[1::2]), strict=True))
     about = (
         f"Written by `python -m benchmarks.reports.rules`. Each rule picks {K} items out of the {POOL} nearest of a "
         "query, the same for all rules. Means over the queries: of the picks' cosine with the query, of the cosine "
         "between two picks, of the cosine of the query with the sum of the picks, of the share of pairs of picks above "
         f"{NEAR}, of the share of picks that top-k has too, and how many picks a query gets. Time is that of the "
-        f"call by one thread, MMR with λ_d = 0.75 being 1, all in one run, the median of {RUNS}."
+        f"call by one thread, MMR with λ_d = 0.75 being 1, all of a table in one run, the median of {RUNS}."
     )
     lines = ["# What each rule picks", "", *textwrap.wrap(about, 120)]
-    for title, (what, rows) in {"TruthfulQA": truthfulqa(), "GloVe": glove()}.items():
-        lines += ["", f"## {title}", "", *textwrap.wrap(what, 120), "", *rows]
+    for title, made in SECTIONS.items():
+        if title in named or not named or title not in kept:
+            what, rows = made()
+            kept[title] = "\n".join([*textwrap.wrap(what, 120), "", *rows])
+        lines += ["", f"## {title}", "", kept[title]]
     OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
     rule_plots.draw(OUT.parent)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
