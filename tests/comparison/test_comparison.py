@@ -77,15 +77,18 @@ def test_judgements(found):
     """nDCG, recall and MRR by hand; queries without a relevant document take no part; padded names are strings."""
     names = [f"doc {i}" for i in range(600)]
     top = found.indices["top-k"]
-    qrels = {f"q{q}": {names[top[q, 1]]: 2, names[top[q, 3]]: 1, "no such": 1, names[5]: 0} for q in range(10)}
+    qrels = {
+        f"q{q}": {names[top[q, 1]]: 2, names[top[q, 3]]: 1, "no such": 1, "nor such": 1, names[5]: 0} for q in range(10)
+    }
     qrels["q11"] = {names[0]: 0}
     corpus = rk.Corpus(ROWS, ids=names)
     judged = compare(corpus, QUERIES, qrels=qrels, query_ids=[f"q{q}" for q in range(40)], **QUICK, methods=["vrsd"])
     assert judged.query_ids == [f"q{q}" for q in range(10)]
     values = judged.values["top-k"]
-    ideal = 2 + 1 / math.log2(3) + 1 / 2
+    ideal = 2 + 1 / math.log2(3) + 1 / 2 + 1 / math.log2(5)
     np.testing.assert_allclose(values["ndcg"], (2 / math.log2(3) + 1 / math.log2(5)) / ideal)
-    np.testing.assert_allclose(values["recall"], 2 / 3)
+    np.testing.assert_allclose(values["recall"], 2 / 4)
+    assert judged.problem.judged.absent == 2
     np.testing.assert_allclose(values["mrr"], 1 / 2)
     assert "alpha_ndcg" not in values
 
@@ -98,6 +101,18 @@ def test_subtopics_give_alpha_ndcg(tmp_path, found):
     # Gains 2, 1/2 and 1 in this order; the ideal one is 2, 1, 1/2.
     gains = [2 + 0.5 / math.log2(3) + 1 / 2, 2 + 1 / math.log2(3) + 0.5 / 2]
     np.testing.assert_allclose(judged.values["top-k"]["alpha_ndcg"], gains[0] / gains[1])
+    # The grade of a document is the best of its subtopics, whichever comes last.
+    (tmp_path / "graded").write_text(
+        "".join(f"{q} {s} {top[q, s]} {2 - s}\n{q} 1 {top[q, 0]} 1\n" for q in range(6) for s in (0, 1))
+    )
+    graded = compare(ROWS, QUERIES, qrels=tmp_path / "graded", **QUICK, methods=["vrsd"])
+    np.testing.assert_allclose(graded.values["top-k"]["ndcg"], 1)
+    np.testing.assert_allclose(graded.values["top-k"]["recall"], 1)
+    (tmp_path / "graded").write_text(
+        "".join(f"{q} 0 {top[q, 1]} 3\n{q} 1 {top[q, 1]} 1\n{q} 0 {top[q, 0]} 2\n" for q in range(6))
+    )
+    graded = compare(ROWS, QUERIES, qrels=tmp_path / "graded", **QUICK, methods=["vrsd"])
+    np.testing.assert_allclose(graded.values["top-k"]["ndcg"], (2 + 3 / math.log2(3)) / (3 + 2 / math.log2(3)))
 
 
 def test_intervals_are_those_of_resampling(found):
@@ -178,6 +193,14 @@ def test_the_curve_is_mmr_at_every_weight():
     assert curve.least("relevance", 2) is None
     where, most = curve.highest("ndcg")
     assert most == curve.values["ndcg"].max() == curve.values["ndcg"][np.searchsorted(curve.ends, where)]
+
+
+def test_the_curve_where_queries_change_at_the_same_weights():
+    twice = np.repeat(QUERIES[:6], 2, axis=0)
+    curve = compare(ROWS, twice, k=3, pool=12, samples=50, methods=["vrsd"], peers=False).curve
+    once = compare(ROWS, QUERIES[:6], k=3, pool=12, samples=50, methods=["vrsd"], peers=False).curve
+    np.testing.assert_array_equal(curve.ends, once.ends)
+    np.testing.assert_allclose(curve.values["relevance"], once.values["relevance"], atol=1e-12)
 
 
 def test_sizes_of_pools_are_held_to_the_whole_corpus():
@@ -349,6 +372,11 @@ def test_the_report(tmp_path, found):
     for each in (*(setting.label for setting in reported.settings), reported.advice.rule):
         assert each in text
         assert each in markdown
+    example, top = reported.examples[0], {pick.name for pick in reported.examples[0].picks["Top-k (λ = 1)"]}
+    new = {label: [pick.new for pick in picks] for label, picks in example.picks.items()}
+    assert not any(new["Top-k (λ = 1)"])
+    assert new["VRSD"] == [pick.name not in top for pick in example.picks["VRSD"]]
+    assert 0 < sum(new["VRSD"]) < 4
     row = reported.indices["top-k"][reported.query_ids.index(reported.examples[0].name)][0]
     assert f"text <b>{row}</b> | {row}" in text
     assert rf"text \<b\>{row}\</b\> \| {row}" in markdown
