@@ -55,7 +55,8 @@ def errors_file(index: int) -> str:
 class ShardRecord:
     """A finished shard: which rows of the queries it has, and the SHA-256 of its files.
 
-    ``skipped`` queries could not be used, ``short`` others got fewer than k picks.
+    ``skipped`` queries could not be used, ``short`` others got fewer than k picks. The picks of ``certified`` are
+    proven to be those of the whole corpus; None where that is not known.
     """
 
     index: int
@@ -66,6 +67,7 @@ class ShardRecord:
     skipped: int = 0
     short: int = 0
     errors_sha256: str | None = None
+    certified: int | None = None
 
     def check(self, manifest: Manifest) -> None:
         """Raise where the record does not agree with itself, or with the job."""
@@ -78,6 +80,10 @@ class ShardRecord:
         _require(self.rows == len(rows), f"rows{where}", len(rows), self.rows)
         left_out = self.skipped + self.short
         _require(left_out <= self.rows, f"skipped and short{where}", f"at most {self.rows}", left_out)
+        if self.certified is not None:
+            most = self.rows - self.skipped
+            right = _is_count(self.certified) and self.certified <= most
+            _require(right, f"certified{where}", f"at most {most}", self.certified)
         _require(_is_sha256(self.sha256), f"sha256{where}", "64 digits", self.sha256)
         errors = _is_sha256(self.errors_sha256) if self.skipped else self.errors_sha256 is None
         _require(errors, f"errors_sha256{where}", f"present for {self.skipped} skipped queries", self.errors_sha256)
@@ -259,6 +265,21 @@ def describe(spec: JobSpec, inputs: Inputs, schema: pa.Schema, fingerprint: str)
         "shard_size": spec.shard_size,
         "schema": column_types(schema),
     }
+
+
+def certified(records: Iterable[ShardRecord]) -> int | None:
+    """Return how many queries of some shards are proven, None where that is not known of all."""
+    counts = [record.certified for record in records]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
+def proven(count: int | None, of: int) -> str:
+    """Return what a line says of the queries that are proven; 100 % are all of them."""
+    if count is None or not of:
+        return ""
+    share = min(round(100 * count / of), 100 if count == of else 99)
+    return f", {share} % of queries proven equal to the whole corpus"
 
 
 def column_types(schema: pa.Schema) -> dict[str, str]:

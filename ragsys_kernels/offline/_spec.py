@@ -86,6 +86,12 @@ class JobSpec:
             name, instruction_set = self.backend, ""
         return replace(self, backend=name, instruction_set=instruction_set)
 
+    def certifies(self, inputs: Inputs) -> bool:
+        """Return whether the job proves picks to be those of the whole corpus, as `Corpus.select` does by itself."""
+        own_search = inputs.candidates is None and inputs.index is None and self.pool != "all"
+        on_host = self.device is None and self.backend in ("auto", "cpu", "reference")
+        return own_search and on_host and (self.method, self.metric) == ("mmr", "cosine")
+
     def shard(self, index: int, rows: int) -> range:
         """Return the rows of a shard, of `rows` in all."""
         return range(index * self.shard_size, min((index + 1) * self.shard_size, rows))

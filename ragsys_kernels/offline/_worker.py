@@ -52,13 +52,15 @@ class _Picked:
 class ResultRows:
     """Consecutive rows of the result, all of one shard.
 
-    ``errors`` has the queries that were skipped among them; ``short`` others got fewer than k picks.
+    ``errors`` has the queries that were skipped among them; ``short`` others got fewer than k picks. The picks of
+    ``certified`` queries are proven to be those of the whole corpus.
     """
 
     start: int
     picks: pa.Table
     errors: pa.Table
     short: int
+    certified: int
 
     @property
     def stop(self) -> int:
@@ -105,7 +107,7 @@ class Worker:
                 f"select: instruction_set must be that of the job, {spec.instruction_set}, got {here.instruction_set}"
             )
         self.spec, self._inputs = spec, Inputs.open(spec)
-        self.rows, self.schema = self._inputs.queries.rows, result_schema(self._inputs)
+        self.rows, self.schema = self._inputs.queries.rows, result_schema(spec, self._inputs)
         self._options = {
             **selection_options(spec, self._inputs),
             "backend": spec.backend,
@@ -160,11 +162,12 @@ class Worker:
         self, index: int, pieces: Iterator[ResultRows], job: JobFolder, advance: Callable[[int], None] | None
     ) -> ShardRecord:
         """Write the next rows, those of one shard."""
-        rows, skipped, short = self.spec.shard(index, self.rows), [], 0
+        rows, skipped, short, proven = self.spec.shard(index, self.rows), [], 0, 0
         with parquet(job.folder, shard_file(index), self.schema) as (table, file):
             for piece in pieces:
                 table.write(piece.picks)
                 short += piece.short
+                proven += piece.certified
                 if piece.errors.num_rows:
                     skipped.append(piece.errors)
                 if advance is not None:
@@ -177,6 +180,7 @@ class Worker:
                     f"rows {rows.start} to {rows.stop - 1} of {self._inputs.queries.path}"
                 )
         errors_sha256 = None
+        certified = proven if self.spec.certifies(self._inputs) else None
         if skipped:
             with parquet(job.folder, errors_file(index), self._errors_schema) as (table, errors):
                 for piece_errors in skipped:
@@ -191,6 +195,7 @@ class Worker:
             skipped=sum(piece_errors.num_rows for piece_errors in skipped),
             short=short,
             errors_sha256=errors_sha256,
+            certified=certified,
         )
         job.add(record)
         return record
@@ -274,17 +279,23 @@ class Worker:
         kind = self.schema.field("ids").type.value_type
         ids = flat if self._corpus_ids is None else self._corpus_ids.take(flat).cast(kind)
         lists = (pa.ListArray.from_arrays(offsets, item) for item in (ids, *values))
+        table, certified = [query_ids, *lists], 0
+        if self.schema.names[-1] == "certified":
+            proven = np.asarray(picks.certified)
+            certified, skipped = int(proven.sum()), np.isin(np.arange(start, start + len(lengths)), bad)
+            table.append(pa.array(proven, mask=skipped))
         reasons = [picked.bad[row] for row in bad.tolist()]
         errors = [bad, query_ids.take(pa.array(bad - start)), reasons]
         return ResultRows(
             start,
-            pa.table([query_ids, *lists], schema=self.schema),
+            pa.table(table, schema=self.schema),
             pa.table(list(errors), schema=self._errors_schema),
             int((lengths < self.spec.k).sum()) - len(bad),
+            certified,
         )
 
 
-def result_schema(inputs: Inputs) -> pa.Schema:
+def result_schema(spec: JobSpec, inputs: Inputs) -> pa.Schema:
     """Return the columns of the result and their types."""
 
     def kind(column: Column | None) -> pa.DataType:
@@ -298,6 +309,7 @@ def result_schema(inputs: Inputs) -> pa.Schema:
             ("scores", values),
             ("relevance", values),
             ("redundancy", values),
+            *([("certified", pa.bool_())] if spec.certifies(inputs) else []),
         ]
     )
 

@@ -16,9 +16,11 @@ from ._manifest import (
     JOB_FILE,
     Manifest,
     ShardRecord,
+    certified,
     column_types,
     errors_file,
     foreign,
+    proven,
     shard_file,
 )
 from ._url_folder import folder_at
@@ -31,7 +33,8 @@ class JobStatus:
 
     ``done`` of its ``queries`` are in ``shards`` of the ``num_shards`` files; ``missing`` are the numbers of the other
     files. ``owner`` is the process that works on it, if one does. Of the queries that are done ``skipped`` could not be
-    used and ``short`` others got fewer than k picks. ``damaged`` are records of shards that cannot be read.
+    used, ``short`` others got fewer than k picks, and those of ``certified`` are proven to be the whole corpus's (None:
+    not known). ``damaged`` are records of shards that cannot be read.
     """
 
     folder: Path | str
@@ -49,6 +52,7 @@ class JobStatus:
     complete: bool
     owner: str | None
     short: int = 0
+    certified: int | None = None
     damaged: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -57,7 +61,8 @@ class JobStatus:
             [
                 f"{self.folder}: {self.method}, k={self.k}, backend {self.backend}, ragsys_kernels {self.version}",
                 f"queries: {self.done} of {self.queries} done, {self.skipped} of them skipped"
-                + (f", {self.short} got fewer than {self.k} picks" if self.short else ""),
+                + (f", {self.short} got fewer than {self.k} picks" if self.short else "")
+                + proven(self.certified, self.done),
                 f"shards: {self.shards} of {self.num_shards}, {self.shard_size} queries each",
                 f"complete: {'yes' if self.complete else 'no'}" + (f", missing {missing}" if missing else ""),
                 f"running: {self.owner or 'no'}",
@@ -98,6 +103,7 @@ def status(folder: PathLike) -> JobStatus:
         done=sum(record.rows for record in done.values()),
         skipped=sum(record.skipped for record in done.values()),
         short=sum(record.short for record in done.values()),
+        certified=certified(done.values()),
         damaged=manifest.damaged,
         shards=len(done),
         num_shards=manifest.num_shards,

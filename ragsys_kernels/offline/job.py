@@ -13,7 +13,7 @@ from typing import Literal
 from .. import _env
 from .._types import Method, PathLike
 from . import ray_engine
-from ._manifest import JobFolder, Manifest, describe, described, input_differences
+from ._manifest import JobFolder, Manifest, certified, describe, described, input_differences, proven
 from ._resume import begun, check_folder, continued, owned
 from ._spec import Inputs, JobSpec, check_options
 from ._url_folder import folder_at
@@ -29,8 +29,9 @@ class Summary:
     """What a job did; as text, one line.
 
     ``queries`` is the number of all queries, ``done`` of those with a result, ``selected`` of those whose result this
-    run made, ``skipped`` of those that could not be used, ``short`` of others that got fewer than k picks. ``seconds``
-    runs from the first query read to the last shard in place; ``corpus_seconds`` is the time to read and normalise the
+    run made, ``skipped`` of those that could not be used, ``short`` of others that got fewer than k picks,
+    ``certified`` of those whose picks are proven to be those of the whole corpus (None: not known). ``seconds`` runs
+    from the first query read to the last shard in place; ``corpus_seconds`` is the time to read and normalise the
     corpus, and to start Ray.
     """
 
@@ -50,6 +51,7 @@ class Summary:
     shards: int
     engine: str = "local"
     short: int = 0
+    certified: int | None = None
 
     @property
     def complete(self) -> bool:
@@ -65,6 +67,7 @@ class Summary:
         place = f"-> {self.out} ({self.shards} shard{'s' * (self.shards > 1)})"
         skipped = f", {self.skipped} queries skipped" if self.skipped else ""
         skipped += f", {self.short} got fewer than {self.k} picks" if self.short else ""
+        skipped += proven(self.certified, self.done)
         if not self.selected and self.complete:
             done = f"all {self.queries} queries are done, and their files as they were written"
             return f"nothing to do: {done}{skipped} {place}"
@@ -156,8 +159,9 @@ def select(
         URL; there other processes are not kept out.
         Columns: ``query_id``; ``ids``, the picks, best first; ``scores``, ``relevance`` and ``redundancy`` as in
         `Selection` (with "vrsd" the redundancy is NaN: the rule looks at the sum of the picks, not at pairs). Ids are
-        those of the id columns, or row numbers in files without one. Shard i has the queries from row
-        i * `shard_size` on, in their order.
+        those of the id columns, or row numbers in files without one. MMR with cosines out of pools that the job's own
+        search finds on the host has ``certified`` too: whether the picks are proven to be those of the whole corpus.
+        Shard i has the queries from row i * `shard_size` on, in their order.
     candidates : path, optional
         Rows of the corpus to choose from, by row number: an array or tensor (Q, P) int32 or int64, padded with -1,
         or a column of integer lists of any length. Default: the `pool` most relevant rows.
@@ -319,7 +323,7 @@ def _run(
         check_folder(folder, overwrite)  # once more: another process may have used the folder meanwhile
         before = None if overwrite else Manifest.read(folder)
         fingerprint = fingerprint or (before.description["fingerprint"] if before else "sampled")
-        now, files = describe(spec, inputs, result_schema(inputs), fingerprint), described(inputs, "sampled")
+        now, files = describe(spec, inputs, result_schema(spec, inputs), fingerprint), described(inputs, "sampled")
         done = {} if before is None else continued(before, now, folder, spec.on_error)
         manifest = Manifest(now if before is None else before.description, False, done)
         missing = [index for index in range(manifest.num_shards) if index not in done]
@@ -360,6 +364,7 @@ def _run(
         selected=ready - earlier,
         skipped=sum(record.skipped for record in done.values()),
         short=sum(record.short for record in done.values()),
+        certified=certified(done.values()),
         seconds=end - loaded,
         corpus_seconds=loaded - start,
         method=spec.method,

@@ -292,5 +292,7 @@ def _split(picks: Selection, sizes: list[int]) -> list[Selection]:
     for size, end in zip(sizes, ends, strict=True):
         begin = end - size
         errors = {q - begin: why for q, why in (picks.errors or {}).items() if begin <= q < end}
-        parts.append(Selection(*(array[begin:end] for array in picks)).with_errors(errors))
+        part = Selection(*(array[begin:end] for array in picks)).with_errors(errors)
+        part.certified = None if picks.certified is None else picks.certified[begin:end]
+        parts.append(part)
     return parts

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import _arrays, _checks, _dispatch, selection
+from ..corpus import certified
 from ..selection import METHODS
 from ..selection.problem import Problem, Selection
 from .corpora import Served
@@ -146,7 +147,8 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
                 raise
     options: dict[str, Any] = {"num_threads": num_threads, "on_error": on_error}
     filters = {"allowed": _placed(served, block.allowed), "exclude": _placed(served, block.exclude)}
-    candidates, errors = block.candidates, None
+    candidates, errors, outside = block.candidates, None, {}
+    whole = block.pool is None and candidates is None
     most = int(block.k.max()) if isinstance(block.k, np.ndarray) else block.k
     if block.pool is not None:
         counts = block.retrieved()
@@ -158,6 +160,10 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
             **options,
         )
         candidates, errors, filters = _host(found.indices), found.errors, {}
+        if certified.can_prove(corpus, block.method, None, "auto"):
+            outside["outside"] = np.where(
+                counts < len(corpus), found.scores[np.arange(len(block)), np.minimum(counts, len(corpus)) - 1], -np.inf
+            )
         if (counts < candidates.shape[1]).any():  # of queries that have shown less
             candidates = np.where(np.arange(candidates.shape[1]) < counts[:, None], candidates, -1)
     if candidates is None and len(corpus) <= most:
@@ -184,10 +190,13 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
         budget=_placed(served, block.budget),
         max_similarity=_placed(served, block.max_similarity),
         **filters,
+        **outside,
         **options,
     )
     if errors and picks.errors is not None:
         picks.errors.update(errors)
+    if whole and corpus.device == "cpu":
+        certified.of_all_rows(picks)
     return picks if isinstance(picks.indices, np.ndarray) else _on_host(picks)
 
 

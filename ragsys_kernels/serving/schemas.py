@@ -65,7 +65,9 @@ class Picks(BaseModel):
     scores: list[float | None] = Field(description="The value of each pick when it was made")
     relevance: list[float | None]
     redundancy: list[float | None] = Field(description="The largest similarity to an earlier pick; null for vrsd")
-    certified: bool | None = Field(None, description="Whether the picks are known to be the best; null: not known")
+    certified: bool | None = Field(
+        None, description="Whether they are proven to be the whole corpus's; null: not known"
+    )
     cost: float | None = Field(None, description="Of all picks; with a budget alone")
     cursor: str | None = Field(None, description="Send it with the same query for the next page; null: no more")
 

@@ -168,7 +168,7 @@ def _single(block: Block, picks: Selection) -> bytes:
         "scores": picks.scores[0, :n],
         "relevance": picks.relevance[0, :n],
         "redundancy": picks.redundancy[0, :n],
-        "certified": None,
+        "certified": None if picks.certified is None else bool(picks.certified[0]),
         "cursor": None,
     }
     if block.budget is not None:
@@ -192,9 +192,12 @@ def _texts(block: Block, picks: Selection) -> list[bytes]:
     costs = [b""] * len(lengths)
     if block.budget is not None:
         costs = [b',"cost":%b' % orjson.dumps(cost) for cost in cost_of(block, picks).tolist()]
+    certified = [b"null"] * len(lengths)
+    if picks.certified is not None:
+        certified = [b"true" if proven else b"false" for proven in picks.certified.tolist()]
     return [
-        b'{"ids":%b,"scores":%b,"relevance":%b,"redundancy":%b,"certified":null,"cursor":%b%b}' % fields
-        for fields in zip(*columns, cursors, costs, strict=True)
+        b'{"ids":%b,"scores":%b,"relevance":%b,"redundancy":%b,"certified":%b,"cursor":%b%b}' % fields
+        for fields in zip(*columns, certified, cursors, costs, strict=True)
     ]
 
 

@@ -4,7 +4,7 @@ Columns in: ``vector`` (a list of floats of any kind) or ``query_id``; as wanted
 ``initial``, ``allowed``, ``exclude``, ``k``, ``lambda_d``, ``lambda_b``, ``budget``,
 ``max_similarity``. Rules for all queries are in the URL:
 ``/v1/select?corpus=docs&k=6&pool=all``. Columns out: ``query_id`` (the column ``id``, else the number of the row),
-``ids``, ``scores``, ``relevance``, ``redundancy``, ``error``.
+``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: not known), ``error``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _COLUMNS = (
     "budget",
     "max_similarity",
 )
-_ANSWER = ["query_id", "ids", "scores", "relevance", "redundancy", "error"]
+_ANSWER = ["query_id", "ids", "scores", "relevance", "redundancy", "certified", "error"]
 _KINDS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # in NumPy's words
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 _NO_ROWS, _NO_FLOATS = np.zeros(0, np.int64), np.zeros(0, np.float32)
@@ -133,7 +133,18 @@ def batch_of(table: pa.Table, asked: Asked, picks: list[Selection]) -> pa.Record
         errors = pa.array(
             [str(asked.errors[i]) if i in asked.errors else None for i in range(asked.count)], pa.string()
         )
-    return pa.record_batch([ids, *lists, errors], names=_ANSWER)
+    return pa.record_batch([ids, *lists, _certified(asked, picks), errors], names=_ANSWER)
+
+
+def _certified(asked: Asked, picks: list[Selection]) -> pa.Array:
+    """Return which queries are proven, null where that is not known and where there is an error."""
+    proven, known = np.zeros(asked.count, bool), np.zeros(asked.count, bool)
+    for (_, positions), picked in zip(asked.blocks, picks, strict=True):
+        if picked.certified is not None:
+            proven[positions], known[positions] = picked.certified, True
+    known[list(asked.errors)] = False
+    bits = [pa.py_buffer(np.packbits(each, bitorder="little")) for each in (known, proven)]
+    return pa.Array.from_buffers(pa.bool_(), asked.count, bits)
 
 
 def _arrow(array: np.ndarray, kind: Any) -> pa.Array:

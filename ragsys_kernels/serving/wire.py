@@ -30,6 +30,8 @@ class Picks:
         Picks of each query.
     errors : dict of int to str
         Reasons of the queries that were not answered, by their number.
+    certified : (Q,) bool, or None
+        Whether the picks are proven to be those of the whole corpus; None where the server does not know it of all.
     """
 
     ids: np.ndarray
@@ -38,6 +40,7 @@ class Picks:
     redundancy: np.ndarray
     lengths: np.ndarray
     errors: dict[int, str]
+    certified: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -132,7 +135,8 @@ def read(body: bytes, content_type: str) -> Picks:
     results = json.loads(body)["results"]
     errors = {i: result["error"]["message"] for i, result in enumerate(results) if "error" in result}
     ids = [result.get("ids", []) for result in results]
-    return _padded(ids, [[result.get(name, []) for result in results] for name in _VALUES], errors)
+    proven = [result.get("certified") for result in results]
+    return _padded(ids, [[result.get(name, []) for result in results] for name in _VALUES], errors, proven)
 
 
 def joined(parts: list[Picks]) -> Picks:
@@ -150,7 +154,9 @@ def joined(parts: list[Picks]) -> Picks:
         begin += len(part)
     lengths = np.concatenate([part.lengths for part in parts])
     scores, relevance, redundancy = map(np.concatenate, values)
-    return Picks(np.concatenate(ids), scores, relevance, redundancy, lengths, errors)
+    proven = [part.certified for part in parts if part.certified is not None]
+    certified = np.concatenate(proven) if len(proven) == len(parts) else None
+    return Picks(np.concatenate(ids), scores, relevance, redundancy, lengths, errors, certified)
 
 
 def _read_arrow(body: bytes) -> Picks:
@@ -170,10 +176,20 @@ def _read_arrow(body: bytes) -> Picks:
     values = [np.full(real.shape, np.nan, np.float32) for _ in _VALUES]
     for array, column in zip(values, lists[1:], strict=True):
         array[real] = column.flatten().to_numpy(zero_copy_only=False)
-    return Picks(ids, values[0], values[1], values[2], lengths, errors)
+    proven = table.column("certified").to_pylist() if "certified" in table.column_names else [None] * table.num_rows
+    return Picks(ids, values[0], values[1], values[2], lengths, errors, _certified(proven, errors))
 
 
-def _padded(ids: list[list[Any]], values: list[list[list[Any]]], errors: dict[int, str]) -> Picks:
+def _certified(proven: list[bool | None], errors: dict[int, str]) -> np.ndarray | None:
+    """Return which queries are proven, None where that is not known of all that were answered."""
+    if any(each is None and i not in errors for i, each in enumerate(proven)):
+        return None
+    return np.array([each is True for each in proven], bool)
+
+
+def _padded(
+    ids: list[list[Any]], values: list[list[list[Any]]], errors: dict[int, str], proven: list[bool | None]
+) -> Picks:
     lengths = np.array(list(map(len, ids)), np.int64)
     real = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
     strings = any(type(row[0]) is str for row in ids if row)
@@ -184,7 +200,7 @@ def _padded(ids: list[list[Any]], values: list[list[list[Any]]], errors: dict[in
         array = np.full(real.shape, np.nan, np.float32)
         array[real] = [np.nan if x is None else x for row in rows for x in row]
         arrays.append(array)
-    return Picks(found, arrays[0], arrays[1], arrays[2], lengths, errors)
+    return Picks(found, arrays[0], arrays[1], arrays[2], lengths, errors, _certified(proven, errors))
 
 
 def _wider(array: np.ndarray, width: int, padding: Any) -> np.ndarray:

@@ -51,6 +51,8 @@ def check_equals(table, picks, *, query_ids=None, ids=None):
     real = np.arange(picks.indices.shape[1]) < picks.lengths[:, None]
     for name in ("scores", "relevance", "redundancy"):
         np.testing.assert_array_equal(table[name].combine_chunks().flatten().to_numpy(), getattr(picks, name)[real])
+    if "certified" in table.column_names:
+        assert table["certified"].to_pylist() == picks.certified.tolist()
 
 
 def snapshot(folder):

@@ -27,7 +27,10 @@ from ragsys_kernels.offline._spec import JobSpec
         ({"lambda_d": 0.5, "dtype": "float16"}, "with lambda_d 0.75, now 0.5; dtype float32, now float16$"),
         ({"shard_size": 10}, "with shard_size 150, now 10$"),
         ({"backend": "reference"}, "with backend cpu, now reference; instruction_set .*"),
-        ({"candidates": None, "pool": 6}, "with pool none, now 6; candidates .*candidates.npy, now none$"),
+        (
+            {"candidates": None, "pool": 6},
+            "with pool none, now 6; column certified none, now bool; candidates .*candidates.npy, now none$",
+        ),
         ({"fingerprint": "full"}, "with fingerprint sampled, now full$"),
     ],
     ids=str,

@@ -51,6 +51,9 @@ def same(picks, expected, ids=IDS, none=-1):
         assert np.isnan(getattr(picks, name)[~real]).all()
     assert picks.lengths.tolist() == expected.lengths.tolist()
     assert picks.errors == {}
+    assert (picks.certified is None) == (expected.certified is None)
+    if expected.certified is not None:
+        assert picks.certified.tolist() == expected.certified.tolist()
 
 
 @pytest.mark.parametrize("wire", ["json", "arrow"])

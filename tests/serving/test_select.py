@@ -70,13 +70,16 @@ def in_process(corpus, query, vector, call):
         vector = corpus.vectors(np.array([vector]))[0].astype(np.float32)
     picks = corpus.select(vector[None], query["k"], num_threads=1, **call)
     n = int(picks.lengths[0])
-    return [np.asarray(field[0, :n]) for field in picks[:4]]
+    certified = None if picks.certified is None else bool(picks.certified[0])
+    return [*(np.asarray(field[0, :n]) for field in picks[:4]), certified]
 
 
 def same_bits(result, expected):
     got = [np.array(result["ids"], np.int64)]
     got += [np.array(result[name], np.float32) for name in ("scores", "relevance", "redundancy")]  # null: NaN
-    return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(got, expected, strict=True))
+    *expected, certified = expected
+    same = (a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(got, expected, strict=True))
+    return result["certified"] is certified and all(same)
 
 
 @pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
@@ -95,7 +98,10 @@ def test_answers_have_the_bits_of_calls_in_process(corpus):
         return await asyncio.gather(*(client.post("/v1/select", json=body) for body in bodies))
 
     answers = servers.run({"docs": corpus}, use)
+    certified = set()
     for queries, answer in zip(asked, answers, strict=True):
         assert answer.status_code == 200
         for (query, vector, call), result in zip(queries, answer.json()["results"], strict=True):
             assert same_bits(result, in_process(corpus, query, vector, call)), (query, result)
+            certified.add(result["certified"])
+    assert certified == ({True, False, None} if corpus.metric == "cosine" else {True, None})
