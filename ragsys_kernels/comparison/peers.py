@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from ..selection.problem import unit
 from .problem import Problem, select
+from .settings import OP
 from .work import timed
 
 Array = npt.NDArray[Any]
@@ -35,10 +37,17 @@ def peers(problem: Problem) -> list[Peer]:
     """
     if problem.corpus.metric != "cosine":
         return []
-    some = np.flatnonzero((problem.candidates >= 0).all(axis=1))[:_QUERIES]
+    whole = (problem.candidates >= 0).all(axis=1) & problem.queries.any(axis=1)  # some refuse a query of zeros
+    some = np.flatnonzero(whole)[:_QUERIES]
     if not len(some):
         return []
-    return [_raced(problem, some, *each) for each in (*_langchain(problem), *_pyversity(problem))]
+    found = []
+    for each in (*_langchain(problem), *_pyversity(problem)):
+        try:
+            found.append(_raced(problem, some, *each))
+        except Exception as error:  # of the peer, on rows that it does not take: the comparison does without it
+            warnings.warn(f"{OP}: {each[0]} is left out, for {each[1]} raised {error!r}", stacklevel=3)
+    return found
 
 
 Call = Callable[[Array, Array], Any]  # of a query and its pool (P, D); gives positions

@@ -394,3 +394,46 @@ def test_the_report(tmp_path, found):
     assert [float(line["relevance"]) for line in each] == pytest.approx(reported.values["vrsd"]["relevance"].tolist())
     assert each[3]["ids"] == " ".join(map(str, reported.indices["vrsd"][3]))
     assert found.advice.setting == reported.advice.setting
+
+
+@pytest.mark.parametrize(("metric", "dtype"), [("dot", "float32"), ("cosine", "int8"), ("cosine", "bfloat16")])
+def test_corpora_of_other_metrics_and_storage(metric, dtype):
+    corpus = rk.Corpus(ROWS, metric=metric, dtype=dtype, bias=np.linspace(-1, 0, 600).astype(np.float32))
+    found = compare(corpus, QUERIES, k=3, pool=12, samples=50, whole=5, methods=["mmr:0.5", "vrsd", "coverage"])
+    rows, queries = corpus.vectors(np.arange(600)), QUERIES.astype(np.float64)
+    asked = queries if metric == "dot" else unit(queries)
+    for name in ("top-k", "vrsd"):
+        picks, values = found.indices[name], found.values[name]
+        chosen = rows[picks]
+        np.testing.assert_allclose(values["relevance"], (chosen * asked[:, None]).sum(axis=2).mean(axis=1), rtol=1e-5)
+        total = chosen.sum(axis=1)
+        np.testing.assert_allclose(values["sum"], (unit(total) * unit(queries)).sum(axis=1), atol=1e-5)
+        np.testing.assert_allclose(values["similarity"], rk.metrics.pairwise_cosine(rows, picks), atol=1e-5)
+        pools = unit(rows[found.problem.candidates])
+        nearest = np.maximum(pools @ unit(chosen).swapaxes(1, 2), 0).max(axis=2).mean(axis=1)
+        np.testing.assert_allclose(values["coverage"], nearest, atol=1e-5)
+    assert ("certified" in found.values["top-k"]) is (metric == "cosine")
+    assert (found.peers == []) is (metric == "dot")
+    assert found.curve.values["relevance"][-1] == pytest.approx(found.values["top-k"]["relevance"].mean(), rel=1e-5)
+
+
+def test_a_peer_that_fails_is_left_out(monkeypatch):
+    pyversity = pytest.importorskip("pyversity")
+
+    def fails(*_, **__):
+        raise ZeroDivisionError("of the peer")
+
+    monkeypatch.setattr(pyversity, "msd", fails)
+    with pytest.warns(UserWarning, match=r"^compare: pyversity is left out, for msd, .* raised ZeroDivisionError"):
+        found = compare(ROWS, QUERIES, **QUICK, methods=["vrsd"])
+    calls = [peer.call.split(",")[0] for peer in found.peers if peer.name == "pyversity"]
+    assert calls == ["mmr", "dpp", "ssd", "cover"]
+    assert all(peer.same > 0.95 and peer.theirs > 0 < peer.ours for peer in found.peers)
+
+
+def test_rows_of_zeros_and_queries_of_zeros():
+    rows, queries = ROWS[:100].copy(), QUERIES[:5].copy()
+    rows[::3] = queries[0] = 0
+    found = compare(rows, queries, k=3, pool=20, samples=50)
+    assert all(np.isfinite(each["relevance"]).all() for each in found.values.values())
+    assert found.values["top-k"]["relevance"][0] == 0
