@@ -51,7 +51,7 @@ PEERS = {
     ),
     "Haystack": (
         Peer("`SentenceTransformersDiversityRanker`, MMR", _TRANSFORMERS, "sentence-transformers-haystack"),
-        Peer("its default strategy", _TRANSFORMERS, "sentence-transformers-haystack", _GREEDY),
+        Peer("its default strategy, which is not called MMR", _TRANSFORMERS, "sentence-transformers-haystack", _GREEDY),
         Peer(
             "`PyversityRanker`",
             "haystack_integrations.components.rankers.pyversity:PyversityRanker",
@@ -112,8 +112,8 @@ def summary() -> str:
 def main() -> None:
     packages = sorted({peer.package for peers in PEERS.values() for peer in peers} - {"ragsys_kernels"})
     about = (
-        "Written by `python -m benchmarks.reports.conformance`, which asks each function to pick out of designed sets "
-        "of vectors ([Which MMR is it?](../../docs/conformance.md)). MMR as published: "
+        "Written by `python -m benchmarks.reports.conformance`, which asks each function, with its defaults, to pick "
+        "out of designed sets of vectors ([Which MMR is it?](../../docs/conformance.md)). MMR as published: "
         f"{conformance.DEFINITION}. {conformance.SOURCE}. Versions: "
         f"{', '.join(f'{package} {version(package)}' for package in packages)}. "
         "LanceDB 0.40 and Chroma 1.5 have no MMR of their own; LangChain's stores of them select as its function does."

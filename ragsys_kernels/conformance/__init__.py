@@ -14,7 +14,7 @@ from .kit import examine
 from .report import Evidence, Finding, Report
 from .respects import DEFINITION, RESPECTS, SOURCE
 from .service import Service, vectors
-from .targets import ADAPTERS, adapter_of, resolved
+from .targets import ADAPTERS, adapter_of, name_of, resolved
 
 __all__ = [
     "ADAPTERS",
@@ -78,9 +78,8 @@ def conform(
     >>> report.textbook, report["ties"].says
     (True, 'lowest position')
     """
-    target = function if isinstance(function, str) else f"{function.__module__}:{function.__qualname__}"
     called = resolved(function) if isinstance(function, str) else function
-    return examine(adapter_of(called, adapter, arguments, options), target)
+    return examine(adapter_of(called, adapter, arguments, options), name_of(function))
 
 
 def conform_service(url: str, *, corpus: str | None = None, token: str | None = None) -> Report:

@@ -85,8 +85,7 @@ class _Examination:
             name, error = next((q.name, error) for q, error in failed.items() if error)
             notes.append(f"{name}: {error}")
         if respect == "relevance" and self._given is not None:
-            fits = "relevance" not in self._given.nearest - self._fit.nearest
-            used = fits and self._given.values("relevance") == ["given"]
+            used = self._given.values("relevance") == ["given"]
             notes.append("what the caller gives counts instead" if used else "what the caller gives does not count")
         return Finding(respect, values, "; ".join(notes), textbook, self._evidence(respect))
 

@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 
+from .._extras import needed
 from .probe import CannotAskError
 from .sets import EQUAL_ROWS, NAN_ROW, POOLS, STAGES, ZERO_ROW
 from .variants import Question
@@ -38,7 +39,8 @@ class Service:
     name, takes, weight, pages = "/v1/select", "either", "lambda_d", True
 
     def __init__(self, url: str, corpus: str | None, token: str | None) -> None:
-        from ..serving import Client
+        with needed("conform", "serve"):
+            from ..serving import Client
 
         self._client = Client(url, corpus=corpus, token=token, wire="json")
 

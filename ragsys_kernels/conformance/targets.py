@@ -30,6 +30,14 @@ def resolved(target: str) -> Any:
     return found
 
 
+def name_of(function: Any) -> str:
+    """Return ``module:name``; of an object that has no name, that of its class."""
+    if isinstance(function, str):
+        return function
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
 def adapter_of(
     called: Any,
     adapter: str = "auto",

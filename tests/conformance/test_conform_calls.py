@@ -1,5 +1,6 @@
 """What the conformance kit can call: functions of any usual signature; the command and its status."""
 
+import functools
 import json
 import warnings
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
+from ragsys_kernels import conformance
 from ragsys_kernels.conformance import CallError, conform, reading
 
 
@@ -97,6 +99,24 @@ def test_functions_of_usual_signatures_are_called(function):
     assert report["more"].value == ("padded" if function is padded else "shorter")
 
 
+def test_what_has_no_name_is_called_too():
+    class Ranker:
+        def __call__(self, query, embeddings, k, lam):
+            return picks_of(query, embeddings, k, lam)
+
+        def rank(self, query, embeddings, k, lam):
+            return self(query, embeddings, k, lam)
+
+    for called, name in [
+        (Ranker(), "Ranker"),
+        (Ranker().rank, "Ranker.rank"),
+        (functools.partial(picks_of, relevance=None), "partial"),
+    ]:
+        report = conform(called)
+        assert report.textbook
+        assert report.target.endswith(name)
+
+
 def test_unusual_names_are_said():
     def rerank(anchor, passages, how_many, theta, mode):
         assert mode == "mmr"
@@ -140,6 +160,40 @@ def test_ties_by_chance_are_told():
     assert report["ties"].says == "by chance: asked again, it answers otherwise"
     assert report.fits is report.textbook
     assert conform(of_a_batch)["again"].value == "same"
+
+
+def at_the_edges(query, rows, k, lam, shown=()):
+    """Repeats picks, knows neither zeros nor NaN, and starts its second page anew."""
+    length = np.linalg.norm(rows, axis=1)
+    left = [i for i in np.flatnonzero(length > 0) if i not in shown]
+    found = [left[i] for i in picks_of(query, rows[left], max(k, 1), lam)]
+    return found + found[: k - len(found)] if len(left) == len(rows) else found
+
+
+def nan_last(query, rows, k, lam, offset=0):
+    broken = np.isnan(rows).any(axis=1)
+    order = np.argsort(broken, kind="stable")
+    found = picks_of(query, rows[~broken], k, lam) if offset < 4 else []
+    return [int(order[i]) for i in found] + [int(i) for i in np.flatnonzero(broken)]
+
+
+def zeros_first(query, rows, k, lam):
+    zeros = [int(i) for i in np.flatnonzero(~rows.any(axis=1))]
+    return (zeros + [i for i in picks_of(query, rows, k, lam) if i not in zeros])[:k]
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (at_the_edges, {"more": "repeats", "none": "one", "zero_row": "left out", "pages": "anew"}),
+        (nan_last, {"nan_row": "last", "pages": "repeats", "more": "shorter"}),
+        (zeros_first, {"zero_row": "first", "none": "none"}),
+    ],
+)
+def test_edges_are_told(function, told):
+    report = conform(function)
+    assert {respect: report[respect].value for respect in told} == told
+    assert report.textbook  # of which it says nothing
 
 
 def test_what_fails_at_an_end_is_told():
@@ -196,13 +250,13 @@ def test_report_shows_the_sets_that_tell():
     report = conform(rk.mmr)
     found = report.as_dict()
     assert json.loads(json.dumps(found)) == found
-    penalty = next(each for each in found["findings"] if each["respect"] == "penalty")
-    for evidence in penalty["evidence"]:
-        got = evidence["got"]
-        assert got == " ".join(map(str, evidence["expected"]["max"]))
-    told = {value for each in penalty["evidence"] for value, picks in each["expected"].items()
-            if picks != each["expected"]["max"]}  # fmt: skip
-    assert told == {"mean", "last", "sum", "min", "first", "none"}
+    for respect, value in (("penalty", "max"), ("first", "relevance"), ("ties", "lowest")):
+        finding = next(each for each in found["findings"] if each["respect"] == respect)
+        told = set()
+        for evidence in finding["evidence"]:
+            assert evidence["got"] == " ".join(map(str, evidence["expected"][value]))
+            told |= {other for other, picks in evidence["expected"].items() if picks != evidence["expected"][value]}
+        assert told == set(conformance.RESPECTS[respect].values) - {value}
     page = report.to_markdown()
     assert page.startswith("# ragsys_kernels.selection:mmr\n")
     assert "| Penalty | largest similarity to a pick | yes | core " in page
