@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ledger
@@ -174,16 +175,22 @@ def plot(found: Found) -> Any:
             if row["setting"] == "0.5":
                 axes.annotate(f"{place[1]:.2g}", place, (0, 6), textcoords="offset points", ha="center", color=colour)
     axes.set(yscale="log", xlabel="requests/s, one query each", title="Latency, ms; one core")
+    axes.yaxis.set_major_formatter("{x:g}")  # of powers of ten the exponents are too small to read
     axes.set_xlim(left=0)
     axes.grid(which="major")
     axes.legend(loc="upper left")
     return drawn
 
 
+def draw(out: Path) -> None:
+    """Draw the plot of the rows that there are into a folder."""
+    save(plot(Found(LEDGER.read())), out / "serve.svg")
+
+
 def main() -> None:
     found = Found(LEDGER.read())
     (ledger.RESULTS / "serve.md").write_text(page(found), encoding="utf-8")
-    save(plot(found), ledger.RESULTS / "serve.svg")
+    draw(ledger.RESULTS)
 
 
 if __name__ == "__main__":

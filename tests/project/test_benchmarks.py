@@ -187,10 +187,10 @@ def redrawn(tmp_path_factory):
         (folder / page.name).symlink_to(page)
     script = (
         "import sys; from pathlib import Path; from benchmarks.suites.selection import LEDGER;"
-        "from benchmarks.reports import certificate, compare, page_plots, plots, rule_plots, runs;"
+        "from benchmarks.reports import certificate, compare, page_plots, plots, rule_plots, runs, serve;"
         "out = Path(sys.argv[1]);"
         "plots.draw(runs.Runs(LEDGER.read()), out); page_plots.draw(out); rule_plots.draw(out); compare.draw(out);"
-        "certificate.draw(out)"
+        "certificate.draw(out); serve.draw(out)"
     )
     result = run("-c", script, folder)
     assert result.returncode == 0, result.stderr
