@@ -140,7 +140,7 @@ test-serve:
 	PATH="$(abspath $(VENV)-serve/bin):$$PATH" $(VENV)-serve/bin/pytest -q \
 	  tests/serving/test_real_clients.py tests/serving/test_ray_serve.py tests/project/test_docker.py
 	@$(MAKE) --no-print-directory VENV=$(VENV)-stores $(VENV)-stores/.serve-stores
-	$(VENV)-stores/bin/pytest -q -rs tests/serving/test_stores.py
+	$(VENV)-stores/bin/pytest -q -rs tests/serving/test_stores.py tests/conformance/test_conform_peers.py
 
 $(VENV)/.serve-clients: $(SOURCES) | $(BIN)/python
 	$(INSTALL) ".[serve-clients]"

@@ -81,7 +81,8 @@ def refined(fit: Fit, stage: Stage, answers: Mapping[str, Answer]) -> Fit:
             given.append((question, answer.picks))
         else:
             errors[question.name] = answer.error
-    grid = _grid(tuple(fit.left), stage)
+    # A grid of one variant is met again and again, one of many hardly ever.
+    grid = _kept_grid(fit.best, stage) if len(fit.left) == 1 else _grid(fit.left, stage)
     left = grid.matching(given)
     nearest, matched = fit.nearest, len(given)
     if not left:
@@ -112,7 +113,11 @@ class _Grid:
 
 
 @lru_cache(maxsize=32)
-def _grid(left: tuple[Variant, ...], stage: Stage) -> _Grid:
+def _kept_grid(variant: Variant, stage: Stage) -> _Grid:
+    return _grid([variant], stage)
+
+
+def _grid(left: Sequence[Variant], stage: Stage) -> _Grid:
     names = list(stage.refine)
     found = []
     for variant in left:

@@ -37,7 +37,7 @@ def grid(stages):
     """All variants that the stages refine, the textbook's first."""
     found = [Variant()]
     for stage in stages:
-        found = list(fit._grid(tuple(found), stage).variants)
+        found = list(fit._grid(found, stage).variants)
     return found
 
 
