@@ -41,10 +41,9 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def undrawn(request, monkeypatch):
-    """Plots take longer than all else together; the tests of the whole report draw them."""
-    if request.node.name != "test_the_command":
-        monkeypatch.setattr(plot, "draw", lambda *_: {"png": b"", "svg": b"", "inline": b"<svg></svg>"})
+def undrawn(monkeypatch):
+    """Plots take longer than all else together; test_comparison.py draws them."""
+    monkeypatch.setattr(plot, "draw", lambda *_: {"png": b"", "svg": b"", "inline": b"<svg></svg>"})
 
 
 @pytest.fixture
