@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -110,7 +111,7 @@ class Call:
         if self.form is not None:
             return self._asked(self.form, question, shown)
         errors = []
-        for form in _FORMS:
+        for form in (*_FORMS, *(_TENSORS if "torch" in sys.modules else ())):
             try:
                 found = self._asked(form, question, shown)
             except Exception as error:  # of the function, whatever it is
@@ -135,17 +136,21 @@ class Call:
         given: dict[str, Any] = {"rows": rows, "k": question.k, "weight": question.weight}
         query = np.array(question.query, np.float32)
         scores = np.array(question.relevance("given"), np.float32)
-        given["query"] = query if form != "batch" else query[None]
+        given["query"] = query if form not in _BATCHES else query[None]
         if self.takes in ("scores", "both") or (self.takes == "either" and question.scores is not None):
-            given["scores"] = scores if form != "batch" else scores[None]
+            given["scores"] = scores if form not in _BATCHES else scores[None]
         if "ids" in self.roles:
             given["ids"] = list(map(str, range(len(rows))))
         if shown and "shown" in self.roles:
-            given["shown"] = np.array(shown) if form != "batch" else np.array(shown)[None]
+            given["shown"] = np.array(shown) if form not in _BATCHES else np.array(shown)[None]
         elif shown and "offset" in self.roles:
             given["offset"] = len(shown)
         if form == "lists":
             given = {role: x.tolist() if isinstance(x, np.ndarray) else x for role, x in given.items()}
+        elif form.startswith("tensor"):
+            import torch
+
+            given = {role: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for role, x in given.items()}
         return given
 
     def _called(self, given: dict[str, Any], question: Question) -> list[int | None]:
@@ -157,8 +162,10 @@ class Call:
         return found
 
 
-# How arrays are handed over: a query of one dimension, of two, or lists of numbers.
+# How arrays are handed over: a query of one dimension, of two, lists of numbers; and as tensors, where torch is loaded.
 _FORMS = ("arrays", "batch", "lists")
+_TENSORS = ("tensors", "tensor batch")
+_BATCHES = ("batch", "tensor batch")
 
 
 def _called(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -33,6 +33,8 @@ def positions(found: Any, rows: np.ndarray) -> list[int | None]:
 def _positions(found: Any, rows: np.ndarray, depth: int = 0) -> list[int | None] | None:
     if found is None or depth > 3:
         return None
+    if hasattr(found, "tolist") and not isinstance(found, np.ndarray):  # a tensor
+        found = found.tolist()
     inner = _inner(found)
     if inner is not None:
         return _positions(inner, rows, depth + 1)

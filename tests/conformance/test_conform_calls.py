@@ -99,6 +99,18 @@ def test_functions_of_usual_signatures_are_called(function):
     assert report["more"].value == ("padded" if function is padded else "shorter")
 
 
+def test_functions_of_tensors_are_called():
+    torch = pytest.importorskip("torch")
+
+    def of_tensors(query, embeddings, k, lam):
+        picks = picks_of(query.double().numpy(), torch.nn.functional.normalize(embeddings), k, lam)
+        return torch.tensor(picks), torch.zeros(len(picks))
+
+    report = conform(of_tensors)
+    assert report.textbook
+    assert report["none"].value == "none"
+
+
 def test_what_has_no_name_is_called_too():
     class Ranker:
         def __call__(self, query, embeddings, k, lam):
