@@ -2,7 +2,8 @@
 
     python -m benchmarks.reports.papers [--root FOLDER] [--out FOLDER] [REPORT ...]
 
-A REPORT is the folder that `ragsys-kernels evaluate` wrote. Without one only the tables are made again.
+A REPORT is the folder that `ragsys-kernels evaluate` wrote. Without one only the tables are made again. One of RAGSys
+with further rules becomes a page of its own, papers-ragsys-rules.md.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ NAMES = ("vrsd", "vrsd-answers", "ragsys", "aicl", "ralm")
 
 def take(report: Path, out: Path) -> Path:
     """Make a page of a report, without its plots; return its path."""
-    name = json.loads((report / "report.json").read_text(encoding="utf-8"))["evaluation"]
+    about = json.loads((report / "report.json").read_text(encoding="utf-8"))
     text = (report / "report.md").read_text(encoding="utf-8")
+    name = about["evaluation"] + ("-rules" if "further rules" in about["settings"] else "")
     page = out / f"papers-{name}.md"
     page.write_text(re.sub(r"^!\[.*\]\(.*\)\n\n", "", text, flags=re.M), encoding="utf-8")
     return page
