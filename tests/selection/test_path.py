@@ -99,6 +99,28 @@ def test_a_tie_can_have_picks_of_its_own(backend):
         assert path.at(weight).tolist() == [[0, second]]
 
 
+def test_items_that_tie_at_0_part_at_the_next_weight(backend):
+    # Rows 1 and 2 are at right angles to row 0: their values, 0.1 λ and 0.3 λ, meet at 0 and nowhere else.
+    v = np.array([[1, 0.1, 0.3]], np.float32)
+    path = rk.mmr_path(
+        None, np.eye(3, dtype=np.float32), 2, candidates=np.arange(3)[None], relevance=v, backend=backend
+    )
+    assert path.indices.tolist() == [[0, 1], [0, 2]]
+    assert path.high[0] == 0
+    assert path.low[1] == np.nextafter(0, 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ends_fit_whatever_the_sizes_of_values_are(backend, seed):
+    rng = np.random.default_rng(seed)
+    sizes = 10.0 ** rng.integers(-18, 7, (2, 30))
+    rows = (rng.integers(-3, 4, (30, 2)) * sizes[0][:, None]).astype(np.float32)
+    v = (rng.standard_normal(30) * sizes[1]).astype(np.float32)[None]
+    check_ends(
+        rk.mmr_path(None, rows, 5, candidates=np.arange(30)[None], relevance=v, metric="dot", backend=backend), 0.0, 1.0
+    )
+
+
 def problem(seed=0, **shape):
     given = testing.selection_problem(3, 40, 6, 24, seed=seed, **shape)
     given.pop("lambda_d", None)

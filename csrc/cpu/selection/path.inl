@@ -81,12 +81,14 @@ static int path_above(Lines lines, double lambda, std::int64_t j, std::int64_t i
   const auto* const m = lines.nearest;
   const double rise = r[j] - r[i], back = rise - r[j], rise_error = (r[j] - (rise - back)) - (r[i] + back);
   const double gap = m[j] - m[i], gone = gap - m[j], gap_error = (m[j] - (gap - gone)) - (m[i] + gone);
-  parts[0] = lambda * rise;
-  parts[1] = fma(lambda, rise, -parts[0]);
-  parts[2] = lambda * rise_error;
-  parts[3] = fma(lambda, rise_error, -parts[2]);
-  parts[4] = -gap;
-  parts[5] = -gap_error;
+  // Next to 0 products would leave the range of doubles; a power of two on both sides changes nothing else.
+  const double power = lambda < 0x1p-400 ? 0x1p600 : 1.0, weight = lambda * power;
+  parts[0] = weight * rise;
+  parts[1] = fma(weight, rise, -parts[0]);
+  parts[2] = weight * rise_error;
+  parts[3] = fma(weight, rise_error, -parts[2]);
+  parts[4] = -gap * power;
+  parts[5] = -gap_error * power;
   for (int p = 0; p < 6; ++p) {
     double carry = parts[p];
     for (int s = 0; s < p; ++s) {
