@@ -27,6 +27,10 @@ def read(problem: Problem, given: Any, errors: dict[int, str] | None) -> np.ndar
         raise ValueError(f"{op}: outside must come with candidates or dense pools, got neither")
     if problem.rows.metric != "cosine":
         raise ValueError(f"{op}: outside must come with metric 'cosine', got {problem.rows.metric!r}")
+    # The common case first: what follows takes six microseconds.
+    plain = type(given) is np.ndarray and given.dtype == np.float32 and given.shape == shape != (0,)
+    if plain and given.flags.c_contiguous and given.max() <= _MOST:
+        return np.asarray(given)
     if isinstance(given, (bool, str)):
         raise TypeError(f"{op}: outside must be a number or an array of shape (Q,), got {shown(given)}")
     if isinstance(given, (int, float)):
@@ -105,7 +109,7 @@ def reach(
 def conclude(problem: Problem, picks: Selection, asked: Any) -> None:
     """Complete `pool_needed` where the backend did not know what was asked, and compare it with what is outside."""
     needed, limits = picks.pool_needed, problem.constraints
-    if limits.costs is not None or np.max(asked) > problem.k:
+    if limits.costs is not None or (asked if type(asked) is int else int(asked.max())) > problem.k:
         short = np.asarray(picks.lengths < asked)
         if limits.costs is not None and limits.costs.ndim == 1:
             # Nothing in the corpus costs as little as what is left.
