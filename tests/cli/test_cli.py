@@ -28,7 +28,8 @@ def test_select_prints_one_summary_line(folder):
     result = start(folder, *SELECT, "--k", "4", "--pool", "20", "--num-threads", "1")
     assert (result.returncode, result.stderr) == (0, "")
     assert re.fullmatch(
-        r"90 queries in \d+\.\d\d s \(\d+ queries/s, corpus read in \d+\.\d\d s\), mmr, k=4, pool=20, "
+        r"90 queries in \d+\.\d\d s \(\d+ queries/s, corpus read in \d+\.\d\d s\), "
+        r"\d+ % of queries proven equal to the whole corpus, mmr, k=4, pool=20, "
         r"backend \w+( \(\w+\))?, 1 thread -> \S+/out \(1 shard\)\n",
         result.stdout,
     )
@@ -343,7 +344,8 @@ def test_finished_job_says_so(run, folder):
     result = run(folder, *SELECT)
     assert (result.returncode, result.stderr) == (0, "")
     assert re.fullmatch(
-        r"nothing to do: all 90 queries are done, and their files as they were written -> \S+/out \(1 shard\)\n",
+        r"nothing to do: all 90 queries are done, and their files as they were written, "
+        r"100 % of queries proven equal to the whole corpus -> \S+/out \(1 shard\)\n",
         result.stdout,
     )
 
