@@ -17,7 +17,7 @@ inline typename Query<T, Objective>::Angles Query<T, Objective>::angles(std::int
   at.cosine = load_widened(ws.picked_pivot + p);
   const vd square = 1 - at.cosine * at.cosine;
   at.a = double(lambda_d()) * weight - redundancy_weight * at.cosine;
-  at.b = redundancy_weight * square_root((square > 0 ? square : vd{}) + 2 * double(slack));
+  at.b = redundancy_weight * root_above((square > 0 ? square : vd{}) + 2 * double(slack));
   at.crest = at.a * at.a + at.b * at.b;
   at.over = 1 / at.crest;
   return at;
@@ -31,7 +31,7 @@ inline vd Query<T, Objective>::reach_by_angle(const Angles& at, double above, st
   const double bias = args.bias && weight < 1 ? (1 - weight) * args.max_bias : 0;
   vl lane;
   for (std::int64_t i = 0; i < kDoubles; ++i) lane[i] = i;
-  const vd gap = at.crest - above * above, rest = square_root(gap > 0 ? gap : vd{});
+  const vd gap = at.crest - above * above, rest = root_above(gap > 0 ? gap : vd{});
   const vd x = (at.a * above - at.b * rest) * at.over, sine = at.b * above + at.a * rest;
   // With a bias a row nearer to the query than x may still have this v, and be opposite to the pick.
   const vl possible = args.bias ? (sine >= 0) & (x > -at.cosine) : vl(sine >= 0);

@@ -24,15 +24,17 @@ static inline bool any_at_least(vd x, double least) {
 #endif
 }
 
-static inline vd square_root(vd x) {
+// A little more than the square root: by float32, in which it takes a third of the time.
+static inline vd root_above(vd x) {
 #if RSK_VEC_BYTES == 64 && defined(__x86_64__)
-  return (vd)_mm512_maskz_sqrt_pd(0xff, (__m512d)x);
+  const vd root = (vd)_mm512_maskz_cvtps_pd(0xff, _mm256_sqrt_ps(_mm512_maskz_cvtpd_ps(0xff, (__m512d)x)));
 #elif RSK_VEC_BYTES == 32 && defined(__x86_64__)
-  return (vd)_mm256_sqrt_pd((__m256d)x);
+  const vd root = (vd)_mm256_cvtps_pd(_mm_sqrt_ps(_mm256_cvtpd_ps((__m256d)x)));
 #else
-  for (std::int64_t lane = 0; lane < kDoubles; ++lane) x[lane] = __builtin_sqrt(x[lane]);
-  return x;
+  vd root;
+  for (std::int64_t lane = 0; lane < kDoubles; ++lane) root[lane] = __builtin_sqrt(x[lane]);
 #endif
+  return root * (1 + 4 * double(FLT_EPSILON));
 }
 
 static inline double product_of(const double* a, const double* b, std::int64_t n) {
