@@ -314,7 +314,7 @@ def test_papers_of_the_readme_are_up_to_date(module):
 def test_papers_take_the_first_table_of_a_report(module, tmp_path, capsys):
     report = tmp_path / "report"
     report.mkdir()
-    (report / "report.json").write_text('{"evaluation": "ralm"}')
+    (report / "report.json").write_text('{"evaluation": "ralm", "settings": {}}')
     (report / "report.md").write_text(
         "# Title\n\nVerdict.\n\n## A\n\n| finding | here |\n| --- | --- |\n| x | y |\n\n![Plot.](plot.png)\n\n"
         "| method | value |\n| --- | ---: |\n| none | 1 |\n\n| later | 2 |\n| --- | ---: |\n"

@@ -59,7 +59,10 @@ def test_job_on_a_device(tmp_path, monkeypatch, candidates):
     monkeypatch.setattr(rk.Corpus, "select", select)
     summary = offline.select(**files, out=tmp_path / "device", k=3, chunk_size=10, device="cuda")
     assert (summary.backend, summary.instruction_set, seen) == ("triton", "", ["cuda"])
-    assert pq.read_table(tmp_path / "device").equals(pq.read_table(tmp_path / "host"))
+    host, device = (pq.read_table(tmp_path / name) for name in ("host", "device"))
+    if not candidates:  # what a search on the host finds is proven there alone
+        host = host.drop_columns("certified")
+    assert device.equals(host)
 
 
 def test_device_that_is_not_there(tmp_path):

@@ -31,7 +31,7 @@ static inline vd root_above(vd x) {
 #elif RSK_VEC_BYTES == 32 && defined(__x86_64__)
   const vd root = (vd)_mm256_cvtps_pd(_mm_sqrt_ps(_mm256_cvtpd_ps((__m256d)x)));
 #else
-  vd root;
+  vd root = x;
   for (std::int64_t lane = 0; lane < kDoubles; ++lane) root[lane] = __builtin_sqrt(x[lane]);
 #endif
   return root * (1 + 4 * double(FLT_EPSILON));
