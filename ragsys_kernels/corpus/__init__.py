@@ -360,13 +360,12 @@ class Corpus(Rows):
             As from the function of that name. ``certified`` is known with ``pool=None``, and where MMR's pools were
             searched for here, exactly, with cosines and on the host; then ``pool_needed`` is too.
         """
-        given = {name: value for name, value in locals().items() if name != "self"}
         op = "select"
         _checks.choice(op, "method", method, METHODS)
         if isinstance(pool, str):
             if pool != "certified":
                 raise ValueError(f"{op}: pool must be an integer, None or 'certified', got {_checks.shown(pool)}")
-            return certified.select(self, given)
+            return certified.select(self, {name: x for name, x in locals().items() if name not in ("self", "op")})
         of_rule: dict[str, Any] = {"bias": bias, "lambda_d": lambda_d, "lambda_b": lambda_b}
         of_rule.update(quality=quality, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain)
         of_rule.update(kind=kind, aspects=aspects, weights=weights, density=density)
