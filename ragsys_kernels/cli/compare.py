@@ -8,6 +8,19 @@ import typer
 
 from .. import comparison
 from ._app import COLUMNS, INPUT, RESUMABLE, RULE, RUN, app, one_line_errors, option, progress_bar
+from ._options import (
+    Bias,
+    BiasColumn,
+    CandidateColumn,
+    Candidates,
+    IdColumn,
+    K,
+    Queries,
+    QueryIdColumn,
+    QueryVectorColumn,
+    Quiet,
+    VectorColumn,
+)
 from .files import Metric
 
 
@@ -17,27 +30,17 @@ def compare(
         str,
         option(INPUT, "Saved corpus, or vectors of shape (N, D) in any format that select takes.", metavar="PATH"),
     ],
-    queries: Annotated[str, option(INPUT, "Query vectors, of shape (Q, D), in any of these formats.", metavar="FILE")],
+    queries: Queries,
     out: Annotated[
         str,
         option(INPUT, "Folder of the report: new, empty, or of the same comparison, which goes on.", metavar="DIR"),
     ],
-    candidates: Annotated[
-        str | None,
-        option(
-            INPUT,
-            "Corpus rows to choose from for each query: integers (Q, P), padded with -1, or a column of integer lists.",
-            metavar="FILE",
-            show_default="the --pool most relevant rows",
-        ),
-    ] = None,
+    candidates: Candidates = None,
     qrels: Annotated[
         str | None,
         option(INPUT, "Relevance judgements: query, 0 or subtopic, document and grade in each line.", metavar="FILE"),
     ] = None,
-    bias: Annotated[
-        str | None, option(INPUT, "Quality of each corpus row, floats of shape (N,).", metavar="FILE")
-    ] = None,
+    bias: Bias = None,
     texts: Annotated[
         str | None,
         option(INPUT, "Texts of the corpus rows, for examples: .txt, or a file with a column.", metavar="FILE"),
@@ -51,25 +54,15 @@ def compare(
     overwrite: Annotated[
         bool, option(INPUT, "Discard a comparison of other inputs or options at --out.", "--overwrite")
     ] = False,
-    vector_column: Annotated[
-        str | None, option(COLUMNS, "Column of the corpus vectors.", show_default="the only float list")
-    ] = None,
-    id_column: Annotated[
-        str | None, option(COLUMNS, "Column of the corpus ids.", show_default="id, else row numbers")
-    ] = None,
-    bias_column: Annotated[
-        str | None, option(COLUMNS, "Column of the bias, in the file of --bias, else in that of --corpus.")
-    ] = None,
+    vector_column: VectorColumn = None,
+    id_column: IdColumn = None,
+    bias_column: BiasColumn = None,
     text_column: Annotated[
         str | None,
         option(COLUMNS, "Column of the texts, in the file of --texts, else in that of --corpus.", show_default="text"),
     ] = None,
-    query_vector_column: Annotated[
-        str | None, option(COLUMNS, "Column of the query vectors.", show_default="the only float list")
-    ] = None,
-    query_id_column: Annotated[
-        str | None, option(COLUMNS, "Column of the query ids.", show_default="id, else row numbers")
-    ] = None,
+    query_vector_column: QueryVectorColumn = None,
+    query_id_column: QueryIdColumn = None,
     query_text_column: Annotated[
         str | None,
         option(
@@ -78,10 +71,8 @@ def compare(
             show_default="text",
         ),
     ] = None,
-    candidate_column: Annotated[
-        str | None, option(COLUMNS, "Column of the candidate rows.", show_default="the only integer list")
-    ] = None,
-    k: Annotated[int, option(RULE, "Number of picks for each query.", metavar="N")] = 6,
+    candidate_column: CandidateColumn = None,
+    k: K = 6,
     pool: Annotated[
         int | None, option(RULE, "Number of most relevant rows to choose from.", metavar="N", show_default="100")
     ] = None,
@@ -115,7 +106,7 @@ def compare(
         ),
     ] = 50,
     num_threads: Annotated[int, option(RUN, "Number of threads; methods are timed with as many.", metavar="N")] = 1,
-    quiet: Annotated[bool, option(RUN, "Print only warnings and errors.", "--quiet")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Compare rules of selection on your own corpus and queries, and recommend one.
 

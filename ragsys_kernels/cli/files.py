@@ -26,6 +26,19 @@ from ._app import (
     option,
     progress_bar,
 )
+from ._options import (
+    Bias,
+    BiasColumn,
+    CandidateColumn,
+    Candidates,
+    IdColumn,
+    K,
+    Queries,
+    QueryIdColumn,
+    QueryVectorColumn,
+    Quiet,
+    VectorColumn,
+)
 
 
 class Method(str, Enum):
@@ -88,20 +101,12 @@ def select(
             metavar="FILE",
         ),
     ],
-    queries: Annotated[str, option(INPUT, "Query vectors, of shape (Q, D), in any of these formats.", metavar="FILE")],
+    queries: Queries,
     out: Annotated[
         str,
         option(INPUT, "Folder or URL of the result: new, empty, or of the same job, which is resumed.", metavar="DIR"),
     ],
-    candidates: Annotated[
-        str | None,
-        option(
-            INPUT,
-            "Corpus rows to choose from for each query: integers (Q, P), padded with -1, or a column of integer lists.",
-            metavar="FILE",
-            show_default="the --pool most relevant rows",
-        ),
-    ] = None,
+    candidates: Candidates = None,
     index: Annotated[
         str | None,
         option(
@@ -111,9 +116,7 @@ def select(
             show_default="exact search",
         ),
     ] = None,
-    bias: Annotated[
-        str | None, option(INPUT, "Quality of each corpus row, floats of shape (N,).", metavar="FILE")
-    ] = None,
+    bias: Bias = None,
     groups: Annotated[
         str | None, option(INPUT, "Group of each corpus row, integers of shape (N,).", metavar="FILE")
     ] = None,
@@ -128,34 +131,22 @@ def select(
         ),
     ] = None,
     overwrite: Annotated[bool, option(INPUT, "Discard an earlier job at --out and start anew.", "--overwrite")] = False,
-    vector_column: Annotated[
-        str | None, option(COLUMNS, "Column of the corpus vectors.", show_default="the only float list")
-    ] = None,
-    id_column: Annotated[
-        str | None, option(COLUMNS, "Column of the corpus ids.", show_default="id, else row numbers")
-    ] = None,
-    bias_column: Annotated[
-        str | None, option(COLUMNS, "Column of the bias, in the file of --bias, else in that of --corpus.")
-    ] = None,
+    vector_column: VectorColumn = None,
+    id_column: IdColumn = None,
+    bias_column: BiasColumn = None,
     group_column: Annotated[
         str | None, option(COLUMNS, "Column of the groups, in the file of --groups, else in that of --corpus.")
     ] = None,
     cost_column: Annotated[
         str | None, option(COLUMNS, "Column of the costs, in the file of --costs, else in that of --corpus.")
     ] = None,
-    query_vector_column: Annotated[
-        str | None, option(COLUMNS, "Column of the query vectors.", show_default="the only float list")
-    ] = None,
-    query_id_column: Annotated[
-        str | None, option(COLUMNS, "Column of the query ids.", show_default="id, else row numbers")
-    ] = None,
+    query_vector_column: QueryVectorColumn = None,
+    query_id_column: QueryIdColumn = None,
     query_group_column: Annotated[
         str | None,
         option(COLUMNS, "Column of the query groups, in the file of --query-groups, else in that of --queries."),
     ] = None,
-    candidate_column: Annotated[
-        str | None, option(COLUMNS, "Column of the candidate rows.", show_default="the only integer list")
-    ] = None,
+    candidate_column: CandidateColumn = None,
     method: Annotated[
         Method,
         option(
@@ -164,7 +155,7 @@ def select(
             "distances, dpp and ssd at volume, sift at what is left unknown, coverage at what is left uncovered.",
         ),
     ] = Method.mmr,
-    k: Annotated[int, option(RULE, "Number of picks for each query.", metavar="N")] = 6,
+    k: K = 6,
     pool: Annotated[
         Any,
         option(
@@ -257,7 +248,7 @@ def select(
             show_default="as the job began, else sampled",
         ),
     ] = None,
-    quiet: Annotated[bool, option(RUN, "Print only warnings and errors.", "--quiet")] = False,
+    quiet: Quiet = False,
     engine: Annotated[
         Engine, option(CLUSTER, "Where the shards are made: in this process or on Ray, which needs the extra ray.")
     ] = Engine.local,
@@ -392,7 +383,7 @@ def bias(
         int | None,
         option(RUN, "Number of threads of torch and of the kernels.", metavar="N", show_default="one per core"),
     ] = None,
-    quiet: Annotated[bool, option(RUN, "Print only warnings and errors.", "--quiet")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Score every (question, answer) pair of a file with a language model: the quality bias of RAGSys.
 

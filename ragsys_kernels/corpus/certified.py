@@ -16,7 +16,7 @@ _OF_QUERIES = {
     "queries": 2, "k": 1, "lambda_d": 1, "lambda_b": 1, "query_groups": 1, "initial": 2, "allowed": 2, "exclude": 2,
     "budget": 1, "max_similarity": 1,
 }  # fmt: skip
-_BACKENDS = ("auto", "cpu", "reference")
+BACKENDS = ("auto", "cpu", "reference")
 
 # The first pool, and by what each is larger than the one before, up to a share of the corpus.
 _FIRST, _GROWTH, _SHARE = 100, 4, 1 / 8
@@ -27,7 +27,7 @@ _DEPTH = 2.0
 
 def can_prove(corpus: Any, method: str, index: Any, backend: str) -> bool:
     """Return whether picks out of a pool that is searched for can be proven to be those of the whole corpus."""
-    exact = index is None and corpus.device == "cpu" and backend in _BACKENDS
+    exact = index is None and corpus.device == "cpu" and backend in BACKENDS
     return exact and method == "mmr" and corpus.metric == "cosine"
 
 
@@ -54,7 +54,7 @@ def check(corpus: Any, given: dict[str, Any]) -> None:
     rules = (
         ("method", "'mmr'", given["method"], ("mmr",)),
         ("metric", "'cosine'", corpus.metric, ("cosine",)),
-        ("backend", " or ".join(map(repr, _BACKENDS)), given["backend"], _BACKENDS),
+        ("backend", " or ".join(map(repr, BACKENDS)), given["backend"], BACKENDS),
         ("a corpus on", "the host", corpus.device, ("cpu",)),
     )
     for name, rule, value, allowed in rules:

@@ -15,6 +15,7 @@ import ragsys_kernels as rk
 
 from .. import _info
 from .._types import PathLike
+from ..corpus.certified import BACKENDS
 from . import sources
 from ._device import Selector
 from .sources import Column
@@ -89,7 +90,7 @@ class JobSpec:
     def certifies(self, inputs: Inputs) -> bool:
         """Return whether the job proves picks to be those of the whole corpus, as `Corpus.select` does by itself."""
         own_search = inputs.candidates is None and inputs.index is None and self.pool != "all"
-        on_host = self.device is None and self.backend in ("auto", "cpu", "reference")
+        on_host = self.device is None and self.backend in BACKENDS
         return own_search and on_host and (self.method, self.metric) == ("mmr", "cosine")
 
     def shard(self, index: int, rows: int) -> range:

@@ -122,10 +122,8 @@ def run(
             problem.lambda_d = adagres.weights(problem)
         validate.warn_small_pool(problem)
         problem = problem if problem.constraints.filter is None else narrowed(problem)
-        columns, asked = problem.k, problem.ks if problem.ks is not None else problem.k
-        if columns > problem.pool:  # the rest is padding
-            problem.k = problem.pool
-            problem.ks = None if problem.ks is None else problem.ks.clip(None, problem.pool)
+        asked = problem.ks if problem.ks is not None else problem.k
+        columns = problem.clip()  # the rest is padding
         if not threads:  # to count the processors takes a tenth of such a call, which one of them answers
             threads = 1 if problem.num_queries == 1 and problem.pool <= _ONE_THREAD else _checks.threads(op, None)
         backend_op: Callable[[Problem, int], Selection] = getattr(implementation, op)

@@ -165,10 +165,7 @@ def _made(
     problem: Problem, low: float, high: float, threads: int, backend: Callable[[Problem, float, float, int], Any]
 ) -> SelectionPath:
     """Call the backend; columns beyond the pool are padding."""
-    columns = problem.k
-    if columns > problem.pool:
-        problem.k = problem.pool
-        problem.ks = None if problem.ks is None else problem.ks.clip(None, problem.pool)
+    columns = problem.clip()
     path: SelectionPath = backend(problem, low, high, threads)
     if columns == problem.k:
         return path

@@ -286,6 +286,14 @@ class Problem:
     options: Any = None  # what belongs to the rule alone: one of options.py
     outside: Any = None  # (Q,) float32: no row outside the pool has a larger v; then the picks are certified
 
+    def clip(self) -> int:
+        """Leave no query more picks than the pool has items; return the largest k that was asked for."""
+        asked = self.k
+        if asked > self.pool:
+            self.k = self.pool
+            self.ks = None if self.ks is None else self.ks.clip(None, self.pool)
+        return asked
+
     @property
     def num_ids(self) -> int:
         """One more than the largest id of a query."""
