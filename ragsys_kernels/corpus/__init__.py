@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import re
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
-import numpy as np
-
 from .. import _arrays, _checks, _dispatch, selection
-from .._arrays import HOST, Host, Torch
-from .._extras import absent
+from .._arrays import HOST, Torch
 from .._hints import hinted
 from .._types import Array, ArrayLike, Backend, Method, Metric, OnError, PathLike, Storage
 from ..selection import METHODS, validate
-from ..selection.codes import encode
 from ..selection.filtered_problems import narrowed
 from ..selection.problem import Problem, Rows, SearchResult, Selection
 from ..selection.skip import answered
-from . import certified, faiss_index, folder, torch_rows
+from . import certified, faiss_index, folder, pools
 from .ids import Ids, make
-from .rows import column, store
-
-_USUAL = {"lambda_d": 0.75, "lambda_b": 0.95}
+from .rows import column, encoded, lies_on, moved, place_of, store, with_columns
 
 
 class Corpus(Rows):
@@ -99,7 +91,7 @@ class Corpus(Rows):
         _checks.choice(op, "dtype", dtype, _arrays.CORPUS_STORAGE)
         arrays = {"embeddings": embeddings, "bias": bias, "groups": groups, "costs": costs}
         source = _checks.same_device(op, arrays)
-        place = _place(op, source if device is None else device)
+        place = place_of(op, source if device is None else device)
         if source != "cpu" and place is HOST:
             raise ValueError(f"{op}: embeddings must be on the host with device='cpu', got {source}; copy them first")
         array, given = _checks.storage(op, "embeddings", embeddings, HOST if source == "cpu" else place)
@@ -116,7 +108,7 @@ class Corpus(Rows):
             column(op, "groups", groups, len(data), place),
             column(op, "costs", costs, len(data), place),
             max_norm,
-            *(encode if place is HOST else torch_rows.encode)(data, dtype, metric, scales),
+            *encoded(place, data, dtype, metric, scales),
         )
         object.__setattr__(self, "ids", make(op, ids, len(data)))
 
@@ -174,19 +166,8 @@ class Corpus(Rows):
 
     def to(self, device: str) -> Corpus:
         """Return the corpus on another device, or itself if it is there. Its codes are made again there."""
-        place = _place("Corpus", device)
-        here = isinstance(self.data, np.ndarray)
-        if here if isinstance(place, Host) else not here and self.data.device == place.device:
-            return self
-        names = [name for name in folder.ARRAYS if name != "codes" and getattr(self, name) is not None]
-        arrays = {name: _arrays.to_host(getattr(self, name)) for name in names}
-        if isinstance(place, Host):
-            codes = encode(arrays["data"], self.dtype, self.metric, arrays.get("scales"))
-            return _arrays.changed(self, **arrays, codes=codes[0], code_error=codes[1])
-        for name, array in arrays.items():
-            arrays[name] = _arrays.tensor(array, self.dtype if name == "data" else "").to(place.device)
-        codes = torch_rows.encode(arrays["data"], self.dtype, self.metric, arrays.get("scales"))
-        return _arrays.changed(self, **arrays, codes=codes[0], code_error=codes[1])
+        place = place_of("Corpus", device)
+        return self if lies_on(self, place) else moved(self, place, folder.ARRAYS)
 
     def __repr__(self) -> str:
         extras = "".join(f", {name}" for name in ("bias", "groups", "costs") if getattr(self, name) is not None)
@@ -369,34 +350,22 @@ class Corpus(Rows):
         of_rule: dict[str, Any] = {"bias": bias, "lambda_d": lambda_d, "lambda_b": lambda_b}
         of_rule.update(quality=quality, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain)
         of_rule.update(kind=kind, aspects=aspects, weights=weights, density=density)
-        takes = METHODS[method].parameters
-        for name, value in of_rule.items():
-            # VRSD is called with the defaults of these by whoever compares it with MMR.
-            usual = value is None or (isinstance(value, (int, float)) and value == _USUAL.get(name))
-            if name not in takes and not usual:
-                got = _checks.shown(value)
-                raise ValueError(f"{op}: {name} must be left out with method {method!r}, got {got}")
-        of_rule = {name: value for name, value in of_rule.items() if name in takes and value is not None}
+        of_rule = pools.of_rule(op, method, of_rule)
         if index is not None:
-            taken = {"candidates": candidates, "relevance": relevance, "bias": bias}
-            for name in (name for name, value in taken.items() if value is not None):
-                raise ValueError(f"{op}: index must come without {name}, got both")
-            if pool is None:
-                raise ValueError(f"{op}: index must come with a pool, got pool=None")
+            pools.check_index(op, pool, {"candidates": candidates, "relevance": relevance, "bias": bias})
         if pool is not None:
             pool = _checks.count(op, "pool", pool)
         corpus, errors, asked = self, None, cast(Any, queries)  # None only with ``relevance``
         whole = candidates is None and (pool is None or relevance is not None)
         if candidates is None and pool is not None and relevance is None:
-            n = pool + _width(initial)
             if bias is not None or groups is not None:
-                corpus = self._with(bias, groups)
+                corpus = with_columns(op, self, {"bias": bias, "groups": groups}, place_of(op, self.device))
                 of_rule.pop("bias", None)
                 groups = None
             found = corpus.search(
                 asked,
-                min(n, len(self)),
-                lambda_b=lambda_b if "bias" in takes else 1.0,
+                min(pool + pools.width(initial), len(self)),
+                lambda_b=lambda_b if "bias" in METHODS[method].parameters else 1.0,
                 query_groups=query_groups,
                 allowed=allowed,
                 exclude=exclude,
@@ -436,16 +405,6 @@ class Corpus(Rows):
         if whole and self.device == "cpu":
             certified.of_all_rows(picks)
         return picks
-
-    def _with(self, bias: Any, groups: Any) -> Corpus:
-        """Return the same rows with another bias or other groups, where given."""
-        other = copy.copy(self)
-        place = _place("select", self.device)
-        for name, values in (("bias", bias), ("groups", groups)):
-            if values is not None:
-                _checks.same_device("select", {name: values, "the corpus": self.data})
-                object.__setattr__(other, name, column("select", name, values, len(self), place))
-        return other
 
     def to_faiss(self, index: Any = None) -> Any:
         """Make a FAISS index over the rows for `search` and `select`, the exact bias included (RAGSys, section 5.3).
@@ -518,30 +477,3 @@ class Corpus(Rows):
         rows, ids = folder.load(path, _checks.flag("Corpus", "verify", verify))
         vars(corpus).update(vars(rows), ids=ids)
         return corpus.to(device)
-
-
-def _width(ids: Any) -> int:
-    """Return how many ids a query has; what is not an array of ids is refused where it is read."""
-    try:
-        shape = np.shape(ids)
-    except Exception:  # rows of unequal length, an object that makes no array
-        return 0
-    return int(shape[-1]) if shape else 0
-
-
-def _place(op: str, device: str) -> Host | Torch:
-    """Return the place of the rows, or raise the reason that they cannot be there."""
-    if isinstance(device, str) and device == "cpu":
-        return HOST
-    if not isinstance(device, str) or not re.fullmatch(r"cuda(:\d+)?", device):
-        got = _checks.shown(device)
-        raise ValueError(f"{op}: device must be None, 'cpu', 'cuda' or 'cuda:<number>', got {got}")
-    try:
-        place = Torch(device)
-        place.torch.empty(0, device=place.device)
-        return place
-    except ModuleNotFoundError:
-        reason = absent("torch", "cuda")
-    except (RuntimeError, AssertionError) as error:  # torch asserts that it is built with CUDA
-        reason = str(error)
-    raise _dispatch.BackendUnavailableError(f"{op}: device must be one of this machine, got {device!r}: {reason}")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _checks
-from .._arrays import Host, Place, Torch
+from .. import _arrays, _checks, _dispatch
+from .._arrays import HOST, Host, Place, Torch
+from .._extras import absent
+from ..selection import codes
 from ..selection.problem import divide, unit
 from . import torch_rows
 
@@ -80,3 +85,53 @@ def column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
 
 
 _COLUMNS = {"bias": _checks.floats, "groups": _checks.integers, "costs": _checks.doubles}
+
+
+def place_of(op: str, device: str) -> Host | Torch:
+    """Return the place of the rows, or raise the reason that they cannot be there."""
+    if isinstance(device, str) and device == "cpu":
+        return HOST
+    if not isinstance(device, str) or not re.fullmatch(r"cuda(:\d+)?", device):
+        got = _checks.shown(device)
+        raise ValueError(f"{op}: device must be None, 'cpu', 'cuda' or 'cuda:<number>', got {got}")
+    try:
+        place = Torch(device)
+        place.torch.empty(0, device=place.device)
+        return place
+    except ModuleNotFoundError:
+        reason = absent("torch", "cuda")
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it is built with CUDA
+        reason = str(error)
+    raise _dispatch.BackendUnavailableError(f"{op}: device must be one of this machine, got {device!r}: {reason}")
+
+
+def lies_on(rows: Any, place: Place) -> bool:
+    """Return whether the rows are in that place already."""
+    here = isinstance(rows.data, np.ndarray)
+    return here if isinstance(place, Host) else not here and rows.data.device == place.device
+
+
+def encoded(place: Place, data: Any, dtype: str, metric: str, scales: Any) -> tuple[Any, float]:
+    """Return the 8-bit codes of rows that are in that place, and their largest error."""
+    return (codes.encode if isinstance(place, Host) else torch_rows.encode)(data, dtype, metric, scales)
+
+
+def moved(rows: Any, place: Place, names: Iterable[str]) -> Any:
+    """Return a copy of a corpus in another place. Its arrays of these names move; its codes are made again there."""
+    names = [name for name in names if name != "codes" and getattr(rows, name) is not None]
+    arrays = {name: _arrays.to_host(getattr(rows, name)) for name in names}
+    if isinstance(place, Torch):
+        for name, array in arrays.items():
+            arrays[name] = _arrays.tensor(array, rows.dtype if name == "data" else "").to(place.device)
+    made, error = encoded(place, arrays["data"], rows.dtype, rows.metric, arrays.get("scales"))
+    return _arrays.changed(rows, **arrays, codes=made, code_error=error)
+
+
+def with_columns(op: str, rows: Any, given: dict[str, Any], place: Host | Torch) -> Any:
+    """Return the same rows with other columns, where these are given."""
+    other = copy.copy(rows)
+    for name, values in given.items():
+        if values is not None:
+            _checks.same_device(op, {name: values, "the corpus": rows.data})
+            object.__setattr__(other, name, column(op, name, values, len(rows), place))
+    return other

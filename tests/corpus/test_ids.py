@@ -221,7 +221,7 @@ def test_large_folder_is_mapped(tmp_path):
 
 
 def test_device_corpus_keeps_ids_and_costs(place, monkeypatch):
-    monkeypatch.setattr(corpus_module, "_place", lambda op, device: HOST if device == "cpu" else place)
+    monkeypatch.setattr(corpus_module, "place_of", lambda op, device: HOST if device == "cpu" else place)
     corpus = made(IDS["strings"], range(5), device="cuda:0")
     assert corpus.costs.tolist() == [0, 1, 2, 3, 4]
     assert type(corpus.costs).__name__ == "Tensor"

@@ -136,7 +136,7 @@ def test_arrays_on_two_devices_are_refused(place):
 
 @pytest.fixture
 def device_corpus(place, monkeypatch):
-    monkeypatch.setattr(corpus, "_place", lambda op, device: _arrays.HOST if device == "cpu" else place)
+    monkeypatch.setattr(corpus, "place_of", lambda op, device: _arrays.HOST if device == "cpu" else place)
     return lambda *args, **options: rk.Corpus(*args, **options, device="cuda")
 
 

@@ -1,0 +1,41 @@
+"""What `Corpus.select` checks before it retrieves pools and selects out of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import _checks
+from ..selection import METHODS
+
+# Whoever compares a rule with MMR calls it with MMR's defaults, which are then no request.
+_DEFAULTS = {"lambda_d": 0.75, "lambda_b": 0.95}
+
+
+def of_rule(op: str, method: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that the rule takes and that were given; refuse what it does not take."""
+    takes = METHODS[method].parameters
+    for name, value in given.items():
+        usual = value is None or (isinstance(value, (int, float)) and value == _DEFAULTS.get(name))
+        if name not in takes and not usual:
+            got = _checks.shown(value)
+            raise ValueError(f"{op}: {name} must be left out with method {method!r}, got {got}")
+    return {name: value for name, value in given.items() if name in takes and value is not None}
+
+
+def check_index(op: str, pool: int | None, others: dict[str, Any]) -> None:
+    """Refuse what says otherwise than a FAISS index where pools come from."""
+    for name in (name for name, value in others.items() if value is not None):
+        raise ValueError(f"{op}: index must come without {name}, got both")
+    if pool is None:
+        raise ValueError(f"{op}: index must come with a pool, got pool=None")
+
+
+def width(ids: Any) -> int:
+    """Return how many ids a query has; what is not an array of ids is refused where it is read."""
+    try:
+        shape = np.shape(ids)
+    except Exception:  # rows of unequal length, an object that makes no array
+        return 0
+    return int(shape[-1]) if shape else 0
