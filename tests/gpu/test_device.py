@@ -10,6 +10,7 @@ import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels import _arrays, _dispatch, corpus, testing
+from ragsys_kernels.corpus.rows import with_columns
 from ragsys_kernels.selection import reference, torch_search, validate
 from ragsys_kernels.selection.codes import swapped
 
@@ -140,13 +141,13 @@ def device_corpus(place, monkeypatch):
     return lambda *args, **options: rk.Corpus(*args, **options, device="cuda")
 
 
-def test_select_on_a_device_takes_another_bias_from_there(device_corpus, monkeypatch):
+def test_select_on_a_device_takes_another_bias_from_there(device_corpus, place):
     rng = np.random.default_rng(2)
     held = device_corpus(rng.standard_normal((20, 4)).astype(np.float32))
     column = rng.standard_normal(20).astype(np.float32)
     with pytest.raises(ValueError, match=r"^select: all arrays must be on one device, got bias on cpu, the corpus on "):
         held.select(torch.ones(1, 4), 2, pool=5, bias=column)
-    other = held._with(torch.tensor(column), None)
+    other = with_columns("select", held, {"bias": torch.tensor(column), "groups": None}, place)
     assert isinstance(other.bias, torch.Tensor)
     np.testing.assert_array_equal(_arrays.to_host(other.bias), column)
     assert held.bias is None
