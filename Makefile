@@ -2,7 +2,7 @@
 # make compare-demo, make bench-serve, make evaluate-vrsd,
 # make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make check, make lint,
 # make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
-# make test-blas, make test-oldest, make test-serve, make release-check, make clean.
+# make capi, make test-capi, make test-blas, make test-oldest, make test-serve, make release-check, make clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -58,7 +58,18 @@ fuzz: $(VENV)/.test
 
 # What CI runs, the fuzzers, and every GPU kernel compiled afresh, which `make test` does only with those that have changed.
 release-check: export RAGSYS_KERNELS_TEST_COMPILE := all
-release-check: lint arm sanitize test test-blas test-oldest test-serve fuzz
+release-check: lint arm sanitize test test-capi test-blas test-oldest test-serve fuzz
+
+# The C interface as a shared library, in build/capi; then a program in C, and the bits of the package.
+.PHONY: capi test-capi
+capi:
+	@command -v cmake >/dev/null || { echo "make capi: cmake is needed; on Debian: apt-get install cmake" >&2; exit 1; }
+	cmake -S csrc -B build/capi -DCMAKE_BUILD_TYPE=Release
+	cmake --build build/capi --parallel 2
+
+test-capi: capi $(VENV)/.test
+	ctest --test-dir build/capi --output-on-failure
+	$(BIN)/pytest -q tests/project/test_capi.py
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m benchmarks.demos.glove
