@@ -44,6 +44,8 @@ class Network:
     head : Head
     keeps : bool
         Whether keys and values are kept, and can be repeated.
+    device : torch.device
+        Of the model: the tensors of all passes are there.
 
     Raises
     ------
@@ -54,6 +56,7 @@ class Network:
     def __init__(self, model: Any, keep: bool) -> None:
         self.torch = required("torch")
         self._base = model.base_model
+        self.device = model.device
         self._takes_positions = "position_ids" in inspect.signature(self._base.forward).parameters
         self.limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self.keeps = keep and not getattr(model, "_is_stateful", False)
@@ -72,7 +75,11 @@ class Network:
         for r, row in enumerate(rows):
             where = slice(0, len(row)) if side == "right" else slice(longest - len(row), longest)
             ids[r, where], mask[r, where] = row, 1
-        return self.torch.from_numpy(ids), self.torch.from_numpy(mask)
+        return self.tensor(ids), self.tensor(mask)
+
+    def tensor(self, values: Any) -> Any:
+        """Return integers as a tensor on the model's device."""
+        return self.torch.from_numpy(np.asarray(values, np.int64)).to(self.device)
 
     def _probe(self, model: Any) -> Head:
         """Read the output layer, and compare it with the model's own logits in a run of a few tokens."""
@@ -92,7 +99,7 @@ class Network:
         softcap = getattr(config, "final_logit_softcapping", None)  # Gemma 2 and later
         head = Head(weight.detach(), None if bias is None else bias.detach().float(), float(scale), softcap)
         with torch.inference_mode():
-            ids = torch.arange(4)[None] % len(weight)
+            ids = torch.arange(4, device=self.device)[None] % len(weight)
             expected = model(input_ids=ids, use_cache=False).logits.float()
             output = self.forward(ids, torch.ones_like(ids), use_cache=self.keeps)
             hidden = output.last_hidden_state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -43,7 +43,7 @@ class _State(NamedTuple):
 
 
 class HuggingFaceModel:
-    """A causal language model of transformers on the CPU, scored without making its logits.
+    """A causal language model of transformers, scored without making its logits.
 
     Answers to one prompt share the run of the prompt, and prompts that begin alike that of their beginning: keys and
     values are computed once and repeated for what follows. The output layer is not run by the model;
@@ -155,13 +155,21 @@ class HuggingFaceModel:
         pairs = encode_pairs(op, self.tokenizer, prompts, continuations)
         return self._score_pairs(pairs, op, "prompts must leave room for the continuation")
 
-    def score_tokens(self, contexts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Scores:
+    def score_tokens(
+        self,
+        contexts: Sequence[Sequence[int]],
+        answers: Sequence[Sequence[int]],
+        *,
+        progress: Callable[[int], object] | None = None,
+    ) -> Scores:
         """Score the tokens answers[a] after the tokens contexts[a], as `score` does after its tokenizer.
 
         Parameters
         ----------
         contexts, answers : A sequences of token ids
             A context has at least one token, unless its answer has none. Nothing is added to them, BOS included.
+        progress : callable, optional
+            Called with the number of pairs that have been scored since the call before.
 
         Raises
         ------
@@ -172,9 +180,11 @@ class HuggingFaceModel:
         """
         op = "score_tokens"
         pairs = token_pairs(op, contexts, answers, len(self.network.head.weight))
-        return self._score_pairs(pairs, op, "contexts must leave room for the answer")
+        return self._score_pairs(pairs, op, "contexts must leave room for the answer", progress)
 
-    def _score_pairs(self, pairs: Sequence[TokenPair], op: str, rule: str) -> Scores:
+    def _score_pairs(
+        self, pairs: Sequence[TokenPair], op: str, rule: str, progress: Callable[[int], object] | None = None
+    ) -> Scores:
         limit = self.network.limit
         for i, (context, answer) in enumerate(pairs):
             if limit is not None and answer and len(context) + len(answer) - 1 > limit:
@@ -185,6 +195,8 @@ class HuggingFaceModel:
             for task, part in self._run(grouped(pairs)):
                 for i in task.places:
                     parts[i] = part
+                if progress is not None:
+                    progress(len(task.places))
         return Scores.of(parts)
 
     def _run(self, groups: list[Group]) -> Iterator[tuple[_Task, Part]]:
@@ -226,10 +238,10 @@ class HuggingFaceModel:
         ids, mask = network.padded(rows, "left")
         positions, options = (mask.cumsum(1) - 1).clamp(min=0), {}
         if state is not None:
-            before = state.mask[torch.tensor(owners)]
+            before = state.mask[network.tensor(owners)]
             positions = positions + before.sum(1, keepdim=True)
             mask = torch.cat([before, mask], dim=1)
-            options["past_key_values"] = selected(state.cache, torch.tensor(owners))
+            options["past_key_values"] = selected(state.cache, network.tensor(owners))
         output = network.forward(ids, mask, positions, use_cache=True, **options)
         return _State(output.past_key_values, mask, output.last_hidden_state[:, -1])
 
@@ -242,7 +254,7 @@ class HuggingFaceModel:
     def _score_batch(self, batch: list[_Task], state: _State | None) -> list[Part]:
         network, torch = self.network, self.network.torch
         fed = [task.fed for task in batch]
-        owners = torch.tensor([task.owner for task in batch])
+        owners = network.tensor([task.owner for task in batch])
         states = [] if state is None else [state.last]
         if any(fed):
             ids, mask = network.padded(fed, "right")
@@ -250,7 +262,7 @@ class HuggingFaceModel:
                 output = network.forward(ids, mask, use_cache=False)
             else:
                 before = state.mask[owners]
-                positions = before.sum(1, keepdim=True) + torch.arange(ids.shape[1])
+                positions = before.sum(1, keepdim=True) + torch.arange(ids.shape[1], device=network.device)
                 both = torch.cat([before, mask], dim=1)
                 cache = selected(state.cache, owners)
                 output = network.forward(ids, both, positions, past_key_values=cache, use_cache=True)
@@ -266,17 +278,18 @@ class HuggingFaceModel:
 
     def _score_rows(self, hidden: Any, rows: Any, answers: list[tuple[int, ...]]) -> list[Part]:
         tokens = [np.array(answer, np.int64) for answer in answers]
+        place = self.network.tensor
         scores = rk.answer_logprobs(
             hidden=hidden,
-            targets=np.concatenate(tokens),
-            rows=rows,
-            cu_answers=np.cumsum([0, *map(len, answers)]),
+            targets=place(np.concatenate(tokens)),
+            rows=place(rows),
+            cu_answers=place(np.cumsum([0, *map(len, answers)])),
             reduce=("greedy",),
             **self.scoring,
         )
         ends = np.cumsum([len(answer) for answer in answers])[:-1]
-        greedy = np.asarray(scores.greedy)
-        logp = np.split(np.asarray(scores.logp), ends)
+        greedy = np.asarray(scores.greedy.cpu())
+        logp = np.split(np.asarray(scores.logp.cpu()), ends)
         return [Part(*fields) for fields in zip(tokens, logp, map(bool, greedy), strict=True)]
 
 
