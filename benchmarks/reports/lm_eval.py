@@ -195,8 +195,8 @@ def main() -> None:
     now = ledger.environment()
     head = [
         "# lm-evaluation-harness: `ragsys-hf` beside `hf`", "",
-        "Made by `python -m benchmarks.reports.lm_eval`; one thread. Time is that of the whole evaluation, `ragsys-hf` as",
-        "a ratio to `hf` with the same batch size; memory is the peak above the loaded model.", "",
+        "Made by `python -m benchmarks.reports.lm_eval`; one thread. Time is that of the whole evaluation,",
+        "`ragsys-hf` as a ratio to `hf` with the same batch size; memory is the peak above the loaded model.", "",
         f"{now['hardware']} ({now['isa']}), {now['date']}, commit {now['commit'] or 'unknown'}; lm_eval "
         f"{version('lm_eval')}, torch {version('torch')}, transformers {version('transformers')}.",
     ]  # fmt: skip

@@ -19,8 +19,6 @@ with _peers.needed("lm-eval"):
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
     from tqdm import tqdm
 
-__all__ = ["RagsysHF"]
-
 # What changes how the harness makes log-probabilities out of logits; there are no logits here.
 _OF_LOGITS = ("softmax_dtype", "mixed_precision_dtype")
 
@@ -65,7 +63,7 @@ class RagsysHF(HFLM):
             if options.get(name) is not None:
                 raise ValueError(f"ragsys-hf: {name} must be left out: no logits are made, got {options[name]!r}")
         if isinstance(pretrained, str) and pretrained in packaged.LANGUAGE_MODELS:
-            dtype = options.pop("dtype", None) or "auto"
+            dtype: Any = options.pop("dtype", None) or "auto"
             carried = HuggingFaceModel.from_pretrained(pretrained, dtype="float32" if dtype == "auto" else dtype)
             pretrained = carried.model
             options.setdefault("tokenizer", carried.tokenizer)
