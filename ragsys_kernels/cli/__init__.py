@@ -16,7 +16,7 @@ try:
     import typer
 
     # Each adds its commands.
-    from . import bench, compare, conform, corpus, evaluate, files, job, serve  # noqa: F401
+    from . import bench, compare, conform, corpus, evaluate, files, job, serve, texts  # noqa: F401
     from ._app import app
 except ModuleNotFoundError as error:
     # The console script imports this file before it can call `main`: this is the only place for the message.

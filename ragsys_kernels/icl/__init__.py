@@ -15,11 +15,13 @@ from .generation import CachedGenerator, GreedyGenerator, Stop
 from .huggingface import HuggingFaceModel
 from .language_model import LanguageModel, PairError, Scores, TokenModel
 from .openai_compatible import OpenAICompatibleModel
+from .openai_encoder import OpenAICompatibleEncoder
 from .posteriors import CachedLabels, LabelModel, Posteriors
 from .prompts import PromptTemplate
 from .quality import quality_bias
 from .ralm import Ralm, RalmScores, sliding_windows
 from .retrievers import BM25Retriever, DenseRetriever, Found, Retriever, Rule
+from .text_corpus import TextCorpus
 
 __all__ = [
     "BM25Retriever",
@@ -38,6 +40,7 @@ __all__ = [
     "LabelModel",
     "LabelPrompt",
     "LanguageModel",
+    "OpenAICompatibleEncoder",
     "OpenAICompatibleModel",
     "PairError",
     "Posteriors",
@@ -49,6 +52,7 @@ __all__ = [
     "Scores",
     "SentenceTransformerEncoder",
     "Stop",
+    "TextCorpus",
     "TokenModel",
     "learn_k",
     "optimal_k",

@@ -17,6 +17,7 @@ from .._types import PathLike
 from . import packaged
 from ._database import Database, hash_key
 from .language_model import texts as checked
+from .openai_encoder import OpenAICompatibleEncoder
 from .runtime import quiet_transformers, torch_threads
 from .tokenization import vocabulary
 
@@ -193,3 +194,23 @@ class CachedEncoder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def open_encoder(
+    op: str,
+    model: str | Encoder,
+    *,
+    name: str | None = None,
+    batch_size: int = 32,
+    num_threads: int | None = None,
+) -> Encoder:
+    """Return the encoder that a name, a folder or the URL of a server stands for; `name` is its name on the server."""
+    if not isinstance(model, str):
+        return model
+    if not model.startswith(("http://", "https://")):
+        if name is not None:
+            raise ValueError(f"{op}: model_name must come with the URL of a server, got model {model!r}")
+        return SentenceTransformerEncoder(model, batch_size=batch_size, num_threads=num_threads)
+    if name is None:
+        raise ValueError(f"{op}: model_name must be given with the URL of a server, got model {model!r} alone")
+    return OpenAICompatibleEncoder(model, name, batch_size=batch_size)

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
-import json
-import random
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from .. import _env
+from ._server import Server
 from .language_model import PairError, Part, Scores, texts
 
 _OP = "OpenAICompatibleModel"
-_AGAIN = (408, 409, 429, 500, 502, 503, 504)  # answers of a server that is busy, or will be back
-_LONGEST_WAIT = 60.0  # seconds
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Redirects taken as answers: urllib would send the key to another host, and no body to the same one."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
 
 
 class OpenAICompatibleModel:
@@ -74,15 +59,11 @@ class OpenAICompatibleModel:
         timeout: float = 60.0,
         retries: int = 5,
     ) -> None:
-        if not base_url.startswith(("http://", "https://")):
-            raise ValueError(f"{_OP}: base_url must begin with http:// or https://, got {base_url!r}")
-        if batch_size < 1 or retries < 0 or not timeout > 0:
-            got = f"{batch_size}, {retries} and {timeout}"
-            raise ValueError(f"{_OP}: batch_size, retries and timeout must be at least 1, 0 and above 0, got {got}")
-        self.name, self._url = model, f"{base_url.rstrip('/')}/completions"
-        self._key = _env.openai_api_key() if api_key is None else api_key
-        self._batch_size, self._timeout, self._retries = batch_size, timeout, retries
-        identity = "\n".join((self._url, model, revision))
+        if batch_size < 1:
+            raise ValueError(f"{_OP}: batch_size must be at least 1, got {batch_size}")
+        self.name, self._batch_size = model, batch_size
+        self._server = Server(_OP, base_url, "completions", api_key=api_key, timeout=timeout, retries=retries)
+        identity = "\n".join((self._server.url, model, revision))
         self.fingerprint = hashlib.blake2b(identity.encode(), digest_size=20).hexdigest()
 
     def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> Scores:
@@ -117,7 +98,7 @@ class OpenAICompatibleModel:
     def _choices(self, whole: list[str]) -> list[dict[str, Any]]:
         """Return the server's answers to the texts, in their order."""
         body = {"model": self.name, "prompt": whole, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
-        answer = self._post(json.dumps(body).encode())
+        answer = self._server.post(body)
         choices = answer.get("choices") if isinstance(answer, dict) else None
         if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
             raise ValueError(f"{_OP}: server must answer with choices, got {str(answer)[:200]}")
@@ -125,54 +106,6 @@ class OpenAICompatibleModel:
         if sorted(ordered) != list(range(len(whole))):
             raise ValueError(f"{_OP}: server must answer each of {len(whole)} texts once, got {sorted(ordered)}")
         return [ordered[i] for i in range(len(whole))]
-
-    def _post(self, body: bytes) -> Any:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
-        server = urllib.request.build_opener(_NoRedirects)
-        for attempt in range(self._retries + 1):
-            request = urllib.request.Request(self._url, body, headers)
-            wait = 2.0**attempt * (0.5 + random.random() / 2)
-            try:
-                with server.open(request, timeout=self._timeout) as response:
-                    return json.load(response)
-            except urllib.error.HTTPError as error:
-                with error:
-                    said = f"{error.code} {_message(error.read())}"
-                if 300 <= error.code < 400:
-                    raise ValueError(
-                        f"{_OP}: server must answer itself, for redirects are not followed, got {error.code} to "
-                        f"{error.headers.get('Location')} from {self._url}"
-                    ) from None
-                if error.code not in _AGAIN:
-                    raise ValueError(f"{_OP}: server must accept the request, got {said} from {self._url}") from None
-                wait = _seconds(error.headers.get("Retry-After"), wait)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{_OP}: server must answer in JSON, got {error} from {self._url}") from None
-            except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
-                said = str(getattr(error, "reason", error)) or type(error).__name__
-            if attempt < self._retries:
-                time.sleep(min(wait, _LONGEST_WAIT))
-        raise OSError(f"{_OP}: server must answer, got {said} from {self._url} in {self._retries + 1} attempts")
-
-
-def _message(body: bytes) -> str:
-    """Return what the server says is wrong."""
-    text = body.decode("utf-8", "replace")
-    try:
-        answer = json.loads(text)
-        error = answer.get("error", answer)
-        return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
-    except (ValueError, AttributeError):
-        return text[:300]
-
-
-def _seconds(header: str | None, otherwise: float) -> float:
-    try:
-        return max(0.0, float(header)) if header is not None else otherwise
-    except ValueError:  # a date
-        return otherwise
 
 
 def _part(choice: dict[str, Any], prompt: str, continuation: str, pair: int) -> Part:

@@ -8,17 +8,23 @@ with needed("ragsys_kernels.offline", "cli"):
 from .bias import BiasSummary, bias
 from .build import build_corpus
 from .check import JobStatus, status, verify
+from .embed import EmbedSummary, embed
 from .job import Summary, select
 from .ray_selector import selector_for_ray
+from .show import Pick, show
 
 __all__ = [
     "BiasSummary",
+    "EmbedSummary",
     "JobStatus",
+    "Pick",
     "Summary",
     "bias",
     "build_corpus",
+    "embed",
     "select",
     "selector_for_ray",
+    "show",
     "status",
     "verify",
 ]

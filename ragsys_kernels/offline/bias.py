@@ -12,9 +12,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.json
 import pyarrow.parquet as pq
 
 from .._files import replacing
@@ -23,8 +20,9 @@ from ..icl import CachedModel, PairError, quality_bias
 from ..icl.huggingface import open_model
 from ..icl.quality import TEMPLATE, prompt_of
 from ..icl.runtime import torch_threads
+from . import text_files
 
-_INPUTS, _OUTPUTS = (".parquet", ".csv", ".jsonl"), (".npy", ".parquet")
+_OUTPUTS = (".npy", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -117,10 +115,11 @@ def bias(
     prompt_of("bias", template)
     _check_out(target, overwrite, bias_column)
     column = bias_column or "bias"
-    table = _read(pairs, (question_column, answer_column))
+    table = text_files.read("bias", "pairs", pairs, (question_column, answer_column))
     if target.suffix.lower() == ".parquet" and column in table.column_names:
         raise ValueError(f"bias: bias_column must be new, got {column!r}, which is in {pairs}")
-    questions, answers = (_texts(table, name, pairs) for name in (question_column, answer_column))
+    names = (question_column, answer_column)
+    questions, answers = (text_files.texts("bias", "pairs", table, name, pairs) for name in names)
     with torch_threads("bias", num_threads):
         start = time.perf_counter()
         language_model = open_model(
@@ -157,50 +156,6 @@ def _check_out(out: Path, overwrite: bool, bias_column: str | None) -> None:
         raise FileNotFoundError(f"bias: out must be in an existing folder, got {out}")
     if out.is_dir() or (out.exists() and not overwrite):
         raise FileExistsError(f"bias: out must be new, or overwrite be given for a file, got {out}")
-
-
-def _read(path: Path, names: tuple[str, str]) -> pa.Table:
-    if not path.is_file():
-        raise FileNotFoundError(f"bias: pairs must be an existing file, got {path}")
-    kind = path.suffix.lower()
-    if kind not in _INPUTS:
-        raise ValueError(f"bias: pairs must be a {', '.join(_INPUTS)} file, got {path}")
-    try:
-        with pa.OSFile(os.fsencode(path)) as file:  # a name as a str would have to be UTF-8
-            if kind == ".parquet":
-                table = pq.read_table(file)
-            elif kind == ".jsonl":
-                table = pyarrow.json.read_json(file)
-            else:
-                # As text, whatever it looks like: an answer may be 42, or NA.
-                table = pyarrow.csv.read_csv(
-                    file,
-                    parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
-                    convert_options=pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
-                )
-    except MemoryError:  # Arrow's is an ArrowException too
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"bias: pairs must be a readable {kind} file, got {path}: {error}") from error
-    if not table.num_rows:
-        raise ValueError(f"bias: pairs must have at least one row, got none in {path}")
-    return table
-
-
-def _texts(table: pa.Table, name: str, path: Path) -> list[str]:
-    if table.column_names.count(name) != 1:
-        raise ValueError(f"bias: pairs must have one column {name!r}, got {table.column_names} in {path}")
-    column = table[name]
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise ValueError(f"bias: pairs must hold text in column {name!r}, got {column.type} in {path}")
-    column = column.cast(pa.large_string())
-    blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(column), ""), True)
-    row = pc.index(blank, True).as_py()
-    if row >= 0:
-        raise ValueError(f"bias: pairs must hold text in every row of {name!r}, got none in row {row} of {path}")
-    texts: list[str] = column.to_pylist()
-    return texts
 
 
 def _write(out: Path, table: pa.Table, column: str, values: npt.NDArray[Any]) -> None:

@@ -64,6 +64,7 @@ def test_lines_of_help_texts_are_filled(monkeypatch, names, width):
 CALLS = {
     ("select",): (offline, "select", ["--corpus", "c.npy", "--queries", "q.npy", "--out", "o"]),
     ("bias",): (offline, "bias", ["--pairs", "p.csv", "--model", "m", "--out", "o.npy"]),
+    ("embed",): (offline, "embed", ["--texts", "t.csv", "--model", "m", "--out", "o.npy"]),
     ("corpus", "build"): (offline, "build_corpus", ["--corpus", "c.npy", "--out", "o"]),
     ("compare",): (comparison, "compare_files", ["--corpus", "c.npy", "--queries", "q.npy", "--out", "o"]),
     ("evaluate", "vrsd"): (evaluation, "vrsd", []),
@@ -78,6 +79,7 @@ OF_THE_COMMAND = {"progress", "stop", "out"}  # what it does with a terminal, an
 def test_all_commands_with_options_are_compared():
     without = {("show-config",), ("bench",), ("job",), ("job", "status"), ("job", "verify"), ("evaluate",)}
     without |= {("serve",), ("conform",)}  # limits: tests/serving; a function or a service: tests/conformance
+    without |= {("show",)}  # which prints: tests/offline/test_embed.py
     assert set(COMMANDS) - without - set(CALLS) <= {("corpus",), ("corpus", "verify")}
 
 

@@ -1,0 +1,169 @@
+"""The commands ``embed``, texts to vectors, and ``show``, picks beside their texts."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Sequence
+from enum import Enum
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .. import offline
+from ._app import INPUT, RESUMABLE, RUN, TEXTS, app, one_line_errors, option, progress_bar
+from ._options import Quiet
+
+_TextColumn = Annotated[str, option(TEXTS, "Column of the texts.")]
+
+
+class Format(str, Enum):
+    table = "table"
+    md = "md"
+    csv = "csv"
+    jsonl = "jsonl"
+
+
+@app.command()
+def embed(
+    texts: Annotated[Path, option(INPUT, "File of texts: .parquet, .csv with a header, or .jsonl.")],
+    model: Annotated[
+        str,
+        option(
+            INPUT,
+            "Encoder: minilm or mpnet, a name of sentence-transformers, a folder, or the URL of an API with OpenAI's "
+            "/embeddings.",
+        ),
+    ],
+    out: Annotated[
+        Path,
+        option(INPUT, "The texts' columns and their vectors: a .parquet file or a folder; or .npy, vectors alone."),
+    ],
+    cache: Annotated[
+        Path | None,
+        option(
+            INPUT,
+            "File that keeps the vectors, also for later jobs.",
+            show_default="a hidden file beside --out until the job is complete",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, option(INPUT, "Replace an existing file at --out.", "--overwrite")] = False,
+    text_column: _TextColumn = "text",
+    vector_column: Annotated[str, option(TEXTS, "Column of the vectors.")] = "embedding",
+    model_name: Annotated[
+        str | None, option(RUN, "Name of the model on the server.", show_default="needed with a URL")
+    ] = None,
+    batch_size: Annotated[int, option(RUN, "Texts in a forward pass or a request.", metavar="N")] = 32,
+    num_threads: Annotated[
+        int | None, option(RUN, "Number of torch's threads.", metavar="N", show_default="torch's own")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Encode every text of a file: the vectors that select, compare and corpus build take.
+
+    A job that was stopped is resumed when the same command is run again. Needs the extra encoders, but for a server.
+    """
+    with (
+        one_line_errors("embed", RESUMABLE),
+        progress_bar(quiet, "texts", "loading the model", "encoding") as progress,
+    ):
+        summary = offline.embed(
+            texts=texts,
+            model=model,
+            out=out,
+            cache=cache,
+            overwrite=overwrite,
+            text_column=text_column,
+            vector_column=vector_column,
+            model_name=model_name,
+            batch_size=batch_size,
+            num_threads=num_threads,
+            progress=progress,
+        )
+    if not quiet:
+        print(summary)
+
+
+@app.command()
+def show(
+    picks: Annotated[Path, typer.Argument(metavar="PICKS", help="Folder that select wrote, or a file of it.")],
+    texts: Annotated[Path, option(INPUT, "File of the corpus' texts: .parquet, .csv with a header, or .jsonl.")],
+    queries: Annotated[
+        Path | None, option(INPUT, "File of the queries' texts.", show_default="ids of queries alone")
+    ] = None,
+    query: Annotated[
+        list[str] | None, option(INPUT, "Id of a query; may be given several times.", show_default="all queries")
+    ] = None,
+    limit: Annotated[int | None, option(INPUT, "Most queries.", metavar="N", show_default="all; 10 as a table")] = None,
+    text_column: _TextColumn = "text",
+    id_column: Annotated[str | None, option(TEXTS, "Column of the ids.", show_default="id, else row numbers")] = None,
+    format: Annotated[Format, option(RUN, "How the picks are written.")] = Format.table,
+) -> None:
+    """Show the picks of each query beside their texts, with relevance and redundancy."""
+    with one_line_errors("show"):
+        if limit is None and format is Format.table and not query:
+            limit = 10
+        found = offline.show(
+            picks=picks,
+            texts=texts,
+            queries=queries,
+            only=query or (),
+            limit=limit,
+            text_column=text_column,
+            id_column=id_column,
+        )
+        _WRITERS[format](found)
+
+
+def _table(picks: Sequence[offline.Pick]) -> None:
+    console = Console()
+    for query, some in groupby(picks, key=lambda pick: pick.query):
+        rows = list(some)
+        question = rows[0].question
+        title = Text(f"{query}" if question is None else f"{query}: {question}")  # no markup: these are others' texts
+        table = Table(title=title, title_justify="left", expand=True)
+        for name in ("#", "relevance", "redundancy"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("text", ratio=1)
+        for pick in rows:
+            table.add_row(str(pick.rank), f"{pick.relevance:.3f}", f"{pick.redundancy:.3f}", Text(pick.text))
+        console.print(table)
+
+
+def _markdown(picks: Sequence[offline.Pick]) -> None:
+    for query, some in groupby(picks, key=lambda pick: pick.query):
+        rows = list(some)
+        question = rows[0].question
+        print(f"\n**{_cell(str(query))}**" + ("" if question is None else f" {_cell(question)}"))
+        print("\n| # | relevance | redundancy | text |\n|---:|---:|---:|---|")
+        for pick in rows:
+            print(f"| {pick.rank} | {pick.relevance:.3f} | {pick.redundancy:.3f} | {_cell(pick.text)} |")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
+
+
+def _csv(picks: Sequence[offline.Pick]) -> None:
+    writer = csv.writer(sys.stdout)
+    writer.writerow(offline.Pick._fields)
+    writer.writerows(picks)
+
+
+def _jsonl(picks: Sequence[offline.Pick]) -> None:
+    for pick in picks:
+        print(json.dumps(pick._asdict(), ensure_ascii=False))
+
+
+_WRITERS: dict[Format, Callable[[Sequence[offline.Pick]], None]] = {
+    Format.table: _table,
+    Format.md: _markdown,
+    Format.csv: _csv,
+    Format.jsonl: _jsonl,
+}

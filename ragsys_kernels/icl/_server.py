@@ -1,0 +1,86 @@
+"""Requests to servers that speak OpenAI's protocol: key, retries, and errors that say what the server said."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+from .. import _env
+
+_AGAIN = (408, 409, 429, 500, 502, 503, 504)  # answers of a server that is busy, or will be back
+_LONGEST_WAIT = 60.0  # seconds
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Redirects taken as answers: urllib would send the key to another host, and no body to the same one."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class Server:
+    """One address of a server; `op` begins its errors."""
+
+    def __init__(self, op: str, base_url: str, path: str, *, api_key: str | None, timeout: float, retries: int) -> None:
+        if not base_url.startswith(("http://", "https://")):
+            raise ValueError(f"{op}: base_url must begin with http:// or https://, got {base_url!r}")
+        if retries < 0 or not timeout > 0:
+            raise ValueError(f"{op}: retries and timeout must be at least 0 and above 0, got {retries} and {timeout}")
+        self.op, self.url = op, f"{base_url.rstrip('/')}/{path}"
+        self._key = _env.openai_api_key() if api_key is None else api_key
+        self._timeout, self._retries = timeout, retries
+
+    def post(self, message: dict[str, Any]) -> Any:
+        """Return the server's answer to a message, both JSON."""
+        op, url, body = self.op, self.url, json.dumps(message).encode()
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        server = urllib.request.build_opener(_NoRedirects)
+        for attempt in range(self._retries + 1):
+            request = urllib.request.Request(url, body, headers)
+            wait = 2.0**attempt * (0.5 + random.random() / 2)
+            try:
+                with server.open(request, timeout=self._timeout) as response:
+                    return json.load(response)
+            except urllib.error.HTTPError as error:
+                with error:
+                    said = f"{error.code} {_message(error.read())}"
+                if 300 <= error.code < 400:
+                    raise ValueError(
+                        f"{op}: server must answer itself, for redirects are not followed, got {error.code} to "
+                        f"{error.headers.get('Location')} from {url}"
+                    ) from None
+                if error.code not in _AGAIN:
+                    raise ValueError(f"{op}: server must accept the request, got {said} from {url}") from None
+                wait = _seconds(error.headers.get("Retry-After"), wait)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{op}: server must answer in JSON, got {error} from {url}") from None
+            except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
+                said = str(getattr(error, "reason", error)) or type(error).__name__
+            if attempt < self._retries:
+                time.sleep(min(wait, _LONGEST_WAIT))
+        raise OSError(f"{op}: server must answer, got {said} from {url} in {self._retries + 1} attempts")
+
+
+def _message(body: bytes) -> str:
+    """Return what the server says is wrong."""
+    text = body.decode("utf-8", "replace")
+    try:
+        answer = json.loads(text)
+        error = answer.get("error", answer)
+        return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
+    except (ValueError, AttributeError):
+        return text[:300]
+
+
+def _seconds(header: str | None, otherwise: float) -> float:
+    try:
+        return max(0.0, float(header)) if header is not None else otherwise
+    except ValueError:  # a date
+        return otherwise

@@ -1,0 +1,133 @@
+"""The embed job: read texts, encode them, write vectors beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .._files import replacing
+from .._types import PathLike
+from ..icl import CachedEncoder, Encoder
+from ..icl.encoders import open_encoder
+from . import text_files
+
+_OUTPUTS = (".npy", ".parquet")
+_FILE = "vectors.parquet"  # in a folder
+
+
+@dataclass(frozen=True)
+class EmbedSummary:
+    """What a job did; as text, one line. ``model_seconds`` is the time to load the model, ``seconds`` to encode."""
+
+    texts: int
+    new: int
+    dims: int
+    seconds: float
+    model_seconds: float
+    model: str
+    out: Path
+
+    def __str__(self) -> str:
+        rate = f" ({self.new / self.seconds:.0f} texts/s)" if self.new else ""
+        return (
+            f"{self.texts} texts, {self.new} of them new, in {self.seconds:.2f} s{rate}, model loaded in "
+            f"{self.model_seconds:.2f} s, {self.dims} dimensions, model {self.model} -> {self.out}"
+        )
+
+
+def embed(
+    *,
+    texts: PathLike,
+    model: str | Encoder,
+    out: PathLike,
+    text_column: str = "text",
+    vector_column: str = "embedding",
+    model_name: str | None = None,
+    cache: PathLike | None = None,
+    batch_size: int = 32,
+    num_threads: int | None = None,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> EmbedSummary:
+    """Write the vector of every text of a file, for ``select``, ``compare`` and ``corpus build``.
+
+    Vectors are kept in a cache, found by model and text, as they are made: a job that was stopped or killed resumes
+    when it is run again, and equal texts have equal vectors. `out` appears when the job is complete.
+
+    Parameters
+    ----------
+    texts : path
+        ``.parquet``, ``.csv`` with a header, or ``.jsonl``; held in memory.
+    model : str or Encoder
+        "minilm", "mpnet" (see `icl.packaged`), a name of sentence-transformers, a folder, or the URL of an API with
+        OpenAI's ``/embeddings``, which needs `model_name`.
+    out : path
+        ``.parquet`` with the columns of `texts` and the vectors; ``.npy`` (N, D) float32; or a folder, which gets
+        ``vectors.parquet``. Must not exist unless `overwrite`.
+    text_column, vector_column : str
+        Columns of the texts, and of the vectors, which must be new.
+    model_name : str, optional
+        Name of the model on the server.
+    cache : path, optional
+        File of vectors to use and to keep. Default: a hidden one beside `out`, removed when the job is complete.
+    batch_size, num_threads
+        Texts in a pass or a request; torch's threads.
+    overwrite : bool
+        Replace a file at `out`.
+    progress : callable, optional
+        Called with the new texts done and their number.
+
+    Returns
+    -------
+    EmbedSummary
+
+    Raises
+    ------
+    ValueError, TypeError, OSError, ModuleNotFoundError
+        Everything that can be checked without the model is, before it is loaded.
+    """
+    op, source, target = "embed", Path(texts), Path(out).resolve()
+    if not target.suffix:
+        target = target / _FILE
+    if target.suffix.lower() not in _OUTPUTS:
+        raise ValueError(f"{op}: out must be a folder or a {' or '.join(_OUTPUTS)} file, got {out}")
+    folder = target.parent if target.name != _FILE else target.parent.parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{op}: out must be in an existing folder, got {out}")
+    if target.is_dir() or (target.exists() and not overwrite):
+        raise FileExistsError(f"{op}: out must be new, or overwrite be given for a file, got {out}")
+    table = text_files.read(op, "texts", source, (text_column,))
+    sentences = text_files.texts(op, "texts", table, text_column, source)
+    if vector_column in table.column_names:
+        raise ValueError(f"{op}: vector_column must be new, got {vector_column!r}, which is in {source}")
+    start = time.perf_counter()
+    encoder = open_encoder(op, model, name=model_name, batch_size=batch_size, num_threads=num_threads)
+    loaded = time.perf_counter()
+    target.parent.mkdir(exist_ok=True)
+    kept = Path(cache) if cache is not None else folder / f".{Path(out).name}.vectors"
+    with CachedEncoder(encoder, kept, progress=progress) as cached:
+        rows = cached.encode(sentences)
+    end = time.perf_counter()
+    with replacing(target) as file:
+        if target.suffix.lower() == ".npy":
+            np.save(file, rows)
+        else:
+            column = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
+            pq.write_table(table.append_column(vector_column, column), file)
+    if cache is None:
+        kept.unlink()
+    return EmbedSummary(
+        texts=len(rows),
+        new=cached.misses,
+        dims=rows.shape[1],
+        seconds=end - loaded,
+        model_seconds=loaded - start,
+        model=encoder.name,
+        out=target,
+    )

@@ -1,0 +1,152 @@
+"""The embed job and the picks beside their texts, with an encoder without a model."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+import tiny_encoder
+
+from ragsys_kernels import icl, offline
+
+TEXTS = [" ".join(tiny_encoder.WORDS[i % 30 : i % 30 + 3]) + f" {i}" for i in range(200)]
+
+
+@pytest.fixture
+def documents(tmp_path):
+    ids = [f"d{i}" for i in range(200)]
+    (tmp_path / "docs.jsonl").write_text(
+        "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in zip(ids, TEXTS, strict=True))
+    )
+    table = pa.table({"id": ids, "text": TEXTS})
+    pq.write_table(table, tmp_path / "docs.parquet")
+    pyarrow.csv.write_csv(table, tmp_path / "docs.csv")
+    queries = pa.table({"id": ["q0", "q1"], "text": ["light of the star", "blood | heart"]})
+    pq.write_table(queries, tmp_path / "queries.parquet")
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_vectors_stand_beside_the_columns_of_the_texts(documents, kind):
+    summary = offline.embed(
+        texts=documents / f"docs.{kind}", model=tiny_encoder.TinyEncoder(), out=documents / "v.parquet"
+    )
+    assert (summary.texts, summary.new, summary.dims) == (200, 200, 24)
+    table = pq.read_table(documents / "v.parquet")
+    assert table.column_names == ["id", "text", "embedding"]
+    expected = tiny_encoder.TinyEncoder().encode(TEXTS)
+    np.testing.assert_array_equal(np.stack(table["embedding"].to_numpy()), expected)
+    assert sorted(path.name for path in documents.iterdir() if "vectors" in path.name) == []
+
+
+def test_a_folder_or_an_array_is_written(documents):
+    encoder = tiny_encoder.TinyEncoder()
+    offline.embed(texts=documents / "docs.csv", model=encoder, out=documents / "vectors")
+    offline.embed(texts=documents / "docs.csv", model=encoder, out=documents / "v.npy")
+    rows = np.stack(pq.read_table(documents / "vectors" / "vectors.parquet")["embedding"].to_numpy())
+    np.testing.assert_array_equal(np.load(documents / "v.npy"), rows)
+
+
+def test_a_stopped_job_resumes_to_the_same_bytes(documents):
+    job = {"texts": documents / "docs.csv", "out": documents / "v.parquet"}
+    with pytest.raises(KeyboardInterrupt):
+        offline.embed(model=tiny_encoder.TinyEncoder(fail_after=2), **job)
+    assert not (documents / "v.parquet").exists()
+    again = tiny_encoder.TinyEncoder()
+    assert offline.embed(model=again, **job).new == 200 - 2 * 64
+    assert sum(map(len, again.calls)) == 200 - 2 * 64
+    offline.embed(texts=documents / "docs.csv", model=tiny_encoder.TinyEncoder(), out=documents / "other.parquet")
+    assert (documents / "v.parquet").read_bytes() == (documents / "other.parquet").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"out": "v.txt"}, ValueError, "out must be a folder or a .npy or .parquet file, got .*v.txt"),
+        ({"out": "docs.parquet"}, FileExistsError, "out must be new, or overwrite be given"),
+        ({"out": "no/where.npy"}, FileNotFoundError, "out must be in an existing folder"),
+        ({"texts": "no.csv"}, FileNotFoundError, "texts must be an existing file, got .*no.csv"),
+        ({"text_column": "body"}, ValueError, "texts must have one column 'body'"),
+        ({"vector_column": "id"}, ValueError, "vector_column must be new, got 'id'"),
+        ({"model": "minilm", "model_name": "a"}, ValueError, "model_name must come with the URL of a server"),
+        ({"model": "http://localhost"}, ValueError, "model_name must be given with the URL of a server"),
+    ],
+)
+def test_what_is_refused_is_named_before_a_model_is_loaded(documents, options, error, message):
+    job = {"texts": "docs.csv", "out": "v.npy", **options}
+    job.update(texts=documents / job["texts"], out=documents / job["out"])
+    with pytest.raises(error, match=f"^embed: {message}"):
+        offline.embed(**{"model": tiny_encoder.TinyEncoder(fail_after=0), **job})
+    assert not list(documents.glob(".v*"))
+
+
+@pytest.fixture
+def picks(documents):
+    encoder = tiny_encoder.TinyEncoder()
+    for name in ("docs", "queries"):
+        offline.embed(texts=documents / f"{name}.parquet", model=encoder, out=documents / f"{name}-v.parquet")
+    corpus, queries, out = (documents / name for name in ("docs-v.parquet", "queries-v.parquet", "picks"))
+    offline.select(corpus=corpus, queries=queries, out=out, k=3)
+    return out
+
+
+def test_picks_are_shown_with_their_texts(picks, documents):
+    found = offline.show(picks=picks, texts=documents / "docs.jsonl", queries=documents / "queries.parquet")
+    assert [pick.rank for pick in found] == [1, 2, 3, 1, 2, 3]
+    encoder = tiny_encoder.TinyEncoder()
+    rows, asked = encoder.encode(TEXTS), encoder.encode(["light of the star"])
+    assert found[0].text == TEXTS[int((asked @ rows.T).argmax())]
+    assert found[0].id == f"d{TEXTS.index(found[0].text)}"
+    assert found[0].relevance == pytest.approx(float((asked @ rows.T).max()), abs=1e-6)
+    assert {pick.question for pick in found} == {"light of the star", "blood | heart"}
+    only = offline.show(picks=picks, texts=documents / "docs.csv", only=["q1"])
+    assert [pick.query for pick in only] == ["q1"] * 3
+    assert only[0].question is None
+    assert offline.show(picks=picks, texts=documents / "docs.csv", limit=1) == [
+        p._replace(question=None) for p in found[:3]
+    ]
+
+
+def test_each_format_has_every_pick(picks, documents, command):
+    given = ("show", picks, "--texts", documents / "docs.csv", "--queries", documents / "queries.parquet")
+    table, markdown, rows, lines = (
+        command(documents, *given, "--format", name).stdout for name in ("table", "md", "csv", "jsonl")
+    )
+    found = offline.show(picks=picks, texts=documents / "docs.csv", queries=documents / "queries.parquet")
+    assert [json.loads(line)["text"] for line in lines.splitlines()] == [pick.text for pick in found]
+    assert [row["id"] for row in csv.DictReader(io.StringIO(rows))] == [pick.id for pick in found]
+    assert all(pick.text in markdown and pick.text in table for pick in found)
+    assert "blood \\| heart" in markdown
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"only": ["q7"]}, "only must name queries that have picks, got 'q7'"),
+        ({"limit": 0}, "limit must be at least 1, got 0"),
+        ({"id_column": "key"}, "texts must have the column 'key'"),
+        ({"texts": "queries.parquet"}, "texts must have a text for every id of the picks, got none for 'd"),
+        ({"picks": "docs.parquet"}, "picks must be files that select wrote"),
+    ],
+)
+def test_show_names_what_is_wrong(picks, documents, options, message):
+    given = {"picks": picks, "texts": documents / "docs.csv", **options}
+    given.update({name: documents / given[name] for name in ("picks", "texts")})
+    with pytest.raises(ValueError, match=f"^show: {message}"):
+        offline.show(**given)
+
+
+def test_texts_are_picked_from_texts():
+    notes = icl.TextCorpus(TEXTS, tiny_encoder.TinyEncoder())
+    picks = notes.select(["light of the star", "blood heart"], 4, lambda_d=0.5)
+    assert notes.pick("blood heart", 4, lambda_d=0.5) == [TEXTS[i] for i in picks.indices[1]]
+    rows = tiny_encoder.TinyEncoder().encode(TEXTS)
+    assert picks.indices[0][0] == (rows @ tiny_encoder.TinyEncoder().encode(["light of the star"])[0]).argmax()
+    with pytest.raises(TypeError, match="pick: query must be a str, got list; select takes several"):
+        notes.pick(["a"], 2)
+    with pytest.raises(ValueError, match="TextCorpus: texts must be at least one, got none"):
+        icl.TextCorpus([], tiny_encoder.TinyEncoder())
