@@ -1,6 +1,6 @@
 """From texts to picks to answers: news are embedded, picked by three rules, shown, and put before a language model.
 
-4,000 articles of AG News with their topics are the corpus, others are the queries. ``ragsys-kernels embed``, ``select``
+2,000 articles of AG News with their topics are the corpus, others are the queries. ``ragsys-kernels embed``, ``select``
 and ``show`` do what anyone would type; then SmolLM2-135M-Instruct reads the picks of each rule as demonstrations and
 gives the log-probability of the right topic of the query.
 
@@ -21,6 +21,7 @@ from benchmarks.demos import files
 from ragsys_kernels import offline
 from ragsys_kernels.icl import HuggingFaceModel
 from ragsys_kernels.icl.datasets import classification_set
+from ragsys_kernels.icl.runtime import quiet_transformers
 
 K = 4
 RULES = {
@@ -33,8 +34,8 @@ RULES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("demo-output/texts"), help="folder for files (%(default)s)")
-    parser.add_argument("--texts", type=int, default=4000, help="articles to pick from (%(default)s)")
-    parser.add_argument("--queries", type=int, default=40, help="articles to label (%(default)s)")
+    parser.add_argument("--texts", type=int, default=2000, help="articles to pick from (%(default)s)")
+    parser.add_argument("--queries", type=int, default=20, help="articles to label (%(default)s)")
     options = parser.parse_args()
     out, start = options.out, time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
@@ -72,7 +73,8 @@ def answers(out: Path, topics: list[str]) -> None:
         name: [json.loads(line) for line in (out / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
         for name in ("docs", "queries")
     }
-    model = HuggingFaceModel.from_pretrained("smollm2")
+    with quiet_transformers():
+        model = HuggingFaceModel.from_pretrained("smollm2")
     print("\nSmolLM2-135M-Instruct, the picks as demonstrations (the first pick next to the question):")
     print(f"{'':12}{'right':>8}{'log p of the right topic':>27}")
     for rule in ("none", *RULES):

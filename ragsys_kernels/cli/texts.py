@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -132,7 +133,7 @@ def _table(picks: Sequence[offline.Pick]) -> None:
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("text", ratio=1)
         for pick in rows:
-            table.add_row(str(pick.rank), f"{pick.relevance:.3f}", f"{pick.redundancy:.3f}", Text(pick.text))
+            table.add_row(str(pick.rank), _number(pick.relevance), _number(pick.redundancy), Text(pick.text))
         console.print(table)
 
 
@@ -143,7 +144,11 @@ def _markdown(picks: Sequence[offline.Pick]) -> None:
         print(f"\n**{_cell(str(query))}**" + ("" if question is None else f" {_cell(question)}"))
         print("\n| # | relevance | redundancy | text |\n|---:|---:|---:|---|")
         for pick in rows:
-            print(f"| {pick.rank} | {pick.relevance:.3f} | {pick.redundancy:.3f} | {_cell(pick.text)} |")
+            print(f"| {pick.rank} | {_number(pick.relevance)} | {_number(pick.redundancy)} | {_cell(pick.text)} |")
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"  # a rule without redundancy, as VRSD
 
 
 def _cell(text: str) -> str:
