@@ -31,13 +31,6 @@ class TextCorpus:
     texts : list of str
     corpus : Corpus
         Its rows are those of ``texts``.
-
-    Examples
-    --------
-    >>> from ragsys_kernels import icl
-    >>> notes = icl.TextCorpus(texts, "minilm")
-    >>> for text in notes.pick("Why do the leaves turn yellow?", 4):
-    ...     print(text)
     """
 
     def __init__(self, texts: Sequence[str], encoder: str | Encoder = "minilm", *, cache: Any = None, **options: Any):

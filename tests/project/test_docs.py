@@ -85,7 +85,8 @@ def stand_ins(monkeypatch):
 
         model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
         monkeypatch.setattr(HuggingFaceModel, "from_pretrained", lambda name, **options: model)
-    monkeypatch.setattr(icl, "SentenceTransformerEncoder", lambda name: TinyEncoder())
+    for place in (icl, icl.encoders):
+        monkeypatch.setattr(place, "SentenceTransformerEncoder", lambda name, **_: TinyEncoder())
 
 
 @pytest.mark.usefixtures("stand_ins")
