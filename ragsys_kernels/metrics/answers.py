@@ -27,7 +27,7 @@ class Preference(NamedTuple):
 
     dpo: Array  # float64, mean over the question's pairs of log sigmoid of the margin
     margin: Array  # float64, mean margin
-    pairs: Array  # int64, number of pairs (correct, incorrect)
+    pairs: Array  # int64, number of pairs (correct, incorrect); of correct answers where there are no incorrect ones
 
 
 def multiple_choice(
@@ -117,9 +117,10 @@ def dpo(
         margin(a, b) = beta * ((log P(a) - log P_ref(a)) - (log P(b) - log P_ref(b)))
         dpo(a, b)    = log sigmoid(margin(a, b))
 
-    which is the DPO loss with its sign turned, so that more is better and 0 is the most. P is the model with
-    demonstrations in its prompt, P_ref the model it is compared with, for instance the same one without. Without a
-    reference P_ref is the same for all answers and leaves the formula. RAGSys takes the mean over all triplets
+    which is the DPO loss with its sign turned, so that more is better and 0 is the most. A question without incorrect
+    answers is scored by its correct ones alone: b's part of the margin is left out (RAGSys, section 3.2). P is the
+    model with demonstrations in its prompt, P_ref the model it is compared with, for instance the same one without.
+    Without a reference P_ref is the same for all answers and leaves the formula. RAGSys takes the mean over all triplets
     (question, a, b), so that a question counts by its number of pairs::
 
         np.average(result.dpo, weights=result.pairs)
@@ -129,9 +130,10 @@ def dpo(
     Parameters
     ----------
     logp, is_correct, cu_questions
-        As in `multiple_choice`; ``logp`` must be finite.
+        As in `multiple_choice`, but a question may lack incorrect answers; ``logp`` must be finite.
     reference : (A,) floating point, optional
-        Log-probability of each answer under the reference.
+        Log-probability of each answer under the reference. Needed by questions without incorrect answers, where an
+        equal P_ref does not leave the formula.
     beta : float
         Scale of the margin, above 0.
 
@@ -156,18 +158,22 @@ def dpo(
     array([-0.69314718])
     """
     op = "dpo"
-    logp, is_correct, cu = _answers(op, logp, is_correct, cu_questions)
+    logp, is_correct, cu = _answers(op, logp, is_correct, cu_questions, needs_incorrect=False)
     beta = _values.number(op, "beta", beta)
     if not beta > 0 or not np.isfinite(beta):
         raise ValueError(f"{op}: beta must be above 0 and finite, got {beta}")
     values = logp
     if reference is not None:
         values = logp - _finite(op, "reference", _vector(op, "reference", reference, len(logp)))
+    alone = np.array([is_correct[begin:end].all() for begin, end in pairwise(cu)], bool)
+    if reference is None and alone.any():
+        got = f"none for question {int(np.argmax(alone))}"
+        raise ValueError(f"{op}: reference must be given where a question has no incorrect answer, got {got}")
     values = beta * _finite(op, "logp", values)
     result = Preference(*(np.empty(len(cu) - 1, kind) for kind in (np.float64, np.float64, np.int64)))
     for q, (begin, end) in enumerate(pairwise(cu)):
         mine, right = values[begin:end], is_correct[begin:end]
-        margins = mine[right][:, None] - mine[~right]
+        margins = mine if alone[q] else mine[right][:, None] - mine[~right]
         result.dpo[q] = -np.logaddexp(0, -margins).mean()
         result.margin[q] = margins.mean()
         result.pairs[q] = margins.size
@@ -219,7 +225,9 @@ def perplexity(sum_logp: ArrayLike, count: ArrayLike) -> float:
         return float(np.exp(-sums.sum() / total))
 
 
-def _answers(op: str, logp: Any, is_correct: Any, cu_questions: Any) -> tuple[Array, Array, Array]:
+def _answers(
+    op: str, logp: Any, is_correct: Any, cu_questions: Any, *, needs_incorrect: bool = True
+) -> tuple[Array, Array, Array]:
     logp = _vector(op, "logp", logp, None)
     bad = ~(logp <= 0)
     if bad.any():
@@ -238,11 +246,12 @@ def _answers(op: str, logp: Any, is_correct: Any, cu_questions: Any) -> tuple[Ar
     if (sizes < 0).any():
         raise ValueError(f"{op}: cu_questions must not decrease, got {cu.tolist()}")
     corrects = np.diff(np.concatenate(([0], np.cumsum(right)))[cu])
-    bad = (corrects < 1) | (corrects >= sizes)
+    bad = (corrects < 1) | ((corrects >= sizes) & needs_incorrect)
     if bad.any():
         q = int(np.argmax(bad))
+        rule = "a correct and an incorrect answer" if needs_incorrect else "a correct answer"
         raise ValueError(
-            f"{op}: cu_questions must give each question a correct and an incorrect answer, "
+            f"{op}: cu_questions must give each question {rule}, "
             f"got {corrects[q]} correct of {sizes[q]} for question {q}"
         )
     return logp, right, cu

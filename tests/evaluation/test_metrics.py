@@ -91,6 +91,18 @@ def test_dpo_is_its_definition(questions, beta, with_reference):
         assert result.pairs[q] == len(margins)
 
 
+def test_dpo_without_incorrect_answers_leaves_their_term_out():
+    logp, reference = np.array([-1.0, -4.0, -2.0, -3.0]), np.array([-2.0, -3.0, -2.5, -1.0])
+    flags, cu = np.array([True, True, True, False]), [0, 2, 4]
+    result = dpo(logp, flags, cu, reference=reference, beta=2.0)
+    alone = [2.0 * (logp[a] - reference[a]) for a in (0, 1)]
+    assert result.dpo[0] == pytest.approx(sum(math.log(1 / (1 + math.exp(-x))) for x in alone) / 2)
+    assert (result.margin[0], result.pairs[0]) == (pytest.approx(sum(alone) / 2), 2)
+    assert result.dpo[1] == dpo(logp[2:], flags[2:], [0, 2], reference=reference[2:], beta=2.0).dpo[0]
+    with pytest.raises(ValueError, match=r"dpo: reference must be given where .* no incorrect .*, got none for .* 0"):
+        dpo(logp, flags, cu)
+
+
 def test_dpo_of_hopeless_margins_stays_finite():
     result = dpo(np.array([-3000.0, -1.0, -1.0, -3000.0]), np.array([True, False] * 2), [0, 2, 4])
     assert result.dpo.tolist() == [-2999.0, 0.0]
@@ -126,7 +138,7 @@ def changed(position, value):
         (changed(0, np.array([-1, 0, np.nan, 0])), ValueError, "logp must be .*, got nan for answer 2"),
         (changed(1, [1, 0, 1, 0]), TypeError, "is_correct must be bool, got dtype int64"),
         (changed(1, np.array([True, False])), ValueError, r"is_correct must have .*, \(4,\), got \(2,\)"),
-        (changed(1, np.array([True, True, True, False])), ValueError, "cu_questions .*, got 2 correct of 2 for .* 0"),
+        (changed(1, np.array([True, True, True, False])), ValueError, ".* got (2 correct of 2|none) for question 0"),
         (changed(1, np.array([True, False, False, False])), ValueError, "cu_questions .*, got 0 correct of 2 for .* 1"),
         (changed(2, [0.0, 2.0, 4.0]), TypeError, "cu_questions must be integers, got dtype float64"),
         (changed(2, [0, 2]), ValueError, r"cu_questions must be a vector from 0 to .* 4, got \[0, 2\]"),
