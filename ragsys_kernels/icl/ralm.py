@@ -225,8 +225,8 @@ class Ralm:
         first   the retriever's first
         random  any of the `candidates` first
         rerank  zero-shot reranking: ``argmax_i log p(y | d_i, ...)``, y the `past_tokens` tokens before the target
-                (equation 5)
-        oracle  the same with y the target: what no rule can surpass
+                (section 6.1)
+        oracle  the same with y the target (equation 5): what no rule can surpass
         ======  ==========================================================================================
 
         A window that predicts its tokens from the second on (the first of a text) has no query and gets no document,
