@@ -120,8 +120,8 @@ def dpo(
     which is the DPO loss with its sign turned, so that more is better and 0 is the most. A question without incorrect
     answers is scored by its correct ones alone: b's part of the margin is left out (RAGSys, section 3.2). P is the
     model with demonstrations in its prompt, P_ref the model it is compared with, for instance the same one without.
-    Without a reference P_ref is the same for all answers and leaves the formula. RAGSys takes the mean over all triplets
-    (question, a, b), so that a question counts by its number of pairs::
+    Without a reference P_ref is the same for all answers and leaves the formula. RAGSys takes the mean over all
+    triplets (question, a, b), so that a question counts by its number of pairs::
 
         np.average(result.dpo, weights=result.pairs)
 
