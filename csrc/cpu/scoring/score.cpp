@@ -19,7 +19,6 @@
 #include "scoring/args.h"
 
 #if RSK_X86_DISPATCH && defined(__linux__) && !defined(RSK_NO_AMX) && (__GNUC__ >= 11 || __clang_major__ >= 12)
-#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #define RSK_AMX_UNIT 1
@@ -61,17 +60,10 @@ namespace {
 constexpr const ScoreKernels* kIsas[] = {RSK_OF_EACH_REGION(kScoreKernels)};
 
 #if RSK_AMX_UNIT
-// Whether the processor has the matrix unit with bfloat16, the system saves its registers, and it permits their use,
-// which a process asks for once.
+// Whether there is a matrix unit and the system permits its use, which a process asks for once.
 bool find_amx() {
-  constexpr unsigned kTile = 1u << 24, kBf16 = 1u << 22, kXsave = 1u << 27, kRegisters = 3u << 17;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of <asm/prctl.h>, which older headers lack
-  unsigned a, b, c, d, low, high;
-  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & kXsave)) return false;
-  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  if ((low & kRegisters) != kRegisters) return false;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kTile) || !(d & kBf16)) return false;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return has_tiles() && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
 bool amx_supported() {
@@ -218,7 +210,7 @@ const char* bf16_unit([[maybe_unused]] int isa) {
   if (isa == 2 && amx_supported()) return "amx";
 #endif
 #if RSK_X86_DISPATCH
-  if (isa == 2 && __builtin_cpu_supports("avx512bf16")) return "avx512_bf16";
+  if (isa == 2 && has_bf16()) return "avx512_bf16";
 #endif
   return nullptr;
 }

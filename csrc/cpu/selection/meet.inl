@@ -1,7 +1,7 @@
 // Items meet picks, and the best is chosen: densely, or only those whose bounds can still win.
 
 // Indices, ascending, of the values that are at least threshold.
-static std::int64_t at_least(const float* values, std::int64_t n, float threshold, std::int32_t* out) {
+static inline std::int64_t at_least(const float* values, std::int64_t n, float threshold, std::int32_t* out) {
   std::int64_t found = 0, i = 0;
   for (; i + 4 * W <= n; i += 4 * W) {
     vi any = {};
@@ -16,7 +16,7 @@ static std::int64_t at_least(const float* values, std::int64_t n, float threshol
 }
 
 // Lowest index of the largest of x[0..n); x is readable, and minus infinity, up to a whole vector.
-static std::int32_t arg_max(const float* x, std::int64_t n) {
+static inline std::int32_t arg_max(const float* x, std::int64_t n) {
   if (n <= 16) {  // scalar loop: a vector load of elements just stored would stall
     std::int32_t index = 0;
     for (std::int32_t i = 1; i < n; ++i) index = x[i] > x[index] ? i : index;

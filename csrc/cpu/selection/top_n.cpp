@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "isa.h"
 #include "parallel.h"
 
 namespace rsk {
@@ -23,7 +24,7 @@ constexpr std::ptrdiff_t kSorted = 256;  // of a pool: beyond the first few thei
 // Whether the processor adds products of bytes.
 bool vnni([[maybe_unused]] const Kernels& kernels) {
 #if defined(__x86_64__) && !defined(RSK_NO_VNNI)
-  return kernels.scan_packed && __builtin_cpu_supports("avx512vnni");
+  return kernels.scan_packed && has_vnni();
 #else
   return false;
 #endif

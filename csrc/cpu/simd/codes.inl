@@ -194,7 +194,7 @@ static void code_products(const std::uint8_t* const* rows, const std::int8_t* co
 #ifdef RSK_NO_VNNI  // for tests: what runs on processors without it
   static const bool vnni = false;
 #else
-  static const bool vnni = __builtin_cpu_supports("avx512vnni");
+  static const bool vnni = has_vnni();
 #endif
   if (vnni) return code_products_vnni<A>(rows, vectors, bytes, n, prefetch, out);
   RSK_CODE_PRODUCTS(32, load_unsigned, load_signed, add_products)
