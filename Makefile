@@ -2,7 +2,7 @@
 # make compare-demo, make texts-demo, make bench-serve, make evaluate-vrsd,
 # make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make check, make lint,
 # make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
-# make capi, make test-capi, make test-blas, make test-oldest, make test-serve, make release-check, make clean.
+# make capi, make test-capi, make wheels, make check-wheels, make test-blas, make test-oldest, make test-serve, make release-check, make clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -70,6 +70,21 @@ capi:
 test-capi: capi $(VENV)/.test
 	ctest --test-dir build/capi --output-on-failure
 	$(BIN)/pytest -q tests/project/test_capi.py
+
+# The source archive and manylinux wheels in dist, then each in a fresh environment: wheels/README.md.
+# ARGS="--python 3.12 --machine x86_64"
+.PHONY: wheels check-wheels
+wheels: $(VENV)-wheels/.wheels
+	$(VENV)-wheels/bin/python wheels/build.py $(ARGS)
+	$(VENV)-wheels/bin/python wheels/check.py
+
+check-wheels: $(VENV)-wheels/.wheels
+	$(VENV)-wheels/bin/python wheels/check.py $(ARGS)
+
+$(VENV)-wheels/.wheels: requirements/wheels.txt
+	$(PYTHON) -m venv $(VENV)-wheels
+	$(VENV)-wheels/bin/pip install --quiet --disable-pip-version-check -r requirements/wheels.txt
+	touch $@
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m benchmarks.demos.glove
@@ -175,6 +190,7 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.h' '*.hpp' '*.inl' '*.cu' '*.cuh')
 
 $(BIN)/python:

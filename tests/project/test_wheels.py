@@ -1,0 +1,85 @@
+"""What the wheels are declared for, and the program that each must run."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import _dispatch
+
+ROOT = Path(__file__).parents[2]
+WHEELS = ROOT / "wheels"
+pytestmark = pytest.mark.skipif(not WHEELS.is_dir(), reason="not in a checkout")
+
+
+@pytest.fixture(scope="module")
+def pythons():
+    spec = importlib.util.spec_from_file_location("pythons", WHEELS / "pythons.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_versions_are_those_of_the_metadata_and_of_cibuildwheel(pythons):
+    text = (ROOT / "pyproject.toml").read_text()
+    classifiers = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', text)
+    built = [f"3.{minor}" for minor in re.findall(r'"cp3(\d+)-\*"', text)]
+    assert list(pythons.VERSIONS) == classifiers == built
+
+
+def test_an_interpreter_is_found_only_with_headers_of_its_version(pythons):
+    here = f"3.{sys.version_info[1]}"
+    found = pythons.find_python(here)
+    assert found is not None
+    printed = subprocess.run(
+        [found, "-c", "import sys; print(*sys.version_info[:2], sep='.')"], capture_output=True, text=True
+    )
+    assert printed.stdout.strip() == here
+    assert pythons.find_python("3.99") is None
+    assert pythons.find_foreign("3.99", "aarch64") is None
+
+
+def test_smoke_program_runs_every_instruction_set_and_sees_a_wrong_kernel(tmp_path):
+    if _dispatch.extension() is None:
+        pytest.skip("the kernels are not compiled")
+    folder = Path(rk.__file__).parents[1]
+    good = subprocess.run(
+        [sys.executable, WHEELS / "smoke.py"],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(folder)},
+        cwd=tmp_path,
+    )
+    assert good.returncode == 0, good.stderr
+    assert f"| {', '.join(_dispatch.extension().ISAS)[:4]}" in good.stdout
+    # The same, with a module before it that makes the compiled MMR return its picks in another order.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import ragsys_kernels.selection.cpu as cpu\n"
+        "right = cpu.mmr\n"
+        "def wrong(*args, **kwargs):\n"
+        "    found = right(*args, **kwargs)\n"
+        "    found[0][:] = found[0][:, ::-1].copy()\n"
+        "    return found\n"
+        "cpu.mmr = wrong\n"
+    )
+    bad = subprocess.run(
+        [sys.executable, WHEELS / "smoke.py"], capture_output=True, text=True,
+        env={"PYTHONPATH": f"{tmp_path}:{folder}"}, cwd=tmp_path,
+    )  # fmt: skip
+    assert bad.returncode != 0
+    assert "Arrays are not equal" in bad.stderr
+
+
+def test_workflows_call_targets_that_the_makefile_has():
+    makefile = (ROOT / "Makefile").read_text()
+    called = {
+        name
+        for path in (ROOT / ".github/workflows").glob("*.yml")
+        for name in re.findall(r"\bmake ([\w-]+)", path.read_text())
+    }
+    assert called >= {"lint", "test", "docs"}
+    assert all(re.search(rf"^{name}:", makefile, re.M) for name in called)
