@@ -44,7 +44,7 @@ def source_archive(out: Path) -> Path:
 def environment(version: str, python: Path) -> Path:
     """Return the interpreter of a virtual environment with what pyproject.toml builds with."""
     folder = ROOT / "build" / "wheels" / version
-    if not (folder / "ready").is_file():
+    if not (folder / "ready").is_file() or not (folder / "bin/python").is_file():  # its interpreter may have gone
         shutil.rmtree(folder, ignore_errors=True)
         run(TOOLS / "uv", "venv", "--quiet", "--python", python, folder)
         run(TOOLS / "uv", "pip", "install", "--quiet", "--python", folder / "bin/python", *REQUIRES, "build", "wheel")
