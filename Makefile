@@ -2,7 +2,8 @@
 # make compare-demo, make texts-demo, make bench-serve, make evaluate-vrsd,
 # make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make check, make lint,
 # make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
-# make capi, make test-capi, make wheels, make check-wheels, make test-blas, make test-oldest, make test-serve, make release-check, make clean.
+# make capi, make test-capi, make sqlite, make test-sqlite, make wheels, make check-wheels, make test-blas, make test-oldest,
+# make test-serve, make release-check, make clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -58,18 +59,24 @@ fuzz: $(VENV)/.test
 
 # What CI runs, the fuzzers, and every GPU kernel compiled afresh, which `make test` does only with those that have changed.
 release-check: export RAGSYS_KERNELS_TEST_COMPILE := all
-release-check: lint arm sanitize test test-capi test-blas test-oldest test-serve fuzz
+release-check: lint arm sanitize test test-capi test-sqlite test-blas test-oldest test-serve fuzz
 
 # The C interface as a shared library, in build/capi; then a program in C, and the bits of the package.
-.PHONY: capi test-capi
-capi:
-	@command -v cmake >/dev/null || { echo "make capi: cmake is needed; on Debian: apt-get install cmake" >&2; exit 1; }
-	cmake -S csrc -B build/capi -DCMAKE_BUILD_TYPE=Release
+.PHONY: capi test-capi sqlite test-sqlite
+capi sqlite:
+	@command -v cmake >/dev/null || { echo "make $@: cmake is needed; on Debian: apt-get install cmake" >&2; exit 1; }
+	cmake -S csrc -B build/capi -DCMAKE_BUILD_TYPE=Release $(CAPI_$@)
 	cmake --build build/capi --parallel 2
+CAPI_sqlite := -DRK_SQLITE=ON
 
 test-capi: capi $(VENV)/.test
 	ctest --test-dir build/capi --output-on-failure
 	$(BIN)/pytest -q tests/project/test_capi.py
+
+# With sqlite-vec, whose tables it reads.
+test-sqlite: sqlite $(VENV)/.test
+	$(PIP_INSTALL) sqlite-vec
+	$(BIN)/pytest -q tests/project/test_sqlite.py
 
 # The source archive and manylinux wheels in dist, then each in a fresh environment: wheels/README.md.
 # ARGS="--python 3.12 --machine x86_64"
@@ -191,7 +198,7 @@ lint: $(VENV)/.lint
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
-	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.h' '*.hpp' '*.inl' '*.cu' '*.cuh')
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.h' '*.hpp' '*.inl' '*.cu' '*.cuh' 'csrc/*.c')
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
