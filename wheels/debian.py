@@ -45,6 +45,7 @@ def fetch(versions: list[str], machine: str, suite: str, folder: Path) -> list[P
     apt = ["apt-get", "-qq", *(f"-o{name}={value}" for name, value in options.items())]
     subprocess.run([*apt, "update"], check=True)
     wanted = [name for v in versions for name in (f"python{v}-minimal", f"libpython{v}-stdlib")]
+    wanted.append("libstdc++6")  # NumPy's
     subprocess.run([*apt, "install", "--yes", "--download-only", "--no-install-recommends", *wanted], check=True)
     # The headers alone: what they depend on has those of a glibc, which Zig has its own of.
     archives = folder / "cache/archives"
