@@ -197,10 +197,10 @@ def evaluate_ragsys(
         str,
         option(
             RULE,
-            "Values of lambda_d in the sweep, separated by commas; an empty text leaves the sweep out.",
+            "Values of lambda_d in the sweep over the whole corpus, separated by commas; an empty text leaves it out.",
             metavar="VALUES",
         ),
-    ] = "0,0.25,0.5,0.75,1",
+    ] = "0,0.125,0.25,0.375,0.5,0.625,0.75,0.875,1",
     weights: Annotated[
         Weights,
         option(

@@ -34,13 +34,15 @@ class Setting(NamedTuple):
 
     "none": no demonstrations; "fix": the same for every query (the primer); "random": drawn from the pairs of other
     groups; "mmr": Algorithm 1, of which `lambda_d` = 1 leaves diversity out, `lambda_b` = 1 the bias, and
-    `lambda_b` = 0 all but the bias; another name of `ragsys_kernels.METHODS`: that rule.
+    `lambda_b` = 0 all but the bias; another name of `ragsys_kernels.METHODS`: that rule. A setting of "mmr" that is
+    `whole` picks from the whole corpus, the others from a pool.
     """
 
     label: str
     kind: str
     lambda_d: float = 1.0
     lambda_b: float = 1.0
+    whole: bool = False
 
 
 NONE, RANDOM, FIX = Setting("none", "none"), Setting("random", "random"), Setting("Fix", "fix")
@@ -91,6 +93,7 @@ def pick(
 
     The pool of a query, its `pool` rows of largest relevance with bias outside its own group, is retrieved once for
     each `lambda_b`; one call of `ragsys_kernels.mmr` then selects by all its `lambda_d`, and one of each other rule.
+    Settings that are `whole` pick among all rows outside the query's group.
 
     Parameters
     ----------
@@ -112,7 +115,7 @@ def pick(
         Rows of the corpus, padded with -1 where a rule ends early.
     """
     found: dict[Setting, Array] = {}
-    searched = [setting for setting in settings if setting.kind in rk.METHODS]
+    searched = [setting for setting in settings if setting.kind in rk.METHODS and not setting.whole]
     for lambda_b in dict.fromkeys(setting.lambda_b for setting in searched):
         alike = [setting for setting in searched if setting.lambda_b == lambda_b]
         candidates, _ = corpus.search(
@@ -139,6 +142,20 @@ def pick(
                 found[setting] = getattr(rk, setting.kind)(
                     queries, corpus, k, candidates=candidates, num_threads=num_threads, **weights
                 ).indices
+    every = [setting for setting in settings if setting.whole]
+    for lambda_b in dict.fromkeys(setting.lambda_b for setting in every):
+        alike = [setting for setting in every if setting.lambda_b == lambda_b]
+        selection = corpus.select(
+            np.repeat(queries, len(alike), axis=0),
+            k,
+            pool=None,
+            lambda_d=np.tile([setting.lambda_d for setting in alike], len(queries)),
+            lambda_b=lambda_b,
+            query_groups=np.repeat(query_groups, len(alike)),
+            num_threads=num_threads,
+        )
+        picks = selection.indices.reshape(len(queries), len(alike), k)
+        found |= {setting: picks[:, at] for at, setting in enumerate(alike)}
     for setting in settings:
         if setting.kind == "random":
             found[setting] = np.stack([_drawn(groups, int(group), k, seed) for group in query_groups])

@@ -24,12 +24,14 @@ import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import evaluation  # noqa: E402
 from ragsys_kernels.evaluation.ragsys import per_query, run  # noqa: E402
 from ragsys_kernels.evaluation.ragsys.report import Comparison, Interval, Result, verdict  # noqa: E402
+from ragsys_kernels.evaluation.ragsys.results import intervals_of  # noqa: E402
 from ragsys_kernels.icl import HuggingFaceModel  # noqa: E402
 from ragsys_kernels.icl.datasets import truthfulqa  # noqa: E402
 from ragsys_kernels.icl.ragsys import PRIMER, Setting, by_rule, methods, pick, read_primer  # noqa: E402
 
 LABELS = ["Fix", "Bias", "Rel", "Rel+Bias", "Rel+Div", "Rel+Div+Bias", "random", "none"]
-METRICS = ["MC1", "MC2", "MC3", "log ratio", "DPO", "DPO to none"]
+METRICS = ["MC1", "MC2", "MC3", "log ratio", "DPO", "DPO, no reference"]
+SWEPT = ["λ_d = 0.5", "λ_d = 1", "λ_d = 0.5, λ_b = 0.95", "λ_d = 1, λ_b = 0.95"]
 K, POOL = 2, 8
 
 
@@ -89,13 +91,13 @@ def unit(rows):
 
 
 def brute_picks(questions, label, bias, own, vectors, queries):
-    """Algorithm 1 over the pool of the best by relevance with bias, in float64."""
-    lambda_b = {"Bias": 0.0}.get(label, 0.95 if label.endswith("Bias") else 1.0)
-    lambda_d = 0.5 if label == "λ_d = 0.5" else 0.75 if "Div" in label else 1.0
+    """Algorithm 1 over the pool of the best by relevance with bias, or in the sweep over everything, in float64."""
+    lambda_b = {"Bias": 0.0}.get(label, 0.95 if label.endswith(("Bias", "0.95")) else 1.0)
+    lambda_d = 0.5 if label.startswith("λ_d = 0.5") else 0.75 if "Div" in label else 1.0
     found = []
     for q in range(len(questions)):
         values = lambda_b * vectors @ queries[q] + (1 - lambda_b) * bias
-        pool = [i for i in np.argsort(-values, kind="stable") if own[i] != q][:POOL]
+        pool = [i for i in np.argsort(-values, kind="stable") if own[i] != q][: None if "λ_d" in label else POOL]
         picks = [pool[0]]
         while len(picks) < K:
             rest = [i for i in pool if i not in picks]
@@ -117,8 +119,8 @@ def brute_metrics(correct, wrong, best, none):
         "MC2": float((p > n.max()).mean()),
         "MC3": p.sum() / (p.sum() + n.sum()),
         "log ratio": np.log(p.sum() / n.sum()),
-        "DPO": np.log(sigmoid(margins)),
-        "DPO to none": np.log(sigmoid(against)),
+        "DPO": np.log(sigmoid(against)),
+        "DPO, no reference": np.log(sigmoid(margins)),
     }
 
 
@@ -134,7 +136,7 @@ def test_values_are_the_definitions(done, data):
     queries = unit(TinyEncoder().encode(questions))
     bias = np.array([plain(f"Q: {questions[q]}\nA: ", answer)[1] for q, answer in pairs])
     by_label = {result.setting.label: result for result in summary.results}
-    assert list(by_label) == [*LABELS, "λ_d = 0.5"]
+    assert list(by_label) == [*LABELS, *SWEPT]
     none = {}
     for label in ("none", *(label for label in by_label if label != "none")):
         result = by_label[label]
@@ -179,11 +181,14 @@ def test_report(done, data):
         assert re.search(rf"\| {re.escape(label)} \| {mean:.3f} \[\d\.\d{{3}}, \d\.\d{{3}}\] \|", text), label
     difference = by_label["Rel+Div"].values["MC3"].mean() - by_label["Rel"].values["MC3"].mean()
     assert re.search(rf"\| Rel\+Div over Rel \| .* \| {re.escape(f'{difference:+.3f}')} \[", text)
-    assert re.search(r"\| 0\.5 \| 0\.\d{3} \| ", text)
-    assert "| 1 | " in text
-    assert "Their figures are not printed here" in text
+    assert re.search(r"\| 0\.5 \| no bias \| -?0\.\d{3} \| ", text)
+    assert re.search(r"\| 1 \| 0\.95 \| -?0\.\d{3} \| ", text)
+    assert re.search(r"\| Rel\+Div \|.* \| -12\.37 \| 0\.5177 \| 0\.3930 \| 0\.6616 \| -16\.14 \| 0\.5520 ", text)
+    # Llama gains by the bias in DPO, Mistral loses; both gain by diversity in MC3.
+    assert re.search(r"\| Rel\+Bias over Rel \| DPO \| -0\.92 \| \+0\.06 \| .* \| models differ \|", text)
+    assert re.search(r"\| Rel\+Div over Rel \| MC3 \| \+0\.0691 \| \+0\.0491 \| .* \| (yes|no|undecided) \|", text)
     rows = list(csv.DictReader((out / "values.csv").read_text().splitlines()))
-    assert len(rows) == 9 * 9
+    assert len(rows) == 9 * (len(LABELS) + len(SWEPT))
     first = next(row for row in rows if row["demonstrations"] == "Rel" and row["question"] == "4")
     assert float(first["MC3"]) == pytest.approx(by_label["Rel"].values["MC3"][4], rel=1e-6)
     assert first["picks"] == " ".join(map(str, by_label["Rel"].picks[4]))
@@ -363,11 +368,20 @@ def test_verdict():
     )
     assert text == (
         "**Orderings that hold:** a over b in MC1; c over d in MC1, MC3; e over f in MC2. "
-        "**Those that show in the means, with intervals that reach 0:** a over b in MC2; c over d in DPO; "
-        "e over f in DPO. "
-        "**Those that do not show:** a over b in MC3; c over d in MC2; e over f in MC1, MC3. "
+        "**Those that the intervals leave undecided:** a over b in MC2, MC3; c over d in MC2, DPO; "
+        "e over f in MC1, MC3, DPO. "
         "**Those that are reversed:** a over b in DPO."
     )
+
+
+def test_dpo_is_a_ratio_in_every_draw():
+    """Of margins that are all alike, whatever the numbers of pairs: there is nothing to be uncertain of."""
+    pairs = np.array([1.0, 20.0, 3.0, 8.0])
+    pairs /= pairs.mean()
+    found = intervals_of({"DPO": -2.0 * pairs, "MC1": np.array([0.0, 1.0, 1.0, 0.0])}, pairs, 500)
+    assert found["DPO"] == pytest.approx((-2, -2, -2))
+    assert found["MC1"].mean == 0.5
+    assert found["MC1"].low < 0.2
 
 
 # --- Retrievers.
@@ -556,7 +570,14 @@ def test_nearest_questions_choose():
     queries = np.where(kind[:, None], [1.0, 0.0], [0.0, 1.0]) + 0.1 * rng.standard_normal((60, 2))
     noise = 0.1 * rng.random((2, 60))
     results = [
-        Result(Setting(f"{weight}", "mmr", weight), np.arange(60), dict.fromkeys(METRICS, values), None, values)
+        Result(
+            Setting(f"{weight}", "mmr", weight),
+            np.arange(60),
+            dict.fromkeys(METRICS, values),
+            None,
+            values,
+            np.ones(60),
+        )
         for weight, values in ((0.2, kind + noise[0]), (0.8, ~kind + noise[1]))
     ]
     found = {choice.label: choice for choice in per_query.choices(results, [], queries)}

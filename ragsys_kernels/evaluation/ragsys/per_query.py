@@ -13,8 +13,8 @@ import ragsys_kernels as rk
 
 from ...icl.ragsys import Setting
 from ..report import Report
-from ..statistics import Interval, bootstrap_means, bootstrap_named
-from .report import METRICS, Result
+from ..statistics import Interval, bootstrap_means
+from .results import METRICS, Result, intervals_of
 
 Array = npt.NDArray[Any]
 
@@ -51,6 +51,7 @@ class Choice(NamedTuple):
     label: str
     values: dict[str, Array]  # (Q,) by metric
     weights: Array  # (Q,) λ_d; NaN where it is a selection of the path
+    pairs: Array  # (Q,) of `Result`
 
 
 def segments_of(
@@ -149,15 +150,17 @@ def judged_by_others(swept: Array, of_path: Array, samples: int) -> Halves | Non
 def _chosen(label: str, results: Sequence[Result], at: Array, weights: Array) -> Choice:
     of_question = np.arange(len(at))
     values = {name: np.stack([result.values[name] for result in results])[at, of_question] for name in METRICS}
-    return Choice(label, values, weights)
+    return Choice(label, values, weights, results[0].pairs)
 
 
 def write(report: Report, *, found: Sequence[Choice], halves: Halves | None, segments: Segments, samples: int) -> None:
     """Write the section of the report."""
     by_label = {choice.label: choice for choice in found}
     differences = {
-        (better, worse): bootstrap_named(
-            {name: by_label[better].values[name] - by_label[worse].values[name] for name in METRICS}, samples=samples
+        (better, worse): intervals_of(
+            {name: by_label[better].values[name] - by_label[worse].values[name] for name in METRICS},
+            by_label[worse].pairs,
+            samples,
         )
         for better, worse in COMPARED
     }

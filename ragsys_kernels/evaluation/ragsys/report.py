@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import ragsys_kernels as rk
 
-from ...icl.ragsys import Setting
-from ..report import BLUE, GREEN, ORANGE, Report
-from ..statistics import Interval, bootstrap_named
+from ..report import BLUE, Report
+from ..statistics import Interval
+from .figure1 import add_figure1
+from .paper import TABLES
+from .results import BESIDE, METRICS, Result, intervals, intervals_of, likeness_of
 
 Array = npt.NDArray[Any]
 
-METRICS = ("MC1", "MC2", "MC3", "DPO")
-BESIDE = ("DPO to none",)
 # (better, worse): what the paper finds and, for random demonstrations, implies.
 ORDERINGS = (
     ("Rel", "Fix"),
@@ -33,16 +33,6 @@ OPEN = (("Bias", "Fix"), ("Rel+Bias", "Rel"), ("Rel+Div+Bias", "Rel+Div"))
 AGAINST = ("Rel", "Rel+Div")
 
 
-class Result(NamedTuple):
-    """A setting's values for each of Q questions."""
-
-    setting: Setting
-    questions: Array  # (Q,) their numbers
-    values: dict[str, Array]  # (Q,) float64
-    picks: Array | None  # (Q, k) demonstrations, padded with -1
-    likeness: Array  # (Q,) mean cosine between the picks; NaN for fewer than two
-
-
 @dataclass(frozen=True, eq=False)  # compared by identity, to be a key
 class Comparison:
     """The first setting's mean less the second's, by metric."""
@@ -55,7 +45,7 @@ class Comparison:
         interval = self.difference[metric]
         if interval.sign:
             return "holds" if interval.sign > 0 else "is reversed"
-        return "shows in the mean" if interval.mean > 0 else "does not show"
+        return "is undecided"
 
 
 def report_of(
@@ -67,6 +57,8 @@ def report_of(
     bias: Array,
     samples: int,
     more: Callable[[Report], None] | None = None,
+    quick: bool = False,
+    name: str = "",
 ) -> Report:
     """Write what was found by the settings; those `by_name` are named too, and have a section of their own.
 
@@ -75,19 +67,23 @@ def report_of(
     report = Report("ragsys", "RAGSys: relevant, diverse and probable demonstrations")
     number = len(named[0].questions)
     held, left = ([_compared(named, pair, samples) for pair in pairs] for pairs in (ORDERINGS, OPEN))
+    start = "**Quick run.** " if quick else ""
     report.text(
-        f"""{number} questions of TruthfulQA, each with the demonstrations that a retriever gives it, none of them of
-        the question itself. The model scores every answer after them. {verdict(held)}"""
+        f"""{start}{number} questions of TruthfulQA, each with the demonstrations that a retriever gives it, none of
+        them of the question itself. The model{f" ({name})" if name else ""} scores every answer after them.
+        {verdict(held)}"""
     )
     report.heading("Tables 1 and 2: metrics by retriever")
     report.text(
-        """MC1 is the share of questions whose best answer is more probable than all incorrect ones, MC2 the share of
+        f"""MC1 is the share of questions whose best answer is more probable than all incorrect ones, MC2 the share of
         correct answers that are, MC3 the probability of the correct answers over that of all (the paper writes the
-        ratio of the two kinds, whose values would not lie between 0 and 1 as its tables' do), DPO the mean log sigmoid
-        of the difference in log-probability over all pairs of a correct and an incorrect answer, "DPO to none" the same
-        with the model without demonstrations as the reference. In brackets 95 % bootstrap intervals over questions. The
-        paper's tables are of models of 7 billion parameters and more. Their figures are not printed here: they are not
-        at hand, and those of another model would not compare; the orderings below do."""
+        ratio of the two kinds, whose values would not lie between 0 and 1 as its tables' do). DPO is the paper's: the
+        mean log sigmoid, over all pairs of a correct and an incorrect answer, of how much further apart their
+        log-probabilities are than without demonstrations; "no reference" is the same of the distance itself. No
+        demonstrations change no distance, and have a DPO of log σ(0) = {np.log(0.5):.3f}. A retriever below that does
+        not make correct answers less probable in the mean: the sigmoid's logarithm counts a distance that shrinks
+        in full and one that grows hardly at all, so whatever moves distances both ways is below. In brackets 95 %
+        bootstrap intervals over questions, of DPO as a ratio of sums to pairs."""
     )
     report.table(
         ("demonstrations", *METRICS, *BESIDE, "picks' mean cosine"),
@@ -95,6 +91,19 @@ def report_of(
     )
     height = 1.0 + 0.25 * len(named)
     report.plot("metrics.png", (9.6, height), "Means with 95 % intervals.", _plot_metrics, named, samples)
+    report.table(
+        ("demonstrations", *(f"{metric}, {model}" for model in ("here", *TABLES) for metric in METRICS)),
+        [_beside(result) for result in named if result.setting.label in next(iter(TABLES.values()))],
+    )
+    report.text("The same means beside the paper's Tables 1 and 2, whose models are 30 to 60 times as large.")
+    report.heading("The paper's directions")
+    lines = [*_directions([*held, *left])]
+    report.text(
+        f"""Which of two retrievers is better, by the paper's two models and here. "Undecided": our interval has 0 in
+        it; "models differ": the paper's two models disagree, so that there is no direction to find. Of {len(lines)}
+        differences that were none, {len(lines) / 20:.1f} would be outside their interval by chance."""
+    )
+    report.table(("ordering", "metric", *TABLES, "here", "same direction?"), lines)
     report.heading("Which orderings hold")
     report.text(
         f"""Differences of means with paired 95 % bootstrap intervals over the questions. An ordering holds in a metric
@@ -115,7 +124,7 @@ def report_of(
     if by_name:
         _rules(report, named, by_name, samples)
     if swept:
-        _sweep(report, swept, samples)
+        add_figure1(report, swept, samples)
     if more is not None:
         more(report)
     report.values(_values([*named, *(one for one in swept if one not in named), *of_path]))
@@ -128,8 +137,7 @@ def report_of(
 
 _KINDS = {
     "holds": "Orderings that hold",
-    "shows in the mean": "Those that show in the means, with intervals that reach 0",
-    "does not show": "Those that do not show",
+    "is undecided": "Those that the intervals leave undecided",
     "is reversed": "Those that are reversed",
 }
 
@@ -149,24 +157,42 @@ def _compared(results: Sequence[Result], pair: tuple[str, str], samples: int) ->
     by_label = {result.setting.label: result for result in results}
     better, worse = (by_label[label].values for label in pair)
     differences = {metric: better[metric] - worse[metric] for metric in METRICS}
-    return Comparison(*pair, bootstrap_named(differences, samples=samples))
+    return Comparison(*pair, intervals_of(differences, by_label[pair[0]].pairs, samples))
 
 
-def _intervals(result: Result, samples: int) -> dict[str, Interval]:
-    return bootstrap_named({name: result.values[name] for name in (*METRICS, *BESIDE)}, samples=samples)
+def _beside(result: Result) -> tuple[str, ...]:
+    label = result.setting.label
+    ours = (f"{result.values[metric].mean():.3f}" for metric in METRICS)
+    theirs = (
+        f"{table[label][metric]:.{2 if metric == 'DPO' else 4}f}" for table in TABLES.values() for metric in METRICS
+    )
+    return (label, *ours, *theirs)
+
+
+def _directions(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, ...]]:
+    for one in comparisons:
+        for metric in METRICS:
+            tables = [table for table in TABLES.values() if {one.better, one.worse} <= {*table}]
+            if not tables:
+                continue
+            there = [table[one.better][metric] - table[one.worse][metric] for table in tables]
+            signs = {int(np.sign(difference)) for difference in there}
+            interval = one.difference[metric]
+            same = "yes" if signs == {interval.sign} else "no"
+            if len(signs) > 1:
+                same = "models differ"
+            elif not interval.sign:
+                same = "undecided"
+            cells = (f"{difference:+.{2 if metric == 'DPO' else 4}f}" for difference in there)
+            yield f"{one.better} over {one.worse}", metric, *cells, interval.marked(), same
 
 
 def _row(result: Result, samples: int) -> tuple[str, ...]:
     cells = (
         f"{one.mean:.3f} {one.span()}" if name in METRICS else f"{one.mean:.3f}"
-        for name, one in _intervals(result, samples).items()
+        for name, one in intervals(result, samples).items()
     )
-    return (result.setting.label, *cells, _likeness(result))
-
-
-def _likeness(result: Result) -> str:
-    mean = result.likeness.mean()
-    return "" if np.isnan(mean) else f"{mean:.3f}"
+    return (result.setting.label, *cells, likeness_of(result))
 
 
 def _bias(bias: Array) -> str:
@@ -196,32 +222,11 @@ def _rules(report: Report, named: Sequence[Result], by_name: Sequence[Result], s
             (
                 f"{one.better} over {one.worse}",
                 *(one.difference[metric].signed() for metric in METRICS),
-                _likeness(result),
+                likeness_of(result),
             )
             for result, one in compared
         ],
     )
-
-
-def _sweep(report: Report, swept: Sequence[Result], samples: int) -> None:
-    report.heading("Figure 1: sweep of λ_d")
-    report.text(
-        """Selection without bias by relevance, with weight λ_d, against redundancy: the lower, the more diverse; 1 is
-        Rel. The picks' mean cosine says how alike the demonstrations of a question are."""
-    )
-    report.table(
-        ("λ_d", "picks' mean cosine", *METRICS),
-        [
-            (
-                f"{result.setting.lambda_d:g}",
-                _likeness(result),
-                *(f"{one.mean:.3f}" for name, one in _intervals(result, samples).items() if name in METRICS),
-            )
-            for result in swept
-        ],
-    )
-    caption = "Likeness of the picks and the metrics by λ_d, with 95 % intervals."
-    report.plot("sweep.png", (9.6, 2.8), caption, _plot_sweep, swept, samples)
 
 
 def _values(results: Sequence[Result]) -> Iterator[tuple[object, ...]]:
@@ -233,15 +238,11 @@ def _values(results: Sequence[Result]) -> Iterator[tuple[object, ...]]:
             yield question, result.setting.label, *cells, picks
 
 
-def _ends(intervals: Sequence[Interval]) -> list[list[float]]:
-    return [[one.mean - one.low for one in intervals], [one.high - one.mean for one in intervals]]
-
-
 def _plot_metrics(figure: Any, results: Sequence[Result], samples: int) -> None:
-    found: list[Mapping[str, Interval]] = [_intervals(result, samples) for result in results]
+    found: list[Mapping[str, Interval]] = [intervals(result, samples) for result in results]
     for axes, metric in zip(figure.subplots(1, len(METRICS)), METRICS, strict=True):
-        intervals = [rows[metric] for rows in found]
-        for y, (result, one) in enumerate(zip(results, intervals, strict=True)):
+        of_metric = [rows[metric] for rows in found]
+        for y, (result, one) in enumerate(zip(results, of_metric, strict=True)):
             setting = result.setting
             colour = BLUE if setting.kind in rk.METHODS and setting.lambda_b else "#969696"
             axes.errorbar(one.mean, y, xerr=one.bar, fmt="o", color=colour)
@@ -249,23 +250,3 @@ def _plot_metrics(figure: Any, results: Sequence[Result], samples: int) -> None:
         axes.invert_yaxis()
         axes.set_title(metric)
         axes.grid(axis="x")
-
-
-def _plot_sweep(figure: Any, swept: Sequence[Result], samples: int) -> None:
-    order = sorted(swept, key=lambda result: result.setting.lambda_d)
-    x = [result.setting.lambda_d for result in order]
-    found = [_intervals(result, samples) for result in order]
-    first, second, third = figure.subplots(1, 3)
-    first.plot(x, [result.likeness.mean() for result in order], "o-", color=GREEN)
-    first.set_title("picks' mean cosine")
-    for metric, colour in zip(METRICS[:3], (BLUE, ORANGE, "#6a51a3"), strict=True):
-        intervals = [rows[metric] for rows in found]
-        means = [one.mean for one in intervals]
-        second.errorbar(x, means, yerr=_ends(intervals), fmt="o-", color=colour, label=metric)
-    second.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, columnspacing=1)
-    intervals = [rows["DPO"] for rows in found]
-    third.errorbar(x, [one.mean for one in intervals], yerr=_ends(intervals), fmt="o-", color=BLUE)
-    third.set_title("DPO")
-    for axes in (first, second, third):
-        axes.set_xlabel("λ_d")
-        axes.grid()

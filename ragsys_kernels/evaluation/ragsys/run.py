@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -38,13 +38,14 @@ from ...icl.ragsys import methods as of_the_paper
 from ...metrics import dpo, multiple_choice, pairwise_cosine
 from .._run import Progress, Run, Summary, described, digests, drawn
 from . import per_query
-from .report import METRICS, Result, report_of
+from .report import report_of
+from .results import METRICS, Result
 
 Array = npt.NDArray[Any]
 Pair = dict[str, str]  # question and answer
 
 QUICK_QUESTIONS = 100
-LAMBDAS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the sweep
+LAMBDAS = (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)  # of the sweep
 SELECTIONS = 12  # of a question's path
 _WINDOW = 32  # prompts with all their answers; what a killed run loses at most (20 s of SmolLM2-135M on one core)
 
@@ -128,7 +129,8 @@ def ragsys(
     lambda_d, lambda_b : float, in [0, 1]
         Weights of the retrievers with diversity and bias.
     lambdas : sequence of float
-        lambda_d of the sweep, without bias; may be empty.
+        lambda_d of the sweep, over the whole corpus, with `lambda_b` and without bias; may be empty. With `weights`
+        "per-query" over the pools of the paths, without bias.
     weights : {"fixed", "per-query"}
         "per-query" also asks what a lambda_d for each question would give: the best one of the question's own answers
         (an oracle), out of its `mmr_path` and out of the sweep, and one that other questions choose, both against the
@@ -193,7 +195,10 @@ def ragsys(
     paper = of_the_paper(lambda_d, lambda_b)
     by_name = [_same(by_rule(name, lambda_d if name == "mmr" else None), paper) for name in rules]
     named = [*dict.fromkeys([*paper, *by_name]), RANDOM, NONE]
-    swept = [_same(Setting(f"λ_d = {value:g}", "mmr", value), named) for value in dict.fromkeys(lambdas)]
+    if each:
+        swept = [_same(Setting(f"λ_d = {value:g}", "mmr", value), named) for value in dict.fromkeys(lambdas)]
+    else:
+        swept = _figure1(dict.fromkeys(lambdas), lambda_b)
     every = list(dict.fromkeys([*named, *swept]))
     with run.embeddings(encoder) as texts, run.language_model(model, dtype=dtype) as scorer:
         rows = texts.encode(shown.keys(embed))
@@ -231,6 +236,8 @@ def ragsys(
         bias=bias,
         samples=samples,
         more=more,
+        quick=len(asked) < len(whole.questions),
+        name=str(models["model"]).split(",")[0],
     )
     run.write(
         report,
@@ -341,6 +348,15 @@ def _rules(op: str, methods: Sequence[str] | str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(methods))
 
 
+def _figure1(lambdas: Iterable[float], lambda_b: float) -> list[Setting]:
+    """Return the settings of the sweep over the whole corpus: without bias, then with it."""
+    return [
+        Setting(f"λ_d = {value:g}" + (f", λ_b = {weight:g}" if weight < 1 else ""), "mmr", value, weight, True)
+        for weight in dict.fromkeys((1.0, lambda_b))
+        for value in lambdas
+    ]
+
+
 def _same(setting: Setting, named: Sequence[Setting]) -> Setting:
     """Return that of the named settings which does the same, else this one."""
     return next((one for one in named if one[1:] == setting[1:]), setting)
@@ -380,14 +396,14 @@ def _result(
     choice = multiple_choice(logp[setting], is_correct, starts, best=best)
     plain = dpo(logp[setting], is_correct, starts)
     against = dpo(logp[setting], is_correct, starts, reference=logp[NONE])
-    weights = plain.pairs / plain.pairs.mean()  # the mean over questions is that over triplets
+    pairs = plain.pairs / plain.pairs.mean()  # the mean over questions is that over triplets
     values = {
         "MC1": choice.mc1,
         "MC2": choice.mc2,
         "MC3": choice.mc3,
         "log ratio": choice.mc3_log_ratio,
-        "DPO": plain.dpo * weights,
-        "DPO to none": against.dpo * weights,
+        "DPO": against.dpo * pairs,
+        "DPO, no reference": plain.dpo * pairs,
     }
     likeness = np.full(len(asked), np.nan) if picks is None else pairwise_cosine(rows, picks)
-    return Result(setting, asked, values, picks, likeness)
+    return Result(setting, asked, values, picks, likeness, pairs)

@@ -1,0 +1,96 @@
+"""Figure 1: how alike the demonstrations are, and what the model makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..report import BLUE, ORANGE, Report
+from .results import METRICS, Result, ends, intervals, intervals_of, likeness_of
+
+
+def add_figure1(report: Report, swept: Sequence[Result], samples: int) -> None:
+    report.heading("Figure 1: diversity and DPO")
+    place = "the whole corpus" if swept[0].setting.whole else "the pools"
+    report.text(
+        f"""Selection over {place} by relevance, with weight λ_d, against redundancy: the lower, the more diverse. The
+        picks' mean cosine says how alike the demonstrations of a question are. The paper draws one curve, with the bias
+        (λ_b = 0.95) and a model of 8 billion parameters, and finds the best DPO between the ends. {_best(swept)}"""
+    )
+    report.table(
+        ("λ_d", "λ_b", "picks' mean cosine", *METRICS, "DPO minus the best"),
+        [
+            (
+                f"{result.setting.lambda_d:g}",
+                "no bias" if result.setting.lambda_b == 1 else f"{result.setting.lambda_b:g}",
+                likeness_of(result),
+                *(f"{one.mean:.3f}" for name, one in intervals(result, samples).items() if name in METRICS),
+                _to_best(swept, result, samples),
+            )
+            for result in swept
+        ],
+    )
+    caption = "DPO by how alike the picks are, and the metrics by λ_d, with 95 % intervals."
+    report.plot("sweep.png", (9.6, 3.4), caption, _plot_sweep, swept, samples)
+
+
+def _curves(swept: Sequence[Result]) -> dict[float, list[Result]]:
+    """Return the results of each λ_b, from the most diverse to the most relevant."""
+    found: dict[float, list[Result]] = {}
+    for result in sorted(swept, key=lambda result: result.setting.lambda_d):
+        found.setdefault(result.setting.lambda_b, []).append(result)
+    return found
+
+
+def _best_of(swept: Sequence[Result], lambda_b: float) -> Result:
+    return max(_curves(swept)[lambda_b], key=lambda result: float(result.values["DPO"].mean()))
+
+
+def _best(swept: Sequence[Result]) -> str:
+    said = []
+    for weight, curve in _curves(swept).items():
+        best = _best_of(swept, weight).setting.lambda_d
+        where = "at an end" if best in (curve[0].setting.lambda_d, curve[-1].setting.lambda_d) else "between the ends"
+        said.append(f"{'without bias' if weight == 1 else f'with λ_b = {weight:g}'} at λ_d = {best:g}, {where}")
+    return f"Here the best mean is {'; '.join(said)}."
+
+
+def _to_best(swept: Sequence[Result], result: Result, samples: int) -> str:
+    best = _best_of(swept, result.setting.lambda_b)
+    if best is result:
+        return "best"
+    return intervals_of({"DPO": result.values["DPO"] - best.values["DPO"]}, result.pairs, samples)["DPO"].marked()
+
+
+def _plot_sweep(figure: Any, swept: Sequence[Result], samples: int) -> None:
+    first, second = figure.subplots(1, 2)
+    for (weight, curve), colour in zip(_curves(swept).items(), (BLUE, ORANGE), strict=False):
+        found = [intervals(result, samples) for result in curve]
+        label = "without bias" if weight == 1 else f"λ_b = {weight:g}"
+        likeness = [float(np.nanmean(result.likeness)) for result in curve]
+        of_dpo = [rows["DPO"] for rows in found]
+        means = [one.mean for one in of_dpo]
+        first.errorbar(likeness, means, yerr=ends(of_dpo), fmt="o-", color=colour, label=label, elinewidth=0.8)
+        for result, x, y in zip(curve, likeness, means, strict=True):
+            first.annotate(f"{result.setting.lambda_d:g}", (x, y), (3, 4), textcoords="offset points", fontsize=7)
+        for metric, style in zip(METRICS[:3], ("o-", "s--", "^:"), strict=True):
+            of_metric = [rows[metric] for rows in found]
+            second.errorbar(
+                [result.setting.lambda_d for result in curve],
+                [one.mean for one in of_metric],
+                yerr=ends(of_metric),
+                fmt=style,
+                color=colour,
+                label=f"{metric}, {label}",
+                elinewidth=0.6,
+                markersize=4,
+            )
+    first.set_xlabel("picks' mean cosine (λ_d beside the points)")
+    first.set_ylabel("DPO")
+    second.set_xlabel("λ_d")
+    first.legend(loc="best")
+    second.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, columnspacing=1, fontsize=7)
+    for axes in (first, second):
+        axes.grid()

@@ -1,0 +1,51 @@
+"""What a retriever gives each question, and the intervals of its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...icl.ragsys import Setting
+from ..statistics import Interval, bootstrap_ratios
+
+Array = npt.NDArray[Any]
+
+METRICS = ("MC1", "MC2", "MC3", "DPO")
+BESIDE = ("DPO, no reference",)
+
+
+class Result(NamedTuple):
+    """A setting's values for each of Q questions."""
+
+    setting: Setting
+    questions: Array  # (Q,) their numbers
+    values: dict[str, Array]  # (Q,) float64
+    picks: Array | None  # (Q, k) demonstrations, padded with -1
+    likeness: Array  # (Q,) mean cosine between the picks; NaN for fewer than two
+    pairs: Array  # (Q,) a question's pairs of a correct and an incorrect answer, over their mean
+
+
+def intervals_of(columns: Mapping[str, Array], pairs: Array, samples: int) -> dict[str, Interval]:
+    """Return the intervals of values (Q,) by metric, all drawn together; the values of DPO are weighted with `pairs`.
+
+    A draw's DPO is over its own number of pairs: as a mean over questions it would vary with that number too.
+    """
+    counts = [pairs if name.startswith("DPO") else np.ones(len(pairs)) for name in columns]
+    found = bootstrap_ratios(np.stack([*columns.values()], axis=1), np.stack(counts, axis=1), samples=samples)
+    return dict(zip(columns, found, strict=True))
+
+
+def intervals(result: Result, samples: int) -> dict[str, Interval]:
+    return intervals_of({name: result.values[name] for name in (*METRICS, *BESIDE)}, result.pairs, samples)
+
+
+def likeness_of(result: Result) -> str:
+    mean = result.likeness.mean()
+    return "" if np.isnan(mean) else f"{mean:.3f}"
+
+
+def ends(intervals: Sequence[Interval]) -> list[list[float]]:
+    return [[one.mean - one.low for one in intervals], [one.high - one.mean for one in intervals]]
