@@ -54,7 +54,7 @@ def on_page_content(html: str, **_: Any) -> str:
 def _origins() -> dict[str, str]:
     """The file that each page outside of docs/ is made of."""
     results = {f"benchmarks/{path.name}": f"benchmarks/results/{path.name}" for path in RESULTS.glob("*")}
-    return PAGES | {page: source for page, source in results.items() if page.endswith((".md", ".svg"))}
+    return PAGES | {page: source for page, source in results.items() if page.endswith((".md", ".svg", ".png"))}
 
 
 def _linked(markdown: str, source: str, page: str) -> str:

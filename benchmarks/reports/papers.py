@@ -3,7 +3,7 @@
     python -m benchmarks.reports.papers [--root FOLDER] [--out FOLDER] [REPORT ...]
 
 A REPORT is the folder that `ragsys-kernels evaluate` wrote. Without one only the tables are made again. One of RAGSys
-with further rules becomes a page of its own, papers-ragsys-rules.md.
+with further rules becomes a page of its own, papers-ragsys-rules.md, and so does one of another model than SmolLM2.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shutil
 from pathlib import Path
 
 from benchmarks.harness.ledger import RESULTS, ROOT
@@ -20,12 +21,16 @@ NAMES = ("vrsd", "vrsd-answers", "ragsys", "aicl", "ralm")
 
 
 def take(report: Path, out: Path) -> Path:
-    """Make a page of a report, without its plots; return its path."""
+    """Make a page of a report, its plots beside it; return its path."""
     about = json.loads((report / "report.json").read_text(encoding="utf-8"))
     text = (report / "report.md").read_text(encoding="utf-8")
-    name = about["evaluation"] + ("-rules" if "further rules" in about["settings"] else "")
-    page = out / f"papers-{name}.md"
-    page.write_text(re.sub(r"^!\[.*\]\(.*\)\n\n", "", text, flags=re.M), encoding="utf-8")
+    settings = about["settings"]
+    name = about["evaluation"] + ("-rules" if "further rules" in settings else "")
+    model = str(settings.get("model", "smollm2")).split(",")[0]
+    page = out / f"papers-{name}{'' if model == 'smollm2' else f'-{Path(model).stem}'}.md"
+    for plot in re.findall(r"^!\[.*\]\((.+)\)$", text, flags=re.M):
+        shutil.copyfile(report / plot, out / f"{page.stem}-{plot}")
+    page.write_text(re.sub(r"^(!\[.*\]\()", rf"\g<1>{page.stem}-", text, flags=re.M), encoding="utf-8")
     return page
 
 

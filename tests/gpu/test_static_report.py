@@ -314,6 +314,7 @@ def test_papers_of_the_readme_are_up_to_date(module):
 def test_papers_take_the_first_table_of_a_report(module, tmp_path, capsys):
     report = tmp_path / "report"
     report.mkdir()
+    (report / "plot.png").write_bytes(b"drawn")
     (report / "report.json").write_text('{"evaluation": "ralm", "settings": {}}')
     (report / "report.md").write_text(
         "# Title\n\nVerdict.\n\n## A\n\n| finding | here |\n| --- | --- |\n| x | y |\n\n![Plot.](plot.png)\n\n"
@@ -326,7 +327,11 @@ def test_papers_take_the_first_table_of_a_report(module, tmp_path, capsys):
     expected = "**Title** ([all tables](../../benchmarks/results/papers-ralm.md)). Verdict.\n\n| method | value |\n"
     part = module("reports.places").filled("papers-ralm", f"{expected}| --- | ---: |\n| none | 1 |\n")
     assert page.read_text() == f"before\n{part}\nafter\n"
-    assert "plot.png" not in (tmp_path / "papers-ralm.md").read_text()
+    assert "\n![Plot.](papers-ralm-plot.png)\n" in (tmp_path / "papers-ralm.md").read_text()
+    assert (tmp_path / "papers-ralm-plot.png").read_bytes() == b"drawn"
+    (report / "report.json").write_text('{"evaluation": "ralm", "settings": {"model": "gemma3, fingerprint 1"}}')
+    module("reports.papers").main(["--root", str(tmp_path), "--out", str(tmp_path), str(report)])
+    assert "(papers-ralm-gemma3-plot.png)" in (tmp_path / "papers-ralm-gemma3.md").read_text()
 
 
 # --- The command.
