@@ -347,15 +347,22 @@ def evaluate_aicl(
         bool,
         option(
             RUN,
-            "Take 500 texts of each set, 2,000 to choose from and 100 to learn from, which takes minutes.",
+            "Take 300 texts of each set, 2,000 to choose from and 1,000 to learn from, which takes about half an hour.",
             "--quick",
         ),
     ] = False,
     items: Annotated[
         int | None,
-        option(RUN, "Number of texts of each set to classify.", metavar="N", show_default="all, or 500 if quick"),
+        option(RUN, "Number of texts of each set to classify.", metavar="N", show_default="all, or 300 if quick"),
     ] = None,
     max_k: Annotated[int, option(RUN, "Most demonstrations that the methods that adapt k give.", metavar="M")] = 5,
+    top_m: Annotated[
+        int, option(RUN, "Nearest texts whose similarities QPP-AICL takes the spread of.", metavar="M")
+    ] = 5,
+    best_k: Annotated[
+        str,
+        option(RUN, "Which k is best for a text that SAICL learns from: by posterior (the paper's), or entropy."),
+    ] = "posterior",
     similarity: Annotated[str, option(RUN, "Similarity by which demonstrations are found: dense or bm25.")] = "dense",
     method: Annotated[str, option(RULE, "Rule that picks among the nearest 50: top, mmr or vrsd.")] = "top",
     lambda_d: Annotated[float, option(RULE, "MMR's weight of relevance against redundancy.")] = 0.75,
@@ -384,6 +391,8 @@ def evaluate_aicl(
             sets=_names(sets),
             sizes=sizes if items is None else replace(sizes, test=items),
             max_k=max_k,
+            top_m=top_m,
+            best_k=best_k,  # type: ignore[arg-type]
             similarity=similarity,  # type: ignore[arg-type]
             rule=Rule(method, lambda_d),
             order=order,  # type: ignore[arg-type]

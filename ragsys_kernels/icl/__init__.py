@@ -3,12 +3,10 @@
 from .adaptive import (
     Demonstrations,
     InContextClassifier,
-    KPredictor,
     LabelPrompt,
     learn_k,
-    optimal_k,
-    qpp_k,
 )
+from .adaptive_k import KPredictor, optimal_k, qpp_k
 from .cache import CachedModel
 from .encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
 from .generation import CachedGenerator, GreedyGenerator, Stop

@@ -11,14 +11,15 @@ doesn't fit all: predicting the number of examples for in-context learning" (ECI
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from .._extras import needed
+from .adaptive_k import BestK, KPredictor, optimal_k
 from .encoders import Encoder
-from .posteriors import CachedLabels, Labeler, Posteriors
+from .posteriors import CachedLabels, Label, Labeler, Posteriors, words_of
 from .prompts import PromptTemplate
 from .retrievers import BM25Retriever, DenseRetriever, Found, Rule
 
@@ -34,16 +35,19 @@ class LabelPrompt(NamedTuple):
     """How a text and its label stand in a prompt."""
 
     template: PromptTemplate  # with the fields text and label
-    words: tuple[str, ...]  # what stands for the labels 0, 1, ...
+    # What stands for the labels 0, 1, ...: a word, or a verbaliser set, words whose probabilities are summed, of which
+    # demonstrations have the first.
+    words: tuple[str | tuple[str, ...], ...]
     max_words: int | None = None  # texts are cut to so many words; None leaves them as they are
 
     @property
-    def labels(self) -> tuple[str, ...]:
+    def labels(self) -> tuple[Label, ...]:
         """The words as they follow the prompt."""
-        return tuple(self.template.answer({"label": word}) for word in self.words)
+        follow = [tuple(self.template.answer({"label": word}) for word in words_of(label)) for label in self.words]
+        return tuple(words if len(words) > 1 else words[0] for words in follow)
 
     def render(self, demonstrations: Sequence[tuple[str, int]], query: str) -> str:
-        shown = [{"text": self._cut(text), "label": self.words[label]} for text, label in demonstrations]
+        shown = [{"text": self._cut(text), "label": words_of(self.words[label])[0]} for text, label in demonstrations]
         return self.template.prompt({"text": self._cut(query)}, shown)
 
     def _cut(self, text: str) -> str:
@@ -95,9 +99,15 @@ class Demonstrations:
             raise ValueError(
                 f"demonstrations: labels must be as many as texts, {len(self.texts)}, got {self.labels.shape}"
             )
-        self.pool, self._num_threads = min(pool, len(self.texts)), num_threads
+        self.encoder, self.pool, self._num_threads = encoder, min(pool, len(self.texts)), num_threads
         self._dense = DenseRetriever(encoder, self.texts)
         self._words = BM25Retriever(self.texts) if similarity == "bm25" else None
+
+    def ruled(self, rule: Rule) -> Demonstrations:
+        """Return the same texts with another rule."""
+        other = copy(self)
+        other.rule = rule
+        return other
 
     def near(self, queries: Sequence[str], *, own: Any = None) -> Neighbours:
         """Return the nearest texts of each query; `own` (Q,) are positions to leave out, of the queries themselves."""
@@ -195,75 +205,33 @@ class InContextClassifier:
         return Posteriors.of(rows, len(self.prompt.words))
 
 
-def qpp_k(predictions: Any, max_k: int, *, largest: float | None = None) -> Array:
-    """Return k by QPP-AICL: the easier a query is predicted to be, the fewer demonstrations it gets.
+class Tried(NamedTuple):
+    """Demonstrations that were run as queries with every k."""
 
-    ::
+    near: Neighbours  # of the n texts, none its own
+    labels: Array  # (n,) the true labels
+    log_posterior: Array  # (n, M + 1, L), with k = 0, ..., M
 
-        k(q) = M - floor(M * NQC(q) / max NQC)
-
-    So the range of the predictor is cut into M equal steps, of which the lowest gets M demonstrations and the highest
-    1; the query at the maximum itself needs none.
-
-    Parameters
-    ----------
-    predictions : (Q,) floating point, at least 0
-        `metrics.nqc` of the queries' similarities. NaN, for a query that found nothing, counts as 0.
-    max_k : int
-        M, the most demonstrations.
-    largest : float, optional
-        The maximum to normalise by, for instance that of the training texts; what lies above it counts as the maximum.
-        Default: the largest of the predictions, which makes k depend on the other queries.
-
-    Returns
-    -------
-    (Q,) int64, from 0 to M
-
-    Examples
-    --------
-    >>> from ragsys_kernels.icl.adaptive import qpp_k
-    >>> qpp_k([0.0, 0.1, 0.25, 0.5, 0.9, 1.0], 4)
-    array([4, 4, 3, 2, 1, 0])
-    """
-    values = np.asarray(predictions, np.float64)
-    values = np.where(np.isnan(values), 0.0, values)
-    if values.ndim != 1 or (values < 0).any() or not np.isfinite(values).all():
-        raise ValueError(f"qpp_k: predictions must be finite numbers from 0 of shape (Q,), got {predictions!r:.80}")
-    if max_k < 0:
-        raise ValueError(f"qpp_k: max_k must be at least 0, got {max_k}")
-    top = float(values.max(initial=0.0)) if largest is None else largest
-    if not top >= 0 or not np.isfinite(top):
-        raise ValueError(f"qpp_k: largest must be a finite number from 0, got {largest}")
-    share = np.minimum(values / top, 1) if top > 0 else np.zeros_like(values)
-    return np.asarray(max_k - np.floor(max_k * share), np.int64)
+    @property
+    def predictions(self) -> Array:
+        """The labels (n, M + 1) that the model gives with each k."""
+        return np.asarray(self.log_posterior.argmax(axis=2))
 
 
-def optimal_k(correct: Any, uncertainty: Any) -> Array:
-    """Return k by SAICL, Algorithms 1 and 2: the one with which the model is right and least uncertain.
-
-    Parameters
-    ----------
-    correct : (Q, M + 1) bool
-        Whether the prediction with k = 0, ..., M demonstrations is right.
-    uncertainty : (Q, M + 1) floating point
-        Uncertainty of these predictions: the entropy of the posterior.
-
-    Returns
-    -------
-    (Q,) int64
-        The smallest k of equal ones. Where no k is right, that of the least uncertain prediction, as in the code of the
-        later paper.
-    """
-    right, doubt = np.asarray(correct), np.asarray(uncertainty, np.float64)
-    if right.dtype != np.bool_ or right.ndim != 2 or right.shape != doubt.shape or not right.shape[1]:
-        raise ValueError(
-            f"optimal_k: correct and uncertainty must be bool and numbers of one shape (Q, M + 1), got "
-            f"{right.dtype} {right.shape} and {doubt.shape}"
-        )
-    if np.isnan(doubt).any():
-        raise ValueError("optimal_k: uncertainty must be numbers, got NaN")
-    allowed = right | ~right.any(axis=1, keepdims=True)
-    return np.asarray(np.where(allowed, doubt, np.inf).argmin(axis=1), np.int64)
+def try_every_k(
+    classifier: InContextClassifier,
+    items: Any,
+    max_k: int,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Tried:
+    """Run the demonstrations at positions `items` (n,) as queries with k = 0, ..., `max_k`."""
+    shown = classifier.demonstrations
+    items = np.asarray(items)
+    queries = [shown.texts[i] for i in items]
+    near = shown.near(queries, own=items)
+    found = classifier.classify(queries, near, np.arange(max_k + 1), progress=progress)
+    return Tried(near, shown.labels[items], found.log_posterior.reshape(len(items), max_k + 1, -1))
 
 
 def learn_k(
@@ -271,6 +239,7 @@ def learn_k(
     items: Any,
     max_k: int,
     *,
+    best_k: BestK = "posterior",
     model: Any = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> KPredictor:
@@ -283,49 +252,13 @@ def learn_k(
         Positions of the demonstrations to learn from; none is a demonstration of itself.
     max_k : int
         M.
+    best_k : {"posterior", "entropy"}
+        Which k is best for a text; see `optimal_k`.
     model : scikit-learn classifier, optional
         Default: logistic regression.
     """
-    shown = classifier.demonstrations
-    items = np.asarray(items)
-    queries = [shown.texts[i] for i in items]
-    near = shown.near(queries, own=items)
-    found = classifier.classify(queries, near, np.arange(max_k + 1), progress=progress)
-    labels = found.label.reshape(len(items), -1)
-    best = optimal_k(labels == shown.labels[items, None], found.entropy.reshape(labels.shape))
-    return KPredictor(near.vectors, best, model)
-
-
-class KPredictor:
-    """A scikit-learn classifier from embeddings (n, D) to numbers of demonstrations (n,).
-
-    Parameters
-    ----------
-    vectors, ks
-    model : scikit-learn classifier, optional
-        Fitted here. Default: logistic regression. Where all ks are equal there is nothing to learn, and they are
-        predicted.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        scikit-learn is not installed.
-    """
-
-    def __init__(self, vectors: Any, ks: Any, model: Any = None) -> None:
-        self.ks = np.asarray(ks, np.int64)
-        self._constant = len(np.unique(self.ks)) == 1
-        if model is None:
-            with needed("adaptive in-context learning", "evaluate", "scikit-learn"):
-                from sklearn.linear_model import LogisticRegression
-            model = LogisticRegression(C=10.0, max_iter=1000)
-        self.model = model if self._constant else model.fit(np.asarray(vectors), self.ks)
-
-    def predict(self, vectors: Any) -> Array:
-        """Predict the numbers of demonstrations, (Q,) int64."""
-        if self._constant:
-            return np.full(len(vectors), self.ks[0])
-        return np.asarray(self.model.predict(np.asarray(vectors)), np.int64)
+    tried = try_every_k(classifier, items, max_k, progress=progress)
+    return KPredictor(tried.near.vectors, optimal_k(tried.log_posterior, tried.labels, best_k=best_k), model)
 
 
 def _without(found: Found, own: Array) -> Found:

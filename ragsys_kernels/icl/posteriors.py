@@ -25,6 +25,13 @@ _APPLICATION, _VERSION = 0x52534B50, 1  # "RSKP"
 _WINDOW = 16  # families; what a killed run loses at most, and what one progress step covers
 _OP = "label_posteriors"
 
+Label = str | tuple[str, ...]  # a word, or a verbaliser set of at least two
+
+
+def words_of(label: Label) -> tuple[str, ...]:
+    """Return the words that stand for a label."""
+    return tuple(label) if isinstance(label, (tuple, list)) else (label,)
+
 
 class Row(NamedTuple):
     """What was computed for one prompt."""
@@ -36,7 +43,7 @@ class Row(NamedTuple):
 class Posteriors(NamedTuple):
     """What a model says of N prompts about L labels, in nats."""
 
-    logp: Array  # (N, L) float64, log-probability of the label's token, among the whole vocabulary
+    logp: Array  # (N, L) float64, log of the summed probability of the label's tokens, among the whole vocabulary
     log_posterior: Array  # (N, L) float64, of its share among the labels
     label: Array  # (N,) int64, of the largest posterior, the first of equals
     entropy: Array  # (N,) float64, of the posterior: 0 is certain, log L knows nothing
@@ -59,7 +66,7 @@ class Posteriors(NamedTuple):
 class Labeler(Protocol):
     """A model that says how probable each label is after a prompt."""
 
-    labels: tuple[str, ...]
+    labels: tuple[Label, ...]
 
     @property
     def fingerprint(self) -> str:
@@ -80,9 +87,10 @@ class LabelModel:
     Parameters
     ----------
     model : HuggingFaceModel
-    labels : sequence of L str
-        What follows the prompt, with the space before it, if any. A label stands for its first token, in the
-        prompt's context (`encode_pairs` says which that is), and these differ.
+    labels : sequence of L str, or tuples of str
+        What follows the prompt, with the space before it, if any. A word stands for its first token, in the
+        prompt's context (`encode_pairs` says which that is), and these differ. A label of several words, a verbaliser
+        set, has the sum of their probabilities.
     share : bool
         False runs every prompt whole: slower, the same up to rounding. So it is for models with a recurrent state or
         a sliding window.
@@ -94,19 +102,25 @@ class LabelModel:
 
     Notes
     -----
-    One token a label follows the code of adaptive in-context learning (Chandra, Ganguly and Ounis, ECIR 2025).
+    One token a word follows the code of adaptive in-context learning (Chandra, Ganguly and Ounis, ECIR 2025).
     """
 
-    def __init__(self, model: HuggingFaceModel, labels: Sequence[str], *, share: bool = True) -> None:
-        self.model, self.labels = model, tuple(texts(_OP, "labels", labels))
-        if len(self.labels) < 2 or not all(self.labels):
-            raise ValueError(f"{_OP}: labels must be at least two words, got {list(self.labels)}")
+    def __init__(self, model: HuggingFaceModel, labels: Sequence[Label], *, share: bool = True) -> None:
+        if isinstance(labels, str):
+            raise TypeError(f"{_OP}: labels must be a sequence of str, got a str")
+        sets = [texts(_OP, "labels", words_of(label)) for label in labels]
+        if len(sets) < 2 or not all(sets) or not all(word for words in sets for word in words):
+            raise ValueError(f"{_OP}: labels must be at least two words, got {list(labels)}")
+        self.model, self.labels = model, tuple(tuple(words) if len(words) > 1 else words[0] for words in sets)
+        self._words = [word for words in sets for word in words]
+        self._begins = np.cumsum([0, *map(len, sets)])  # of each label among the words
         self.share = share and model.share_prompts and not _slides(model.model.config.get_text_config())
         self.tokens_run = 0
 
     @property
     def fingerprint(self) -> str:
-        return hash_key(self.model.fingerprint, *self.labels).hex()
+        sets = () if len(self._words) == len(self.labels) else (repr(self._begins.tolist()),)
+        return hash_key(self.model.fingerprint, *self._words, *sets).hex()
 
     def score(self, families: Sequence[Sequence[str]]) -> list[Row]:
         """Return a row for each prompt, families end to end.
@@ -133,12 +147,12 @@ class LabelModel:
         return [Row(found[tokens], len(tokens)) for tokens in contexts]
 
     def _encode(self, prompts: list[str]) -> tuple[list[Tokens], list[int]]:
-        tokenizer, first = self.model.tokenizer, self.labels[0]
+        tokenizer, first = self.model.tokenizer, self._words[0]
         pairs = encode_pairs(_OP, tokenizer, prompts, [first] * len(prompts))
-        words = encode_pairs(_OP, tokenizer, [prompts[0]] * len(self.labels), self.labels)
+        words = encode_pairs(_OP, tokenizer, [prompts[0]] * len(self._words), self._words)
         label_ids = [word.answer[0] for word in words]
         if len(set(label_ids)) < len(label_ids):
-            raise ValueError(f"{_OP}: labels must begin with different tokens, got {list(self.labels)}")
+            raise ValueError(f"{_OP}: labels must begin with different tokens, got {self._words}")
         apart = [pair.answer[0] == label_ids[0] for pair in pairs]
         if not all(apart) or any(word.context != words[0].context for word in words):
             end = prompts[apart.index(False) if False in apart else 0][-20:]
@@ -168,6 +182,7 @@ class LabelModel:
         found = rk.label_posteriors(
             hidden=torch.cat(states),
             label_ids=label_ids,
+            cu_labels=self._begins,
             **model.scoring,
         )
         return longest + [tokens for _, tokens, _ in ordered], list(np.asarray(found.logp))

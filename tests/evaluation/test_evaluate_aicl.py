@@ -24,17 +24,20 @@ pytest.importorskip("typer")
 import lm_models
 from evaluations import invoke, use_tiny_encoder
 
+import ragsys_kernels as rk
 from ragsys_kernels import evaluation
 from ragsys_kernels.evaluation.aicl import PROMPTS, Sizes
 from ragsys_kernels.evaluation.aicl import report as aicl_report
+from ragsys_kernels.evaluation.aicl.paper import TABLE
 from ragsys_kernels.evaluation.statistics import bootstrap_f1
 from ragsys_kernels.icl import HuggingFaceModel, Rule
-from ragsys_kernels.icl.adaptive import optimal_k, qpp_k
+from ragsys_kernels.icl.adaptive_k import qpp_k
 from ragsys_kernels.icl.posteriors import LabelModel, Posteriors
 from ragsys_kernels.metrics import macro_scores, nqc
 
 SIZES = Sizes(test=8, train=24, learn=8)
-METHODS = ["0-shot", "static k=1", "static k=3", "static k=5", "QPP-AICL", "SAICL"]
+FIXED = "static k of the training texts"
+METHODS = ["0-shot", "static k=1", "static k=3", "static k=5", FIXED, "QPP-AICL", "SAICL"]
 
 
 def small_prompts():
@@ -60,7 +63,7 @@ def evaluated(folder, **options):
     return evaluation.aicl(**{**given, "model": model(), "sizes": SIZES, "pool": 8, **options})
 
 
-def brute(items):
+def brute(items, top_m=5):
     """Every method by its definition, each prompt run alone."""
     encoder, prompt = TinyEncoder(), PROMPTS[items.name]
     labeler = LabelModel(model(), prompt.labels, share=False)
@@ -71,32 +74,38 @@ def brute(items):
         near = np.argsort(-cosines, kind="stable")[:8]
         prompts = [prompt.render([shown[i] for i in near[:k]], text) for k in ks]
         found = Posteriors.of(labeler.score([prompts]), len(prompt.words))
-        return found, float(nqc(cosines[near][None])[0])
+        highest = np.sort(cosines)[::-1][:top_m]  # the nearest M, not the pool
+        return found, float(nqc(highest[None])[0])
 
-    best, spreads = [], []
+    best, spreads, right = [], [], []
     for i in range(8):
         cosines = train @ train[i]
         cosines[i] = -np.inf
         found, spread = run(cosines, items.train_texts[i], range(6))
-        best += optimal_k(found.label[None] == items.train_labels[i], found.entropy[None]).tolist()
+        truth = items.train_labels[i]
+        sure = [row[truth] if row.argmax() == truth else -np.inf for row in found.log_posterior]
+        best.append(int(np.argmax(sure)) if max(sure) > -np.inf else 1)
+        right.append(found.label)
         spreads.append(spread)
     rows = []
     for vector, text in zip(test, items.test_texts, strict=True):
         found, spread = run(train @ vector, text, range(6))
         rows.append((found, int(qpp_k([spread], 5, largest=max(spreads))[0])))
-    return best, rows
+    fixed = int(np.argmax([macro_scores(items.train_labels[:8], column).f1 for column in np.transpose(right)]))
+    return best, fixed, rows
 
 
-def test_numbers_are_the_definitions(data):
-    summary = evaluated(data, sets=["ag-news"])
+@pytest.mark.parametrize("top_m", [5, 3])
+def test_numbers_are_the_definitions(data, top_m):
+    summary = evaluated(data, sets=["ag-news"], top_m=top_m)
     table = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
-    assert len(table) == 8 * 6
+    assert len(table) == 8 * 7
     for result in summary.results:
-        best, rows = brute(result.items)
+        best, fixed, rows = brute(result.items, top_m)
         assert result.learnt.tolist() == best
         assert list(result.ks) == METHODS
         for q, (found, easy) in enumerate(rows):
-            assert [result.ks[label][q] for label in METHODS[:5]] == [0, 1, 3, 5, easy]
+            assert [result.ks[label][q] for label in METHODS[:6]] == [0, 1, 3, 5, fixed, easy]
             for label in METHODS:
                 k = result.ks[label][q]
                 assert result.predictions[label][q] == found.label[k]
@@ -110,6 +119,7 @@ def test_numbers_are_the_definitions(data):
 def test_report(data):
     summary = evaluated(data)
     out = data.parent / "out"
+    assert (out / "report.md").read_text().count("**Quick run**: 8 test texts") == 1
     names = ["f1.png", "k.png", "report.html", "report.json", "report.md", "values.csv"]
     assert sorted(path.name for path in out.iterdir()) == names
     text = (out / "report.md").read_text()
@@ -117,7 +127,9 @@ def test_report(data):
         for label in METHODS:
             scores = macro_scores(result.items.test_labels, result.predictions[label])
             numbers = " | ".join(f"{value:.3f}" for value in scores)
-            ends = rf"{result.ks[label].mean():.2f} \| {result.tokens[label].mean():.0f} \|"
+            paper = TABLE[result.items.name].get(label)
+            printed = ["", "", ""] if paper is None else [f"{paper.f1:.3f}", f"{paper.k:.2f}", f"{paper.tokens}"]
+            ends = rf"{result.ks[label].mean():.2f} \| {result.tokens[label].mean():.0f} \| {' . '.join(printed)} \|"
             assert re.search(rf"\| {title} \| {label} \| {re.escape(numbers)} \| \[.*\] \| {ends}", text)
         assert f"{title}: macro F1 0-shot " in str(summary)
     places = "(above|below|not distinguishable from)"
@@ -133,17 +145,68 @@ def test_report(data):
 
 def test_options_reach_the_prompts(data):
     """Another order, rule or similarity asks for other prompts; and the order takes more tokens."""
-    given = {"sets": ["ag-news"], "cache": data.parent / "shared"}
+    given = {"sets": ["ag-news"], "cache": data.parent / "shared", "diverse": ()}
     first = evaluated(data, **given)
     last = evaluated(data, **given, order="nearest-last")
     assert (first.cached, last.cached > 0, last.scored > 0) == (0, True, True)  # k = 0 and 1 are the same prompts
     assert last.tokens_run / last.scored > 1.2 * first.tokens_run / first.scored
     assert evaluated(data, **given, rule=Rule("mmr", 0.3)).scored
+    entropy = evaluated(data, **given, best_k="entropy")
+    assert entropy.results[0].learnt.tolist() != first.results[0].learnt.tolist()
     assert evaluated(data, **given, similarity="bm25").scored
     again = evaluated(data, **given)
     assert (again.scored, again.tokens_run) == (0, 0)
     fewer = evaluated(data, **given, max_k=2)
     assert max(fewer.results[0].ks["QPP-AICL"].max(), fewer.results[0].ks["SAICL"].max()) <= 2
+
+
+def test_diverse_demonstrations(data):
+    """Every rule's predictions and similarities, each prompt run alone."""
+    rules = (Rule("mmr", 0.4), Rule("vrsd"))
+    (result,) = evaluated(data, sets=["sst-2"], diverse=rules).results
+    items, encoder, prompt = result.items, TinyEncoder(), PROMPTS["sst-2"]
+    train, test = (encoder.encode(texts) for texts in (items.train_texts, items.test_texts))
+    labeler = LabelModel(model(), prompt.labels, share=False)
+    assert [one.rule for one in result.diverse] == ["cosine top-k", "MMR λ=0.4", "VRSD"]
+    shown = METHODS[1:]
+    for one, pick in zip(result.diverse, (Rule("top"), *rules), strict=True):
+        assert set(one.predictions) <= set(shown)
+        near = np.argsort(-(test @ train.T), axis=1, kind="stable")[:, :8]
+        picks = pick.select(test, rk.Corpus(train), 5, candidates=near).indices
+        for q, text in enumerate(items.test_texts):
+            for label in one.predictions:
+                k = result.ks[label][q]
+                chosen = picks[q, :k]
+                before = [(items.train_texts[i], items.train_labels[i]) for i in chosen]
+                found = Posteriors.of(labeler.score([[prompt.render(before, text)]]), 2)
+                assert one.predictions[label][q] == found.label[0]
+                among = (train[chosen] @ train[chosen].T)[np.triu_indices(k, 1)]
+                expected = among.mean() if k > 1 else np.nan
+                np.testing.assert_allclose(one.cosines[label][q], expected, atol=1e-5)
+    for label, predictions in result.diverse[0].predictions.items():
+        np.testing.assert_array_equal(predictions, result.predictions[label])
+    text = (data.parent / "out" / "report.md").read_text()
+    assert "| SST-2 | static k=5 | VRSD | " in text
+    assert "Diverse demonstrations" not in "".join(
+        evaluated(data, sets=["sst-2"], diverse=(), out=data.parent / "none").out.joinpath("report.md").read_text()
+    )
+
+
+def test_directions_are_decided_by_intervals(data):
+    result = evaluated(data, sets=["sst-2"], diverse=()).results[0]
+    truth = result.items.test_labels
+    wrong = dict.fromkeys(METHODS, 1 - truth)
+
+    def told_of(label):
+        one = result._replace(predictions={**wrong, label: truth})
+        return {line[1]: line for line in aicl_report._directions(one, aicl_report._rows(one, 100))}
+
+    found = {name: line[-1] for name, line in told_of("SAICL").items()}
+    assert found["SAICL - best static k"] == found["SAICL - QPP-AICL"] == "yes"  # as on SST-2 in the paper
+    assert found["QPP-AICL - best static k"] == "undecided"
+    told = told_of("QPP-AICL")
+    assert told["SAICL - QPP-AICL"][2:] == ("+0.083", "**-1.000 [-1.000, -1.000]**", "no")
+    assert told["QPP-AICL - best static k"][2] == "-0.076"
 
 
 def test_intervals_of_f1():
@@ -189,7 +252,7 @@ def test_verdict_says_which_order_holds(data):
     for place, low, high in (("above", 0.1, 0.2), (unclear, 0.0, 0.2), (unclear, -0.2, 0.0)):
         gap = aicl_report.Interval((low + high) / 2, low, high)
         rows = {label: row._replace(above=dict.fromkeys(row.above, gap)) for label, row in found.items()}
-        assert aicl_report._verdict([result], [rows]).count(f"{place} it on SST-2") == 2
+        assert aicl_report._verdict([result], [rows]).count(f"{place} it on SST-2") == 4
 
 
 KILLED = """
@@ -253,6 +316,8 @@ def test_command(data, tmp_path, monkeypatch):
     for more, message in (
         (("--order", "best"), "aicl: order must be one of nearest-first, nearest-last, got 'best'"),
         (("--similarity", "x"), "aicl: similarity must be one of dense, bm25, got 'x'"),
+        (("--top-m", "1"), "aicl: top_m must be from 2 to the pool's 50, got 1"),
+        (("--best-k", "x"), "aicl: best_k must be one of posterior, entropy, got 'x'"),
         (("--max-k", "0"), "aicl: max_k must be at least 1, got 0"),
         (("--max-k", "60"), "aicl: pool must be at least the 60 demonstrations that a text can get, got 50"),
         (("--items", "0"), "aicl: sizes.test must be at least 1, got 0"),

@@ -15,12 +15,10 @@ from ragsys_kernels.icl import HuggingFaceModel, PromptTemplate, Rule
 from ragsys_kernels.icl.adaptive import (
     Demonstrations,
     InContextClassifier,
-    KPredictor,
     LabelPrompt,
     learn_k,
-    optimal_k,
-    qpp_k,
 )
+from ragsys_kernels.icl.adaptive_k import KPredictor, optimal_k, qpp_k
 from ragsys_kernels.icl.posteriors import CachedLabels, LabelModel, Row
 
 PROMPT = LabelPrompt(PromptTemplate("{text} A:{label}", "{text} A:", "{label}", "Q:"), (" Paris", " cats", " north"))
@@ -60,30 +58,71 @@ def test_qpp_steps_are_equal_and_inverse():
             call()
 
 
-def best_by_loop(correct, uncertainty):
-    """Algorithms 1 and 2, item by item."""
-    best, least = None, np.inf
-    for k, (right, doubt) in enumerate(zip(correct, uncertainty, strict=True)):
-        if right and doubt < least:
-            best, least = k, doubt
-    return int(np.argmin(uncertainty)) if best is None else best
+def best_by_loop(posteriors, label):
+    """The paper's Algorithm 2, item by item."""
+    most, best = 0.0, 1
+    for k, row in enumerate(posteriors):
+        predicted = max(range(len(row)), key=lambda i: row[i])
+        confidence = row[predicted] * (predicted == label)
+        if confidence > most:
+            most, best = confidence, k
+    return best
 
 
-def test_optimal_k_is_the_least_uncertain_correct():
+def best_by_entropy(posteriors, label):
+    """The least uncertain right prediction; where none is right, the least uncertain of all."""
+    doubts = [-sum(p * np.log(p) for p in row if p) for row in posteriors]
+    right = [k for k, row in enumerate(posteriors) if max(range(len(row)), key=lambda i: row[i]) == label]
+    return min(right or range(len(posteriors)), key=lambda k: (round(doubts[k], 12), k))
+
+
+def test_optimal_k_is_algorithm_2():
     rng = np.random.default_rng(1)
-    correct = rng.random((300, 5)) < 0.4
-    uncertainty = rng.integers(0, 4, (300, 5)) / 4  # with ties
-    expected = [best_by_loop(*item) for item in zip(correct, uncertainty, strict=True)]
-    assert optimal_k(correct, uncertainty).tolist() == expected
-    assert (~correct.any(axis=1)).any()
-    assert optimal_k(np.array([[False, True, True]]), np.array([[0.0, 0.5, 0.5]])).tolist() == [1]
-    for some, doubt, message in (
-        (correct, uncertainty[:, 1:], "of one shape"),
-        (correct.astype(int), uncertainty, "must be bool"),
-        (correct, uncertainty * np.nan, "got NaN"),
+    posteriors = rng.integers(1, 5, (400, 6, 4)).astype(float)  # with ties
+    posteriors /= posteriors.sum(axis=2, keepdims=True)
+    labels = rng.integers(0, 4, 400)
+    # Of numbers that are equal but for rounding, the logarithm is: what is compared is the logarithm of both.
+    logp = np.log(posteriors)
+    expected = [best_by_loop(np.exp(rows), label) for rows, label in zip(logp, labels, strict=True)]
+    assert optimal_k(logp, labels).tolist() == expected
+    none = ~(posteriors.argmax(axis=2) == labels[:, None]).any(axis=1)
+    assert none.any()
+    assert set(optimal_k(logp, labels)[none]) == {1}
+
+
+def test_optimal_k_by_entropy():
+    rng = np.random.default_rng(2)
+    posteriors = rng.dirichlet(np.ones(4), (400, 6))
+    posteriors[:40, :, 0], posteriors[:40, :, 1:] = 1, 0  # -inf as a logarithm, and all k equal
+    labels = rng.integers(0, 4, 400)
+    with np.errstate(divide="ignore"):
+        logp = np.log(posteriors)
+    expected = [best_by_entropy(rows, label) for rows, label in zip(posteriors, labels, strict=True)]
+    assert optimal_k(logp, labels, best_k="entropy").tolist() == expected
+    assert (optimal_k(logp, labels) != expected).any()
+    two = rng.dirichlet(np.ones(2), (400, 6))
+    truth = rng.integers(0, 2, 400)
+    some = (two.argmax(axis=2) == truth[:, None]).any(axis=1)
+    by = [optimal_k(np.log(two), truth, best_k=form) for form in ("posterior", "entropy")]
+    np.testing.assert_array_equal(by[0][some], by[1][some])  # of two labels the least entropy is the surest
+    assert (by[0][~some] == 1).all()
+
+
+def test_optimal_k_of_odd_input():
+    logp, labels = np.log(np.full((3, 2, 2), 0.5)), np.array([0, 1, 0])
+    assert optimal_k(logp, labels).tolist() == [0, 1, 0]
+    assert optimal_k(logp[:, :1], labels).tolist() == [0, 0, 0]  # M = 0: there is no k = 1
+    assert optimal_k(logp[:0], labels[:0]).tolist() == []
+    for some, truth, form, message in (
+        (logp, labels[1:], "posterior", "log_posterior and labels must be"),
+        (logp[0], labels, "posterior", "log_posterior and labels must be"),
+        (logp, labels + 0.5, "posterior", "log_posterior and labels must be"),
+        (logp, labels + 1, "posterior", "labels must be from 0 to 1"),
+        (logp * np.nan, labels, "posterior", "got NaN"),
+        (logp, labels, "best", "best_k must be one of posterior, entropy, got 'best'"),
     ):
-        with pytest.raises(ValueError, match=message):
-            optimal_k(some, doubt)
+        with pytest.raises(ValueError, match=f"optimal_k: .*{message}"):
+            optimal_k(some, truth, best_k=form)
 
 
 @pytest.mark.parametrize("rule", [Rule("top"), Rule("mmr", 0.3), Rule("vrsd")], ids=lambda rule: rule.label)
@@ -147,6 +186,16 @@ def test_posteriors_are_those_of_each_prompt(tmp_path):
         kept = classifier(cache).classify(QUERIES, near, [0, 2, 5], progress=lambda *step: seen.append(step))
         np.testing.assert_allclose(kept.logp, found.logp, atol=2e-5)
         assert seen[-1] == (9, 9)
+
+
+def test_demonstrations_show_the_first_word_of_a_verbaliser_set():
+    sets = PROMPT._replace(words=((" Paris", " capital"), " cats", (" north", " France")))
+    assert sets.labels == ((" Paris", " capital"), " cats", (" north", " France"))
+    assert sets.render([("a", 0), ("b", 2)], "c") == "Q:\n\na A: Paris\n\nb A: north\n\nc A:"
+    inner = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
+    whole = InContextClassifier(LabelModel(inner, sets.labels), demonstrations(), sets)
+    near = whole.demonstrations.near(QUERIES)
+    assert whole.classify(QUERIES, near, [0, 2]).logp.shape == (18, 3)
 
 
 class Scripted:

@@ -106,6 +106,35 @@ def test_keys_and_values_held_are_bounded(monkeypatch):
     assert max(held) <= 8 * inner.batch_tokens
 
 
+def test_verbaliser_sets_sum_the_probabilities_of_their_words(tmp_path):
+    words, sets = (" Paris", " France", " cats", " north"), ((" Paris", " France"), " cats", [" north"])
+    inner = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
+    single, grouped = LabelModel(inner, words), LabelModel(inner, sets)
+    assert grouped.labels == ((" Paris", " France"), " cats", " north")
+    prompts = families()
+    for one, row in zip(single.score(prompts), grouped.score(prompts), strict=True):
+        p = np.exp(one.logp)
+        np.testing.assert_allclose(np.exp(row.logp), [p[0] + p[1], p[2], p[3]], rtol=1e-5)
+    # One cache keeps them apart, also from sets of the same words in the same order.
+    other = LabelModel(inner, (" Paris", (" France", " cats"), " north"))
+    assert len({single.fingerprint, grouped.fingerprint, other.fingerprint}) == 3
+    for labeler in (grouped, other):
+        with CachedLabels(labeler, tmp_path / "p.sqlite") as cache:
+            for row, expected in zip(cache.score(prompts), labeler.score(prompts), strict=True):
+                np.testing.assert_allclose(row.logp, expected.logp, atol=2e-5)
+    for labels, error, message in (
+        ([(" Paris", " cats")], ValueError, "labels must be at least two words"),
+        ([(" Paris",), ()], ValueError, "labels must be at least two words"),
+        ([(" Paris", ""), " cats"], ValueError, "labels must be at least two words"),
+        (" Paris", TypeError, "labels must be a sequence of str"),
+        ([" Paris", 3], TypeError, "labels must be str, got int"),
+    ):
+        with pytest.raises(error, match=message):
+            LabelModel(inner, labels)
+    with pytest.raises(ValueError, match="labels must begin with different tokens"):
+        LabelModel(inner, ((" Paris", " Paris"), " cats")).score([["Q: A:"]])
+
+
 def test_families_of_any_form():
     model = scorer()
     longest = families()[0][4]

@@ -12,12 +12,22 @@ from ...icl.datasets import ClassificationSet
 from ...metrics import MacroScores, macro_scores
 from ..report import BLUE, GREY, ORANGE, PALE, Report, panels
 from ..statistics import Interval, bootstrap_f1
+from .paper import TABLE
 
 Array = npt.NDArray[Any]
 
 STATIC = {"0-shot": 0, "static k=1": 1, "static k=3": 3, "static k=5": 5}
+FIXED = "static k of the training texts"
 QPP, SAICL = "QPP-AICL", "SAICL"
-METHODS = (*STATIC, QPP, SAICL)  # in the order of the paper's Table 1
+METHODS = (*STATIC, FIXED, QPP, SAICL)  # in the order of the paper's Table 1, which has no row of FIXED
+
+
+class Diverse(NamedTuple):
+    """The test texts of a set with the demonstrations of one rule."""
+
+    rule: str
+    predictions: dict[str, Array]  # (Q,) labels, by method
+    cosines: dict[str, Array]  # (Q,) mean cosine of the demonstrations with one another, NaN below two
 
 
 class SetResult(NamedTuple):
@@ -29,6 +39,8 @@ class SetResult(NamedTuple):
     entropies: dict[str, Array]  # (Q,) nats
     tokens: dict[str, Array]  # (Q,) of the prompts
     learnt: Array  # (n,) best k of the texts that SAICL learnt from
+    trained: list[float]  # F1 of these texts with k = 0, 1, ..., M
+    diverse: Sequence[Diverse] = ()  # the first is of the nearest texts
 
 
 class _Row(NamedTuple):
@@ -37,33 +49,48 @@ class _Row(NamedTuple):
     above: dict[str, Interval]  # F1 minus that of another method
 
 
-def report_of(results: Sequence[SetResult], samples: int, max_k: int) -> Report:
+def report_of(results: Sequence[SetResult], samples: int, max_k: int, *, quick: bool = False) -> Report:
     report = Report("aicl", "Adaptive in-context learning: how many demonstrations each text gets")
     rows = [_rows(result, samples) for result in results]
+    first = results[0]
+    small = f"**Quick run**: {len(first.items.test_texts)} test texts of each set. " if quick else ""
     report.text(
-        f"""Each text is labelled by a language model after k labelled texts that are near to it. Static k is the same
-        for all; QPP-AICL gives fewer demonstrations to texts whose neighbours' similarities spread widely (NQC, in
-        {max_k} steps); SAICL learns k from training texts: for each, the k with which the model is right and least
-        uncertain, then logistic regression on embeddings. The intervals are 95 % bootstrap intervals over the texts,
-        drawn for all methods together. {_verdict(results, rows)}"""
+        f"""{small}Each text is labelled by a language model after k labelled texts that are near to it. Static k is the
+        same for all; QPP-AICL gives fewer demonstrations to texts whose nearest neighbours' similarities spread widely
+        (NQC, in {max_k} steps); SAICL learns k from {len(first.learnt)} training texts: for each, the k with which the
+        model is right and surest, then logistic regression on embeddings. The intervals are 95 % bootstrap intervals
+        over the texts, drawn for all methods together. {_verdict(results, rows)}"""
     )
     report.heading("Table 1: macro precision, recall and F1")
     report.text(
-        """The rows are in the order of the paper's Table 1, whose model is GPT-J-6B. Its figures are not at hand here,
-        so only the order of the methods can be compared: there SAICL is above static k, and QPP-AICL is not."""
+        f"""The rows are in the order of the paper's Table 1; its F1, k and tokens stand at the end of each. Its model
+        is GPT-J-6B, its samples are others: the next table compares directions, not figures. '{FIXED}' has no row in
+        the paper: it is the static k from 0 to {max_k} whose F1 is largest for the texts that SAICL learns from, so
+        that no test text helped to choose it."""
     )
     report.table(
-        ("set", "method", "precision", "recall", "F1", "95 % interval", "mean k", "mean input tokens"),
+        (
+            "set", "method", "precision", "recall", "F1", "95 % interval", "mean k", "mean input tokens", "paper",
+            "paper: k", "paper: tokens",
+        ),
         [
             (
                 result.items.title, label, f"{row.scores.precision:.3f}", f"{row.scores.recall:.3f}",
                 f"{row.f1.mean:.3f}", row.f1.span(), f"{result.ks[label].mean():.2f}",
-                f"{result.tokens[label].mean():.0f}",
+                f"{result.tokens[label].mean():.0f}", *_printed(result, label),
             )
             for result, found in zip(results, rows, strict=True)
             for label, row in found.items()
         ],
     )  # fmt: skip
+    report.heading("The paper's directions")
+    compared = [line for result, found in zip(results, rows, strict=True) for line in _directions(result, found)]
+    report.text(
+        f"""Each line is a difference of F1: the paper's by its Table 1, ours with its paired interval. An interval with
+        0 in it decides nothing. Of {len(compared)} differences that are none, {len(compared) / 20:.1f} would be outside
+        their interval by chance. The best static k is that of the test texts, the paper's by its own figures."""
+    )
+    report.table(("set", "difference in F1", "paper", "ours", "same direction?"), compared)
     width = 3.3 * len(results) + 0.6
     caption = "Macro F1 with its 95 % interval against the mean length of the prompts."
     report.plot("f1.png", (width, 3.2), caption, _plot_f1, results, rows)
@@ -80,6 +107,8 @@ def report_of(results: Sequence[SetResult], samples: int, max_k: int) -> Report:
             for label in (QPP, SAICL)
         ],
     )  # fmt: skip
+    if all(result.diverse for result in results):
+        _add_diverse(report, results, samples)
     report.heading("Numbers of demonstrations")
     report.text("Shares of the texts that get k demonstrations; and of SAICL's training texts with which k is best.")
     labels = (QPP, SAICL, "best, training texts")
@@ -109,18 +138,77 @@ def _rows(result: SetResult, samples: int) -> dict[str, _Row]:
     }
 
 
+def _best_static(found: dict[str, _Row]) -> str:
+    return max((found[other].f1.mean, other) for other in STATIC)[1]
+
+
 def _verdict(results: Sequence[SetResult], rows: Sequence[dict[str, _Row]]) -> str:
-    """Say where the methods that adapt k stand beside the static k that is best for the test texts."""
+    """Say where the methods that adapt k stand beside the static k that is best for test or for training texts."""
     sentences = []
     for label in (SAICL, QPP):
-        places: dict[str, list[str]] = {"above": [], "below": [], "not distinguishable from": []}
-        for result, found in zip(results, rows, strict=True):
-            best = max((found[other].f1.mean, other) for other in STATIC)[1]
-            gap = found[label].above[best]
-            places[gap.place].append(f"{result.items.title} ({gap.mean:+.3f}, {best})")
-        parts = [f"{place} it on {', '.join(sets)}" for place, sets in places.items() if sets]
-        sentences.append(f"{label}, against the best static k of the test texts: {'; '.join(parts)}.")
+        for texts, chosen in (("test", None), ("training", FIXED)):
+            places: dict[str, list[str]] = {"above": [], "below": [], "not distinguishable from": []}
+            for result, found in zip(results, rows, strict=True):
+                best = chosen or _best_static(found)
+                gap, name = found[label].above[best], f"static k={result.ks[best][0]}" if chosen else best
+                places[gap.place].append(f"{result.items.title} ({gap.mean:+.3f}, {name})")
+            parts = [f"{place} it on {', '.join(sets)}" for place, sets in places.items() if sets]
+            sentences.append(f"{label}, against the best static k of the {texts} texts: {'; '.join(parts)}.")
     return " ".join(sentences)
+
+
+def _printed(result: SetResult, label: str) -> tuple[str, str, str]:
+    """Return F1, k and tokens of the paper's row, empty where it has none."""
+    row = TABLE[result.items.name].get(label)
+    return ("", "", "") if row is None else (f"{row.f1:.3f}", f"{row.k:.2f}", str(row.tokens))
+
+
+def _directions(result: SetResult, found: dict[str, _Row]) -> Iterator[tuple[str, ...]]:
+    """Yield the rows that compare the paper's differences of one set with ours."""
+    paper, best = TABLE[result.items.name], _best_static(found)
+    top = max((paper[label].f1, label) for label in STATIC)[1]
+    pairs = (
+        ("best static k - 0-shot", best, "0-shot", paper[top].f1 - paper["0-shot"].f1),
+        ("SAICL - best static k", SAICL, best, paper[SAICL].f1 - paper[top].f1),
+        ("QPP-AICL - best static k", QPP, best, paper[QPP].f1 - paper[top].f1),
+        ("SAICL - QPP-AICL", SAICL, QPP, paper[SAICL].f1 - paper[QPP].f1),
+    )
+    for name, one, other, there in pairs:
+        if one == other:
+            yield result.items.title, name, f"{there:+.3f}", "+0.000", "no: 0-shot is the best static k here"
+            continue
+        gap = found[one].above[other]
+        same = "undecided" if not gap.sign else "yes" if gap.sign == np.sign(there) else "no"
+        yield result.items.title, name, f"{there:+.3f}", gap.marked(), same
+
+
+def _add_diverse(report: Report, results: Sequence[SetResult], samples: int) -> None:
+    """Add the table of methods with other rules than the nearest texts."""
+    lines = []
+    for result in results:
+        labels = [*result.diverse[0].predictions]
+        predictions = [one.predictions[label] for label in labels for one in result.diverse]
+        scores, gaps = bootstrap_f1(result.items.test_labels, np.stack(predictions, axis=1), samples=samples)
+        for m, label in enumerate(labels):
+            nearest = m * len(result.diverse)
+            for at, one in enumerate(result.diverse, nearest):
+                known = one.cosines[label][~np.isnan(one.cosines[label])]
+                lines.append((
+                    result.items.title, label, one.rule, f"{scores[at].mean:.3f}", scores[at].span(),
+                    gaps[at][nearest].marked() if at > nearest else "", f"{known.mean():.3f}" if len(known) else "",
+                ))  # fmt: skip
+    tests = sum(bool(line[5]) for line in lines)
+    outside = sum("**" in line[5] for line in lines)
+    report.heading("Diverse demonstrations")
+    report.text(
+        f"""The paper's question on diversity, for which it prints no figures: the same k, but demonstrations that
+        another rule picks among the nearest texts. The similarity is the mean cosine of a text's demonstrations with
+        one another. One demonstration is the nearest text by every rule. {outside} of {tests} differences from the
+        nearest texts have 0 outside their interval; {tests / 20:.1f} would by chance."""
+    )
+    report.table(
+        ("set", "k", "rule", "F1", "95 % interval", "minus cosine top-k", "similarity of the demonstrations"), lines
+    )
 
 
 def _shares(result: SetResult, max_k: int) -> list[Array]:

@@ -21,20 +21,21 @@ from ...icl.adaptive import (
     LabelPrompt,
     Order,
     Similarity,
-    learn_k,
-    qpp_k,
+    try_every_k,
 )
+from ...icl.adaptive_k import BEST_K, BestK, KPredictor, optimal_k, qpp_k
 from ...icl.datasets import CLASSIFICATION_SETS, ClassificationSet, classification_set
 from ...icl.encoders import Encoder
 from ...icl.language_model import LanguageModel
 from ...icl.posteriors import CachedLabels, LabelModel
 from ...icl.prompts import PromptTemplate
 from ...icl.retrievers import RULE_METHODS, Rule
-from ...metrics import macro_scores, nqc
+from ...metrics import macro_scores, nqc, pairwise_cosine
 from .._run import Progress, Run, Summary, described, digests, sets_named
-from .report import METHODS, QPP, SAICL, STATIC, SetResult, report_of
+from .report import FIXED, METHODS, QPP, SAICL, STATIC, Diverse, SetResult, report_of
 
-M = 5  # the largest static k
+M = 5  # the largest static k, and how many of the nearest texts QPP-AICL looks at
+DIVERSE = (Rule("mmr", 0.5), Rule("vrsd"))
 MAX_WORDS = 40  # of a text in a prompt; a tenth of AG News' texts and half of Jigsaw's test comments are longer
 
 
@@ -66,7 +67,7 @@ class Sizes:
     learn: int | None  # of these, the ones that SAICL learns from
 
 
-QUICK, FULL = Sizes(test=500, train=2000, learn=100), Sizes(test=None, train=10_000, learn=1000)
+QUICK, FULL = Sizes(test=300, train=2000, learn=1000), Sizes(test=None, train=10_000, learn=1000)
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,11 @@ def aicl(
     quick: bool = False,
     sizes: Sizes | None = None,
     max_k: int = M,
+    top_m: int = M,
+    best_k: BestK = "posterior",
     similarity: Similarity = "dense",
     rule: Rule = NEAREST,
+    diverse: Sequence[Rule] = DIVERSE,
     pool: int = 50,
     order: Order = "nearest-first",
     seed: int = 0,
@@ -117,8 +121,10 @@ def aicl(
     """Compare static k = 0, 1, 3, 5 with QPP-AICL and SAICL on AG News, Jigsaw and SST-2; write a report folder.
 
     A text's label is that of the largest posterior of the label words after its demonstrations. QPP-AICL takes the NQC
-    of the text's `pool` largest similarities, over the largest of the texts that SAICL learns from. Every scored prompt
-    is kept in the cache as soon as its window of 16 texts is done, so that a stopped run resumes where it was.
+    of the text's `top_m` largest similarities, over the largest of the texts that SAICL learns from. Beside the static
+    k stands the one that is best for those same texts, chosen without the test texts. A last table has static,
+    predicted and learnt k with other rules in the place of the nearest texts. Every scored prompt is kept in the cache
+    as soon as its window of 16 texts is done, so that a stopped run resumes where it was.
 
     Parameters
     ----------
@@ -137,8 +143,14 @@ def aicl(
         Others. A set with fewer texts gives all it has.
     max_k : int
         M, the most demonstrations of QPP-AICL and SAICL.
+    top_m : int
+        How many of the largest similarities QPP-AICL takes the spread of, from 2 to `pool`.
+    best_k : {"posterior", "entropy"}
+        Which k is best for a text that SAICL learns from; see `optimal_k`.
     similarity, rule, pool, order
         How demonstrations are found, chosen and put; see `Demonstrations` and `InContextClassifier`.
+    diverse : sequence of Rule
+        Those that the last table compares with the nearest texts; empty leaves it out.
     seed : int
         Seed of the samples.
     data : path, optional
@@ -161,7 +173,9 @@ def aicl(
     """
     op = "aicl"
     names = sets_named(op, sets, CLASSIFICATION_SETS, CLASSIFICATION_SETS)
+    choices: tuple[tuple[str, str, Sequence[str]], ...]
     choices = ("order", order, ORDERS), ("similarity", similarity, SIMILARITIES), ("method", rule.method, RULE_METHODS)
+    choices += (("best_k", best_k, BEST_K), *(("diverse", one.method, RULE_METHODS) for one in diverse))
     for name, value, known in choices:
         if value not in known:
             raise ValueError(f"{op}: {name} must be one of {', '.join(known)}, got {value!r}")
@@ -169,8 +183,11 @@ def aicl(
     most = max(max_k, *STATIC.values())
     if pool < most:
         raise ValueError(f"{op}: pool must be at least the {most} demonstrations that a text can get, got {pool}")
-    if not 0 <= rule.lambda_d <= 1:
-        raise ValueError(f"{op}: lambda_d must be in [0, 1], got {rule.lambda_d}")
+    if not 2 <= top_m <= pool:
+        raise ValueError(f"{op}: top_m must be from 2 to the pool's {pool}, got {top_m}")
+    for one in (rule, *diverse):
+        if not 0 <= one.lambda_d <= 1:
+            raise ValueError(f"{op}: lambda_d must be in [0, 1], got {one.lambda_d}")
     sizes = sizes or (QUICK if quick else FULL)
     for name, value in asdict(sizes).items():
         if value is not None:
@@ -190,10 +207,15 @@ def aicl(
             labeler = LabelModel(inner, prompt.labels)
             with CachedLabels(labeler, run.kept("posteriors")) as labels:
                 classifier = InContextClassifier(labels, shown, prompt, order=order)
-                results.append(evaluate(classifier, items, max_k=max_k, learn=sizes.learn, progress=progress))
+                found = evaluate(
+                    classifier, items, max_k=max_k, top_m=top_m, best_k=best_k, learn=sizes.learn, progress=progress
+                )
+                if diverse:
+                    found = found._replace(diverse=compare_rules(classifier, found, diverse, progress=progress))
+                results.append(found)
                 scored, cached, tokens = scored + labels.misses, cached + labels.hits, tokens + labeler.tokens_run
         models = described(model, scorer, kept)
-    report = report_of(results, samples, max_k)
+    report = report_of(results, samples, max_k, quick=sizes != FULL)
     run.write(
         report,
         {
@@ -203,6 +225,8 @@ def aicl(
                 for one in chosen
             },
             "SAICL learns from": f"{sizes.learn or 'all'} of each set, logistic regression",
+            "best k of a text": best_k,
+            "QPP-AICL": f"NQC of the {top_m} nearest texts, over the largest of the texts that SAICL learns from",
             "sha256 of the data": digests(one.source for one in chosen),
             "demonstrations": f"{similarity}, {rule.label} of {pool}, {order}, M = {max_k}",
             "words of a text in a prompt": f"at most {MAX_WORDS}",
@@ -223,23 +247,52 @@ def evaluate(
     items: ClassificationSet,
     *,
     max_k: int = M,
+    top_m: int = M,
+    best_k: BestK = "posterior",
     learn: int | None = None,
     progress: Progress | None = None,
 ) -> SetResult:
-    """Let every method classify the test texts of a set."""
+    """Let every method classify the test texts of a set; parameters as `aicl`, `learn` as `Sizes`."""
     shown = classifier.demonstrations
-    some = np.arange(len(shown.texts))[:learn]
-    predictor = learn_k(classifier, some, max_k, progress=progress)
+    tried = try_every_k(classifier, np.arange(len(shown.texts))[:learn], max_k, progress=progress)
+    best = optimal_k(tried.log_posterior, tried.labels, best_k=best_k)
     near = shown.near(items.test_texts)
-    easiest = np.nanmax(nqc(shown.near([shown.texts[i] for i in some], own=some).found.scores), initial=0.0)
+    easiest, spread = (nqc(one.found.scores[:, :top_m]) for one in (tried.near, near))
+    trained = [macro_scores(tried.labels, predictions).f1 for predictions in tried.predictions.T]
     ks: dict[str, Any] = {label: np.full(len(items.test_texts), k) for label, k in STATIC.items()}
-    ks[QPP] = qpp_k(nqc(near.found.scores), max_k, largest=float(easiest))
-    ks[SAICL] = predictor.predict(near.vectors)
+    ks[FIXED] = np.full(len(items.test_texts), int(np.argmax(trained)))
+    ks[QPP] = qpp_k(spread, max_k, largest=float(np.nanmax(easiest, initial=0.0)))
+    ks[SAICL] = KPredictor(tried.near.vectors, best).predict(near.vectors)
     every = np.stack([ks[label] for label in METHODS], axis=1)
     found = classifier.classify(items.test_texts, near, every, progress=progress)
     columns = [values.reshape(every.shape).T for values in (found.label, found.entropy, found.tokens)]
     predictions, entropies, tokens = (dict(zip(METHODS, column, strict=True)) for column in columns)
-    return SetResult(items, ks, predictions, entropies, tokens, predictor.ks)
+    return SetResult(items, ks, predictions, entropies, tokens, best, trained)
+
+
+def compare_rules(
+    classifier: InContextClassifier,
+    result: SetResult,
+    rules: Sequence[Rule],
+    *,
+    progress: Progress | None = None,
+) -> list[Diverse]:
+    """Classify the test texts with demonstrations of the nearest and of other rules, k as `result` has it."""
+    texts, labels = result.items.test_texts, tuple(label for label in METHODS if result.ks[label].any())
+    ks = np.stack([result.ks[label] for label in labels], axis=1)
+    vectors = classifier.demonstrations.encoder.encode(classifier.demonstrations.texts)
+    compared = []
+    for rule in dict.fromkeys((NEAREST, *rules)):
+        shown = classifier.demonstrations.ruled(rule)
+        other = InContextClassifier(classifier.labeler, shown, classifier.prompt, order=classifier.order)
+        near = shown.near(texts)
+        found = other.classify(texts, near, ks, progress=progress)
+        picks = shown.pick(near, int(ks.max()))
+        shares = (np.where(np.arange(picks.shape[1]) < k[:, None], picks, -1) for k in ks.T)
+        cosines = [pairwise_cosine(vectors, share) for share in shares]
+        predictions = dict(zip(labels, found.label.reshape(ks.shape).T, strict=True))
+        compared.append(Diverse(rule.label, predictions, dict(zip(labels, cosines, strict=True))))
+    return compared
 
 
 def _check_sklearn(op: str) -> None:
