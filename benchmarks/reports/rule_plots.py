@@ -67,7 +67,34 @@ def _picture(panels: list[tuple[str, str, dict[str, Any]]]) -> Any:
     return drawn
 
 
+ANGLES = (14, 19, 27, -22, -50, 75)  # of items from the query, in degrees
+
+
+def _geometry() -> Any:
+    """Two picks of each rule as arrows, and how far their sum is from the query."""
+    turned = np.radians(ANGLES)
+    items = np.stack([np.sin(turned), np.cos(turned)], axis=1).astype(np.float32)
+    query = np.array([[0, 1]], np.float32)
+    rules = (("top-k", "mmr", {"lambda_d": 1.0}), ("MMR, λ_d = 0.5", "mmr", {"lambda_d": 0.5}), ("VRSD", "vrsd", {}))
+    drawn, row = figure(2.5, 1, 3)
+    for axes, (title, rule, arguments) in zip(row, rules, strict=True):
+        picks = getattr(rk, rule)(query, items, 2, backend="reference", **arguments).indices[0]
+        for at, (x, y) in enumerate(items):
+            colour, width = (BLUE, 2.0) if at in picks else (GREY, 0.8)
+            axes.annotate("", (x, y), (0, 0), arrowprops={"arrowstyle": "->", "color": colour, "lw": width})
+        total = items[picks].sum(axis=0)
+        axes.annotate("", total, (0, 0), arrowprops={"arrowstyle": "->", "color": INK, "lw": 1.4, "ls": "--"})
+        axes.annotate("", (0, 2.1), (0, 0), arrowprops={"arrowstyle": "->", "color": ORANGE, "lw": 1.4})
+        away = np.degrees(np.arctan2(abs(total[0]), total[1]))
+        axes.text(0.98, 0.02, f"sum: {away:.0f}° off", transform=axes.transAxes, ha="right", color=INK)
+        axes.set(title=title, xticks=[], yticks=[], xlim=(-1.1, 1.3), ylim=(-0.3, 2.2), aspect="equal")
+        for side in ("left", "bottom"):
+            axes.spines[side].set_visible(False)
+    return drawn
+
+
 def draw(out: Path) -> None:
+    save(_geometry(), out / "vrsd-geometry.svg")
     for name, panels in PANELS.items():
         save(_picture(panels), out / f"{name}.svg")
 

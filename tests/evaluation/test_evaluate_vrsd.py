@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import re
 import sys
 from itertools import combinations
@@ -12,16 +13,17 @@ from tiny_encoder import TinyEncoder, write_sets
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("bm25s")
+pytest.importorskip("rank_bm25")
 pytest.importorskip("typer")
 
 from evaluations import invoke, use_tiny_encoder
 
 from ragsys_kernels import evaluation
 from ragsys_kernels.evaluation.vrsd import picks_report as vrsd_report
-from ragsys_kernels.evaluation.vrsd.picks import best_of_all, evaluate
+from ragsys_kernels.evaluation.vrsd.picks import best_of_all, evaluate, okapi
 from ragsys_kernels.icl.datasets import vrsd_set
 
-METHODS = ["VRSD", "MMR λ=0", "MMR λ=0.5", "MMR λ=1", "cosine top-k", "BM25", "best of all"]
+METHODS = ["VRSD", "MMR λ=0", "MMR λ=0.5", "MMR λ=1", "cosine top-k", "BM25 (Lucene)", "BM25 (Okapi)", "best of all"]
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def brute(questions, k, pool):
     encoder = TinyEncoder()
     queries, items = (encoder.encode(texts).astype(np.float64) for texts in (questions.questions, questions.pool))
     items /= np.linalg.norm(items, axis=1, keepdims=True)
-    values = {label: [] for label in METHODS if label != "BM25"}
+    values = {label: [] for label in METHODS if not label.startswith("BM25")}
     for query in queries:
         query = unit(query)
         near = np.argsort(-(items @ query), kind="stable")[:pool]
@@ -80,7 +82,7 @@ def test_values_are_the_definitions(data):
             np.testing.assert_allclose(result.values[label], expected, atol=2e-6, err_msg=label)
         assert (result.values["best of all"] >= result.values["VRSD"] - 1e-9).all()
     rows = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
-    assert len(rows) == sum(7 * len(result.questions.questions) for result in summary.results)
+    assert len(rows) == sum(8 * len(result.questions.questions) for result in summary.results)
     first = summary.results[0]
     assert rows[0]["method"] == "VRSD"
     assert float(rows[0]["cosine"]) == pytest.approx(first.values["VRSD"][0], abs=1e-8)
@@ -117,9 +119,13 @@ def test_the_papers_figures_stand_beside_ours(data):
     text = (data.parent / "out" / "report.md").read_text()
     ours, theirs = result.values["VRSD"].mean(), 0.740
     assert re.search(rf"\| ARC-DA \| VRSD \| {ours:.4f} \| .* \| 0\.740 \| \{ours - theirs:+.4f} \|", text)
-    assert re.search(r"Of the paper's 12 means for these sets \d+ come out within 0\.002\.", text)
+    assert re.search(r"Of the paper's 15 means for these sets \d+ come out within 0\.002, of its 12 win rates", text)
     assert f"- ARC-DA, mean of VRSD: {ours:.4f} here, 0.740 in the paper." in text
     assert re.search(r"\| ARC-DA \| MMR λ=0 \| \d+\.\d% \| .* \| 97\.7% \| (yes|no) \|", text)
+    # Table 3: BM25's row of the paper is Okapi's, and cosine top-k is MMR with λ = 1.
+    assert re.search(r"\| ARC-DA \| cosine top-k \| .* \| 0\.710 \| .* \| 95\.3% \| .* \| 0\.158 \|", text)
+    assert re.search(r"\| ARC-DA \| BM25 \(Okapi\) \| .* \| 0\.550 \| .* \| 98\.7% \| .* \| 0\.684 \|", text)
+    assert re.search(r"\| ARC-DA \| BM25 \(Lucene\) \| [\d.]+ \| [^|]+ \|  \| ", text)
     # Another k is another set-up.
     evaluated(data, encoder=encoder, k=3)
     assert "The paper has no figures" in (data.parent / "out" / "report.md").read_text()
@@ -161,6 +167,74 @@ def test_best_of_all_finds_what_greed_does_not():
     query = np.array([[1.0, 0.0, 0.0]], np.float32)
     items = np.array([[1, 0.2, 0], [1, -0.4, 1], [1, 0.4, -1], [0.1, 1, 1]], np.float32)
     assert sorted(best_of_all(query, items, np.arange(4)[None], 2)[0]) == [1, 2]
+
+
+def test_okapi_is_the_formula():
+    """Robertson's weights of words as they stand; a negative one becomes a quarter of the mean weight."""
+    items = ["The cat sat", "the cat ran", "a dog ran far far", "the the bird", "a cat, a dog"]
+    queries = ["the cat", "far dog", "nothing here"]
+    documents = [item.split() for item in items]
+    words = {word for document in documents for word in document}
+    found_in = {word: sum(word in document for document in documents) for word in words}
+    weight = {word: math.log((5 - n + 0.5) / (n + 0.5)) for word, n in found_in.items()}
+    floor = 0.25 * sum(weight.values()) / len(weight)
+    weight = {word: value if value >= 0 else floor for word, value in weight.items()}
+    mean = sum(map(len, documents)) / 5
+    for query, picks in zip(queries, okapi(queries, items, 3), strict=True):
+        scores = [
+            sum(
+                weight.get(word, 0.0)
+                * document.count(word)
+                * 2.5
+                / (document.count(word) + 1.5 * (0.25 + 0.75 * len(document) / mean))
+                for word in query.split()
+            )
+            for document in documents
+        ]
+        assert picks.tolist() == sorted(range(5), key=lambda i: (-scores[i], i))[:3]
+
+
+# --- What the paper proves, and what it only says.
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_theorem_1_is_the_subset_sum(seed):
+    """k numbers have the sum t exactly where some k vectors (number, 1) have a sum that points to (t, k)."""
+    rng = np.random.default_rng(seed)
+    numbers, k = rng.choice(np.arange(-20, 40), 9, replace=False), int(rng.integers(2, 5))
+    vectors = np.stack([numbers, np.ones(9)], axis=1)
+    sums = {int(sum(some)) for some in combinations(numbers, k)}
+    asked = [*rng.choice([*sums], 3), *(t for t in range(-60, 140) if t not in sums)][:8]
+    for t in asked:
+        query = np.array([t, k], np.float64)
+        # The cosine of sums, not of unit vectors: the reduction needs the lengths.
+        best = max((unit(vectors[list(some)].sum(axis=0)) @ unit(query), some) for some in combinations(range(9), k))
+        assert (best[0] > 1 - 1e-12) == (int(t) in sums)
+        if int(t) in sums:
+            assert numbers[list(best[1])].sum() == t
+
+
+def test_pointing_to_the_query_is_not_pointing_to_what_the_first_pick_leaves():
+    """The paper calls the best cosine of d0 + d' with q that of d' with q - d0; random cases say otherwise."""
+    differ = dict.fromkeys((2, 3, 4), 0)
+    for k in differ:
+        rng = np.random.default_rng(0)
+        for _ in range(300):
+            items, query = unit_rows(rng.standard_normal((12, 8))), unit(rng.standard_normal(8))
+            first, *rest = items[np.argsort(-(items @ query))]
+            sums = np.array([np.sum(some, axis=0) for some in combinations(rest, k - 1)])
+            to_query = (unit_rows(first + sums) @ query).argmax()
+            differ[k] += int(to_query != (unit_rows(sums) @ unit(query - first)).argmax())
+    assert differ == {2: 143, 3: 205, 4: 239}  # of 300; docs/papers/vrsd.md has them
+    # Two items are enough: the first of them turns the sum to the query, the second points along q - d0.
+    query, first = np.array([1.0, 0.0]), unit(np.array([1.0, 1.0]))
+    rest = unit_rows(np.array([[1.0, -0.8], [0.2, -1.0]]))
+    assert (unit_rows(first + rest) @ query).argmax() == 0
+    assert (rest @ unit(query - first)).argmax() == 1
+
+
+def unit_rows(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..._extras import needed
 from ..._types import PathLike
 from ...icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
 from ...icl.encoders import Encoder
@@ -22,6 +23,7 @@ from .picks_report import (
     BEST,
     BM25,
     MMR,
+    OKAPI,
     PAPER,
     POOL,
     RULES,
@@ -96,7 +98,8 @@ def vrsd(
     k, pool : int
         Picks and candidates of a query. The paper's figures stand beside ours only for 4 and 20.
     bm25 : bool
-        Whether BM25 takes part; it needs the package bm25s.
+        Whether BM25 takes part, in two forms: of words in lower case without stop words, which needs the package bm25s,
+        and Okapi's of what stands between spaces, which needs rank_bm25 and has the paper's figures.
     data : path, optional
         Folder of the data sets; see `vrsd_set`.
     cache : path, optional
@@ -127,6 +130,8 @@ def vrsd(
     for one in questions:
         _check_pool(one, pool)
     words = [BM25Retriever(one.pool) if bm25 else None for one in questions]
+    if bm25:
+        rank_bm25()
     with run.embeddings(encoder, progress) as scorer:
         scorer.encode([text for one in questions for text in (*one.questions, *one.pool)])
         encoded, cached = scorer.misses, scorer.hits
@@ -172,11 +177,28 @@ def evaluate(
     items = encoder.encode(questions.pool)
     if bm25 is not None:
         picks[BM25] = bm25.search(questions.questions, k).ids
+        picks[OKAPI] = okapi(questions.questions, questions.pool, k)
     if comb(pool, k) <= _SUBSETS:
         picks[BEST] = best_of_all(queries, items, candidates, k)
     values = {label: sum_cosine(queries, items, ids) for label, ids in picks.items()}
     likeness = {label: _mean(pairwise_cosine(items, ids)) for label, ids in picks.items()}
     return SetResult(questions, picks, values, likeness)
+
+
+def rank_bm25() -> Any:
+    with needed("vrsd", "evaluate", "rank-bm25"):
+        import rank_bm25
+    return rank_bm25
+
+
+def okapi(queries: Sequence[str], items: Sequence[str], k: int) -> Array:
+    """Return the k items of each query by rank_bm25's Okapi over what stands between spaces: (Q, k) rows.
+
+    Words keep their case and their punctuation, and an item without a word of the query has the score 0: those of equal
+    scores come by their number, so that there are always k.
+    """
+    index = rank_bm25().BM25Okapi([item.split() for item in items])
+    return np.stack([np.argsort(-index.get_scores(query.split()), kind="stable")[:k] for query in queries])
 
 
 def _check_pool(questions: QuestionSet, pool: int) -> None:
