@@ -126,7 +126,7 @@ evaluate-aicl: $(VENV)/.evaluate-ragsys
 	$(BIN)/ragsys-kernels evaluate aicl $(ARGS)
 
 # make evaluate-vrsd-answers ARGS=--quick
-evaluate-vrsd-answers: $(VENV)/.evaluate-ragsys
+evaluate-vrsd-answers: $(VENV)/.evaluate $(VENV)/.evaluate-ragsys
 	$(BIN)/ragsys-kernels evaluate vrsd-answers $(ARGS)
 
 # The site, in build/site. Nothing is fetched.

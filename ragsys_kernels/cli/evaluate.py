@@ -124,7 +124,7 @@ def evaluate_vrsd_answers(
     cache: Cache = None,
     model: Model = "smollm2",
     dtype: Dtype = WeightDtype.bfloat16,
-    encoder: Encoder = "minilm",
+    encoder: Encoder = "mpnet",
     sets: QuestionSets = None,
     quick: Annotated[bool, option(RUN, "Take 50 queries of each set, which takes minutes.", "--quick")] = False,
     queries: Annotated[

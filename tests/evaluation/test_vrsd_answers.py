@@ -12,6 +12,7 @@ from tiny_encoder import TinyEncoder, write_sets
 pytest.importorskip("matplotlib")
 pytest.importorskip("transformers")
 pytest.importorskip("rouge_score")
+pytest.importorskip("rank_bm25")
 pytest.importorskip("typer")
 
 import lm_models
@@ -25,7 +26,7 @@ from ragsys_kernels.icl import HuggingFaceModel
 from ragsys_kernels.icl.datasets import vrsd_set
 from ragsys_kernels.icl.generation import GreedyGenerator
 
-METHODS = ["no items", "random items", "MMR λ=0", "MMR λ=0.5", "MMR λ=1", "VRSD"]
+METHODS = ["no items", "random items", "MMR λ=0", "MMR λ=0.5", "MMR λ=1", "BM25 (Okapi)", "VRSD"]
 
 
 def last_answer(self, prompts, stop):
@@ -67,7 +68,7 @@ def test_every_method_has_its_items_in_the_prompt(data):
     assert list(found.picks) == METHODS
     assert model.stops == [PROMPTS["openbookqa"][1]]
     size = len(questions.questions)
-    assert len(model.prompts) == 6 * size
+    assert len(model.prompts) == 7 * size
     items = [item.split("->", 1) for item in questions.pool]
     for at, label in enumerate(METHODS):
         for q in range(size):
@@ -89,7 +90,7 @@ def test_numbers_are_those_of_each_answer(data):
     summary = evaluated(data, queries=9)
     assert [result.questions.name for result in summary.results] == ["arc-da", "openbookqa", "puzzle"]
     table = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
-    assert len(table) == (9 + 9 + 6) * 6
+    assert len(table) == (9 + 9 + 6) * 7
     score = rouge_scorer("test")
     for result in summary.results:
         assert bool(result.right) == (result.questions.name == "openbookqa")
@@ -113,6 +114,35 @@ def test_numbers_are_those_of_each_answer(data):
         assert max(values.max() for values in result.rouge.values()) > 0.2
 
 
+def test_options_are_rated_by_their_log_probability(data):
+    """By a forward pass of each option on its own."""
+    (result,) = evaluated(data, sets=["openbookqa"], queries=4).results
+    model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
+    template = PROMPTS["openbookqa"][0]
+    items = [dict(zip(("question", "answer"), item.split("->", 1), strict=True)) for item in result.questions.pool]
+    assert list(result.likeliest) == METHODS
+    for label in METHODS:
+        for q, (question, truth) in enumerate(zip(result.questions.questions, result.questions.answers, strict=True)):
+            prompt = template.prompt({"question": question}, [items[i] for i in result.picks[label][q]])
+            options = question.split("be: ")[1].split(". ")
+            logp = {option: float(model.score([prompt], [f" {option}"]).sum[0]) for option in options}
+            best = logp.pop(truth)
+            assert result.likeliest[label][q] == (best > max(logp.values()))
+
+
+def test_directions_are_the_papers(data):
+    (result,) = evaluated(data, sets=["puzzle"]).results
+    high = {label: np.full((3, 3), 0.2 if label == "VRSD" else 0.1) for label in METHODS}
+    high["MMR λ=0.5"] = high["VRSD"]
+    high["BM25 (Okapi)"] = high["VRSD"] + 0.1
+    result = result._replace(rouge=high)
+    found = [{"ROUGE-L": vrsd_answers_report._intervals(result, "ROUGE-L", 100)}]
+    told = {line[1]: line for line in vrsd_answers_report._directions([result], found)}
+    assert told["MMR λ=1"][2:] == ("ROUGE-L", "+0.025", "+0.012", "**+0.100 [+0.100, +0.100]**", "yes")
+    assert told["MMR λ=0"][-1] == "models differ"  # on Puzzle one of the paper's two has no difference
+    assert (told["MMR λ=0.5"][-1], told["BM25 (Okapi)"][-1]) == ("undecided", "no")
+
+
 def test_measures():
     score = rouge_scorer("test")
     assert score("the sun warms ice", "the sun warms ice") == [1.0, 1.0, 1.0]
@@ -134,7 +164,7 @@ def test_report(data):
         for label in METHODS:
             means = " | ".join(f"{value:.3f}" for value in result.rouge[label].mean(axis=0))
             share = f"{result.right[label].mean():.1%}" if result.right else ""
-            row = rf"\| {title} \| {label} \| {re.escape(means)} \| \[.*\] \| {share} \|"
+            row = rf"\| {title} \| {re.escape(label)} \| {re.escape(means)} \| \[.*\] \| {share} \|"
             assert re.search(row, text)
         assert f"On {title} VRSD's ROUGE-L is " in text
         assert f"{title}: ROUGE-L no items " in str(summary)

@@ -22,7 +22,8 @@ from ...icl.prompts import QA, PromptTemplate
 from ...icl.retrievers import DenseRetriever
 from .._run import Progress, Run, Summary, described, digests, drawn, sets_named
 from .answers_report import NONE, RANDOM, ROUGE, AnswerResult, report_of
-from .picks_report import MMR, POOL, RULES, VRSD, K
+from .picks import okapi, rank_bm25
+from .picks_report import MMR, OKAPI, POOL, RULES, VRSD, K
 
 Array = npt.NDArray[Any]
 
@@ -65,7 +66,7 @@ def vrsd_answers(
     out: PathLike,
     model: PathLike | LanguageModel = "smollm2",
     dtype: str = "bfloat16",
-    encoder: PathLike | Encoder = "minilm",
+    encoder: PathLike | Encoder = "mpnet",
     sets: Sequence[str] | None = None,
     quick: bool = False,
     queries: int | None = None,
@@ -78,13 +79,14 @@ def vrsd_answers(
     num_threads: int | None = None,
     progress: Progress | None = None,
 ) -> AnswersSummary:
-    """Answer the questions of VRSD's sets after the picks of VRSD, MMR, at random, and none; write a report folder.
+    """Answer the questions of VRSD's sets after the picks of each method, random ones, and none; write a report folder.
 
     The picks are those of `vrsd`: k of each query's `pool` nearest items. They stand as demonstrations before the
     question, in the order picked; the model answers greedily, to the end of the line, in its chat template if it has
     one. ROUGE-1, 2 and L (F1, without stemming, by the package rouge-score) compare with the set's answer; on
-    OpenBookQA an answer is right if the right option is more like it, by ROUGE-L, than every other. Answers are kept as
-    they are made, so that a stopped run resumes where it was.
+    OpenBookQA an answer is right if the right option is more like it, by ROUGE-L, than every other; and the model is
+    right by log-probability if it gives the right option the largest of all, which needs no generation. Answers and
+    scores are kept as they are made, so that a stopped run resumes where it was.
 
     Parameters
     ----------
@@ -94,7 +96,7 @@ def vrsd_answers(
     model, dtype
         As `HuggingFaceModel.from_pretrained` takes them, or a `HuggingFaceModel`.
     encoder : str, path or Encoder
-        "minilm", "mpnet" (the paper's), a folder or a name on the hub; see `SentenceTransformerEncoder`.
+        "mpnet" (the paper's), "minilm", a folder or a name on the hub; see `SentenceTransformerEncoder`.
     sets : sequence of {"arc-da", "openbookqa", "puzzle"}, optional
         Default: all.
     quick : bool
@@ -127,18 +129,28 @@ def vrsd_answers(
         if len(one.pool) < pool:
             raise ValueError(f"{op}: pool must be at most the {len(one.pool)} items of {one.title}, got {pool}")
     score = rouge_scorer(op)
+    rank_bm25(op)
     with run.embeddings(encoder, progress) as kept, run.language_model(model, dtype=dtype) as scorer:
         greedy = GreedyGenerator(run.hugging_face(scorer))
         with CachedGenerator(greedy, run.kept("answers")) as generator:
             results = [
                 evaluate(
-                    kept, generator, one, score, k=k, pool=pool, seed=seed, num_threads=num_threads, progress=progress
+                    kept,
+                    generator,
+                    one,
+                    score,
+                    scorer=scorer,
+                    k=k,
+                    pool=pool,
+                    seed=seed,
+                    num_threads=num_threads,
+                    progress=progress,
                 )
                 for one in chosen
             ]
             generated, cached = generator.misses, generator.hits
         models = described(model, scorer, kept)
-    report = report_of(results, samples, k)
+    report = report_of(results, samples, k, quick=queries is not None)
     run.write(
         report,
         {
@@ -166,13 +178,14 @@ def evaluate(
     questions: QuestionSet,
     score: Callable[[str, str], Sequence[float]],
     *,
+    scorer: LanguageModel | None = None,
     k: int = K,
     pool: int = POOL,
     seed: int = 0,
     num_threads: int | None = None,
     progress: Progress | None = None,
 ) -> AnswerResult:
-    """Let the model answer every question of a set after every method's picks."""
+    """Let the model answer every question of a set after every method's picks; a `scorer` also rates the options."""
     vectors, dense = encoder.encode(questions.questions), DenseRetriever(encoder, questions.pool)
     candidates = dense.nearest(vectors, pool, num_threads=num_threads).ids
     rng = np.random.default_rng([seed, len(questions.pool)])
@@ -182,6 +195,8 @@ def evaluate(
         RANDOM: np.stack([rng.choice(len(questions.pool), k, replace=False) for _ in range(size)]),
     }
     for label in (*MMR, VRSD):
+        if label == VRSD:
+            picks[OKAPI] = okapi(questions.questions, questions.pool, k)
         rule = next(rule for rule in RULES if rule.label == label)
         chosen = rule.select(vectors, dense.corpus, k, candidates=candidates, num_threads=num_threads)
         picks[label] = chosen.indices
@@ -193,13 +208,37 @@ def evaluate(
         answers = generator.generate(prompts, stop)
     rouge: dict[str, Array] = {}
     right: dict[str, Array] = {}
+    likeliest: dict[str, Array] = {}
     for at, label in enumerate(picks):
         mine = [answer.removeprefix("A:").strip() for answer in answers[at * size : (at + 1) * size]]
         triples = [*zip(questions.questions, questions.answers, mine, strict=True)]
         rouge[label] = np.array([score(truth, answer) for _, truth, answer in triples])
         if questions.name == CHOICES:
             right[label] = np.array([is_right(score, *triple) for triple in triples])
-    return AnswerResult(questions, picks, rouge, right)
+            if scorer is not None:
+                likeliest[label] = is_likeliest(scorer, questions, prompts[at * size : (at + 1) * size], progress)
+    return AnswerResult(questions, picks, rouge, right, likeliest)
+
+
+def is_likeliest(
+    scorer: LanguageModel, questions: QuestionSet, prompts: Sequence[str], progress: Progress | None = None
+) -> Array:
+    """Return whether the model gives the right option a larger log-probability than every other: (Q,) bool."""
+    found = []
+    template = PROMPTS[questions.name][0]
+    for at, (prompt, question, truth) in enumerate(zip(prompts, questions.questions, questions.answers, strict=True)):
+        options = options_of(question)
+        logp = scorer.score([prompt] * len(options), [template.answer({"answer": option}) for option in options]).sum
+        rivals = [value for option, value in zip(options, logp, strict=True) if option != truth]
+        own = [value for option, value in zip(options, logp, strict=True) if option == truth]
+        found.append(bool(own) and max(own) > max(rivals, default=-np.inf))
+        if progress is not None:
+            progress(at + 1, len(prompts))
+    return np.array(found)
+
+
+def options_of(question: str) -> list[str]:
+    return question.partition(OPTIONS)[2].split(". ")
 
 
 def rouge_scorer(op: str) -> Callable[[str, str], list[float]]:
@@ -217,8 +256,7 @@ def rouge_scorer(op: str) -> Callable[[str, str], list[float]]:
 
 def is_right(score: Callable[[str, str], Sequence[float]], question: str, truth: str, answer: str) -> bool:
     """Return whether the answer is more like the right option, by ROUGE-L, than like each other option."""
-    options = question.partition(OPTIONS)[2].split(". ")
-    rivals = [score(option, answer)[2] for option in options if option != truth]
+    rivals = [score(option, answer)[2] for option in options_of(question) if option != truth]
     return score(truth, answer)[2] > max(rivals, default=0.0)
 
 

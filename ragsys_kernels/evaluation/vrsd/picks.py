@@ -185,8 +185,8 @@ def evaluate(
     return SetResult(questions, picks, values, likeness)
 
 
-def rank_bm25() -> Any:
-    with needed("vrsd", "evaluate", "rank-bm25"):
+def rank_bm25(op: str = "vrsd") -> Any:
+    with needed(op, "evaluate", "rank-bm25"):
         import rank_bm25
     return rank_bm25
 
