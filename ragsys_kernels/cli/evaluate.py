@@ -273,6 +273,12 @@ def evaluate_ralm(
         str,
         option(RUN, "Encoder for dense retrieval: minilm, mpnet, a folder, a name on the Hugging Face hub, or none."),
     ] = "minilm",
+    text: Annotated[
+        str, option(RUN, "Text to predict: wikitext, or ag-news, whose training articles are retrieved from.")
+    ] = "wikitext",
+    bm25: Annotated[
+        str, option(RUN, "Retriever: lucene, or pyserini, BM25 with the paper's parameters and stems.")
+    ] = "lucene",
     quick: Annotated[
         bool, option(RUN, "Take fewer and shorter windows and a larger stride, which takes minutes.", "--quick")
     ] = False,
@@ -303,9 +309,9 @@ def evaluate_ralm(
 ) -> None:  # fmt: skip
     """In-Context RALM: what a document before a text is worth to a language model, by how it is chosen.
 
-    Perplexity of WikiText-103 test without documents, with BM25's, reranked, by an oracle and others, against stride,
-    query length and number of documents. Writes report.html and report.md. A run that was stopped is resumed when it is
-    run again. Needs the extra evaluate; smollm2 needs its package.
+    Perplexity of WikiText-103 test, or of AG News, without documents, with BM25's, reranked, by an oracle and others,
+    against stride, query length and number of documents. Writes report.html and report.md. A run that was stopped is
+    resumed when it is run again. Needs the extra evaluate; smollm2 needs its package.
     """
     sizes = {
         "windows": windows, "window": window, "stride": stride, "query": query_tokens, "document": document_tokens,
@@ -322,6 +328,8 @@ def evaluate_ralm(
             model=model,
             dtype=dtype.value,
             encoder=None if encoder == "none" else encoder,
+            text=text,  # type: ignore[arg-type]
+            bm25=bm25,  # type: ignore[arg-type]
             quick=quick,
             seed=seed,
             num_threads=num_threads,

@@ -85,27 +85,45 @@ class BM25Retriever:
         Saturation of repeated words, and weight of the text's length. Defaults: bm25s's and Robertson's.
     stopwords : str or list of str
         Stop words as ``bm25s.tokenize`` takes them.
+    stemmer : str, optional
+        Algorithm of PyStemmer that cuts the words, for instance "porter". Default: none does.
 
     Raises
     ------
     ModuleNotFoundError
-        bm25s is not installed.
+        bm25s is not installed, or PyStemmer where a stemmer is asked for.
     ValueError
         No text has a word.
     """
 
     def __init__(
-        self, texts: Sequence[str], *, k1: float = 1.5, b: float = 0.75, stopwords: str | list[str] = "english"
+        self,
+        texts: Sequence[str],
+        *,
+        k1: float = 1.5,
+        b: float = 0.75,
+        stopwords: str | list[str] = "english",
+        stemmer: str | None = None,
     ) -> None:
         texts = _some("texts", texts)
         with needed("BM25", "bm25"):
             import bm25s
+        self._stemmer: Any = None
+        if stemmer is not None:
+            with needed("BM25 with a stemmer", "evaluate", "PyStemmer"):
+                from Stemmer import Stemmer
+            self._stemmer = Stemmer(stemmer)
         self._tokenize, self._stopwords, self._size = bm25s.tokenize, stopwords, len(texts)
         self._bm25: Any = bm25s.BM25(k1=k1, b=b, method="lucene")
         words = self._words(texts)
         if not any(words):
             raise ValueError("BM25: texts must have words, got none")
         self._bm25.index(words, show_progress=False)
+
+    @classmethod
+    def pyserini(cls, texts: Sequence[str]) -> BM25Retriever:
+        """Return one with the parameters of Pyserini, which In-Context RALM uses: k1 = 0.9, b = 0.4, Porter's stems."""
+        return cls(texts, k1=0.9, b=0.4, stemmer="porter")
 
     def search(self, queries: Sequence[str], n: int) -> Found:
         if n < 1:
@@ -122,7 +140,9 @@ class BM25Retriever:
         return Found(ids, scores)
 
     def _words(self, texts: list[str]) -> list[list[str]]:
-        found: list[list[str]] = self._tokenize(texts, stopwords=self._stopwords, return_ids=False, show_progress=False)
+        found: list[list[str]] = self._tokenize(
+            texts, stopwords=self._stopwords, stemmer=self._stemmer, return_ids=False, show_progress=False
+        )
         return found
 
 

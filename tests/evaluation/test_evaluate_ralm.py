@@ -249,8 +249,11 @@ def test_report_says_what_holds_and_why(first, short, why):
     assert "| reranking is better than BM25's first (Table 1) | yes | -1.9" in text
     assert re.search(r"\| BM25, reranked \| BM25, first \| [^|]* \| -1\.9[^|]* \| [^|]* \| lower \|", text)
     assert re.search(r"\| BM25, first two \| BM25, first \| [^|]* \| [^|]* \| [^|]* \| undecided \|", text)
-    assert "| the smallest stride is the best (Figure 5) | yes: s = 4 is |" in text
-    assert "| 32 tokens, the paper's choice, are the best query (Figure 6) | yes: ℓ = 32 is |" in text
+    # Strides and lengths differ by one nat in each window of 20 words.
+    assert "| the smaller the stride, the better: s = 4 against 8 (Figure 5) | yes | -4.88% [-4.88%, -4.88%] |" in text
+    query = "are the best query (Figure 6) | yes | -4.88% [-4.88%, -4.88%] against the best other, 16 |"
+    assert f"| 32 tokens, the paper's choice, {query}" in text
+    assert re.search(r"\| 8 \|.* \| \+5\.13% \[\+5\.13%, \+5\.13%\] \|", text)
     assert "dense retriever (Figure 3)" not in text  # there was none
 
 
@@ -260,6 +263,42 @@ def test_report_says_what_holds_and_why(first, short, why):
 )
 def test_a_change_whose_interval_ends_at_0_is_undecided(low, high, word):
     assert ralm_report._Versus(ralm_report.Interval((low + high) / 2, low, high), 0.5).verdict == word
+
+
+def test_findings_are_undecided_where_zero_is_in_the_interval():
+    rng = np.random.default_rng(0)
+    result = made({"no document, prefix as short": 0.0, "any passage": 0.1, "BM25, random": 0.1, "BM25, first": -0.05,
+                   "BM25, reranked": -0.05, "BM25, oracle": -0.1, "BM25, first two": 0.0})  # fmt: skip
+    noise = rng.standard_normal(40)
+    result.nll["BM25, reranked"] = result.nll["BM25, first"] + noise
+    result.by_stride[8] = result.by_stride[4] + noise
+    result.by_query[32] = result.by_query[16] + noise
+    text = ralm_report.report_of(result, ralm_report.RalmSizes(), 200, "ours").markdown()
+    assert text.count(" | undecided | ") >= 3
+    for finding in ("reranking is better", "the smaller the stride", "32 tokens, the paper's choice"):
+        assert re.search(rf"\| {finding}[^|]* \| undecided \| [-+]", text), finding
+
+
+def test_news_are_predicted_from_news(evaluated, data, tmp_path):
+    """The training articles are retrieved from, but for one that has eight words of a test article."""
+    words = ["sun", "moon", "rain", "wind", "cat", "dog", "tree", "stone", "river", "fish", "bird", "snow"]
+    rng = np.random.default_rng(0)
+    news = data / "ag_news"
+    news.mkdir(exist_ok=True)
+    tests = [" ".join(rng.choice(words, 30)) for _ in range(40)]
+    trains = [" ".join(rng.choice(words, 20)) for _ in range(30)] + ["new " + " ".join(tests[3].split()[5:14])]
+    (news / "test.csv").write_text("".join(f'"{i % 4 + 1}","title","{text}"\n' for i, text in enumerate(tests)))
+    (news / "train_sample_10k.tsv").write_text("".join(f"{text}\t{i % 4 + 1}\n" for i, text in enumerate(trains)))
+    summary = evaluated(text="ag-news", encoder=None)
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "AG News test" in text.splitlines()[0]
+    assert "0 and 1 were left out for that" in text
+    assert "own article" not in summary.result.nll
+    about = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert about["evaluation"] == "ralm-news"
+    used = {i for row in summary.result.picks["BM25, first"] for ids in row for i in ids}
+    assert used <= set(range(60))  # of pieces of ten words
+    assert used
 
 
 @pytest.mark.slow
@@ -296,6 +335,8 @@ def test_a_killed_run_goes_on(evaluated, data, tmp_path):
 @pytest.mark.parametrize(
     ("options", "kind", "match"),
     [
+        ({"text": "books"}, ValueError, "ralm: text must be one of wikitext, ag-news, got 'books'"),
+        ({"bm25": "atire"}, ValueError, "ralm: bm25 must be one of lucene, pyserini, got 'atire'"),
         ({"sizes": {**SIZES, "stride": 3}}, ValueError, "ralm: stride must divide the 8 tokens of a target, got 3"),
         ({"sizes": {**SIZES, "past": 0}}, ValueError, "ralm: past must be at least 1, got 0"),
         ({"sizes": {**SIZES, "queries": (8, 0)}}, ValueError, "ralm: queries must be at least 1, got 0"),
@@ -337,11 +378,25 @@ def test_every_option_reaches_the_job(monkeypatch):
         "--candidates",
         6,
     )
-    result = invoke("ralm", *options, *sizes, "--seed", 7, "--num-threads", 3, "--quick", "--quiet")
+    result = invoke(
+        "ralm",
+        *options,
+        *sizes,
+        "--seed",
+        7,
+        "--num-threads",
+        3,
+        "--quick",
+        "--quiet",
+        "--text",
+        "ag-news",
+        "--bm25",
+        "pyserini",
+    )
     assert result.exit_code == 0, result.output
     assert {name: str(value) for name, value in seen.items()} == {
         "out": "o", "data": "d", "cache": "c", "model": "m", "dtype": "float32", "encoder": "None", "seed": "7",
-        "num_threads": "3", "progress": "None", "quick": "True",
+        "num_threads": "3", "progress": "None", "quick": "True", "text": "ag-news", "bm25": "pyserini",
         "sizes": "{'windows': 1, 'window': 2, 'stride': 3, 'query': 4, 'document': 5, 'candidates': 6}",
     }  # fmt: skip
     invoke("ralm", "--quiet")

@@ -120,3 +120,30 @@ def test_rules_are_the_ops():
     ]
     with pytest.raises(ValueError, match="select: method must be top, mmr or vrsd, got 'dpp'"):
         Rule("dpp").select(queries, corpus, 4)
+
+
+def test_pyserinis_parameters():
+    """By the formula of the class, of words that PyStemmer cuts."""
+    stemmer = pytest.importorskip("Stemmer").Stemmer("porter")
+    texts = ["running dogs run in rain", "the dog sleeps", "rains and winds, winds, winds", "a cat is sleeping"]
+    queries = ["dogs running", "sleep wind", "zebra"]
+    stop = {"in", "the", "and", "a", "is"}
+
+    def words(text):
+        found = [word.strip(",") for word in text.split()]
+        return stemmer.stemWords([word for word in found if word not in stop and len(word) > 1])
+
+    documents = [words(text) for text in texts]
+    mean = sum(map(len, documents)) / len(documents)
+    found = BM25Retriever.pyserini(texts).search(queries, 4)
+    for q, query in enumerate(queries):
+        scores = np.zeros(len(texts))
+        for word in words(query):
+            number = sum(word in document for document in documents)
+            weight = np.log(1 + (len(texts) - number + 0.5) / (number + 0.5))
+            for i, document in enumerate(documents):
+                f = document.count(word)
+                scores[i] += weight * f / (f + 0.9 * (0.6 + 0.4 * len(document) / mean))
+        order = [i for i in np.argsort(-scores, kind="stable") if scores[i] > 0]
+        assert [i for i in found.ids[q] if i >= 0] == order
+        np.testing.assert_allclose(found.scores[q, : len(order)], scores[order], rtol=1e-5)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..._types import PathLike
-from ...icl.datasets import ralm_passages, wikitext
+from ...icl.datasets import news_texts, ralm_passages, wikitext
 from ...icl.datasets.wikitext import OVERLAP
 from ...icl.encoders import Encoder
 from ...icl.language_model import TokenModel
@@ -50,6 +50,22 @@ QUICK = RalmSizes(
 )
 
 
+class _Source(NamedTuple):
+    report: str  # its name
+    title: str
+    collection: str
+
+
+TEXTS = {
+    "wikitext": _Source("ralm", "WikiText-103 test", "BoolQ (validation) and WikiText-103 valid"),
+    "ag-news": _Source("ralm-news", "AG News test", "AG News train"),
+}
+BM25: dict[str, Callable[[Sequence[str]], BM25Retriever]] = {
+    "lucene": BM25Retriever,
+    "pyserini": BM25Retriever.pyserini,
+}
+
+
 @dataclass(frozen=True)
 class RalmSummary(Summary):
     """What an evaluation did; as text, the word perplexity of each method and what the run cost."""
@@ -75,6 +91,8 @@ def ralm(
     model: PathLike | TokenModel = "smollm2",
     dtype: str = "bfloat16",
     encoder: PathLike | Encoder | None = "minilm",
+    text: Literal["wikitext", "ag-news"] = "wikitext",
+    bm25: Literal["lucene", "pyserini"] = "lucene",
     quick: bool = False,
     sizes: Mapping[str, Any] | None = None,
     data: PathLike | None = None,
@@ -84,9 +102,10 @@ def ralm(
     num_threads: int | None = None,
     progress: Progress | None = None,
 ) -> RalmSummary:
-    """Measure what documents before the text are worth to a language model on WikiText-103; write a report folder.
+    """Measure what documents before the text are worth to a language model; write a report folder.
 
-    Windows are spread evenly over the test text. In each the last tokens are predicted, with a document over its
+    Windows are spread evenly over the test text of WikiText-103, or of AG News, whose training articles are then the
+    collection: texts of one kind. In each the last tokens are predicted, with a document over its
     first ones: none, BM25's first, one of BM25's first 16 that is chosen by zero-shot reranking, by the target itself
     (oracle) or at random, the encoder's nearest, two shorter ones by BM25 or by MMR, any passage of the collection, or
     none and the prefix cut by as much as a document takes. Each (window, document) is run once and kept in the cache:
@@ -104,12 +123,16 @@ def ralm(
         Type of the model's weights in memory.
     encoder : str, path, Encoder or None
         For the nearest passage and for MMR; None leaves both out.
+    text : {"wikitext", "ag-news"}
+        What is predicted, and so what is retrieved from: see `ralm_passages` and `news_texts`.
+    bm25 : {"lucene", "pyserini"}
+        The retriever: `BM25Retriever` as it is, or `BM25Retriever.pyserini`, whose parameters are the paper's.
     quick : bool
         `QUICK` sizes: minutes on two cores. Those of ``RalmSizes()`` take hours.
     sizes : mapping, optional
         Fields of `RalmSizes` that are to be others.
     data : path, optional
-        Folder of the data sets; see `wikitext` and `boolq_passages`.
+        Folder of the data sets; see `wikitext`, `boolq_passages` and `news_texts`.
     cache : path, optional
         Folder for ``scores.sqlite``, ``embeddings.sqlite`` and for models that packages carry. Default:
         RAGSYS_KERNELS_CACHE, else ``ragsys_kernels`` in the user's cache folder.
@@ -141,36 +164,47 @@ def ralm(
     used = replace(QUICK if quick else RalmSizes(), **(sizes or {}))
     used.check(op)
     run = Run(op, out, cache=cache, samples=samples, num_threads=num_threads)
-    test = wikitext("test", data)
-    collection = ralm_passages(test, data, words=used.passage)
+    for name, value, known in (("text", text, TEXTS), ("bm25", bm25, BM25)):
+        if value not in known:
+            raise ValueError(f"{op}: {name} must be one of {', '.join(known)}, got {value!r}")
+    if text == "wikitext":
+        test = wikitext("test", data)
+        collection = ralm_passages(test, data, words=used.passage)
+    else:
+        test, collection = news_texts(data, words=used.passage)
     documents = [passage.document for passage in collection.passages]
-    bm25 = BM25Retriever(documents)
+    retriever = BM25[bm25](documents)
     with ExitStack() as opened:
         kept = None if encoder is None else opened.enter_context(run.embeddings(encoder))
         scorer = opened.enter_context(run.language_model(model, dtype=dtype, batch_tokens=_BATCH))
         system = Ralm(
-            scorer, documents, bm25,
+            scorer, documents, retriever,
             query_tokens=used.query, document_tokens=used.document, past_tokens=used.past,
         )  # fmt: skip
-        text = system.encode(test.text)
-        windows = chosen_windows(len(text.tokens), used)
+        tokens = system.encode(test.text)
+        windows = chosen_windows(len(tokens.tokens), used)
         dense = None if kept is None else DenseRetriever(kept, documents)
-        own = own_articles(system, text, [article.text for article in test.articles], windows, used)
-        result = evaluate(system, text, windows, used, dense=dense, own=own, seed=seed, progress=progress)
+        own = None  # articles of news lie in one window
+        if text == "wikitext":
+            own = own_articles(system, tokens, [article.text for article in test.articles], windows, used)
+        result = evaluate(system, tokens, windows, used, dense=dense, own=own, seed=seed, progress=progress)
         cached, models = scorer.hits, described(model, scorer, kept)
     passages = (
-        f"{len(documents)} passages of at most {used.passage} words, of BoolQ (validation) and WikiText-103 valid. "
+        f"{len(documents)} passages of at most {used.passage} words, of {TEXTS[text].collection}. "
         f"None has the title of an evaluated article, or {OVERLAP} words in a row in common with the evaluated text: "
         f"{collection.same_title} and {collection.same_words} were left out for that"
     )
-    report = report_of(result, used, samples, passages)
+    report = report_of(
+        result, used, samples, passages, name=TEXTS[text].report, text=TEXTS[text].title, quick=used != RalmSizes()
+    )
     run.write(
         report,
         {
             **models,
-            "text": f"WikiText-103 test, {len(text.tokens)} tokens, {test.text.count(' ')} words and line ends",
+            "text": f"{TEXTS[text].title}, {len(tokens.tokens)} tokens, {test.text.count(' ')} words and line ends",
             "collection": passages,
             "sha256 of the data": digests([test.source, collection.source]),
+            "BM25": {"lucene": "k1 1.5, b 0.75, no stems", "pyserini": "k1 0.9, b 0.4, Porter's stems"}[bm25],
             **{f"sizes: {name}": value for name, value in asdict(used).items()},
             "bootstrap": run.bootstrap("windows"),
             "passages at random": f"seed {seed}",

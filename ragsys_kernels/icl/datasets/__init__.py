@@ -2,6 +2,7 @@
 
 from ._files import data_folder
 from .classification import CLASSIFICATION_SETS, ClassificationSet, classification_set
+from .news import news_texts
 from .truthfulqa import TruthfulQA, truthfulqa
 from .vrsd import VRSD_SETS, QuestionSet, vrsd_set
 from .wikitext import (
@@ -25,6 +26,7 @@ __all__ = [
     "boolq_passages",
     "classification_set",
     "data_folder",
+    "news_texts",
     "ralm_passages",
     "truthfulqa",
     "vrsd_set",

@@ -140,18 +140,28 @@ def ralm_passages(evaluated: WikiText, folder: PathLike | None = None, *, words:
     held_out = wikitext("valid", folder)
     boolq, source = boolq_passages(folder)
     articles = [Passage(title, _without_headings(text)) for title, text in held_out.articles]
-    titles = {_words(title) for title, _ in evaluated.articles}
-    runs = _runs(_words(evaluated.text))
+    names = [title for title, _ in evaluated.articles]
+    return PassageSet(*kept_passages([*boolq, *articles], names, evaluated.text, words), {**source, **held_out.source})
+
+
+def kept_passages(
+    articles: Sequence[Passage], titles: Sequence[str], text: str, words: int
+) -> tuple[list[Passage], int, int]:
+    """Return the distinct pieces of articles that have nothing of an evaluated text, and how many were left out.
+
+    Left out are those with one of its titles, and those with `OVERLAP` of its words in a row.
+    """
+    evaluated, runs = {_words(title) for title in titles}, _runs(_words(text))
     kept: dict[Passage, None] = {}
     same_title = same_words = 0
-    for passage in (piece for whole in (*boolq, *articles) for piece in _pieces(whole, words)):
-        if _words(passage.title) in titles:
+    for passage in (piece for whole in articles for piece in _pieces(whole, words)):
+        if _words(passage.title) in evaluated:
             same_title += 1
         elif not runs.isdisjoint(_runs(_words(passage.document))):
             same_words += 1
         else:
             kept[passage] = None
-    return PassageSet(list(kept), same_title, same_words, {**source, **held_out.source})
+    return list(kept), same_title, same_words
 
 
 def _read(name: str, file: str, folder: PathLike | None, hub: Hub) -> tuple[Sequence[Any], dict[str, str]]:
