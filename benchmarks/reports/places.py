@@ -16,6 +16,8 @@ PLACES = {
     "papers-ragsys": "docs/papers/ragsys.md",
     "papers-aicl": "docs/papers/aicl.md",
     "papers-ralm": "docs/papers/ralm.md",
+    "papers-ralm-news": "docs/papers/ralm.md",
+    "papers-directions": "docs/papers/index.md",
 }
 
 
