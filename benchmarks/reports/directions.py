@@ -28,7 +28,9 @@ def tally(values: list[str]) -> tuple[str, str]:
     decided = {answer for answer in ("yes", "no") if counts[answer]}
     if decided == {"yes", "no"}:
         return said, "in part"
-    return said, decided.pop() if decided else "undecided"
+    if not decided:
+        return said, "undecided"
+    return said, f"{decided.pop()}{', where decided' if counts['undecided'] else ''}"
 
 
 def _vrsd(out: Path) -> Iterator[Row]:

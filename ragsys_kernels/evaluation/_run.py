@@ -19,6 +19,7 @@ from ..icl.cache import CachedModel
 from ..icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
 from ..icl.huggingface import HuggingFaceModel, open_model
 from ..icl.language_model import LanguageModel
+from ..icl.packaged import TITLES
 from ..icl.runtime import torch_threads
 from .report import Report, check_free, draw
 
@@ -157,7 +158,7 @@ def described(model: PathLike | LanguageModel, scorer: CachedModel, encoder: Enc
     inner = scorer.model
     dtype = str(inner.model.dtype) if isinstance(inner, HuggingFaceModel) else "the model's"
     return {
-        "model": f"{name}, fingerprint {scorer.fingerprint}",
+        "model": f"{_in_full(name)}, fingerprint {scorer.fingerprint}",
         "dtype": dtype.removeprefix("torch."),
         "encoder": "none" if encoder is None else described_encoder(encoder),
     }
@@ -165,4 +166,8 @@ def described(model: PathLike | LanguageModel, scorer: CachedModel, encoder: Enc
 
 def described_encoder(encoder: Encoder) -> str:
     """Return what a report says of an encoder."""
-    return f"{encoder.name}, fingerprint {encoder.fingerprint}"
+    return f"{_in_full(encoder.name)}, fingerprint {encoder.fingerprint}"
+
+
+def _in_full(name: str) -> str:
+    return f"{name} ({TITLES[name]})" if name in TITLES else name

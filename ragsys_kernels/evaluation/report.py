@@ -8,6 +8,9 @@ import io
 import json
 import platform
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -159,7 +162,7 @@ class Report:
 
     def configuration(self, settings: Mapping[str, Any], num_threads: int | None = None) -> None:
         """Add a last section with the settings and with what they ran on; both are also in ``report.json``."""
-        self._settings = {**settings, **surroundings(num_threads)}
+        self._settings = {**_origin(), **settings, **surroundings(num_threads)}
         self.heading("Configuration")
         rows = [(name, f"`{_plain(value)}`") for name, value in self._settings.items()]
         self.table(("setting", "value"), rows, numbers=False)
@@ -221,6 +224,30 @@ def surroundings(num_threads: int | None = None) -> dict[str, Any]:
         "threads": f"{_env.num_threads()}, torch's own number" if num_threads is None else num_threads,
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
+
+
+_OWN = ("--out", "--cache", "--data", "--num-threads")  # what a command says of a machine and not of the run
+
+
+def _origin() -> dict[str, str]:
+    """Return the command, without the folders of this machine, and the commit; what is not known is left out."""
+    found, words = {}, iter(sys.argv[1:])
+    if Path(sys.argv[0]).stem == "ragsys-kernels":
+        kept = ["ragsys-kernels"]
+        for word in words:
+            if word in _OWN:
+                next(words, None)
+            elif not word.startswith(tuple(f"{name}=" for name in _OWN)):
+                kept.append(word)
+        found["command"] = shlex.join(kept)
+    root = Path(__file__).parents[2]
+    if (root / ".git").exists():  # a checkout
+        with suppress(OSError, subprocess.CalledProcessError):
+            commit = subprocess.run(
+                ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=True
+            )
+            found["commit"] = commit.stdout.strip()
+    return found
 
 
 def draw(plot: Callable[[Any], None], width: float, height: float) -> bytes:

@@ -3,6 +3,9 @@
 import html.parser
 import json
 import math
+import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from tiny_encoder import TinyEncoder
 pytest.importorskip("matplotlib")
 
 from ragsys_kernels.evaluation import _run
+from ragsys_kernels.evaluation import report as report_module
 from ragsys_kernels.evaluation.report import Report, check_free, draw
 from ragsys_kernels.evaluation.statistics import Interval, bootstrap_means, bootstrap_ratios
 
@@ -193,3 +197,29 @@ def test_encoders_by_path_and_at_hand(tmp_path, monkeypatch):
     encoder = TinyEncoder()
     with run.embeddings(encoder) as kept:
         assert kept.encoder is encoder
+
+
+def test_configuration_names_the_command_without_the_folders_of_the_machine(monkeypatch):
+    words = [
+        "/usr/bin/ragsys-kernels",
+        "evaluate",
+        "vrsd",
+        "--out",
+        "/home/me/o",
+        "--quick",
+        "--cache=/home/me/c",
+        "--sets",
+        "a b",
+    ]
+    monkeypatch.setattr(sys, "argv", words)
+    report = Report("vrsd", "Title")
+    report.configuration({})
+    text = report.markdown()
+    assert "| command | `ragsys-kernels evaluate vrsd --quick --sets 'a b'` |" in text
+    assert "/home/me" not in text
+    if (Path(report_module.__file__).parents[2] / ".git").exists():
+        assert re.search(r"\| commit \| `[0-9a-f]{7,}(-dirty)?` \|", text)
+    monkeypatch.setattr(sys, "argv", ["program.py"])
+    report = Report("vrsd", "Title")
+    report.configuration({})
+    assert "| command |" not in report.markdown()

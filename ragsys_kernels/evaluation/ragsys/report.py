@@ -70,7 +70,7 @@ def report_of(
     start = "**Quick run.** " if quick else ""
     report.text(
         f"""{start}{number} questions of TruthfulQA, each with the demonstrations that a retriever gives it, none of
-        them of the question itself. The model{f" ({name})" if name else ""} scores every answer after them.
+        them of the question itself. The model{f", {name}," if name else ""} scores every answer after them.
         {verdict(held)}"""
     )
     report.heading("Tables 1 and 2: metrics by retriever")

@@ -237,7 +237,7 @@ def ragsys(
         samples=samples,
         more=more,
         quick=len(asked) < len(whole.questions),
-        name=str(models["model"]).split(",")[0],
+        name=models["model"].partition(", fingerprint")[0],
     )
     run.write(
         report,
