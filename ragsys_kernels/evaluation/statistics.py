@@ -27,8 +27,11 @@ class Interval(NamedTuple):
 
     @property
     def bar(self) -> list[list[float]]:
-        """Below and above the mean, as matplotlib's error bars of one point are given."""
-        return [[self.mean - self.low], [self.high - self.mean]]
+        """Below and above the mean, as matplotlib's error bars of one point are given.
+
+        Where all draws are the same, rounding may put an end on the other side of the mean.
+        """
+        return [[max(self.mean - self.low, 0.0)], [max(self.high - self.mean, 0.0)]]
 
     def signed(self) -> str:
         """Return a difference with its ends: ``+0.120 [-0.010, +0.250]``."""

@@ -381,6 +381,11 @@ def test_dpo_is_a_ratio_in_every_draw():
     found = intervals_of({"DPO": -2.0 * pairs, "MC1": np.array([0.0, 1.0, 1.0, 0.0])}, pairs, 500)
     assert found["DPO"] == pytest.approx((-2, -2, -2))
     assert found["MC1"].mean == 0.5
+    # An error bar has no negative length, wherever rounding puts the ends of such an interval.
+    pairs = np.random.default_rng(0).integers(1, 40, 817) / 15.1
+    constant = intervals_of({"DPO": np.log(0.5) * pairs}, pairs, 500)["DPO"]
+    assert min(side[0] for side in constant.bar) >= 0
+    assert Interval(0.5, 0.5 + 1e-16, 0.5 - 1e-16).bar == [[0.0], [0.0]]
     assert found["MC1"].low < 0.2
 
 

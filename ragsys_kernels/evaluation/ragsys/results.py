@@ -48,4 +48,5 @@ def likeness_of(result: Result) -> str:
 
 
 def ends(intervals: Sequence[Interval]) -> list[list[float]]:
-    return [[one.mean - one.low for one in intervals], [one.high - one.mean for one in intervals]]
+    """Return how far below and above their means the intervals reach, as matplotlib's error bars are given."""
+    return [[one.bar[side][0] for one in intervals] for side in (0, 1)]
