@@ -80,10 +80,10 @@ def report_of(
         ratio of the two kinds, whose values would not lie between 0 and 1 as its tables' do). DPO is the paper's: the
         mean log sigmoid, over all pairs of a correct and an incorrect answer, of how much further apart their
         log-probabilities are than without demonstrations; "no reference" is the same of the distance itself. No
-        demonstrations change no distance, and have a DPO of log σ(0) = {np.log(0.5):.3f}. A retriever below that does
-        not make correct answers less probable in the mean: the sigmoid's logarithm counts a distance that shrinks
-        in full and one that grows hardly at all, so whatever moves distances both ways is below. In brackets 95 %
-        bootstrap intervals over questions, of DPO as a ratio of sums to pairs."""
+        demonstrations change no distance, and have a DPO of log σ(0) = {np.log(0.5):.3f}. A value below
+        that does not say that correct answers became less probable than without: the sigmoid's logarithm counts a
+        distance that shrinks in full and one that grows hardly at all, so whatever moves distances both ways is below.
+        In brackets 95 % bootstrap intervals over questions, of DPO as a ratio of sums to pairs."""
     )
     report.table(
         ("demonstrations", *METRICS, *BESIDE, "picks' mean cosine"),
@@ -91,11 +91,11 @@ def report_of(
     )
     height = 1.0 + 0.25 * len(named)
     report.plot("metrics.png", (9.6, height), "Means with 95 % intervals.", _plot_metrics, named, samples)
+    report.text("The same means beside the paper's Tables 1 and 2, whose models have 7 and 8 billion parameters.")
     report.table(
         ("demonstrations", *(f"{metric}, {model}" for model in ("here", *TABLES) for metric in METRICS)),
         [_beside(result) for result in named if result.setting.label in next(iter(TABLES.values()))],
     )
-    report.text("The same means beside the paper's Tables 1 and 2, whose models are 30 to 60 times as large.")
     report.heading("The paper's directions")
     lines = [*_directions([*held, *left])]
     report.text(
