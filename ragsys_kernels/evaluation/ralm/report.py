@@ -128,12 +128,14 @@ def report_of(
     )
     report.table(("finding", "here", "change of word perplexity"), findings, numbers=False)
     report.heading("Table 1 and Figure 3: perplexity by method")
+    own = ""
+    if OWN in result.nll:
+        own = f""""{OWN}" is no method but shows what retrieval could find: the piece of the window's own article, outside
+        of the window, that BM25 finds."""
     report.text(
         f"""Random is what to expect of one of the {sizes.candidates} retrieved documents; reranking takes the one
         under which the {sizes.past} tokens before the target are most probable, the oracle the one under which the
-        target itself is. "{SHORT}" has the prefix that BM25's document leaves, without the document. "{OWN}" is no
-        method but shows what retrieval could find: the piece of the window's own article, outside of the window, that
-        BM25 finds."""
+        target itself is. "{SHORT}" has the prefix that BM25's document leaves, without the document. {own}"""
     )
     report.table(
         ("method", "word perplexity", "95 % interval", "token perplexity", f"against {NONE}", "95 % interval",
