@@ -27,6 +27,7 @@ def take(report: Path, out: Path, suffix: str = "") -> Path:
     text = (report / "report.md").read_text(encoding="utf-8")
     settings = about["settings"]
     name = about["evaluation"] + ("-rules" if "further rules" in settings else "")
+    name += "-news" if settings.get("texts") == "ag-news" else ""
     model = re.split(r", | \(", str(settings.get("model", "smollm2")))[0]
     page = out / f"papers-{name}{'' if model == 'smollm2' else f'-{Path(model).stem}'}{suffix}.md"
     for plot in re.findall(r"^!\[.*\]\((.+)\)$", text, flags=re.M):

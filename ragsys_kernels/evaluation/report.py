@@ -237,7 +237,7 @@ def _origin() -> dict[str, str]:
         for word in words:
             if word in _OWN:
                 next(words, None)
-            elif not word.startswith(tuple(f"{name}=" for name in _OWN)):
+            elif word != "--quiet" and not word.startswith(tuple(f"{name}=" for name in _OWN)):
                 kept.append(word)
         found["command"] = shlex.join(kept)
     root = Path(__file__).parents[2]

@@ -295,7 +295,7 @@ def test_news_are_predicted_from_news(evaluated, data, tmp_path):
     assert "0 and 1 were left out for that" in text
     assert "own article" not in summary.result.nll
     about = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert about["evaluation"] == "ralm-news"
+    assert about["settings"]["texts"] == "ag-news"
     used = {i for row in summary.result.picks["BM25, first"] for ids in row for i in ids}
     assert used <= set(range(60))  # of pieces of ten words
     assert used

@@ -99,13 +99,12 @@ def report_of(
     samples: int,
     collection: str,
     *,
-    name: str = "ralm",
     text: str = "WikiText-103 test",
     quick: bool = False,
 ) -> Report:
     """Return the report; `collection` says what is retrieved from, `text` what is predicted."""
     title = "In-Context RALM: what documents before the text are worth"
-    report = Report(name, title if name == "ralm" else f"{title}, {text}")
+    report = Report("ralm", title if text.startswith("WikiText") else f"{title}, {text}")
     means = _perplexities(result.nll, result.words, samples)
     versus = {
         (one, other): _versus(result, result.nll[one], result.nll[other], samples)
@@ -130,8 +129,8 @@ def report_of(
     report.heading("Table 1 and Figure 3: perplexity by method")
     own = ""
     if OWN in result.nll:
-        own = f""""{OWN}" is no method but shows what retrieval could find: the piece of the window's own article, outside
-        of the window, that BM25 finds."""
+        own = f""""{OWN}" is no method but shows what retrieval could find: the piece of the window's own article,
+        outside of the window, that BM25 finds."""
     report.text(
         f"""Random is what to expect of one of the {sizes.candidates} retrieved documents; reranking takes the one
         under which the {sizes.past} tokens before the target are most probable, the oracle the one under which the

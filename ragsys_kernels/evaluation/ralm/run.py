@@ -51,14 +51,13 @@ QUICK = RalmSizes(
 
 
 class _Source(NamedTuple):
-    report: str  # its name
     title: str
     collection: str
 
 
 TEXTS = {
-    "wikitext": _Source("ralm", "WikiText-103 test", "BoolQ (validation) and WikiText-103 valid"),
-    "ag-news": _Source("ralm-news", "AG News test", "AG News train"),
+    "wikitext": _Source("WikiText-103 test", "BoolQ (validation) and WikiText-103 valid"),
+    "ag-news": _Source("AG News test", "AG News train"),
 }
 BM25: dict[str, Callable[[Sequence[str]], BM25Retriever]] = {
     "lucene": BM25Retriever,
@@ -194,14 +193,13 @@ def ralm(
         f"None has the title of an evaluated article, or {OVERLAP} words in a row in common with the evaluated text: "
         f"{collection.same_title} and {collection.same_words} were left out for that"
     )
-    report = report_of(
-        result, used, samples, passages, name=TEXTS[text].report, text=TEXTS[text].title, quick=used != RalmSizes()
-    )
+    report = report_of(result, used, samples, passages, text=TEXTS[text].title, quick=used != RalmSizes())
     run.write(
         report,
         {
             **models,
             "text": f"{TEXTS[text].title}, {len(tokens.tokens)} tokens, {test.text.count(' ')} words and line ends",
+            "texts": text,
             "collection": passages,
             "sha256 of the data": digests([test.source, collection.source]),
             "BM25": {"lucene": "k1 1.5, b 0.75, no stems", "pyserini": "k1 0.9, b 0.4, Porter's stems"}[bm25],
