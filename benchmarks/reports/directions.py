@@ -92,6 +92,8 @@ def _ragsys(out: Path) -> Iterator[Row]:
         same = "yes" if decided else "undecided"
         said = f"best at λ_d = {best['λ_d']}, picks' mean cosine {best[LIKENESS]}"
         why = "" if decided else f"the ends are not told from the best: {ends[0]} at 0, {ends[1]} at 1"
+        if not inside:
+            why = "the best mean is at an end, and its neighbour is not told from it"
         yield "RAGSys", "Figure 1", "DPO is best between the most diverse and the most alike picks", said, same, why
 
 
