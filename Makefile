@@ -62,12 +62,13 @@ release-check: export RAGSYS_KERNELS_TEST_COMPILE := all
 release-check: lint arm sanitize test test-capi test-sqlite test-blas test-oldest test-serve fuzz
 
 # The C interface as a shared library, in build/capi; then a program in C, and the bits of the package.
-.PHONY: capi test-capi sqlite test-sqlite
-capi sqlite:
+.PHONY: capi test-capi sqlite test-sqlite node test-node bench-node
+capi sqlite build/capi/ragsys_kernels.node:
 	@command -v cmake >/dev/null || { echo "make $@: cmake is needed; on Debian: apt-get install cmake" >&2; exit 1; }
-	cmake -S csrc -B build/capi -DCMAKE_BUILD_TYPE=Release $(CAPI_$@)
+	cmake -S csrc -B build/capi -DCMAKE_BUILD_TYPE=Release $(CAPI_$(@F))
 	cmake --build build/capi --parallel 2
 CAPI_sqlite := -DRK_SQLITE=ON
+CAPI_ragsys_kernels.node := -DRK_NODE=ON
 
 test-capi: capi $(VENV)/.test
 	ctest --test-dir build/capi --output-on-failure
@@ -77,6 +78,18 @@ test-capi: capi $(VENV)/.test
 test-sqlite: sqlite $(VENV)/.test
 	$(PIP_INSTALL) sqlite-vec
 	$(BIN)/pytest -q tests/project/test_sqlite.py
+
+# The package in node/, with the compiled module for this platform in it; npm brings what its tests are compiled with.
+.PHONY: build/capi/ragsys_kernels.node
+node: build/capi/ragsys_kernels.node
+	folder=node/prebuilds/$$(node -p 'process.platform + "-" + process.arch') && mkdir -p $$folder && cp $< $$folder
+
+test-node: node
+	cd node && npm install --no-audit --no-fund && npm test
+
+# MMR against loops in TypeScript and LangChain's.
+bench-node: node
+	cd node && npm install --no-audit --no-fund && npm install --no-save --no-audit --no-fund @langchain/core@1 && npm run bench
 
 # The source archive and manylinux wheels in dist, then each in a fresh environment: wheels/README.md.
 # ARGS="--python 3.12 --machine x86_64"
