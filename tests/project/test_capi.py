@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -75,3 +78,24 @@ def test_capi_logprobs_have_the_bits_of_the_package():
     addresses = (ctypes.c_void_p(targets.ctypes.data), None, ctypes.c_void_p(out.ctypes.data))
     assert library.rk_token_logprobs(ctypes.byref(matrix), *addresses) == 0
     assert out.tobytes() == rk.token_logprobs(logits, targets, backend="cpu").tobytes()
+
+
+def test_an_installation_is_found_by_pkg_config_wherever_it_was_put(tmp_path):
+    tools = [shutil.which(name) for name in ("cmake", "pkg-config", "cc")]
+    if None in tools:
+        pytest.skip("needs cmake, pkg-config and a C compiler")
+    prefix = tmp_path / "somewhere"
+    subprocess.run(["cmake", "--install", LIBRARY.parent, "--prefix", prefix], check=True, capture_output=True)
+    (found,) = prefix.rglob("ragsys_kernels.pc")
+    env = {**os.environ, "PKG_CONFIG_PATH": str(found.parent)}
+    asked = ["pkg-config", "--cflags", "--libs", "ragsys_kernels"]
+    flags = subprocess.run(asked, env=env, check=True, capture_output=True, text=True).stdout.split()
+    (tmp_path / "a.c").write_text(
+        "#include <ragsys_kernels.h>\n#include <stdio.h>\nint main(void) { puts(rk_version()); return 0; }\n"
+    )
+    subprocess.run(["cc", tmp_path / "a.c", *flags, "-o", tmp_path / "a"], check=True)
+    (library,) = {path.parent for path in prefix.rglob("libragsys_kernels.so*")}
+    ran = subprocess.run(
+        [tmp_path / "a"], env={**env, "LD_LIBRARY_PATH": str(library)}, check=True, capture_output=True, text=True
+    )
+    assert ran.stdout.strip() == rk.__version__
