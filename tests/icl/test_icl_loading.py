@@ -81,7 +81,7 @@ def test_a_name_is_the_file_of_its_package(gguf, tmp_path, monkeypatch):
         scorer.score(PROMPTS, ANSWERS)
         assert scorer.hits == 2
         assert scorer.model is model
-        for name, said in (("smollm2", "smollm2"), (model, "HuggingFaceModel")):
+        for name, said in (("smollm2", "smollm2 (SmolLM2-135M-Instruct, GGUF Q4_1)"), (model, "HuggingFaceModel")):
             assert described(name, scorer, None) == {
                 "model": f"{said}, fingerprint {model.fingerprint}", "dtype": "float32", "encoder": "none",
             }  # fmt: skip
