@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,25 @@ from ..icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
 from ..icl.huggingface import HuggingFaceModel, open_model
 from ..icl.language_model import LanguageModel
 from ..icl.packaged import TITLES
+from ..icl.retrievers import BM25Retriever
 from ..icl.runtime import torch_threads
 from .report import Report, check_free, draw
 
 Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
+
+
+class BM25Form(NamedTuple):
+    """A form of BM25 that evaluations know by name."""
+
+    made: Callable[[Sequence[str]], BM25Retriever]
+    said: str  # of its parameters, in reports
+
+
+BM25_FORMS = {
+    "lucene": BM25Form(BM25Retriever, "k1 1.5, b 0.75, no stems"),
+    "pyserini": BM25Form(BM25Retriever.pyserini, "k1 0.9, b 0.4, Porter's stems"),
+}
 
 
 class Run:

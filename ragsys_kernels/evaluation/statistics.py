@@ -1,8 +1,9 @@
-"""Confidence intervals by the bootstrap over queries."""
+"""Confidence intervals by the bootstrap over queries, and Wilson's of a share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from statistics import NormalDist
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -50,6 +51,37 @@ class Interval(NamedTuple):
     def marked(self) -> str:
         """Return the text of `signed`, bold where 0 is outside."""
         return f"**{self.signed()}**" if self.sign else self.signed()
+
+
+def wilson(successes: int, total: int, *, level: float = 0.95) -> Interval:
+    """Return a share with Wilson's score interval, which holds within [0, 1] and where all or none succeed.
+
+    Parameters
+    ----------
+    successes, total : int
+        0 <= successes <= total, total at least 1.
+    level : float
+        Between 0 and 1.
+
+    Notes
+    -----
+    Source: Wilson, Probable inference, the law of succession, and statistical inference (1927); without the
+    correction for continuity.
+
+    Examples
+    --------
+    >>> wilson(9, 10).span()
+    '[0.596, 0.982]'
+    """
+    if not 0 <= successes <= total or total < 1:
+        raise ValueError(f"wilson: successes must be within [0, total] and total above 0, got {successes} of {total}")
+    if not 0 < level < 1:
+        raise ValueError(f"wilson: level must be between 0 and 1, got {level}")
+    share, z = successes / total, NormalDist().inv_cdf((1 + level) / 2)
+    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
+    half = z / (1 + z * z / total) * (share * (1 - share) / total + (z / (2 * total)) ** 2) ** 0.5
+    low = 0.0 if successes == 0 else middle - half  # rounding would leave 1e-17
+    return Interval(share, low, 1.0 if successes == total else middle + half)
 
 
 def bootstrap_means(columns: Any, *, samples: int = 10_000, level: float = 0.95, seed: int = 0) -> list[Interval]:
@@ -115,14 +147,45 @@ def bootstrap_ratios(
 
 def _bootstrap(op: str, values: Array, weights: Array, samples: int, level: float, seed: int) -> list[Interval]:
     values = values[:, None] if values.ndim == 1 else values
-    if values.ndim != 2 or not len(values):
-        raise ValueError(f"{op}: columns must be of shape (Q, S), Q at least 1, got {values.shape}")
-    if samples < 1 or not 0 < level < 1:
-        raise ValueError(f"{op}: samples and level must be above 0, got {samples} and {level}")
+    _check(op, values, samples, level)
     weights = weights[:, None] if weights.ndim == 1 else weights
     with np.errstate(invalid="ignore", divide="ignore"):  # a draw without a count
         drawn = np.concatenate([counts @ values / (counts @ weights) for counts in _drawn(len(values), samples, seed)])
     return _intervals(values.sum(axis=0) / weights.sum(axis=0), drawn, level)
+
+
+def bootstrap_class_means(
+    columns: Any, labels: Any, *, samples: int = 10_000, level: float = 0.95, seed: int = 0
+) -> list[Interval]:
+    """Return intervals as `bootstrap_means`, of the mean over classes of each column's mean within the class.
+
+    With 1 for a right answer as values this is balanced accuracy. Rows are drawn within their class.
+
+    Parameters
+    ----------
+    columns : (Q, S) or (Q,) floating point or bool
+    labels : (Q,) any
+        The class of each row.
+    samples, level, seed
+        As for `bootstrap_means`.
+
+    Examples
+    --------
+    >>> bootstrap_class_means([1.0, 1.0, 1.0, 0.0], ["yes", "yes", "yes", "no"], samples=1000)
+    [Interval(mean=0.5, low=0.5, high=0.5)]
+    """
+    op = "bootstrap_class_means"
+    values, classes = np.asarray(columns, np.float64), np.asarray(labels)
+    values = values[:, None] if values.ndim == 1 else values
+    _check(op, values, samples, level)
+    if classes.shape != values.shape[:1]:
+        raise ValueError(f"{op}: labels must be of shape {values.shape[:1]}, got {classes.shape}")
+    parts = [values[classes == one] for one in np.unique(classes)]
+    drawn = [
+        np.concatenate([counts @ part / len(part) for counts in _drawn(len(part), samples, (seed, number))])
+        for number, part in enumerate(parts)
+    ]
+    return _intervals(np.mean([part.mean(axis=0) for part in parts], axis=0), np.mean(drawn, axis=0), level)
 
 
 def bootstrap_f1(
@@ -171,7 +234,14 @@ def bootstrap_f1(
     return _intervals(whole, drawn, level), differences
 
 
-def _drawn(size: int, samples: int, seed: int) -> Iterator[Array]:
+def _check(op: str, values: Array, samples: int, level: float) -> None:
+    if values.ndim != 2 or not len(values):
+        raise ValueError(f"{op}: columns must be of shape (Q, S), Q at least 1, got {values.shape}")
+    if samples < 1 or not 0 < level < 1:
+        raise ValueError(f"{op}: samples and level must be above 0, got {samples} and {level}")
+
+
+def _drawn(size: int, samples: int, seed: int | tuple[int, ...]) -> Iterator[Array]:
     """Yield how often each row is drawn: blocks of (B, size), `samples` rows in all."""
     rng, step = np.random.default_rng(seed), max(1, _CELLS // size)
     for begin in range(0, samples, step):

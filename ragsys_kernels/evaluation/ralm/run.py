@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from ...icl.language_model import TokenModel
 from ...icl.ralm import Ralm, Text, Window, sliding_windows
 from ...icl.retrievers import BM25Retriever, DenseRetriever
 from ...metrics import perplexity
-from .._run import Progress, Run, Summary, described, digests
+from .._run import BM25_FORMS, Progress, Run, Summary, described, digests
 from .plans import Documents, Runs
 from .report import (
     ANY,
@@ -58,10 +58,6 @@ class _Source(NamedTuple):
 TEXTS = {
     "wikitext": _Source("WikiText-103 test", "BoolQ (validation) and WikiText-103 valid"),
     "ag-news": _Source("AG News test", "AG News train"),
-}
-BM25: dict[str, Callable[[Sequence[str]], BM25Retriever]] = {
-    "lucene": BM25Retriever,
-    "pyserini": BM25Retriever.pyserini,
 }
 
 
@@ -163,7 +159,7 @@ def ralm(
     used = replace(QUICK if quick else RalmSizes(), **(sizes or {}))
     used.check(op)
     run = Run(op, out, cache=cache, samples=samples, num_threads=num_threads)
-    for name, value, known in (("text", text, TEXTS), ("bm25", bm25, BM25)):
+    for name, value, known in (("text", text, TEXTS), ("bm25", bm25, BM25_FORMS)):
         if value not in known:
             raise ValueError(f"{op}: {name} must be one of {', '.join(known)}, got {value!r}")
     if text == "wikitext":
@@ -172,7 +168,7 @@ def ralm(
     else:
         test, collection = news_texts(data, words=used.passage)
     documents = [passage.document for passage in collection.passages]
-    retriever = BM25[bm25](documents)
+    retriever = BM25_FORMS[bm25].made(documents)
     with ExitStack() as opened:
         kept = None if encoder is None else opened.enter_context(run.embeddings(encoder))
         scorer = opened.enter_context(run.language_model(model, dtype=dtype, batch_tokens=_BATCH))
@@ -202,7 +198,7 @@ def ralm(
             "texts": text,
             "collection": passages,
             "sha256 of the data": digests([test.source, collection.source]),
-            "BM25": {"lucene": "k1 1.5, b 0.75, no stems", "pyserini": "k1 0.9, b 0.4, Porter's stems"}[bm25],
+            "BM25": BM25_FORMS[bm25].said,
             **{f"sizes: {name}": value for name, value in asdict(used).items()},
             "bootstrap": run.bootstrap("windows"),
             "passages at random": f"seed {seed}",

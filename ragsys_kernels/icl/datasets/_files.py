@@ -69,6 +69,13 @@ def read(name: str, files: Sequence[str], folder: PathLike | None, hub: Hub | No
     return _fetched(name, files, home, hub)
 
 
+def read_one(name: str, file: str, folder: PathLike | None, hub: Hub) -> tuple[Sequence[Any], dict[str, str]]:
+    """Return what `read` does of a set in one file, and its source: name of file or data set with the SHA-256."""
+    found = read(name, [file], folder, hub)
+    first = found[0] if found else None
+    return found, {first.path.name: first.sha256} if isinstance(first, File) else {hub.name: ""}
+
+
 def _present(path: Path) -> Path | None:
     return next((found for found in (path, path.with_name(f"{path.name}.gz")) if found.is_file()), None)
 

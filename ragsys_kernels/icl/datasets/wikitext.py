@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..._types import PathLike
-from ._files import File, Hub, read
+from ._files import File, Hub, read_one
+from .boolq import Passage, boolq_passages
 
 OVERLAP = 8  # words in a row that a passage may not have in common with a text that is evaluated
 _TITLE = re.compile(r" = ([^=].*[^=]) = \n")
 _WORD = re.compile(r"\w+")
-
-
-class Passage(NamedTuple):
-    """A piece of an article, "" its title where that is not known."""
-
-    title: str
-    text: str
-
-    @property
-    def document(self) -> str:
-        """As it is put before a text: the title, if any, on a line of its own."""
-        return f"{self.title}\n{self.text}" if self.title else self.text
 
 
 class WikiText(NamedTuple):
@@ -73,7 +61,7 @@ def wikitext(split: str, folder: PathLike | None = None) -> WikiText:
     if split not in _SPLITS:
         raise ValueError(f"split must be one of {', '.join(_SPLITS)}, got {split!r}")
     hub = Hub("Salesforce/wikitext", "wikitext-103-v1", (_SPLITS[split],), ("text",))
-    found, source = _read(f"wikitext-103 {split}", f"wikitext103/{split}.txt", folder, hub)
+    found, source = read_one(f"wikitext-103 {split}", f"wikitext103/{split}.txt", folder, hub)
     rows = list(_csv_rows(found[0])) if isinstance(found[0], File) else [row["text"] for row in found]
     if not any(rows):
         raise ValueError(f"data must hold rows of text, got none in {', '.join(source)}")
@@ -89,27 +77,6 @@ def wikitext(split: str, folder: PathLike | None = None) -> WikiText:
         for title, (a, b) in zip([title for _, title in titles] or [""], pairwise(starts), strict=True)
     ]
     return WikiText(split, "".join(lines), articles, source)
-
-
-def boolq_passages(folder: PathLike | None = None) -> tuple[list[Passage], dict[str, str]]:
-    """Return the distinct Wikipedia passages of BoolQ's validation questions in their order, and their source.
-
-    Parameters
-    ----------
-    folder : path, optional
-        Holds ``boolq/BoolQdev.jsonl``, as it is or with ``.gz``. Default: `data_folder`. Fetched with the package
-        ``datasets`` where it lacks, without titles.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        Those of `wikitext`.
-    """
-    found, source = _read(
-        "boolq", "boolq/BoolQdev.jsonl", folder, Hub("google/boolq", None, ("validation",), ("passage",))
-    )
-    items = _json_rows(found[0]) if isinstance(found[0], File) else found
-    return list(dict.fromkeys(Passage(item.get("title", ""), item["passage"]) for item in items)), source
 
 
 def ralm_passages(evaluated: WikiText, folder: PathLike | None = None, *, words: int = 100) -> PassageSet:
@@ -164,12 +131,6 @@ def kept_passages(
     return list(kept), same_title, same_words
 
 
-def _read(name: str, file: str, folder: PathLike | None, hub: Hub) -> tuple[Sequence[Any], dict[str, str]]:
-    found = read(name, [file], folder, hub)
-    first = found[0] if found else None
-    return found, {first.path.name: first.sha256} if isinstance(first, File) else {hub.name: ""}
-
-
 def _csv_rows(file: File) -> Iterator[str]:
     try:
         for number, row in enumerate(csv.reader(io.StringIO(file.text, newline=""), strict=True), 1):
@@ -179,18 +140,6 @@ def _csv_rows(file: File) -> Iterator[str]:
             yield row[0] if row else ""
     except csv.Error as error:
         raise ValueError(f"data must be CSV with one quoted column, got {file.path}: {error}") from error
-
-
-def _json_rows(file: File) -> list[Any]:
-    items = []
-    for number, line in enumerate(file.content.splitlines(), 1):
-        try:
-            item = json.loads(line)
-            items.append({"title": item["title"], "passage": item["passage"]})
-        except (KeyError, TypeError, ValueError) as error:
-            got = f"{file.path}, line {number}: {type(error).__name__} {error}"
-            raise ValueError(f"data must hold passages with titles, got {got}") from error
-    return items
 
 
 def _without_headings(article: str) -> str:
