@@ -271,10 +271,26 @@ def evaluate_ralm(
     dtype: Dtype = WeightDtype.bfloat16,
     encoder: Annotated[
         str,
-        option(RUN, "Encoder for dense retrieval: minilm, mpnet, a folder, a name on the Hugging Face hub, or none."),
+        option(
+            RUN,
+            "Encoders for dense retrieval, separated by commas: minilm, mpnet, a folder, a name on the Hugging Face hub, "
+            "or none. The first also serves MMR and the trained ranker.",
+        ),
     ] = "minilm",
+    ranker: Annotated[
+        str | None,
+        option(
+            RUN, "Second model, usually a smaller one, that ranks the documents too; named as --model.",
+            show_default="none",
+        ),
+    ] = None,
     text: Annotated[
-        str, option(RUN, "Text to predict: wikitext, or ag-news, whose training articles are retrieved from.")
+        str,
+        option(
+            RUN,
+            "Text to predict: wikitext; ag-news, whose training articles are retrieved from; python, modules of the "
+            "standard library; or a folder of texts, of which every fifth is predicted and the others are retrieved from.",
+        ),
     ] = "wikitext",
     bm25: Annotated[
         str, option(RUN, "Retriever: lucene, or pyserini, BM25 with the paper's parameters and stems.")
@@ -300,6 +316,10 @@ def evaluate_ralm(
     document_tokens: Annotated[
         int | None, option(RUN, "Largest number of tokens of a document.", metavar="N", show_default="256, quick 64")
     ] = None,
+    passage_words: Annotated[
+        int | None,
+        option(RUN, "Largest number of words of a passage.", metavar="N", show_default="100, quick 50"),
+    ] = None,
     candidates: Annotated[
         int | None, option(RUN, "Number of documents that are ranked.", metavar="N", show_default="16")
     ] = None,
@@ -309,13 +329,13 @@ def evaluate_ralm(
 ) -> None:  # fmt: skip
     """In-Context RALM: what a document before a text is worth to a language model, by how it is chosen.
 
-    Perplexity of WikiText-103 test, or of AG News, without documents, with BM25's, reranked, by an oracle and others,
-    against stride, query length and number of documents. Writes report.html and report.md. A run that was stopped is
+    Perplexity of WikiText-103 test, or of another text, without documents, with BM25's, reranked, by an oracle and
+    others, against stride, query length and number of documents. Writes report.html and report.md. A run that was stopped is
     resumed when it is run again. Needs the extra evaluate; smollm2 needs its package.
     """
     sizes = {
         "windows": windows, "window": window, "stride": stride, "query": query_tokens, "document": document_tokens,
-        "candidates": candidates,
+        "passage": passage_words, "candidates": candidates,
     }  # fmt: skip
     _run(
         "ralm",
@@ -327,8 +347,9 @@ def evaluate_ralm(
             cache=cache,
             model=model,
             dtype=dtype.value,
-            encoder=None if encoder == "none" else encoder,
-            text=text,  # type: ignore[arg-type]
+            encoder=None if encoder == "none" else _names(encoder),
+            ranker=ranker,
+            text=text,
             bm25=bm25,  # type: ignore[arg-type]
             quick=quick,
             seed=seed,

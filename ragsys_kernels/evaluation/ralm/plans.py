@@ -54,11 +54,20 @@ class Runs:
     def without(self, plan: Plan) -> Plan:
         """Return the plan without its documents, the prefixes as short as the documents left them."""
 
-        def shortened(run: ModelRun) -> ModelRun:
-            window, ids = run
-            return window._replace(start=window.start + len(self.system.document(ids))), ()
+        return self._moved(plan, 1, keep=False)
 
-        return Plan(plan.stride, [[shortened(run) for run in row] for row in plan.runs])
+    def in_front(self, plan: Plan) -> Plan:
+        """Return the plan with its documents in front of the windows, which stay whole, where the model has room."""
+        return self._moved(plan, -1, keep=True)
+
+    def _moved(self, plan: Plan, sign: int, *, keep: bool) -> Plan:
+        """Return the plan with the starts of its windows moved by what its documents take, forward or back."""
+
+        def moved(run: ModelRun) -> ModelRun:
+            window, ids = run
+            return window._replace(start=window.start + sign * len(self.system.document(ids))), ids if keep else ()
+
+        return Plan(plan.stride, [[moved(run) for run in row] for row in plan.runs])
 
     def make(self, plans: Iterable[Plan], progress: Progress | None) -> None:
         wanted = {run for plan in plans for row in plan.runs for run in row}

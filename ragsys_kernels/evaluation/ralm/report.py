@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ...icl.retrievers import Rule
 from ...metrics import perplexity
-from ..report import BLUE, GREEN, GREY, ORANGE, Report
+from ..report import BLUE, GREEN, GREY, ORANGE, PALE, Report
 from ..statistics import Interval, bootstrap_ratios
 
 Array = npt.NDArray[Any]
@@ -20,23 +20,59 @@ RULE = Rule("mmr", 0.5)
 QUERY = 32  # tokens, the paper's choice
 NONE, SHORT, ANY = "no document", "no document, prefix as short", "any passage"
 FIRST, RANDOM, RERANK, ORACLE = "BM25, first", "BM25, random", "BM25, reranked", "BM25, oracle"
+FRONT, PREDICTIVE = "BM25, first, in front", "BM25, predictive"
 DENSE, PAIR, DIVERSE = "dense, first", "BM25, first two", f"BM25, two by {RULE.label}"
 OWN = "own article"
-ORDER = (NONE, SHORT, ANY, RANDOM, FIRST, RERANK, ORACLE, DENSE, PAIR, DIVERSE, OWN)
+_ORDER = (NONE, SHORT, ANY, RANDOM, FIRST, FRONT, RERANK, "BM25, reranked by", PREDICTIVE, ORACLE, DENSE, "dense (",
+          PAIR, DIVERSE, OWN)  # fmt: skip
+
+
+def other_model(name: str) -> str:
+    """Return the name of reranking by a second model."""
+    return f"{RERANK} by {name}"
+
+
+def other_dense(name: str) -> str:
+    """Return the name of dense retrieval by a further encoder."""
+    return f"dense ({name}), first"
+
+
+def order(label: str) -> int:
+    """Return the place of a method in tables."""
+    if label in _ORDER:
+        return _ORDER.index(label)
+    return next(i for i, start in enumerate(_ORDER) if start[-1] in "y(" and label.startswith(start))
+
+
 # (method, rival, what their difference says)
 _PAIRS = (
     (FIRST, NONE, "what retrieval is worth in all"),
     (RERANK, NONE, "the same with reranking"),
     (RERANK, FIRST, "what zero-shot reranking adds"),
+    (PREDICTIVE, FIRST, "what a ranker adds that was trained on the model's own signal"),
+    (PREDICTIVE, RERANK, "the same against zero-shot reranking"),
     (ORACLE, RERANK, "what a perfect choice would add to that"),
     (SHORT, NONE, "the price of the prefix that a document overwrites"),
     (FIRST, SHORT, "what the document says, the prefix being as short"),
+    (FRONT, NONE, "a document in front of the whole window, for which the model has room"),
+    (FRONT, FIRST, "the same against the document over the window's first tokens"),
     (FIRST, ANY, "what retrieval says, against any passage of the collection"),
     (OWN, NONE, "what a document on the subject is worth, which the collection has not"),
     (DENSE, FIRST, "the dense retriever against BM25"),
     (DIVERSE, PAIR, "two documents of half the length by MMR, against BM25's first two"),
     (PAIR, FIRST, "two documents of half the length against one"),
 )
+
+
+def _pairs(labels: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Return the comparisons of a run: those of methods that it has."""
+    known = list(labels)
+    more = (label for label in known if label.startswith("dense ("))
+    others = [(label, FIRST, "the further dense retriever against BM25") for label in more]
+    for label in (label for label in known if label.startswith(f"{RERANK} by ")):
+        others += [(label, FIRST, "what zero-shot reranking by a second model adds"),
+                   (label, RERANK, "the same against reranking by the model itself")]  # fmt: skip
+    return (pair for pair in (*_PAIRS, *others) if pair[0] in known and pair[1] in known)
 
 
 @dataclass(frozen=True)
@@ -82,10 +118,16 @@ class RalmResult(NamedTuple):
     by_query: dict[int, Array]
     by_ranked: dict[str, dict[int, Array]]  # by rule and number of documents
     runs: int  # of the model
+    unit: Literal["word", "token"] = "word"
+
+    @property
+    def per(self) -> Array:
+        """What perplexity divides by, words or tokens of the targets, (Q,)."""
+        return self.words if self.unit == "word" else self.tokens
 
 
 class _Versus(NamedTuple):
-    change: Interval  # of the word perplexity, as a share
+    change: Interval  # of the perplexity, as a share
     better: float  # share of the windows
 
     @property
@@ -103,13 +145,13 @@ def report_of(
     quick: bool = False,
 ) -> Report:
     """Return the report; `collection` says what is retrieved from, `text` what is predicted."""
+    unit = result.unit
     title = "In-Context RALM: what documents before the text are worth"
     report = Report("ralm", title if text.startswith("WikiText") else f"{title}, {text}")
-    means = _perplexities(result.nll, result.words, samples)
+    means = _perplexities(result.nll, result.per, samples)
     versus = {
         (one, other): _versus(result, result.nll[one], result.nll[other], samples)
-        for one, other, _ in _PAIRS
-        if one in result.nll and other in result.nll
+        for one, other, _ in _pairs(result.nll)
     }
     report.text(
         f"""{"**Quick run.** " if quick else ""}{len(result.words)} windows of {sizes.window} tokens, evenly spread
@@ -125,27 +167,35 @@ def report_of(
         f"""Same direction? "Undecided": 0 is in the interval. Of the {len(findings)} findings, had none been there,
         {len(findings) / 20:.1f} would be decided by chance."""
     )
-    report.table(("finding", "here", "change of word perplexity"), findings, numbers=False)
+    report.table(("finding", "here", f"change of {unit} perplexity"), findings, numbers=False)
     report.heading("Table 1 and Figure 3: perplexity by method")
-    own = ""
+    own = learnt = ""
+    if PREDICTIVE in result.nll:
+        learnt = """The predictive ranker is a linear head on the encoder's embeddings, trained on what the candidates
+        of the other windows were worth to the model (five blocks of windows, each ranked by a head that has seen none
+        of its own)."""
     if OWN in result.nll:
         own = f""""{OWN}" is no method but shows what retrieval could find: the piece of the window's own article,
         outside of the window, that BM25 finds."""
+    if any(label.startswith(f"{RERANK} by ") for label in result.nll):
+        learnt += " A second model ranks by the same tokens, which it reads as text."
     report.text(
         f"""Random is what to expect of one of the {sizes.candidates} retrieved documents; reranking takes the one
         under which the {sizes.past} tokens before the target are most probable, the oracle the one under which the
-        target itself is. "{SHORT}" has the prefix that BM25's document leaves, without the document. {own}"""
+        target itself is. "{SHORT}" has the prefix that BM25's document leaves, without the document; "{FRONT}" has the
+        whole prefix, for this model takes more tokens than a window has. {learnt} {own}"""
     )
     report.table(
-        ("method", "word perplexity", "95 % interval", "token perplexity", f"against {NONE}", "95 % interval",
-         "windows better"),
+        ("method", f"{unit} perplexity", "95 % interval", *(["token perplexity"] if unit == "word" else []),
+         f"against {NONE}", "95 % interval", "windows better"),
         [
             (label, f"{mean.mean:.2f}", mean.span("{:.2f}"),
-             f"{perplexity(-result.nll[label], result.tokens):.2f}", *_compared(result, label, samples))
+             *([f"{perplexity(-result.nll[label], result.tokens):.2f}"] if unit == "word" else []),
+             *_compared(result, label, samples))
             for label, mean in means.items()
         ],
     )  # fmt: skip
-    caption = f"Change of word perplexity against {NONE}, with paired 95 % intervals."
+    caption = f"Change of {unit} perplexity against {NONE}, with paired 95 % intervals."
     report.plot("methods.png", (7.0, 0.32 * len(means) + 0.9), caption, _plot_methods, result, samples)
     report.heading("Figures 5, 6 and 7: stride, query length, documents ranked")
     report.text(
@@ -158,7 +208,7 @@ def report_of(
         ("query length ℓ", result.by_query, QUERY if QUERY in result.by_query else min(result.by_query)),
     ):
         report.table(
-            (title, "word perplexity", "95 % interval", f"against {NONE}", "95 % interval",
+            (title, f"{unit} perplexity", "95 % interval", f"against {NONE}", "95 % interval",
              f"against {title.split()[-1]} = {base}, paired"),
             [
                 (str(at), *_cells(result, nll, samples),
@@ -167,9 +217,9 @@ def report_of(
             ],
         )  # fmt: skip
     numbers = sorted(result.by_ranked[RERANK])
-    rows = {rule: _perplexities(values, result.words, samples) for rule, values in result.by_ranked.items()}
+    rows = {rule: _perplexities(values, result.per, samples) for rule, values in result.by_ranked.items()}
     report.table(
-        ("documents n", *(f"{rule.split(', ')[1]}: word perplexity" for rule in rows)),
+        ("documents n", *(f"{rule.split(', ')[1]}: {unit} perplexity" for rule in rows)),
         [
             (str(n), *(f"{row[n].mean:.2f} {row[n].span('{:.2f}')}" for row in rows.values()))
             for n in numbers
@@ -178,7 +228,8 @@ def report_of(
     caption = f"Stride, query length, and number of documents that are ranked: change against {NONE}."
     report.plot("figures.png", (9.6, 3.1), caption, _plot_figures, result, samples)
     report.heading("What decides it")
-    report.text(f"""{_why(versus)} Changes are of word perplexity, so that below zero is better.""")
+    report.text(f"""{_why(versus)} Changes are of {unit} perplexity, so that below zero is
+        better.""")
     report.table(
         ("method", "against", "says", "change", "95 % interval", "perplexity", "windows better"),
         [
@@ -191,8 +242,8 @@ def report_of(
                 found.verdict,
                 f"{found.better:.0%}",
             )
-            for one, other, why in _PAIRS
-            if (found := versus.get((one, other))) is not None
+            for one, other, why in _pairs(result.nll)
+            for found in (versus[one, other],)
         ],
         numbers=False,
     )
@@ -222,20 +273,32 @@ def _exp(interval: Interval) -> Interval:
 
 
 def _versus(result: RalmResult, ours: Array, theirs: Array, samples: int, some: Any = slice(None)) -> _Versus:
-    """Return how a word perplexity changes from one method to another."""
+    """Return how a perplexity changes from one method to another."""
     difference = (ours - theirs)[some]
-    ratio = _exp(bootstrap_ratios(difference, result.words[some], samples=samples)[0])
+    ratio = _exp(bootstrap_ratios(difference, result.per[some], samples=samples)[0])
     return _Versus(Interval(*(end - 1 for end in ratio)), float((difference < 0).mean()))
 
 
 def _findings(result: RalmResult, versus: Mapping[Any, _Versus], samples: int) -> list[tuple[str, str, str]]:
     """Return the paper's directions, and whether they show."""
     rows = []
+    smaller = [
+        ("reranking by a second model is better than BM25's first (section 6.1)", (label, FIRST), -1)
+        for label in result.nll if label.startswith(f"{RERANK} by ")
+    ]  # fmt: skip
+    further = [
+        (f"BM25 is better than {label.removesuffix(', first')} retrieval (Figure 3)", (label, FIRST), 1)
+        for label in result.nll if label.startswith("dense (")
+    ]  # fmt: skip
     for text, pair, sign in (
         ("BM25's document lowers perplexity (Table 1)", (FIRST, NONE), -1),
         ("reranking is better than BM25's first (Table 1)", (RERANK, FIRST), -1),
+        *smaller,
+        ("predictive reranking is better than BM25's first (Table 1)", (PREDICTIVE, FIRST), -1),
+        ("predictive reranking is better than zero-shot reranking (Table 1)", (PREDICTIVE, RERANK), -1),
         ("an oracle has more to gain (Figure 7)", (ORACLE, RERANK), -1),
         ("BM25 is better than a dense retriever (Figure 3)", (DENSE, FIRST), 1),
+        *further,
     ):
         if pair in versus:
             one = versus[pair]
@@ -285,7 +348,7 @@ def _compared(result: RalmResult, label: str, samples: int) -> tuple[str, str, s
 
 
 def _cells(result: RalmResult, nll: Array, samples: int) -> tuple[str, str, str, str]:
-    mean = _perplexities({0: nll}, result.words, samples)[0]
+    mean = _perplexities({0: nll}, result.per, samples)[0]
     found = _versus(result, nll, result.nll[NONE], samples)
     return f"{mean.mean:.2f}", mean.span("{:.2f}"), f"{found.change.mean:+.2%}", found.change.span("{:+.2%}")
 
@@ -311,8 +374,11 @@ def _values(result: RalmResult) -> Iterator[tuple[object, ...]]:
             yield q, label, f"{nll:.6f}", result.words[q], result.tokens[q], documents
 
 
-_CHANGE = "change of word perplexity, %"
-_COLOURS = {NONE: GREY, FIRST: GREEN, RERANK: BLUE, ORACLE: ORANGE, RANDOM: "#9e9ac8"}
+def _changed(result: RalmResult) -> str:
+    return f"change of {result.unit} perplexity, %"
+
+
+_COLOURS = {NONE: GREY, FIRST: GREEN, RERANK: BLUE, ORACLE: ORANGE, RANDOM: "#9e9ac8", PREDICTIVE: "#c51b8a"}
 
 
 def _plot_methods(figure: Any, result: RalmResult, samples: int) -> None:
@@ -325,7 +391,7 @@ def _plot_methods(figure: Any, result: RalmResult, samples: int) -> None:
     axes.axvline(0, color=_COLOURS[NONE], linestyle="--", linewidth=1)
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
-    axes.set_xlabel(_CHANGE)
+    axes.set_xlabel(_changed(result))
 
 
 def _plot_figures(figure: Any, result: RalmResult, samples: int) -> None:
@@ -337,14 +403,14 @@ def _plot_figures(figure: Any, result: RalmResult, samples: int) -> None:
             at = sorted(values)
             changes = [_versus(result, values[x], result.nll[NONE], samples).change for x in at]
             mean, low, high = (100 * np.array(ends) for ends in zip(*changes, strict=True))
-            axes.plot(at, mean, "o-", color=_COLOURS[label], label=label, markersize=4)
-            axes.fill_between(at, low, high, color=_COLOURS[label], alpha=0.12, linewidth=0)
+            axes.plot(at, mean, "o-", color=_COLOURS.get(label, PALE), label=label, markersize=4)
+            axes.fill_between(at, low, high, color=_COLOURS.get(label, PALE), alpha=0.12, linewidth=0)
         axes.axhline(0, color=_COLOURS[NONE], linestyle="--", linewidth=1, label=NONE)
         axes.set_xscale("log", base=2)
         axes.set_xticks(at, list(map(str, at)))
         axes.minorticks_off()
         axes.set_xlabel(name)
-    panels[0].set_ylabel(_CHANGE)
+    panels[0].set_ylabel(_changed(result))
     known: dict[str, Any] = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()

@@ -1,46 +1,24 @@
-"""In-Context RALM on WikiText-103: perplexity by document, retrieval stride, query length and documents ranked."""
+"""In-Context RALM: perplexity of a text by document, retrieval stride, query length and documents ranked."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Literal
 
 from ..._types import PathLike
-from ...icl.datasets import news_texts, ralm_passages, wikitext
-from ...icl.datasets.wikitext import OVERLAP
 from ...icl.encoders import Encoder
-from ...icl.language_model import TokenModel
-from ...icl.ralm import Ralm, Text, Window, sliding_windows
-from ...icl.retrievers import BM25Retriever, DenseRetriever
+from ...icl.language_model import LanguageModel, TokenModel
+from ...icl.ralm import Ralm
+from ...icl.retrievers import DenseRetriever
 from ...metrics import perplexity
-from .._run import BM25_FORMS, Progress, Run, Summary, described, digests
-from .plans import Documents, Runs
-from .report import (
-    ANY,
-    DENSE,
-    DIVERSE,
-    FIRST,
-    NONE,
-    ORACLE,
-    ORDER,
-    OWN,
-    PAIR,
-    RANDOM,
-    RERANK,
-    RULE,
-    SHORT,
-    RalmResult,
-    RalmSizes,
-    report_of,
-)
-
-Array = npt.NDArray[Any]
+from .._run import BM25_FORMS, Progress, Run, Summary, described, described_encoder, digests
+from .methods import chosen_windows, evaluate, own_articles
+from .report import RalmResult, RalmSizes, report_of
+from .sources import source
 
 _BATCH = 2048  # tokens in one pass of the model: a tenth faster than 512 where windows need no padding
 
@@ -50,20 +28,9 @@ QUICK = RalmSizes(
 )
 
 
-class _Source(NamedTuple):
-    title: str
-    collection: str
-
-
-TEXTS = {
-    "wikitext": _Source("WikiText-103 test", "BoolQ (validation) and WikiText-103 valid"),
-    "ag-news": _Source("AG News test", "AG News train"),
-}
-
-
 @dataclass(frozen=True)
 class RalmSummary(Summary):
-    """What an evaluation did; as text, the word perplexity of each method and what the run cost."""
+    """What an evaluation did; as text, the perplexity of each method and what the run cost."""
 
     result: RalmResult
     cached: int
@@ -71,9 +38,8 @@ class RalmSummary(Summary):
     out: Path
 
     def lines(self) -> Iterator[str]:
-        words = self.result.words
         for label, nll in self.result.nll.items():
-            yield f"{label}: word perplexity {perplexity(-nll, words):.2f}"
+            yield f"{label}: {self.result.unit} perplexity {perplexity(-nll, self.result.per):.2f}"
 
     def work(self) -> str:
         windows, runs = len(self.result.words), self.result.runs
@@ -85,8 +51,9 @@ def ralm(
     out: PathLike,
     model: PathLike | TokenModel = "smollm2",
     dtype: str = "bfloat16",
-    encoder: PathLike | Encoder | None = "minilm",
-    text: Literal["wikitext", "ag-news"] = "wikitext",
+    encoder: PathLike | Encoder | Sequence[PathLike | Encoder] | None = "minilm",
+    ranker: PathLike | LanguageModel | None = None,
+    text: PathLike = "wikitext",
     bm25: Literal["lucene", "pyserini"] = "lucene",
     quick: bool = False,
     sizes: Mapping[str, Any] | None = None,
@@ -99,12 +66,13 @@ def ralm(
 ) -> RalmSummary:
     """Measure what documents before the text are worth to a language model; write a report folder.
 
-    Windows are spread evenly over the test text of WikiText-103, or of AG News, whose training articles are then the
-    collection: texts of one kind. In each the last tokens are predicted, with a document over its
-    first ones: none, BM25's first, one of BM25's first 16 that is chosen by zero-shot reranking, by the target itself
-    (oracle) or at random, the encoder's nearest, two shorter ones by BM25 or by MMR, any passage of the collection, or
-    none and the prefix cut by as much as a document takes. Each (window, document) is run once and kept in the cache:
-    a stopped run resumes where it was, and strides, query lengths and numbers of documents share the runs.
+    Windows are spread evenly over a text, which has a collection without anything of it. In each the last tokens are
+    predicted, with a document over its first ones: none, BM25's first, one of BM25's first 16 that is chosen by
+    zero-shot reranking, by a ranker trained on the model's own signal, by the target itself (oracle) or at random, the
+    encoder's nearest, two shorter ones by BM25 or by MMR, any passage of the collection, or none and the prefix cut by
+    as much as a document takes; and with BM25's first in front of the whole window. Each (window, document) is run once
+    and kept in the cache: a stopped run resumes where it was, and strides, query lengths and numbers of documents share
+    the runs.
 
     Parameters
     ----------
@@ -116,10 +84,15 @@ def ralm(
         As `HuggingFaceModel.from_pretrained` takes it.
     dtype : {"float32", "float16", "bfloat16"}
         Type of the model's weights in memory.
-    encoder : str, path, Encoder or None
-        For the nearest passage and for MMR; None leaves both out.
-    text : {"wikitext", "ag-news"}
-        What is predicted, and so what is retrieved from: see `ralm_passages` and `news_texts`.
+    encoder : str, path, Encoder, a sequence of them, or None
+        For the nearest passage, by each; the first also for MMR and for the trained ranker (see `PredictiveRanker`).
+        None leaves them out.
+    ranker : str, path or LanguageModel, optional
+        A second model, usually a smaller one, that ranks the documents too.
+    text : "wikitext", "ag-news", "python" or a folder
+        What is predicted, and so what is retrieved from: WikiText-103 test from other passages of Wikipedia
+        (`ralm_passages`); texts of one kind are AG News (`news_texts`), the modules of Python's standard library
+        (`python_texts`) or the files of a folder (`folder_texts`). Perplexity is of words on WikiText, else of tokens.
     bm25 : {"lucene", "pyserini"}
         The retriever: `BM25Retriever` as it is, or `BM25Retriever.pyserini`, whose parameters are the paper's.
     quick : bool
@@ -159,45 +132,47 @@ def ralm(
     used = replace(QUICK if quick else RalmSizes(), **(sizes or {}))
     used.check(op)
     run = Run(op, out, cache=cache, samples=samples, num_threads=num_threads)
-    for name, value, known in (("text", text, TEXTS), ("bm25", bm25, BM25_FORMS)):
-        if value not in known:
-            raise ValueError(f"{op}: {name} must be one of {', '.join(known)}, got {value!r}")
-    if text == "wikitext":
-        test = wikitext("test", data)
-        collection = ralm_passages(test, data, words=used.passage)
-    else:
-        test, collection = news_texts(data, words=used.passage)
-    documents = [passage.document for passage in collection.passages]
+    if bm25 not in BM25_FORMS:
+        raise ValueError(f"{op}: bm25 must be one of {', '.join(BM25_FORMS)}, got {bm25!r}")
+    encoders = _listed(encoder)
+    read = source(op, text, data, used.passage)
+    documents = [passage.document for passage in read.collection.passages]
     retriever = BM25_FORMS[bm25].made(documents)
     with ExitStack() as opened:
-        kept = None if encoder is None else opened.enter_context(run.embeddings(encoder))
+        kept = [opened.enter_context(run.embeddings(one)) for one in encoders]
         scorer = opened.enter_context(run.language_model(model, dtype=dtype, batch_tokens=_BATCH))
+        second = None
+        if ranker is not None:
+            second = opened.enter_context(run.language_model(ranker, dtype=dtype, batch_tokens=_BATCH))
         system = Ralm(
             scorer, documents, retriever,
             query_tokens=used.query, document_tokens=used.document, past_tokens=used.past,
         )  # fmt: skip
-        tokens = system.encode(test.text)
+        tokens = system.encode(read.test.text)
         windows = chosen_windows(len(tokens.tokens), used)
-        dense = None if kept is None else DenseRetriever(kept, documents)
+        dense = [DenseRetriever(one, documents) for one in kept]
         own = None  # articles of news lie in one window
         if text == "wikitext":
-            own = own_articles(system, tokens, [article.text for article in test.articles], windows, used)
-        result = evaluate(system, tokens, windows, used, dense=dense, own=own, seed=seed, progress=progress)
-        cached, models = scorer.hits, described(model, scorer, kept)
-    passages = (
-        f"{len(documents)} passages of at most {used.passage} words, of {TEXTS[text].collection}. "
-        f"None has the title of an evaluated article, or {OVERLAP} words in a row in common with the evaluated text: "
-        f"{collection.same_title} and {collection.same_words} were left out for that"
-    )
-    report = report_of(result, used, samples, passages, text=TEXTS[text].title, quick=used != RalmSizes())
+            own = own_articles(system, tokens, [article.text for article in read.test.articles], windows, used)
+        models = described(model, scorer, kept[0] if kept else None)
+        if ranker is not None and second is not None:
+            models["ranker"] = described(ranker, second, None)["model"]
+        result = evaluate(
+            system, tokens, windows, used, dense=dense, ranker=second, ranker_name=_short(models.get("ranker", "")),
+            own=own, unit=read.unit, seed=seed, progress=progress,
+        )  # fmt: skip
+        cached = scorer.hits
+    passages = read.said(used.passage)
+    report = report_of(result, used, samples, passages, text=read.title, quick=used != RalmSizes())
     run.write(
         report,
         {
             **models,
-            "text": f"{TEXTS[text].title}, {len(tokens.tokens)} tokens, {test.text.count(' ')} words and line ends",
-            "texts": text,
+            **{f"encoder {i}": described_encoder(one) for i, one in enumerate(kept[1:], 2)},
+            "text": f"{read.title}, {len(tokens.tokens)} tokens, {read.test.text.count(' ')} words and line ends",
+            "texts": read.name,
             "collection": passages,
-            "sha256 of the data": digests([test.source, collection.source]),
+            "sha256 of the data": digests([read.test.source, read.collection.source]),
             "BM25": BM25_FORMS[bm25].said,
             **{f"sizes: {name}": value for name, value in asdict(used).items()},
             "bootstrap": run.bootstrap("windows"),
@@ -209,124 +184,12 @@ def ralm(
     return RalmSummary(result, cached, run.seconds, run.out)
 
 
-def chosen_windows(size: int, sizes: RalmSizes) -> list[Window]:
-    """Return windows evenly spread over a text of `size` tokens, without the first and the shorter ones."""
-    whole = [
-        window for window in sliding_windows(size, sizes.window, sizes.target)[1:]
-        if window.end - window.start == sizes.window
-    ]  # fmt: skip
-    if len(whole) < sizes.windows:
-        raise ValueError(f"ralm: windows must be at most the {len(whole)} of the text, got {sizes.windows}")
-    return [whole[i] for i in np.linspace(0, len(whole) - 1, sizes.windows).astype(np.int64)]
+def _listed(encoder: PathLike | Encoder | Sequence[PathLike | Encoder] | None) -> list[PathLike | Encoder]:
+    if encoder is None:
+        return []
+    return [*encoder] if isinstance(encoder, (list, tuple)) else [encoder]  # type: ignore[list-item]
 
 
-def own_articles(
-    system: Ralm, text: Text, articles: Sequence[str], windows: Sequence[Window], sizes: RalmSizes
-) -> dict[int, Documents]:
-    """Return, by place, the piece of its own article that BM25 finds outside of a window, of a document's size.
-
-    What a document on the subject is worth, for comparison: no collection without the evaluated text has it. The pieces
-    become documents of the system, after those of the collection.
-    """
-    borders = np.searchsorted(text.ends, np.cumsum([0, *map(len, articles)]), side="right")  # in tokens
-    size, found = sizes.document, dict[int, Documents]()
-    for window in windows:
-        article = int(np.searchsorted(borders, window.begin, side="right"))
-        begins = range(int(borders[article - 1]), int(borders[article]) - size + 1, size)
-        outside = [at for at in begins if at + size <= window.start or at >= window.end]
-        pieces = [system.tokenizer.decode(text.tokens[at : at + size]) for at in outside]
-        if pieces:
-            places = list(range(window.begin, window.end, sizes.stride))
-            best = BM25Retriever(pieces).search(system.queries(text, places), 1).ids[:, 0].tolist()
-            for place, i in zip(places, best, strict=True):
-                if i >= 0:
-                    found[place] = (system.add(pieces[i]),)
-    return found
-
-
-def evaluate(
-    system: Ralm,
-    text: Text,
-    windows: Sequence[Window],
-    sizes: RalmSizes,
-    *,
-    dense: DenseRetriever | None = None,
-    own: Mapping[int, Documents] | None = None,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> RalmResult:
-    """Run every method on every window; `own` is what `own_articles` found."""
-    runs, stride = Runs(system, text, windows, sizes.past), sizes.stride
-    main = runs.places(stride)
-    every = sorted({place for one in (stride, *sizes.strides) for place in runs.places(one)})
-    found = system.retrieve(text, every, sizes.candidates)
-    ranked = {place: ids[ids >= 0].tolist() for place, ids in zip(every, found.ids, strict=True)}
-    top = dict(zip(every, np.maximum(found.scores[:, 0], 0).tolist(), strict=True))  # 0 where nothing is found
-    first = {place: ids[:1] for place, ids in ranked.items()}
-    collection = len(system.documents) - len(own or {})
-    any_passage = np.random.default_rng(seed).integers(collection, size=(len(main), 1)).tolist()
-    plans = {
-        NONE: runs.plan(stride, {}),
-        ANY: runs.plan(stride, dict(zip(main, any_passage, strict=True))),
-        FIRST: runs.plan(stride, first),
-        PAIR: runs.plan(stride, {place: ids[:2] for place, ids in ranked.items()}),
-    }
-    plans[SHORT] = runs.without(plans[FIRST])
-    if own is not None:
-        plans[OWN] = runs.plan(stride, own)
-    if dense is not None:
-        vectors = dense.encoder.encode(system.queries(text, main))
-        pool = np.array([[*ranked[place], *[-1] * sizes.candidates][: sizes.candidates] for place in main])
-        pair = RULE.select(vectors, dense.corpus, 2, candidates=pool).indices
-        plans[DENSE] = runs.plan(stride, _by_place(main, dense.nearest(vectors, 1).ids))
-        plans[DIVERSE] = runs.plan(stride, _by_place(main, pair))
-    by_stride = {one: runs.plan(one, first) for one in sizes.strides}
-    by_query = {
-        length: runs.plan(stride, _by_place(main, system.retrieve(text, main, 1, length).ids))
-        for length in sizes.queries
-    }
-    candidates = [
-        runs.plan(stride, {place: ids[i : i + 1] for place, ids in ranked.items()}) for i in range(sizes.candidates)
-    ]
-    runs.make([*plans.values(), *by_stride.values(), *by_query.values(), *candidates], progress)
-
-    # A piece for which nothing is found has one candidate, no document.
-    valid = np.array([[[bool(ids) for ids in row] for row in plan.documents] for plan in candidates])
-    valid[0] = True
-    target = np.stack([runs.target(plan) for plan in candidates])  # (candidates, Q, pieces)
-    rank = {RERANK: np.stack([runs.before(plan) for plan in candidates]), ORACLE: target}
-    by_ranked: dict[str, dict[int, Array]] = {RANDOM: {}, RERANK: {}, ORACLE: {}}
-    picks = {label: plan.documents for label, plan in plans.items() if label != SHORT}
-    for number in _numbers(sizes.candidates):
-        counted = valid[:number]
-        # What to expect of a document taken at random: the mean over all.
-        mean = np.where(counted, target[:number], 0).sum(axis=0) / counted.sum(axis=0)
-        by_ranked[RANDOM][number] = -mean.sum(axis=1)
-        for rule, values in rank.items():
-            best = np.argmax(np.where(counted, values[:number], -np.inf), axis=0)  # (Q, pieces), the first of equals
-            by_ranked[rule][number] = -np.take_along_axis(target, best[None], axis=0)[0].sum(axis=1)
-            picks[rule] = [
-                [candidates[i].documents[q][j] for j, i in enumerate(row)] for q, row in enumerate(best.tolist())
-            ]
-    nll = {label: runs.nll(plan) for label, plan in plans.items()}
-    nll |= {rule: values[sizes.candidates] for rule, values in by_ranked.items()}
-    return RalmResult(
-        nll={label: nll[label] for label in ORDER if label in nll},
-        picks=picks,
-        words=text.words(windows),
-        tokens=np.array([window.end - window.begin for window in windows]),
-        top_scores=np.array([top[place] for place in main]).reshape(len(windows), -1).mean(axis=1),
-        by_stride={one: runs.nll(plan) for one, plan in by_stride.items()},
-        by_query={length: runs.nll(plan) for length, plan in by_query.items()},
-        by_ranked=by_ranked,
-        runs=len(runs),
-    )
-
-
-def _by_place(places: Sequence[int], ids: Array) -> dict[int, list[int]]:
-    return {place: row[row >= 0].tolist() for place, row in zip(places, ids, strict=True)}
-
-
-def _numbers(candidates: int) -> list[int]:
-    """Return the powers of two up to the number of candidates, and that number."""
-    return [*(1 << i for i in range(candidates.bit_length()) if 1 << i < candidates), candidates]
+def _short(described: str) -> str:
+    """Return the name that a model was asked for by, of what a report says of it."""
+    return re.split(r", | \(", described)[0]

@@ -3,6 +3,7 @@
 from ._files import data_folder
 from .boolq import BoolQ, Passage, boolq_passages, boolq_questions
 from .classification import CLASSIFICATION_SETS, ClassificationSet, classification_set
+from .files import folder_texts, python_texts
 from .news import news_texts
 from .truthfulqa import TruthfulQA, truthfulqa
 from .vrsd import VRSD_SETS, QuestionSet, vrsd_set
@@ -22,7 +23,9 @@ __all__ = [
     "boolq_questions",
     "classification_set",
     "data_folder",
+    "folder_texts",
     "news_texts",
+    "python_texts",
     "ralm_passages",
     "truthfulqa",
     "vrsd_set",

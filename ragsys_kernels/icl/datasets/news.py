@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ..._types import PathLike
+from .boolq import Passage
 from .classification import classification_set
-from .wikitext import Passage, PassageSet, WikiText, kept_passages
+from .wikitext import PassageSet, WikiText, kept_passages
 
 
 def news_texts(folder: PathLike | None = None, *, words: int = 100) -> tuple[WikiText, PassageSet]:

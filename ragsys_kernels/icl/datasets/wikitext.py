@@ -16,6 +16,7 @@ from .boolq import Passage, boolq_passages
 OVERLAP = 8  # words in a row that a passage may not have in common with a text that is evaluated
 _TITLE = re.compile(r" = ([^=].*[^=]) = \n")
 _WORD = re.compile(r"\w+")
+_SPACED = re.compile(r"\S+")
 
 
 class WikiText(NamedTuple):
@@ -112,16 +113,17 @@ def ralm_passages(evaluated: WikiText, folder: PathLike | None = None, *, words:
 
 
 def kept_passages(
-    articles: Sequence[Passage], titles: Sequence[str], text: str, words: int
+    articles: Sequence[Passage], titles: Sequence[str], text: str, words: int, *, layout: bool = False
 ) -> tuple[list[Passage], int, int]:
     """Return the distinct pieces of articles that have nothing of an evaluated text, and how many were left out.
 
-    Left out are those with one of its titles, and those with `OVERLAP` of its words in a row.
+    Left out are those with one of its titles, and those with `OVERLAP` of its words in a row. `layout` keeps the white
+    space between words as it is.
     """
     evaluated, runs = {_words(title) for title in titles}, _runs(_words(text))
     kept: dict[Passage, None] = {}
     same_title = same_words = 0
-    for passage in (piece for whole in articles for piece in _pieces(whole, words)):
+    for passage in (piece for whole in articles for piece in _pieces(whole, words, layout)):
         if _words(passage.title) in evaluated:
             same_title += 1
         elif not runs.isdisjoint(_runs(_words(passage.document))):
@@ -146,12 +148,16 @@ def _without_headings(article: str) -> str:
     return "".join(line for line in article.splitlines(keepends=True) if not line.startswith(" = "))
 
 
-def _pieces(whole: Passage, limit: int) -> Iterator[Passage]:
-    words = whole.text.split()
-    number = -(-len(words) // limit)
-    ends = [len(words) * i // number for i in range(number + 1)] if number else []
+def _pieces(whole: Passage, limit: int, layout: bool = False) -> Iterator[Passage]:
+    places = [match.span() for match in _SPACED.finditer(whole.text)]
+    number = -(-len(places) // limit)
+    ends = [len(places) * i // number for i in range(number + 1)] if number else []
     for begin, end in pairwise(ends):
-        yield Passage(whole.title, " ".join(words[begin:end]))
+        if layout:  # with the white space before the first word: it may be the line's indentation
+            text = whole.text[places[begin - 1][1] if begin else 0 : places[end - 1][1]].strip("\n")
+        else:
+            text = " ".join(whole.text[a:b] for a, b in places[begin:end])
+        yield Passage(whole.title, text)
 
 
 def _words(text: str) -> tuple[str, ...]:
