@@ -130,6 +130,10 @@ def evaluate_vrsd_answers(
     queries: Annotated[
         int | None, option(RUN, "Number of queries of each set.", metavar="N", show_default="all, or 50 if quick")
     ] = None,
+    scores_only: Annotated[
+        bool,
+        option(RUN, "Write no answers: only score those of the sets, several times as fast.", "--scores-only"),
+    ] = False,
     seed: Annotated[int, option(RUN, "Seed of the queries drawn and of the random picks.")] = 0,
     num_threads: NumThreads = None,
     quiet: Quiet = False,
@@ -151,6 +155,7 @@ def evaluate_vrsd_answers(
             sets=_names(sets),
             quick=quick,
             queries=queries,
+            generate=not scores_only,
             seed=seed,
             data=data,
             cache=cache,
@@ -273,7 +278,7 @@ def evaluate_ralm(
         str,
         option(
             RUN,
-            "Encoders for dense retrieval, separated by commas: minilm, mpnet, a folder, a name on the Hugging Face hub, "
+            "Encoders for dense retrieval, separated by commas: minilm, mpnet, folders, names on the Hugging Face hub; "
             "or none. The first also serves MMR and the trained ranker.",
         ),
     ] = "minilm",
@@ -289,7 +294,7 @@ def evaluate_ralm(
         option(
             RUN,
             "Text to predict: wikitext; ag-news, whose training articles are retrieved from; python, modules of the "
-            "standard library; or a folder of texts, of which every fifth is predicted and the others are retrieved from.",
+            "standard library; or a folder of texts, every fifth of which is predicted from the others.",
         ),
     ] = "wikitext",
     bm25: Annotated[
@@ -330,8 +335,8 @@ def evaluate_ralm(
     """In-Context RALM: what a document before a text is worth to a language model, by how it is chosen.
 
     Perplexity of WikiText-103 test, or of another text, without documents, with BM25's, reranked, by an oracle and
-    others, against stride, query length and number of documents. Writes report.html and report.md. A run that was stopped is
-    resumed when it is run again. Needs the extra evaluate; smollm2 needs its package.
+    others, against stride, query length and number of documents. Writes report.html and report.md. A run that was
+    stopped is resumed when it is run again. Needs the extra evaluate; smollm2 needs its package.
     """
     sizes = {
         "windows": windows, "window": window, "stride": stride, "query": query_tokens, "document": document_tokens,

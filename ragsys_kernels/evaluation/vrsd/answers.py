@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,14 @@ from ...icl.language_model import LanguageModel
 from ...icl.prompts import QA, PromptTemplate
 from ...icl.retrievers import DenseRetriever
 from .._run import Progress, Run, Summary, described, digests, drawn, sets_named
-from .answers_report import NONE, RANDOM, ROUGE, AnswerResult, report_of
+from .answers_report import NONE, RANDOM, AnswerResult, report_of
 from .picks import okapi, rank_bm25
 from .picks_report import MMR, OKAPI, POOL, RULES, VRSD, K
 
 Array = npt.NDArray[Any]
 
 QUICK_QUERIES = 50
+_BLOCK = 8  # answers scored in one call: what a killed run loses at most
 CHOICES = "openbookqa"  # the set whose answers are one of the options in the question
 
 
@@ -54,8 +56,9 @@ class AnswersSummary(Summary):
 
     def lines(self) -> Iterator[str]:
         for result in self.results:
-            rows = [f"{label} {values[:, ROUGE.index('ROUGE-L')].mean():.3f}" for label, values in result.rouge.items()]
-            yield f"{result.questions.title}: ROUGE-L {', '.join(rows)}"
+            name = result.leading
+            rows = [f"{label} {result.values(name)[label].mean():.3f}" for label in result.picks]
+            yield f"{result.questions.title}: {name} {', '.join(rows)}"
 
     def work(self) -> str:
         return f"{self.generated} answers generated, {self.cached} from the cache"
@@ -70,6 +73,7 @@ def vrsd_answers(
     sets: Sequence[str] | None = None,
     quick: bool = False,
     queries: int | None = None,
+    generate: bool = True,
     k: int = K,
     pool: int = POOL,
     seed: int = 0,
@@ -85,8 +89,9 @@ def vrsd_answers(
     question, in the order picked; the model answers greedily, to the end of the line, in its chat template if it has
     one. ROUGE-1, 2 and L (F1, without stemming, by the package rouge-score) compare with the set's answer; on
     OpenBookQA an answer is right if the right option is more like it, by ROUGE-L, than every other; and the model is
-    right by log-probability if it gives the right option the largest of all, which needs no generation. Answers and
-    scores are kept as they are made, so that a stopped run resumes where it was.
+    right by log-probability if it gives the right option the largest of all, which needs no generation. Nor does the
+    mean log-probability of a token of the set's answer (nats), which says most of a small difference: it is not a yes
+    or no for each question. Answers and scores are kept as they are made, so that a stopped run resumes where it was.
 
     Parameters
     ----------
@@ -103,6 +108,8 @@ def vrsd_answers(
         50 queries a set.
     queries : int, optional
         Number of each set, drawn at random; all where the set has no more. Default: all, or with `quick` 50.
+    generate : bool
+        False leaves the written answers out, and with them ROUGE: several times as fast.
     k, pool : int
         Picks and candidates of a query.
     seed : int
@@ -128,27 +135,27 @@ def vrsd_answers(
     for one in chosen:
         if len(one.pool) < pool:
             raise ValueError(f"{op}: pool must be at most the {len(one.pool)} items of {one.title}, got {pool}")
-    score = rouge_scorer(op)
+    score = rouge_scorer(op) if generate else None
     rank_bm25(op)
-    with run.embeddings(encoder, progress) as kept, run.language_model(model, dtype=dtype) as scorer:
-        greedy = GreedyGenerator(run.hugging_face(scorer))
-        with CachedGenerator(greedy, run.kept("answers")) as generator:
-            results = [
-                evaluate(
-                    kept,
-                    generator,
-                    one,
-                    score,
-                    scorer=scorer,
-                    k=k,
-                    pool=pool,
-                    seed=seed,
-                    num_threads=num_threads,
-                    progress=progress,
-                )
-                for one in chosen
-            ]
-            generated, cached = generator.misses, generator.hits
+    with (
+        ExitStack() as opened,
+        run.embeddings(encoder, progress) as kept,
+        run.language_model(model, dtype=dtype) as scorer,
+    ):
+        generator, prompt = None, "as it is"
+        if generate:
+            greedy = GreedyGenerator(run.hugging_face(scorer))
+            generator = opened.enter_context(CachedGenerator(greedy, run.kept("answers")))
+            if greedy.chat:
+                prompt = "in the model's chat template where answers are written, else as it is"
+        results = [
+            evaluate(
+                kept, generator, one, score,
+                scorer=scorer, k=k, pool=pool, seed=seed, num_threads=num_threads, progress=progress,
+            )
+            for one in chosen
+        ]  # fmt: skip
+        generated, cached = (0, 0) if generator is None else (generator.misses, generator.hits)
         models = described(model, scorer, kept)
     report = report_of(results, samples, k, quick=queries is not None)
     run.write(
@@ -158,7 +165,7 @@ def vrsd_answers(
             "sets": {one.title: f"{len(one.questions)} queries, {len(one.pool)} items" for one in chosen},
             "sha256 of the data": digests(one.source for one in chosen),
             "k, candidates": f"{k}, {pool}",
-            "prompt": "in the model's chat template" if greedy.chat else "as it is",
+            "prompt": prompt,
             **{f"instruction, {one.title}": PROMPTS[one.name][0].instruction for one in chosen},
             "answers end": {
                 one.title: f"after {PROMPTS[one.name][1].max_new_tokens} tokens or a line" for one in chosen
@@ -174,9 +181,9 @@ def vrsd_answers(
 
 def evaluate(
     encoder: Encoder,
-    generator: CachedGenerator | Generator,
+    generator: CachedGenerator | Generator | None,
     questions: QuestionSet,
-    score: Callable[[str, str], Sequence[float]],
+    score: Callable[[str, str], Sequence[float]] | None,
     *,
     scorer: LanguageModel | None = None,
     k: int = K,
@@ -185,7 +192,10 @@ def evaluate(
     num_threads: int | None = None,
     progress: Progress | None = None,
 ) -> AnswerResult:
-    """Let the model answer every question of a set after every method's picks; a `scorer` also rates the options."""
+    """Let the model answer every question of a set after every method's picks.
+
+    A `scorer` also rates the set's answer and the options; without a `generator` it does that alone.
+    """
     vectors, dense = encoder.encode(questions.questions), DenseRetriever(encoder, questions.pool)
     candidates = dense.nearest(vectors, pool, num_threads=num_threads).ids
     rng = np.random.default_rng([seed, len(questions.pool)])
@@ -201,23 +211,44 @@ def evaluate(
         chosen = rule.select(vectors, dense.corpus, k, candidates=candidates, num_threads=num_threads)
         picks[label] = chosen.indices
     prompts = [prompt for rows in picks.values() for prompt in _prompts(questions, rows)]
-    stop = PROMPTS[questions.name][1]
+    result = AnswerResult(questions, picks, {}, {}, {}, {})
+    if generator is not None and score is not None:
+        answers = _written(generator, prompts, PROMPTS[questions.name][1], progress)
+        for at, label in enumerate(picks):
+            mine = [answer.removeprefix("A:").strip() for answer in answers[at * size : (at + 1) * size]]
+            triples = [*zip(questions.questions, questions.answers, mine, strict=True)]
+            result.rouge[label] = np.array([score(truth, answer) for _, truth, answer in triples])
+            if questions.name == CHOICES:
+                result.right[label] = np.array([is_right(score, *triple) for triple in triples])
+    if scorer is not None:
+        for at, label in enumerate(picks):
+            own = prompts[at * size : (at + 1) * size]
+            if questions.name == CHOICES:  # first: the answer is one of the options, which share a prompt
+                result.likeliest[label] = is_likeliest(scorer, questions, own, progress)
+            result.truth[label] = log_probability(scorer, questions, own, progress)
+    return result
+
+
+def _written(
+    generator: CachedGenerator | Generator, prompts: Sequence[str], stop: Stop, progress: Progress | None
+) -> list[str]:
     if isinstance(generator, CachedGenerator):
-        answers = generator.generate(prompts, stop, progress)
-    else:
-        answers = generator.generate(prompts, stop)
-    rouge: dict[str, Array] = {}
-    right: dict[str, Array] = {}
-    likeliest: dict[str, Array] = {}
-    for at, label in enumerate(picks):
-        mine = [answer.removeprefix("A:").strip() for answer in answers[at * size : (at + 1) * size]]
-        triples = [*zip(questions.questions, questions.answers, mine, strict=True)]
-        rouge[label] = np.array([score(truth, answer) for _, truth, answer in triples])
-        if questions.name == CHOICES:
-            right[label] = np.array([is_right(score, *triple) for triple in triples])
-            if scorer is not None:
-                likeliest[label] = is_likeliest(scorer, questions, prompts[at * size : (at + 1) * size], progress)
-    return AnswerResult(questions, picks, rouge, right, likeliest)
+        return generator.generate(prompts, stop, progress)
+    return generator.generate(prompts, stop)
+
+
+def log_probability(
+    scorer: LanguageModel, questions: QuestionSet, prompts: Sequence[str], progress: Progress | None = None
+) -> Array:
+    """Return the mean log-probability (nats) of a token of each question's answer: (Q,)."""
+    template = PROMPTS[questions.name][0]
+    answers = [template.answer({"answer": answer}) for answer in questions.answers]
+    found: list[float] = []
+    for at in range(0, len(prompts), _BLOCK):
+        found += scorer.score(prompts[at : at + _BLOCK], answers[at : at + _BLOCK]).mean.tolist()
+        if progress is not None:
+            progress(len(found), len(prompts))
+    return np.array(found)
 
 
 def is_likeliest(

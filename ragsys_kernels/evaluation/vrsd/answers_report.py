@@ -19,6 +19,7 @@ NONE, RANDOM = "no items", "random items"
 ROUGE = ("ROUGE-1", "ROUGE-2", "ROUGE-L")
 METHODS = (NONE, RANDOM, *MMR, OKAPI, VRSD)
 _ACCURACY, _LIKELIEST = "accuracy", "accuracy by log-probability"
+_TRUTH = "log-probability of the answer"
 
 # The paper's Tables 2 and 3: ROUGE-L, on OpenBookQA accuracy, of gpt-3.5-turbo and of open-mistral-7b.
 PAPER_MODELS = ("gpt-3.5-turbo", "open-mistral-7b")
@@ -37,35 +38,55 @@ class AnswerResult(NamedTuple):
 
     questions: QuestionSet
     picks: dict[str, Array]  # (Q, k) positions in the pool
-    rouge: dict[str, Array]  # (Q, 3) F1 of ROUGE-1, 2 and L
-    right: dict[str, Array]  # (Q,) bool; empty where answers are not options
+    rouge: dict[str, Array]  # (Q, 3) F1 of ROUGE-1, 2 and L; empty where no answers were written
+    right: dict[str, Array]  # (Q,) bool; empty also where answers are not options
     likeliest: dict[str, Array]  # (Q,) bool: the right option is the most probable; likewise
+    truth: dict[str, Array]  # (Q,) mean log-probability (nats) of a token of the set's answer
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        parts = ((_ACCURACY, self.right), (_LIKELIEST, self.likeliest), (_TRUTH, self.truth))
+        return (*(ROUGE if self.rouge else ()), *(name for name, values in parts if values))
+
+    @property
+    def leading(self) -> str:
+        """The measure that is told first."""
+        return "ROUGE-L" if self.rouge else _TRUTH
+
+    def values(self, measure: str) -> dict[str, Array]:
+        """Return a measure's values by method, (Q,)."""
+        if measure in ROUGE:
+            return {label: values[:, ROUGE.index(measure)] for label, values in self.rouge.items()}
+        return {_ACCURACY: self.right, _LIKELIEST: self.likeliest, _TRUTH: self.truth}[measure]
 
 
 def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: bool = False) -> Report:
     report = Report("vrsd-answers", "VRSD: answers of a language model after the picks")
-    found = [{name: _intervals(result, name, samples) for name in _measures(result)} for result in results]
+    written = all(result.rouge for result in results)
+    found = [{name: _intervals(result, name, samples) for name in result.measures} for result in results]
     report.text(
-        f"""{"**Quick run.** " if quick else ""}Each question is answered greedily after {k} questions with their
-        answers, which each method picks from the question's nearest; MMR with λ = 1 is cosine top-k. The tables have
+        f"""{"**Quick run.** " if quick else ""}Each question {"is answered greedily" if written else "stands"} after
+        {k} questions with their answers, which each method picks from the question's nearest; MMR with λ = 1 is cosine
+        top-k.{"" if written else " No answers are written: the model scores those of the set."} The tables have
         means over the questions with 95 % bootstrap intervals, the differences paired by question.
         {_verdict(results, found)}"""
     )
     report.heading("Table 2: answer quality")
     report.text(
-        f"""Accuracy: the right option is more like the answer, by ROUGE-L, than every other. By log-probability: the
-        model gives the right option the largest of all, whatever it would write. The paper's figures, of
+        f"""{_ACCURACY_IS if written else ""}By log-probability: the model gives the right option the largest of all,
+        whatever it would write. The log-probability of the answer is the mean of its tokens, in nats. The paper's
+        figures, of
         {" and ".join(PAPER_MODELS)}, stand at the end: ROUGE-L, on OpenBookQA accuracy. Its models are far larger; what
         can be compared is the direction of the differences, below. {OKAPI} has the words as they stand, as in its
         Table 3."""
     )
     report.table(
-        ("set", "method", *ROUGE, "ROUGE-L, 95 % interval", "accuracy", "95 % interval", "by log-probability",
-         "95 % interval", *PAPER_MODELS),
+        ("set", "method", *((*ROUGE, "ROUGE-L, 95 % interval", "accuracy", "95 % interval") if written else ()),
+         "by log-probability", "95 % interval", _TRUTH, "95 % interval", *PAPER_MODELS),
         [
             (
-                result.questions.title, label, *(f"{means[name][0][label].mean:.3f}" for name in ROUGE),
-                means["ROUGE-L"][0][label].span(), *_share(means, _ACCURACY, label), *_share(means, _LIKELIEST, label),
+                result.questions.title, label, *(_rouge(means, label) if written else ()),
+                *_share(means, _LIKELIEST, label), *_mean(means, _TRUTH, label),
                 *(f"{value:.3f}" for value in PAPER[result.questions.name].get(label, ())),
                 *("",) * (0 if label in PAPER[result.questions.name] else 2),
             )
@@ -90,20 +111,26 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: b
             for name, (_, gaps) in means.items()
         ],
     )
-    caption = "Mean ROUGE-L of the answers with its 95 % interval."
+    caption = f"Mean {results[0].leading}{' of the answers' if written else ''} with its 95 % interval."
     report.plot("answers.png", (3.1 * len(results) + 0.6, 3.2), caption, _plot, results, found)
     report.values(_values(results))
-    report.text(
-        "`values.csv` has the picks, ROUGE and, for OpenBookQA, whether the answer is right, for every question."
-    )
+    report.text("`values.csv` has the picks and every measure, for every question.")
     return report
 
 
 _Means = dict[str, Interval]
 
 
-def _measures(result: AnswerResult) -> tuple[str, ...]:
-    return (*ROUGE, *((_ACCURACY,) if result.right else ()), *((_LIKELIEST,) if result.likeliest else ()))
+_ACCURACY_IS = "Accuracy: the right option is more like the answer, by ROUGE-L, than every other. "
+
+
+def _rouge(means: dict[str, tuple[_Means, _Means]], label: str) -> tuple[str, ...]:
+    written = (f"{means[name][0][label].mean:.3f}" for name in ROUGE)
+    return (*written, means["ROUGE-L"][0][label].span(), *_share(means, _ACCURACY, label))
+
+
+def _mean(means: dict[str, tuple[_Means, _Means]], name: str, label: str) -> tuple[str, str]:
+    return (f"{means[name][0][label].mean:.3f}", means[name][0][label].span()) if name in means else ("", "")
 
 
 def _share(means: dict[str, tuple[_Means, _Means]], name: str, label: str) -> tuple[str, str]:
@@ -118,7 +145,9 @@ def _directions(
 ) -> Iterator[tuple[str, ...]]:
     for result, means in zip(results, found, strict=True):
         paper = PAPER[result.questions.name]
-        measures = [name for name in (_ACCURACY, _LIKELIEST) if name in means] or ["ROUGE-L"]
+        # Of ROUGE and accuracy that which the paper has; then what it has not.
+        own = [name for name in (_ACCURACY, _LIKELIEST) if name in means] or ["ROUGE-L"]
+        measures = [name for name in (*own, _TRUTH) if name in means]
         for label in (*MMR, OKAPI):
             there = [ours - theirs for ours, theirs in zip(paper[VRSD], paper[label], strict=True)]
             signs = {int(np.sign(round(difference, 6))) for difference in there}
@@ -133,11 +162,8 @@ def _directions(
 
 def _intervals(result: AnswerResult, name: str, samples: int) -> tuple[_Means, _Means]:
     """Return the mean of each method, and that of VRSD's difference from it."""
-    if name in (_ACCURACY, _LIKELIEST):
-        some = result.right if name == _ACCURACY else result.likeliest
-        columns = np.stack([some[label].astype(np.float64) for label in METHODS], axis=1)
-    else:
-        columns = np.stack([result.rouge[label][:, ROUGE.index(name)] for label in METHODS], axis=1)
+    values = result.values(name)
+    columns = np.stack([values[label].astype(np.float64) for label in METHODS], axis=1)
     gaps = columns[:, [METHODS.index(VRSD)]] - columns
     means = bootstrap_means(np.hstack([columns, gaps]), samples=samples)
     number = len(METHODS)
@@ -149,27 +175,29 @@ def _verdict(results: Sequence[AnswerResult], found: Sequence[dict[str, tuple[_M
     for result, means in zip(results, found, strict=True):
         parts = []
         for label in MMR:
-            gap = means["ROUGE-L"][1][label]
+            gap = means[result.leading][1][label]
             parts.append(f"{gap.place} {label} ({gap.mean:+.3f})")
-        sentences.append(f"On {result.questions.title} VRSD's ROUGE-L is {', '.join(parts)}.")
+        sentences.append(f"On {result.questions.title} VRSD's {result.leading} is {', '.join(parts)}.")
     return " ".join(sentences)
 
 
 def _values(results: Sequence[AnswerResult]) -> Iterator[tuple[object, ...]]:
-    yield "set", "query", "method", *ROUGE, "right", "likeliest", "picks"
+    yield "set", "query", "method", *ROUGE, "right", "likeliest", "logprob", "picks"
     for result in results:
         for label in METHODS:
-            for q, (rouge, picks) in enumerate(zip(result.rouge[label], result.picks[label], strict=True)):
+            for q, picks in enumerate(result.picks[label]):
+                rouge = [f"{value:.6f}" for value in result.rouge[label][q]] if result.rouge else [""] * len(ROUGE)
                 right, likeliest = (int(some[label][q]) if some else "" for some in (result.right, result.likeliest))
-                numbers = (f"{value:.6f}" for value in rouge)
-                yield result.questions.name, q, label, *numbers, right, likeliest, " ".join(map(str, picks))
+                logp = f"{result.truth[label][q]:.6f}" if result.truth else ""
+                yield result.questions.name, q, label, *rouge, right, likeliest, logp, " ".join(map(str, picks))
 
 
 def _plot(figure: Any, results: Sequence[AnswerResult], found: Sequence[dict[str, tuple[_Means, _Means]]]) -> None:
     titles = [f"{result.questions.title}, {len(result.questions.questions)} queries" for result in results]
-    for axes, means in zip(panels(figure, titles, "mean ROUGE-L"), found, strict=True):
+    leading = results[0].leading
+    for axes, means in zip(panels(figure, titles, f"mean {leading}"), found, strict=True):
         for x, label in enumerate(METHODS):
-            mean = means["ROUGE-L"][0][label]
+            mean = means[leading][0][label]
             colour = BLUE if label == VRSD else ORANGE if label in MMR else GREEN if label == OKAPI else GREY
             axes.errorbar(x, mean.mean, yerr=mean.bar, fmt="o", color=colour)
         axes.set_xticks(range(len(METHODS)), METHODS, rotation=40, ha="right")
