@@ -1,7 +1,7 @@
 # Everything runs in a virtual environment of its own: make test, make fuzz, make demo, make demo-bias, make serve-demo,
 # make compare-demo, make texts-demo, make bench-serve, make evaluate-vrsd,
-# make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make check, make lint,
-# make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
+# make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make evaluate-boolq,
+# make check, make lint, make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
 # make capi, make test-capi, make sqlite, make test-sqlite, make wheels, make check-wheels, make test-blas, make test-oldest,
 # make test-serve, make release-check, make clean.
 PYTHON ?= python3
@@ -16,8 +16,8 @@ INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editabl
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*.* csrc/cpu/*/*.* csrc/cpu/*/*/*.*)
 
 .PHONY: serve-demo compare-demo texts-demo bench-serve
-.PHONY: test fuzz demo demo-bias evaluate-vrsd evaluate-vrsd-answers evaluate-ragsys evaluate-ralm evaluate-aicl check lint
-.PHONY: test-slow test-blas test-oldest test-serve docs bench bench-quick bench-static gpu-check release-check clean
+.PHONY: test fuzz demo demo-bias evaluate-vrsd evaluate-vrsd-answers evaluate-ragsys evaluate-ralm evaluate-aicl evaluate-boolq
+.PHONY: check lint test-slow test-blas test-oldest test-serve docs bench bench-quick bench-static gpu-check release-check clean
 
 # make test ARGS="-m 'not slow'"
 test: $(VENV)/.test
@@ -133,6 +133,10 @@ evaluate-ragsys: $(VENV)/.evaluate-ragsys
 # make evaluate-ralm ARGS=--quick
 evaluate-ralm: $(VENV)/.evaluate-ragsys
 	$(BIN)/ragsys-kernels evaluate ralm $(ARGS)
+
+# make evaluate-boolq ARGS=--quick
+evaluate-boolq: $(VENV)/.evaluate-ragsys
+	$(BIN)/ragsys-kernels evaluate boolq $(ARGS)
 
 # make evaluate-aicl ARGS=--quick
 evaluate-aicl: $(VENV)/.evaluate-ragsys

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.harness.ledger import RESULTS, ROOT
 from benchmarks.reports import directions, places
 
-NAMES = ("vrsd", "vrsd-answers", "ragsys", "aicl", "ralm", "ralm-news")
+NAMES = ("vrsd", "vrsd-answers", "ragsys", "aicl", "ralm", "ralm-news", "boolq")
 DIRECTIONS = "papers-directions"
 
 

@@ -17,6 +17,7 @@ PLACES = {
     "papers-aicl": "docs/papers/aicl.md",
     "papers-ralm": "docs/papers/ralm.md",
     "papers-ralm-news": "docs/papers/ralm.md",
+    "papers-boolq": "docs/papers/ralm.md",
     "papers-directions": "docs/papers/index.md",
 }
 

@@ -19,6 +19,7 @@ from commands import SELECT, start  # noqa: E402
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import cli, comparison, evaluation, offline  # noqa: E402
 from ragsys_kernels.cli import _app  # noqa: E402
+from ragsys_kernels.evaluation.boolq import QUICK_QUESTIONS  # noqa: E402
 from ragsys_kernels.evaluation.ralm import QUICK, RalmSizes  # noqa: E402
 from ragsys_kernels.icl import quality  # noqa: E402
 from ragsys_kernels.offline import ray_engine  # noqa: E402
@@ -72,6 +73,7 @@ CALLS = {
     ("evaluate", "ragsys"): (evaluation, "ragsys", []),
     ("evaluate", "ralm"): (evaluation, "ralm", []),
     ("evaluate", "aicl"): (evaluation, "aicl", []),
+    ("evaluate", "boolq"): (evaluation, "boolq", []),
 }
 OF_THE_COMMAND = {"progress", "stop", "out"}  # what it does with a terminal, and where its report goes
 
@@ -153,6 +155,7 @@ def test_defaults_that_the_help_says_are_those_that_are_used(run, folder):
         if name in ("windows", "window", "stride", "query_tokens", "document_tokens", "candidates"):
             usual, quick = (getattr(each, sizes.get(name, name)) for each in (RalmSizes(), QUICK))
             assert text == (f"{usual}" if usual == quick else f"{usual}, quick {quick}")
+    assert shown("evaluate", "boolq")["questions"] == f"all, or {QUICK_QUESTIONS} if quick"
     assert shown("evaluate", "aicl")["items"] == f"all, or {evaluation.QUICK.test} if quick"
 
 

@@ -306,7 +306,8 @@ def test_measurements_are_shown_with_their_floor_and_their_peers(module):
 def test_papers_of_the_readme_are_up_to_date(module):
     papers, places = module("reports.papers"), module("reports.places")
     parts = papers.summaries(papers.RESULTS)
-    assert set(parts) == {part for part in places.PLACES if part.startswith("papers-")}
+    known = {part for part in places.PLACES if part.startswith("papers-")}
+    assert set(parts) == {part for part in known if part == papers.DIRECTIONS or (papers.RESULTS / f"{part}.md").is_file()}
     for part, text in parts.items():
         assert places.filled(part, text) in (ROOT / places.PLACES[part]).read_text(encoding="utf-8")
 
