@@ -126,7 +126,7 @@ def brute_logp(prompt, answers):
 
 
 # The tiny model never says yes, which is more tokens than no; of the other two it takes one or the other.
-@pytest.mark.parametrize(("answers", "said"), [((" yes", " no"), {False}), ((" capital", " content"), {False, True})])
+@pytest.mark.parametrize(("answers", "said"), [((" yes", " no"), {False}), ((" content", " in"), {False, True})])
 def test_values_are_the_definitions(evaluated, monkeypatch, answers, said):
     assert boolq_run.ANSWERS == (" yes", " no")
     monkeypatch.setattr(boolq_run, "ANSWERS", answers)

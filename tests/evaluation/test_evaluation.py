@@ -16,7 +16,13 @@ pytest.importorskip("matplotlib")
 from ragsys_kernels.evaluation import _run
 from ragsys_kernels.evaluation import report as report_module
 from ragsys_kernels.evaluation.report import Report, check_free, draw
-from ragsys_kernels.evaluation.statistics import Interval, bootstrap_means, bootstrap_ratios
+from ragsys_kernels.evaluation.statistics import (
+    Interval,
+    bootstrap_class_means,
+    bootstrap_means,
+    bootstrap_ratios,
+    wilson,
+)
 
 
 def test_bootstrap_is_near_the_normal_interval():
@@ -87,6 +93,55 @@ def test_a_bootstrap_interval_may_end_at_0():
     gained, lost = bootstrap_means(np.array([[1.0, -1.0], *[[0.0, 0.0]] * 9]), samples=500)
     assert (gained.low, lost.high) == (0, 0)
     assert gained.place == lost.place == "not distinguishable from"
+
+
+# Of scipy.stats.binomtest(...).proportion_ci(level, "wilson").
+@pytest.mark.parametrize(
+    ("successes", "total", "level", "low", "high"),
+    [
+        (0, 5, 0.95, 0.0, 0.434482464783174),
+        (5, 5, 0.95, 0.565517535216826, 1.0),
+        (9, 10, 0.95, 0.595849973204762, 0.982123786904927),
+        (37, 120, 0.9, 0.243856198353339, 0.381262612866394),
+    ],
+)
+def test_wilson_is_the_known_interval(successes, total, level, low, high):
+    found = wilson(successes, total, level=level)
+    assert found == pytest.approx((successes / total, low, high), abs=1e-9)
+    # The ends are the shares that are just so far from the one that is seen, by their own deviation.
+    z = {0.95: 1.959963984540054, 0.9: 1.6448536269514722}[level]
+    for end in {found.low, found.high} - {0.0, 1.0}:
+        assert abs(found.mean - end) == pytest.approx(z * math.sqrt(end * (1 - end) / total))
+
+
+def test_class_means_weigh_classes_alike():
+    values, labels = np.array([1.0, 1, 1, 0, 1, 1, 1, 0, 0, 0]), np.array([True] * 8 + [False] * 2)
+    found = bootstrap_class_means(np.stack([values, 1 - values], axis=1), labels, samples=4000)
+    assert [one.mean for one in found] == [(6 / 8 + 0) / 2, (2 / 8 + 1) / 2]
+    half = 1.96 * math.sqrt(6 / 8 * 2 / 8 / 8) / 2  # the other class has one value
+    assert found[0].high - found[0].low == pytest.approx(2 * half, rel=0.15)
+    assert found[1].low == pytest.approx(1 - found[0].high)  # drawn together
+    rng = np.random.default_rng(0)
+    values, labels = rng.normal(size=300), np.repeat([0, 1, 2], 100)
+    one = bootstrap_class_means(values, labels, samples=4000)[0]
+    assert one.mean == pytest.approx(values.mean())
+    # Classes of one size are drawn apart: else the deviations would add up.
+    assert one.high - one.low == pytest.approx(2 * 1.96 * values.std() / math.sqrt(300), rel=0.1)
+    assert bootstrap_class_means([1.0], ["a"], samples=10) == [Interval(1.0, 1.0, 1.0)]
+
+
+def test_wilson_and_class_means_bad_input():
+    for given in ((3, 2), (-1, 2), (0, 0)):
+        with pytest.raises(ValueError, match="wilson: successes must be within"):
+            wilson(*given)
+    with pytest.raises(ValueError, match="wilson: level must be between 0 and 1, got 1"):
+        wilson(1, 2, level=1)
+    with pytest.raises(ValueError, match=r"bootstrap_class_means: labels must be of shape \(2,\), got \(3,\)"):
+        bootstrap_class_means([1.0, 2.0], [1, 2, 3])
+    with pytest.raises(ValueError, match="bootstrap_class_means: columns must be of shape"):
+        bootstrap_class_means(np.zeros((0, 2)), [])
+    with pytest.raises(ValueError, match="bootstrap_class_means: samples and level must be above 0, got 0 and"):
+        bootstrap_class_means([1.0], [1], samples=0)
 
 
 def test_bootstrap_bad_input():

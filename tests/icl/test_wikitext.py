@@ -7,7 +7,7 @@ import sys
 import pytest
 import ralm_data
 
-from ragsys_kernels.icl.datasets import Passage, _files, boolq_passages, ralm_passages, wikitext
+from ragsys_kernels.icl.datasets import Passage, _files, boolq_passages, boolq_questions, ralm_passages, wikitext
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +46,25 @@ def test_compressed_file_is_the_same(tmp_path):
     assert wikitext("test", packed).articles == wikitext("test", plain).articles
     assert boolq_passages(packed)[0] == boolq_passages(plain)[0]
     assert ralm_passages(wikitext("test", packed), packed).passages
+
+
+def test_questions_know_their_passages(tmp_path):
+    ralm_data.write(tmp_path)
+    path = tmp_path / "boolq" / "BoolQdev.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for i, row in enumerate(rows):
+        row |= {"question": f"is it {i}", "answer": i % 3 == 0}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = boolq_questions(tmp_path)
+    assert found.passages == boolq_passages(tmp_path)[0]
+    assert found.questions == [f"is it {i}" for i in range(13)]
+    assert found.answers == [i % 3 == 0 for i in range(13)]
+    assert found.own == [*range(12), 0]  # the last has the first one's passage
+    assert found.source == boolq_passages(tmp_path)[1]
+    for wrong, match in (({"answer": "yes"}, "TypeError answer is of str"), ({"question": 1}, "TypeError question is")):
+        path.write_text(json.dumps({**rows[0], **wrong}) + "\n")
+        with pytest.raises(ValueError, match=rf"data must hold questions, answers .*jsonl, line 1: {match}"):
+            boolq_questions(tmp_path)
 
 
 def test_passages_are_distinct_and_cut(tmp_path):
@@ -126,11 +145,12 @@ def test_what_lacks_is_fetched(tmp_path, monkeypatch):
         asked.append((name, configuration, trust_remote_code))
         if "wikitext" in name:
             return {"test": [{"text": row} for row in ROWS], "validation": []}
-        return {"validation": [{"passage": "b", "question": "c"}]}
+        return {"validation": [{"passage": "b", "question": "c", "answer": True}]}
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     found = wikitext("test", tmp_path)
     assert (found.articles[0].title, found.source) == ("Cats", {"Salesforce/wikitext": ""})
     assert boolq_passages(tmp_path)[0] == [Passage("", "b")]
+    assert boolq_questions(tmp_path)[:4] == (["c"], [True], [0], [Passage("", "b")])
     # Of a model's or data set's own code, which these packages else ask about on a terminal.
-    assert asked == [("Salesforce/wikitext", "wikitext-103-v1", False), ("google/boolq", None, False)]
+    assert asked == [("Salesforce/wikitext", "wikitext-103-v1", False), *[("google/boolq", None, False)] * 2]
