@@ -307,7 +307,9 @@ def test_papers_of_the_readme_are_up_to_date(module):
     papers, places = module("reports.papers"), module("reports.places")
     parts = papers.summaries(papers.RESULTS)
     known = {part for part in places.PLACES if part.startswith("papers-")}
-    assert set(parts) == {part for part in known if part == papers.DIRECTIONS or (papers.RESULTS / f"{part}.md").is_file()}
+    assert set(parts) == {
+        part for part in known if part == papers.DIRECTIONS or (papers.RESULTS / f"{part}.md").is_file()
+    }
     for part, text in parts.items():
         assert places.filled(part, text) in (ROOT / places.PLACES[part]).read_text(encoding="utf-8")
 

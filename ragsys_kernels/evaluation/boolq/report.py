@@ -63,7 +63,7 @@ class BoolQResult(NamedTuple):
 
     def raw(self, label: str) -> Array:
         """Return the log-probability of the right answer: (Q,)."""
-        return np.where(self.truth, *self.logp[label].T)
+        return np.asarray(np.where(self.truth, *self.logp[label].T))
 
     def normalised(self, label: str) -> Array:
         """Return the log-probability of the right answer among the two: (Q,)."""
@@ -242,7 +242,11 @@ def _rows(axes: Any, intervals: Mapping[str, Interval], scale: float = 100) -> N
 def _plot_methods(figure: Any, means: Mapping[str, _Means], share: float) -> None:
     panels = figure.subplots(1, 3, sharey=True)
     names = ("accuracy, %", "balanced accuracy, %", "answered yes, %")
-    marks = ((100 * max(share, 1 - share), "the commoner answer"), (50, "one answer to all"), (100 * share, "true share"))
+    marks = (
+        (100 * max(share, 1 - share), "the commoner answer"),
+        (50, "one answer to all"),
+        (100 * share, "true share"),
+    )
     for i, (axes, name, (at, says)) in enumerate(zip(panels, names, marks, strict=True)):
         _rows(axes, {label: values[i] for label, values in means.items()})
         axes.axvline(at, color=GREY, linestyle="--", linewidth=1, label=says)
