@@ -224,9 +224,9 @@ def test_a_stopped_run_goes_on(evaluated):
     assert 6 * 2 * 4 < evaluated().cached < 6 * 2 * 9 + 1
 
 
-def made(shares):
-    """A result of 60 yes- and 40 no-questions, of which each method has these shares right."""
-    truth = np.arange(100) < 60
+def made(shares, yes=60):
+    """A result of 100 questions, of which each method has these shares right."""
+    truth = np.arange(100) < yes
     right = {label: np.arange(100) % 10 < 10 * shares.get(label, 0.5) for label in LABELS}
     logp = {label: np.where(truth == one, 0.0, -2.0) for label, one in right.items()}
     return boolq_report.BoolQResult(
@@ -252,13 +252,13 @@ def test_findings_are_decided_by_the_interval():
 
 
 def test_always_yes_is_no_gain_in_balanced_accuracy():
-    result = made({})
+    result = made({}, yes=80)
     result.logp["no document"][:] = [-2.0, -1.0]
     result.logp["dense, first"][:] = [-1.0, -2.0]
     text = boolq_report.report_of(result, 500, collection=9, words=5, cut=1).markdown()
-    assert "| dense, first | 60.0% | [50.2%, 69.1%] | 50.0% | [50.0%, 50.0%] | 100.0% | [96.3%, 100.0%] |" in text
+    assert "| dense, first | 80.0% | [71.1%, 86.7%] | 50.0% | [50.0%, 50.0%] | 100.0% | [96.3%, 100.0%] |" in text
     assert "questions: the dense retriever's first (Section 7) | undecided | +0.0 [+0.0, +0.0] points |" in text
-    assert re.search(r"^\| dense, first \| no document \| .* \| undecided \| \+20\.0 \[.*?\] \| higher \|", text, re.M)
+    assert re.search(r"^\| dense, first \| no document \| .* \| undecided \| \+60\.0 \[.*?\] \| higher \|", text, re.M)
     result.logp["own passage"][:] = -1.0
     assert not result.right("own passage").any()  # equal ones are not right
     assert not result.yes("own passage").any()
