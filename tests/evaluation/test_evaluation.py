@@ -121,11 +121,10 @@ def test_class_means_weigh_classes_alike():
     half = 1.96 * math.sqrt(6 / 8 * 2 / 8 / 8) / 2  # the other class has one value
     assert found[0].high - found[0].low == pytest.approx(2 * half, rel=0.15)
     assert found[1].low == pytest.approx(1 - found[0].high)  # drawn together
-    rng = np.random.default_rng(0)
-    values, labels = rng.normal(size=300), np.repeat([0, 1, 2], 100)
+    values, labels = np.tile(np.random.default_rng(0).normal(size=100), 3), np.repeat([0, 1, 2], 100)
     one = bootstrap_class_means(values, labels, samples=4000)[0]
     assert one.mean == pytest.approx(values.mean())
-    # Classes of one size are drawn apart: else the deviations would add up.
+    # Classes of one size are drawn apart: else those of equal values would deviate alike.
     assert one.high - one.low == pytest.approx(2 * 1.96 * values.std() / math.sqrt(300), rel=0.1)
     assert bootstrap_class_means([1.0], ["a"], samples=10) == [Interval(1.0, 1.0, 1.0)]
 
