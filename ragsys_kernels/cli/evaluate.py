@@ -155,7 +155,7 @@ def evaluate_vrsd_answers(
             sets=_names(sets),
             quick=quick,
             queries=queries,
-            generate=not scores_only,
+            scores_only=scores_only,
             seed=seed,
             data=data,
             cache=cache,
@@ -345,14 +345,14 @@ def evaluate_ralm(
     _run(
         "ralm",
         quiet,
-        ("runs", "loading the models, encoding passages", "scoring"),
+        ("texts", "loading the models", "working"),
         lambda progress: evaluation.ralm(
             out=out,
             data=data,
             cache=cache,
             model=model,
             dtype=dtype.value,
-            encoder=None if encoder == "none" else _names(encoder),
+            encoder=_encoders(encoder),
             ranker=ranker,
             text=text,
             bm25=bm25,  # type: ignore[arg-type]
@@ -486,6 +486,13 @@ def evaluate_aicl(
             progress=progress,
         ),
     )
+
+
+def _encoders(text: str) -> str | list[str] | None:
+    names = _names(text) or []
+    if names == ["none"]:
+        return None
+    return names[0] if len(names) == 1 else names
 
 
 def _numbers(name: str, text: str) -> list[float]:

@@ -18,6 +18,7 @@ from .posteriors import CachedLabels, LabelModel, Posteriors
 from .prompts import PromptTemplate
 from .quality import quality_bias
 from .ralm import Ralm, RalmScores, sliding_windows
+from .ranker import PredictiveRanker
 from .retrievers import BM25Retriever, DenseRetriever, Found, Retriever, Rule
 from .text_corpus import TextCorpus
 
@@ -42,6 +43,7 @@ __all__ = [
     "OpenAICompatibleModel",
     "PairError",
     "Posteriors",
+    "PredictiveRanker",
     "PromptTemplate",
     "Ralm",
     "RalmScores",

@@ -35,8 +35,9 @@ SIZES = {
     "strides": (2, 4, 8), "queries": (12, 24), "passage": 10,
 }  # fmt: skip
 LABELS = [
-    "no document", "no document, prefix as short", "any passage", "BM25, random", "BM25, first", "BM25, reranked",
-    "BM25, oracle", "dense, first", "BM25, first two", "BM25, two by MMR λ=0.5", "own article",
+    "no document", "no document, prefix as short", "any passage", "BM25, random", "BM25, first",
+    "BM25, first, in front", "BM25, reranked", "BM25, reranked by HuggingFaceModel", "BM25, predictive", "BM25, oracle",
+    "dense, first", "dense (other), first", "BM25, first two", "BM25, two by MMR λ=0.5", "own article",
 ]  # fmt: skip
 
 
@@ -113,11 +114,62 @@ def brute(data):
             np.mean([logp(begin, c, place, place + 4) for c in [[i] for i in nearest(place, 24, n)] or [[]]])
         )
 
-    def query_vector(place):
+    def ranked_by_another(begin, place):
+        """By the second model, which reads texts: log p of the last 4 tokens' text."""
+        start, scores = begin + 8 - 64, []
+        for i in nearest(place, 24, 3):
+            document = tokens_of([i])
+            before = tokenizer(tokenizer.decode(document + ids[start + len(document) : place - 4]))["input_ids"]
+            past = tokenizer(tokenizer.decode(ids[place - 4 : place]))["input_ids"]
+            with torch.no_grad():
+                logits = lm_models.model("gpt2")(torch.tensor([before + past]), use_cache=False).logits[0].double()
+            found = torch.log_softmax(logits, -1)[range(len(before) - 1, len(before + past) - 1), past]
+            scores.append((float(found.sum()), -len(scores), i))
+        return [max(scores)[2]] if scores else []
+
+    @functools.cache
+    def learnt(at):
+        """The ranker for window `at`, trained on the others by another optimiser, written from the formula."""
+        rows = []
+        for begin in begins[:at] + begins[at + 1 :]:
+            for place in (begin, begin + 4):
+                found = nearest(place, 24, 3)
+                if found:
+                    features = torch.tensor(np.array([features_of(place, n, i) for n, i in enumerate(found)]))
+                    rows.append((features, torch.tensor([logp(begin, [i], place, place + 4) for i in found])))
+        w = torch.zeros(25, dtype=torch.float64, requires_grad=True)
+        optimiser = torch.optim.LBFGS([w], max_iter=500, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
+
+        def loss():
+            optimiser.zero_grad()
+            likely = [torch.logsumexp(torch.log_softmax(x @ w, 0) + y.double(), 0) for x, y in rows]
+            value = -torch.stack(likely).mean() + 0.1 * (w @ w) / 2
+            value.backward()
+            return value
+
+        optimiser.step(loss)
+        return w.detach().numpy()
+
+    def features_of(place, n, i):
+        query, document = query_vector(place), vectors[i]
+        unit = query / np.linalg.norm(query) * document / np.linalg.norm(document)
+        return np.append(unit * 24**0.5, np.log(n + 1))
+
+    def predictive(begin, place):
+        found, w = nearest(place, 24, 3), learnt(begins.index(begin))
+        return [max(enumerate(found), key=lambda pair: features_of(place, *pair) @ w)[1]] if found else []
+
+    def query_vector(place, encoder=encoder):
         return encoder.encode([tokenizer.decode(ids[place - 24 : place])])[0].astype(np.float64)
 
     def dense(begin, place):
         return [int(np.argmax(vectors @ query_vector(place)))]
+
+    another = TinyEncoder(16, "other")
+    others = another.encode(documents).astype(np.float64)
+
+    def other_dense(begin, place):
+        return [int(np.argmax(others @ query_vector(place, another)))]
 
     def diverse(begin, place):
         found, query = nearest(place, 24, 3), query_vector(place)
@@ -130,6 +182,14 @@ def brute(data):
 
     def short(begin, place):
         return logp(begin, [], place, place + 4, cut=len(tokens_of(first(begin, place))))
+
+    def in_front(begin, place):
+        """The document before the whole window: none of its tokens is left out."""
+        document = tokens_of(first(begin, place))
+        fed = document + ids[begin + 8 - 64 : place + 4]
+        with torch.no_grad():
+            logits = lm_models.model()(torch.tensor([fed]), use_cache=False).logits[0].double()
+        return float(torch.log_softmax(logits, -1)[torch.arange(len(fed) - 1), fed[1:]][-4:].sum())
 
     borders = []
     for article in test.articles:
@@ -154,6 +214,10 @@ def brute(data):
         "any passage": total(lambda begin, place: [next(drawn)]),
         "BM25, random": total(random(3)),
         "BM25, first": total(first),
+        "BM25, first, in front": total(in_front),
+        "BM25, reranked by HuggingFaceModel": total(ranked_by_another),
+        "BM25, predictive": total(predictive),
+        "dense (other), first": total(other_dense),
         "BM25, reranked": total(ranked(3, False)),
         "BM25, oracle": total(ranked(3, True)),
         "dense, first": total(dense),
@@ -169,7 +233,9 @@ def brute(data):
 
 
 def test_values_are_the_definitions(evaluated, data):
-    result = evaluated().result
+    ranker = HuggingFaceModel(lm_models.model("gpt2"), lm_models.tokenizer())
+    summary = evaluated(encoder=[TinyEncoder(), TinyEncoder(16, "other")], ranker=ranker)
+    result = summary.result
     expected = brute(data)
     assert list(result.nll) == LABELS
     for label in LABELS:
@@ -207,7 +273,9 @@ def test_report_has_every_method_and_no_text_of_the_data(evaluated, data, tmp_pa
     lines = [*test.text.split("\n"), *(passage.text for passage in ralm_passages(test, data, words=10).passages)]
     assert not any(line in everything for line in lines if len(line) > 20)
     rows = list(csv.DictReader((out / "values.csv").read_text().splitlines()))
-    assert len(rows) == 5 * len(LABELS)
+    usual = [label for label in LABELS if "HuggingFaceModel" not in label and "(other)" not in label]
+    assert list(dict.fromkeys(row["method"] for row in rows)) == usual
+    assert len(rows) == 5 * len(usual)
     assert {row["documents"] for row in rows if row["method"] == "no document"} == {"- -"}
     assert all("+" in row["documents"] for row in rows if row["method"] == "BM25, first two")
     settings = json.loads((out / "report.json").read_text())["settings"]
@@ -226,7 +294,8 @@ def made(changes):
         nll={"no document": np.full(40, 60.0), **nll}, picks={}, words=np.full(40, 20), tokens=np.full(40, 30),
         top_scores=np.arange(40.0), by_stride={4: nll["BM25, first"], 8: nll["BM25, first"] + 1},
         by_query={16: nll["BM25, first"], 32: nll["BM25, first"] - 1},
-        by_ranked={rule: {1: nll["BM25, first"], 2: nll[rule]} for rule in (LABELS[3], LABELS[5], LABELS[6])},
+        by_ranked={rule: {1: nll["BM25, first"], 2: nll[rule]}
+                   for rule in ("BM25, random", "BM25, reranked", "BM25, oracle")},
         runs=1,
     )  # fmt: skip
 
@@ -301,6 +370,49 @@ def test_news_are_predicted_from_news(evaluated, data, tmp_path):
     assert used
 
 
+def test_files_are_predicted_from_the_other_files(evaluated, tmp_path):
+    """Perplexity is of tokens; every fifth file is predicted, and none of it is retrieved."""
+    rng, words = np.random.default_rng(0), ralm_data.WORDS
+    folder = tmp_path / "manuals"
+    folder.mkdir()
+    for i in range(10):
+        (folder / f"page{i}.txt").write_text("\n".join(" ".join(rng.choice(words, 6)) for _ in range(12)))
+    summary = evaluated(text=folder, bm25="pyserini")
+    result, report = summary.result, (tmp_path / "out" / "report.md").read_text()
+    assert result.unit == "token"
+    assert "own article" not in result.nll
+    value = np.exp(result.nll["BM25, first"].sum() / result.tokens.sum())
+    assert f"BM25, first: token perplexity {value:.2f}" in str(summary)
+    assert re.search(rf"\| BM25, first \| {value:.2f} \| \[", report)
+    assert "evenly spread over manuals, every fifth file;" in report
+    assert "words, of its other files. None has" in report
+    assert "word perplexity" not in report
+    used = {i for row in result.picks["BM25, first"] for ids in row for i in ids}
+    assert used <= set(range(8 * 8))  # 72 words in pieces of ten, of eight files
+    assert str(tmp_path) not in report
+
+
+def test_findings_name_further_rankers_and_encoders():
+    result = made({"no document, prefix as short": 0.0, "any passage": 0.1, "BM25, random": 0.1, "BM25, first": -0.05,
+                   "BM25, first, in front": -0.1, "BM25, reranked": -0.06, "BM25, reranked by small": -0.08,
+                   "BM25, predictive": -0.07, "BM25, oracle": -0.1, "dense (other), first": -0.02,
+                   "BM25, first two": 0.0})._replace(unit="token")  # fmt: skip
+    text = ralm_report.report_of(result, ralm_report.RalmSizes(), 200, "ours", text="AG News test").markdown()
+    for finding in (
+        "reranking by a second model is better than BM25's first (section 6.1)",
+        "predictive reranking is better than BM25's first (Table 1)",
+        "predictive reranking is better than zero-shot reranking (Table 1)",
+        "BM25 is better than dense (other) retrieval (Figure 3)",
+    ):
+        assert f"| {finding} | yes | " in text
+    # 20 * 0.02 nats of the 30 tokens of each window.
+    change = np.expm1(20 * -0.02 / 30)
+    assert re.search(rf"\| BM25, reranked by small \| BM25, reranked \| [^|]* \| \{change:+.1%}"[:-1], text)
+    assert "| BM25, first, in front | no document | a document in front of the whole window" in text
+    assert "word perplexity" not in text
+    assert "| method | token perplexity | 95 % interval | against no document |" in text
+
+
 @pytest.mark.slow
 def test_a_killed_run_goes_on(evaluated, data, tmp_path):
     whole = evaluated(out=tmp_path / "whole", cache=tmp_path / "another", encoder=None)
@@ -335,7 +447,7 @@ def test_a_killed_run_goes_on(evaluated, data, tmp_path):
 @pytest.mark.parametrize(
     ("options", "kind", "match"),
     [
-        ({"text": "books"}, ValueError, "ralm: text must be one of wikitext, ag-news, got 'books'"),
+        ({"text": "books"}, ValueError, "ralm: text must be wikitext, ag-news, python or an existing folder, got 'boo"),
         ({"bm25": "atire"}, ValueError, "ralm: bm25 must be one of lucene, pyserini, got 'atire'"),
         ({"sizes": {**SIZES, "stride": 3}}, ValueError, "ralm: stride must divide the 8 tokens of a target, got 3"),
         ({"sizes": {**SIZES, "past": 0}}, ValueError, "ralm: past must be at least 1, got 0"),
@@ -377,6 +489,8 @@ def test_every_option_reaches_the_job(monkeypatch):
         5,
         "--candidates",
         6,
+        "--passage-words",
+        8,
     )
     result = invoke(
         "ralm",
@@ -392,15 +506,19 @@ def test_every_option_reaches_the_job(monkeypatch):
         "ag-news",
         "--bm25",
         "pyserini",
+        "--ranker",
+        "r",
     )
     assert result.exit_code == 0, result.output
     assert {name: str(value) for name, value in seen.items()} == {
         "out": "o", "data": "d", "cache": "c", "model": "m", "dtype": "float32", "encoder": "None", "seed": "7",
-        "num_threads": "3", "progress": "None", "quick": "True", "text": "ag-news", "bm25": "pyserini",
-        "sizes": "{'windows': 1, 'window': 2, 'stride': 3, 'query': 4, 'document': 5, 'candidates': 6}",
+        "num_threads": "3", "progress": "None", "quick": "True", "text": "ag-news", "bm25": "pyserini", "ranker": "r",
+        "sizes": "{'windows': 1, 'window': 2, 'stride': 3, 'query': 4, 'document': 5, 'passage': 8, 'candidates': 6}",
     }  # fmt: skip
     invoke("ralm", "--quiet")
     assert (seen["sizes"], seen["encoder"], seen["model"]) == ({}, "minilm", "smollm2")
+    invoke("ralm", "--quiet", "--encoder", "minilm, mpnet")
+    assert seen["encoder"] == ["minilm", "mpnet"]
 
 
 def test_errors_are_one_line(data, tmp_path):

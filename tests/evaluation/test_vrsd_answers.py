@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tiny_encoder import TinyEncoder, write_sets
 
+pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 pytest.importorskip("transformers")
 pytest.importorskip("rouge_score")
@@ -16,6 +17,7 @@ pytest.importorskip("rank_bm25")
 pytest.importorskip("typer")
 
 import lm_models
+import torch
 from evaluations import invoke, use_tiny_encoder
 
 from ragsys_kernels import evaluation
@@ -128,6 +130,36 @@ def test_options_are_rated_by_their_log_probability(data):
             logp = {option: float(model.score([prompt], [f" {option}"]).sum[0]) for option in options}
             best = logp.pop(truth)
             assert result.likeliest[label][q] == (best > max(logp.values()))
+
+
+def test_answers_are_scored_without_being_written(data, monkeypatch):
+    """The mean log-probability of a token of the set's answer, by full logits; no answer is generated."""
+    monkeypatch.setattr(GreedyGenerator, "generate", None)
+    summary = evaluated(data, sets=["puzzle", "openbookqa"], queries=4, scores_only=True)
+    tokenizer, model = lm_models.tokenizer(), lm_models.model()
+    for result in summary.results:
+        items = [dict(zip(("question", "answer"), item.split("->", 1), strict=True)) for item in result.questions.pool]
+        template = PROMPTS[result.questions.name][0]
+        assert (result.rouge, result.right, list(result.truth)) == ({}, {}, METHODS)
+        for label in METHODS:
+            for q, (question, truth) in enumerate(
+                zip(result.questions.questions, result.questions.answers, strict=True)
+            ):
+                prompt = template.prompt({"question": question}, [items[i] for i in result.picks[label][q]])
+                before, answer = tokenizer(prompt)["input_ids"], tokenizer(f" {truth}")["input_ids"]
+                with torch.no_grad():
+                    logits = model(torch.tensor([before + answer])).logits[0].double()
+                found = torch.log_softmax(logits, -1)[range(len(before) - 1, len(before + answer) - 1), answer]
+                assert result.truth[label][q] == pytest.approx(float(found.mean()), abs=1e-4)
+    text = (data.parent / "out" / "report.md").read_text()
+    assert "ROUGE-1" not in text
+    assert "On Puzzle VRSD's log-probability of the answer is " in text
+    mean = summary.results[0].truth["VRSD"].mean()
+    assert re.search(rf"\| Puzzle \| VRSD \|  \|  \| {mean:.3f} \| \[", text)
+    assert f"VRSD {mean:.3f}" in str(summary)
+    rows = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
+    assert {row["ROUGE-L"] for row in rows} == {""}
+    assert float(rows[0]["logprob"]) == pytest.approx(summary.results[0].truth[METHODS[0]][0], abs=1e-6)
 
 
 def test_directions_are_the_papers(data):

@@ -139,7 +139,7 @@ def ralm(
     documents = [passage.document for passage in read.collection.passages]
     retriever = BM25_FORMS[bm25].made(documents)
     with ExitStack() as opened:
-        kept = [opened.enter_context(run.embeddings(one)) for one in encoders]
+        kept = [opened.enter_context(run.embeddings(one, progress)) for one in encoders]
         scorer = opened.enter_context(run.language_model(model, dtype=dtype, batch_tokens=_BATCH))
         second = None
         if ranker is not None:

@@ -73,7 +73,7 @@ def vrsd_answers(
     sets: Sequence[str] | None = None,
     quick: bool = False,
     queries: int | None = None,
-    generate: bool = True,
+    scores_only: bool = False,
     k: int = K,
     pool: int = POOL,
     seed: int = 0,
@@ -108,8 +108,8 @@ def vrsd_answers(
         50 queries a set.
     queries : int, optional
         Number of each set, drawn at random; all where the set has no more. Default: all, or with `quick` 50.
-    generate : bool
-        False leaves the written answers out, and with them ROUGE: several times as fast.
+    scores_only : bool
+        Leave the written answers out, and with them ROUGE: several times as fast.
     k, pool : int
         Picks and candidates of a query.
     seed : int
@@ -135,7 +135,7 @@ def vrsd_answers(
     for one in chosen:
         if len(one.pool) < pool:
             raise ValueError(f"{op}: pool must be at most the {len(one.pool)} items of {one.title}, got {pool}")
-    score = rouge_scorer(op) if generate else None
+    score = None if scores_only else rouge_scorer(op)
     rank_bm25(op)
     with (
         ExitStack() as opened,
@@ -143,7 +143,7 @@ def vrsd_answers(
         run.language_model(model, dtype=dtype) as scorer,
     ):
         generator, prompt = None, "as it is"
-        if generate:
+        if not scores_only:
             greedy = GreedyGenerator(run.hugging_face(scorer))
             generator = opened.enter_context(CachedGenerator(greedy, run.kept("answers")))
             if greedy.chat:
