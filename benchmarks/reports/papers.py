@@ -3,7 +3,8 @@
     python -m benchmarks.reports.papers [--root FOLDER] [--out FOLDER] [--suffix TEXT] [REPORT ...]
 
 A REPORT is the folder that `ragsys-kernels evaluate` wrote. Without one only the tables are made again. One of RAGSys
-with further rules becomes a page of its own, papers-ragsys-rules.md, and so does one of another model than SmolLM2.
+with further rules becomes a page of its own, papers-ragsys-rules.md, and so does one of another model than SmolLM2, and
+one of VRSD's answers that were scored and not written.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 from benchmarks.harness.ledger import RESULTS, ROOT
 from benchmarks.reports import directions, places
 
-NAMES = ("vrsd", "vrsd-answers", "ragsys", "aicl", "ralm", "ralm-news", "boolq")
+NAMES = ("vrsd", "vrsd-answers", "vrsd-answers-scores", "ragsys", "aicl", "ralm", "ralm-news", "ralm-python", "boolq")
+TEXTS = {"wikitext": "", "ag-news": "-news"}  # what a page of In-Context RALM is named by its text, if not as the text
 DIRECTIONS = "papers-directions"
 
 
@@ -27,7 +29,9 @@ def take(report: Path, out: Path, suffix: str = "") -> Path:
     text = (report / "report.md").read_text(encoding="utf-8")
     settings = about["settings"]
     name = about["evaluation"] + ("-rules" if "further rules" in settings else "")
-    name += "-news" if settings.get("texts") == "ag-news" else ""
+    name += "-scores" if "--scores-only" in str(settings.get("command", "")) else ""
+    text_of = settings.get("texts", "wikitext")
+    name += TEXTS.get(text_of, f"-{text_of}")
     model = re.split(r", | \(", str(settings.get("model", "smollm2")))[0]
     page = out / f"papers-{name}{'' if model == 'smollm2' else f'-{Path(model).stem}'}{suffix}.md"
     for plot in re.findall(r"^!\[.*\]\((.+)\)$", text, flags=re.M):

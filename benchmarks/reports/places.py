@@ -17,6 +17,8 @@ PLACES = {
     "papers-aicl": "docs/papers/aicl.md",
     "papers-ralm": "docs/papers/ralm.md",
     "papers-ralm-news": "docs/papers/ralm.md",
+    "papers-ralm-python": "docs/papers/ralm.md",
+    "papers-vrsd-answers-scores": "docs/papers/vrsd.md",
     "papers-boolq": "docs/papers/ralm.md",
     "papers-directions": "docs/papers/index.md",
 }
