@@ -84,6 +84,12 @@ def wilson(successes: int, total: int, *, level: float = 0.95) -> Interval:
     return Interval(share, low, 1.0 if successes == total else middle + half)
 
 
+def share_of(values: Any) -> Interval:
+    """Return the share of the true ones among values (Q,) of 0 and 1, with Wilson's interval."""
+    found = np.asarray(values, np.float64)
+    return wilson(int(found.sum()), len(found))
+
+
 def bootstrap_means(columns: Any, *, samples: int = 10_000, level: float = 0.95, seed: int = 0) -> list[Interval]:
     """Return percentile intervals of the mean of each column, over rows drawn with replacement.
 

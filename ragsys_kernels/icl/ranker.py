@@ -20,12 +20,13 @@ class PredictiveRanker:
 
     A linear head on an encoder's embeddings, with the place in the retriever's order beside them::
 
-        f(q, d_i) = w . (q * d_i) + v log i        p(d_i | q) = softmax_i f(q, d_i)
+        f(q, d_i) = w . (q * d_i) sqrt(D) + 10 u cos(q, d_i) + v log i        p(d_i | q) = softmax_i f(q, d_i)
 
-    with ``q * d`` the products of the components of unit vectors, times sqrt(D). It learns from texts y that followed
-    the queries: it maximises the probability of y when the document is drawn from p::
+    with ``q * d`` the products of the components of unit vectors. The cosine is their sum, which would cost w alone D
+    equal weights. It learns from texts y that followed the queries: it maximises the probability of y when the document
+    is drawn from p::
 
-        mean over q of log sum_i p(d_i | q) p(y | d_i, q)  -  weight_decay |(w, v)|^2 / 2
+        mean over q of log sum_i p(d_i | q) p(y | d_i, q)  -  weight_decay |(w, u, v)|^2 / 2
 
     Parameters
     ----------
@@ -45,7 +46,7 @@ class PredictiveRanker:
         if not weight_decay > 0:
             raise ValueError(f"PredictiveRanker: weight_decay must be above 0, got {weight_decay}")
         self.encoder, self.weight_decay = encoder, weight_decay
-        self.weights: Array | None = None  # (D + 1,) float64
+        self.weights: Array | None = None  # w, u and v: (D + 2,) float64
 
     def fit(
         self, queries: Sequence[str], documents: Sequence[Sequence[str]], logp: Sequence[Sequence[float]]
@@ -124,9 +125,9 @@ class PredictiveRanker:
         distinct = {text: i for i, text in enumerate(dict.fromkeys(flat))}
         vectors = _unit(self.encoder.encode(list(distinct)))[[distinct[text] for text in flat]]
         asked = _unit(self.encoder.encode(checked("PredictiveRanker", "queries", queries)))
-        products = np.repeat(asked, sizes, axis=0) * vectors * np.sqrt(vectors.shape[1])
+        products = np.repeat(asked, sizes, axis=0) * vectors
         places = np.concatenate([np.log(np.arange(1, size + 1)) for size in sizes])
-        return np.column_stack([products, places])
+        return np.column_stack([products * np.sqrt(vectors.shape[1]), 10 * products.sum(axis=1), places])
 
 
 def _unit(vectors: Any) -> Array:

@@ -24,7 +24,7 @@ import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import evaluation  # noqa: E402
 from ragsys_kernels.evaluation.ragsys import per_query, run  # noqa: E402
 from ragsys_kernels.evaluation.ragsys.report import Comparison, Interval, Result, verdict  # noqa: E402
-from ragsys_kernels.evaluation.ragsys.results import intervals_of  # noqa: E402
+from ragsys_kernels.evaluation.ragsys.results import intervals, intervals_of  # noqa: E402
 from ragsys_kernels.icl import HuggingFaceModel  # noqa: E402
 from ragsys_kernels.icl.datasets import truthfulqa  # noqa: E402
 from ragsys_kernels.icl.ragsys import PRIMER, Setting, by_rule, methods, pick, read_primer  # noqa: E402
@@ -387,6 +387,14 @@ def test_dpo_is_a_ratio_in_every_draw():
     assert min(side[0] for side in constant.bar) >= 0
     assert Interval(0.5, 0.5 + 1e-16, 0.5 - 1e-16).bar == [[0.0], [0.0]]
     assert found["MC1"].low < 0.2
+
+
+def test_mc1_is_a_share_with_wilsons_interval():
+    """Nine of ten questions: the known interval, which stays below 1."""
+    values = {name: np.linspace(0, 1, 10) for name in ("MC2", "MC3", "DPO", "DPO, no reference")}
+    values["MC1"] = np.array([1.0] * 9 + [0.0])
+    result = Result(by_rule("mmr"), np.arange(10), values, None, np.zeros(10), np.ones(10))
+    assert intervals(result, 50)["MC1"] == pytest.approx((0.9, 0.5958, 0.9821), abs=1e-4)
 
 
 # --- Retrievers.

@@ -137,7 +137,7 @@ def brute(data):
                 if found:
                     features = torch.tensor(np.array([features_of(place, n, i) for n, i in enumerate(found)]))
                     rows.append((features, torch.tensor([logp(begin, [i], place, place + 4) for i in found])))
-        w = torch.zeros(25, dtype=torch.float64, requires_grad=True)
+        w = torch.zeros(26, dtype=torch.float64, requires_grad=True)
         optimiser = torch.optim.LBFGS([w], max_iter=500, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
 
         def loss():
@@ -153,7 +153,7 @@ def brute(data):
     def features_of(place, n, i):
         query, document = query_vector(place), vectors[i]
         unit = query / np.linalg.norm(query) * document / np.linalg.norm(document)
-        return np.append(unit * 24**0.5, np.log(n + 1))
+        return np.append(unit * 24**0.5, [10 * unit.sum(), np.log(n + 1)])
 
     def predictive(begin, place):
         found, w = nearest(place, 24, 3), learnt(begins.index(begin))

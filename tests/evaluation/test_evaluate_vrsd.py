@@ -131,6 +131,15 @@ def test_the_papers_figures_stand_beside_ours(data):
     assert "The paper has no figures" in (data.parent / "out" / "report.md").read_text()
 
 
+def test_win_rates_have_wilsons_interval(data):
+    """All queries won is not certain to be all there are: of n it is n / (n + z^2) at least."""
+    result = evaluate(TinyEncoder(), vrsd_set("puzzle", data), k=4, pool=20)
+    result.values["MMR λ=0"] = result.values["VRSD"] - 0.1
+    size = len(result.values["VRSD"])
+    wins = vrsd_report._versus(result, 50)["MMR λ=0"].wins
+    assert wins == pytest.approx((1.0, size / (size + 1.959964**2), 1.0))
+
+
 def test_a_figure_that_cannot_come_out_is_shown_to(data):
     result = evaluate(TinyEncoder(), vrsd_set("puzzle", data), k=4, pool=20)
     rows = vrsd_report._versus(result, 100)

@@ -224,6 +224,14 @@ def test_differences_are_paired(data):
     assert "not distinguishable from MMR λ=0.5 (+0.100)" in verdict
 
 
+def test_accuracies_have_wilsons_interval_and_differences_the_bootstraps(data):
+    result = evaluated(data, sets=["openbookqa"]).results[0]
+    right = {label: np.array([True, True, True]) for label in METHODS} | {"MMR λ=0": np.zeros(3, bool)}
+    means, gaps = vrsd_answers_report._intervals(result._replace(right=right), "accuracy", 200)
+    assert means["VRSD"] == pytest.approx((1.0, 3 / (3 + 1.959964**2), 1.0))
+    assert gaps["MMR λ=0"] == (1.0, 1.0, 1.0)
+
+
 def test_a_stopped_run_goes_on(data, monkeypatch):
     whole = evaluated(data, sets=["arc-da"], out=data.parent / "whole", cache=data.parent / "another")
     generate, calls = GreedyGenerator.generate, []

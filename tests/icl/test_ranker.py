@@ -34,7 +34,8 @@ def objective(ranker, weights, queries, documents, logp):
         q = ranker.encoder.encode([query])[0].astype(np.float64)
         d = ranker.encoder.encode(texts).astype(np.float64)
         q, d = q / np.linalg.norm(q), d / np.linalg.norm(d, axis=1, keepdims=True)
-        f = np.sqrt(len(q)) * (q * d) @ weights[:-1] + weights[-1] * np.log(np.arange(1, len(d) + 1))
+        f = np.sqrt(len(q)) * (q * d) @ weights[:-2] + weights[-2] * 10 * (d @ q)
+        f += weights[-1] * np.log(np.arange(1, len(d) + 1))
         p = np.exp(f) / np.exp(f).sum()
         total += np.log(p @ np.exp(worth))
     return total / sum(map(bool, documents)) - ranker.weight_decay * weights @ weights / 2
@@ -45,8 +46,8 @@ def test_weights_maximise_the_likelihood_of_what_follows():
     documents[3], logp[3], documents[7], logp[7] = documents[3][:2], logp[3][:2], [], []
     ranker = PredictiveRanker(TinyEncoder(), weight_decay=0.05).fit(queries, documents, logp)
     best = objective(ranker, ranker.weights, queries, documents, logp)
-    assert best > objective(ranker, np.zeros(25), queries, documents, logp) + 0.01
-    for step in RNG.standard_normal((40, 25)) * 0.05:
+    assert best > objective(ranker, np.zeros(26), queries, documents, logp) + 0.01
+    for step in RNG.standard_normal((40, 26)) * 0.05:
         assert objective(ranker, ranker.weights + step, queries, documents, logp) < best
     again = PredictiveRanker(TinyEncoder(), weight_decay=0.05).fit(queries, documents, logp)
     np.testing.assert_array_equal(again.weights, ranker.weights)
@@ -63,7 +64,8 @@ def test_scores_are_the_formula_and_follow_the_place():
     for query, texts, row in zip(queries, [documents[0], documents[1][:1]], scores, strict=False):
         q, d = encoder.encode([query])[0], encoder.encode(texts)
         q, d = q / np.linalg.norm(q), d / np.linalg.norm(d, axis=1, keepdims=True)
-        expected = np.sqrt(24) * (q * d) @ weights[:-1] + weights[-1] * np.log(np.arange(1, len(d) + 1))
+        expected = np.sqrt(24) * (q * d) @ weights[:-2] + weights[-2] * 10 * (d @ q)
+        expected += weights[-1] * np.log(np.arange(1, len(d) + 1))
         np.testing.assert_allclose(row, expected, rtol=1e-5, atol=1e-6)
     assert weights[-1] > 0  # the best is not the first
 

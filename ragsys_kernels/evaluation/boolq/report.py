@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ...icl.retrievers import Rule
 from ..report import BLUE, GREEN, GREY, ORANGE, Report
-from ..statistics import Interval, bootstrap_class_means, bootstrap_means, wilson
+from ..statistics import Interval, bootstrap_class_means, bootstrap_means, share_of
 
 Array = npt.NDArray[Any]
 
@@ -160,7 +160,7 @@ def _means(result: BoolQResult, samples: int) -> dict[str, _Means]:
     means = bootstrap_means(np.stack(logs, axis=1), samples=samples)
     return {
         label: _Means(
-            _share(right[:, i]), balanced[i], _share(result.yes(label)), means[i], means[len(METHODS) + i]
+            share_of(right[:, i]), balanced[i], share_of(result.yes(label)), means[i], means[len(METHODS) + i]
         )
         for i, label in enumerate(METHODS)
     }  # fmt: skip
@@ -178,10 +178,6 @@ def _versus(result: BoolQResult, samples: int) -> dict[tuple[str, str], _Versus]
         strict=True,
     )
     return {pair: _Versus(*intervals) for pair, intervals in zip(pairs, found, strict=True)}
-
-
-def _share(values: Array) -> Interval:
-    return wilson(int(values.sum()), len(values))
 
 
 def _answer(sign: int) -> str:
@@ -206,7 +202,7 @@ def _cells(result: BoolQResult, label: str, means: _Means) -> Iterator[str]:
     for mean in means[3:]:
         yield from (f"{mean.mean:.3f}", mean.span())
     if label in RETRIEVED:
-        recall = _share(result.found(label))
+        recall = share_of(result.found(label))
         yield from (f"{recall.mean:.1%}", recall.span("{:.1%}"))
     else:
         yield from ("", "")

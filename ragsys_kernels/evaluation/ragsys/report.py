@@ -83,7 +83,8 @@ def report_of(
         demonstrations change no distance, and have a DPO of log σ(0) = {np.log(0.5):.3f}. A value below
         that does not say that correct answers became less probable than without: the sigmoid's logarithm counts a
         distance that shrinks in full and one that grows hardly at all, so whatever moves distances both ways is below.
-        In brackets 95 % bootstrap intervals over questions, of DPO as a ratio of sums to pairs."""
+        In brackets 95 % intervals: of MC1, a share of the questions, Wilson's, else by the bootstrap over questions, of
+        DPO as a ratio of sums to pairs."""
     )
     report.table(
         ("demonstrations", *METRICS, *BESIDE, "picks' mean cosine"),

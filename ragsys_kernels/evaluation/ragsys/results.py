@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...icl.ragsys import Setting
-from ..statistics import Interval, bootstrap_ratios
+from ..statistics import Interval, bootstrap_ratios, share_of
 
 Array = npt.NDArray[Any]
 
@@ -39,7 +39,9 @@ def intervals_of(columns: Mapping[str, Array], pairs: Array, samples: int) -> di
 
 
 def intervals(result: Result, samples: int) -> dict[str, Interval]:
-    return intervals_of({name: result.values[name] for name in (*METRICS, *BESIDE)}, result.pairs, samples)
+    """Return the interval of each metric's mean: of MC1, which is a share of the questions, Wilson's."""
+    found = intervals_of({name: result.values[name] for name in (*METRICS, *BESIDE)}, result.pairs, samples)
+    return found | {"MC1": share_of(result.values["MC1"])}
 
 
 def likeness_of(result: Result) -> str:

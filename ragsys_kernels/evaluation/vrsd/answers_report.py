@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ...icl.datasets import QuestionSet
 from ..report import BLUE, GREEN, GREY, ORANGE, Report, panels
-from ..statistics import Interval, bootstrap_means
+from ..statistics import Interval, bootstrap_means, share_of
 from .picks_report import MMR, OKAPI, VRSD
 
 Array = npt.NDArray[Any]
@@ -68,7 +68,8 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: b
         f"""{"**Quick run.** " if quick else ""}Each question {"is answered greedily" if written else "stands"} after
         {k} questions with their answers, which each method picks from the question's nearest; MMR with λ = 1 is cosine
         top-k.{"" if written else " No answers are written: the model scores those of the set."} The tables have
-        means over the questions with 95 % bootstrap intervals, the differences paired by question.
+        means over the questions with 95 % bootstrap intervals, Wilson's for accuracies, the differences paired by
+        question.
         {_verdict(results, found)}"""
     )
     report.heading("Table 2: answer quality")
@@ -167,6 +168,8 @@ def _intervals(result: AnswerResult, name: str, samples: int) -> tuple[_Means, _
     gaps = columns[:, [METHODS.index(VRSD)]] - columns
     means = bootstrap_means(np.hstack([columns, gaps]), samples=samples)
     number = len(METHODS)
+    if name in (_ACCURACY, _LIKELIEST):
+        means[:number] = [share_of(column) for column in columns.T]
     return dict(zip(METHODS, means[:number], strict=True)), dict(zip(METHODS, means[number:], strict=True))
 
 

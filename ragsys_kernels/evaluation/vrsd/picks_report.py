@@ -12,7 +12,7 @@ from ...icl.datasets import QuestionSet
 from ...icl.retrievers import Rule
 from ...metrics import max_diff, win_rate
 from ..report import BLUE, GREEN, GREY, ORANGE, PALE, Report, panels
-from ..statistics import Interval, bootstrap_means, bootstrap_named
+from ..statistics import Interval, bootstrap_means, bootstrap_named, share_of
 
 Array = npt.NDArray[Any]
 
@@ -84,7 +84,8 @@ def report_of(results: Sequence[SetResult], samples: int, paper: Mapping[str, Fi
     report.text(
         f"""For each query, {pool} candidates by cosine and {k} picks. The value of the picks is the cosine of the query
         with their sum, which VRSD maximises greedily; the tables have means over the queries with 95 % bootstrap
-        intervals. VRSD has no parameter; MMR takes λ of relevance and 1 - λ of redundancy.
+        intervals, and shares of them with Wilson's. VRSD has no parameter; MMR takes λ of relevance and 1 - λ of
+        redundancy.
         {_verdict(means, versus, known)}"""
     )
     report.heading("Table 1: mean cosine of the sum")
@@ -162,11 +163,10 @@ def report_of(results: Sequence[SetResult], samples: int, paper: Mapping[str, Fi
 def _versus(result: SetResult, samples: int) -> dict[str, _Versus]:
     ours, rivals = result.values[VRSD], [label for label in result.values if label != VRSD]
     differences = np.stack([ours - result.values[label] for label in rivals], axis=1)
-    intervals = bootstrap_means(np.hstack([differences, differences > TOLERANCE]), samples=samples)
     found = {}
-    for at, label in enumerate(rivals):
+    for at, (label, difference) in enumerate(zip(rivals, bootstrap_means(differences, samples=samples), strict=True)):
         rate = win_rate(ours, result.values[label], tolerance=TOLERANCE)
-        wins, difference = intervals[len(rivals) + at], intervals[at]
+        wins = share_of(differences[:, at] > TOLERANCE)
         found[label] = _Versus(wins, rate.ties, rate.losses, difference, max_diff(ours, result.values[label]))
     return found
 
