@@ -122,11 +122,12 @@ def _aicl(out: Path) -> Iterator[Row]:
     yield "In-context learning as IR", "Figures 1 to 3", "drawings of the method", "not drawn again", "no result", ""
 
 
-FEW = "a smaller model and collection, 40 to 100 windows"
+FEW = "a smaller model and collection, 30 to 100 windows"
 _RALM = (
     ("papers-ralm", "WikiText", FAR),
     ("papers-ralm-news", "AG News", FEW),
-    ("papers-ralm-news-gemma3", "AG News, Gemma 3 270M", FEW),
+    ("papers-ralm-news-short", "AG News, windows of 192 tokens", FEW),
+    ("papers-ralm-news-gemma3", "AG News, windows of 192 tokens, Gemma 3 270M", FEW),
     ("papers-ralm-python", "Python's code", FEW),
     ("papers-boolq", "BoolQ", YES_NO),
     ("papers-boolq-gemma3", "BoolQ, Gemma 3 270M", YES_NO),

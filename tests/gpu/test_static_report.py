@@ -1,5 +1,6 @@
 """Occupancy, bounds, the pages made of them, and the table of what has been executed where."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -335,6 +336,36 @@ def test_papers_take_the_first_table_of_a_report(module, tmp_path, capsys):
     (report / "report.json").write_text('{"evaluation": "ralm", "settings": {"model": "gemma3, fingerprint 1"}}')
     module("reports.papers").main(["--root", str(tmp_path), "--out", str(tmp_path), str(report)])
     assert "(papers-ralm-gemma3-plot.png)" in (tmp_path / "papers-ralm-gemma3.md").read_text()
+    for about, name in (
+        ({"evaluation": "ralm", "settings": {"texts": "wikitext"}}, "papers-ralm"),
+        ({"evaluation": "ralm", "settings": {"texts": "ag-news", "model": "gemma3 (G)"}}, "papers-ralm-news-gemma3"),
+        ({"evaluation": "ralm", "settings": {"texts": "python"}}, "papers-ralm-python"),
+        ({"evaluation": "vrsd-answers", "settings": {"command": "x --scores-only"}}, "papers-vrsd-answers-scores"),
+    ):
+        (report / "report.json").write_text(json.dumps(about))
+        assert module("reports.papers").take(report, tmp_path).stem == name
+
+
+def test_directions_are_those_of_every_page_of_a_text(module, tmp_path):
+    """A page's rows come with its name; what no page has is said to be not run."""
+    directions = module("reports.directions")
+    head = (
+        "# T\n\n## What the paper finds, and what is found here\n\n| finding | here | change{} |\n| --- | --- | --- |\n"
+    )
+    (tmp_path / "papers-ralm.md").write_text(
+        head.format(" of word perplexity") + "| a finds b (Table 1) | no | +1% |\n"
+    )
+    rows = list(directions._ralm(tmp_path))
+    assert rows[0][:5] == ("In-Context RALM", "Table 1, WikiText", "a finds b", "+1%", "no")
+    assert [row[1] for row in rows if row[4] == "not run"] == ["Section 6.2", "Figure 4", "Section 7"]
+    (tmp_path / "papers-ralm-python.md").write_text(
+        head.format(" of token perplexity") + "| predictive reranking is better (Table 1) | yes | -2% |\n"
+    )
+    (tmp_path / "papers-boolq.md").write_text(head.format("") + "| d helps (Section 7) | yes | +3 |\n")
+    rows = list(directions._ralm(tmp_path))
+    python = ("In-Context RALM", "Table 1, Python's code", "predictive reranking is better", "-2%", "yes", "")
+    assert python in rows
+    assert [row[1] for row in rows if row[4] == "not run"] == ["Figure 4"]
 
 
 # --- The command.
