@@ -12,9 +12,7 @@ from ...icl.language_model import LanguageModel
 from ...icl.ralm import Ralm, Text, Window, sliding_windows
 from ...icl.retrievers import BM25Retriever, DenseRetriever
 from .._run import Progress
-from .plans import Documents, Runs
-from .ranking import predicted, scored_by
-from .report import (
+from .labels import (
     ANY,
     DENSE,
     DIVERSE,
@@ -29,12 +27,13 @@ from .report import (
     RERANK,
     RULE,
     SHORT,
-    RalmResult,
-    RalmSizes,
     order,
     other_dense,
     other_model,
 )
+from .plans import Documents, Runs
+from .ranking import predicted, scored_by
+from .report import RalmResult, RalmSizes
 
 Array = npt.NDArray[Any]
 

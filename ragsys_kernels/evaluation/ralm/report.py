@@ -2,77 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ...icl.retrievers import Rule
 from ...metrics import perplexity
 from ..report import BLUE, GREEN, GREY, ORANGE, PALE, Report
 from ..statistics import Interval, bootstrap_ratios
+from .labels import (
+    DENSE,
+    FIRST,
+    FRONT,
+    NONE,
+    ORACLE,
+    OWN,
+    PREDICTIVE,
+    RANDOM,
+    RERANK,
+    SHORT,
+    other_encoders,
+    other_models,
+    pairs,
+)
 
 Array = npt.NDArray[Any]
 
-RULE = Rule("mmr", 0.5)
 QUERY = 32  # tokens, the paper's choice
-NONE, SHORT, ANY = "no document", "no document, prefix as short", "any passage"
-FIRST, RANDOM, RERANK, ORACLE = "BM25, first", "BM25, random", "BM25, reranked", "BM25, oracle"
-FRONT, PREDICTIVE = "BM25, first, in front", "BM25, predictive"
-DENSE, PAIR, DIVERSE = "dense, first", "BM25, first two", f"BM25, two by {RULE.label}"
-OWN = "own article"
-_ORDER = (NONE, SHORT, ANY, RANDOM, FIRST, FRONT, RERANK, "BM25, reranked by", PREDICTIVE, ORACLE, DENSE, "dense (",
-          PAIR, DIVERSE, OWN)  # fmt: skip
-
-
-def other_model(name: str) -> str:
-    """Return the name of reranking by a second model."""
-    return f"{RERANK} by {name}"
-
-
-def other_dense(name: str) -> str:
-    """Return the name of dense retrieval by a further encoder."""
-    return f"dense ({name}), first"
-
-
-def order(label: str) -> int:
-    """Return the place of a method in tables."""
-    if label in _ORDER:
-        return _ORDER.index(label)
-    return next(i for i, start in enumerate(_ORDER) if start[-1] in "y(" and label.startswith(start))
-
-
-# (method, rival, what their difference says)
-_PAIRS = (
-    (FIRST, NONE, "what retrieval is worth in all"),
-    (RERANK, NONE, "the same with reranking"),
-    (RERANK, FIRST, "what zero-shot reranking adds"),
-    (PREDICTIVE, FIRST, "what a ranker adds that was trained on the model's own signal"),
-    (PREDICTIVE, RERANK, "the same against zero-shot reranking"),
-    (ORACLE, RERANK, "what a perfect choice would add to that"),
-    (SHORT, NONE, "the price of the prefix that a document overwrites"),
-    (FIRST, SHORT, "what the document says, the prefix being as short"),
-    (FRONT, NONE, "a document in front of the whole window, for which the model has room"),
-    (FRONT, FIRST, "the same against the document over the window's first tokens"),
-    (FIRST, ANY, "what retrieval says, against any passage of the collection"),
-    (OWN, NONE, "what a document on the subject is worth, which the collection has not"),
-    (DENSE, FIRST, "the dense retriever against BM25"),
-    (DIVERSE, PAIR, "two documents of half the length by MMR, against BM25's first two"),
-    (PAIR, FIRST, "two documents of half the length against one"),
-)
-
-
-def _pairs(labels: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Return the comparisons of a run: those of methods that it has."""
-    known = list(labels)
-    more = (label for label in known if label.startswith("dense ("))
-    others = [(label, FIRST, "the further dense retriever against BM25") for label in more]
-    for label in (label for label in known if label.startswith(f"{RERANK} by ")):
-        others += [(label, FIRST, "what zero-shot reranking by a second model adds"),
-                   (label, RERANK, "the same against reranking by the model itself")]  # fmt: skip
-    return (pair for pair in (*_PAIRS, *others) if pair[0] in known and pair[1] in known)
 
 
 @dataclass(frozen=True)
@@ -151,7 +109,7 @@ def report_of(
     means = _perplexities(result.nll, result.per, samples)
     versus = {
         (one, other): _versus(result, result.nll[one], result.nll[other], samples)
-        for one, other, _ in _pairs(result.nll)
+        for one, other, _ in pairs(result.nll)
     }
     report.text(
         f"""{"**Quick run.** " if quick else ""}{len(result.words)} windows of {sizes.window} tokens, evenly spread
@@ -171,13 +129,13 @@ def report_of(
     report.heading("Table 1 and Figure 3: perplexity by method")
     own = learnt = ""
     if PREDICTIVE in result.nll:
-        learnt = """The predictive ranker is a linear head on the encoder's embeddings, trained on what the candidates
-        of the other windows were worth to the model (five blocks of windows, each ranked by a head that has seen none
-        of its own)."""
+        learnt = f"""The predictive ranker is a linear head on the encoder's embeddings, trained on what the candidates
+        of the other windows were worth to the model: {len(result.tokens) * sizes.target // sizes.stride} texts in
+        five blocks, each ranked by a head that has seen none of its own."""
     if OWN in result.nll:
         own = f""""{OWN}" is no method but shows what retrieval could find: the piece of the window's own article,
         outside of the window, that BM25 finds."""
-    if any(label.startswith(f"{RERANK} by ") for label in result.nll):
+    if other_models(result.nll):
         learnt += " A second model ranks by the same tokens, which it reads as text."
     report.text(
         f"""Random is what to expect of one of the {sizes.candidates} retrieved documents; reranking takes the one
@@ -242,7 +200,7 @@ def report_of(
                 found.verdict,
                 f"{found.better:.0%}",
             )
-            for one, other, why in _pairs(result.nll)
+            for one, other, why in pairs(result.nll)
             for found in (versus[one, other],)
         ],
         numbers=False,
@@ -284,11 +242,11 @@ def _findings(result: RalmResult, versus: Mapping[Any, _Versus], samples: int) -
     rows = []
     smaller = [
         ("reranking by a second model is better than BM25's first (section 6.1)", (label, FIRST), -1)
-        for label in result.nll if label.startswith(f"{RERANK} by ")
+        for label in other_models(result.nll)
     ]  # fmt: skip
     further = [
         (f"BM25 is better than {label.removesuffix(', first')} retrieval (Figure 3)", (label, FIRST), 1)
-        for label in result.nll if label.startswith("dense (")
+        for label in other_encoders(result.nll)
     ]  # fmt: skip
     for text, pair, sign in (
         ("BM25's document lowers perplexity (Table 1)", (FIRST, NONE), -1),

@@ -1,0 +1,73 @@
+"""The methods of the In-Context RALM evaluation by name, their order, and which are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ...icl.retrievers import Rule
+
+RULE = Rule("mmr", 0.5)
+NONE, SHORT, ANY = "no document", "no document, prefix as short", "any passage"
+FIRST, RANDOM, RERANK, ORACLE = "BM25, first", "BM25, random", "BM25, reranked", "BM25, oracle"
+FRONT, PREDICTIVE = "BM25, first, in front", "BM25, predictive"
+DENSE, PAIR, DIVERSE = "dense, first", "BM25, first two", f"BM25, two by {RULE.label}"
+OWN = "own article"
+_BY, _DENSE = f"{RERANK} by ", "dense ("  # how the names of methods of a second model and of a further encoder begin
+_ORDER = (NONE, SHORT, ANY, RANDOM, FIRST, FRONT, RERANK, _BY, PREDICTIVE, ORACLE, DENSE, _DENSE, PAIR, DIVERSE, OWN)
+
+
+def other_model(name: str) -> str:
+    """Return the name of reranking by a second model."""
+    return f"{_BY}{name}"
+
+
+def other_dense(name: str) -> str:
+    """Return the name of dense retrieval by a further encoder."""
+    return f"{_DENSE}{name}), first"
+
+
+def order(label: str) -> int:
+    """Return the place of a method in tables."""
+    if label in _ORDER:
+        return _ORDER.index(label)
+    return _ORDER.index(_BY if label.startswith(_BY) else _DENSE)
+
+
+def other_models(labels: Iterable[str]) -> list[str]:
+    """Return the methods that are reranking by a second model."""
+    return [label for label in labels if label.startswith(_BY)]
+
+
+def other_encoders(labels: Iterable[str]) -> list[str]:
+    """Return the methods that are dense retrieval by a further encoder."""
+    return [label for label in labels if label.startswith(_DENSE)]
+
+
+# (method, rival, what their difference says)
+_PAIRS = (
+    (FIRST, NONE, "what retrieval is worth in all"),
+    (RERANK, NONE, "the same with reranking"),
+    (RERANK, FIRST, "what zero-shot reranking adds"),
+    (PREDICTIVE, FIRST, "what a ranker adds that was trained on the model's own signal"),
+    (PREDICTIVE, RERANK, "the same against zero-shot reranking"),
+    (ORACLE, RERANK, "what a perfect choice would add to that"),
+    (SHORT, NONE, "the price of the prefix that a document overwrites"),
+    (FIRST, SHORT, "what the document says, the prefix being as short"),
+    (FRONT, NONE, "a document in front of the whole window, for which the model has room"),
+    (FRONT, FIRST, "the same against the document over the window's first tokens"),
+    (FIRST, ANY, "what retrieval says, against any passage of the collection"),
+    (OWN, NONE, "what a document on the subject is worth, which the collection has not"),
+    (DENSE, FIRST, "the dense retriever against BM25"),
+    (DIVERSE, PAIR, "two documents of half the length by MMR, against BM25's first two"),
+    (PAIR, FIRST, "two documents of half the length against one"),
+)
+
+
+def pairs(labels: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Return the comparisons of a run: those of methods that it has."""
+    known = list(labels)
+    others = [(label, FIRST, "the further dense retriever against BM25") for label in other_encoders(known)]
+    for label in other_models(known):
+        others += [(label, FIRST, "what zero-shot reranking by a second model adds"),
+                   (label, RERANK, "the same against reranking by the model itself")]  # fmt: skip
+    return (pair for pair in (*_PAIRS, *others) if pair[0] in known and pair[1] in known)
