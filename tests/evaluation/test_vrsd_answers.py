@@ -157,6 +157,8 @@ def test_answers_are_scored_without_being_written(data, monkeypatch):
     mean = summary.results[0].truth["VRSD"].mean()
     assert re.search(rf"\| Puzzle \| VRSD \|  \|  \| {mean:.3f} \| \[", text)
     assert f"VRSD {mean:.3f}" in str(summary)
+    evaluated(data, sets=["puzzle"], queries=4, scores_only=True)
+    assert "by log-probability" not in (data.parent / "out" / "report.md").read_text()  # there are no options
     rows = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
     assert {row["ROUGE-L"] for row in rows} == {""}
     assert float(rows[0]["logprob"]) == pytest.approx(summary.results[0].truth[METHODS[0]][0], abs=1e-6)

@@ -63,6 +63,7 @@ class AnswerResult(NamedTuple):
 def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: bool = False) -> Report:
     report = Report("vrsd-answers", "VRSD: answers of a language model after the picks")
     written = all(result.rouge for result in results)
+    options = any(result.likeliest for result in results)
     found = [{name: _intervals(result, name, samples) for name in result.measures} for result in results]
     report.text(
         f"""{"**Quick run.** " if quick else ""}Each question {"is answered greedily" if written else "stands"} after
@@ -74,8 +75,7 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: b
     )
     report.heading("Table 2: answer quality")
     report.text(
-        f"""{_ACCURACY_IS if written else ""}By log-probability: the model gives the right option the largest of all,
-        whatever it would write. The log-probability of the answer is the mean of its tokens, in nats. The paper's
+        f"""{_ACCURACY_IS if written else ""}{_LIKELIEST_IS if options else ""}The log-probability of the answer is the mean of its tokens, in nats. The paper's
         figures, of
         {" and ".join(PAPER_MODELS)}, stand at the end: ROUGE-L, on OpenBookQA accuracy. Its models are far larger; what
         can be compared is the direction of the differences, below. {OKAPI} has the words as they stand, as in its
@@ -83,11 +83,11 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: b
     )
     report.table(
         ("set", "method", *((*ROUGE, "ROUGE-L, 95 % interval", "accuracy", "95 % interval") if written else ()),
-         "by log-probability", "95 % interval", _TRUTH, "95 % interval", *PAPER_MODELS),
+         *(("by log-probability", "95 % interval") if options else ()), _TRUTH, "95 % interval", *PAPER_MODELS),
         [
             (
                 result.questions.title, label, *(_rouge(means, label) if written else ()),
-                *_share(means, _LIKELIEST, label), *_mean(means, _TRUTH, label),
+                *(_share(means, _LIKELIEST, label) if options else ()), *_mean(means, _TRUTH, label),
                 *(f"{value:.3f}" for value in PAPER[result.questions.name].get(label, ())),
                 *("",) * (0 if label in PAPER[result.questions.name] else 2),
             )
@@ -123,6 +123,7 @@ _Means = dict[str, Interval]
 
 
 _ACCURACY_IS = "Accuracy: the right option is more like the answer, by ROUGE-L, than every other. "
+_LIKELIEST_IS = "By log-probability: the model gives the right option the largest of all, whatever it would write. "
 
 
 def _rouge(means: dict[str, tuple[_Means, _Means]], label: str) -> tuple[str, ...]:
