@@ -75,11 +75,10 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: b
     )
     report.heading("Table 2: answer quality")
     report.text(
-        f"""{_ACCURACY_IS if written else ""}{_LIKELIEST_IS if options else ""}The log-probability of the answer is the mean of its tokens, in nats. The paper's
-        figures, of
-        {" and ".join(PAPER_MODELS)}, stand at the end: ROUGE-L, on OpenBookQA accuracy. Its models are far larger; what
-        can be compared is the direction of the differences, below. {OKAPI} has the words as they stand, as in its
-        Table 3."""
+        f"""{_ACCURACY_IS if written else ""}{_LIKELIEST_IS if options else ""}The log-probability of the answer is
+        the mean of its tokens, in nats. The paper's figures, of {" and ".join(PAPER_MODELS)}, stand at the end:
+        ROUGE-L, on OpenBookQA accuracy. Its models are far larger; what can be compared is the direction of the
+        differences, below. {OKAPI} has the words as they stand, as in its Table 3."""
     )
     report.table(
         ("set", "method", *((*ROUGE, "ROUGE-L, 95 % interval", "accuracy", "95 % interval") if written else ()),
