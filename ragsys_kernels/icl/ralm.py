@@ -11,6 +11,7 @@ import numpy.typing as npt
 from .language_model import TokenModel
 from .language_model import texts as checked
 from .retrievers import BM25Retriever, Found, Retriever
+from .tokenization import leading
 
 Array = npt.NDArray[Any]
 
@@ -76,7 +77,8 @@ class Ralm:
 
         p(x_begin..end | d_1 ... d_m, x_{start + m}, ..., x_{begin - 1})
 
-    The query is the text of the `query_tokens` tokens before the target. The model is not changed, and of its
+    Special tokens that the tokenizer puts before a text (BOS) stand before the document, outside of the window. The
+    query is the text of the `query_tokens` tokens before the target. The model is not changed, and of its
     probabilities none but those of targets, and of the tokens that rank the documents, is computed.
 
     Parameters
@@ -131,7 +133,7 @@ class Ralm:
         self.documents = checked(op, "documents", documents)
         self.retriever = BM25Retriever(self.documents) if retriever is None else retriever
         self.query_tokens, self.document_tokens, self.past_tokens = query_tokens, document_tokens, past_tokens
-        self._document_ids: dict[int, list[int]] = {}
+        self._leading, self._document_ids = leading(tokenizer), dict[int, list[int]]()
 
     def encode(self, text: str) -> Text:
         """Return the tokens of a text, without any that a tokenizer adds."""
@@ -203,7 +205,7 @@ class Ralm:
                 raise ValueError(
                     f"logprobs: windows must have room before the target for {need}, got {begin - start} in window {i}"
                 )
-            contexts.append([*document, *text.tokens[start + len(document) : first].tolist()])
+            contexts.append([*self._leading, *document, *text.tokens[start + len(document) : first].tolist()])
             answers.append(text.tokens[first:end].tolist())
         if progress is not None:
             progress(0, len(contexts))

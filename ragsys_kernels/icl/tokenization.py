@@ -43,7 +43,7 @@ def encode_pairs(op: str, tokenizer: Any, prompts: Sequence[str], continuations:
         No token comes before the continuation, and the tokenizer has no BOS.
     """
     options = {"add_special_tokens": False, "padding": False, "truncation": False, "verbose": False}
-    leading = _leading(tokenizer)
+    first = leading(tokenizer)
     whole = [prompt + continuation for prompt, continuation in zip(prompts, continuations, strict=True)]
     if not whole:
         return []
@@ -59,7 +59,7 @@ def encode_pairs(op: str, tokenizer: Any, prompts: Sequence[str], continuations:
     for i, (ids, split) in enumerate(zip(encoded["input_ids"], splits, strict=True)):
         if not continuations[i]:
             split = len(ids)
-        context = ids[:split] if ids[: len(leading)] == leading else [*leading, *ids[:split]]
+        context = ids[:split] if ids[: len(first)] == first else [*first, *ids[:split]]
         if not context and split < len(ids):
             if tokenizer.bos_token_id is None:
                 rule = "prompts must have a token before the continuation, or the tokenizer a BOS token, got"
@@ -105,7 +105,7 @@ def common(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def _leading(tokenizer: Any) -> list[int]:
+def leading(tokenizer: Any) -> list[int]:
     """Return the special tokens that the tokenizer puts before a text."""
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     full = tokenizer("a")["input_ids"]

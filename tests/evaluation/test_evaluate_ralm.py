@@ -399,6 +399,7 @@ def test_findings_name_further_rankers_and_encoders():
                    "BM25, first two": 0.0})._replace(unit="token")  # fmt: skip
     text = ralm_report.report_of(result, ralm_report.RalmSizes(), 200, "ours", text="AG News test").markdown()
     for finding in (
+        "so it does in front of the whole window (Table 1)",
         "reranking by a second model is better than BM25's first (section 6.1)",
         "predictive reranking is better than BM25's first (Table 1)",
         "predictive reranking is better than zero-shot reranking (Table 1)",

@@ -39,6 +39,20 @@ def logprobs(ids):
     return torch.log_softmax(logits, -1)[torch.arange(len(ids) - 1), ids[1:]].numpy()
 
 
+def test_what_the_tokenizer_puts_before_a_text_stands_before_the_document():
+    """BOS is outside of the window: it takes the place of no token, and what comes after a text is left out."""
+    tokenizer = lm_models.tokenizer(leading=True)
+    system = Ralm(HuggingFaceModel(lm_models.model(), tokenizer), DOCUMENTS, **SIZES)
+    text = system.encode(TEXT)
+    window = Window(10, 40, 44)
+    document = lm_models.tokenizer()(DOCUMENTS[3])["input_ids"][:14]
+    (found,) = system.logprobs(text, [window], [[3]], past=2)
+    ids = text.tokens.tolist()
+    np.testing.assert_allclose(found, logprobs([0, *document, *ids[10 + len(document) : 44]])[-6:], atol=1e-4)
+    (bare,) = system.logprobs(text, [window], [[]])
+    np.testing.assert_allclose(bare, logprobs([0, *ids[10:44]])[-4:], atol=1e-4)
+
+
 # --- Windows.
 
 
