@@ -184,7 +184,7 @@ def report_of(
         ],
     )  # fmt: skip
     caption = f"Stride, query length, and number of documents that are ranked: change against {NONE}."
-    report.plot("figures.png", (9.6, 3.1), caption, _plot_figures, result, samples)
+    report.plot("figures.png", (9.6, 3.3), caption, _plot_figures, result, samples)
     report.heading("What decides it")
     report.text(f"""{_why(versus)} Changes are of {unit} perplexity, so that below zero is
         better.""")
@@ -374,4 +374,4 @@ def _plot_figures(figure: Any, result: RalmResult, samples: int) -> None:
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()
         known |= dict(zip(labels, handles, strict=True))
-    figure.legend(list(known.values()), list(known), loc="outside lower center", ncols=len(known))
+    figure.legend(list(known.values()), list(known), loc="outside lower center", ncols=min(len(known), 6))
