@@ -374,4 +374,5 @@ def _plot_figures(figure: Any, result: RalmResult, samples: int) -> None:
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()
         known |= dict(zip(labels, handles, strict=True))
-    figure.legend(list(known.values()), list(known), loc="outside lower center", ncols=len(known) if len(known) <= 6 else 4)
+    columns = len(known) if len(known) <= 6 else 4  # more names than fit into a row
+    figure.legend(list(known.values()), list(known), loc="outside lower center", ncols=columns)
