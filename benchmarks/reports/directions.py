@@ -64,13 +64,15 @@ def _vrsd(out: Path) -> Iterator[Row]:
         "VRSD", "Tables 2, 3", "answers after VRSD's picks are better than after MMR's and BM25's", said, same,
         "" if same == "yes" else SMALL,
     )  # fmt: skip
-    scores = out / "papers-vrsd-answers-scores.md"
-    if scores.is_file():
+    for model, suffix in (("", ""), (", Gemma 3 270M", "-gemma3")):
+        scores = out / f"papers-vrsd-answers-scores{suffix}.md"
+        if not scores.is_file():
+            continue
         rows = table(scores, "The paper's directions")
         for measure in dict.fromkeys(row["measure"] for row in rows):
             said, same = tally([row["same direction?"] for row in rows if row["measure"] == measure])
             yield (
-                "VRSD", "Tables 2, 3", f"the same by {measure}, which the paper has not", said, same,
+                "VRSD", f"Tables 2, 3{model}", f"the same by {measure}, which the paper has not", said, same,
                 "" if same == "yes" else SMALL,
             )  # fmt: skip
     yield "VRSD", "Figure 1", "geometry of MMR's and VRSD's picks", "[drawn](vrsd.md)", "no result", ""
