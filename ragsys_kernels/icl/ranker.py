@@ -38,8 +38,8 @@ class PredictiveRanker:
     Notes
     -----
     Source: Ram et al., In-Context Retrieval-Augmented Language Models (TACL 2023), section 6.2. The paper trains all
-    weights of RoBERTa-base; here only the head is trained, for which hundreds of examples suffice. Before it is trained
-    the order is the retriever's.
+    weights of RoBERTa-base; here only the head is trained. In our runs 80 queries with 16 documents each taught it
+    nothing. Before it is trained the order is the retriever's.
     """
 
     def __init__(self, encoder: Encoder, *, weight_decay: float = 0.1) -> None:

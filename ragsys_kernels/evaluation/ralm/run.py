@@ -111,7 +111,7 @@ def ralm(
     num_threads : int, optional
         torch's threads, and those of the kernels.
     progress : callable, optional
-        Called with the runs of the model done and their number, first with 0.
+        Called with the work done and its whole: texts to encode, runs of the model, then texts that the ranker scores.
 
     Returns
     -------
