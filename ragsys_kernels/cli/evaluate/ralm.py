@@ -1,0 +1,115 @@
+"""In-Context RALM on texts: ``evaluate ralm``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from ... import evaluation
+from .._app import RUN, WeightDtype, option
+from ._options import Cache, Data, Dtype, Model, NumThreads, Out, Quiet, evaluate, names_of, run
+
+
+@evaluate.command("ralm")
+def evaluate_ralm(
+    out: Out = Path("evaluation-output/ralm"),
+    data: Data = None,
+    cache: Cache = None,
+    model: Model = "smollm2",
+    dtype: Dtype = WeightDtype.bfloat16,
+    encoder: Annotated[
+        str,
+        option(
+            RUN,
+            "Encoders for dense retrieval, separated by commas: minilm, mpnet, folders, names on the Hugging Face hub; "
+            "or none. The first also serves MMR and the trained ranker.",
+        ),
+    ] = "minilm",
+    ranker: Annotated[
+        str | None,
+        option(
+            RUN, "Second model, usually a smaller one, that ranks the documents too; named as --model.",
+            show_default="none",
+        ),
+    ] = None,
+    text: Annotated[
+        str,
+        option(
+            RUN,
+            "Text to predict: wikitext; ag-news, whose training articles are retrieved from; python, modules of the "
+            "standard library; or a folder of texts, every fifth of which is predicted from the others.",
+        ),
+    ] = "wikitext",
+    bm25: Annotated[
+        str, option(RUN, "Retriever: lucene, or pyserini, BM25 with the paper's parameters and stems.")
+    ] = "lucene",
+    quick: Annotated[
+        bool, option(RUN, "Take fewer and shorter windows and a larger stride, which takes minutes.", "--quick")
+    ] = False,
+    windows: Annotated[
+        int | None,
+        option(RUN, "Number of windows, evenly spread over the text.", metavar="N", show_default="250, quick 100"),
+    ] = None,
+    window: Annotated[
+        int | None, option(RUN, "Number of tokens of a window.", metavar="N", show_default="1024, quick 384")
+    ] = None,
+    stride: Annotated[
+        int | None,
+        option(RUN, "Number of tokens between retrievals, a divisor of the 32 that a window predicts.", metavar="N",
+               show_default="4, quick 32"),
+    ] = None,
+    query_tokens: Annotated[
+        int | None, option(RUN, "Number of tokens of a query.", metavar="N", show_default="32")
+    ] = None,
+    document_tokens: Annotated[
+        int | None, option(RUN, "Largest number of tokens of a document.", metavar="N", show_default="256, quick 64")
+    ] = None,
+    passage_words: Annotated[
+        int | None,
+        option(RUN, "Largest number of words of a passage.", metavar="N", show_default="100, quick 50"),
+    ] = None,
+    candidates: Annotated[
+        int | None, option(RUN, "Number of documents that are ranked.", metavar="N", show_default="16")
+    ] = None,
+    seed: Annotated[int, option(RUN, "Seed of the passages taken at random.")] = 0,
+    num_threads: NumThreads = None,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """In-Context RALM: what a document before a text is worth to a language model, by how it is chosen.
+
+    Perplexity of WikiText-103 test, or of another text, without documents, with BM25's, reranked, by an oracle and
+    others, against stride, query length and number of documents. Writes report.html and report.md. A run that was
+    stopped is resumed when it is run again. Needs the extra evaluate; smollm2 needs its package.
+    """
+    sizes = {
+        "windows": windows, "window": window, "stride": stride, "query": query_tokens, "document": document_tokens,
+        "passage": passage_words, "candidates": candidates,
+    }  # fmt: skip
+    run(
+        "ralm",
+        quiet,
+        ("texts", "loading the models", "working"),
+        lambda progress: evaluation.ralm(
+            out=out,
+            data=data,
+            cache=cache,
+            model=model,
+            dtype=dtype.value,
+            encoder=_encoders(encoder),
+            ranker=ranker,
+            text=text,
+            bm25=bm25,  # type: ignore[arg-type]
+            quick=quick,
+            seed=seed,
+            num_threads=num_threads,
+            progress=progress,
+            sizes={name: size for name, size in sizes.items() if size is not None},
+        ),
+    )
+
+
+def _encoders(text: str) -> str | list[str] | None:
+    names = names_of(text) or []
+    if names == ["none"]:
+        return None
+    return names[0] if len(names) == 1 else names
