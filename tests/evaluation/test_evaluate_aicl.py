@@ -314,17 +314,17 @@ def test_command(data, tmp_path, monkeypatch):
     assert settings["demonstrations"] == "dense, VRSD of 50, nearest-first, M = 3"
     assert settings["sets"]["SST-2"].startswith("7 texts and 36 for")
     for more, message in (
-        (("--order", "best"), "aicl: order must be one of nearest-first, nearest-last, got 'best'"),
-        (("--similarity", "x"), "aicl: similarity must be one of dense, bm25, got 'x'"),
+        (("--order", "best"), "aicl: order must be one of 'nearest-first', 'nearest-last', got 'best'"),
+        (("--similarity", "x"), "aicl: similarity must be one of 'dense', 'bm25', got 'x'"),
         (("--top-m", "1"), "aicl: top_m must be from 2 to the pool's 50, got 1"),
-        (("--best-k", "x"), "aicl: best_k must be one of posterior, entropy, got 'x'"),
+        (("--best-k", "x"), "aicl: best_k must be one of 'posterior', 'entropy', got 'x'"),
         (("--max-k", "0"), "aicl: max_k must be at least 1, got 0"),
         (("--max-k", "60"), "aicl: pool must be at least the 60 demonstrations that a text can get, got 50"),
         (("--items", "0"), "aicl: sizes.test must be at least 1, got 0"),
         (("--lambda-d", "2"), "aicl: lambda_d must be in [0, 1], got 2.0"),
         (("--num-threads", "0"), "aicl: num_threads must be at least 1, got 0"),
         (("--sets", "imdb"), "aicl: set must be one of ag-news, jigsaw, sst-2, got 'imdb'"),
-        (("--method", "best"), "aicl: method must be one of top, mmr, vrsd, got 'best'"),
+        (("--method", "best"), "aicl: method must be one of 'top', 'mmr', 'vrsd', got 'best'"),
     ):
         result = run(*more)
         assert result.exit_code == 1

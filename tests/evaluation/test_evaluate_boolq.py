@@ -5,7 +5,6 @@ import json
 import math
 import random
 import re
-from importlib import metadata
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ pytest.importorskip("bm25s")
 pytest.importorskip("typer")
 
 import lm_models  # noqa: E402
-from evaluations import invoke  # noqa: E402
+from evaluations import invoke, without_packages  # noqa: E402
 from ralm_data import WORDS  # noqa: E402
 from tiny_encoder import TinyEncoder  # noqa: E402
 
@@ -277,10 +276,7 @@ def test_always_yes_is_no_gain_in_balanced_accuracy():
     ],
 )
 def test_bad_options(evaluated, tmp_path, options, kind, match, monkeypatch):
-    def nothing(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr("importlib.metadata.distribution", nothing)
+    without_packages(monkeypatch)
     with pytest.raises(kind, match=match):
         evaluated(**options)
     assert not (tmp_path / "out").exists()

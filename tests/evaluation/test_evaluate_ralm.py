@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from importlib import metadata
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ pytest.importorskip("typer")
 
 import lm_models  # noqa: E402
 import ralm_data  # noqa: E402
-from evaluations import invoke  # noqa: E402
+from evaluations import invoke, without_packages  # noqa: E402
 from tiny_encoder import TinyEncoder  # noqa: E402
 
 from ragsys_kernels import _env, evaluation  # noqa: E402
@@ -449,7 +448,7 @@ def test_a_killed_run_goes_on(evaluated, data, tmp_path):
     ("options", "kind", "match"),
     [
         ({"text": "books"}, ValueError, "ralm: text must be wikitext, ag-news, python or an existing folder, got 'boo"),
-        ({"bm25": "atire"}, ValueError, "ralm: bm25 must be one of lucene, pyserini, got 'atire'"),
+        ({"bm25": "atire"}, ValueError, "ralm: bm25 must be one of 'lucene', 'pyserini', got 'atire'"),
         ({"sizes": {**SIZES, "stride": 3}}, ValueError, "ralm: stride must divide the 8 tokens of a target, got 3"),
         ({"sizes": {**SIZES, "past": 0}}, ValueError, "ralm: past must be at least 1, got 0"),
         ({"sizes": {**SIZES, "queries": (8, 0)}}, ValueError, "ralm: queries must be at least 1, got 0"),
@@ -461,10 +460,7 @@ def test_a_killed_run_goes_on(evaluated, data, tmp_path):
     ],
 )
 def test_bad_options(evaluated, tmp_path, options, kind, match, monkeypatch):
-    def nothing(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr("importlib.metadata.distribution", nothing)
+    without_packages(monkeypatch)
     with pytest.raises(kind, match=match):
         evaluated(**options)
     assert not (tmp_path / "out").exists()

@@ -16,7 +16,7 @@ pytest.importorskip("bm25s")
 pytest.importorskip("rank_bm25")
 pytest.importorskip("typer")
 
-from evaluations import invoke, use_tiny_encoder
+from evaluations import invoke, use_tiny_encoder, without_packages
 
 from ragsys_kernels import evaluation
 from ragsys_kernels.evaluation.vrsd import picks_report as vrsd_report
@@ -285,16 +285,10 @@ def test_quick_and_without_bm25(data, monkeypatch):
     ],
 )
 def test_bad_options(data, options, kind, match, monkeypatch):
-    monkeypatch.setattr("importlib.metadata.distribution", _nothing)
+    without_packages(monkeypatch)
     with pytest.raises(kind, match=match):
         evaluated(data, **options)
     assert not (data.parent / "out").exists()
-
-
-def _nothing(name):
-    from importlib.metadata import PackageNotFoundError
-
-    raise PackageNotFoundError(name)
 
 
 def test_what_is_checked_before_the_work(data):

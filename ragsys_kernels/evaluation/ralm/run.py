@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ..._checks import choice
 from ..._types import PathLike
 from ...icl.encoders import Encoder
 from ...icl.language_model import LanguageModel, TokenModel
@@ -132,8 +133,7 @@ def ralm(
     used = replace(QUICK if quick else RalmSizes(), **(sizes or {}))
     used.check(op)
     run = Run(op, out, cache=cache, samples=samples, num_threads=num_threads)
-    if bm25 not in BM25_FORMS:
-        raise ValueError(f"{op}: bm25 must be one of {', '.join(BM25_FORMS)}, got {bm25!r}")
+    choice(op, "bm25", bm25, BM25_FORMS)
     encoders = _listed(encoder)
     read = source(op, text, data, used.passage)
     documents = [passage.document for passage in read.collection.passages]
