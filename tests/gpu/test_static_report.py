@@ -346,26 +346,33 @@ def test_papers_take_the_first_table_of_a_report(module, tmp_path, capsys):
         assert module("reports.papers").take(report, tmp_path).stem == name
 
 
-def test_directions_are_those_of_every_page_of_a_text(module, tmp_path):
-    """A page's rows come with its name; what no page has is said to be not run."""
+def test_directions_have_a_column_for_each_page_of_a_text(module, tmp_path):
+    """Findings stand in the order of the page that has most of them; what a page has not is left empty."""
     directions = module("reports.directions")
-    head = (
-        "# T\n\n## What the paper finds, and what is found here\n\n| finding | here | change{} |\n| --- | --- | --- |\n"
+    head = "# T\n\n## What the paper finds, and what is found here\n\n"
+    head += "| finding | here | change of it |\n| --- | --- | --- |\n"
+    assert directions.settings(tmp_path, directions.TEXTS) == [("where", "it finds")]
+    pages = {"papers-ralm": "| a (Table 1) | no | +1% |\n| c (b) (Figure 3) | undecided | +3% |\n"}
+    pages["papers-ralm-python"] = (
+        "| a (Table 1) | yes | -2% |\n| d (section 6.1) | yes | -4% |\n| c (b) (Figure 3) | no | 5% |\n"
     )
-    (tmp_path / "papers-ralm.md").write_text(
-        head.format(" of word perplexity") + "| a finds b (Table 1) | no | +1% |\n"
+    for name, rows in pages.items():
+        (tmp_path / f"{name}.md").write_text(head + rows)
+    titles = (
+        "[WikiText](../../benchmarks/results/papers-ralm.md)",
+        "[Python's code](../../benchmarks/results/papers-ralm-python.md)",
     )
-    rows = list(directions._ralm(tmp_path))
-    assert rows[0][:5] == ("In-Context RALM", "Table 1, WikiText", "a finds b", "+1%", "no")
-    assert [row[1] for row in rows if row[4] == "not run"] == ["Section 6.2", "Figure 4", "Section 7"]
-    (tmp_path / "papers-ralm-python.md").write_text(
-        head.format(" of token perplexity") + "| predictive reranking is better (Table 1) | yes | -2% |\n"
-    )
-    (tmp_path / "papers-boolq.md").write_text(head.format("") + "| d helps (Section 7) | yes | +3 |\n")
-    rows = list(directions._ralm(tmp_path))
-    python = ("In-Context RALM", "Table 1, Python's code", "predictive reranking is better", "-2%", "yes", "")
-    assert python in rows
-    assert [row[1] for row in rows if row[4] == "not run"] == ["Figure 4"]
+    assert directions.settings(tmp_path, directions.TEXTS) == [
+        ("where", "it finds", *titles),
+        ("Table 1", "a", "**no**: +1%", "**yes**: -2%"),
+        ("Section 6.1", "d", "", "**yes**: -4%"),
+        ("Figure 3", "c (b)", "undecided: +3%", "**no**: 5%"),
+    ]
+    first, empty, *why = directions.reasons(tmp_path, directions.TEXTS).split("\n")
+    assert (first, empty) == ("Why, where it is not yes:", "")
+    assert why == [f"- WikiText: {directions.FAR}.", f"- Python's code: {directions.FEW}."]
+    (tmp_path / "papers-boolq.md").write_text(head + "| d helps (Section 7) | yes | +3 |\n")
+    assert directions.reasons(tmp_path, directions.QUESTIONS) == f"Why, where it is not yes: {directions.YES_NO}."
 
 
 # --- The command.
