@@ -122,7 +122,7 @@ def test_options_are_rated_by_their_log_probability(data):
     model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
     template = PROMPTS["openbookqa"][0]
     items = [dict(zip(("question", "answer"), item.split("->", 1), strict=True)) for item in result.questions.pool]
-    assert list(result.likeliest) == METHODS
+    assert list(result.likeliest) == list(result.per_character) == METHODS
     for label in METHODS:
         for q, (question, truth) in enumerate(zip(result.questions.questions, result.questions.answers, strict=True)):
             prompt = template.prompt({"question": question}, [items[i] for i in result.picks[label][q]])
@@ -130,6 +130,16 @@ def test_options_are_rated_by_their_log_probability(data):
             logp = {option: float(model.score([prompt], [f" {option}"]).sum[0]) for option in options}
             best = logp.pop(truth)
             assert result.likeliest[label][q] == (best > max(logp.values()))
+            rivals = [value / len(option) for option, value in logp.items()]
+            assert result.per_character[label][q] == (best / len(truth) > max(rivals))
+    assert any((result.likeliest[label] != result.per_character[label]).any() for label in METHODS)
+    rows = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
+    told = [int(row["likeliest_per_character"]) for row in rows]
+    assert told == np.concatenate([result.per_character[label] for label in METHODS]).astype(int).tolist()
+    text = (data.parent / "out" / "report.md").read_text()
+    shares = [f"{100 * values['VRSD'].mean():.1f}%" for values in (result.likeliest, result.per_character)]
+    assert re.search(rf"\| OpenBookQA \| VRSD \|.* \| {shares[0]} \| \[.*\] \| {shares[1]} \| \[", text)
+    assert "| OpenBookQA | MMR λ=1 | accuracy by it per character |" in text
 
 
 def test_answers_are_scored_without_being_written(data, monkeypatch):
@@ -155,7 +165,7 @@ def test_answers_are_scored_without_being_written(data, monkeypatch):
     assert "ROUGE-1" not in text
     assert "On Puzzle VRSD's log-probability of the answer is " in text
     mean = summary.results[0].truth["VRSD"].mean()
-    assert re.search(rf"\| Puzzle \| VRSD \|  \|  \| {mean:.3f} \| \[", text)
+    assert re.search(rf"\| Puzzle \| VRSD \|  \|  \|  \|  \| {mean:.3f} \| \[", text)
     assert f"VRSD {mean:.3f}" in str(summary)
     evaluated(data, sets=["puzzle"], queries=4, scores_only=True)
     assert "by log-probability" not in (data.parent / "out" / "report.md").read_text()  # there are no options

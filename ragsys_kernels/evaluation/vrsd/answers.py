@@ -211,7 +211,7 @@ def evaluate(
         chosen = rule.select(vectors, dense.corpus, k, candidates=candidates, num_threads=num_threads)
         picks[label] = chosen.indices
     prompts = [prompt for rows in picks.values() for prompt in _prompts(questions, rows)]
-    result = AnswerResult(questions, picks, {}, {}, {}, {})
+    result = AnswerResult(questions, picks, {}, {}, {}, {}, {})
     if generator is not None and score is not None:
         answers = _written(generator, prompts, PROMPTS[questions.name][1], progress)
         for at, label in enumerate(picks):
@@ -224,7 +224,7 @@ def evaluate(
         for at, label in enumerate(picks):
             own = prompts[at * size : (at + 1) * size]
             if questions.name == CHOICES:  # first: the answer is one of the options, which share a prompt
-                result.likeliest[label] = is_likeliest(scorer, questions, own, progress)
+                result.likeliest[label], result.per_character[label] = is_likeliest(scorer, questions, own, progress)
             result.truth[label] = log_probability(scorer, questions, own, progress)
     return result
 
@@ -254,18 +254,23 @@ def log_probability(
 def is_likeliest(
     scorer: LanguageModel, questions: QuestionSet, prompts: Sequence[str], progress: Progress | None = None
 ) -> Array:
-    """Return whether the model gives the right option a larger log-probability than every other: (Q,) bool."""
+    """Return whether the model gives the right option a larger log-probability than every other: (2, Q) bool.
+
+    As it is, by which short options win, and divided by the option's number of characters: acc and acc_norm of
+    lm-evaluation-harness.
+    """
     found = []
     template = PROMPTS[questions.name][0]
     for at, (prompt, question, truth) in enumerate(zip(prompts, questions.questions, questions.answers, strict=True)):
         options = options_of(question)
         logp = scorer.score([prompt] * len(options), [template.answer({"answer": option}) for option in options]).sum
-        rivals = [value for option, value in zip(options, logp, strict=True) if option != truth]
-        own = [value for option, value in zip(options, logp, strict=True) if option == truth]
-        found.append(bool(own) and max(own) > max(rivals, default=-np.inf))
+        true = np.array([option == truth for option in options])
+        by = np.array([logp, logp / np.maximum([len(option) for option in options], 1)])
+        own, rivals = (np.max(by, axis=1, where=which, initial=-np.inf) for which in (true, ~true))
+        found.append(own > rivals)
         if progress is not None:
             progress(at + 1, len(prompts))
-    return np.array(found)
+    return np.transpose(found)
 
 
 def options_of(question: str) -> list[str]:

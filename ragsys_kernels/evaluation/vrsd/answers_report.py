@@ -18,7 +18,8 @@ Array = npt.NDArray[Any]
 NONE, RANDOM = "no items", "random items"
 ROUGE = ("ROUGE-1", "ROUGE-2", "ROUGE-L")
 METHODS = (NONE, RANDOM, *MMR, OKAPI, VRSD)
-_ACCURACY, _LIKELIEST = "accuracy", "accuracy by log-probability"
+_ACCURACY, _LIKELIEST, _NORMALISED = "accuracy", "accuracy by log-probability", "accuracy by it per character"
+SHARES = _ACCURACY, _LIKELIEST, _NORMALISED
 _TRUTH = "log-probability of the answer"
 
 # The paper's Tables 2 and 3: ROUGE-L, on OpenBookQA accuracy, of gpt-3.5-turbo and of open-mistral-7b.
@@ -41,12 +42,12 @@ class AnswerResult(NamedTuple):
     rouge: dict[str, Array]  # (Q, 3) F1 of ROUGE-1, 2 and L; empty where no answers were written
     right: dict[str, Array]  # (Q,) bool; empty also where answers are not options
     likeliest: dict[str, Array]  # (Q,) bool: the right option is the most probable; likewise
+    per_character: dict[str, Array]  # (Q,) bool: the same by log-probability per character
     truth: dict[str, Array]  # (Q,) mean log-probability (nats) of a token of the set's answer
 
     @property
     def measures(self) -> tuple[str, ...]:
-        parts = ((_ACCURACY, self.right), (_LIKELIEST, self.likeliest), (_TRUTH, self.truth))
-        return (*(ROUGE if self.rouge else ()), *(name for name, values in parts if values))
+        return (*(ROUGE if self.rouge else ()), *(name for name, values in self._parts.items() if values))
 
     @property
     def leading(self) -> str:
@@ -57,7 +58,12 @@ class AnswerResult(NamedTuple):
         """Return a measure's values by method, (Q,)."""
         if measure in ROUGE:
             return {label: values[:, ROUGE.index(measure)] for label, values in self.rouge.items()}
-        return {_ACCURACY: self.right, _LIKELIEST: self.likeliest, _TRUTH: self.truth}[measure]
+        return self._parts[measure]
+
+    @property
+    def _parts(self) -> dict[str, dict[str, Array]]:
+        values = self.right, self.likeliest, self.per_character, self.truth
+        return dict(zip((*SHARES, _TRUTH), values, strict=True))
 
 
 def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: bool = False) -> Report:
@@ -82,11 +88,13 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: b
     )
     report.table(
         ("set", "method", *((*ROUGE, "ROUGE-L, 95 % interval", "accuracy", "95 % interval") if written else ()),
-         *(("by log-probability", "95 % interval") if options else ()), _TRUTH, "95 % interval", *PAPER_MODELS),
+         *(("by log-probability", "95 % interval", "per character", "95 % interval") if options else ()),
+         _TRUTH, "95 % interval", *PAPER_MODELS),
         [
             (
                 result.questions.title, label, *(_rouge(means, label) if written else ()),
-                *(_share(means, _LIKELIEST, label) if options else ()), *_mean(means, _TRUTH, label),
+                *((*_share(means, _LIKELIEST, label), *_share(means, _NORMALISED, label)) if options else ()),
+                *_mean(means, _TRUTH, label),
                 *(f"{value:.3f}" for value in PAPER[result.questions.name].get(label, ())),
                 *("",) * (0 if label in PAPER[result.questions.name] else 2),
             )
@@ -122,7 +130,10 @@ _Means = dict[str, Interval]
 
 
 _ACCURACY_IS = "Accuracy: the right option is more like the answer, by ROUGE-L, than every other. "
-_LIKELIEST_IS = "By log-probability: the model gives the right option the largest of all, whatever it would write. "
+_LIKELIEST_IS = (
+    "By log-probability: the model gives the right option the largest of all, whatever it would write; per character "
+    "the same after division by the option's length, as short options are the more probable. "
+)
 
 
 def _rouge(means: dict[str, tuple[_Means, _Means]], label: str) -> tuple[str, ...]:
@@ -147,7 +158,7 @@ def _directions(
     for result, means in zip(results, found, strict=True):
         paper = PAPER[result.questions.name]
         # Of ROUGE and accuracy that which the paper has; then what it has not.
-        own = [name for name in (_ACCURACY, _LIKELIEST) if name in means] or ["ROUGE-L"]
+        own = [name for name in SHARES if name in means] or ["ROUGE-L"]
         measures = [name for name in (*own, _TRUTH) if name in means]
         for label in (*MMR, OKAPI):
             there = [ours - theirs for ours, theirs in zip(paper[VRSD], paper[label], strict=True)]
@@ -168,7 +179,7 @@ def _intervals(result: AnswerResult, name: str, samples: int) -> tuple[_Means, _
     gaps = columns[:, [METHODS.index(VRSD)]] - columns
     means = bootstrap_means(np.hstack([columns, gaps]), samples=samples)
     number = len(METHODS)
-    if name in (_ACCURACY, _LIKELIEST):
+    if name in SHARES:
         means[:number] = [share_of(column) for column in columns.T]
     return dict(zip(METHODS, means[:number], strict=True)), dict(zip(METHODS, means[number:], strict=True))
 
@@ -185,14 +196,14 @@ def _verdict(results: Sequence[AnswerResult], found: Sequence[dict[str, tuple[_M
 
 
 def _values(results: Sequence[AnswerResult]) -> Iterator[tuple[object, ...]]:
-    yield "set", "query", "method", *ROUGE, "right", "likeliest", "logprob", "picks"
+    yield "set", "query", "method", *ROUGE, "right", "likeliest", "likeliest_per_character", "logprob", "picks"
     for result in results:
         for label in METHODS:
             for q, picks in enumerate(result.picks[label]):
                 rouge = [f"{value:.6f}" for value in result.rouge[label][q]] if result.rouge else [""] * len(ROUGE)
-                right, likeliest = (int(some[label][q]) if some else "" for some in (result.right, result.likeliest))
+                shares = (int(some[label][q]) if some else "" for some in map(result.values, SHARES))
                 logp = f"{result.truth[label][q]:.6f}" if result.truth else ""
-                yield result.questions.name, q, label, *rouge, right, likeliest, logp, " ".join(map(str, picks))
+                yield result.questions.name, q, label, *rouge, *shares, logp, " ".join(map(str, picks))
 
 
 def _plot(figure: Any, results: Sequence[AnswerResult], found: Sequence[dict[str, tuple[_Means, _Means]]]) -> None:
