@@ -139,7 +139,7 @@ def test_options_are_rated_by_their_log_probability(data):
     text = (data.parent / "out" / "report.md").read_text()
     shares = [f"{100 * values['VRSD'].mean():.1f}%" for values in (result.likeliest, result.per_character)]
     assert re.search(rf"\| OpenBookQA \| VRSD \|.* \| {shares[0]} \| \[.*\] \| {shares[1]} \| \[", text)
-    assert "| OpenBookQA | MMR λ=1 | accuracy by it per character |" in text
+    assert "| OpenBookQA | MMR λ=1 | accuracy by log-probability per character |" in text
 
 
 def test_answers_are_scored_without_being_written(data, monkeypatch):

@@ -18,7 +18,8 @@ Array = npt.NDArray[Any]
 NONE, RANDOM = "no items", "random items"
 ROUGE = ("ROUGE-1", "ROUGE-2", "ROUGE-L")
 METHODS = (NONE, RANDOM, *MMR, OKAPI, VRSD)
-_ACCURACY, _LIKELIEST, _NORMALISED = "accuracy", "accuracy by log-probability", "accuracy by it per character"
+_ACCURACY, _LIKELIEST = "accuracy", "accuracy by log-probability"
+_NORMALISED = f"{_LIKELIEST} per character"
 SHARES = _ACCURACY, _LIKELIEST, _NORMALISED
 _TRUTH = "log-probability of the answer"
 
