@@ -72,7 +72,7 @@ def _vrsd(out: Path) -> Iterator[Row]:
         rows = table(scores, "The paper's directions")
         for measure in dict.fromkeys(row["measure"] for row in rows):
             said, same = tally([row["same direction?"] for row in rows if row["measure"] == measure])
-            yield f"Tables 2, 3{model}", f"so they are by {measure}", said, same
+            yield f"Tables 2, 3{model}", f"the same: {measure}, not in the paper", said, same
     yield "Figure 1", "geometry of MMR's and VRSD's picks", "[drawn](vrsd.md)", "no result"
     yield "Theorem 1", "the problem is NP-complete, by the subset sum", "the reduction is a test", "yes"
 
