@@ -16,6 +16,8 @@ from benchmarks.reports.page_plots import numbers, table
 HEADER = ("where", "it finds", "here", "same direction?")
 EARLIER = ("its page is of an earlier run, without directions", "undecided")
 Row = tuple[str, str, str, str]
+# What a page answers about one of the paper's differences, and how it is counted.
+ANSWERS = {"yes": "yes", "undecided": "undecided", "no": "no", "models differ": "where the paper's models differ"}
 
 LIKENESS = "picks' mean cosine"
 SMALL = "models of 135 or 270 million parameters instead of 7 billion and more; small differences need more questions"
@@ -28,9 +30,7 @@ FAR = "the collection is BoolQ's and other articles of WikiText: a document cost
 def tally(values: list[str]) -> tuple[str, str]:
     """Return how often each answer stands in a column, and the answer to the whole."""
     counts = Counter(values)
-    said = ", ".join(
-        f"{counts[answer]} {answer}" for answer in ("yes", "undecided", "no", "models differ") if counts[answer]
-    )
+    said = ", ".join(f"{counts[answer]} {words}" for answer, words in ANSWERS.items() if counts[answer])
     decided = {answer for answer in ("yes", "no") if counts[answer]}
     if decided == {"yes", "no"}:
         return said, "in part"

@@ -1,6 +1,5 @@
 """Occupancy, bounds, the pages made of them, and the table of what has been executed where."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -302,77 +301,6 @@ def test_measurements_are_shown_with_their_floor_and_their_peers(module):
     page = module("reports.gpu").page([], [], rows)
     assert "## Measured" in page
     assert "Nothing has been measured" not in page
-
-
-def test_papers_of_the_readme_are_up_to_date(module):
-    papers, places = module("reports.papers"), module("reports.places")
-    parts = papers.summaries(papers.RESULTS)
-    known = {part for part in places.PLACES if part.startswith("papers-")}
-    assert set(parts) == {
-        part for part in known if part == papers.DIRECTIONS or (papers.RESULTS / f"{part}.md").is_file()
-    }
-    for part, text in parts.items():
-        assert places.filled(part, text) in (ROOT / places.PLACES[part]).read_text(encoding="utf-8")
-
-
-def test_papers_take_the_first_table_of_a_report(module, tmp_path, capsys):
-    report = tmp_path / "report"
-    report.mkdir()
-    (report / "plot.png").write_bytes(b"drawn")
-    (report / "report.json").write_text('{"evaluation": "ralm", "settings": {}}')
-    (report / "report.md").write_text(
-        "# Title\n\nVerdict.\n\n## A\n\n| finding | here |\n| --- | --- |\n| x | y |\n\n![Plot.](plot.png)\n\n"
-        "| method | value |\n| --- | ---: |\n| none | 1 |\n\n| later | 2 |\n| --- | ---: |\n"
-    )
-    page = tmp_path / "docs" / "papers" / "ralm.md"
-    page.parent.mkdir(parents=True)
-    page.write_text("before\n<!-- papers-ralm:begin -->\nold\n<!-- papers-ralm:end -->\nafter\n")
-    module("reports.papers").main(["--root", str(tmp_path), "--out", str(tmp_path), str(report)])
-    expected = "**Title** ([all tables](../../benchmarks/results/papers-ralm.md)). Verdict.\n\n| method | value |\n"
-    part = module("reports.places").filled("papers-ralm", f"{expected}| --- | ---: |\n| none | 1 |\n")
-    assert page.read_text() == f"before\n{part}\nafter\n"
-    assert "\n![Plot.](papers-ralm-plot.png)\n" in (tmp_path / "papers-ralm.md").read_text()
-    assert (tmp_path / "papers-ralm-plot.png").read_bytes() == b"drawn"
-    (report / "report.json").write_text('{"evaluation": "ralm", "settings": {"model": "gemma3, fingerprint 1"}}')
-    module("reports.papers").main(["--root", str(tmp_path), "--out", str(tmp_path), str(report)])
-    assert "(papers-ralm-gemma3-plot.png)" in (tmp_path / "papers-ralm-gemma3.md").read_text()
-    for about, name in (
-        ({"evaluation": "ralm", "settings": {"texts": "wikitext"}}, "papers-ralm"),
-        ({"evaluation": "ralm", "settings": {"texts": "ag-news", "model": "gemma3 (G)"}}, "papers-ralm-news-gemma3"),
-        ({"evaluation": "ralm", "settings": {"texts": "python"}}, "papers-ralm-python"),
-        ({"evaluation": "vrsd-answers", "settings": {"command": "x --scores-only"}}, "papers-vrsd-answers-scores"),
-    ):
-        (report / "report.json").write_text(json.dumps(about))
-        assert module("reports.papers").take(report, tmp_path).stem == name
-
-
-def test_directions_have_a_column_for_each_page_of_a_text(module, tmp_path):
-    """Findings stand in the order of the page that has most of them; what a page has not is left empty."""
-    directions = module("reports.directions")
-    head = "# T\n\n## What the paper finds, and what is found here\n\n"
-    head += "| finding | here | change of it |\n| --- | --- | --- |\n"
-    assert directions.settings(tmp_path, directions.TEXTS) == [("where", "it finds")]
-    pages = {"papers-ralm": "| a (Table 1) | no | +1% |\n| c (b) (Figure 3) | undecided | +3% |\n"}
-    pages["papers-ralm-python"] = (
-        "| a (Table 1) | yes | -2% |\n| d (section 6.1) | yes | -4% |\n| c (b) (Figure 3) | no | 5% |\n"
-    )
-    for name, rows in pages.items():
-        (tmp_path / f"{name}.md").write_text(head + rows)
-    titles = (
-        "[WikiText](../../benchmarks/results/papers-ralm.md)",
-        "[Python's code](../../benchmarks/results/papers-ralm-python.md)",
-    )
-    assert directions.settings(tmp_path, directions.TEXTS) == [
-        ("where", "it finds", *titles),
-        ("Table 1", "a", "**no**: +1%", "**yes**: -2%"),
-        ("Section 6.1", "d", "", "**yes**: -4%"),
-        ("Figure 3", "c (b)", "undecided: +3%", "**no**: 5%"),
-    ]
-    first, empty, *why = directions.reasons(tmp_path, directions.TEXTS).split("\n")
-    assert (first, empty) == ("Why, where it is not yes:", "")
-    assert why == [f"- WikiText: {directions.FAR}.", f"- Python's code: {directions.FEW}."]
-    (tmp_path / "papers-boolq.md").write_text(head + "| d helps (Section 7) | yes | +3 |\n")
-    assert directions.reasons(tmp_path, directions.QUESTIONS) == f"Why, where it is not yes: {directions.YES_NO}."
 
 
 # --- The command.
