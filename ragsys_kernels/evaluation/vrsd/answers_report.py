@@ -120,7 +120,8 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: b
             for name, (_, gaps) in means.items()
         ],
     )
-    caption = f"Mean {results[0].leading}{' of the answers' if written else ''} with its 95 % interval."
+    of = " of the answers" if written else ""
+    caption = f"Mean {results[0].leading}{of} with its 95 % interval; an arrow: the mean is below the plot."
     report.plot("answers.png", (3.1 * len(results) + 0.6, 3.2), caption, _plot, results, found)
     report.values(_values(results))
     report.text("`values.csv` has the picks and every measure, for every question.")
@@ -211,9 +212,15 @@ def _plot(figure: Any, results: Sequence[AnswerResult], found: Sequence[dict[str
     titles = [f"{result.questions.title}, {len(result.questions.questions)} queries" for result in results]
     leading = results[0].leading
     for axes, means in zip(panels(figure, titles, f"mean {leading}"), found, strict=True):
+        shown = means[leading][0]
+        lowest = min(shown[label].low for label in METHODS if label != NONE)
         for x, label in enumerate(METHODS):
-            mean = means[leading][0][label]
+            mean = shown[label]
+            if label == NONE and mean.high < lowest:  # far below, it would press the others together
+                axes.annotate(f"{mean.mean:.2f} ↓", (x, 0.02), xycoords=("data", "axes fraction"), ha="center")
+                continue
             colour = BLUE if label == VRSD else ORANGE if label in MMR else GREEN if label == OKAPI else GREY
             axes.errorbar(x, mean.mean, yerr=mean.bar, fmt="o", color=colour)
+        axes.set_xlim(-0.6, len(METHODS) - 0.4)
         axes.set_xticks(range(len(METHODS)), METHODS, rotation=40, ha="right")
         axes.grid(axis="y")
