@@ -217,7 +217,7 @@ def _plot(figure: Any, results: Sequence[AnswerResult], found: Sequence[dict[str
         for x, label in enumerate(METHODS):
             mean = shown[label]
             if label == NONE and mean.high < lowest:  # far below, it would press the others together
-                axes.annotate(f"{mean.mean:.2f} ↓", (x, 0.02), xycoords=("data", "axes fraction"), ha="center")
+                axes.annotate(f"{mean.mean:.2f}\n↓", (x, 0.02), xycoords=("data", "axes fraction"), ha="center")
                 continue
             colour = BLUE if label == VRSD else ORANGE if label in MMR else GREEN if label == OKAPI else GREY
             axes.errorbar(x, mean.mean, yerr=mean.bar, fmt="o", color=colour)
