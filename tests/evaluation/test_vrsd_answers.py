@@ -19,13 +19,14 @@ pytest.importorskip("typer")
 import lm_models
 import torch
 from evaluations import invoke, use_tiny_encoder
+from matplotlib.figure import Figure
 
 from ragsys_kernels import evaluation
 from ragsys_kernels.evaluation.statistics import Interval
 from ragsys_kernels.evaluation.vrsd import answers_report as vrsd_answers_report
 from ragsys_kernels.evaluation.vrsd.answers import PROMPTS, evaluate, is_right, rouge_scorer
 from ragsys_kernels.icl import HuggingFaceModel
-from ragsys_kernels.icl.datasets import vrsd_set
+from ragsys_kernels.icl.datasets import QuestionSet, vrsd_set
 from ragsys_kernels.icl.generation import GreedyGenerator
 
 METHODS = ["no items", "random items", "MMR λ=0", "MMR λ=0.5", "MMR λ=1", "BM25 (Okapi)", "VRSD"]
@@ -185,6 +186,21 @@ def test_directions_are_the_papers(data):
     assert told["MMR λ=1"][2:] == ("ROUGE-L", "+0.025", "+0.012", "**+0.100 [+0.100, +0.100]**", "yes")
     assert told["MMR λ=0"][-1] == "models differ"  # on Puzzle one of the paper's two has no difference
     assert (told["MMR λ=0.5"][-1], told["BM25 (Okapi)"][-1]) == ("undecided", "no")
+
+
+@pytest.mark.parametrize("below", [True, False])
+def test_plot_leaves_out_what_lies_far_below(below):
+    """The mean without items is written at the bottom where it would press the others together."""
+    means = {label: Interval(-2.0, -2.1, -1.9) for label in METHODS}
+    means["no items"] = Interval(-5.0, -5.1, -4.9) if below else Interval(-2.2, -2.3, -2.1)
+    questions = QuestionSet("puzzle", "Puzzle", ["q"], ["a"], ["p"], {})
+    result = vrsd_answers_report.AnswerResult(questions, {}, {}, {}, {}, {}, {})
+    figure = Figure()
+    vrsd_answers_report._plot(figure, [result], [{result.leading: (means, {})}])
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.texts] == (["-5.00\n↓"] if below else [])
+    assert len(axes.containers) == len(METHODS) - below
+    assert axes.get_ylim()[0] > -3
 
 
 def test_measures():

@@ -120,8 +120,10 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: b
             for name, (_, gaps) in means.items()
         ],
     )
-    of = " of the answers" if written else ""
-    caption = f"Mean {results[0].leading}{of} with its 95 % interval; an arrow: the mean is below the plot."
+    leading = results[0].leading
+    caption = f"Mean {leading}{' of the answers' if written else ''} with its 95 % interval."
+    if any(_is_below(means[leading][0]) for means in found):
+        caption = f"{caption[:-1]}; an arrow: the mean is below the plot."
     report.plot("answers.png", (3.1 * len(results) + 0.6, 3.2), caption, _plot, results, found)
     report.values(_values(results))
     report.text("`values.csv` has the picks and every measure, for every question.")
@@ -208,15 +210,19 @@ def _values(results: Sequence[AnswerResult]) -> Iterator[tuple[object, ...]]:
                 yield result.questions.name, q, label, *rouge, *shares, logp, " ".join(map(str, picks))
 
 
+def _is_below(means: _Means) -> bool:
+    """Return whether all others lie above the mean without items, which would press them together in a plot."""
+    return means[NONE].high < min(means[label].low for label in METHODS if label != NONE)
+
+
 def _plot(figure: Any, results: Sequence[AnswerResult], found: Sequence[dict[str, tuple[_Means, _Means]]]) -> None:
     titles = [f"{result.questions.title}, {len(result.questions.questions)} queries" for result in results]
     leading = results[0].leading
     for axes, means in zip(panels(figure, titles, f"mean {leading}"), found, strict=True):
         shown = means[leading][0]
-        lowest = min(shown[label].low for label in METHODS if label != NONE)
         for x, label in enumerate(METHODS):
             mean = shown[label]
-            if label == NONE and mean.high < lowest:  # far below, it would press the others together
+            if label == NONE and _is_below(shown):
                 axes.annotate(f"{mean.mean:.2f}\n↓", (x, 0.02), xycoords=("data", "axes fraction"), ha="center")
                 continue
             colour = BLUE if label == VRSD else ORANGE if label in MMR else GREEN if label == OKAPI else GREY
