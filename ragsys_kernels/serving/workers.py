@@ -1,7 +1,8 @@
 """Several server processes behind one address: they share the listening socket and, mapped, the corpora.
 
 The parent answers no requests. It starts a new worker in place of one that dies, passes signals on, and leads reloads:
-all workers load a folder beside the corpus in service, and only when all have loaded it does each swap.
+all workers load a folder beside the corpus in service, and only when all have loaded it does each swap. A new worker
+takes no connection before the parent has seen that its corpora are those of the others.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -50,7 +52,9 @@ class _Worker:
         self.process: SpawnProcess = _SPAWN.Process(target=_work, args=(settings, sockets, theirs), daemon=False)
         self.process.start()
         theirs.close()
-        self.begun, self.ready = time.monotonic(), False
+        self.begun = time.monotonic()
+        self.versions: dict[str, str] | None = None  # of its corpora, once it has loaded them
+        self.serves = False  # else it waits until these are the versions in service
 
     def send(self, message: tuple[Any, ...]) -> None:
         with suppress(OSError):  # if it is dead, its sentinel says so
@@ -62,7 +66,7 @@ class _Reload:
 
     def __init__(self, name: str, workers: set[_Worker], asker: _Worker | None, number: int) -> None:
         self.name, self.waiting, self.asker, self.number = name, workers, asker, number
-        self.loaded: set[_Worker] = set()
+        self.loaded: dict[_Worker, dict[str, Any]] = {}  # and what
         self.swapping = False
         self.error: tuple[Any, ...] | None = None
         self.result: dict[str, Any] | None = None
@@ -142,6 +146,7 @@ class _Parent:
         self._stopping = self._stopping or time.monotonic() + self._settings.grace + 10
         for worker in self._workers:
             worker.process.terminate()
+            worker.send(("serve",))  # one that waits would not end
 
     def _read(self, worker: _Worker) -> None:
         try:
@@ -153,24 +158,39 @@ class _Parent:
                 worker.process.kill()
             return
         if kind == "ready":
-            worker.ready = True
-            for name, version in rest[0].items():
-                if self._versions.setdefault(name, version) != version:  # the folder is another by now: all take it
-                    self._reload(name, None)
+            worker.versions = rest[0]
+            self._admit()
         elif kind == "reload":
             self._reload(rest[0], worker)
         elif kind == "loaded" and self._reloads and rest[0] == self._reloads[0].number:
             reload = self._reloads[0]
             reload.waiting.discard(worker)
             if rest[1][0] == "well":
-                reload.loaded.add(worker)
-                reload.result = rest[1][1]
+                reload.loaded[worker] = rest[1][1]
             else:
                 reload.error = rest[1]
             self._go_on(reload)
         elif kind == "swapped" and self._reloads and rest[0] == self._reloads[0].number:
-            self._reloads[0].waiting.discard(worker)
-            self._go_on(self._reloads[0])
+            reload = self._reloads[0]
+            reload.waiting.discard(worker)
+            if worker.versions is not None:
+                worker.versions[reload.name] = self._versions[reload.name]
+            self._go_on(reload)
+
+    def _admit(self) -> None:
+        """Let the workers serve that wait and have the versions in service; where a folder is another, all take it.
+
+        Not during a reload, in which the versions change.
+        """
+        for worker in self._workers:
+            if self._reloads or worker.serves or worker.versions is None:
+                continue
+            for name, version in worker.versions.items():
+                if self._versions.setdefault(name, version) != version:
+                    self._reload(name, None)
+            if not self._reloads or self._stopping:
+                worker.serves = True
+                worker.send(("serve",))
 
     def _reload(self, name: str, asker: _Worker | None) -> None:
         self._reloads.append(_Reload(name, set(), asker, next(self._numbers)))
@@ -181,10 +201,13 @@ class _Parent:
         """Ask all workers to load a corpus."""
         reload = self._reloads[0]
         reload.ends = time.monotonic() + _RELOAD
-        reload.waiting = {worker for worker in self._workers if worker.ready}
+        self._load(reload, [worker for worker in self._workers if worker.versions is not None])
+        self._go_on(reload)
+
+    def _load(self, reload: _Reload, workers: Iterable[_Worker]) -> None:
+        reload.waiting, reload.loaded = set(workers), {}
         for worker in reload.waiting:
             worker.send(("load", reload.number, reload.name))
-        self._go_on(reload)
 
     def _go_on(self, reload: _Reload) -> None:
         """Once all workers have answered, let them swap; once they have, or one could not load, end the reload."""
@@ -193,7 +216,10 @@ class _Parent:
         if reload.error is not None or reload.swapping or not reload.loaded:
             self._end(reload, reload.error)
             return
-        assert reload.result is not None
+        reload.result, *others = reload.loaded.values()
+        if any(other != reload.result for other in others):  # the folder was written between
+            self._load(reload, reload.loaded)
+            return
         self._versions[reload.name] = reload.result["version"]
         reload.swapping, reload.waiting = True, set(reload.loaded)
         for worker in reload.loaded:
@@ -206,8 +232,19 @@ class _Parent:
         if reload.asker is not None:
             reload.asker.send(("answer", error or ("well", reload.result)))
         self._reloads.remove(reload)
+        if error is not None:
+            for worker in self._workers:  # one that waits for a version that the others can not load is of no use
+                if (
+                    not worker.serves
+                    and worker.versions
+                    and worker.versions[reload.name] != self._versions[reload.name]
+                ):
+                    worker.versions = None
+                    worker.process.kill()
         if self._reloads:
             self._begin()
+        else:
+            self._admit()
 
     def _died(self, worker: _Worker) -> None:
         worker.process.join()
@@ -215,7 +252,7 @@ class _Parent:
         worker.pipe.close()
         _forget_metrics(worker.process.pid)
         for reload in self._reloads[:1]:
-            reload.loaded.discard(worker)
+            reload.loaded.pop(worker, None)
             if worker in reload.waiting:
                 reload.waiting.discard(worker)
                 self._go_on(reload)
@@ -248,7 +285,7 @@ def _work(settings: Settings, sockets: list[socket.socket], pipe: Connection) ->
         except (ValueError, OSError, MemoryError, RuntimeError) as error:
             raise SystemExit(f"error: serve: {error}") from None
         link = _Link(service, pipe)
-        service.starting.append(link.start)
+        service.starting.insert(0, link.start)  # before whatever else takes connections
         service.reload = link.reload
         Server(service, settings, worker=True).run(sockets)
 
@@ -261,11 +298,14 @@ class _Link:
         self._loaded: dict[int, Served] = {}
         self._asked: list[asyncio.Future[tuple[Any, ...]]] = []  # reloads that requests wait for, in order
         self._tasks: set[asyncio.Task[None]] = set()
+        self._serves = asyncio.Event()
 
     async def start(self) -> None:
+        """Say what is loaded, and wait until the parent lets this worker serve."""
         self._loop = asyncio.get_running_loop()
         threading.Thread(target=self._listen, daemon=True, name="parent").start()
         self._pipe.send(("ready", {served.name: served.version for served in self._service.corpora.all()}))
+        await self._serves.wait()
 
     async def reload(self, name: str) -> dict[str, Any]:
         """Ask the parent that all workers load a corpus anew."""
@@ -286,6 +326,7 @@ class _Link:
                 message = self._pipe.recv()
             except (EOFError, OSError):
                 os.kill(os.getpid(), signal.SIGTERM)
+                self._loop.call_soon_threadsafe(self._serves.set)  # a worker that waits would not end
                 return
             self._loop.call_soon_threadsafe(self._heard, *message)
 
@@ -299,6 +340,8 @@ class _Link:
             self._pipe.send(("swapped", rest[0]))
         elif kind == "drop":
             self._loaded.pop(rest[0], None)
+        elif kind == "serve":
+            self._serves.set()
         elif kind == "answer":
             answer = self._asked.pop(0)
             if not answer.done():

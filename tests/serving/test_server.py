@@ -107,8 +107,15 @@ def server(folder):
 def workers(server):
     """The ids of the worker processes."""
     children = f"/proc/{server.process.pid}/task/{server.process.pid}/children"
-    found = map(int, Path(children).read_text().split())
-    return [pid for pid in found if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in map(int, Path(children).read_text().split()) if b"spawn_main" in of_process(pid, "cmdline")]
+
+
+def of_process(pid, name):
+    """What /proc says of a process, or nothing where it has ended since it was listed."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def two_workers(server):
@@ -193,6 +200,30 @@ def test_a_worker_that_is_killed_is_replaced(server, folder):
     assert set(statuses) == {200}
     assert all(left >= 0 for *_, left in found)
     assert answers_of(answers) == {expected[1]}
+
+
+def test_a_worker_that_loaded_before_a_reload_does_not_serve_the_old_corpus_after_it(server, folder):
+    save(folder, 1)
+    reload(server)
+    before = workers(server)
+    os.kill(before[0], signal.SIGKILL)
+    end = time.monotonic() + 30
+    while not any(b"/data.npy" in of_process(new := pid, "maps") for pid in set(workers(server)) - set(before)):
+        assert time.monotonic() < end
+    os.kill(new, signal.SIGSTOP)  # it has the corpus, and is not ready
+    expected = save(folder, 2)
+    reload(server)
+    os.kill(server.process.pid, signal.SIGSTOP)  # as if the parent were slow to see that it is another version
+    try:
+        os.kill(new, signal.SIGCONT)
+        found, end = [], time.monotonic() + 1.5
+        while time.monotonic() < end:  # each over a connection of its own, which the new worker may take
+            found.append(answer_of(httpx.post(f"{server.url}/v1/select", content=BODY)))
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+    assert found == [expected] * len(found)
+    two_workers(server)
+    assert new in workers(server)
 
 
 def connected(server, content=b""):
