@@ -146,7 +146,7 @@ class _Parent:
         self._stopping = self._stopping or time.monotonic() + self._settings.grace + 10
         for worker in self._workers:
             worker.process.terminate()
-            worker.send(("serve",))  # one that waits would not end
+            worker.send(("serve",))  # one that waits, or is about to, would not end
 
     def _read(self, worker: _Worker) -> None:
         try:
@@ -188,7 +188,7 @@ class _Parent:
             for name, version in worker.versions.items():
                 if self._versions.setdefault(name, version) != version:
                     self._reload(name, None)
-            if not self._reloads or self._stopping:
+            if not self._reloads:
                 worker.serves = True
                 worker.send(("serve",))
 
@@ -233,7 +233,7 @@ class _Parent:
             reload.asker.send(("answer", error or ("well", reload.result)))
         self._reloads.remove(reload)
         if error is not None:
-            for worker in self._workers:  # one that waits for a version that the others can not load is of no use
+            for worker in self._workers:  # one that waits for a version that the others cannot load is of no use
                 if (
                     not worker.serves
                     and worker.versions
