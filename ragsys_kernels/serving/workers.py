@@ -160,6 +160,10 @@ class _Parent:
         if kind == "ready":
             worker.versions = rest[0]
             self._admit()
+        elif kind == "failed" and not self._stopping:
+            print(rest[0], file=sys.stderr)
+            if not self._versions:  # none was ever ready, and the others would say the same
+                self._stop(1)
         elif kind == "reload":
             self._reload(rest[0], worker)
         elif kind == "loaded" and self._reloads and rest[0] == self._reloads[0].number:
@@ -283,7 +287,8 @@ def _work(settings: Settings, sockets: list[socket.socket], pipe: Connection) ->
         try:
             service = settings.service()
         except (ValueError, OSError, MemoryError, RuntimeError) as error:
-            raise SystemExit(f"error: serve: {error}") from None
+            pipe.send(("failed", f"error: serve: {error}"))
+            raise SystemExit(1) from None
         link = _Link(service, pipe)
         service.starting.insert(0, link.start)  # before whatever else takes connections
         service.reload = link.reload
