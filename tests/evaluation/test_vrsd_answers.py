@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from ragsys_kernels import evaluation
 from ragsys_kernels.evaluation.statistics import Interval
 from ragsys_kernels.evaluation.vrsd import answers_report as vrsd_answers_report
-from ragsys_kernels.evaluation.vrsd.answers import PROMPTS, evaluate, is_right, rouge_scorer
+from ragsys_kernels.evaluation.vrsd.answers import _BLOCK, PROMPTS, evaluate, is_right, rouge_scorer
 from ragsys_kernels.icl import HuggingFaceModel
 from ragsys_kernels.icl.datasets import QuestionSet, vrsd_set
 from ragsys_kernels.icl.generation import GreedyGenerator
@@ -118,8 +118,9 @@ def test_numbers_are_those_of_each_answer(data):
 
 
 def test_options_are_rated_by_their_log_probability(data):
-    """By a forward pass of each option on its own."""
-    (result,) = evaluated(data, sets=["openbookqa"], queries=4).results
+    """By a forward pass of each option on its own; more questions than are scored at once."""
+    (result,) = evaluated(data, sets=["openbookqa"], queries=11).results
+    assert len(result.questions.questions) > _BLOCK
     model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
     template = PROMPTS["openbookqa"][0]
     items = [dict(zip(("question", "answer"), item.split("->", 1), strict=True)) for item in result.questions.pool]

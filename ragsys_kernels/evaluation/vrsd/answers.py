@@ -259,17 +259,25 @@ def is_likeliest(
     As it is, by which short options win, and divided by the option's number of characters: acc and acc_norm of
     lm-evaluation-harness.
     """
-    found = []
+    found: list[Array] = []
     template = PROMPTS[questions.name][0]
-    for at, (prompt, question, truth) in enumerate(zip(prompts, questions.questions, questions.answers, strict=True)):
-        options = options_of(question)
-        logp = scorer.score([prompt] * len(options), [template.answer({"answer": option}) for option in options]).sum
-        true = np.array([option == truth for option in options])
-        by = np.array([logp, logp / np.maximum([len(option) for option in options], 1)])
-        own, rivals = (np.max(by, axis=1, where=which, initial=-np.inf) for which in (true, ~true))
-        found.append(own > rivals)
+    for at in range(0, len(prompts), _BLOCK):
+        block = slice(at, at + _BLOCK)
+        choices = [options_of(question) for question in questions.questions[block]]
+        pairs = [
+            (prompt, template.answer({"answer": option}))
+            for prompt, options in zip(prompts[block], choices, strict=True)
+            for option in options
+        ]
+        logp = scorer.score([prompt for prompt, _ in pairs], [answer for _, answer in pairs]).sum
+        ends = np.cumsum([len(options) for options in choices])
+        for values, options, truth in zip(np.split(logp, ends[:-1]), choices, questions.answers[block], strict=True):
+            true = np.array([option == truth for option in options])
+            by = np.array([values, values / np.maximum([len(option) for option in options], 1)])
+            own, rivals = (np.max(by, axis=1, where=which, initial=-np.inf) for which in (true, ~true))
+            found.append(own > rivals)
         if progress is not None:
-            progress(at + 1, len(prompts))
+            progress(len(found), len(prompts))
     return np.transpose(found)
 
 
