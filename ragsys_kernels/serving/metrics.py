@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from .. import _env
 
@@ -62,3 +62,17 @@ class Metrics:
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return bytes(generate_latest(registry))
+
+
+def count_at(place: int) -> None:
+    """Let the metrics of this process be those of a place among the workers.
+
+    A new worker goes on counting in the files of the dead one whose place it takes: those of process ids would add up,
+    and all of them are read for each answer of ``/metrics``.
+    """
+    values.ValueClass = values.MultiProcessValue(lambda: place)  # type: ignore[no-untyped-call]
+
+
+def forget(place: int) -> None:
+    """Take the gauges of a dead worker out of the sums; its counters stay."""
+    mark_process_dead(place)  # type: ignore[no-untyped-call]

@@ -24,6 +24,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from .. import _env
+from . import metrics
 from .corpora import Served
 from .limits import RefusedError
 from .server import Server, Settings, limited
@@ -47,9 +48,11 @@ def serve(settings: Settings, sockets: list[socket.socket]) -> int:
 class _Worker:
     """A worker as the parent sees it."""
 
-    def __init__(self, settings: Settings, sockets: list[socket.socket]) -> None:
+    def __init__(self, settings: Settings, sockets: list[socket.socket], place: int) -> None:
+        self.place = place  # among the workers, from 0
         self.pipe, theirs = _SPAWN.Pipe()
-        self.process: SpawnProcess = _SPAWN.Process(target=_work, args=(settings, sockets, theirs), daemon=False)
+        given = (settings, sockets, theirs, place)
+        self.process: SpawnProcess = _SPAWN.Process(target=_work, args=given, daemon=False)
         self.process.start()
         theirs.close()
         self.begun = time.monotonic()
@@ -92,7 +95,7 @@ class _Parent:
         before = {number: signal.signal(number, self._note) for number in handled}
         try:
             for _ in range(self._settings.workers):
-                self._workers.append(_Worker(self._settings, self._sockets))
+                self._start()
             while self._workers or (self._due and not self._stopping):
                 self._step()
             return self._code
@@ -103,6 +106,11 @@ class _Parent:
                 signal.signal(number, handler)
             os.close(self._signals)
             os.close(self._wake)
+
+    def _start(self) -> None:
+        """Start a worker at the first place that is free."""
+        place = min({*range(self._settings.workers)} - {worker.place for worker in self._workers})
+        self._workers.append(_Worker(self._settings, self._sockets, place))
 
     def _note(self, number: int, frame: object) -> None:
         os.write(self._wake, bytes([number]))
@@ -125,7 +133,7 @@ class _Parent:
                 worker.process.kill()
         for due in [due for due in self._due if due <= now and not self._stopping]:
             self._due.remove(due)
-            self._workers.append(_Worker(self._settings, self._sockets))
+            self._start()
         if self._reloads and now > self._reloads[0].ends:
             self._end(self._reloads[0], ("error", 504, f"reload: {self._reloads[0].name!r} took too long"))
 
@@ -254,7 +262,7 @@ class _Parent:
         worker.process.join()
         self._workers.remove(worker)
         worker.pipe.close()
-        _forget_metrics(worker.process.pid)
+        metrics.forget(worker.place)
         for reload in self._reloads[:1]:
             reload.loaded.pop(worker, None)
             if worker in reload.waiting:
@@ -272,15 +280,9 @@ class _Parent:
         self._due.append(time.monotonic() + pause)
 
 
-def _forget_metrics(pid: int | None) -> None:
-    """Take the gauges of a dead worker out of the sums; its counters stay."""
-    from prometheus_client.multiprocess import mark_process_dead
-
-    mark_process_dead(pid)  # type: ignore[no-untyped-call]
-
-
-def _work(settings: Settings, sockets: list[socket.socket], pipe: Connection) -> None:
+def _work(settings: Settings, sockets: list[socket.socket], pipe: Connection, place: int) -> None:
     """Be a worker."""
+    metrics.count_at(place)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent's
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, to all; the parent sends SIGTERM
     with limited():

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import re
 import shutil
 import signal
 import socket
@@ -200,6 +201,46 @@ def test_a_worker_that_is_killed_is_replaced(server, folder):
     assert set(statuses) == {200}
     assert all(left >= 0 for *_, left in found)
     assert answers_of(answers) == {expected[1]}
+
+
+def counted(server):
+    """Requests for selections that were answered, by ``/metrics``."""
+    text = httpx.get(f"{server.url}/metrics").text
+    (line,) = [line for line in text.splitlines() if re.match(r'ragsys_requests_total{.*"200",.*/v1/select"}', line)]
+    return float(line.split()[-1])
+
+
+def test_a_new_worker_goes_on_counting_where_the_dead_one_stopped(server, folder):
+    """Its files are those of the dead one: they do not add up, and no request is forgotten or counted twice."""
+    reload(server)
+    name = b"PROMETHEUS_MULTIPROC_DIR="
+    (shared,) = [one for one in of_process(workers(server)[0], "environ").split(b"\0") if one.startswith(name)]
+
+    def two_ready(but=None):
+        """Wait until there are two workers, and the files of two, those of gauges too."""
+        end, files = time.monotonic() + 30, []
+        while len(now := workers(server)) < 2 or but in now or len(files) != 2 or len({*map(len, files)}) > 1:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+            found = [file.stem.rpartition("_") for file in Path(os.fsdecode(shared.removeprefix(name))).iterdir()]
+            files = [[kind for kind, _, of in found if of == place] for place in {place for *_, place in found}]
+
+    two_ready()
+    for _ in range(20):
+        httpx.post(f"{server.url}/v1/select", content=BODY)  # each to one of the two
+    time.sleep(0.2)
+    before = counted(server)
+    for _ in range(3):
+        killed = workers(server)[0]
+        os.kill(killed, signal.SIGKILL)
+        two_ready(killed)
+    for _ in range(20):
+        assert httpx.post(f"{server.url}/v1/select", content=BODY).status_code == 200
+    end = time.monotonic() + 10
+    while counted(server) < before + 20:
+        assert time.monotonic() < end
+    time.sleep(0.2)
+    assert counted(server) == before + 20
 
 
 def test_a_worker_that_loaded_before_a_reload_does_not_serve_the_old_corpus_after_it(server, folder):
