@@ -64,6 +64,26 @@ def test_directions_count_what_a_page_answers(module, answers, said, same):
     assert module("reports.directions").tally(answers) == (said, same)
 
 
+@pytest.mark.parametrize(
+    ("differences", "said", "same"),
+    [
+        (("**-1**", "**-1**", "best"), "; that is an end, all others are below", "no"),
+        (("**-1**", "-1", "best"), "; that is an end, λ_d = 0.5 not told from it", "undecided"),
+        (("**-1**", "best", "**-1**"), "", "yes"),
+        (("**-1**", "best", "-1"), "; the ends are not told from it: **-1** at 0, -1 at 1", "undecided"),
+    ],
+)
+def test_figure_1_is_told_where_intervals_decide(module, tmp_path, differences, said, same):
+    columns = ("λ_d", "λ_b", "picks' mean cosine", "DPO minus the best")
+    lines = [columns, ["---"] * 4, ("0.5", "no bias", "0.1", "best")]
+    lines += [(weight, "0.95", "0.2", value) for weight, value in zip(("0", "0.5", "1"), differences, strict=True)]
+    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    (tmp_path / "page.md").write_text(f"## Figure 1: diversity and DPO\n\n{text}", encoding="utf-8")
+    best = ("0", "0.5", "1")[differences.index("best")]
+    *_, told, found = module("reports.directions")._figure1(tmp_path / "page.md")
+    assert (told, found) == (f"best at λ_d = {best}, picks' mean cosine 0.2{said}", same)
+
+
 def test_directions_have_a_column_for_each_page_of_a_text(module, tmp_path):
     """Findings stand in the order of the page that has most of them; what a page has not is left empty."""
     directions = module("reports.directions")
