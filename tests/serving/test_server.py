@@ -218,12 +218,15 @@ def test_a_new_worker_goes_on_counting_where_the_dead_one_stopped(server, folder
 
     def two_ready(but=None):
         """Wait until there are two workers, and the files of two, those of gauges too."""
-        end, files = time.monotonic() + 30, []
-        while len(now := workers(server)) < 2 or but in now or len(files) != 2 or len({*map(len, files)}) > 1:
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        end = time.monotonic() + 30
+        while True:
+            now = workers(server)  # before the files: a new worker starts when the gauges of the dead one are gone
             found = [file.stem.rpartition("_") for file in Path(os.fsdecode(shared.removeprefix(name))).iterdir()]
             files = [[kind for kind, _, of in found if of == place] for place in {place for *_, place in found}]
+            if len(now) == 2 and but not in now and len(files) == 2 and len({*map(len, files)}) == 1:
+                return
+            assert time.monotonic() < end
+            time.sleep(0.02)
 
     two_ready()
     for _ in range(20):
