@@ -19,6 +19,7 @@ Row = tuple[str, str, str, str]
 # What a page answers about one of the paper's differences, and how it is counted.
 ANSWERS = {"yes": "yes", "undecided": "undecided", "no": "no", "models differ": "where the paper's models differ"}
 
+FIGURE_1 = "Figure 1: diversity and DPO"
 LIKENESS = "picks' mean cosine"
 SMALL = "models of 135 or 270 million parameters instead of 7 billion and more; small differences need more questions"
 YES_NO = "a small model that answers yes or no; BoolQ's questions and passages instead of the paper's and Wikipedia"
@@ -78,7 +79,8 @@ def _vrsd(out: Path) -> Iterator[Row]:
 
 
 def _ragsys(out: Path) -> Iterator[Row]:
-    rows = table(out / "papers-ragsys.md", "The paper's directions")
+    page = out / "papers-ragsys.md"
+    rows = table(page, "The paper's directions")
     for one, text in (
         ("Rel over Fix", "relevant demonstrations are better than fixed ones"),
         ("Rel+Div over Rel", "diverse ones are better than the most relevant"),
@@ -91,14 +93,13 @@ def _ragsys(out: Path) -> Iterator[Row]:
         if same == "undecided" and "differ" in said:
             same = "the paper's models differ"
         yield "Tables 1, 2", f"{text} (4 metrics)", said, same
-    page = out / "papers-ragsys-figure1.md"
-    if page.is_file():
+    if known(page, FIGURE_1):
         yield _figure1(page)
 
 
 def _figure1(page: Path) -> Row:
     """Return whether the best DPO lies between the ends of λ_d, on the curve that the paper draws: with the bias."""
-    rows = [row for row in table(page, "Figure 1: diversity and DPO") if row["λ_b"] != "no bias"]
+    rows = [row for row in table(page, FIGURE_1) if row["λ_b"] != "no bias"]
     best = next(row for row in rows if row["DPO minus the best"] == "best")
     ends = [row["DPO minus the best"] for row in (rows[0], rows[-1])]
     near = [row["λ_d"] for row in rows if row is not best and "**" not in row["DPO minus the best"]]

@@ -65,7 +65,7 @@ def summaries(out: Path) -> dict[str, str]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("reports", nargs="*", type=Path)
-    parser.add_argument("--suffix", default="", help="of the pages' names, for runs of another kind: -figure1")
+    parser.add_argument("--suffix", default="", help="of the pages' names, for runs of another kind: -short")
     parser.add_argument("--root", type=Path, default=ROOT, help="folder that has docs/papers/")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the pages")
     given = parser.parse_args(arguments)
