@@ -72,7 +72,7 @@ def test_the_standard_library_has_code_and_no_tests(monkeypatch, tmp_path):
     text, found = python_texts(words=200)
     titles = {article.title for article in text.articles} | {passage.title for passage in found.passages}
     assert {"abc.py", "json/decoder.py"} <= titles
-    assert titles <= {path.relative_to(library).as_posix() for path in library.rglob("*.py")}
+    assert all((library / title).is_file() for title in titles)
     assert "t.py" not in {Path(title).name for title in titles}
     first = text.articles[0]
     assert first.text == (library / first.title).read_text(encoding="utf-8").rstrip() + "\n"
