@@ -28,6 +28,14 @@ class Head(NamedTuple):
         return {"weight": self.weight, "bias": self.bias, "logit_scale": self.scale, "softcap": self.softcap}
 
 
+class State(NamedTuple):
+    """What the model keeps of R texts that it has read, padded on the left."""
+
+    cache: Any  # their keys and values
+    mask: Any  # (R, L) tensor, 1 for a token
+    last: Any  # (R, D) tensor, hidden states that predict the next token
+
+
 class Network:
     """A causal language model of transformers, run without its output layer.
 
@@ -41,6 +49,8 @@ class Network:
     ----------
     limit : int or None
         Most tokens of a text.
+    window : int or None
+        Keys that a token sees in layers where it does not see all; padding among them takes the place of tokens.
     head : Head
     keeps : bool
         Whether keys and values are kept, and can be repeated.
@@ -59,6 +69,7 @@ class Network:
         self.device = model.device
         self._takes_positions = "position_ids" in inspect.signature(self._base.forward).parameters
         self.limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self.window = _window(model.config.get_text_config())
         self.keeps = keep and not getattr(model, "_is_stateful", False)
         self.head = self._probe(model)
 
@@ -67,6 +78,22 @@ class Network:
         if self._takes_positions and positions is not None:
             options["position_ids"] = positions
         return self._base(input_ids=ids, attention_mask=mask, **options)
+
+    def read(self, rows: Sequence[Sequence[int]], state: State | None = None, owners: Sequence[int] = ()) -> State:
+        """Read texts, each after row owners[r] of a state if one is given.
+
+        Padding of `rows` stands between a state and what follows it, so that a layer with a `window` that is shorter
+        than all of it sees less than it should: there `rows` must be of one length.
+        """
+        ids, mask = self.padded(rows, "left")
+        positions, options = (mask.cumsum(1) - 1).clamp(min=0), {}
+        if state is not None:
+            before = state.mask[self.tensor(owners)]
+            positions = positions + before.sum(1, keepdim=True)
+            mask = self.torch.cat([before, mask], dim=1)
+            options["past_key_values"] = selected(state.cache, self.tensor(owners))
+        output = self.forward(ids, mask, positions, use_cache=True, **options)
+        return State(output.past_key_values, mask, output.last_hidden_state[:, -1])
 
     def padded(self, rows: Sequence[Sequence[int]], side: str) -> tuple[Any, Any]:
         """Return token ids and mask, (R, longest); padding is token 0, which the mask takes out."""
@@ -130,3 +157,12 @@ def selected(cache: Any, rows: Any) -> Any:
     chosen.layers = [copy.copy(layer) for layer in cache.layers]
     chosen.batch_select_indices(rows)
     return chosen
+
+
+def _window(config: Any) -> int | None:
+    """Return how many keys a token sees where a layer does not see all, else None."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds and all(kind == "full_attention" for kind in kinds):
+        return None
+    named = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    return min((size for size in named if size), default=1 if kinds else None)

@@ -11,7 +11,7 @@ from .tokenization import TokenPair, common
 Tokens = tuple[int, ...]
 Item = TypeVar("Item")
 
-_LEAST = 16  # tokens in common, fewer are not worth a pass of their own
+LEAST = 16  # tokens in common, fewer are not worth a pass of their own
 # Texts in one pass are no longer than this factor of the shortest and so many tokens.
 _PADDING_FACTOR, _PADDING_TOKENS = 1.25, 8
 
@@ -65,21 +65,30 @@ def _intervals(shared: list[int]) -> list[tuple[int, int, int]]:
         while open_ and open_[-1][0] >= tokens:
             here, first, inside, parts = open_.pop()
             saved, chosen = saved + inside, parts + chosen
-            if here > tokens and here >= _LEAST and (i - first) * here >= saved:
+            if here > tokens and here >= LEAST and (i - first) * here >= saved:
                 saved, chosen = (i - first) * here, [(first, i, here)]
         open_.append((tokens, first, saved, chosen))
     return open_[-1][3]
 
 
 def batches(
-    items: Iterable[Item], length: Callable[[Item], int], most_tokens: int, most_rows: int | None = None
+    items: Iterable[Item],
+    length: Callable[[Item], int],
+    most_tokens: int,
+    most_rows: int | None = None,
+    *,
+    padded: bool = True,
 ) -> Iterator[list[Item]]:
-    """Yield items of like length, longest first, with so many tokens at most, padding included, or one item."""
+    """Yield items of like length, longest first, with so many tokens at most, padding included, or one item.
+
+    Without padding the items of a batch are of one length.
+    """
     batch: list[Item] = []
     for item in sorted(items, key=length, reverse=True):
         longest = length(batch[0]) if batch else 0
         full = (len(batch) + 1) * longest > most_tokens or len(batch) == most_rows
-        if batch and (full or longest > _PADDING_FACTOR * length(item) + _PADDING_TOKENS):
+        shortest = longest if not padded else (longest - _PADDING_TOKENS) / _PADDING_FACTOR
+        if batch and (full or length(item) < shortest):
             yield batch
             batch = []
         batch.append(item)

@@ -14,7 +14,7 @@ import ragsys_kernels as rk
 from .._extras import install, missing
 from .._types import PathLike
 from ._loading import load
-from ._network import Network, most_rows, selected
+from ._network import Network, State, most_rows, selected
 from ._sharing import Cluster, Group, Tokens, batches, clustered, grouped
 from .language_model import PairError, Part, Scores, texts
 from .runtime import quiet_transformers
@@ -32,14 +32,6 @@ class _Task(NamedTuple):
     @property
     def fed(self) -> Tokens:
         return self.rest + self.answer[:-1]
-
-
-class _State(NamedTuple):
-    """What the model keeps of R texts that it has read, padded on the left."""
-
-    cache: Any  # their keys and values
-    mask: Any  # (R, L) tensor, 1 for a token
-    last: Any  # (R, D) tensor, hidden states that predict the next token
 
 
 class HuggingFaceModel:
@@ -132,6 +124,8 @@ class HuggingFaceModel:
         for name, tensor in self.model.named_parameters():
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().data)
+        if self.network.window is not None:
+            digest.update(b"2")  # before, padding could take the place of tokens in a window: kept scores may be wrong
         text = f"{vocabulary(self.tokenizer)} {self.tokenizer.bos_token_id}"
         digest.update(text.encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
@@ -215,7 +209,7 @@ class HuggingFaceModel:
 
     def _run_sharing(self, clusters: list[Cluster]) -> Iterator[tuple[_Task, Part]]:
         """Read the beginnings of clusters; then the rest of contexts with several answers; then all answers."""
-        state = self._read([cluster.beginning for cluster in clusters])
+        state = self.network.read([cluster.beginning for cluster in clusters])
         tasks: list[_Task] = []
         branching: list[tuple[int, Tokens, Group]] = []
         for owner, (beginning, groups) in enumerate(clusters):
@@ -226,32 +220,22 @@ class HuggingFaceModel:
                 else:
                     tasks += [_Task(owner, rest, *pair) for pair in _answers(group)]
         yield from self._score_tasks(tasks, state)
-        rows = most_rows(self.batch_tokens, int(state.mask.shape[1]))
-        for some in batches(branching, lambda branch: len(branch[1]), self.batch_tokens, rows):
-            read = self._read([rest for _, rest, _ in some], state, [owner for owner, _, _ in some])
+        width, window = int(state.mask.shape[1]), self.network.window
+        longest = max((len(rest) + max(map(len, group.answers)) for _, rest, group in branching), default=0)
+        padded = window is None or width + longest <= window
+        rows = most_rows(self.batch_tokens, width)
+        for some in batches(branching, lambda branch: len(branch[1]), self.batch_tokens, rows, padded=padded):
+            read = self.network.read([rest for _, rest, _ in some], state, [owner for owner, _, _ in some])
             answers = [_Task(row, (), *pair) for row, (_, _, group) in enumerate(some) for pair in _answers(group)]
             yield from self._score_tasks(answers, read)
 
-    def _read(self, rows: Sequence[Tokens], state: _State | None = None, owners: Sequence[int] = ()) -> _State:
-        """Read texts, each after row owners[r] of a state if one is given."""
-        network, torch = self.network, self.network.torch
-        ids, mask = network.padded(rows, "left")
-        positions, options = (mask.cumsum(1) - 1).clamp(min=0), {}
-        if state is not None:
-            before = state.mask[network.tensor(owners)]
-            positions = positions + before.sum(1, keepdim=True)
-            mask = torch.cat([before, mask], dim=1)
-            options["past_key_values"] = selected(state.cache, network.tensor(owners))
-        output = network.forward(ids, mask, positions, use_cache=True, **options)
-        return _State(output.past_key_values, mask, output.last_hidden_state[:, -1])
-
-    def _score_tasks(self, tasks: list[_Task], state: _State | None = None) -> Iterator[tuple[_Task, Part]]:
+    def _score_tasks(self, tasks: list[_Task], state: State | None = None) -> Iterator[tuple[_Task, Part]]:
         """Score answers after their state, padded on the right, where no real token can see."""
         rows = None if state is None else most_rows(self.batch_tokens, int(state.mask.shape[1]))
         for batch in batches(tasks, lambda task: len(task.fed), self.batch_tokens, rows):
             yield from zip(batch, self._score_batch(batch, state), strict=True)
 
-    def _score_batch(self, batch: list[_Task], state: _State | None) -> list[Part]:
+    def _score_batch(self, batch: list[_Task], state: State | None) -> list[Part]:
         network, torch = self.network, self.network.torch
         fed = [task.fed for task in batch]
         owners = network.tensor([task.owner for task in batch])

@@ -114,7 +114,7 @@ class LabelModel:
         self.model, self.labels = model, tuple(tuple(words) if len(words) > 1 else words[0] for words in sets)
         self._words = [word for words in sets for word in words]
         self._begins = np.cumsum([0, *map(len, sets)])  # of each label among the words
-        self.share = share and model.share_prompts and not _slides(model.model.config.get_text_config())
+        self.share = share and model.share_prompts and model.network.window is None
         self.tokens_run = 0
 
     @property
@@ -272,11 +272,3 @@ class CachedLabels:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _slides(config: Any) -> bool:
-    """Return whether attention reaches back only so many keys, among which the ones left out here would count."""
-    kinds = getattr(config, "layer_types", None) or ()
-    return any(kind != "full_attention" for kind in kinds) or bool(
-        not kinds and getattr(config, "sliding_window", None)
-    )

@@ -1,5 +1,7 @@
 """Scores against plain full logits and log_softmax, for small random models of several kinds."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -64,8 +66,6 @@ def test_scores_are_those_of_full_logits(kind, options):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_weights(dtype):
-    import copy
-
     half = copy.deepcopy(lm_models.model()).to(dtype)
     scores = HuggingFaceModel(half, lm_models.tokenizer()).score(*zip(*PAIRS, strict=True))
     assert scores.logp.dtype == np.float32
@@ -79,8 +79,10 @@ def test_prompts_of_like_length_run_together(monkeypatch):
     model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
     lengths = {len(lm_models.tokenizer()(prompt)["input_ids"]) for prompt in (PROMPTS[0], NEAR)}
     assert len(lengths) == 2
-    read, seen = model._read, []
-    monkeypatch.setattr(model, "_read", lambda rows, *state: seen.append(set(map(len, rows))) or read(rows, *state))
+    read, seen = model.network.read, []
+    monkeypatch.setattr(
+        model.network, "read", lambda rows, *state: seen.append(set(map(len, rows))) or read(rows, *state)
+    )
     model.score(*zip(*PAIRS, strict=True))
     assert any(lengths <= rows for rows in seen)
 
@@ -163,8 +165,10 @@ def test_beginnings_that_prompts_share_are_read_once(kind, batch_tokens, monkeyp
     prompts = [first.rstrip(), second.rstrip(), first + "A:", first + "Paris is the capital", second + "Q"]
     prompts += [second + "Why? Why?", "Cats purr."]
     pairs = [(prompt, answer) for i, prompt in enumerate(prompts) for answer in ANSWERS[: 1 + i % 2 * 3]]
-    read, seen = model._read, []
-    monkeypatch.setattr(model, "_read", lambda rows, *state: seen.append([*map(tuple, rows)]) or read(rows, *state))
+    read, seen = model.network.read, []
+    monkeypatch.setattr(
+        model.network, "read", lambda rows, *state: seen.append([*map(tuple, rows)]) or read(rows, *state)
+    )
     scores = model.score(*zip(*pairs, strict=True))
     for a, (prompt, answer) in enumerate(pairs):
         begin, end = scores.cu_answers[a : a + 2]
@@ -177,6 +181,32 @@ def test_beginnings_that_prompts_share_are_read_once(kind, batch_tokens, monkeyp
     for text in prompts[:2]:
         head = tokenizer(text)["input_ids"]
         assert sum(row[: len(head)] == head for row in rows) == 1
+
+
+@pytest.mark.parametrize("window", [6, 40, 200])
+def test_padding_takes_no_place_in_a_sliding_window(window, monkeypatch):
+    """Contexts that begin alike, with several answers each and ends of unlike length; 200 tokens see all."""
+    config = copy.deepcopy(lm_models.model("gemma2").config)
+    config.sliding_window = window
+    inner = type(lm_models.model("gemma2"))(config).eval()
+    inner.load_state_dict(lm_models.model("gemma2").state_dict())
+    ends = range(10, 13), range(30, 39), range(50, 61), range(70, 79)
+    contexts = [[*range(100, 150), *end] for end in ends]
+    pairs = [(context, answer) for context in contexts for answer in ([20, 21], [22, 23, 24], [25])]
+    model = HuggingFaceModel(inner, lm_models.tokenizer())
+    read, seen = model.network.read, []
+    monkeypatch.setattr(
+        model.network, "read", lambda rows, *state: seen.append([*map(len, rows)]) or read(rows, *state)
+    )
+    found = model.score_tokens(*zip(*pairs, strict=True))
+    assert seen == ([[50], [11, 9, 9, 3]] if window == 200 else [[50], [11], [9, 9], [3]])
+    for a, (context, answer) in enumerate(pairs):
+        ids = context + answer
+        with torch.no_grad():
+            logp = torch.log_softmax(inner(torch.tensor([ids]), use_cache=False).logits[0].double(), -1)
+        expected = logp[torch.arange(len(context) - 1, len(ids) - 1), answer]
+        begin, end = found.cu_answers[a : a + 2]
+        np.testing.assert_allclose(found.logp[begin:end], expected, rtol=0, atol=1e-4)
 
 
 def test_prompt_runs_once_for_all_its_answers(monkeypatch):
