@@ -10,13 +10,14 @@ from typing import Any, Protocol
 
 from .._types import PathLike
 from ._database import Database, hash_key
-from ._sharing import Tokens, batches
+from ._network import selected
+from ._sharing import LEAST, Tokens, batches
 from .huggingface import HuggingFaceModel
 from .language_model import texts
-from .tokenization import encode_pairs
+from .tokenization import common, encode_pairs
 
 _APPLICATION, _VERSION = 0x52534B47, 1  # "RSKG"
-_WINDOW = 8  # prompts; what a killed run loses at most, and what one progress step covers
+_WINDOW = 32  # prompts; what a killed run loses at most, and what one progress step covers
 _TOGETHER = 8  # times the model's batch_tokens in one run: a step reads all weights whatever its number of rows
 _OP = "generate"
 
@@ -52,8 +53,9 @@ class Generator(Protocol):
 class GreedyGenerator:
     """Greedy generation, the most probable token after the other, by transformers with its key-value cache.
 
-    Prompts of like length run together, padded on the left. A batch can change the last bits of a probability, and so,
-    where two tokens are as good as equal, an answer.
+    Prompts of like length run together, padded on the left; what all of them begin with, such as a system's message
+    and an instruction, is read once. A batch can change the last bits of a probability, and so, where two tokens are as
+    good as equal, an answer.
 
     Parameters
     ----------
@@ -73,6 +75,7 @@ class GreedyGenerator:
         template = getattr(model.tokenizer, "chat_template", None)
         if chat and not template:
             raise ValueError(f"{_OP}: chat must be False for a tokenizer without a chat template, got {chat}")
+        self.share = model.share_prompts and model.network.window is None
         self.model, self.chat = model, bool(template) if chat is None else chat
 
     @property
@@ -111,13 +114,11 @@ class GreedyGenerator:
         from transformers import GenerationConfig, StoppingCriteriaList
 
         model, network, tokenizer = self.model.model, self.model.network, self.model.tokenizer
-        ids, mask = network.padded(batch, "left")
         # Of the model's own settings take only what ends a text: others may be for sampling.
         ends = getattr(model.generation_config, "eos_token_id", None)
         config = GenerationConfig(
             do_sample=False, max_new_tokens=stop.max_new_tokens, eos_token_id=ends, pad_token_id=_first(ends)
         )
-        width = ids.shape[1]
 
         def written(rows: Any) -> list[str]:
             return list(tokenizer.batch_decode(rows[:, width:], skip_special_tokens=True))
@@ -126,17 +127,33 @@ class GreedyGenerator:
             return network.torch.tensor([len(_cut(text, stop)) < len(text) for text in written(rows)])
 
         with network.torch.inference_mode():
+            ids, mask, kept = self._begun(batch)
+            width = ids.shape[1]
             rows = model.generate(
                 input_ids=ids, attention_mask=mask, generation_config=config,
-                stopping_criteria=StoppingCriteriaList([done]),
+                stopping_criteria=StoppingCriteriaList([done]), **kept,
             )  # fmt: skip
         return [_cut(text, stop).strip() for text in written(rows)]
+
+    def _begun(self, batch: list[Tokens]) -> tuple[Any, Any, dict[str, Any]]:
+        """Return token ids and mask of a batch, and the keys and values of what all begin with, read once."""
+        network = self.model.network
+        shared = min(len(batch[-1]) - 1, *(common(batch[0], row) for row in batch)) if self.share else 0
+        if len(batch) == 1 or shared < LEAST:
+            return *network.padded(batch, "left"), {}
+        beginning, owners = batch[0][:shared], network.tensor([0] * len(batch))
+        parts = (
+            network.padded([beginning] * len(batch), "left"),
+            network.padded([row[shared:] for row in batch], "left"),
+        )
+        ids, mask = (network.torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+        return ids, mask, {"past_key_values": selected(network.read([beginning]).cache, owners)}
 
 
 class CachedGenerator:
     """A `Generator` whose answers are kept in a SQLite file, found by model, prompt and where answers stop.
 
-    Prompts that are new are run 8 at a time, longest first, and added as they are done: a killed run resumes
+    Prompts that are new are run 32 at a time, longest first, and added as they are done: a killed run resumes
     where it was, and several processes may share the file.
 
     Parameters

@@ -27,7 +27,7 @@ from ragsys_kernels.evaluation.vrsd import answers_report as vrsd_answers_report
 from ragsys_kernels.evaluation.vrsd.answers import _BLOCK, PROMPTS, evaluate, is_right, rouge_scorer
 from ragsys_kernels.icl import HuggingFaceModel
 from ragsys_kernels.icl.datasets import QuestionSet, vrsd_set
-from ragsys_kernels.icl.generation import GreedyGenerator
+from ragsys_kernels.icl.generation import _WINDOW, GreedyGenerator
 
 METHODS = ["no items", "random items", "MMR λ=0", "MMR λ=0.5", "MMR λ=1", "BM25 (Okapi)", "VRSD"]
 
@@ -176,6 +176,27 @@ def test_answers_are_scored_without_being_written(data, monkeypatch):
     assert float(rows[0]["logprob"]) == pytest.approx(summary.results[0].truth[METHODS[0]][0], abs=1e-6)
 
 
+def test_answers_are_written_without_being_scored(data, monkeypatch):
+    whole = evaluated(data, sets=["puzzle", "openbookqa"])
+    monkeypatch.setattr(HuggingFaceModel, "score", None)
+    summary = evaluated(data, sets=["puzzle", "openbookqa"], answers_only=True, cache=data.parent / "another")
+    for result, other in zip(summary.results, whole.results, strict=True):
+        assert result.measures == tuple(name for name in other.measures if "log-probability" not in name)
+        for name in result.measures:
+            for label in METHODS:
+                np.testing.assert_array_equal(result.values(name)[label], other.values(name)[label])
+    text = (data.parent / "out" / "report.md").read_text()
+    assert "log-probability" not in text
+    right, rouge = summary.results[1].right["VRSD"].mean(), summary.results[1].rouge["VRSD"].mean(axis=0)
+    means = " | ".join(f"{value:.3f}" for value in rouge)
+    row = rf"\| OpenBookQA \| VRSD \| {re.escape(means)} \| \[.*\] \| {right:.1%} \| \[.*\] \| 0.789 \| 0.534 \|"
+    assert re.search(row, text)
+    rows = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
+    assert {(row["logprob"], row["likeliest"]) for row in rows} == {("", "")}
+    with pytest.raises(ValueError, match="vrsd-answers: answers_only must be False with scores_only, got True"):
+        evaluated(data, answers_only=True, scores_only=True)
+
+
 def test_directions_are_the_papers(data):
     (result,) = evaluated(data, sets=["puzzle"]).results
     high = {label: np.full((3, 3), 0.2 if label == "VRSD" else 0.1) for label in METHODS}
@@ -262,7 +283,7 @@ def test_accuracies_have_wilsons_interval_and_differences_the_bootstraps(data):
 
 
 def test_a_stopped_run_goes_on(data, monkeypatch):
-    whole = evaluated(data, sets=["arc-da"], out=data.parent / "whole", cache=data.parent / "another")
+    whole = evaluated(data, sets=["arc-da"], queries=9, out=data.parent / "whole", cache=data.parent / "another")
     generate, calls = GreedyGenerator.generate, []
 
     def stopping(self, *arguments):
@@ -274,10 +295,10 @@ def test_a_stopped_run_goes_on(data, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(GreedyGenerator, "generate", stopping)
         with pytest.raises(KeyboardInterrupt):
-            evaluated(data, sets=["arc-da"])
+            evaluated(data, sets=["arc-da"], queries=9)
     assert not (data.parent / "out").exists()
-    summary = evaluated(data, sets=["arc-da"])
-    assert summary.generated == whole.generated - 8
+    summary = evaluated(data, sets=["arc-da"], queries=9)
+    assert summary.generated == whole.generated - _WINDOW > 0
     for one, two in zip(whole.results, summary.results, strict=True):
         for label in METHODS:
             np.testing.assert_array_equal(one.rouge[label], two.rouge[label])

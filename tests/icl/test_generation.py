@@ -47,6 +47,31 @@ def test_tokens_are_those_of_the_loop(kind, batch_tokens):
     assert len(set(found)) > 2
 
 
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_what_all_prompts_begin_with_is_read_once(kind, monkeypatch):
+    """Gemma2's window is shorter than the prompts: padding after the beginning would take the place of tokens."""
+    beginning = "Why do cats purr? " * 3
+    prompts = [beginning + end for end in ("A:", "Paris is the capital", "Why? Why? Why?", "Q")]
+    model = generator(kind)
+    network, inner, fed, shapes = model.model.network, model.model.model.base_model, [], []
+    read, forward = network.read, inner.forward
+    monkeypatch.setattr(network, "read", lambda rows: fed.extend(map(tuple, rows)) or read(rows))
+    monkeypatch.setattr(inner, "forward", lambda **o: shapes.append(tuple(o["input_ids"].shape)) or forward(**o))
+    assert model.generate(prompts, LONG) == [loop(kind, prompt, 12).strip() for prompt in prompts]
+    head = tuple(lm_models.tokenizer()(beginning.rstrip())["input_ids"])
+    if kind == "gemma2":
+        assert not fed
+    else:
+        assert fed == [head]
+        longest = max(len(lm_models.tokenizer()(prompt)["input_ids"]) for prompt in prompts)
+        assert shapes[:2] == [(1, len(head)), (4, longest - len(head))]
+    # Too little in common, one that is the beginning of another, and one alone.
+    fed.clear()
+    for some in (PROMPTS, [beginning + "Why", beginning + "Why?"], prompts[:1]):
+        assert model.generate(some, LONG) == [loop(kind, prompt, 12).strip() for prompt in some]
+    assert len(fed) == (kind != "gemma2")
+
+
 def test_bos_stands_before_the_prompt_and_nothing_after():
     found = generator(leading=True).generate(PROMPTS, LONG)
     assert found == [loop("llama", prompt, 12, leading=True).strip() for prompt in PROMPTS]
@@ -120,13 +145,13 @@ class Counted:
 
 
 def test_cache_keeps_every_window(tmp_path):
-    prompts = [f"prompt {i}" for i in range(20)] + ["prompt 3"]
+    prompts = [f"prompt {i}" for i in range(40)] + ["prompt 3"]
     with CachedGenerator(Counted(stop_after=1), tmp_path / "a" / "g.sqlite") as cache, pytest.raises(KeyboardInterrupt):
         cache.generate(prompts)
     inner, seen = Counted(), []
     with CachedGenerator(inner, tmp_path / "a" / "g.sqlite") as cache:
         assert cache.generate(prompts, progress=lambda *step: seen.append(step)) == [f"{p} 32" for p in prompts]
-        assert (cache.hits, cache.misses, len(inner.asked)) == (8, 12, 12)
-        assert seen == [(0, 12), (8, 12), (12, 12)]
+        assert (cache.hits, cache.misses, len(inner.asked)) == (32, 8, 8)
+        assert seen == [(0, 8), (8, 8)]
         assert cache.generate(prompts[:2], Stop(5)) == ["prompt 0 5", "prompt 1 5"]
-        assert cache.misses == 14
+        assert cache.misses == 10

@@ -60,6 +60,9 @@ def evaluate_vrsd_answers(
         bool,
         option(RUN, "Write no answers: only score those of the sets, several times as fast.", "--scores-only"),
     ] = False,
+    answers_only: Annotated[
+        bool, option(RUN, "Write answers only: leave the log-probabilities out, half the work.", "--answers-only")
+    ] = False,
     seed: Annotated[int, option(RUN, "Seed of the queries drawn and of the random picks.")] = 0,
     num_threads: NumThreads = None,
     quiet: Quiet = False,
@@ -82,6 +85,7 @@ def evaluate_vrsd_answers(
             quick=quick,
             queries=queries,
             scores_only=scores_only,
+            answers_only=answers_only,
             seed=seed,
             data=data,
             cache=cache,

@@ -74,6 +74,7 @@ def vrsd_answers(
     quick: bool = False,
     queries: int | None = None,
     scores_only: bool = False,
+    answers_only: bool = False,
     k: int = K,
     pool: int = POOL,
     seed: int = 0,
@@ -110,6 +111,8 @@ def vrsd_answers(
         Number of each set, drawn at random; all where the set has no more. Default: all, or with `quick` 50.
     scores_only : bool
         Leave the written answers out, and with them ROUGE: several times as fast.
+    answers_only : bool
+        Leave the log-probabilities out: half the work.
     k, pool : int
         Picks and candidates of a query.
     seed : int
@@ -128,6 +131,8 @@ def vrsd_answers(
     for name, number in (("queries", queries), ("k", k)):
         if number is not None:
             count(op, name, number)
+    if scores_only and answers_only:
+        raise ValueError(f"{op}: answers_only must be False with scores_only, got True")
     if k > pool:
         raise ValueError(f"{op}: k must be at most pool = {pool}, got {k}")
     run = Run(op, out, cache=cache, samples=samples, num_threads=num_threads)
@@ -147,11 +152,13 @@ def vrsd_answers(
             greedy = GreedyGenerator(run.hugging_face(scorer))
             generator = opened.enter_context(CachedGenerator(greedy, run.kept("answers")))
             if greedy.chat:
-                prompt = "in the model's chat template where answers are written, else as it is"
+                prompt = "in the model's chat template"
+                prompt += "" if answers_only else " where answers are written, else as it is"
         results = [
             evaluate(
                 kept, generator, one, score,
-                scorer=scorer, k=k, pool=pool, seed=seed, num_threads=num_threads, progress=progress,
+                scorer=None if answers_only else scorer, k=k, pool=pool, seed=seed,
+                num_threads=num_threads, progress=progress,
             )
             for one in chosen
         ]  # fmt: skip

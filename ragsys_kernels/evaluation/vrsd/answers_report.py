@@ -44,7 +44,7 @@ class AnswerResult(NamedTuple):
     right: dict[str, Array]  # (Q,) bool; empty also where answers are not options
     likeliest: dict[str, Array]  # (Q,) bool: the right option is the most probable; likewise
     per_character: dict[str, Array]  # (Q,) bool: the same by log-probability per character
-    truth: dict[str, Array]  # (Q,) mean log-probability (nats) of a token of the set's answer
+    truth: dict[str, Array]  # (Q,) mean log-probability (nats) of a token of the set's answer; empty where not scored
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -71,6 +71,7 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: b
     report = Report("vrsd-answers", "VRSD: answers of a language model after the picks")
     written = all(result.rouge for result in results)
     options = any(result.likeliest for result in results)
+    scored = all(result.truth for result in results)
     found = [{name: _intervals(result, name, samples) for name in result.measures} for result in results]
     report.text(
         f"""{"**Quick run.** " if quick else ""}Each question {"is answered greedily" if written else "stands"} after
@@ -82,20 +83,20 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: b
     )
     report.heading("Table 2: answer quality")
     report.text(
-        f"""{_ACCURACY_IS if written else ""}{_LIKELIEST_IS if options else ""}The log-probability of the answer is
-        the mean of its tokens, in nats. The paper's figures, of {" and ".join(PAPER_MODELS)}, stand at the end:
-        ROUGE-L, on OpenBookQA accuracy. Its models are far larger; what can be compared is the direction of the
-        differences, below. {OKAPI} has the words as they stand, as in its Table 3."""
+        f"""{_ACCURACY_IS if written else ""}{_LIKELIEST_IS if options else ""}{_TRUTH_IS if scored else ""}The
+        paper's figures, of {" and ".join(PAPER_MODELS)}, stand at the end: ROUGE-L, on OpenBookQA accuracy. Its models
+        are far larger; what can be compared is the direction of the differences, below. {OKAPI} has the words as they
+        stand, as in its Table 3."""
     )
     report.table(
         ("set", "method", *((*ROUGE, "ROUGE-L, 95 % interval", "accuracy", "95 % interval") if written else ()),
          *(("by log-probability", "95 % interval", "per character", "95 % interval") if options else ()),
-         _TRUTH, "95 % interval", *PAPER_MODELS),
+         *((_TRUTH, "95 % interval") if scored else ()), *PAPER_MODELS),
         [
             (
                 result.questions.title, label, *(_rouge(means, label) if written else ()),
                 *((*_share(means, _LIKELIEST, label), *_share(means, _NORMALISED, label)) if options else ()),
-                *_mean(means, _TRUTH, label),
+                *(_mean(means, _TRUTH, label) if scored else ()),
                 *(f"{value:.3f}" for value in PAPER[result.questions.name].get(label, ())),
                 *("",) * (0 if label in PAPER[result.questions.name] else 2),
             )
@@ -138,6 +139,7 @@ _LIKELIEST_IS = (
     "By log-probability: the model gives the right option the largest of all, whatever it would write; per character "
     "the same after division by the option's length, as short options are the more probable. "
 )
+_TRUTH_IS = "The log-probability of the answer is the mean of its tokens, in nats. "
 
 
 def _rouge(means: dict[str, tuple[_Means, _Means]], label: str) -> tuple[str, ...]:
@@ -146,7 +148,7 @@ def _rouge(means: dict[str, tuple[_Means, _Means]], label: str) -> tuple[str, ..
 
 
 def _mean(means: dict[str, tuple[_Means, _Means]], name: str, label: str) -> tuple[str, str]:
-    return (f"{means[name][0][label].mean:.3f}", means[name][0][label].span()) if name in means else ("", "")
+    return f"{means[name][0][label].mean:.3f}", means[name][0][label].span()
 
 
 def _share(means: dict[str, tuple[_Means, _Means]], name: str, label: str) -> tuple[str, str]:
