@@ -87,8 +87,8 @@ def batches(
     for item in sorted(items, key=length, reverse=True):
         longest = length(batch[0]) if batch else 0
         full = (len(batch) + 1) * longest > most_tokens or len(batch) == most_rows
-        shortest = longest if not padded else (longest - _PADDING_TOKENS) / _PADDING_FACTOR
-        if batch and (full or length(item) < shortest):
+        most = _PADDING_FACTOR * length(item) + _PADDING_TOKENS if padded else length(item)
+        if batch and (full or longest > most):
             yield batch
             batch = []
         batch.append(item)

@@ -75,7 +75,7 @@ class GreedyGenerator:
         template = getattr(model.tokenizer, "chat_template", None)
         if chat and not template:
             raise ValueError(f"{_OP}: chat must be False for a tokenizer without a chat template, got {chat}")
-        self.share = model.share_prompts and model.network.window is None
+        self._share = model.share_prompts and model.network.window is None
         self.model, self.chat = model, bool(template) if chat is None else chat
 
     @property
@@ -138,7 +138,7 @@ class GreedyGenerator:
     def _begun(self, batch: list[Tokens]) -> tuple[Any, Any, dict[str, Any]]:
         """Return token ids and mask of a batch, and the keys and values of what all begin with, read once."""
         network = self.model.network
-        shared = min(len(batch[-1]) - 1, *(common(batch[0], row) for row in batch)) if self.share else 0
+        shared = min(len(batch[-1]) - 1, *(common(batch[0], row) for row in batch)) if self._share else 0
         if len(batch) == 1 or shared < LEAST:
             return *network.padded(batch, "left"), {}
         beginning, owners = batch[0][:shared], network.tensor([0] * len(batch))
