@@ -37,6 +37,7 @@ def tabled(monkeypatch):
     ],
 )
 def test_auto_goes_by_the_shape(tabled, monkeypatch, call, first):
+    pytest.importorskip("triton")
     can_run = {"triton": True, "cuda": True}
     monkeypatch.setattr(_dispatch, "why_not", lambda name: None if can_run[name] else "it is not installed")
     assert _dispatch.choose("mmr", "selection", "cuda:0", "auto", call)[0] == first
