@@ -12,15 +12,15 @@ from .. import _env
 
 # Kernel: its variants, the default first. All give the same picks; the same bits unless its file says otherwise.
 VARIANTS: dict[str, tuple[str, ...]] = {
-    # Pools of 16-bit rows: the products with the query beside the matrix, or parts of the query as rows of it.
-    "gram": ("query-beside", "query-in-tile"),
+    # Pools of 16-bit rows: parts of the query as rows of the matrix, or the products with the query beside it.
+    "gram": ("query-in-tile", "query-beside"),
     # Log-probs of many rows of hidden states: tiles of 64 rows, or of 128 whose weights come by tensor descriptors.
     "linear": ("tiles", "tma"),
-    # MMR out of large pools: slices of a tile on their way at a time in the pass that reads all rows.
-    "bounds": ("four", "two"),
-    # Regime c of MMR: picks drafted from pools and proved by looks through the codes of a large `Corpus`, a read of the
-    # rows a pick, or drafts checked by one read of 16-bit rows. The first needs codes, else the second runs.
-    "corpus": ("coded", "dense", "checked"),
+    # MMR out of large pools of a `Corpus` with codes: all rows are read, or codes first and few rows.
+    "bounds": ("rows", "codes"),
+    # Regime c of MMR: a read of the rows a pick, picks drafted from pools and proved by looks through the codes of a
+    # large `Corpus`, or drafts checked by one read of 16-bit rows. Without codes the second is the first.
+    "corpus": ("dense", "coded", "checked"),
 }
 
 

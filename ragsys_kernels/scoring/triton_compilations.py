@@ -11,7 +11,6 @@ from .triton_finish import logprob_finish_kernel
 from .triton_linear import (
     AMD_WARPS,
     TARGET_STAGES,
-    WARPS,
     logprob_linear_kernel,
     logprob_linear_target_kernel,
     tile_of,
@@ -163,30 +162,36 @@ def _linear() -> list[Compilation]:
         ("bfloat16", "bfloat16", 33, "every feature", every),
         ("float32", "bfloat16", 16, "plain", ""),
     ):
-        dot16 = hidden == weight != "float32"
-        tile = tile_of(dot16, D)
-        constexprs = {**tile.constants(), "DOT16": dot16, "SOFTCAP": "softcap" in features}
-        common: dict[str, Any] = {
-            "multiples": ("stride_hidden", "stride_weight", "dims") if tile.even else (),
-            "num_warps": WARPS,
-            "amd_warps": AMD_WARPS,
-            "maxnreg": tile.maxnreg,
-            "dot16": dot16,
-            "wide_loads": tile.even,
-            "fp_fusion": False,
-        }
-        types = {**_TYPES, "hidden": _POINTERS[hidden], "weight": _POINTERS[weight]}
-        what = f"{hidden} x {weight}, DIMS={tile.dims}{', EVEN' if tile.even else ''}, {name}"
-        kernel: Any = logprob_linear_kernel
-        absent = _without(features + " than", *(("target",) if "rank" in features else ()))
-        name_of = f"_logprob_linear_kernel, {what}"
-        found.append(describe(name_of, kernel, types, constexprs, absent=absent, num_stages=tile.num_stages, **common))
-        if name != "entropy and rank":  # which the targets' kernel does not know
-            kernel, name_of = logprob_linear_target_kernel, f"_logprob_linear_target_kernel, {what}"
-            absent = _without(features)
-            found.append(
-                describe(name_of, kernel, types, constexprs, absent=absent, num_stages=TARGET_STAGES, **common)
-            )
+        for rows in (64, 16) if D == 64 and name in ("plain", "every feature") else (64,):
+            found += _linear_forms(hidden, weight, D, name, features, rows)
+    return found
+
+
+def _linear_forms(hidden: str, weight: str, D: int, name: str, features: str, rows: int) -> list[Compilation]:
+    """Return the kernels of sums and of targets for calls of so many rows."""
+    found = []
+    dot16 = hidden == weight != "float32"
+    tile = tile_of(dot16, D, rows)
+    constexprs = {**tile.constants(), "DOT16": dot16, "SOFTCAP": "softcap" in features}
+    common: dict[str, Any] = {
+        "multiples": ("stride_hidden", "stride_weight", "dims") if tile.even else (),
+        "num_warps": tile.num_warps,
+        "amd_warps": AMD_WARPS,
+        "maxnreg": tile.maxnreg,
+        "dot16": dot16,
+        "wide_loads": tile.even,
+        "fp_fusion": False,
+    }
+    types = {**_TYPES, "hidden": _POINTERS[hidden], "weight": _POINTERS[weight]}
+    what = f"{hidden} x {weight}, ROWS={tile.rows}, DIMS={tile.dims}{', EVEN' if tile.even else ''}, {name}"
+    kernel: Any = logprob_linear_kernel
+    absent = _without(features + " than", *(("target",) if "rank" in features else ()))
+    name_of = f"_logprob_linear_kernel, {what}"
+    found.append(describe(name_of, kernel, types, constexprs, absent=absent, num_stages=tile.num_stages, **common))
+    if name != "entropy and rank":  # which the targets' kernel does not know
+        kernel, name_of = logprob_linear_target_kernel, f"_logprob_linear_target_kernel, {what}"
+        absent = _without(features)
+        found.append(describe(name_of, kernel, types, constexprs, absent=absent, num_stages=TARGET_STAGES, **common))
     return found
 
 

@@ -24,8 +24,8 @@ FEW_SPLITS, MOST_SPLITS = 512, 1024
 # Targets to a slot, on average, that the tiles look for themselves.
 MOST_TARGETS = 4
 
-# On AMD, where a warp has 64 lanes, as many threads.
-WARPS, AMD_WARPS = 8, 4
+# On AMD, where a warp has 64 lanes.
+AMD_WARPS = 4
 
 # Loads in flight of the kernel of targets, which makes one tile: more would only take registers.
 TARGET_STAGES = 2
@@ -38,6 +38,7 @@ class Tile(NamedTuple):
     dims: int
     even: bool  # whether dims divides D
     num_stages: int
+    num_warps: int
     # Left to itself the assembler spills a few bytes to stay at a number of registers that lets one more block in.
     maxnreg: int | None = 255
 
@@ -47,7 +48,11 @@ class Tile(NamedTuple):
 
     def options(self, num_stages: int) -> dict[str, Any]:
         """Return how a launch is compiled; AMD's compiler takes no bound of registers."""
-        how: dict[str, Any] = {"num_warps": WARPS, "num_stages": num_stages, "enable_fp_fusion": False}
+        how: dict[str, Any] = {
+            "num_warps": self.num_warps,
+            "num_stages": num_stages,
+            "enable_fp_fusion": False,
+        }
         if torch.version.hip:
             how["num_warps"] = AMD_WARPS
         elif self.maxnreg is not None:
@@ -55,22 +60,23 @@ class Tile(NamedTuple):
         return how
 
 
-def tile_of(dot16: bool, D: int) -> Tile:
-    """Return the tile of products, by the kind of product and D; bits do not depend on its rows.
+def tile_of(dot16: bool, D: int, num_rows: int = 64) -> Tile:
+    """Return the tile of products, by the kind of product, D and the number of rows; bits do not depend on its rows.
 
-    64 rows keep the matrix units less busy than the memory where rows are few, which is what answers have. Eight warps
-    share the registers of two tiles, the logits and the products of one slice. Where no slice divides D, loads are of
-    single elements, whose addresses take registers.
+    64 rows keep the matrix units less busy than the memory where rows are few, which is what answers have; fewer leave
+    registers for more programs, and so more loads in flight. Where no slice divides D, loads are of single elements,
+    whose addresses take registers.
     """
+    few = 16 if num_rows <= 16 else 32
     if not dot16:
         # Of 64 rows Triton before 3.8 makes tf32 on sm_100, whatever is asked for.
-        return Tile(32, 16, True, 3) if D % 16 == 0 else Tile(16, 16, False, 3)
+        return Tile(few, 16, True, 3, 2 if few == 16 else 4) if D % 16 == 0 else Tile(16, 16, False, 3, 4)
     if D % 64 == 0:
-        return Tile(64, 64, True, 3, None)
+        return Tile(few if num_rows <= 32 else 64, 64, True, 4, 4, None)
     for dims in (32, 16):
         if D % dims == 0:
-            return Tile(64, dims, True, 3)
-    return Tile(64, 32, False, 2)
+            return Tile(64, dims, True, 3, 8)
+    return Tile(64, 32, False, 2, 8)
 
 
 def tiles_of_a_split(num_entering: int) -> int:
@@ -299,7 +305,7 @@ def parts_of(problem: Any, rank: Any = None) -> Parts:
         rank = _arrays.empty(like, (M,), "int64")
     than = target if problem.target_logits is None else problem.target_logits
     inner, outer = factors(problem)
-    tile = tile_of(dot16, D)
+    tile = tile_of(dot16, D, R)
     # What the kernels of targets and of sums have in common.
     common: dict[str, Any] = {
         "hidden": hidden,

@@ -100,7 +100,7 @@ def split_size(num_entering: int) -> tuple[int, int]:
     for block, warps in ((128, 1), (512, 1), (2048, 4)):
         if num_entering <= block:
             return block, warps
-    return 8192, 8
+    return 8192, 4
 
 
 def parts_of(problem: Any, pairs: Pairs | None = None, rank: Any = None) -> Parts:

@@ -25,7 +25,6 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
-from .._gpu.variants import variant
 from .problem import Problem, Selection
 from .triton_launch import OPTIONS, Tile, chunks, limits, padded, pool_arguments, row_tile
 from .triton_objective import (
@@ -49,7 +48,7 @@ from .triton_rows import catch_up, everywhere, initial_item, similarity
 WORKSPACE_BYTES = 1 << 28
 
 # Slices of a tile that are on their way at a time in the first pass.
-STAGES = {"four": 4, "two": 2}
+STAGES = 4
 
 # A step looks for the largest bounds this often; then all tiles have their turn, as looking costs a scan of the bounds.
 ROUNDS = tl.constexpr(16)
@@ -408,11 +407,9 @@ def select_bounds_kernel(
 
 def bounds_tile(dtype: str, dims: int, plain: bool) -> Tile:
     """Return the tile of MMR out of large pools; ``plain``: without options, which take registers, as int8 does."""
-    # 168 registers let three blocks live on a multiprocessor; 255 is no bound, but left to itself the assembler spills
-    # a few bytes to let one more block in.
-    return row_tile(dtype, dims)._replace(
-        rows=16, num_warps=4, num_stages=STAGES[variant("bounds")], maxnreg=168 if plain and dtype != "int8" else 255
-    )
+    # One warp waits for no other. 255 is no bound, but left to itself the assembler spills a few bytes to let one more
+    # block in.
+    return row_tile(dtype, dims)._replace(rows=16, num_warps=1, num_stages=STAGES, maxnreg=255)
 
 
 def select(problem: Problem, out: Selection) -> None:

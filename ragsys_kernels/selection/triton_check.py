@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 
 from .. import _arrays
 from .._gpu.variants import variant
@@ -22,12 +21,10 @@ from .triton_check_kernels import corpus_check_kernel, corpus_settle_kernel
 from .triton_draft_kernels import (
     corpus_order_kernel,
     corpus_pool_kernel,
-    corpus_queries_kernel,
     corpus_start_kernel,
 )
 from .triton_launch import (
     PICK_TILE,
-    QUERY_BLOCK,
     SMALL_TILE,
     Tile,
     bias_by_row,
@@ -35,7 +32,7 @@ from .triton_launch import (
     dot_type,
     num_initial,
     outputs,
-    query_factors,
+    queries_apart,
 )
 
 # A smaller corpus goes densely, as does one of which more picks are wanted.
@@ -174,7 +171,7 @@ class Rounds:
         self.pool = FIRST + added(problem) * problem.k
         self.parts_of_queries = self.query_back = None
         if problem.relevance is None:
-            self._take_queries_apart()
+            self.parts_of_queries, self.query_back = queries_apart(problem, q0, num_queries)
         self.queries = problem.take(slice(q0, q0 + num_queries))
         self.known = self.empty((num_queries, self.S + self.K), "int64")
         self.candidates = self.empty((num_queries, self.pool), "int64")
@@ -187,27 +184,6 @@ class Rounds:
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
         return _arrays.empty(self.problem.rows.data, shape, dtype)
-
-    def _take_queries_apart(self) -> None:
-        factors, back = query_factors(self.problem, self.q0, self.num_queries)
-        dot = dot_type(self.problem.rows.dtype)
-        shape = (self.query_parts, self.num_queries, self.D)
-        self.parts_of_queries = self.empty(shape, {tl.float16: "float16", tl.bfloat16: "bfloat16"}.get(dot, "float32"))
-        self.query_back = self.empty((self.num_queries,), "float32")
-        corpus_queries_kernel[(self.num_queries,)](
-            queries=self.problem.queries,
-            factors=factors,
-            back=back,
-            query_parts=self.parts_of_queries,
-            query_back=self.query_back,
-            q0=self.q0,
-            num_queries=self.num_queries,
-            D=self.D,
-            DOT=dot,
-            PARTS=self.query_parts,
-            BLOCK=QUERY_BLOCK,
-            **SMALL_TILE.options(),
-        )
 
     def relevance_arguments(self) -> dict[str, Any]:
         problem = self.problem

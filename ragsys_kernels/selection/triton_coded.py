@@ -21,7 +21,6 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
-from .._gpu.variants import variant
 from .codes import row_bytes
 from .problem import Problem, Selection
 from .triton_bounds import SCAN, SHARE, STAGES, WORKSPACE_BYTES, close_group, larger_in_lanes
@@ -424,7 +423,7 @@ def coded_tile(dtype: str, dims: int, plain: bool) -> Tile:
     """Return the tile of rows that are read for MMR out of coded pools; ``plain``: without options."""
     # With options 4 warps spill. A row is summed by the same lanes, in the same order, with 8.
     warps = 4 if plain else 8
-    return row_tile(dtype, dims)._replace(rows=16, num_warps=warps, num_stages=STAGES[variant("bounds")], maxnreg=255)
+    return row_tile(dtype, dims)._replace(rows=16, num_warps=warps, num_stages=STAGES, maxnreg=255)
 
 
 def code_slices(dims: int) -> tuple[int, int, int]:

@@ -32,6 +32,8 @@ from .triton_coded_corpus import LEVELS, POOL, ROOM, finding_tile, layout, looki
 from .triton_coded_kernels import coded_check_kernel, coded_pool_kernel
 from .triton_coded_rounds import code_queries_kernel, coded_contenders_kernel, coded_settle_kernel
 from .triton_corpus_kernels import (
+    corpus_candidates_kernel,
+    corpus_found_kernel,
     corpus_pick_kernel,
     corpus_relevance_kernel,
     corpus_step_kernel,
@@ -53,12 +55,20 @@ from .triton_launch import (
     SMALL_TILE,
     Tile,
     dot_type,
+    parts_of_dot,
     query_factors_kernel,
     row_tile,
 )
 from .triton_objectives import OBJECTIVES
 from .triton_stream import select_stream_kernel, stream_tile
-from .triton_whole_corpus import PICK_BLOCK, corpus_tile, query_parts, relevance_tile, step_tile
+from .triton_whole_corpus import (
+    CANDIDATES_TILE,
+    FOUND_BLOCK,
+    PICK_BLOCK,
+    corpus_tile,
+    relevance_tile,
+    step_tile,
+)
 
 # How rows are stored.
 _ROWS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int8": "*i8"}
@@ -69,12 +79,13 @@ _TYPES = {
     **dict.fromkeys(("relevance", "bias", "lambda_d", "lambda_b"), "*fp32"),
     **dict.fromkeys(("out_score", "out_relevance", "out_redundancy"), "*fp32"),
     **dict.fromkeys(("work", "sums", "sum_scalars", "taken_factors", "taken_scales", "taken_errors"), "*fp32"),
-    **dict.fromkeys(("v_in", "v_out", "state", "state_out", "part_best"), "*fp32"),
+    **dict.fromkeys(("v_in", "v_out", "state", "part_best"), "*fp32"),
     **dict.fromkeys(("candidates", "initial", "groups", "query_groups", "ks", "out_index"), "*i64"),
-    **dict.fromkeys(("part_row", "taken_rows", "keys_out"), "*i64"),
+    **dict.fromkeys(("part_row", "taken_rows", "keys_out", "tile_keys"), "*i64"),
     **dict.fromkeys(("barred", "num_taken", "out_length"), "*i32"),
     **dict.fromkeys(("row_stride", "stride", "pool_stride", "num_ids", "P", "S", "K", "D", "N", "q0", "cap"), "i32"),
     **dict.fromkeys(("num_queries", "tiles", "step", "looked", "parts", "part_rows", "span", "pool", "first"), "i32"),
+    **dict.fromkeys(("looked_at", "k"), "i32"),
     # Of calls whose picks are drafted and checked.
     **dict.fromkeys(("known", "draft", "places", "pools"), "*i64"),
     **dict.fromkeys(("made", "order", "count", "keys"), "*i32"),
@@ -150,7 +161,8 @@ def _compilation(
         kernel,
         {
             **_TYPES,
-            **dict.fromkeys(("rows", "items", "query_parts", "parts"), _ROWS[dtype]),
+            **dict.fromkeys(("rows", "items", "parts"), _ROWS[dtype]),
+            "query_parts": _ROWS["float16" if dtype == "int8" else dtype],
             **types,
         },
         constexprs,
@@ -199,7 +211,7 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
         found.append(_compilation(name, select_gram_kernel, dtype, tile, beside, True, **sizes))
         if dtype in NUM_PARTS and vrsd == full:
             sizes |= form(dtype, tile, D, False, NUM_PARTS[dtype])
-            name, tile = name.replace("gram", "gram tile"), staged(tile, not vrsd and not full)
+            name, tile = name.replace("gram", "gram tile"), staged(tile)
             in_tile = (*absent, "query_factors", "quality")
             found.append(_compilation(name, select_gram_kernel, dtype, tile, in_tile, True, **sizes))
     tile = row_tile(dtype, D)
@@ -222,11 +234,13 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
     for num_queries in (1, 64):
         tile = corpus_tile(dtype, num_queries, D)
         sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, "DOT": dot}
-        name, parts = f"corpus relevance {tile.queries}", query_parts(dot)
+        name, parts = f"corpus relevance {tile.queries}", parts_of_dot(dot)
         first = relevance_tile(tile, dtype, not full)
-        add(name, corpus_relevance_kernel, first, (*unused, "keys_out"), True, **flags, **sizes, PARTS=parts)
+        add(name, corpus_relevance_kernel, first, (*unused, "tile_keys"), True, **flags, **sizes, PARTS=parts)
         step = step_tile(tile, dtype, vrsd)
-        add(f"corpus step {tile.queries}", corpus_step_kernel, step, unused, True, **even, **sizes)
+        for begun, first_step in (("", False), (" first", True)):
+            name = f"corpus step{begun} {tile.queries}"
+            add(name, corpus_step_kernel, step, unused, True, **even, **sizes, FIRST=first_step)
         if not vrsd and dtype != "int8":
             checks = _checks(tile, dtype, full, absent)[: 1 if dtype == "float32" else 2]
             # One tile checks any number of queries, and with options finds their pools too.
@@ -280,7 +294,7 @@ def _checks(tile: Tile, dtype: str, full: bool, absent: tuple[str, ...]) -> list
         "SHOWN": full,
     }
     name = f"corpus check {check.queries} {options}"
-    parts: dict[str, Any] = {"PARTS": query_parts(dot)}
+    parts: dict[str, Any] = {"PARTS": parts_of_dot(dot)}
     found = [
         _compilation(name, corpus_check_kernel, dtype, check, absent, True, _PARTS, **flags, **even, **sizes, **parts)
     ]
@@ -304,7 +318,7 @@ def _rounds() -> list[Compilation]:
             )
         )
     for dtype in ("float16", "bfloat16"):
-        apart: dict[str, Any] = {"DOT": dot_type(dtype), "PARTS": query_parts(dot_type(dtype)), "BLOCK": QUERY_BLOCK}
+        apart: dict[str, Any] = {"DOT": dot_type(dtype), "PARTS": parts_of_dot(dot_type(dtype)), "BLOCK": QUERY_BLOCK}
         found.append(_compilation("corpus queries", corpus_queries_kernel, dtype, SMALL_TILE, (), **apart))
     found.append(_compilation("corpus order", corpus_order_kernel, "float16", SMALL_TILE, (), BLOCK=ORDER_BLOCK))
     return found
@@ -344,12 +358,18 @@ def _codes() -> list[Compilation]:
 
 
 def _searches() -> list[Compilation]:
-    """Return the relevance kernel where it writes keys, and where relevance is given."""
+    """Return the relevance kernel where it writes keys of tiles, the rest of a search, and where relevance is given."""
     tile, dot = corpus_tile("float16", 64, 768), dot_type("float16")
-    sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, "DOT": dot, "PARTS": query_parts(dot)}
+    sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, "DOT": dot, "PARTS": parts_of_dot(dot)}
     flags: dict[str, Any] = {"VRSD": False, "EVEN_D": True, "BIAS_BY_ROW": False}
-    searched = (*OPTIONS, *_SUMS, "v_out", "state_out", "part_best", "part_row")
-    given = (*OPTIONS[1:], *_SUMS, "queries", "query_factors", "query_back", "keys_out")
+    searched = (*OPTIONS, *_SUMS, "part_best", "part_row")
+    given = (*OPTIONS[1:], *_SUMS, "query_parts", "query_back", "tile_keys")
+    keys = {"keys": "*i64", "found": "i32"}
     search = _compilation("corpus search", corpus_relevance_kernel, "float16", tile, searched, True, **flags, **sizes)
     plain = _compilation("corpus given", corpus_relevance_kernel, "float16", tile, given, **flags, **sizes)
-    return [search, plain._replace(wide_loads=False)]
+    looked = _compilation(
+        "corpus candidates", corpus_candidates_kernel, "float16", CANDIDATES_TILE, (), False, {**keys, "v": "*fp32"},
+        ROWS=tile.rows,
+    )  # fmt: skip
+    found = _compilation("corpus found", corpus_found_kernel, "float16", SMALL_TILE, (), False, keys, BLOCK=FOUND_BLOCK)
+    return [search, plain._replace(wide_loads=False), looked, found]

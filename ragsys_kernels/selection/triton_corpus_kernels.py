@@ -3,8 +3,8 @@
 A product kernel multiplies the rows picked last (Q, D), or the queries, with the corpus (N, D). Its epilogue brings the
 running vectors (Q, N) up to date and leaves the best value of each tile with its lowest row in ``part_best`` and
 ``part_row`` (Q, tiles). A second kernel, one program a query, takes the best of the tiles, writes the outputs and the
-next row to multiply. ``v`` (Q, N) is the relevance with bias (VRSD: without), ``state`` m or t = s·e; NaN marks what
-may not be picked. Queries are numbered within a chunk that begins at q0; workspaces are those of the chunk.
+next row to multiply. ``v`` (Q, N) is the relevance with bias (VRSD: without), ``state`` m or t = s·e; NaN in either
+marks what may not be picked. Queries are numbered within a chunk that begins at q0; workspaces are those of the chunk.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -84,15 +84,21 @@ def _store_best(w, i, n, tile, num_queries, part_best, part_row):
 
 
 @triton.jit
-def _query_slice(x, y, acc, DOT: tl.constexpr, PARTS: tl.constexpr):
-    """Add rows x [ROWS, DIMS] times float32 queries y [QUERIES, DIMS], which are taken apart into 16-bit parts."""
+def _with_parts(x, parts, real, plane, acc, DOT: tl.constexpr, PARTS: tl.constexpr):
+    """Add rows x [ROWS, DIMS] times queries, whose 16-bit parts lie a plane from one another."""
     x = tl.trans(x.to(DOT))
     for part in tl.static_range(PARTS):
-        high = y.to(DOT)
-        acc = tl.dot(high, x, acc, input_precision="ieee")
-        if part + 1 < PARTS:
-            y -= high.to(tl.float32)
+        y = tl.load(parts + part * plane, mask=real, other=0.0)  # [QUERIES, DIMS]
+        acc = tl.dot(y, x, acc, input_precision="ieee")
     return acc
+
+
+@triton.jit
+def _key(w, n):
+    """Return a number for value w of row n, larger for the larger value and of equal ones for the lower row."""
+    bits = tl.where(w == 0, 0.0, w).to(tl.int32, bitcast=True)  # -0 equals 0
+    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
+    return (ordered << 32) | (0xFFFFFFFF - n)
 
 
 @triton.jit(do_not_specialize=("q0", "num_ids", "num_queries"))
@@ -100,8 +106,7 @@ def corpus_relevance_kernel(
     rows,
     factors,
     lengths,
-    queries,
-    query_factors,
+    query_parts,
     query_back,
     relevance,
     bias,
@@ -109,14 +114,14 @@ def corpus_relevance_kernel(
     query_groups,
     lambda_b,
     v_out,
-    state_out,
-    keys_out,
+    tile_keys,
     part_best,
     part_row,
     row_stride,
     q0,
     num_queries,
     num_ids,
+    tiles,
     D,
     stride,
     VRSD: tl.constexpr,
@@ -128,21 +133,18 @@ def corpus_relevance_kernel(
     ROWS: tl.constexpr,
     DIMS: tl.constexpr,
 ):
-    """Relevance with bias and who may be picked; the first pick's value is v.
+    """Relevance with bias, NaN where an item may not be picked; the first pick's value is v.
 
-    With ``keys_out`` (Q, stride) int64 instead of the other outputs, for a search: the larger key is the larger v, of
-    equal ones the lower row.
+    With ``tile_keys`` (C, tiles) int64 instead of the bests of tiles, for a search: keys of the tiles by their bests.
     """
     i, n, tile = _tile_of(num_queries, QUERIES, ROWS)
     q = q0 + i
     ok = (i < num_queries)[:, None] & (n < num_ids)[None, :]
     if relevance is None:
         d = tl.arange(0, DIMS)
-        # Elements of unit queries are small: scaled, the lowest part is a normal number in float16 too.
-        scale = 1.0 if PARTS == 1 else 4096.0
-        factor = tl.load(query_factors + i, mask=i < num_queries, other=0.0) * scale
         base = rows + n[:, None] * row_stride
-        query_base = queries + q[:, None] * D
+        parts = query_parts + i[:, None] * D
+        plane = (tl.zeros([], tl.int64) + num_queries) * D
         inside = (n < num_ids)[:, None]
         real = (i < num_queries)[:, None]
         acc = tl.zeros([QUERIES, ROWS], tl.float32)
@@ -150,14 +152,12 @@ def corpus_relevance_kernel(
         # Full slices need no mask along D: with one, 16-byte loads become one load an element.
         for d0 in range(0, full, DIMS):
             x = tl.load(base + (d0 + d)[None, :], mask=inside, other=0)  # [ROWS, DIMS]
-            y = tl.load(query_base + (d0 + d)[None, :], mask=real, other=0.0) * factor[:, None]  # [QUERIES, DIMS]
-            acc = _query_slice(x, y, acc, DOT, PARTS)
+            acc = _with_parts(x, parts + (d0 + d)[None, :], real, plane, acc, DOT, PARTS)
         if not EVEN_D:
             tail = (full + d < D)[None, :]
             x = tl.load(base + (full + d)[None, :], mask=inside & tail, other=0)
-            y = tl.load(query_base + (full + d)[None, :], mask=real & tail, other=0.0) * factor[:, None]
-            acc = _query_slice(x, y, acc, DOT, PARTS)
-        r = acc * (tl.load(query_back + i, mask=i < num_queries, other=0.0) * (1.0 / scale))[:, None]
+            acc = _with_parts(x, parts + (full + d)[None, :], real & tail, plane, acc, DOT, PARTS)
+        r = acc * tl.load(query_back + i, mask=i < num_queries, other=0.0)[:, None]
         f = tl.full([ROWS], 1.0, tl.float32)
         if factors is not None:
             f = tl.load(factors + n, mask=n < num_ids, other=0.0)
@@ -175,17 +175,37 @@ def corpus_relevance_kernel(
     if query_groups is not None:
         own = tl.load(query_groups + q, mask=i < num_queries, other=0)
         free &= tl.load(groups + n, mask=n < num_ids, other=0)[None, :] != own[:, None]
+    tl.store(v_out + i[:, None] * stride + n[None, :], tl.where(free, v, float("nan")), mask=ok)
     w = comparable(v, free)
-    at = i[:, None] * stride + n[None, :]
-    if keys_out is not None:
-        bits = tl.where(w == 0, 0.0, w).to(tl.int32, bitcast=True)  # -0 equals 0
-        ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
-        tl.store(keys_out + at, (ordered << 32) | (0xFFFFFFFF - n)[None, :], mask=ok)
+    if tile_keys is not None:
+        tl.store(tile_keys + i * tiles + tile, _key(tl.max(w, 1), tile), mask=i < num_queries)
     else:
-        start = 0.0 if VRSD else NO_PICK
-        tl.store(v_out + at, v, mask=ok)
-        tl.store(state_out + at, tl.where(free, start, float("nan")), mask=ok)
         _store_best(w, i, n, tile, num_queries, part_best, part_row)
+
+
+@triton.jit(do_not_specialize=("num_ids", "looked_at"))
+def corpus_candidates_kernel(v, tile_keys, keys, stride, num_ids, looked_at, ROWS: tl.constexpr):
+    """Make keys (C, looked_at, ROWS) of the rows of the tiles that a search looks at, by their own keys."""
+    i = tl.program_id(0).to(tl.int64)
+    at = i * looked_at + tl.program_id(1)
+    n = (0xFFFFFFFF - (tl.load(tile_keys + at) & 0xFFFFFFFF)) * ROWS + tl.arange(0, ROWS)
+    value = tl.load(v + i * stride + n, mask=n < num_ids, other=float("nan"))
+    key = _key(comparable(value, n < num_ids), n)
+    tl.store(keys + at * ROWS + tl.arange(0, ROWS), tl.where(n < num_ids, key, -0x7FFFFFFFFFFFFFFF - 1))
+
+
+@triton.jit(do_not_specialize=("q0", "found", "k"))
+def corpus_found_kernel(keys, out_index, out_score, q0, found, k, BLOCK: tl.constexpr):
+    """Make rows and values of the largest keys (C, found), -1 and -inf where there are no more."""
+    i = tl.program_id(0).to(tl.int64)
+    for j0 in range(0, k, BLOCK):
+        j = j0 + tl.arange(0, BLOCK)
+        key = tl.load(keys + i * found + j, mask=j < found, other=0)
+        ordered = (key >> 32).to(tl.int32)
+        score = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+        there = (j < found) & (score > float("-inf"))
+        tl.store(out_score + (q0 + i) * k + j, tl.where(there, score, float("-inf")), mask=j < k)
+        tl.store(out_index + (q0 + i) * k + j, tl.where(there, 0xFFFFFFFF - (key & 0xFFFFFFFF), -1), mask=j < k)
 
 
 @triton.jit
@@ -236,13 +256,14 @@ def corpus_step_kernel(
     D,
     stride,
     VRSD: tl.constexpr,
+    FIRST: tl.constexpr,
     EVEN_D: tl.constexpr,
     DOT: tl.constexpr,
     QUERIES: tl.constexpr,
     ROWS: tl.constexpr,
     DIMS: tl.constexpr,
 ):
-    """What the rows taken last (-1: none) change, and the best value of each tile."""
+    """What the rows taken last (-1: none) change, and the best value of each tile; FIRST: there is no state yet."""
     # 1. Similarities of the rows taken with those of the tile.
     i, n, tile = _tile_of(num_queries, QUERIES, ROWS)
     real = i < num_queries
@@ -273,7 +294,10 @@ def corpus_step_kernel(
     ok = real[:, None] & (n < num_ids)[None, :]
     at = i[:, None] * stride + n[None, :]
     v = tl.load(v_in + at, mask=ok, other=0.0)  # [QUERIES, ROWS]
-    m = tl.load(state + at, mask=ok, other=float("nan"))
+    if FIRST:
+        m = tl.where(v == v, 0.0 if VRSD else NO_PICK, float("nan"))
+    else:
+        m = tl.load(state + at, mask=ok, other=float("nan"))
     if D > 0:  # always so; without the branch the compiler of Triton 3.6 dies for sm_100, as in `gram_row`
         if VRSD:
             m = tl.where(has[:, None], m + similarity, m)

@@ -29,7 +29,7 @@ ROW_DIMS = 32
 
 # How many slices stay in registers, for MMR without options and for all else; half of these for rules that keep more
 # than MMR and VRSD. Each takes 16 registers of a thread. The rest of a row is read again from the cache at each pick.
-HELD_SLICES = (10, 4)
+HELD_SLICES = (12, 4)
 
 
 def gram_tile(dtype: str, slots: int, dims: int, whole: bool = False) -> Tile:
@@ -39,20 +39,21 @@ def gram_tile(dtype: str, slots: int, dims: int, whole: bool = False) -> Tile:
         return Tile(rows, ROW_DIMS // 2, 1, min(8, rows // 8), 3)
     if dtype == "float32":
         return Tile(rows, ROW_DIMS, 1, rows // 16, 2)
-    # The matrix and the operands of its products fill the registers.
+    # The matrix and the operands of its products fill the registers. A pick waits for all warps, so few of them are
+    # fast: one, or the four that share a product on Hopper.
     bounded = rows <= 32
     dims = min(64, max(16, triton.next_power_of_2(dims)))
     most = 144 if dtype == "int8" and rows == 32 else 128  # where quotients of VRSD spill at 128
-    return Tile(rows, dims, 1, min(8, rows // 8), 2, most if bounded else None)
+    warps = min(8, rows // 8) if whole else 1 if bounded else 4
+    # Rows that meet the query in registers and one another in the matrix units have one buffer, whatever the number of
+    # stages: with two, Triton loads the next slice while the units still read the last (seen on an H200).
+    stages = 2 if dtype == "int8" else 1
+    return Tile(rows, dims, 1, warps, stages, most if bounded else None)
 
 
-def staged(tile: Tile, plain: bool) -> Tile:
-    """Return the tile where rows go to the matrix instructions past the registers: several slices can be in flight.
-
-    Without options half the warps leave registers for two blocks of 128 slots a multiprocessor; options would spill.
-    """
-    warps = tile.num_warps // 2 if tile.rows == 128 and plain else tile.num_warps
-    return tile._replace(num_stages=4, num_warps=warps)
+def staged(tile: Tile) -> Tile:
+    """Return the tile where rows go to the matrix units past the registers: several slices can be in flight."""
+    return tile._replace(num_stages=4)
 
 
 def form(dtype: str, tile: Tile, dims: int, plain: bool, parts: int = 0, rule: str = "mmr") -> dict[str, Any]:
@@ -259,12 +260,14 @@ def select_gram_kernel(
 
     spent = tl.zeros([], tl.float64)
 
-    # 5. The picks.
+    # 5. The picks. Each slot remembers its own; a store in the loop would wait for the layout of its values to change.
     wanted = K
     if ks is not None:
         wanted = tl.minimum(tl.load(ks + q), K).to(tl.int32)
     made = 0
-    nan = float("nan")
+    picked_at = tl.full([SLOTS], -1, tl.int32)
+    picked_score = tl.zeros([SLOTS], tl.float32)
+    picked_redundancy = tl.zeros([SLOTS], tl.float32)
     for step in range(wanted):
         first = (step == 0) & (started == 0)
         open_ = free
@@ -281,18 +284,12 @@ def select_gram_kernel(
         score, redundancy = OUTPUTS(state, items, w, first)
         if (max_similarity is not None) and not REDUNDANT:
             redundancy = tl.where(first, 0.0, nearest)
-        item = i.to(tl.int64)
-        if candidates is not None:  # read again, as all ids would take registers
-            item = tl.load(candidates + q * P + i, mask=found, other=-1).to(tl.int64)
-        tl.store(out_index + q * K + step, tl.where(found, item, -1))
-        # The pick's own lane stores: no reduction to bring its values to the others.
-        at = q * K + step + tl.zeros([SLOTS], tl.int64)
-        tl.store(out_score + at, tl.where(found, score, float("-inf")), mask=pick)
-        tl.store(out_relevance + at, tl.where(found, v, nan), mask=pick)
-        tl.store(out_redundancy + at, tl.where(found, redundancy, nan), mask=pick)
+        pick = pick & (w > float("-inf"))
+        picked_at = tl.where(pick, step, picked_at)
+        picked_score = tl.where(pick, score, picked_score)
+        picked_redundancy = tl.where(pick, redundancy, picked_redundancy)
         made += found.to(tl.int32)
 
-        pick = pick & (w > float("-inf"))
         if costs is not None:
             spent += tl.sum(tl.where(pick, cost, 0.0), 0)
         free = free & (pick == 0)
@@ -311,7 +308,17 @@ def select_gram_kernel(
                 nearest = running_max(nearest, similarity)
         if cap is not None:
             free = _below_cap(free, taken, group, p, i, cap)
-    for step in range(wanted, K):
+    picked = picked_at >= 0
+    item = p.to(tl.int64)
+    if candidates is not None:  # read again, as all ids would take registers
+        item = tl.load(candidates + q * P + p, mask=picked, other=-1).to(tl.int64)
+    at = q * K + picked_at
+    tl.store(out_index + at, item, mask=picked)
+    tl.store(out_score + at, picked_score, mask=picked)
+    tl.store(out_relevance + at, v, mask=picked)
+    tl.store(out_redundancy + at, picked_redundancy, mask=picked)
+    nan = float("nan")
+    for step in range(made, K):
         tl.store(out_index + q * K + step, -1)
         tl.store(out_score + q * K + step, float("-inf"))
         tl.store(out_relevance + q * K + step, nan)
@@ -373,7 +380,7 @@ def select(problem: Problem, out: Selection) -> None:
     objective = OBJECTIVES[rule_of(problem)]
     tile = gram_tile(dtype, problem.pool + num_initial(problem), D, objective.whole)
     if parts:
-        tile = staged(tile, plain)
+        tile = staged(tile)
     select_gram_kernel[(problem.num_queries,)](
         **arguments,
         **objective.constexprs(),

@@ -12,6 +12,7 @@ from typing import Any
 from .. import _arrays, _env
 from .._dispatch import BackendUnavailableError
 from .._gpu import compilers
+from .._gpu.variants import variant
 from .._types import Array
 from . import filtered_problems, triton_bounds, triton_coded, triton_gram, triton_stream, triton_whole_corpus
 from .problem import Problem, Selection
@@ -97,7 +98,8 @@ def _regime(problem: Problem) -> Any:
     if problem.op != "mmr":
         return triton_stream
     limited = any(getattr(problem.constraints, name) is not None for name in ("costs", "max_similarity"))
-    return triton_bounds if limited or problem.rows.codes is None else triton_coded
+    coded = problem.rows.codes is not None and variant("bounds") == "codes"
+    return triton_coded if coded and not limited else triton_bounds
 
 
 def _is_corpus(problem: Problem) -> bool:

@@ -16,6 +16,7 @@ import triton.language as tl
 from .. import _arrays, _env
 from .codes import swapped
 from .problem import Problem, Rows, Selection
+from .triton_draft_kernels import corpus_queries_kernel
 from .triton_objective import inverse
 
 # Elements of a query that are loaded together.
@@ -239,3 +240,32 @@ def _query_factors(problem: Problem, q0: int, num_queries: int, num_parts: int) 
         **SMALL_TILE.options(),
     )
     return factors, back, parts
+
+
+def parts_of_dot(dot: Any) -> int:
+    """Return how many 16-bit parts hold a float32 query to the precision of float32 products."""
+    return {tl.float32: 1, tl.float16: 2, tl.bfloat16: 3}[dot]
+
+
+def queries_apart(problem: Problem, q0: int, num_queries: int) -> tuple[Any, Any]:
+    """Return the parts (PARTS, C, D) of queries for products with a corpus, and what undoes their factors (C,)."""
+    queries, dot = problem.queries, dot_type(problem.rows.dtype)
+    factors, back = query_factors(problem, q0, num_queries)
+    shape = (parts_of_dot(dot), num_queries, queries.shape[1])
+    parts = _arrays.empty(queries, shape, {tl.float16: "float16", tl.bfloat16: "bfloat16"}.get(dot, "float32"))
+    parts_back = _arrays.empty(queries, (num_queries,), "float32")
+    corpus_queries_kernel[(num_queries,)](
+        queries=queries,
+        factors=factors,
+        back=back,
+        query_parts=parts,
+        query_back=parts_back,
+        q0=q0,
+        num_queries=num_queries,
+        D=queries.shape[1],
+        DOT=dot,
+        PARTS=shape[0],
+        BLOCK=QUERY_BLOCK,
+        **SMALL_TILE.options(),
+    )
+    return parts, parts_back

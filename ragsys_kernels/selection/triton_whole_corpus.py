@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 
 from .. import _arrays
 from .._types import Array
 from . import filtered_problems, triton_check, triton_coded_corpus
 from .problem import Problem, Selection
 from .triton_corpus_kernels import (
+    corpus_candidates_kernel,
+    corpus_found_kernel,
     corpus_pick_kernel,
     corpus_relevance_kernel,
     corpus_step_kernel,
@@ -24,12 +25,15 @@ from .triton_corpus_kernels import (
 )
 from .triton_launch import (
     PICK_TILE,
+    SMALL_TILE,
     Tile,
     bias_by_row,
     chunks,
     dot_type,
     num_initial,
     padded,
+    parts_of_dot,
+    queries_apart,
     query_factors,
     row_tile,
 )
@@ -37,8 +41,12 @@ from .triton_launch import (
 # The running vectors of the queries that run together take no more than this.
 WORKSPACE_BYTES = 1 << 30
 
-# Tiles whose bests are compared together.
+# Tiles whose bests are compared together; what a search has found that is written together.
 PICK_BLOCK = 256
+FOUND_BLOCK = 128
+
+# Of the kernel that makes keys of a few rows.
+CANDIDATES_TILE = Tile(1, 1, 1, 1, 2)
 
 
 def corpus_tile(dtype: str, num_queries: int, dims: int) -> Tile:
@@ -48,14 +56,12 @@ def corpus_tile(dtype: str, num_queries: int, dims: int) -> Tile:
     dims = min(widest, max(16, triton.next_power_of_2(dims)))
     if dtype == "float32":  # products without matrix instructions need the registers that more stages would take
         return Tile(64, dims, queries, 8, 2, 96 if queries == 16 else None)
-    return Tile(64, dims, queries, 4 if queries == 16 else 8, 3)
+    return Tile(64, dims, queries, 4, 4)
 
 
 def relevance_tile(tile: Tile, dtype: str, plain: bool) -> Tile:
     """Return the tile of the kernel of the relevance; ``plain`` is a call without options."""
-    # Where Triton 3.6 would spill 8 bytes on sm_100; bounds spill where they are not needed.
-    if dtype == "int8" and tile.queries == 16 and plain:
-        return tile._replace(maxnreg=128)
+    # Bounds spill where they are not needed.
     if dtype == "float32" and tile.queries == 64 and not plain:
         return tile._replace(maxnreg=136)
     return tile
@@ -70,11 +76,6 @@ def step_tile(tile: Tile, dtype: str, vrsd: bool) -> Tile:
     return tile._replace(maxnreg=128 if dtype == "float32" else 168) if vrsd else tile  # its quotients spill
 
 
-def query_parts(dot: Any) -> int:
-    """Return how many 16-bit parts hold a float32 query to the precision of float32 products."""
-    return {tl.float32: 1, tl.float16: 2, tl.bfloat16: 3}[dot]
-
-
 def select(problem: Problem, out: Selection) -> None:
     """Launch regime c: the relevance, then for each initial item and each pick two kernels."""
     if problem.constraints.filter is not None:
@@ -85,7 +86,7 @@ def select(problem: Problem, out: Selection) -> None:
     for form in (triton_coded_corpus, triton_check):
         if form.fits(problem):
             tile = corpus_tile(problem.rows.dtype, problem.num_queries, problem.rows.data.shape[1])
-            form.select(problem, out, corpus.factors, tile, query_parts(dot_type(problem.rows.dtype)))
+            form.select(problem, out, corpus.factors, tile, parts_of_dot(dot_type(problem.rows.dtype)))
             return
     _densely(corpus, out)
 
@@ -96,17 +97,20 @@ def _densely(corpus: _Corpus, out: Selection) -> None:
     for q0, num_queries in corpus.chunks():
         chunk = corpus.chunk(q0, num_queries)
         corpus.relevance(chunk)
-        for step in range(num_initial(problem)):
-            corpus.take(chunk, out, step, initial=True)
-            corpus.update(chunk)
-        for step in range(problem.k):
-            if step:
-                corpus.update(chunk)
-            corpus.take(chunk, out, step, initial=False)
+        shown = num_initial(problem)
+        for turn in range(shown + problem.k):
+            if turn:
+                corpus.update(chunk, first=turn == 1)
+            initial = turn < shown
+            corpus.take(chunk, out, turn if initial else turn - shown, initial)
 
 
 def search(problem: Problem) -> tuple[Array, Array]:
-    """Return the k rows of largest v, ties to the lowest row, and v: the top k of keys that order both."""
+    """Return the k rows of largest v, ties to the lowest row, and v: the top k of keys that order both.
+
+    The k best of all rows are in the k tiles with the best bests, as each of these has an item that comes before all
+    items of any other tile. So the rows of k tiles have keys, not all rows.
+    """
     if problem.constraints.filter is not None:
         parts = [search(piece) for _, piece in filtered_problems.by_bias(problem)]
         return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
@@ -116,17 +120,32 @@ def search(problem: Problem) -> tuple[Array, Array]:
     with _arrays.on_device(data):
         corpus = _Corpus(problem)
         for q0, num_queries in corpus.chunks():
-            keys = _arrays.empty(data, (num_queries, corpus.stride), "int64")
-            corpus.relevance(corpus.chunk(q0, num_queries, keys))
-            found = keys[:, : problem.pool].topk(min(problem.k, problem.pool)).values
-            n = found.shape[1]
-            # Undoes what the kernel made of value and row.
-            ordered, rows = found >> 32, 0xFFFFFFFF - (found & 0xFFFFFFFF)
-            bits = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(torch.int32)
-            scores = bits.view(torch.float32)
-            part = slice(q0, q0 + num_queries)
-            out_score[part, :n], out_index[part, :n] = scores, rows.masked_fill(scores == float("-inf"), -1)
-            out_score[part, n:], out_index[part, n:] = float("-inf"), -1
+            chunk = corpus.chunk(q0, num_queries, searched=True)
+            corpus.relevance(chunk)
+            looked_at = min(problem.k, chunk.tiles)
+            tiles = chunk.tile_keys.topk(looked_at, sorted=False).values
+            keys = _arrays.empty(data, (num_queries, looked_at * chunk.tile.rows), "int64")
+            corpus_candidates_kernel[(num_queries, looked_at)](
+                v=chunk.v,
+                tile_keys=tiles,
+                keys=keys,
+                stride=corpus.stride,
+                num_ids=problem.pool,
+                looked_at=looked_at,
+                ROWS=chunk.tile.rows,
+                **CANDIDATES_TILE.options(),
+            )
+            found = min(problem.k, problem.pool)
+            corpus_found_kernel[(num_queries,)](
+                keys=keys.topk(found).values,
+                out_index=out_index,
+                out_score=out_score,
+                q0=q0,
+                found=found,
+                k=problem.k,
+                BLOCK=FOUND_BLOCK,
+                **SMALL_TILE.options(),
+            )
     return out_index, out_score
 
 
@@ -138,10 +157,12 @@ class _Chunk:
     num_queries: int
     tile: Tile
     tiles: int  # that cover the rows
-    factors: Any  # of the queries
-    back: Any
-    keys: Any = None  # for a search
-    v: Any = None
+    v: Any
+    factors: Any = None  # of the queries
+    back: Any = None
+    parts: Any = None  # of the queries, for products
+    parts_back: Any = None
+    tile_keys: Any = None  # for a search
     state: Any = None
     part_best: Any = None
     part_row: Any = None
@@ -191,21 +212,23 @@ class _Corpus:
         return factors, lengths
 
     def chunks(self) -> list[tuple[int, int]]:
-        """Return first and number of the queries that run together; v and the state, or a key, are 8 bytes a row."""
+        """Return first and number of the queries that run together; v and the state are 8 bytes a row."""
         return chunks(self.problem.num_queries, 8 * self.stride, WORKSPACE_BYTES, 64)
 
-    def chunk(self, q0: int, num_queries: int, keys: Any = None) -> _Chunk:
-        """Return queries with their workspaces, or with ``keys`` for a search."""
+    def chunk(self, q0: int, num_queries: int, searched: bool = False) -> _Chunk:
+        """Return queries with their workspaces; ``searched``: those of a search."""
         problem, data = self.problem, self.rows.data
         tile = corpus_tile(self.rows.dtype, num_queries, data.shape[1])
         tiles = triton.cdiv(problem.pool, tile.rows)
-        factors = back = None
-        if problem.queries is not None:
-            factors, back = query_factors(problem, q0, num_queries)
-        made = _Chunk(q0, num_queries, tile, tiles, factors, back, keys)
-        if keys is not None:
+        made = _Chunk(q0, num_queries, tile, tiles, _arrays.empty(data, (num_queries, self.stride), "float32"))
+        if problem.relevance is None:
+            made.parts, made.parts_back = queries_apart(problem, q0, num_queries)
+        if searched:
+            made.tile_keys = _arrays.empty(data, (num_queries, tiles), "int64")
             return made
-        made.v, made.state = (_arrays.empty(data, (num_queries, self.stride), "float32") for _ in range(2))
+        if self.vrsd and problem.queries is not None:
+            made.factors, made.back = query_factors(problem, q0, num_queries)
+        made.state = _arrays.empty(data, (num_queries, self.stride), "float32")
         made.part_best = _arrays.empty(data, (tiles, num_queries), "float32")
         made.part_row = _arrays.empty(data, (tiles, num_queries), "int64")
         made.taken = _arrays.empty(data, (num_queries,), "int64")
@@ -251,35 +274,35 @@ class _Corpus:
         }
 
     def relevance(self, chunk: _Chunk) -> None:
-        """Launch the relevance with bias, or the keys of a search."""
+        """Launch the relevance with bias, and the bests of tiles or for a search their keys."""
         problem, tile, dot = self.problem, chunk.tile, dot_type(self.rows.dtype)
         corpus_relevance_kernel[(chunk.programs,)](
             **self._arguments(chunk),
-            queries=problem.queries,
-            query_factors=chunk.factors,
-            query_back=chunk.back,
+            query_parts=chunk.parts,
+            query_back=chunk.parts_back,
             relevance=problem.relevance,
             bias=problem.bias,
             query_groups=problem.constraints.query_groups,
             lambda_b=problem.lambda_b,
             v_out=chunk.v,
-            state_out=chunk.state,
-            keys_out=chunk.keys,
+            tile_keys=chunk.tile_keys,
+            tiles=chunk.tiles,
             BIAS_BY_ROW=bias_by_row(problem),
             EVEN_D=self.rows.data.shape[1] % tile.dims == 0,
             DOT=dot,
-            PARTS=query_parts(dot),
+            PARTS=parts_of_dot(dot),
             QUERIES=tile.queries,
             ROWS=tile.rows,
             DIMS=tile.dims,
             **relevance_tile(tile, self.rows.dtype, triton_check.is_plain(problem)).options(),
         )
 
-    def update(self, chunk: _Chunk) -> None:
-        """Launch what the rows taken last change in the running vectors."""
+    def update(self, chunk: _Chunk, first: bool) -> None:
+        """Launch what the rows taken last change in the running vectors; ``first``: there are none yet."""
         tile = chunk.tile
         corpus_step_kernel[(chunk.programs,)](
             **self._selecting(chunk),
+            FIRST=first,
             EVEN_D=self.rows.data.shape[1] % tile.dims == 0,
             DOT=dot_type(self.rows.dtype),
             QUERIES=tile.queries,
