@@ -186,9 +186,9 @@ def _regime_a(
     regime_a: Any, common: dict[str, Any], words: tuple[str, ...], read: int, small: int, P: int, D: int, K: int
 ) -> Case:
     """Return the case of a pool on chip: a matrix of products, or rows of which some slices are read again."""
-    op, dtype = common["op"], common["dtype"]
+    dtype = common["dtype"]
     tile = regime_a.gram_tile(dtype, P, D)
-    form = regime_a.form(dtype, tile, D, op == "mmr")
+    form = regime_a.form(dtype, tile, D)
     if form["MATRIX"]:
         flops = 2 * Q * tile.rows * D * (tile.rows + 1)
         return Case(**common, words=(f"gram {tile.rows}", *words), once=read + small, flops=flops, matrix=True)

@@ -5,6 +5,8 @@ torch 2.11 comes with Triton 3.6.0, 2.12 with 3.7.0, 2.13 with 3.7.1, 2.14 with 
 
 from __future__ import annotations
 
+from .. import _env
+
 # The oldest and the newest that have compiled every kernel, for every architecture of compilation.ARCHITECTURES.
 OLDEST, NEWEST = "3.6.0", "3.9.0"
 
@@ -49,6 +51,14 @@ def why_no_matrix_of_float32(arch: str) -> str | None:
     if version() >= oldest:
         return None
     return "coverage of float32 rows on {} needs triton {}.{}, got {}.{}".format(arch, *oldest, *version())
+
+
+def float32_precision() -> str:
+    """Return how matrices of float32 are multiplied: the three bfloat16 parts of each, six products that matter.
+
+    These are the float32 products but for less than 2^-23 of them, by matrix units. The interpreter has none.
+    """
+    return "ieee" if _env.triton_interpreter() else "bf16x6"
 
 
 def family(arch: str) -> str:

@@ -18,9 +18,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "linear": ("tiles", "tma"),
     # MMR out of large pools of a `Corpus` with codes: all rows are read, or codes first and few rows.
     "bounds": ("rows", "codes"),
-    # Regime c of MMR: a read of the rows a pick, picks drafted from pools and proved by looks through the codes of a
-    # large `Corpus`, or drafts checked by one read of 16-bit rows. Without codes the second is the first.
-    "corpus": ("dense", "coded", "checked"),
+    # Regime c of MMR: a read of the rows a pick (dense), picks drafted from pools and proved by looks through the codes
+    # of a large `Corpus` (coded), or drafts checked by one read of 16-bit rows. By type: coded with float32 rows, else
+    # dense.
+    "corpus": ("by-type", "dense", "coded", "checked"),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._gpu.compilation import Compilation, describe
+from .._gpu.compilers import float32_precision
 from . import triton_linear_tma as tma
 from .triton_answers import ANSWER_BLOCK, logprob_answers_kernel
 from .triton_finish import logprob_finish_kernel
@@ -172,7 +173,8 @@ def _linear_forms(hidden: str, weight: str, D: int, name: str, features: str, ro
     found = []
     dot16 = hidden == weight != "float32"
     tile = tile_of(dot16, D, rows)
-    constexprs = {**tile.constants(), "DOT16": dot16, "SOFTCAP": "softcap" in features}
+    constexprs: dict[str, Any] = {**tile.constants(), "DOT16": dot16, "SOFTCAP": "softcap" in features}
+    constexprs["PRECISION"] = float32_precision()
     common: dict[str, Any] = {
         "multiples": ("stride_hidden", "stride_weight", "dims") if tile.even else (),
         "num_warps": tile.num_warps,

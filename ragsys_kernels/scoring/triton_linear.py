@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
+from .._gpu.compilers import float32_precision
 from .._gpu.variants import variant
 from . import triton_linear_tma
 from .triton_merge import Parts, workspace
@@ -67,12 +68,13 @@ def tile_of(dot16: bool, D: int, num_rows: int = 64) -> Tile:
     registers for more programs, and so more loads in flight. Where no slice divides D, loads are of single elements,
     whose addresses take registers.
     """
-    few = 16 if num_rows <= 16 else 32
+    rows = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
+    if not dot16 and D % 32 == 0:
+        return Tile(rows, 32, True, 3, rows // 16, None)
     if not dot16:
-        # Of 64 rows Triton before 3.8 makes tf32 on sm_100, whatever is asked for.
-        return Tile(few, 16, True, 3, 2 if few == 16 else 4) if D % 16 == 0 else Tile(16, 16, False, 3, 4)
+        return Tile(rows, 16, True, 3, rows // 16, None) if D % 16 == 0 else Tile(16, 16, False, 3, 4)
     if D % 64 == 0:
-        return Tile(few if num_rows <= 32 else 64, 64, True, 4, 4, None)
+        return Tile(rows, 64, True, 4, 4, None)
     for dims in (32, 16):
         if D % dims == 0:
             return Tile(64, dims, True, 3, 8)
@@ -99,12 +101,13 @@ def _products(
     DIMS: tl.constexpr,
     EVEN_D: tl.constexpr,
     DOT16: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """Return the products of ROWS rows and COLUMNS columns.
 
     Matrix units add with truncation, which over a chain of D dimensions is a bias beyond the gate. So each slice of at
     most 64 has an accumulator of its own, and slices are added in float32. ``max_num_imprecise_acc`` says so to the
-    compiler, which would make one chain of ``x += tl.dot(a, b)``.
+    compiler, which would make one chain of ``x += tl.dot(a, b)``. float32 is multiplied as ``PRECISION`` says.
     """
     k = tl.arange(0, DIMS)
     h = hidden + (row * stride_hidden)[:, None] + k[None, :]  # [ROWS, DIMS]
@@ -120,7 +123,7 @@ def _products(
         if DOT16:
             x += tl.dot(a, b, max_num_imprecise_acc=DIMS)
         else:
-            x = tl.dot(a.to(tl.float32), b.to(tl.float32), x, input_precision="ieee")
+            x += tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=PRECISION, max_num_imprecise_acc=DIMS)
     return x
 
 
@@ -156,6 +159,7 @@ def logprob_linear_kernel(
     DIMS: tl.constexpr,
     EVEN_D: tl.constexpr,
     DOT16: tl.constexpr,
+    PRECISION: tl.constexpr,
     SOFTCAP: tl.constexpr,
 ):
     """Sums of one split, ``tiles`` tiles of columns, for ROWS slots, and z of the targets among its columns.
@@ -189,6 +193,7 @@ def logprob_linear_kernel(
             DIMS,
             EVEN_D,
             DOT16,
+            PRECISION,
         )
         top, s, w = enter(
             x,
@@ -248,6 +253,7 @@ def logprob_linear_target_kernel(
     DIMS: tl.constexpr,
     EVEN_D: tl.constexpr,
     DOT16: tl.constexpr,
+    PRECISION: tl.constexpr,
     SOFTCAP: tl.constexpr,
 ):
     """z of ROWS targets: the diagonal of a tile of their rows and their columns."""
@@ -282,6 +288,7 @@ def logprob_linear_target_kernel(
         DIMS,
         EVEN_D,
         DOT16,
+        PRECISION,
     )
     if bias is not None:
         x += tl.load(bias + tl.maximum(column, 0))[None, :]
@@ -325,6 +332,7 @@ def parts_of(problem: Any, rank: Any = None) -> Parts:
         "outer": outer,
         # The interpreter holds bfloat16 as its bits, which it can widen but not multiply.
         "DOT16": dot16 and not (hidden.device.type == "cpu" and problem.hidden_dtype == "bfloat16"),
+        "PRECISION": float32_precision(),
         "SOFTCAP": problem.softcap is not None,
         **tile.constants(),
     }

@@ -96,11 +96,8 @@ def logprob_logits_kernel(
 
 
 def split_size(num_entering: int) -> tuple[int, int]:
-    """Return the columns of a split and its warps, by the number of columns alone."""
-    for block, warps in ((128, 1), (512, 1), (2048, 4)):
-        if num_entering <= block:
-            return block, warps
-    return 8192, 4
+    """Return the columns of a split and its warps, by the number of columns alone: one warp waits for no other."""
+    return next((block for block in (128, 512) if num_entering <= block), 2048), 1
 
 
 def parts_of(problem: Any, pairs: Pairs | None = None, rank: Any = None) -> Parts:

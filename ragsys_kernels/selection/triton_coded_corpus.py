@@ -65,7 +65,7 @@ def fits(problem: Problem) -> bool:
         and num_initial(problem) + problem.k - 1 <= (MOST_ITEMS if is_plain(problem) else FEWER_ITEMS)
         and triton_check.added(problem) > 0
         and not problem.constraints.max_per_group
-        and variant("corpus") == "coded"
+        and (variant("corpus") == "coded" or (variant("corpus") == "by-type" and problem.rows.dtype == "float32"))
     )
 
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from .._gpu.compilation import Compilation, describe
+from .._gpu.compilers import float32_precision
 from .codes import row_bytes
 from .triton_bounds import bounds_tile, select_bounds_kernel
 from .triton_check import (
@@ -66,8 +67,6 @@ from .triton_whole_corpus import (
     FOUND_BLOCK,
     PICK_BLOCK,
     corpus_tile,
-    relevance_tile,
-    step_tile,
 )
 
 # How rows are stored.
@@ -201,7 +200,7 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
         tile = gram_tile(dtype, slots, D)
         sizes: dict[str, Any] = {
             **OBJECTIVES[op].constexprs(),
-            **form(dtype, tile, D, not vrsd and not full),
+            **form(dtype, tile, D),
             "RANK": 16,
             **BY_ROW,
         }
@@ -210,7 +209,7 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
         beside = (*absent, "query_parts", "query_back", "quality")
         found.append(_compilation(name, select_gram_kernel, dtype, tile, beside, True, **sizes))
         if dtype in NUM_PARTS and vrsd == full:
-            sizes |= form(dtype, tile, D, False, NUM_PARTS[dtype])
+            sizes |= form(dtype, tile, D, NUM_PARTS[dtype])
             name, tile = name.replace("gram", "gram tile"), staged(tile)
             in_tile = (*absent, "query_factors", "quality")
             found.append(_compilation(name, select_gram_kernel, dtype, tile, in_tile, True, **sizes))
@@ -234,13 +233,12 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
     for num_queries in (1, 64):
         tile = corpus_tile(dtype, num_queries, D)
         sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, "DOT": dot}
+        sizes["PRECISION"] = float32_precision()
         name, parts = f"corpus relevance {tile.queries}", parts_of_dot(dot)
-        first = relevance_tile(tile, dtype, not full)
-        add(name, corpus_relevance_kernel, first, (*unused, "tile_keys"), True, **flags, **sizes, PARTS=parts)
-        step = step_tile(tile, dtype, vrsd)
+        add(name, corpus_relevance_kernel, tile, (*unused, "tile_keys"), True, **flags, **sizes, PARTS=parts)
         for begun, first_step in (("", False), (" first", True)):
             name = f"corpus step{begun} {tile.queries}"
-            add(name, corpus_step_kernel, step, unused, True, **even, **sizes, FIRST=first_step)
+            add(name, corpus_step_kernel, tile, unused, True, **even, **sizes, FIRST=first_step)
         if not vrsd and dtype != "int8":
             checks = _checks(tile, dtype, full, absent)[: 1 if dtype == "float32" else 2]
             # One tile checks any number of queries, and with options finds their pools too.
@@ -260,7 +258,7 @@ def _rules() -> list[Compilation]:
         objective = OBJECTIVES[rule]
         for slots in (32, 128) if dtype == "float16" else (128,):
             tile = gram_tile(dtype, slots, 700, objective.whole)
-            sizes: dict[str, Any] = {**objective.constexprs(), **form(dtype, tile, 700, False, rule=rule)}
+            sizes: dict[str, Any] = {**objective.constexprs(), **form(dtype, tile, 700, rule=rule)}
             sizes |= {"RANK": 16, "COMPUTED": True, **BY_ROW}
             absent = ("relevance", "scales", "query_parts", "query_back", *(("quality",) if rule != "dpp" else ()))
             name = f"{'gram' if sizes['MATRIX'] else 'rows'} {slots} {rule} options"
@@ -361,6 +359,7 @@ def _searches() -> list[Compilation]:
     """Return the relevance kernel where it writes keys of tiles, the rest of a search, and where relevance is given."""
     tile, dot = corpus_tile("float16", 64, 768), dot_type("float16")
     sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, "DOT": dot, "PARTS": parts_of_dot(dot)}
+    sizes["PRECISION"] = float32_precision()
     flags: dict[str, Any] = {"VRSD": False, "EVEN_D": True, "BIAS_BY_ROW": False}
     searched = (*OPTIONS, *_SUMS, "part_best", "part_row")
     given = (*OPTIONS[1:], *_SUMS, "query_parts", "query_back", "tile_keys")

@@ -84,12 +84,12 @@ def _store_best(w, i, n, tile, num_queries, part_best, part_row):
 
 
 @triton.jit
-def _with_parts(x, parts, real, plane, acc, DOT: tl.constexpr, PARTS: tl.constexpr):
+def _with_parts(x, parts, real, plane, acc, DOT: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr):
     """Add rows x [ROWS, DIMS] times queries, whose 16-bit parts lie a plane from one another."""
     x = tl.trans(x.to(DOT))
     for part in tl.static_range(PARTS):
         y = tl.load(parts + part * plane, mask=real, other=0.0)  # [QUERIES, DIMS]
-        acc = tl.dot(y, x, acc, input_precision="ieee")
+        acc = tl.dot(y, x, acc, input_precision=PRECISION)
     return acc
 
 
@@ -128,6 +128,7 @@ def corpus_relevance_kernel(
     BIAS_BY_ROW: tl.constexpr,
     EVEN_D: tl.constexpr,
     DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
     PARTS: tl.constexpr,
     QUERIES: tl.constexpr,
     ROWS: tl.constexpr,
@@ -152,11 +153,11 @@ def corpus_relevance_kernel(
         # Full slices need no mask along D: with one, 16-byte loads become one load an element.
         for d0 in range(0, full, DIMS):
             x = tl.load(base + (d0 + d)[None, :], mask=inside, other=0)  # [ROWS, DIMS]
-            acc = _with_parts(x, parts + (d0 + d)[None, :], real, plane, acc, DOT, PARTS)
+            acc = _with_parts(x, parts + (d0 + d)[None, :], real, plane, acc, DOT, PARTS, PRECISION)
         if not EVEN_D:
             tail = (full + d < D)[None, :]
             x = tl.load(base + (full + d)[None, :], mask=inside & tail, other=0)
-            acc = _with_parts(x, parts + (full + d)[None, :], real & tail, plane, acc, DOT, PARTS)
+            acc = _with_parts(x, parts + (full + d)[None, :], real & tail, plane, acc, DOT, PARTS, PRECISION)
         r = acc * tl.load(query_back + i, mask=i < num_queries, other=0.0)[:, None]
         f = tl.full([ROWS], 1.0, tl.float32)
         if factors is not None:
@@ -259,6 +260,7 @@ def corpus_step_kernel(
     FIRST: tl.constexpr,
     EVEN_D: tl.constexpr,
     DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
     QUERIES: tl.constexpr,
     ROWS: tl.constexpr,
     DIMS: tl.constexpr,
@@ -280,12 +282,12 @@ def corpus_step_kernel(
     for d0 in range(0, full, DIMS):
         y = tl.load(taken_base + (d0 + d)[None, :], mask=has[:, None], other=0).to(DOT)  # [QUERIES, DIMS]
         x = tl.load(base + (d0 + d)[None, :], mask=inside, other=0).to(DOT)  # [ROWS, DIMS]
-        similarity = tl.dot(y, tl.trans(x), similarity, input_precision="ieee")
+        similarity = tl.dot(y, tl.trans(x), similarity, input_precision=PRECISION)
     if not EVEN_D:
         tail = (full + d < D)[None, :]
         y = tl.load(taken_base + (full + d)[None, :], mask=has[:, None] & tail, other=0).to(DOT)
         x = tl.load(base + (full + d)[None, :], mask=inside & tail, other=0).to(DOT)
-        similarity = tl.dot(y, tl.trans(x), similarity, input_precision="ieee")
+        similarity = tl.dot(y, tl.trans(x), similarity, input_precision=PRECISION)
     if factors is not None:
         f_taken = tl.load(factors + taken_row, mask=has, other=0.0)
         similarity *= f_taken[:, None] * tl.load(factors + n, mask=n < num_ids, other=0.0)[None, :]

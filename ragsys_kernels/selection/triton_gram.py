@@ -15,7 +15,7 @@ import triton.language as tl
 
 from .._gpu.variants import variant
 from .problem import Problem, Selection
-from .triton_launch import GROWTH, NUM_PARTS, OPTIONS, Tile, dot_type, limits, num_initial, pool_arguments, query_parts
+from .triton_launch import GROWTH, NUM_PARTS, Tile, dot_type, limits, num_initial, pool_arguments, query_parts
 from .triton_objective import comparable, inverse, may_be_picked, running_max, with_bias
 from .triton_objectives import OBJECTIVES, rule_of
 from .triton_objectives.objective import Items
@@ -27,9 +27,9 @@ GRAM_SLOTS = 128
 # Float32 rows are taken in slices of so many dimensions: eight lanes share a row, 16 bytes of it at a time.
 ROW_DIMS = 32
 
-# How many slices stay in registers, for MMR without options and for all else; half of these for rules that keep more
-# than MMR and VRSD. Each takes 16 registers of a thread. The rest of a row is read again from the cache at each pick.
-HELD_SLICES = (12, 4)
+# How many slices stay in registers, for MMR and VRSD and for rules that keep more. Each takes 16 registers of a thread.
+# The rest of a row is read again from the cache at each pick.
+HELD_SLICES = (12, 2)
 
 
 def gram_tile(dtype: str, slots: int, dims: int, whole: bool = False) -> Tile:
@@ -38,7 +38,7 @@ def gram_tile(dtype: str, slots: int, dims: int, whole: bool = False) -> Tile:
     if dtype == "float32" and whole:  # six operands of products are more than a thread of sm_80 has with two stages
         return Tile(rows, ROW_DIMS // 2, 1, min(8, rows // 8), 3)
     if dtype == "float32":
-        return Tile(rows, ROW_DIMS, 1, rows // 16, 2)
+        return Tile(rows, ROW_DIMS, 1, max(rows // 16, min(4, rows // 8)), 2)
     # The matrix and the operands of its products fill the registers. A pick waits for all warps, so few of them are
     # fast: one, or the four that share a product on Hopper.
     bounded = rows <= 32
@@ -56,12 +56,11 @@ def staged(tile: Tile) -> Tile:
     return tile._replace(num_stages=4)
 
 
-def form(dtype: str, tile: Tile, dims: int, plain: bool, parts: int = 0, rule: str = "mmr") -> dict[str, Any]:
-    """Return how the kernel comes to products: by a matrix, or by rows, some held; ``plain`` is MMR without options."""
+def form(dtype: str, tile: Tile, dims: int, parts: int = 0, rule: str = "mmr") -> dict[str, Any]:
+    """Return how the kernel comes to products: by a matrix, or by rows, some held."""
     whole = OBJECTIVES[rule].whole
     matrix, even = whole or dtype != "float32", dims % tile.dims == 0
-    held = HELD_SLICES[0] if plain else HELD_SLICES[1] // (1 if rule in ("mmr", "vrsd") else 2)
-    held = 0 if matrix else min(dims // tile.dims, held)
+    held = 0 if matrix else min(dims // tile.dims, HELD_SLICES[0 if rule in ("mmr", "vrsd") else 1])
     return {
         "MATRIX": matrix,
         "HELD": held,
@@ -376,7 +375,6 @@ def select(problem: Problem, out: Selection) -> None:
     arguments |= dict(zip(("query_parts", "query_back"), query_parts(problem) if parts else (None, None), strict=True))
     arguments |= limits_and_options(problem)
     del arguments["VRSD"]
-    plain = problem.op == "mmr" and all(arguments.get(name) is None for name in OPTIONS)
     objective = OBJECTIVES[rule_of(problem)]
     tile = gram_tile(dtype, problem.pool + num_initial(problem), D, objective.whole)
     if parts:
@@ -385,6 +383,6 @@ def select(problem: Problem, out: Selection) -> None:
         **arguments,
         **objective.constexprs(),
         RANK=triton.next_power_of_2(num_initial(problem) + problem.k),
-        **form(dtype, tile, D, plain, parts, rule_of(problem)),
+        **form(dtype, tile, D, parts, rule_of(problem)),
         **tile.options(),
     )

@@ -12,6 +12,7 @@ import torch
 import triton
 
 from .. import _arrays
+from .._gpu.compilers import float32_precision
 from .._types import Array
 from . import filtered_problems, triton_check, triton_coded_corpus
 from .problem import Problem, Selection
@@ -51,29 +52,9 @@ CANDIDATES_TILE = Tile(1, 1, 1, 1, 2)
 
 def corpus_tile(dtype: str, num_queries: int, dims: int) -> Tile:
     """Return the tile of the kernels that multiply."""
-    widest = 32 if dtype == "float32" else 64
-    queries = 16 if num_queries <= 16 else 64
+    widest, stages = (32, 3) if dtype == "float32" else (64, 4)
     dims = min(widest, max(16, triton.next_power_of_2(dims)))
-    if dtype == "float32":  # products without matrix instructions need the registers that more stages would take
-        return Tile(64, dims, queries, 8, 2, 96 if queries == 16 else None)
-    return Tile(64, dims, queries, 4, 4)
-
-
-def relevance_tile(tile: Tile, dtype: str, plain: bool) -> Tile:
-    """Return the tile of the kernel of the relevance; ``plain`` is a call without options."""
-    # Bounds spill where they are not needed.
-    if dtype == "float32" and tile.queries == 64 and not plain:
-        return tile._replace(maxnreg=136)
-    return tile
-
-
-def step_tile(tile: Tile, dtype: str, vrsd: bool) -> Tile:
-    """Return the tile of the kernel of a step, whose epilogue holds less than that of the relevance."""
-    if tile.queries == 64 and dtype == "float32":
-        return tile._replace(num_stages=1, maxnreg=255) if vrsd else tile  # its quotients spill
-    if tile.queries == 64:
-        return tile._replace(maxnreg=255)
-    return tile._replace(maxnreg=128 if dtype == "float32" else 168) if vrsd else tile  # its quotients spill
+    return Tile(64, dims, 16 if num_queries <= 16 else 64, 4, stages)
 
 
 def select(problem: Problem, out: Selection) -> None:
@@ -290,11 +271,12 @@ class _Corpus:
             BIAS_BY_ROW=bias_by_row(problem),
             EVEN_D=self.rows.data.shape[1] % tile.dims == 0,
             DOT=dot,
+            PRECISION=float32_precision(),
             PARTS=parts_of_dot(dot),
             QUERIES=tile.queries,
             ROWS=tile.rows,
             DIMS=tile.dims,
-            **relevance_tile(tile, self.rows.dtype, triton_check.is_plain(problem)).options(),
+            **tile.options(),
         )
 
     def update(self, chunk: _Chunk, first: bool) -> None:
@@ -305,10 +287,11 @@ class _Corpus:
             FIRST=first,
             EVEN_D=self.rows.data.shape[1] % tile.dims == 0,
             DOT=dot_type(self.rows.dtype),
+            PRECISION=float32_precision(),
             QUERIES=tile.queries,
             ROWS=tile.rows,
             DIMS=tile.dims,
-            **step_tile(tile, self.rows.dtype, self.vrsd).options(),
+            **tile.options(),
         )
 
     def take(self, chunk: _Chunk, out: Selection, step: int, initial: bool) -> None:
