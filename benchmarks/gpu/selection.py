@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import ragsys_kernels as rk
-from benchmarks.gpu.shapes import POOLS_ON_CHIP, STREAMED, Pools
+from benchmarks.gpu.shapes import STREAMED, Pools
 from benchmarks.harness import gate
 from benchmarks.harness.contender import OURS, PRODUCT, Contender
 from benchmarks.suites.scoring import compiled
@@ -216,8 +216,8 @@ def of_pools(problem: Problem, backends: tuple[str, ...]) -> Iterator[Contender]
     arguments, op = problem.arguments(), getattr(rk, shape.op)
     for backend in backends:
         yield Contender(OURS, partial(op, **arguments, backend=backend), backend=backend, picks=picks_of)
-    if shape.op == "mmr" and shape.regime != POOLS_ON_CHIP and "triton" in backends:
-        coded = partial(rk.mmr, problem.queries, problem.corpus, shape.K, candidates=problem.candidates)
+    if shape.op == "mmr" and problem.candidates is None and "triton" in backends:
+        coded = partial(rk.mmr, problem.queries, problem.corpus, shape.K)
         yield Contender(CODED, partial(coded, backend="triton"), backend="triton", picks=picks_of)
     yield from _of_torch(problem)
     on_cpu = partial(op, **problem.arguments(host=True), backend="cpu")

@@ -49,9 +49,7 @@ BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 # How often MMR out of a large pool that comes best first reads a row, at λ_d = 0.75 with P = 1,000 and K = 10: counted
 # on real vectors by `python -m benchmarks.gpu.traffic`.
 MMR_READS = 1.2
-# The same out of coded pools: the share of the rows that is read beside all codes; and of the whole corpus by codes at
-# K = 6, what a block of 16 queries moves in all, in reads of the rows (MiniLM).
-CODED_READS = {"float32": 0.10, "float16": 0.16}
+# MMR out of the whole corpus by codes at K = 6: what a block of 16 queries moves in all, in reads of the rows (MiniLM).
 LOOKED_AT = {"float32": 0.90, "float16": 1.62}
 
 
@@ -141,10 +139,8 @@ def selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator[Case
                             again=(reads - 1) * read + (K - 1) * Q * work, working_set=read / Q + work,
                             flops=2 * read / BYTES[dtype] * reads * 2,
                         )  # fmt: skip
-                        if op == "mmr":
-                            yield _coded_pools(common, words, read, small, P, D, K)
             N, D, K = WHOLE_N, DIMS[0], WHOLE_K
-            tile = regime_c.corpus_tile(dtype, WHOLE_Q, D)
+            tile = regime_c.corpus_tile(dtype, WHOLE_Q, D, op)
             corpus, vectors = N * D * BYTES[dtype], 4 * N * WHOLE_Q
             yield Case(
                 op=op, shape=f"N{N}-K{K}-D{D}-Q{WHOLE_Q}", dtype=dtype, unit="queries", units=WHOLE_Q,
@@ -156,16 +152,6 @@ def selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator[Case
             )  # fmt: skip
             if op == "mmr":
                 yield _by_codes(dtype)
-
-
-def _coded_pools(common: dict[str, Any], words: tuple[str, ...], read: int, small: int, P: int, D: int, K: int) -> Case:
-    """Return the case of a large pool of a Corpus with codes: all codes, few rows, 32 bytes of state a candidate."""
-    rows, state = CODED_READS[common["dtype"]] * read, 32 * Q * P
-    return Case(
-        **{**common, "shape": f"{common['shape']}, coded"}, words=("coded", *words),
-        once=Q * P * row_bytes(D) + rows + small + state, again=(K - 1) * state, working_set=32 * P,
-        flops=2 * Q * P * D * 2,  # the query and the item guessed to be the first pick
-    )  # fmt: skip
 
 
 def _by_codes(dtype: str) -> Case:

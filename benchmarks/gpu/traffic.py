@@ -1,12 +1,11 @@
 """How often kernels read the rows of a pool or a corpus, counted on real vectors: in Triton's interpreter, and for CUDA
 C++ where its threads run on a CPU.
 
-    python -m benchmarks.gpu.traffic [--queries 3] [--pool 1000] [--picks 10] [--dtype float32] [--codes]
+    python -m benchmarks.gpu.traffic [--queries 3] [--pool 1000] [--picks 10] [--dtype float32]
     python -m benchmarks.gpu.traffic --corpus 20000 [--queries 16] [--picks 6] [--dtype float32]
 
 Prints, for each source of vectors, backend, order of the pool and λ_d, the bytes that loads of rows move over those of
 one read of the pool, and for Triton what the rest moves (running vectors, ids, queries, results), likewise. With
-``--codes`` the pools are of a coded corpus, by Triton alone, and loads of code rows count as loads of rows. With
 ``--corpus``: for each variant of the whole corpus and λ_d, over one read of so many rows, for all queries together (16
 are a block), what is read of rows, of codes, and what all else moves; what torch's own top-n moves is not in it. Each
 load counts the sectors that it touches (`tests/helpers/traffic.py`, `Reads` in `tests/cuda_on_cpu/fibers.hpp`): no
@@ -57,26 +56,21 @@ def one_read(rows: np.ndarray, candidates: np.ndarray) -> int:
 
 
 def of_pools(
-    source: str, num_queries: int, P: int, K: int, dtype: str, coded: bool
+    source: str, num_queries: int, P: int, K: int, dtype: str
 ) -> Iterator[tuple[str, float, float, float | None]]:
     """Yield backend and order of the pool, λ_d, reads of rows (and codes) and of all else for MMR out of pools."""
     counted = importlib.import_module("traffic").counted  # of the tests
-    codes_of = importlib.import_module("ragsys_kernels.selection.triton_launch").code_rows
     queries, rows, nearest = pools(source, num_queries, P)
-    corpus = rk.Corpus(rows, dtype=dtype)
-    held = _arrays.tensors(corpus)
-    named = {"rows": held.data, **({"codes": codes_of(held)} if coded else {})}
-    corpus = _arrays.changed(corpus, codes=named.get("codes"))
+    corpus = _arrays.changed(rk.Corpus(rows, dtype=dtype), codes=None)  # type: ignore[arg-type]
     rng = np.random.default_rng(4)
     for order, candidates in (("best first", nearest), ("any order", rng.permuted(nearest, axis=1))):
         once = one_read(corpus.data, candidates)
         for lambda_d in (0.75, 0.5):
-            with counted(**named) as moved:
+            with counted(rows=_arrays.tensors(corpus).data) as moved:
                 rk.mmr(queries, corpus, K, candidates=candidates, lambda_d=lambda_d, backend="triton")
             rest = moved.read["others"] + moved.written["others"]
-            yield f"triton {order}", lambda_d, (moved.read["rows"] + moved.read["codes"]) / once, rest / once
-            if not coded:
-                yield f"cuda   {order}", lambda_d, by_cuda(queries, corpus, candidates, lambda_d, K) / once, None
+            yield f"triton {order}", lambda_d, moved.read["rows"] / once, rest / once
+            yield f"cuda   {order}", lambda_d, by_cuda(queries, corpus, candidates, lambda_d, K) / once, None
 
 
 def by_cuda(queries: np.ndarray, corpus: Any, candidates: np.ndarray, lambda_d: float, K: int) -> int:
@@ -126,7 +120,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--corpus", type=int, help="rows of the whole corpus, in place of pools")
     parser.add_argument("--picks", type=int)
     parser.add_argument("--dtype", default="float32", choices=("float32", "float16"), help="of rows")
-    parser.add_argument("--codes", action="store_true", help="pools of a coded corpus")
     parser.add_argument("--sources", nargs="+", default=["minilm", "glove"], choices=["minilm", "glove"])
     given = parser.parse_args(arguments)
     sys.path += [str(ROOT / "tests" / "helpers"), str(ROOT / "tests")]
@@ -140,7 +133,7 @@ def main(arguments: list[str] | None = None) -> None:
                 parts = "  ".join(f"{name} {reads:5.2f}" for name, reads in moved.items())
                 print(f"{source:7} {form:10}  λ_d {lambda_d:4}  {parts}  in all {sum(moved.values()):5.2f}", flush=True)
             continue
-        for form, lambda_d, reads, rest in of_pools(source, queries, given.pool, K, given.dtype, given.codes):
+        for form, lambda_d, reads, rest in of_pools(source, queries, given.pool, K, given.dtype):
             others = "" if rest is None else f"  all else {rest:5.2f}"
             print(f"{source:7} {form:17}  λ_d {lambda_d:4}  rows {reads:5.2f}{others}", flush=True)
 

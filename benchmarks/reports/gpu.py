@@ -1,4 +1,4 @@
-"""What is known about the GPU: the page results/gpu.md, and the table of docs/tested.md of what ran where.
+"""What is known about the GPU: the page results/gpu.md, the tables of docs/tested.md (what ran where) and docs/gpu.md.
 
     python -m benchmarks.reports.gpu [--compile] [--root FOLDER] [--out FOLDER] [--ledger CSV] [--page FILE]
 
@@ -225,7 +225,7 @@ The launcher chooses the threads, and adds shared memory, by the shape: here is 
 
 
 def write(folder: Path, root: Path, ledger: Path | None = None, page_only: Path | None = None) -> None:
-    """Write the page from the ledgers of a folder, and the table of docs/tested.md below the root.
+    """Write the page from the ledgers of a folder, and the tables of docs/tested.md and docs/gpu.md below the root.
 
     ``ledger`` has the measurements in place of the folder's. ``page_only``: write the page to this file, with rows of
     any commit, and nothing else.
@@ -241,6 +241,7 @@ def write(folder: Path, root: Path, ledger: Path | None = None, page_only: Path 
     (folder / "gpu.md").write_text(page(compiled, static, measured), encoding="utf-8")
     processors = published(read(RESULTS / "ledger.csv"))
     places.fill(root, "executed", executed(compiled, measured, processors))
+    places.fill(root, "gpu-speed", gpu_measured.usual(measured))
 
 
 def main(arguments: list[str] | None = None) -> None:

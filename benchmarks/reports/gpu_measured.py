@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable
 
+from benchmarks.gpu.shapes import ALL, Pools, Scores, one_of_each
 from benchmarks.harness.contender import COPY, OURS, PRODUCT
 from benchmarks.harness.ledger import Row
 from benchmarks.reports.tables import count, factor, micros, table
@@ -59,6 +60,50 @@ def _circumstances(rows: list[Row]) -> str:
         f"Commit {of('commit')}, {of('date')}. Driver {of('driver')}; largest clocks of multiprocessors and memory "
         f"{of('clocks_mhz')} MHz; power limit {of('power_limit_w')} W. {of('versions')}."
     )
+
+
+def usual(rows: Iterable[Row]) -> str:
+    """Return the most usual shape of each kind of kernel, where it was measured last, by the faster of our backends."""
+    rows = list(rows)
+    if not rows:
+        return "Nothing has been measured on a GPU.\n"
+    device = max(rows, key=lambda row: row["date"])["device"]
+    found = [row for row in rows if row["device"] == device]
+    lines = []
+    for shape in one_of_each(ALL):
+        key = (shape.op, str(shape), shape.dtype)
+        race = [row for row in found if (row["op"], row["shape"], row["dtype"]) == key]
+        ours = [row for row in race if row["contender"] == OURS]
+        if not ours:
+            continue
+        best = min(ours, key=lambda row: float(row["us"]))
+        us, times = float(best["us"]), {row["contender"]: float(row["us"]) for row in race}
+        torch = {name: time for name, time in times.items() if _is_torch(name)}
+        task, units = _task(shape)
+        each = f"{count(1e6 * units / us)} {'rows' if isinstance(shape, Scores) else 'queries'}"
+        lines.append([task, best["backend"], micros(us), each, _share(times.get(COPY), us), _best(torch, us)])
+    header = ("", "kernels", "µs a call", "a second", "of a copy", "fastest of torch")
+    return (
+        f"{_described(device, found)}\n\n{table(header, lines, texts=(0, 1, 5))}\n\n"
+        "Of a copy: the time of a copy kernel that moves as many bytes as one read of the input has, over ours. Fastest of\n"
+        "torch: its best form, eager or compiled, in the same run, and how many times as long it takes. Results were checked\n"
+        "in float64 first.\n"
+    )
+
+
+def _described(device: str, rows: list[Row]) -> str:
+    commits, dates = (", ".join(sorted({row[name] for row in rows if row[name]})) for name in ("commit", "date"))
+    return f"{device}, {dates}, commit {commits}, the last-level cache emptied before each call:"
+
+
+def _task(shape: Pools | Scores) -> tuple[str, int]:
+    """Return what is done, in words, and how many queries or rows it is done for."""
+    if isinstance(shape, Pools):
+        name = "exact search" if shape.op == "search" else shape.op.upper()
+        source = f"all {shape.N:,}" if shape.P is None else f"{shape.P:,}"
+        return f"{name}, {shape.K} of {source}; D = {shape.D}, {shape.Q:,} queries, {shape.dtype}", shape.Q
+    source = "logits" if shape.D is None else f"hidden states, D = {shape.D}"
+    return f"log p of {shape.T} rows from {source}; {shape.V:,} tokens, {shape.dtype}", shape.T
 
 
 def _races(rows: list[Row]) -> list[list[Row]]:

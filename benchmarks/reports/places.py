@@ -11,6 +11,7 @@ PLACES = {
     "rules-speed": "docs/speed.md",
     "scoring": "docs/speed.md",
     "executed": "docs/tested.md",
+    "gpu-speed": "docs/gpu.md",
     "papers-vrsd": "docs/papers/vrsd.md",
     "papers-vrsd-answers": "docs/papers/vrsd.md",
     "papers-ragsys": "docs/papers/ragsys.md",

@@ -16,8 +16,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "gram": ("query-in-tile", "query-beside"),
     # Log-probs of many rows of hidden states: tiles of 64 rows, or of 128 whose weights come by tensor descriptors.
     "linear": ("tiles", "tma"),
-    # MMR out of large pools of a `Corpus` with codes: all rows are read, or codes first and few rows.
-    "bounds": ("rows", "codes"),
     # Regime c of MMR: a read of the rows a pick (dense), picks drafted from pools and proved by looks through the codes
     # of a large `Corpus` (coded), or drafts checked by one read of 16-bit rows. By type: coded with float32 rows, else
     # dense.

@@ -26,7 +26,7 @@ import triton.language as tl
 
 from .. import _arrays
 from .problem import Problem, Selection
-from .triton_launch import OPTIONS, Tile, chunks, limits, padded, pool_arguments, row_tile
+from .triton_launch import Tile, chunks, limits, padded, pool_arguments, row_tile
 from .triton_objective import (
     NO_PICK,
     best_of,
@@ -405,11 +405,12 @@ def select_bounds_kernel(
     tl.store(out_length + q, made)
 
 
-def bounds_tile(dtype: str, dims: int, plain: bool) -> Tile:
-    """Return the tile of MMR out of large pools; ``plain``: without options, which take registers, as int8 does."""
+def bounds_tile(dtype: str, dims: int) -> Tile:
+    """Return the tile of MMR out of large pools."""
     # One warp waits for no other. 255 is no bound, but left to itself the assembler spills a few bytes to let one more
     # block in.
-    return row_tile(dtype, dims)._replace(rows=16, num_warps=1, num_stages=STAGES, maxnreg=255)
+    rows = 8 if dtype == "float32" else 16
+    return row_tile(dtype, dims)._replace(rows=rows, num_warps=1, num_stages=STAGES, maxnreg=255)
 
 
 def select(problem: Problem, out: Selection) -> None:
@@ -417,8 +418,7 @@ def select(problem: Problem, out: Selection) -> None:
     data, D = problem.rows.data, problem.rows.data.shape[1]
     arguments, stride = pool_arguments(problem, out), padded(problem.pool)
     arguments |= limits(problem)
-    plain = all(arguments.get(name) is None for name in OPTIONS)
-    tile = bounds_tile(problem.rows.dtype, D, plain)
+    tile = bounds_tile(problem.rows.dtype, D)
     del arguments["VRSD"]
     if not arguments["S"]:
         arguments["initial"] = None

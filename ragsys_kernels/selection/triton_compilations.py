@@ -28,7 +28,6 @@ from .triton_check import (
     pool_tile,
 )
 from .triton_check_kernels import corpus_check_kernel, corpus_settle_kernel
-from .triton_coded import code_slices, coded_tile, select_coded_kernel
 from .triton_coded_corpus import LEVELS, POOL, ROOM, finding_tile, layout, looking_tile
 from .triton_coded_kernels import coded_check_kernel, coded_pool_kernel
 from .triton_coded_rounds import code_queries_kernel, coded_contenders_kernel, coded_settle_kernel
@@ -223,15 +222,13 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
             whole = {**even, **sizes, **by_row, "MSD": True}
             found.append(_compilation("stream msd options", select_stream_kernel, dtype, few, absent, **whole))
     else:
-        few = bounds_tile(dtype, D, not full)
+        few = bounds_tile(dtype, D)
         changed = sizes | {"ROWS": few.rows, "STAGES": few.num_stages}
         add("bounds", select_bounds_kernel, few, absent, False, **even, **by_row, **changed)
-        if computed:
-            found.append(_coded(dtype, D, full))
     if computed or vrsd:
         add("row lengths", row_lengths_kernel, tile, absent, False, **sizes)
     for num_queries in (1, 64):
-        tile = corpus_tile(dtype, num_queries, D)
+        tile = corpus_tile(dtype, num_queries, D, op)
         sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, "DOT": dot}
         sizes["PRECISION"] = float32_precision()
         name, parts = f"corpus relevance {tile.queries}", parts_of_dot(dot)
@@ -264,18 +261,6 @@ def _rules() -> list[Compilation]:
             name = f"{'gram' if sizes['MATRIX'] else 'rows'} {slots} {rule} options"
             found.append(_compilation(name, select_gram_kernel, dtype, tile, absent, True, **sizes))
     return found
-
-
-def _coded(dtype: str, D: int, full: bool) -> Compilation:
-    """Return the kernel of coded pools, with all options or none; of 16-bit rows, which have scales, or of float32."""
-    tile, (code_rows, words, code_dims) = coded_tile(dtype, D, not full), code_slices(D)
-    absent: tuple[str, ...] = ("relevance",) if full else OPTIONS
-    absent = ("scales", *absent) if dtype == "float32" else absent
-    sizes: dict[str, Any] = {"ROWS": tile.rows, "DIMS": tile.dims, "STAGES": tile.num_stages, "BIAS_BY_ROW": True}
-    sizes |= {"CODE_ROWS": code_rows, "WORDS": words, "CODE_DIMS": code_dims}
-    sizes |= {"EVEN_D": not full, "EVEN_CODES": not full}
-    name = f"coded mmr {'options' if full else 'plain'}"
-    return _compilation(name, select_coded_kernel, dtype, tile, absent, False, **sizes)
 
 
 def _checks(tile: Tile, dtype: str, full: bool, absent: tuple[str, ...]) -> list[Compilation]:

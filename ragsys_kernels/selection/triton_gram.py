@@ -38,17 +38,15 @@ def gram_tile(dtype: str, slots: int, dims: int, whole: bool = False) -> Tile:
     if dtype == "float32" and whole:  # six operands of products are more than a thread of sm_80 has with two stages
         return Tile(rows, ROW_DIMS // 2, 1, min(8, rows // 8), 3)
     if dtype == "float32":
-        return Tile(rows, ROW_DIMS, 1, max(rows // 16, min(4, rows // 8)), 2)
+        return Tile(rows, ROW_DIMS, 1, min(8, rows // 8), 2, 255)
     # The matrix and the operands of its products fill the registers. A pick waits for all warps, so few of them are
     # fast: one, or the four that share a product on Hopper.
-    bounded = rows <= 32
     dims = min(64, max(16, triton.next_power_of_2(dims)))
-    most = 144 if dtype == "int8" and rows == 32 else 128  # where quotients of VRSD spill at 128
-    warps = min(8, rows // 8) if whole else 1 if bounded else 4
+    warps = min(8, rows // 8) if whole else 1 if rows <= 32 else 4
     # Rows that meet the query in registers and one another in the matrix units have one buffer, whatever the number of
     # stages: with two, Triton loads the next slice while the units still read the last (seen on an H200).
     stages = 2 if dtype == "int8" else 1
-    return Tile(rows, dims, 1, warps, stages, most if bounded else None)
+    return Tile(rows, dims, 1, warps, stages, 128 if rows == 16 else None)
 
 
 def staged(tile: Tile) -> Tile:

@@ -1,7 +1,7 @@
 """Triton kernels for torch tensors on a GPU: which of the three regimes runs a problem.
 
-``triton_gram.py`` is regime a; ``triton_coded.py`` (MMR out of a coded corpus), ``triton_bounds.py`` (MMR) and
-``triton_stream.py`` (VRSD, MSD) are b, ``triton_whole_corpus.py`` is c; ``README.md`` says what each reads. Nothing
+``triton_gram.py`` is regime a; ``triton_bounds.py`` (MMR) and ``triton_stream.py`` (VRSD, MSD) are b,
+``triton_whole_corpus.py`` is c; ``README.md`` says what each reads. Nothing
 waits for the device.
 """
 
@@ -12,9 +12,8 @@ from typing import Any
 from .. import _arrays, _env
 from .._dispatch import BackendUnavailableError
 from .._gpu import compilers
-from .._gpu.variants import variant
 from .._types import Array
-from . import filtered_problems, triton_bounds, triton_coded, triton_gram, triton_stream, triton_whole_corpus
+from . import filtered_problems, triton_bounds, triton_gram, triton_stream, triton_whole_corpus
 from .problem import Problem, Selection
 from .triton_launch import num_initial, outputs
 from .triton_objectives import OBJECTIVES
@@ -95,11 +94,7 @@ def _regime(problem: Problem) -> Any:
         return triton_gram
     if _is_corpus(problem):
         return triton_whole_corpus
-    if problem.op != "mmr":
-        return triton_stream
-    limited = any(getattr(problem.constraints, name) is not None for name in ("costs", "max_similarity"))
-    coded = problem.rows.codes is not None and variant("bounds") == "codes"
-    return triton_coded if coded and not limited else triton_bounds
+    return triton_bounds if problem.op == "mmr" else triton_stream
 
 
 def _is_corpus(problem: Problem) -> bool:

@@ -50,11 +50,13 @@ FOUND_BLOCK = 128
 CANDIDATES_TILE = Tile(1, 1, 1, 1, 2)
 
 
-def corpus_tile(dtype: str, num_queries: int, dims: int) -> Tile:
+def corpus_tile(dtype: str, num_queries: int, dims: int, op: str = "mmr") -> Tile:
     """Return the tile of the kernels that multiply."""
-    widest, stages = (32, 3) if dtype == "float32" else (64, 4)
-    dims = min(widest, max(16, triton.next_power_of_2(dims)))
-    return Tile(64, dims, 16 if num_queries <= 16 else 64, 4, stages)
+    queries = 16 if num_queries <= 16 else 64
+    dims = max(16, triton.next_power_of_2(dims))
+    if dtype == "float32":  # the parts of float32 and the quotients of VRSD are more than four warps hold
+        return Tile(64, min(32, dims), queries, 8 if op == "vrsd" and queries == 64 else 4, 3, 255)
+    return Tile(64, min(64, dims), queries, 4, 3, 255)
 
 
 def select(problem: Problem, out: Selection) -> None:
@@ -199,7 +201,7 @@ class _Corpus:
     def chunk(self, q0: int, num_queries: int, searched: bool = False) -> _Chunk:
         """Return queries with their workspaces; ``searched``: those of a search."""
         problem, data = self.problem, self.rows.data
-        tile = corpus_tile(self.rows.dtype, num_queries, data.shape[1])
+        tile = corpus_tile(self.rows.dtype, num_queries, data.shape[1], problem.op)
         tiles = triton.cdiv(problem.pool, tile.rows)
         made = _Chunk(q0, num_queries, tile, tiles, _arrays.empty(data, (num_queries, self.stride), "float32"))
         if problem.relevance is None:

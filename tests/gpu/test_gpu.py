@@ -12,7 +12,7 @@ import pytest
 from backends import missing
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _dispatch, testing
+from ragsys_kernels import _dispatch, testing
 
 torch = pytest.importorskip("torch")
 import scoring_oracle as oracle  # noqa: E402
@@ -145,21 +145,17 @@ def test_a_corpus_on_the_device_selects_like_one_on_the_host(device, dtype):
         testing.check_selection("mmr", problem, result, tolerance=1e-5)
 
 
-@pytest.mark.parametrize("options", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_codes_on_the_device_change_no_bit(device, dtype, options):
-    """Rows are read by the same operations in the same order, whether codes say which; with options by more warps."""
-    problem = testing.selection_problem(8, 500, 10, 100, kind="clustered", N=900, seed=4)
-    bias, groups = np.random.default_rng(4).normal(0, 0.1, 900), np.arange(900) % 40
-    corpus = rk.Corpus(problem["embeddings"], bias if options else None, groups, dtype=dtype).to(DEVICE)
-    assert corpus.codes is not None
-    call = moved({name: problem[name] for name in ("queries", "candidates", "k")})
-    call |= {"max_per_group": 1, "lambda_d": 0.5} if options else {}
-    found, expected = (
-        rk.mmr(embeddings=rows, **call, backend="triton") for rows in (corpus, _arrays.changed(corpus, codes=None))
-    )
-    for a, b in zip(found, expected, strict=True):
-        assert torch.equal(a.nan_to_num(nan=-9), b.nan_to_num(nan=-9))
+@pytest.mark.parametrize("variant", ["by-type", "dense", "coded", "checked"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_whole_corpus_with_codes_in_every_variant(device, dtype, variant, monkeypatch):
+    """Rows enough for codes; the picks are the host's under each."""
+    monkeypatch.setenv("RAGSYS_KERNELS_VARIANTS", f"corpus={variant}")
+    problem = testing.selection_problem(20, 20, 6, 100, kind="clustered", N=17_000, seed=4)
+    corpus = rk.Corpus(problem["embeddings"], dtype=dtype)
+    on_device = corpus.to(DEVICE)
+    assert on_device.codes is not None
+    picks = hosted(rk.mmr(torch.as_tensor(problem["queries"]).to(DEVICE), on_device, 6))
+    testing.check_selection("mmr", {"queries": problem["queries"], "embeddings": corpus, "k": 6}, picks, tolerance=1e-5)
 
 
 def test_same_bits_again(backend):

@@ -303,6 +303,31 @@ def test_measurements_are_shown_with_their_floor_and_their_peers(module):
     assert "Nothing has been measured" not in page
 
 
+def test_the_most_usual_shapes_are_shown_by_the_faster_backend(module):
+    gpu = module("reports.gpu_measured")
+    rows = [
+        measured_row(backend="triton"),
+        measured_row(backend="cuda", us="160"),
+        measured_row(backend="triton", contender="ragsys_kernels, gram=query-beside", us="90"),
+        measured_row(contender="torch", us="900"),
+        measured_row(contender="torch, one Gram matrix", us="480"),
+        measured_row(contender="copy of as many bytes", us="80"),
+        measured_row(shape="N2000003-D384-P20-K4-Q2000", backend="triton", us="30"),
+        measured_row(op="token_logprobs", shape="T512-V151936", dtype="bfloat16", backend="triton", us="50"),
+        measured_row(op="token_logprobs", shape="T512-V151936", dtype="bfloat16", us="600", contender="logsumexp"),
+        measured_row(device="another", date="2029-01-01", backend="triton", us="1"),
+    ]
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in gpu.usual(rows).splitlines() if "|" in line]
+    assert lines[2:] == [
+        ["MMR, 10 of 100; D = 384, 2,000 queries, float16", "cuda", "160", "12.5 M queries", "50%",
+         "torch, one Gram matrix 3.0x"],
+        ["log p of 512 rows from logits; 151,936 tokens, bfloat16", "triton", "50.0", "10.2 M rows", "",
+         "logsumexp 12.0x"],
+    ]  # fmt: skip
+    assert gpu.usual(rows).startswith("NVIDIA H100, 2030-01-02, commit abc,")
+    assert gpu.usual([]) == "Nothing has been measured on a GPU.\n"
+
+
 # --- The command.
 
 

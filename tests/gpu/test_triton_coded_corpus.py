@@ -34,6 +34,7 @@ def unfinished(monkeypatch):
 
     How many queries were left when codes were looked through, and when all rows were read; what is drafted first.
     """
+    monkeypatch.setenv("RAGSYS_KERNELS_VARIANTS", "corpus=coded")
     looking, finding = Tile(64, 64, 4, 4, 2), Tile(32, 64, 4, 4, 2)
     monkeypatch.setattr(triton_coded_corpus, "looking_tile", lambda _, held: looking._replace(dims=64 if held else 32))
     monkeypatch.setattr(triton_coded_corpus, "finding_tile", lambda: finding)
@@ -153,6 +154,14 @@ def test_which_calls_go_this_way():
     ):
         given = {"queries": queries, "embeddings": corpus, "k": 3, "metric": "cosine"} | change
         assert triton_coded_corpus.fits(validate.selection("mmr", **given)) == expected, change
+
+
+def test_unless_told_otherwise_rows_of_16_bits_go_densely(monkeypatch):
+    """On an H200 that is faster up to millions of rows; float32 rows, which no unit multiplies as they are, are not."""
+    monkeypatch.delenv("RAGSYS_KERNELS_VARIANTS")
+    for dtype in ("float32", "float16", "bfloat16"):
+        problem = validate.selection("mmr", rows()[:2], rk.Corpus(rows(), dtype=dtype), 3)
+        assert triton_coded_corpus.fits(problem) == (dtype == "float32")
 
 
 def test_codes_are_read_twice_and_few_rows(unfinished):

@@ -40,7 +40,6 @@ TRITON = (
     Budget("gram 64 *", 176, 144, 136, 176),
     Budget("gram 128 *", 255, 255, 255, 280),
     Budget("bounds *", 255, 255, 255, 288),
-    Budget("coded *", 255, 255, 255, 312),
     Budget("stream vrsd plain *", 136, 176, 176, 152),
     Budget("stream * options *float16", 168, 168, 168, 152),
     Budget("stream * options float32", 240, 240, 240, 200),
