@@ -1,6 +1,7 @@
 """Every op on the device against its floor and its peers, timed by events; `gpu_check.py` runs it.
 
     python -m benchmarks.gpu.bench [--match REGEX] [--one-of-each] [--budget SECONDS] [--passes N] [--no-compile]
+                                   [--rest] [--device-only] [--seconds SECONDS]
                                    [--variants] [--backends NAMES] [--ledger CSV] [--small]
 
 The most usual shape of each kind of kernel comes first, and what the budget leaves no time for is named at the end.
@@ -192,9 +193,12 @@ def problem_of(shape: Pools | Scores, device: Any) -> Any:
 
 
 def contenders_of(
-    problem: Any, backends: tuple[str, ...], compiling: bool = True, variants: bool = False
+    problem: Any, backends: tuple[str, ...], compiling: bool = True, variants: bool = False, host: bool = True
 ) -> tuple[list[Contender], list[str]]:
-    """Return the contenders that are installed, ours first, and why the others are not."""
+    """Return the contenders that are installed, ours first, and why the others are not.
+
+    ``host``: also those that the processor works for, which take most of the time.
+    """
     makers: dict[str, Callable[..., Iterator[Any]]] = {
         "mmr": selection.of_pools,
         "vrsd": selection.of_pools,
@@ -208,6 +212,8 @@ def contenders_of(
             found.append(entry if isinstance(entry, Contender) else entry())
         except AbsentError as error:
             absent.append(str(error))
+    if not host:
+        found = [contender for contender in found if not contender.on_host and contender.name != selection.LOOP]
     if not compiling:
         found = [contender for contender in found if COMPILED not in contender.name]
     if variants:
@@ -264,6 +270,8 @@ def run(
     budget: float = math.inf,
     compiling: bool = True,
     variants: bool = False,
+    host: bool = True,
+    seconds: float = OnDevice.SECONDS,
 ) -> Outcome:
     """Check and time shapes, the most usual first, and write the ledger after each; stop after ``budget`` seconds."""
     begin = perf_counter()
@@ -283,7 +291,7 @@ def run(
             if done and now + (now - started) / done > begin + budget * (number + 1) / passes:
                 outcome.add("left_out", [_title(other) for other in left[done:]] if number == 0 else [])
                 break
-            rows = _timed(shape, where, backends, timer, samples, compiling, variants, outcome)
+            rows = _timed(shape, where, backends, timer, samples, outcome, seconds, compiling, variants, host)
             if not rows:
                 continue
             if shape in timed:
@@ -304,16 +312,17 @@ def _title(shape: Pools | Scores) -> str:
 
 
 def _timed(
-    shape: Pools | Scores, where: Any, backends: tuple[str, ...], timer: Any, samples: int, compiling: bool,
-    variants: bool, outcome: Outcome,
+    shape: Pools | Scores, where: Any, backends: tuple[str, ...], timer: Any, samples: int, outcome: Outcome,
+    seconds: float, *which: bool,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return the rows of those contenders whose results are right; none where none of them is ours."""
     torch.compiler.reset()  # torch gives up compiling a function after a few shapes
     try:
         problem = problem_of(shape, where)
-        entries, absent = contenders_of(problem, backends, compiling, variants)
+        entries, absent = contenders_of(problem, backends, *which)
         outcome.add("absent", absent)
         race = OnDevice(problem, entries, outcome.device, timer, samples)
+        race.SECONDS = seconds
         race.check()
         # A peer that cannot run here is no defect of ours.
         for line in race.wrong:
@@ -356,6 +365,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.bench", description=__doc__.splitlines()[0])
     parser.add_argument("--match", type=re.compile, default="", help="only shapes whose line this is found in")
     parser.add_argument("--one-of-each", action="store_true", help="only the most usual shape of each kind of kernel")
+    parser.add_argument("--rest", action="store_true", help="all shapes but those")
+    parser.add_argument("--device-only", action="store_true", help="without the processor and a loop of its calls")
+    parser.add_argument("--seconds", type=float, default=OnDevice.SECONDS, help="of the rounds of a shape, at most")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which no shape is begun")
     parser.add_argument("--passes", type=int, default=1, help="how often every shape is timed")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile, which takes most of the time")
@@ -365,7 +377,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--small", action="store_true", help="small problems, few samples: shows that it works")
     given = parser.parse_args(arguments)
     shapes = [shape for shape in ALL if re.search(given.match, _title(shape))]
-    shapes = one_of_each(shapes) if given.one_of_each else shapes
+    usual = one_of_each(shapes)
+    shapes = usual if given.one_of_each else [shape for shape in shapes if not given.rest or shape not in usual]
     outcome = run(
         given.ledger,
         list(dict.fromkeys(shape.small() for shape in shapes)) if given.small else shapes,
@@ -376,6 +389,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         budget=given.budget,
         compiling=not given.no_compile,
         variants=given.variants,
+        host=not given.device_only,
+        seconds=given.seconds,
     )
     for kind in ("wrong", "unsteady", "absent", "left_out"):
         facts.tell(**{kind: getattr(outcome, kind)})

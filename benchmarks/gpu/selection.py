@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -220,7 +220,11 @@ def of_pools(problem: Problem, backends: tuple[str, ...]) -> Iterator[Contender]
         coded = partial(rk.mmr, problem.queries, problem.corpus, shape.K)
         yield Contender(CODED, partial(coded, backend="triton"), backend="triton", picks=picks_of)
     yield from _of_torch(problem)
-    on_cpu = partial(op, **problem.arguments(host=True), backend="cpu")
+    host = cache(lambda: problem.arguments(host=True))  # moved when it is first needed
+
+    def on_cpu() -> Any:
+        return op(**host(), backend="cpu")
+
     yield Contender(CPU, on_cpu, backend="cpu", on_host=True, picks=picks_of, note="all cores")
 
 
@@ -259,11 +263,14 @@ def of_search(problem: Problem, backends: tuple[str, ...]) -> Iterator[Contender
     """Return all that is timed for a search."""
     shape = problem.shape
     corpus = rk.Corpus(problem.rows, metric="dot", dtype=shape.dtype)
-    host = rk.Corpus(problem.rows.cpu(), metric="dot", dtype=shape.dtype)
-    on_host = problem.queries.cpu()
+    host = cache(lambda: (rk.Corpus(problem.rows.cpu(), metric="dot", dtype=shape.dtype), problem.queries.cpu()))
     yield Contender(OURS, lambda: corpus.search(problem.queries, shape.K), backend=backends[0])
     rounded = problem.queries.to(problem.rows.dtype)
     yield Contender(COMPOSITE, lambda: (rounded @ problem.rows.T).topk(shape.K), note="product and topk")
     yield Contender(PRODUCT, lambda: rounded @ problem.rows.T, note="no top-k")
-    on_cpu = partial(host.search, on_host, shape.K)
+
+    def on_cpu() -> Any:
+        rows, queries = host()
+        return rows.search(queries, shape.K)
+
     yield Contender(CPU, on_cpu, backend="cpu", on_host=True, note="all cores")

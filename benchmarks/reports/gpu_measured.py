@@ -85,9 +85,9 @@ def usual(rows: Iterable[Row]) -> str:
     header = ("", "kernels", "µs a call", "a second", "of a copy", "fastest of torch")
     return (
         f"{_described(device, found)}\n\n{table(header, lines, texts=(0, 1, 5))}\n\n"
-        "Of a copy: the time of a copy kernel that moves as many bytes as one read of the input has, over ours. Fastest\n"
-        "of torch: its best form, eager or compiled, in the same run, and how many times as long it takes. Results were\n"
-        "checked in float64 first.\n"
+        "Of a copy: the time of a copy kernel that moves as many bytes as one read of the input has, over ours.\n"
+        "Fastest of torch: its best form, eager or compiled, in the same run, and how many times as long it takes.\n"
+        "Results were checked in float64 first.\n"
     )
 
 
