@@ -174,7 +174,7 @@ def _regime_a(
     """Return the case of a pool on chip: a matrix of products, or rows of which some slices are read again."""
     dtype = common["dtype"]
     tile = regime_a.gram_tile(dtype, P, D)
-    form = regime_a.form(dtype, tile, D)
+    form = regime_a.form(dtype, tile, D, common["op"] == "mmr")
     if form["MATRIX"]:
         flops = 2 * Q * tile.rows * D * (tile.rows + 1)
         return Case(**common, words=(f"gram {tile.rows}", *words), once=read + small, flops=flops, matrix=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +18,7 @@ from . import cuda_module
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "gfx942")
 NVIDIA = ARCHITECTURES[:3]
+HOPPER = "sm_90"
 
 # Each has `ahead_of_time()`, the list of its op's compilations.
 TRITON_MODULES = ("ragsys_kernels.selection.triton_compilations", "ragsys_kernels.scoring.triton_compilations")
@@ -70,6 +71,16 @@ def describe(
     signature = {argument: types[argument] for argument in kernel.arg_names if argument not in compiled_in}
     divisible = tuple(argument for argument, kind in signature.items() if kind[0] == "*" or argument in whole)
     return Compilation(name, kernel, signature, compiled_in, divisible, **options)
+
+
+def by_generation(listed: Callable[[bool], Iterable[Compilation]]) -> list[Compilation]:
+    """Return what ``listed`` has for Hopper, whose tiles are others, and for the rest (`compilers.is_hopper`)."""
+    found = []
+    for hopper in (True, False):
+        for compilation in listed(hopper):
+            archs = tuple(arch for arch in compilation.archs if (arch == HOPPER) == hopper)
+            found += [compilation._replace(archs=archs)] if archs else []
+    return found
 
 
 @dataclass(frozen=True)

@@ -53,12 +53,23 @@ def why_no_matrix_of_float32(arch: str) -> str | None:
     return "coverage of float32 rows on {} needs triton {}.{}, got {}.{}".format(arch, *oldest, *version())
 
 
-def float32_precision() -> str:
-    """Return how matrices of float32 are multiplied: the three bfloat16 parts of each, six products that matter.
+def is_hopper() -> bool:
+    """Return whether torch's current device is of the generation for which tiles were chosen by their times.
 
-    These are the float32 products but for less than 2^-23 of them, by matrix units. The interpreter has none.
+    They are an H200's. Elsewhere tiles are those that compile without spills. The interpreter runs the former.
     """
-    return "ieee" if _env.triton_interpreter() else "bf16x6"
+    import torch
+
+    return _env.triton_interpreter() or (not torch.version.hip and torch.cuda.get_device_capability()[0] == 9)
+
+
+def float32_precision(hopper: bool) -> str:
+    """Return how matrices of float32 are multiplied on Hopper: as three bfloat16 parts each, six products that matter.
+
+    These are the float32 products but for less than 2^-23 of them, by matrix units. The interpreter has none, and
+    Triton 3.6 makes empty kernels of them for sm_100.
+    """
+    return "bf16x6" if hopper and not _env.triton_interpreter() else "ieee"
 
 
 def family(arch: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._gpu.compilation import Compilation, describe
+from .._gpu.compilation import Compilation, by_generation, describe
 from .._gpu.compilers import float32_precision
 from . import triton_linear_tma as tma
 from .triton_answers import ANSWER_BLOCK, logprob_answers_kernel
@@ -80,7 +80,8 @@ def _without(features: str, *missing: str) -> tuple[str, ...]:
 
 def ahead_of_time() -> list[Compilation]:
     """Return the kernels with features in the combinations that matter."""
-    return [*_slots(), *_logits(), *_merges(), *_linear(), *_linear_tma(), *_finish(), *_answers()]
+    others = [*_slots(), *_logits(), *_merges(), *_linear_tma(), *_finish(), *_answers()]
+    return [*others, *by_generation(_linear)]
 
 
 def _logits() -> list[Compilation]:
@@ -146,7 +147,7 @@ def _merges() -> list[Compilation]:
     return found
 
 
-def _linear() -> list[Compilation]:
+def _linear(hopper: bool) -> list[Compilation]:
     found = []
     every = "bias allowed softcap entropy rank"
     for hidden, weight, D, name, features in (
@@ -163,18 +164,20 @@ def _linear() -> list[Compilation]:
         ("bfloat16", "bfloat16", 33, "every feature", every),
         ("float32", "bfloat16", 16, "plain", ""),
     ):
-        for rows in (64, 16) if D == 64 and name in ("plain", "every feature") else (64,):
-            found += _linear_forms(hidden, weight, D, name, features, rows)
+        for rows in (64, 16) if hopper and D == 64 and name in ("plain", "every feature") else (64,):
+            found += _linear_forms(hidden, weight, D, name, features, rows, hopper)
     return found
 
 
-def _linear_forms(hidden: str, weight: str, D: int, name: str, features: str, rows: int) -> list[Compilation]:
+def _linear_forms(
+    hidden: str, weight: str, D: int, name: str, features: str, rows: int, hopper: bool
+) -> list[Compilation]:
     """Return the kernels of sums and of targets for calls of so many rows."""
     found = []
     dot16 = hidden == weight != "float32"
-    tile = tile_of(dot16, D, rows)
+    tile = tile_of(dot16, D, rows, hopper)
     constexprs: dict[str, Any] = {**tile.constants(), "DOT16": dot16, "SOFTCAP": "softcap" in features}
-    constexprs["PRECISION"] = float32_precision()
+    constexprs["PRECISION"] = float32_precision(hopper)
     common: dict[str, Any] = {
         "multiples": ("stride_hidden", "stride_weight", "dims") if tile.even else (),
         "num_warps": tile.num_warps,

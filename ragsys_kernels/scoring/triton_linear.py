@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
-from .._gpu.compilers import float32_precision
+from .._gpu.compilers import float32_precision, is_hopper
 from .._gpu.variants import variant
 from . import triton_linear_tma
 from .triton_merge import Parts, workspace
@@ -61,20 +61,21 @@ class Tile(NamedTuple):
         return how
 
 
-def tile_of(dot16: bool, D: int, num_rows: int = 64) -> Tile:
+def tile_of(dot16: bool, D: int, num_rows: int = 64, hopper: bool = True) -> Tile:
     """Return the tile of products, by the kind of product, D and the number of rows; bits do not depend on its rows.
 
-    64 rows keep the matrix units less busy than the memory where rows are few, which is what answers have; fewer leave
-    registers for more programs, and so more loads in flight. Where no slice divides D, loads are of single elements,
-    whose addresses take registers.
+    64 rows keep the matrix units less busy than the memory where rows are few, which is what answers have; on Hopper
+    fewer leave registers for more programs, and so more loads in flight. Where no slice divides D, loads are of single
+    elements, whose addresses take registers.
     """
     rows = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
-    if not dot16 and D % 32 == 0:
-        return Tile(rows, 32, True, 3, rows // 16, None)
+    if not dot16 and hopper and D % 16 == 0:
+        return Tile(rows, 32 if D % 32 == 0 else 16, True, 3, rows // 16, None)
     if not dot16:
-        return Tile(rows, 16, True, 3, rows // 16, None) if D % 16 == 0 else Tile(16, 16, False, 3, 4)
+        # Of 64 rows Triton before 3.8 makes tf32 on sm_100, whatever is asked for.
+        return Tile(32, 16, True, 3, 8) if D % 16 == 0 else Tile(16, 16, False, 3, 8)
     if D % 64 == 0:
-        return Tile(rows, 64, True, 4, 4, None)
+        return Tile(rows, 64, True, 4, 4, None) if hopper else Tile(64, 64, True, 3, 8, None)
     for dims in (32, 16):
         if D % dims == 0:
             return Tile(64, dims, True, 3, 8)
@@ -312,7 +313,8 @@ def parts_of(problem: Any, rank: Any = None) -> Parts:
         rank = _arrays.empty(like, (M,), "int64")
     than = target if problem.target_logits is None else problem.target_logits
     inner, outer = factors(problem)
-    tile = tile_of(dot16, D, R)
+    hopper = is_hopper()
+    tile = tile_of(dot16, D, R, hopper)
     # What the kernels of targets and of sums have in common.
     common: dict[str, Any] = {
         "hidden": hidden,
@@ -332,7 +334,7 @@ def parts_of(problem: Any, rank: Any = None) -> Parts:
         "outer": outer,
         # The interpreter holds bfloat16 as its bits, which it can widen but not multiply.
         "DOT16": dot16 and not (hidden.device.type == "cpu" and problem.hidden_dtype == "bfloat16"),
-        "PRECISION": float32_precision(),
+        "PRECISION": float32_precision(hopper),
         "SOFTCAP": problem.softcap is not None,
         **tile.constants(),
     }

@@ -25,8 +25,9 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
+from .._gpu.compilers import is_hopper
 from .problem import Problem, Selection
-from .triton_launch import Tile, chunks, limits, padded, pool_arguments, row_tile
+from .triton_launch import OPTIONS, Tile, chunks, limits, padded, pool_arguments, row_tile
 from .triton_objective import (
     NO_PICK,
     best_of,
@@ -405,12 +406,15 @@ def select_bounds_kernel(
     tl.store(out_length + q, made)
 
 
-def bounds_tile(dtype: str, dims: int) -> Tile:
-    """Return the tile of MMR out of large pools."""
-    # One warp waits for no other. 255 is no bound, but left to itself the assembler spills a few bytes to let one more
-    # block in.
-    rows = 8 if dtype == "float32" else 16
-    return row_tile(dtype, dims)._replace(rows=rows, num_warps=1, num_stages=STAGES, maxnreg=255)
+def bounds_tile(dtype: str, dims: int, plain: bool, hopper: bool = True) -> Tile:
+    """Return the tile of MMR out of large pools; ``plain``: without options, which take registers, as int8 does."""
+    rows, warps, most = 16, 4, 255
+    if hopper and dtype != "int8":  # one warp waits for no other
+        rows, warps = 8 if dtype == "float32" else 16, 1
+    elif plain and dtype != "int8":  # three blocks can live on a multiprocessor
+        most = 168
+    # 255 is no bound, but left to itself the assembler spills a few bytes to let one more block in.
+    return row_tile(dtype, dims)._replace(rows=rows, num_warps=warps, num_stages=STAGES, maxnreg=most)
 
 
 def select(problem: Problem, out: Selection) -> None:
@@ -418,7 +422,8 @@ def select(problem: Problem, out: Selection) -> None:
     data, D = problem.rows.data, problem.rows.data.shape[1]
     arguments, stride = pool_arguments(problem, out), padded(problem.pool)
     arguments |= limits(problem)
-    tile = bounds_tile(problem.rows.dtype, D)
+    plain = all(arguments.get(name) is None for name in OPTIONS)
+    tile = bounds_tile(problem.rows.dtype, D, plain, is_hopper())
     del arguments["VRSD"]
     if not arguments["S"]:
         arguments["initial"] = None

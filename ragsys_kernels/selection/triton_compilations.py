@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from .._gpu.compilation import Compilation, describe
+from .._gpu.compilation import Compilation, by_generation, describe
 from .._gpu.compilers import float32_precision
 from .codes import row_bytes
 from .triton_bounds import bounds_tile, select_bounds_kernel
@@ -122,6 +122,10 @@ _SUMS = ("sums", "sum_scalars", "lengths")
 
 def ahead_of_time() -> list[Compilation]:
     """Return the kernels of all regimes, for rows of each type."""
+    return by_generation(_all)
+
+
+def _all(hopper: bool) -> list[Compilation]:
     found = []
     for unit in (True, False):
         name = "query factors unit" if unit else "query factors"
@@ -133,8 +137,8 @@ def ahead_of_time() -> list[Compilation]:
     for dtype in _ROWS:
         for vrsd, full in ((False, False), (True, True), (True, False), (False, True)):
             if vrsd == full or dtype in ("float16", "float32"):
-                found += _selections(dtype, vrsd, full)
-    return found + _rules() + _rounds() + _codes() + _searches()
+                found += _selections(dtype, vrsd, full, hopper)
+    return found + _rules(hopper) + _rounds() + _codes() + _searches(hopper)
 
 
 def _share(dtype: str, tile: Tile) -> int:
@@ -175,7 +179,7 @@ def _compilation(
     )
 
 
-def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
+def _selections(dtype: str, vrsd: bool, full: bool, hopper: bool) -> list[Compilation]:
     """Return all kernels of one rule, with all options (and D not a whole number of slices) or none."""
     found = []
 
@@ -196,10 +200,10 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
 
     op = "vrsd" if vrsd else "mmr"
     for slots in (16, 32, 64, 128):
-        tile = gram_tile(dtype, slots, D)
+        tile, plain = gram_tile(dtype, slots, D, hopper=hopper), not vrsd and not full
         sizes: dict[str, Any] = {
             **OBJECTIVES[op].constexprs(),
-            **form(dtype, tile, D),
+            **form(dtype, tile, D, plain, hopper=hopper),
             "RANK": 16,
             **BY_ROW,
         }
@@ -208,8 +212,8 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
         beside = (*absent, "query_parts", "query_back", "quality")
         found.append(_compilation(name, select_gram_kernel, dtype, tile, beside, True, **sizes))
         if dtype in NUM_PARTS and vrsd == full:
-            sizes |= form(dtype, tile, D, NUM_PARTS[dtype])
-            name, tile = name.replace("gram", "gram tile"), staged(tile)
+            sizes |= form(dtype, tile, D, plain, NUM_PARTS[dtype], hopper=hopper)
+            name, tile = name.replace("gram", "gram tile"), staged(tile, plain, hopper)
             in_tile = (*absent, "query_factors", "quality")
             found.append(_compilation(name, select_gram_kernel, dtype, tile, in_tile, True, **sizes))
     tile = row_tile(dtype, D)
@@ -222,15 +226,15 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
             whole = {**even, **sizes, **by_row, "MSD": True}
             found.append(_compilation("stream msd options", select_stream_kernel, dtype, few, absent, **whole))
     else:
-        few = bounds_tile(dtype, D)
+        few = bounds_tile(dtype, D, not full, hopper)
         changed = sizes | {"ROWS": few.rows, "STAGES": few.num_stages}
         add("bounds", select_bounds_kernel, few, absent, False, **even, **by_row, **changed)
     if computed or vrsd:
         add("row lengths", row_lengths_kernel, tile, absent, False, **sizes)
     for num_queries in (1, 64):
-        tile = corpus_tile(dtype, num_queries, D, op)
+        tile = corpus_tile(dtype, num_queries, D, op, hopper)
         sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, "DOT": dot}
-        sizes["PRECISION"] = float32_precision()
+        sizes["PRECISION"] = float32_precision(hopper)
         name, parts = f"corpus relevance {tile.queries}", parts_of_dot(dot)
         add(name, corpus_relevance_kernel, tile, (*unused, "tile_keys"), True, **flags, **sizes, PARTS=parts)
         for begun, first_step in (("", False), (" first", True)):
@@ -246,7 +250,7 @@ def _selections(dtype: str, vrsd: bool, full: bool) -> list[Compilation]:
     return found
 
 
-def _rules() -> list[Compilation]:
+def _rules(hopper: bool) -> list[Compilation]:
     """Return regime a of the rules beyond MMR and VRSD, with all options: a bounded tile, and the largest."""
     found = []
     for rule, dtype in itertools.product(OBJECTIVES, ("float16", "float32")):
@@ -254,8 +258,11 @@ def _rules() -> list[Compilation]:
             continue
         objective = OBJECTIVES[rule]
         for slots in (32, 128) if dtype == "float16" else (128,):
-            tile = gram_tile(dtype, slots, 700, objective.whole)
-            sizes: dict[str, Any] = {**objective.constexprs(), **form(dtype, tile, 700, rule=rule)}
+            tile = gram_tile(dtype, slots, 700, objective.whole, hopper)
+            sizes: dict[str, Any] = {
+                **objective.constexprs(),
+                **form(dtype, tile, 700, False, rule=rule, hopper=hopper),
+            }
             sizes |= {"RANK": 16, "COMPUTED": True, **BY_ROW}
             absent = ("relevance", "scales", "query_parts", "query_back", *(("quality",) if rule != "dpp" else ()))
             name = f"{'gram' if sizes['MATRIX'] else 'rows'} {slots} {rule} options"
@@ -340,11 +347,11 @@ def _codes() -> list[Compilation]:
     return found
 
 
-def _searches() -> list[Compilation]:
+def _searches(hopper: bool) -> list[Compilation]:
     """Return the relevance kernel where it writes keys of tiles, the rest of a search, and where relevance is given."""
-    tile, dot = corpus_tile("float16", 64, 768), dot_type("float16")
+    tile, dot = corpus_tile("float16", 64, 768, hopper=hopper), dot_type("float16")
     sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, "DOT": dot, "PARTS": parts_of_dot(dot)}
-    sizes["PRECISION"] = float32_precision()
+    sizes["PRECISION"] = float32_precision(hopper)
     flags: dict[str, Any] = {"VRSD": False, "EVEN_D": True, "BIAS_BY_ROW": False}
     searched = (*OPTIONS, *_SUMS, "part_best", "part_row")
     given = (*OPTIONS[1:], *_SUMS, "query_parts", "query_back", "tile_keys")

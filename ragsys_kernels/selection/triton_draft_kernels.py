@@ -66,11 +66,12 @@ def corpus_queries_kernel(
     i = tl.program_id(0).to(tl.int64)
     # Elements of unit queries are small: scaled, the lowest part is a normal number in float16 too.
     scale = 1.0 if PARTS == 1 else 4096.0
-    factor = tl.load(factors + i) * scale
+    factor = tl.load(factors + i)
     d = tl.arange(0, BLOCK)
     for d0 in range(0, D, BLOCK):
         inside = d0 + d < D
-        y = tl.load(queries + (q0 + i) * D + d0 + d, mask=inside, other=0.0) * factor
+        # In this order: the factor of a zero query is so large that its product with the scale would be infinite.
+        y = tl.load(queries + (q0 + i) * D + d0 + d, mask=inside, other=0.0) * factor * scale
         for part in tl.static_range(PARTS):
             high = y.to(DOT)
             tl.store(query_parts + (part * num_queries + i) * D + d0 + d, high, mask=inside)

@@ -13,9 +13,10 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from .._gpu.compilers import is_hopper
 from .._gpu.variants import variant
 from .problem import Problem, Selection
-from .triton_launch import GROWTH, NUM_PARTS, Tile, dot_type, limits, num_initial, pool_arguments, query_parts
+from .triton_launch import GROWTH, NUM_PARTS, OPTIONS, Tile, dot_type, limits, num_initial, pool_arguments, query_parts
 from .triton_objective import comparable, inverse, may_be_picked, running_max, with_bias
 from .triton_objectives import OBJECTIVES, rule_of
 from .triton_objectives.objective import Items
@@ -27,38 +28,50 @@ GRAM_SLOTS = 128
 # Float32 rows are taken in slices of so many dimensions: eight lanes share a row, 16 bytes of it at a time.
 ROW_DIMS = 32
 
-# How many slices stay in registers, for MMR and VRSD and for rules that keep more. Each takes 16 registers of a thread.
-# The rest of a row is read again from the cache at each pick.
-HELD_SLICES = (12, 2)
+# How many slices stay in registers, on Hopper for MMR and VRSD and for rules that keep more; elsewhere for MMR without
+# options, for all else, and for those rules. Each takes 16 registers of a thread. The rest of a row is read again from
+# the cache at each pick.
+HOPPER_SLICES = (12, 2)
+HELD_SLICES = (10, 4, 2)
 
 
-def gram_tile(dtype: str, slots: int, dims: int, whole: bool = False) -> Tile:
+def gram_tile(dtype: str, slots: int, dims: int, whole: bool = False, hopper: bool = True) -> Tile:
     """Return the tile, whose rows are the slots; ``whole``: the rule asks for the matrix."""
     rows = max(16, triton.next_power_of_2(slots))
     if dtype == "float32" and whole:  # six operands of products are more than a thread of sm_80 has with two stages
         return Tile(rows, ROW_DIMS // 2, 1, min(8, rows // 8), 3)
     if dtype == "float32":
-        return Tile(rows, ROW_DIMS, 1, min(8, rows // 8), 2, 255)
-    # The matrix and the operands of its products fill the registers. A pick waits for all warps, so few of them are
-    # fast: one, or the four that share a product on Hopper.
+        return Tile(rows, ROW_DIMS, 1, min(8, rows // 8) if hopper else rows // 16, 2, 255 if hopper else None)
+    # The matrix and the operands of its products fill the registers.
     dims = min(64, max(16, triton.next_power_of_2(dims)))
-    warps = min(8, rows // 8) if whole else 1 if rows <= 32 else 4
     # Rows that meet the query in registers and one another in the matrix units have one buffer, whatever the number of
     # stages: with two, Triton loads the next slice while the units still read the last (seen on an H200).
     stages = 2 if dtype == "int8" else 1
-    return Tile(rows, dims, 1, warps, stages, 128 if rows == 16 else None)
+    if hopper and not whole and dtype != "int8":
+        # A pick waits for all warps, so few of them are fast: one, or the four that share a product.
+        return Tile(rows, dims, 1, 1 if rows <= 32 else 4, stages, 128 if rows == 16 else None)
+    most = 144 if dtype == "int8" and rows == 32 else 128  # where quotients of VRSD spill at 128
+    return Tile(rows, dims, 1, min(8, rows // 8), stages, most if rows <= 32 else None)
 
 
-def staged(tile: Tile) -> Tile:
-    """Return the tile where rows go to the matrix units past the registers: several slices can be in flight."""
-    return tile._replace(num_stages=4)
+def staged(tile: Tile, plain: bool, hopper: bool = True) -> Tile:
+    """Return the tile where rows go to the matrix units past the registers: several slices can be in flight.
+
+    Where there are eight warps, half of them leave registers for two blocks of 128 slots a multiprocessor; options
+    would spill.
+    """
+    halved = tile.rows == 128 and plain and not hopper
+    return tile._replace(num_stages=4, num_warps=tile.num_warps // 2 if halved else tile.num_warps)
 
 
-def form(dtype: str, tile: Tile, dims: int, parts: int = 0, rule: str = "mmr") -> dict[str, Any]:
-    """Return how the kernel comes to products: by a matrix, or by rows, some held."""
-    whole = OBJECTIVES[rule].whole
+def form(
+    dtype: str, tile: Tile, dims: int, plain: bool, parts: int = 0, rule: str = "mmr", hopper: bool = True
+) -> dict[str, Any]:
+    """Return how the kernel comes to products: by a matrix, or by rows, some held; ``plain`` is MMR without options."""
+    whole, keeps_more = OBJECTIVES[rule].whole, rule not in ("mmr", "vrsd")
     matrix, even = whole or dtype != "float32", dims % tile.dims == 0
-    held = 0 if matrix else min(dims // tile.dims, HELD_SLICES[0 if rule in ("mmr", "vrsd") else 1])
+    held = HOPPER_SLICES[keeps_more] if hopper else HELD_SLICES[0 if plain else 1 + keeps_more]
+    held = 0 if matrix else min(dims // tile.dims, held)
     return {
         "MATRIX": matrix,
         "HELD": held,
@@ -374,13 +387,15 @@ def select(problem: Problem, out: Selection) -> None:
     arguments |= limits_and_options(problem)
     del arguments["VRSD"]
     objective = OBJECTIVES[rule_of(problem)]
-    tile = gram_tile(dtype, problem.pool + num_initial(problem), D, objective.whole)
+    plain = problem.op == "mmr" and all(arguments.get(name) is None for name in OPTIONS)
+    hopper = is_hopper()
+    tile = gram_tile(dtype, problem.pool + num_initial(problem), D, objective.whole, hopper)
     if parts:
-        tile = staged(tile)
+        tile = staged(tile, plain, hopper)
     select_gram_kernel[(problem.num_queries,)](
         **arguments,
         **objective.constexprs(),
         RANK=triton.next_power_of_2(num_initial(problem) + problem.k),
-        **form(dtype, tile, D, parts, rule_of(problem)),
+        **form(dtype, tile, D, plain, parts, rule_of(problem), hopper),
         **tile.options(),
     )

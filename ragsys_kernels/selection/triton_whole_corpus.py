@@ -12,7 +12,7 @@ import torch
 import triton
 
 from .. import _arrays
-from .._gpu.compilers import float32_precision
+from .._gpu.compilers import float32_precision, is_hopper
 from .._types import Array
 from . import filtered_problems, triton_check, triton_coded_corpus
 from .problem import Problem, Selection
@@ -50,13 +50,16 @@ FOUND_BLOCK = 128
 CANDIDATES_TILE = Tile(1, 1, 1, 1, 2)
 
 
-def corpus_tile(dtype: str, num_queries: int, dims: int, op: str = "mmr") -> Tile:
+def corpus_tile(dtype: str, num_queries: int, dims: int, op: str = "mmr", hopper: bool = True) -> Tile:
     """Return the tile of the kernels that multiply."""
     queries = 16 if num_queries <= 16 else 64
     dims = max(16, triton.next_power_of_2(dims))
-    if dtype == "float32":  # the parts of float32 and the quotients of VRSD are more than four warps hold
+    if dtype == "float32" and hopper:  # its parts and the quotients of VRSD are more than four warps hold
         return Tile(64, min(32, dims), queries, 8 if op == "vrsd" and queries == 64 else 4, 3, 255)
-    return Tile(64, min(64, dims), queries, 4, 3, 255)
+    if dtype == "float32":  # products without matrix units need the registers that more stages would take
+        return Tile(64, min(32, dims), queries, 8, 2, 255)
+    few = queries == 16 or (hopper and dtype != "int8")
+    return Tile(64, min(64, dims), queries, 4 if few else 8, 3, 255)
 
 
 def select(problem: Problem, out: Selection) -> None:
@@ -68,7 +71,8 @@ def select(problem: Problem, out: Selection) -> None:
     corpus = _Corpus(problem)
     for form in (triton_coded_corpus, triton_check):
         if form.fits(problem):
-            tile = corpus_tile(problem.rows.dtype, problem.num_queries, problem.rows.data.shape[1])
+            dims = problem.rows.data.shape[1]
+            tile = corpus_tile(problem.rows.dtype, problem.num_queries, dims, problem.op, corpus.hopper)
             form.select(problem, out, corpus.factors, tile, parts_of_dot(dot_type(problem.rows.dtype)))
             return
     _densely(corpus, out)
@@ -168,6 +172,7 @@ class _Corpus:
         self.problem, self.rows = problem, problem.rows
         self.stride = padded(problem.pool)
         self.vrsd = problem.op == "vrsd"
+        self.hopper = is_hopper()
         self.factors, self.lengths = self._row_lengths()
 
     def _row_lengths(self) -> tuple[Any, Any]:
@@ -201,7 +206,7 @@ class _Corpus:
     def chunk(self, q0: int, num_queries: int, searched: bool = False) -> _Chunk:
         """Return queries with their workspaces; ``searched``: those of a search."""
         problem, data = self.problem, self.rows.data
-        tile = corpus_tile(self.rows.dtype, num_queries, data.shape[1], problem.op)
+        tile = corpus_tile(self.rows.dtype, num_queries, data.shape[1], problem.op, self.hopper)
         tiles = triton.cdiv(problem.pool, tile.rows)
         made = _Chunk(q0, num_queries, tile, tiles, _arrays.empty(data, (num_queries, self.stride), "float32"))
         if problem.relevance is None:
@@ -273,7 +278,7 @@ class _Corpus:
             BIAS_BY_ROW=bias_by_row(problem),
             EVEN_D=self.rows.data.shape[1] % tile.dims == 0,
             DOT=dot,
-            PRECISION=float32_precision(),
+            PRECISION=float32_precision(self.hopper),
             PARTS=parts_of_dot(dot),
             QUERIES=tile.queries,
             ROWS=tile.rows,
@@ -289,7 +294,7 @@ class _Corpus:
             FIRST=first,
             EVEN_D=self.rows.data.shape[1] % tile.dims == 0,
             DOT=dot_type(self.rows.dtype),
-            PRECISION=float32_precision(),
+            PRECISION=float32_precision(self.hopper),
             QUERIES=tile.queries,
             ROWS=tile.rows,
             DIMS=tile.dims,

@@ -20,7 +20,7 @@ def stages():
 @pytest.mark.slow
 def test_each_slice_of_dimensions_has_an_accumulator_of_its_own(stages):
     """The compiler makes one chain of ``x += tl.dot(a, b)``, unless it is told how long a chain may be."""
-    ttir = stages("_logprob_linear_kernel, bfloat16 x bfloat16, DIMS=64, EVEN, plain", "sm_90")["ttir"]
+    ttir = stages("_logprob_linear_kernel, bfloat16 x bfloat16, ROWS=64, DIMS=64, EVEN, plain", "sm_90")["ttir"]
     found = compiler_ir.accumulators(ttir)
     assert found
     for line in found:

@@ -61,7 +61,7 @@ def problem_of(method, *sizes, **options):
 @pytest.mark.parametrize("method", METHODS)
 def test_float32_rows_meet_the_query_themselves_and_all_picks_but_the_last(method, held, monkeypatch):
     Q, P, K, D = 2, 32, 5, 96
-    monkeypatch.setattr(triton_gram, "HELD_SLICES", (held, held))
+    monkeypatch.setattr(triton_gram, "HOPPER_SLICES", (held, held))
     problem = problem_of(method, Q, P, K, D, seed=1)
     with multiplied() as count:
         result = METHODS[method](**problem, backend="triton")
@@ -80,7 +80,7 @@ def test_a_matrix_has_all_products():
 def test_float32_rows_that_are_held_are_read_once(held, again, monkeypatch):
     """Of three slices of a row; what is not held is read again at each pick, and so is the pick's own row."""
     Q, P, K, D = 2, 32, 5, 96
-    monkeypatch.setattr(triton_gram, "HELD_SLICES", (held, held))
+    monkeypatch.setattr(triton_gram, "HOPPER_SLICES", (held, held))
     problem = testing.selection_problem(Q, P, K, D, N=Q * P, seed=1)
     problem["candidates"] = np.arange(Q * P).reshape(Q, P)
     rows = torch.from_numpy(problem["embeddings"]).clone()  # which starts at a whole sector

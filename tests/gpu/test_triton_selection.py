@@ -308,6 +308,39 @@ def test_search_returns_the_best_rows(dtype, monkeypatch):
         np.testing.assert_array_equal(scores.numpy(), expected[1])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_of_equal_rows_a_search_finds_the_lowest_in_whatever_tiles_they_are(dtype, monkeypatch):
+    """Tiles of 32 rows, whose bests are equal in many; k below, at and above the number of tiles."""
+    force("corpus", monkeypatch)
+    rng = np.random.default_rng(5)
+    rows = rng.integers(-1, 2, (300, 16)).astype(dtype)  # few values, so that most rows have equals
+    rows[7] = rows[290] = 9
+    queries = rng.integers(-2, 3, (5, 16)).astype(np.float32)
+    queries[3] = 0  # all rows are equal
+    for k in (1, 3, 10, 11, 290, 300, 301):
+        checked = validate.selection("mmr", queries, rows, k, metric="dot")
+        indices, scores = triton_kernels.search(checked, 1)
+        expected = reference.search(checked, 1)
+        np.testing.assert_array_equal(indices.numpy(), expected[0], err_msg=str(k))
+        np.testing.assert_array_equal(scores.numpy(), expected[1])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("regime", REGIMES)
+def test_tiles_of_other_devices_have_the_same_picks(regime, method, monkeypatch):
+    """Of what is not Hopper; nothing is made small here."""
+    monkeypatch.setattr(triton_gram, "GRAM_SLOTS", 128 if regime == "gram" else 0)
+    for module in (triton_bounds, triton_gram, triton_whole_corpus):
+        monkeypatch.setattr(module, "is_hopper", lambda: False)
+    for dtype in ("float32", "float16"):
+        problem = testing.selection_problem(2, 40, 5, 70, N=60, dtype=dtype, kind="clustered", seed=3)
+        if regime == "corpus":
+            del problem["candidates"]
+        result = run(method, problem)
+        expected = METHODS[method](**problem, backend="reference")
+        np.testing.assert_array_equal(result.indices, expected.indices)
+
+
 def test_relevance_of_16_bit_rows_has_the_precision_of_float32(monkeypatch):
     """Float32 queries are taken apart for 16-bit products; one part alone is off by 1e-4."""
     force("corpus", monkeypatch)

@@ -1,0 +1,64 @@
+"""No slice of rows is loaded into a buffer that the matrix units of Hopper still read.
+
+Triton gives rows a buffer more where only matrix products use them. Where registers do too, it does not, and with two
+stages or more it starts a load while a product is under way: on an H200 similarities were wrong then.
+"""
+
+import importlib.util
+
+import compiler_ir
+import pytest
+
+from ragsys_kernels._gpu import resources
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+MODULES = {
+    "gram": "ragsys_kernels.selection.triton_compilations",
+    "corpus": "ragsys_kernels.selection.triton_compilations",
+    "_logprob": "ragsys_kernels.scoring.triton_compilations",
+}
+
+
+@pytest.fixture(scope="module")
+def overwritten():
+    """Whether a kernel for Hopper does so, under its own number of stages or another one."""
+    with resources.pool(1) as executor:
+        yield lambda *call: executor.submit(_overwritten, *call).result()
+
+
+def _overwritten(module, name, stages=None):
+    from importlib import import_module
+
+    own = {c.name: c.num_stages for c in import_module(module).ahead_of_time() if "sm_90" in c.archs}[name]
+    stages = stages or own
+    return compiler_ir.overwritten(compiler_ir.stages_of(module, name, "sm_90", num_stages=stages)["ttgir"], stages)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gram 64 mmr plain float16",
+        "gram 128 mmr plain float16",
+        "gram 128 vrsd options bfloat16",
+        "gram 128 mmr plain int8",
+        "gram tile 64 mmr plain float16",
+        "gram tile 128 mmr plain float16",
+        "gram tile 128 vrsd options bfloat16",
+        "corpus relevance 64 mmr plain float16",
+        "corpus relevance 64 vrsd options bfloat16",
+        "corpus step 64 mmr plain float16",
+        "corpus pool 64 plain float16",
+        "_logprob_linear_kernel, bfloat16 x bfloat16, ROWS=64, DIMS=64, EVEN, plain",
+        "_logprob_linear_tma_kernel, bfloat16 x bfloat16",
+    ],
+)
+def test_no_buffer_is_overwritten(overwritten, name):
+    module = next(module for prefix, module in MODULES.items() if name.startswith(prefix))
+    assert not overwritten(module, name)
+
+
+@pytest.mark.slow
+def test_the_defect_is_found(overwritten):
+    """When a newer Triton passes, `gram_tile` may have two stages with it."""
+    assert overwritten(MODULES["gram"], "gram 128 mmr plain float16", 2)
