@@ -43,7 +43,7 @@ def by_bounds() -> Faster:
     found: dict[tuple[str, str, str], list[float]] = {}
     for cases in (static.selection(sizes, DIMS), static.cuda_selection(sizes, DIMS)):
         for case in cases:
-            if case.arch in ("", DEVICE.arch) and case.shape.startswith("P"):
+            if DEVICE.arch in case.archs and case.shape.startswith("P"):
                 bound = case.bounds(DEVICE, BLOCKS)["bound"]
                 assert isinstance(bound, float)
                 found.setdefault((case.op, case.dtype, case.shape), []).append(bound)

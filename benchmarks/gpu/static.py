@@ -46,6 +46,13 @@ LEDGER = Ledger(
 )
 Sizes = Iterable[tuple[int, int]]  # candidates and picks
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+# The generations that have tiles of their own (`compilers.is_hopper`).
+GENERATIONS = (
+    (True, (compilation.HOPPER,)),
+    (False, tuple(arch for arch in compilation.ARCHITECTURES if arch != compilation.HOPPER)),
+)
+# Products of 16-bit parts that one of float32 is on matrix units.
+PRODUCTS = 6
 # How often MMR out of a large pool that comes best first reads a row, at λ_d = 0.75 with P = 1,000 and K = 10: counted
 # on real vectors by `python -m benchmarks.gpu.traffic`.
 MMR_READS = 1.2
@@ -71,7 +78,7 @@ class Case:
     again: float = 0  # bytes read again, from the cache if the working sets of all programs at work fit there
     working_set: float = 0  # of a program
     cached: float = 0  # bytes that programs read from the last-level cache, all together
-    arch: str = ""  # empty: all architectures
+    archs: tuple[str, ...] = compilation.ARCHITECTURES
     threads: int = 0  # of a block, and its dynamic shared memory, where the launcher decides by the shape
     shared: int = 0
 
@@ -129,7 +136,8 @@ def selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator[Case
                     common = {"op": op, "shape": f"P{P}-K{K}-D{D}", "dtype": dtype, "unit": "queries", "units": Q}
                     common |= {"programs": Q, "floor": read}
                     if regime_a.GRAM_SLOTS >= P:
-                        yield _regime_a(regime_a, common, words, read, small, P, D, K)
+                        for hopper, archs in GENERATIONS:
+                            yield _regime_a(regime_a, {**common, "archs": archs}, words, read, small, P, D, K, hopper)
                     else:
                         # MMR's rows meet two vectors or more at a time. VRSD adds the sum to a row and squares it; its
                         # first pass has norms beside products.
@@ -140,16 +148,20 @@ def selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator[Case
                             flops=2 * read / BYTES[dtype] * reads * 2,
                         )  # fmt: skip
             N, D, K = WHOLE_N, DIMS[0], WHOLE_K
-            tile = regime_c.corpus_tile(dtype, WHOLE_Q, D, op)
             corpus, vectors = N * D * BYTES[dtype], 4 * N * WHOLE_Q
-            yield Case(
-                op=op, shape=f"N{N}-K{K}-D{D}-Q{WHOLE_Q}", dtype=dtype, unit="queries", units=WHOLE_Q,
-                words=("corpus", "step", str(tile.queries), *words),
-                programs=-(-N // tile.rows) * -(-WHOLE_Q // tile.queries), floor=K * corpus,
-                # A step reads v and the running vector, and writes the latter; the first step writes both.
-                once=K * corpus + (2 + 3 * (K - 1)) * vectors, flops=2 * N * D * WHOLE_Q * K,
-                matrix=dtype != "float32",
-            )  # fmt: skip
+            for hopper, archs in GENERATIONS:
+                tile = regime_c.corpus_tile(dtype, WHOLE_Q, D, op, hopper)
+                by_parts = hopper and dtype == "float32"
+                yield Case(
+                    op=op, shape=f"N{N}-K{K}-D{D}-Q{WHOLE_Q}", dtype=dtype, unit="queries", units=WHOLE_Q,
+                    words=("corpus", "step", str(tile.queries), *words),
+                    programs=-(-N // tile.rows) * -(-WHOLE_Q // tile.queries), floor=K * corpus,
+                    # v is written once, then a step reads it and the running vector, and writes that; the first finds
+                    # none.
+                    once=K * corpus + 3 * (K - 1) * vectors,
+                    flops=2 * N * D * WHOLE_Q * K * (PRODUCTS if by_parts else 1),
+                    matrix=dtype != "float32" or by_parts, archs=archs,
+                )  # fmt: skip
             if op == "mmr":
                 yield _by_codes(dtype)
 
@@ -169,12 +181,13 @@ def _by_codes(dtype: str) -> Case:
 
 
 def _regime_a(
-    regime_a: Any, common: dict[str, Any], words: tuple[str, ...], read: int, small: int, P: int, D: int, K: int
-) -> Case:
+    regime_a: Any, common: dict[str, Any], words: tuple[str, ...], read: int, small: int, P: int, D: int, K: int,
+    hopper: bool,
+) -> Case:  # fmt: skip
     """Return the case of a pool on chip: a matrix of products, or rows of which some slices are read again."""
     dtype = common["dtype"]
-    tile = regime_a.gram_tile(dtype, P, D)
-    form = regime_a.form(dtype, tile, D, common["op"] == "mmr")
+    tile = regime_a.gram_tile(dtype, P, D, hopper=hopper)
+    form = regime_a.form(dtype, tile, D, common["op"] == "mmr", hopper=hopper)
     if form["MATRIX"]:
         flops = 2 * Q * tile.rows * D * (tile.rows + 1)
         return Case(**common, words=(f"gram {tile.rows}", *words), once=read + small, flops=flops, matrix=True)
@@ -200,18 +213,20 @@ def scoring() -> Iterator[Case]:
                     words=("_logprob_logits_kernel", dtype, f"BLOCK={block}", "plain"), programs=T * splits,
                     floor=T * V * size, once=T * (V * size + 16 * splits), flops=5 * T * V,
                 )  # fmt: skip
-                tile = linear.tile_of(dtype != "float32", D)
-                row_tiles = -(-T // tile.rows)
                 read = (V + T) * D * size
                 splits = -(-V // (linear.COLUMNS * linear.tiles_of_a_split(V)))
-                yield Case(
-                    **common, op="answer_logprobs", shape=f"T{T}-V{V}-D{D}",
-                    words=("_logprob_linear_kernel", f"{dtype} x {dtype}", f"DIMS={tile.dims}", "plain"),
-                    programs=row_tiles * splits, floor=read, once=read + 16 * T * splits,
-                    cached=linear_cache_bytes(T, V, D, size, tile.rows, linear.COLUMNS),
-                    # Tiles are whole: rows beyond the last are multiplied too.
-                    flops=2 * V * D * row_tiles * tile.rows, matrix=dtype != "float32",
-                )  # fmt: skip
+                for hopper, archs in GENERATIONS:
+                    tile = linear.tile_of(dtype != "float32", D, T, hopper)
+                    row_tiles, by_parts = -(-T // tile.rows), hopper and dtype == "float32"
+                    kernel = ("_logprob_linear_kernel", f"{dtype} x {dtype}", f"ROWS={tile.rows}", f"DIMS={tile.dims}")
+                    yield Case(
+                        **common, op="answer_logprobs", shape=f"T{T}-V{V}-D{D}", words=(*kernel, "plain"),
+                        programs=row_tiles * splits, floor=read, once=read + 16 * T * splits,
+                        cached=linear_cache_bytes(T, V, D, size, tile.rows, linear.COLUMNS),
+                        # Tiles are whole: rows beyond the last are multiplied too.
+                        flops=2 * V * D * row_tiles * tile.rows * (PRODUCTS if by_parts else 1),
+                        matrix=dtype != "float32" or by_parts, archs=archs,
+                    )  # fmt: skip
 
 
 def linear_cache_bytes(T: int, V: int, D: int, size: int, rows: int, columns: int) -> int:
@@ -239,7 +254,7 @@ def cuda_selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator
                             op=op, shape=f"P{P}-K{K}-D{D}", dtype=dtype, words=(how.kernel,), unit="queries", units=Q,
                             programs=Q, floor=read, once=read + Q * (4 * D + 8 * P + 24 * K),
                             again=0 if resident else (reads - 1) * read, working_set=read / Q,
-                            flops=2 * read / BYTES[dtype] * products, arch=arch,
+                            flops=2 * read / BYTES[dtype] * products, archs=(arch,),
                             threads=how.threads, shared=how.shared,
                         )  # fmt: skip
 
@@ -285,7 +300,7 @@ def rows_of(kernels: Iterable[Compiled], made: Callable[[], Iterable[Case]] = ca
         name = case.kernel(names)
         for device in DEVICES:
             kernel = compiled_for.get((name, device.arch))
-            if kernel is not None and case.arch in ("", device.arch):
+            if kernel is not None and device.arch in case.archs:
                 threads, shared = kernel.threads or case.threads, kernel.shared + case.shared
                 blocks = device.processor.blocks_resident(threads, kernel.registers, shared)
                 yield {

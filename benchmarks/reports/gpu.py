@@ -205,8 +205,7 @@ Public figures (sources in `benchmarks/gpu/devices.py`):
 ## Resources
 
 Registers of a thread / shared memory of a block / blocks that fit on a multiprocessor, then the kind of matrix
-instructions. None of these spills registers: `tests/helpers/gpu_budgets.py` holds them to that, and names the two that
-do by the oldest compiler.
+instructions. `tests/helpers/gpu_budgets.py` holds them to that, and names those that spill registers, with the reason.
 
 ### Triton
 

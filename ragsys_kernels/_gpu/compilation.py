@@ -75,11 +75,15 @@ def describe(
 
 def by_generation(listed: Callable[[bool], Iterable[Compilation]]) -> list[Compilation]:
     """Return what ``listed`` has for Hopper, whose tiles are others, and for the rest (`compilers.is_hopper`)."""
+    on_hopper, elsewhere = ({made.name: made for made in listed(hopper)} for hopper in (True, False))
     found = []
-    for hopper in (True, False):
-        for compilation in listed(hopper):
-            archs = tuple(arch for arch in compilation.archs if (arch == HOPPER) == hopper)
-            found += [compilation._replace(archs=archs)] if archs else []
+    for hopper, here, there in ((True, on_hopper, elsewhere), (False, elsewhere, on_hopper)):
+        for name, made in here.items():
+            if there.get(name) == made:
+                found += [made] if hopper else []
+                continue
+            archs = tuple(arch for arch in made.archs if (arch == HOPPER) == hopper)
+            found += [made._replace(archs=archs)] if archs else []
     return found
 
 

@@ -94,7 +94,6 @@ def _logits() -> list[Compilation]:
         ("bfloat16", 100_000, "entropy and rank", "entropy rank"),
         ("bfloat16", 100_000, "softcap", "softcap"),
         ("bfloat16", 100_000, "every feature", "slots entropy rank softcap allowed than"),
-        ("bfloat16", 2000, "entropy and rank", "entropy rank"),
         ("float32", 500, "entropy and rank", "entropy rank"),
         ("float32", 100, "entropy and rank", "entropy rank"),
         ("bfloat16", 100_000, "slots", "slots"),

@@ -237,8 +237,8 @@ def _selections(dtype: str, vrsd: bool, full: bool, hopper: bool) -> list[Compil
         sizes["PRECISION"] = float32_precision(hopper)
         name, parts = f"corpus relevance {tile.queries}", parts_of_dot(dot)
         add(name, corpus_relevance_kernel, tile, (*unused, "tile_keys"), True, **flags, **sizes, PARTS=parts)
-        for begun, first_step in (("", False), (" first", True)):
-            name = f"corpus step{begun} {tile.queries}"
+        for step, first_step in (("step", False), ("first", True)):
+            name = f"corpus {step} {tile.queries}"
             add(name, corpus_step_kernel, tile, unused, True, **even, **sizes, FIRST=first_step)
         if not vrsd and dtype != "int8":
             checks = _checks(tile, dtype, full, absent)[: 1 if dtype == "float32" else 2]

@@ -32,7 +32,7 @@ ROW_DIMS = 32
 # options, for all else, and for those rules. Each takes 16 registers of a thread. The rest of a row is read again from
 # the cache at each pick.
 HOPPER_SLICES = (12, 2)
-HELD_SLICES = (10, 4, 2)
+HELD_SLICES = (9, 3, 2)
 
 
 def gram_tile(dtype: str, slots: int, dims: int, whole: bool = False, hopper: bool = True) -> Tile:

@@ -57,7 +57,7 @@ def corpus_tile(dtype: str, num_queries: int, dims: int, op: str = "mmr", hopper
     if dtype == "float32" and hopper:  # its parts and the quotients of VRSD are more than four warps hold
         return Tile(64, min(32, dims), queries, 8 if op == "vrsd" and queries == 64 else 4, 3, 255)
     if dtype == "float32":  # products without matrix units need the registers that more stages would take
-        return Tile(64, min(32, dims), queries, 8, 2, 255)
+        return Tile(64, min(32, dims), queries, 8, 2)
     few = queries == 16 or (hopper and dtype != "int8")
     return Tile(64, min(64, dims), queries, 4 if few else 8, 3, 255)
 

@@ -231,7 +231,7 @@ def test_two_queries_with_pools_of_16_bit_rows_share_a_multiprocessor(tasks, com
 @pytest.mark.parametrize("module", compilation.TRITON_MODULES, ids=lambda name: name.split(".")[1])
 def test_every_triton_kernel_is_listed(processes, module):
     defined, listed, names = processes.submit(_defined, module).result()
-    assert len(names) == len(set(names))
+    assert len(names) == len(set(names))  # on each architecture
     assert defined <= listed
 
 
@@ -249,7 +249,7 @@ def _defined(module):
     return (
         {name for name in defined if name.endswith("_kernel")},
         {compilation.kernel.__name__ for compilation in listed},
-        [compilation.name for compilation in listed],
+        [(compilation.name, arch) for compilation in listed for arch in compilation.archs],
     )
 
 
@@ -272,6 +272,8 @@ def fullest(processes):
 def _fullest(module):
     most = {}
     for found in importlib.import_module(module).ahead_of_time():
+        if "sm_90" not in found.archs:
+            continue
         size = len(found.signature), found.constexprs.get("SOFTCAP", False)
         if found.kernel not in most or size > most[found.kernel][0]:
             most[found.kernel] = size, found

@@ -32,11 +32,11 @@ TRITON = (
     Budget("query factors *", 40, 40, 40, 40),
     Budget("rows *", 255, 255, 255, 336),
     Budget("gram tile 16 *", 144, 144, 144, 136),
-    Budget("gram tile 32 *", 136, 136, 136, 160),
+    Budget("gram tile 32 *", 136, 168, 136, 160),
     Budget("gram tile 64 *", 184, 184, 184, 192),
     Budget("gram tile 128 *", 255, 255, 255, 440),
     Budget("gram 16 *", 136, 136, 136, 120),
-    Budget("gram 32 *", 144, 144, 144, 160),
+    Budget("gram 32 *", 144, 216, 144, 160),
     Budget("gram 64 *", 176, 144, 136, 176),
     Budget("gram 128 *", 255, 255, 255, 280),
     Budget("bounds *", 255, 255, 255, 288),
@@ -45,12 +45,13 @@ TRITON = (
     Budget("stream * options float32", 240, 240, 240, 200),
     Budget("stream * options int8", 240, 240, 240, 208),
     Budget("row lengths *", 64, 64, 64, 48),
-    Budget("corpus relevance *", 255, 200, 152, 184),
-    Budget("corpus step *", 255, 200, 192, 192),
+    Budget("corpus relevance *", 255, 248, 152, 184),
+    Budget("corpus first *", 255, 248, 255, 192),
+    Budget("corpus step *", 255, 248, 192, 192),
     Budget("corpus pick *", 64, 64, 64, 32),
     Budget("corpus initial *", 64, 64, 64, 32),
     Budget("corpus check *", 255, 255, 255, 272),
-    Budget("corpus pool *", 168, 144, 144, 144),
+    Budget("corpus pool *", 168, 168, 176, 144),
     Budget("corpus queries *", 40, 40, 40, 40),
     Budget("corpus start *", 40, 40, 40, 32),
     Budget("corpus settle *", 64, 64, 64, 48),
@@ -60,13 +61,15 @@ TRITON = (
     Budget("corpus coded contenders *", 56, 56, 56, 56),
     Budget("corpus coded settle *", 64, 64, 64, 48),
     Budget("corpus coded queries *", 40, 40, 40, 48),
+    Budget("corpus candidates *", 32, 32, 32, 32),
+    Budget("corpus found *", 32, 32, 32, 32),
     Budget("corpus search *", 208, 128, 96, 176),
-    Budget("corpus given *", 72, 72, 72, 48),
+    Budget("corpus given *", 72, 104, 72, 48),
     # Scoring: a split of the vocabulary, or a tile of logits.
-    Budget("_logprob_logits_kernel, *", 128, 128, 128, 64),
+    Budget("_logprob_logits_kernel, *", 192, 192, 168, 112),
     Budget("_logprob_merge_kernel, *", 72, 72, 72, 48),
-    Budget("_logprob_linear_kernel, float32 x *", 255, 248, 255, 240),
-    Budget("_logprob_linear_kernel, float16 x *", 232, 152, 216, 240),
+    Budget("_logprob_linear_kernel, float32 x *", 255, 255, 255, 240),
+    Budget("_logprob_linear_kernel, float16 x *", 232, 232, 216, 240),
     Budget("_logprob_linear_kernel, bfloat16 x *", 255, 232, 255, 288),
     Budget("_logprob_linear_tma_kernel, *", 0, 255, 240),  # as many as a thread can have
     Budget("_logprob_linear_target_kernel, float32 x *", 208, 192, 192, 120),
@@ -98,12 +101,33 @@ CUDA = (
 )
 
 
-# What Triton 3.6 spills and 3.9 does not, in bytes of a thread: two rules with 128 slots and all options together,
-# which keep a row of numbers of each slot beside the matrix.
+# What is spilled, in bytes of a thread.
 SPILLED = {
-    ("gram 128 dpp options float16", "sm_80"): 32,
-    ("gram 128 ssd options float16", "sm_80"): 56,
+    # Faster so on an H200 than what spills less: float32 rows held on chip (VRSD 1.6 times, MMR with a bias 1.8 times
+    # as fast as with a third of them held), one warp a pool (1.1 times, with options), one warp for few float32 rows.
+    ("rows 128 * float32", "sm_90"): 488,
+    ("bounds mmr options float16", "sm_90"): 224,
+    ("_logprob_linear_kernel, float32 x float32, ROWS=16, *", "sm_90"): 456,
+    ("_logprob_linear_target_kernel, float32 x float32, ROWS=16, *", "sm_90"): 8,
+    # By one of the compilers, a few registers that are read once a tile.
+    ("_logprob_linear_kernel, bfloat16 x bfloat16, *", "sm_90"): 8,
+    ("corpus step 64 vrsd options *float16", "sm_90"): 32,
+    ("corpus relevance 64 * plain float32", "sm_100"): 8,
+    ("corpus step * vrsd * float32", "sm_100"): 16,
+    ("corpus first * vrsd * float32", "sm_100"): 16,
+    ("rows 64 vrsd options float32", "sm_100"): 8,
+    ("gram tile 64 vrsd options *float16", "sm_80"): 40,
+    ("gram 128 mmr plain int8", "sm_80"): 40,
+    ("gram 128 mmr plain int8", "sm_100"): 16,
+    # Rules with 128 slots and all options together, which keep a row of numbers of each slot beside the matrix.
+    ("gram 128 [ds]* options float16", "sm_80"): 152,
 }
+
+
+def spilled(name, arch):
+    """How many bytes of a thread a kernel may spill."""
+    listed = (most for (kernels, on), most in SPILLED.items() if on == arch and fnmatchcase(name, kernels))
+    return max(listed, default=0)
 
 
 def of_any_compiler(table):
@@ -132,7 +156,7 @@ def violations(compiled, table):
         return []
     if compiled.registers > registers:
         wrong.append(f"{compiled.registers} registers, budget {registers}")
-    spare = SPILLED.get((compiled.name, compiled.arch), 0) if found[0].oldest else 0
+    spare = spilled(compiled.name, compiled.arch)
     if compiled.stack > spare:
         wrong.append(f"{compiled.stack} bytes of stack")
     # AMD's compiler counts registers that it keeps in accumulator registers or their lanes: without a stack no byte of
