@@ -23,6 +23,8 @@ GRAM, LOOP = "torch, one Gram matrix", "torch, a query at a time"
 LOOPED = 64  # queries of that loop, a part of the work
 _ROWS_AT_A_TIME, _QUERIES_AT_A_TIME = 1 << 18, 64  # of what makes a problem
 REPLAYED, WHOLE_REPLAYED = 8, 2  # queries whose picks are replayed in float64: of pools, of the whole corpus
+LAMBDA_D = 0.75  # the library's default
+TOLERANCE = 1e-5  # of values of the whole corpus
 
 
 class Problem:
@@ -107,21 +109,50 @@ class Problem:
                 cosines = np.asarray((self.queries[:REPLAYED].double() @ self.rows.double().T).cpu())
                 gate.nearest(contender.name, cosines, np.asarray(torch.as_tensor(result[0])[:REPLAYED].cpu()))
             return None
-        if is_ours(contender.name):
-            testing.check_selection(self.shape.op, *self._replayed(result, contender.name == CODED))
+        if is_ours(contender.name) and self.candidates is None:
+            self._check_whole(result, contender.name == CODED)
+        elif is_ours(contender.name):
+            testing.check_selection(self.shape.op, *self._replayed(result))
         return None if contender.picks is None else contender.picks(result)
 
-    def _replayed(self, result: Any, coded: bool) -> tuple[dict[str, Any], rk.Selection]:
+    def _check_whole(self, result: Any, coded: bool) -> None:
+        """Assert that each pick of few queries is the best of all rows given the picks before it, in float64.
+
+        Where the rows are: on the processor a replay of millions of rows takes minutes.
+        """
+
+        def products(vector: Any) -> Any:
+            begins = range(0, self.shape.N, _ROWS_AT_A_TIME)
+            return torch.cat([self._stored_rows(begin, coded) @ vector for begin in begins])
+
+        for q in range(min(WHOLE_REPLAYED, self.shape.Q)):
+            value = products(self.queries[q].double())
+            nearest, taken = torch.full_like(value, -torch.inf), torch.zeros_like(value, dtype=torch.bool)
+            picks = [int(row) for row in torch.as_tensor(result.indices)[q]]
+            assert len(set(picks)) == self.shape.K, f"query {q}: picks must be distinct, got {picks}"
+            for step, row in enumerate(picks):
+                w = LAMBDA_D * value - (1 - LAMBDA_D) * nearest if step else value
+                own, best = float(w[row]), float(w.masked_fill(taken, -torch.inf).max())
+                assert own >= best - TOLERANCE, f"query {q}, step {step}: row {row} has {own}, the best {best}"
+                score = float(torch.as_tensor(result.scores)[q, step])
+                expected = own if step else LAMBDA_D * own
+                assert abs(score - expected) <= TOLERANCE, f"query {q}, step {step}: score {score}, expected {expected}"
+                taken[row] = True
+                nearest = torch.maximum(nearest, products(self._stored_rows(row, coded, 1)[0]))
+
+    def _stored_rows(self, first: int, coded: bool, count: int = _ROWS_AT_A_TIME) -> Any:
+        """Return rows from ``first`` on as they are multiplied, in float64."""
+        part = slice(first, first + count)
+        return self._stored(part).double() if coded else self.rows[part].double()
+
+    def _replayed(self, result: Any) -> tuple[dict[str, Any], rk.Selection]:
         """Return arguments and result of few queries on the host, with no rows but those that their pools name."""
-        count = slice(WHOLE_REPLAYED if self.candidates is None else REPLAYED)
+        count = slice(REPLAYED)
         found = rk.Selection(*(torch.as_tensor(field)[count].cpu() for field in result))
-        if self.candidates is None:
-            given = self.arguments(count, host=True) | ({"embeddings": self._stored().cpu()} if coded else {})
-            return given, rk.Selection(*map(np.asarray, found))
         named, places = torch.unique(self.candidates[count], return_inverse=True)
         arguments = {
             "queries": self.queries[count].cpu(),
-            "embeddings": (self._stored(named) if coded else self.rows[named]).cpu(),
+            "embeddings": self.rows[named].cpu(),
             "candidates": places.cpu(),
             "k": self.shape.K,
             "metric": "dot",
@@ -236,17 +267,17 @@ def _of_torch(problem: Problem) -> Iterator[Contender]:
         if candidates is not None:
             yield from _eager_and_compiled(vrsd_of_torch, COMPOSITE, (*common, candidates, shape.K))
     elif candidates is None:
-        yield from _eager_and_compiled(mmr_of_corpus, COMPOSITE, (*common, shape.K, 0.75))
+        yield from _eager_and_compiled(mmr_of_corpus, COMPOSITE, (*common, shape.K, LAMBDA_D))
         yield Contender(PRODUCT, lambda: problem.queries.to(problem.rows.dtype) @ problem.rows.T, note="no picks")
     else:
-        given = (*common, candidates, shape.K, 0.75)
+        given = (*common, candidates, shape.K, LAMBDA_D)
         yield from _eager_and_compiled(mmr_of_torch, COMPOSITE, given)
         if candidates.shape[1] <= 128:  # larger matrices are more bytes than the pools
             yield from _eager_and_compiled(mmr_of_gram, GRAM, given)
         looped = min(LOOPED, shape.Q)
 
         def loop() -> Any:
-            one = partial(mmr_of_torch, rows=problem.rows, K=shape.K, lambda_d=0.75)
+            one = partial(mmr_of_torch, rows=problem.rows, K=shape.K, lambda_d=LAMBDA_D)
             picks = [one(problem.queries[q : q + 1], candidates=candidates[q : q + 1]) for q in range(looped)]
             return torch.cat(picks)
 

@@ -125,10 +125,11 @@ def versions(distributions: Iterable[str]) -> str:
 def _commit() -> str:
     """Return the commit of the measured code; results, which benchmarks write as they run, are no changes to it.
 
-    A copy of the tree without .git has no commit of its own: RAGSYS_KERNELS_COMMIT names it.
+    A copy of the tree may have no commit of its own, or another's: RAGSYS_KERNELS_COMMIT names it.
     """
-    if not (ROOT / ".git").exists():  # git would look for one above
-        return os.environ.get("RAGSYS_KERNELS_COMMIT", "")
+    named = os.environ.get("RAGSYS_KERNELS_COMMIT")
+    if named is not None or not (ROOT / ".git").exists():  # git would look for one above
+        return named or ""
     describe = ["git", "rev-parse", "--short", "HEAD"]
     changes = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)benchmarks/results"]
     try:

@@ -34,7 +34,6 @@ def _overwritten(module, name, stages=None):
     return compiler_ir.overwritten(compiler_ir.stages_of(module, name, "sm_90", num_stages=stages)["ttgir"], stages)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -58,7 +57,6 @@ def test_no_buffer_is_overwritten(overwritten, name):
     assert not overwritten(module, name)
 
 
-@pytest.mark.slow
 def test_the_defect_is_found(overwritten):
     """When a newer Triton passes, `gram_tile` may have two stages with it."""
     assert overwritten(MODULES["gram"], "gram 128 mmr plain float16", 2)

@@ -324,11 +324,14 @@ def test_the_command_takes_what_matches(bench, shapes, paced, tmp_path, monkeypa
     assert (facts["rows"], facts["device"]) == (2, "a device")
 
 
-def test_a_copy_without_git_takes_its_commit_from_the_environment(module, tmp_path, monkeypatch):
+def test_a_copy_of_the_tree_takes_its_commit_from_the_environment(module, tmp_path, monkeypatch):
     ledger = module("harness.ledger")
     monkeypatch.setenv("RAGSYS_KERNELS_COMMIT", "0123abc")
     monkeypatch.setattr(ledger, "ROOT", tmp_path)
     assert ledger._commit() == "0123abc"
+    (tmp_path / ".git").mkdir()  # of another checkout
+    assert ledger._commit() == "0123abc"
+    (tmp_path / ".git").rmdir()
     monkeypatch.delenv("RAGSYS_KERNELS_COMMIT")
     assert ledger._commit() == ""
 
