@@ -1,4 +1,5 @@
-"""What is known about the GPU: the page results/gpu.md, the tables of docs/tested.md (what ran where) and docs/gpu.md.
+"""What is known about the GPU: the page results/gpu.md, the tables of docs/tested.md (what ran where) and docs/gpu.md,
+and the lines of README.md.
 
     python -m benchmarks.reports.gpu [--compile] [--root FOLDER] [--out FOLDER] [--ledger CSV] [--page FILE]
 
@@ -241,6 +242,7 @@ def write(folder: Path, root: Path, ledger: Path | None = None, page_only: Path 
     processors = published(read(RESULTS / "ledger.csv"))
     places.fill(root, "executed", executed(compiled, measured, processors))
     places.fill(root, "gpu-speed", gpu_measured.usual(measured))
+    places.fill(root, "gpu-headline", gpu_measured.headline(measured))
 
 
 def main(arguments: list[str] | None = None) -> None:

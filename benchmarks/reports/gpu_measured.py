@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from benchmarks.gpu.shapes import ALL, Pools, Scores, one_of_each
+from benchmarks.gpu.shapes import ALL, FROM_LOGITS, POOLS_ON_CHIP, Pools, Scores, one_of_each
 from benchmarks.harness.contender import COPY, OURS, PRODUCT
 from benchmarks.harness.ledger import Row
 from benchmarks.reports.tables import count, factor, micros, table
@@ -62,33 +63,69 @@ def _circumstances(rows: list[Row]) -> str:
     )
 
 
+class _Usual(NamedTuple):
+    """The most usual shape of a kind of kernel, as it was measured."""
+
+    shape: Pools | Scores
+    backend: str  # the faster of ours
+    us: float
+    copy: float | None  # of a copy kernel
+    torch: dict[str, float]  # of its forms
+
+
+def _usual(rows: list[Row]) -> tuple[str, list[_Usual], list[Row]]:
+    """Return the device that was measured last, what is known of it, and its rows."""
+    device = max(rows, key=lambda row: row["date"])["device"]
+    of_device = [row for row in rows if row["device"] == device]
+    found = []
+    for shape in one_of_each(ALL):
+        key = (shape.op, str(shape), shape.dtype)
+        race = [row for row in of_device if (row["op"], row["shape"], row["dtype"]) == key]
+        ours = [row for row in race if row["contender"] == OURS]
+        if ours:
+            best = min(ours, key=lambda row: float(row["us"]))
+            times = {row["contender"]: float(row["us"]) for row in race}
+            torch = {name: time for name, time in times.items() if _is_torch(name)}
+            found.append(_Usual(shape, best["backend"], float(best["us"]), times.get(COPY), torch))
+    return device, found, of_device
+
+
 def usual(rows: Iterable[Row]) -> str:
     """Return the most usual shape of each kind of kernel, where it was measured last, by the faster of our backends."""
     rows = list(rows)
     if not rows:
         return "Nothing has been measured on a GPU.\n"
-    device = max(rows, key=lambda row: row["date"])["device"]
-    found = [row for row in rows if row["device"] == device]
+    device, found, of_device = _usual(rows)
     lines = []
-    for shape in one_of_each(ALL):
-        key = (shape.op, str(shape), shape.dtype)
-        race = [row for row in found if (row["op"], row["shape"], row["dtype"]) == key]
-        ours = [row for row in race if row["contender"] == OURS]
-        if not ours:
-            continue
-        best = min(ours, key=lambda row: float(row["us"]))
-        us, times = float(best["us"]), {row["contender"]: float(row["us"]) for row in race}
-        torch = {name: time for name, time in times.items() if _is_torch(name)}
+    for shape, backend, us, copy, torch in found:
         task, units = _task(shape)
         each = f"{count(1e6 * units / us)} {'rows' if isinstance(shape, Scores) else 'queries'}"
-        lines.append([task, best["backend"], micros(us), each, _share(times.get(COPY), us), _best(torch, us)])
+        lines.append([task, backend, micros(us), each, _share(copy, us), _best(torch, us)])
     header = ("", "kernels", "µs a call", "a second", "of a copy", "fastest of torch")
     return (
-        f"{_described(device, found)}\n\n{table(header, lines, texts=(0, 1, 5))}\n\n"
+        f"{_described(device, of_device)}\n\n{table(header, lines, texts=(0, 1, 5))}\n\n"
         "Of a copy: the time of a copy kernel that moves as many bytes as one read of the input has, over ours.\n"
         "Fastest of torch: its best form, eager or compiled, in the same run, and how many times as long it takes.\n"
         "Results were checked in float64 first.\n"
     )
+
+
+def headline(rows: Iterable[Row]) -> str:
+    """Return what a newcomer wants to know: pools and logits, in a line."""
+    rows = list(rows)
+    if not rows:
+        return "The kernels have not yet run on a GPU.\n"
+    device, found, _ = _usual(rows)
+    said = []
+    for shape, _, us, _, torch in found:
+        if shape.regime in HEADLINES and torch:
+            task, units = _task(shape)
+            each = f"{count(1e6 * units / us)} {'rows' if isinstance(shape, Scores) else 'queries'} a second"
+            said.append(f"{task}: {each}, {factor(min(torch.values()) / us)} times as fast as torch's fastest form")
+    return f"On an {device}: {'. '.join(said)}.\n"
+
+
+HEADLINES = (POOLS_ON_CHIP, FROM_LOGITS)
 
 
 def _described(device: str, rows: list[Row]) -> str:

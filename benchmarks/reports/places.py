@@ -12,6 +12,7 @@ PLACES = {
     "scoring": "docs/speed.md",
     "executed": "docs/tested.md",
     "gpu-speed": "docs/gpu.md",
+    "gpu-headline": "README.md",
     "papers-vrsd": "docs/papers/vrsd.md",
     "papers-vrsd-answers": "docs/papers/vrsd.md",
     "papers-ragsys": "docs/papers/ragsys.md",
