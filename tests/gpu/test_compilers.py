@@ -103,3 +103,22 @@ def test_interpreter_takes_the_number_out_of_an_array(monkeypatch):
         assert callable(set_attributes["__index__"]) == mended
     tensor = type("Tensor", (), {"handle": type("Handle", (), {"data": np.array([7])})})()
     assert set_attributes["__index__"](tensor) == 7
+
+
+@pytest.mark.parametrize(
+    ("capability", "hip", "interpreted", "expected"),
+    [
+        ((9, 0), None, False, True),
+        ((8, 0), None, False, False),
+        ((10, 0), None, False, False),
+        ((12, 0), None, False, False),
+        ((9, 4), "6.4", False, False),  # AMD's numbers are others
+        ((8, 0), None, True, True),
+    ],
+)
+def test_tiles_of_hopper_are_for_hopper(monkeypatch, capability, hip, interpreted, expected):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(_env, "triton_interpreter", lambda: interpreted)
+    assert compilers.is_hopper() is expected
+    assert compilers.float32_precision(expected) == ("bf16x6" if expected and not interpreted else "ieee")
