@@ -187,8 +187,8 @@ def corpus_relevance_kernel(
 @triton.jit(do_not_specialize=("num_ids", "looked_at"))
 def corpus_candidates_kernel(v, tile_keys, keys, stride, num_ids, looked_at, ROWS: tl.constexpr):
     """Make keys (C, looked_at, ROWS) of the rows of the tiles that a search looks at, by their own keys."""
-    i = tl.program_id(0).to(tl.int64)
-    at = i * looked_at + tl.program_id(1)
+    at = tl.program_id(0).to(tl.int64)  # a grid of queries by tiles may have 65,535 tiles at most
+    i = at // looked_at
     n = (0xFFFFFFFF - (tl.load(tile_keys + at) & 0xFFFFFFFF)) * ROWS + tl.arange(0, ROWS)
     value = tl.load(v + i * stride + n, mask=n < num_ids, other=float("nan"))
     key = _key(comparable(value, n < num_ids), n)

@@ -112,7 +112,7 @@ def search(problem: Problem) -> tuple[Array, Array]:
             looked_at = min(problem.k, chunk.tiles)
             tiles = chunk.tile_keys.topk(looked_at, sorted=False).values
             keys = _arrays.empty(data, (num_queries, looked_at * chunk.tile.rows), "int64")
-            corpus_candidates_kernel[(num_queries, looked_at)](
+            corpus_candidates_kernel[(num_queries * looked_at,)](
                 v=chunk.v,
                 tile_keys=tiles,
                 keys=keys,
