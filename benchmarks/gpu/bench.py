@@ -364,8 +364,9 @@ def unsteady(rows: list[dict[str, Any]]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.bench", description=__doc__.splitlines()[0])
     parser.add_argument("--match", type=re.compile, default="", help="only shapes whose line this is found in")
-    parser.add_argument("--one-of-each", action="store_true", help="only the most usual shape of each kind of kernel")
-    parser.add_argument("--rest", action="store_true", help="all shapes but those")
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument("--one-of-each", action="store_true", help="only the most usual shape of each kind of kernel")
+    some.add_argument("--rest", action="store_true", help="all shapes but those")
     parser.add_argument("--device-only", action="store_true", help="without the processor and a loop of its calls")
     parser.add_argument("--seconds", type=float, default=OnDevice.SECONDS, help="of the rounds of a shape, at most")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which no shape is begun")
@@ -376,6 +377,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ledger", type=Path, default=LEDGER.path)
     parser.add_argument("--small", action="store_true", help="small problems, few samples: shows that it works")
     given = parser.parse_args(arguments)
+    for name in ("budget", "seconds"):
+        if not getattr(given, name) > 0:
+            parser.error(f"--{name} must be above 0, got {getattr(given, name):g}")
     shapes = [shape for shape in ALL if re.search(given.match, _title(shape))]
     usual = one_of_each(shapes)
     shapes = usual if given.one_of_each else [shape for shape in shapes if not given.rest or shape not in usual]

@@ -66,10 +66,12 @@ def _circumstances(rows: list[Row]) -> str:
 class _Usual(NamedTuple):
     """The most usual shape of a kind of kernel, as it was measured."""
 
-    shape: Pools | Scores
+    regime: str
+    task: str
     backend: str  # the faster of ours
     us: float
-    copy: float | None  # of a copy kernel
+    each: str  # how many a second
+    copy: float | None  # µs of a copy kernel
     torch: dict[str, float]  # of its forms
 
 
@@ -86,7 +88,9 @@ def _usual(rows: list[Row]) -> tuple[str, list[_Usual], list[Row]]:
             best = min(ours, key=lambda row: float(row["us"]))
             times = {row["contender"]: float(row["us"]) for row in race}
             torch = {name: time for name, time in times.items() if _is_torch(name)}
-            found.append(_Usual(shape, best["backend"], float(best["us"]), times.get(COPY), torch))
+            (task, units), us = _task(shape), float(best["us"])
+            each = f"{count(1e6 * units / us)} {'rows' if isinstance(shape, Scores) else 'queries'}"
+            found.append(_Usual(shape.regime, task, best["backend"], us, each, times.get(COPY), torch))
     return device, found, of_device
 
 
@@ -96,11 +100,10 @@ def usual(rows: Iterable[Row]) -> str:
     if not rows:
         return "Nothing has been measured on a GPU.\n"
     device, found, of_device = _usual(rows)
-    lines = []
-    for shape, backend, us, copy, torch in found:
-        task, units = _task(shape)
-        each = f"{count(1e6 * units / us)} {'rows' if isinstance(shape, Scores) else 'queries'}"
-        lines.append([task, backend, micros(us), each, _share(copy, us), _best(torch, us)])
+    lines = [
+        [one.task, one.backend, micros(one.us), one.each, _share(one.copy, one.us), _best(one.torch, one.us)]
+        for one in found
+    ]
     header = ("", "kernels", "µs a call", "a second", "of a copy", "fastest of torch")
     return (
         f"{_described(device, of_device)}\n\n{table(header, lines, texts=(0, 1, 5))}\n\n"
@@ -116,12 +119,12 @@ def headline(rows: Iterable[Row]) -> str:
     if not rows:
         return "The kernels have not yet run on a GPU.\n"
     device, found, _ = _usual(rows)
-    said = []
-    for shape, _, us, _, torch in found:
-        if shape.regime in HEADLINES and torch:
-            task, units = _task(shape)
-            each = f"{count(1e6 * units / us)} {'rows' if isinstance(shape, Scores) else 'queries'} a second"
-            said.append(f"{task}: {each}, {factor(min(torch.values()) / us)} times as fast as torch's fastest form")
+    said = [
+        f"{one.task}: {one.each} a second, {factor(min(one.torch.values()) / one.us)} times as fast as "
+        "torch's fastest form"
+        for one in found
+        if one.regime in HEADLINES and one.torch
+    ]
     return f"On an {device}: {'. '.join(said)}.\n"
 
 

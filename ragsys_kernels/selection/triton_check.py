@@ -33,6 +33,7 @@ from .triton_launch import (
     num_initial,
     outputs,
     queries_apart,
+    query_factors,
 )
 
 # A smaller corpus goes densely, as does one of which more picks are wanted.
@@ -171,7 +172,8 @@ class Rounds:
         self.pool = FIRST + added(problem) * problem.k
         self.parts_of_queries = self.query_back = None
         if problem.relevance is None:
-            self.parts_of_queries, self.query_back = queries_apart(problem, q0, num_queries)
+            factors_and_back = query_factors(problem, q0, num_queries)
+            self.parts_of_queries, self.query_back = queries_apart(problem, q0, *factors_and_back)
         self.queries = problem.take(slice(q0, q0 + num_queries))
         self.known = self.empty((num_queries, self.S + self.K), "int64")
         self.candidates = self.empty((num_queries, self.pool), "int64")

@@ -247,10 +247,12 @@ def parts_of_dot(dot: Any) -> int:
     return {tl.float32: 1, tl.float16: 2, tl.bfloat16: 3}[dot]
 
 
-def queries_apart(problem: Problem, q0: int, num_queries: int) -> tuple[Any, Any]:
-    """Return the parts (PARTS, C, D) of queries for products with a corpus, and what undoes their factors (C,)."""
-    queries, dot = problem.queries, dot_type(problem.rows.dtype)
-    factors, back = query_factors(problem, q0, num_queries)
+def queries_apart(problem: Problem, q0: int, factors: Any, back: Any) -> tuple[Any, Any]:
+    """Return the parts (PARTS, C, D) of queries for products with a corpus, and what undoes their factors (C,).
+
+    ``factors`` and ``back`` are those of `query_factors`.
+    """
+    queries, num_queries, dot = problem.queries, len(factors), dot_type(problem.rows.dtype)
     shape = (parts_of_dot(dot), num_queries, queries.shape[1])
     parts = _arrays.empty(queries, shape, {tl.float16: "float16", tl.bfloat16: "bfloat16"}.get(dot, "float32"))
     parts_back = _arrays.empty(queries, (num_queries,), "float32")

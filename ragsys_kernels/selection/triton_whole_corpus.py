@@ -209,13 +209,13 @@ class _Corpus:
         tile = corpus_tile(self.rows.dtype, num_queries, data.shape[1], problem.op, self.hopper)
         tiles = triton.cdiv(problem.pool, tile.rows)
         made = _Chunk(q0, num_queries, tile, tiles, _arrays.empty(data, (num_queries, self.stride), "float32"))
+        if problem.queries is not None:
+            made.factors, made.back = query_factors(problem, q0, num_queries)
         if problem.relevance is None:
-            made.parts, made.parts_back = queries_apart(problem, q0, num_queries)
+            made.parts, made.parts_back = queries_apart(problem, q0, made.factors, made.back)
         if searched:
             made.tile_keys = _arrays.empty(data, (num_queries, tiles), "int64")
             return made
-        if self.vrsd and problem.queries is not None:
-            made.factors, made.back = query_factors(problem, q0, num_queries)
         made.state = _arrays.empty(data, (num_queries, self.stride), "float32")
         made.part_best = _arrays.empty(data, (tiles, num_queries), "float32")
         made.part_row = _arrays.empty(data, (tiles, num_queries), "int64")

@@ -322,6 +322,36 @@ def test_the_command_takes_what_matches(bench, shapes, paced, tmp_path, monkeypa
     assert [(shape.P, shape.D, shape.dtype) for shape in paced] == [(1000, D, "float32") for D in shapes.DIMS]
     facts = bench.facts.told(capsys.readouterr().out.splitlines())
     assert (facts["rows"], facts["device"]) == (2, "a device")
+    paced.clear()
+    assert bench.main([*options, "--one-of-each"]) == 0
+    usual = list(paced)
+    paced.clear()
+    assert bench.main([*options, "--rest"]) == 0
+    assert [len(usual), len(paced)] == [1, 1]
+    assert {shape.D for shape in (*usual, *paced)} == set(shapes.DIMS)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--seconds", "0"], "--seconds must be above 0, got 0"),
+        (["--budget", "nan"], "--budget must be above 0, got nan"),
+        (["--rest", "--one-of-each"], "not allowed with argument"),
+    ],
+)
+def test_bad_options_are_one_line(bench, capsys, options, said):
+    with pytest.raises(SystemExit):
+        bench.main(options)
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_without_the_host_nothing_waits_for_the_processor(bench, module, shapes):
+    selection = module("gpu.selection")
+    problem = bench.problem_of(shapes.POOLS[0].small(), "cpu")
+    every, fewer = (
+        {one.name for one in bench.contenders_of(problem, ("cpu",), host=host)[0]} for host in (True, False)
+    )
+    assert every - fewer == {selection.LOOP, selection.CPU}
 
 
 def test_a_copy_of_the_tree_takes_its_commit_from_the_environment(module, tmp_path, monkeypatch):
