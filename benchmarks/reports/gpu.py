@@ -182,7 +182,7 @@ def page(compiled: list[Row], static: list[Row], measured: list[Row]) -> str:
     cuda = resources(shown, cuda=True) if any(is_cuda(row["kernel"]) for row in shown) else "Not compiled."
     used = ", ".join(sorted({row["compiler"] for row in shown}))
     return f"""\
-# The GPU kernels without a GPU
+# The GPU kernels{": what was measured, and what bounds them" if known else " without a GPU"}
 
 Written by `python -m benchmarks.reports.gpu` from `compiled.csv` and `static.csv`, which
 `ragsys-kernels bench --static` makes by compiling every kernel; {used}, where nothing else is said.

@@ -299,6 +299,7 @@ def test_measurements_are_shown_with_their_floor_and_their_peers(module):
     assert "power limit 700 W. triton 3.6.0." in text
     assert gpu.section([]) == ""
     page = module("reports.gpu").page([], [], rows)
+    assert page.startswith("# The GPU kernels: what was measured")
     assert "## Measured" in page
     assert "Nothing has been measured" not in page
 
