@@ -59,7 +59,10 @@ def evaluate_ralm(
                show_default="4, quick 32"),
     ] = None,
     query_tokens: Annotated[
-        int | None, option(RUN, "Number of tokens of a query.", metavar="N", show_default="32")
+        int | None, option(RUN, "Number of tokens of BM25's queries.", metavar="N", show_default="32")
+    ] = None,
+    dense_query_tokens: Annotated[
+        int | None, option(RUN, "Number of tokens of the encoders' queries.", metavar="N", show_default="64")
     ] = None,
     document_tokens: Annotated[
         int | None, option(RUN, "Largest number of tokens of a document.", metavar="N", show_default="256, quick 64")
@@ -82,7 +85,8 @@ def evaluate_ralm(
     stopped is resumed when it is run again. Needs the extra evaluate; smollm2 needs its package.
     """
     sizes = {
-        "windows": windows, "window": window, "stride": stride, "query": query_tokens, "document": document_tokens,
+        "windows": windows, "window": window, "stride": stride, "query": query_tokens,
+        "dense_query": dense_query_tokens, "document": document_tokens,
         "passage": passage_words, "candidates": candidates,
     }  # fmt: skip
     run(

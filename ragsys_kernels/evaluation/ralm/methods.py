@@ -31,9 +31,9 @@ from .labels import (
     other_dense,
     other_model,
 )
-from .plans import Documents, Runs
+from .plans import Documents, Plan, Runs
 from .ranking import predicted, scored_by
-from .report import RalmResult, RalmSizes
+from .report import Halves, RalmResult, RalmSizes
 
 Array = npt.NDArray[Any]
 
@@ -110,9 +110,9 @@ def evaluate(
     plans[SHORT], plans[FRONT] = runs.without(plans[FIRST]), runs.in_front(plans[FIRST])
     if own is not None:
         plans[OWN] = runs.plan(stride, own)
-    queries = system.queries(text, main)
+    longer = system.queries(text, main, sizes.dense_query)
     for at, each in enumerate(dense):
-        vectors = each.encoder.encode(queries)
+        vectors = each.encoder.encode(longer)
         label = DENSE if at == 0 else other_dense(each.encoder.name)
         plans[label] = runs.plan(stride, _by_place(main, each.nearest(vectors, 1).ids))
         if at == 0:
@@ -137,7 +137,7 @@ def evaluate(
     if ranker is not None:
         rank[other_model(ranker_name)] = scored_by(ranker, system, text, candidates, progress)
     if dense and len(windows) > 1:
-        rank[PREDICTIVE] = predicted(system, dense[0].encoder, queries, candidates, target)
+        rank[PREDICTIVE] = predicted(system, dense[0].encoder, system.queries(text, main), candidates, target)
     by_ranked: dict[str, dict[int, Array]] = {rule: {} for rule in (RANDOM, *rank)}
     picks = {label: plan.documents for label, plan in plans.items() if label != SHORT}
     for number in _numbers(sizes.candidates):
@@ -162,9 +162,21 @@ def evaluate(
         by_stride={one: runs.nll(plan) for one, plan in by_stride.items()},
         by_query={length: runs.nll(plan) for length, plan in by_query.items()},
         by_ranked=by_ranked,
+        halves=_halves(runs, candidates, valid, stride),
         runs=len(runs),
         unit=unit,
     )
+
+
+def _halves(runs: Runs, candidates: Sequence[Plan], valid: Array, stride: int) -> Halves | None:
+    """Choose the document by the first half of each piece and judge it by the second, which the choice has not seen."""
+    if stride < 2:
+        return None
+    before, after = (np.stack(each) for each in zip(*map(runs.halves, candidates), strict=True))
+    best = np.argmax(np.where(valid, before, -np.inf), axis=0)  # (Q, pieces)
+    chosen = np.take_along_axis(after, best[None], axis=0)[0]
+    tokens = np.full(len(after[0]), after[0].shape[1] * (stride - stride // 2))
+    return Halves(-after[0].sum(axis=1), -chosen.sum(axis=1), tokens)
 
 
 def _by_place(places: Sequence[int], ids: Array) -> dict[int, list[int]]:

@@ -81,6 +81,11 @@ class Runs:
         """Return the log-probabilities of the pieces, (Q, pieces)."""
         return self._sums(plan, self.past, plan.stride)
 
+    def halves(self, plan: Plan) -> tuple[Array, Array]:
+        """Return the log-probabilities of the first half of each piece and of its second, (Q, pieces) each."""
+        half = plan.stride // 2
+        return self._sums(plan, self.past, half), self._sums(plan, self.past + half, plan.stride - half)
+
     def before(self, plan: Plan) -> Array:
         """Return the log-probabilities of the past tokens before each piece, (Q, pieces)."""
         return self._sums(plan, 0, self.past)

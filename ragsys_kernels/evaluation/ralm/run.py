@@ -163,7 +163,7 @@ def ralm(
         )  # fmt: skip
         cached = scorer.hits
     passages = read.said(used.passage)
-    report = report_of(result, used, samples, passages, text=read.title, quick=used != RalmSizes())
+    report = report_of(result, used, samples, passages, text=read.title, like=read.like, quick=used != RalmSizes())
     run.write(
         report,
         {

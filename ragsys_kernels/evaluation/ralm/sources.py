@@ -23,7 +23,8 @@ class Source(NamedTuple):
     origin: str  # of the passages
     test: WikiText
     collection: PassageSet
-    unit: Literal["word", "token"]  # what perplexity is of: words are those of prose, as the paper has it
+    unit: Literal["word", "token"]  # what perplexity is of: words are those of WikiText, as the paper has it
+    like: str = "WikiText-103"  # the text of the paper's Table 1 that is of this kind
 
     def said(self, words: int) -> str:
         """Say what is retrieved from."""
@@ -43,7 +44,7 @@ def source(op: str, text: PathLike, data: PathLike | None, words: int) -> Source
         origin = "BoolQ (validation) and WikiText-103 valid"
         return Source("wikitext", "WikiText-103 test", origin, test, collection, "word")
     if text == "ag-news":
-        return Source("ag-news", "AG News test", "AG News train", *news_texts(data, words=words), "token")
+        return Source("ag-news", "AG News test", "AG News train", *news_texts(data, words=words), "token", "RealNews")
     if text == "python":
         title = f"Python's standard library, every {_ORDINAL} module"
         return Source("python", title, "its other modules", *python_texts(words=words), "token")
