@@ -54,7 +54,7 @@ def figures(
     level: float,
     seed: int,
 ) -> Figures:
-    """Return means, and differences from top-k, with percentile bootstrap intervals over the queries.
+    """Return means, and differences from top-k, with bootstrap intervals over the queries.
 
     All methods and measures are drawn together, so that differences have paired intervals. Times are drawn by blocks of
     queries.

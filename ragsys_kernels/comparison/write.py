@@ -154,8 +154,8 @@ def _peers(found: Comparison) -> Iterable[Section]:
 def _measured(found: Comparison) -> Iterable[Section]:
     notes = [f"**{measure.label}**: {measure.about}." for measure in found.columns]
     texts = [
-        f"Intervals are percentiles of {found.samples:,} bootstrap samples of the queries, drawn for all methods at "
-        "once, so that differences are paired. Times are those of calls with blocks of queries, of "
+        f"Intervals are expanded percentiles of {found.samples:,} bootstrap samples of the queries, drawn for all "
+        "methods at once, so that differences are paired. Times are those of calls with blocks of queries, of "
         f"{found.problem.num_threads} thread{'s' * (found.problem.num_threads > 1)}, in turns with top-k on the same "
         "block, the median of 3; their intervals are over the blocks. A query that has no value, such as the cosine "
         "between picks where there is one pick, is left out of the mean."

@@ -121,7 +121,7 @@ class Run:
 
     def bootstrap(self, over: str = "") -> str:
         """Say how the intervals were made; `over` names what is drawn where that is not the queries."""
-        return f"{self.samples} samples{over and f' over {over}'}, percentiles, seed 0"
+        return f"{self.samples} samples{over and f' over {over}'}, expanded percentiles, seed 0"
 
     def write(self, report: Report, settings: Mapping[str, Any]) -> None:
         """Write the report with a last section for the settings it came from."""

@@ -1,4 +1,11 @@
-"""Confidence intervals by the bootstrap over queries, and Wilson's of a share."""
+"""Confidence intervals by the bootstrap over queries, and Wilson's of a share.
+
+The ends of a bootstrap interval are percentiles of the draws, of shares that allow for the number of rows: plain ones
+hold too seldom with few rows (91 of 100 times for ten normal values at a level of 95), as draws spread less than means
+do, and a normal variable less than Student's. Source of the shares: Hesterberg, What teachers should know about the
+bootstrap (2015), section 3.3, expanded percentiles. From a hundred rows on they differ by less
+than 0.2 percentage points.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +98,7 @@ def share_of(values: Any) -> Interval:
 
 
 def bootstrap_means(columns: Any, *, samples: int = 10_000, level: float = 0.95, seed: int = 0) -> list[Interval]:
-    """Return percentile intervals of the mean of each column, over rows drawn with replacement.
+    """Return intervals of the mean of each column, by percentiles of means over rows drawn with replacement.
 
     All columns are drawn together, so that a column of differences between two methods has the paired interval.
 
@@ -157,7 +164,7 @@ def _bootstrap(op: str, values: Array, weights: Array, samples: int, level: floa
     weights = weights[:, None] if weights.ndim == 1 else weights
     with np.errstate(invalid="ignore", divide="ignore"):  # a draw without a count
         drawn = np.concatenate([counts @ values / (counts @ weights) for counts in _drawn(len(values), samples, seed)])
-    return _intervals(values.sum(axis=0) / weights.sum(axis=0), drawn, level)
+    return _intervals(values.sum(axis=0) / weights.sum(axis=0), drawn, level, len(values))
 
 
 def bootstrap_class_means(
@@ -191,13 +198,14 @@ def bootstrap_class_means(
         np.concatenate([counts @ part / len(part) for counts in _drawn(len(part), samples, (seed, number))])
         for number, part in enumerate(parts)
     ]
-    return _intervals(np.mean([part.mean(axis=0) for part in parts], axis=0), np.mean(drawn, axis=0), level)
+    means = np.mean([part.mean(axis=0) for part in parts], axis=0)
+    return _intervals(means, np.mean(drawn, axis=0), level, len(values) - len(parts) + 1)  # a mean is lost a class
 
 
 def bootstrap_f1(
     labels: Any, predictions: Any, *, samples: int = 10_000, level: float = 0.95, seed: int = 0
 ) -> tuple[list[Interval], list[list[Interval]]]:
-    """Return percentile intervals of the macro F1 of S classifiers, and of the difference of each two.
+    """Return intervals of the macro F1 of S classifiers, and of the difference of each two.
 
     All classifiers are drawn together. The classes of a classifier are those of `metrics.macro_scores`, in every draw;
     one that a draw has neither among labels nor predictions counts 0 there.
@@ -236,8 +244,8 @@ def bootstrap_f1(
     whole = f1(np.ones((1, len(truth))))[0]
     drawn = np.concatenate([f1(counts) for counts in _drawn(len(truth), samples, seed)])
     number = range(predicted.shape[1])
-    differences = [_intervals(whole[i] - whole, drawn[:, [i]] - drawn, level) for i in number]
-    return _intervals(whole, drawn, level), differences
+    differences = [_intervals(whole[i] - whole, drawn[:, [i]] - drawn, level, len(truth)) for i in number]
+    return _intervals(whole, drawn, level, len(truth)), differences
 
 
 def _check(op: str, values: Array, samples: int, level: float) -> None:
@@ -254,7 +262,30 @@ def _drawn(size: int, samples: int, seed: int | tuple[int, ...]) -> Iterator[Arr
         yield rng.multinomial(size, np.full(size, 1 / size), size=min(step, samples - begin))
 
 
-def _intervals(whole: Array, drawn: Array, level: float) -> list[Interval]:
-    tail = 50 * (1 - level)
+def _intervals(whole: Array, drawn: Array, level: float, size: int) -> list[Interval]:
+    tail = 100 * _tail(level, size)
     low, high = np.percentile(drawn, [tail, 100 - tail], axis=0)
     return [Interval(*map(float, ends)) for ends in zip(whole, low, high, strict=True)]
+
+
+def _tail(level: float, size: int) -> float:
+    """Return the share of the draws that lies below an interval of `size` rows, and above it."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    if size > 1:  # the draws of one row are all the same
+        z = _student(z, size - 1) * (size / (size - 1)) ** 0.5
+    return NormalDist().cdf(-z)
+
+
+def _student(z: float, freedom: int) -> float:
+    """Return the quantile of Student's distribution that is the normal one's z.
+
+    Source: Abramowitz and Stegun, Handbook of mathematical functions, 26.7.5, to the fourth term: within 0.02 % of the
+    quantile of 97.5 % from five degrees of freedom on.
+    """
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92_160,
+    )
+    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))

@@ -187,6 +187,11 @@ def test_diverse_demonstrations(data):
         np.testing.assert_array_equal(predictions, result.predictions[label])
     text = (data.parent / "out" / "report.md").read_text()
     assert "| SST-2 | static k=5 | VRSD | " in text
+    assert "| SST-2 | static k=1 | " not in text.partition("# Diverse demonstrations")[2]  # the same by every rule
+    rows = [one.predictions[label] for label in aicl_report._several(result) for one in result.diverse[1:]]
+    assert f" of {len(rows)} differences from the nearest texts have 0 outside" in text
+    assert len({result.ks[label].tobytes() for label in aicl_report._several(result)}) * 2 == len(rows)
+    assert 2 <= len(rows) < 2 * len(result.diverse[0].predictions)
     assert "Diverse demonstrations" not in "".join(
         evaluated(data, sets=["sst-2"], diverse=(), out=data.parent / "none").out.joinpath("report.md").read_text()
     )
@@ -205,8 +210,15 @@ def test_directions_are_decided_by_intervals(data):
     assert found["SAICL - best static k"] == found["SAICL - QPP-AICL"] == "yes"  # as on SST-2 in the paper
     assert found["QPP-AICL - best static k"] == "undecided"
     told = told_of("QPP-AICL")
-    assert told["SAICL - QPP-AICL"][2:] == ("+0.083", "**-1.000 [-1.000, -1.000]**", "no")
+    assert told["SAICL - QPP-AICL"][2] == "+0.083"
+    assert told["SAICL - QPP-AICL"][3].startswith("**-1.000 [-1.000, -")
+    assert told["SAICL - QPP-AICL"][4] == "no"
     assert told["QPP-AICL - best static k"][2] == "-0.076"
+    # Demonstrations at all are judged by the best number of them, also where none is better: by the interval.
+    assert found["best static k from 1 - 0-shot"] == "undecided"
+    told = told_of("0-shot")
+    assert told["best static k from 1 - 0-shot"][3].startswith("**-1.000 [-1.000, -")
+    assert told["best static k from 1 - 0-shot"][4] == "no"
 
 
 def test_intervals_of_f1():
