@@ -23,7 +23,14 @@ from evaluations import invoke, use_tiny_encoder  # noqa: E402
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import evaluation  # noqa: E402
 from ragsys_kernels.evaluation.ragsys import per_query, run  # noqa: E402
-from ragsys_kernels.evaluation.ragsys.report import Comparison, Interval, Result, verdict  # noqa: E402
+from ragsys_kernels.evaluation.ragsys.report import (  # noqa: E402
+    Comparison,
+    Interval,
+    Result,
+    _directions,
+    lead,
+    verdict,
+)
 from ragsys_kernels.evaluation.ragsys.results import intervals, intervals_of  # noqa: E402
 from ragsys_kernels.icl import HuggingFaceModel  # noqa: E402
 from ragsys_kernels.icl.datasets import truthfulqa  # noqa: E402
@@ -367,10 +374,21 @@ def test_verdict():
         ]
     )
     assert text == (
-        "**Orderings that hold:** a over b in MC1; c over d in MC1, MC3; e over f in MC2. "
-        "**Those that the intervals leave undecided:** a over b in MC2, MC3; c over d in MC2, DPO; "
-        "e over f in MC1, MC3, DPO. "
-        "**Those that are reversed:** a over b in DPO."
+        "**Above:** a over b in MC1; c over d in MC1, MC3; e over f in MC2. "
+        "**Undecided:** a over b in MC2, MC3; c over d in MC2, DPO; e over f in MC1, MC3, DPO. "
+        "**Below:** a over b in DPO."
+    )
+
+
+def test_the_lead_goes_by_the_papers_signs():
+    """Both of its models have diversity with bias below bias alone in MC2, and disagree in DPO."""
+    below = Interval(-0.2, -0.3, -0.1)
+    ours = dict.fromkeys(("MC1", "MC2", "MC3", "DPO"), below)
+    lines = [*_directions([Comparison("Rel+Div+Bias", "Rel+Bias", ours), Comparison("Rel", "random", ours)])]
+    assert lead(lines) == (
+        "**As the paper finds:** Rel+Div+Bias over Rel+Bias in MC2. "
+        "**Against the paper:** Rel+Div+Bias over Rel+Bias in MC1, MC3. "
+        "**Where the paper's models differ:** Rel+Div+Bias over Rel+Bias in DPO."
     )
 
 

@@ -67,11 +67,12 @@ def report_of(
     report = Report("ragsys", "RAGSys: relevant, diverse and probable demonstrations")
     number = len(named[0].questions)
     held, left = ([_compared(named, pair, samples) for pair in pairs] for pairs in (ORDERINGS, OPEN))
+    lines = [*_directions([*held, *left])]
     start = "**Quick run.** " if quick else ""
     report.text(
         f"""{start}{number} questions of TruthfulQA, each with the demonstrations that a retriever gives it, none of
         them of the question itself. The model{f", {name}," if name else ""} scores every answer after them.
-        {verdict(held)}"""
+        {lead(lines)}"""
     )
     report.heading("Tables 1 and 2: metrics by retriever")
     report.text(
@@ -98,7 +99,6 @@ def report_of(
         [_beside(result) for result in named if result.setting.label in next(iter(TABLES.values()))],
     )
     report.heading("The paper's directions")
-    lines = [*_directions([*held, *left])]
     report.text(
         f"""Which of two retrievers is better, by the paper's two models and here. "Undecided": our interval has 0 in
         it; "models differ": the paper's two models disagree, so that there is no direction to find. Of {len(lines)}
@@ -136,20 +136,37 @@ def report_of(
     return report
 
 
-_KINDS = {
-    "holds": "Orderings that hold",
-    "is undecided": "Those that the intervals leave undecided",
-    "is reversed": "Those that are reversed",
+_KINDS = {"holds": "Above", "is undecided": "Undecided", "is reversed": "Below"}
+_ANSWERS = {
+    "yes": "As the paper finds",
+    "no": "Against the paper",
+    "undecided": "Undecided",
+    "models differ": "Where the paper's models differ",
 }
 
 
 def verdict(comparisons: Sequence[Comparison], kinds: Sequence[str] = tuple(_KINDS)) -> str:
-    """Say which orderings hold, in sentences."""
+    """Say which differences are above 0 and which below, in sentences."""
+    found = [
+        (f"{one.better} over {one.worse}", metric, one.verdict(metric)) for one in comparisons for metric in METRICS
+    ]
+    return _sentences({kind: _KINDS[kind] for kind in kinds}, found)
+
+
+def lead(directions: Sequence[Sequence[str]]) -> str:
+    """Say what is as in the paper and what is not, in sentences: of the rows of "The paper's directions"."""
+    return _sentences(_ANSWERS, [(row[0], row[1], row[-1]) for row in directions])
+
+
+def _sentences(kinds: Mapping[str, str], found: Sequence[tuple[str, str, str]]) -> str:
     parts = []
-    for kind, start in ((kind, _KINDS[kind]) for kind in kinds):
-        metrics = {one: [metric for metric in METRICS if one.verdict(metric) == kind] for one in comparisons}
-        said = [f"{one.better} over {one.worse} in {', '.join(some)}" for one, some in metrics.items() if some]
-        if said:
+    for kind, start in kinds.items():
+        metrics: dict[str, list[str]] = {}
+        for ordering, metric, verdict in found:
+            if verdict == kind:
+                metrics.setdefault(ordering, []).append(metric)
+        if metrics:
+            said = (f"{ordering} in {', '.join(some)}" for ordering, some in metrics.items())
             parts.append(f"**{start}:** {'; '.join(said)}.")
     return " ".join(parts)
 
@@ -214,7 +231,8 @@ def _rules(report: Report, named: Sequence[Result], by_name: Sequence[Result], s
     report.text(
         f"""Further rules, without bias, out of the same candidates: the difference of their metrics to those of Rel,
         the most relevant demonstrations, and of Rel+Div, which is MMR, with paired 95 % bootstrap intervals over the
-        questions. An interval that leaves out 0 tells a rule from the other, one in twenty of them by chance.
+        questions. Of twenty differences that were none, one would have 0 outside its interval by
+        chance.
         {verdict([one for _, one in compared], ("holds", "is reversed"))}"""
     )
     report.table(
