@@ -68,9 +68,9 @@ def test_directions_count_what_a_page_answers(module, answers, said, same):
     ("differences", "said", "same"),
     [
         (("**-1**", "**-1**", "best"), "; that is an end, all others are below", "no"),
-        (("**-1**", "-1", "best"), "; that is an end, λ_d = 0.5 not told from it", "undecided"),
+        (("**-1**", "-1", "best"), "; that is an end, λ_d = 0.5 not distinguishable from it", "undecided"),
         (("**-1**", "best", "**-1**"), "", "yes"),
-        (("**-1**", "best", "-1"), "; the ends are not told from it: **-1** at 0, -1 at 1", "undecided"),
+        (("**-1**", "best", "-1"), "; the ends are not distinguishable from it: **-1** at 0, -1 at 1", "undecided"),
     ],
 )
 def test_figure_1_is_told_where_intervals_decide(module, tmp_path, differences, said, same):
@@ -85,7 +85,7 @@ def test_figure_1_is_told_where_intervals_decide(module, tmp_path, differences, 
 
 
 def test_directions_have_a_column_for_each_page_of_a_text(module, tmp_path):
-    """Findings stand in the order of the page that has most of them; what a page has not is left empty."""
+    """Findings stand in the order of the page that has most of them; what a page has not was not run."""
     directions = module("reports.directions")
     head = "# T\n\n## What the paper finds, and what is found here\n\n"
     head += "| finding | here | change of it |\n| --- | --- | --- |\n"
@@ -102,8 +102,9 @@ def test_directions_have_a_column_for_each_page_of_a_text(module, tmp_path):
     )
     assert directions.settings(tmp_path, directions.TEXTS) == [
         ("where", "it finds", *titles),
+        ("", "setting", "", ""),
         ("Table 1", "a", "**no**: +1%", "**yes**: -2%"),
-        ("Section 6.1", "d", "", "**yes**: -4%"),
+        ("Section 6.1", "d", "not run", "**yes**: -4%"),
         ("Figure 3", "c (b)", "undecided: +3%", "**no**: 5%"),
     ]
     first, empty, *why = directions.reasons(tmp_path, directions.TEXTS).split("\n")
@@ -111,3 +112,25 @@ def test_directions_have_a_column_for_each_page_of_a_text(module, tmp_path):
     assert why == [f"- WikiText: {directions.FAR}.", f"- Python's code: {directions.FEW}."]
     (tmp_path / "papers-boolq.md").write_text(head + "| d helps (Section 7) | yes | +3 |\n")
     assert directions.reasons(tmp_path, directions.QUESTIONS) == f"Why, where it is not yes: {directions.YES_NO}."
+
+
+def test_a_column_says_what_it_is_of_and_the_papers_figures_stand_once(module, tmp_path):
+    """An oracle is no finding, and a page of words is not read as one of tokens."""
+    directions = module("reports.directions")
+    text = (
+        "# T\n\n## What the paper finds, and what is found here\n\n"
+        "| finding | here | change of {unit} perplexity | the paper's, {like} |\n| --- | --- | --- | --- |\n"
+        "| a (Table 1) | yes | -2% | {there} |\n| o (Figure 7) | by its making | -9% |  |\n\n"
+        "## Configuration\n\n| setting | value |\n| --- | --- |\n| BM25 | `{bm25}` |\n| sizes: windows | `30` |\n"
+        "| sizes: window | `192` |\n"
+    )
+    (tmp_path / "papers-ralm.md").write_text(text.format(unit="word", like="WikiText-103", there="-17%", bm25="k1 2"))
+    (tmp_path / "papers-ralm-news.md").write_text(text.format(unit="token", like="RealNews", there="-18%", bm25="k1 1"))
+    head, *rows = directions.settings(tmp_path, directions.TEXTS)
+    assert head[:3] == ("where", "it finds", "the paper's, WikiText-103")
+    assert rows == [
+        ("", "setting", "", "30 windows of 192 tokens; word perplexity; BM25: k1 2",
+         "30 windows of 192 tokens; token perplexity; BM25: k1 1"),
+        ("Table 1", "a", "-17%", "**yes**: -2%", "**yes**: -2%"),
+        ("Figure 7", "o", "", "by its making: -9%", "by its making: -9%"),
+    ]  # fmt: skip
