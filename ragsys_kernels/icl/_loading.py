@@ -17,6 +17,14 @@ from ._once import made_once
 DTYPES = ("float32", "float16", "bfloat16")
 
 
+def configuration(config: Any) -> str:
+    """Return what a transformers configuration says of the computation, without what is only known after saving."""
+    found = config.to_diff_dict()
+    for name in ("_name_or_path", "transformers_version", "architectures", "dtype"):
+        found.pop(name, None)
+    return str(sorted(found.items(), key=str))
+
+
 def load(name_or_path: PathLike, dtype: str, cache: PathLike | None) -> tuple[Any, Any]:
     """Return (model, tokenizer) with weights of the dtype; see `HuggingFaceModel.from_pretrained`."""
     if dtype not in DTYPES:

@@ -16,6 +16,7 @@ from .._extras import needed
 from .._types import PathLike
 from . import packaged
 from ._database import Database, hash_key
+from ._loading import configuration
 from .language_model import texts as checked
 from .openai_encoder import OpenAICompatibleEncoder
 from .runtime import quiet_transformers, torch_threads
@@ -119,7 +120,10 @@ class SentenceTransformerEncoder:
 
 def _settings(module: Any) -> dict[str, Any]:
     known = module.get_config_dict() if hasattr(module, "get_config_dict") else {}
-    return {name: known[name] for name in sorted(known)}
+    found = {name: known[name] for name in sorted(known)}
+    if hasattr(getattr(module, "config", None), "to_diff_dict"):  # of the network: heads, activation
+        found["config"] = configuration(module.config)
+    return found
 
 
 class CachedEncoder:

@@ -80,7 +80,14 @@ class GreedyGenerator:
 
     @property
     def fingerprint(self) -> str:
-        return hash_key(self.model.fingerprint, str(self.model.tokenizer.chat_template) if self.chat else "").hex()
+        template = str(self.model.tokenizer.chat_template) if self.chat else ""
+        return hash_key(self.model.fingerprint, template, json.dumps(self._ends)).hex()
+
+    @property
+    def _ends(self) -> int | list[int] | None:
+        """What ends a text: all that is taken of the model's own settings, as others may be for sampling."""
+        ends: int | list[int] | None = getattr(self.model.model.generation_config, "eos_token_id", None)
+        return ends
 
     def generate(self, prompts: Sequence[str], stop: Stop = LINE) -> list[str]:
         """Return the continuations, without the stop text and with no white space around them.
@@ -114,8 +121,7 @@ class GreedyGenerator:
         from transformers import GenerationConfig, StoppingCriteriaList
 
         model, network, tokenizer = self.model.model, self.model.network, self.model.tokenizer
-        # Of the model's own settings take only what ends a text: others may be for sampling.
-        ends = getattr(model.generation_config, "eos_token_id", None)
+        ends = self._ends
         config = GenerationConfig(
             do_sample=False, max_new_tokens=stop.max_new_tokens, eos_token_id=ends, pad_token_id=_first(ends)
         )

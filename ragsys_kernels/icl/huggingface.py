@@ -13,7 +13,7 @@ import ragsys_kernels as rk
 
 from .._extras import install, missing
 from .._types import PathLike
-from ._loading import load
+from ._loading import configuration, load
 from ._network import Network, State, most_rows, selected
 from ._sharing import Cluster, Group, Tokens, batches, clustered, grouped
 from .language_model import PairError, Part, Scores, texts
@@ -117,11 +117,10 @@ class HuggingFaceModel:
     def fingerprint(self) -> str:
         """Hash of configuration, all weights and the tokenizer; made once, in about a second a gigabyte."""
         torch, digest = self.network.torch, hashlib.blake2b(digest_size=20)
-        config = self.model.config.to_diff_dict()
-        for name in ("_name_or_path", "transformers_version", "architectures", "dtype"):  # only known after saving
-            config.pop(name, None)
-        digest.update(f"{type(self.model).__name__} {sorted(config.items(), key=str)}".encode())
-        for name, tensor in self.model.named_parameters():
+        digest.update(f"{type(self.model).__name__} {configuration(self.model.config)}".encode())
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        kept = [one for one in self.model.state_dict().items() if one[0] not in parameters]  # buffers that are saved
+        for name, tensor in (*self.model.named_parameters(), *kept):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().data)
         if self.network.window is not None:

@@ -281,6 +281,9 @@ def test_sentence_transformers(model_folder, tmp_path):
         next(iter(again._model.parameters())).mul_(2)
     del again.__dict__["fingerprint"]
     assert again.fingerprint != encoder.fingerprint
+    other = SentenceTransformerEncoder(str(model_folder))  # the same weights, read by another network
+    other._model[0].config.hidden_act = "relu"
+    assert other.fingerprint != encoder.fingerprint
     with pytest.raises(ValueError, match="encode: texts must be at least one"):
         encoder.encode([])
     with pytest.raises(ValueError, match="encoder: batch_size must be at least 1, got 0"):

@@ -92,6 +92,15 @@ def test_chat_template():
         GreedyGenerator(generator().model, chat=True)
 
 
+def test_fingerprint_follows_what_ends_a_text():
+    made = []
+    for ends in (None, 3, [3, 5]):
+        network = copy.deepcopy(lm_models.model())
+        network.generation_config.eos_token_id = ends
+        made.append(GreedyGenerator(HuggingFaceModel(network, lm_models.tokenizer())).fingerprint)
+    assert len(set(made)) == 3
+
+
 def test_stop_texts():
     whole = [loop("llama", prompt, 12) for prompt in PROMPTS]
     letters = sorted({letter for text in whole for letter in text.strip() if letter.isprintable()})

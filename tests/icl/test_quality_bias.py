@@ -94,6 +94,15 @@ def test_fingerprint_follows_weights_and_tokenizer(tmp_path):
         HuggingFaceModel(copy.deepcopy(lm_models.model()).bfloat16(), lm_models.tokenizer()),
     ]
     assert len({first.fingerprint, *(model.fingerprint for model in others)}) == 5
+    made = []
+    for value in (0.0, 1.0):  # as the corrections by which DeepSeek V3 chooses experts: no parameters, but saved
+        network = copy.deepcopy(lm_models.model())
+        network.model.register_buffer("correction", torch.full((2,), value))
+        network.model.register_buffer("scratch", torch.full((2,), value), persistent=False)
+        made.append(HuggingFaceModel(network, lm_models.tokenizer()).fingerprint)
+    assert len({first.fingerprint, *made}) == 3
+    network.model.scratch += 1
+    assert HuggingFaceModel(network, lm_models.tokenizer()).fingerprint == made[1]
 
 
 def test_fingerprint_does_not_follow_earlier_calls():
