@@ -125,7 +125,7 @@ def headline(rows: Iterable[Row]) -> str:
         for one in found
         if one.regime in HEADLINES and one.torch
     ]
-    return f"On an {device}: {'. '.join(said)}.\n"
+    return f"On an {device}, by time on the device: {'. '.join(said)}.\n"
 
 
 HEADLINES = (POOLS_ON_CHIP, FROM_LOGITS)

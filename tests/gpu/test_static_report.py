@@ -327,7 +327,7 @@ def test_the_most_usual_shapes_are_shown_by_the_faster_backend(module):
     ]  # fmt: skip
     assert gpu.usual(rows).startswith("NVIDIA H100, 2030-01-02, commit abc,")
     assert gpu.usual([]) == "Nothing has been measured on a GPU.\n"
-    pools, logits = gpu.headline(rows).removeprefix("On an NVIDIA H100: ").split(". ")
+    pools, logits = gpu.headline(rows).removeprefix("On an NVIDIA H100, by time on the device: ").split(". ")
     assert pools.endswith("float16: 12.5 M queries a second, 3.0 times as fast as torch's fastest form")
     assert logits.endswith("bfloat16: 10.2 M rows a second, 12.0 times as fast as torch's fastest form.\n")
     assert gpu.headline([]) == "The kernels have not yet run on a GPU.\n"
