@@ -7,6 +7,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import unicodedata
 import warnings
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -120,11 +121,31 @@ def test_readme_is_a_door():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
+def prose(path):
+    return re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(path):
+    """Of a page's headings: those that GitHub gives them, and those of the site, which drops what is not ASCII."""
+    headings = [
+        re.sub(r"\[(.+?)\]\(.+?\)|[`*]", r"\1", line) for line in re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
+    ]
+    github = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    plain = [unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode() for heading in headings]
+    site = {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in plain}
+    return github, site
+
+
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}" for page in PAGES)])
-def test_links_lead_to_files_of_the_repository(page):
-    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s#]+)[^)\s]*\)", text):
-        assert "://" in target or (ROOT / page).parent.joinpath(target).exists(), target
+def test_links_lead_to_files_and_headings_of_the_repository(page):
+    path = ROOT / page
+    for target, anchor in re.findall(r"\]\(([^)\s#]*)#?([^)\s]*)\)", prose(path)):
+        if "://" in target:
+            continue
+        file = path.parent / target if target else path
+        assert file.exists(), target
+        if anchor:
+            assert all(anchor in found for found in anchors(file)), f"{target}#{anchor}"
 
 
 def test_pages_say_what_has_run_on_a_gpu():
