@@ -148,6 +148,14 @@ def test_links_lead_to_files_and_headings_of_the_repository(page):
             assert all(anchor in found for found in anchors(file)), f"{target}#{anchor}"
 
 
+@pytest.mark.parametrize(("folder", "kinds"), [("benchmarks", ["py"]), ("csrc", ["c", "cpp", "cu", "cuh", "h", "inl"])])
+def test_readme_of_a_folder_names_every_file_in_it(folder, kinds):
+    named = re.findall(r"`(?:[\w/]+/)?([\w.*]+)`", (ROOT / folder / "README.md").read_text(encoding="utf-8"))
+    files = [path for kind in kinds for path in (ROOT / folder).rglob(f"*.{kind}") if not path.name.startswith("__")]
+    assert len(files) > 20
+    assert not [path.name for path in files if not any(map(path.match, named))]
+
+
 def test_pages_say_what_has_run_on_a_gpu():
     measured = (ROOT / "benchmarks" / "results" / "gpu.csv").exists()
     for page in (ROOT / "README.md", DOCS / "gpu.md"):
