@@ -18,6 +18,7 @@ from tiny_encoder import TinyEncoder
 
 import ragsys_kernels as rk
 from ragsys_kernels import icl
+from ragsys_kernels.integrations import _peers
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -154,6 +155,57 @@ def test_readme_of_a_folder_names_every_file_in_it(folder, kinds):
     files = [path for kind in kinds for path in (ROOT / folder).rglob(f"*.{kind}") if not path.name.startswith("__")]
     assert len(files) > 20
     assert not [path.name for path in files if not any(map(path.match, named))]
+
+
+def firsts(page):
+    """What stands in backticks in the first column of a page's tables."""
+    cells = re.findall(r"^\| (`.+?) \|", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_page_on_installing_has_every_extra_variable_and_model():
+    extras = re.search(
+        r"\[project.optional-dependencies\]\n(.+?)\n\n", (ROOT / "pyproject.toml").read_text(), re.DOTALL
+    )[1]
+    extras = re.findall(r"^([\w-]+) = \[", extras, re.MULTILINE)
+    variables = re.findall(r"^([A-Z_]+)  ", rk._env.__doc__, re.MULTILINE)
+    assert (len(extras), len(variables)) > (20, 10)
+    assert sorted(firsts("install.md")) == sorted([*extras, *variables, *icl.packaged.MODELS])
+
+
+def raised_or_warned(call):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            call()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    return f"{caught[0].category.__name__}: {caught[0].message}"
+
+
+def test_page_of_messages_quotes_them_as_they_are():
+    rows, queries = np.random.default_rng(0).standard_normal((2, 100, 32), dtype=np.float32)
+    corpus, broken = rk.Corpus(rows), rows.copy()
+    broken[3, 1] = np.nan
+    calls = [
+        lambda: rk.mmr(queries, rows.tolist(), 3),
+        lambda: corpus.select(queries, 4, pool=4),
+        lambda: rk.mmr(queries[0], rows, 3),
+        lambda: rk.mmr(queries[:, :30], rows, 3),
+        lambda: rk.Corpus(np.ones((5, 32), np.int64)),
+        lambda: rk.Corpus(broken),
+        lambda: rk.mmr(queries[:1], rows, 1, candidates=np.array([[1, 300]])),
+        lambda: rk.mmr(queries[:1], rows, 1, candidates=np.array([[2, 2]])),
+        lambda: corpus.select(queries, 3, method="vrsd", lambda_d=0.5),
+        lambda: rk.mmr(queries, rows, 3, backend="cuda"),
+    ]
+    quoted = firsts("faq.md")
+    assert len(quoted) == len(calls) + 1  # that of a package that is missing
+    for message, call in zip(quoted, calls, strict=False):
+        assert message.removesuffix("...") in raised_or_warned(call)
+    with pytest.raises(ModuleNotFoundError) as missing, _peers.needed("langchain"):
+        raise ModuleNotFoundError(name="elsewhere")
+    assert all(part in str(missing.value) for part in quoted[-1].split("..."))
 
 
 def test_pages_say_what_has_run_on_a_gpu():
