@@ -100,7 +100,7 @@ def report_of(
     )
     report.heading("What the paper finds, and what is found here")
     findings = [
-        (text, _answer(versus[pair].balanced.sign), f"{_points(versus[pair].balanced)} points")
+        (text, _answer(versus[pair].balanced.sign), _points(versus[pair].balanced, " points"))
         for text, pair in _FINDINGS
     ]
     report.text(
@@ -184,9 +184,11 @@ def _answer(sign: int) -> str:
     return {1: "yes", -1: "no", 0: "undecided"}[sign]
 
 
-def _points(interval: Interval) -> str:
+def _points(interval: Interval, unit: str = "") -> str:
+    if interval == (0, 0, 0):  # an interval without width says nothing of other questions
+        return "none in any draw"
     percent = Interval(*(100 * end for end in interval))
-    return f"{percent.mean:+.1f} {percent.span('{:+.1f}')}"
+    return f"{percent.mean:+.1f} {percent.span('{:+.1f}')}{unit}"
 
 
 def _differences(found: _Versus) -> Iterator[tuple[str, str]]:
