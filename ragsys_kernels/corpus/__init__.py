@@ -329,7 +329,8 @@ class Corpus(Rows):
             budget, max_similarity, metric, check_values
             As in `mmr`; VRSD and SIFT do not take ``bias``, ``lambda_d`` and ``lambda_b``. The default of ``lambda_d``
             is the rule's own. With ``relevance`` nothing is retrieved; without ``candidates`` it is the relevance of
-            all rows. ``bias``, ``groups`` and ``costs`` replace the corpus's own.
+            all rows. ``bias``, ``groups`` and ``costs`` replace the corpus's own. Where the pool is searched for,
+            ``bias``, ``costs`` and ``quality`` have one value for each row, (N,).
         quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density : optional
             Of one rule alone, as in its function.
         backend, num_threads, on_error
@@ -358,6 +359,7 @@ class Corpus(Rows):
         corpus, errors, asked = self, None, cast(Any, queries)  # None only with ``relevance``
         whole = candidates is None and (pool is None or relevance is not None)
         if candidates is None and pool is not None and relevance is None:
+            pools.check_columns(op, {"bias": bias, "costs": costs, "quality": quality}, len(self))
             if bias is not None or groups is not None:
                 corpus = with_columns(op, self, {"bias": bias, "groups": groups}, place_of(op, self.device))
                 of_rule.pop("bias", None)

@@ -32,10 +32,26 @@ def check_index(op: str, pool: int | None, others: dict[str, Any]) -> None:
         raise ValueError(f"{op}: index must come with a pool, got pool=None")
 
 
+def check_columns(op: str, given: dict[str, Any], num_rows: int) -> None:
+    """Refuse values for each query's items: whoever gives them cannot know in which order a search finds the pool."""
+    for name, values in given.items():
+        shape = _shape(values)
+        if len(shape) > 1:
+            raise ValueError(
+                f"{op}: {name} must have shape (N,) = ({num_rows},) where the pool is searched for, "
+                f"got {_checks.shape_text(shape)}; pool=None takes (Q, N)"
+            )
+
+
 def width(ids: Any) -> int:
-    """Return how many ids a query has; what is not an array of ids is refused where it is read."""
-    try:
-        shape = np.shape(ids)
-    except Exception:  # rows of unequal length, an object that makes no array
-        return 0
+    """Return how many ids a query has."""
+    shape = _shape(ids)
     return int(shape[-1]) if shape else 0
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    """Return the shape of an array; what is none is refused where it is read."""
+    try:
+        return np.shape(x)
+    except Exception:  # rows of unequal length, an object that makes no array
+        return ()

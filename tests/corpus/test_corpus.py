@@ -347,6 +347,40 @@ def test_bias_of_the_call_holds_for_the_retrieval(backend):
     assert result.indices[0, 0] == 7
 
 
+@pytest.mark.parametrize(
+    ("name", "method", "pool"),
+    [
+        *((name, "mmr", pool) for name in ("costs", "bias") for pool in (30, 100, "certified")),
+        ("quality", "dpp", 30),
+        ("quality", "dpp", 100),
+    ],
+)
+def test_values_for_each_query_s_items_are_refused_where_the_pool_is_searched_for(name, method, pool):
+    """Candidates come in the order of the search, so that a value would be applied to another row than was meant."""
+    corpus = rk.Corpus(normal(34, 50, 9))
+    given = {name: np.random.default_rng(35).uniform(1, 9, (2, 50)), "method": method}
+    if name == "costs":
+        given["budget"] = 12.0
+    message = rf"^select: {name} must have shape \(N,\) = \(50,\) where the pool is searched for, got \(2, 50\)"
+    with pytest.raises(ValueError, match=message):
+        corpus.select(normal(36, 2, 9), 5, pool=pool, **given)
+
+
+def test_costs_of_each_query_are_those_of_the_rows(backend):
+    """Of the whole corpus, and of given candidates: what is reported is what the picks cost."""
+    corpus, queries = rk.Corpus(normal(34, 50, 9)), normal(36, 2, 9)
+    costs = np.random.default_rng(35).integers(1, 10, (2, 50)).astype(float)
+    candidates = np.stack([np.random.default_rng(q).permutation(50)[:20] for q in range(2)])
+    asked = {"budget": 12.0, "backend": backend}
+    whole = corpus.select(queries, 5, pool=None, costs=costs, **asked)
+    of_pools = np.take_along_axis(costs, candidates, axis=1)
+    pools = corpus.select(queries, 5, candidates=candidates, costs=of_pools, **asked)
+    for found in (whole, pools):
+        for q in range(2):
+            spent = sum(costs[q, row] for row in found.indices[q] if row >= 0)
+            assert found.cost[q] == spent <= 12
+
+
 # --- What a corpus holds.
 
 
