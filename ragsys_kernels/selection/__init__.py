@@ -93,7 +93,7 @@ def mmr(
         the selection ends after k picks, or when nothing that fits is left. Initial items cost nothing.
     max_similarity : float or (Q,), in [-1, 1], optional
         An item may be picked while its largest similarity to the initial items and the earlier picks is at most this:
-        no near-duplicates. With ``lambda_d=1`` the best k without them, in one pass.
+        no near-duplicates; 1 bars nothing with cosines. With ``lambda_d=1`` the best k without them, in one pass.
     outside : float or (Q,), optional
         What no row outside the pool exceeds in v: -inf where there is none, the least v of a pool that is the best of a
         corpus. Then ``certified`` and ``pool_needed`` of the result say for which queries the picks are proven to be

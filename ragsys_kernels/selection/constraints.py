@@ -28,7 +28,7 @@ class Constraints:
     filter: Filter | None = None  # of a whole corpus; pools have -1 in the place of what may not be picked
     costs: Any = None  # (N,) or (Q, P) float64
     budget: Any = None  # (Q,) float64, with costs
-    max_similarity: Any = None  # (Q,) float32
+    max_similarity: Any = None  # (Q,) float32; inf bars nothing
 
     def take(self, queries: np.ndarray | slice, pools: tuple[int, int] | None) -> Constraints:
         """Return the constraints of some of the queries; ``pools`` is the shape (Q, P) of dense pools, else None."""
@@ -62,7 +62,7 @@ def read(
     op: str,
     given: tuple[Any, ...],
     candidates: Any,
-    own: tuple[Any, Any],
+    own: tuple[Any, Any, str],
     shape: tuple[int, int, int, int],
     place: Place,
     errors: dict[int, str] | None,
@@ -70,7 +70,8 @@ def read(
     """Return the constraints that arguments describe, and the candidates without what may not be picked.
 
     ``given``: initial, groups, query_groups, max_per_group, allowed, exclude, costs, budget, max_similarity. ``own``:
-    the groups and costs of a Corpus. ``shape``: queries, positions of a pool, rows, and positions of dense pools, or 0.
+    groups and costs of a Corpus, and the metric. ``shape``: queries, positions of a pool, rows, and positions of dense
+    pools, or 0.
     """
     initial, groups, query_groups, max_per_group, allowed, exclude, costs, budget, max_similarity = given
     num_queries, pool, num_rows, pool_stride = shape
@@ -109,7 +110,10 @@ def read(
             candidates = filters.restricted(allows, candidates, num_queries, place)
 
     if max_similarity is not None:
-        found.max_similarity = per_query(op, "max_similarity", max_similarity, num_queries, -1.0, 1.0, place, errors)
+        most = per_query(op, "max_similarity", max_similarity, num_queries, -1.0, 1.0, place, errors)
+        # No cosine is above 1, but rounded ones are: a ceiling of 1 bars nothing.
+        cosine = own[2] == "cosine"
+        found.max_similarity = filters.library_of_array(most).where(most >= 1, np.inf, most) if cosine else most
     if budget is not None:
         found.budget = _budget(op, budget, num_queries, place, errors)
         if costs is None and own[1] is None:

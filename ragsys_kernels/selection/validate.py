@@ -190,7 +190,7 @@ def selection(
             op,
             (initial, groups, query_groups, max_per_group, allowed, exclude, costs, budget, max_similarity),
             ids_array,
-            (rows.groups, rows.costs),
+            (rows.groups, rows.costs, rows.metric),
             (num_queries, pool, num_rows, pool_stride),
             place,
             errors,
