@@ -64,20 +64,22 @@ def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -
         rule.take(j, similarity)
         limits.take(j, similarity)
 
-    def made(step: int, i: int) -> None:
+    def made(step: int, i: int) -> float:
+        score = rule.score(i)
         out.indices[q, step] = pool.rows[i] - q * problem.pool_stride
-        out.scores[q, step] = rule.score(i)
+        out.scores[q, step] = score
         out.relevance[q, step] = rule.relevance[i]
         redundancy = rule.redundancy(i)
         if np.isnan(redundancy) and limits.most is not None:
             redundancy = limits.m[i] if np.isfinite(limits.m[i]) else 0.0
         out.redundancy[q, step] = redundancy
         out.lengths[q] = step + 1
+        return score
 
     for j in range(n, len(items)):
         take(j)
     single, single_value = -1, -np.inf
-    order, tied = [], False
+    order, tied, total = [], False, 0.0  # of the scores, not rounded to float32
     for step in range(problem.k if problem.ks is None else int(problem.ks[q])):
         values = np.where(limits.open(), rule.values(), -np.inf)
         if not (values > -np.inf).any():
@@ -92,9 +94,9 @@ def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -
         i = int(np.argmax(values))  # the first maximum: ties go to the lowest position
         tied |= bool((pool.rows[values == values[i]] < pool.rows[i]).any())
         order.append(i)
-        made(step, i)
+        total += made(step, i)
         take(i)
-    if density and single_value > float(out.scores[q, : out.lengths[q]].astype(np.float64).sum()):
+    if density and single_value > total:
         for field, nothing in zip(out, Selection.empty(1, problem.k), strict=True):
             field[q] = nothing[0]
         rule, limits = RULES[problem.op](problem, q, pool), Limits(problem, q, pool)

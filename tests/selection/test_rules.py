@@ -188,6 +188,17 @@ def test_items_of_a_corpus_cost_what_it_says():
     assert rk.msd(np.array([[4, 3, 2, 1]], np.float32), corpus, 3).cost is None
 
 
+def test_a_single_item_takes_the_place_of_others_only_where_it_is_worth_more(backend):
+    """Here the picks are worth what their first is: its copy adds nothing, and so no item is worth more."""
+    rng = np.random.default_rng(7)
+    pools = rng.standard_normal((300, 3, 8)).astype(np.float32)
+    pools[:, 1] = pools[:, 0]
+    queries = rng.standard_normal((300, 8)).astype(np.float32)
+    given = {"aspects": pools[:, :1], "costs": np.ones((300, 3)), "budget": 10.0, "lambda_d": 0.0, "density": True}
+    found = rk.coverage(queries, pools, 2, **given, backend=backend)
+    np.testing.assert_array_equal(found.indices, np.tile([0, 1], (300, 1)))
+
+
 @pytest.mark.parametrize("rule", OPTIONS)
 def test_a_corpus_selects_by_every_rule(rule):
     """From retrieved pools: what the function of the rule picks from them."""
