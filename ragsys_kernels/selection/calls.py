@@ -113,35 +113,34 @@ def run(
         )
         if outside is not None:
             problem.outside = certificate.read(problem, outside, errors)
-        if problem.num_queries == 0:
-            nothing = Selection(*map(place.upload, Selection.empty(0, problem.k)))
-            if outside is not None:
-                nothing.certified, nothing.pool_needed = np.zeros(0, bool), np.zeros(0, np.float32)
-            return _in_library(nothing, library).with_errors(errors)
         if adaptive:
             problem.lambda_d = adagres.weights(problem)
-        validate.warn_small_pool(problem)
-        problem = problem if problem.constraints.filter is None else narrowed(problem)
-        asked = problem.ks if problem.ks is not None else problem.k
-        columns = problem.clip()  # the rest is padding
-        if not threads:  # to count the processors takes a tenth of such a call, which one of them answers
-            threads = 1 if problem.num_queries == 1 and problem.pool <= _ONE_THREAD else _checks.threads(op, None)
-        backend_op: Callable[[Problem, int], Selection] = getattr(implementation, op)
-        if errors is None and place is _arrays.HOST:  # the common case first
-            result = backend_op(problem, threads)
+        if problem.num_queries == 0:
+            result = Selection(*map(place.upload, Selection.empty(0, problem.k)))
+            if outside is not None:
+                result.certified, result.pool_needed = np.zeros(0, bool), np.zeros(0, np.float32)
         else:
-            result = _answered(problem, backend_op, threads, place, check_values, errors)
-        if columns > problem.pool:
-            result = _padded(result, columns, place)
-        spent = None if problem.constraints.costs is None else cost_of(problem, result)
-        if outside is not None:
-            certificate.conclude(problem, result, asked)
+            validate.warn_small_pool(problem)
+            problem = problem if problem.constraints.filter is None else narrowed(problem)
+            asked = problem.ks if problem.ks is not None else problem.k
+            columns = problem.clip()  # the rest is padding
+            if not threads:  # to count the processors takes a tenth of such a call, which one of them answers
+                threads = 1 if problem.num_queries == 1 and problem.pool <= _ONE_THREAD else _checks.threads(op, None)
+            backend_op: Callable[[Problem, int], Selection] = getattr(implementation, op)
+            if errors is None and place is _arrays.HOST:  # the common case first
+                result = backend_op(problem, threads)
+            else:
+                result = _answered(problem, backend_op, threads, place, check_values, errors)
+            if columns > problem.pool:
+                result = _padded(result, columns, place)
+            if outside is not None:
+                certificate.conclude(problem, result, asked)
+        if problem.constraints.costs is not None:
+            result.cost = place.upload(cost_of(problem, result))
+        if adaptive:
+            result.lambda_d = problem.lambda_d
         if library != "numpy" or name == "triton":
             result = _in_library(result, library)
-        if spent is not None:
-            result.cost = _arrays.to_library(place.upload(spent), library)
-        if adaptive:
-            result.lambda_d = _arrays.to_library(problem.lambda_d, library)
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
 
 
@@ -181,9 +180,9 @@ def _answered(
 
 def _in_library(result: Selection, library: str) -> Selection:
     changed = Selection(*(_arrays.to_library(field, library) for field in result))
-    if result.certified is not None:
-        changed.certified = _arrays.to_library(result.certified, library)
-        changed.pool_needed = _arrays.to_library(result.pool_needed, library)
+    for name in ("cost", "lambda_d", "certified", "pool_needed"):
+        if (values := getattr(result, name)) is not None:
+            setattr(changed, name, _arrays.to_library(values, library))
     return changed
 
 

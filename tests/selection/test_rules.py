@@ -188,6 +188,23 @@ def test_items_of_a_corpus_cost_what_it_says():
     assert rk.msd(np.array([[4, 3, 2, 1]], np.float32), corpus, 3).cost is None
 
 
+@pytest.mark.parametrize("batch", [0, 3])
+def test_what_a_batch_of_any_size_tells(backend, batch):
+    """None too: whoever adds up what batches cost need not look whether one is empty."""
+    queries, rows = np.eye(batch, 6, dtype=np.float32), np.eye(6, dtype=np.float32)
+    found = rk.mmr(queries, rows, 3, costs=np.ones(6), budget=2.0, backend=backend)
+    assert (found.cost.dtype, found.cost.tolist()) == (np.float64, [2.0] * batch)
+    assert rk.mmr(queries, rows, 3, backend=backend).cost is None
+    of_items = rk.mmr(queries, rows, 3, costs=np.ones((batch, 6)), budget=np.full(batch, 1.0), backend=backend)
+    assert of_items.cost.tolist() == [1.0] * batch
+    weighed = rk.msd(queries, rows, 3, lambda_d="adagres", costs=np.ones(6), budget=2.0, backend=backend)
+    assert (weighed.lambda_d.dtype, weighed.lambda_d.shape) == (np.float32, (batch,))
+    torch = pytest.importorskip("torch")
+    found = rk.msd(torch.from_numpy(queries), rows, 3, lambda_d="adagres", costs=np.ones(6), budget=2.0)
+    assert (found.cost.dtype, found.cost.shape) == (torch.float64, (batch,))
+    assert (found.lambda_d.dtype, found.lambda_d.shape) == (torch.float32, (batch,))
+
+
 def test_a_single_item_takes_the_place_of_others_only_where_it_is_worth_more(backend):
     """Here the picks are worth what their first is: its copy adds nothing, and so no item is worth more."""
     rng = np.random.default_rng(7)
