@@ -114,7 +114,7 @@ def run(
         if outside is not None:
             problem.outside = certificate.read(problem, outside, errors)
         if adaptive:
-            problem.lambda_d = adagres.weights(problem)
+            problem.lambda_d = adagres.weights(problem, skip=errors is not None)
         if problem.num_queries == 0:
             result = Selection(*map(place.upload, Selection.empty(0, problem.k)))
             if outside is not None:

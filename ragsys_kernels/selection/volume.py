@@ -53,7 +53,7 @@ def msd(
         The sum grows with the picks, and so does its weight against the relevance. "adagres" (AdaGReS, arXiv
         2512.25052) weighs by how many items fit in the ``budget``, which it needs, and by how relevant and how alike
         the items of the pool are: 1 / (1 + β), β = mean v / ((k̄ - 1)/2 · mean s_ij) with k̄ = floor(budget / mean cost);
-        1 where no more than one item fits or a mean is not above 0. Computed on the host.
+        1 where no more than one item fits or a mean is not above 0. k̄ may exceed the pool. Computed on the host.
 
     Returns
     -------

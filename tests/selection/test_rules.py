@@ -205,6 +205,25 @@ def test_what_a_batch_of_any_size_tells(backend, batch):
     assert (found.lambda_d.dtype, found.lambda_d.shape) == (torch.float32, (batch,))
 
 
+@pytest.mark.parametrize(("cost", "budget", "fit"), [(0.1, 1.0, 10), (0.1, 0.7, 6), (3.0, 100.0, 33), (2.0, 5.0, 2)])
+def test_how_many_items_adagres_takes_to_fit(cost, budget, fit):
+    """floor(budget / mean cost), which `//` of floats is not; of 16 items, 33 may fit. 0.7 / 0.1 is below 7."""
+    rng = np.random.default_rng(6)
+    rows, query = rng.uniform(0, 1, (16, 5)), rng.uniform(0, 1, 5)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    pairs = np.mean([rows[i] @ rows[j] for i in range(16) for j in range(i)])
+    beta = (rows @ query).mean() / np.linalg.norm(query) / ((fit - 1) / 2 * pairs)
+    given = {"lambda_d": "adagres", "costs": np.full(16, cost), "budget": budget}
+    found = rk.msd(query[None].astype(np.float32), rows.astype(np.float32), 5, **given)
+    np.testing.assert_allclose(found.lambda_d, 1 / (1 + beta), rtol=1e-5)
+
+
+@pytest.mark.parametrize("costs", [np.zeros(6), [1, 0, 0, 0, 0, 1]])
+def test_adagres_weighs_nothing_where_nothing_is_to_be_weighed(costs):
+    found = rk.msd(np.ones((1, 6)), np.eye(6, dtype=np.float32), 3, lambda_d="adagres", costs=costs, budget=0.0)
+    assert found.lambda_d.tolist() == [1.0]
+
+
 def test_a_single_item_takes_the_place_of_others_only_where_it_is_worth_more(backend):
     """Here the picks are worth what their first is: its copy adds nothing, and so no item is worth more."""
     rng = np.random.default_rng(7)

@@ -122,6 +122,20 @@ def test_bad_queries_are_named_and_the_others_answered(backend, method, name, ba
     check(METHODS[method](**spoiled, backend=backend, on_error="skip"), expected, reasons)
 
 
+@pytest.mark.parametrize("bad", [(4,), (0, 5, 8), tuple(range(Q))], ids=["one", "some", "all"])
+def test_weights_of_adagres_of_the_other_queries(backend, bad):
+    problem = pools() | {"lambda_d": "adagres", "costs": np.ones(Q * P), "budget": 5.0}
+    expected = rk.msd(**problem, backend=backend)
+    for q in bad:
+        problem["queries"][q, 1] = np.nan
+    found = rk.msd(**problem, backend=backend, on_error="skip")
+    check(found, expected, dict.fromkeys(bad, "msd: queries must be finite, got NaN or inf"))
+    good = np.setdiff1d(np.arange(Q), bad)
+    np.testing.assert_array_equal(found.lambda_d[good], expected.lambda_d[good])
+    with pytest.raises(ValueError, match=f"^msd: queries must be finite, got NaN or inf in row {bad[0]}$"):
+        rk.msd(**problem, backend=backend)
+
+
 def test_products_beyond_float32_are_found_query_by_query(backend):
     problem = pools() | {"metric": "dot"}
     expected = rk.mmr(**problem, backend=backend)
