@@ -12,9 +12,6 @@ from . import _arrays, _env
 from ._arrays import HOST, Place
 from ._warn import warn
 
-# The kernels count threads in 32 bits.
-_MOST_THREADS = 4096
-
 
 class ConversionWarning(UserWarning):
     """Embeddings are float64, which is not stored, and are converted to float32."""
@@ -75,7 +72,7 @@ def check_values(op: str, value: Any) -> bool:
 
 
 def threads(op: str, num_threads: Any) -> int:
-    return _env.num_threads() if num_threads is None else min(count(op, "num_threads", num_threads), _MOST_THREADS)
+    return _env.num_threads() if num_threads is None else min(count(op, "num_threads", num_threads), _env.MOST_THREADS)
 
 
 def skipped(op: str, on_error: Any) -> dict[int, str] | None:

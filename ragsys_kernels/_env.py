@@ -36,6 +36,9 @@ def _lookup(name: str) -> Callable[[], str | None]:
     return lambda: os.environ.get(name) if key in kept else None
 
 
+# The kernels count threads in 32 bits.
+MOST_THREADS = 4096
+
 _backend, _isa = _lookup("RAGSYS_KERNELS_BACKEND"), _lookup("RAGSYS_KERNELS_ISA")
 _num_threads, _variants = _lookup("RAGSYS_KERNELS_NUM_THREADS"), _lookup("RAGSYS_KERNELS_VARIANTS")
 
@@ -64,13 +67,13 @@ def num_threads() -> int:
 
 
 def named_threads() -> int:
-    """Return the number in the variable; 0 where it is not set."""
+    """Return the number in the variable, at most `MOST_THREADS`; 0 where it is not set."""
     text = _num_threads()
     if not text:
         return 0
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"RAGSYS_KERNELS_NUM_THREADS must be a whole number of at least 1, got {text!r}")
-    return int(text)
+    return min(int(text), MOST_THREADS)
 
 
 def variants() -> str:

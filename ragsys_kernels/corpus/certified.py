@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays
+from .. import _arrays, _env
 from .._checks import shown
 from ..selection.problem import SearchResult, Selection
 
@@ -27,8 +27,13 @@ _DEPTH = 2.0
 
 def can_prove(corpus: Any, method: str, index: Any, backend: str) -> bool:
     """Return whether picks out of a pool that is searched for can be proven to be those of the whole corpus."""
-    exact = index is None and corpus.device == "cpu" and backend in BACKENDS
+    exact = index is None and corpus.device == "cpu" and _named(backend) in BACKENDS
     return exact and method == "mmr" and corpus.metric == "cosine"
+
+
+def _named(backend: str) -> str:
+    """Return the backend that is asked for, by the argument or the environment."""
+    return _env.backend() if backend == "auto" else backend
 
 
 def outside(found: SearchResult, num_rows: int) -> Any:
@@ -54,7 +59,7 @@ def check(corpus: Any, given: dict[str, Any]) -> None:
     rules = (
         ("method", "'mmr'", given["method"], ("mmr",)),
         ("metric", "'cosine'", corpus.metric, ("cosine",)),
-        ("backend", " or ".join(map(repr, BACKENDS)), given["backend"], BACKENDS),
+        ("backend", " or ".join(map(repr, BACKENDS)), _named(given["backend"]), BACKENDS),
         ("a corpus on", "the host", corpus.device, ("cpu",)),
     )
     for name, rule, value, allowed in rules:

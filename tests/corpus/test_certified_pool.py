@@ -156,6 +156,30 @@ def test_what_cannot_be_certified_is_refused(drawn, changes, message):
         corpus.select(queries, 5, **{"pool": "certified", **changes})
 
 
+def test_the_backend_of_the_environment_is_taken_into_account(drawn, run_python):
+    """A kernel that cannot prove picks is not asked to; a proof that is asked for is refused by its own name."""
+    pytest.importorskip("triton")
+    program = """
+import numpy as np
+import ragsys_kernels as rk
+rng = np.random.default_rng(0)
+corpus = rk.Corpus(rng.standard_normal((40, 8), dtype=np.float32))
+queries = rng.standard_normal((2, 8), dtype=np.float32)
+found = corpus.select(queries, 3, pool=20)
+assert found.certified is None, found.certified
+same = corpus.select(queries, 3, pool=20, backend="cpu")
+assert same.certified is not None
+np.testing.assert_array_equal(found.indices, same.indices)
+try:
+    corpus.select(queries, 3, pool="certified")
+except ValueError as error:
+    assert "'certified' must come with backend 'auto' or 'cpu' or 'reference', got 'triton'" in str(error), error
+else:
+    raise AssertionError("not refused")
+"""
+    run_python(program, RAGSYS_KERNELS_BACKEND="triton", TRITON_INTERPRET="1")
+
+
 def test_dot_products_cannot_be_certified(drawn):
     _, queries, rows = drawn
     with pytest.raises(ValueError, match="must come with metric 'cosine', got 'dot'"):

@@ -449,6 +449,17 @@ def test_num_threads_of_the_environment_is_checked(backend, monkeypatch):
         rk.mmr(**good(), backend=backend, num_threads=1)
 
 
+def test_num_threads_of_the_environment_may_be_any_number(monkeypatch):
+    """As the argument may: the kernels take as many as they have a use for."""
+    rows = f32(20, 4)
+    expected = rk.Corpus(rows).select(f32(3, 4), 2, num_threads=1)
+    for threads in ("4097", "99999999999"):
+        monkeypatch.setenv("RAGSYS_KERNELS_NUM_THREADS", threads)
+        corpus = rk.Corpus(rows)
+        for found in (corpus.select(f32(3, 4), 2), corpus.select(f32(3, 4), 2, num_threads=int(threads))):
+            np.testing.assert_array_equal(found.indices, expected.indices)
+
+
 def test_relevance_alone_tells_the_number_of_queries():
     with pytest.raises(ValueError, match=r"^mmr: relevance must have shape \(Q, N\), got \(12,\)$"):
         rk.mmr(None, f32(12, 4), 2, relevance=f32(12))
