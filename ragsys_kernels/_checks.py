@@ -172,6 +172,30 @@ def per_query(
     return place.upload(np.array(np.broadcast_to(array, (num_queries,)), np.float32))
 
 
+def good_values(
+    op: str, name: str, values: np.ndarray, good: np.ndarray, rule: str, errors: dict[int, str] | None
+) -> None:
+    """Raise for the first bad value of items (N,) or (Q, P), or for the first bad vector of (Q, P, D).
+
+    With ``errors``, queries that have bad values of their own are put there instead.
+    """
+
+    def message(*at: int) -> str:
+        got = f"{values[at]:g}" if good.ndim == values.ndim else "NaN or inf"
+        return f"{op}: {name} must be {rule}, got {got}"
+
+    if good.all():
+        return
+    if good.ndim == 1:
+        row = int(np.argmin(good))
+        raise ValueError(f"{message(row)} in row {row}")
+    for q in np.flatnonzero(~good.all(axis=1)).tolist():
+        position = int(np.argmin(good[q]))
+        if errors is None:
+            raise ValueError(f"{message(q, position)} in row {q}, position {position}")
+        errors.setdefault(q, f"{message(q, position)} at position {position}")
+
+
 def expect_shape(op: str, name: str, array: np.ndarray, *shapes: tuple[tuple[int, ...], str], hint: str = "") -> None:
     if not any(array.shape == shape for shape, _ in shapes):
         rule = " or ".join(f"{symbols} = {shape_text(shape)}" for shape, symbols in shapes)

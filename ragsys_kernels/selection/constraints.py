@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _arrays
 from .._arrays import HOST, Place
-from .._checks import count, doubles, expect_shape, ids, integers, per_query, shape_text, shown
+from .._checks import count, doubles, expect_shape, good_values, ids, integers, per_query, shape_text, shown
 from . import filters
 from .filters import Filter
 
@@ -138,20 +138,9 @@ def _costs(
     expect_shape(op, "costs", costs, *(() if pool_stride else (((num_rows,), "(N,)"),)), items)
     if not isinstance(costs, np.ndarray):
         return costs
-    bad = ~((costs >= 0) & (costs < np.inf))
-    if not bad.any():
-        return costs
-    rule = "finite and at least 0"
-    if costs.ndim == 1:
-        row = int(np.argmax(bad))
-        raise ValueError(f"{op}: costs must be {rule}, got {costs[row]:g} in row {row}")
-    for q in np.flatnonzero(bad.any(axis=1)).tolist():
-        position = int(np.argmax(bad[q]))
-        message = f"{op}: costs must be {rule}, got {costs[q, position]:g}"
-        if errors is None:
-            raise ValueError(f"{message} in row {q}, position {position}")
-        errors.setdefault(q, f"{message} at position {position}")
-    return np.where(bad, 0.0, costs)
+    good = (costs >= 0) & (costs < np.inf)
+    good_values(op, "costs", costs, good, "finite and at least 0", errors)
+    return costs if good.all() else np.where(good, costs, 0.0)
 
 
 def _budget(op: str, given: Any, num_queries: int, place: Place, errors: dict[int, str] | None) -> Any:

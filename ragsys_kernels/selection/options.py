@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 
 from .._arrays import Place
-from .._checks import choice, expect_shape, flag, floats, shown, whole
+from .._checks import choice, expect_shape, flag, floats, good_values, shown, whole
 from .problem import Rows, unit
 
 KINDS = ("facility", "cover", "xquad")
+
+# What values of items may be: of rows, but for dense pools, and of the candidates of each query.
+Shapes = tuple[tuple[tuple[int, ...], str], ...]
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -83,11 +86,13 @@ def dpp(op: str, quality: Any, scale: Any) -> Callable[..., Dpp]:
         choice(op, "quality", quality, ("zscore",))
         return lambda *_: Dpp(factor)
 
-    def made(shapes: tuple[tuple[tuple[int, ...], str], ...], rows: Rows, place: Place) -> Dpp:
+    def made(shapes: Shapes, rows: Rows, place: Place, errors: dict[int, str] | None) -> Dpp:
         array = floats(op, "quality", quality, place)
         expect_shape(op, "quality", array, *shapes)
-        if isinstance(array, np.ndarray) and not (good := (array > 0) & np.isfinite(array)).all():
-            raise ValueError(f"{op}: quality must be finite and above 0, got {array[~good].flat[0]:g}")
+        if isinstance(array, np.ndarray):
+            good = (array > 0) & np.isfinite(array)
+            good_values(op, "quality", array, good, "finite and above 0", errors)
+            array = array if good.all() else np.where(good, array, 1)
         return Dpp(factor, array)
 
     return made
@@ -122,7 +127,7 @@ def coverage(
     if aspects is None:
         return lambda *_: Coverage(name, power, by_cost)
 
-    def made(shapes: tuple[tuple[tuple[int, ...], str], ...], rows: Rows, place: Place) -> Coverage:
+    def made(shapes: Shapes, rows: Rows, place: Place, errors: dict[int, str] | None) -> Coverage:
         array = floats(op, "aspects", aspects, place)
         num_queries, dims = shapes[-1][0][0], rows.data.shape[-1]
         if array.ndim != 3 or array.shape[0] != num_queries or array.shape[2] != dims or array.shape[1] == 0:
@@ -134,12 +139,15 @@ def coverage(
             share = floats(op, "weights", weights, place)
             expect_shape(op, "weights", share, (tuple(array.shape[:2]), "(Q, A)"))
         if isinstance(array, np.ndarray):
-            if not np.isfinite(array).all():
-                raise ValueError(f"{op}: aspects must be finite, got NaN or inf")
+            good = np.isfinite(array).all(axis=2)
+            good_values(op, "aspects", array, good, "finite", errors)
+            array = array if good.all() else np.where(good[:, :, None], array, 0)
             if rows.metric == "cosine":
                 array = unit(array).astype(np.float32)
-        if isinstance(share, np.ndarray) and not (good := (share >= 0) & np.isfinite(share)).all():
-            raise ValueError(f"{op}: weights must be finite and at least 0, got {share[~good].flat[0]:g}")
+        if isinstance(share, np.ndarray):
+            good = (share >= 0) & np.isfinite(share)
+            good_values(op, "weights", share, good, "finite and at least 0", errors)
+            share = share if good.all() else np.where(good, share, 0)
         return Coverage(name, power, by_cost, array, share)
 
     return made

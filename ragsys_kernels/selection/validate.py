@@ -119,7 +119,7 @@ def selection(
 ) -> Problem:
     """Return the problem that a call describes, or raise the error that names the bad argument.
 
-    With ``errors``, a query with a bad k or lambda of its own is put there instead.
+    With ``errors``, a query with a bad number of its own, such as k or a weight, is put there instead.
     """
     rows, pool_stride = _rows(op, embeddings, metric, place)
     num_rows, dims = rows.data.shape
@@ -198,7 +198,7 @@ def selection(
 
     if options is not None:
         shapes = items if pool_stride else ((num_rows,), "(N,)")
-        options = options((shapes, items), rows, place)
+        options = options((shapes, items), rows, place, errors)
 
     number, ks = _counts(op, k_name, k, num_queries, errors)
     if number > pool and number > MOST_PADDED:

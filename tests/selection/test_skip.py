@@ -122,6 +122,34 @@ def test_bad_queries_are_named_and_the_others_answered(backend, method, name, ba
     check(METHODS[method](**spoiled, backend=backend, on_error="skip"), expected, reasons)
 
 
+# Values of a rule alone: its call, the shape of the array, a bad value, where it is, and what is said of it.
+OF_RULES = {
+    "quality": (rk.dpp, (Q, P), -2.0, (5,), "quality must be finite and above 0, got -2"),
+    "quality_nan": (rk.dpp, (Q, P), np.nan, (0,), "quality must be finite and above 0, got nan"),
+    "aspects": (rk.coverage, (Q, 3, D), np.inf, (1, 2), "aspects must be finite, got NaN or inf"),
+    "weights": (rk.coverage, (Q, 3), -1.0, (2,), "weights must be finite and at least 0, got -1"),
+}
+
+
+@pytest.mark.parametrize("bad", [(4,), (0, 5, 8), tuple(range(Q))], ids=["one", "some", "all"])
+@pytest.mark.parametrize("case", OF_RULES)
+def test_bad_values_of_a_rule_alone(backend, case, bad):
+    call, shape, value, at, reason = OF_RULES[case]
+    name = case.partition("_")[0]
+    problem = pools() | {name: np.random.default_rng(3).uniform(0.5, 2, shape).astype(np.float32)}
+    if name == "weights":
+        problem["aspects"] = np.random.default_rng(4).standard_normal((Q, 3, D)).astype(np.float32)
+    expected = call(**problem, backend=backend)
+    for q in bad:
+        put(problem[name], (q, *at), value)
+    before = problem[name].copy()
+    with pytest.raises(ValueError, match=f"^{call.__name__}: {reason} in row {bad[0]}, position {at[0]}$"):
+        call(**problem, backend=backend)
+    found = call(**problem, backend=backend, on_error="skip")
+    check(found, expected, dict.fromkeys(bad, f"{call.__name__}: {reason} at position {at[0]}"))
+    np.testing.assert_array_equal(problem[name], before)
+
+
 @pytest.mark.parametrize("bad", [(4,), (0, 5, 8), tuple(range(Q))], ids=["one", "some", "all"])
 def test_weights_of_adagres_of_the_other_queries(backend, bad):
     problem = pools() | {"lambda_d": "adagres", "costs": np.ones(Q * P), "budget": 5.0}
