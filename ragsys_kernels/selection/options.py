@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from .. import _arrays
 from .._arrays import Place
 from .._checks import choice, expect_shape, flag, floats, good_values, shown, whole
 from .problem import Rows, unit
 
 KINDS = ("facility", "cover", "xquad")
+
+_MOST = float(np.finfo(np.float32).max)
 
 # What values of items may be: of rows, but for dense pools, and of the candidates of each query.
 Shapes = tuple[tuple[tuple[int, ...], str], ...]
@@ -69,14 +72,30 @@ class Coverage:
         return self
 
 
+def _float_of(op: str, name: str, x: Any) -> float:
+    if not isinstance(x, (float, int)) or isinstance(x, bool):
+        try:
+            array, dtype = _arrays.host_view(op, name, _arrays.to_host(x))
+        except TypeError:  # what is no array of numbers
+            array, dtype = np.array(()), ""
+        if array.shape or array.dtype.kind == "b":
+            raise TypeError(f"{op}: {name} must be a number, got {shown(x)}")
+        x = (_arrays.widen(array, dtype) if dtype == "bfloat16" else array).item()
+    try:
+        return float(x)
+    except OverflowError:  # of an integer
+        return np.inf if x > 0 else -np.inf
+
+
 def number(op: str, name: str, x: Any, rule: str, holds: Callable[[float], bool]) -> float:
-    """Check one number of an option."""
-    if isinstance(x, (bool, str)) or not hasattr(x, "__float__"):
-        raise TypeError(f"{op}: {name} must be a number, got {shown(x)}")
-    value = float(x)
-    if not (np.isfinite(value) and holds(value)):
+    """Check one number of an option; return it in float32, as the kernels take it."""
+    value = _float_of(op, name, x)
+    if not holds(value):
         raise ValueError(f"{op}: {name} must be {rule}, got {shown(x)}")
-    return value
+    rounded = float(np.float32(value)) if abs(value) <= _MOST else np.inf
+    if rounded == np.inf or not holds(rounded):
+        raise ValueError(f"{op}: {name} must be {rule} and within the range of float32, got {shown(x)}")
+    return rounded
 
 
 def dpp(op: str, quality: Any, scale: Any) -> Callable[..., Dpp]:

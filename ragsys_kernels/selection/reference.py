@@ -66,6 +66,7 @@ def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -
 
     def made(step: int, i: int) -> float:
         score = rule.score(i)
+        in_range(problem, q, np.asarray(score))
         out.indices[q, step] = pool.rows[i] - q * problem.pool_stride
         out.scores[q, step] = score
         out.relevance[q, step] = rule.relevance[i]

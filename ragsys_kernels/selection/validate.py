@@ -6,7 +6,6 @@ kernels, as they read them: they report which query has a bad value, then `value
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -26,6 +25,8 @@ MOST_PADDED = 65_536
 
 # Calls that read the queries even where relevance is given.
 NEEDS_QUERIES = ("vrsd", "sift", "search")
+# Calls whose values depend on the lengths of rows, whatever the metric.
+NEEDS_LENGTHS = ("vrsd", "dpp", "ssd", "sift", "coverage")
 
 # Squares of norms must stay in the range of float32, in which the kernels accumulate.
 NORM_MIN, NORM_MAX = 1e-15, 1e15
@@ -240,8 +241,11 @@ def warn_small_pool(problem: Problem) -> None:
         )
 
 
-def values(problem: Problem, q: int, named: bool = True) -> None:
-    """Raise for the first bad value that query q reads, if there is one; ``named``: the message has the number q."""
+def values(problem: Problem, q: int, named: bool = True, of_rows: bool = True) -> None:
+    """Raise for the first bad value that query q reads, if there is one.
+
+    ``named``: the message has the number q. ``of_rows``: embeddings are looked at.
+    """
     op = problem.op
 
     def where(position: Any = None) -> str:
@@ -276,7 +280,7 @@ def values(problem: Problem, q: int, named: bool = True) -> None:
         bad = int(np.argmin(finite))
         by_row = problem.bias is not None and problem.bias.ndim == 1
         _not_finite(op, "bias", f" in row {rows[bad]}" if by_row else where(positions[bad]))
-    if problem.rows.max_norm is None:  # a Corpus has checked its rows before
+    if of_rows and not _checked(problem):
         read = np.concatenate([problem.initial_rows(q), rows])
         _row_values(problem, q, read, problem.rows.data[read], problem.rows.dtype, where)
 
@@ -293,8 +297,7 @@ def bad_queries(problem: Problem, place: Place, errors: dict[int, str]) -> None:
     if place is HOST:
         # Rows that all queries read are no single query's error: the kernels check them.
         shared = problem.candidates is None and not problem.pool_stride
-        host = dataclasses.replace(problem, rows=_arrays.changed(problem.rows, max_norm=1.0)) if shared else problem
-        check: Callable[[int], None] = functools.partial(values, host, named=False)
+        check: Callable[[int], None] = functools.partial(values, problem, named=False, of_rows=not shared)
     else:
         check = _device_check(problem, False)
     for q in range(problem.num_queries):
@@ -310,15 +313,16 @@ def _device_check(problem: Problem, named: bool) -> Callable[[int], None]:
     place = _arrays.place_of(_arrays.device_of(rows.data), "", _arrays.library_of(rows.data))
     assert not isinstance(place, _arrays.Host)
     host = _arrays.hosted(problem)
-    checked = rows.max_norm is not None
-    norms = np.ones(len(rows.data)) if checked else place.norms(rows.data, rows.dtype)
+    norms = np.ones(len(rows.data)) if _checked(problem) else place.norms(rows.data, rows.dtype)
+    if rows.scales is not None and not _checked(problem):
+        norms *= host.rows.scales
     usable = np.isfinite(norms)
-    if rows.norm == "computed":
+    if _lengths_count(problem):
         usable &= (norms == 0) | ((norms >= NORM_MIN) & (norms <= NORM_MAX))
-    host.rows = _arrays.changed(host.rows, data=np.empty((len(norms), 0), np.float32), max_norm=1.0)
+    host.rows = _arrays.changed(host.rows, data=np.empty((len(norms), 0), np.float32))
 
     def check(q: int) -> None:
-        values(host, q, named)
+        values(host, q, named, of_rows=False)
         read = np.concatenate([host.initial_rows(q), host.eligible(q)[0]])
         if not usable[read].all():
             row = read[[int(np.argmin(usable[read]))]]
@@ -328,17 +332,29 @@ def _device_check(problem: Problem, named: bool) -> Callable[[int], None]:
     return check
 
 
+def _checked(problem: Problem) -> bool:
+    """Return whether a `Corpus` has checked the rows for all that matters here."""
+    return problem.rows.max_norm is not None and not _lengths_count(problem)
+
+
+def _lengths_count(problem: Problem) -> bool:
+    """Return whether squares of the rows' norms must be in the range of float32."""
+    return problem.rows.norm == "computed" or (problem.rows.metric == "dot" and problem.op in NEEDS_LENGTHS)
+
+
 def _row_values(
     problem: Problem, q: int, rows: np.ndarray, stored: np.ndarray, dtype: str, where: Callable[[Any], str]
 ) -> None:
     vectors = _arrays.widen(stored, dtype).astype(np.float64)
+    if problem.rows.scales is not None:
+        vectors *= problem.rows.scales[rows, None]
     if not (finite := np.isfinite(vectors).all(axis=1)).all():
         row = int(rows[np.argmin(finite)])
         pool = problem.pool_stride
         _not_finite(problem.op, "embeddings", where(row - q * pool) if pool else f" in row {row}")
     norms = np.sqrt(np.square(vectors).sum(axis=1))
     usable = (norms == 0) | ((norms >= NORM_MIN) & (norms <= NORM_MAX))
-    if problem.rows.norm == "computed" and not usable.all():
+    if _lengths_count(problem) and not usable.all():
         bad = int(np.argmin(usable))
         raise ValueError(
             f"{problem.op}: embeddings must have row norms of 0 or within [{NORM_MIN:g}, {NORM_MAX:g}], "
@@ -346,17 +362,29 @@ def _row_values(
         )
 
 
-_PRODUCTS = "queries and embeddings must have products within the range of float32, got one beyond it"
-
-
 def overflow(problem: Problem, q: int) -> NoReturn:
-    """Raise the error of products that leave float32."""
-    raise ValueError(f"{problem.op}: {_PRODUCTS} for query {q}; rescale them")
+    """Raise the error of values that leave float32."""
+    rule, advice = _beyond(problem)
+    raise ValueError(f"{problem.op}: {rule} for query {q}{advice}")
 
 
 def overflowed(problem: Problem, error: ValueError) -> str | None:
     """Return what `overflow` says, without the query, if it raised this error; else None."""
-    return f"{problem.op}: {_PRODUCTS}; rescale them" if _PRODUCTS in str(error) else None
+    rule, advice = _beyond(problem)
+    return f"{problem.op}: {rule}{advice}" if rule in str(error) else None
+
+
+def _beyond(problem: Problem) -> tuple[str, str]:
+    """Return the rule that values that leave float32 break, and what to do; cosines themselves never leave it."""
+    at_fault = {"dpp": "scale", "ssd": "gamma", "coverage": "weights"}.get(problem.op)
+    if problem.op == "dpp" and problem.options.quality is not None:
+        at_fault = "quality"
+    if at_fault is None and problem.relevance is not None:
+        at_fault = "relevance"
+    if at_fault is None or problem.rows.metric == "dot":
+        rule = "queries and embeddings must have products within the range of float32, got one beyond it"
+        return rule, "; rescale them"
+    return f"{at_fault} must give values within the range of float32, got one beyond it", ""
 
 
 def _not_finite(op: str, name: str, where: str) -> NoReturn:

@@ -54,7 +54,9 @@ inline Status Query<T, Objective>::scale_row(std::int64_t r, float* norm2, float
   *scale = args.norm == Norm::scaled ? args.scales[r] : 1.0f;
   if constexpr (Objective::kNeedsLength) {
     *norm2 = *norm2 * *scale * *scale;
-    if (!finite(*norm2)) return Status::not_finite;
+    if (*norm2 >= kNorm2Min && *norm2 <= kNorm2Max) return Status::ok;
+    *norm2 = 0.0f;
+    return unusual_norm(row(r));
   }
   return Status::ok;
 }

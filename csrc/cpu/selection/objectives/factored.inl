@@ -6,7 +6,7 @@
 // the rounding of one float32 product however nearly the picks depend on one another; no row is kept.
 //
 //   n_i = |x_i|^2 - sum over directions g of <x_i, g>^2
-//   DPP   w_i = q_i^2 n_i
+//   DPP   w_i = q_i sqrt(n_i), the root of d_i: the square of a quality may leave float32
 //   SSD   w_i = lambda_d z_i + (1 - lambda_d) gamma sqrt(n_i), x with a further element of 1, directions of the last
 //   picks SIFT  w_i = u_i^2 / (n_i + noise), u_i = r_i - sum of <x_i, g> e with e = u / sqrt(n + noise) of the pick
 //
@@ -70,13 +70,20 @@ struct Factored {
   void take_quality(Query& query) const {
     const Options& options = query.args.options;
     Workspace& ws = query.ws;
-    for (std::int64_t j = 0; j < query.items; ++j) {
-      const float quality =
-          options.quality[options.quality_per_item ? query.q * query.args.pool + ws.position[j] : ws.row[j]];
-      ws.weight[j] = quality * quality;
-      query.all_finite = query.all_finite && finite(ws.weight[j]);
-    }
+    for (std::int64_t j = 0; j < query.items; ++j)
+      ws.weight[j] = options.quality[options.quality_per_item ? query.q * query.args.pool + ws.position[j] : ws.row[j]];
+    check_weights(query);
+  }
+
+  // Pads the weights. They must be finite, and so must d of DPP be, which is largest before the first pick.
+  template <class Query>
+  void check_weights(Query& query) const {
+    Workspace& ws = query.ws;
     for (std::int64_t j = query.items; j < query.padded(query.items); ++j) ws.weight[j] = 0.0f;
+    for (std::int64_t j = 0; j < query.items; ++j) {
+      const float weight = ws.weight[j], root = ssd ? weight : weight * __builtin_sqrtf(ws.norm2[j]);
+      query.all_finite = query.all_finite && finite(ssd ? root : root * root);
+    }
   }
 
   // The weights that come from z-scores of the values. The mean is a sum of two floats, so that what lies close to it
@@ -91,14 +98,13 @@ struct Factored {
     for (std::int64_t j = 0; j < items; ++j) squares += (ws.value[j] - mean) * (ws.value[j] - mean);
     const double deviation = (items ? __builtin_sqrt(squares / double(items)) : 0) + FLT_EPSILON;
     const vf high = splat(float(mean)), low = splat(float(mean - double(float(mean))));
-    const double factor = query.lambda_d() * (ssd ? 1.0 : 2.0 * options.scale * kLog2eExact);
+    const double factor = query.lambda_d() * (ssd ? 1.0 : options.scale * kLog2eExact);
     const vf scale = splat(float(factor / deviation));
     for (std::int64_t j = 0; j < items; j += W) {
       const vf score = ((load(ws.value + j) - high) - low) * scale, weight = ssd ? score : exp2_of(score);
       store(ws.weight + j, weight);
     }
-    for (std::int64_t j = items; j < query.padded(items); ++j) ws.weight[j] = 0.0f;
-    for (std::int64_t j = 0; j < items; ++j) query.all_finite = query.all_finite && finite(ws.weight[j]);
+    check_weights(query);
   }
   static constexpr double kLog2eExact = 1.4426950408889634;
 
@@ -132,7 +138,7 @@ struct Factored {
 
   vf values(const Workspace& ws, std::int64_t j) const {
     const vf left = at_least_0(load(ws.running + j));
-    if (rule == Method::dpp) return load(ws.weight + j) * left;
+    if (rule == Method::dpp) return load(ws.weight + j) * square_root(left);
     if (ssd) return load(ws.weight + j) + splat(left_weight) * square_root(left);
     const vf aimed = load(ws.aimed + j);
     return aimed * aimed / larger(left + splat(noise), splat(FLT_MIN));
@@ -141,7 +147,7 @@ struct Factored {
   // By the operations of `values`.
   float value(const Workspace& ws, std::int64_t j) const {
     const float left = ws.running[j] > 0.0f ? ws.running[j] : 0.0f;
-    if (rule == Method::dpp) return ws.weight[j] * left;
+    if (rule == Method::dpp) return ws.weight[j] * __builtin_sqrtf(left);
     if (ssd) return ws.weight[j] + left_weight * __builtin_sqrtf(left);
     const float over = left + noise;
     return ws.aimed[j] * ws.aimed[j] / (over > FLT_MIN ? over : FLT_MIN);
@@ -195,13 +201,16 @@ struct Factored {
   template <class Query>
   void take(Query& query, std::int64_t j, std::int64_t slot, float value_now) {
     const Workspace& ws = query.ws;
-    float score = ssd ? value(ws, j) : value_now;
+    // DPP: d itself, in double, as what it is made of may leave float32.
+    const double d = double(ws.weight[j]) * ws.weight[j] * ws.running[j];
+    float score = ssd ? value(ws, j) : float(d);
     if (sift) {
       if (slot == 0)
         for (std::int64_t p = 0; p < query.picked; ++p) variance -= ws.reach[p] * ws.reach[p];
       variance -= value_now;
       score = float(variance);
     }
+    query.all_finite = query.all_finite && finite(score);
     query.take(j, slot, score, sift ? ws.relevance[j] : ws.value[j], query.redundancy(j));
   }
 };
