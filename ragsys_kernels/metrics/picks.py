@@ -9,6 +9,7 @@ import numpy as np
 from .._checks import shown
 from .._types import ArrayLike, Metric
 from ..selection.problem import unit
+from ..selection.rules.vrsd import ZERO_SUM
 from . import _values
 from ._values import Array
 
@@ -41,7 +42,8 @@ def sum_cosine(queries: ArrayLike, embeddings: ArrayLike, indices: ArrayLike, *,
     Returns
     -------
     (Q,) float64
-        0 where the sum or the query is zero, or nothing is picked.
+        0 where the sum or the query is zero, or nothing is picked. As in `vrsd` a sum is zero if it is shorter than
+        1e-6 of the lengths of its terms, the precision of float32 data.
 
     Raises
     ------
@@ -64,8 +66,18 @@ def sum_cosine(queries: ArrayLike, embeddings: ArrayLike, indices: ArrayLike, *,
     q = _values.matrix(op, "queries", queries)
     if q.shape != (len(ids), vectors.shape[1]):
         raise ValueError(f"{op}: queries must be of shape {(len(ids), vectors.shape[1])}, got {q.shape}")
-    sums = np.stack([vectors[row[row >= 0]].sum(axis=0) for row in ids]) if len(ids) else np.zeros_like(q)
+    sums = np.stack([_sum(vectors[row[row >= 0]]) for row in ids]) if len(ids) else np.zeros_like(q)
     return np.asarray((unit(q) * unit(sums)).sum(axis=1))
+
+
+def _sum(vectors: Array) -> Array:
+    """Return the sum of some vectors up to a factor, and 0 where their sum is nothing but rounding."""
+    largest = np.abs(vectors).max(initial=0.0)
+    if largest == 0:
+        return np.zeros(vectors.shape[1])
+    vectors = vectors / largest  # so that no square leaves float64
+    total: Array = vectors.sum(axis=0)
+    return total if np.linalg.norm(total) > ZERO_SUM * np.linalg.norm(vectors, axis=1).sum() else np.zeros_like(total)
 
 
 def pairwise_cosine(embeddings: ArrayLike, indices: ArrayLike) -> Array:

@@ -54,6 +54,27 @@ def test_a_zero_sum_has_cosine_0():
     assert sum_cosine(np.zeros((1, 2)), np.eye(2), [[0, 1]]).tolist() == [0]
 
 
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+@pytest.mark.parametrize("scale", [1, 1e-12, 1e12])
+def test_a_sum_that_is_rounding_alone_is_zero_as_vrsd_has_it(metric, scale):
+    """Three vectors at 120 degrees, and vectors with their opposites, in float32: what is left has no direction."""
+    angles = np.float32([0, 2 * math.pi / 3, 4 * math.pi / 3])
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    third = np.float32([[1, 1 / 3], [-1, -1 / 3 + 1e-8], [0.5, 0.2], [-0.5, -0.2]])
+    for rows in (circle * np.float32(scale), third * np.float32(scale)):
+        query, picks = np.ones((1, 2), np.float32), [list(range(len(rows)))]
+        given = {"queries": query, "embeddings": rows, "metric": metric, "initial": np.array([[0, 1]])}
+        vrsd = rk.vrsd(k=len(rows) - 2, backend="reference", **given).scores[0, -1]
+        assert sum_cosine(query, rows, picks, metric=metric).tolist() == [0] == [vrsd]
+        assert sum_cosine(query, rows, [[0, 2]], metric=metric)[0] != 0
+
+
+def test_no_sum_is_zero_for_its_size():
+    rows = np.array([[1e200, 0], [0, 1e200], [1e-200, 0], [0, 1e-200]])
+    found = sum_cosine(np.ones((2, 2)), rows, [[0, 1], [2, 3]], metric="dot")
+    assert found == pytest.approx([1, 1])
+
+
 def test_pairwise_cosine_is_its_definition():
     found = pairwise_cosine(ITEMS, PICKS)
     for q, row in enumerate(PICKS[:2]):
