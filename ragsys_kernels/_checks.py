@@ -135,6 +135,22 @@ def storage(op: str, name: str, x: Any, place: Place = HOST) -> tuple[Any, str]:
     return array, dtype
 
 
+def rows_in_order(op: str, name: str, array: Any, place: Place = HOST) -> None:
+    """Refuse a matrix whose rows the kernels cannot read where they are."""
+    strides, itemsize = place.strides(array), array.dtype.itemsize
+    rows, columns = array.shape
+    if columns > 1 and strides[1] != itemsize:
+        rule = "a contiguous last axis"
+    elif strides[0] % itemsize or (rows > 1 and strides[0] < 0):
+        rule = "rows in the order of memory, whole elements apart"
+    else:
+        return
+    if rows:
+        raise ValueError(
+            f"{op}: {name} must have {rule}, got strides {strides}; copy it once with np.ascontiguousarray"
+        )
+
+
 def per_query(
     op: str,
     name: str,

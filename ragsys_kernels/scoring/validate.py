@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import _arrays
 from .._arrays import HOST, Place
-from .._checks import choice, count, floats, integers, shape_text, shown, whole
+from .._checks import choice, count, floats, integers, rows_in_order, shape_text, shown, whole
 from ._namespace import namespace
 from .problem import Layout, Partials, ScoringProblem
 
@@ -28,19 +28,11 @@ def _matrix(op: str, name: str, x: Any, symbols: str, place: Place) -> tuple[Any
     if array.ndim != 2:
         hint = f"; use {name}.reshape(-1, {name}.shape[-1])" if array.ndim > 2 else ""
         raise ValueError(f"{op}: {name} must have shape {symbols}, got {shape_text(tuple(array.shape))}{hint}")
-    rows, columns = array.shape
-    if columns == 0:
-        raise ValueError(f"{op}: {name} must have at least one column, got shape {shape_text((rows, 0))}")
+    if array.shape[1] == 0:
+        raise ValueError(f"{op}: {name} must have at least one column, got shape {shape_text(tuple(array.shape))}")
     if not place.is_native(array):
         raise ValueError(f"{op}: {name} must be aligned and in native byte order; copy it once with np.array")
-    row_stride, stride = place.strides(array)
-    itemsize = array.dtype.itemsize
-    apart = rows > 1 and (row_stride < 0 or row_stride % itemsize)
-    if rows and (apart or (columns > 1 and stride != itemsize)):
-        raise ValueError(
-            f"{op}: {name} must have a contiguous last axis, got strides {place.strides(array)}; "
-            "copy it once with np.ascontiguousarray"
-        )
+    rows_in_order(op, name, array, place)
     return array, dtype
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import _arrays
 from .._arrays import HOST, Place
-from .._checks import choice, count, expect_shape, floats, ids, integers, per_query, shape_text, storage
+from .._checks import choice, count, expect_shape, floats, ids, integers, per_query, rows_in_order, shape_text, storage
 from .._warn import warn
 from . import constraints
 from .constraints import NONE
@@ -83,12 +83,7 @@ def _rows(op: str, embeddings: Any, metric: str, place: Place) -> tuple[Rows, in
             raise ValueError(f"{op}: embeddings must be C-contiguous; copy it once with np.ascontiguousarray")
         array = array.reshape(-1, array.shape[2])
     else:
-        strides, itemsize = place.strides(array), array.dtype.itemsize
-        if (array.shape[1] > 1 and strides[1] != itemsize) or strides[0] % itemsize or strides[0] < 0:
-            raise ValueError(
-                f"{op}: embeddings must have a contiguous last axis, got strides {strides}; "
-                "copy it once with np.ascontiguousarray"
-            )
+        rows_in_order(op, "embeddings", array, place)
     return Rows.of(array, dtype, metric, "computed" if metric == "cosine" else "as_given"), pool_stride
 
 

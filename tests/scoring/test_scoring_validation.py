@@ -68,7 +68,8 @@ ANSWERS = {
     ),
     "logits_backwards": (
         good(logits=f32(4, 9)[::-1]), ValueError,
-        "logits must have a contiguous last axis, got strides (-36, 4); copy it once with np.ascontiguousarray",
+        "logits must have rows in the order of memory, whole elements apart, got strides (-36, 4); "
+        "copy it once with np.ascontiguousarray",
     ),
     "logits_big_endian": (
         good(logits=f32(4, 9).astype(">f4")), ValueError,

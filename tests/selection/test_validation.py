@@ -70,7 +70,8 @@ BOTH = {
     ),
     "embeddings_backwards": (
         good(embeddings=f32(12, 4)[::-1]), ValueError,
-        "embeddings must have a contiguous last axis, got strides (-16, 4); copy it once with np.ascontiguousarray",
+        "embeddings must have rows in the order of memory, whole elements apart, got strides (-16, 4); "
+        "copy it once with np.ascontiguousarray",
     ),
     "embeddings_big_endian": (
         good(embeddings=f32(12, 4).astype(">f4")), ValueError,
