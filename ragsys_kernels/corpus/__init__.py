@@ -232,7 +232,7 @@ class Corpus(Rows):
         errors = _checks.skipped(op, on_error)
         of_queries = {"queries": queries, "query_groups": query_groups, "allowed": allowed, "exclude": exclude}
         device = _checks.same_device(op, {**of_queries, "the corpus": self.data})
-        library = _arrays.library_of(queries)
+        library = _arrays.library_of(*of_queries.values())
         name, implementation = _dispatch.choose(op, "selection", device, backend)
         place = HOST if device == "cpu" else Torch(device)
         problem = validate.selection(

@@ -124,7 +124,8 @@ def mmr(
     Selection
         ``indices`` (Q, K) int64 padded with -1, ``scores``, ``relevance``, ``redundancy`` (Q, K) float32, ``lengths``
         (Q,) int32, on the arrays' device; torch tensors if any array argument is one, else CuPy arrays if one is,
-        else NumPy arrays. Not items of the tuple: ``errors`` maps query numbers to reasons with ``on_error="skip"``,
+        else NumPy arrays, where ``k``, the weights, ``budget``, ``max_similarity`` and the options of one rule do not
+        count. Not items of the tuple: ``errors`` maps query numbers to reasons with ``on_error="skip"``,
         else it is None; ``cost`` (Q,) float64 is what the picks cost with a budget, else None; ``certified`` (Q,) bool
         and ``pool_needed`` (Q,) float32 with ``outside``, else None.
 

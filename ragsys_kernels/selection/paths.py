@@ -64,8 +64,8 @@ def mmr_path(
     -------
     SelectionPath
         ``cu_segments`` (Q + 1,) int64, ``low`` and ``high`` (S,) float64, ``indices`` (S, K) int64 padded with -1: the
-        S segments of all queries, those of a query in increasing lambda_d. Torch tensors if any array argument is one,
-        else NumPy arrays. ``path.at(lambda_d)`` gives the picks at a weight, ``path.of(q)`` the path of one query.
+        S segments of all queries, those of a query in increasing lambda_d. Torch tensors where `mmr` gives them, else
+        NumPy arrays. ``path.at(lambda_d)`` gives the picks at a weight, ``path.of(q)`` the path of one query.
 
     Raises
     ------

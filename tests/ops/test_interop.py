@@ -341,6 +341,35 @@ def test_corpus_takes_tensors_and_gives_what_the_queries_are(backend, torch):
         same(result, corpus.select(queries, 5, pool=pool, backend=backend))
 
 
+@pytest.mark.parametrize("name", ["allowed", "exclude", "query_groups"])
+def test_one_tensor_makes_the_results_of_a_corpus_torch(backend, torch, name):
+    problem = testing.selection_problem(3, 20, 5, 19, seed=10)
+    corpus = rk.Corpus(problem["embeddings"], groups=np.arange(40) % 4)
+    given = {"allowed": np.arange(40) % 3 > 0, "exclude": np.array([[1, 5]] * 3), "query_groups": np.arange(3)}[name]
+    tensor = torch.from_numpy(given)
+    expected = corpus.search(problem["queries"], 5, **{name: given}, backend=backend)
+    found = corpus.search(problem["queries"], 5, **{name: tensor}, backend=backend)
+    assert all(isinstance(field, torch.Tensor) for field in found)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b)
+    for pool in (10, None):
+        result = corpus.select(problem["queries"], 3, pool=pool, **{name: tensor}, backend=backend)
+        assert all(isinstance(field, torch.Tensor) for field in result)
+        same(result, corpus.select(problem["queries"], 3, pool=pool, **{name: given}, backend=backend))
+
+
+def test_options_of_one_rule_and_numbers_do_not_make_the_result_torch(backend, torch):
+    problem = testing.selection_problem(3, 20, 5, 19, seed=10)
+    quality, aspects = torch.ones(40), torch.ones(3, 2, 19)
+    numbers = {"k": torch.tensor(3), "lambda_d": torch.tensor(0.5), "max_similarity": torch.tensor(0.9)}
+    for found in (
+        rk.dpp(**problem, quality=quality, backend=backend),
+        rk.coverage(**problem, aspects=aspects, backend=backend),
+        rk.mmr(**{**problem, **numbers}, backend=backend),
+    ):
+        assert all(isinstance(field, np.ndarray) for field in found)
+
+
 @pytest.mark.parametrize("stored", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("given", ["float32", "float16", "bfloat16"])
 def test_corpus_rounds_from_any_type_to_any(torch, given, stored):
