@@ -171,6 +171,9 @@ SELECTION = {
     "lambda_d": number, "lambda_b": number, "groups": integers, "query_groups": integers, "max_per_group": count,
     "initial": integers, "allowed": mask_or_rows, "exclude": mask_or_rows, "metric": text,
     "check_values": flag, "backend": text, "num_threads": count, "on_error": text,
+    "costs": doubles, "budget": number, "max_similarity": number,
+    "quality": floats, "scale": number, "gamma": number, "window": count, "noise": number, "min_gain": number,
+    "kind": text, "aspects": floats, "weights": floats, "density": flag,
 }  # fmt: skip
 CORPUS = {
     "embeddings": floats, "bias": floats, "groups": integers, "metric": text, "dtype": text, "device": text,
@@ -215,7 +218,7 @@ def _on_error(rng: np.random.Generator) -> str:
 
 
 def _selection(rng: np.random.Generator) -> Good:
-    op = str(rng.choice(("mmr", "vrsd"), p=(0.65, 0.35)))
+    op = str(rng.choice(("mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"), p=(0.4, 0.2, *[0.08] * 5)))
     Q, N, D, P = 3, 14, 6, 9
     form = rng.choice(("pools", "dense", "corpus", "whole"))
     rows = _normal(rng, N, D)
@@ -232,11 +235,27 @@ def _selection(rng: np.random.Generator) -> Good:
     a["initial"] = np.array([[0, -1], [1, 2], [-1, -1]])
     places = P if form == "dense" else N
     a["allowed"], a["exclude"] = rng.random((Q, places)) < 0.8, rng.integers(-1, places, (Q, 2))
-    if op == "mmr":
+    if op not in ("vrsd", "sift"):
         a.update(bias=_normal(rng, *size), lambda_d=0.5, lambda_b=np.array([0.1, 0.5, 1], np.float32))
+    if rng.random() < 0.3:
+        a.update(costs=rng.integers(1, 9, size).astype(float), budget=12.0, max_similarity=np.full(Q, 0.9))
+    a.update(_of_rule(op, rng, size))
     a.update(metric="cosine", check_values=None, backend="auto", num_threads=1, on_error=_on_error(rng))
     kinds = {**SELECTION, "embeddings": rows_of} if form == "corpus" else SELECTION
     return op, getattr(rk, op), a, kinds
+
+
+def _of_rule(op: str, rng: np.random.Generator, items: tuple[int, ...]) -> dict[str, Any]:
+    """The arguments of one rule alone."""
+    options: dict[str, dict[str, Any]] = {
+        "dpp": {"quality": rng.uniform(0.5, 2, items), "scale": 1.0},
+        "ssd": {"gamma": 0.7, "window": 3},
+        "sift": {"noise": 0.1, "min_gain": 0.001},
+        "coverage": {"kind": "cover", "aspects": _normal(rng, 3, 2, 6), "weights": rng.random((3, 2)), "gamma": 0.5},
+    }
+    if op == "dpp" and rng.random() < 0.5:
+        del options[op]["quality"]
+    return options.get(op, {})
 
 
 def _corpus(rng: np.random.Generator) -> Good:
@@ -293,8 +312,9 @@ def _select(rng: np.random.Generator) -> Good:
     a.pop("embeddings")
     if a["groups"].ndim == 2:
         a["groups"], a["allowed"] = rng.integers(0, 4, 14), rng.random(14) < 0.8
-        if "bias" in a:
-            a["bias"] = _normal(rng, 14)
+        for name in ("bias", "costs", "quality"):
+            if name in a:
+                a[name] = rng.uniform(0.5, 2, 14) if name != "bias" else _normal(rng, 14)
     if rng.random() < 0.5:
         a.pop("candidates", None)
         a.pop("relevance", None)
@@ -643,7 +663,7 @@ def judge(case: Drawn) -> None:
 
 
 # A search or a selection within a call is named as what was called.
-OPS = {"select": ("select", "search", "mmr", "vrsd")}
+OPS = {"select": ("select", "search", *rk.METHODS)}
 
 
 def _documented(case: Drawn, error: BaseException) -> None:
