@@ -158,7 +158,7 @@ def coverage(
             share = floats(op, "weights", weights, place)
             expect_shape(op, "weights", share, (tuple(array.shape[:2]), "(Q, A)"))
         if isinstance(array, np.ndarray):
-            good = np.isfinite(array).all(axis=2)
+            good = np.asarray(np.isfinite(array).all(axis=2))
             good_values(op, "aspects", array, good, "finite", errors)
             array = array if good.all() else np.where(good[:, :, None], array, 0)
             if rows.metric == "cosine":
