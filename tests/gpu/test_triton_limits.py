@@ -112,3 +112,14 @@ def test_nothing_fits_or_all_is_the_same(rule):
 
 
 interpreted.elsewhere(globals())
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_ceiling_of_one_bars_no_cosine(rule):
+    """Not even of copies, whose cosine may round to more than 1."""
+    rng = np.random.default_rng(1)  # of which one pair has such a cosine
+    rows = np.repeat(rng.standard_normal((8, 50)).astype(np.float32), 2, axis=0)
+    problem = {"queries": rng.standard_normal((3, 50)).astype(np.float32), "embeddings": rows, "k": 14}
+    problem["candidates"] = np.tile(np.arange(16), (3, 1))
+    free = getattr(rk, rule)(**problem, backend="triton")
+    np.testing.assert_array_equal(check(rule, {**problem, "max_similarity": 1.0}).indices, free.indices)
