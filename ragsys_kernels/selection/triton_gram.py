@@ -378,6 +378,15 @@ def limits_and_options(problem: Problem) -> dict[str, Any]:
 NUMBERS = (("scale", "gamma", "noise"), ("min_gain",))
 
 
+def power_of(quality: Any) -> Any:
+    """Return a power of two near the largest quality, of each query or of all: the kernel squares what is left of them.
+
+    Where values are not checked, NaN and inf are but of items that are not picked.
+    """
+    _, exponent = quality.nan_to_num(0.0, 0.0, 0.0).amax(-1, keepdim=True).frexp()
+    return exponent.clamp(-126, 126).float().exp2()
+
+
 def select(problem: Problem, out: Selection) -> None:
     """Launch regime a, one program a query."""
     dtype, D = problem.rows.dtype, problem.rows.data.shape[1]
@@ -386,6 +395,9 @@ def select(problem: Problem, out: Selection) -> None:
     arguments |= dict(zip(("query_parts", "query_back"), query_parts(problem) if parts else (None, None), strict=True))
     arguments |= limits_and_options(problem)
     del arguments["VRSD"]
+    power = None if arguments["quality"] is None else power_of(arguments["quality"])
+    if power is not None:
+        arguments["quality"] = arguments["quality"] / power
     objective = OBJECTIVES[rule_of(problem)]
     plain = problem.op == "mmr" and all(arguments.get(name) is None for name in OPTIONS)
     hopper = is_hopper()
@@ -399,3 +411,5 @@ def select(problem: Problem, out: Selection) -> None:
         **form(dtype, tile, D, plain, parts, rule_of(problem), hopper),
         **tile.options(),
     )
+    if power is not None:  # twice, as the square may leave float32
+        out.scores.mul_(power).mul_(power)

@@ -78,6 +78,21 @@ def test_a_quality_of_rows_and_of_positions():
         check(method, {**problem, "quality": rng.uniform(0.5, 2, shape).astype(np.float32)})
 
 
+@pytest.mark.parametrize("exponent", [-120, -60, 60])
+def test_qualities_whose_squares_leave_float32(exponent):
+    """Of rows and of positions; only scores may be beyond it."""
+    method, problem = problem_of("dpp", {})
+    rng = np.random.default_rng(5)
+    for shape in ((len(problem["embeddings"]),), (3, 19)):
+        quality = np.float32(rng.uniform(0.5, 2, shape))
+        usual = check(method, {**problem, "quality": quality})
+        far = rk.dpp(**problem, quality=quality * np.float32(np.exp2(exponent)), backend="triton")
+        np.testing.assert_array_equal(far.indices, usual.indices)
+        with np.errstate(over="ignore", under="ignore"):
+            expected = usual.scores * np.float32(np.exp2(exponent)) * np.float32(np.exp2(exponent))
+        np.testing.assert_allclose(far.scores, expected, rtol=1e-6)
+
+
 def test_what_initial_items_span_is_not_picked():
     """Two initial items of one vector, and others of the same."""
     method, problem = problem_of("dpp", {})
