@@ -43,8 +43,8 @@ def ray_deployment(
     -------
     ray.serve.Application
         HTTP routes are those of the server. Handles have ``select(table, **rules)``: an Arrow table of queries in the
-        columns of ``/v1/select``, rules as its URL has them (``corpus="docs"``, ``k=6``, ``pool=None``), an Arrow
-        table of picks back; ValueError for what breaks a rule.
+        columns of ``/v1/select``, rules as its URL has them (``corpus="docs"``, ``k=6``, ``pool=None``) or lists of ids
+        (``exclude=[3, 8]``) for all queries, an Arrow table of picks back; ValueError for what breaks a rule.
 
     Examples
     --------

@@ -62,7 +62,7 @@ def read(op: str, queries: Sequence[Any], common: dict[str, Any], served: Served
         ``common`` has a field that there is not.
     """
     asked = Asked(served, len(queries))
-    reader = _Reader(rules_of(op, common, served, limits))
+    reader = Reader(rules_of(op, common, served, limits))
     alike: dict[tuple[Any, ...], list[int]] = {}
     for i, query in enumerate(queries):
         if type(query) is not dict:
@@ -79,7 +79,9 @@ def read(op: str, queries: Sequence[Any], common: dict[str, Any], served: Served
     return asked
 
 
-class _Reader:
+class Reader:
+    """The columns of queries, from what JSON has for them."""
+
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
 
@@ -113,7 +115,7 @@ class _Reader:
         columns: dict[str, Any] = {}
         for name in ("candidates", "initial", "allowed", "exclude"):
             if name in values:
-                columns[name] = self._ids(name, values[name])
+                columns[name] = self.ids(name, values[name])
         if "query" in values:
             columns["vectors"] = self._vectors(values["query"])
         if "query_id" in values:
@@ -156,7 +158,7 @@ class _Reader:
         flat: np.ndarray = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), _DTYPES[dtype])
         return flat.reshape(len(given), dims).astype(np.float32, copy=False)
 
-    def _ids(self, name: str, lists: list[Any]) -> np.ndarray:
+    def ids(self, name: str, lists: list[Any]) -> np.ndarray:
         """Return the rows of lists of ids, padded with -1."""
         if None in lists:
             lists = [[] if x is None else x for x in lists]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _PATHS = ("/rerank", "/v1/rerank", "/v2/rerank", "/models/{model}/rerank")
 # Fields of ``/v1/select`` that a body may have; others belong to the clients' own services and change nothing here.
 _RULES = ("method", "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity")
-_FIELDS = ("initial", "exclude", "query_id")
+_FIELDS = ("initial", "allowed", "exclude", "query_id")
 # What a URL may have for clients whose body is not theirs to choose.
 _OF_URL = ("model", "top_n", "pool_size")
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z")

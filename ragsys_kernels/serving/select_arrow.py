@@ -2,9 +2,10 @@
 
 Columns in: ``vector`` (a list of floats of any kind) or ``query_id``; as wanted ``id``, ``candidates``, ``relevance``,
 ``initial``, ``allowed``, ``exclude``, ``k``, ``lambda_d``, ``lambda_b``, ``budget``,
-``max_similarity``. Rules for all queries are in the URL:
-``/v1/select?corpus=docs&k=6&pool=all``. Columns out: ``query_id`` (the column ``id``, else the number of the row),
-``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: not known), ``error``.
+``max_similarity``. Rules for all queries are in the URL: ``/v1/select?corpus=docs&k=6&pool=all``. Those of a stream by
+Flight and of a handle of Ray Serve may have lists of ids too, for all queries without a column of that name. Columns
+out: ``query_id`` (the column ``id``, else the number of the row), ``ids``, ``scores``, ``relevance``, ``redundancy``,
+``certified`` (null: not known), ``error``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .corpora import Corpora, Served
 from .http import ARROW, Request, Response
 from .kernel import Block
 from .limits import Limits, RefusedError, invalid
-from .reading import BLOCK, Asked
+from .reading import BLOCK, Asked, Reader
 from .rules import Rules, rules_of
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ _NO_ROWS, _NO_FLOATS = np.zeros(0, np.int64), np.zeros(0, np.float32)
 # Longer streams, and of more queries, are read and answered in a thread: they would hold up the event loop.
 _LARGE, _MANY = 1 << 20, 1024
 _WEIGHTS = ("lambda_d", "lambda_b", "budget", "max_similarity")
+_IDS = ("candidates", "initial", "allowed", "exclude")
 _NUMBERS = {"k": int, "pool": int, "max_per_group": int, **dict.fromkeys(_WEIGHTS, float)}
 
 
@@ -95,11 +97,21 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
         raise invalid("select", "queries", f"be 1 to {limits.queries}", table.num_rows)
     asked, rules = Asked(served, table.num_rows), rules_of("select", common, served, limits)
     columns = {name: _one(table.column(name)) for name in names}
+    common_ids = _ids_of_all(rules)
     for begin in range(0, table.num_rows, BLOCK):
         part = {name: column.slice(begin, BLOCK) for name, column in columns.items()}
         positions = list(range(begin, min(begin + BLOCK, table.num_rows)))
-        _read(rules, part, positions, asked)
+        _read(rules, common_ids, part, positions, asked)
     return asked
+
+
+def _ids_of_all(rules: Rules) -> dict[str, np.ndarray]:
+    """Return the rows (1, any) of the lists of ids among the rules, which hold for all queries without their own."""
+    for name in rules.columns:
+        if name not in _IDS and name not in _WEIGHTS:
+            raise rules.invalid(name, "be left out of the rules beside columns", "a value for all queries")
+    reader = Reader(rules)
+    return {name: reader.ids(name, [rules.columns[name]]) for name in _IDS if name in rules.columns}
 
 
 def batch_of(table: pa.Table, asked: Asked, picks: list[Selection]) -> pa.RecordBatch:
@@ -186,28 +198,37 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
     return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
 
 
-def _read(rules: Rules, columns: dict[str, pa.Array], positions: list[int], asked: Asked) -> None:
+def _read(
+    rules: Rules,
+    common_ids: dict[str, np.ndarray],
+    columns: dict[str, pa.Array],
+    positions: list[int],
+    asked: Asked,
+) -> None:
     """Add the block of some rows; those that are bad are left out, with the halves tried as in `reading`."""
     try:
-        asked.blocks.append((_block(rules, columns, len(positions)), positions))
+        asked.blocks.append((_block(rules, common_ids, columns, len(positions)), positions))
     except RefusedError as error:
         if len(positions) == 1:
             asked.errors[positions[0]] = error
             return
         middle = len(positions) // 2
         for part in (slice(0, middle), slice(middle, None)):
-            _read(rules, {name: column[part] for name, column in columns.items()}, positions[part], asked)
+            halves = {name: column[part] for name, column in columns.items()}
+            _read(rules, common_ids, halves, positions[part], asked)
 
 
-def _block(rules: Rules, columns: dict[str, pa.Array], n: int) -> Block:
+def _block(rules: Rules, common_ids: dict[str, np.ndarray], columns: dict[str, pa.Array], n: int) -> Block:
     for name, column in columns.items():
         if column.null_count and name != "id":
             raise rules.invalid(name, "be given", "null")
     ids = {}
-    for name in ("candidates", "initial", "allowed", "exclude"):
+    for name in _IDS:
         if name in columns:
             values, lengths = _lists(rules, name, columns[name])
             ids[name] = rules.id_rows(name, _plain(rules, name, values), lengths)
+        elif name in common_ids:
+            ids[name] = np.repeat(common_ids[name], n, axis=0)
     relevance = None
     if "relevance" in columns:
         values, lengths = _lists(rules, "relevance", columns["relevance"])

@@ -113,6 +113,15 @@ def test_a_client_may_wait_for_each_answer_before_it_writes_on(client):
     writer.close()
 
 
+def test_lists_of_ids_among_the_rules_hold_for_all_batches(client):
+    vectors = RNG.standard_normal((1030, D), dtype=np.float32)
+    exclude = [*range(40), 77]
+    parts = [batch_of(vectors[:1028]), batch_of(vectors[1028:])]
+    answers = exchanged(client, parts, corpus="docs", k=3, pool=20, exclude=exclude)
+    expected = CORPUS.select(vectors, 3, pool=20, exclude=exclude)
+    assert answers["ids"].to_pylist() == expected.indices.tolist()
+
+
 def test_a_bad_query_has_its_own_error(client):
     vectors = RNG.standard_normal((5, D), dtype=np.float32)
     vectors[3, 1] = np.inf
@@ -127,6 +136,8 @@ def test_a_bad_query_has_its_own_error(client):
         ({"corpus": "other"}, "vector", "corpus must be one of 'docs', 'names'"),
         ({"corpus": "docs", "k": 0}, "vector", "k must be within"),
         ({"corpus": "docs", "lamda": 0}, "vector", "must be one of"),
+        ({"corpus": "docs", "exclude": ["doc-1"]}, "vector", "exclude must be integers of 64 bits"),
+        ({"corpus": "docs", "cursor": "n"}, "vector", "cursor must be left out"),
         ({"corpus": "docs"}, "vectors", "one column of"),
     ],
 )

@@ -240,6 +240,10 @@ def test_arrow_has_the_columns_of_offline_jobs(corpus, rows):
         ({"query_id": [1]}, "/v1/select?pool=many", "pool"),
         ({"query_id": [1]}, "/v1/select?budget=3", "budget"),
         ({"query_id": [1]}, "/v1/select?corpus=other", "corpus"),
+        ({"query_id": [1]}, "/v1/select?exclude=5", "exclude"),
+        ({"query_id": [1]}, "/v1/select?relevance=0.5", "relevance"),
+        ({"query_id": [1]}, "/v1/select?cursor=n", "cursor"),
+        ({"vector": [[1.0] * D]}, "/v1/select?query_id=1", "query_id"),
     ],
 )
 def test_arrow_that_is_refused(corpus, columns, path, argument):

@@ -102,6 +102,18 @@ def test_the_order_of_the_documents_changes_nothing():
         }
 
 
+@pytest.mark.parametrize("name", ["initial", "allowed", "exclude"])
+def test_lists_of_ids_limit_the_picks(name):
+    """As in ``/v1/select`` over the documents."""
+    ids, listed = IDS[:30].tolist(), IDS[5:14].tolist()
+    rows = {name: np.arange(5, 14)[None]}
+    [answer] = post(("/rerank", {"query": f"id:{IDS[50]}", "texts": ids, "top_n": 6, name: listed}))
+    pool = np.array([np.argsort(IDS)[np.isin(np.sort(IDS), ids)]])
+    expected = NUMBERED.select(ROWS[[50]], 6, candidates=pool, **rows)
+    picked = [x["selection"]["id"] for x in answer.json() if x["selection"]["picked"]]
+    assert picked == IDS[expected.indices[0]].tolist()
+
+
 def test_documents_may_be_objects_repeated_and_of_string_ids():
     names = [f"doc-{x}" for x in IDS[:6]]
     documents = [{"text": names[0]}, {"id": names[1], "text": "ignored"}, names[2], names[2], {"id": names[4]}]

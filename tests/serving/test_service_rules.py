@@ -94,3 +94,53 @@ def test_a_budget_needs_costs():
     answer = servers.run({"docs": corpus}, use)
     assert answer.status_code == 422
     assert answer.json()["results"][0]["error"]["argument"] == "budget"
+
+
+@pytest.mark.parametrize("name", ["candidates", "initial", "allowed", "exclude"])
+def test_a_list_of_ids_beside_the_queries_holds_for_all_of_them(corpus, name):
+    """In JSON, and beside columns, where a column goes before it."""
+    pa = pytest.importorskip("pyarrow")
+    from ragsys_kernels.serving.ray_serve import answered
+
+    listed, own = list(range(0, N, 7)), [[3, 4, 5, 6, 8], [9, 10, 12]]
+    common = {"k": K, "pool": 30, name: listed}
+
+    async def use(client, service):
+        alike = await client.post("/v1/select", json={**common, "queries": [{"query_id": q} for q in (1, 2)]})
+        queries = [{"query_id": q, name: ids} for q, ids in zip((1, 2), own, strict=True)]
+        owned = await client.post("/v1/select", json={**common, "queries": queries})
+        tables = pa.table({"query_id": [1, 2]}), pa.table({"query_id": [1, 2], name: own})
+        return alike.json(), owned.json(), [await answered(service, table, common) for table in tables]
+
+    *given, tables = servers.run({"docs": corpus}, use)
+    for content, table in zip(given, tables, strict=True):
+        assert table["ids"].to_pylist() == [result["ids"] for result in content["results"]]
+    query = corpus.vectors(np.array([1, 2])).astype(np.float32)
+    filters = {name: np.array([listed] * 2), **({} if name == "candidates" else {"pool": 30})}
+    picks = corpus.select(query, K, **filters)
+    assert tables[0]["ids"].to_pylist() == picks.indices.tolist()
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"exclude": "rubbish"},
+        {"allowed": 3},
+        {"initial": ["doc-1"]},
+        {"exclude": [N]},
+        {"candidates": []},
+        {"relevance": [1.0]},
+        {"query": [1.0] * D},
+        {"query_id": 1},
+        {"cursor": "n"},
+    ],
+)
+def test_what_cannot_hold_for_all_rows_of_columns_is_refused(corpus, rules):
+    pa = pytest.importorskip("pyarrow")
+    from ragsys_kernels.serving.ray_serve import answered
+
+    async def use(_, service):
+        with pytest.raises(ValueError, match=f"^select: {next(iter(rules))} must "):
+            await answered(service, pa.table({"query_id": [1, 2]}), rules)
+
+    servers.run({"docs": corpus}, use)
