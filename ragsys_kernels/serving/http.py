@@ -18,6 +18,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON = b"application/json"
 ARROW = b"application/vnd.apache.arrow.stream"
+_DIGITS = 18  # of a number in a header, which fits 64 bits; Python refuses to read thousands of them
 
 
 class DisconnectedError(Exception):
@@ -112,9 +113,10 @@ class Request:
         """Make room for the body that the headers announce, or refuse it before it is read."""
         length = self.headers.get(b"content-length", b"0")
         if length.isdigit():
-            if int(length) > self._limits.body_bytes:
+            size = number_of(length)
+            if size is None or size > self._limits.body_bytes:
                 raise self._too_large()
-            self._hold(int(length))
+            self._hold(size)
 
     def read(self, body: bytes) -> None:
         """Take the body, which has been read."""
@@ -184,6 +186,11 @@ class Response:
 
 
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+def number_of(header: bytes) -> int | None:
+    """Return the whole number that a header is; None if it is none, or too long."""
+    return int(header) if header.isdigit() and len(header) <= _DIGITS else None
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -19,7 +19,7 @@ from .. import __version__
 from ..selection.problem import Selection
 from . import tensors
 from .corpora import Corpora, Served
-from .http import JSON, Request, Response, json_response
+from .http import JSON, Request, Response, json_response, number_of
 from .limits import Limits, RefusedError, invalid
 from .reading import Asked
 from .rerank import rule_of
@@ -123,12 +123,11 @@ async def infer(service: Service, request: Request) -> Response:
             415, "infer: content-encoding must be left out: bodies are not compressed", "content-encoding"
         )
     served, rule = _model(request, service.corpora)
-    length = request.headers.get(_LENGTH.encode())
-    if length is not None and (not length.isdigit() or len(length) > 18):
+    length, json_bytes = request.headers.get(_LENGTH.encode()), None
+    if length is not None and (json_bytes := number_of(length)) is None:
         raise invalid("infer", _LENGTH, "be the bytes of the JSON", repr(length)[:100])
     body = await request.body()
     request.stage("read")
-    json_bytes = None if length is None else int(length)
     large = len(body) > LARGE_BODY
     content, asked = await service.beside(large, _parsed, body, json_bytes, rule, served, service.limits)
     request.queries = asked.count

@@ -131,9 +131,11 @@ class Protocol(HttpToolsProtocol):
         try:
             front.admit(request)
             request.announced()
-        except RefusedError:
-            front.service.load.requests -= 1
-            return False
+        except Exception as error:
+            front.service.load.requests -= 1  # whatever it was: what is counted for ever fills the server
+            if isinstance(error, RefusedError):
+                return False
+            raise
         scope["method"], scope["path"], scope["query_string"] = "POST", _PATH, query[1:]
         request.route = _PATH
         self.cycle = _Cycle(request, parser.should_keep_alive())

@@ -15,7 +15,7 @@ import servers
 
 import ragsys_kernels as rk
 
-N, D = 300, 16
+N, D, MOST = 300, 16, 16
 TOKEN = "secret"
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 ONE = {"query_id": 7, "candidates": list(range(40))}
@@ -31,6 +31,7 @@ def server(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpora") / "docs"
     corpus.save(folder)
     arguments = ("--corpus", f"docs={folder}", "--token", TOKEN, "--max-body", 60_000, "--threads", 1)
+    arguments += ("--max-requests", MOST)
     with servers.Process(*arguments) as process:
         yield process
 
@@ -140,6 +141,15 @@ def test_connections_are_as_http_has_them(server):
         assert received(server, request(b"", path, method=method, connection="close"))[0][0] == status
     assert received(server, request(b"", "/v1/select#x", connection="close"))[0][0] == 422
     assert received(server, b"POST /v1/select HTTP/1.1\r\ncontent-length: x\r\n\r\n")[0][0] == 400
+
+
+def test_requests_that_are_refused_while_they_are_read_are_not_counted_for_ever(server):
+    """Lengths that Python would not read, or that no body has."""
+    for digits in (b"0" * 5000 + b"5", b"9" * 18, b"0" * 18 + b"5"):
+        for _ in range(MOST):
+            head = request(b"", content_type=JSON)[:-4].replace(b"content-length: 0", b"content-length: " + digits)
+            assert [status for status, _, _ in received(server, head + b"\r\n\r\n")] == [413]
+    assert received(server, request(connection="close"))[0][0] == 200
 
 
 def test_a_client_that_leaves_is_counted_and_holds_nothing(server):
