@@ -15,7 +15,8 @@ DTYPES = {
     "INT8": "<i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8",
     "UINT8": "<u1", "UINT16": "<u2", "UINT32": "<u4",
 }  # fmt: skip
-_MOST_DIMS = 3
+# NumPy multiplies the dimensions of an empty array too: with these their bytes stay within 64 bits.
+_MOST_DIMS, _LONGEST = 3, 1_000_000
 OP = "infer"
 
 
@@ -68,6 +69,8 @@ def _tensor(name: str, tensor: dict[str, Any], rest: memoryview) -> tuple[np.nda
         raise invalid(OP, name, "have a shape, a list of integers", shown(shape))
     if len(shape) > _MOST_DIMS:
         raise invalid(OP, name, f"have at most {_MOST_DIMS} dimensions", len(shape))
+    if max(shape) > _LONGEST:
+        raise invalid(OP, name, f"have at most {_LONGEST} values along each dimension", shown(max(shape)))
     if type(datatype) is not str or (datatype != "BYTES" and datatype not in DTYPES):
         raise invalid(OP, name, f"have one of the datatypes {', '.join(DTYPES)}, BYTES", shown(datatype))
     count = 1
@@ -120,6 +123,8 @@ def _listed(name: str, data: Any, datatype: str, count: int) -> np.ndarray:
 
 def _strings(name: str, own: memoryview, count: int) -> np.ndarray:
     """Return strings that stand end to end, each after its length in four bytes."""
+    if 4 * count > len(own):  # before there is room for so many: a shape costs nothing to send
+        raise invalid(OP, name, f"have {count} strings, each after its length in 4 bytes", f"{len(own)} bytes")
     found: np.ndarray = np.empty(count, object)
     place = 0
     try:

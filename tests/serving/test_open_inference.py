@@ -1,6 +1,7 @@
 """The Open Inference Protocol: JSON and binary tensors have the picks and bits of calls in process."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -161,6 +162,10 @@ VECTOR = {"name": "vector", "shape": [1, D], "datatype": "FP32", "data": [0.5] *
         ({"inputs": [{**VECTOR, "shape": [D]}]}, "2 dimensions"),
         ({"inputs": [{**VECTOR, "shape": [1, -D]}]}, "shape"),
         ({"inputs": [{**VECTOR, "shape": [1 << 40, 1 << 40]}]}, "values"),
+        ({"inputs": [{**VECTOR, "shape": [0, 10**19], "data": []}]}, "values along each dimension"),
+        ({"inputs": [{**VECTOR, "shape": [0, 2**62, 4], "data": []}]}, "values along each dimension"),
+        ({"inputs": [{**VECTOR, "shape": [10**6, 10**6, 0], "data": []}]}, "2 dimensions"),
+        ({"inputs": [{**VECTOR, "shape": [0, D], "data": []}]}, "queries must be 1 to"),
         ({"inputs": [{**VECTOR, "shape": [1, D - 1], "data": [0.5] * (D - 1)}]}, "12 dimensions"),
         ({"inputs": [{**VECTOR, "data": [0.5]}]}, "12 values"),
         ({"inputs": [{**VECTOR, "data": ["x"] * D}]}, "numbers"),
@@ -195,6 +200,30 @@ def test_bad_bytes_models_and_headers_are_refused():
     )
     assert [answer.status_code for answer in answers] == [422] * 5 + [415, 404, 404]
     assert all(type(answer.json()["error"]) is str for answer in answers)
+
+
+def test_a_shape_alone_takes_no_memory():
+    """A few bytes that promise many strings are refused before there is room for these."""
+    shapes = ([999_999], [1000, 1000], [10**6, 10**6])
+    inputs = [
+        [{"name": "candidates", "datatype": "BYTES", "shape": shape, "parameters": {"binary_data_size": 4}}]
+        for shape in shapes
+    ]
+    heads = [json.dumps({"inputs": each}).encode() for each in inputs]
+    headers = [{"inference-header-content-length": str(len(head))} for head in heads]
+
+    async def use(client, service):
+        found = []
+        for head, header in zip(heads, headers, strict=True):
+            tracemalloc.start()
+            answer = await client.post("/v2/models/names/infer", content=head + bytes(4), headers=header)
+            found.append((answer.status_code, answer.json()["error"], tracemalloc.get_traced_memory()[1]))
+            tracemalloc.stop()
+        return found
+
+    for status, error, peak in servers.run(CORPORA, use):
+        assert (status, peak < 1 << 20) == (422, True)
+        assert "each after its length in 4 bytes, got 4 bytes" in error
 
 
 def test_health_and_metadata():
