@@ -199,8 +199,8 @@ class Client(_Calls):
     corpus : str, optional
         The corpus of calls that name none; servers with one need no name.
     timeout : float, optional
-        Seconds that a call may take with its retries; the server is told, and drops what is too late. None: 30, and the
-        server's own limit.
+        Seconds that a call may take with its retries; the server is told, and drops what is too late. Its own limit
+        holds for each request, however long the client would wait. None: 30, and that limit alone.
     retries : int
         Times that a request is sent again if the server is full (429), stops (503) or cannot be reached. Pauses double,
         with jitter, from 50 ms to 2 s; ``Retry-After`` is obeyed.

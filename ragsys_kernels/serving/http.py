@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from .limits import Limits, RefusedError, busy
+from .limits import Limits, RefusedError, busy, invalid
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -99,14 +99,14 @@ class Request:
         return time.perf_counter() - self.begun
 
     def deadline(self) -> float:
-        """Return when the answer is due, in the event loop's time."""
+        """Return when the answer is due, in the event loop's time: a client may wait longer than the server does."""
         milliseconds, given = self._limits.timeout_ms, self.headers.get(b"x-timeout-ms")
         if given is not None:
-            if not given.isdigit() or not 1 <= int(given[:20]) <= milliseconds:
-                got = given[:20].decode("latin-1")
-                message = f"select: x-timeout-ms must be within [1, {milliseconds}], got {got!r}"
-                raise RefusedError(422, message, "x-timeout-ms")
-            milliseconds = int(given)
+            asked = number_of(given)
+            if not asked:
+                rule = f"be a whole number of at least 1 and at most {_DIGITS} digits"
+                raise invalid("select", "x-timeout-ms", rule, repr(given[:20].decode("latin-1")))
+            milliseconds = min(asked, milliseconds)
         return asyncio.get_running_loop().time() + milliseconds / 1000 - (time.perf_counter() - self.begun)
 
     def announced(self) -> None:

@@ -24,7 +24,7 @@ class Limits:
     queue : int
         Queries that may wait for the kernels; a request that does not fit is answered with 429.
     timeout_ms : int
-        Time that a request has without ``x-timeout-ms``, and the longest that it may ask for; then it gets 504.
+        Time that a request has, or less by its ``x-timeout-ms``; then it gets 504.
     connections, requests : int
         Open at the same time, and under way at the same time; those beyond get 503.
     memory_bytes : int

@@ -29,7 +29,7 @@ _ERRORS = {
     504: "The deadline has passed",
 }
 _HEADERS = {
-    "x-timeout-ms": ("Milliseconds that the request has", {"type": "integer", "minimum": 1}),
+    "x-timeout-ms": ("Milliseconds that the request has, within the server's limit", {"type": "integer", "minimum": 1}),
     "x-request-id": ("Comes back in the access log", {"type": "string"}),
 }
 

@@ -192,6 +192,13 @@ def test_failures_that_stay_are_raised():
         assert len(server.requests) == sent
 
 
+def test_a_client_may_wait_longer_than_the_server():
+    async def use(client):
+        return await client.select(QUERIES[:2], 3, timeout=60)
+
+    same(served(use), NUMBERED.select(QUERIES[:2], 3, pool=100))
+
+
 @pytest.mark.parametrize("wire", ["json", "arrow"])
 def test_allowed_ids_limit_what_is_picked(wire):
     rows = np.array([3, 5, 7, 11, 13])

@@ -126,8 +126,9 @@ def test_sizes_types_and_paths(corpus):
     assert posted(corpus, query, headers={"content-type": "text/plain"}).status_code == 415
     assert posted(corpus, query, "/v1/other").status_code == 404
     assert posted(corpus, query, "/info").status_code == 405
-    for timeout in ("0", "x", "99999999"):
-        assert posted(corpus, query, headers={"x-timeout-ms": timeout}).json()["error"]["argument"] == "x-timeout-ms"
+    for timeout in ("0", "x", "-1", "1" * 19, "0" * 19 + "1" * 400, "1" * 5000):
+        refused = posted(corpus, query, headers={"x-timeout-ms": timeout})
+        assert (refused.status_code, refused.json()["error"]["argument"]) == (422, "x-timeout-ms")
 
 
 def test_the_token(corpus):
@@ -339,6 +340,22 @@ def test_deadlines_and_a_full_queue(corpus, monkeypatch):
 
     servers.run({"docs": corpus}, use, limits=Limits(queue=8, queries=8))
     assert slow.calls == [1, 4, 8]  # what was late was dropped
+
+
+def test_a_client_that_would_wait_longer_has_the_time_of_the_server(corpus, monkeypatch):
+    slow = Slow(monkeypatch)
+
+    async def use(client, service):
+        body = {"queries": [{"query_id": 1}]}
+        begin = asyncio.get_running_loop().time()
+        late = await client.post("/v1/select", json=body, headers={"x-timeout-ms": "9" * 18})
+        waited = asyncio.get_running_loop().time() - begin
+        slow.go.set()
+        return late, waited
+
+    late, waited = servers.run({"docs": corpus}, use, limits=Limits(timeout_ms=100))
+    assert (late.status_code, late.json()["error"]["message"]) == (504, "select: the deadline has passed")
+    assert 0.1 <= waited < 10
 
 
 def test_a_call_that_fails_fails_for_its_request_alone(corpus, monkeypatch):
