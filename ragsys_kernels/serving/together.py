@@ -13,16 +13,14 @@ from typing import Any
 
 from .batcher import Batcher, Ticket
 from .corpora import Served
-from .limits import Limits, RefusedError
+from .limits import Limits
 from .reading import BLOCK, Asked, read
 
 
 class Party:
     """Requests that go together: their queries end to end, and then what was asked and picked."""
 
-    __slots__ = (
-        "_then", "_timer", "asked", "common", "done", "error", "queries", "served", "texts", "ticket"
-    )  # fmt: skip
+    __slots__ = ("_then", "asked", "common", "done", "error", "queries", "served", "texts", "ticket")
 
     def __init__(self, served: Served, common: dict[str, Any]) -> None:
         self.served, self.common = served, common
@@ -33,7 +31,6 @@ class Party:
         self.error: BaseException | None = None
         self.texts: list[bytes] | None = None  # the answers as JSON, once one of the requests has written them
         self._then: list[Callable[[], None]] = []
-        self._timer: asyncio.TimerHandle | None = None
 
     def then(self, function: Callable[[], None]) -> None:
         """Call a function, which raises nothing, when this is answered."""
@@ -45,9 +42,6 @@ class Party:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.then(lambda: None if ended.done() else ended.set_result(None))
             await ended
-
-    def expire_at(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
-        self._timer = loop.call_at(deadline, self.end, RefusedError(504, "select: the deadline has passed"))
 
     def answered(self) -> None:
         """Take what the kernels have picked."""
@@ -61,8 +55,6 @@ class Party:
         if self.done:
             return
         self.done, self.error = True, error
-        if self._timer is not None:
-            self._timer.cancel()
         for function in self._then:
             function()
 
@@ -109,6 +101,6 @@ class Together:
                 party.ticket.then(party.answered)
         self._batcher.look()
         for party in parties:
-            if not party.done:
+            if party.ticket is not None and not party.done:  # only now: most have been answered, and need no timer
                 loop = asyncio.get_running_loop()
-                party.expire_at(loop, loop.time() + self._limits.timeout_ms / 1000)
+                party.ticket.expire_at(loop, loop.time() + self._limits.timeout_ms / 1000)

@@ -342,6 +342,30 @@ def test_deadlines_and_a_full_queue(corpus, monkeypatch):
     assert slow.calls == [1, 4, 8]  # what was late was dropped
 
 
+@pytest.mark.parametrize("headers", [{}, {"x-timeout-ms": "300"}])
+def test_what_is_too_late_is_dropped_whoever_set_the_limit(corpus, monkeypatch, headers):
+    """Requests that wait behind a call leave no work, by the server's own deadline and by the client's."""
+    slow = Slow(monkeypatch)
+
+    async def use(client, service):
+        def ask(method):
+            body = {"queries": [{"query_id": 1}], "method": method}
+            return asyncio.ensure_future(client.post("/v1/select", json=body, headers=headers))
+
+        asked = [ask("mmr")]
+        while not slow.calls:
+            await asyncio.sleep(0.001)
+        asked += [ask(method) for method in ("vrsd", "msd", "dpp")]  # no two of them in one call
+        assert [(await answer).status_code for answer in asked] == [504] * 4
+        slow.go.set()
+        while service.batcher.queued:
+            await asyncio.sleep(0.001)
+        assert (await client.post("/v1/select", json={"queries": [{"query_id": 1}] * 2})).status_code == 200
+
+    servers.run({"docs": corpus}, use, limits=Limits(timeout_ms=30_000 if headers else 300))
+    assert slow.calls == [1, 2]
+
+
 def test_a_client_that_would_wait_longer_has_the_time_of_the_server(corpus, monkeypatch):
     slow = Slow(monkeypatch)
 
