@@ -191,9 +191,14 @@ class Reader:
             before = [] if cursor is None else decoded(cursor)
             if before is None:
                 raise self._rules.invalid("cursor", "be one of an answer", shown(cursor))
-            if ids is not None and type(ids) is not list:
+            ids = [] if ids is None else ids
+            if type(ids) is not list:
                 raise self._rules.invalid("initial", "be a list of ids", shown(ids))
-            lists.append([*ids, *(x for x in before if x not in ids)] if ids else before)
+            for name, each in (("initial", ids), ("cursor", before)):
+                self._rules.within(name, [len(each)])
+                self._plain(name, each)  # what is no id may have no hash
+            known = set(ids)
+            lists.append([*ids, *(x for x in before if x not in known)])
         return lists
 
 

@@ -205,12 +205,16 @@ class Rules:
             raise self.invalid(name, "be ids of the corpus", shown(np.asarray(ids)[np.argmin(rows)].item()))
         return rows
 
-    def id_rows(self, name: str, ids: np.ndarray | list[Any], lengths: list[int]) -> np.ndarray:
-        """Return the rows of lists of ids, given end to end, one list a row and padded with -1."""
+    def within(self, name: str, lengths: list[int]) -> None:
+        """Refuse lists of ids that are too long, or have none where there must be some."""
         least, most = int(name == "candidates"), self.limits.candidates
         if min(lengths) < least or max(lengths) > most:
             got = next(x for x in lengths if not least <= x <= most)
             raise self.invalid(name, f"have {least} to {most} ids", got)
+
+    def id_rows(self, name: str, ids: np.ndarray | list[Any], lengths: list[int]) -> np.ndarray:
+        """Return the rows of lists of ids, given end to end, one list a row and padded with -1."""
+        self.within(name, lengths)
         return padded(self.rows(name, ids), lengths, -1)
 
     def scores(self, values: np.ndarray, lengths: list[int], candidates: np.ndarray | None) -> np.ndarray:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import io
+import time
 
 import numpy as np
 import orjson
@@ -14,6 +15,7 @@ import servers
 
 import ragsys_kernels as rk
 from ragsys_kernels.serving import Limits, batcher, rules, schemas
+from ragsys_kernels.serving.cursors import encoded
 
 N, D = 200, 16
 
@@ -158,6 +160,35 @@ def test_pages_go_on_where_the_last_one_ended(corpus, rows):
         assert (await client.post("/v1/select", json=last)).json()["results"][0]["ids"] == []
 
     servers.run({"docs": corpus}, use)
+
+
+def test_long_lists_beside_a_cursor_are_read_in_one_pass(corpus):
+    """Comparing each id with each took half a second for 9,000; beyond the limit none is compared."""
+
+    def ask(initial, cursor, queries=1):
+        query = {"query_id": 1, "initial": initial, "cursor": encoded(np.array(cursor))}
+        return posted(corpus, {"queries": [query] * queries, "k": 3}).json()["results"][0]
+
+    begin = time.process_time()
+    error = ask([5] * 9_000, range(10**6, 10**6 + 9_000), 3)["error"]
+    assert error["argument"] == "initial"  # there is no such id
+    assert time.process_time() - begin < 1
+    for initial, cursor, argument in (([5] * 10_001, [7], "initial"), ([5], range(10_001), "cursor")):
+        error = ask(initial, cursor)["error"]
+        assert error == {
+            "index": 0, "argument": argument, "message": f"select: {argument} must have 0 to 10000 ids, got 10001"
+        }  # fmt: skip
+    assert ask([4, 5], [5, 6])["ids"] == ask([4, 5, 6], [])["ids"]
+
+
+@pytest.mark.parametrize("wrong", [[[1]], [{}], [True], ["1"], {}, "", 0.5])
+def test_what_is_no_list_of_ids_beside_a_cursor_is_refused(corpus, wrong):
+    for query, argument in (
+        ({"initial": wrong, "cursor": encoded(np.array([3]))}, "initial"),
+        ({"initial": [1], "cursor": encoded(np.array([wrong], object))}, "cursor"),
+    ):
+        [result] = posted(corpus, {"queries": [{"query_id": 1, **query}]}).json()["results"]
+        assert result["error"]["argument"] == argument
 
 
 def test_excluded_rows_make_room_for_others(corpus, rows):
