@@ -117,6 +117,8 @@ def _ids_of_all(rules: Rules) -> dict[str, np.ndarray]:
 def batch_of(table: pa.Table, asked: Asked, picks: list[Selection]) -> pa.RecordBatch:
     """Return the picks of all queries in columns; a query with an error has empty lists."""
     ids = _one(table.column("id")) if "id" in table.column_names else _arrow(np.arange(asked.count), pa.int64())
+    if pa.types.is_dictionary(ids.type):  # which `_written` does not write
+        ids = ids.dictionary_decode()
     order: list[int] = []
     for _, positions in asked.blocks:
         order += positions
@@ -288,6 +290,8 @@ def _lists(rules: Rules, name: str, column: pa.Array) -> tuple[pa.Array, list[in
 def _plain(rules: Rules, name: str, values: pa.Array) -> Any:
     """Return ids as `Rules.rows` takes them: int64, or a list of strings."""
     kind = values.type
+    if pa.types.is_null(kind):  # of lists that are all empty
+        return [] if rules.served.named else _NO_ROWS
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return values.to_pylist()
     if pa.types.is_integer(kind) and kind != pa.uint64():

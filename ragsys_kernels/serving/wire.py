@@ -141,6 +141,8 @@ def read(body: bytes, content_type: str) -> Picks:
 
 def joined(parts: list[Picks]) -> Picks:
     """Return the picks of the parts of a call as one."""
+    if not parts:  # no queries
+        return _padded([], [[] for _ in _VALUES], {}, [])
     if len(parts) == 1:
         return parts[0]
     width = max(part.ids.shape[1] for part in parts)

@@ -200,6 +200,34 @@ def test_a_client_may_wait_longer_than_the_server():
 
 
 @pytest.mark.parametrize("wire", ["json", "arrow"])
+@pytest.mark.parametrize("corpus", ["docs", "names"])
+def test_lists_may_all_be_empty(wire, corpus):
+    none = [[], [], []]
+
+    async def use(client):
+        without = await client.select(QUERIES[:3], 4, corpus=corpus)
+        found = await client.select(QUERIES[:3], 4, corpus=corpus, initial=none, exclude=none)
+        nothing = await client.select(QUERIES[:3], 4, corpus=corpus, allowed=none)
+        with pytest.raises(InvalidRequestError, match="candidates must have 1 to 10000 ids, got 0"):
+            await client.select(QUERIES[:3], 4, corpus=corpus, candidates=none)
+        return without, found, nothing
+
+    without, found, nothing = served(use, wire=wire)
+    assert found.ids.tolist() == without.ids.tolist()
+    assert nothing.lengths.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("wire", ["json", "arrow"])
+def test_no_queries_have_no_picks(wire):
+    server = Flaky()
+    with server.client(wire=wire) as client:
+        for picks in (client.select(QUERIES[:0], 3), client.select(query_ids=[], k=np.zeros(0, int))):
+            assert (len(picks), picks.ids.shape, picks.scores.shape, picks.errors) == (0, (0, 0), (0, 0), {})
+            assert len(picks.certified) == 0
+    assert not server.requests
+
+
+@pytest.mark.parametrize("wire", ["json", "arrow"])
 def test_allowed_ids_limit_what_is_picked(wire):
     rows = np.array([3, 5, 7, 11, 13])
 

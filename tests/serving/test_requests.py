@@ -287,6 +287,13 @@ def test_arrow_that_is_refused(corpus, columns, path, argument):
         assert f"select: {argument} must" in answer["error"][0].as_py()
 
 
+def test_ids_of_queries_may_be_encoded_by_a_dictionary(corpus):
+    names = ["a", "b", "a", None]
+    table = pa.table({"id": pa.array(names).dictionary_encode(), "query_id": [1, 2, 3, 4]})
+    status, answer = arrow(corpus, table)
+    assert (status, answer["query_id"].to_pylist()) == (200, names)
+
+
 def test_bytes_that_are_no_arrow_stream(corpus):
     answer = posted(corpus, b"ARROW1" * 9, headers={"content-type": "application/vnd.apache.arrow.stream"})
     assert (answer.status_code, answer.json()["error"]["argument"]) == (422, "body")
