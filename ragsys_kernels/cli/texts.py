@@ -57,6 +57,9 @@ def embed(
     overwrite: Annotated[bool, option(INPUT, "Replace an existing file at --out.", "--overwrite")] = False,
     text_column: _TextColumn = "text",
     vector_column: Annotated[str, option(TEXTS, "Column of the vectors.")] = "embedding",
+    id_column: Annotated[
+        str | None, option(TEXTS, "Column of the ids, which stay as they are written.", show_default="id")
+    ] = None,
     model_name: Annotated[
         str | None, option(RUN, "Name of the model on the server.", show_default="needed with a URL")
     ] = None,
@@ -82,6 +85,7 @@ def embed(
             overwrite=overwrite,
             text_column=text_column,
             vector_column=vector_column,
+            id_column=id_column,
             model_name=model_name,
             batch_size=batch_size,
             num_threads=num_threads,

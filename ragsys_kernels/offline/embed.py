@@ -48,6 +48,7 @@ def embed(
     out: PathLike,
     text_column: str = "text",
     vector_column: str = "embedding",
+    id_column: str | None = None,
     model_name: str | None = None,
     cache: PathLike | None = None,
     batch_size: int = 32,
@@ -72,6 +73,8 @@ def embed(
         ``vectors.parquet``. Must not exist unless `overwrite`.
     text_column, vector_column : str
         Columns of the texts, and of the vectors, which must be new.
+    id_column : str, optional
+        Column of the ids, which stay as they are written: 007 in a CSV is no 7. Default: "id", if there is one.
     model_name : str, optional
         Name of the model on the server.
     cache : path, optional
@@ -102,7 +105,9 @@ def embed(
         raise FileNotFoundError(f"{op}: out must be in an existing folder, got {out}")
     if target.is_dir() or (target.exists() and not overwrite):
         raise FileExistsError(f"{op}: out must be new, or overwrite be given for a file, got {out}")
-    table = text_files.read(op, "texts", source, (text_column,))
+    table = text_files.read(op, "texts", source, (text_column,), id_column)
+    if id_column is not None and id_column not in table.column_names:
+        raise ValueError(f"{op}: texts must have the column {id_column!r}, got {table.column_names} in {source}")
     sentences = text_files.texts(op, "texts", table, text_column, source)
     if vector_column in table.column_names:
         raise ValueError(f"{op}: vector_column must be new, got {vector_column!r}, which is in {source}")

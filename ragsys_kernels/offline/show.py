@@ -96,7 +96,7 @@ def _picks(op: str, path: Path) -> pa.Table:
 
 
 def _by_id(op: str, argument: str, path: Path, text_column: str, id_column: str | None) -> dict[str, str]:
-    table = text_files.read(op, argument, path, (text_column,))
+    table = text_files.read(op, argument, path, (text_column,), id_column)
     texts = text_files.texts(op, argument, table, text_column, path)
     if id_column is None and "id" in table.column_names:
         id_column = "id"

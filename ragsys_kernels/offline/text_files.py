@@ -15,26 +15,43 @@ import pyarrow.parquet as pq
 _SUFFIXES = (".parquet", ".csv", ".jsonl")
 
 
-def read(op: str, argument: str, path: Path, names: Sequence[str] = ()) -> pa.Table:
-    """Return the table of a file; the columns of these names are read as text, whatever they look like."""
+def read(op: str, argument: str, path: Path, names: Sequence[str] = (), id_column: str | None = None) -> pa.Table:
+    """Return the table of a file; the columns of these names are read as text, whatever they look like.
+
+    Ids ("id" by default) are as they stand there: of a CSV integers where all of them are written as integers are, else
+    text, so that 007 is not 7.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"{op}: {argument} must be an existing file, got {path}")
     kind = path.suffix.lower()
     if kind not in _SUFFIXES:
         raise ValueError(f"{op}: {argument} must be a {', '.join(_SUFFIXES)} file, got {path}")
+    if id_column is None:
+        id_column = "id"
+    as_text = dict.fromkeys((*names, id_column), pa.string())
     try:
         with pa.OSFile(os.fsencode(path)) as file:  # a name as a str would have to be UTF-8
             if kind == ".parquet":
                 table = pq.read_table(file)
             elif kind == ".jsonl":
                 table = pyarrow.json.read_json(file)
+                dates = [each for each in table.schema if each.name in as_text and pa.types.is_timestamp(each.type)]
+                if dates:  # texts that look like dates
+                    file.seek(0)
+                    schema = pa.schema([(each.name, pa.string()) for each in dates])
+                    table = pyarrow.json.read_json(
+                        file, parse_options=pyarrow.json.ParseOptions(explicit_schema=schema)
+                    )
             else:
                 # As text, whatever it looks like: an answer may be 42, or NA.
                 table = pyarrow.csv.read_csv(
                     file,
                     parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
-                    convert_options=pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+                    convert_options=pyarrow.csv.ConvertOptions(column_types=as_text),
                 )
+                if id_column not in names and table.column_names.count(id_column) == 1:
+                    place = table.column_names.index(id_column)
+                    table = table.set_column(place, id_column, _ids(table[place]))
     except MemoryError:  # Arrow's is an ArrowException too
         raise
     except (pa.ArrowException, OSError) as error:
@@ -42,6 +59,16 @@ def read(op: str, argument: str, path: Path, names: Sequence[str] = ()) -> pa.Ta
     if not table.num_rows:
         raise ValueError(f"{op}: {argument} must have at least one row, got none in {path}")
     return table
+
+
+def _ids(written: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the ids of a CSV as integers if that changes none of them; none where there is nothing."""
+    written = pc.if_else(pc.equal(written, ""), pa.scalar(None, pa.string()), written)
+    try:
+        integers = written.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return written
+    return integers if integers.cast(pa.string()).equals(written) else written
 
 
 def texts(op: str, argument: str, table: pa.Table, name: str, path: Path) -> list[str]:

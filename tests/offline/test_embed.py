@@ -43,6 +43,43 @@ def test_vectors_stand_beside_the_columns_of_the_texts(documents, kind):
     assert sorted(path.name for path in documents.iterdir() if "vectors" in path.name) == []
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (["7", "8", "-9"], [7, 8, -9]),
+        (["007", "008", "009"], ["007", "008", "009"]),
+        (["7", "007", "8"], ["7", "007", "8"]),
+        (["7", "-0", "8"], ["7", "-0", "8"]),
+        (["1e3", "1000", "2.5"], ["1e3", "1000", "2.5"]),
+        (["0x1", "1", "10"], ["0x1", "1", "10"]),
+        (["2024-01-01", "2024-01-02", "2024-01-03"], ["2024-01-01", "2024-01-02", "2024-01-03"]),
+        (["true", "false", "NA"], ["true", "false", "NA"]),
+        (["9223372036854775808", "1", "2"], ["9223372036854775808", "1", "2"]),
+        (["7", "", "9"], [7, None, 9]),
+    ],
+)
+def test_ids_stay_as_they_are_written(tmp_path, written, read):
+    """In a column "id" and in another that is named, through to the picks' texts."""
+    for column in ("id", "key"):
+        source, out = tmp_path / f"{column}.csv", tmp_path / f"{column}.parquet"
+        source.write_text(f"{column},text\n" + "".join(f"{x},{t}\n" for x, t in zip(written, TEXTS, strict=False)))
+        encoder, named = tiny_encoder.TinyEncoder(), {} if column == "id" else {"id_column": column}
+        offline.embed(texts=source, model=encoder, out=out, **named)
+        assert pq.read_table(out)[column].to_pylist() == read
+        if None not in read:
+            picked = {"picks": tmp_path / f"{column}-picks", "texts": source, **named}
+            offline.select(corpus=out, queries=out, out=picked["picks"], k=2, **named)
+            texts = dict(zip(read, TEXTS, strict=False))
+            assert all(pick.text == texts[pick.id] for pick in offline.show(**picked))
+
+
+def test_ids_in_json_that_look_like_dates_are_text(tmp_path):
+    lines = [{"id": f"2024-01-0{i + 1}", "text": TEXTS[i]} for i in range(3)]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    offline.embed(texts=tmp_path / "d.jsonl", model=tiny_encoder.TinyEncoder(), out=tmp_path / "v.parquet")
+    assert pq.read_table(tmp_path / "v.parquet")["id"].to_pylist() == [line["id"] for line in lines]
+
+
 def test_a_folder_or_an_array_is_written(documents):
     encoder = tiny_encoder.TinyEncoder()
     offline.embed(texts=documents / "docs.csv", model=encoder, out=documents / "vectors")
@@ -71,6 +108,7 @@ def test_a_stopped_job_resumes_to_the_same_bytes(documents):
         ({"out": "no/where.npy"}, FileNotFoundError, "out must be in an existing folder"),
         ({"texts": "no.csv"}, FileNotFoundError, "texts must be an existing file, got .*no.csv"),
         ({"text_column": "body"}, ValueError, "texts must have one column 'body'"),
+        ({"id_column": "key"}, ValueError, "texts must have the column 'key', got"),
         ({"vector_column": "id"}, ValueError, "vector_column must be new, got 'id'"),
         ({"model": "minilm", "model_name": "a"}, ValueError, "model_name must come with the URL of a server"),
         ({"model": "http://localhost"}, ValueError, "model_name must be given with the URL of a server"),
