@@ -19,11 +19,30 @@ from typing import IO, Any
 
 Guard = Callable[[], AbstractContextManager[None]]
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
+_BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")  # what pathlib makes of one
+
 PARTIAL = ".partial"
 _OLD = ".old"  # a folder that is being replaced, on file systems where two cannot change places in one step
 _TRIES = 20  # of a step that fails only if another process works on the same name
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # constants of Linux
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Whether it is for fsspec; a local path else."""
+    return _URL.match(os.fsdecode(path)) is not None
+
+
+def was_url(path: str | os.PathLike[str]) -> bool:
+    """Whether it is a URL that has been made a Path."""
+    return isinstance(path, Path) and _BROKEN_URL.match(os.fspath(path)) is not None
+
+
+def check_local(op: str, argument: str, path: str | os.PathLike[str]) -> None:
+    """Refuse a URL where files are written that only local paths can have: it would be a folder named ``s3:`` here."""
+    if is_url(path) or was_url(path):
+        raise ValueError(f"{op}: {argument} must be a local path, got {path}")
 
 
 class HashedFile:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._extras import needed
+from .._files import check_local
 from .._types import Metric, PathLike
 from ..corpus import Corpus
 from .result import Comparison
@@ -58,7 +59,7 @@ def compare_files(
     corpus, queries : path or URL
         Vectors, in any format of `ragsys_kernels.offline.select`. The corpus may be a folder of `Corpus.save`.
     out : path
-        Folder of the report: new, empty, or of an earlier run, which goes on.
+        Local folder of the report: new, empty, or of an earlier run, which goes on.
     candidates, qrels : path, optional
         Pools of another retriever; relevance judgements in the format of TREC.
     bias : path or URL, optional
@@ -84,6 +85,7 @@ def compare_files(
     ValueError, FileNotFoundError
         Files that cannot be read or do not fit each other, and what `compare` raises.
     """
+    check_local(OP, "out", out)
     with needed(OP, "compare", "pyarrow"):
         from ..offline import sources
     given: dict[str, Any] = {}

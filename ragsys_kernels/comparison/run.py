@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from .. import _checks, _env
+from .._files import check_local
 from .._types import ArrayLike, PathLike
 from ..corpus import Corpus
 from . import advice, table, work
@@ -101,7 +102,7 @@ def compare(
     num_threads : int or None
         Threads while methods are timed; None: all.
     out : path, optional
-        Folder for the report: ``report.html``, ``report.md``, ``curve.png``, ``curve.svg``, ``metrics.csv`` and
+        Local folder for the report: ``report.html``, ``report.md``, ``curve.png``, ``curve.svg``, ``metrics.csv`` and
         ``queries.csv``. Needs matplotlib. What is done is kept there, so that a run that was killed goes on when it is
         started again; a method that is added later is the only one that is run.
     overwrite : bool
@@ -145,6 +146,8 @@ def compare(
     whole = _checks.whole(OP, "whole", whole)
     if whole < 0:
         raise ValueError(f"{OP}: whole must be at least 0, got {whole}")
+    if out is not None:
+        check_local(OP, "out", out)
     if not 0 <= max_loss <= 1:
         raise ValueError(f"{OP}: max_loss must be within [0, 1], got {max_loss}")
     for name, given, rows in (("texts", texts, corpus), ("query_texts", query_texts, queries)):

@@ -66,6 +66,7 @@ def _one_form() -> Iterator[None]:
 def save(rows: Rows, known: ids.Ids, path: PathLike, overwrite: bool) -> None:
     """Write the rows and their ids to a folder, which exists whole or not at all; see `Corpus.save`."""
     place = _place(path)
+    _files.check_local("Corpus", "path", path)
     _files.restore(place)
     _check_free(place, overwrite)
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from .. import _env
 from .._extras import needed
-from .._files import replacing
+from .._files import check_local, replacing
 from .._info import active
 from .._types import PathLike
 from .._version import __version__
@@ -197,6 +197,7 @@ class Report:
 
 def check_free(out: PathLike, name: str) -> list[str]:
     """Refuse a folder that holds anything but an earlier report of the evaluation; return the files of that report."""
+    check_local(name, "out", out)
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{name}: out must be a folder, got the file {folder}")

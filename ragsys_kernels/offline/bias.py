@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .._files import replacing
+from .._files import check_local, replacing
 from .._types import PathLike
 from ..icl import CachedModel, PairError, quality_bias
 from ..icl.huggingface import open_model
@@ -113,6 +113,7 @@ def bias(
     """
     pairs, target = Path(pairs), Path(out).resolve()
     prompt_of("bias", template)
+    check_local("bias", "out", out)
     _check_out(target, overwrite, bias_column)
     column = bias_column or "bias"
     table = text_files.read("bias", "pairs", pairs, (question_column, answer_column))

@@ -7,6 +7,7 @@ from typing import Any
 import ragsys_kernels as rk
 
 from .. import _checks
+from .._files import check_local
 from .._types import Metric, Storage
 from . import sources
 from ._worker import load_corpus
@@ -39,7 +40,7 @@ def build_corpus(
     corpus : path or URL
         Vectors (N, D), in any format that `select` takes.
     out : path
-        The folder; see `Corpus.save`.
+        The folder, a local one; see `Corpus.save`.
     ids, bias, groups, costs : path or URL, optional
         Files of what belongs to the rows: integers or strings, floats, integers, floats or integers. The first may be
         any such file but a ``.npy`` file of strings.
@@ -63,6 +64,7 @@ def build_corpus(
     FileExistsError
         ``out`` exists and must not be replaced.
     """
+    check_local(_OP, "out", out)
     try:
         made = _read(
             sources.vectors(corpus, "corpus", vector_column),

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .._files import replacing
+from .._files import check_local, replacing
 from .._types import PathLike
 from ..icl import CachedEncoder, Encoder
 from ..icl.encoders import open_encoder
@@ -96,6 +96,7 @@ def embed(
         Everything that can be checked without the model is, before it is loaded.
     """
     op, source, target = "embed", Path(texts), Path(out).resolve()
+    check_local(op, "out", out)
     if not target.suffix:
         target = target / _FILE
     if target.suffix.lower() not in _OUTPUTS:

@@ -7,6 +7,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ragsys_kernels import _files
@@ -272,3 +273,31 @@ def test_another_process_puts_its_folder_there_meanwhile(tmp_path, monkeypatch, 
     fill(place, "ours", overwrite=True)
     assert text(place) == "ours"
     assert os.listdir(tmp_path) == ["folder"]
+
+
+NOWHERE = ["s3://bucket/made", "simplecache::gs://bucket/made", Path("s3://bucket/made")]
+
+
+@pytest.mark.parametrize("out", NOWHERE, ids=str)
+def test_a_url_is_refused_where_only_local_paths_are_written(tmp_path, monkeypatch, out):
+    """Before anything is read, and no folder named ``s3:`` is made."""
+    import ragsys_kernels as rk
+    from ragsys_kernels import offline
+    from ragsys_kernels.comparison import compare, compare_files
+    from ragsys_kernels.evaluation.report import check_free
+
+    monkeypatch.chdir(tmp_path)
+    rows = np.eye(8, dtype=np.float32)
+    texts = {"model": "no-model", "out": out.parent / "v.npy" if isinstance(out, Path) else f"{out}/v.npy"}
+    for op, argument, call in (
+        ("Corpus", "path", lambda: rk.Corpus(rows).save(out)),
+        ("build_corpus", "out", lambda: offline.build_corpus("no.npy", out)),
+        ("compare", "out", lambda: compare(rows, rows, k=2, pool=4, out=out)),
+        ("compare", "out", lambda: compare_files("no.npy", "no.npy", out)),
+        ("embed", "out", lambda: offline.embed(texts="no.csv", **texts)),
+        ("bias", "out", lambda: offline.bias(pairs="no.csv", **texts)),
+        ("evaluate", "out", lambda: check_free(out, "evaluate")),
+    ):
+        with pytest.raises(ValueError, match=f"^{op}: {argument} must be a local path, got "):
+            call()
+    assert not list(tmp_path.iterdir())

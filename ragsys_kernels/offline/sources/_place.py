@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
-import re
 import shutil
 import tempfile
 import weakref
@@ -17,21 +16,15 @@ from typing import IO, Any, Literal
 import pyarrow as pa
 
 from ..._extras import missing, needed
+from ..._files import is_url, was_url
 from ..._types import PathLike
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
-_BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")  # what pathlib makes of one
 _BUFFER = 8 << 20  # bytes read ahead of a remote file; several are open at a time
 _SAMPLE = 1 << 20  # bytes in each of the three samples of a file's content
 _BLOCK = 1 << 22
 
 # Copies of remote files, by URL and what tells their versions apart, for as long as a column uses them.
 _copies: weakref.WeakValueDictionary[tuple[str, ...], _Copy] = weakref.WeakValueDictionary()
-
-
-def is_url(path: PathLike) -> bool:
-    """Whether it is for fsspec; a local path else."""
-    return _URL.match(os.fspath(path)) is not None
 
 
 class Place:
@@ -46,7 +39,7 @@ class Place:
             self.path = text
             self._fs, self._inner = _filesystem(text, argument)
             self.local = Path(self._inner) if "file" in _protocols(self._fs) else None
-        elif isinstance(path, Path) and _BROKEN_URL.match(text):
+        elif was_url(path):
             raise ValueError(f"select: {argument} must be a str where it is a URL, got Path({text!r})")
 
     def __str__(self) -> str:
