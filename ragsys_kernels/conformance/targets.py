@@ -23,6 +23,9 @@ def resolved(target: str) -> Any:
         found: Any = importlib.import_module(module)
     except ImportError as error:
         raise CallError(f"conform: function must be in a module that imports, got {target!r}: {error}") from error
+    except (Exception, SystemExit) as error:  # a module may do anything, as a script does
+        why = f"{type(error).__name__}: {error}"
+        raise CallError(f"conform: function must be in a module that imports, got {target!r}: {why}") from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise CallError(f"conform: function must be in its module, got {target!r}, which has no {part!r}")

@@ -288,6 +288,8 @@ def functions(tmp_path, monkeypatch):
         "def broken(query, vectors, k):\n"
         "    raise RuntimeError('out of order')\n"
     )
+    for number, error in enumerate(("ValueError('at import')", "SystemExit(0)", "SyntaxError('here')")):
+        (tmp_path / f"my_script_{number}.py").write_text(f"raise {error}\n")
     return tmp_path
 
 
@@ -308,6 +310,13 @@ def test_command_answers_by_its_status(functions, command):
             "conform: my_functions:broken must answer a set of 6 rows with k = 4, got RuntimeError: out",
         ),
         (["my_functions:missing"], "conform: function must be in its module"),
+        *(
+            (
+                [f"my_script_{number}:f"],
+                f"conform: function must be in a module that imports, got 'my_script_{number}:f': {why}",
+            )
+            for number, why in enumerate(("ValueError: at import", "SystemExit: 0", "SyntaxError: here"))
+        ),
         ([], "conform: one of MODULE:NAME, --url and --vectors must be given"),
         (["my_functions:good", "--option", "x"], "conform: argument and option must be NAME=VALUE, got 'x'"),
     ]:
