@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import signal
 import socket
 import time
@@ -47,6 +48,14 @@ class Settings:
     encoder_model: str | None = None
     encoder_token: str | None = None
     flight_port: int | None = None
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.grace):
+            raise ValueError(f"serve: grace must be finite, got {self.grace}")
+        most = 65_536 - self.workers
+        if self.flight_port is not None and self.flight_port > most:
+            rule = f"be at most {most}, for each of {self.workers} workers has a port"
+            raise ValueError(f"serve: flight_port must {rule}, got {self.flight_port}")
 
     def service(self) -> Service:
         """Load the corpora and make the service."""

@@ -303,6 +303,11 @@ def test_what_cannot_be_served_ends_with_one_line(command, tmp_path):
         (("--corpus", corpus, "--host", "0.0.0.0"), "host must be of this machine without a token"),
         (("--corpus", corpus, "--token", "a", "--token-file", "b"), "token must be given once"),
         (("--corpus", corpus, "--max-queries", "9", "--max-queue", "8"), "queries must be at most the queue"),
+        (("--corpus", corpus, "--grace", "inf"), "grace must be finite, got inf"),
+        (
+            ("--corpus", corpus, "--flight-port", "65535", "--workers", "2"),
+            "flight_port must be at most 65534, for each of 2 workers has a port, got 65535",
+        ),
     ):
         ended = command(tmp_path, "serve", "--port", "0", *arguments)
         assert ended.returncode == 1
