@@ -167,7 +167,8 @@ def _texts(argument: str, file: PathLike | None, column: str | None, owner: Path
     if str(path).endswith(".txt"):
         if column is not None:
             raise ValueError(f"{argument} must have columns to have one {column!r}, got {path}")
-        found = Path(path).read_text(encoding="utf-8").splitlines()
+        with open(path, encoding="utf-8", newline="\n") as file:  # `splitlines` knows more ends, which texts may hold
+            found = [line.removesuffix("\n").removesuffix("\r") for line in file]
     else:
         from ..offline import sources
 

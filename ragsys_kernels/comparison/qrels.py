@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 import ragsys_kernels as rk
 
+from .. import _checks
 from .._types import PathLike
 from ..metrics import alpha_ndcg, ndcg, recall, reciprocal_rank
 from .settings import OP
@@ -50,10 +51,10 @@ def read(path: PathLike) -> list[Judgement]:
                 continue
             try:
                 query, subtopic, document, grade = fields
-                found.append(Judgement(query, subtopic, document, int(grade)))
+                found.append(Judgement(query, subtopic, document, _checks.whole(OP, "qrels", int(grade))))
             except ValueError:
                 raise ValueError(
-                    f"{OP}: qrels must have lines of query, 0 or subtopic, document and a whole number, "
+                    f"{OP}: qrels must have lines of query, 0 or subtopic, document and a whole number of 64 bits, "
                     f"got {line.strip()[:80]!r} in line {number} of {path}"
                 ) from None
     if not found:
@@ -66,7 +67,7 @@ def given(qrels: PathLike | Mapping[Any, Mapping[Any, int]]) -> list[Judgement]:
     if not isinstance(qrels, Mapping):
         return read(qrels)
     found = [
-        Judgement(str(query), "0", str(document), int(grade))
+        Judgement(str(query), "0", str(document), _checks.whole(OP, "qrels", grade, "grades that are integers"))
         for query, grades in qrels.items()
         for document, grade in grades.items()
     ]

@@ -71,6 +71,15 @@ def test_files_are_the_arrays(folder, paths):
     assert "<title>Which rule for corpus.parquet?</title>" in page
 
 
+def test_a_text_is_a_line_whatever_it_holds(folder, paths, tmp_path):
+    """Only a line feed ends it, and what stands before it on other systems."""
+    texts = [f"what\u2028of\x85{name}\f\x1c?" for name in ASKED]
+    (tmp_path / "asked.txt").write_bytes("\r\n".join(texts).encode())
+    found = compare_files(**paths, query_texts=tmp_path / "asked.txt", sample=12, **QUICK)
+    example = found.examples[0]
+    assert example.text == f"what of {example.name} ?"  # as a page shows it
+
+
 def test_a_saved_corpus_and_candidates(folder, paths, tmp_path):
     rk.Corpus(ROWS, ids=NAMES).save(tmp_path / "saved")
     paths["corpus"] = tmp_path / "saved"

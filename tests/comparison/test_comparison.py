@@ -270,6 +270,8 @@ def test_methods_by_name_and_of_the_callers_own():
         ({"query_ids": ["a"] * 40}, ValueError, r"query_ids must be 40 different names, got 40, 1 different"),
         ({"qrels": {"x": {"0": 1}}}, ValueError, r"qrels must have a relevant document for a query of that id"),
         ({"qrels": {"0": {"x": 1}}}, ValueError, r"qrels must name documents by the ids of the corpus, got 'x'"),
+        ({"qrels": {"0": {"1": 2**63}}}, ValueError, r"qrels must be a number of 64 bits, got one of 64"),
+        ({"qrels": {"0": {"1": 0.5}}}, TypeError, r"qrels must be grades that are integers, got float"),
         ({"qrels": "no file"}, FileNotFoundError, r"qrels must be an existing file, got no file"),
     ],
 )
@@ -280,8 +282,12 @@ def test_bad_arguments_are_named(options, error, match):
 
 def test_lines_of_judgements_that_cannot_be_read(tmp_path):
     (tmp_path / "qrels").write_text("1 0 5 1\n1 0 5\n")
-    with pytest.raises(ValueError, match=r"whole number, got '1 0 5' in line 2 of"):
+    with pytest.raises(ValueError, match=r"whole number of 64 bits, got '1 0 5' in line 2 of"):
         compare(ROWS, QUERIES, qrels=tmp_path / "qrels")
+    for grade in ("9" * 20, str(-(2**63) - 1), "9" * 5000):
+        (tmp_path / "qrels").write_text(f"1 0 5 1\n1 0 6 {grade}\n")
+        with pytest.raises(ValueError, match=r"^compare: qrels must have lines of .* of 64 bits, got .* in line 2 of"):
+            compare(ROWS, QUERIES, qrels=tmp_path / "qrels")
     with pytest.raises(ValueError, match=r"^compare: queries must have shape \(Q, 12\), Q at least 1, got \(40, 4\)"):
         compare(ROWS, QUERIES[:, :4])
 
