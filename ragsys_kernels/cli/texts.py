@@ -167,7 +167,9 @@ def _csv(picks: Sequence[offline.Pick]) -> None:
 
 def _jsonl(picks: Sequence[offline.Pick]) -> None:
     for pick in picks:
-        print(json.dumps(pick._asdict(), ensure_ascii=False))
+        # JSON has no NaN, which rules without redundancy have.
+        values = {name: None if value != value else value for name, value in pick._asdict().items()}
+        print(json.dumps(values, ensure_ascii=False, allow_nan=False))
 
 
 _WRITERS: dict[Format, Callable[[Sequence[offline.Pick]], None]] = {

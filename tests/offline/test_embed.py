@@ -161,6 +161,15 @@ def test_each_format_has_every_pick(picks, documents, command):
     assert "blood \\| heart" in markdown
 
 
+def test_lines_of_json_have_null_where_a_rule_has_no_redundancy(documents, command):
+    offline.embed(texts=documents / "docs.csv", model=tiny_encoder.TinyEncoder(), out=documents / "v.parquet")
+    offline.select(corpus=documents / "v.parquet", queries=documents / "v.parquet", out=documents / "p", method="vrsd")
+    printed = command(documents, "show", "p", "--texts", "docs.csv", "--query", "d7", "--format", "jsonl").stdout
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in printed.splitlines()]
+    assert [line["redundancy"] for line in lines] == [None] * len(lines)
+    assert all(isinstance(line["score"], float) for line in lines)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
