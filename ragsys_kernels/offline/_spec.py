@@ -13,7 +13,8 @@ import numpy as np
 
 import ragsys_kernels as rk
 
-from .. import _info
+from .. import _checks, _info
+from .._files import is_url
 from .._types import PathLike
 from ..corpus.certified import BACKENDS
 from . import sources
@@ -183,8 +184,7 @@ class Inputs:
 def check_options(spec: JobSpec, inputs: Inputs) -> None:
     """Refuse options that cannot be, before any work is done on the files."""
     for name in ("chunk_size", "shard_size"):
-        if getattr(spec, name) < 1:
-            raise ValueError(f"select: {name} must be at least 1, got {getattr(spec, name)}")
+        _checks.count("select", name, getattr(spec, name))
     if spec.on_error not in ("raise", "skip"):
         raise ValueError(f"select: on_error must be 'raise' or 'skip', got {spec.on_error!r}")
     options = {**selection_options(spec, inputs), "backend": spec.backend, "num_threads": spec.num_threads}
@@ -251,7 +251,7 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
 
 def absolute(path: PathLike) -> PathLike:
     """Return a path that holds in any working folder; a URL as it is."""
-    return path if sources.is_url(path) else Path(path).resolve()
+    return path if is_url(path) else Path(path).resolve()
 
 
 def held(spec: JobSpec) -> dict[str, Any]:

@@ -278,6 +278,8 @@ def test_bad_candidates_are_named(tmp_path, data, suffix, row, match):
         ({"num_threads": 0}, "num_threads must .*, got 0"),
         ({"chunk_size": 0}, "chunk_size must be at least 1, got 0"),
         ({"shard_size": 0}, "shard_size must be at least 1, got 0"),
+        ({"shard_size": 2**63}, "shard_size must be a number of 64 bits, got one of 64"),
+        ({"chunk_size": 10**30}, "chunk_size must be a number of 64 bits, got one of 100"),
         ({"max_per_group": 2}, "max_per_group must come with groups"),
         ({"candidate_column": "rows"}, "candidate_column must come with candidates"),
         ({"id_column": "id"}, r"must not be a \.npy file to have a column 'id'"),

@@ -26,13 +26,13 @@ import pyarrow as pa
 from ..._types import PathLike
 from . import _rows
 from ._index import Index
-from ._place import Place, is_url
+from ._place import Place
 from ._raw import RawColumn, npy
 from ._rows import RowSource
 from ._safetensors import Tensor, Tensors
 from ._tables import ARROW, Table, TableColumn, find_column
 
-__all__ = ["Column", "Index", "PathLike", "Place", "candidates", "ids", "is_url", "numbers", "vectors"]
+__all__ = ["Column", "Index", "PathLike", "Place", "candidates", "ids", "numbers", "vectors"]
 
 _SUFFIXES = (".npy", ".parquet", *ARROW, ".safetensors")
 _FLOATS = ("float32", "float16", "float64")
