@@ -1,9 +1,13 @@
 #include "pool.h"
 
+#include <locale.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __APPLE__
+#include <xlocale.h>
+#endif
 
 SQLITE_EXTENSION_INIT3
 
@@ -67,7 +71,7 @@ static const char* after_space(const char* at) {
 }
 
 /* Numbers of a JSON array, at most `room` of them stored; -1 where it is none. */
-static int parse_json(const char* at, float* to, int room) {
+static int parse_numbers(const char* at, float* to, int room) {
   int found = 0;
   at = after_space(at);
   if (*at++ != '[') return -1;
@@ -75,13 +79,25 @@ static int parse_json(const char* at, float* to, int room) {
   if (*at == ']') return *after_space(at + 1) ? -1 : 0;
   for (;; at = after_space(at + 1), ++found) {
     char* end;
-    if (*at != '-' && (*at < '0' || *at > '9')) return -1; /* strtod knows more than numbers */
+    if (*at != '-' && (*at < '0' || *at > '9')) return -1;
     const double x = strtod(at, &end);
+    if (end > at + strspn(at, "+-.0123456789eE")) return -1; /* strtod knows more than numbers: 0x10, -inf */
     if (found < room) to[found] = (float)x;
     at = after_space(end);
     if (*at == ']') return *after_space(at + 1) ? -1 : found + 1;
     if (*at != ',') return -1;
   }
+}
+
+/* strtod takes the decimal point of the locale, which the program may have set: [0,5] would be one number of two. */
+static int parse_json(const char* at, float* to, int room) {
+  const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+  if (!plain) return -1;
+  const locale_t before = uselocale(plain);
+  const int found = parse_numbers(at, to, room);
+  uselocale(before);
+  freelocale(plain);
+  return found;
 }
 
 /* How many numbers a vector has, of which at most `room` are stored; -1 where it is no vector. */

@@ -180,6 +180,8 @@ EACH_OR_NONE = "must be given for every row or for none, got"
         ("rk_mmr(id, name, Q, 3)", f"mmr: vector {VECTOR} 'note \"0\"' in the row with id 10"),
         ("rk_mmr(id, '[1, 2', Q, 3)", f"mmr: vector {VECTOR} '[1, 2' in the row with id 10"),
         ("rk_mmr(id, '[1, inf]', Q, 3)", f"mmr: vector {VECTOR} '[1, inf]' in the row with id 10"),
+        ("rk_mmr(id, '[-inf]', Q, 3)", f"mmr: vector {VECTOR} '[-inf]' in the row with id 10"),
+        ("rk_mmr(id, '[0x10]', Q, 3)", f"mmr: vector {VECTOR} '[0x10]' in the row with id 10"),
         ("rk_mmr(id, '[1]', Q, 3)", "mmr: vector must have 24 numbers as the query has, got 1 in the row with id 10"),
         ("rk_mmr(id, x'0000807f', '[1]', 3)", "mmr: vector must be finite, got NaN or inf in the row with id 10"),
         ("rk_mmr(id, '[1]', x'0000807f', 3)", "mmr: query must be finite, got NaN or inf"),
