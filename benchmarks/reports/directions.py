@@ -43,8 +43,8 @@ NOT_RUN = "not run"
 LARGER = "models of 7 to 66 billion parameters need a GPU"
 FAR = (
     "not the model's size, as the paper's smallest, GPT-2 S, has 110 million parameters. The collection has no passage "
-    "on a window's subject (a piece of its own article lowers perplexity), and a document takes a sixth or a third of "
-    "a window, which has 1,024 tokens there"
+    "on a window's subject (a piece of its own article lowers perplexity), where the paper has Wikipedia, which GPT-2 "
+    "was trained without; and a document takes a sixth or a third of a window, which has 1,024 tokens there"
 )
 
 
@@ -161,8 +161,8 @@ class Setting(NamedTuple):
 
 
 FEW = (
-    "not the model's size, as above. Collections of 10 to 36 thousand passages, which repeat less of a window than the "
-    "paper's Wikipedia and training texts; a document takes a sixth to a third of a window; 30 to 100 windows"
+    "not the model's size, as above. The collections have 10 to 36 thousand passages, the paper's Wikipedia's or all "
+    "training texts'; a document takes a sixth to a third of a window; there are 30 to 100 windows"
 )
 TEXTS = (
     Setting("papers-ralm", "WikiText", FAR),
