@@ -167,8 +167,8 @@ def _texts(argument: str, file: PathLike | None, column: str | None, owner: Path
     if str(path).endswith(".txt"):
         if column is not None:
             raise ValueError(f"{argument} must have columns to have one {column!r}, got {path}")
-        with open(path, encoding="utf-8", newline="\n") as file:  # `splitlines` knows more ends, which texts may hold
-            found = [line.removesuffix("\n").removesuffix("\r") for line in file]
+        with open(path, encoding="utf-8", newline="\n") as lines:  # `splitlines` knows more ends, which texts may hold
+            found = [line.removesuffix("\n").removesuffix("\r") for line in lines]
     else:
         from ..offline import sources
 
