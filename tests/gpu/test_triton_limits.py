@@ -111,9 +111,6 @@ def test_nothing_fits_or_all_is_the_same(rule):
     assert (check(rule, {**problem, "max_similarity": 0.5}).lengths == 1).all()
 
 
-interpreted.elsewhere(globals())
-
-
 @pytest.mark.parametrize("rule", RULES)
 def test_a_ceiling_of_one_bars_no_cosine(rule):
     """Not even of copies, whose cosine may round to more than 1."""
@@ -123,3 +120,6 @@ def test_a_ceiling_of_one_bars_no_cosine(rule):
     problem["candidates"] = np.tile(np.arange(16), (3, 1))
     free = getattr(rk, rule)(**problem, backend="triton")
     np.testing.assert_array_equal(check(rule, {**problem, "max_similarity": 1.0}).indices, free.indices)
+
+
+interpreted.elsewhere(globals())
