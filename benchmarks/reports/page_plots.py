@@ -172,7 +172,7 @@ def _ralm(page: Path) -> Any:
     below.set_xticks(at, [str(n) for n in at])
     below.xaxis.set_minor_locator(NullLocator())
     below.grid()
-    below.legend(ncols=3, loc="lower left")
+    below.legend(loc="lower left")
     return drawn
 
 
