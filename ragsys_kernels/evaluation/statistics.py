@@ -1,10 +1,10 @@
 """Confidence intervals by the bootstrap over queries, and Wilson's of a share.
 
 The ends of a bootstrap interval are percentiles of the draws, of shares that allow for the number of rows: plain ones
-hold too seldom with few rows (91 of 100 times for ten normal values at a level of 95), as draws spread less than means
+hold too seldom with few rows (90 of 100 times for ten normal values at a level of 95), as draws spread less than means
 do, and a normal variable less than Student's. Source of the shares: Hesterberg, What teachers should know about the
-bootstrap (2015), section 3.3, expanded percentiles. From a hundred rows on they differ by less
-than 0.2 percentage points.
+bootstrap (2015), section 3.3, expanded percentiles. From a hundred rows on they differ from plain ones by less than
+0.2 percentage points.
 """
 
 from __future__ import annotations

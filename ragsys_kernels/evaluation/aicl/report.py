@@ -202,8 +202,8 @@ def _add_diverse(report: Report, results: Sequence[SetResult], samples: int) -> 
         f"""The paper's question on diversity, for which it prints no figures: the same k, but demonstrations that
         another rule picks among the nearest texts. The similarity is the mean cosine of a text's demonstrations with
         one another. One demonstration is the nearest text by every rule, so that only methods with more have rows, and
-        of methods with the same numbers only one. {outside} of {tests} differences from the
-        nearest texts have 0 outside their interval; {tests / 20:.1f} would by chance."""
+        of methods with the same numbers only one. {outside} of {tests} differences from the nearest texts have 0
+        outside their interval; {tests / 20:.1f} would by chance."""
     )
     report.table(
         ("set", "k", "rule", "F1", "95 % interval", "minus cosine top-k", "similarity of the demonstrations"), lines

@@ -231,8 +231,7 @@ def _rules(report: Report, named: Sequence[Result], by_name: Sequence[Result], s
     report.text(
         f"""Further rules, without bias, out of the same candidates: the difference of their metrics to those of Rel,
         the most relevant demonstrations, and of Rel+Div, which is MMR, with paired 95 % bootstrap intervals over the
-        questions. Of twenty differences that were none, one would have 0 outside its interval by
-        chance.
+        questions. Of twenty differences that were none, one would have 0 outside its interval by chance.
         {verdict([one for _, one in compared], ("holds", "is reversed"))}"""
     )
     report.table(

@@ -141,13 +141,18 @@ def report_of(
     report.text(
         f"""Same direction? "Undecided": 0 is in the interval. Of {tests} findings, had none been there,
         {tests / 20:.1f} would be decided by chance. An oracle chooses by what it is judged by, so that it is better
-        {MADE}, on noise too; that says how much there is to choose, not that it can be chosen. The row of halves does:
-        the document is chosen by the first half of the tokens that are predicted, and judged by the second. The paper's
-        changes, of its Table 1 on {like}, are those of GPT-2 with 110 million to 1.5 billion parameters."""
+        {MADE}, on noise too; that says how much there is to choose, not that it can be chosen. {
+            _HALVES if result.halves else ""
+        } The paper's changes, of its Table 1 on {like}, are those of GPT-2 with 110 million to 1.5 billion
+        parameters."""
     )
     report.table(("finding", "here", f"change of {unit} perplexity", f"the paper's, {like}"), findings, numbers=False)
     report.heading("Table 1 and Figure 3: perplexity by method")
-    own = learnt = ""
+    own = learnt = asked = ""
+    if DENSE in result.nll:
+        asked = (
+            f"Dense retrievers are asked with the {sizes.dense_query} tokens before; 64 are the paper's best for them."
+        )
     if PREDICTIVE in result.nll:
         learnt = f"""The predictive ranker is a linear head on the encoder's embeddings, trained on what the candidates
         of the other windows were worth to the model: {len(result.tokens) * sizes.target // sizes.stride} texts in
@@ -161,8 +166,7 @@ def report_of(
         f"""Random is what to expect of one of the {sizes.candidates} retrieved documents; reranking takes the one
         under which the {sizes.past} tokens before the target are most probable, the oracle the one under which the
         target itself is. "{SHORT}" has the prefix that BM25's document leaves, without the document; "{FRONT}" has the
-        whole prefix, for this model takes more tokens than a window has. Dense retrievers are asked with the
-        {sizes.dense_query} tokens before, the paper's best length for them. {learnt} {own}"""
+        whole prefix, for this model takes more tokens than a window has. {asked} {learnt} {own}"""
     )
     report.table(
         ("method", f"{unit} perplexity", "95 % interval", *(["token perplexity"] if unit == "word" else []),
@@ -239,6 +243,10 @@ def report_of(
     return report
 
 
+_HALVES = (
+    "The row of halves does: the document is chosen by the first half of the tokens that are predicted, and judged by "
+    "the second."
+)
 _BY_SCORE = ((FIRST, NONE), (FIRST, SHORT), (RERANK, FIRST))
 
 
