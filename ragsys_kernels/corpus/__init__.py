@@ -329,7 +329,7 @@ class Corpus(Rows):
             budget, max_similarity, metric, check_values
             As in `mmr`; VRSD and SIFT do not take ``bias``, ``lambda_d`` and ``lambda_b``. The default of ``lambda_d``
             is the rule's own. With ``relevance`` nothing is retrieved; without ``candidates`` it is that of all rows.
-            ``bias``, ``groups``, ``costs`` replace the corpus's own; with a searched pool they and ``quality`` are (N,).
+            ``bias``, ``groups``, ``costs`` replace the corpus's; with a searched pool they and ``quality`` are (N,).
         quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density : optional
             Of one rule alone, as in its function.
         backend, num_threads, on_error
