@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..metrics import near_duplicates, pairwise_cosine, sum_cosine
+from ..metrics._values import compacted
 from ..selection.problem import unit
 from .problem import Problem
 from .settings import NEAR
@@ -65,9 +66,7 @@ MEASURES = {
 def measured(problem: Problem, indices: Array, names: Collection[str] = tuple(MEASURES)) -> dict[str, Array]:
     """Return measures of picks (Q, K), each (Q,) float64; NaN where a measure has no value for a query."""
     real = indices >= 0
-    rows, places = np.unique(indices[real], return_inverse=True)
-    compact = np.full(indices.shape, -1, np.int64)
-    compact[real] = places
+    rows, compact = compacted(indices)
     vectors = np.asarray(problem.vectors(rows), np.float64)
     ways: dict[str, Callable[[], Array]] = {
         "relevance": lambda: _mean(_relevance(problem, rows, compact), real),

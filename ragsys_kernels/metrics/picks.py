@@ -8,7 +8,7 @@ import numpy as np
 
 from .._checks import shown
 from .._types import ArrayLike, Metric
-from ..selection.problem import unit
+from ..selection.problem import Rows, unit
 from ..selection.rules.vrsd import ZERO_SUM
 from . import _values
 from ._values import Array
@@ -22,7 +22,9 @@ class WinRate(NamedTuple):
     losses: float
 
 
-def sum_cosine(queries: ArrayLike, embeddings: ArrayLike, indices: ArrayLike, *, metric: Metric = "cosine") -> Array:
+def sum_cosine(
+    queries: ArrayLike, embeddings: ArrayLike | Rows, indices: ArrayLike, *, metric: Metric = "cosine"
+) -> Array:
     """Return the cosine of each query with the sum of its picks, which VRSD maximises (its retrieval quality).
 
     ::
@@ -32,7 +34,7 @@ def sum_cosine(queries: ArrayLike, embeddings: ArrayLike, indices: ArrayLike, *,
     Parameters
     ----------
     queries : (Q, D) floating point
-    embeddings : (N, D) floating point
+    embeddings : (N, D) floating point, or Corpus
     indices : (Q, K) integers
         Picks as rows of the embeddings, padded with -1.
     metric : {"cosine", "dot"}
@@ -48,11 +50,12 @@ def sum_cosine(queries: ArrayLike, embeddings: ArrayLike, indices: ArrayLike, *,
     Raises
     ------
     ValueError, TypeError
-        Shapes that do not fit, ids out of range, NaN or inf.
+        Shapes that do not fit, ids out of range, NaN or inf in a query or a row that is picked.
 
     Notes
     -----
-    In float64. The paper's table has the mean of these values over the queries. Source: VRSD (arXiv 2407.04573).
+    In float64; of the embeddings only rows that are picked are read. The paper's table has the mean of these values
+    over the queries. Source: VRSD (arXiv 2407.04573).
 
     Examples
     --------
@@ -80,7 +83,7 @@ def _sum(vectors: Array) -> Array:
     return total if np.linalg.norm(total) > ZERO_SUM * np.linalg.norm(vectors, axis=1).sum() else np.zeros_like(total)
 
 
-def pairwise_cosine(embeddings: ArrayLike, indices: ArrayLike) -> Array:
+def pairwise_cosine(embeddings: ArrayLike | Rows, indices: ArrayLike) -> Array:
     """Return the mean cosine between the picks of each query: how alike they are (RAGSys, Figure 1).
 
     ::
@@ -89,7 +92,7 @@ def pairwise_cosine(embeddings: ArrayLike, indices: ArrayLike) -> Array:
 
     Parameters
     ----------
-    embeddings : (N, D) floating point
+    embeddings : (N, D) floating point, or Corpus
     indices : (Q, K) integers
         Picks as rows of the embeddings, padded with -1.
 
@@ -110,7 +113,11 @@ def pairwise_cosine(embeddings: ArrayLike, indices: ArrayLike) -> Array:
     >>> pairwise_cosine(np.array([[1.0, 0.0], [3.0, 4.0]]), [[0, 1]])
     array([0.6])
     """
-    vectors, ids = _picked("pairwise_cosine", embeddings, indices, "cosine")
+    return _pairwise("pairwise_cosine", embeddings, indices)
+
+
+def _pairwise(op: str, embeddings: Any, indices: Any) -> Array:
+    vectors, ids = _picked(op, embeddings, indices)
     result = np.full(len(ids), np.nan)
     for q, row in enumerate(ids):
         chosen = vectors[row[row >= 0]]
@@ -119,7 +126,7 @@ def pairwise_cosine(embeddings: ArrayLike, indices: ArrayLike) -> Array:
     return result
 
 
-def intra_list_distance(embeddings: ArrayLike, indices: ArrayLike) -> Array:
+def intra_list_distance(embeddings: ArrayLike | Rows, indices: ArrayLike) -> Array:
     """Return the mean cosine distance between the picks of each query: 1 - `pairwise_cosine`.
 
     Parameters, results and errors are those of `pairwise_cosine`.
@@ -131,16 +138,15 @@ def intra_list_distance(embeddings: ArrayLike, indices: ArrayLike) -> Array:
     >>> intra_list_distance(np.array([[1.0, 0.0], [3.0, 4.0]]), [[0, 1]])
     array([0.4])
     """
-    vectors, ids = _picked("intra_list_distance", embeddings, indices, "cosine")
-    return np.asarray(1 - pairwise_cosine(vectors, ids))
+    return np.asarray(1 - _pairwise("intra_list_distance", embeddings, indices))
 
 
-def log_determinant(embeddings: ArrayLike, indices: ArrayLike) -> Array:
+def log_determinant(embeddings: ArrayLike | Rows, indices: ArrayLike) -> Array:
     """Return the log-determinant of the cosines between the picks of each query: twice the log of their volume.
 
     Parameters
     ----------
-    embeddings : (N, D) floating point
+    embeddings : (N, D) floating point, or Corpus
     indices : (Q, K) integers
         Picks as rows of the embeddings, padded with -1.
 
@@ -161,7 +167,7 @@ def log_determinant(embeddings: ArrayLike, indices: ArrayLike) -> Array:
     >>> log_determinant(np.array([[1.0, 0.0], [3.0, 4.0]]), [[0, 1]]).round(6)  # log of 0.8 ** 2
     array([-0.446287])
     """
-    vectors, ids = _picked("log_determinant", embeddings, indices, "cosine")
+    vectors, ids = _picked("log_determinant", embeddings, indices)
     result = np.full(len(ids), np.nan)
     for q, row in enumerate(ids):
         values = _eigenvalues(vectors[row[row >= 0]])
@@ -171,7 +177,7 @@ def log_determinant(embeddings: ArrayLike, indices: ArrayLike) -> Array:
     return result
 
 
-def vendi_score(embeddings: ArrayLike, indices: ArrayLike) -> Array:
+def vendi_score(embeddings: ArrayLike | Rows, indices: ArrayLike) -> Array:
     """Return how many different items the picks of each query amount to (Vendi score, Friedman and Dieng 2023).
 
     The exponential of the entropy of the eigenvalues of the cosines between the picks, divided by their number: 1 where
@@ -179,7 +185,7 @@ def vendi_score(embeddings: ArrayLike, indices: ArrayLike) -> Array:
 
     Parameters
     ----------
-    embeddings : (N, D) floating point
+    embeddings : (N, D) floating point, or Corpus
     indices : (Q, K) integers
         Picks as rows of the embeddings, padded with -1. A row of zeros counts as like no other and not as itself.
 
@@ -200,7 +206,7 @@ def vendi_score(embeddings: ArrayLike, indices: ArrayLike) -> Array:
     >>> vendi_score(np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), [[0, 1], [0, 2]]).round(6)
     array([2., 1.])
     """
-    vectors, ids = _picked("vendi_score", embeddings, indices, "cosine")
+    vectors, ids = _picked("vendi_score", embeddings, indices)
     result = np.full(len(ids), np.nan)
     for q, row in enumerate(ids):
         values = _eigenvalues(vectors[row[row >= 0]])
@@ -210,7 +216,7 @@ def vendi_score(embeddings: ArrayLike, indices: ArrayLike) -> Array:
     return result
 
 
-def coverage(embeddings: ArrayLike, indices: ArrayLike, *, aspects: ArrayLike | None = None) -> Array:
+def coverage(embeddings: ArrayLike | Rows, indices: ArrayLike, *, aspects: ArrayLike | None = None) -> Array:
     """Return how near the picks of each query are to what they are to cover: what facility location maximises.
 
     ::
@@ -219,11 +225,11 @@ def coverage(embeddings: ArrayLike, indices: ArrayLike, *, aspects: ArrayLike | 
 
     Parameters
     ----------
-    embeddings : (N, D) floating point
+    embeddings : (N, D) floating point, or Corpus
     indices : (Q, K) integers
         Picks as rows of the embeddings, padded with -1.
     aspects : (A, D) floating point, optional
-        What is to be covered, for all queries. Default: all embeddings.
+        What is to be covered, for all queries. Default: all embeddings, which are then all read.
 
     Returns
     -------
@@ -243,20 +249,21 @@ def coverage(embeddings: ArrayLike, indices: ArrayLike, *, aspects: ArrayLike | 
     array([0.8, 0.8])
     """
     op = "coverage"
-    vectors, ids = _picked(op, embeddings, indices, "cosine")
-    wanted = vectors if aspects is None else unit(_values.matrix(op, "aspects", aspects))
+    vectors, ids = _picked(op, embeddings, indices)
+    name, given = ("embeddings", embeddings) if aspects is None else ("aspects", aspects)
+    wanted = unit(_values.matrix(op, name, given))
     if wanted.shape[1] != vectors.shape[1] or not len(wanted):
         raise ValueError(f"{op}: aspects must be of shape (A, {vectors.shape[1]}), got {wanted.shape}")
     found = [(wanted @ vectors[row[row >= 0]].T).max(axis=1, initial=0).mean() for row in ids]
     return np.asarray(found, np.float64)
 
 
-def near_duplicates(embeddings: ArrayLike, indices: ArrayLike, *, threshold: float = 0.95) -> Array:
+def near_duplicates(embeddings: ArrayLike | Rows, indices: ArrayLike, *, threshold: float = 0.95) -> Array:
     """Return the share of the picks of each query that are nearly an earlier one: of a cosine above ``threshold``.
 
     Parameters
     ----------
-    embeddings : (N, D) floating point
+    embeddings : (N, D) floating point, or Corpus
     indices : (Q, K) integers
         Picks as rows of the embeddings, padded with -1.
     threshold : float in [-1, 1]
@@ -279,7 +286,7 @@ def near_duplicates(embeddings: ArrayLike, indices: ArrayLike, *, threshold: flo
     array([0.   , 0.333])
     """
     op = "near_duplicates"
-    vectors, ids = _picked(op, embeddings, indices, "cosine")
+    vectors, ids = _picked(op, embeddings, indices)
     least = _values.number(op, "threshold", threshold)
     if not -1 <= least <= 1:
         raise ValueError(f"{op}: threshold must be within [-1, 1], got {shown(threshold)}")
@@ -360,11 +367,11 @@ def max_diff(ours: ArrayLike, theirs: ArrayLike) -> float:
     return float(_differences("max_diff", ours, theirs).max())
 
 
-def _picked(op: str, embeddings: Any, indices: Any, metric: str) -> tuple[Array, Array]:
+def _picked(op: str, embeddings: Any, indices: Any, metric: str = "cosine") -> tuple[Array, Array]:
+    """Return the vectors of the rows that are picked, and the picks as places among these."""
     if not isinstance(metric, str) or metric not in ("cosine", "dot"):
         raise ValueError(f"{op}: metric must be cosine or dot, got {shown(metric)}")
-    vectors, ids = _values.matrix(op, "embeddings", embeddings), _values.ids(op, indices)
-    _values.within(op, ids, len(vectors))
+    vectors, ids = _values.picked(op, embeddings, indices)
     return unit(vectors) if metric == "cosine" else vectors, ids
 
 

@@ -1,13 +1,22 @@
 """The metrics of how different picks are, against their definitions and where their values are known."""
 
 import math
+import tracemalloc
 from itertools import combinations
 
 import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels.metrics import coverage, intra_list_distance, log_determinant, near_duplicates, vendi_score
+from ragsys_kernels.metrics import (
+    coverage,
+    intra_list_distance,
+    log_determinant,
+    near_duplicates,
+    pairwise_cosine,
+    sum_cosine,
+    vendi_score,
+)
 
 RNG = np.random.default_rng(0)
 ITEMS = RNG.standard_normal((12, 5))
@@ -46,6 +55,55 @@ def test_where_they_are_known():
     assert np.isnan(vendi_score(rows, [[-1]]))
     assert np.isnan(near_duplicates(rows, [[-1]]))
     assert coverage(rows, [[-1]]) == 0
+
+
+# Every metric of picks by rows, as a function of the two.
+METRICS = {
+    "sum_cosine": lambda rows, picks: sum_cosine(np.ones((len(picks), rows.shape[1])), rows, picks),
+    "coverage": lambda rows, picks: coverage(rows, picks, aspects=np.eye(rows.shape[1])),
+    **{
+        metric.__name__: metric
+        for metric in (intra_list_distance, log_determinant, near_duplicates, pairwise_cosine, vendi_score)
+    },
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_only_rows_that_are_picked_are_read(name):
+    """Of few rows as of many, to the last bit; the others may be anything, and are not copied."""
+    rng = np.random.default_rng(1)
+    few, at = rng.standard_normal((12, 40), dtype=np.float32), rng.permutation(50_000)[:12]
+    rows = np.full((50_000, 40), np.nan, np.float32)
+    rows[at] = few
+    wanted = METRICS[name](few, PICKS)
+    tracemalloc.start()
+    found = METRICS[name](rows, np.where(PICKS < 0, -1, at[PICKS]))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-15)
+    assert peak < rows.nbytes / 10
+    rows[at[7]] = np.inf
+    with pytest.raises(ValueError, match=rf"^{name}: embeddings must be finite, got NaN or inf in row {at[7]}$"):
+        METRICS[name](rows, [[int(at[2]), int(at[7])], [int(at[11]), -1]])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_a_corpus_stands_for_its_rows(metric, dtype):
+    corpus = rk.Corpus(ITEMS.astype(np.float32), metric=metric, dtype=dtype)
+    rows = corpus.vectors(np.arange(12))
+    for found in (vendi_score, log_determinant, coverage):
+        np.testing.assert_array_equal(found(corpus, PICKS), found(rows, PICKS))
+    given = {"queries": np.ones((4, 5)), "indices": PICKS, "metric": metric}
+    np.testing.assert_array_equal(sum_cosine(embeddings=corpus, **given), sum_cosine(embeddings=rows, **given))
+
+
+def test_coverage_of_all_rows_reads_them_all():
+    rows = ITEMS.copy()
+    rows[4] = math.nan
+    with pytest.raises(ValueError, match=r"^coverage: embeddings must be finite, got NaN or inf in row 4$"):
+        coverage(rows, PICKS)
+    assert np.isfinite(coverage(rows, PICKS, aspects=ITEMS)).all()
 
 
 def test_a_rule_is_best_at_what_it_maximises():
