@@ -15,7 +15,8 @@ import yaml
 
 from ragsys_kernels.cli import app
 
-FOLDER = Path(__file__).parents[2] / "docker"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docker"
 DOCKERFILE = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
 
 
@@ -52,6 +53,21 @@ def test_the_compose_file_has_the_ports_secrets_and_times_of_its_command():
     folder = options["corpus"][0].partition("=")[2]
     assert folder.startswith(service["volumes"][0].split(":")[1] + "/")  # a save exchanges the folder itself
     assert (FOLDER / service["build"]["context"] / service["build"]["dockerfile"]).samefile(FOLDER / "Dockerfile")
+
+
+def test_what_the_compose_file_mounts_is_in_no_image_and_no_commit():
+    """Compose takes its paths from its own folder: there a corpus and a token lie, below what `COPY . .` copies."""
+    compose = yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))
+    mounted = [volume.split(":")[0] for volume in compose["services"]["selection"]["volumes"]]
+    mounted += [secret["file"] for secret in compose["secrets"].values()]
+    paths = [(FOLDER / each).resolve().relative_to(ROOT).as_posix() for each in mounted]
+    assert paths == ["docker/corpora", "docker/token"]
+    header = (FOLDER / "compose.yaml").read_text(encoding="utf-8").partition("services:")[0]
+    assert all(path in header for path in paths)
+    assert set(paths) <= set((ROOT / ".dockerignore").read_text(encoding="utf-8").split())
+    if (ROOT / ".git").exists() and shutil.which("git"):
+        for path in ("docker/corpora/docs/rows.npy", "docker/token"):
+            assert subprocess.run(["git", "check-ignore", "-q", path], cwd=ROOT).returncode == 0, path
 
 
 def test_hadolint_has_nothing_to_say():

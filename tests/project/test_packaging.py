@@ -43,7 +43,7 @@ def build_path(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory):
-    """A copy of the source tree, with what an earlier build in place leaves behind."""
+    """A copy of the source tree, with what an earlier build in place and `docker compose` leave behind."""
     pytest.importorskip("build")
     folder = tmp_path_factory.mktemp("source") / "tree"
     ignore = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "*.so", "*.pyd", "__pycache__", "*-output")
@@ -52,6 +52,9 @@ def tree(tmp_path_factory):
     (folder / "ragsys_kernels" / "_C.cpython-399-x86_64-linux-gnu.so").write_bytes(b"left over")
     (folder / "ragsys_kernels" / "__pycache__").mkdir()
     (folder / "ragsys_kernels" / "__pycache__" / "cli.cpython-399.pyc").write_bytes(b"left over")
+    (folder / "docker" / "corpora" / "docs").mkdir(parents=True)
+    (folder / "docker" / "corpora" / "docs" / "rows.npy").write_bytes(b"a corpus")
+    (folder / "docker" / "token").write_bytes(b"a secret")
     return folder
 
 
@@ -112,6 +115,7 @@ def test_source_archive_has_every_source_and_nothing_built(sdist):
     expected |= {"LICENSE", "README.md", "pyproject.toml", "setup.py", "MANIFEST.in", "Makefile"}
     assert expected <= members, expected - members
     assert not [name for name in members if name.endswith((".so", ".pyc", ".o")) or "__pycache__" in name]
+    assert {name for name in members if name.startswith("docker/")} == {"docker/Dockerfile", "docker/compose.yaml"}
     assert sdist.name == f"ragsys_kernels-{rk.__version__}.tar.gz"
 
 
