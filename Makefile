@@ -281,6 +281,7 @@ $(VENV)/.lint: requirements/lint.txt | $(BIN)/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-serve build dist *.egg-info ragsys_kernels/_C*.so demo-output evaluation-output
+	rm -rf $(VENV) $(VENV)-serve $(VENV)-stores $(VENV)-wheels build dist *.egg-info ragsys_kernels/_C*.so
+	rm -rf demo-output evaluation-output node/node_modules node/prebuilds node/compiled
 
 include tests/cpp/native.mk
