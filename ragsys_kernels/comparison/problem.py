@@ -144,6 +144,12 @@ def prepare(
                 f"{OP}: candidates must be int32 or int64 of shape ({len(vectors)}, P), got {pools.dtype} of shape "
                 f"{pools.shape}"
             )
+        if (bad := (pools < -1) | (pools >= len(corpus))).any():
+            query = int(np.argmax(bad.any(axis=1)))
+            raise ValueError(
+                f"{OP}: candidates must be -1 or rows of the corpus, below N = {len(corpus)}, got "
+                f"{pools[query][bad[query]][0]} for query {query}"
+            )
         pools = np.ascontiguousarray(pools[numbers], np.int64)
     if pools.shape[1] <= k:
         raise ValueError(f"{OP}: pool must be above k = {k}, or its rows only get another order, got {pools.shape[1]}")

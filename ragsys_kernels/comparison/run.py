@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from .. import _checks, _env
+from .. import _checks
 from .._files import check_local
 from .._types import ArrayLike, PathLike
 from ..corpus import Corpus
+from ..metrics._values import number
 from . import advice, table, work
 from . import curve as curves
 from . import examples as shown
@@ -143,13 +144,18 @@ def compare(
     'mmr:0.75'
     """
     samples = _checks.count(OP, "samples", samples)
-    whole = _checks.whole(OP, "whole", whole)
-    if whole < 0:
-        raise ValueError(f"{OP}: whole must be at least 0, got {whole}")
+    whole, seed = _checks.whole(OP, "whole", whole), _checks.whole(OP, "seed", seed)
+    for name, natural in (("whole", whole), ("seed", seed)):
+        if natural < 0:
+            raise ValueError(f"{OP}: {name} must be at least 0, got {natural}")
+    for name, share in (("max_loss", max_loss), ("lambda_b", lambda_b)):
+        if not 0 <= number(OP, name, share) <= 1:
+            raise ValueError(f"{OP}: {name} must be within [0, 1], got {share}")
+    if not 0 < number(OP, "level", level) < 1:
+        raise ValueError(f"{OP}: level must be within (0, 1), got {level}")
+    num_threads = _checks.threads(OP, num_threads)
     if out is not None:
         check_local(OP, "out", out)
-    if not 0 <= max_loss <= 1:
-        raise ValueError(f"{OP}: max_loss must be within [0, 1], got {max_loss}")
     for name, given, rows in (("texts", texts, corpus), ("query_texts", query_texts, queries)):
         if given is not None and len(given) != len(rows):  # type: ignore[arg-type]
             raise ValueError(f"{OP}: {name} must have one text for each row, got {len(given)}")
@@ -165,7 +171,7 @@ def compare(
         lambda_b=lambda_b,
         sample=sample,
         seed=seed,
-        num_threads=_env.num_threads() if num_threads is None else num_threads,
+        num_threads=num_threads,
     )
     chosen = settings(methods, biased=problem.biased)
     if out is not None:

@@ -10,7 +10,7 @@ from .._checks import shown
 from ..selection import METHODS
 
 OP = "compare"
-TOP, RANDOM = "top-k", "random"
+TOP, NEAREST, RANDOM = "top-k", "nearest", "random"  # what takes part always; of a corpus without bias not the second
 NEAR = 0.95  # two picks of a larger cosine are near-duplicates
 
 _KINDS = ("facility", "cover", "xquad")
@@ -56,7 +56,7 @@ def settings(
     found = {TOP: Setting(TOP, "Top-k (λ = 1)", "mmr", {"lambda_d": 1.0})}
     if biased:
         arguments = {"lambda_d": 1.0, "lambda_b": 1.0}
-        found["nearest"] = Setting("nearest", "Top-k without bias", "mmr", arguments)
+        found[NEAREST] = Setting(NEAREST, "Top-k without bias", "mmr", arguments)
     found[RANDOM] = Setting(RANDOM, "Random of the pool", RANDOM, {})
     if isinstance(methods, str):
         raise TypeError(f"{OP}: methods must be a list of names, got {shown(methods)}")
@@ -129,6 +129,8 @@ def _each(
 def _custom(methods: Mapping[str, Any]) -> Iterable[Setting]:
     """Yield the caller's own settings: a label for each, and the rule with its arguments."""
     for label, given in methods.items():
+        if str(label) in (TOP, NEAREST, RANDOM):
+            raise ValueError(f"{OP}: methods must have labels other than {TOP}, {NEAREST} and {RANDOM}, got {label!r}")
         try:
             rule, arguments = given
             arguments = dict(arguments)

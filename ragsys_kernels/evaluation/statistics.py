@@ -83,7 +83,7 @@ def wilson(successes: int, total: int, *, level: float = 0.95) -> Interval:
     if not 0 <= successes <= total or total < 1:
         raise ValueError(f"wilson: successes must be within [0, total] and total above 0, got {successes} of {total}")
     if not 0 < level < 1:
-        raise ValueError(f"wilson: level must be between 0 and 1, got {level}")
+        raise ValueError(f"wilson: level must be within (0, 1), got {level}")
     share, z = successes / total, NormalDist().inv_cdf((1 + level) / 2)
     middle = (share + z * z / (2 * total)) / (1 + z * z / total)
     half = z / (1 + z * z / total) * (share * (1 - share) / total + (z / (2 * total)) ** 2) ** 0.5
@@ -251,8 +251,10 @@ def bootstrap_f1(
 def _check(op: str, values: Array, samples: int, level: float) -> None:
     if values.ndim != 2 or not len(values):
         raise ValueError(f"{op}: columns must be of shape (Q, S), Q at least 1, got {values.shape}")
-    if samples < 1 or not 0 < level < 1:
-        raise ValueError(f"{op}: samples and level must be above 0, got {samples} and {level}")
+    if samples < 1:
+        raise ValueError(f"{op}: samples must be at least 1, got {samples}")
+    if not 0 < level < 1:
+        raise ValueError(f"{op}: level must be within (0, 1), got {level}")
 
 
 def _drawn(size: int, samples: int, seed: int | tuple[int, ...]) -> Iterator[Array]:

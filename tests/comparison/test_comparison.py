@@ -261,6 +261,17 @@ def test_methods_by_name_and_of_the_callers_own():
         ({"texts": ["a"]}, ValueError, r"texts must have one text for each row, got 1"),
         ({"whole": -1}, ValueError, r"whole must be at least 0, got -1"),
         ({"max_loss": 2}, ValueError, r"max_loss must be within \[0, 1\], got 2"),
+        ({"max_loss": "a"}, TypeError, r"max_loss must be a number, got str"),
+        ({"lambda_b": 1.5}, ValueError, r"lambda_b must be within \[0, 1\], got 1.5"),
+        ({"level": 95}, ValueError, r"level must be within \(0, 1\), got 95"),
+        ({"level": 1.0}, ValueError, r"level must be within \(0, 1\), got 1.0"),
+        ({"level": math.nan}, ValueError, r"level must be within \(0, 1\), got nan"),
+        ({"seed": -1}, ValueError, r"seed must be at least 0, got -1"),
+        ({"seed": "a"}, TypeError, r"seed must be an integer, got str"),
+        ({"num_threads": 0}, ValueError, r"num_threads must be at least 1, got 0"),
+        ({"methods": {"top-k": ("vrsd", {})}}, ValueError, r"methods must have labels other than .*, got 'top-k'"),
+        ({"methods": {"nearest": ("vrsd", {})}}, ValueError, r"methods must have labels other than .*, got 'nearest'"),
+        ({"methods": {"random": ("mmr", {})}}, ValueError, r"methods must have labels other than .*, got 'random'"),
         ({"k": 0}, ValueError, r"k must be at least 1, got 0"),
         (
             {"candidates": np.zeros((40, 9), int)},
@@ -276,8 +287,22 @@ def test_methods_by_name_and_of_the_callers_own():
     ],
 )
 def test_bad_arguments_are_named(options, error, match):
+    """Before anything is run."""
+    done = []
     with pytest.raises(error, match=f"^compare: {match}"):
-        compare(ROWS, QUERIES, **{**QUICK, **options})
+        compare(ROWS, QUERIES, **{**QUICK, **options}, progress=lambda *numbers: done.append(numbers))
+    assert done == []
+
+
+@pytest.mark.parametrize(("at", "got"), [((3, 4), 600), ((7, 0), -2)])
+def test_candidates_beyond_the_corpus_are_named_whatever_is_drawn(at, got):
+    pools = np.tile(np.arange(30), (40, 1))
+    pools[at] = got
+    options = {"k": 4, "samples": 50, "methods": ["vrsd"], "candidates": pools, "sample": 1}
+    with pytest.raises(ValueError) as error:
+        compare(ROWS, QUERIES, **options)
+    row = f"below N = 600, got {got} for query {at[0]}"
+    assert str(error.value) == f"compare: candidates must be -1 or rows of the corpus, {row}"
 
 
 def test_lines_of_judgements_that_cannot_be_read(tmp_path):
