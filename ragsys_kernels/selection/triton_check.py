@@ -11,7 +11,6 @@ import dataclasses
 from typing import Any
 
 import torch
-import triton
 
 from .. import _arrays
 from .._gpu.variants import variant
@@ -28,8 +27,10 @@ from .triton_launch import (
     SMALL_TILE,
     Tile,
     bias_by_row,
+    cdiv,
     chunks,
     dot_type,
+    next_power_of_2,
     num_initial,
     outputs,
     queries_apart,
@@ -165,10 +166,10 @@ class Rounds:
         self.tile, self.first_tile = tile, first_tile
         self.query_parts, self.q0, self.num_queries = parts, q0, num_queries
         self.S, self.K, self.D = num_initial(problem), problem.k, problem.rows.data.shape[1]
-        self.blocks = triton.cdiv(num_queries, tile.queries)
-        tiles = triton.cdiv(problem.pool, tile.rows)
-        self.span = max(span(tiles, self.blocks), triton.cdiv(tiles, MOST_PARTS))
-        self.parts = triton.cdiv(tiles, self.span)
+        self.blocks = cdiv(num_queries, tile.queries)
+        tiles = cdiv(problem.pool, tile.rows)
+        self.span = max(span(tiles, self.blocks), cdiv(tiles, MOST_PARTS))
+        self.parts = cdiv(tiles, self.span)
         self.pool = FIRST + added(problem) * problem.k
         self.parts_of_queries = self.query_back = None
         if problem.relevance is None:
@@ -211,11 +212,11 @@ class Rounds:
     def first_draft(self) -> Any:
         """Return (C, K) picks from the rows that seem most relevant."""
         tile = self.first_tile
-        tiles = triton.cdiv(self.problem.pool, tile.rows)
+        tiles = cdiv(self.problem.pool, tile.rows)
         kept = KEPT * (2 if tiles < FEW_TILES else 1)
         looked = looked_at(self.D)
         keys = self.empty((tiles * kept, self.num_queries), "int32")
-        corpus_pool_kernel[(tiles * triton.cdiv(self.num_queries, tile.queries),)](
+        corpus_pool_kernel[(tiles * cdiv(self.num_queries, tile.queries),)](
             **self.relevance_arguments(),
             keys_out=keys,
             tiles=tiles,
@@ -254,7 +255,7 @@ class Rounds:
             KEPT=kept,
             ROWS=rows,
             FIRST=FIRST,
-            POOL=triton.next_power_of_2(self.pool),
+            POOL=next_power_of_2(self.pool),
             **SMALL_TILE.options(),
         )
         return pools
@@ -356,7 +357,7 @@ class Rounds:
             pool=self.pool,
             first=FIRST,
             ADDED=added(self.problem),
-            POOL=triton.next_power_of_2(self.pool),
+            POOL=next_power_of_2(self.pool),
             BLOCK=PART_BLOCK,
             **PICK_TILE.options(),
         )

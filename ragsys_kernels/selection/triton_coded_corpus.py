@@ -15,7 +15,6 @@ import dataclasses
 from typing import Any
 
 import torch
-import triton
 
 from .._gpu.variants import variant
 from . import triton_check, triton_gram
@@ -29,6 +28,7 @@ from .triton_launch import (
     SMALL_TILE,
     Tile,
     bias_by_row,
+    cdiv,
     chunks,
     code_rows,
     num_initial,
@@ -84,7 +84,7 @@ def finding_tile() -> Tile:
 
 def layout(code_stride: int, dims: int) -> dict[str, Any]:
     """Return where things are in a code row: where its codes end, and its header; a short row is held whole."""
-    full = triton.cdiv(dims, LINE) * LINE
+    full = cdiv(dims, LINE) * LINE
     return {"full": full, "APART": code_stride > full, "HELD": full == LINE, "HEADER_BYTES": HEADER_BYTES}
 
 
@@ -171,10 +171,10 @@ class _CodedRounds(Rounds):
     def _first_pools(self) -> Any:
         """Return (C, FIRST) rows that seem most relevant."""
         tile = finding_tile()
-        tiles = triton.cdiv(self.problem.pool, tile.rows)
+        tiles = cdiv(self.problem.pool, tile.rows)
         kept = KEPT * (2 if tiles < FEW_TILES else 1)
         keys = self.empty((tiles * kept, self.num_queries), "int32")
-        coded_pool_kernel[(tiles * triton.cdiv(self.num_queries, tile.queries),)](
+        coded_pool_kernel[(tiles * cdiv(self.num_queries, tile.queries),)](
             **self._arguments(),
             keys_out=keys,
             tiles=tiles,
@@ -190,10 +190,10 @@ class _CodedRounds(Rounds):
         """Launch the search for contenders."""
         problem = self.problem
         tile = looking_tile(self.items, self.layout["HELD"])
-        blocks = triton.cdiv(self.num_queries, tile.queries)
-        tiles = triton.cdiv(problem.pool, tile.rows)
+        blocks = cdiv(self.num_queries, tile.queries)
+        tiles = cdiv(problem.pool, tile.rows)
         span = triton_check.span(tiles, blocks)
-        coded_check_kernel[(triton.cdiv(tiles, span) * blocks,)](
+        coded_check_kernel[(cdiv(tiles, span) * blocks,)](
             **self._arguments(),
             errors=self.query_errors,
             lambda_d=problem.lambda_d,

@@ -45,7 +45,7 @@ from .triton_draft_kernels import (
     corpus_queries_kernel,
     corpus_start_kernel,
 )
-from .triton_gram import GRAM_SLOTS, form, gram_tile, select_gram_kernel, staged
+from .triton_gram import GRAM_SLOTS, NO_RANK, form, gram_tile, select_gram_kernel, staged
 from .triton_launch import (
     GROWTH,
     NUM_PARTS,
@@ -204,7 +204,7 @@ def _selections(dtype: str, vrsd: bool, full: bool, hopper: bool) -> list[Compil
         sizes: dict[str, Any] = {
             **OBJECTIVES[op].constexprs(),
             **form(dtype, tile, D, plain, hopper=hopper),
-            "RANK": 16,
+            "RANK": NO_RANK,
             **BY_ROW,
         }
         name = f"{'gram' if sizes['MATRIX'] else 'rows'} {slots} {op} {'options' if full else 'plain'}"

@@ -16,7 +16,18 @@ import triton.language as tl
 from .._gpu.compilers import is_hopper
 from .._gpu.variants import variant
 from .problem import Problem, Selection
-from .triton_launch import GROWTH, NUM_PARTS, OPTIONS, Tile, dot_type, limits, num_initial, pool_arguments, query_parts
+from .triton_launch import (
+    GROWTH,
+    NUM_PARTS,
+    OPTIONS,
+    Tile,
+    dot_type,
+    limits,
+    next_power_of_2,
+    num_initial,
+    pool_arguments,
+    query_parts,
+)
 from .triton_objective import comparable, inverse, may_be_picked, running_max, with_bias
 from .triton_objectives import OBJECTIVES, rule_of
 from .triton_objectives.objective import Items
@@ -34,16 +45,19 @@ ROW_DIMS = 32
 HOPPER_SLICES = (12, 2)
 HELD_SLICES = (9, 3, 2)
 
+# The RANK of rules that keep no rows of so many numbers: another one for each k would be compiled, to the same code.
+NO_RANK = 16
+
 
 def gram_tile(dtype: str, slots: int, dims: int, whole: bool = False, hopper: bool = True) -> Tile:
     """Return the tile, whose rows are the slots; ``whole``: the rule asks for the matrix."""
-    rows = max(16, triton.next_power_of_2(slots))
+    rows = max(16, next_power_of_2(slots))
     if dtype == "float32" and whole:  # six operands of products are more than a thread of sm_80 has with two stages
         return Tile(rows, ROW_DIMS // 2, 1, min(8, rows // 8), 3)
     if dtype == "float32":
         return Tile(rows, ROW_DIMS, 1, min(8, rows // 8) if hopper else rows // 16, 2, 255 if hopper else None)
     # The matrix and the operands of its products fill the registers.
-    dims = min(64, max(16, triton.next_power_of_2(dims)))
+    dims = min(64, max(16, next_power_of_2(dims)))
     # Rows that meet the query in registers and one another in the matrix units have one buffer, whatever the number of
     # stages: with two, Triton loads the next slice while the units still read the last (seen on an H200).
     stages = 2 if dtype == "int8" else 1
@@ -407,7 +421,7 @@ def select(problem: Problem, out: Selection) -> None:
     select_gram_kernel[(problem.num_queries,)](
         **arguments,
         **objective.constexprs(),
-        RANK=triton.next_power_of_2(num_initial(problem) + problem.k),
+        RANK=next_power_of_2(num_initial(problem) + problem.k) if objective.ranked else NO_RANK,
         **form(dtype, tile, D, plain, parts, rule_of(problem), hopper),
         **tile.options(),
     )

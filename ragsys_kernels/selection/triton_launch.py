@@ -56,10 +56,23 @@ SMALL_TILE = Tile(1, 1, 1, 4, 2)
 PICK_TILE = Tile(1, 1, 1, 4, 2, 64)  # the same, where the kernel has more to remember
 
 
+# Plain Python: Triton's own are functions for kernels too, and wrapped, which takes microseconds on the host.
+
+
+def cdiv(a: int, b: int) -> int:
+    """Return a / b, rounded up."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """Return the smallest power of two that is at least n, which is at least 1."""
+    return 1 << (n - 1).bit_length()
+
+
 def row_tile(dtype: str, dims: int) -> Tile:
     """Return the tile of kernels that read rows and multiply them without matrix instructions."""
     widest = 128 if dtype == "int8" else 64  # 16 bytes for each lane
-    dims = min(widest, max(16, triton.next_power_of_2(dims)))
+    dims = min(widest, max(16, next_power_of_2(dims)))
     return Tile(32, dims, 1, 4 if dtype == "float32" else 8, 2)
 
 

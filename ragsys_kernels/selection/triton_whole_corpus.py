@@ -9,7 +9,6 @@ import dataclasses
 from typing import Any
 
 import torch
-import triton
 
 from .. import _arrays
 from .._gpu.compilers import float32_precision, is_hopper
@@ -29,8 +28,10 @@ from .triton_launch import (
     SMALL_TILE,
     Tile,
     bias_by_row,
+    cdiv,
     chunks,
     dot_type,
+    next_power_of_2,
     num_initial,
     padded,
     parts_of_dot,
@@ -53,7 +54,7 @@ CANDIDATES_TILE = Tile(1, 1, 1, 1, 2)
 def corpus_tile(dtype: str, num_queries: int, dims: int, op: str = "mmr", hopper: bool = True) -> Tile:
     """Return the tile of the kernels that multiply."""
     queries = 16 if num_queries <= 16 else 64
-    dims = max(16, triton.next_power_of_2(dims))
+    dims = max(16, next_power_of_2(dims))
     if dtype == "float32" and hopper:  # its parts and the quotients of VRSD are more than four warps hold
         return Tile(64, min(32, dims), queries, 8 if op == "vrsd" and queries == 64 else 4, 3, 255)
     if dtype == "float32":  # products without matrix units need the registers that more stages would take
@@ -183,7 +184,7 @@ class _Corpus:
         lengths = _arrays.empty(rows.data, (N,), "float32") if self.vrsd else None
         if computed or self.vrsd:
             tile = row_tile(rows.dtype, D)
-            row_lengths_kernel[(triton.cdiv(N, tile.rows),)](
+            row_lengths_kernel[(cdiv(N, tile.rows),)](
                 rows=rows.data,
                 scales=rows.scales,
                 factors=factors,
@@ -207,7 +208,7 @@ class _Corpus:
         """Return queries with their workspaces; ``searched``: those of a search."""
         problem, data = self.problem, self.rows.data
         tile = corpus_tile(self.rows.dtype, num_queries, data.shape[1], problem.op, self.hopper)
-        tiles = triton.cdiv(problem.pool, tile.rows)
+        tiles = cdiv(problem.pool, tile.rows)
         made = _Chunk(q0, num_queries, tile, tiles, _arrays.empty(data, (num_queries, self.stride), "float32"))
         if problem.queries is not None:
             made.factors, made.back = query_factors(problem, q0, num_queries)

@@ -222,7 +222,7 @@ RULES = {
     "determinant": (
         determinant,
         (_start_factor, _factor_value, _factor_take, _factor_outputs),
-        {"lengths": True, "initial": True},
+        {"lengths": True, "initial": True, "ranked": True},
     ),
 }
 

@@ -14,6 +14,9 @@ from ragsys_kernels import testing
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+if interpreted.HERE:
+    from ragsys_kernels.selection import triton_gram
+
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
 # Each rule with each of its options.
@@ -115,6 +118,23 @@ def test_a_budget_is_spent_to_the_last_cent(rule):
     for budget, picks in ((spent, 3), (np.nextafter(spent, 0), 2)):
         found = check(method, {**problem, "costs": costs, "budget": budget})
         assert (found.lengths == picks).all()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_kernel_is_compiled_again_for_more_picks_only_where_a_rule_keeps_them(rule, monkeypatch):
+    launched = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda **given: launched.append({name: x for name, x in given.items() if name.isupper()})
+
+    monkeypatch.setattr(triton_gram, "select_gram_kernel", Kernel())
+    method, problem = problem_of(rule, {}, P=40)
+    for k in (3, 16, 17, 33):
+        getattr(rk, method)(**{**problem, "k": k}, backend="triton")
+    sizes = [{name: x for name, x in each.items() if len(name) > 1} for each in launched]  # P, S, K, D are no constants
+    assert [each.pop("RANK") for each in sizes] == ([4, 16, 32, 64] if method in ("dpp", "ssd", "sift") else [16] * 4)
+    assert sizes.count(sizes[0]) == 4
 
 
 def test_what_no_kernel_runs_is_refused_by_name():

@@ -48,4 +48,4 @@ def outputs(state, items, w, first):
     return w, tl.full(w.shape, float("nan"), tl.float32)
 
 
-DPP = Objective(start, value, take, outputs, lengths=True)
+DPP = Objective(start, value, take, outputs, lengths=True, ranked=True)

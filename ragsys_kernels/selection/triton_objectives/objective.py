@@ -1,7 +1,8 @@
 """What a rule is in regime a: four functions that the kernel calls, and what they are told.
 
 A rule keeps a state: a tuple of tensors and numbers, whose kinds stay the same from pick to pick. A tensor has a number
-for each slot, or a row of RANK numbers, a power of two with room for all picks and initial items.
+for each slot, or of a rule that is ``ranked`` a row of RANK numbers, a power of two with room for all picks and initial
+items.
 
     start(items, free, RANK) -> state                  before anything is taken
     value(state, items, free, taken, first) -> w, state
@@ -54,6 +55,7 @@ class Objective(NamedTuple):
     cosine: bool = False  # relevance is the cosine with the query, even where vectors are taken as given
     whole: bool = False  # asks for the similarities of all slots, so that their matrix is made whatever the type
     redundant: bool = False  # has a redundancy of its own, where others give the largest similarity if that is kept
+    ranked: bool = False  # keeps rows of RANK numbers
 
     def constexprs(self) -> dict[str, Any]:
         """Return the arguments of the kernel that make it this rule's."""

@@ -46,4 +46,4 @@ def outputs(state, items, w, first):
     return state[4] - w, tl.full(w.shape, float("nan"), tl.float32)
 
 
-SIFT = Objective(start, value, take, outputs, lengths=True, initial=True)
+SIFT = Objective(start, value, take, outputs, lengths=True, initial=True, ranked=True)

@@ -56,4 +56,4 @@ def outputs(state, items, w, first):
     return _worth(state, items), tl.full(w.shape, float("nan"), tl.float32)
 
 
-SSD = Objective(start, value, take, outputs, lengths=True)
+SSD = Objective(start, value, take, outputs, lengths=True, ranked=True)
