@@ -160,15 +160,17 @@ def per_query(
     high: float,
     place: Place = HOST,
     errors: dict[int, str] | None = None,
+    unread: Any = None,
 ) -> Any:
     """Return a number, or one per query, in [low, high], as (Q,) float32; values on a device are not checked.
 
-    With ``errors``, a query whose own number is out of range is put there and gets ``high`` instead.
+    With ``errors``, a query whose own number is out of range is put there and gets ``high`` instead. ``unread``: what
+    to return for a number that nothing reads.
     """
     if isinstance(x, (float, int)) and not isinstance(x, bool):
         if not low <= x <= high:
             raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {shown(x)}")
-        return place.filled(num_queries, x)
+        return place.filled(num_queries, x) if unread is None else unread
     if place is not HOST and _arrays.device_of(x) != "cpu":
         on_device = floats(op, name, x, place)
         expect_shape(op, name, on_device, ((num_queries,), "(Q,)"))

@@ -41,6 +41,7 @@ MOST_THREADS = 4096
 
 _backend, _isa = _lookup("RAGSYS_KERNELS_BACKEND"), _lookup("RAGSYS_KERNELS_ISA")
 _num_threads, _variants = _lookup("RAGSYS_KERNELS_NUM_THREADS"), _lookup("RAGSYS_KERNELS_VARIANTS")
+_interpret = _lookup("TRITON_INTERPRET")
 
 
 def backend() -> str:
@@ -50,7 +51,7 @@ def backend() -> str:
 
 def triton_interpreter() -> bool:
     """Return whether Triton interprets its kernels on CPU tensors; it reads this variable when it is imported."""
-    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
+    return (_interpret() or "").lower() in ("1", "true", "on", "yes", "y")
 
 
 def isa() -> str | None:

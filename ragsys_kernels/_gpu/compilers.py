@@ -5,6 +5,8 @@ torch 2.11 comes with Triton 3.6.0, 2.12 with 3.7.0, 2.13 with 3.7.1, 2.14 with 
 
 from __future__ import annotations
 
+import functools
+
 from .. import _env
 
 # The oldest and the newest that have compiled every kernel, for every architecture of compilation.ARCHITECTURES.
@@ -60,7 +62,14 @@ def is_hopper() -> bool:
     """
     import torch
 
-    return _env.triton_interpreter() or (not torch.version.hip and torch.cuda.get_device_capability()[0] == 9)
+    return _env.triton_interpreter() or (not torch.version.hip and _generation(torch.cuda.current_device()) == 9)
+
+
+@functools.cache
+def _generation(device: int) -> int:
+    import torch
+
+    return int(torch.cuda.get_device_capability(device)[0])
 
 
 def float32_precision(hopper: bool) -> str:

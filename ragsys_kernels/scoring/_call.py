@@ -18,12 +18,13 @@ class Call:
     ) -> None:
         self.op, self.check_values = op, _checks.check_values(op, check_values)
         self.checked: dict[str, Any] | None = None  # fields of a layout whose values were checked on the host
-        self.threads = _checks.threads(op, num_threads)
         if validate.is_number(arrays.get("temperature")):  # a number is on no device
             arrays["temperature"] = None
         self.library, device = _checks.library_and_device(op, arrays)
         name, self.backend = _dispatch.choose(op, "scoring", device, backend)
         self.place = _arrays.place_of(device, name, self.library)
+        # To count the processors takes time, and kernels of a device ask for none.
+        self.threads = 1 if num_threads is None and self.place is not HOST else _checks.threads(op, num_threads)
         self.interpreted = name == "triton" and self.place is HOST
         self.current = _arrays.NOTHING  # makes the device and the stream of the arrays the current ones
         if self.place is not HOST:

@@ -124,8 +124,9 @@ def run(
             problem = problem if problem.constraints.filter is None else narrowed(problem)
             asked = problem.ks if problem.ks is not None else problem.k
             columns = problem.clip()  # the rest is padding
-            if not threads:  # to count the processors takes a tenth of such a call, which one of them answers
-                threads = 1 if problem.num_queries == 1 and problem.pool <= _ONE_THREAD else _checks.threads(op, None)
+            if not threads:  # to count the processors takes a tenth of a call that one of them answers, or none
+                few = problem.num_queries == 1 and problem.pool <= _ONE_THREAD
+                threads = 1 if few or place is not _arrays.HOST else _checks.threads(op, None)
             backend_op: Callable[[Problem, int], Selection] = getattr(implementation, op)
             if errors is None and place is _arrays.HOST:  # the common case first
                 result = backend_op(problem, threads)

@@ -52,11 +52,16 @@ def coverage(problem: Problem, num_threads: int) -> Selection:
 
 
 def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
-    return triton_whole_corpus.search(_arrays.tensors(problem))
+    return triton_whole_corpus.search(_tensors(problem))
+
+
+def _tensors(problem: Problem) -> Problem:
+    """Return the problem with tensors, which on a device it has: to copy its fields takes longer than a launch."""
+    return problem if _arrays.library_of(problem.rows.data) == "torch" else _arrays.tensors(problem)
 
 
 def _select(problem: Problem) -> Selection:
-    problem = _arrays.tensors(problem)
+    problem = _tensors(problem)
     if problem.pool + num_initial(problem) <= triton_gram.GRAM_SLOTS:
         problem = filtered_problems.as_pools(problem)
     _refuse(problem)

@@ -202,6 +202,11 @@ def selection(
             f"{op}: {k_name} must be at most {MOST_PADDED} where the pool has fewer items, "
             f"got {number} for a pool of {pool}"
         )
+    if op in ("vrsd", "sift"):
+        bias_array = None
+    weights = per_query(op, "lambda_d", lambda_d, num_queries, 0.0, 1.0, place, errors)
+    # On a device an array is a launch, and without a bias nothing reads lambda_b.
+    unread = weights if bias_array is None and place is not HOST else None
     return Problem(  # by position: keywords take longer
         op,
         rows,
@@ -211,11 +216,11 @@ def selection(
         pool_stride,
         None if op not in NEEDS_QUERIES and scores is not None else array,  # queries that are not read
         unit_queries,
-        per_query(op, "lambda_d", lambda_d, num_queries, 0.0, 1.0, place, errors),
-        per_query(op, "lambda_b", lambda_b, num_queries, 0.0, 1.0, place, errors),
+        weights,
+        per_query(op, "lambda_b", lambda_b, num_queries, 0.0, 1.0, place, errors, unread),
         ids_array,
         scores,
-        bias_array if op not in ("vrsd", "sift") else None,
+        bias_array,
         None if ks is None else place.upload(ks),
         limits,
         options,

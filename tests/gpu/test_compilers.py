@@ -117,8 +117,13 @@ def test_interpreter_takes_the_number_out_of_an_array(monkeypatch):
     ],
 )
 def test_tiles_of_hopper_are_for_hopper(monkeypatch, capability, hip, interpreted, expected):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    others = {0: (7, 5), 1: capability}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", others.pop)  # each device is asked once
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(_env, "triton_interpreter", lambda: interpreted)
-    assert compilers.is_hopper() is expected
+    compilers._generation.cache_clear()
+    for device in (0, 1, 0, 1):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda device=device: device)
+        assert compilers.is_hopper() is (interpreted or (expected and device == 1))
+    compilers._generation.cache_clear()
     assert compilers.float32_precision(expected) == ("bf16x6" if expected and not interpreted else "ieee")
