@@ -133,7 +133,7 @@ def run(
             else:
                 result = _answered(problem, backend_op, threads, place, check_values, errors)
             if columns > problem.pool:
-                result = _padded(result, columns, place)
+                result = _padded(result, columns)
             if outside is not None:
                 certificate.conclude(problem, result, asked)
         if problem.constraints.costs is not None:
@@ -187,11 +187,12 @@ def _in_library(result: Selection, library: str) -> Selection:
     return changed
 
 
-def _padded(result: Selection, columns: int, place: _arrays.Place) -> Selection:
+def _padded(result: Selection, columns: int) -> Selection:
     """Return the picks with padding up to so many columns."""
     fields = []
-    for picks, wide in zip(result, map(place.upload, Selection.empty(len(result.lengths), columns)), strict=True):
-        wide[..., : picks.shape[-1]] = np.asarray(picks) if place is _arrays.HOST else picks
+    for picks, (value, dtype) in zip(result[:-1], Selection.PADDING, strict=True):
+        wide = _arrays.full(picks, (len(picks), columns), value, dtype)
+        wide[:, : picks.shape[1]] = picks
         fields.append(wide)
     return Selection(*fields).with_attributes(result)
 

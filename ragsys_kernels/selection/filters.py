@@ -72,7 +72,9 @@ class Filter:
         step = self.num_rows + 1  # one number that no row has
         first = arange(library, len(rows), rows)[:, None] * step
         rows = library.where((rows >= 0) & (rows < self.num_rows), rows, self.num_rows)
-        return library.isin(ids + first, rows + first)
+        known, asked = (_sorted(library, rows) + first).reshape(-1), ids + first
+        # The last that is not above an id, of at least one. A device would be waited for by ``isin``.
+        return known[library.searchsorted(known, asked, side="right") - 1] == asked
 
 
 def read(

@@ -79,19 +79,16 @@ class Selection(_SelectionFields, _Answers):
 
     __module__ = "ragsys_kernels"  # where pickles look for it, whichever file it is in
 
+    # What the arrays (Q, K) have where there is no pick, and their types.
+    PADDING = ((-1, "int64"), (-np.inf, "float32"), (np.nan, "float32"), (np.nan, "float32"))
+
     def _replace(self, /, **fields: Any) -> Selection:
         return super()._replace(**fields).with_attributes(self)
 
     @classmethod
     def empty(cls, num_queries: int, k: int) -> Selection:
-        shape = (num_queries, k)
-        return cls(
-            np.full(shape, -1, np.int64),
-            np.full(shape, -np.inf, np.float32),
-            np.full(shape, np.nan, np.float32),
-            np.full(shape, np.nan, np.float32),
-            np.zeros(num_queries, np.int32),
-        )
+        fields = (np.full((num_queries, k), value, dtype) for value, dtype in cls.PADDING)
+        return cls(*[*fields, np.zeros(num_queries, np.int32)])
 
 
 class _SearchFields(NamedTuple):

@@ -309,10 +309,19 @@ def test_mixed_devices_are_an_error(device):
         rk.token_logprobs(torch.zeros((2, 5), device=device), torch.zeros(2, dtype=torch.int64))
 
 
+@pytest.mark.filterwarnings("ignore:.*pool.*:UserWarning")
 def test_no_call_waits_for_the_device(backend, device):
     problem = moved(testing.selection_problem(4, 100, 5, 32, bias=True))
     x, targets = torch.randn((4, 1000), device=device), torch.randint(1000, (4,), device=device)
-    calls = [lambda: rk.mmr(**problem, backend=backend), lambda: rk.token_logprobs(x, targets, backend=backend)]
+    excluded = torch.arange(200, device=device).repeat(4, 1)
+    whole = {name: array for name, array in problem.items() if name != "candidates"}
+    calls = [
+        lambda: rk.mmr(**problem, backend=backend),
+        lambda: rk.mmr(**{**problem, "k": 120}, backend=backend),  # more than the pool has
+        lambda: rk.mmr(**problem, exclude=excluded, backend=backend),  # of which many comparisons are made
+        lambda: rk.mmr(**whole, exclude=excluded[:, :150], backend=backend),
+        lambda: rk.token_logprobs(x, targets, backend=backend),
+    ]
     for call in calls:
         call()  # compiles
     torch.cuda.set_sync_debug_mode("error")
