@@ -399,11 +399,16 @@ def pointer(array: Any) -> int:
 
 
 def on_stream(place: Place, library: str) -> AbstractContextManager[Any]:
-    """Make CuPy's current stream torch's in a block, where a backend takes CuPy's arrays as tensors.
+    """Make CuPy's device and stream the current ones in a block, where the caller's arrays are CuPy's.
 
-    So the work comes after what that stream holds, what follows on it comes after the work, and memory that either
-    library hands out again belongs to the same stream; a graph that CuPy captures there has the work in it.
+    A backend that takes them as they are makes others on CuPy's current device. For one that takes tensors CuPy's
+    current stream becomes torch's: so the work comes after what that stream holds, what follows on it comes after the
+    work, and memory that either library hands out again belongs to the same stream; a graph that CuPy captures there
+    has the work in it.
     """
+    if isinstance(place, Cupy):
+        device: AbstractContextManager[Any] = place.device
+        return device
     if library != "cupy" or not isinstance(place, Torch):
         return NOTHING
     handle = sys.modules["cupy"].cuda.get_current_stream(place.device.index).ptr

@@ -228,47 +228,47 @@ class Corpus(Rows):
         are kept per thread and query of a block, of at most 256 queries.
         """
         op = "search"
-        threads = _checks.threads(op, num_threads)
         errors = _checks.skipped(op, on_error)
         of_queries = {"queries": queries, "query_groups": query_groups, "allowed": allowed, "exclude": exclude}
         device = _checks.same_device(op, {**of_queries, "the corpus": self.data})
         library = _arrays.library_of(*of_queries.values())
         name, implementation = _dispatch.choose(op, "selection", device, backend)
         place = HOST if device == "cpu" else Torch(device)
-        problem = validate.selection(
-            op,
-            queries,
-            self,
-            n,
-            lambda_b=lambda_b,
-            query_groups=query_groups,
-            allowed=allowed,
-            exclude=exclude,
-            k_name="n",
-            place=place,
-            errors=errors,
-        )
-        if problem.ks is not None:
-            raise TypeError(f"{op}: n must be one integer, got an array")
-        if index is not None and (place is not HOST or name == "triton"):
-            raise ValueError(f"{op}: index must come with arrays on the host, got queries for backend {name!r}")
+        threads = 1 if num_threads is None and place is not HOST else _checks.threads(op, num_threads)
+        with _arrays.on_stream(place, library):
+            problem = validate.selection(
+                op,
+                queries,
+                self,
+                n,
+                lambda_b=lambda_b,
+                query_groups=query_groups,
+                allowed=allowed,
+                exclude=exclude,
+                k_name="n",
+                place=place,
+                errors=errors,
+            )
+            if problem.ks is not None:
+                raise TypeError(f"{op}: n must be one integer, got an array")
+            if index is not None and (place is not HOST or name == "triton"):
+                raise ValueError(f"{op}: index must come with arrays on the host, got queries for backend {name!r}")
+            if place is HOST and index is None and name != "triton":
+                problem = narrowed(problem)
 
-        if place is HOST and index is None and name != "triton":
-            problem = narrowed(problem)
+            def answer(problem: Problem) -> Any:
+                if index is None:
+                    return implementation.search(problem, threads)
+                return faiss_index.search(problem, index, implementation, threads)
 
-        def answer(problem: Problem) -> Any:
-            if index is None:
-                return implementation.search(problem, threads)
-            return faiss_index.search(problem, index, implementation, threads)
-
-        padding = Selection.empty(problem.num_queries, problem.k)[:2]
-        if problem.num_queries == 0:
-            found: Any = map(place.upload, padding)
-        elif errors is None:
-            found = answer(problem)
-        else:
-            found = answered(problem, answer, padding, errors, place, check=False)
-        result = SearchResult(*(_arrays.to_library(field, library) for field in found))
+            padding = Selection.empty(problem.num_queries, problem.k)[:2]
+            if problem.num_queries == 0:
+                found: Any = map(place.upload, padding)
+            elif errors is None:
+                found = answer(problem)
+            else:
+                found = answered(problem, answer, padding, errors, place, check=False)
+            result = SearchResult(*(_arrays.to_library(field, library) for field in found))
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
 
     @hinted("select")

@@ -86,6 +86,8 @@ def run(
     else:
         name, implementation = _dispatch.choose(op, "selection", device, backend, call, needed.lacking)
     place = _arrays.place_of(device, name, library)
+    if place is not _arrays.HOST and isinstance(embeddings, Rows):  # a Corpus has tensors there, whoever calls
+        library = _arrays.library_of(*(x for name, x in arrays.items() if name != "embeddings"))
     with _arrays.NOTHING if place is _arrays.HOST else _arrays.on_stream(place, library):
         problem = validate.selection(
             op,

@@ -1,17 +1,20 @@
 """What a call on a device does around its kernels, on CPU tensors that are taken for a device's."""
 
 import contextlib
+import dataclasses
 import sys
 import types
 
 import code_rows
+import filters as forms
+import interpreted
 import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _dispatch, corpus, testing
+from ragsys_kernels import _arrays, _dispatch, _env, corpus, testing
 from ragsys_kernels.corpus.rows import with_columns
-from ragsys_kernels.selection import reference, torch_search, validate
+from ragsys_kernels.selection import filtered_problems, filters, options, reference, torch_search, validate
 from ragsys_kernels.selection.codes import swapped
 
 torch = pytest.importorskip("torch")
@@ -25,7 +28,7 @@ def problems():
     options = {"bias": True, "groups": True}
     yield "groups", testing.selection_problem(3, 12, 4, 6, **options)
     yield "dense", testing.selection_problem(3, 12, 4, 6, dense=True, **options)
-    problem = testing.selection_problem(3, 12, 4, 6, dtype="float16", N=20)
+    problem = testing.selection_problem(3, 12, 4, 6, dtype="float16", N=20, bias=True)
     problem["k"] = np.array([1, 4, 2])
     problem["lambda_d"] = np.array([0.0, 0.5, 1.0])
     problem["lambda_b"] = 0.3
@@ -66,6 +69,45 @@ def test_problem_on_a_device_is_that_of_the_host(place, name):
         if isinstance(x, np.ndarray):
             assert (x.dtype, x.shape) == (host[field].dtype, host[field].shape), field
         np.testing.assert_array_equal(x, host[field], err_msg=field)
+
+
+def arrays_of(record):
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        yield from arrays_of(value) if dataclasses.is_dataclass(value) else [value]
+
+
+@pytest.mark.parametrize("name", ["all options", "a filter", "quality", "ks"])
+def test_a_problem_on_a_device_has_tensors_alone(place, name):
+    """So that Triton takes it as it is."""
+    triton_kernels = pytest.importorskip("ragsys_kernels.selection.triton_kernels")
+    problem = {**testing.selection_problem(3, 12, 4, 6, bias=True, groups=True), "max_per_group": 1}
+    problem |= {"initial": problem["candidates"][:, :2], "lambda_d": [0.1, 0.2, 0.3], "lambda_b": np.full(3, 0.5)}
+    problem |= {"max_similarity": 0.5, "costs": np.ones(24), "budget": 3.0, "k": [1, 2, 3]}
+    if name == "a filter":
+        del problem["candidates"]
+        problem |= {"allowed": np.ones(24, bool), "exclude": np.ones((3, 2), int)}
+    of_rule = options.dpp("dpp", torch.ones(24), 1.0) if name == "quality" else None
+    found = validate.selection("mmr", **tensors(problem), options=of_rule, place=place)
+    assert not any(isinstance(array, np.ndarray) for array in arrays_of(found))
+    assert triton_kernels._tensors(found) is found
+
+
+def test_a_weight_that_nothing_reads_is_no_array_of_its_own(place, monkeypatch):
+    made = []
+    monkeypatch.setattr(place, "filled", lambda size, value: made.append(value) or torch.full((size,), value))
+    given = tensors(PROBLEMS["whole corpus"]) | {"lambda_d": 0.7, "lambda_b": 0.3}
+
+    def filled(op, **changes):
+        made.clear()
+        validate.selection(op, **{**given, **changes}, place=place)
+        return made
+
+    assert filled("mmr") == [0.7]
+    assert filled("vrsd", lambda_d=1.0, lambda_b=1.0, bias=torch.ones(24)) == [1.0]
+    assert filled("mmr", bias=torch.ones(24)) == [0.7, 0.3]
+    with pytest.raises(ValueError, match=r"^mmr: lambda_b must be within \[0, 1\], got 2.0$"):
+        filled("mmr", lambda_b=2.0)
 
 
 BAD = {
@@ -290,6 +332,108 @@ def test_search_on_a_device_normalises_queries_and_skips_nan():
     assert torch_search.search(problem, 1)[0][0, :3].tolist() == expected[0][0, 1:].tolist()
 
 
+class Stub:
+    """A backend that takes tensors; what it runs and torch's current stream are noted."""
+
+    def __init__(self, seen=None, stream=(0,)):
+        self.seen, self.stream = [] if seen is None else seen, stream
+
+    def on_host(self, problem):
+        self.seen.append(("run", self.stream[-1]))
+        problem = _arrays.hosted(problem)
+        return _arrays.changed(problem, rows=_arrays.changed(problem.rows, data=problem.rows.data.numpy()))
+
+    def mmr(self, problem, num_threads):
+        picks = reference.mmr(self.on_host(problem), 1)
+        return type(picks)(*(torch.as_tensor(np.asarray(field)) for field in picks))
+
+    def search(self, problem, num_threads):
+        return tuple(torch.as_tensor(np.asarray(field)) for field in reference.search(self.on_host(problem), 1))
+
+    def results(self, problem, pairs, wanted):
+        self.seen.append(("run", self.stream[-1]))
+        return {name: torch.zeros(len(pairs.targets)) for name in wanted}
+
+
+@pytest.fixture
+def stub(place, monkeypatch):
+    stub, choose = Stub(), _dispatch.choose
+    there = ("triton", stub)
+    monkeypatch.setattr(_dispatch, "choose", lambda *call: choose(*call) if call[2] == "cpu" else there)
+    monkeypatch.setattr(corpus, "Torch", lambda device: place)
+    return stub
+
+
+def test_picks_beyond_the_pool_are_padded_where_they_are(place, stub, monkeypatch):
+    monkeypatch.setattr(place, "upload", lambda array: pytest.fail("the device is waited for"))
+    problem = testing.selection_problem(3, 8, 20, 6)
+    with pytest.warns(rk.PoolSizeWarning):
+        expected = rk.mmr(**problem, backend="cpu")
+    with pytest.warns(rk.PoolSizeWarning):
+        found = rk.mmr(**tensors(problem))
+    for name in found._fields:
+        x, y = _arrays.to_host(getattr(found, name)), getattr(expected, name)
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+        np.testing.assert_allclose(x, y, rtol=1e-5, err_msg=name)
+
+
+def test_no_processors_are_counted_for_a_device(device_corpus, stub, monkeypatch):
+    """Which takes microseconds of every call."""
+    rows = torch.eye(6)
+    held = device_corpus(rows)
+    monkeypatch.setattr(_env, "num_threads", lambda: pytest.fail("counted"))
+    rk.mmr(rows, rows, 2, candidates=torch.arange(5).expand(6, 5))
+    held.search(rows, 2)
+    rk.token_logprobs(rows, torch.arange(6), backend="triton")
+    assert len(stub.seen) == 3
+
+
+# --- What queries may pick of a whole corpus.
+
+
+@pytest.mark.parametrize("library", [np, torch], ids=lambda library: library.__name__)
+def test_lists_of_rows_are_looked_up_without_waiting(library, monkeypatch):
+    """Few ids are compared with all rows of a list, more are looked up; ids out of range are not picked."""
+    ids = np.random.default_rng(4).integers(-2, 43, (5, 60))
+    for comparisons in (1 << 16, 0):
+        monkeypatch.setattr(filters, "_COMPARISONS", comparisons)
+        for dtype in (np.int32, np.int64):
+            for form, (given, masks) in forms.forms(5, 40, 0.3, seed=3).items():
+                given = {name: np.asarray(x) for name, x in given.items()}
+                place, asked, waiting = _arrays.HOST, ids.astype(dtype), contextlib.nullcontext()
+                if library is torch:
+                    place, asked, waiting = _arrays.Torch("cpu"), torch.tensor(asked), interpreted.NoWaiting()
+                    given = tensors(given)
+                given = {"allowed": None, "exclude": None, **given}
+                found = filters.read(
+                    "mmr", **given, num_queries=5, num_rows=40, place=place, errors=None, ascending=True
+                )
+                with waiting:
+                    kept = np.asarray(found.keep(library, asked))
+                inside = (ids >= 0) & (ids < 40)
+                expected = inside & np.take_along_axis(masks, np.where(inside, ids, 0), axis=1)
+                np.testing.assert_array_equal(kept, expected, err_msg=form)
+
+
+@pytest.mark.parametrize("form", forms.FORMS)
+def test_a_corpus_as_pools_is_made_for_as_many_queries_as_fit(place, monkeypatch, form):
+    given, masks = forms.forms(5, 40, 0.3, seed=3)[form]
+    values = np.random.default_rng(0).random((5, 40)).astype(np.float32)
+    arguments = {"embeddings": np.eye(40, dtype=np.float32), "queries": values, "k": 3, "relevance": values}
+    problem = validate.selection(
+        "mmr", **tensors(arguments | {n: np.asarray(x) for n, x in given.items()}), place=place
+    )
+    monkeypatch.setattr(filtered_problems, "_WORKSPACE_BYTES", 2 * filtered_problems._ID_BYTES * 40 + 1)
+    parts = list(filtered_problems.in_parts(problem))
+    assert [part for part, _ in parts] == [slice(0, 2), slice(2, 4), slice(4, 5)]
+    pools = [filtered_problems.as_pools(piece) for _, piece in parts]
+    assert all(piece.candidates.dtype is torch.int32 and piece.constraints.filter is None for piece in pools)
+    expected = np.where(masks, np.arange(40), -1)
+    np.testing.assert_array_equal(torch.cat([piece.candidates for piece in pools]), expected)
+    relevance = torch.cat([piece.relevance for piece in pools]).numpy()
+    np.testing.assert_array_equal(relevance[masks], values[masks])
+
+
 # --- CuPy's streams.
 
 CURRENT, OTHERS = 0x7F10, 0x7F20
@@ -307,7 +451,10 @@ def cupy(place, monkeypatch):
         def __init__(self, array):
             self.array, self.dtype = np.asarray(array), np.asarray(array).dtype
 
-        shape = property(lambda self: self.array.shape)
+        shape, ndim, strides, flags = (
+            property(lambda self, name=name: getattr(self.array, name))
+            for name in ("shape", "ndim", "strides", "flags")
+        )
 
         def __len__(self):
             return len(self.array)
@@ -344,38 +491,79 @@ def cupy(place, monkeypatch):
     return module
 
 
-class Stub:
-    """A backend that takes tensors."""
-
-    def __init__(self, cupy):
-        self.cupy = cupy
-
-    def mmr(self, problem, num_threads):
-        self.cupy.seen.append(("run", self.cupy.stream[-1]))
-        problem = _arrays.hosted(problem)
-        rows = _arrays.changed(problem.rows, data=problem.rows.data.numpy())
-        picks = reference.mmr(_arrays.changed(problem, rows=rows), 1)
-        return type(picks)(*(torch.as_tensor(np.asarray(field)) for field in picks))
-
-    def results(self, problem, pairs, wanted):
-        self.cupy.seen.append(("run", self.cupy.stream[-1]))
-        return {name: torch.zeros(len(pairs.targets)) for name in wanted}
+def in_order(cupy):
+    """Whether all was done on CuPy's stream since this was asked last, and torch's is current again."""
+    found = {kind for kind, _ in cupy.seen}, {where for _, where in cupy.seen}, cupy.stream[:]
+    cupy.seen.clear()
+    return found == ({"taken", "run", "given back"}, {CURRENT}, [OTHERS])
 
 
-def test_arrays_of_cupy_are_worked_on_in_the_order_of_its_stream(cupy, monkeypatch):
+def test_arrays_of_cupy_are_worked_on_in_the_order_of_its_stream(cupy, stub):
     """Taken, worked on and given back on CuPy's stream, by a backend of tensors too; then torch's is current again."""
     problem = testing.selection_problem(2, 8, 3, 5)
     expected = rk.mmr(**problem, backend="reference").indices
-    stub = Stub(cupy)
-    monkeypatch.setattr(_dispatch, "choose", lambda *_: ("triton", stub))
+    stub.seen, stub.stream = cupy.seen, cupy.stream
     given = {name: cupy.ndarray(x) if isinstance(x, np.ndarray) else x for name, x in problem.items()}
     picks = rk.mmr(**given, backend="triton")
     assert isinstance(picks.indices, cupy.ndarray)
     np.testing.assert_array_equal(picks.indices.array, expected)
-    assert {kind for kind, _ in cupy.seen} == {"taken", "run", "given back"}
-    assert {where for _, where in cupy.seen} == {CURRENT}
-    cupy.seen.clear()
+    assert in_order(cupy)
     rk.token_logprobs(cupy.ndarray(np.zeros((2, 4), np.float32)), cupy.ndarray(np.zeros(2, int)), backend="triton")
-    assert {kind for kind, _ in cupy.seen} == {"taken", "run", "given back"}
-    assert {where for _, where in cupy.seen} == {CURRENT}
-    assert cupy.stream == [OTHERS]
+    assert in_order(cupy)
+
+
+def test_a_corpus_answers_queries_of_cupy_in_their_library_and_order(device_corpus, cupy, stub):
+    rows = np.random.default_rng(3).standard_normal((40, 6)).astype(np.float32)
+    held = device_corpus(torch.tensor(rows))
+    stub.seen, stub.stream = cupy.seen, cupy.stream
+    queries = cupy.ndarray(rows[:3])
+    here = rk.Corpus(rows)
+    for found, expected in (
+        (held.search(queries, 5), here.search(rows[:3], 5)),
+        (held.select(queries, 3, pool=10), here.select(rows[:3], 3, pool=10)),
+        (rk.mmr(queries, held, 3), rk.mmr(rows[:3], here, 3)),
+    ):
+        assert all(isinstance(field, cupy.ndarray) for field in found)
+        np.testing.assert_array_equal(found.indices.array, expected.indices)
+    assert in_order(cupy)
+    assert isinstance(held.select(torch.tensor(rows[:3]), 3, pool=10).indices, torch.Tensor)
+
+
+def test_arrays_of_cupy_are_made_on_their_device(cupy, monkeypatch):
+    current, made = [0], []
+
+    class Device:
+        def __init__(self, index):
+            self.index = index
+
+        def __enter__(self):
+            current.append(self.index)
+
+        def __exit__(self, *_):
+            current.pop()
+
+    class Backend:
+        @staticmethod
+        def mmr(problem, num_threads):
+            raise NotImplementedError("no kernels here")
+
+    def array(x, dtype=None):
+        made.append(current[-1])
+        return cupy.ndarray(np.asarray(x.array, dtype))
+
+    cupy.float32, cupy.cuda.Device = np.float32, Device
+    cupy.ascontiguousarray, cupy.full = array, lambda size, value, dtype: cupy.ndarray(np.full(size, value, dtype))
+    there = _arrays.Cupy("cuda:1")
+    monkeypatch.setattr(_arrays, "place_of", lambda *_: there)
+    monkeypatch.setattr(_arrays, "on_device", lambda _: there.device)
+    monkeypatch.setattr(_dispatch, "choose", lambda *_: ("cuda", Backend))
+    rows = np.random.default_rng(3).standard_normal((40, 6))
+    with pytest.raises(NotImplementedError):
+        rk.mmr(
+            cupy.ndarray(rows[:3]),
+            cupy.ndarray(rows.astype(np.float32)),
+            3,
+            candidates=cupy.ndarray(np.tile(np.arange(9), (3, 1))),
+        )
+    assert made == [1, 1]
+    assert current == [0]
