@@ -41,7 +41,6 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
 
 
 def _select(problem: Problem) -> Selection:
-    problem = filtered_problems.as_pools(problem)
     rows, Q, P, K = problem.rows, problem.num_queries, problem.pool, problem.k
     D = rows.data.shape[1]
     if max(P, D, K) > _LARGEST:
@@ -54,8 +53,20 @@ def _select(problem: Problem) -> Selection:
         redundancy=_arrays.empty(like, (Q, K), "float32"),
         lengths=_arrays.empty(like, (Q,), "int32"),
     )
-    if Q == 0:
+    if problem.constraints.filter is None:
+        _run(problem, result)
         return result
+    for part, piece in filtered_problems.in_parts(problem):
+        _run(filtered_problems.as_pools(piece), Selection(*(field[part] for field in result)))
+    return result
+
+
+def _run(problem: Problem, result: Selection) -> None:
+    """Launch the kernel for pools, or for a whole corpus that has no filter."""
+    rows, Q, P, K = problem.rows, problem.num_queries, problem.pool, problem.k
+    like, D = rows.data, rows.data.shape[1]
+    if Q == 0:
+        return
     module = cuda_module.load(SOURCE)
     capped = problem.constraints.max_per_group > 0
     num_initial = 0 if problem.constraints.initial is None else problem.constraints.initial.shape[1]
@@ -73,7 +84,6 @@ def _select(problem: Problem) -> Selection:
             arguments=(_arguments(problem, first, workspace, how, result),),
             like=like,
         )
-    return result
 
 
 def _arguments(

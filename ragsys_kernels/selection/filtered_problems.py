@@ -24,8 +24,10 @@ _FEW = 1 / 16
 # A copy of few rows takes no more than this.
 _COPY_BYTES = 1 << 28
 
-# The bias of all rows is made for so many queries at a time that it takes no more than this.
+# What is made of all rows is made for so many queries at a time that it takes no more than this.
 _WORKSPACE_BYTES = 1 << 28
+# What a bias and what ids take meanwhile, in bytes for each row and query.
+_BIAS_BYTES, _ID_BYTES = 16, 32
 
 
 def narrowed(problem: Problem) -> Problem:
@@ -102,9 +104,17 @@ def as_pools(problem: Problem) -> Problem:
     """Return a problem whose pools are the rows that may be picked: for kernels of pools."""
     if problem.constraints.filter is None:
         return problem
-    library = library_of_array(problem.lambda_d)
-    ids = arange(library, len(problem.rows.data), problem.lambda_d)
-    return _pools(problem, ids + arange(library, problem.num_queries, ids)[:, None] * 0)
+    library, num_rows = library_of_array(problem.lambda_d), len(problem.rows.data)
+    ids = arange(library, num_rows, problem.lambda_d, "int32" if num_rows < 2**31 else "int64")
+    return _pools(problem, library.broadcast_to(ids, (problem.num_queries, num_rows)))
+
+
+def in_parts(problem: Problem, row_bytes: int = _ID_BYTES) -> Iterator[tuple[slice, Problem]]:
+    """Yield as many queries at a time as a workspace holds, of so many bytes for each row of the corpus."""
+    step = max(1, _WORKSPACE_BYTES // (row_bytes * len(problem.rows.data)))
+    for begin in range(0, problem.num_queries, step):
+        part = slice(begin, min(begin + step, problem.num_queries))
+        yield part, problem.take(part)
 
 
 def _pools(problem: Problem, rows: Any) -> Problem:
@@ -116,12 +126,13 @@ def _pools(problem: Problem, rows: Any) -> Problem:
     candidates = library.where(keep, rows, -1)
     if not candidates.shape[1]:  # a pool has at least one position
         candidates = arange(library, len(rows), rows)[:, None] * 0 - 1
-    at = library.where(candidates < 0, 0, candidates)
-    at = at + arange(library, len(rows), rows)[:, None] * found.num_rows
 
     def of_pools(values: Any) -> Any:
         """Return values of items of pools, where they are given for the rows of each query."""
-        return values if values is None or values.ndim == 1 else values.reshape(-1)[at]
+        if values is None or values.ndim == 1:
+            return values
+        at = library.where(candidates < 0, 0, candidates)
+        return values.reshape(-1)[at + arange(library, len(rows), rows)[:, None] * found.num_rows]
 
     return dataclasses.replace(
         problem,
@@ -145,10 +156,7 @@ def by_bias(problem: Problem) -> Iterator[tuple[slice, Problem]]:
     assert found is not None
     library = library_of_array(problem.lambda_d)
     shared = not found.per_query and initial is None and (problem.bias is None or problem.bias.ndim == 1)
-    step = problem.num_queries if shared else max(1, _WORKSPACE_BYTES // (16 * num_rows))
-    for begin in range(0, problem.num_queries, step):
-        part = slice(begin, min(begin + step, problem.num_queries))
-        piece = problem.take(part)
+    for part, piece in [(slice(None), problem)] if shared else in_parts(problem, _BIAS_BYTES):
         limits = piece.constraints
         assert limits.filter is not None
         ids = arange(library, num_rows, piece.lambda_d)[None]

@@ -141,11 +141,11 @@ def library_of_array(array: Any) -> Any:
     return sys.modules[library_of(array)]
 
 
-def arange(library: Any, n: int, like: Any) -> Any:
+def arange(library: Any, n: int, like: Any, dtype: str = "int64") -> Any:
     """Return the numbers below n where an array is."""
     if library.__name__ == "torch":
-        return library.arange(n, device=like.device)
-    return library.arange(n)
+        return library.arange(n, dtype=getattr(library, dtype), device=like.device)
+    return library.arange(n, dtype=dtype)
 
 
 def _sorted(library: Any, rows: Any) -> Any:

@@ -14,7 +14,7 @@ from cuda_on_cpu import emulator
 
 from ragsys_kernels import Corpus, _arrays, testing
 from ragsys_kernels._gpu import cuda_module
-from ragsys_kernels.selection import cuda_configuration, cuda_kernels, reference, validate
+from ragsys_kernels.selection import cuda_configuration, cuda_kernels, filtered_problems, reference, validate
 
 OPS = ("mmr", "vrsd")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -275,12 +275,18 @@ def test_corpus(run, module, dtype, place):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_rows_of_a_whole_corpus_that_may_be_picked(run, op):
+def test_rows_of_a_whole_corpus_that_may_be_picked(run, module, monkeypatch, op):
     rng = np.random.default_rng(12)
     rows, queries = rng.standard_normal((30, 12)).astype(np.float32), rng.standard_normal((3, 12)).astype(np.float32)
     arguments = {"queries": queries, "embeddings": rows, "k": 8, "initial": np.array([[1, 2], [3, -1], [-1, -1]])}
     arguments.update(allowed=rng.random((3, 30)) < 0.3, exclude=np.array([[4], [-1], [6]]))
-    testing.check_selection(op, arguments, run(op, arguments)[0])
+    together = run(op, arguments)[0]
+    testing.check_selection(op, arguments, together)
+    # Ids of the rows are made for one query at a time.
+    monkeypatch.setattr(filtered_problems, "_WORKSPACE_BYTES", 1)
+    module.launches.clear()
+    assert_same(run(op, arguments)[0], together)
+    assert [grid for _, grid, _, _ in module.launches] == [(1, 1, 1)] * 3
 
 
 @pytest.mark.parametrize("place", PLACES)
