@@ -196,7 +196,7 @@ def _padded(result: Selection, columns: int) -> Selection:
         wide = _arrays.full(picks, (len(picks), columns), value, dtype)
         wide[:, : picks.shape[1]] = picks
         fields.append(wide)
-    return Selection(*fields).with_attributes(result)
+    return Selection(*[*fields, result.lengths]).with_attributes(result)
 
 
 def cost_of(problem: Problem, picks: Selection) -> Any:

@@ -107,7 +107,7 @@ def search(problem: Problem) -> tuple[Array, Array]:
     out_score = _arrays.empty(data, (problem.num_queries, problem.k), "float32")
     with _arrays.on_device(data):
         corpus = _Corpus(problem)
-        for q0, num_queries in corpus.chunks():
+        for q0, num_queries in corpus.chunks(searched=True):
             chunk = corpus.chunk(q0, num_queries, searched=True)
             corpus.relevance(chunk)
             looked_at = min(problem.k, chunk.tiles)
@@ -200,9 +200,9 @@ class _Corpus:
             )
         return factors, lengths
 
-    def chunks(self) -> list[tuple[int, int]]:
-        """Return first and number of the queries that run together; v and the state are 8 bytes a row."""
-        return chunks(self.problem.num_queries, 8 * self.stride, WORKSPACE_BYTES, 64)
+    def chunks(self, searched: bool = False) -> list[tuple[int, int]]:
+        """Return first and number of the queries that run together; v is 4 bytes a row, as is the state."""
+        return chunks(self.problem.num_queries, (4 if searched else 8) * self.stride, WORKSPACE_BYTES, 64)
 
     def chunk(self, q0: int, num_queries: int, searched: bool = False) -> _Chunk:
         """Return queries with their workspaces; ``searched``: those of a search."""

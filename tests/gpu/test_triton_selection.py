@@ -308,6 +308,30 @@ def test_search_returns_the_best_rows(dtype, monkeypatch):
         np.testing.assert_array_equal(scores.numpy(), expected[1])
 
 
+def test_a_search_keeps_half_as_much_of_a_query_as_a_selection(monkeypatch):
+    monkeypatch.setattr(triton_gram, "GRAM_SLOTS", 0)
+    problem = testing.selection_problem(128, 40, 3, 8, N=40)
+    arguments = {name: problem[name] for name in ("queries", "embeddings", "k")}
+    monkeypatch.setattr(triton_whole_corpus, "WORKSPACE_BYTES", 128 * 48 * 4)  # v of all queries
+    sizes = []
+    chunk = triton_whole_corpus._Corpus.chunk
+
+    def counted(self, q0, num_queries, searched=False):
+        made = chunk(self, q0, num_queries, searched)
+        kept = [made.v] if searched else [made.v, made.state]
+        sizes.append((num_queries, sum(array.nbytes for array in kept)))
+        return made
+
+    monkeypatch.setattr(triton_whole_corpus._Corpus, "chunk", counted)
+    checked = validate.selection("mmr", **arguments)
+    expected = reference.search(checked, 1)
+    np.testing.assert_array_equal(triton_kernels.search(checked, 1)[0].numpy(), expected[0])
+    assert sizes == [(128, 128 * 48 * 4)]
+    sizes.clear()
+    triton_kernels.mmr(checked, 1)
+    assert sizes == [(64, 128 * 48 * 4)] * 2
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_of_equal_rows_a_search_finds_the_lowest_in_whatever_tiles_they_are(dtype, monkeypatch):
     """Tiles of 32 rows, whose bests are equal in many; k below, at and above the number of tiles."""
