@@ -43,13 +43,24 @@ def _float32(op: str, name: str, x: Any) -> Array:
     return _arrays.HOST.float32(array, dtype)
 
 
-def run(op: str, queries: Array | None, rows: Array, k: int, kind: str | None = None, **options: Any) -> Selection:
+def run(
+    op: str,
+    queries: Array | None,
+    rows: Array,
+    k: int,
+    kind: str | None = None,
+    *,
+    warns: bool = True,
+    **options: Any,
+) -> Selection:
     """Run a rule on NumPy arrays in one thread, without the look at other libraries and devices.
 
-    On a pool of 20 that look takes half the time. ``kind`` is that of coverage.
+    On a pool of 20 that look takes half the time. ``kind`` is that of coverage. ``warns``: a pool no larger than k is
+    named.
     """
     problem = validate.selection(op, queries, rows, k, **options)
-    validate.warn_small_pool(problem)
+    if warns:
+        validate.warn_small_pool(problem)
     lacking = None if op in ("mmr", "vrsd") else Needs(op, kind, False, False).lacking
     _, backend = _dispatch.choose(op, "selection", "cpu", "auto", None, lacking)
     found: Selection = getattr(backend, op)(problem, 1)
@@ -59,7 +70,7 @@ def run(op: str, queries: Array | None, rows: Array, k: int, kind: str | None = 
 def select(
     query: Any,
     rows: Any,
-    k: int,
+    k: int | None,
     *,
     method: Method = "mmr",
     lambda_mult: float = 0.5,
@@ -68,21 +79,25 @@ def select(
     relevance: Any = None,
     metric: str = "cosine",
 ) -> tuple[list[int], list[float]]:
-    """Return the positions of the picks of one query by `mmr` or `vrsd`, and the value of each when it was picked."""
+    """Return the positions of the picks of one query by `mmr` or `vrsd`, and the value of each when it was picked.
+
+    Without k all are picked, and that this only reorders them is no warning.
+    """
     op = _checks.choice("select", "method", method, ("mmr", "vrsd"))
     if len(rows) == 0:
         return [], []
     pool = matrix(op, "embeddings", rows)
     queries = None if query is None else vector(op, "query", query, pool.shape[1])[None]
     given = None if relevance is None else np.asarray(relevance, np.float32)[None]
+    size: dict[str, Any] = {"k": len(pool), "warns": False} if k is None else {"k": k}
     if op == "vrsd":
         if bias is not None:
             raise ValueError("select: bias must come with method 'mmr', got method 'vrsd'")
-        found = run(op, queries, pool, k, relevance=given, metric=metric)
+        found = run(op, queries, pool, relevance=given, metric=metric, **size)
     else:
         quality = None if bias is None else np.asarray(bias, np.float32)
         weights: dict[str, Any] = {"lambda_d": lambda_mult, "lambda_b": lambda_b}
-        found = run(op, queries, pool, k, relevance=given, bias=quality, metric=metric, **weights)
+        found = run(op, queries, pool, relevance=given, bias=quality, metric=metric, **weights, **size)
     made = int(found.lengths[0])
     return found.indices[0, :made].tolist(), found.scores[0, :made].tolist()
 
@@ -96,6 +111,21 @@ def column(op: str, metadata: Sequence[Mapping[str, Any]], key: str | None) -> l
         missing = next(i for i, value in enumerate(values) if value is None)
         raise ValueError(f"{op}: the metadata of every item must have {key!r}, got none in item {missing}")
     return values
+
+
+def numbers(op: str, metadata: Sequence[Mapping[str, Any]], key: str | None) -> list[float] | None:
+    """Return such a column of numbers."""
+    values = column(op, metadata, key)
+    if values is None:
+        return None
+    found = []
+    for i, value in enumerate(values):
+        try:
+            found.append(float(value))
+        except (TypeError, ValueError) as error:
+            got = f"{_checks.shown(value)} in item {i}"
+            raise ValueError(f"{op}: the metadata of every item must have a number as {key!r}, got {got}") from error
+    return found
 
 
 def newest(old: Array, new: Array) -> Array:

@@ -18,8 +18,8 @@ import numpy as np
 
 from ..selection.problem import unit
 from . import _peers
-from ._pools import Array, Method, column, greedy, matrix, select, vector
-from .pyversity import Strategy, diversify
+from ._pools import Array, Method, greedy, matrix, numbers, select, vector
+from .pyversity import Strategy, diversify, strategy_of
 
 with _peers.needed("haystack"):
     from haystack import Document, component, default_from_dict, default_to_dict, logging
@@ -152,10 +152,10 @@ class SelectionRanker:
         picks, values = select(
             query_embedding,
             [each.embedding for each in documents],
-            wanted or len(documents),
+            wanted,
             method=self.method,
             lambda_mult=self.lambda_mult if lambda_mult is None else within(op, "lambda_mult", lambda_mult),
-            bias=column(op, [each.meta for each in documents], self.bias_key),
+            bias=numbers(op, [each.meta for each in documents], self.bias_key),
             lambda_b=self.lambda_b,
             relevance=[each.score for each in documents] if self.relevance == "score" else None,
         )
@@ -182,7 +182,7 @@ class PyversityRanker:
         self, top_k: int | None = None, *, strategy: Strategy | str = Strategy.DPP, diversity: float = 0.5
     ) -> None:
         self.top_k = checked_top_k("PyversityRanker", top_k, "be a positive integer")
-        self.strategy = Strategy(strategy)
+        self.strategy = strategy_of("PyversityRanker", strategy)
         self.diversity = within("PyversityRanker", "diversity", diversity)
 
     def to_dict(self) -> dict[str, Any]:
@@ -221,8 +221,8 @@ class PyversityRanker:
         found = diversify(
             np.array([each.embedding for each in usable]),
             np.array([each.score for each in usable]),
-            min(wanted or len(usable), len(usable)),
-            strategy=self.strategy if strategy is None else strategy,
+            wanted,
+            strategy=self.strategy if strategy is None else strategy_of(op, strategy),
             diversity=weight,
         )
         picked = zip(found.indices.tolist(), found.selection_scores.tolist(), strict=True)

@@ -9,8 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from .._checks import shown
 from ..selection import options as _options
-from ._pools import Array, greedy, run
+from ..selection import validate
+from ..selection.problem import Selection
+from ._pools import Array, greedy
+from ._pools import run as _run
 
 _EPS = float(np.finfo(np.float32).eps)
 
@@ -57,10 +61,19 @@ class DiversificationResult:
     parameters: dict[str, Any] | None = None
 
 
+def strategy_of(op: str, strategy: Any) -> Strategy:
+    """Return the strategy of that name."""
+    try:
+        return Strategy(strategy)
+    except ValueError:
+        names = [str(each.value) for each in Strategy]
+        raise ValueError(f"{op}: strategy must be one of {names}, got {shown(strategy)}") from None
+
+
 def diversify(
     embeddings: Any,
     scores: Any,
-    k: int,
+    k: int | None,
     strategy: Strategy | str = Strategy.DPP,
     diversity: float = 0.5,
     **kwargs: Any,
@@ -71,7 +84,7 @@ def diversify(
     ----------
     embeddings : (N, D) numbers
     scores : (N,) numbers
-    k : int
+    k : int or None
     strategy : Strategy or str
         "dpp", the default as in pyversity, "mmr", "msd", "cover" or "ssd".
     diversity : float in [0, 1]
@@ -83,17 +96,16 @@ def diversify(
     ValueError
         A strategy that is unknown, and what the strategy raises.
     """
-    if strategy not in list(Strategy):
-        raise ValueError(f"diversify: strategy must be one of {[str(s.value) for s in Strategy]}, got {strategy!r}")
+    wanted = strategy_of("diversify", strategy).value
     functions: tuple[Callable[..., DiversificationResult], ...] = (mmr, msd, cover, dpp, ssd)
-    chosen = next(each for each in functions if each.__name__ == Strategy(strategy).value)
+    chosen = next(each for each in functions if each.__name__ == wanted)
     return chosen(embeddings, scores, k, diversity, **kwargs)
 
 
 def mmr(
     embeddings: Any,
     scores: Any,
-    k: int,
+    k: int | None,
     diversity: float = 0.5,
     metric: Metric | str = Metric.COSINE,
     normalize: bool = True,
@@ -112,8 +124,8 @@ def mmr(
     embeddings : (N, D) numbers
     scores : (N,) numbers
         Relevance; any shape of N elements.
-    k : int
-        Picks; no more than N are made, and none for k <= 0.
+    k : int or None
+        Picks; no more than N are made, and none for k <= 0. None: all, in the order of their picks.
     diversity : float in [0, 1]
         0 is plain top-k by score, higher is more diverse: 1 - lambda.
     metric : Metric or {"cosine", "dot"}
@@ -160,7 +172,7 @@ def mmr(
         least = 0 if k == 1 else rows.dot(rows[first]).min()
     if least >= 0:
         # The largest similarity with a pick is never below 0, whether clipped or not.
-        found = run("mmr", None, rows, k, **options)
+        found = run("mmr", rows, k, **options)
         return _result(Strategy.MMR, found.indices[0], found.scores[0], diversity, metric)
     if not np.isfinite(relevance[first]):  # the kernel below does not get this row
         _finite("mmr", rows, relevance)
@@ -169,7 +181,7 @@ def mmr(
     others = np.flatnonzero(np.arange(len(rows)) != first)
     options |= {"candidates": others[None], "relevance": relevance[others][None]}
     options["initial"] = np.array([[first, len(rows)]])
-    rest = run("mmr", None, with_zero, k - 1, **options)
+    rest = run("mmr", with_zero, k - 1, **options)
     picks, values = [first, *rest.indices[0].tolist()], [weight * relevance[first], *rest.scores[0].tolist()]
     return _result(Strategy.MMR, picks, values, diversity, metric)
 
@@ -177,7 +189,7 @@ def mmr(
 def msd(
     embeddings: Any,
     scores: Any,
-    k: int,
+    k: int | None,
     diversity: float = 0.5,
     metric: Metric | str = Metric.COSINE,
     normalize: bool = True,
@@ -207,7 +219,7 @@ def msd(
         picks, values = greedy(relevance, nearness, k, weight=weight, first=first, fold=np.add)
         return _result(Strategy.MSD, picks, values, diversity, metric)
     how = "cosine" if cosine and normalize else "dot"
-    found = run("msd", None, rows, k, relevance=relevance[None], lambda_d=weight, metric=how)
+    found = run("msd", rows, k, relevance=relevance[None], lambda_d=weight, metric=how)
     worth = found.scores[0]
     if cosine and how == "dot":  # the distance has a 1 more for every pick
         worth = worth + diversity * np.arange(k)
@@ -217,7 +229,7 @@ def msd(
 def cover(
     embeddings: Any,
     scores: Any,
-    k: int,
+    k: int | None,
     diversity: float = 0.5,
     gamma: float = 0.5,
     metric: Metric | str = Metric.COSINE,
@@ -250,12 +262,14 @@ def cover(
         options = _options.coverage("cover", "cover", None, None, gamma, False, None)
         how = "cosine" if metric is Metric.COSINE and normalize else "dot"
         weights: dict[str, Any] = {"relevance": relevance[None], "lambda_d": 1.0 - diversity}
-        found = run("coverage", None, rows, k, "cover", options=options, metric=how, **weights)
+        found = run("coverage", rows, k, "cover", options=options, metric=how, **weights)
         picks, values = found.indices[0], found.scores[0]
     return _result(Strategy.COVER, picks, values, diversity, metric, more)
 
 
-def dpp(embeddings: Any, scores: Any, k: int, diversity: float = 0.5, scale: float = 1.0) -> DiversificationResult:
+def dpp(
+    embeddings: Any, scores: Any, k: int | None, diversity: float = 0.5, scale: float = 1.0
+) -> DiversificationResult:
     """Do what ``pyversity.dpp`` does, on the kernel of `ragsys_kernels.dpp`.
 
     The quality of an item is exp(scale * (1 - diversity) * z), z the z-score of its score; a row of zeros is like no
@@ -276,7 +290,7 @@ def dpp(embeddings: Any, scores: Any, k: int, diversity: float = 0.5, scale: flo
         apart[zero, np.arange(len(zero))] = 1
         rows = np.concatenate([rows, apart], axis=1)
     options = _options.dpp("dpp", "zscore", scale)
-    found = run("dpp", None, rows, k, relevance=relevance[None], lambda_d=1.0 - diversity, options=options)
+    found = run("dpp", rows, k, relevance=relevance[None], lambda_d=1.0 - diversity, options=options)
     made = int(found.lengths[0])
     picks, values = found.indices[0, :made], found.scores[0, :made]
     if made < k:
@@ -288,7 +302,7 @@ def dpp(embeddings: Any, scores: Any, k: int, diversity: float = 0.5, scale: flo
 def ssd(
     embeddings: Any,
     scores: Any,
-    k: int,
+    k: int | None,
     diversity: float = 0.5,
     recent_embeddings: Any = None,
     window: int | None = None,
@@ -341,7 +355,6 @@ def ssd(
         power = gamma if normalize_scores else gamma / deviation
         found = run(
             "ssd",
-            None,
             both,
             k,
             relevance=relevance[None],
@@ -360,6 +373,11 @@ def ssd(
         features = _normalized(both) if normalize else both
         picks, values = _ssd_without_constant(features, n, worth, k, weight, gamma, width)
     return _result(Strategy.SSD, picks, values, diversity, None, parameters)
+
+
+def run(op: str, rows: Array, k: int, kind: str | None = None, **options: Any) -> Selection:
+    """Run a rule on relevance; of a small pool `_checked` warns, which knows the caller's numbers."""
+    return _run(op, None, rows, k, kind, warns=False, **options)
 
 
 def _normalized(rows: Array) -> Array:
@@ -436,7 +454,7 @@ def _by_score(
 
 
 def _checked(
-    op: str, embeddings: Any, scores: Any, k: int, diversity: float, metric: Metric | str
+    op: str, embeddings: Any, scores: Any, k: int | None, diversity: float, metric: Metric | str
 ) -> tuple[Metric, Array, Array, int]:
     if not 0 <= diversity <= 1:
         raise ValueError(f"{op}: diversity must be in [0, 1], got {diversity}")
@@ -450,7 +468,10 @@ def _checked(
         raise ValueError(f"{op}: embeddings must be 2-D, got shape {rows.shape}")
     if len(relevance) != len(rows):
         raise ValueError(f"{op}: scores must have one value for each of the {len(rows)} rows, got {len(relevance)}")
-    return metric, rows, relevance, max(0, min(int(k), len(rows)))
+    size = len(rows)
+    if k is not None and 0 < size <= k:
+        validate.warn_only_reorders(op, size, int(k))
+    return metric, rows, relevance, size if k is None else max(0, min(int(k), size))
 
 
 def _finite(op: str, rows: Array, relevance: Array) -> None:

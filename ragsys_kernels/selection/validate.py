@@ -234,11 +234,15 @@ def warn_small_pool(problem: Problem) -> None:
     else:  # values on a device are not read
         fewest = int(problem.ks.min()) if isinstance(problem.ks, np.ndarray) else 0
     if problem.pool <= fewest:
-        warn(
-            f"{problem.op}: the pool of {problem.pool} is no larger than k = {problem.k}, so that the selection only "
-            "reorders it; use a larger pool or a smaller k",
-            PoolSizeWarning,
-        )
+        warn_only_reorders(problem.op, problem.pool, problem.k)
+
+
+def warn_only_reorders(op: str, pool: int, k: int) -> None:
+    warn(
+        f"{op}: the pool of {pool} is no larger than k = {k}, so that the selection only reorders it; use a larger "
+        "pool or a smaller k",
+        PoolSizeWarning,
+    )
 
 
 def values(problem: Problem, q: int, named: bool = True, of_rows: bool = True) -> None:

@@ -5,6 +5,7 @@ import logging
 import re
 import sys
 import textwrap
+import warnings
 from dataclasses import replace
 from enum import Enum
 
@@ -371,11 +372,28 @@ def test_pyversity_ranker_ranks_as_haystacks(caplog):
     for options, message in (
         ({"top_k": 0}, "top_k must be a positive integer, got 0"),
         ({"diversity": 2}, "diversity must be in"),
+        ({"strategy": "nope"}, r"^PyversityRanker: strategy must be one of \['mmr', .*\], got 'nope'$"),
     ):
         with pytest.raises(ValueError, match=message):
             ours.PyversityRanker(**options)
         with pytest.raises(ValueError, match=message):
             ours.PyversityRanker(strategy="mmr").run(given, **options)
+
+
+@pytest.mark.parametrize("kind", ["SelectionRanker", "PyversityRanker"])
+def test_only_a_number_that_is_asked_for_may_be_too_large(kind):
+    rng = np.random.default_rng(0)
+    given, ranker = documents(rng.standard_normal((6, 8)), rng.random(6).tolist()), getattr(ours, kind)
+    strategies = [{"strategy": each} for each in ours.Strategy] if kind == "PyversityRanker" else [{}]
+    query = {} if kind == "PyversityRanker" else {"query_embedding": [1.0] * 8}
+    for options in strategies:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for top_k, number in ((None, 6), (5, 5)):
+                assert len(ranker(top_k=top_k, **options).run(documents=given, **query)["documents"]) == number
+        with pytest.warns(rk.PoolSizeWarning, match="the pool of 6 is no larger than k = 10,") as seen:
+            ranker(top_k=10, **options).run(documents=given, **query)
+        assert len(seen) == 1
 
 
 def example_of(kind):

@@ -67,14 +67,32 @@ def test_rows_that_are_no_unit_vectors_are_clipped_as_in_pyversity():
         check(found.indices, expected.indices, values, first=relevance)
 
 
-@pytest.mark.parametrize("rows", [np.eye(3), np.eye(3) - 0.5])
-def test_a_pool_no_larger_than_k_warns(rows):
+# The second has similarities below 0, the third runs in NumPy, without diversity nothing but scores counts.
+@pytest.mark.parametrize("strategy", list(ours.Strategy))
+@pytest.mark.parametrize(
+    ("rows", "options"),
+    [
+        (np.eye(3), {}),
+        (np.eye(3) - 0.5, {}),
+        (2 * np.eye(3), {"normalize": False}),
+        (np.eye(3), {"diversity": 0.0}),
+    ],
+)
+def test_a_pool_no_larger_than_k_warns_once_in_the_callers_numbers(strategy, rows, options):
+    options = {name: value for name, value in options.items() if name != "normalize" or strategy.value != "dpp"}
     for k in (3, 5):
-        with pytest.warns(rk.PoolSizeWarning):
-            ours.mmr(rows, [1, 2, 3], k)
+        with pytest.warns(rk.PoolSizeWarning) as seen:
+            ours.diversify(rows, [1, 2, 3], k, strategy, **options)
+        (told,) = seen
+        assert f"{strategy.value}: the pool of 3 is no larger than k = {k}, so" in str(told.message)
+        assert told.filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ours.mmr(rows, [1, 2, 3], 2)
+        for k in (2, 0, -1):
+            ours.diversify(rows, [1, 2, 3], k, strategy, **options)
+        everything = ours.diversify(rows, [1, 2, 3], None, strategy, **options)
+    expected = pyversity.diversify(rows, [1, 2, 3], 3, pyversity.Strategy(strategy.value), **options)
+    assert everything.indices.tolist() == expected.indices.tolist()
 
 
 def test_clipping_changes_picks():
