@@ -15,14 +15,16 @@ from langchain_core.example_selectors import MaxMarginalRelevanceExampleSelector
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import run_in_executor
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from ._pools import Method, column, select
-from .langchain_stores import MaxMarginalRelevanceMixin, documents_of, embeddings_of, search
+from ._pools import Method, column, numbers, select
+from .langchain_stores import MaxMarginalRelevanceMixin, asearch, documents_of, embeddings_of, search
 
 
 class _Options(BaseModel):
-    """Options that the classes below select by."""
+    """Options that the classes below select by; a name that none of them has is an error."""
+
+    model_config = ConfigDict(extra="forbid")
 
     k: int = Field(default=4, ge=1)
     lambda_mult: float = Field(default=0.5, ge=0, le=1)
@@ -37,7 +39,8 @@ class SelectionRetriever(_Options, BaseRetriever):
     Parameters
     ----------
     vectorstore : VectorStore
-        One that gives no vectors has its documents embedded again: see `MaxMarginalRelevanceMixin`.
+        One that gives no vectors has its documents embedded again, one that does not search by vector is asked with the
+        text of the query: see `MaxMarginalRelevanceMixin`.
     k : int, at least 1, default 4
         Documents to return.
     fetch_k : int, at least 1, default 20
@@ -57,21 +60,28 @@ class SelectionRetriever(_Options, BaseRetriever):
     fetch_k: int = Field(default=20, ge=1)
     search_kwargs: dict[str, Any] = Field(default_factory=dict)
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
-    def _search(self, embedding: Any) -> list[Document]:
-        options = self.model_dump(include={"k", "fetch_k", "lambda_mult", "method", "bias_key", "lambda_b"})
-        return documents_of(search(self.vectorstore, embedding, **options, **self.search_kwargs))
+    @field_validator("search_kwargs")
+    @classmethod
+    def _of_the_store(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if own := sorted({*_Options.model_fields, "fetch_k"} & set(given)):
+            raise ValueError(f"SelectionRetriever: search_kwargs must be without its own arguments, got {own[0]!r}")
+        return given
+
+    def _arguments(self) -> dict[str, Any]:
+        own: dict[str, Any] = self.model_dump(include={*_Options.model_fields, "fetch_k"})
+        return own | self.search_kwargs
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
-        return self._search(embeddings_of(self.vectorstore).embed_query(query))
+        embedding = embeddings_of(self.vectorstore).embed_query(query)
+        return documents_of(search(self.vectorstore, embedding, query, **self._arguments()))
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
     ) -> list[Document]:
         embedding = await embeddings_of(self.vectorstore).aembed_query(query)
-        found: list[Document] = await run_in_executor(None, self._search, embedding)
-        return found
+        return documents_of(await asearch(self.vectorstore, embedding, query, **self._arguments()))
 
 
 class SelectionCompressor(_Options, BaseDocumentCompressor):
@@ -79,8 +89,9 @@ class SelectionCompressor(_Options, BaseDocumentCompressor):
 
     Parameters
     ----------
-    embeddings : Embeddings
-        Embeds the query, and the documents unless ``embedding_key`` is given.
+    embeddings : Embeddings, optional
+        Embeds the documents unless ``embedding_key`` is given, and the query unless ``relevance_key`` is given and the
+        method is "mmr". Needed only for those.
     k, lambda_mult, method, bias_key, lambda_b
         As for `SelectionRetriever`.
     embedding_key : str, optional
@@ -91,10 +102,23 @@ class SelectionCompressor(_Options, BaseDocumentCompressor):
         Where to write the value of a document when it was picked; the documents given stay as they are.
     """
 
-    embeddings: Any
+    embeddings: Any = None
     embedding_key: str | None = None
     relevance_key: str | None = None
     score_key: str | None = None
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+    @model_validator(mode="after")
+    def _something_embeds(self) -> SelectionCompressor:
+        if self.embeddings is None and (self.embedding_key is None or self._asks_the_query):
+            what = "the documents" if self.embedding_key is None else "the query"
+            raise ValueError(f"SelectionCompressor: embeddings must be given to embed {what}, got None")
+        return self
+
+    @property
+    def _asks_the_query(self) -> bool:
+        return self.relevance_key is None or self.method != "mmr"
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks = None
@@ -105,7 +129,8 @@ class SelectionCompressor(_Options, BaseDocumentCompressor):
         vectors = self._stored(documents)
         if vectors is None:
             vectors = self.embeddings.embed_documents([each.page_content for each in documents])
-        return self._picked(documents, self.embeddings.embed_query(query), vectors)
+        embedding = self.embeddings.embed_query(query) if self._asks_the_query else None
+        return self._picked(documents, embedding, vectors)
 
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks = None
@@ -116,7 +141,7 @@ class SelectionCompressor(_Options, BaseDocumentCompressor):
         vectors = self._stored(documents)
         if vectors is None:
             vectors = await self.embeddings.aembed_documents([each.page_content for each in documents])
-        embedding = await self.embeddings.aembed_query(query)
+        embedding = await self.embeddings.aembed_query(query) if self._asks_the_query else None
         found: list[Document] = await run_in_executor(None, self._picked, documents, embedding, vectors)
         return found
 
@@ -131,9 +156,9 @@ class SelectionCompressor(_Options, BaseDocumentCompressor):
             self.k,
             method=self.method,
             lambda_mult=self.lambda_mult,
-            bias=column("compress_documents", metadata, self.bias_key),
+            bias=numbers("compress_documents", metadata, self.bias_key),
             lambda_b=self.lambda_b,
-            relevance=column("compress_documents", metadata, self.relevance_key),
+            relevance=numbers("compress_documents", metadata, self.relevance_key),
         )
         found = [documents[i] for i in picks]
         if self.score_key is None:
@@ -197,7 +222,7 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         store, text = self.vectorstore, self._example_to_text(input_variables, self.input_keys)
         if self._own():
             return self._documents_to_examples(store.max_marginal_relevance_search(text, **self._arguments()))
-        found = search(store, embeddings_of(store).embed_query(text), **self._arguments())
+        found = search(store, embeddings_of(store).embed_query(text), text, **self._arguments())
         return self._documents_to_examples(documents_of(found))
 
     async def aselect_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
@@ -206,8 +231,7 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         if self._own():
             return self._documents_to_examples(await store.amax_marginal_relevance_search(text, **self._arguments()))
         embedding = await embeddings_of(store).aembed_query(text)
-        found = await run_in_executor(None, search, store, embedding, **self._arguments())
-        return self._documents_to_examples(documents_of(found))
+        return self._documents_to_examples(documents_of(await asearch(store, embedding, text, **self._arguments())))
 
     @classmethod
     def from_examples(

@@ -10,7 +10,7 @@ from langchain_core.documents import Document
 from langchain_core.runnables import run_in_executor
 from langchain_core.vectorstores import InMemoryVectorStore as TheirStore
 
-from ._pools import Method, column, select
+from ._pools import Method, numbers, select
 from .langchain_mmr import maximal_marginal_relevance
 
 # A document, its score in the store, and its vector.
@@ -23,22 +23,63 @@ def embeddings_of(store: Any) -> Any:
     return store.embeddings
 
 
-def nearest(store: Any, embedding: Any, n: int, **kwargs: Any) -> list[Candidate]:
-    """Return the n nearest documents of a store, best first; embed them again where the store does not give vectors."""
+def nearest(store: Any, embedding: Any, query: str | None, n: int, /, **kwargs: Any) -> list[Candidate]:
+    """Return the n nearest documents of a store, best first; embed them again where the store does not give vectors.
+
+    A store that does not search by vector is asked for the text of the query, where there is one.
+    """
     if isinstance(store, TheirStore):
         found: list[Candidate] = store._similarity_search_with_score_by_vector(embedding, n, **kwargs)
         return found
-    if hasattr(store, "similarity_search_with_score_by_vector"):
-        scored = list(store.similarity_search_with_score_by_vector(embedding, k=n, **kwargs))
-    else:
-        scored = [(each, np.nan) for each in store.similarity_search_by_vector(embedding, k=n, **kwargs)]
-    vectors = embeddings_of(store).embed_documents([document.page_content for document, _ in scored])
+    try:
+        if hasattr(store, "similarity_search_with_score_by_vector"):
+            scored = list(store.similarity_search_with_score_by_vector(embedding, k=n, **kwargs))
+        else:
+            scored = _unscored(store.similarity_search_by_vector(embedding, k=n, **kwargs))
+    except NotImplementedError:
+        if query is None:
+            raise
+        scored = _unscored(store.similarity_search(query, k=n, **kwargs))
+    return _with_vectors(scored, embeddings_of(store).embed_documents(_texts(scored)))
+
+
+async def anearest(store: Any, embedding: Any, query: str | None, n: int, /, **kwargs: Any) -> list[Candidate]:
+    """Do what `nearest` does, by the awaitable methods of the store, which may have no others."""
+    if isinstance(store, TheirStore):
+        found: list[Candidate] = await run_in_executor(None, nearest, store, embedding, query, n, **kwargs)
+        return found
+    try:
+        if hasattr(store, "asimilarity_search_with_score_by_vector"):
+            scored = list(await store.asimilarity_search_with_score_by_vector(embedding, k=n, **kwargs))
+        elif hasattr(store, "similarity_search_with_score_by_vector"):
+            call = store.similarity_search_with_score_by_vector
+            scored = list(await run_in_executor(None, call, embedding, k=n, **kwargs))
+        else:
+            scored = _unscored(await store.asimilarity_search_by_vector(embedding, k=n, **kwargs))
+    except NotImplementedError:
+        if query is None:
+            raise
+        scored = _unscored(await store.asimilarity_search(query, k=n, **kwargs))
+    return _with_vectors(scored, await embeddings_of(store).aembed_documents(_texts(scored)))
+
+
+def _unscored(documents: Iterable[Document]) -> list[tuple[Document, float]]:
+    return [(each, np.nan) for each in documents]
+
+
+def _texts(scored: list[tuple[Document, float]]) -> list[str]:
+    return [document.page_content for document, _ in scored]
+
+
+def _with_vectors(scored: list[tuple[Document, float]], vectors: Iterable[Any]) -> list[Candidate]:
     return [(document, score, vector) for (document, score), vector in zip(scored, vectors, strict=True)]
 
 
 def search(
     store: Any,
     embedding: Any,
+    query: str | None,
+    /,
     k: int,
     fetch_k: int,
     lambda_mult: float,
@@ -48,17 +89,59 @@ def search(
     **kwargs: Any,
 ) -> list[tuple[Document, float]]:
     """Pick from the ``fetch_k`` nearest documents of a store; return the picks with the scores of the store."""
-    if isinstance(store, MaxMarginalRelevanceMixin):
+    if _gives_candidates(store):
         found = store.mmr_candidates(embedding, fetch_k, **kwargs)
     else:
-        found = nearest(store, embedding, fetch_k, **kwargs)
+        found = nearest(store, embedding, query, fetch_k, **kwargs)
+    return _picked(found, embedding, k, lambda_mult, method, bias_key, lambda_b)
+
+
+async def asearch(
+    store: Any,
+    embedding: Any,
+    query: str | None,
+    /,
+    k: int,
+    fetch_k: int,
+    lambda_mult: float,
+    method: Method = "mmr",
+    bias_key: str | None = None,
+    lambda_b: float = 0.95,
+    **kwargs: Any,
+) -> list[tuple[Document, float]]:
+    """Do what `search` does; the store's own search is awaited, the selection runs in a thread."""
+    if _gives_candidates(store):
+        found = await run_in_executor(None, store.mmr_candidates, embedding, fetch_k, **kwargs)
+    else:
+        found = await anearest(store, embedding, query, fetch_k, **kwargs)
+    picks: list[tuple[Document, float]] = await run_in_executor(
+        None, _picked, found, embedding, k, lambda_mult, method, bias_key, lambda_b
+    )
+    return picks
+
+
+def _gives_candidates(store: Any) -> bool:
+    """Return whether the store has a method `mmr_candidates` of its own."""
+    theirs = getattr(type(store), "mmr_candidates", None)
+    return isinstance(store, MaxMarginalRelevanceMixin) and theirs is not MaxMarginalRelevanceMixin.mmr_candidates
+
+
+def _picked(
+    found: list[Candidate],
+    embedding: Any,
+    k: int,
+    lambda_mult: float,
+    method: Method,
+    bias_key: str | None,
+    lambda_b: float,
+) -> list[tuple[Document, float]]:
     vectors = [vector for *_, vector in found]
     if method == "mmr" and bias_key is None:
         picks = maximal_marginal_relevance(embedding, vectors, lambda_mult, k)
     elif min(k, len(found)) <= 0:
         picks = []
     else:
-        bias = column("max_marginal_relevance_search", [document.metadata for document, *_ in found], bias_key)
+        bias = numbers("max_marginal_relevance_search", [document.metadata for document, *_ in found], bias_key)
         k = min(k, len(found))
         picks, _ = select(embedding, vectors, k, method=method, lambda_mult=lambda_mult, bias=bias, lambda_b=lambda_b)
     return [found[i][:2] for i in picks]
@@ -86,8 +169,9 @@ class MaxMarginalRelevanceMixin:
 
     Without ``method`` and ``bias_key`` the rule and its errors are those of `maximal_marginal_relevance`. As in
     LangChain ``fetch_k`` is not raised to ``k``: no more than ``fetch_k`` documents come back. Scores are the store's
-    own, NaN where it gives none. The methods that begin with ``a`` are those without it, awaitable: they await the
-    embedding of the query, and the search runs in a thread.
+    own, NaN where it gives none. A store that searches by text alone serves the methods that take a text. The methods
+    that begin with ``a`` are those without it, awaitable: they await the embeddings and the store's own awaitable
+    search; `mmr_candidates` and the selection run in a thread.
 
     Examples
     --------
@@ -99,25 +183,25 @@ class MaxMarginalRelevanceMixin:
 
     def mmr_candidates(self, embedding: list[float], fetch_k: int, **kwargs: Any) -> list[Candidate]:
         """Return the ``fetch_k`` nearest documents: (document, score, vector) of each, best first."""
-        return nearest(self, embedding, fetch_k, **kwargs)
+        return nearest(self, embedding, None, fetch_k, **kwargs)
 
     def max_marginal_relevance_search_with_score_by_vector(
         self, embedding: list[float], k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """Return documents and their scores in the store, in the order they were picked."""
-        return search(self, embedding, k, fetch_k, lambda_mult, **kwargs)
+        return search(self, embedding, None, k, fetch_k, lambda_mult, **kwargs)
 
     def max_marginal_relevance_search_with_score(
         self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """Do what `max_marginal_relevance_search_with_score_by_vector` does, for a text."""
-        return search(self, embeddings_of(self).embed_query(query), k, fetch_k, lambda_mult, **kwargs)
+        return search(self, embeddings_of(self).embed_query(query), query, k, fetch_k, lambda_mult, **kwargs)
 
     def max_marginal_relevance_search_by_vector(
         self, embedding: list[float], k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
     ) -> list[Document]:
         """Return documents in the order they were picked."""
-        return documents_of(search(self, embedding, k, fetch_k, lambda_mult, **kwargs))
+        return documents_of(search(self, embedding, None, k, fetch_k, lambda_mult, **kwargs))
 
     def max_marginal_relevance_search(
         self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
@@ -128,18 +212,13 @@ class MaxMarginalRelevanceMixin:
     async def amax_marginal_relevance_search_with_score_by_vector(
         self, embedding: list[float], k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        found: list[tuple[Document, float]] = await run_in_executor(
-            None, search, self, embedding, k, fetch_k, lambda_mult, **kwargs
-        )
-        return found
+        return await asearch(self, embedding, None, k, fetch_k, lambda_mult, **kwargs)
 
     async def amax_marginal_relevance_search_with_score(
         self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         embedding = await embeddings_of(self).aembed_query(query)
-        return await self.amax_marginal_relevance_search_with_score_by_vector(
-            embedding, k, fetch_k, lambda_mult, **kwargs
-        )
+        return await asearch(self, embedding, query, k, fetch_k, lambda_mult, **kwargs)
 
     async def amax_marginal_relevance_search_by_vector(
         self, embedding: list[float], k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any

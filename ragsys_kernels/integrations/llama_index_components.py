@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from llama_index.core.bridge.pydantic import Field, model_validator
+from llama_index.core.bridge.pydantic import ConfigDict, Field, model_validator
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 
-from ._pools import Method, column, select
+from ._pools import Method, numbers, select
 
 
 class SelectionPostprocessor(BaseNodePostprocessor):
@@ -40,6 +40,8 @@ class SelectionPostprocessor(BaseNodePostprocessor):
     ValueError
         No query, or something to embed and no ``embed_model``; ``mmr_prefetch_k`` below ``similarity_top_k``.
     """
+
+    model_config = ConfigDict(extra="forbid")
 
     similarity_top_k: int = Field(default=2, ge=1)
     mmr_threshold: float = Field(default=0.5, ge=0, le=1)
@@ -81,7 +83,7 @@ class SelectionPostprocessor(BaseNodePostprocessor):
             self.similarity_top_k,
             method=self.method,
             lambda_mult=self.mmr_threshold,
-            bias=column("SelectionPostprocessor", [each.node.metadata for each in nodes], self.bias_key),
+            bias=numbers("SelectionPostprocessor", [each.node.metadata for each in nodes], self.bias_key),
             lambda_b=self.lambda_b,
         )
         return [NodeWithScore(node=nodes[i].node, score=value) for i, value in zip(picks, values, strict=True)]

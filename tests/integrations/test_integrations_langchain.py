@@ -234,6 +234,116 @@ def test_mixin_serves_a_store_that_has_no_vectors():
         Store(None).max_marginal_relevance_search("query")
 
 
+class TextOnly(Bare):
+    """What LangChain asks of every store: search by text."""
+
+    def similarity_search_by_vector(self, embedding, k=4, **kwargs):
+        raise NotImplementedError
+
+    def similarity_search(self, query, k=4, **kwargs):
+        return Bare.similarity_search_by_vector(self, self.embedding.embed_query(query), k)
+
+
+class Awaited(Embeddings):
+    """Embeddings of a client that has awaitable calls alone."""
+
+    def embed_documents(self, texts):
+        raise AssertionError("only awaited")
+
+    embed_query = embed_documents
+
+    async def aembed_documents(self, texts):
+        return DeterministicFakeEmbedding(size=12).embed_documents(texts)
+
+    async def aembed_query(self, text):
+        return DeterministicFakeEmbedding(size=12).embed_query(text)
+
+
+class AsyncOnly(Bare):
+    """A store of such a client."""
+
+    def similarity_search_by_vector(self, embedding, k=4, **kwargs):
+        raise AssertionError("only awaited")
+
+    similarity_search = similarity_search_by_vector
+
+    async def asimilarity_search_by_vector(self, embedding, k=4, **kwargs):
+        return Bare(DeterministicFakeEmbedding(size=12)).similarity_search_by_vector(embedding, k)
+
+
+class AsyncScored(AsyncOnly):
+    async def asimilarity_search_with_score_by_vector(self, embedding, k=4, **kwargs):
+        found = await self.asimilarity_search_by_vector(embedding, k)
+        return [(document, 0.25) for document in found]
+
+
+class AsyncText(AsyncOnly):
+    async def asimilarity_search_by_vector(self, embedding, k=4, **kwargs):
+        raise NotImplementedError
+
+    async def asimilarity_search(self, query, k=4, **kwargs):
+        return Bare(DeterministicFakeEmbedding(size=12)).similarity_search(query, k)
+
+
+def mixed(store):
+    return type(store.__name__, (ours.MaxMarginalRelevanceMixin, store), {})
+
+
+def test_a_store_that_searches_by_text_alone_is_asked_for_the_text():
+    expected = picked(stores(langchain.InMemoryVectorStore).max_marginal_relevance_search("query", 5, 12, 0.4))
+    embedding = DeterministicFakeEmbedding(size=12)
+    retriever = ours.SelectionRetriever(vectorstore=TextOnly(embedding), k=5, fetch_k=12, lambda_mult=0.4)
+    assert picked(retriever.invoke("query")) == expected
+    assert picked(asyncio.run(retriever.ainvoke("query"))) == expected
+    store = mixed(TextOnly)(embedding)
+    assert picked(store.max_marginal_relevance_search("query", 5, 12, 0.4)) == expected
+    assert picked(asyncio.run(store.amax_marginal_relevance_search("query", 5, 12, 0.4))) == expected
+    with pytest.raises(NotImplementedError):
+        store.max_marginal_relevance_search_by_vector(embedding.embed_query("query"))
+
+
+@pytest.mark.parametrize("kind", [AsyncOnly, AsyncScored, AsyncText])
+def test_a_store_that_is_only_awaited_is_awaited(kind):
+    expected = picked(stores(langchain.InMemoryVectorStore).max_marginal_relevance_search("query", 5, 12, 0.4))
+    retriever = ours.SelectionRetriever(vectorstore=kind(Awaited()), k=5, fetch_k=12, lambda_mult=0.4)
+    assert picked(asyncio.run(retriever.ainvoke("query"))) == expected
+    store = mixed(kind)(Awaited())
+    found = asyncio.run(store.amax_marginal_relevance_search_with_score("query", 5, 12, 0.4))
+    assert picked(document for document, _ in found) == expected
+    scores = [score for _, score in found]
+    assert scores == [0.25] * 5 if kind is AsyncScored else np.isnan(scores).all()
+    selector = ours.MaxMarginalRelevanceExampleSelector(
+        vectorstore=kind(Awaited()), k=5, fetch_k=12, lambda_mult=0.4, bias_key="number", lambda_b=1.0
+    )
+    assert len(asyncio.run(selector.aselect_examples({"input": "query"}))) == 5
+
+
+def test_a_store_with_candidates_of_its_own_is_asked_for_them():
+    class Store(mixed(TextOnly)):
+        def mmr_candidates(self, embedding, fetch_k, **kwargs):
+            return [(Document(page_content=""), float(i), row) for i, row in enumerate(np.eye(12)[:fetch_k])]
+
+    store = Store(DeterministicFakeEmbedding(size=12))
+    scores = [{score for _, score in store.max_marginal_relevance_search_with_score("query", 3, 3)}]
+    scores += [{score for _, score in asyncio.run(store.amax_marginal_relevance_search_with_score("query", 3, 3))}]
+    assert scores == [{0.0, 1.0, 2.0}] * 2
+
+
+def test_options_that_are_unknown_or_given_twice_are_refused():
+    store = stores(langchain.InMemoryVectorStore)
+    for made in (
+        lambda **options: ours.SelectionRetriever(vectorstore=store, **options),
+        lambda **options: ours.SelectionCompressor(embeddings=store.embeddings, **options),
+        lambda **options: ours.MaxMarginalRelevanceExampleSelector(vectorstore=store, **options),
+    ):
+        assert made(lambda_mult=0.3).lambda_mult == 0.3
+        with pytest.raises(ValueError, match=r"lambda_mul\n.*Extra inputs are not permitted"):
+            made(lambda_mul=0.3)
+    for name in ("k", "fetch_k", "bias_key"):
+        with pytest.raises(ValueError, match=f"search_kwargs must be without its own arguments, got '{name}'"):
+            ours.SelectionRetriever(vectorstore=store, search_kwargs={name: 3})
+
+
 @pytest.mark.parametrize("method", ["mmr", "vrsd"])
 def test_retriever_and_compressor_select_as_the_store_does(method):
     store = stores(ours.InMemoryVectorStore)
@@ -278,6 +388,31 @@ def test_compressor_uses_vectors_relevance_and_bias_of_the_metadata():
     for options in ({"k": 0}, {"lambda_mult": 2}, {"method": "top"}, {"lambda_b": -1}):
         with pytest.raises(ValueError, match=next(iter(options))):
             ours.SelectionCompressor(embeddings=OnlyQueries(), **options)
+
+    without = ours.SelectionCompressor(k=4, lambda_mult=0.6, lambda_b=0.8, **keys)  # nothing is embedded
+    assert without.compress_documents(documents, "query") == found
+    assert asyncio.run(without.acompress_documents(documents, "query")) == found
+    for options, what in (
+        ({"embedding_key": "v"}, "the query"),
+        ({"embedding_key": "v", "relevance_key": "r", "method": "vrsd"}, "the query"),
+        ({"relevance_key": "r"}, "the documents"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"SelectionCompressor: embeddings must be given to embed {what}, got None"
+        ):
+            ours.SelectionCompressor(**options)
+
+
+@pytest.mark.parametrize("key", ["bias_key", "relevance_key"])
+@pytest.mark.parametrize(("bad", "got"), [("good", "'good'"), ([1.0, 2.0], "list")])
+def test_metadata_that_is_no_number_is_named(key, bad, got):
+    documents = [Document(page_content=text, metadata={"q": i / 10}) for i, text in enumerate(TEXTS[:5])]
+    documents[3].metadata["q"] = bad
+    compressor = ours.SelectionCompressor(embeddings=DeterministicFakeEmbedding(size=12), k=2, **{key: "q"})
+    with pytest.raises(ValueError) as error:
+        compressor.compress_documents(documents, "query")
+    rule = "the metadata of every item must have a number as 'q'"
+    assert str(error.value) == f"compress_documents: {rule}, got {got} in item 3"
 
 
 # Example selector

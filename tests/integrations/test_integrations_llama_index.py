@@ -274,6 +274,22 @@ def test_postprocessor_takes_the_best_nodes_as_its_pool():
         assert [each.node_id for each in found] == [f"node {i}" for i in expected]
 
 
+def test_postprocessor_is_saved_and_refuses_what_it_does_not_know():
+    select = ours.SelectionPostprocessor(similarity_top_k=3, method="vrsd", bias_key="quality")
+    data = select.to_dict()
+    assert data["class_name"] == "SelectionPostprocessor"
+    for again in (ours.SelectionPostprocessor.from_dict(data), ours.SelectionPostprocessor.from_json(select.to_json())):
+        assert again.to_dict() == data
+    for name in ("lambda_mult", "top_n"):
+        with pytest.raises(ValueError, match=rf"{name}\n.*Extra inputs are not permitted"):
+            ours.SelectionPostprocessor(**{name: 1})
+    given = scored()
+    given[2].node.metadata["quality"] = "good"
+    model = Fake()
+    with pytest.raises(ValueError, match="every item must have a number as 'quality', got 'good' in item 2"):
+        ours.SelectionPostprocessor(bias_key="quality", embed_model=model).postprocess_nodes(given, query_str="query")
+
+
 def test_postprocessor_errors():
     select = ours.SelectionPostprocessor()
     assert select.postprocess_nodes([], query_str="query") == []
