@@ -18,6 +18,16 @@ class CallError(ValueError):
     """The function could not be called, or what it returned could not be read."""
 
 
+class NoFormError(Exception):
+    """The function answers none of the ways in which arrays are handed over; the message has the error of each."""
+
+
+def told(error: Exception) -> str:
+    """Return an error of a function in a line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:160]}" if text else type(error).__name__
+
+
 class Adapter(Protocol):
     """A way to ask.
 
@@ -110,16 +120,18 @@ class Call:
     def ask(self, question: Question, shown: tuple[int, ...] = ()) -> list[int | None]:
         if self.form is not None:
             return self._asked(self.form, question, shown)
-        errors = []
+        errors: dict[str, list[str]] = {}
         for form in (*_FORMS, *(_TENSORS if "torch" in sys.modules else ())):
             try:
                 found = self._asked(form, question, shown)
             except Exception as error:  # of the function, whatever it is
-                errors.append(error)
+                errors.setdefault(told(error), []).append(form)
                 continue
             self.form = form
             return found
-        raise next((e for e in errors if not isinstance(e, UnreadableError)), errors[0])
+        if len(errors) == 1:
+            raise NoFormError(*errors)
+        raise NoFormError("; ".join(f"{', '.join(forms)}: {text}" for text, forms in errors.items()))
 
     def _asked(self, form: str, question: Question, shown: tuple[int, ...]) -> list[int | None]:
         given = self._given(form, question, shown)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from .adapters import Adapter
+from .adapters import Adapter, NoFormError, told
 from .fit import Answer
 from .sets import CORE, EDGE, ENDS, EQUAL_ROWS, NAN_ROW, POOLS, TIES, ZERO_PLACE, ZERO_ROW
 from .variants import Question, Variant
@@ -35,9 +35,10 @@ def ask(adapter: Adapter, question: Question, shown: tuple[int, ...] = ()) -> An
             found = adapter.ask(question, shown)
     except CannotAskError:
         raise
+    except NoFormError as error:
+        return Answer(error=str(error))
     except Exception as error:  # of the function, whatever it is
-        text = " ".join(str(error).split())
-        return Answer(error=f"{type(error).__name__}: {text[:160]}" if text else type(error).__name__)
+        return Answer(error=told(error))
     picks = tuple(i for i in found if i is not None)
     return Answer(picks, len(found) - len(picks))
 

@@ -236,6 +236,21 @@ def test_what_cannot_be_called_is_an_error(function, message):
         conform(function)
 
 
+def test_every_way_to_call_is_told_with_its_error():
+    """Which of them the function is made for only its author knows."""
+
+    def of_arrays(query, embeddings, k, lam):
+        if not isinstance(query, np.ndarray):
+            raise TypeError("arrays only")
+        if query.ndim != 1:
+            raise ValueError("one query")
+        raise KeyError("no weights yet")
+
+    wanted = "got arrays: KeyError: 'no weights yet'; batch: ValueError: one query; lists: TypeError: arrays only"
+    with pytest.raises(CallError, match=f"must answer a set of 6 rows with k = .*, {wanted}"):
+        conform(of_arrays)
+
+
 def test_other_rules_are_none_of_the_variants():
     def vrsd(query, embeddings, k):
         return rk.vrsd(query[None], embeddings[None], k).indices[0]
