@@ -1,5 +1,12 @@
-"""``python -m ragsys_kernels`` prints the configuration."""
+"""``python -m ragsys_kernels`` prints the configuration; with arguments it is the command line."""
 
-from ._info import show_config
+import sys
 
-show_config()
+if len(sys.argv) > 1:
+    from .cli import main
+
+    main()
+else:
+    from ._info import show_config
+
+    show_config()

@@ -316,6 +316,17 @@ def test_python_m_prints_the_configuration(run_python):
     assert text.startswith(f"ragsys_kernels {rk.__version__}\n")
 
 
+def test_python_m_with_arguments_is_the_command_line(run_python):
+    pytest.importorskip("typer")
+    code = (
+        "import runpy, sys; sys.argv = ['ragsys_kernels', {}]; runpy.run_module('ragsys_kernels', run_name='__main__')"
+    )
+    assert run_python(code.format("'--version'")).stdout == f"ragsys_kernels {rk.__version__}\n"
+    wrong = run_python(code.format("'comapre'"), check=False)
+    assert wrong.returncode == 2
+    assert "No such command 'comapre'" in wrong.stderr
+
+
 class OnDevice:
     """An array of a library that is not NumPy, on a device that is not the CPU."""
 
