@@ -102,6 +102,12 @@ def test_python_of_a_page_runs_and_prints_what_is_shown(page, tmp_path, monkeypa
     run_blocks(DOCS / page, capsys)
 
 
+def test_the_recipe_for_qdrant_takes_no_points_for_an_answer():
+    found = {}
+    exec(blocks(DOCS / "migration/qdrant.md")[0][0], found)
+    assert found["select"]([], [1.0, 0.0], 3, 0.5) == []
+
+
 @pytest.mark.parametrize("page", ENVIRONMENT)
 def test_python_of_a_page_runs_in_its_environment(page, run_python):
     for module in NEEDS[page]:
