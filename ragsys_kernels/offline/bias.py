@@ -111,9 +111,10 @@ def bias(
     ValueError, TypeError, OSError, ModuleNotFoundError
         Everything that can be checked without the model is, before it is loaded.
     """
+    for argument, path in (("pairs", pairs), ("out", out)):
+        check_local("bias", argument, path)
     pairs, target = Path(pairs), Path(out).resolve()
     prompt_of("bias", template)
-    check_local("bias", "out", out)
     _check_out(target, overwrite, bias_column)
     column = bias_column or "bias"
     table = text_files.read("bias", "pairs", pairs, (question_column, answer_column))

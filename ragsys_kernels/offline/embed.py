@@ -96,7 +96,8 @@ def embed(
         Everything that can be checked without the model is, before it is loaded.
     """
     op, source, target = "embed", Path(texts), Path(out).resolve()
-    check_local(op, "out", out)
+    for argument, path in (("texts", texts), ("out", out)):
+        check_local(op, argument, path)
     if not target.suffix:
         target = target / _FILE
     if target.suffix.lower() not in _OUTPUTS:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .._files import check_local
 from .._types import PathLike
 from . import text_files
 
@@ -58,21 +61,19 @@ def show(
     Raises
     ------
     ValueError, OSError
-        A file that is missing or cannot be read; an id without a text; a query that has no picks.
+        A file that is missing or cannot be read; an id without a text, or with two; a query that has no picks.
     """
     op = "show"
     if limit is not None and limit < 1:
         raise ValueError(f"{op}: limit must be at least 1, got {limit}")
-    found = _picks(op, Path(picks))
+    for argument, path in (("picks", picks), ("texts", texts), ("queries", queries)):
+        if path is not None:
+            check_local(op, argument, path)
+    rows = _picks(op, Path(picks), {str(query) for query in only}, limit)
     of_items = _by_id(op, "texts", Path(texts), text_column, id_column)
     of_queries = None if queries is None else _by_id(op, "queries", Path(queries), text_column, id_column)
-    wanted = {str(query) for query in only}
-    rows = [row for row in found.to_pylist() if not wanted or str(row["query_id"]) in wanted]
-    missing = wanted - {str(row["query_id"]) for row in rows}
-    if missing:
-        raise ValueError(f"{op}: only must name queries that have picks, got {min(missing)!r}")
     shown = []
-    for row in rows[:limit]:
+    for row in rows:
         query = row["query_id"]
         question = None if of_queries is None else _text(op, "queries", of_queries, query)
         parts = zip(row["ids"], row["scores"], row["relevance"], row["redundancy"], strict=True)
@@ -82,17 +83,37 @@ def show(
     return shown
 
 
-def _picks(op: str, path: Path) -> pa.Table:
-    files = sorted(path.glob("part-*.parquet")) if path.is_dir() else [path]
-    if not files or not files[0].is_file():
+def _picks(op: str, path: Path, wanted: set[str], limit: int | None) -> list[dict[str, Any]]:
+    """Return the rows of the queries that are wanted, all if none is named; the others are not made objects."""
+    files = sorted(path.glob("part-*.parquet"), key=lambda file: (len(file.name), file.name)) or [path]
+    if not files[0].is_file():
         raise FileNotFoundError(f"{op}: picks must be a folder that select wrote, or a file of it, got {path}")
+    found: list[dict[str, Any]] = []
+    missing = set(wanted)
     try:
-        tables = [pq.read_table(file) for file in files]
+        for queries, read in chain.from_iterable(_row_groups(op, file) for file in files):
+            chosen = [row for row, query in enumerate(queries) if not wanted or query in wanted]
+            missing.difference_update(queries)
+            if chosen and (limit is None or len(found) < limit):
+                found += read().take(chosen[:limit]).to_pylist()
+            if limit is not None and len(found) >= limit and not missing:
+                break
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{op}: picks must be readable Parquet files, got {path}: {error}") from error
-    if not set(tables[0].column_names) >= {*_COLUMNS, "query_id"}:
-        raise ValueError(f"{op}: picks must be files that select wrote, got columns {tables[0].column_names} in {path}")
-    return pa.concat_tables(tables)
+    if missing:
+        raise ValueError(f"{op}: only must name queries that have picks, got {min(missing)!r}")
+    return found[:limit]
+
+
+def _row_groups(op: str, file: Path) -> Iterator[tuple[list[str], Callable[[], pa.Table]]]:
+    """Yield the ids of the queries of each row group, and what reads its rows."""
+    with pq.ParquetFile(file) as opened:
+        names = opened.schema_arrow.names
+        if not set(names) >= {*_COLUMNS, "query_id"}:
+            raise ValueError(f"{op}: picks must be files that select wrote, got columns {names} in {file}")
+        for group in range(opened.num_row_groups):
+            queries = opened.read_row_group(group, ["query_id"])["query_id"]
+            yield list(map(str, queries.to_pylist())), partial(opened.read_row_group, group, ["query_id", *_COLUMNS])
 
 
 def _by_id(op: str, argument: str, path: Path, text_column: str, id_column: str | None) -> dict[str, str]:
@@ -104,7 +125,13 @@ def _by_id(op: str, argument: str, path: Path, text_column: str, id_column: str 
         return {str(row): text for row, text in enumerate(texts)}
     if id_column not in table.column_names:
         raise ValueError(f"{op}: {argument} must have the column {id_column!r}, got {table.column_names} in {path}")
-    return dict(zip(map(str, table[id_column].to_pylist()), texts, strict=True))
+    found: dict[str, str] = {}
+    for row, (item, text) in enumerate(zip(map(str, table[id_column].to_pylist()), texts, strict=True)):
+        if found.setdefault(item, text) != text:
+            raise ValueError(
+                f"{op}: {argument} must have one text for each id, got another of {item!r} in row {row} of {path}"
+            )
+    return found
 
 
 def _text(op: str, argument: str, texts: dict[str, str], item: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
+_BLOCK, _MOST = 1 << 20, 2**31 - 1  # bytes; Arrow's usual block and the largest
 _SUFFIXES = (".parquet", ".csv", ".jsonl")
 
 
@@ -33,25 +34,11 @@ def read(op: str, argument: str, path: Path, names: Sequence[str] = (), id_colum
         with pa.OSFile(os.fsencode(path)) as file:  # a name as a str would have to be UTF-8
             if kind == ".parquet":
                 table = pq.read_table(file)
-            elif kind == ".jsonl":
-                table = pyarrow.json.read_json(file)
-                dates = [each for each in table.schema if each.name in as_text and pa.types.is_timestamp(each.type)]
-                if dates:  # texts that look like dates
-                    file.seek(0)
-                    schema = pa.schema([(each.name, pa.string()) for each in dates])
-                    table = pyarrow.json.read_json(
-                        file, parse_options=pyarrow.json.ParseOptions(explicit_schema=schema)
-                    )
             else:
-                # As text, whatever it looks like: an answer may be 42, or NA.
-                table = pyarrow.csv.read_csv(
-                    file,
-                    parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
-                    convert_options=pyarrow.csv.ConvertOptions(column_types=as_text),
-                )
-                if id_column not in names and table.column_names.count(id_column) == 1:
-                    place = table.column_names.index(id_column)
-                    table = table.set_column(place, id_column, _ids(table[place]))
+                table = _blockwise(_json if kind == ".jsonl" else _csv, file, as_text)
+            if kind == ".csv" and id_column not in names and table.column_names.count(id_column) == 1:
+                place = table.column_names.index(id_column)
+                table = table.set_column(place, id_column, _ids(table[place]))
     except MemoryError:  # Arrow's is an ArrowException too
         raise
     except (pa.ArrowException, OSError) as error:
@@ -59,6 +46,38 @@ def read(op: str, argument: str, path: Path, names: Sequence[str] = (), id_colum
     if not table.num_rows:
         raise ValueError(f"{op}: {argument} must have at least one row, got none in {path}")
     return table
+
+
+def _blockwise(read: Callable[..., pa.Table], file: pa.NativeFile, as_text: dict[str, pa.DataType]) -> pa.Table:
+    """Read in Arrow's blocks, which threads share; in one where that fails, since no row may be longer than a block."""
+    try:
+        return read(file, as_text, _BLOCK)
+    except pa.ArrowInvalid:
+        if file.size() <= _BLOCK:
+            raise
+    file.seek(0)
+    return read(file, as_text, min(file.size(), _MOST))
+
+
+def _json(file: pa.NativeFile, as_text: dict[str, pa.DataType], block: int) -> pa.Table:
+    options = pyarrow.json.ReadOptions(block_size=block)
+    table = pyarrow.json.read_json(file, options)
+    dates = [each for each in table.schema if each.name in as_text and pa.types.is_timestamp(each.type)]
+    if not dates:
+        return table
+    file.seek(0)  # texts that look like dates
+    schema = pa.schema([(each.name, pa.string()) for each in dates])
+    return pyarrow.json.read_json(file, options, pyarrow.json.ParseOptions(explicit_schema=schema))
+
+
+def _csv(file: pa.NativeFile, as_text: dict[str, pa.DataType], block: int) -> pa.Table:
+    # As text, whatever it looks like: an answer may be 42, or NA.
+    return pyarrow.csv.read_csv(
+        file,
+        pyarrow.csv.ReadOptions(block_size=block),
+        pyarrow.csv.ParseOptions(newlines_in_values=True),
+        pyarrow.csv.ConvertOptions(column_types=as_text),
+    )
 
 
 def _ids(written: pa.ChunkedArray) -> pa.ChunkedArray:

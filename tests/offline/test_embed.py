@@ -12,6 +12,7 @@ import pytest
 import tiny_encoder
 
 from ragsys_kernels import icl, offline
+from ragsys_kernels.offline import text_files
 
 TEXTS = [" ".join(tiny_encoder.WORDS[i % 30 : i % 30 + 3]) + f" {i}" for i in range(200)]
 
@@ -185,6 +186,80 @@ def test_show_names_what_is_wrong(picks, documents, options, message):
     given.update({name: documents / given[name] for name in ("picks", "texts")})
     with pytest.raises(ValueError, match=f"^show: {message}"):
         offline.show(**given)
+
+
+def test_an_id_of_two_texts_is_refused(picks, documents):
+    lines = (documents / "docs.jsonl").read_text().splitlines()
+    again = json.loads(lines[2])
+    (documents / "more.jsonl").write_text("\n".join([*lines, json.dumps(again)]))
+    expected = offline.show(picks=picks, texts=documents / "docs.jsonl")
+    assert offline.show(picks=picks, texts=documents / "more.jsonl") == expected  # the same text twice
+    again["text"] += " or not"
+    (documents / "more.jsonl").write_text("\n".join([*lines, json.dumps(again)]))
+    match = f"^show: texts must have one text for each id, got another of '{again['id']}' in row {len(lines)} of "
+    with pytest.raises(ValueError, match=match):
+        offline.show(picks=picks, texts=documents / "more.jsonl")
+
+
+def test_show_takes_local_paths(picks, documents):
+    given = {"picks": picks, "texts": documents / "docs.csv"}
+    for name in ("picks", "texts", "queries"):
+        with pytest.raises(ValueError, match=f"^show: {name} must be a local path, got s3://b/of$"):
+            offline.show(**{**given, name: "s3://b/of"})
+
+
+@pytest.mark.parametrize("kind", [str, int])
+def test_show_makes_objects_of_the_rows_it_shows(tmp_path, monkeypatch, kind):
+    """Shards of several row groups, one query twice; other queries are filtered before their picks are objects."""
+    queries = [kind(10 + row) for row in range(40)]
+    queries[33] = queries[5]
+    columns = {"ids": [[row, row + 1] for row in range(40)], "relevance": [[0.5, 0.25]] * 40}
+    table = pa.table({"query_id": queries, **columns, "scores": columns["relevance"], "redundancy": [[0.0, 1.0]] * 40})
+    for part, rows in (("part-00000", slice(0, 25)), ("part-100000", slice(30, 40)), ("part-00001", slice(25, 30))):
+        pq.write_table(table[rows], tmp_path / f"{part}.parquet", row_group_size=8)
+    (tmp_path / "texts.jsonl").write_text("\n".join(json.dumps({"text": f"text {row}"}) for row in range(60)))
+    made = []
+
+    class Table:
+        def __init__(self, table):
+            self.table = table
+
+        def take(self, rows):
+            made.append(len(rows))
+            return self.table.take(rows)
+
+        def __getitem__(self, name):
+            return self.table[name]
+
+    read = pq.ParquetFile.read_row_group
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda *given: Table(read(*given)))
+
+    def shown(**options):
+        made.clear()
+        found = offline.show(picks=tmp_path, texts=tmp_path / "texts.jsonl", **options)
+        return [pick.id for pick in found if pick.rank == 1]
+
+    assert shown() == list(range(40))  # in the order of the shards' numbers
+    assert shown(only=["15", "38"]) == [5, 28, 33]
+    assert made == [1, 1, 1]
+    assert shown(only=["15", "38"], limit=1) == [5]
+    assert shown(limit=10) == list(range(10))
+    assert sum(made) <= 8 + 8
+    assert shown(only=["49", "41"], limit=3) == [31, 39]
+    with pytest.raises(ValueError, match="only must name queries that have picks, got '77'"):
+        shown(only=["77", "15"], limit=1)
+
+
+@pytest.mark.parametrize("name", ["texts.csv", "texts.jsonl"])
+def test_a_row_may_be_longer_than_a_block(tmp_path, name):
+    texts = ["short", "long\n" * 700_000, "short again"]
+    with open(tmp_path / name, "w", newline="") as file:
+        if name.endswith(".csv"):
+            csv.writer(file).writerows([["text"], *([text] for text in texts)])
+        else:
+            file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+    table = text_files.read("embed", "texts", tmp_path / name, ("text",))
+    assert table["text"].to_pylist() == texts
 
 
 def test_texts_are_picked_from_texts():
