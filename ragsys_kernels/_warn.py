@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import sys
 import warnings
+from contextvars import ContextVar
+
+_kept: ContextVar[list[tuple[str, type[Warning]]] | None] = ContextVar("_kept", default=None)
 
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the first caller outside this package."""
+    kept = _kept.get()
+    if kept is not None:
+        kept.append((message, category))
+        return
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+def keep() -> list[tuple[str, type[Warning]]]:
+    """Return a list that takes the warnings of this thread from now on: one of ours has no caller to point at."""
+    kept: list[tuple[str, type[Warning]]] = []
+    _kept.set(kept)
+    return kept

@@ -7,6 +7,8 @@ from queue import SimpleQueue
 from threading import Event, Semaphore, Thread
 from typing import TypeVar
 
+from .._warn import keep, warn
+
 T = TypeVar("T")
 
 
@@ -20,30 +22,37 @@ class _End:
 def ahead(items: Generator[T, None, None], depth: int) -> Generator[T, None, None]:
     """Yield the items of a generator that runs in a thread of its own, at most `depth` items ahead.
 
-    Its error is raised here, after the items before it. Closing this generator closes that one in its thread and waits
-    for its current item; nested, one error or one `close` stops all stages.
+    Its warnings and its error are raised here, the error after the items before it. Closing this generator closes that
+    one in its thread and waits for its current item; nested, one error or one `close` stops all stages.
     """
-    ready: SimpleQueue[T | _End] = SimpleQueue()
+    ready: SimpleQueue[tuple[T | _End, list[tuple[str, type[Warning]]]]] = SimpleQueue()
     room, stopped = Semaphore(depth), Event()
 
     def run() -> None:
-        error = None
+        error, warned = None, keep()
+
+        def put(item: T | _End) -> None:
+            ready.put((item, warned.copy()))
+            warned.clear()
+
         try:
             while room.acquire() and not stopped.is_set():
-                ready.put(next(items))
+                put(next(items))
         except StopIteration:
             pass
         except BaseException as raised:  # whatever it is, it belongs to the thread that asks for the items
             error = raised
         finally:
             items.close()
-            ready.put(_End(error))
+            put(_End(error))
 
     thread = Thread(target=run, name="ragsys-kernels-stage", daemon=True)
     thread.start()
     try:
         while True:
-            item = ready.get()
+            item, warned = ready.get()
+            for message, category in warned:
+                warn(message, category)
             if isinstance(item, _End):
                 if item.error is not None:
                     raise item.error

@@ -234,13 +234,15 @@ def warn_small_pool(problem: Problem) -> None:
     else:  # values on a device are not read
         fewest = int(problem.ks.min()) if isinstance(problem.ks, np.ndarray) else 0
     if problem.pool <= fewest:
-        warn_only_reorders(problem.op, problem.pool, problem.k)
+        of_all = problem.candidates is not None and problem.pool >= len(problem.rows.data)
+        warn_only_reorders(problem.op, problem.pool, problem.k, of_all)
 
 
-def warn_only_reorders(op: str, pool: int, k: int) -> None:
+def warn_only_reorders(op: str, pool: int, k: int, of_all: bool = False) -> None:
+    """Warn of a small pool; one that is ``of_all`` rows there are cannot be larger."""
     warn(
-        f"{op}: the pool of {pool} is no larger than k = {k}, so that the selection only reorders it; use a larger "
-        "pool or a smaller k",
+        f"{op}: the pool of {pool} is no larger than k = {k}, so that the selection only reorders it; use "
+        f"{'' if of_all else 'a larger pool or '}a smaller k",
         PoolSizeWarning,
     )
 

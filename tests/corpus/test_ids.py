@@ -126,6 +126,9 @@ REFUSED = {
         {"ids": np.array([1, 2, 2**63, 3, 4], np.uint64)}, ValueError,
         "ids must be at most 2^63 - 1, got 9223372036854775808",
     ),
+    "list_large": ({"ids": [5, 2**63, 1, 2, 3]}, ValueError, f"ids must be at most 2^63 - 1, got {2**63}"),
+    "list_larger": ({"ids": [1, 2**64, 2, 3, 4]}, ValueError, f"ids must be at most 2^63 - 1, got {2**64}"),
+    "list_small": ({"ids": [1, -(2**70), 2, 3, 4]}, ValueError, f"ids must be at least -2^63, got {-(2**70)}"),
     "costs_negative": (
         {"costs": [1, 0, -2, 1, 1]}, ValueError, "costs must be finite and at least 0, got -2 in row 2",
     ),

@@ -184,8 +184,9 @@ def test_k_beyond_the_pool_is_padded(tmp_path, data):
     with pytest.raises(ValueError, match="select: pool must be above k = 8, or its rows only get another order, got 5"):
         offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out", k=8, pool=5)
     np.save(tmp_path / "corpus.npy", data["corpus"][:5])
-    with pytest.warns(rk.PoolSizeWarning):
-        summary = offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out", k=8)
+    with pytest.warns(rk.PoolSizeWarning, match="reorders it; use a smaller k$") as caught:
+        summary = offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out", k=8, chunk_size=100)
+    assert [warning.filename for warning in caught] == [__file__] * 3  # whatever thread selects
     assert summary.short == Q
     assert {len(row) for row in read(tmp_path / "out")["ids"].to_pylist()} == {5}
 
