@@ -15,11 +15,16 @@ _LIBRARIES = ("numpy", "torch", "triton", "cupy", "pyarrow", "typer", "rich")
 _DISTRIBUTIONS = {"cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy")}
 
 
-def active() -> tuple[str, str]:
-    """Return backend and instruction set of ``backend="auto"`` for CPU arrays; the set is "" for the reference."""
+def active(device: str | None = None) -> tuple[str, str]:
+    """Return backend and instruction set of ``backend="auto"`` for CPU arrays or those of a device.
+
+    The set is "" for all but the compiled kernels. Where nothing runs on a device it is the backend that is tried
+    first: it may run where the call is made.
+    """
     name = _env.backend()
     if name == "auto":
-        name = "cpu" if _dispatch.why_not("cpu") is None else "reference"
+        order = ("cpu", "reference") if device is None else preference.BACKENDS
+        name = next((each for each in order if _dispatch.why_not(each) is None), order[0])
     return name, _dispatch.isa() if name == "cpu" else ""
 
 

@@ -85,9 +85,9 @@ class Dtype(str, Enum):
 
 
 def _pool(text: str) -> int | str:
-    if text == "all" or text.lstrip("-").isdigit():
-        return text if text == "all" else int(text)
-    raise typer.BadParameter("must be a number or 'all'")
+    if text in ("all", "certified") or text.lstrip("-").isdigit():
+        return text if text.isalpha() else int(text)
+    raise typer.BadParameter("must be a number, 'all' or 'certified'")
 
 
 @app.command()
@@ -107,6 +107,10 @@ def select(
         option(INPUT, "Folder or URL of the result: new, empty, or of the same job, which is resumed.", metavar="DIR"),
     ],
     candidates: Candidates = None,
+    candidate_ids: Annotated[
+        bool,
+        option(INPUT, "Candidates are the corpus' ids, as picks of a job are, not row numbers.", "--candidate-ids"),
+    ] = False,
     index: Annotated[
         str | None,
         option(
@@ -160,9 +164,10 @@ def select(
         Any,
         option(
             RULE,
-            "Number of most relevant rows to choose from; 'all' selects from the whole corpus, exactly.",
+            "Number of most relevant rows to choose from; 'all' selects from the whole corpus, exactly, and so does "
+            "'certified', of mmr with cosines, by pools that grow until the picks are proven.",
             parser=_pool,
-            metavar="N|all",
+            metavar="N|all|certified",
             show_default="100",
         ),
     ] = None,
@@ -305,6 +310,7 @@ def select(
             query_id_column=query_id_column,
             query_group_column=query_group_column,
             candidate_column=candidate_column,
+            candidate_ids=candidate_ids,
             method=method.value,
             k=k,
             pool=pool,

@@ -15,7 +15,7 @@ from ..selection.problem import Problem, Rows, SearchResult, Selection
 from ..selection.skip import answered
 from . import certified, faiss_index, folder, pools
 from .ids import Ids, make
-from .rows import column, encoded, lies_on, moved, place_of, store, with_columns
+from .rows import as_is, column, encoded, lies_on, moved, place_of, store, with_columns
 
 
 class Corpus(Rows):
@@ -94,10 +94,9 @@ class Corpus(Rows):
         place = place_of(op, source if device is None else device)
         if source != "cpu" and place is HOST:
             raise ValueError(f"{op}: embeddings must be on the host with device='cpu', got {source}; copy them first")
-        array, given = _checks.storage(op, "embeddings", embeddings, HOST if source == "cpu" else place)
-        if array.ndim != 2:
-            raise ValueError(f"{op}: embeddings must have shape (N, D), got {_checks.shape_text(array.shape)}")
-        data, scales, max_norm = store(array, given, metric, dtype, place)
+        data, scales, max_norm = store(
+            *as_is(op, embeddings, HOST if source == "cpu" else place), metric, dtype, place
+        )
         super().__init__(
             data,
             dtype,

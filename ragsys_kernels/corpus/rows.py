@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,30 @@ _FINITE = "embeddings must be finite, got NaN or inf in row {row}"
 _WITHIN = "embeddings must be within the range of {dtype}, got a larger value in row {row}"
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """Embeddings on the host that `read` yields from the first row to the last, so many rows at a time."""
+
+    shape: tuple[int, int]
+    dtype: str
+    read: Callable[[int], Iterator[np.ndarray]]
+
+
+def as_is(op: str, embeddings: Any, place: Host | Torch) -> tuple[Any, str]:
+    """Return embeddings (N, D) as they are given, and their element type."""
+    if isinstance(embeddings, Blocks):
+        return embeddings, embeddings.dtype
+    array, dtype = _checks.storage(op, "embeddings", embeddings, place)
+    if array.ndim != 2:
+        raise ValueError(f"{op}: embeddings must have shape (N, D), got {_checks.shape_text(array.shape)}")
+    return array, dtype
+
+
 def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) -> tuple[Any, Any, float]:
-    """Return rows in their storage type, their scales where this type has them, and the largest norm."""
+    """Return rows in their storage type, their scales where this type has them, and the largest norm.
+
+    ``array`` may be `Blocks` where the rows are held on the host.
+    """
     if isinstance(place, Torch):
         scaled = _arrays.scaled(metric, dtype)
         data, scales, max_norm, not_finite, beyond = torch_rows.store(place, array, given, metric, dtype, scaled)
@@ -34,19 +57,19 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
         return data, scales, max_norm
     num_rows, dims = array.shape
     cosine = metric == "cosine"
-    shared = not cosine and given == dtype and array.flags.c_contiguous
+    shared = not cosine and given == dtype and isinstance(array, np.ndarray) and array.flags.c_contiguous
     kind = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
     data = array if shared else _arrays.cache_aligned(num_rows, dims, kind)
     scales = np.empty(num_rows, np.float32) if _arrays.scaled(metric, dtype) else None
     max_norm = 0.0
-    block = max(1, _BLOCK_BYTES // (8 * dims))
-    for begin in range(0, num_rows, block):
-        part = slice(begin, begin + block)
+    begin = 0
+    for block in _blocks(array, max(1, _BLOCK_BYTES // (8 * dims))):
+        part = slice(begin, begin + len(block))
         with np.errstate(over="ignore"):  # reported below
-            rows = _arrays.widen(array[part], given)
+            rows = _arrays.widen(block, given)
         if not (finite := np.isfinite(rows).all(axis=1)).all():
             row = begin + int(np.argmin(finite))
-            rule = _WITHIN if given == "float64" and np.isfinite(array[row]).all() else _FINITE
+            rule = _WITHIN if given == "float64" and np.isfinite(block[row - begin]).all() else _FINITE
             raise ValueError("Corpus: " + rule.format(row=row, dtype="float32"))
         vectors = unit(rows) if cosine else rows.astype(np.float64)
         if not shared:
@@ -63,8 +86,17 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
             else:
                 scales[part] = np.abs(vectors).max(axis=1) / 127
         max_norm = max(max_norm, 1.0 if cosine else float(np.linalg.norm(vectors, axis=1).max()))
+        begin += len(block)
+    if begin != num_rows:
+        raise ValueError(f"Corpus: embeddings must keep their rows while they are read, got {begin} of {num_rows}")
     # Rounding to int8 lengthens a row by at most half a step in each of its D elements.
     return data, scales, max_norm * (1 + dims**0.5 / 254) if dtype == "int8" else max_norm
+
+
+def _blocks(array: Any, size: int) -> Iterator[np.ndarray]:
+    if isinstance(array, Blocks):
+        return array.read(size)
+    return (array[begin : begin + size] for begin in range(0, len(array), size))
 
 
 def column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:

@@ -240,11 +240,16 @@ class Manifest:
                 damaged.append(name)
         return replace(self, shards=found, damaged=tuple(damaged))
 
+    def content(self) -> bytes:
+        """Return the file's bytes."""
+        shards = [asdict(self.shards[index]) for index in sorted(self.shards)]
+        return _sealed({**self.description, "complete": self.complete, "shards": shards})
+
     def write(self, folder: Folder) -> None:
         """Put the manifest in the place of an earlier one; its records are in it from then on."""
-        shards = [asdict(self.shards[index]) for index in sorted(self.shards)]
+        content = self.content()
         with folder.writing(JOB_FILE) as file:
-            file.write(_sealed({**self.description, "complete": self.complete, "shards": shards}))
+            file.write(content)
         JobFolder(folder, self.key).remove_records()  # not before the manifest is on the disk, with its name
         folder.sync()
 
@@ -252,6 +257,8 @@ class Manifest:
 def describe(spec: JobSpec, inputs: Inputs, schema: pa.Schema, fingerprint: str) -> dict[str, Any]:
     """Return what makes the job the one it is: version, inputs, the options that the result depends on."""
     options = {"k": spec.k, **selection_options(spec, inputs), **held(spec), **spec.columns()}
+    if spec.candidate_ids:  # a job without it keeps its key
+        options["candidate_ids"] = True
     if inputs.index is not None:  # which may find other rows in other batches
         options["chunk_size"] = spec.chunk_size
     return {
@@ -292,9 +299,10 @@ def column_types(schema: pa.Schema) -> dict[str, str]:
 
 def described(inputs: Inputs, fingerprint: str) -> dict[str, Any]:
     """Return what tells the inputs from others, by name."""
+    known: dict[str, Any] = {}
     return {
         name: {
-            **column.identity(full=fingerprint == "full"),
+            **column.identity(fingerprint == "full", known),
             "path": os.fspath(absolute(column.path)),
             "rows": column.rows,
         }

@@ -83,6 +83,7 @@ def continued(before: Manifest, now: dict[str, Any], folder: Folder, on_error: s
 @contextmanager
 def begun(manifest: Manifest, folder: Folder, new: bool) -> Iterator[None]:
     """Write down what the job is, and at the end how far it came; a new job without a shard leaves nothing."""
+    manifest.content()  # what cannot be written down is an error while the earlier result still stands
     if new:
         _clear(folder)
     for index, name in errors_names(folder.names()).items():

@@ -50,6 +50,7 @@ class JobSpec:
     query_id_column: str | None = None
     query_group_column: str | None = None
     candidate_column: str | None = None
+    candidate_ids: bool = False
     method: str = "mmr"
     k: int = 6
     pool: int | str | None = None
@@ -75,15 +76,24 @@ class JobSpec:
     on_error: str = "raise"
     instruction_set: str | None = None
 
+    def plain(self) -> JobSpec:
+        """Return the same job with Python's own values, which is what the manifest and other processes take."""
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _FILES}
+        return replace(self, **{name: _plain(name, value) for name, value in given.items()})
+
+    def files(self) -> dict[str, PathLike]:
+        """Return the files that are given."""
+        given = {name: getattr(self, name) for name in _FILES}
+        return {name: path for name, path in given.items() if path is not None}
+
     def absolute(self) -> JobSpec:
         """Return the same job with paths that hold in any working folder; URLs stay."""
-        given = {name: getattr(self, name) for name in _FILES}
-        paths: dict[str, Any] = {name: absolute(path) for name, path in given.items() if path is not None}
+        paths: dict[str, Any] = {name: absolute(path) for name, path in self.files().items()}
         return replace(self, **paths)
 
     def settled(self) -> JobSpec:
         """Return the same job with the backend and the instruction set that "auto" means in this process."""
-        name, instruction_set = _info.active() if self.device is None else ("triton", "")
+        name, instruction_set = _info.active(self.device)
         if self.backend not in ("auto", name):
             name, instruction_set = self.backend, ""
         return replace(self, backend=name, instruction_set=instruction_set)
@@ -135,7 +145,7 @@ class Inputs:
             queries=sources.vectors(queries, "queries", spec.query_vector_column, dims),
             query_ids=sources.ids(queries, "queries", spec.query_id_column),
             query_groups=sources.numbers("query_groups", int, spec.query_groups, spec.query_group_column, queries),
-            candidates=sources.candidates(spec.candidates, spec.candidate_column),
+            candidates=sources.candidate_lists(spec.candidates, spec.candidate_column, spec.candidate_ids),
             index=None if spec.index is None else sources.Index(spec.index, vectors.rows),
         )
         inputs._check_sizes()
@@ -146,8 +156,9 @@ class Inputs:
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: column for name, column in found.items() if column is not None}
 
-    def notices(self) -> Iterator[str]:
-        """Say where rows have no ids although their file has columns: the column may have another name."""
+    def notices(self, spec: JobSpec) -> Iterator[str]:
+        """Say where rows have no ids although their file has columns, and where candidates are no ids: the column may
+        have another name, and the candidates be ids."""
         columns = (("corpus", self.corpus, self.corpus_ids, "id_column"),
                    ("queries", self.queries, self.query_ids, "query_id_column"))  # fmt: skip
         for argument, vectors, ids, option in columns:
@@ -156,6 +167,11 @@ class Inputs:
                     f"select: the ids of {argument} are row numbers, for {vectors.path} has no column 'id'; "
                     f"{option} names another"
                 )
+        if self.candidates is not None and self.corpus_ids is not None and not spec.candidate_ids:
+            yield (
+                f"select: candidates are row numbers of the corpus, not its ids in {self.corpus_ids.path}; "
+                "candidate_ids takes ids"
+            )
 
     def _check_sizes(self) -> None:
         for argument, column in (("corpus", self.corpus), ("queries", self.queries)):
@@ -181,6 +197,15 @@ class Inputs:
                 )
 
 
+def check_out(spec: JobSpec, out: PathLike) -> None:
+    """Refuse an output folder that shares files with an input, which an earlier job's removal would take along."""
+    place = sources.Place(out, "out")
+    for name, path in spec.files().items():
+        given = sources.Place(path, name)
+        if place.within(given) or given.within(place):
+            raise ValueError(f"select: out must not be an input, lie in one or hold one, got {out} and {name} {path}")
+
+
 def check_options(spec: JobSpec, inputs: Inputs) -> None:
     """Refuse options that cannot be, before any work is done on the files."""
     for name in ("chunk_size", "shard_size"):
@@ -194,7 +219,9 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
         zero = np.zeros((1, inputs.corpus.dims), np.float32)
         corpus = rk.Corpus(zero, groups=np.zeros(1, np.int64), costs=np.zeros(1), **held(spec))
         Selector(corpus, spec.device).select(zero, spec.k, **options)
-    if options["pool"] is not None and options["pool"] <= spec.k:  # as the library warns; here before hours of work
+    if (
+        isinstance(options["pool"], int) and options["pool"] <= spec.k
+    ):  # as the library warns; here before hours of work
         raise ValueError(
             f"select: pool must be above k = {spec.k}, or its rows only get another order, got {options['pool']}"
         )
@@ -204,10 +231,14 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
     """Return the options of the selection, defaults filled in; refuse those that the others leave without effect."""
     if spec.pool is not None and inputs.candidates is not None:
         raise ValueError(f"select: pool must be left out when candidates are given, got {spec.pool}")
+    if spec.candidate_ids and inputs.candidates is None:
+        raise ValueError("select: candidate_ids must come with candidates, got candidate_ids alone")
+    if spec.candidate_ids and inputs.corpus_ids is None:
+        raise ValueError(f"select: candidate_ids must come with ids of the corpus, got none in {inputs.corpus.path}")
     if inputs.index is not None and inputs.candidates is not None:
         raise ValueError(f"select: index must be left out when candidates are given, got {inputs.index.path}")
-    if inputs.index is not None and spec.pool == "all":
-        raise ValueError(f"select: index must come with a pool, got pool 'all' and {inputs.index.path}")
+    if inputs.index is not None and isinstance(spec.pool, str):
+        raise ValueError(f"select: index must come with a pool, got pool {spec.pool!r} and {inputs.index.path}")
     if inputs.index is not None and spec.device is not None:
         raise ValueError(f"select: index must be left out with a device, got {inputs.index.path}")
     if inputs.query_groups is not None and inputs.groups is None:
@@ -221,8 +252,10 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
         raise ValueError(f"select: costs and budget must come together, got {got}")
     if spec.method not in rk.METHODS:
         raise ValueError(f"select: method must be one of {', '.join(map(repr, rk.METHODS))}, got {spec.method!r}")
-    if isinstance(spec.pool, str) and spec.pool != "all":
-        raise ValueError(f"select: pool must be a number or 'all', got {spec.pool!r}")
+    if isinstance(spec.pool, str) and spec.pool not in ("all", "certified"):
+        raise ValueError(f"select: pool must be a number, 'all' or 'certified', got {spec.pool!r}")
+    if spec.pool == "certified" and spec.device is not None:
+        raise ValueError(f"select: pool 'certified' must come without a device, got {spec.device!r}")
     options: dict[str, Any] = {"method": spec.method, "max_per_group": spec.max_per_group}
     for name, limit in (("budget", spec.budget), ("max_similarity", spec.max_similarity)):
         if limit is not None:  # a job without them keeps its key
@@ -247,6 +280,15 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
         if value is not None:
             raise ValueError(f"select: {name} must be left out with method {spec.method!r}, got {value}")
     return options
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return an option as a value of Python; the library checks which values it takes."""
+    if getattr(value, "shape", None) == ():  # a number of NumPy's or torch's
+        value = value.item()
+    if not (value is None or isinstance(value, (str, int, float))):
+        raise TypeError(f"select: {name} must be one value for all queries, got {type(value).__name__}")
+    return value
 
 
 def absolute(path: PathLike) -> PathLike:

@@ -14,12 +14,13 @@ import pyarrow as pa
 
 import ragsys_kernels as rk
 
+from ..corpus.ids import Ids, make
 from ._device import Selector
 from ._manifest import JobFolder, ShardRecord, errors_file, shard_file
 from ._pipeline import ahead
 from ._spec import Inputs, JobSpec, held, selection_options
 from .sinks import ROW_GROUP, parquet
-from .sources import Column
+from .sources import ByIds, Column, Lists
 
 Array = npt.NDArray[Any]
 
@@ -34,7 +35,7 @@ class _Piece:
     queries: Array
     query_ids: pa.Array | None
     query_groups: Array | None
-    candidates: Array | None
+    candidates: Lists | None
     bad: dict[int, str] = field(default_factory=dict)
 
 
@@ -69,18 +70,22 @@ class ResultRows:
 
 @dataclass(frozen=True)
 class Held:
-    """The corpus of a job in memory, with its ids; arrays that processes of a machine can share."""
+    """The corpus of a job in memory, with its ids; arrays that processes of a machine can share.
+
+    ``lookup`` finds the rows of candidates that are ids.
+    """
 
     corpus: rk.Corpus
     ids: pa.Array | None
+    lookup: Ids | None = None
 
     @classmethod
     def of(cls, spec: JobSpec, inputs: Inputs) -> Held:
-        ids = inputs.corpus_ids
-        return cls(
-            load_corpus(inputs.corpus, inputs.bias, inputs.groups, {**_costs(inputs), **held(spec)}),
-            None if ids is None else takeable(ids.whole()),
-        )
+        column = inputs.corpus_ids
+        ids = None if column is None else column.whole()
+        lookup = _lookup(ids, inputs) if spec.candidate_ids else None
+        corpus = load_corpus(inputs.corpus, inputs.bias, inputs.groups, {**_costs(inputs), **held(spec)})
+        return cls(corpus, None if ids is None else takeable(ids), lookup)
 
 
 class Worker:
@@ -91,6 +96,8 @@ class Worker:
     spec : JobSpec
     corpus : Held, optional
         The corpus of the spec; default: read from the files.
+    inputs : Inputs, optional
+        The files of the spec; default: opened here.
 
     Attributes
     ----------
@@ -100,13 +107,13 @@ class Worker:
         Schema of the result.
     """
 
-    def __init__(self, spec: JobSpec, corpus: Held | None = None) -> None:
+    def __init__(self, spec: JobSpec, corpus: Held | None = None, inputs: Inputs | None = None) -> None:
         here = spec.settled()
         if spec.instruction_set not in (None, here.instruction_set):
             raise ValueError(
                 f"select: instruction_set must be that of the job, {spec.instruction_set}, got {here.instruction_set}"
             )
-        self.spec, self._inputs = spec, Inputs.open(spec)
+        self.spec, self._inputs = spec, inputs or Inputs.open(spec)
         self.rows, self.schema = self._inputs.queries.rows, result_schema(spec, self._inputs)
         self._options = {
             **selection_options(spec, self._inputs),
@@ -115,6 +122,9 @@ class Worker:
         }
         corpus = corpus or Held.of(spec, self._inputs)
         self._corpus, self._corpus_ids = Selector(corpus.corpus, spec.device), corpus.ids
+        self._candidates: Column | ByIds | None = self._inputs.candidates
+        if corpus.lookup is not None and self._inputs.candidates is not None:
+            self._candidates = ByIds(self._inputs.candidates, corpus.lookup)
         if self._inputs.index is not None:
             self._options["index"] = self._inputs.index.of(corpus.corpus)
         self._errors_schema = pa.schema(
@@ -203,15 +213,15 @@ class Worker:
     def _pieces(self, start: int, stop: int) -> Generator[_Piece, None, None]:
         """Read queries `start` to `stop`: a chunk at a time, cut where a shard ends."""
         inputs, size = self._inputs, self.spec.chunk_size
-        named = {
+        named: dict[str, Column | ByIds | None] = {
             "queries": inputs.queries,
             "query_ids": inputs.query_ids,
             "query_groups": inputs.query_groups,
-            "candidates": inputs.candidates,
+            "candidates": self._candidates,
         }
         bad: dict[str, dict[int, str]] = {name: {} for name in named}
 
-        def chunks(name: str, column: Column | None) -> Iterator[Any]:
+        def chunks(name: str, column: Column | ByIds | None) -> Iterator[Any]:
             if column is None:
                 return repeat(None)
             return column.chunks(size, start, stop, bad[name] if self.spec.on_error == "skip" else None)
@@ -225,9 +235,10 @@ class Worker:
                 cut = slice(first - start_of_chunk, end - start_of_chunk)
                 cut_parts: list[Any] = [None if part is None else part[cut] for part in parts]
                 piece = _Piece(first, *cut_parts)
-                for reasons in bad.values():
-                    for row in [row for row in reasons if row < end]:
-                        piece.bad.setdefault(row, reasons.pop(row))
+                for reasons in filter(None, bad.values()):
+                    for row in range(first, end):  # a damaged row group enters rows of many pieces at once
+                        if row in reasons:
+                            piece.bad.setdefault(row, reasons.pop(row))
                 yield piece
                 first = end
 
@@ -243,16 +254,9 @@ class Worker:
             piece.queries = piece.queries.copy()
             piece.queries[rows] = 0
             if piece.candidates is not None:
-                piece.candidates = piece.candidates.copy()
-                piece.candidates[rows] = -1
-        picks = self._corpus.select(
-            piece.queries,
-            self.spec.k,
-            query_groups=piece.query_groups,
-            candidates=piece.candidates,
-            on_error="skip",
-            **self._options,
-        )
+                piece.candidates = piece.candidates.without(rows)
+        runs = [slice(0, len(piece.queries))] if piece.candidates is None else piece.candidates.runs()
+        picks = _joined([self._selection(piece, run) for run in runs])
         for query, error in (picks.errors or {}).items():
             row, reason = piece.start + query, error.partition(": ")[2]
             if self.spec.on_error == "raise":
@@ -260,6 +264,17 @@ class Worker:
                 raise ValueError(f"select: {reason} in {(column or self._inputs.queries).where(row)}")
             piece.bad.setdefault(row, reason)
         return picks
+
+    def _selection(self, piece: _Piece, run: slice) -> rk.Selection:
+        """Select for some queries of a piece."""
+        return self._corpus.select(
+            piece.queries[run],
+            self.spec.k,
+            query_groups=None if piece.query_groups is None else piece.query_groups[run],
+            candidates=None if piece.candidates is None else piece.candidates[run].padded(),
+            on_error="skip",
+            **self._options,
+        )
 
     def _result(self, picked: _Picked) -> ResultRows:
         """Turn padded rows into lists of the real picks, empty ones for the queries that are skipped."""
@@ -314,6 +329,29 @@ def result_schema(spec: JobSpec, inputs: Inputs) -> pa.Schema:
     )
 
 
+def _joined(parts: list[rk.Selection]) -> rk.Selection:
+    """Return the selections for queries that follow each other as one."""
+    if len(parts) == 1:
+        return parts[0]
+    errors, first = {}, 0
+    for part in parts:
+        errors.update({first + query: error for query, error in (part.errors or {}).items()})
+        first += len(part.lengths)
+    return rk.Selection(*map(np.concatenate, zip(*parts, strict=True))).with_errors(errors)
+
+
+def _lookup(ids: Any, inputs: Inputs) -> Ids:
+    """Return what finds rows by the corpus's ids; refuse ids that occur twice, and candidates of another type."""
+    assert inputs.corpus_ids is not None
+    assert inputs.candidates is not None
+    try:
+        found = make("select", ids, inputs.corpus.rows)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{error} of {inputs.corpus_ids.path}, for candidates to be found by them") from error
+    ByIds(inputs.candidates, found)
+    return found
+
+
 def _costs(inputs: Inputs) -> dict[str, Any]:
     return {} if inputs.costs is None else {"costs": inputs.costs.whole()}
 
@@ -322,7 +360,7 @@ def load_corpus(corpus: Column, bias: Column | None, groups: Column | None, opti
     """Read the vectors and what belongs to them."""
     try:
         return rk.Corpus(
-            corpus.whole(),
+            corpus.embeddings(),
             bias=None if bias is None else np.asarray(bias.whole(), np.float32),
             groups=None if groups is None else groups.whole(),
             **options,

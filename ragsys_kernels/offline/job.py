@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from .. import _env
+from .. import _checks, _env
 from .._types import Method, PathLike
 from . import ray_engine
 from ._manifest import JobFolder, Manifest, certified, describe, described, input_differences, proven
 from ._resume import begun, check_folder, continued, owned
-from ._spec import Inputs, JobSpec, check_options
+from ._spec import Inputs, JobSpec, check_options, check_out
 from ._url_folder import folder_at
 from ._worker import Worker, result_schema
 from .ray_engine import RayOptions, Records
@@ -103,9 +103,10 @@ def select(
     query_id_column: str | None = None,
     query_group_column: str | None = None,
     candidate_column: str | None = None,
+    candidate_ids: bool = False,
     method: Method = "mmr",
     k: int = 6,
-    pool: int | Literal["all"] | None = None,
+    pool: int | Literal["all", "certified"] | None = None,
     lambda_d: float | None = None,
     lambda_b: float | None = None,
     max_per_group: int | None = None,
@@ -156,7 +157,7 @@ def select(
         `offline.sources`.
     out : path
         Folder to write: ``part-00000.parquet``, ... and ``_job.json``. Must be new, empty or of the same job. Or its
-        URL; there other processes are not kept out.
+        URL; there other processes are not kept out. No input may be in it, nor it in an input.
         Columns: ``query_id``; ``ids``, the picks, best first; ``scores``, ``relevance`` and ``redundancy`` as in
         `Selection` (with "vrsd" the redundancy is NaN: the rule looks at the sum of the picks, not at pairs). Ids are
         those of the id columns, or row numbers in files without one. MMR with cosines out of pools that the job's own
@@ -164,7 +165,12 @@ def select(
         Shard i has the queries from row i * `shard_size` on, in their order.
     candidates : path, optional
         Rows of the corpus to choose from, by row number: an array or tensor (Q, P) int32 or int64, padded with -1,
-        or a column of integer lists of any length. Default: the `pool` most relevant rows.
+        or a column of integer lists of any length. Default: the `pool` most relevant rows. With `candidate_ids` they
+        are ids of the corpus, also lists of strings, as the picks of an earlier job are: ``candidates="picks",
+        candidate_column="ids", candidate_ids=True``.
+    candidate_ids : bool
+        The candidates are ids of the corpus, which must have some, integers or strings, each once. A list with an id
+        that the corpus does not have cannot be used; see `on_error`.
     index : path, optional
         FAISS index file over the rows of the corpus, as `Corpus.to_faiss` makes it or as `Corpus.search` takes it: it
         retrieves the pools instead of the exact search, with the settings stored in it (``nprobe``, ``efSearch``) and
@@ -185,9 +191,10 @@ def select(
     method : {"mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"}
     k : int
         Picks of each query; fewer where it has fewer candidates.
-    pool : int or "all", optional
-        How many of the most relevant rows to choose from, above `k`; "all" is exact over the whole corpus. Default:
-        100, or the candidates if given.
+    pool : int, "all" or "certified", optional
+        How many of the most relevant rows to choose from, above `k`; "all" is exact over the whole corpus, and so is
+        "certified", of MMR with cosines on the host, by pools that grow until picks are proven. Default: 100, or the
+        candidates if given.
     lambda_d, lambda_b : float, optional
         Weights of relevance against redundancy, and of similarity against bias, in [0, 1]; not of VRSD and
         SIFT. Default: 0.75 for MMR and MSD, else 0.5; and 0.95.
@@ -272,6 +279,7 @@ def select(
         query_id_column=query_id_column,
         query_group_column=query_group_column,
         candidate_column=candidate_column,
+        candidate_ids=_checks.flag("select", "candidate_ids", candidate_ids),
         method=method,
         k=k,
         pool=pool,
@@ -295,14 +303,15 @@ def select(
         chunk_size=chunk_size,
         shard_size=shard_size,
         on_error=on_error,
-    )
+    ).plain()
+    check_out(spec, out)
     ray = _ray_options(engine, workers, cpus_per_worker, gpus_per_worker, ray_address, device)
     if fingerprint not in (None, "sampled", "full"):
         raise ValueError(f"select: fingerprint must be 'sampled' or 'full', got {fingerprint!r}")
     inputs = Inputs.open(spec)
     # With Ray this process may be where no GPU is.
     check_options(spec if ray is None or device is None else replace(spec, device=None, backend="auto"), inputs)
-    for notice in inputs.notices():
+    for notice in inputs.notices(spec):
         _log.info(notice)
     folder = folder_at(out)
     return _run(spec.settled(), inputs, folder, ray, fingerprint, overwrite, progress, stop)
@@ -323,7 +332,8 @@ def _run(
         check_folder(folder, overwrite)  # once more: another process may have used the folder meanwhile
         before = None if overwrite else Manifest.read(folder)
         fingerprint = fingerprint or (before.description["fingerprint"] if before else "sampled")
-        now, files = describe(spec, inputs, result_schema(spec, inputs), fingerprint), described(inputs, "sampled")
+        now = describe(spec, inputs, result_schema(spec, inputs), fingerprint)
+        files = now["inputs"] if fingerprint == "sampled" else described(inputs, "sampled")
         done = {} if before is None else continued(before, now, folder, spec.on_error)
         manifest = Manifest(now if before is None else before.description, False, done)
         missing = [index for index in range(manifest.num_shards) if index not in done]
@@ -335,7 +345,7 @@ def _run(
                 replace(manifest, complete=True).write(folder)
             JobFolder(folder, manifest.key).remove_records()  # killed just before its end, it left them
         else:
-            making = stack.enter_context(_local(spec) if ray is None else ray_engine.running(spec, inputs, ray))
+            making = stack.enter_context(_local(spec, inputs) if ray is None else ray_engine.running(spec, inputs, ray))
             loaded = time.perf_counter()
 
             def advance(rows: int) -> None:
@@ -399,6 +409,6 @@ def _ray_options(
 
 
 @contextmanager
-def _local(spec: JobSpec) -> Iterator[Records]:
+def _local(spec: JobSpec, inputs: Inputs) -> Iterator[Records]:
     """Make shards in this process."""
-    yield Worker(spec).write_shards
+    yield Worker(spec, inputs=inputs).write_shards

@@ -67,7 +67,7 @@ def test_pool_takes_a_number_or_all(run, folder):
     assert run(folder, *SELECT, "--pool", "all", "--quiet").returncode == 0
     result = run(folder, *SELECT, "--pool", "some")
     assert result.returncode == 2
-    assert "must be a number or 'all'" in result.stderr
+    assert "must be a number, 'all' or 'certified'" in result.stderr
 
 
 def test_quiet_prints_nothing(run, folder):

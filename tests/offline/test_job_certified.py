@@ -54,6 +54,21 @@ def test_certified_picks_are_those_of_the_whole_corpus(home):
     assert picked.filter(certified)["ids"].to_pylist() == whole.filter(certified)["ids"].to_pylist()
 
 
+def test_pools_grow_until_all_is_certified(home):
+    options = {"lambda_d": 0.6, "chunk_size": 70}
+    assert not direct(home, pool=100, lambda_d=0.6).certified.all()  # the first of them is not enough
+    summary = run(home, pool="certified", **options)
+    run(home, "whole", pool="all", **options)
+    picked, whole = (pq.read_table(home / name) for name in ("out", "whole"))
+    assert picked.drop_columns("certified").equals(whole)
+    assert set(picked["certified"].to_pylist()) == {True}
+    assert ", 100 % of queries proven equal to the whole corpus" in str(summary)
+    assert "pool=certified" in str(summary)
+    assert run(home, pool="certified", **options).selected == 0
+    with pytest.raises(ValueError, match="pool certified, now 60"):
+        run(home, **options)
+
+
 def test_a_job_that_stopped_counts_the_shards_of_both_runs(home):
     run(home, "undisturbed")
     stops = iter([False, True])

@@ -7,7 +7,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels import _arrays, offline  # noqa: E402
+from ragsys_kernels import _arrays, _dispatch, offline  # noqa: E402
 from ragsys_kernels.offline import _device, _spec, _worker  # noqa: E402
 
 
@@ -79,3 +79,15 @@ def test_device_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match=r"select: index must be left out with a device, got .*x.index"):
         offline.select(**files, device="cuda", index=tmp_path / "x.index")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("named", "runnable", "expected"),
+    [("", "triton cuda", "triton"), ("", "cuda", "cuda"), ("", "", "triton"), ("cuda", "triton cuda", "cuda")],
+)
+def test_auto_is_the_backend_that_would_run(monkeypatch, named, runnable, expected):
+    monkeypatch.setenv("RAGSYS_KERNELS_BACKEND", named)
+    monkeypatch.setattr(_dispatch, "why_not", lambda name: None if name in runnable.split() else "missing")
+    spec = _spec.JobSpec(corpus="", queries="", device="cuda")
+    assert (spec.settled().backend, spec.settled().instruction_set) == (expected, "")
+    assert _spec.replace(spec, backend="triton").settled().backend == "triton"

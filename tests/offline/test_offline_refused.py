@@ -15,6 +15,9 @@ from job_arrays import D, N, Q, check_refused, files, read, snapshot  # noqa: E4
 
 from ragsys_kernels import offline  # noqa: E402
 from ragsys_kernels.offline import job  # noqa: E402
+from ragsys_kernels.offline._manifest import Manifest  # noqa: E402
+from ragsys_kernels.offline._resume import begun  # noqa: E402
+from ragsys_kernels.offline._url_folder import folder_at  # noqa: E402
 
 
 def test_missing_parents_are_made_and_an_empty_folder_is_used(tmp_path, data):
@@ -69,7 +72,7 @@ def test_overwrite_with_a_bad_corpus_keeps_the_earlier_result(tmp_path, data):
 
 
 def test_folder_that_cannot_be_made_is_refused(tmp_path, data):
-    check_refused(tmp_path, OSError, "out must be a folder that can be made", out=tmp_path / "corpus.npy" / "out")
+    check_refused(tmp_path, OSError, "out must be a folder that can be made", out=tmp_path / "bias.npy" / "out")
     check_refused(tmp_path, OSError, "out must be a folder that can be made", out=Path("/proc/out"))
 
 
@@ -270,7 +273,10 @@ def test_bad_candidates_are_named(tmp_path, data, suffix, row, match):
         ({"lambda_b": -0.1}, r"lambda_b must .*, got -0\.1"),
         ({"lambda_d": float("nan")}, "lambda_d must .*, got nan"),
         ({"pool": 0}, "pool must .*, got 0"),
-        ({"pool": "most"}, "pool must be a number or 'all', got 'most'"),
+        ({"pool": "most"}, "pool must be a number, 'all' or 'certified', got 'most'"),
+        ({"pool": "certified", "method": "vrsd"}, "pool 'certified' must come with method 'mmr', got 'vrsd'"),
+        ({"pool": "certified", "metric": "dot"}, "pool 'certified' must come with metric 'cosine', got 'dot'"),
+        ({"pool": "certified", "device": "cuda"}, "pool 'certified' must come without a device, got 'cuda'"),
         ({"method": "topk"}, "method must .*topk"),
         ({"metric": "l2"}, "metric must .*l2"),
         ({"dtype": "int4"}, "dtype must .*int4"),
@@ -302,3 +308,64 @@ def test_options_without_effect_are_refused(tmp_path, data):
         (files(tmp_path, "query_groups"), "query_groups must come with groups"),
     ):
         check_refused(tmp_path, ValueError, match, **options)
+
+
+# --- what must cost no earlier result ------------------------------------------------------------------------------
+
+
+def test_numbers_of_numpy_are_those_of_python(tmp_path, data):
+    paths = files(tmp_path, "corpus", "queries")
+    options = {"k": 3, "pool": 20, "lambda_d": 0.5, "lambda_b": 0.9, "shard_size": 100, "chunk_size": 60}
+    offline.select(**paths, out=tmp_path / "out", **options)
+    expected = snapshot(tmp_path / "out")
+    given = {name: np.asarray(value, np.float32 if value == 0.5 else None)[()] for name, value in options.items()}
+    assert isinstance(given["k"], np.int64)
+    assert isinstance(given["lambda_d"], np.float32)
+    offline.select(**paths, out=tmp_path / "out", **given, overwrite=True)
+    assert snapshot(tmp_path / "out") == expected
+    assert offline.select(**paths, out=tmp_path / "out", **{**given, "density": np.False_}).selected == 0
+
+
+@pytest.mark.parametrize("options", [{"k": [3]}, {"k": np.array([3])}, {"lambda_d": [0.5]}, {"pool": {5}}], ids=str)
+def test_values_of_each_query_are_refused(tmp_path, data, options):
+    offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out")
+    (name,) = options
+    match = f"select: {name} must be one value for all queries, got (list|ndarray|set)"
+    check_refused(tmp_path, TypeError, match, out=tmp_path / "out", overwrite=True, **options)
+
+
+def test_a_manifest_that_cannot_be_written_removes_nothing(tmp_path, data):
+    offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out", shard_size=50)
+    folder, before = folder_at(tmp_path / "out"), snapshot(tmp_path / "out")
+    found = Manifest.read(folder)
+    changed = Manifest({**found.description, "version": object()}, False, {})
+    with pytest.raises(TypeError, match="not JSON serializable"), begun(changed, folder, new=True):
+        pass
+    assert snapshot(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("place", ["path", "link", "url"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_out_is_kept_apart_from_the_inputs(tmp_path, data, place, overwrite):
+    (tmp_path / "made").mkdir()
+    paths = files(tmp_path, "corpus", "queries")
+    offline.select(**paths, out=tmp_path / "first", shard_size=100)
+    (tmp_path / "link").symlink_to(tmp_path / "first")
+    first = {"path": tmp_path / "first", "link": tmp_path / "link", "url": f"file://{tmp_path}/first/"}[place]
+    inside = f"{first}/new" if place == "url" else first / "new"
+    shard = tmp_path / "first" / "part-00000.parquet"
+    for given, out in ((first, first), (first, inside), (shard, first), (tmp_path / "first", first)):
+        check_refused(
+            tmp_path, ValueError, "select: out must not be an input, lie in one or hold one, got .* candidates ",
+            candidates=given, candidate_column="ids", out=out, overwrite=overwrite,
+        )  # fmt: skip
+    np.save(tmp_path / "first-rows.npy", data["candidates"])  # a name that only begins like the folder's
+    offline.select(**paths, candidates=tmp_path / "first-rows.npy", out=tmp_path / "first", overwrite=True)
+
+
+def test_out_behind_a_url_is_kept_apart_from_the_inputs(tmp_path, data):
+    pytest.importorskip("fsspec")
+    match = "select: out must not be an input, lie in one or hold one, got memory://jobs/first"
+    check_refused(tmp_path, ValueError, match, candidates="memory://jobs/first/", out="memory://jobs/first/two")
+    check_refused(tmp_path, ValueError, match, candidates="memory://jobs/first/a.npy", out="memory://jobs/first")
+    check_refused(tmp_path, FileNotFoundError, "", candidates="memory://jobs/first.npy", out="memory://jobs/first")

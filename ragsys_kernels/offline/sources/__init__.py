@@ -26,13 +26,26 @@ import pyarrow as pa
 from ..._types import PathLike
 from . import _rows
 from ._index import Index
+from ._lists import ByIds, Lists
 from ._place import Place
 from ._raw import RawColumn, npy
 from ._rows import RowSource
 from ._safetensors import Tensor, Tensors
 from ._tables import ARROW, Table, TableColumn, find_column
 
-__all__ = ["Column", "Index", "PathLike", "Place", "candidates", "ids", "numbers", "vectors"]
+__all__ = [
+    "ByIds",
+    "Column",
+    "Index",
+    "Lists",
+    "PathLike",
+    "Place",
+    "candidate_lists",
+    "candidates",
+    "ids",
+    "numbers",
+    "vectors",
+]
 
 _SUFFIXES = (".npy", ".parquet", *ARROW, ".safetensors")
 _FLOATS = ("float32", "float16", "float64")
@@ -70,12 +83,18 @@ class Column(Protocol):
     def whole(self) -> Any:
         """Return all rows; for the corpus, which has to fit."""
 
+    def embeddings(self) -> Any:
+        """Return what `Corpus` takes of vectors: an array that is mapped, or else `Blocks`, which are never whole."""
+
     def where(self, row: int) -> str:
         """Say where a row is: its number in its file, and that file."""
 
-    def identity(self, full: bool = False) -> dict[str, Any]:
+    def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what tells these rows from others: path, column, and each file's name, size, time of change or ETag,
-        and SHA-256 of the content: of its first, middle and last MiB, or with `full` of all of it."""
+        and SHA-256 of the content: of its first, middle and last MiB, or with `full` of all of it.
+
+        `known` takes what is found out of a file, by its path, and spares to find it out for another column.
+        """
 
 
 def vectors(file: PathLike, argument: str, column: str | None = None, dims: int | None = None) -> Column:
@@ -105,6 +124,21 @@ def vectors(file: PathLike, argument: str, column: str | None = None, dims: int 
 
 def candidates(file: PathLike | None, column: str | None = None) -> Column | None:
     """Open candidate rows: an array or tensor (Q, P), or a column of lists, padded with -1 where short."""
+    return _candidates(file, column, False, lambda array: array, Lists.padded)
+
+
+def candidate_lists(file: PathLike | None, column: str | None = None, ids: bool = False) -> Column | None:
+    """Open candidates as `Lists`, whose memory does not depend on the longest; with `ids` they may be strings."""
+    return _candidates(file, column, ids, Lists.of_array, lambda lists: lists)
+
+
+def _candidates(
+    file: PathLike | None,
+    column: str | None,
+    text: bool,
+    of_array: Callable[[Any], Any],
+    of_lists: Callable[[Lists], Any],
+) -> Column | None:
     argument = "candidates"
     if file is None:
         if column is not None:
@@ -112,11 +146,16 @@ def candidates(file: PathLike | None, column: str | None = None) -> Column | Non
         return None
     source = _open(file, argument, column)
     if isinstance(source, Place):
-        return npy(source, argument, rank=2, dtypes=("int32", "int64"))
+        return npy(source, argument, rank=2, dtypes=("int32", "int64"), convert=of_array)
     if isinstance(source, Tensors):
-        return _tensor(source, argument, column, _INTEGERS, 2, (argument,))
-    name, _ = _find(source, argument, column, "lists of integers", _is_int_list, (argument,))
-    return TableColumn(source, argument, name, _rows.padded)
+        return _tensor(source, argument, column, _INTEGERS, 2, (argument,), convert=of_array)
+    what, accepts = ("lists of integers or strings", _is_id_list) if text else ("lists of integers", _is_int_list)
+    name, _ = _find(source, argument, column, what, accepts, (argument,))
+
+    def convert(values: pa.Array, rows: RowSource) -> Any:
+        return of_lists(Lists.of(*_rows.lists(values, rows)))
+
+    return TableColumn(source, argument, name, convert)
 
 
 def ids(file: PathLike, argument: str, column: str | None = None) -> Column | None:
@@ -134,7 +173,7 @@ def ids(file: PathLike, argument: str, column: str | None = None) -> Column | No
     plain = _plain(kind)
 
     def convert(values: pa.Array, rows: RowSource) -> pa.Array:
-        return _rows.present(values, rows, f"{argument}'s id column").cast(plain)
+        return _rows.present(values.cast(plain), rows, f"{argument}'s id column")  # a dictionary may hold a null
 
     return TableColumn(source, argument, name, convert)
 
@@ -234,11 +273,19 @@ def _is_int_list(kind: pa.DataType) -> bool:
     return _is_list(kind) and bool(pa.types.is_integer(kind.value_type))
 
 
+def _is_id_list(kind: pa.DataType) -> bool:
+    text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return _is_int_list(kind) or (_is_list(kind) and any(check(kind.value_type) for check in text))
+
+
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values themselves: without a dictionary, and as a type that Parquet takes."""
+    """Return the type of the values themselves, without a dictionary, as Parquet gives it back."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    views = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
-    return views.get(str(kind), kind)
+    if pa.types.is_timestamp(kind) and kind.unit == "s":
+        return pa.timestamp("ms", kind.tz)
+    others = {"string_view": pa.large_string(), "binary_view": pa.large_binary(),
+              "date64[ms]": pa.date32(), "time32[s]": pa.time32("ms")}  # fmt: skip
+    return others.get(str(kind), kind)
 
 
 def _first_length(table: Table, name: str) -> int:

@@ -36,5 +36,5 @@ class Index:
             raise ValueError(f"select: index must be one of the corpus, got {self.path}: {reason}") from error
         return index
 
-    def identity(self, full: bool = False) -> dict[str, Any]:
-        return {"path": str(self.path), "files": [self._place.identity(full)]}
+    def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]:
+        return {"path": str(self.path), "files": [self._place.identity(full, known)]}

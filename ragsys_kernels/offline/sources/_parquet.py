@@ -33,7 +33,7 @@ class ParquetPart:
             def read(group: int, name: str, size: int, start: int, stop: int) -> Iterator[pa.Array]:
                 first = 0
                 for batch in file.iter_batches(size, row_groups=[group], columns=[name]):
-                    values = batch.column(0)[max(0, start - first) : stop - first]
+                    values = batch.column(name)[max(0, start - first) : stop - first]
                     if len(values):
                         yield values
                     first += batch.num_rows

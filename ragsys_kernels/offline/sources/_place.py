@@ -8,10 +8,10 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypeVar
 
 import pyarrow as pa
 
@@ -23,8 +23,11 @@ _BUFFER = 8 << 20  # bytes read ahead of a remote file; several are open at a ti
 _SAMPLE = 1 << 20  # bytes in each of the three samples of a file's content
 _BLOCK = 1 << 22
 
-# Copies of remote files, by URL and what tells their versions apart, for as long as a column uses them.
+# Copies of remote files, and what was read of files to open them, by path and version, as long as a column uses them.
 _copies: weakref.WeakValueDictionary[tuple[str, ...], _Copy] = weakref.WeakValueDictionary()
+_opened: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
+
+T = TypeVar("T")
 
 
 class Place:
@@ -72,6 +75,17 @@ class Place:
         else:
             child.path, child._inner = (f"{folder.rstrip('/')}/{name}" for folder in (str(self.path), self._inner))
         return child
+
+    def within(self, other: Place) -> bool:
+        """Whether it is the other place or lies in it, whatever links lead there."""
+        own, others = self._parts, other._parts
+        return own[: len(others)] == others
+
+    @property
+    def _parts(self) -> tuple[str, ...]:
+        if self.local is not None:
+            return self.local.resolve().parts
+        return (*_protocols(self._fs), *PurePosixPath(self._inner).parts)
 
     def kind(self) -> Literal["file", "folder", None]:
         """Return what exists at the place, if anything."""
@@ -125,7 +139,7 @@ class Place:
         """
         if self.local is not None:
             return _Copy(self.local)
-        key = (str(self.path), *map(str, self._version().values()))
+        key = (str(self.path), *map(str, self.version().values()))
         held = _copies.get(key)
         if held is None:
             file = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the copy)
@@ -136,14 +150,29 @@ class Place:
             weakref.finalize(held, file.close)
         return held
 
-    def identity(self, full: bool) -> dict[str, Any]:
+    def shared(self, kind: Callable[[Place], T]) -> T:
+        """Return the file opened as such a kind; columns of one file share it."""
+        key = (kind, str(self.path), *self.version().values())
+        opened: T | None = _opened.get(key)
+        if opened is None:
+            opened = _opened[key] = kind(self)
+        return opened
+
+    def identity(self, full: bool, known: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return name, size, version and a hash of the file's content: of all of it, or of its beginning, middle and
-        end, a MiB each."""
+        end, a MiB each; or what is known of it already, by its path."""
+        known = {} if known is None else known
+        if str(self.path) not in known:
+            known[str(self.path)] = self._identity(full)
+        found: dict[str, Any] = known[str(self.path)]
+        return found
+
+    def _identity(self, full: bool) -> dict[str, Any]:
         size = self.size()
         digest = hashlib.sha256()
         for block in self._blocks(size, full or size <= 3 * _SAMPLE):
             digest.update(block)
-        return {"name": self.name, **self._version(), "sha256": digest.hexdigest()}
+        return {"name": self.name, **self.version(), "sha256": digest.hexdigest()}
 
     def _blocks(self, size: int, full: bool) -> Iterator[bytes]:
         if not full:
@@ -154,7 +183,7 @@ class Place:
             while block := file.read(_BLOCK):
                 yield block
 
-    def _version(self) -> dict[str, Any]:
+    def version(self) -> dict[str, Any]:
         """Return the size, and the ETag of an object or the time of the last change in nanoseconds."""
         if self.local is not None:
             status = self.local.stat()

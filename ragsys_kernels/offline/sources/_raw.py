@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._arrays import HOST
+from ...corpus.rows import Blocks
 from ._place import Place
 from ._rows import span
 
@@ -64,6 +65,12 @@ class RawColumn:
                 array[begin:end] = self._read(begin, end)
         return array if self._finish is None else self._finish(array)
 
+    def embeddings(self) -> Any:
+        if not all(self._shape) or (self._file is not None and self._dtype != np.float64):
+            return self.whole()
+        chunk = "float32" if self._convert is not None else self._dtype.name
+        return Blocks((self.rows, self.dims), chunk, self.chunks)
+
     def narrowed(self) -> RawColumn:
         """Return the column, float64 as float32: what is beyond its range is inf, which is refused with its row."""
         if self._dtype == np.float64:
@@ -73,9 +80,9 @@ class RawColumn:
     def where(self, row: int) -> str:
         return f"row {row} of {self.path}"
 
-    def identity(self, full: bool = False) -> dict[str, Any]:
+    def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]:
         named = {} if self._name is None else {"tensor": self._name}
-        return {"path": str(self.path), **named, "files": [self._place.identity(full)]}
+        return {"path": str(self.path), **named, "files": [self._place.identity(full, known)]}
 
     @property
     def _row_bytes(self) -> int:
@@ -99,7 +106,7 @@ class RawColumn:
         return values.reshape(end - begin, *self._shape[1:])
 
 
-def npy(place: Place, argument: str, rank: int, dtypes: Sequence[str]) -> RawColumn:
+def npy(place: Place, argument: str, rank: int, dtypes: Sequence[str], **options: Any) -> RawColumn:
     """Open a ``.npy`` file of that rank and one of those element types."""
     try:
         shape, fortran_order, dtype, offset = _header(place)
@@ -116,7 +123,7 @@ def npy(place: Place, argument: str, rank: int, dtypes: Sequence[str]) -> RawCol
         raise ValueError(f"select: {argument} must be of rank {rank}, got shape {shape} in {place}")
     if fortran_order and place.local is None:
         raise ValueError(f"select: {argument} must be in C order to be read from a URL, got Fortran order in {place}")
-    return RawColumn(place, dtype, shape, offset, fortran_order=fortran_order)
+    return RawColumn(place, dtype, shape, offset, fortran_order=fortran_order, **options)
 
 
 def _header(place: Place) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:

@@ -58,18 +58,17 @@ def vectors(lists: pa.Array, rows: RowSource, dims: int, rule: str, dtype: np.dt
     return array
 
 
-def padded(lists: pa.Array, rows: RowSource) -> Array:
-    """Return lists of integers as an array, padded with -1; all -1 for the rows that cannot be used."""
-    unusable, values, lengths = _checked(lists, rows)
-    large = _holding(_beyond_int64(values), lengths)
+def lists(arrays: pa.Array, rows: RowSource) -> tuple[Array, Array]:
+    """Return the values of lists of integers or strings end to end, and the lengths, 0 of those that cannot be used."""
+    unusable, values, lengths = _checked(arrays, rows)
+    large = holding(_beyond_int64(values), lengths)
     rows.refuse(large, "be row numbers", "one above 2^63 - 1")
     unusable |= large
     if unusable.any():
-        values = lists.filter(pa.array(~unusable)).flatten()
+        values = arrays.filter(pa.array(~unusable)).flatten()
         lengths = np.where(unusable, 0, lengths)
-    array = np.full((len(lists), max(1, int(lengths.max(initial=0)))), -1, np.int64)
-    array[np.arange(array.shape[1]) < lengths[:, None]] = numpy(values.cast(pa.int64()))
-    return array
+    # A copy: what is read may be a map of the file, to be read here and to be left.
+    return np.array(numpy(values.cast(pa.int64() if pa.types.is_integer(values.type) else pa.large_string()))), lengths
 
 
 def numbers(values: pa.Array, rows: RowSource, kind: pa.DataType) -> Array:
@@ -102,13 +101,13 @@ def _checked(lists: pa.Array, rows: RowSource) -> tuple[Array, pa.Array, Array]:
     else:
         lengths = np.array(numpy(lists.value_lengths().fill_null(0)))
     if values.null_count:
-        holed = _holding(numpy(values.is_null()), lengths)
+        holed = holding(numpy(values.is_null()), lengths)
         rows.refuse(holed, "have no null values", "one")
         unusable |= holed
     return unusable, values, lengths
 
 
-def _holding(mask: Array, lengths: Array) -> Array:
+def holding(mask: Array, lengths: Array) -> Array:
     """Return which of the lists, whose values are end to end, have one that the mask marks."""
     found = np.zeros(len(lengths), bool)
     found[np.repeat(np.arange(len(lengths)), lengths)[mask]] = True

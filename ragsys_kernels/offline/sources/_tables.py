@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ...corpus.rows import Blocks
 from ._arrow import ArrowPart
 from ._parquet import ParquetPart
 from ._place import Place
@@ -45,7 +46,7 @@ class Table:
         self.parts: list[Part] = []
         for each in places:
             with self._reading(each):
-                self.parts.append(ArrowPart(each) if self._format == "Arrow" else ParquetPart(each))
+                self.parts.append(each.shared(ArrowPart) if self._format == "Arrow" else each.shared(ParquetPart))
         self.schema = self.parts[0].schema
         self._firsts = list(accumulate((part.bounds[-1] for part in self.parts), initial=0))
         self.rows = self._firsts[-1]
@@ -100,8 +101,8 @@ class Table:
                         bad.update(dict.fromkeys(range(first + row, first + high), reason))
                         yield pa.nulls(high - row, kind)
 
-    def identity(self, full: bool) -> list[dict[str, Any]]:
-        return [part.place.identity(full) for part in self.parts]
+    def identity(self, full: bool, known: dict[str, Any] | None) -> list[dict[str, Any]]:
+        return [part.place.identity(full, known) for part in self.parts]
 
     @contextmanager
     def _reading(self, place: Place) -> Iterator[None]:
@@ -148,11 +149,15 @@ class TableColumn:
             start += len(chunk)
         return array
 
+    def embeddings(self) -> Any:
+        shape = self.rows, self.dims
+        return Blocks(shape, np.dtype(self._dtype).name, self.chunks) if all(shape) else np.empty(shape, self._dtype)
+
     def where(self, row: int) -> str:
         return self._table.where(row)
 
-    def identity(self, full: bool = False) -> dict[str, Any]:
-        return {"path": str(self.path), "column": self._name, "files": self._table.identity(full)}
+    def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]:
+        return {"path": str(self.path), "column": self._name, "files": self._table.identity(full, known)}
 
 
 def find_column(
@@ -193,6 +198,10 @@ def _folder(place: Place, argument: str) -> tuple[list[Place], str]:
         splits = ", ".join(str(place.child(name)) for name in names if name != "dataset_dict.json")
         raise ValueError(
             f"select: {argument} must be one split of a saved DatasetDict, got {place}; name one: {splits}"
+        )
+    if "corpus.json" in names:
+        raise ValueError(
+            f"select: {argument} must be files of vectors, got the saved corpus {place}; name those that it was made of"
         )
     if "state.json" in names:  # the package datasets' save_to_disk
         state = json.loads(place.child("state.json").read(0, place.child("state.json").size()))

@@ -1,0 +1,130 @@
+"""Candidates of queries: lists of rows or ids of any length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..._checks import shown
+from ...corpus.ids import Ids
+from ._rows import RowSource, holding
+
+Array = npt.NDArray[Any]
+
+_CELLS = 1 << 22  # 32 MB of rows, beside which a chunk of queries is small
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Lists end to end; list i has the values from ``offsets[i]`` to ``offsets[i + 1]``. Strings are objects."""
+
+    values: Array
+    offsets: Array
+
+    @classmethod
+    def of(cls, values: Array, lengths: Array) -> Lists:
+        return cls(values, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+
+    @classmethod
+    def of_array(cls, array: Array) -> Lists:
+        """Return the rows of an array (Q, P)."""
+        return cls.of(array.reshape(-1), np.full(len(array), array.shape[1]))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, part: slice) -> Lists:
+        begin, end, _ = part.indices(len(self))
+        offsets = self.offsets[begin : end + 1]
+        return Lists(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+    @property
+    def lengths(self) -> Array:
+        return np.diff(self.offsets)
+
+    def padded(self) -> Array:
+        """Return an array (Q, P) of the longest list's length; -1 where a list has ended, among strings None."""
+        lengths = self.lengths
+        width = max(1, int(lengths.max(initial=0)))
+        if (lengths == width).all():
+            return self.values.reshape(-1, width)
+        array = np.full((len(self), width), None if self.values.dtype == object else -1, self.values.dtype)
+        array[np.arange(width) < lengths[:, None]] = self.values
+        return array
+
+    def without(self, rows: Array) -> Lists:
+        """Return the lists with those of some rows empty."""
+        lengths, kept = self.lengths, np.ones(len(self), bool)
+        kept[rows] = False
+        return Lists.of(self.values[np.repeat(kept, lengths)], np.where(kept, lengths, 0))
+
+    def runs(self, most: int = _CELLS) -> Iterator[slice]:
+        """Yield runs of lists that take at most so many cells when they are padded; a longer list is a run itself.
+
+        One long list would make each of thousands as long.
+        """
+        lengths = np.maximum(self.lengths, 1)
+        if len(self) * int(lengths.max(initial=0)) <= most:
+            yield slice(0, len(self))
+            return
+        begin = width = 0
+        for row, length in enumerate(lengths.tolist()):
+            width = max(width, length)
+            if row > begin and width * (row + 1 - begin) > most:
+                yield slice(begin, row)
+                begin, width = row, length
+        yield slice(begin, len(self))
+
+
+class ListColumn(Protocol):
+    path: str | Path
+    rows: int
+
+    def chunks(
+        self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
+    ) -> Iterator[Lists]: ...
+
+    def where(self, row: int) -> str: ...
+
+
+class ByIds:
+    """A column of lists of ids, as lists of the rows of the corpus that has these ids; one of another type is refused.
+
+    -1 in an array is padding; lists with other ids than those of the corpus are rows that cannot be used.
+    """
+
+    def __init__(self, column: ListColumn, ids: Ids) -> None:
+        self._column, self._ids = column, ids
+        given, expected = (
+            "strings" if text else "integers"
+            for text in (next(iter(column.chunks(1, 0, 1, {}))).values.dtype == object, ids.kind == "str")
+        )
+        if given != expected:
+            raise ValueError(
+                f"select: candidates must be {expected} as the ids of the corpus are, got {given} in {column.path}"
+            )
+
+    def chunks(
+        self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
+    ) -> Iterator[Lists]:
+        for lists in self._column.chunks(size, start, stop, bad):
+            yield self._rows_of(lists, RowSource("candidates", start, self._column.where, bad))
+            start += len(lists)
+
+    def _rows_of(self, lists: Lists, rows: RowSource) -> Lists:
+        found = self._ids.rows_of(lists.values, unknown="pad")
+        padding = None if lists.values.dtype == object else -1
+        unknown = (found < 0) & (lists.values != padding)
+
+        def first(row: int) -> str:
+            part = slice(lists.offsets[row], lists.offsets[row + 1])
+            return shown(lists.values[part][unknown[part]][0])
+
+        if unknown.any():
+            rows.refuse(holding(unknown, lists.lengths), "be ids of the corpus", first)
+        return Lists(found, lists.offsets)
