@@ -198,11 +198,12 @@ class Inputs:
 
 
 def check_out(spec: JobSpec, out: PathLike) -> None:
-    """Refuse an output folder that shares files with an input, which an earlier job's removal would take along."""
+    """Refuse an output folder that shares files with an input: to remove an earlier job's would remove the input's."""
     place = sources.Place(out, "out")
     for name, path in spec.files().items():
         given = sources.Place(path, name)
-        if place.within(given) or given.within(place):
+        inside = place.within(given)  # a file in the folder's place, or in its path, is refused as such
+        if given.kind() == "folder" if inside else given.within(place):
             raise ValueError(f"select: out must not be an input, lie in one or hold one, got {out} and {name} {path}")
 
 

@@ -53,18 +53,20 @@ def test_every_option_reaches_the_job(monkeypatch, tmp_path):
         "cpus_per_worker": 1.5, "gpus_per_worker": 0.5, "ray_address": "auto",
     }  # fmt: skip
     arguments = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    result = typer_testing.CliRunner().invoke(cli.app, ["select", *arguments, "--overwrite", "--density", "--quiet"])
+    flags = ["overwrite", "density", "candidate_ids"]
+    arguments += [f"--{name.replace('_', '-')}" for name in flags]
+    result = typer_testing.CliRunner().invoke(cli.app, ["select", *arguments, "--quiet"])
     assert result.exit_code == 0, result.output
-    assert seen.pop("overwrite") is True
-    assert seen.pop("density") is True
+    assert [seen.pop(name) for name in flags] == [True] * 3
     assert seen.pop("progress") is None
     assert seen.pop("stop")() is False
-    assert set(seen) | {"overwrite", "density", "progress", "stop"} == set(inspect.signature(select).parameters)
+    assert set(seen) | {*flags, "progress", "stop"} == set(inspect.signature(select).parameters)
     assert {name: value if isinstance(value, (int, float)) else str(value) for name, value in seen.items()} == given
 
 
-def test_pool_takes_a_number_or_all(run, folder):
+def test_pool_takes_a_number_or_a_word(run, folder):
     assert run(folder, *SELECT, "--pool", "all", "--quiet").returncode == 0
+    assert run(folder, *SELECT, "--pool", "certified", "--quiet", "--overwrite").returncode == 0
     result = run(folder, *SELECT, "--pool", "some")
     assert result.returncode == 2
     assert "must be a number, 'all' or 'certified'" in result.stderr

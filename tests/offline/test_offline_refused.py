@@ -72,7 +72,7 @@ def test_overwrite_with_a_bad_corpus_keeps_the_earlier_result(tmp_path, data):
 
 
 def test_folder_that_cannot_be_made_is_refused(tmp_path, data):
-    check_refused(tmp_path, OSError, "out must be a folder that can be made", out=tmp_path / "bias.npy" / "out")
+    check_refused(tmp_path, OSError, "out must be a folder that can be made", out=tmp_path / "corpus.npy" / "out")
     check_refused(tmp_path, OSError, "out must be a folder that can be made", out=Path("/proc/out"))
 
 
@@ -364,8 +364,11 @@ def test_out_is_kept_apart_from_the_inputs(tmp_path, data, place, overwrite):
 
 
 def test_out_behind_a_url_is_kept_apart_from_the_inputs(tmp_path, data):
-    pytest.importorskip("fsspec")
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.pipe_file("/jobs/first/a.npy", (tmp_path / "candidates.npy").read_bytes())
     match = "select: out must not be an input, lie in one or hold one, got memory://jobs/first"
-    check_refused(tmp_path, ValueError, match, candidates="memory://jobs/first/", out="memory://jobs/first/two")
-    check_refused(tmp_path, ValueError, match, candidates="memory://jobs/first/a.npy", out="memory://jobs/first")
+    for candidates, out in (("", ""), ("", "/two"), ("/", ""), ("/a.npy", "")):
+        given = {"candidates": f"memory://jobs/first{candidates}", "out": f"memory://jobs/first{out}"}
+        check_refused(tmp_path, ValueError, match, **given)
     check_refused(tmp_path, FileNotFoundError, "", candidates="memory://jobs/first.npy", out="memory://jobs/first")
+    assert memory.find("/jobs") == ["/jobs/first/a.npy"]
