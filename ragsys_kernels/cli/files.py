@@ -97,7 +97,7 @@ def select(
         option(
             INPUT,
             "Vectors to choose from, of shape (N, D): path or URL (s3://...) of .npy, .parquet or a folder of it, "
-            ".arrow, .feather, .safetensors, or a saved Hugging Face data set.",
+            ".arrow, .feather, .safetensors, a saved Hugging Face data set, or a folder of corpus build.",
             metavar="FILE",
         ),
     ],
@@ -213,11 +213,22 @@ def select(
         bool, option(RULE, "With --budget, let coverage pick the largest value per cost.", "--density")
     ] = False,
     metric: Annotated[
-        Metric, option(RULE, "Similarity of vectors: cosine normalises them, dot takes them as they are.")
-    ] = Metric.cosine,
+        Metric | None,
+        option(
+            RULE,
+            "Similarity of vectors: cosine normalises them, dot takes them as they are.",
+            show_default="that of a saved corpus, else cosine",
+        ),
+    ] = None,
     dtype: Annotated[
-        Dtype, option(RUN, "Type of the corpus in memory: float32, float16, bfloat16 or int8.", metavar="DTYPE")
-    ] = Dtype.float32,
+        Dtype | None,
+        option(
+            RUN,
+            "Type of the corpus in memory: float32, float16, bfloat16 or int8.",
+            metavar="DTYPE",
+            show_default="that of a saved corpus, else float32",
+        ),
+    ] = None,
     device: Annotated[
         str | None,
         option(RUN, "Device that holds the corpus and selects: cuda or cuda:N.", show_default="the CPU"),
@@ -326,8 +337,8 @@ def select(
             min_gain=min_gain,
             kind=None if kind is None else kind.value,
             density=density,
-            metric=metric.value,
-            dtype=dtype.value,
+            metric=None if metric is None else metric.value,
+            dtype=None if dtype is None else dtype.value,
             device=device,
             backend=backend,
             num_threads=num_threads,

@@ -94,9 +94,7 @@ class Corpus(Rows):
         place = place_of(op, source if device is None else device)
         if source != "cpu" and place is HOST:
             raise ValueError(f"{op}: embeddings must be on the host with device='cpu', got {source}; copy them first")
-        data, scales, max_norm = store(
-            *as_is(op, embeddings, HOST if source == "cpu" else place), metric, dtype, place
-        )
+        data, scales, max_norm = store(*as_is(op, embeddings, HOST if source == "cpu" else place), metric, dtype, place)
         super().__init__(
             data,
             dtype,

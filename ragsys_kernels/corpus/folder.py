@@ -28,9 +28,9 @@ from . import ids
 
 ARRAYS = ("data", "scales", "bias", "groups", "costs", "codes")
 
-_DESCRIPTION = "corpus.json"
+DESCRIPTION = "corpus.json"
 _FORMAT, _FORMER = 2, 1
-_NAMES = {_DESCRIPTION, *(f"{name}.npy" for name in (*ARRAYS, *ids.ARRAYS))}
+_NAMES = {DESCRIPTION, *(f"{name}.npy" for name in (*ARRAYS, *ids.ARRAYS))}
 _STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8"}
 
 _MOST_BYTES = 1 << 20  # of a description
@@ -89,7 +89,7 @@ def save(rows: Rows, known: ids.Ids, path: PathLike, overwrite: bool) -> None:
             "sampled_rows": sampled,
             "files": files,
         }
-        (folder / _DESCRIPTION).write_bytes(_content(description))
+        (folder / DESCRIPTION).write_bytes(_content(description))
         try:
             _files.put(folder, place, overwrite=overwrite)
         except OSError:
@@ -201,9 +201,9 @@ def _content(description: dict[str, Any]) -> bytes:
 def _described(folder: Path) -> tuple[dict[str, Any], bytes]:
     """Return what ``corpus.json`` says and its bytes; it is a description, and no more is checked."""
     rule = "be a folder written by Corpus.save"
-    file = folder / _DESCRIPTION
+    file = folder / DESCRIPTION
     if not file.is_file():
-        raise _DamageError(f"it has no file {_DESCRIPTION}", rule)
+        raise _DamageError(f"it has no file {DESCRIPTION}", rule)
     try:
         with open(file, "rb") as opened:
             content = opened.read(_MOST_BYTES)
@@ -211,7 +211,7 @@ def _described(folder: Path) -> tuple[dict[str, Any], bytes]:
     except (OSError, ValueError, RecursionError) as error:
         raise _DamageError(error, rule) from error
     if not isinstance(description, dict) or not {"format", "metric", "dtype"} <= set(description):
-        raise _DamageError(f"{_DESCRIPTION} does not describe a corpus", rule)
+        raise _DamageError(f"{DESCRIPTION} does not describe a corpus", rule)
     return description, content
 
 
@@ -223,7 +223,7 @@ def _description(folder: Path) -> dict[str, Any]:
     if description["format"] == _FORMAT:
         description.pop("sha256", None)
         if content != _content(description):
-            raise _DamageError(f"{_DESCRIPTION} is damaged or was edited")
+            raise _DamageError(f"{DESCRIPTION} is damaged or was edited")
     return description
 
 
@@ -243,7 +243,7 @@ def _check_sums(description: dict[str, Any]) -> None:
 def _unlike(folder: Path, files: dict[str, Any], read: bool) -> list[str]:
     """Return which files differ from the description in name or size, with ``read`` in any byte."""
     found = []
-    for name in sorted(_NAMES - {_DESCRIPTION}):
+    for name in sorted(_NAMES - {DESCRIPTION}):
         file, known = folder / name, files.get(name)
         if known is None:
             if os.path.lexists(file):

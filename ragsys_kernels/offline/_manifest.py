@@ -20,7 +20,7 @@ import pyarrow as pa
 import ragsys_kernels as rk
 
 from ._lock import LOCK_FILE
-from ._spec import Inputs, JobSpec, absolute, held, selection_options
+from ._spec import Inputs, JobSpec, absolute, selection_options
 from .sinks import Folder
 
 JOB_FILE = "_job.json"  # readers of a whole folder of Parquet files skip names that begin with _ or .
@@ -256,7 +256,7 @@ class Manifest:
 
 def describe(spec: JobSpec, inputs: Inputs, schema: pa.Schema, fingerprint: str) -> dict[str, Any]:
     """Return what makes the job the one it is: version, inputs, the options that the result depends on."""
-    options = {"k": spec.k, **selection_options(spec, inputs), **held(spec), **spec.columns()}
+    options = {"k": spec.k, **selection_options(spec, inputs), **inputs.held, **spec.columns()}
     if spec.candidate_ids:  # a job without it keeps its key
         options["candidate_ids"] = True
     if inputs.index is not None:  # which may find other rows in other batches

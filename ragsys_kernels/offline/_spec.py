@@ -66,8 +66,8 @@ class JobSpec:
     min_gain: float | None = None
     kind: str | None = None
     density: bool = False
-    metric: str = "cosine"
-    dtype: str = "float32"
+    metric: str | None = None
+    dtype: str | None = None
     device: str | None = None
     backend: str = "auto"
     num_threads: int | None = None
@@ -102,7 +102,7 @@ class JobSpec:
         """Return whether the job proves picks to be those of the whole corpus, as `Corpus.select` does by itself."""
         own_search = inputs.candidates is None and inputs.index is None and self.pool != "all"
         on_host = self.device is None and self.backend in BACKENDS
-        return own_search and on_host and (self.method, self.metric) == ("mmr", "cosine")
+        return own_search and on_host and (self.method, inputs.held["metric"]) == ("mmr", "cosine")
 
     def shard(self, index: int, rows: int) -> range:
         """Return the rows of a shard, of `rows` in all."""
@@ -116,7 +116,10 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The opened columns of all input files; they agree in their numbers of rows."""
+    """The opened columns of all input files; they agree in their numbers of rows.
+
+    ``held`` is how the corpus is held, metric and dtype; ``saved`` is a corpus that was saved, with what belongs to it.
+    """
 
     corpus: Column
     corpus_ids: Column | None
@@ -128,17 +131,28 @@ class Inputs:
     query_groups: Column | None
     candidates: Column | None
     index: sources.Index | None
+    held: dict[str, str]
+    saved: rk.Corpus | None = None
 
     @classmethod
     def open(cls, spec: JobSpec) -> Inputs:
         """Open the files; refuse, from their headers alone, what does not fit together."""
         corpus, queries = spec.corpus, spec.queries
-        vectors = sources.vectors(corpus, "corpus", spec.vector_column)
+        held: dict[str, str] = {"metric": "cosine", "dtype": "float32"}
+        loaded = sources.saved(corpus)
+        if loaded is None:
+            saved, vectors = None, sources.vectors(corpus, "corpus", spec.vector_column)
+            ids = sources.ids(corpus, "corpus", spec.id_column)
+        else:
+            saved, vectors, ids = loaded
+            held = {name: getattr(saved, name) for name in held}
+            _check_saved(spec, held)
+        held.update({name: value for name in held if (value := getattr(spec, name)) is not None})
         # Where bad rows are skipped, the first query may be one.
         dims = vectors.dims if spec.on_error == "skip" else None
         inputs = cls(
             corpus=vectors,
-            corpus_ids=sources.ids(corpus, "corpus", spec.id_column),
+            corpus_ids=ids,
             bias=sources.numbers("bias", float, spec.bias, spec.bias_column, corpus),
             groups=sources.numbers("groups", int, spec.groups, spec.group_column, corpus),
             costs=sources.numbers("costs", None, spec.costs, spec.cost_column, corpus),
@@ -147,6 +161,8 @@ class Inputs:
             query_groups=sources.numbers("query_groups", int, spec.query_groups, spec.query_group_column, queries),
             candidates=sources.candidate_lists(spec.candidates, spec.candidate_column, spec.candidate_ids),
             index=None if spec.index is None else sources.Index(spec.index, vectors.rows),
+            held=held,
+            saved=saved,
         )
         inputs._check_sizes()
         return inputs
@@ -154,7 +170,11 @@ class Inputs:
     def opened(self) -> dict[str, Column | sources.Index]:
         """Return the opened columns, and the index, by name."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: column for name, column in found.items() if column is not None}
+        return {name: column for name, column in found.items() if column is not None and name not in ("held", "saved")}
+
+    def has(self, name: str) -> bool:
+        """Whether the rows of the corpus have bias, groups or costs."""
+        return getattr(self, name) is not None or getattr(self.saved, name, None) is not None
 
     def notices(self, spec: JobSpec) -> Iterator[str]:
         """Say where rows have no ids although their file has columns, and where candidates are no ids: the column may
@@ -162,7 +182,8 @@ class Inputs:
         columns = (("corpus", self.corpus, self.corpus_ids, "id_column"),
                    ("queries", self.queries, self.query_ids, "query_id_column"))  # fmt: skip
         for argument, vectors, ids, option in columns:
-            if ids is None and sources.Place(vectors.path, argument).suffix != ".npy":
+            no_columns = argument == "corpus" and self.saved is not None
+            if ids is None and not no_columns and sources.Place(vectors.path, argument).suffix != ".npy":
                 yield (
                     f"select: the ids of {argument} are row numbers, for {vectors.path} has no column 'id'; "
                     f"{option} names another"
@@ -197,6 +218,20 @@ class Inputs:
                 )
 
 
+def _check_saved(spec: JobSpec, held: dict[str, str]) -> None:
+    """Refuse options that say otherwise than a saved corpus how its rows are held and what belongs to them."""
+    names = ("vector_column", "id_column", "bias", "bias_column", "groups", "group_column", "costs", "cost_column")
+    for name in names:
+        if (value := getattr(spec, name)) is not None:
+            raise ValueError(f"select: {name} must be left out with the saved corpus {spec.corpus}, got {value}")
+    for name, value in held.items():
+        if getattr(spec, name) not in (None, value):
+            raise ValueError(
+                f"select: {name} must be that of the saved corpus {spec.corpus}, {value!r}, or left out, "
+                f"got {getattr(spec, name)!r}"
+            )
+
+
 def check_out(spec: JobSpec, out: PathLike) -> None:
     """Refuse an output folder that shares files with an input: to remove an earlier job's would remove the input's."""
     place = sources.Place(out, "out")
@@ -218,7 +253,7 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
         warnings.simplefilter("ignore", rk.PoolSizeWarning)
         # The library checks the rest, on one zero row.
         zero = np.zeros((1, inputs.corpus.dims), np.float32)
-        corpus = rk.Corpus(zero, groups=np.zeros(1, np.int64), costs=np.zeros(1), **held(spec))
+        corpus = rk.Corpus(zero, groups=np.zeros(1, np.int64), costs=np.zeros(1), **inputs.held)
         Selector(corpus, spec.device).select(zero, spec.k, **options)
     if (
         isinstance(options["pool"], int) and options["pool"] <= spec.k
@@ -242,13 +277,13 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
         raise ValueError(f"select: index must come with a pool, got pool {spec.pool!r} and {inputs.index.path}")
     if inputs.index is not None and spec.device is not None:
         raise ValueError(f"select: index must be left out with a device, got {inputs.index.path}")
-    if inputs.query_groups is not None and inputs.groups is None:
+    if inputs.query_groups is not None and not inputs.has("groups"):
         raise ValueError(f"select: query_groups must come with groups, got {inputs.query_groups.path} alone")
-    if spec.max_per_group is not None and inputs.groups is None:
+    if spec.max_per_group is not None and not inputs.has("groups"):
         raise ValueError(f"select: max_per_group must come with groups, got {spec.max_per_group} alone")
     if inputs.groups is not None and inputs.query_groups is None and spec.max_per_group is None:
         raise ValueError("select: groups must come with query_groups or max_per_group, got groups alone")
-    if (inputs.costs is None) != (spec.budget is None):
+    if (spec.budget is not None and not inputs.has("costs")) or (spec.budget is None and inputs.costs is not None):
         got = f"a budget of {spec.budget} alone" if inputs.costs is None else "costs alone"
         raise ValueError(f"select: costs and budget must come together, got {got}")
     if spec.method not in rk.METHODS:
@@ -295,8 +330,3 @@ def _plain(name: str, value: Any) -> Any:
 def absolute(path: PathLike) -> PathLike:
     """Return a path that holds in any working folder; a URL as it is."""
     return path if is_url(path) else Path(path).resolve()
-
-
-def held(spec: JobSpec) -> dict[str, Any]:
-    """Return the options of how the corpus is held."""
-    return {"metric": spec.metric, "dtype": spec.dtype}

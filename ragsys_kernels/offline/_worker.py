@@ -18,7 +18,7 @@ from ..corpus.ids import Ids, make
 from ._device import Selector
 from ._manifest import JobFolder, ShardRecord, errors_file, shard_file
 from ._pipeline import ahead
-from ._spec import Inputs, JobSpec, held, selection_options
+from ._spec import Inputs, JobSpec, selection_options
 from .sinks import ROW_GROUP, parquet
 from .sources import ByIds, Column, Lists
 
@@ -84,7 +84,9 @@ class Held:
         column = inputs.corpus_ids
         ids = None if column is None else column.whole()
         lookup = _lookup(ids, inputs) if spec.candidate_ids else None
-        corpus = load_corpus(inputs.corpus, inputs.bias, inputs.groups, {**_costs(inputs), **held(spec)})
+        corpus = inputs.saved
+        if corpus is None:
+            corpus = load_corpus(inputs.corpus, inputs.bias, inputs.groups, {**_costs(inputs), **inputs.held})
         return cls(corpus, None if ids is None else takeable(ids), lookup)
 
 
@@ -345,7 +347,7 @@ def _lookup(ids: Any, inputs: Inputs) -> Ids:
     assert inputs.corpus_ids is not None
     assert inputs.candidates is not None
     try:
-        found = make("select", ids, inputs.corpus.rows)
+        found = make("select", ids, inputs.corpus.rows) if inputs.saved is None else inputs.saved.ids
     except (ValueError, TypeError) as error:
         raise type(error)(f"{error} of {inputs.corpus_ids.path}, for candidates to be found by them") from error
     ByIds(inputs.candidates, found)

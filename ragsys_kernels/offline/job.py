@@ -119,8 +119,8 @@ def select(
     min_gain: float | None = None,
     kind: Literal["facility", "cover", "xquad"] | None = None,
     density: bool = False,
-    metric: Literal["cosine", "dot"] = "cosine",
-    dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32",
+    metric: Literal["cosine", "dot"] | None = None,
+    dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None,
     device: str | None = None,
     backend: str = "auto",
     num_threads: int | None = None,
@@ -154,7 +154,8 @@ def select(
         ``.npy``; a column of float lists of ``.parquet`` or of a folder of such files, in the order of their names, of
         an Arrow file (``.arrow``, ``.feather``, ``.ipc``), of a data set that the package datasets saved to disk; a
         tensor of ``.safetensors``. float32, float16, bfloat16 in tensors, and float64, which is read as float32. See
-        `offline.sources`.
+        `offline.sources`. The corpus may also be a folder that `Corpus.save` or ``corpus build`` wrote: it is mapped
+        into memory, with its ids, bias, groups and costs, which are then no options.
     out : path
         Folder to write: ``part-00000.parquet``, ... and ``_job.json``. Must be new, empty or of the same job. Or its
         URL; there other processes are not kept out. No input may be in it, nor it in an input.
@@ -207,9 +208,9 @@ def select(
     scale, gamma, window, noise, min_gain, kind, density : optional
         Of one rule alone, as in its function: ``scale`` of DPP, ``gamma`` of SSD and coverage, ``window`` of SSD,
         ``noise`` and ``min_gain`` of SIFT, ``kind`` and ``density`` of coverage.
-    metric : {"cosine", "dot"}
-    dtype : {"float32", "float16", "bfloat16", "int8"}
-        How the corpus is held in memory.
+    metric : {"cosine", "dot"}, optional
+    dtype : {"float32", "float16", "bfloat16", "int8"}, optional
+        How the corpus is held in memory. Default: as a saved corpus is, else "cosine" and "float32".
     device : str, optional
         "cuda" or "cuda:<number>": where the corpus is held and selection runs, as torch tensors. Default: the host.
     backend, num_threads

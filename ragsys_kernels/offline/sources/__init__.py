@@ -9,6 +9,8 @@ a folder of ``save_to_disk``            columns of a data set of the package `da
 ``.safetensors``                        tensors by name, where the others have columns; mapped into memory
 ======================================  ===============================================================================
 
+A corpus may also be the folder that `Corpus.save` wrote, a local one.
+
 Each is a local path or a URL that fsspec opens (Arrow and safetensors files behind one are copied to a temporary file).
 A column knows its number of rows, and for vectors their length, when it is opened, so that a job can check all its
 inputs against each other before it starts. Errors name the file and the row in it.
@@ -31,6 +33,7 @@ from ._place import Place
 from ._raw import RawColumn, npy
 from ._rows import RowSource
 from ._safetensors import Tensor, Tensors
+from ._saved import saved
 from ._tables import ARROW, Table, TableColumn, find_column
 
 __all__ = [
@@ -44,6 +47,7 @@ __all__ = [
     "candidates",
     "ids",
     "numbers",
+    "saved",
     "vectors",
 ]
 

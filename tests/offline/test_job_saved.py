@@ -1,0 +1,118 @@
+"""Jobs over the folder of a saved corpus: the same picks as over the files that it was made of."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+from job_arrays import N, check_refused, files, vector_lists  # noqa: E402
+
+import ragsys_kernels as rk  # noqa: E402
+from ragsys_kernels import offline  # noqa: E402
+from ragsys_kernels.offline._spec import Inputs, JobSpec  # noqa: E402
+from ragsys_kernels.offline._worker import Held  # noqa: E402
+
+COLUMNS = {"bias_column": "bias", "group_column": "groups", "cost_column": "costs"}
+IDS = {"integers": list(range(3 * N, 2 * N, -1)), "strings": [f"d{row:04}" for row in reversed(range(N))]}
+
+
+@pytest.fixture(params=IDS)
+def ids(request, tmp_path, data):
+    """Ids of corpus.parquet, which has all columns."""
+    columns = {"bias": data["bias"], "groups": data["groups"], "costs": np.arange(N) % 7 + 1}
+    table = pa.table({"vector": vector_lists(data["corpus"]), "id": IDS[request.param], **columns})
+    pq.write_table(table, tmp_path / "corpus.parquet")
+    return IDS[request.param]
+
+
+def select(tmp_path, corpus, out, **options):
+    given = {"queries": tmp_path / "queries.npy", "k": 4, "pool": 50, "shard_size": 100}
+    return offline.select(**{**given, "corpus": tmp_path / corpus, "out": tmp_path / out, **options})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_picks_are_those_out_of_the_files(tmp_path, ids, metric, dtype):
+    held = {"metric": metric, "dtype": dtype}
+    offline.build_corpus(tmp_path / "corpus.parquet", tmp_path / "saved", **COLUMNS, **held)
+    options = {"max_per_group": 1, "budget": 9.0, "lambda_b": 0.8, **files(tmp_path, "query_groups")}
+    select(tmp_path, "corpus.parquet", "out", **COLUMNS, **held, **options)
+    select(tmp_path, "saved", "other", **options)
+    assert pq.read_table(tmp_path / "other").equals(pq.read_table(tmp_path / "out"))
+    assert offline.verify(tmp_path / "other") == []
+    assert select(tmp_path, "saved", "other", **held, **options).selected == 0
+
+
+def test_candidates_are_found_by_its_ids(tmp_path, data, ids):
+    offline.build_corpus(tmp_path / "corpus.parquet", tmp_path / "saved")
+    lists = [[ids[row] for row in rows if row >= 0] for rows in data["candidates"].tolist()]
+    pq.write_table(pa.table({"candidates": lists}), tmp_path / "ids.parquet")
+    options = {"pool": None, "candidates": tmp_path / "ids.parquet", "candidate_ids": True}
+    select(tmp_path, "corpus.parquet", "out", **options)
+    select(tmp_path, "saved", "other", **options)
+    assert pq.read_table(tmp_path / "other").equals(pq.read_table(tmp_path / "out"))
+
+
+def test_what_it_has_is_no_option(tmp_path, data):
+    """Groups, costs and bias that a job has no use for are not refused: nobody asked for them."""
+    columns = {"bias": data["bias"], "groups": data["groups"], "costs": np.ones(N)}
+    rk.Corpus(data["corpus"], **columns).save(tmp_path / "saved")
+    select(tmp_path, "saved", "out", method="vrsd")
+    plain = rk.Corpus(data["corpus"]).select(data["queries"], 4, pool=50, method="vrsd")
+    assert pq.read_table(tmp_path / "out")["ids"].to_pylist() == plain.indices.tolist()
+    rk.Corpus(data["corpus"]).save(tmp_path / "bare")
+    for options in ({"max_per_group": 2}, {"budget": 3.0}, files(tmp_path, "query_groups")):
+        (name,) = options
+        match = "costs and budget must come together" if name == "budget" else f"{name} must come with groups"
+        check_refused(tmp_path, ValueError, match, corpus=tmp_path / "bare", **options)
+
+
+def test_it_is_mapped(tmp_path, data):
+    rk.Corpus(data["corpus"]).save(tmp_path / "saved")
+    spec = JobSpec(corpus=tmp_path / "saved", queries=tmp_path / "queries.npy")
+    inputs = Inputs.open(spec)
+    held = Held.of(spec, inputs).corpus
+    assert held is inputs.saved
+    assert isinstance(held.data, np.memmap)
+    assert isinstance(held.codes, np.memmap)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"dtype": "int8"}, "dtype must be that of the saved corpus .*saved, 'float16', or left out, got 'int8'"),
+        ({"metric": "cosine"}, "metric must be that of the saved corpus .*saved, 'dot', or left out, got 'cosine'"),
+        ({"id_column": "key"}, "id_column must be left out with the saved corpus .*saved, got key"),
+        ({"vector_column": "v"}, "vector_column must be left out with the saved corpus"),
+        ({"bias": "bias.npy"}, "bias must be left out with the saved corpus"),
+        ({"group_column": "groups"}, "group_column must be left out with the saved corpus"),
+        ({"costs": "costs.npy"}, "costs must be left out with the saved corpus"),
+    ],
+    ids=str,
+)
+def test_options_that_contradict_it_are_refused(tmp_path, data, options, match):
+    rk.Corpus(data["corpus"], metric="dot", dtype="float16").save(tmp_path / "saved")
+    check_refused(tmp_path, ValueError, f"^select: {match}", corpus=tmp_path / "saved", **options)
+
+
+@pytest.mark.parametrize("fingerprint", ["sampled", "full"])
+def test_another_corpus_in_its_place_is_another_input(tmp_path, data, fingerprint):
+    rk.Corpus(data["corpus"], bias=data["bias"]).save(tmp_path / "saved")
+    select(tmp_path, "saved", "out", fingerprint=fingerprint)
+    shutil.copytree(tmp_path / "saved", tmp_path / "copy")
+    assert select(tmp_path, "copy", "out").selected == 0
+    rk.Corpus(data["corpus"], bias=-data["bias"]).save(tmp_path / "saved", overwrite=True)
+    with pytest.raises(ValueError, match=r"sha256 of corpus bias\.npy"):
+        select(tmp_path, "saved", "out")
+
+
+def test_a_damaged_folder_is_named(tmp_path, data):
+    rk.Corpus(data["corpus"]).save(tmp_path / "saved")
+    (tmp_path / "saved" / "codes.npy").unlink()
+    match = "^select: corpus must be usable, got .*saved: .*codes.npy is missing"
+    check_refused(tmp_path, ValueError, match, corpus=tmp_path / "saved")
+    (tmp_path / "saved" / "corpus.json").unlink()
+    check_refused(tmp_path, ValueError, "a folder of Parquet files and of nothing else", corpus=tmp_path / "saved")
