@@ -131,14 +131,14 @@ class Inputs:
     query_groups: Column | None
     candidates: Column | None
     index: sources.Index | None
-    held: dict[str, str]
+    held: dict[str, Any]
     saved: rk.Corpus | None = None
 
     @classmethod
     def open(cls, spec: JobSpec) -> Inputs:
         """Open the files; refuse, from their headers alone, what does not fit together."""
         corpus, queries = spec.corpus, spec.queries
-        held: dict[str, str] = {"metric": "cosine", "dtype": "float32"}
+        held: dict[str, Any] = {"metric": "cosine", "dtype": "float32"}
         loaded = sources.saved(corpus)
         if loaded is None:
             saved, vectors = None, sources.vectors(corpus, "corpus", spec.vector_column)
@@ -218,7 +218,7 @@ class Inputs:
                 )
 
 
-def _check_saved(spec: JobSpec, held: dict[str, str]) -> None:
+def _check_saved(spec: JobSpec, held: dict[str, Any]) -> None:
     """Refuse options that say otherwise than a saved corpus how its rows are held and what belongs to them."""
     names = ("vector_column", "id_column", "bias", "bias_column", "groups", "group_column", "costs", "cost_column")
     for name in names:
