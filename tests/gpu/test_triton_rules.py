@@ -120,6 +120,19 @@ def test_a_budget_is_spent_to_the_last_cent(rule):
         assert (found.lengths == picks).all()
 
 
+@pytest.mark.parametrize("rule", [rule for rule in RULES if "coverage" not in rule])
+def test_of_an_item_whose_relevance_is_nan_only_the_item_is_lost(rule):
+    method, problem = problem_of(rule, {"seed": 6})
+    problem["relevance"] = np.random.default_rng(6).standard_normal((3, 19)).astype(np.float32)
+    gone = np.arange(19) == np.array([[0], [7], [18]])
+    without = {**problem, "candidates": np.where(gone, -1, problem["candidates"])}
+    expected = getattr(rk, method)(**without, backend="reference")
+    problem["relevance"] = np.where(gone, np.float32(np.nan), problem["relevance"])
+    found = getattr(rk, method)(**problem, backend="triton")
+    np.testing.assert_array_equal(found.indices, expected.indices)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4)
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_a_kernel_is_compiled_again_for_more_picks_only_where_a_rule_keeps_them(rule, monkeypatch):
     launched = []

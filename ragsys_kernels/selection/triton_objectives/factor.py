@@ -39,7 +39,8 @@ def appended(rows, column, count, RANK: tl.constexpr):
 
 @triton.jit
 def z_scores(v, free):
-    """Return how many standard deviations v is above the mean of what may be picked."""
+    """Return how many standard deviations v is above the mean of what may be picked; NaN is none of these."""
+    free = free & (v == v)
     many = tl.maximum(tl.sum(free.to(tl.float32), 0), 1.0)
     mean = tl.div_rn(tl.sum(tl.where(free, v, 0.0), 0), many)
     apart = v - mean
