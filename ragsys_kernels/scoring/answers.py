@@ -220,7 +220,8 @@ def answer_logprobs(
         What a target outside [0, vocab_size) is: an error, or NaN for itself and its answer. On a device always NaN.
     partials : Partials, instead of logits
         Merged partials of shards of the vocabulary, made with the same targets, rows, answers, temperature and
-        ``ignore_index``; ``vocab_size`` is then needed. Scales, softcap and ``allowed`` are in them already.
+        ``ignore_index``; ``vocab_size`` is then needed. What made the logits is in them already and must not be
+        given: weight, bias, ``logit_scale``, ``softcap``, ``allowed``.
     check_values : bool, optional
         True: look at values on a device as on the host, which waits for the device. On the host they always are.
     backend : {"auto", "cpu", "numpy", "reference", "triton", "cuda"}
@@ -283,10 +284,15 @@ def answer_logprobs(
     }
     num_slots = None
     if partials is not None:
-        V, T = validate.for_partials(op, partials, logits, hidden, vocab_size), None
+        source = {name: arrays[name] for name in ("logits", "hidden", "weight", "bias", "allowed")}
+        scale = validate.positive(op, "logit_scale", logit_scale)
+        source |= {"softcap": softcap, "logit_scale": None if scale == 1 else scale}
+        V, T = validate.for_partials(op, partials, source, vocab_size), None
         arrays["partials"], num_slots = partials.ref, len(partials.ref)
     if num_answers is not None:
         num_answers = validate.offset(op, "num_answers", num_answers)
+        if answer_ids is None:
+            raise ValueError(f"{op}: num_answers must come with answer_ids, got {num_answers} without")
     call = Call(op, arrays, backend, num_threads, check_values)
     with call.current:
         if partials is None:

@@ -328,11 +328,11 @@ def _device_shard(
     return columns, allowed
 
 
-def for_partials(op: str, partials: Any, logits: Any, hidden: Any, vocab_size: Any) -> int:
-    """Check a call that has partials instead of logits; return the size of its vocabulary."""
+def for_partials(op: str, partials: Any, source: dict[str, Any], vocab_size: Any) -> int:
+    """Check a call that has partials instead of what logits are made of; return the size of its vocabulary."""
     if not isinstance(partials, Partials):
         raise TypeError(f"{op}: partials must be Partials, got {type(partials).__name__}")
-    for name, x in (("logits", logits), ("hidden", hidden)):
+    for name, x in source.items():
         if x is not None:
             raise ValueError(f"{op}: partials must be given instead of {name}, got both")
     if vocab_size is None:

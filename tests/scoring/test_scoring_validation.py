@@ -137,6 +137,10 @@ ANSWERS = {
     "answer_ids_size": (
         good(cu_answers=None, answer_ids=[0]), ValueError, "answer_ids must have shape (M,) = (5,), got (1,)",
     ),
+    "num_answers_with_cu": (good(num_answers=3), ValueError, "num_answers must come with answer_ids, got 3 without"),
+    "num_answers_alone": (
+        good(cu_answers=None, num_answers=1), ValueError, "num_answers must come with answer_ids, got 1 without",
+    ),
     "temperature_zero": (good(temperature=0), ValueError, "temperature must be positive and finite, got 0"),
     "temperature_nan": (good(temperature=NAN), ValueError, "temperature must be positive and finite, got nan"),
     "temperature_inf": (good(temperature=INF), ValueError, "temperature must be positive and finite, got inf"),
@@ -297,6 +301,12 @@ def test_bad_partials(host_scorer):
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             call()
+    made_of = {"weight": f32(30, 2), "bias": f32(30), "allowed": [1], "softcap": 3.0, "logit_scale": 2.0}
+    for name, value in made_of.items():
+        with pytest.raises(ValueError, match=f"^answer_logprobs: partials must be given instead of {name}, got both$"):
+            rk.answer_logprobs(partials=part, **finish, **{name: value})
+    with pytest.raises(ValueError, match=r"^answer_logprobs: logit_scale must be positive and finite, got -1$"):
+        rk.answer_logprobs(partials=part, **finish, logit_scale=-1)
     with pytest.raises(TypeError, match=r"^merge_partials: parts must be Partials, got AnswerLogprobs in part 0$"):
         rk.merge_partials([rk.answer_logprobs(**good(), backend=host_scorer)])
     with pytest.raises(TypeError, match=r"^answer_logprobs: partials must be Partials, got list$"):
