@@ -1,11 +1,11 @@
 """The operations as ``torch.library`` custom operators, for `torch.compile`, CUDA graphs and `torch.export`.
 
 Importing this module registers ``torch.ops.ragsys_kernels.NAME`` for the name of each rule of ``METHODS``,
-``token_logprobs`` and ``answer_logprobs``. They are the functions of the package for tensors, with those options that
-do not change a shape, and ``k``; k, weights, budget and ceiling are one number for all queries. Of rules without a
-redundancy of their own (all but MMR and MSD) it is left out. Each has a fake kernel, which tells shapes and element
-types without running. They are not differentiable. Tensors may be on any device that a backend runs on; a call with
-costs waits for the device.
+``token_logprobs`` and ``answer_logprobs``. They are the functions of the package for tensors, with ``k`` and those
+options of what is computed that do not change a shape; checks and threads are those by default. k, weights, budget and
+ceiling are one number for all queries. Of rules without a redundancy of their own (all but MMR and MSD) it is left out.
+Each has a fake kernel, which tells shapes and element types without running. They are not differentiable. Tensors may
+be on any device that a backend runs on; a call with costs waits for the device.
 """
 
 # Annotations are read when operators are registered: they must not be strings.
@@ -90,6 +90,7 @@ def token_logprobs(
     softcap: Optional[float] = None,
     vocab_size: Optional[int] = None,
     backend: str = "auto",
+    allowed: Optional[Tensor] = None,
 ) -> Tensor:
     """Run `ragsys_kernels.token_logprobs`: (T,) float32."""
     return scoring.token_logprobs(
@@ -100,6 +101,7 @@ def token_logprobs(
         logit_scale=logit_scale,
         softcap=softcap,
         vocab_size=vocab_size,
+        allowed=allowed,
         backend=backend,  # type: ignore[arg-type]
     )
 
@@ -124,6 +126,7 @@ def answer_logprobs(
     vocab_size: Optional[int] = None,
     ignore_index: Optional[int] = -100,
     backend: str = "auto",
+    allowed: Optional[Tensor] = None,
 ) -> _Answers:
     """Run `ragsys_kernels.answer_logprobs`: logp (M,) float32, sum, mean (A,) float64, count (A,) int64, greedy."""
     result = scoring.answer_logprobs(
@@ -138,6 +141,7 @@ def answer_logprobs(
         logit_scale=logit_scale,
         softcap=softcap,
         vocab_size=vocab_size,
+        allowed=allowed,
         ignore_index=ignore_index,
         backend=backend,  # type: ignore[arg-type]
     )

@@ -97,7 +97,7 @@ def all_arguments():
     yield "sift", {**picks, "noise": 0.1, "min_gain": 0.01}
     options = {
         "ignore_index": 7, "temperature": 0.5, "logit_scale": 2.0, "softcap": 20.0, "vocab_size": 30,
-        "backend": "numpy",
+        "backend": "numpy", "allowed": torch.arange(1, 30, 2),
     }  # fmt: skip
     targets = torch.tensor([1, 7, 29])
     yield "token_logprobs", {"logits": torch.rand(3, 33), "targets": targets, **options}
