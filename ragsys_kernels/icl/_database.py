@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ _TIMEOUT = 60.0  # seconds to wait for another process that writes
 
 
 class Database:
-    """One table ``key -> columns``; every `add` is a transaction, and several processes may share the file.
+    """One table ``key -> columns``; every `add` is a transaction. Threads and processes may share the file.
 
     Parameters
     ----------
@@ -35,9 +36,10 @@ class Database:
         self._find = (
             f"SELECT {', '.join(column.split()[0] for column in columns.split(','))} FROM {contents} WHERE key = ?"
         )
+        self._one_at_a_time = threading.Lock()  # threads: a transaction belongs to the connection
         self._add = f"INSERT OR REPLACE INTO {contents} VALUES ({', '.join('?' * (columns.count(',') + 2))})"
         try:
-            self._connection = sqlite3.connect(self.path, timeout=_TIMEOUT)
+            self._connection = sqlite3.connect(self.path, timeout=_TIMEOUT, check_same_thread=False)
         except sqlite3.Error as error:
             raise OSError(f"cache must be a file that can be opened, got {self.path}: {error}") from error
         try:
@@ -49,17 +51,18 @@ class Database:
 
     def find(self, keys: Iterable[bytes]) -> dict[bytes, tuple[Any, ...]]:
         """Return the rows that exist, by key."""
-        with self._errors():
+        with self._one_at_a_time, self._errors():
             rows = ((key, self._connection.execute(self._find, (key,)).fetchone()) for key in dict.fromkeys(keys))
             return {key: row for key, row in rows if row is not None}
 
     def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """Add rows that begin with their key, all or none."""
-        with self._errors(), self._connection:
+        with self._one_at_a_time, self._errors(), self._connection:
             self._connection.executemany(self._add, rows)
 
     def close(self) -> None:
-        self._connection.close()
+        with self._one_at_a_time:
+            self._connection.close()
 
     def _prepare(self) -> None:
         marks = tuple(

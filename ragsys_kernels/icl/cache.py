@@ -72,14 +72,15 @@ class CachedModel:
     def _score(self, keys: list[bytes], ask: Callable[[list[int]], Scores]) -> Scores:
         """Return the scores of all keys; `ask` scores the pairs at the positions that it is given."""
         found = {key: _part(*row) for key, row in self._database.find(keys).items()}
-        missing = [i for i, key in enumerate(keys) if key not in found]
-        self.hits += len(keys) - len(missing)
+        self.hits += sum(key in found for key in keys)
+        missing = {key: i for i, key in reversed([*enumerate(keys)]) if key not in found}  # each at its first place
         if missing:
+            places = sorted(missing.values())
             try:
-                new = ask(missing)
+                new = ask(places)
             except PairError as error:
-                raise PairError(error.op, error.rule, missing[error.pair]) from error
-            parts = {keys[i]: part for i, part in zip(missing, new.parts(), strict=True)}
+                raise PairError(error.op, error.rule, places[error.pair]) from error
+            parts = {keys[i]: part for i, part in zip(places, new.parts(), strict=True)}
             self._database.add((key, *_stored(part)) for key, part in parts.items())
             found |= parts
         return Scores.of(found[key] for key in keys)
