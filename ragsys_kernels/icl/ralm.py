@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .language_model import TokenModel
+from .language_model import PairError, TokenModel
 from .language_model import texts as checked
 from .retrievers import BM25Retriever, Found, Retriever
-from .tokenization import leading
+from .tokenization import leading, tokens_and_ends
 
 Array = npt.NDArray[Any]
 
@@ -137,10 +137,9 @@ class Ralm:
 
     def encode(self, text: str) -> Text:
         """Return the tokens of a text, without any that a tokenizer adds."""
-        encoded = self._encoded(text, return_offsets_mapping=True)
-        ends = np.array([end for _, end in encoded["offset_mapping"]], np.int64)
+        (tokens,), (ends,) = tokens_and_ends(self.tokenizer, [text])
         # The bytes of one character may be tokens of their own, all with its positions.
-        return Text(text, np.array(encoded["input_ids"], np.int64), np.maximum.accumulate(ends))
+        return Text(text, np.array(tokens, np.int64), np.maximum.accumulate(np.array(ends, np.int64)))
 
     def queries(self, text: Text, places: Sequence[int], length: int | None = None) -> list[str]:
         """Return the text of the `length` (default: `query_tokens`) tokens before each place."""
@@ -161,8 +160,8 @@ class Ralm:
         limit = self.document_tokens // max(1, len(ids))
         for i in ids:
             if i not in self._document_ids:
-                tokens = self._encoded(self.documents[i])["input_ids"]
-                self._document_ids[i] = list(tokens[: self.document_tokens])
+                (tokens,), _ = tokens_and_ends(self.tokenizer, [self.documents[i]])
+                self._document_ids[i] = tokens[: self.document_tokens]
         return [token for i in ids for token in self._document_ids[i][:limit]]
 
     def logprobs(
@@ -195,9 +194,24 @@ class Ralm:
         ------
         ValueError
             A window with no token left between its document and what is scored.
+        PairError
+            A window that the model cannot score; ``pair`` is its position.
         """
+        return self._logprobs(text, windows, documents, range(len(windows)), past=past, progress=progress)
+
+    def _logprobs(
+        self,
+        text: Text,
+        windows: Sequence[Window],
+        documents: Sequence[Sequence[int]],
+        numbers: Sequence[int],
+        *,
+        past: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Array]:
+        """Do what `logprobs` does; errors know the windows by these numbers."""
         contexts, answers = [], []
-        for i, ((start, begin, end), ids) in enumerate(zip(windows, documents, strict=True)):
+        for i, (start, begin, end), ids in zip(numbers, windows, documents, strict=True):
             document = self.document(ids)
             first = begin - past
             if start + len(document) >= first:
@@ -211,7 +225,10 @@ class Ralm:
             progress(0, len(contexts))
         found: list[Array] = []
         for at in range(0, len(contexts), _BLOCK):
-            scores = self.model.score_tokens(contexts[at : at + _BLOCK], answers[at : at + _BLOCK])
+            try:
+                scores = self.model.score_tokens(contexts[at : at + _BLOCK], answers[at : at + _BLOCK])
+            except PairError as error:
+                raise PairError(error.op, error.rule, numbers[at + error.pair]) from error
             found += np.split(scores.logp, scores.cu_answers[1:-1])
             if progress is not None:
                 progress(len(found), len(contexts))
@@ -267,7 +284,8 @@ class Ralm:
             if choose in ("rerank", "oracle"):
                 past = self.past_tokens if choose == "rerank" else 0
                 pairs = [(w, i) for w, ids in found.items() for i in ids]
-                scored = iter(self.logprobs(text, [windows[w] for w, _ in pairs], [(i,) for _, i in pairs], past=past))
+                numbers, documents = [w for w, _ in pairs], [(i,) for _, i in pairs]
+                scored = iter(self._logprobs(text, [windows[w] for w in numbers], documents, numbers, past=past))
                 for w, ids in found.items():
                     logps = [next(scored) for _ in ids]
                     sums = [logp[: past or None].sum(dtype=np.float64) for logp in logps]
@@ -277,9 +295,6 @@ class Ralm:
                 for w, ids in found.items():
                     chosen[w] = ids[rng.integers(len(ids))]
         rest = [w for w in range(len(windows)) if w not in parts]
-        documents = [() if chosen[w] < 0 else (int(chosen[w]),) for w in rest]
-        parts |= zip(rest, self.logprobs(text, [windows[w] for w in rest], documents), strict=True)
+        alone = [() if chosen[w] < 0 else (int(chosen[w]),) for w in rest]
+        parts |= zip(rest, self._logprobs(text, [windows[w] for w in rest], alone, rest), strict=True)
         return RalmScores([parts[w] for w in range(len(windows))], chosen)
-
-    def _encoded(self, text: str, **options: Any) -> Any:
-        return self.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False, **options)

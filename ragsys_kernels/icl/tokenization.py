@@ -11,6 +11,8 @@ import numpy as np
 
 from .language_model import PairError
 
+_OPTIONS = {"add_special_tokens": False, "padding": False, "truncation": False, "verbose": False}
+
 
 class TokenPair(NamedTuple):
     """Token ids of one pair: the answer's are scored, each given the context and the answer's tokens before it."""
@@ -42,21 +44,19 @@ def encode_pairs(op: str, tokenizer: Any, prompts: Sequence[str], continuations:
     PairError
         No token comes before the continuation, and the tokenizer has no BOS.
     """
-    options = {"add_special_tokens": False, "padding": False, "truncation": False, "verbose": False}
     first = leading(tokenizer)
     whole = [prompt + continuation for prompt, continuation in zip(prompts, continuations, strict=True)]
     if not whole:
         return []
     if getattr(tokenizer, "is_fast", False):
-        encoded = tokenizer(whole, return_offsets_mapping=True, **options)
-        offsets = encoded["offset_mapping"]
-        splits = [_first_beyond(ends, len(prompt)) for ends, prompt in zip(offsets, prompts, strict=True)]
+        tokens, ends = tokens_and_ends(tokenizer, whole)
+        splits = [_first_beyond(some, len(prompt)) for some, prompt in zip(ends, prompts, strict=True)]
     else:
-        encoded = tokenizer(whole, **options)
-        alone = tokenizer(list(prompts), **options)["input_ids"]
-        splits = [common(a, b) for a, b in zip(encoded["input_ids"], alone, strict=True)]
+        tokens = tokenizer(whole, **_OPTIONS)["input_ids"]
+        alone = tokenizer(list(prompts), **_OPTIONS)["input_ids"]
+        splits = [common(a, b) for a, b in zip(tokens, alone, strict=True)]
     pairs = []
-    for i, (ids, split) in enumerate(zip(encoded["input_ids"], splits, strict=True)):
+    for i, (ids, split) in enumerate(zip(tokens, splits, strict=True)):
         if not continuations[i]:
             split = len(ids)
         context = ids[:split] if ids[: len(first)] == first else [*first, *ids[:split]]
@@ -67,6 +67,33 @@ def encode_pairs(op: str, tokenizer: Any, prompts: Sequence[str], continuations:
             context = [tokenizer.bos_token_id]
         pairs.append(TokenPair(tuple(context), tuple(ids[split:])))
     return pairs
+
+
+def tokens_and_ends(tokenizer: Any, texts: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
+    """Return a fast tokenizer's tokens of each text, none added, and where the characters of each token end."""
+    encoded = tokenizer(list(texts), return_offsets_mapping=True, **_OPTIONS)
+    offsets = encoded["offset_mapping"]
+    if trims(tokenizer):
+        untrimmed = _untrimmed(tokenizer.backend_tokenizer).encode_batch(list(texts), add_special_tokens=False)
+        offsets = [one.offsets for one in untrimmed]
+    return encoded["input_ids"], [[end for _, end in some] for some in offsets]
+
+
+def trims(tokenizer: Any) -> bool:
+    """Whether a tokenizer's positions leave out white space: a token "\\n  " seems to end with its new line."""
+    processor = tokenizer.backend_tokenizer.post_processor if getattr(tokenizer, "is_fast", False) else None
+    return processor is not None and b'"trim_offsets":true' in processor.__getstate__()
+
+
+def _untrimmed(backend: Any) -> Any:
+    """Return a tokenizer of the same parts, but for the last one, which trims positions and adds special tokens."""
+    bare = type(backend)(backend.model)
+    bare.normalizer, bare.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
+    bare.encode_special_tokens = backend.encode_special_tokens
+    added = [token for _, token in sorted(backend.get_added_tokens_decoder().items())]
+    bare.add_special_tokens([token for token in added if token.special])
+    bare.add_tokens([token for token in added if not token.special])
+    return bare
 
 
 def token_pairs(
@@ -96,8 +123,8 @@ def _ids(op: str, name: str, tokens: Sequence[int], size: float, pair: int) -> t
     return tuple(ids.tolist())
 
 
-def _first_beyond(offsets: Sequence[tuple[int, int]], length: int) -> int:
-    return next((i for i, (_, end) in enumerate(offsets) if end > length), len(offsets))
+def _first_beyond(ends: Sequence[int], length: int) -> int:
+    return next((i for i, end in enumerate(ends) if end > length), len(ends))
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:

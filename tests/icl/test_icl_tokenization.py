@@ -10,8 +10,8 @@ import lm_models
 import tokenizers
 import transformers
 
-from ragsys_kernels.icl import PairError
-from ragsys_kernels.icl.tokenization import encode_pairs
+from ragsys_kernels.icl import HuggingFaceModel, PairError
+from ragsys_kernels.icl.tokenization import encode_pairs, tokens_and_ends, trims
 
 TEXT = st.text("Q: WhatPris?A\nhec.", max_size=12)
 
@@ -132,6 +132,56 @@ def test_empty_continuation():
     for tokenizer in (lm_models.tokenizer(), WithoutOffsets(lm_models.tokenizer()), lm_models.tokenizer(bos=None)):
         assert one("A: ", "", tokenizer).answer == ()
         assert one("", "", tokenizer) == ((), ())
+
+
+CODE = "def f(x):\n    return x\n\ndef g(y):\n    if y:\n        return f(y)\n"
+
+
+def of_code(processor):
+    """Byte-level BPE that has learnt indentation: a new line and spaces are one token."""
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=320, special_tokens=["<s>"], initial_alphabet=alphabet, show_progress=False
+    )
+    inner.train_from_iterator([CODE * 5], trainer)
+    inner.add_tokens(["g(y)"])
+    inner.post_processor = processor
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>")
+
+
+TRIMMING = [
+    tokenizers.processors.ByteLevel(trim_offsets=True),
+    tokenizers.processors.RobertaProcessing(("<s>", 0), ("<s>", 0)),
+    tokenizers.processors.Sequence([tokenizers.processors.ByteLevel(trim_offsets=True)]),
+]
+
+
+@pytest.mark.parametrize("processor", TRIMMING, ids=lambda one: type(one).__name__)
+def test_no_character_is_lost_where_a_tokenizer_trims_positions(processor):
+    whole = of_code(tokenizers.processors.ByteLevel(trim_offsets=False))
+    tokenizer = of_code(processor)
+    assert (trims(tokenizer), trims(whole), trims(lm_models.tokenizer(leading=True))) == (True, False, False)
+    seen = set()
+    for cut in range(1, len(CODE)):
+        prompt, continuation = CODE[:cut], CODE[cut:]
+        pair, expected = one(prompt, continuation, tokenizer), one(prompt, continuation, whole)
+        assert pair.answer == expected.answer
+        assert tokenizer.decode(pair.answer).endswith(continuation)
+        seen.add(spelled(pair.answer[:1], tokenizer)[0])
+    assert "\n   " in seen
+    tokens, ends = tokens_and_ends(tokenizer, [CODE, ""])
+    assert ends == [[len(tokenizer.decode(tokens[0][: i + 1])) for i in range(len(tokens[0]))], []]
+
+
+def test_kept_scores_are_not_those_of_trimmed_positions(monkeypatch):
+    model = HuggingFaceModel(lm_models.model(), of_code(TRIMMING[0]))
+    before = model.fingerprint
+    monkeypatch.setattr("ragsys_kernels.icl.huggingface.trims", lambda _: False)
+    del model.fingerprint
+    assert model.fingerprint != before
 
 
 def test_no_pairs():

@@ -200,6 +200,22 @@ def test_ralm_refuses(model, system):
     assert system.score(text, [], choose="rerank").logp == []
 
 
+def test_errors_know_the_window_among_all():
+    """Windows go to the model 16 at a time, and those without a document apart."""
+    model = HuggingFaceModel(lm_models.model("gpt2"), lm_models.tokenizer())
+    system = Ralm(model, DOCUMENTS, **SIZES)
+    text = system.encode(TEXT * 3)
+    windows = [Window(5, 30, 33)] * 20 + [Window(0, 140, 143), Window(5, 30, 33)]
+    with pytest.raises(PairError, match=r"contexts must leave room for the answer .* in pair 20") as caught:
+        system.logprobs(text, windows, [()] * len(windows))
+    assert caught.value.pair == 20
+    for rule in ("none", "first", "rerank"):
+        with pytest.raises(PairError, match="in pair 20"):
+            system.score(text, [Window(0, 1, 4), *windows[1:]], choose=rule)
+    with pytest.raises(ValueError, match=r"got 19 in window 2"):
+        system.score(text, [*windows[:2], Window(0, 19, 22)], choose="rerank")
+
+
 # --- Scores of tokens.
 
 
