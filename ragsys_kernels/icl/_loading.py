@@ -25,6 +25,27 @@ def configuration(config: Any) -> str:
     return str(sorted(found.items(), key=str))
 
 
+def adapters(model: Any) -> str:
+    """Return what PEFT's adapters in a model compute beside their weights, such as LoRA's scale; "" without any."""
+    found = []
+    for name, config in sorted(getattr(model, "peft_config", {}).items()):
+        said = {key: sorted(value) if isinstance(value, set) else value for key, value in config.to_dict().items()}
+        for place in ("base_model_name_or_path", "revision", "inference_mode"):
+            said.pop(place, None)
+        found.append(f"{name} {sorted(said.items())}")
+    for name, module in model.named_modules():
+        scaling = getattr(module, "scaling", None)
+        if isinstance(scaling, dict) and hasattr(module, "active_adapters"):
+            found.append(f"{name} {sorted(scaling.items())} {module.active_adapters} {module.disable_adapters}")
+    return " ".join(found)
+
+
+def add_tensor(digest: Any, name: str, tensor: Any) -> None:
+    """Add name, type, shape and elements of a tensor to a hash."""
+    digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+    digest.update(tensor.detach().cpu().contiguous().flatten().view(required("torch").uint8).numpy().data)
+
+
 def load(name_or_path: PathLike, dtype: str, cache: PathLike | None) -> tuple[Any, Any]:
     """Return (model, tokenizer) with weights of the dtype; see `HuggingFaceModel.from_pretrained`."""
     if dtype not in DTYPES:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from ._loading import required
 
 _CACHE_FACTOR = 8  # keys and values are held for so many times the tokens of a pass
+_SHORT, _LONG = 2, 9  # tokens of the texts that a model is tried with: padding moves places by the difference
 
 
 class Head(NamedTuple):
@@ -39,39 +41,55 @@ class State(NamedTuple):
 class Network:
     """A causal language model of transformers, run without its output layer.
 
+    Architectures differ in what they take for the place of a token: some count positions, some the keys before it,
+    padding included. So a few tokens are run at the start, padded and after keys and values that were kept, and what
+    gives other hidden states than a plain run is not done with this model.
+
     Parameters
     ----------
-    model : transformers.PreTrainedModel
+    model : transformers.PreTrainedModel or peft.PeftModel
     keep : bool
         Whether keys and values are kept where the model allows it.
 
     Attributes
     ----------
+    model : transformers.PreTrainedModel
+        The given one; of a model with adapters, the one that they are in.
     limit : int or None
         Most tokens of a text.
     window : int or None
         Keys that a token sees in layers where it does not see all; padding among them takes the place of tokens.
     head : Head
+    pads : frozenset of {"left", "right"}
+        On which sides padding changes nothing; where it does, the rows of a pass must be of one length.
     keeps : bool
         Whether keys and values are kept, and can be repeated.
+    uneven : bool
+        Whether padding, or keys and values that are repeated, change hidden states.
     device : torch.device
         Of the model: the tensors of all passes are there.
 
     Raises
     ------
     ValueError
-        The output layer computes something else than `Head` says.
+        The output layer computes something else than `Head` says; a token changes with those after it.
     """
 
     def __init__(self, model: Any, keep: bool) -> None:
         self.torch = required("torch")
-        self._base = model.base_model
+        self.model = getattr(model, "get_base_model", lambda: model)()
+        base = self.model.base_model
+        self._base = self.model.model if base is self.model else base  # Llama 4 names no part of it as its base
         self.device = model.device
         self._takes_positions = "position_ids" in inspect.signature(self._base.forward).parameters
         self.limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self.window = _window(model.config.get_text_config())
-        self.keeps = keep and not getattr(model, "_is_stateful", False)
         self.head = self._probe(model)
+        with self.torch.inference_mode():
+            self.pads, repeats = self._tried()
+        stateful = bool(getattr(self.model, "_is_stateful", False))
+        self.keeps = keep and repeats and not stateful
+        self.uneven = len(self.pads) < 2 or not (repeats or stateful)
 
     def forward(self, ids: Any, mask: Any, positions: Any = None, **options: Any) -> Any:
         """Run rows of tokens; `positions` is for those that follow keys and values."""
@@ -86,7 +104,7 @@ class Network:
         than all of it sees less than it should: there `rows` must be of one length.
         """
         ids, mask = self.padded(rows, "left")
-        positions, options = (mask.cumsum(1) - 1).clamp(min=0), {}
+        positions, options = _positions(mask), {}
         if state is not None:
             before = state.mask[self.tensor(owners)]
             positions = positions + before.sum(1, keepdim=True)
@@ -128,10 +146,7 @@ class Network:
         with torch.inference_mode():
             ids = torch.arange(4, device=self.device)[None] % len(weight)
             expected = model(input_ids=ids, use_cache=False).logits.float()
-            output = self.forward(ids, torch.ones_like(ids), use_cache=self.keeps)
-            hidden = output.last_hidden_state
-            cache = getattr(output, "past_key_values", None)
-            self.keeps &= hasattr(cache, "layers") and hasattr(cache, "batch_select_indices")
+            hidden = self.forward(ids, torch.ones_like(ids), use_cache=False).last_hidden_state
             logits = head.scale * torch.nn.functional.linear(hidden, head.weight).float()
             if head.bias is not None:
                 logits += head.scale * head.bias
@@ -145,10 +160,56 @@ class Network:
             )
         return head
 
+    def _tried(self) -> tuple[frozenset[str], bool]:
+        """Return `pads`, and whether texts after repeated keys and values have the hidden states of whole runs."""
+        tokens = (np.arange(6 * _LONG).reshape(3, -1) + 2) % len(self.head.weight)
+        tokens[2, :_LONG] = tokens[1, :_LONG]
+        ids, rows = self.tensor(tokens), tokens.tolist()
+        whole = self.forward(ids, self.torch.ones_like(ids), use_cache=False).last_hidden_state
+        if not _alike(whole[1, :_LONG], whole[2, :_LONG]):
+            raise ValueError(
+                f"HuggingFaceModel: model must be causal, got {type(self.model).__name__}, whose hidden states change "
+                "with later tokens"
+            )
+
+        def same(ends: Sequence[int], run: Callable[[Sequence[int]], Any]) -> bool:
+            """Whether a run gives the hidden state of the last of the first ends[r] tokens of each row r."""
+            try:
+                found = run(ends)
+            except MemoryError:
+                raise
+            except Exception:  # whatever a model raises at what it was not made for
+                return False
+            return _alike(found, self.torch.stack([whole[r, end - 1] for r, end in enumerate(ends)]))
+
+        def padded(side: str, ends: Sequence[int]) -> Any:
+            ids, mask = self.padded([rows[r][:end] for r, end in enumerate(ends)], side)
+            hidden = self.forward(ids, mask, _positions(mask), use_cache=False).last_hidden_state
+            return hidden[:, -1] if side == "left" else last_states(hidden, mask)
+
+        begins, owners = (_SHORT, _LONG), (0, 1, 1)
+
+        def continued(ends: Sequence[int]) -> Any:
+            state = self.read([rows[r][:begin] for r, begin in enumerate(begins)])
+            return self.read([rows[r][begins[owners[r]] : end] for r, end in enumerate(ends)], state, owners).last
+
+        # Texts of one length after beginnings of two have padding on both sides of the beginning. A window that does
+        # not hold all of it wants what comes after the beginning to be of one length.
+        narrow = self.window is not None and self.window < 3 * _LONG
+        ends = (_SHORT + _LONG if narrow else 2 * _LONG, 2 * _LONG, 2 * _LONG)
+        pads = frozenset(side for side in ("left", "right") if same(begins, partial(padded, side)))
+        return pads, len(pads) == 2 and same(ends, continued)
+
 
 def most_rows(batch_tokens: int, width: int) -> int:
     """Return the most rows in one pass of so many tokens for which keys and values of `width` tokens are repeated."""
     return max(1, _CACHE_FACTOR * batch_tokens // width)
+
+
+def last_states(hidden: Any, mask: Any) -> Any:
+    """Return the hidden states (R, D) of the last tokens of rows that are padded on the right."""
+    ends = (mask.sum(1) - 1)[:, None, None].expand(-1, 1, hidden.shape[2])
+    return hidden.gather(1, ends)[:, 0]
 
 
 def selected(cache: Any, rows: Any) -> Any:
@@ -157,6 +218,17 @@ def selected(cache: Any, rows: Any) -> Any:
     chosen.layers = [copy.copy(layer) for layer in cache.layers]
     chosen.batch_select_indices(rows)
     return chosen
+
+
+def _alike(found: Any, wanted: Any) -> bool:
+    """Whether hidden states are the same, but for rounding."""
+    tolerance = 3e-2 if wanted.element_size() < 4 else 1e-3
+    return bool((found - wanted).float().norm() <= tolerance * wanted.float().norm())
+
+
+def _positions(mask: Any) -> Any:
+    """Return the positions of tokens in texts that are padded on the left."""
+    return (mask.cumsum(1) - 1).clamp(min=0)
 
 
 def _window(config: Any) -> int | None:

@@ -16,7 +16,7 @@ from .._extras import needed
 from .._types import PathLike
 from . import packaged
 from ._database import Database, hash_key
-from ._loading import configuration
+from ._loading import add_tensor, configuration
 from .language_model import texts as checked
 from .openai_encoder import OpenAICompatibleEncoder
 from .runtime import quiet_transformers, torch_threads
@@ -94,12 +94,9 @@ class SentenceTransformerEncoder:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of all weights, the configuration of every module, and the tokenizer."""
-        import torch
-
         digest = hashlib.blake2b(digest_size=20)
         for name, tensor in self._model.state_dict().items():
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data)
+            add_tensor(digest, name, tensor)
         settings = [type(module).__name__ + str(_settings(module)) for module in self._model]
         settings += [str(self._model.max_seq_length), str(getattr(self._model, "default_prompt_name", None))]
         settings += [str(getattr(self._model, "prompts", None)), vocabulary(self._model.tokenizer)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -86,7 +87,7 @@ class GreedyGenerator:
     @property
     def _ends(self) -> int | list[int] | None:
         """What ends a text: all that is taken of the model's own settings, as others may be for sampling."""
-        ends: int | list[int] | None = getattr(self.model.model.generation_config, "eos_token_id", None)
+        ends: int | list[int] | None = getattr(self.model.network.model.generation_config, "eos_token_id", None)
         return ends
 
     def generate(self, prompts: Sequence[str], stop: Stop = LINE) -> list[str]:
@@ -113,15 +114,15 @@ class GreedyGenerator:
                     f"{limit}, got {len(row)} tokens"
                 )
         found: dict[Tokens, str] = {}
-        for batch in batches(dict.fromkeys(ids), len, _TOGETHER * self.model.batch_tokens):
+        padded = "left" in self.model.network.pads
+        for batch in batches(dict.fromkeys(ids), len, _TOGETHER * self.model.batch_tokens, padded=padded):
             found.update(zip(batch, self._run(batch, stop), strict=True))
         return [found[row] for row in ids]
 
     def _run(self, batch: list[Tokens], stop: Stop) -> list[str]:
         from transformers import GenerationConfig, StoppingCriteriaList
 
-        model, network, tokenizer = self.model.model, self.model.network, self.model.tokenizer
-        ends = self._ends
+        network, tokenizer, ends = self.model.network, self.model.tokenizer, self._ends
         config = GenerationConfig(
             do_sample=False, max_new_tokens=stop.max_new_tokens, eos_token_id=ends, pad_token_id=_first(ends)
         )
@@ -130,8 +131,11 @@ class GreedyGenerator:
             return list(tokenizer.batch_decode(rows[:, width:], skip_special_tokens=True))
 
         def done(rows: Any, *_: Any, **__: Any) -> Any:
-            return network.torch.tensor([len(_cut(text, stop)) < len(text) for text in written(rows)])
+            ended = [len(_cut(text, stop)) < len(text) for text in written(rows)]
+            return network.torch.tensor(ended, device=rows.device)
 
+        model = copy(network.model)
+        model.generation_config = config  # else transformers fills what is not said here with the model's own settings
         with network.torch.inference_mode():
             ids, mask, kept = self._begun(batch)
             width = ids.shape[1]

@@ -13,12 +13,12 @@ import ragsys_kernels as rk
 
 from .._extras import install, missing
 from .._types import PathLike
-from ._loading import configuration, load
+from ._loading import adapters, add_tensor, configuration, load
 from ._network import Network, State, most_rows, selected
 from ._sharing import Cluster, Group, Tokens, batches, clustered, grouped
 from .language_model import PairError, Part, Scores, texts
 from .runtime import quiet_transformers
-from .tokenization import TokenPair, encode_pairs, token_pairs, vocabulary
+from .tokenization import TokenPair, encode_pairs, token_pairs, trims, vocabulary
 
 
 class _Task(NamedTuple):
@@ -44,7 +44,7 @@ class HuggingFaceModel:
 
     Parameters
     ----------
-    model : transformers.PreTrainedModel
+    model : transformers.PreTrainedModel or peft.PeftModel
         With a linear output layer; a logit scale and a soft cap are read from its configuration.
     tokenizer : transformers.PreTrainedTokenizerBase
     batch_tokens : int
@@ -52,14 +52,17 @@ class HuggingFaceModel:
         eight times as many.
     share_prompts : bool
         False runs the prompt again for every answer: slower, the same scores up to rounding (1e-4 in float32). So it
-        is for models with a recurrent state.
+        is for models with a recurrent state, and for those of which a few runs at the start show that padding or keys
+        and values that are repeated would change scores (MPT, decoders of the BART family). Where padding alone does,
+        texts of one length run together.
     backend, num_threads
         Options of `ragsys_kernels.answer_logprobs`; torch has its own threads.
 
     Raises
     ------
     ValueError
-        The output layer computes something else than ``softcap(scale * (hidden @ weight.T + bias))``.
+        The output layer computes something else than ``softcap(scale * (hidden @ weight.T + bias))``; a model that is
+        not causal, as its hidden states change with later tokens.
     """
 
     def __init__(
@@ -116,15 +119,16 @@ class HuggingFaceModel:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of configuration, all weights and the tokenizer; made once, in about a second a gigabyte."""
-        torch, digest = self.network.torch, hashlib.blake2b(digest_size=20)
-        digest.update(f"{type(self.model).__name__} {configuration(self.model.config)}".encode())
+        digest = hashlib.blake2b(digest_size=20)
+        digest.update(f"{type(self.model).__name__} {configuration(self.model.config)}{adapters(self.model)}".encode())
         parameters = dict(self.model.named_parameters(remove_duplicate=False))
         kept = [one for one in self.model.state_dict().items() if one[0] not in parameters]  # buffers that are saved
         for name, tensor in (*self.model.named_parameters(), *kept):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().data)
-        if self.network.window is not None:
-            digest.update(b"2")  # before, padding could take the place of tokens in a window: kept scores may be wrong
+            add_tensor(digest, name, tensor)
+        # Before, padding could take the place of tokens in a window, or move the tokens of models that count it, and
+        # characters could be left out where positions are trimmed: scores that were kept may be wrong.
+        mended = {b"2": self.network.window is not None, b"3": self.network.uneven, b"4": trims(self.tokenizer)}
+        digest.update(b"".join(mark for mark, holds in mended.items() if holds))
         text = f"{vocabulary(self.tokenizer)} {self.tokenizer.bos_token_id}"
         digest.update(text.encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
@@ -153,7 +157,7 @@ class HuggingFaceModel:
         contexts: Sequence[Sequence[int]],
         answers: Sequence[Sequence[int]],
         *,
-        progress: Callable[[int], object] | None = None,
+        progress: Callable[[list[int], Part], object] | None = None,
     ) -> Scores:
         """Score the tokens answers[a] after the tokens contexts[a], as `score` does after its tokenizer.
 
@@ -162,7 +166,7 @@ class HuggingFaceModel:
         contexts, answers : A sequences of token ids
             A context has at least one token, unless its answer has none. Nothing is added to them, BOS included.
         progress : callable, optional
-            Called with the number of pairs that have been scored since the call before.
+            Called with the positions of pairs that have just been scored, equal ones together, and their result.
 
         Raises
         ------
@@ -176,20 +180,28 @@ class HuggingFaceModel:
         return self._score_pairs(pairs, op, "contexts must leave room for the answer", progress)
 
     def _score_pairs(
-        self, pairs: Sequence[TokenPair], op: str, rule: str, progress: Callable[[int], object] | None = None
+        self,
+        pairs: Sequence[TokenPair],
+        op: str,
+        rule: str,
+        progress: Callable[[list[int], Part], object] | None = None,
     ) -> Scores:
         limit = self.network.limit
         for i, (context, answer) in enumerate(pairs):
             if limit is not None and answer and len(context) + len(answer) - 1 > limit:
                 got = f"got {len(context)} and {len(answer)} tokens"
                 raise PairError(op, f"{rule} in the model's context of {limit} tokens, {got}", i)
-        parts = [Part(np.zeros(0, np.int64), np.zeros(0, np.float32), True)] * len(pairs)
+        nothing = Part(np.zeros(0, np.int64), np.zeros(0, np.float32), True)
+        parts = [nothing] * len(pairs)
+        empty = [i for i, (_, answer) in enumerate(pairs) if not answer]
+        if empty and progress is not None:
+            progress(empty, nothing)
         with self.network.torch.inference_mode():
             for task, part in self._run(grouped(pairs)):
                 for i in task.places:
                     parts[i] = part
                 if progress is not None:
-                    progress(len(task.places))
+                    progress(task.places, part)
         return Scores.of(parts)
 
     def _run(self, groups: list[Group]) -> Iterator[tuple[_Task, Part]]:
@@ -231,7 +243,8 @@ class HuggingFaceModel:
     def _score_tasks(self, tasks: list[_Task], state: State | None = None) -> Iterator[tuple[_Task, Part]]:
         """Score answers after their state, padded on the right, where no real token can see."""
         rows = None if state is None else most_rows(self.batch_tokens, int(state.mask.shape[1]))
-        for batch in batches(tasks, lambda task: len(task.fed), self.batch_tokens, rows):
+        padded = "right" in self.network.pads
+        for batch in batches(tasks, lambda task: len(task.fed), self.batch_tokens, rows, padded=padded):
             yield from zip(batch, self._score_batch(batch, state), strict=True)
 
     def _score_batch(self, batch: list[_Task], state: State | None) -> list[Part]:

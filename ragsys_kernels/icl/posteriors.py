@@ -13,7 +13,7 @@ import ragsys_kernels as rk
 
 from .._types import PathLike
 from ._database import Database, hash_key
-from ._network import most_rows, selected
+from ._network import last_states, most_rows, selected
 from ._sharing import Tokens, batches
 from .huggingface import HuggingFaceModel
 from .language_model import texts
@@ -92,8 +92,8 @@ class LabelModel:
         prompt's context (`encode_pairs` says which that is), and these differ. A label of several words, a verbaliser
         set, has the sum of their probabilities.
     share : bool
-        False runs every prompt whole: slower, the same up to rounding. So it is for models with a recurrent state or
-        a sliding window.
+        False runs every prompt whole: slower, the same up to rounding. So it is for models with a sliding window, and
+        for those that `HuggingFaceModel` does not share prompts of.
 
     Attributes
     ----------
@@ -142,7 +142,8 @@ class LabelModel:
             begin += len(family)
         with self.model.network.torch.inference_mode():
             kept = [group for group in groups if group]
-            for batch in batches(kept, lambda group: len(group[0]), self.model.batch_tokens):
+            padded = "right" in self.model.network.pads
+            for batch in batches(kept, lambda group: len(group[0]), self.model.batch_tokens, padded=padded):
                 found.update(zip(*self._run(batch, label_ids), strict=True))
         return [Row(found[tokens], len(tokens)) for tokens in contexts]
 
@@ -173,7 +174,7 @@ class LabelModel:
         ids, mask = network.padded(longest, "right")
         output = network.forward(ids, mask, use_cache=bool(rest))
         self.tokens_run += sum(map(len, longest))
-        states = [output.last_hidden_state[torch.arange(len(batch)), mask.sum(1) - 1]]
+        states = [last_states(output.last_hidden_state, mask)]
         ordered: list[tuple[int, Tokens, int]] = []
         rows = most_rows(model.batch_tokens, ids.shape[1])
         for some in batches(rest, lambda one: len(one[1]) - one[2], model.batch_tokens, rows):
@@ -181,25 +182,25 @@ class LabelModel:
             ordered += some
         found = rk.label_posteriors(
             hidden=torch.cat(states),
-            label_ids=label_ids,
-            cu_labels=self._begins,
+            label_ids=network.tensor(label_ids),
+            cu_labels=network.tensor(self._begins),
             **model.scoring,
         )
-        return longest + [tokens for _, tokens, _ in ordered], list(np.asarray(found.logp))
+        return longest + [tokens for _, tokens, _ in ordered], list(np.asarray(found.logp.cpu()))
 
     def _run_rest(self, rest: list[tuple[int, Tokens, int]], past: Any, width: int) -> Any:
         """Return last states (R, D) of prompts, after the first `shared` keys of prompt g, which are `width` in all."""
         network, torch = self.model.network, self.model.network.torch
-        owners = torch.tensor([g for g, _, _ in rest])
-        shared = torch.tensor([shared for _, _, shared in rest])
+        owners = network.tensor([g for g, _, _ in rest])
+        shared = network.tensor([shared for _, _, shared in rest])
         ids, mask = network.padded([tokens[begin:] for _, tokens, begin in rest], "right")
-        seen = (torch.arange(width) < shared[:, None]).to(mask.dtype)
-        positions = shared[:, None] + torch.arange(ids.shape[1])
+        seen = (torch.arange(width, device=network.device) < shared[:, None]).to(mask.dtype)
+        positions = shared[:, None] + torch.arange(ids.shape[1], device=network.device)
         output = network.forward(
             ids, torch.cat([seen, mask], dim=1), positions, past_key_values=selected(past, owners), use_cache=True
         )
         self.tokens_run += int(mask.sum())
-        return output.last_hidden_state[torch.arange(len(rest)), mask.sum(1) - 1]
+        return last_states(output.last_hidden_state, mask)
 
 
 class CachedLabels:

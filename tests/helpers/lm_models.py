@@ -48,6 +48,32 @@ CONFIGS = {
     "opt": lambda: transformers.OPTConfig(**SMALL, ffn_dim=48, word_embed_proj_dim=16, max_position_embeddings=128),
     "bloom": lambda: transformers.BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=2),
     "mamba": lambda: transformers.MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2),
+    # No part of it is its base; tokens see chunks shorter than the prompts.
+    "llama4": lambda: transformers.Llama4TextConfig(
+        **SMALL,
+        intermediate_size=48,
+        intermediate_size_mlp=48,
+        num_key_value_heads=1,
+        head_dim=16,
+        num_local_experts=2,
+        attention_chunk_size=6,
+    ),
+    # ALiBi by the number of a key, padding included.
+    "mpt": lambda: transformers.MptConfig(vocab_size=VOCABULARY, d_model=32, n_layers=2, n_heads=2),
+    # Learned places, counted from the first column, padding included.
+    "marian": lambda: transformers.MarianConfig(
+        vocab_size=VOCABULARY,
+        d_model=32,
+        decoder_layers=2,
+        encoder_layers=2,
+        decoder_attention_heads=2,
+        decoder_ffn_dim=48,
+        max_position_embeddings=128,
+    ),
+    # Keeps a state of convolutions that cannot be repeated.
+    "lfm2": lambda: transformers.Lfm2Config(
+        **SMALL, intermediate_size=48, num_key_value_heads=1, layer_types=["conv", "full_attention"]
+    ),
 }
 
 

@@ -39,7 +39,7 @@ def loop(kind, prompt, tokens, leading=False):
     return tokenizer.decode(ids[begin:], skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "mpt", "marian"])
 @pytest.mark.parametrize("batch_tokens", [1, 4, 512])
 def test_tokens_are_those_of_the_loop(kind, batch_tokens):
     found = generator(kind, batch_tokens=batch_tokens).generate(PROMPTS, LONG)
@@ -47,7 +47,7 @@ def test_tokens_are_those_of_the_loop(kind, batch_tokens):
     assert len(set(found)) > 2
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "mpt", "marian"])
 def test_what_all_prompts_begin_with_is_read_once(kind, monkeypatch):
     """Gemma2's window is shorter than the prompts: padding after the beginning would take the place of tokens."""
     beginning = "Why do cats purr? " * 3
@@ -56,10 +56,15 @@ def test_what_all_prompts_begin_with_is_read_once(kind, monkeypatch):
     network, inner, fed, shapes = model.model.network, model.model.model.base_model, [], []
     read, forward = network.read, inner.forward
     monkeypatch.setattr(network, "read", lambda rows: fed.extend(map(tuple, rows)) or read(rows))
-    monkeypatch.setattr(inner, "forward", lambda **o: shapes.append(tuple(o["input_ids"].shape)) or forward(**o))
+
+    def watched(input_ids, **options):
+        shapes.append(tuple(input_ids.shape))
+        return forward(input_ids, **options)
+
+    monkeypatch.setattr(inner, "forward", watched)
     assert model.generate(prompts, LONG) == [loop(kind, prompt, 12).strip() for prompt in prompts]
     head = tuple(lm_models.tokenizer()(beginning.rstrip())["input_ids"])
-    if kind == "gemma2":
+    if kind != "llama":
         assert not fed
     else:
         assert fed == [head]
@@ -69,7 +74,7 @@ def test_what_all_prompts_begin_with_is_read_once(kind, monkeypatch):
     fed.clear()
     for some in (PROMPTS, [beginning + "Why", beginning + "Why?"], prompts[:1]):
         assert model.generate(some, LONG) == [loop(kind, prompt, 12).strip() for prompt in some]
-    assert len(fed) == (kind != "gemma2")
+    assert len(fed) == (kind == "llama")
 
 
 def test_bos_stands_before_the_prompt_and_nothing_after():
@@ -99,6 +104,25 @@ def test_fingerprint_follows_what_ends_a_text():
         network.generation_config.eos_token_id = ends
         made.append(GreedyGenerator(HuggingFaceModel(network, lm_models.tokenizer())).fingerprint)
     assert len(set(made)) == 3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"repetition_penalty": 5.0}, {"no_repeat_ngram_size": 1}, {"suppress_tokens": [*range(10, 300)]},
+        {"num_beams": 3}, {"max_time": 0.0}, {"do_sample": True, "temperature": 5.0},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)  # fmt: skip
+def test_settings_of_the_model_change_no_answer(settings):
+    network = copy.deepcopy(lm_models.model())
+    for name, value in settings.items():
+        setattr(network.generation_config, name, value)
+    kept = network.generation_config
+    model = GreedyGenerator(HuggingFaceModel(network, lm_models.tokenizer()))
+    assert model.fingerprint == generator().fingerprint
+    assert model.generate(PROMPTS, LONG) == [loop("llama", prompt, 12).strip() for prompt in PROMPTS]
+    assert network.generation_config is kept
 
 
 def test_stop_texts():

@@ -1,17 +1,22 @@
 """Scores against plain full logits and log_softmax, for small random models of several kinds."""
 
 import copy
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 import lm_models  # noqa: E402
 
 from ragsys_kernels.icl import HuggingFaceModel, PairError  # noqa: E402
+from ragsys_kernels.icl._network import Network  # noqa: E402
 from ragsys_kernels.icl._sharing import Group, batches, clustered, grouped  # noqa: E402
+from ragsys_kernels.icl.generation import GreedyGenerator, Stop  # noqa: E402
+from ragsys_kernels.icl.posteriors import LabelModel  # noqa: E402
 from ragsys_kernels.icl.tokenization import TokenPair  # noqa: E402
 
 PROMPTS = ["Q: What is the capital of France?\nA:", "A: ", "Why do cats purr? Why do they? Why, why, why?\nA:", "Cats"]
@@ -62,6 +67,132 @@ def test_scores_are_those_of_full_logits(kind, options):
     scores = model.score(*zip(*PAIRS, strict=True))
     check(scores, kind)
     assert np.ptp(scores.logp) > 1  # far from the uniform distribution, which would hide mistakes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("kind", "pads", "keeps"),
+    [
+        ("llama", {"left", "right"}, True),
+        ("llama4", {"left", "right"}, True),
+        ("bloom", {"left", "right"}, True),
+        ("mpt", {"left", "right"}, False),
+        ("marian", {"right"}, False),
+        ("lfm2", {"left", "right"}, False),
+    ],
+)
+def test_a_trial_tells_what_padding_and_kept_keys_change(kind, pads, keeps, dtype):
+    network = Network(copy.deepcopy(lm_models.model(kind)).to(dtype), True)
+    assert (network.pads, network.keeps, network.uneven) == (pads, keeps, not keeps)
+
+
+def test_a_state_that_is_meant_to_be_one_is_not_uneven():
+    network = Network(lm_models.model("mamba"), True)
+    assert (network.keeps, network.uneven) == (False, False)
+
+
+def test_texts_of_one_length_run_together_where_padding_changes_scores(monkeypatch):
+    """GPT-2 that counts places from the right, as if all padding were on the left."""
+    inner = copy.deepcopy(lm_models.model("gpt2"))
+    forward, shapes = inner.transformer.forward, []
+
+    def counting(input_ids, attention_mask=None, **options):
+        attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        shapes.append(attention_mask)
+        places = torch.arange(input_ids.shape[1]) - (attention_mask == 0).sum(1, keepdim=True)
+        options["position_ids"] = places.clamp(min=0)
+        return forward(input_ids, attention_mask=attention_mask, **options)
+
+    monkeypatch.setattr(inner.transformer, "forward", counting)
+    model = HuggingFaceModel(inner, lm_models.tokenizer())
+    assert (model.network.pads, model.share_prompts) == ({"left"}, False)
+    shapes.clear()
+    check(model.score(*zip(*PAIRS, strict=True)), "gpt2")
+    assert all(mask.all() for mask in shapes)
+    assert 1 < len(shapes) < len(PAIRS)
+
+
+def test_a_model_that_sees_later_tokens_is_refused():
+    config = transformers.CpmAntConfig(
+        vocab_size=320, hidden_size=32, num_attention_heads=2, dim_head=16, dim_ff=48, num_hidden_layers=2
+    )
+    with pytest.raises(ValueError, match="HuggingFaceModel: model must be causal, got CpmAntForCausalLM"):
+        HuggingFaceModel(transformers.AutoModelForCausalLM.from_config(config), lm_models.tokenizer())
+
+
+class Adapted(torch.nn.Module):
+    """What PEFT makes of a linear layer, and of a model: the weight is not all that counts."""
+
+    def __init__(self, inner, scale):
+        super().__init__()
+        self.base_layer, self.scaling = inner, {"default": scale}
+        self.active_adapters, self.disable_adapters = ["default"], False
+        torch.manual_seed(1)
+        self.lora = torch.nn.Linear(inner.in_features, inner.out_features, bias=False)
+
+    def forward(self, x):
+        return self.base_layer(x) + self.scaling["default"] * self.lora(x)
+
+
+class AdaptedModel(torch.nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.inner = copy.deepcopy(lm_models.model())
+        for layer in self.inner.model.layers:
+            layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj, scale)
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.inner, name)
+
+    @property
+    def base_model(self):  # of PEFT: no part of transformers' model
+        return self
+
+    def get_base_model(self):
+        return self.inner
+
+    def forward(self, *arguments, **options):
+        return self.inner(*arguments, **options)
+
+
+def test_a_model_with_adapters():
+    fingerprints = set()
+    for scale in (0.5, 3.0):
+        adapted = AdaptedModel(scale).eval()
+        model = HuggingFaceModel(adapted, lm_models.tokenizer())
+        ids = lm_models.tokenizer()(PROMPTS[0] + ANSWERS[0])["input_ids"]
+        with torch.no_grad():
+            logp = torch.log_softmax(adapted(torch.tensor([ids])).logits[0].double(), -1)
+        found = model.score([PROMPTS[0]] * 2, ANSWERS[:2])
+        expected = logp[torch.arange(len(ids) - 1), ids[1:]][-found.count[0] :]
+        np.testing.assert_allclose(found.logp[: found.count[0]], expected, rtol=0, atol=1e-4)
+        assert model.share_prompts
+        fingerprints.add(model.fingerprint)
+    assert len(fingerprints) == 2  # the scale is no weight
+
+
+def test_tensors_are_made_on_the_device_of_the_model():
+    """On a GPU a tensor of the CPU beside one of the device is an error."""
+    made = []
+
+    class Watched(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            caller = sys._getframe(1).f_code.co_filename
+            if function in (torch.arange, torch.tensor, torch.zeros, torch.ones, torch.full) and "/icl/" in caller:
+                made.append((caller, function.__name__, "device" in (kwargs or {})))
+            return function(*args, **(kwargs or {}))
+
+    model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
+    prompts = [PROMPTS[0], NEAR, PROMPTS[0] + ANSWERS[0]]
+    with Watched():
+        model.score(*zip(*PAIRS, strict=True))
+        LabelModel(model, [" Paris", " the"]).score([prompts])
+        GreedyGenerator(model).generate(prompts, Stop(3))
+    assert {Path(caller).stem for caller, _, _ in made} == {"huggingface", "posteriors", "generation"}
+    assert all(placed for _, _, placed in made), made
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
