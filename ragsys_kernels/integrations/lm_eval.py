@@ -7,10 +7,14 @@ harness's command line with it. Needs lm-evaluation-harness (extra ``lm-eval``).
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from ..icl import packaged
 from ..icl.huggingface import HuggingFaceModel
+from ..icl.language_model import Part
 from . import _peers
 
 with _peers.needed("lm-eval"):
@@ -79,12 +83,23 @@ class RagsysHF(HFLM):
     def _loglikelihood_tokens(
         self, requests: list[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, override_bs: Any = None
     ) -> list[tuple[float, bool]]:
-        """Return (log-likelihood, is greedy) of the tokens of each request: what it is called, context, continuation.
+        """Return (log-likelihood, is greedy) of each request: what it is called, tokens of context and continuation."""
+
+        def keep(i: int, result: tuple[float, bool]) -> None:
+            if requests[i][0] is not None:
+                self.cache_hook.add_partial("loglikelihood", requests[i][0], result)
+
+        return self._scored([pair for _, *pair in requests], disable_tqdm, keep)
+
+    def _scored(
+        self, pairs: list[Any], disable_tqdm: bool, keep: Callable[[int, tuple[float, bool]], None]
+    ) -> list[tuple[float, bool]]:
+        """Score pairs of tokens; `keep` gets the position and the result of each as soon as it is known.
 
         As in ``hf``, what is too long for the model loses tokens on the left.
         """
         contexts, answers, most = [], [], self.max_length + 1
-        for _, context, answer in requests:
+        for context, answer in pairs:
             excess = len(context) + len(answer) - most
             if excess > 0:
                 eval_logger.warning(
@@ -97,25 +112,31 @@ class RagsysHF(HFLM):
             contexts.append(context[max(excess, 0) :])
             answers.append(answer)
         hidden = disable_tqdm or self.rank != 0
-        with tqdm(total=len(requests), disable=hidden, desc="Running loglikelihood requests") as bar:
-            scores = self._scorer.score_tokens(contexts, answers, progress=bar.update)
-        results = list(zip(map(float, scores.sum), map(bool, scores.greedy), strict=True))
-        for (request, _, _), result in zip(requests, results, strict=True):
-            if request is not None:  # a window of a rolling log-likelihood has no name of its own
-                self.cache_hook.add_partial("loglikelihood", request, result)
-        return results
+        with tqdm(total=len(pairs), disable=hidden, desc="Running loglikelihood requests") as bar:
+
+            def known(places: list[int], part: Part) -> None:
+                for i in places:
+                    keep(i, (float(part.logp.sum(dtype=np.float64)), part.greedy))
+                bar.update(len(places))
+
+            scores = self._scorer.score_tokens(contexts, answers, progress=known)
+        return list(zip(map(float, scores.sum), map(bool, scores.greedy), strict=True))
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         """Return the log-likelihood of each text: the sum over its windows, all of which are scored in one call."""
         texts = [request.args[0] for request in requests]
         windows = [[make_disjoint_window(window) for window in self._windows(self.tok_encode(text))] for text in texts]
-        flat = [(None, *window) for some in windows for window in some]
-        scored = iter(self._loglikelihood_tokens(flat, disable_tqdm))
-        sums = []
-        for text, some in zip(texts, windows, strict=True):
-            sums.append(sum(next(scored)[0] for _ in some))
-            self.cache_hook.add_partial("loglikelihood_rolling", (text,), sums[-1])
-        return sums
+        owners = [(t, w) for t, some in enumerate(windows) for w in range(len(some))]
+        values, left = [[0.0] * len(some) for some in windows], [len(some) for some in windows]
+
+        def keep(i: int, result: tuple[float, bool]) -> None:
+            t, w = owners[i]
+            values[t][w], left[t] = result[0], left[t] - 1
+            if not left[t]:
+                self.cache_hook.add_partial("loglikelihood_rolling", (texts[t],), sum(values[t]))
+
+        self._scored([window for some in windows for window in some], disable_tqdm, keep)
+        return [sum(some) for some in values]
 
     def _windows(self, tokens: list[int]) -> Any:
         return get_rolling_token_windows(tokens, self.prefix_token_id, self.max_length, context_len=1)

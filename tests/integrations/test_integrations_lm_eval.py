@@ -25,6 +25,16 @@ def results(model):
     return pairs, model.loglikelihood_rolling(texts, disable_tqdm=True)
 
 
+class Hook:
+    """What the harness keeps."""
+
+    def __init__(self):
+        self.kept = []
+
+    def add_partial(self, *what):
+        self.kept.append(what)
+
+
 def made(kind, which, batch_size=1, **options):
     parts = {"pretrained": lm_models.model(kind), "tokenizer": lm_models.tokenizer()}
     return which(**parts, device="cpu", batch_size=batch_size, max_length=40, **options)
@@ -48,18 +58,40 @@ def test_any_batch_size_has_the_same_bits():
 
 @pytest.mark.filterwarnings("ignore")
 def test_results_reach_the_cache_of_the_harness():
-    kept = []
-
-    class Hook:
-        def add_partial(self, *what):
-            kept.append(what)
-
     model = made("llama", RagsysHF)
-    model.cache_hook = Hook()
+    model.cache_hook = hook = Hook()
     pairs, texts = results(model)
-    assert kept == [("loglikelihood", pair, value) for pair, value in zip(PAIRS, pairs, strict=True)] + [
-        ("loglikelihood_rolling", (text,), value) for text, value in zip(TEXTS, texts, strict=True)
-    ]
+    assert sorted(hook.kept) == sorted(
+        [("loglikelihood", pair, value) for pair, value in zip(PAIRS, pairs, strict=True)]
+        + [("loglikelihood_rolling", (text,), value) for text, value in zip(TEXTS, texts, strict=True)]
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_was_scored_before_a_kill_is_kept(monkeypatch):
+    """The model stops before its last pass."""
+    model = made("llama", RagsysHF, batch_tokens=1)
+    model.cache_hook = hook = Hook()
+    score, calls, most = model._scorer._score_rows, [], 1 << 30
+
+    def stopping(*arguments):
+        if len(calls) == most:
+            raise KeyboardInterrupt
+        calls.append(arguments)
+        return score(*arguments)
+
+    monkeypatch.setattr(model._scorer, "_score_rows", stopping)
+    for kind, asked in (("loglikelihood", PAIRS), ("loglikelihood_rolling", [(text,) for text in TEXTS])):
+        expected = dict(zip(asked, getattr(model, kind)(instances(kind, asked), disable_tqdm=True), strict=True))
+        most = len(calls) - 1
+        calls.clear()
+        hook.kept.clear()
+        with pytest.raises(KeyboardInterrupt):
+            getattr(model, kind)(instances(kind, asked), disable_tqdm=True)
+        assert 0 < len(hook.kept) < len(asked)
+        assert all(what == kind and expected[name] == value for what, name, value in hook.kept)
+        calls.clear()
+        most = 1 << 30
 
 
 @pytest.mark.filterwarnings("ignore")
