@@ -15,6 +15,7 @@ import numpy as np
 
 from .. import _checks
 from ..scoring import answer_logprobs, token_logprobs
+from ..scoring.validate import positive
 from . import _peers
 
 if TYPE_CHECKING:
@@ -106,7 +107,16 @@ def _scored(op: str, logits: Any, index: Any, temperature: float, row_mask: Any,
         raise ValueError(f"{op}: index must have shape {shape} or {(*shape, 'K')}, got {tuple(index.shape)}")
     if row_mask is not None and row_mask.shape != index.shape:
         raise ValueError(f"{op}: row_mask must have the shape of index, got {tuple(row_mask.shape)}")
+    for name, tensor in (("index", index), ("row_mask", row_mask)):
+        if tensor is not None and tensor.device != logits.device:
+            raise ValueError(f"{op}: {name} must be on the device of logits, {logits.device}, got {tensor.device}")
+    if index.is_floating_point() or index.is_complex() or index.dtype is torch.bool:
+        raise TypeError(f"{op}: index must be integers, got {index.dtype}")
     targets = index if row_mask is None else index.to(torch.int64).masked_fill(row_mask == 0, _SKIPPED)
+    if targets.device.type == "cpu":  # a device is not waited for: NaN there
+        outside = ((targets < 0) | (targets >= logits.shape[-1])) & (targets != _SKIPPED)
+        if outside.any():
+            raise ValueError(f"{op}: index must be within [0, {logits.shape[-1]}), got {int(index[outside][0])}")
     logp = torch.empty(index.shape, dtype=logits.dtype, device=logits.device)
     entropies = torch.empty(shape, dtype=logits.dtype, device=logits.device) if entropy else None
     options: dict[str, Any] = {"temperature": float(temperature), "ignore_index": _SKIPPED}
@@ -150,8 +160,16 @@ def _check(op: str, logits: Any, temperature: Any) -> None:
             f"{op}: logits must not require a gradient, got requires_grad=True: these kernels are forward only; call "
             "under torch.no_grad(), or take trl.trainer.utils' own function for a loss"
         )
-    if not float(temperature) > 0:
-        raise ValueError(f"{op}: temperature must be positive, got {temperature}")
+    if logits.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise TypeError(
+            f"{op}: logits must be float32, float16 or bfloat16, got {logits.dtype}; convert them once with .float()"
+        )
+    if logits.numel() and logits.stride(-1) != 1 and logits.shape[-1] > 1:
+        raise ValueError(
+            f"{op}: logits must be contiguous along the last axis, got stride {logits.stride(-1)}; "
+            "copy them once with .contiguous()"
+        )
+    positive(op, "temperature", float(temperature))
 
 
 def _torch() -> Any:
