@@ -52,6 +52,16 @@ def whole(op: str, name: str, value: Any, rule: str = "an integer") -> int:
     return number
 
 
+def number(op: str, name: str, value: Any) -> float:
+    """Return a number as a float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{op}: {name} must be a number, got {type(value).__name__}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{op}: {name} must be within the range of float64, got {shown(value)}") from None
+
+
 def choice(op: str, name: str, value: Any, allowed: Collection[str]) -> str:
     """Check one of the allowed names."""
     if not isinstance(value, str) or value not in allowed:

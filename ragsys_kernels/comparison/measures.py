@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..metrics import near_duplicates, pairwise_cosine, sum_cosine
-from ..metrics._values import compacted
-from ..selection.problem import unit
+from ..selection.problem import compacted, unit
 from .problem import Problem
 from .settings import NEAR
 

@@ -10,7 +10,6 @@ from .. import _checks
 from .._files import check_local
 from .._types import ArrayLike, PathLike
 from ..corpus import Corpus
-from ..metrics._values import number
 from . import advice, table, work
 from . import curve as curves
 from . import examples as shown
@@ -149,9 +148,9 @@ def compare(
         if natural < 0:
             raise ValueError(f"{OP}: {name} must be at least 0, got {natural}")
     for name, share in (("max_loss", max_loss), ("lambda_b", lambda_b)):
-        if not 0 <= number(OP, name, share) <= 1:
+        if not 0 <= _checks.number(OP, name, share) <= 1:
             raise ValueError(f"{OP}: {name} must be within [0, 1], got {share}")
-    if not 0 < number(OP, "level", level) < 1:
+    if not 0 < _checks.number(OP, "level", level) < 1:
         raise ValueError(f"{OP}: level must be within (0, 1), got {level}")
     num_threads = _checks.threads(OP, num_threads)
     if out is not None:

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _arrays
-from .._checks import shown
-from ..selection.problem import Rows
+from ..selection.problem import Rows, compacted
 
 Array = npt.NDArray[Any]
 
@@ -34,15 +33,6 @@ def _widened(stored: Array, dtype: str) -> Array:
     return _arrays.widen(stored, dtype) if dtype == "bfloat16" else stored
 
 
-def number(op: str, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{op}: {name} must be a number, got {type(value).__name__}")
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(f"{op}: {name} must be within the range of float64, got {shown(value)}") from None
-
-
 def matrix(op: str, name: str, values: Any) -> Array:
     """Return all rows of a matrix, or of a corpus, in float64."""
     _, vectors = _rows(op, name, values)
@@ -56,15 +46,6 @@ def picked(op: str, embeddings: Any, indices: Any) -> tuple[Array, Array]:
     within(op, picks, size)
     rows, places = compacted(picks)
     return _finite(op, "embeddings", vectors(rows), rows), places
-
-
-def compacted(ids: Array) -> tuple[Array, Array]:
-    """Return the different ids, in ascending order, and in place of each its position among them; -1 stays."""
-    real = ids >= 0
-    rows, found = np.unique(ids[real], return_inverse=True)
-    places = np.full(ids.shape, -1, np.int64)
-    places[real] = found
-    return rows, places
 
 
 def _rows(op: str, name: str, values: Any) -> tuple[int, Callable[[Array | slice], Array]]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._checks import number
 from .._types import ArrayLike
 from . import _values
 from ._values import Array
@@ -159,7 +160,7 @@ def dpo(
     """
     op = "dpo"
     logp, is_correct, cu = _answers(op, logp, is_correct, cu_questions, needs_incorrect=False)
-    beta = _values.number(op, "beta", beta)
+    beta = number(op, "beta", beta)
     if not beta > 0 or not np.isfinite(beta):
         raise ValueError(f"{op}: beta must be above 0 and finite, got {beta}")
     values = logp

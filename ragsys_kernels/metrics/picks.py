@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._checks import shown
+from .._checks import number, shown
 from .._types import ArrayLike, Metric
 from ..selection.problem import Rows, unit
 from ..selection.rules.vrsd import ZERO_SUM
@@ -287,7 +287,7 @@ def near_duplicates(embeddings: ArrayLike | Rows, indices: ArrayLike, *, thresho
     """
     op = "near_duplicates"
     vectors, ids = _picked(op, embeddings, indices)
-    least = _values.number(op, "threshold", threshold)
+    least = number(op, "threshold", threshold)
     if not -1 <= least <= 1:
         raise ValueError(f"{op}: threshold must be within [-1, 1], got {shown(threshold)}")
     result = np.full(len(ids), np.nan)
@@ -338,7 +338,7 @@ def win_rate(ours: ArrayLike, theirs: ArrayLike, *, tolerance: float = 1e-7) -> 
     WinRate(wins=0.5, ties=0.25, losses=0.25)
     """
     difference = _differences("win_rate", ours, theirs)
-    tolerance = _values.number("win_rate", "tolerance", tolerance)
+    tolerance = number("win_rate", "tolerance", tolerance)
     if not tolerance >= 0:
         raise ValueError(f"win_rate: tolerance must be at least 0, got {tolerance}")
     size = len(difference)

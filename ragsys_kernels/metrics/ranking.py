@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._checks import number
 from .._types import ArrayLike
 from . import _values
 from ._values import Array
@@ -184,7 +185,7 @@ def alpha_ndcg(indices: ArrayLike, judgements: ArrayLike, *, alpha: float = 0.5)
     judged = _values.array(op, "judgements", judgements, "b", "bool")
     if judged.ndim not in (2, 3) or (judged.ndim == 3 and len(judged) != len(ids)):
         raise ValueError(f"{op}: judgements must be of shape (N, S) or ({len(ids)}, N, S), got {judged.shape}")
-    alpha = _values.number(op, "alpha", alpha)
+    alpha = number(op, "alpha", alpha)
     if not 0 <= alpha <= 1:
         raise ValueError(f"{op}: alpha must be in [0, 1], got {alpha}")
     _values.within(op, ids, judged.shape[-2])

@@ -252,6 +252,15 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return divide(vectors, norms)
 
 
+def compacted(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different ids, in ascending order, and in place of each its position among them; -1 stays."""
+    real = ids >= 0
+    rows, found = np.unique(ids[real], return_inverse=True)
+    places = np.full(ids.shape, -1, np.int64)
+    places[real] = found
+    return rows, places
+
+
 def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return a / b, and 0 where b is not positive."""
     quotient: np.ndarray = np.divide(a, b, out=np.zeros_like(a), where=b > 0)
