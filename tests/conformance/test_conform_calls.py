@@ -246,7 +246,8 @@ def test_every_way_to_call_is_told_with_its_error():
             raise ValueError("one query")
         raise KeyError("no weights yet")
 
-    wanted = "got arrays: KeyError: 'no weights yet'; batch: ValueError: one query; lists: TypeError: arrays only"
+    # With torch the last are "lists, tensors, tensor batch".
+    wanted = "got arrays: KeyError: 'no weights yet'; batch: ValueError: one query; lists.*: TypeError: arrays only"
     with pytest.raises(CallError, match=f"must answer a set of 6 rows with k = .*, {wanted}"):
         conform(of_arrays)
 
