@@ -172,3 +172,56 @@ def greedy(
         picks.append(best)
         values.append(float(worth[best]))
     return picks, values
+
+
+def cover_clipped(
+    similarity: Array, relevance: Array, k: int, diversity: float, gamma: float
+) -> tuple[list[int], list[float]]:
+    """Cover with similarities of rows that are no unit vectors, cut at 1: what the kernels do not have."""
+    covered = np.zeros(len(similarity))
+    picks: list[int] = []
+    values: list[float] = []
+    for _ in range(k):
+        gains = ((covered + similarity) ** gamma - covered**gamma).sum(axis=1)
+        worth = (1 - diversity) * relevance + diversity * gains
+        worth[picks] = -np.inf
+        picks.append(int(worth.argmax()))
+        values.append(float(worth[picks[-1]]))
+        covered += similarity[picks[-1]]
+    return picks, values
+
+
+def ssd_without_constant(
+    features: Array, n: int, worth: Array, k: int, weight: float, gamma: float, width: int
+) -> tuple[list[int], list[float]]:
+    """Sliding spectrum decomposition of rows as they are; the rows from n on have been shown before."""
+    features = features.astype(np.float64)
+    squares = np.einsum("nd,nd->n", features, features)
+    left = squares.copy()
+    basis: list[Array] = []
+    picks: list[int] = []
+    values: list[float] = []
+
+    def take(i: int) -> None:
+        b = features[i] - sum((features[i] @ other) / (other @ other) * other for other in basis if other.any())
+        if len(basis) == width:
+            oldest = basis.pop(0)
+            if oldest.any():
+                left[:] += (features @ oldest) ** 2 / (oldest @ oldest)
+        if b @ b <= 1e-5 * squares[i]:  # no longer told from rounding
+            b = 0 * b
+        else:
+            left[:] -= (features @ b) ** 2 / (b @ b)
+        basis.append(b)
+
+    for i in range(n, len(features)):
+        take(i)
+    for _ in range(k):
+        value = weight * worth + (1 - weight) * gamma * np.sqrt(np.maximum(left[:n], 0))
+        order = value if basis else worth.astype(np.float64)
+        order = order.copy()
+        order[picks] = -np.inf
+        picks.append(int(order.argmax()))
+        values.append(float(value[picks[-1]]))
+        take(picks[-1])
+    return picks, values

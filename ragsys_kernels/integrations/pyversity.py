@@ -13,8 +13,8 @@ from .._checks import shown
 from ..selection import options as _options
 from ..selection import validate
 from ..selection.problem import Selection
-from ._pools import Array, greedy
-from ._pools import run as _run
+from . import _pools
+from ._pools import Array, cover_clipped, greedy, ssd_without_constant
 
 _EPS = float(np.finfo(np.float32).eps)
 
@@ -172,7 +172,7 @@ def mmr(
         least = 0 if k == 1 else rows.dot(rows[first]).min()
     if least >= 0:
         # The largest similarity with a pick is never below 0, whether clipped or not.
-        found = run("mmr", rows, k, **options)
+        found = _run("mmr", rows, k, **options)
         return _result(Strategy.MMR, found.indices[0], found.scores[0], diversity, metric)
     if not np.isfinite(relevance[first]):  # the kernel below does not get this row
         _finite("mmr", rows, relevance)
@@ -181,7 +181,7 @@ def mmr(
     others = np.flatnonzero(np.arange(len(rows)) != first)
     options |= {"candidates": others[None], "relevance": relevance[others][None]}
     options["initial"] = np.array([[first, len(rows)]])
-    rest = run("mmr", with_zero, k - 1, **options)
+    rest = _run("mmr", with_zero, k - 1, **options)
     picks, values = [first, *rest.indices[0].tolist()], [weight * relevance[first], *rest.scores[0].tolist()]
     return _result(Strategy.MMR, picks, values, diversity, metric)
 
@@ -219,7 +219,7 @@ def msd(
         picks, values = greedy(relevance, nearness, k, weight=weight, first=first, fold=np.add)
         return _result(Strategy.MSD, picks, values, diversity, metric)
     how = "cosine" if cosine and normalize else "dot"
-    found = run("msd", rows, k, relevance=relevance[None], lambda_d=weight, metric=how)
+    found = _run("msd", rows, k, relevance=relevance[None], lambda_d=weight, metric=how)
     worth = found.scores[0]
     if cosine and how == "dot":  # the distance has a 1 more for every pick
         worth = worth + diversity * np.arange(k)
@@ -257,12 +257,12 @@ def cover(
         return _by_score(Strategy.COVER, rows, relevance, k, diversity, {**more, "metric": metric})
     if metric is Metric.COSINE and not normalize and not _unit(rows):
         _finite("cover", rows, relevance)
-        picks, values = _cover_clipped(np.clip(rows @ rows.T, 0, 1), relevance, k, diversity, gamma)
+        picks, values = cover_clipped(np.clip(rows @ rows.T, 0, 1), relevance, k, diversity, gamma)
     else:
         options = _options.coverage("cover", "cover", None, None, gamma, False, None)
         how = "cosine" if metric is Metric.COSINE and normalize else "dot"
         weights: dict[str, Any] = {"relevance": relevance[None], "lambda_d": 1.0 - diversity}
-        found = run("coverage", rows, k, "cover", options=options, metric=how, **weights)
+        found = _run("coverage", rows, k, "cover", options=options, metric=how, **weights)
         picks, values = found.indices[0], found.scores[0]
     return _result(Strategy.COVER, picks, values, diversity, metric, more)
 
@@ -290,7 +290,7 @@ def dpp(
         apart[zero, np.arange(len(zero))] = 1
         rows = np.concatenate([rows, apart], axis=1)
     options = _options.dpp("dpp", "zscore", scale)
-    found = run("dpp", rows, k, relevance=relevance[None], lambda_d=1.0 - diversity, options=options)
+    found = _run("dpp", rows, k, relevance=relevance[None], lambda_d=1.0 - diversity, options=options)
     made = int(found.lengths[0])
     picks, values = found.indices[0, :made], found.scores[0, :made]
     if made < k:
@@ -353,7 +353,7 @@ def ssd(
     if constant:
         # Scores as they are: z-scores, and in everything but these the units of the z-scores.
         power = gamma if normalize_scores else gamma / deviation
-        found = run(
+        found = _run(
             "ssd",
             both,
             k,
@@ -371,13 +371,13 @@ def ssd(
         _finite("ssd", both, relevance)
         worth = (relevance - mean) / deviation if normalize_scores else relevance
         features = _normalized(both) if normalize else both
-        picks, values = _ssd_without_constant(features, n, worth, k, weight, gamma, width)
+        picks, values = ssd_without_constant(features, n, worth, k, weight, gamma, width)
     return _result(Strategy.SSD, picks, values, diversity, None, parameters)
 
 
-def run(op: str, rows: Array, k: int, kind: str | None = None, **options: Any) -> Selection:
+def _run(op: str, rows: Array, k: int, kind: str | None = None, **options: Any) -> Selection:
     """Run a rule on relevance; of a small pool `_checked` warns, which knows the caller's numbers."""
-    return _run(op, None, rows, k, kind, warns=False, **options)
+    return _pools.run(op, None, rows, k, kind, warns=False, **options)
 
 
 def _normalized(rows: Array) -> Array:
@@ -388,59 +388,6 @@ def _ends_with_ones(both: Array, n: int, normalize: bool) -> bool:
     """Return whether the rows that may be picked have the constant dimension already."""
     rows = _normalized(both[:n]) if normalize else both[:n]
     return rows.shape[1] > 0 and bool(np.allclose(rows[:, -1], 1.0, atol=1e-6, rtol=0.0))
-
-
-def _cover_clipped(
-    similarity: Array, relevance: Array, k: int, diversity: float, gamma: float
-) -> tuple[list[int], list[float]]:
-    """Cover with similarities of rows that are no unit vectors, cut at 1: what the kernels do not have."""
-    covered = np.zeros(len(similarity))
-    picks: list[int] = []
-    values: list[float] = []
-    for _ in range(k):
-        gains = ((covered + similarity) ** gamma - covered**gamma).sum(axis=1)
-        worth = (1 - diversity) * relevance + diversity * gains
-        worth[picks] = -np.inf
-        picks.append(int(worth.argmax()))
-        values.append(float(worth[picks[-1]]))
-        covered += similarity[picks[-1]]
-    return picks, values
-
-
-def _ssd_without_constant(
-    features: Array, n: int, worth: Array, k: int, weight: float, gamma: float, width: int
-) -> tuple[list[int], list[float]]:
-    """Sliding spectrum decomposition of rows as they are; the rows from n on have been shown before."""
-    features = features.astype(np.float64)
-    squares = np.einsum("nd,nd->n", features, features)
-    left = squares.copy()
-    basis: list[Array] = []
-    picks: list[int] = []
-    values: list[float] = []
-
-    def take(i: int) -> None:
-        b = features[i] - sum((features[i] @ other) / (other @ other) * other for other in basis if other.any())
-        if len(basis) == width:
-            oldest = basis.pop(0)
-            if oldest.any():
-                left[:] += (features @ oldest) ** 2 / (oldest @ oldest)
-        if b @ b <= 1e-5 * squares[i]:  # no longer told from rounding
-            b = 0 * b
-        else:
-            left[:] -= (features @ b) ** 2 / (b @ b)
-        basis.append(b)
-
-    for i in range(n, len(features)):
-        take(i)
-    for _ in range(k):
-        value = weight * worth + (1 - weight) * gamma * np.sqrt(np.maximum(left[:n], 0))
-        order = value if basis else worth.astype(np.float64)
-        order = order.copy()
-        order[picks] = -np.inf
-        picks.append(int(order.argmax()))
-        values.append(float(value[picks[-1]]))
-        take(picks[-1])
-    return picks, values
 
 
 def _by_score(
