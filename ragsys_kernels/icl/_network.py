@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ._loading import required
+from ._widened import widened
 
 _CACHE_FACTOR = 8  # keys and values are held for so many times the tokens of a pass
 _SHORT, _LONG = 2, 9  # tokens of the texts that a model is tried with: padding moves places by the difference
@@ -29,6 +30,10 @@ class Head(NamedTuple):
         """Options of the scoring ops, which take the place of this layer."""
         return {"weight": self.weight, "bias": self.bias, "logit_scale": self.scale, "softcap": self.softcap}
 
+    def takes(self, hidden: Any) -> Any:
+        """Return hidden states in the type of the weight: Mamba's are float32 whatever its weights are."""
+        return hidden.to(self.weight.dtype)
+
 
 class State(NamedTuple):
     """What the model keeps of R texts that it has read, padded on the left."""
@@ -43,7 +48,7 @@ class Network:
 
     Architectures differ in what they take for the place of a token: some count positions, some the keys before it,
     padding included. So a few tokens are run at the start, padded and after keys and values that were kept, and what
-    gives other hidden states than a plain run is not done with this model.
+    gives other hidden states than a plain run is not done with this model. Rounding is kept out of it (`widened`).
 
     Parameters
     ----------
@@ -147,7 +152,7 @@ class Network:
             ids = torch.arange(4, device=self.device)[None] % len(weight)
             expected = model(input_ids=ids, use_cache=False).logits.float()
             hidden = self.forward(ids, torch.ones_like(ids), use_cache=False).last_hidden_state
-            logits = head.scale * torch.nn.functional.linear(hidden, head.weight).float()
+            logits = head.scale * torch.nn.functional.linear(head.takes(hidden), head.weight).float()
             if head.bias is not None:
                 logits += head.scale * head.bias
             if softcap:
@@ -161,6 +166,16 @@ class Network:
         return head
 
     def _tried(self) -> tuple[frozenset[str], bool]:
+        """Return `_trial` in float32, or in the model's own type if it cannot run in that."""
+        try:
+            with widened(self._base):
+                return self._trial()
+        except MemoryError:
+            raise
+        except Exception:  # whatever a model raises whose weights and values are of two types
+            return self._trial()
+
+    def _trial(self) -> tuple[frozenset[str], bool]:
         """Return `pads`, and whether texts after repeated keys and values have the hidden states of whole runs."""
         tokens = (np.arange(6 * _LONG).reshape(3, -1) + 2) % len(self.head.weight)
         tokens[2, :_LONG] = tokens[1, :_LONG]

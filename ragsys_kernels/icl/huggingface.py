@@ -276,7 +276,7 @@ class HuggingFaceModel:
         tokens = [np.array(answer, np.int64) for answer in answers]
         place = self.network.tensor
         scores = rk.answer_logprobs(
-            hidden=hidden,
+            hidden=self.network.head.takes(hidden),
             targets=place(np.concatenate(tokens)),
             rows=place(rows),
             cu_answers=place(np.cumsum([0, *map(len, answers)])),

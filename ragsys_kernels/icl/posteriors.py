@@ -181,7 +181,7 @@ class LabelModel:
             states.append(self._run_rest(some, output.past_key_values, ids.shape[1]))
             ordered += some
         found = rk.label_posteriors(
-            hidden=torch.cat(states),
+            hidden=network.head.takes(torch.cat(states)),
             label_ids=network.tensor(label_ids),
             cu_labels=network.tensor(self._begins),
             **model.scoring,

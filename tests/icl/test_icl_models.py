@@ -86,6 +86,68 @@ def test_a_trial_tells_what_padding_and_kept_keys_change(kind, pads, keeps, dtyp
     assert (network.pads, network.keeps, network.uneven) == (pads, keeps, not keeps)
 
 
+@pytest.mark.parametrize("kind", lm_models.CONFIGS)
+def test_a_trial_in_two_bytes_tells_what_one_in_four_does(kind):
+    models = (copy.deepcopy(lm_models.model(kind)).to(dtype) for dtype in (torch.float32, torch.bfloat16))
+    wide, narrow = (Network(model, True) for model in models)
+    assert (narrow.pads, narrow.keeps, narrow.uneven) == (wide.pads, wide.keeps, wide.uneven)
+
+
+def test_states_of_another_type_than_the_weights_are_scored():
+    inner, encoded = copy.deepcopy(lm_models.model("mamba")).bfloat16(), lm_models.tokenizer()("Q:A")["input_ids"]
+    with torch.inference_mode():
+        assert inner.backbone(torch.tensor([encoded]))[0].dtype == torch.float32
+        expected = torch.log_softmax(inner(torch.tensor([encoded[:-1]])).logits[0, -1].double(), -1)[encoded[-1]]
+    model = HuggingFaceModel(inner, lm_models.tokenizer())
+    scores, labels = model.score(["Q:"], ["A"]), LabelModel(model, ("A", "C")).score([["Q:"]])
+    np.testing.assert_allclose([scores.logp[0], labels[0].logp[0]], expected, rtol=0, atol=0.02)
+
+
+def test_rounding_in_many_layers_is_not_taken_for_a_change():
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        **lm_models.SMALL | {"num_hidden_layers": 30}, intermediate_size=48, num_key_value_heads=1,
+        initializer_range=0.3,
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(config).eval().bfloat16()
+    ids = torch.arange(2, 56).reshape(3, 18)
+    with torch.inference_mode():
+        alone, among = model.model(ids[:2, :9])[0][1, -1], model.model(ids)[0][1, 8]
+    assert (among - alone).float().norm() > 0.03 * alone.float().norm()  # the same text, but for rounding
+    network = Network(model, True)
+    assert (network.pads, network.keeps) == ({"left", "right"}, True)
+
+
+class Failing(torch.nn.Module):
+    """A layer that raises from its second run on, when its weights have been widened."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.seen = inner, []
+
+    def forward(self, *args, **options):
+        self.seen.append(next(self.inner.parameters()).dtype)
+        if self.seen[-1] == torch.float32 and len(self.seen) > 1:
+            raise RuntimeError("mixed types")
+        return self.inner(*args, **options)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_trial_leaves_the_weights_as_they_are(fails):
+    model = copy.deepcopy(lm_models.model()).bfloat16()
+    if fails:
+        model.model.layers[1] = Failing(model.model.layers[1])
+    before = dict(model.named_parameters()) | dict(model.named_buffers())
+    network = Network(model, True)
+    after = dict(model.named_parameters()) | dict(model.named_buffers())
+    assert before.keys() == after.keys()
+    assert all(after[name] is tensor for name, tensor in before.items())
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+    assert network.pads == {"left", "right"}
+    if fails:
+        assert {torch.float32, torch.bfloat16} == set(model.model.layers[1].seen)
+
+
 def test_a_state_that_is_meant_to_be_one_is_not_uneven():
     network = Network(lm_models.model("mamba"), True)
     assert (network.keeps, network.uneven) == (False, False)
