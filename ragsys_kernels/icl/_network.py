@@ -146,11 +146,19 @@ class Network:
             ("logits_scaling", -1),
         ):  # Cohere; Falcon-H1; Granite
             scale *= (getattr(config, name, None) or 1.0) ** power
-        softcap = getattr(config, "final_logit_softcapping", None)  # Gemma 2 and later
+        softcap = next(
+            (cap for name in ("final_logit_softcapping", "logits_soft_cap") if (cap := getattr(config, name, None))),
+            None,
+        )  # Gemma 2 and later; RecurrentGemma
         head = Head(weight.detach(), None if bias is None else bias.detach().float(), float(scale), softcap)
         with torch.inference_mode():
             ids = torch.arange(4, device=self.device)[None] % len(weight)
             expected = model(input_ids=ids, use_cache=False).logits.float()
+            if not expected.isfinite().all():
+                raise ValueError(
+                    f"HuggingFaceModel: model must have finite logits, got NaN or inf from {type(model).__name__} in "
+                    f"{weight.dtype}; load it in another dtype"
+                )
             hidden = self.forward(ids, torch.ones_like(ids), use_cache=False).last_hidden_state
             logits = head.scale * torch.nn.functional.linear(head.takes(hidden), head.weight).float()
             if head.bias is not None:
@@ -170,9 +178,7 @@ class Network:
         try:
             with widened(self._base):
                 return self._trial()
-        except MemoryError:
-            raise
-        except Exception:  # whatever a model raises whose weights and values are of two types
+        except Exception:  # of memory, or whatever a model raises whose weights and values are of two types
             return self._trial()
 
     def _trial(self) -> tuple[frozenset[str], bool]:
@@ -191,7 +197,7 @@ class Network:
             """Whether a run gives the hidden state of the last of the first ends[r] tokens of each row r."""
             try:
                 found = run(ends)
-            except MemoryError:
+            except (MemoryError, self.torch.cuda.OutOfMemoryError):
                 raise
             except Exception:  # whatever a model raises at what it was not made for
                 return False
@@ -248,8 +254,9 @@ def _positions(mask: Any) -> Any:
 
 def _window(config: Any) -> int | None:
     """Return how many keys a token sees where a layer does not see all, else None."""
-    kinds = getattr(config, "layer_types", None)
-    if kinds and all(kind == "full_attention" for kind in kinds):
+    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)  # the latter of GPT-Neo
+    if kinds and all(kind in ("full_attention", "global") for kind in kinds):
         return None
-    named = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    names = ("sliding_window", "sliding_window_size", "attention_chunk_size", "attention_window_size")
+    named = (getattr(config, name, None) for name in (*names, *(("window_size",) if kinds else ())))
     return min((size for size in named if size), default=1 if kinds else None)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .language_model import PairError, TokenModel
 from .language_model import texts as checked
 from .retrievers import BM25Retriever, Found, Retriever
-from .tokenization import leading, tokens_and_ends
+from .tokenization import leading, tokens_alone, tokens_and_ends
 
 Array = npt.NDArray[Any]
 
@@ -160,8 +160,7 @@ class Ralm:
         limit = self.document_tokens // max(1, len(ids))
         for i in ids:
             if i not in self._document_ids:
-                (tokens,), _ = tokens_and_ends(self.tokenizer, [self.documents[i]])
-                self._document_ids[i] = tokens[: self.document_tokens]
+                self._document_ids[i] = tokens_alone(self.tokenizer, [self.documents[i]])[0][: self.document_tokens]
         return [token for i in ids for token in self._document_ids[i][:limit]]
 
     def logprobs(

@@ -52,8 +52,7 @@ def encode_pairs(op: str, tokenizer: Any, prompts: Sequence[str], continuations:
         tokens, ends = tokens_and_ends(tokenizer, whole)
         splits = [_first_beyond(some, len(prompt)) for some, prompt in zip(ends, prompts, strict=True)]
     else:
-        tokens = tokenizer(whole, **_OPTIONS)["input_ids"]
-        alone = tokenizer(list(prompts), **_OPTIONS)["input_ids"]
+        tokens, alone = tokens_alone(tokenizer, whole), tokens_alone(tokenizer, prompts)
         splits = [common(a, b) for a, b in zip(tokens, alone, strict=True)]
     pairs = []
     for i, (ids, split) in enumerate(zip(tokens, splits, strict=True)):
@@ -67,6 +66,12 @@ def encode_pairs(op: str, tokenizer: Any, prompts: Sequence[str], continuations:
             context = [tokenizer.bos_token_id]
         pairs.append(TokenPair(tuple(context), tuple(ids[split:])))
     return pairs
+
+
+def tokens_alone(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Return a tokenizer's tokens of each text, none added."""
+    found: list[list[int]] = tokenizer(list(texts), **_OPTIONS)["input_ids"]
+    return found
 
 
 def tokens_and_ends(tokenizer: Any, texts: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:

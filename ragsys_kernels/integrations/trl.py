@@ -112,11 +112,16 @@ def _scored(op: str, logits: Any, index: Any, temperature: float, row_mask: Any,
             raise ValueError(f"{op}: {name} must be on the device of logits, {logits.device}, got {tensor.device}")
     if index.is_floating_point() or index.is_complex() or index.dtype is torch.bool:
         raise TypeError(f"{op}: index must be integers, got {index.dtype}")
-    targets = index if row_mask is None else index.to(torch.int64).masked_fill(row_mask == 0, _SKIPPED)
-    if targets.device.type == "cpu":  # a device is not waited for: NaN there
-        outside = ((targets < 0) | (targets >= logits.shape[-1])) & (targets != _SKIPPED)
+    wide = index.to(torch.int64)
+    if wide.device.type == "cpu":  # a device is not waited for: NaN there
+        outside = (wide < 0) | (wide >= logits.shape[-1])
+        if row_mask is not None:
+            outside &= row_mask != 0
         if outside.any():
             raise ValueError(f"{op}: index must be within [0, {logits.shape[-1]}), got {int(index[outside][0])}")
+    targets = wide.clamp(min=-1)  # so that none is the mark
+    if row_mask is not None:
+        targets = targets.masked_fill(row_mask == 0, _SKIPPED)
     logp = torch.empty(index.shape, dtype=logits.dtype, device=logits.device)
     entropies = torch.empty(shape, dtype=logits.dtype, device=logits.device) if entropy else None
     options: dict[str, Any] = {"temperature": float(temperature), "ignore_index": _SKIPPED}

@@ -44,6 +44,27 @@ CONFIGS = {
     ),
     "cohere": lambda: transformers.CohereConfig(**SMALL, intermediate_size=48, logit_scale=2.5),
     "granite": lambda: transformers.GraniteConfig(**SMALL, intermediate_size=48, logits_scaling=0.4),
+    # A window by another name, in the layers that are local.
+    "gpt_neo": lambda: transformers.GPTNeoConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=2,
+        intermediate_size=48,
+        attention_types=[[["global", "local"], 1]],
+        window_size=6,
+        max_position_embeddings=128,
+    ),
+    # A recurrent state beside a window; the soft cap by another name.
+    "recurrent_gemma": lambda: transformers.RecurrentGemmaConfig(
+        **SMALL,
+        num_key_value_heads=1,
+        intermediate_size=48,
+        lru_width=32,
+        attention_window_size=6,
+        logits_soft_cap=2.0,
+        block_types=("recurrent", "attention"),
+    ),
     "phi": lambda: transformers.PhiConfig(**SMALL, intermediate_size=48),  # a bias in the output layer
     "opt": lambda: transformers.OPTConfig(**SMALL, ffn_dim=48, word_embed_proj_dim=16, max_position_embeddings=128),
     "bloom": lambda: transformers.BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=2),

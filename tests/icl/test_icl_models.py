@@ -118,6 +118,20 @@ def test_rounding_in_many_layers_is_not_taken_for_a_change():
     assert (network.pads, network.keeps) == ({"left", "right"}, True)
 
 
+@pytest.mark.parametrize("kind", ["gpt_neo", "gemma2"])
+def test_a_window_sees_tokens_where_rests_of_two_lengths_follow_a_beginning(kind):
+    rng = np.random.default_rng(0)
+    beginning = rng.integers(2, 300, 24).tolist()
+    contexts = [beginning + rest for rest in (rng.integers(2, 300, size).tolist() for size in (3, 6, 9)) for _ in "ab"]
+    answers = [rng.integers(2, 300, 3).tolist() for _ in contexts]
+    scores = HuggingFaceModel(lm_models.model(kind), lm_models.tokenizer()).score_tokens(contexts, answers)
+    for i, (context, answer) in enumerate(zip(contexts, answers, strict=True)):
+        with torch.no_grad():
+            logits = lm_models.model(kind)(torch.tensor([context + answer]), use_cache=False).logits[0].double()
+        logp = torch.log_softmax(logits, -1)[torch.arange(-4, -1), answer]
+        np.testing.assert_allclose(scores.logp[3 * i : 3 * i + 3], logp, rtol=0, atol=1e-4)
+
+
 class Failing(torch.nn.Module):
     """A layer that raises from its second run on, when its weights have been widened."""
 
@@ -180,6 +194,15 @@ def test_a_model_that_sees_later_tokens_is_refused():
     )
     with pytest.raises(ValueError, match="HuggingFaceModel: model must be causal, got CpmAntForCausalLM"):
         HuggingFaceModel(transformers.AutoModelForCausalLM.from_config(config), lm_models.tokenizer())
+
+
+def test_a_model_that_overflows_is_told_so():
+    model = copy.deepcopy(lm_models.model()).half()
+    with torch.no_grad():
+        model.lm_head.weight.mul_(6e4)
+    message = "model must have finite logits, got NaN or inf from LlamaForCausalLM in torch.float16; load it in another"
+    with pytest.raises(ValueError, match=message):
+        HuggingFaceModel(model, lm_models.tokenizer())
 
 
 class Adapted(torch.nn.Module):
