@@ -62,7 +62,7 @@ class HuggingFaceModel:
     ------
     ValueError
         The output layer computes something else than ``softcap(scale * (hidden @ weight.T + bias))``; a model that is
-        not causal, as its hidden states change with later tokens; logits that are not finite, as some models' in float16.
+        not causal, as its hidden states change with later tokens; logits that are not finite.
     """
 
     def __init__(
