@@ -119,7 +119,7 @@ def test_numbers_are_the_definitions(data, top_m):
 def test_report(data):
     summary = evaluated(data)
     out = data.parent / "out"
-    assert (out / "report.md").read_text().count("**Quick run**: 8 test texts") == 1
+    assert (out / "report.md").read_text().count("**Quick run**: the test texts are 8 of AG News") == 1
     names = ["f1.png", "k.png", "report.html", "report.json", "report.md", "values.csv"]
     assert sorted(path.name for path in out.iterdir()) == names
     text = (out / "report.md").read_text()

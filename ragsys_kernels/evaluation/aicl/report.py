@@ -53,7 +53,8 @@ def report_of(results: Sequence[SetResult], samples: int, max_k: int, *, quick: 
     report = Report("aicl", "Adaptive in-context learning: how many demonstrations each text gets")
     rows = [_rows(result, samples) for result in results]
     first = results[0]
-    small = f"**Quick run**: {len(first.items.test_texts)} test texts of each set. " if quick else ""
+    parts = ", ".join(f"{len(one.items.test_texts)} of {one.items.title}" for one in results)
+    small = f"**Quick run**: the test texts are {parts}. " if quick else ""
     report.text(
         f"""{small}Each text is labelled by a language model after k labelled texts that are near to it. Static k is the
         same for all; QPP-AICL gives fewer demonstrations to texts whose nearest neighbours' similarities spread widely
