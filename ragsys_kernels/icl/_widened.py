@@ -13,13 +13,36 @@ from ._loading import required
 def widened(model: Any) -> Iterator[None]:
     """Run the blocks of a model in float32: each has float32 weights while it runs, and its own ones after it.
 
-    Many layers of bfloat16 or float16 make rounding as large as a mistake; so what is compared is run like this. At
-    most one block at a time takes more memory, and the model's own tensors are not touched. Weights that are elsewhere
-    until their layer runs (accelerate's offloading) stay as they are.
+    Many layers of bfloat16, float16 or TF32 make rounding as large as a mistake; so what is compared is run like this.
+    At most one block at a time takes more memory, and the model's own tensors are not touched. Weights that are
+    elsewhere until their layer runs (accelerate's offloading) stay as they are.
     """
-    if any(tensor.is_meta for tensor in model.parameters()):
+    with _full_precision():
+        if any(tensor.is_meta for tensor in model.parameters()):
+            yield
+        else:
+            with _wide_blocks(model):
+                yield
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Let products of float32 be products of float32."""
+    torch = required("torch")
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:  # it was set backend by backend, and stays so
         yield
         return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def _wide_blocks(model: Any) -> Iterator[None]:
     own: dict[Any, list[tuple[dict[str, Any], str, Any]]] = {}
 
     def widen(module: Any, whole: bool) -> None:

@@ -140,8 +140,8 @@ class Failing(torch.nn.Module):
         self.inner, self.seen = inner, []
 
     def forward(self, *args, **options):
-        self.seen.append(next(self.inner.parameters()).dtype)
-        if self.seen[-1] == torch.float32 and len(self.seen) > 1:
+        self.seen.append((next(self.inner.parameters()).dtype, torch.get_float32_matmul_precision()))
+        if self.seen[-1][0] == torch.float32 and len(self.seen) > 1:
             raise RuntimeError("mixed types")
         return self.inner(*args, **options)
 
@@ -152,14 +152,19 @@ def test_a_trial_leaves_the_weights_as_they_are(fails):
     if fails:
         model.model.layers[1] = Failing(model.model.layers[1])
     before = dict(model.named_parameters()) | dict(model.named_buffers())
-    network = Network(model, True)
+    torch.set_float32_matmul_precision("high")
+    try:
+        network = Network(model, True)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
     after = dict(model.named_parameters()) | dict(model.named_buffers())
     assert before.keys() == after.keys()
     assert all(after[name] is tensor for name, tensor in before.items())
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
     assert network.pads == {"left", "right"}
     if fails:
-        assert {torch.float32, torch.bfloat16} == set(model.model.layers[1].seen)
+        assert set(model.model.layers[1].seen) == {(torch.float32, "highest"), (torch.bfloat16, "high")}
 
 
 def test_a_state_that_is_meant_to_be_one_is_not_uneven():
