@@ -312,7 +312,7 @@ def _mapped(file: Path) -> np.ndarray:
     array: np.memmap[Any, Any] = np.lib.format.open_memmap(file, mode="r")
     if array.offset + array.nbytes != file.stat().st_size:
         raise _DamageError(f"{file.name} does not end with its array")
-    return array
+    return np.asarray(array)  # a view of the map: maps themselves are copied when they are pickled for other processes
 
 
 def _fitting(

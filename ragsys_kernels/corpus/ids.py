@@ -197,9 +197,10 @@ def make(op: str, ids: Any, num_rows: int) -> Ids:
     if ids is None:
         return Ids(num_rows)
     strings = isinstance(ids, (list, tuple)) and any(isinstance(each, str) for each in ids)
-    if type(ids) is list and not strings:  # NumPy makes floats or objects of numbers that int64 does not hold
+    if isinstance(ids, (list, tuple)) and not strings:
+        # NumPy makes floats or objects of numbers that int64 does not hold.
         for each in ids:
-            if isinstance(each, int) and not -(2**63) <= each <= _MOST:
+            if isinstance(each, (int, np.integer)) and not -(2**63) <= each <= _MOST:
                 rule = "at most 2^63 - 1" if each > 0 else "at least -2^63"
                 raise ValueError(f"{op}: ids must be {rule}, got {_checks.shown(each)}")
     array = ids if strings else _array(op, ids)

@@ -59,7 +59,8 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
     cosine = metric == "cosine"
     shared = not cosine and given == dtype and isinstance(array, np.ndarray) and array.flags.c_contiguous
     kind = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
-    data = array if shared else _arrays.cache_aligned(num_rows, dims, kind)
+    # A view of a map, which itself would be copied when it is pickled for other processes.
+    data = np.asarray(array) if shared else _arrays.cache_aligned(num_rows, dims, kind)
     scales = np.empty(num_rows, np.float32) if _arrays.scaled(metric, dtype) else None
     max_norm = 0.0
     begin = 0

@@ -474,7 +474,7 @@ def test_loaded_corpus_equals_the_saved_one(backend, tmp_path, dtype, metric, ex
     corpus.save(tmp_path / "a" / "corpus")
     loaded = rk.Corpus.load(str(tmp_path / "a" / "corpus"))
     assert repr(loaded) == repr(corpus)
-    assert isinstance(loaded.data, np.memmap)
+    assert isinstance(loaded.data.base, np.memmap)
     assert not loaded.data.flags.writeable
     for name in ("data", "scales", "bias", "groups", "codes"):
         a, b = getattr(loaded, name), getattr(corpus, name)

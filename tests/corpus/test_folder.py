@@ -99,7 +99,7 @@ def test_large_folder_is_loaded_without_reading_its_rows(large, monkeypatch):
     expected = corpus_of("float16", rows=15000, dims=50, seed=1)
     for name in arrays_in(large / "corpus"):
         array = getattr(loaded, name)
-        assert isinstance(array, np.memmap)
+        assert isinstance(array.base, np.memmap)
         np.testing.assert_array_equal(array, getattr(expected, name))
     assert (loaded.max_norm, loaded.code_error) == (expected.max_norm, expected.code_error)
 

@@ -127,6 +127,10 @@ REFUSED = {
         "ids must be at most 2^63 - 1, got 9223372036854775808",
     ),
     "list_large": ({"ids": [5, 2**63, 1, 2, 3]}, ValueError, f"ids must be at most 2^63 - 1, got {2**63}"),
+    "tuple_large": ({"ids": (5, 2**63, 1, 2, 3)}, ValueError, f"ids must be at most 2^63 - 1, got {2**63}"),
+    "list_of_numpys": (
+        {"ids": [np.uint64(2**63), 1, 2, 3, 4]}, ValueError, f"ids must be at most 2^63 - 1, got {2**63}",
+    ),
     "list_larger": ({"ids": [1, 2**64, 2, 3, 4]}, ValueError, f"ids must be at most 2^63 - 1, got {2**64}"),
     "list_small": ({"ids": [1, -(2**70), 2, 3, 4]}, ValueError, f"ids must be at least -2^63, got {-(2**70)}"),
     "costs_negative": (
@@ -220,7 +224,7 @@ def test_large_folder_is_mapped(tmp_path):
     arrays = loaded.ids.arrays()
     assert set(arrays) == {"id_text", "id_offsets", "id_keys", "id_order"}
     for array in (loaded.costs, *arrays.values()):
-        assert isinstance(array, np.memmap)
+        assert isinstance(array.base, np.memmap)
 
 
 def test_device_corpus_keeps_ids_and_costs(place, monkeypatch):

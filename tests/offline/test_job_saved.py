@@ -1,5 +1,6 @@
 """Jobs over the folder of a saved corpus: the same picks as over the files that it was made of."""
 
+import pickle
 import shutil
 
 import numpy as np
@@ -76,8 +77,22 @@ def test_it_is_mapped(tmp_path, data):
     inputs = Inputs.open(spec)
     held = Held.of(spec, inputs).corpus
     assert held is inputs.saved
-    assert isinstance(held.data, np.memmap)
-    assert isinstance(held.codes, np.memmap)
+    assert isinstance(held.data.base, np.memmap)
+    assert isinstance(held.codes.base, np.memmap)
+
+
+@pytest.mark.parametrize(("corpus", "metric"), [("saved", None), ("corpus.npy", "cosine"), ("corpus.npy", "dot")])
+def test_processes_share_its_arrays(tmp_path, data, corpus, metric):
+    """As Ray's object store keeps them: what pickle puts out of band is there once for all processes of a machine."""
+    made = rk.Corpus(data["corpus"], bias=data["bias"], groups=data["groups"], ids=IDS["strings"])
+    made.save(tmp_path / "saved")
+    spec = JobSpec(corpus=tmp_path / corpus, queries=tmp_path / "queries.npy", metric=metric)
+    held, shared = Held.of(spec, Inputs.open(spec)), []
+    copied = pickle.dumps(held, protocol=5, buffer_callback=shared.append)
+    assert len(copied) < 8_000 < data["corpus"].nbytes
+    assert sum(buffer.raw().nbytes for buffer in shared) >= data["corpus"].nbytes
+    again = pickle.loads(copied, buffers=shared).corpus
+    assert again.data.tobytes() == held.corpus.data.tobytes()
 
 
 @pytest.mark.parametrize(

@@ -364,7 +364,7 @@ def test_loaded_codes_are_the_saved_ones(compiled, tmp_path, dtype):
     corpus.save(tmp_path / "corpus")
     loaded = rk.Corpus.load(tmp_path / "corpus")
     np.testing.assert_array_equal(loaded.codes, corpus.codes)
-    assert isinstance(loaded.codes, np.memmap)
+    assert isinstance(loaded.codes.base, np.memmap)
     assert loaded.code_error == corpus.code_error
     problem = {"queries": normal(22, 3, 20), "k": 8}
     found, work = testing.selection_work("mmr", {**problem, "embeddings": loaded})
