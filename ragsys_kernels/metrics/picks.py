@@ -39,7 +39,7 @@ def sum_cosine(
         Picks as rows of the embeddings, padded with -1.
     metric : {"cosine", "dot"}
         Whether rows are made unit vectors before they are summed, as in `vrsd`. VRSD sums its model's vectors as they
-        are, which are unit vectors.
+        are, which are unit vectors. Not "dot" with a corpus of cosines, which keeps no lengths.
 
     Returns
     -------
@@ -371,6 +371,8 @@ def _picked(op: str, embeddings: Any, indices: Any, metric: str = "cosine") -> t
     """Return the vectors of the rows that are picked, and the picks as places among these."""
     if not isinstance(metric, str) or metric not in ("cosine", "dot"):
         raise ValueError(f"{op}: metric must be cosine or dot, got {shown(metric)}")
+    if metric == "dot" and isinstance(embeddings, Rows) and embeddings.metric == "cosine":
+        raise ValueError(f"{op}: metric must be cosine with a corpus of cosines, which keeps no lengths, got 'dot'")
     vectors, ids = _values.picked(op, embeddings, indices)
     return unit(vectors) if metric == "cosine" else vectors, ids
 

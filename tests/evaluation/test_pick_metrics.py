@@ -207,6 +207,8 @@ def test_arrays_of_other_libraries_are_taken():
         (lambda: sum_cosine(QUERIES, ITEMS, PICKS * 1.0), TypeError, "indices must be integers, got dtype float64"),
         (lambda: sum_cosine(QUERIES, ITEMS * np.nan, PICKS), ValueError, "embeddings must be finite, got NaN .* row 0"),
         (lambda: sum_cosine(QUERIES, ITEMS, PICKS, metric="l2"), ValueError, "metric must be cosine or dot, got 'l2'"),
+        (lambda: sum_cosine(QUERIES, rk.Corpus(ITEMS.astype("f4")), PICKS, metric="dot"), ValueError,
+         "metric must be cosine with a corpus of cosines, which keeps no lengths, got 'dot'"),
         (lambda: sum_cosine([[1, 2]], ITEMS, PICKS), TypeError, "queries must be floating point, got dtype int64"),
         (lambda: pairwise_cosine(ITEMS[0], PICKS), ValueError, r"embeddings must have two axes, got shape \(5,\)"),
         (lambda: win_rate([1.0], [1.0, 2.0]), ValueError, r"must be of one shape \(Q,\), got \(1,\) and \(2,\)"),
