@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 import re
-import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import _warn
 from .._files import replacing
 from .._types import PathLike
 from .settings import OP, Setting
@@ -87,7 +87,7 @@ class Store:
             if str(found.pop("key")) == self._key:
                 return found
         except _DAMAGE as error:
-            warnings.warn(f"{OP}: {path} is damaged and made again: {error}", stacklevel=4)
+            _warn.warn(f"{OP}: {path} is damaged and made again: {error}", UserWarning)
         return None
 
     @staticmethod

@@ -282,7 +282,7 @@ def certified(records: Iterable[ShardRecord]) -> int | None:
 
 
 def proven(count: int | None, of: int) -> str:
-    """Return what a line says of the queries that are proven; 100 % are all of them."""
+    """Return what a line says of the queries that are proven, of all that were answered; 100 % are all of them."""
     if count is None or not of:
         return ""
     share = min(round(100 * count / of), 100 if count == of else 99)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from .. import _warn
 from ._lock import LOCK_FILE
 from ._manifest import (
     JOB_FILE,
@@ -67,13 +67,13 @@ def continued(before: Manifest, now: dict[str, Any], folder: Folder, on_error: s
         raise FileExistsError(f"select: out must hold only shards of its job to resume, got {folder} with {unknown[0]}")
     done = {}
     for name in before.damaged:
-        warnings.warn(f"select: {name} is damaged in {folder}; what it recorded is made again", stacklevel=5)
+        _warn.warn(f"select: {name} is damaged in {folder}; what it recorded is made again", UserWarning)
     for index, record in before.shards.items():
         damage = record.damage(folder)
         if damage is None:
             done[index] = record
         else:
-            warnings.warn(f"select: {damage} in {folder}; the shard is made again", stacklevel=5)
+            _warn.warn(f"select: {damage} in {folder}; the shard is made again", UserWarning)
     skipped = sum(record.skipped for record in done.values())
     if skipped and on_error == "raise":
         raise ValueError(f"select: on_error must be 'skip' to resume where queries were skipped, got {skipped} of them")

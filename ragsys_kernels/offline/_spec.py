@@ -237,8 +237,12 @@ def check_out(spec: JobSpec, out: PathLike) -> None:
     place = sources.Place(out, "out")
     for name, path in spec.files().items():
         given = sources.Place(path, name)
-        inside = place.within(given)  # a file in the folder's place, or in its path, is refused as such
-        if given.kind() == "folder" if inside else given.within(place):
+        inside, folder = place.within(given), given.kind() == "folder"
+        files = [given]
+        if folder and given.local is not None:  # links may lead from it to files of another folder
+            files += map(given.child, given.names())
+        # A file in the folder's place, or in its path, is refused as such.
+        if folder if inside else any(file.within(place) for file in files):
             raise ValueError(f"select: out must not be an input, lie in one or hold one, got {out} and {name} {path}")
 
 
@@ -320,10 +324,11 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
 
 def _plain(name: str, value: Any) -> Any:
     """Return an option as a value of Python; the library checks which values it takes."""
-    if getattr(value, "shape", None) == ():  # a number of NumPy's or torch's
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of NumPy's or torch's
         value = value.item()
     if not (value is None or isinstance(value, (str, int, float))):
-        raise TypeError(f"select: {name} must be one value for all queries, got {type(value).__name__}")
+        got = repr(value) if isinstance(value, (type, np.dtype)) else type(value).__name__
+        raise TypeError(f"select: {name} must be one value for all queries, a number or a str, got {got}")
     return value
 
 

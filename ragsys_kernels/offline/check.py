@@ -62,7 +62,7 @@ class JobStatus:
                 f"{self.folder}: {self.method}, k={self.k}, backend {self.backend}, ragsys_kernels {self.version}",
                 f"queries: {self.done} of {self.queries} done, {self.skipped} of them skipped"
                 + (f", {self.short} got fewer than {self.k} picks" if self.short else "")
-                + proven(self.certified, self.done),
+                + proven(self.certified, self.done - self.skipped),
                 f"shards: {self.shards} of {self.num_shards}, {self.shard_size} queries each",
                 f"complete: {'yes' if self.complete else 'no'}" + (f", missing {missing}" if missing else ""),
                 f"running: {self.owner or 'no'}",

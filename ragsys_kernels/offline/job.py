@@ -67,7 +67,7 @@ class Summary:
         place = f"-> {self.out} ({self.shards} shard{'s' * (self.shards > 1)})"
         skipped = f", {self.skipped} queries skipped" if self.skipped else ""
         skipped += f", {self.short} got fewer than {self.k} picks" if self.short else ""
-        skipped += proven(self.certified, self.done)
+        skipped += proven(self.certified, self.done - self.skipped)
         if not self.selected and self.complete:
             done = f"all {self.queries} queries are done, and their files as they were written"
             return f"nothing to do: {done}{skipped} {place}"

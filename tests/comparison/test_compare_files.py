@@ -172,8 +172,9 @@ def test_what_is_damaged_is_made_again(paths, made, damage):
         content[content.index(b"indices") + 200] ^= 1
     file.write_bytes({"bit": bytes(content), "cut": bytes(content[:100]), "empty": b""}[damage])
     made.clear()
-    with pytest.warns(UserWarning, match=r"vrsd-\w+\.npz is damaged and made again"):
+    with pytest.warns(UserWarning, match=r"vrsd-\w+\.npz is damaged and made again") as caught:
         again = compare_files(**paths, **QUICK)
+    assert caught[0].filename == __file__
     assert made == ["vrsd"]
     np.testing.assert_array_equal(again.indices["vrsd"], found.indices["vrsd"])
     (paths["out"] / "comparison.json").write_text("{")

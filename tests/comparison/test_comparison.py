@@ -455,8 +455,11 @@ def test_a_peer_that_fails_is_left_out(monkeypatch):
         raise ZeroDivisionError("of the peer")
 
     monkeypatch.setattr(pyversity, "msd", fails)
-    with pytest.warns(UserWarning, match=r"^compare: pyversity is left out, for msd, .* raised ZeroDivisionError"):
+    with pytest.warns(
+        UserWarning, match=r"^compare: pyversity is left out, for msd, .* raised ZeroDivisionError"
+    ) as caught:
         found = compare(ROWS, QUERIES, **QUICK, methods=["vrsd"])
+    assert caught[0].filename == __file__
     calls = [peer.call.split(",")[0] for peer in found.peers if peer.name == "pyversity"]
     assert calls == ["mmr", "dpp", "ssd", "cover"]
     assert all(peer.same > 0.95 and peer.theirs > 0 < peer.ours for peer in found.peers)

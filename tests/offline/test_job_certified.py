@@ -106,6 +106,10 @@ def test_skipped_queries_have_no_certificate(home):
     column = pq.read_table(home / "out")["certified"].to_pylist()
     assert column[7] is None
     assert summary.certified == sum(row is True for row in column)
+    summary = run(home, "whole", on_error="skip", pool="certified")
+    assert (summary.certified, summary.skipped) == (199, 1)
+    for said in (summary, offline.status(home / "whole")):
+        assert ", 100 % of queries proven" in str(said)
 
 
 def test_a_job_of_another_kind_is_not_resumed(home):

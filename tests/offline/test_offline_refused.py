@@ -1,6 +1,7 @@
 """The job over files: which output folders it takes, and which input it refuses."""
 
 import gc
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -330,8 +331,14 @@ def test_numbers_of_numpy_are_those_of_python(tmp_path, data):
 def test_values_of_each_query_are_refused(tmp_path, data, options):
     offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out")
     (name,) = options
-    match = f"select: {name} must be one value for all queries, got (list|ndarray|set)"
+    match = f"select: {name} must be one value for all queries, a number or a str, got (list|ndarray|set)"
     check_refused(tmp_path, TypeError, match, out=tmp_path / "out", overwrite=True, **options)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype("float16"), np.float16], ids=str)
+def test_types_are_named_by_words(tmp_path, data, dtype):
+    match = f"select: dtype must be one value for all queries, a number or a str, got {re.escape(repr(dtype))}"
+    check_refused(tmp_path, TypeError, match, dtype=dtype)
 
 
 def test_a_manifest_that_cannot_be_written_removes_nothing(tmp_path, data):
@@ -359,6 +366,13 @@ def test_out_is_kept_apart_from_the_inputs(tmp_path, data, place, overwrite):
             tmp_path, ValueError, "select: out must not be an input, lie in one or hold one, got .* candidates ",
             candidates=given, candidate_column="ids", out=out, overwrite=overwrite,
         )  # fmt: skip
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "rows.parquet").symlink_to(shard)
+    linked = {"link": tmp_path / "linked" / "rows.parquet", "url": f"file://{tmp_path}/linked"}
+    check_refused(
+        tmp_path, ValueError, "select: out must not be an input, lie in one or hold one, got .* candidates .*linked",
+        candidates=linked.get(place, tmp_path / "linked"), candidate_column="ids", out=first, overwrite=overwrite,
+    )  # fmt: skip
     np.save(tmp_path / "first-rows.npy", data["candidates"])  # a name that only begins like the folder's
     offline.select(**paths, candidates=tmp_path / "first-rows.npy", out=tmp_path / "first", overwrite=True)
 
