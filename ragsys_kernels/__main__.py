@@ -2,11 +2,12 @@
 
 import sys
 
-if len(sys.argv) > 1:
-    from .cli import main
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        from .cli import main
 
-    main()
-else:
-    from ._info import show_config
+        main()
+    else:
+        from ._info import show_config
 
-    show_config()
+        show_config()

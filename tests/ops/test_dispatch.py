@@ -327,6 +327,14 @@ def test_python_m_with_arguments_is_the_command_line(run_python):
     assert "No such command 'comapre'" in wrong.stderr
 
 
+@pytest.mark.parametrize("module", ["ragsys_kernels.__main__", "ragsys_kernels.cli.__main__"])
+def test_an_import_of_main_runs_nothing(run_python, module):
+    if module.startswith("ragsys_kernels.cli"):
+        pytest.importorskip("typer")
+    code = f"import sys; sys.argv = ['pytest', '--no-such-option']; import {module}; print('imported')"
+    assert run_python(code).stdout == "imported\n"
+
+
 class OnDevice:
     """An array of a library that is not NumPy, on a device that is not the CPU."""
 
