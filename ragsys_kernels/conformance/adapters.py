@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .reading import UnreadableError, positions
+from .reading import UnreadableError, positions, shown
 from .variants import Question
 
 
@@ -23,8 +23,10 @@ class NoFormError(Exception):
 
 
 def told(error: Exception) -> str:
-    """Return an error of a function in a line."""
+    """Return an error of a function, or of what it returned, in a line."""
     text = " ".join(str(error).split())
+    if isinstance(error, UnreadableError):  # not of the function
+        return text[:160]
     return f"{type(error).__name__}: {text[:160]}" if text else type(error).__name__
 
 
@@ -170,7 +172,7 @@ class Call:
         arguments = {self.roles[role]: x for role, x in given.items() if role in self.roles}
         found = positions(_called(self.function, {**arguments, **self.options}), rows)
         if any(i is not None and not 0 <= i < len(rows) for i in found):
-            raise UnreadableError(f"conform: function must return positions below {len(rows)}, got {found}")
+            raise UnreadableError(f"{shown(found)}, not positions below {len(rows)}")
         return found
 
 

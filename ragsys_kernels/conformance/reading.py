@@ -14,7 +14,7 @@ _NEAR = 2e-3
 
 
 class UnreadableError(TypeError):
-    """What came back has no positions."""
+    """What came back has no positions; the message is what an error says it got."""
 
 
 def positions(found: Any, rows: np.ndarray) -> list[int | None]:
@@ -26,7 +26,7 @@ def positions(found: Any, rows: np.ndarray) -> list[int | None]:
     """
     read = _positions(found, rows)
     if read is None:
-        raise UnreadableError(f"conform: function must return positions, or rows it was given, got {_shown(found)}")
+        raise UnreadableError(f"{shown(found)}, not positions or rows it was given")
     return read
 
 
@@ -112,6 +112,6 @@ def _one_each(items: list[Any]) -> list[int | None] | None:
     return read
 
 
-def _shown(found: Any) -> str:
+def shown(found: Any) -> str:
     text = repr(found)
     return f"{type(found).__name__} {text[:100]}"

@@ -223,8 +223,9 @@ def test_what_fails_at_an_end_is_told():
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda query, embeddings, k: "nothing", "must return positions, or rows it was given, got str 'nothing'"),
-        (lambda query, embeddings, k: [99], "must return positions below 6, got \\[99\\]"),
+        (lambda query, embeddings, k: "nothing", "k = 4, got str 'nothing', not positions or rows it was given$"),
+        (lambda query, embeddings, k: [99], "k = 4, got list \\[99\\], not positions below 6$"),
+        (lambda query, embeddings, k: {"a": 1}, "k = 4, got dict {'a': 1}, not positions or rows it was given$"),
         (lambda query, embeddings, k: 1 / 0, "got ZeroDivisionError: division by zero"),
         (lambda embeddings, k: [], "must have a parameter for query or scores by a usual name, got embeddings, k"),
         ("json:nothing", "which has no 'nothing'"),
