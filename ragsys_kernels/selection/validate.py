@@ -234,7 +234,7 @@ def warn_small_pool(problem: Problem) -> None:
     else:  # values on a device are not read
         fewest = int(problem.ks.min()) if isinstance(problem.ks, np.ndarray) else 0
     if problem.pool <= fewest:
-        of_all = problem.candidates is not None and problem.pool >= len(problem.rows.data)
+        of_all = not problem.pool_stride and problem.pool >= len(problem.rows.data)
         warn_only_reorders(problem.op, problem.pool, problem.k, of_all)
 
 

@@ -421,6 +421,21 @@ def test_pool_no_larger_than_k_warns_once_at_the_call(backend, method, k):
 
 
 @methods
+def test_a_pool_of_all_rows_is_not_told_to_grow(backend, method):
+    def told(embeddings, candidates=None):
+        with pytest.warns(rk.PoolSizeWarning) as caught:
+            METHODS[method](f32(2, 4), embeddings, 5, candidates=candidates, backend=backend)
+        (warning,) = caught
+        return str(warning.message).rpartition("; ")[2]
+
+    every = np.arange(5)[None].repeat(2, 0)
+    larger, smaller = "use a larger pool or a smaller k", "use a smaller k"
+    assert [told(f32(5, 4)), told(f32(5, 4), every)] == [smaller, smaller]
+    # More rows than the pool has, and pools of each query's own.
+    assert [told(f32(6, 4), every), told(f32(2, 5, 4)), told(f32(1, 5, 4).repeat(2, 0))] == [larger] * 3
+
+
+@methods
 @pytest.mark.parametrize("pool", [None, 5])
 def test_corpus_select_warns_at_the_call(backend, method, pool):
     corpus = rk.Corpus(f32(5, 4))
