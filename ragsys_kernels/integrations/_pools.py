@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -15,6 +16,8 @@ from ..selection.problem import Selection
 
 Array = npt.NDArray[Any]
 Method = Literal["mmr", "vrsd"]
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def matrix(op: str, name: str, rows: Any) -> Array:
@@ -43,24 +46,31 @@ def _float32(op: str, name: str, x: Any) -> Array:
     return _arrays.HOST.float32(array, dtype)
 
 
+def number_of_picks(op: str, n: int, k: int | None) -> int:
+    """Return how many of n items to pick for a caller who asks for k, or for all of them by None.
+
+    A k that can only reorder them is warned of.
+    """
+    if k is None:
+        return n
+    if 0 < n <= k:
+        validate.warn_only_reorders(op, n, k)
+    return max(0, min(k, n))
+
+
 def run(
     op: str,
     queries: Array | None,
     rows: Array,
     k: int,
     kind: str | None = None,
-    *,
-    warns: bool = True,
     **options: Any,
 ) -> Selection:
     """Run a rule on NumPy arrays in one thread, without the look at other libraries and devices.
 
-    On a pool of 20 that look takes half the time. ``kind`` is that of coverage. ``warns``: a pool no larger than k is
-    named.
+    On a pool of 20 that look takes half the time. ``kind`` is that of coverage.
     """
     problem = validate.selection(op, queries, rows, k, **options)
-    if warns:
-        validate.warn_small_pool(problem)
     lacking = None if op in ("mmr", "vrsd") else Needs(op, kind, False, False).lacking
     _, backend = _dispatch.choose(op, "selection", "cpu", "auto", None, lacking)
     found: Selection = getattr(backend, op)(problem, 1)
@@ -81,7 +91,7 @@ def select(
 ) -> tuple[list[int], list[float]]:
     """Return the positions of the picks of one query by `mmr` or `vrsd`, and the value of each when it was picked.
 
-    Without k all are picked, and that this only reorders them is no warning.
+    Without k all are picked; of a small pool `number_of_picks` warns.
     """
     op = _checks.choice("select", "method", method, ("mmr", "vrsd"))
     if len(rows) == 0:
@@ -89,15 +99,15 @@ def select(
     pool = matrix(op, "embeddings", rows)
     queries = None if query is None else vector(op, "query", query, pool.shape[1])[None]
     given = None if relevance is None else np.asarray(relevance, np.float32)[None]
-    size: dict[str, Any] = {"k": len(pool), "warns": False} if k is None else {"k": k}
+    k = number_of_picks(op, len(pool), None if k is None else _checks.count(op, "k", k))
     if op == "vrsd":
         if bias is not None:
             raise ValueError("select: bias must come with method 'mmr', got method 'vrsd'")
-        found = run(op, queries, pool, relevance=given, metric=metric, **size)
+        found = run(op, queries, pool, k, relevance=given, metric=metric)
     else:
         quality = None if bias is None else np.asarray(bias, np.float32)
         weights: dict[str, Any] = {"lambda_d": lambda_mult, "lambda_b": lambda_b}
-        found = run(op, queries, pool, relevance=given, bias=quality, metric=metric, **weights, **size)
+        found = run(op, queries, pool, k, relevance=given, bias=quality, metric=metric, **weights)
     made = int(found.lengths[0])
     return found.indices[0, :made].tolist(), found.scores[0, :made].tolist()
 
@@ -121,10 +131,13 @@ def numbers(op: str, metadata: Sequence[Mapping[str, Any]], key: str | None) -> 
     found = []
     for i, value in enumerate(values):
         try:
-            found.append(float(value))
-        except (TypeError, ValueError) as error:
-            got = f"{_checks.shown(value)} in item {i}"
-            raise ValueError(f"{op}: the metadata of every item must have a number as {key!r}, got {got}") from error
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not abs(number) <= _LARGEST:
+            rule, got = "a number within the range of float32", f"{_checks.shown(value)} in item {i}"
+            raise ValueError(f"{op}: the metadata of every item must have {rule} as {key!r}, got {got}")
+        found.append(number)
     return found
 
 

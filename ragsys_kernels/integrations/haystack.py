@@ -18,7 +18,7 @@ import numpy as np
 
 from ..selection.problem import unit
 from . import _peers
-from ._pools import Array, Method, greedy, matrix, numbers, select, vector
+from ._pools import Array, Method, greedy, matrix, number_of_picks, numbers, select, vector
 from .pyversity import Strategy, diversify, strategy_of
 
 with _peers.needed("haystack"):
@@ -376,7 +376,7 @@ backend
             raise ValueError(f"{_OP}: lambda_threshold must be between 0 and 1, but got {lambda_threshold}.")
 
     def _greedy_diversity_order(self, query: str, documents: list[Document]) -> list[Document]:
-        return self._ranked(DiversityRankingStrategy.GREEDY_DIVERSITY_ORDER, query, documents, len(documents))
+        return self._ranked(DiversityRankingStrategy.GREEDY_DIVERSITY_ORDER, query, documents, None)
 
     def _maximum_margin_relevance(
         self, query: str, documents: list[Document], lambda_threshold: float, top_k: int
@@ -392,7 +392,7 @@ backend
         strategy: DiversityRankingStrategy,
         query: str,
         documents: list[Document],
-        top_k: int,
+        top_k: int | None,
         weight: float = 0.5,
         query_embedding: Any = None,
     ) -> list[Document]:
@@ -405,18 +405,21 @@ backend
                 f"{rows.shape[1]}; use_document_embeddings=False embeds them with the query's model"
             )
         vector_of_query = vector(_OP, "query_embedding", query_embedding, rows.shape[1])
-        picks = self._picks(strategy, vector_of_query, rows, min(top_k, len(documents)), weight)
+        picks = self._picks(strategy, vector_of_query, rows, top_k, weight)
         return [documents[i] for i in picks]
 
-    def _picks(self, strategy: DiversityRankingStrategy, query: Array, rows: Array, k: int, weight: float) -> list[int]:
+    def _picks(
+        self, strategy: DiversityRankingStrategy, query: Array, rows: Array, top_k: int | None, weight: float
+    ) -> list[int]:
         metric = "cosine" if self.similarity is DiversityRankingSimilarity.COSINE else "dot"
         if strategy is not DiversityRankingStrategy.GREEDY_DIVERSITY_ORDER:
             method: Method = "vrsd" if strategy is DiversityRankingStrategy.VRSD else "mmr"
-            return select(query, rows, k, method=method, lambda_mult=weight, metric=metric)[0]
+            return select(query, rows, top_k, method=method, lambda_mult=weight, metric=metric)[0]
         if metric == "cosine":
             rows, query = unit(rows), unit(query)
         relevance = rows @ query
         first = int(np.argmax(relevance))
+        k = number_of_picks(strategy.value, len(rows), top_k)
         return greedy(relevance, lambda i: rows @ rows[i], k, weight=0.0, first=first, fold=np.add)[0]
 
     def _vectors(self, documents: list[Document]) -> Array:

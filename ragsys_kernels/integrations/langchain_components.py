@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from langchain_core.callbacks import (
@@ -54,6 +55,12 @@ class SelectionRetriever(_Options, BaseRetriever):
         Weight of relevance against the bias.
     search_kwargs : dict
         Other arguments of the store's search, such as a filter.
+
+    Notes
+    -----
+    ``invoke`` and ``ainvoke`` take the options by keyword for one call, as those of LangChain's
+    ``store.as_retriever(search_type="mmr")`` do, and then by its rules: ``k=0`` gives no documents, and without a bias
+    ``lambda_mult`` may be any finite number. Arguments of other names go to the store's search.
     """
 
     vectorstore: VectorStore
@@ -69,19 +76,23 @@ class SelectionRetriever(_Options, BaseRetriever):
             raise ValueError(f"SelectionRetriever: search_kwargs must be without its own arguments, got {own[0]!r}")
         return given
 
-    def _arguments(self) -> dict[str, Any]:
+    def _arguments(self, of_the_call: dict[str, Any]) -> dict[str, Any]:
         own: dict[str, Any] = self.model_dump(include={*_Options.model_fields, "fetch_k"})
-        return own | self.search_kwargs
+        return own | self.search_kwargs | of_the_call
 
-    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+    # LangChain hands the arguments of a call on to methods that take some beside the query.
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
+    ) -> list[Document]:
         embedding = embeddings_of(self.vectorstore).embed_query(query)
-        return documents_of(search(self.vectorstore, embedding, query, **self._arguments()))
+        return documents_of(search(self.vectorstore, embedding, query, **self._arguments(kwargs)))
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
         embedding = await embeddings_of(self.vectorstore).aembed_query(query)
-        return documents_of(await asearch(self.vectorstore, embedding, query, **self._arguments()))
+        return documents_of(await asearch(self.vectorstore, embedding, query, **self._arguments(kwargs)))
 
 
 class SelectionCompressor(_Options, BaseDocumentCompressor):
@@ -185,19 +196,22 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
     Notes
     -----
     Without ``bias_key`` and with "mmr" a store that gives no vectors selects by its own
-    ``max_marginal_relevance_search``, with ``lambda_mult``; otherwise the selection is that of `SelectionRetriever`.
-    The store retrieves by similarity alone, the bias counts in the selection.
+    ``max_marginal_relevance_search``, with ``lambda_mult``, if it has one; otherwise the selection is that of
+    `SelectionRetriever`. The store retrieves by similarity alone, the bias counts in the selection.
     """
 
-    def _own(self) -> bool:
+    def _may_select(self) -> bool:
+        """Return whether the store's own call, if it has one, does what is asked for."""
         known = isinstance(self.vectorstore, (MaxMarginalRelevanceMixin, InMemoryVectorStore))
         return not known and self.bias_key is None and self.method == "mmr"
 
-    def _arguments(self) -> dict[str, Any]:
+    def _theirs(self) -> dict[str, Any]:
+        """Return what every store's call takes."""
         options = {"k": self.k, "fetch_k": self.fetch_k, "lambda_mult": self.lambda_mult}
-        if not self._own():
-            options |= {"method": self.method, "bias_key": self.bias_key, "lambda_b": self.lambda_b}
         return options | (self.vectorstore_kwargs or {})
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"method": self.method, "bias_key": self.bias_key, "lambda_b": self.lambda_b} | self._theirs()
 
     def _documents_to_examples(self, documents: list[Document]) -> list[dict[str, Any]]:
         examples: list[dict[str, Any]] = super()._documents_to_examples(documents)
@@ -220,16 +234,18 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
     def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
         """Return the examples for an input, in the order they were picked."""
         store, text = self.vectorstore, self._example_to_text(input_variables, self.input_keys)
-        if self._own():
-            return self._documents_to_examples(store.max_marginal_relevance_search(text, **self._arguments()))
+        if self._may_select():
+            with suppress(NotImplementedError):  # what LangChain's base class raises
+                return self._documents_to_examples(store.max_marginal_relevance_search(text, **self._theirs()))
         found = search(store, embeddings_of(store).embed_query(text), text, **self._arguments())
         return self._documents_to_examples(documents_of(found))
 
     async def aselect_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
         """Do what `select_examples` does."""
         store, text = self.vectorstore, self._example_to_text(input_variables, self.input_keys)
-        if self._own():
-            return self._documents_to_examples(await store.amax_marginal_relevance_search(text, **self._arguments()))
+        if self._may_select():
+            with suppress(NotImplementedError):
+                return self._documents_to_examples(await store.amax_marginal_relevance_search(text, **self._theirs()))
         embedding = await embeddings_of(store).aembed_query(text)
         return self._documents_to_examples(documents_of(await asearch(store, embedding, text, **self._arguments())))
 

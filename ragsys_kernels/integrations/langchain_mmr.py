@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..selection.problem import unit
-from ._pools import Array, greedy, matrix, run, vector
+from ._pools import Array, greedy, matrix, number_of_picks, run, vector
 
 
 def maximal_marginal_relevance(
@@ -77,7 +77,7 @@ def maximal_marginal_relevance(
     query, rows = _finite(vector(op, "query_embedding", query_embedding, rows.shape[1]), rows)
     if not (query.any() and rows.any()):
         raise ValueError(f"NaN values found: {op} needs a query and a row that are finite and not zero")
-    k = min(int(k), len(rows))
+    k = number_of_picks(op, len(rows), int(k))
     if 0 <= lambda_mult <= 1:
         picks: list[int] = run("mmr", query[None], rows, k, lambda_d=float(lambda_mult)).indices[0].tolist()
         return picks

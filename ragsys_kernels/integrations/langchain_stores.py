@@ -142,7 +142,6 @@ def _picked(
         picks = []
     else:
         bias = numbers("max_marginal_relevance_search", [document.metadata for document, *_ in found], bias_key)
-        k = min(k, len(found))
         picks, _ = select(embedding, vectors, k, method=method, lambda_mult=lambda_mult, bias=bias, lambda_b=lambda_b)
     return [found[i][:2] for i in picks]
 

@@ -14,12 +14,14 @@ import numpy as np
 from .._checks import choice
 from ..selection.problem import unit
 from . import _peers
-from ._pools import Array, greedy, matrix, newest, run, vector
+from ._pools import Array, greedy, matrix, newest, number_of_picks, run, vector
 
 if TYPE_CHECKING:
     from .llama_index_components import SelectionPostprocessor
 
 __all__ = ["SelectionPostprocessor", "get_top_k_mmr_embeddings"]
+
+_OP = "get_top_k_mmr_embeddings"
 
 __getattr__ = _peers.later(__name__, "llama-index", llama_index_components=("SelectionPostprocessor",))
 
@@ -78,7 +80,7 @@ def get_top_k_mmr_embeddings(
     Warns
     -----
     PoolSizeWarning
-        With "max", if k >= N.
+        No more embeddings have a cosine than ``similarity_top_k`` asks for, so that the call only reorders.
 
     Notes
     -----
@@ -89,57 +91,64 @@ def get_top_k_mmr_embeddings(
     "max" with the cosine is the kernel of `ragsys_kernels.mmr`; the rest is NumPy, since the kernels do not have the
     penalty against the newest pick alone. O(k N D) time.
     """
-    op = "get_top_k_mmr_embeddings"
     penalty = _installed().penalty if penalty is None else penalty
-    choice(op, "penalty", penalty, ("last", "max"))
+    choice(_OP, "penalty", penalty, ("last", "max"))
     n = len(embeddings)
     ids = list(range(n)) if embedding_ids is None or len(embedding_ids) == 0 else list(embedding_ids)
     if len(ids) != n:
-        raise ValueError(f"{op}: embedding_ids must have one id for each of the {n} embeddings, got {len(ids)}")
-    if similarity_top_k is None or (similarity_top_k == 0 and _installed().zero_is_all):
-        similarity_top_k = n
-    k = min(similarity_top_k, n)
-    if k <= 0:
+        raise ValueError(f"{_OP}: embedding_ids must have one id for each of the {n} embeddings, got {len(ids)}")
+    if similarity_top_k == 0 and _installed().zero_is_all:
+        similarity_top_k = None
+    if n == 0 or (similarity_top_k is not None and similarity_top_k <= 0):
         return [], []
     weight = 0.5 if mmr_threshold is None else mmr_threshold
     keep = list(dict(zip(ids, range(n), strict=True)).values())
     if similarity_fn is None:
-        values, picks = _by_cosine(query_embedding, embeddings, keep, k, weight, penalty)
+        values, picks = _by_cosine(query_embedding, embeddings, keep, similarity_top_k, weight, penalty)
     else:
-        values, picks = _by_function(query_embedding, embeddings, keep, k, weight, penalty, similarity_fn)
+        values, picks = _by_function(
+            query_embedding, embeddings, keep, similarity_top_k, weight, penalty, similarity_fn
+        )
     return values, [ids[keep[i]] for i in picks]
 
 
 def _by_cosine(
-    query_embedding: Any, embeddings: Any, keep: list[int], k: int, weight: float, penalty: str
+    query_embedding: Any, embeddings: Any, keep: list[int], wanted: int | None, weight: float, penalty: str
 ) -> tuple[list[float], list[int]]:
-    op = "get_top_k_mmr_embeddings"
-    rows = matrix(op, "embeddings", embeddings)
-    query = vector(op, "query_embedding", query_embedding, rows.shape[1])
+    rows = matrix(_OP, "embeddings", embeddings)
+    query = vector(_OP, "query_embedding", query_embedding, rows.shape[1])
     if not (np.isfinite(query).all() and query.any()):
-        raise ValueError(f"{op}: query_embedding must be finite and not zero, got {query}")
+        raise ValueError(f"{_OP}: query_embedding must be finite and not zero, got {query}")
     if len(keep) < len(rows):
         rows = rows[keep]
     closed = np.asarray(~(np.isfinite(rows).all(axis=1) & rows.any(axis=1)))
     if closed.any():
         rows = np.where(closed[:, None], np.float32(0), rows)
-    if closed.all():
+    pool = np.flatnonzero(~closed)[None]
+    k = number_of_picks(_OP, pool.size, wanted)
+    if k == 0:
         return [], []
     if penalty == "max" and 0 < weight <= 1:
-        pool = np.flatnonzero(~closed)[None]
-        found = run("mmr", query[None], rows, min(k, pool.size), candidates=pool, lambda_d=float(weight))
+        found = run("mmr", query[None], rows, k, candidates=pool, lambda_d=float(weight))
         return found.scores[0].tolist(), found.indices[0].tolist()
     vectors = unit(rows)
     return _greedy(vectors @ unit(query), lambda i: vectors @ vectors[i], closed, k, weight, penalty)
 
 
 def _by_function(
-    query: Any, embeddings: Any, keep: list[int], k: int, weight: float, penalty: str, similarity: Callable[..., float]
+    query: Any,
+    embeddings: Any,
+    keep: list[int],
+    wanted: int | None,
+    weight: float,
+    penalty: str,
+    similarity: Callable[..., float],
 ) -> tuple[list[float], list[int]]:
     rows = [embeddings[i] for i in keep]
     relevance = np.array([similarity(query, row) for row in rows], np.float64)
     closed = np.isnan(relevance)
-    if closed.all():
+    k = number_of_picks(_OP, int(np.count_nonzero(~closed)), wanted)
+    if k == 0:
         return [], []
 
     def with_pick(i: int) -> Array:

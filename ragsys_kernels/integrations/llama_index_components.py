@@ -33,7 +33,8 @@ class SelectionPostprocessor(BaseNodePostprocessor):
     mmr_prefetch_k : int, at least 1, optional
         The size of the pool itself; not together with ``mmr_prefetch_factor``.
     embed_model : BaseEmbedding, optional
-        Embeds the query if its bundle has no embedding, and the nodes that have none. Needed only for those.
+        Embeds the query if its bundle has no embedding, and the nodes that have none. Needed only for those. It is
+        not saved: give it again, ``SelectionPostprocessor.from_dict(data, embed_model=model)``.
 
     Raises
     ------
@@ -50,7 +51,7 @@ class SelectionPostprocessor(BaseNodePostprocessor):
     lambda_b: float = Field(default=0.95, ge=0, le=1)
     mmr_prefetch_factor: float | None = Field(default=None, ge=1)
     mmr_prefetch_k: int | None = Field(default=None, ge=1)
-    embed_model: Any = None
+    embed_model: Any = Field(default=None, exclude=True)
 
     @classmethod
     def class_name(cls) -> str:

@@ -11,10 +11,9 @@ import numpy as np
 
 from .._checks import shown
 from ..selection import options as _options
-from ..selection import validate
 from ..selection.problem import Selection
 from . import _pools
-from ._pools import Array, cover_clipped, greedy, ssd_without_constant
+from ._pools import Array, cover_clipped, greedy, number_of_picks, ssd_without_constant
 
 _EPS = float(np.finfo(np.float32).eps)
 
@@ -376,8 +375,8 @@ def ssd(
 
 
 def _run(op: str, rows: Array, k: int, kind: str | None = None, **options: Any) -> Selection:
-    """Run a rule on relevance; of a small pool `_checked` warns, which knows the caller's numbers."""
-    return _pools.run(op, None, rows, k, kind, warns=False, **options)
+    """Run a rule on relevance."""
+    return _pools.run(op, None, rows, k, kind, **options)
 
 
 def _normalized(rows: Array) -> Array:
@@ -415,10 +414,7 @@ def _checked(
         raise ValueError(f"{op}: embeddings must be 2-D, got shape {rows.shape}")
     if len(relevance) != len(rows):
         raise ValueError(f"{op}: scores must have one value for each of the {len(rows)} rows, got {len(relevance)}")
-    size = len(rows)
-    if k is not None and 0 < size <= k:
-        validate.warn_only_reorders(op, size, int(k))
-    return metric, rows, relevance, size if k is None else max(0, min(int(k), size))
+    return metric, rows, relevance, number_of_picks(op, len(rows), None if k is None else int(k))
 
 
 def _finite(op: str, rows: Array, relevance: Array) -> None:

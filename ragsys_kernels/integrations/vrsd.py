@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._pools import matrix, run, vector
+from ._pools import matrix, number_of_picks, run, vector
 
 __all__ = ["VecRetSimDiv"]
 
@@ -46,9 +46,11 @@ def VecRetSimDiv(vectors: Any, query: Any, k: int = 4) -> tuple[list[Any], list[
     >>> VecRetSimDiv([[1, 0.1], [1, 0.2], [0, 1]], [1, 1], k=2)[1]
     [1, 2]
     """
+    op = "VecRetSimDiv"
     if min(k, len(vectors)) <= 0:
         return [], []
-    rows = matrix("VecRetSimDiv", "vectors", vectors)
-    queries = vector("VecRetSimDiv", "query", query, rows.shape[1])[None]
-    picks: list[int] = run("vrsd", queries, rows, min(k, len(rows)), metric="dot").indices[0].tolist()
+    rows = matrix(op, "vectors", vectors)
+    queries = vector(op, "query", query, rows.shape[1])[None]
+    number = number_of_picks(op, len(rows), k)
+    picks: list[int] = run("vrsd", queries, rows, number, metric="dot").indices[0].tolist()
     return [vectors[i] for i in picks], picks

@@ -380,16 +380,20 @@ def test_pyversity_ranker_ranks_as_haystacks(caplog):
             ours.PyversityRanker(strategy="mmr").run(given, **options)
 
 
-@pytest.mark.parametrize("kind", ["SelectionRanker", "PyversityRanker"])
+@pytest.mark.parametrize("kind", ["SelectionRanker", "PyversityRanker", "SentenceTransformersDiversityRanker"])
 def test_only_a_number_that_is_asked_for_may_be_too_large(kind):
     rng = np.random.default_rng(0)
     given, ranker = documents(rng.standard_normal((6, 8)), rng.random(6).tolist()), getattr(ours, kind)
-    strategies = [{"strategy": each} for each in ours.Strategy] if kind == "PyversityRanker" else [{}]
+    choices = {"PyversityRanker": ours.Strategy, "SentenceTransformersDiversityRanker": ours.DiversityRankingStrategy}
+    strategies = [{"strategy": each} for each in choices.get(kind, ())] or [{}]
     query = {} if kind == "PyversityRanker" else {"query_embedding": [1.0] * 8}
+    if kind == "SentenceTransformersDiversityRanker":
+        query["query"] = "query"
+    of_all = () if "query" in query else ((None, 6),)
     for options in strategies:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            for top_k, number in ((None, 6), (5, 5)):
+            for top_k, number in (*of_all, (5, 5)):
                 assert len(ranker(top_k=top_k, **options).run(documents=given, **query)["documents"]) == number
         with pytest.warns(rk.PoolSizeWarning, match="the pool of 6 is no larger than k = 10,") as seen:
             ranker(top_k=10, **options).run(documents=given, **query)

@@ -2,8 +2,10 @@
 
 import asyncio
 import inspect
+import math
 import re
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -89,9 +91,24 @@ def test_departures():
         maximal_marginal_relevance([1, 0, 0], rows)
 
 
-def test_a_pool_no_larger_than_k_warns():
-    with pytest.warns(rk.PoolSizeWarning):
-        maximal_marginal_relevance([1, 0], [[1, 0], [0, 1]], k=2)
+@pytest.mark.parametrize("weight", [0.5, 1.5], ids=["kernel", "numpy"])
+def test_a_pool_no_larger_than_k_warns_once_in_the_callers_numbers(weight):
+    for k in (2, 10):
+        told = f"^maximal_marginal_relevance: the pool of 2 is no larger than k = {k}, "
+        with pytest.warns(rk.PoolSizeWarning, match=told) as seen:
+            assert len(maximal_marginal_relevance([1, 0], [[1, 0], [0, 1]], weight, k=k)) == 2
+        assert [each.filename for each in seen] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        maximal_marginal_relevance([1, 0], [[1, 0], [0, 1]], weight, k=1)
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "vrsd"}, {"bias_key": "quality"}])
+def test_a_store_with_few_documents_warns_in_the_callers_numbers(options):
+    store = stores(ours.InMemoryVectorStore)
+    with pytest.warns(rk.PoolSizeWarning, match=": the pool of 3 is no larger than k = 5, ") as seen:
+        assert len(store.max_marginal_relevance_search("query", k=5, fetch_k=3, **options)) == 3
+    assert len(seen) == 1
 
 
 def test_in_langchains_own_modules_they_do_not_ask_themselves(monkeypatch):
@@ -285,6 +302,10 @@ class AsyncText(AsyncOnly):
         return Bare(DeterministicFakeEmbedding(size=12)).similarity_search(query, k)
 
 
+def chosen(examples):
+    return [example["number"] for example in examples]
+
+
 def mixed(store):
     return type(store.__name__, (ours.MaxMarginalRelevanceMixin, store), {})
 
@@ -298,6 +319,12 @@ def test_a_store_that_searches_by_text_alone_is_asked_for_the_text():
     store = mixed(TextOnly)(embedding)
     assert picked(store.max_marginal_relevance_search("query", 5, 12, 0.4)) == expected
     assert picked(asyncio.run(store.amax_marginal_relevance_search("query", 5, 12, 0.4))) == expected
+    for kind in (TextOnly, Bare):
+        selector = ours.MaxMarginalRelevanceExampleSelector(
+            vectorstore=kind(embedding), k=5, fetch_k=12, lambda_mult=0.4
+        )
+        assert chosen(selector.select_examples({"input": "query"})) == expected
+        assert chosen(asyncio.run(selector.aselect_examples({"input": "query"}))) == expected
     with pytest.raises(NotImplementedError):
         store.max_marginal_relevance_search_by_vector(embedding.embed_query("query"))
 
@@ -312,10 +339,13 @@ def test_a_store_that_is_only_awaited_is_awaited(kind):
     assert picked(document for document, _ in found) == expected
     scores = [score for _, score in found]
     assert scores == [0.25] * 5 if kind is AsyncScored else np.isnan(scores).all()
+    options = {"vectorstore": kind(Awaited()), "k": 5, "fetch_k": 12, "lambda_mult": 0.4}
+    selector = ours.MaxMarginalRelevanceExampleSelector(**options)
+    assert chosen(asyncio.run(selector.aselect_examples({"input": "query"}))) == expected
     selector = ours.MaxMarginalRelevanceExampleSelector(
-        vectorstore=kind(Awaited()), k=5, fetch_k=12, lambda_mult=0.4, bias_key="number", lambda_b=1.0
+        **options, bias_key="number", lambda_b=1.0, example_keys=["number"]
     )
-    assert len(asyncio.run(selector.aselect_examples({"input": "query"}))) == 5
+    assert chosen(asyncio.run(selector.aselect_examples({"input": "query"}))) == expected
 
 
 def test_a_store_with_candidates_of_its_own_is_asked_for_them():
@@ -362,6 +392,50 @@ def test_retriever_and_compressor_select_as_the_store_does(method):
     assert max(picked(filtered.invoke("query"))) < 10
 
 
+def test_retriever_takes_arguments_for_one_call_as_langchains_does():
+    store = stores(langchain.InMemoryVectorStore)
+    reference = store.as_retriever(search_type="mmr", search_kwargs={"filter": few})
+    retriever = ours.SelectionRetriever(vectorstore=store, search_kwargs={"filter": few})
+
+    def invoke(each, query, **options):
+        found = each.invoke(query, **options)
+        assert asyncio.run(each.ainvoke(query, **options)) == found
+        return picked(found)
+
+    expected = invoke(reference, "query")
+    for options in (
+        {},
+        {"k": 1},
+        {"k": 0},
+        {"fetch_k": 2},
+        {"fetch_k": 0},
+        {"lambda_mult": 0.0},
+        {"lambda_mult": 1.5},
+        {"filter": lambda document: document.metadata["number"] in (3, 9)},
+        {"k": 3, "fetch_k": 8, "lambda_mult": 0.2, "filter": None},
+    ):
+        assert invoke(retriever, "query", **options) == invoke(reference, "query", **options)
+        assert invoke(retriever, "query") == expected  # for that call alone
+    by_bias = {"k": 3, "bias_key": "quality", "lambda_b": 0.2}
+    made = ours.SelectionRetriever(vectorstore=store, search_kwargs={"filter": few}, **by_bias)
+    assert invoke(retriever, "query", **by_bias) == invoke(made, "query") != expected[:3]
+    for options, error, message in (
+        ({"lambda_mult": math.nan}, ValueError, "maximal_marginal_relevance: lambda_mult must be finite, got nan"),
+        ({"bias_key": "quality", "lambda_b": 2}, ValueError, r"mmr: lambda_b must be .*, got 2"),
+        ({"bias_key": "quality", "lambda_mult": -1}, ValueError, r"mmr: lambda_d must be .*, got -1"),
+        ({"method": "best"}, ValueError, "select: method must be one of 'mmr', 'vrsd', got 'best'"),
+        ({"lambda_mul": 0.3}, TypeError, "unexpected keyword argument 'lambda_mul'"),  # of the store
+    ):
+        with pytest.raises(error, match=message):
+            retriever.invoke("query", **options)
+        with pytest.raises(error, match=message):
+            asyncio.run(retriever.ainvoke("query", **options))
+
+
+def few(document):
+    return document.metadata["number"] < 20
+
+
 def test_compressor_uses_vectors_relevance_and_bias_of_the_metadata():
     rng = np.random.default_rng(1)
     rows, relevance = rng.standard_normal((10, 12)).astype(np.float32), rng.random(10).astype(np.float32)
@@ -404,14 +478,24 @@ def test_compressor_uses_vectors_relevance_and_bias_of_the_metadata():
 
 
 @pytest.mark.parametrize("key", ["bias_key", "relevance_key"])
-@pytest.mark.parametrize(("bad", "got"), [("good", "'good'"), ([1.0, 2.0], "list")])
+@pytest.mark.parametrize(
+    ("bad", "got"),
+    [
+        ("good", "'good'"),
+        ([1.0, 2.0], "list"),
+        (math.nan, "nan"),
+        (-math.inf, "-inf"),
+        (1e39, "1e+39"),  # float32 ends at 3.4e38
+        pytest.param(10**400, "int", id="beyond float64"),
+    ],
+)
 def test_metadata_that_is_no_number_is_named(key, bad, got):
     documents = [Document(page_content=text, metadata={"q": i / 10}) for i, text in enumerate(TEXTS[:5])]
     documents[3].metadata["q"] = bad
     compressor = ours.SelectionCompressor(embeddings=DeterministicFakeEmbedding(size=12), k=2, **{key: "q"})
     with pytest.raises(ValueError) as error:
         compressor.compress_documents(documents, "query")
-    rule = "the metadata of every item must have a number as 'q'"
+    rule = "the metadata of every item must have a number within the range of float32 as 'q'"
     assert str(error.value) == f"compress_documents: {rule}, got {got} in item 3"
 
 
@@ -475,8 +559,10 @@ def test_selector_asks_a_store_without_vectors_for_its_own_search():
     selector = ours.MaxMarginalRelevanceExampleSelector(
         vectorstore=store, k=3, fetch_k=9, lambda_mult=0.2, vectorstore_kwargs={"filter": "x"}
     )
-    assert selector.select_examples({"input": "query"}) == [{"input": "one"}]
-    assert store.asked == {"k": 3, "fetch_k": 9, "lambda_mult": 0.2, "filter": "x"}
+    for select in (selector.select_examples, lambda example: asyncio.run(selector.aselect_examples(example))):
+        store.asked = None
+        assert select({"input": "query"}) == [{"input": "one"}]
+        assert store.asked == {"k": 3, "fetch_k": 9, "lambda_mult": 0.2, "filter": "x"}
 
 
 def test_langchains_documented_example_runs_with_a_changed_import(monkeypatch, capsys):

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import re
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -176,6 +177,22 @@ def test_departures():
         get_top_k_mmr_embeddings(rows[0], rows, penalty="mean")
 
 
+@pytest.mark.parametrize("penalty", ["last", "max"])
+@pytest.mark.parametrize("function", [None, cosine])
+def test_a_pool_no_larger_than_k_warns_once_in_the_callers_numbers(penalty, function):
+    query, rows = np.array([1.0, 0.5, 0.2]), np.array([[1.0, 0, 0], [0, 1, 0], [np.nan, 0, 0], [0, 0, 1]])
+    for k in (3, 10):  # one row has no cosine
+        told = f"^get_top_k_mmr_embeddings: the pool of 3 is no larger than k = {k}, "
+        with pytest.warns(rk.PoolSizeWarning, match=told) as seen:
+            assert sorted(get_top_k_mmr_embeddings(query, rows, function, k, penalty=penalty)[1]) == [0, 1, 3]
+        assert [each.filename for each in seen] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for k, picks in ((None, 3), (0, 3), (2, 2), (-1, 0)):  # 0 is all of them, in llama-index-core 0.14
+            assert len(get_top_k_mmr_embeddings(query, rows, function, k, penalty=penalty)[1]) == picks
+        assert get_top_k_mmr_embeddings(query, rows[2:3], function, 5, penalty=penalty) == ([], [])
+
+
 def test_llama_index_is_imported_for_its_classes_alone(run_python):
     code = (
         "import sys; sys.modules['llama_index'] = None\n"
@@ -280,13 +297,21 @@ def test_postprocessor_is_saved_and_refuses_what_it_does_not_know():
     assert data["class_name"] == "SelectionPostprocessor"
     for again in (ours.SelectionPostprocessor.from_dict(data), ours.SelectionPostprocessor.from_json(select.to_json())):
         assert again.to_dict() == data
+    model = Fake()
+    data = ours.SelectionPostprocessor(embed_model=model).to_dict()
+    assert "embed_model" not in data
+    with pytest.raises(ValueError, match="embed_model must be given to embed the query, got None"):
+        ours.SelectionPostprocessor.from_dict(data).postprocess_nodes(scored(), query_str="query")
+    again = ours.SelectionPostprocessor.from_dict(data, embed_model=model)
+    assert len(again.postprocess_nodes(scored(), query_str="query")) == 2
     for name in ("lambda_mult", "top_n"):
         with pytest.raises(ValueError, match=rf"{name}\n.*Extra inputs are not permitted"):
             ours.SelectionPostprocessor(**{name: 1})
     given = scored()
     given[2].node.metadata["quality"] = "good"
-    model = Fake()
-    with pytest.raises(ValueError, match="every item must have a number as 'quality', got 'good' in item 2"):
+    with pytest.raises(
+        ValueError, match="every item must have a number within the range of float32 as 'quality', got 'good' in item 2"
+    ):
         ours.SelectionPostprocessor(bias_key="quality", embed_model=model).postprocess_nodes(given, query_str="query")
 
 
