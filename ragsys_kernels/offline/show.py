@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 from .._files import check_local
 from .._types import PathLike
 from . import text_files
+from ._manifest import Manifest
+from ._url_folder import folder_at
 
 _COLUMNS = {"ids", "scores", "relevance", "redundancy"}
 
@@ -56,7 +58,8 @@ def show(
     limit : int, optional
         Most queries.
     text_column, id_column : str
-        Columns of both files. Ids are by default the column "id", else numbers of rows, as in ``select``.
+        Columns of both files. Ids are by default the column "id", else numbers of rows, as in ``select``; where the job
+        had no ids, numbers of rows.
 
     Raises
     ------
@@ -70,8 +73,11 @@ def show(
         if path is not None:
             check_local(op, argument, path)
     rows = _picks(op, Path(picks), {str(query) for query in only}, limit)
-    of_items = _by_id(op, "texts", Path(texts), text_column, id_column)
-    of_queries = None if queries is None else _by_id(op, "queries", Path(queries), text_column, id_column)
+    job = _inputs(op, Path(picks))
+    of_items = _by_id(op, "texts", Path(texts), text_column, id_column, "corpus_ids" in job)
+    of_queries = None
+    if queries is not None:
+        of_queries = _by_id(op, "queries", Path(queries), text_column, id_column, "query_ids" in job)
     shown = []
     for row in rows:
         query = row["query_id"]
@@ -81,6 +87,15 @@ def show(
             text = _text(op, "texts", of_items, item)
             shown.append(Pick(query, question, rank, item, score, relevance, redundancy, text))
     return shown
+
+
+def _inputs(op: str, picks: Path) -> Container[str]:
+    """Return what the job that wrote the picks read; where its folder does not say, ids are taken for granted."""
+    try:
+        job = Manifest.read(folder_at(picks if picks.is_dir() else picks.parent), op)
+    except (ValueError, OSError):  # a damaged job has picks all the same
+        job = None
+    return ("corpus_ids", "query_ids") if job is None else job.description["inputs"]
 
 
 def _picks(op: str, path: Path, wanted: set[str], limit: int | None) -> list[dict[str, Any]]:
@@ -116,10 +131,12 @@ def _row_groups(op: str, file: Path) -> Iterator[tuple[list[str], Callable[[], p
             yield list(map(str, queries.to_pylist())), partial(opened.read_row_group, group, ["query_id", *_COLUMNS])
 
 
-def _by_id(op: str, argument: str, path: Path, text_column: str, id_column: str | None) -> dict[str, str]:
+def _by_id(
+    op: str, argument: str, path: Path, text_column: str, id_column: str | None, has_ids: bool
+) -> dict[str, str]:
     table = text_files.read(op, argument, path, (text_column,), id_column)
     texts = text_files.texts(op, argument, table, text_column, path)
-    if id_column is None and "id" in table.column_names:
+    if id_column is None and has_ids and "id" in table.column_names:
         id_column = "id"
     if id_column is None:
         return {str(row): text for row, text in enumerate(texts)}

@@ -201,6 +201,27 @@ def test_an_id_of_two_texts_is_refused(picks, documents):
         offline.show(picks=picks, texts=documents / "more.jsonl")
 
 
+@pytest.mark.parametrize("picked", ["folder", "file"])
+def test_picks_by_row_are_shown_by_row(tmp_path, picked):
+    """Files of vectors alone have no ids: those of the texts are others, also where they are numbers."""
+    rng = np.random.default_rng(0)
+    for name, rows in (("corpus", 20), ("queries", 3)):
+        np.save(tmp_path / f"{name}.npy", rng.standard_normal((rows, 4), np.float32))
+    lines = [json.dumps({"id": (row + 1) % 20, "text": f"text of row {row}"}) for row in range(20)]
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
+    out = tmp_path / "out"
+    offline.select(corpus=tmp_path / "corpus.npy", queries=tmp_path / "queries.npy", out=out, k=3, pool=10)
+    given = {"picks": out if picked == "folder" else out / "part-00000.parquet", "texts": tmp_path / "texts.jsonl"}
+    found = offline.show(**given, queries=tmp_path / "texts.jsonl")
+    assert len(found) == 9
+    for pick in found:
+        assert (pick.text, pick.question) == (f"text of row {pick.id}", f"text of row {pick.query}")
+    by_id = [f"text of row {(pick.id - 1) % 20}" for pick in found]
+    assert [pick.text for pick in offline.show(**given, id_column="id")] == by_id
+    (out / "_job.json").write_text("{")  # which then does not tell
+    assert [pick.text for pick in offline.show(**given)] == by_id
+
+
 def test_show_takes_local_paths(picks, documents):
     given = {"picks": picks, "texts": documents / "docs.csv"}
     for name in ("picks", "texts", "queries"):
