@@ -23,6 +23,8 @@ from .sources import Column
 
 # Options of one rule each, as `Corpus.select` takes them.
 OF_ONE_RULE = ("scale", "gamma", "window", "noise", "min_gain", "kind", "density")
+_OF_CORPUS = ("vector_column", "id_column", "bias", "bias_column", "groups", "group_column", "costs", "cost_column",
+              "metric", "dtype")  # fmt: skip
 _FILES = ("corpus", "queries", "candidates", "index", "bias", "groups", "costs", "query_groups")
 
 
@@ -139,14 +141,13 @@ class Inputs:
         """Open the files; refuse, from their headers alone, what does not fit together."""
         corpus, queries = spec.corpus, spec.queries
         held: dict[str, Any] = {"metric": "cosine", "dtype": "float32"}
-        loaded = sources.saved(corpus)
+        loaded = sources.saved(corpus, {name: getattr(spec, name) for name in _OF_CORPUS})
         if loaded is None:
             saved, vectors = None, sources.vectors(corpus, "corpus", spec.vector_column)
             ids = sources.ids(corpus, "corpus", spec.id_column)
         else:
             saved, vectors, ids = loaded
             held = {name: getattr(saved, name) for name in held}
-            _check_saved(spec, held)
         held.update({name: value for name in held if (value := getattr(spec, name)) is not None})
         # Where bad rows are skipped, the first query may be one.
         dims = vectors.dims if spec.on_error == "skip" else None
@@ -189,10 +190,7 @@ class Inputs:
                     f"{option} names another"
                 )
         if self.candidates is not None and self.corpus_ids is not None and not spec.candidate_ids:
-            yield (
-                f"select: candidates are row numbers of the corpus, not its ids in {self.corpus_ids.path}; "
-                "candidate_ids takes ids"
-            )
+            yield f"select: {sources.ROW_NUMBERS.format(self.corpus_ids.path)}"
 
     def _check_sizes(self) -> None:
         for argument, column in (("corpus", self.corpus), ("queries", self.queries)):
@@ -216,20 +214,6 @@ class Inputs:
                     f"select: {argument} must have one row for each of the {expected} rows of {owner}, "
                     f"got {dependent.rows} in {dependent.path}"
                 )
-
-
-def _check_saved(spec: JobSpec, held: dict[str, Any]) -> None:
-    """Refuse options that say otherwise than a saved corpus how its rows are held and what belongs to them."""
-    names = ("vector_column", "id_column", "bias", "bias_column", "groups", "group_column", "costs", "cost_column")
-    for name in names:
-        if (value := getattr(spec, name)) is not None:
-            raise ValueError(f"select: {name} must be left out with the saved corpus {spec.corpus}, got {value}")
-    for name, value in held.items():
-        if getattr(spec, name) not in (None, value):
-            raise ValueError(
-                f"select: {name} must be that of the saved corpus {spec.corpus}, {value!r}, or left out, "
-                f"got {getattr(spec, name)!r}"
-            )
 
 
 def check_out(spec: JobSpec, out: PathLike) -> None:

@@ -20,7 +20,7 @@ from ._manifest import JobFolder, ShardRecord, errors_file, shard_file
 from ._pipeline import ahead
 from ._spec import Inputs, JobSpec, selection_options
 from .sinks import ROW_GROUP, parquet
-from .sources import ByIds, Column, Lists
+from .sources import ByIds, Column, Lists, load_corpus
 
 Array = npt.NDArray[Any]
 
@@ -358,24 +358,10 @@ def _costs(inputs: Inputs) -> dict[str, Any]:
     return {} if inputs.costs is None else {"costs": inputs.costs.whole()}
 
 
-def load_corpus(corpus: Column, bias: Column | None, groups: Column | None, options: dict[str, Any]) -> rk.Corpus:
-    """Read the vectors and what belongs to them."""
-    try:
-        return rk.Corpus(
-            corpus.embeddings(),
-            bias=None if bias is None else np.asarray(bias.whole(), np.float32),
-            groups=None if groups is None else groups.whole(),
-            **options,
-        )
-    except ValueError as error:
-        if str(error).startswith("select: "):  # from reading, with the file's name
-            raise
-        raise ValueError(f"select: corpus must be usable, got {corpus.path}: {error}") from error
-
-
 def takeable(ids: pa.ChunkedArray) -> pa.Array:
     """Return one array to take from; strings get 64-bit offsets, since the text of all ids may exceed 2 GiB."""
-    return (ids.cast(pa.large_string()) if pa.types.is_string(ids.type) else ids).combine_chunks()
+    ids = ids.cast(pa.large_string()) if pa.types.is_string(ids.type) else ids
+    return ids.chunk(0) if ids.num_chunks == 1 else ids.combine_chunks()  # which copies a single one too
 
 
 def _runs(indices: Sequence[int]) -> Iterator[range]:

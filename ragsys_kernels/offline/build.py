@@ -10,7 +10,6 @@ from .. import _checks
 from .._files import check_local
 from .._types import Metric, Storage
 from . import sources
-from ._worker import load_corpus
 from .sources import Column, PathLike
 
 _OP = "build_corpus"
@@ -91,7 +90,7 @@ def _read(vectors: Column, columns: dict[str, Column | None], options: dict[str,
                 f"got {column.rows} in {column.path}"
             )
     more: dict[str, Any] = {name: given[name].whole() for name in ("ids", "costs") if name in given}
-    return load_corpus(vectors, columns["bias"], columns["groups"], {**more, **options})
+    return sources.load_corpus(vectors, columns["bias"], columns["groups"], {**more, **options})
 
 
 def _ids(corpus: PathLike, file: PathLike | None, column: str | None) -> Column | None:

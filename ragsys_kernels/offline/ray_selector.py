@@ -14,7 +14,7 @@ from .. import _env
 from .._types import Backend, Method, PathLike
 from . import sources
 from ._device import Selector
-from ._worker import load_corpus, takeable
+from ._worker import takeable
 from .ray_engine import import_ray
 
 Array = npt.NDArray[Any]
@@ -65,7 +65,8 @@ def selector_for_ray(
     Parameters
     ----------
     corpus : Corpus or path
-        Or the file, folder or URL of its vectors, as in `select`; those below up to `dtype` are then as there.
+        Or the file, folder or URL of its vectors, as in `select`, or the folder of a saved corpus; those below up to
+        `dtype` are then as there.
     device : str, optional
         "cuda": the actors hold and select on it, with a copy each; give them GPUs (``num_gpus=1``).
     query_column : str
@@ -85,9 +86,9 @@ def selector_for_ray(
     -------
     type
         Called with a batch, a dict of NumPy columns (`map_batches`'s default), it returns the batch with four columns
-        more: ``ids``, the picks of each query, best first, as ids of `id_column` or row numbers; ``scores``,
-        ``relevance`` and ``redundancy`` as in `Selection`, float32 values; lists of `k` values, fewer where there are
-        fewer candidates.
+        more: ``ids``, the picks of each query, best first, as ids of `id_column` or of the corpus, else row numbers;
+        ``scores``, ``relevance`` and ``redundancy`` as in `Selection`, float32 values; lists of `k` values, fewer where
+        there are fewer candidates.
 
     Raises
     ------
@@ -126,23 +127,25 @@ def selector_for_ray(
         "density": density or None,
         "backend": backend,
     }
+    given = {
+        "bias": bias, "groups": groups, "costs": costs, "vector_column": vector_column, "id_column": id_column,
+        "bias_column": bias_column, "group_column": group_column, "cost_column": cost_column, "metric": metric,
+        "dtype": dtype,
+    }  # fmt: skip
     ids: Any = None
     if isinstance(corpus, rk.Corpus):
-        given = {
-            "bias": bias, "groups": groups, "costs": costs, "vector_column": vector_column, "id_column": id_column,
-            "bias_column": bias_column, "group_column": group_column, "cost_column": cost_column, "metric": metric,
-            "dtype": dtype,
-        }  # fmt: skip
         for name, value in given.items():
             if value is not None:
                 raise ValueError(f"{_OP}: {name} must be left out with a Corpus, got {value!r}")
+    elif (saved := sources.saved(corpus, given)) is not None:
+        corpus = saved[0]
     else:
         held: dict[str, Any] = {"metric": metric, "dtype": dtype}
         spent = sources.numbers("costs", None, costs, cost_column, corpus)
         held["costs"] = None if spent is None else spent.whole()
         held = {name: value for name, value in held.items() if value is not None}
         column = sources.ids(corpus, "corpus", id_column)
-        corpus = load_corpus(
+        corpus = sources.load_corpus(
             sources.vectors(corpus, "corpus", vector_column),
             sources.numbers("bias", float, bias, bias_column, corpus),
             sources.numbers("groups", int, groups, group_column, corpus),
@@ -160,7 +163,8 @@ def selector_for_ray(
         """Adds picks to batches of queries."""
 
         def __init__(self) -> None:
-            held, self._ids = ray.get(reference)
+            held, ids = ray.get(reference)
+            self._ids = sources.id_values(held.ids) if ids is None else ids
             self._corpus = Selector(held, device)
 
         def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:

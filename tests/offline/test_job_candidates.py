@@ -86,6 +86,23 @@ def test_unknown_ids_follow_on_error(tmp_path, data, ids):
     check_equals(read(tmp_path / "out"), rk.Corpus(data["corpus"]).select(data["queries"], 5, candidates=rows), ids=ids)
 
 
+def test_repeated_ids_are_named(tmp_path, data, ids):
+    """By the id, not by the row of the corpus, which nobody gave."""
+    lists = lists_of(data, ids)
+    lists[7].insert(3, lists[7][9])
+    lists[8][1:1] = lists[207][:0]  # ids of other lists are no repeats
+    path = tmp_path / "ids.parquet"
+    pq.write_table(pa.table({"candidates": lists}), path)
+    options = {"corpus": tmp_path / "corpus.parquet", "candidates": path, "candidate_ids": True, "chunk_size": 50}
+    reason = f"candidates must not repeat an id within a query, got {lists[7][3]!r} twice"
+    check_refused(tmp_path, ValueError, f"^select: {reason} in row 7 of {path}$", **options)
+    assert select(tmp_path, **options, on_error="skip").skipped == 1
+    assert read(tmp_path / "out" / "_errors-00000.parquet")["reason"].to_pylist() == [reason]
+    rows = data["candidates"].copy()
+    rows[7] = -1
+    check_equals(read(tmp_path / "out"), rk.Corpus(data["corpus"]).select(data["queries"], 5, candidates=rows), ids=ids)
+
+
 def test_what_makes_no_ids_is_refused(tmp_path, data):
     vectors = vector_lists(data["corpus"])
 

@@ -16,8 +16,7 @@ import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import offline  # noqa: E402
 from ragsys_kernels.corpus import rows  # noqa: E402
 from ragsys_kernels.offline import sources  # noqa: E402
-from ragsys_kernels.offline._worker import load_corpus  # noqa: E402
-from ragsys_kernels.offline.sources import _arrow, _parquet, _place  # noqa: E402
+from ragsys_kernels.offline.sources import _arrow, _parquet, _place, load_corpus  # noqa: E402
 
 
 def counting(counts, name, function):

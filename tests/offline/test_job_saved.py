@@ -91,6 +91,9 @@ def test_processes_share_its_arrays(tmp_path, data, corpus, metric):
     copied = pickle.dumps(held, protocol=5, buffer_callback=shared.append)
     assert len(copied) < 8_000 < data["corpus"].nbytes
     assert sum(buffer.raw().nbytes for buffer in shared) >= data["corpus"].nbytes
+    if spec.corpus.name == "saved":  # its ids are Arrow's in the memory of the corpus
+        assert held.ids.buffers()[2].address == held.corpus.ids.arrays()["id_text"].ctypes.data
+        assert held.ids.to_pylist() == IDS["strings"]
     again = pickle.loads(copied, buffers=shared).corpus
     assert again.data.tobytes() == held.corpus.data.tobytes()
 
@@ -122,6 +125,19 @@ def test_another_corpus_in_its_place_is_another_input(tmp_path, data, fingerprin
     rk.Corpus(data["corpus"], bias=-data["bias"]).save(tmp_path / "saved", overwrite=True)
     with pytest.raises(ValueError, match=r"sha256 of corpus bias\.npy"):
         select(tmp_path, "saved", "out")
+
+
+def test_damaged_ids_of_a_large_folder_are_found(tmp_path, data, monkeypatch):
+    """It is not read whole when it is loaded, and Arrow would read what the offsets say."""
+    monkeypatch.setattr("ragsys_kernels.corpus.folder._SMALL", 0)
+    rk.Corpus(data["corpus"], ids=IDS["strings"]).save(tmp_path / "saved")
+    offsets = np.load(tmp_path / "saved" / "id_offsets.npy", mmap_mode="r+")
+    sampled = np.arange(64) * (len(offsets) - 1) // 63
+    (free, *_) = sorted(set(range(1, N)) - set(sampled.tolist()))
+    offsets[free] = 2**40
+    offsets.flush()
+    match = "^select: corpus must be usable, got .*saved: "
+    check_refused(tmp_path, ValueError, match, corpus=tmp_path / "saved")
 
 
 def test_a_damaged_folder_is_named(tmp_path, data):

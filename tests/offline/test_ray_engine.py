@@ -251,6 +251,22 @@ def test_selector_takes_a_corpus(selector):
     assert found["ids"].tolist() == direct.indices.tolist()
 
 
+@pytest.mark.parametrize("ids", [range(90, 85, -1), ["a", "b", "c", "d", "e"]], ids=["integers", "strings"])
+def test_selector_takes_a_saved_corpus_and_gives_its_ids(tmp_path, selector, ids):
+    corpus = rk.Corpus(np.eye(5, dtype=np.float32), ids=list(ids))
+    corpus.save(tmp_path / "saved")
+    queries = np.eye(5, dtype=np.float32)[:2] + np.float32([0, 0, 0.1, 0, 0])
+    expected = [[ids[0], ids[2]], [ids[1], ids[2]]]
+    for given in (corpus, tmp_path / "saved", f"file://{tmp_path}/saved"):
+        assert selector(given, k=2, pool=4, lambda_d=0.9)()({"embedding": queries})["ids"].tolist() == expected
+    with pytest.raises(
+        ValueError, match=r"metric must be that of the saved corpus .*, 'cosine', or left out, got 'dot'"
+    ):
+        selector(tmp_path / "saved", metric="dot")
+    with pytest.raises(ValueError, match="bias_column must be left out with the saved corpus"):
+        selector(tmp_path / "saved", bias_column="b")
+
+
 def test_selector_has_budgets_ceilings_and_options_of_rules(tmp_path, selector):
     rng = np.random.default_rng(2)
     rows, queries = rng.standard_normal((60, 8), np.float32), rng.standard_normal((9, 8), np.float32)

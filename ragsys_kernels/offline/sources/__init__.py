@@ -25,6 +25,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+import ragsys_kernels as rk
+
 from ..._types import PathLike
 from . import _rows
 from ._index import Index
@@ -33,10 +35,11 @@ from ._place import Place
 from ._raw import RawColumn, npy
 from ._rows import RowSource
 from ._safetensors import Tensor, Tensors
-from ._saved import saved
+from ._saved import id_values, saved
 from ._tables import ARROW, Table, TableColumn, find_column
 
 __all__ = [
+    "ROW_NUMBERS",
     "ByIds",
     "Column",
     "Index",
@@ -45,11 +48,15 @@ __all__ = [
     "Place",
     "candidate_lists",
     "candidates",
+    "id_values",
     "ids",
+    "load_corpus",
     "numbers",
     "saved",
     "vectors",
 ]
+
+ROW_NUMBERS = "candidates are row numbers of the corpus, not its ids in {}; candidate_ids takes ids"  # to be noted
 
 _SUFFIXES = (".npy", ".parquet", *ARROW, ".safetensors")
 _FLOATS = ("float32", "float16", "float64")
@@ -211,6 +218,21 @@ def numbers(
         return _rows.numbers(values, rows, read_as)
 
     return TableColumn(source, argument, name, convert)
+
+
+def load_corpus(corpus: Column, bias: Column | None, groups: Column | None, options: dict[str, Any]) -> rk.Corpus:
+    """Read the vectors and what belongs to them."""
+    try:
+        return rk.Corpus(
+            corpus.embeddings(),
+            bias=None if bias is None else np.asarray(bias.whole(), np.float32),
+            groups=None if groups is None else groups.whole(),
+            **options,
+        )
+    except ValueError as error:
+        if str(error).startswith("select: "):  # from reading, with the file's name
+            raise
+        raise ValueError(f"select: corpus must be usable, got {corpus.path}: {error}") from error
 
 
 def _open(file: PathLike, argument: str, column: str | None) -> Place | Table | Tensors:

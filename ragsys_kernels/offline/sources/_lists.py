@@ -95,7 +95,8 @@ class ListColumn(Protocol):
 class ByIds:
     """A column of lists of ids, as lists of the rows of the corpus that has these ids; one of another type is refused.
 
-    -1 in an array is padding; lists with other ids than those of the corpus are rows that cannot be used.
+    -1 in an array is padding; lists with other ids than those of the corpus, or with one twice, are rows that cannot be
+    used.
     """
 
     def __init__(self, column: ListColumn, ids: Ids) -> None:
@@ -119,12 +120,18 @@ class ByIds:
     def _rows_of(self, lists: Lists, rows: RowSource) -> Lists:
         found = self._ids.rows_of(lists.values, unknown="pad")
         padding = None if lists.values.dtype == object else -1
-        unknown = (found < 0) & (lists.values != padding)
+        self._refuse((found < 0) & (lists.values != padding), "be ids of the corpus", "", lists, rows)
+        keys = np.repeat(np.arange(len(lists)), lists.lengths) * len(self._ids) + found
+        ordered = np.sort(keys[found >= 0])
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if twice.size:
+            self._refuse((found >= 0) & np.isin(keys, twice), "not repeat an id within a query", " twice", lists, rows)
+        return Lists(found, lists.offsets)
 
+    def _refuse(self, wrong: Array, rule: str, how: str, lists: Lists, rows: RowSource) -> None:
         def first(row: int) -> str:
             part = slice(lists.offsets[row], lists.offsets[row + 1])
-            return shown(lists.values[part][unknown[part]][0])
+            return shown(lists.values[part][wrong[part]][0]) + how
 
-        if unknown.any():
-            rows.refuse(holding(unknown, lists.lengths), "be ids of the corpus", first)
-        return Lists(found, lists.offsets)
+        if wrong.any():
+            rows.refuse(holding(wrong, lists.lengths), rule, first)

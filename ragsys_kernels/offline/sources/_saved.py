@@ -12,6 +12,7 @@ import ragsys_kernels as rk
 
 from ..._types import PathLike
 from ...corpus.folder import DESCRIPTION
+from ...corpus.ids import Ids
 from ._place import Place
 from ._rows import span
 
@@ -32,8 +33,7 @@ class SavedColumn:
             yield self._values(slice(begin, min(begin + size, stop)))
 
     def whole(self) -> Any:
-        values = self._values(slice(None))
-        return values if self.dims else pa.chunked_array([values])
+        return self._values(slice(None))
 
     embeddings = whole
 
@@ -45,8 +45,36 @@ class SavedColumn:
         return {"path": str(self.path), "files": files}
 
 
-def saved(path: PathLike) -> tuple[rk.Corpus, SavedColumn, SavedColumn | None] | None:
-    """Return the corpus, mapped into memory, with its vectors and its ids; None where the path is not of such a one."""
+class SavedIds(SavedColumn):
+    """Ids of the rows of a saved corpus, all of them without a copy."""
+
+    def __init__(self, place: Place, ids: Ids) -> None:
+        super().__init__(place, (len(ids), 0), lambda part: pa.array(ids[part]))
+        self._ids = ids
+
+    def whole(self) -> Any:
+        try:
+            return pa.chunked_array([id_values(self._ids)])
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"select: corpus must be usable, got {self.path}: {error}") from error
+
+
+def id_values(ids: Ids) -> pa.Array:
+    """Return the ids of a corpus, if it has any, as Arrow's in the same memory; strings with 64-bit offsets."""
+    arrays = ids.arrays()
+    if ids.kind != "str":
+        return pa.array(arrays["ids"]) if arrays else None
+    offsets, text = (pa.py_buffer(arrays[name]) for name in ("id_offsets", "id_text"))
+    found = pa.LargeStringArray.from_buffers(len(ids), offsets, text)
+    found.validate(full=True)  # a large folder is not read whole when it is loaded, and Arrow trusts its offsets
+    return found
+
+
+def saved(path: PathLike, options: dict[str, Any]) -> tuple[rk.Corpus, SavedColumn, SavedColumn | None] | None:
+    """Return the corpus, mapped into memory, with its vectors and its ids; None where the path is not of such a one.
+
+    Refuse options that say otherwise than it does how its rows are held and what belongs to them.
+    """
     place = Place(path, "corpus")
     if place.local is None or not (place.local / DESCRIPTION).is_file():
         return None
@@ -54,6 +82,14 @@ def saved(path: PathLike) -> tuple[rk.Corpus, SavedColumn, SavedColumn | None] |
         corpus = rk.Corpus.load(place.local)
     except ValueError as error:
         raise ValueError(f"select: corpus must be usable, got {path}: {error}") from error
-    ids = SavedColumn(place, (len(corpus), 0), lambda part: pa.array(corpus.ids[part]))
+    for name, value in options.items():
+        known = getattr(corpus, name) if name in ("metric", "dtype") else None
+        if value is None or value == known:
+            continue
+        if known is None:
+            raise ValueError(f"select: {name} must be left out with the saved corpus {path}, got {value}")
+        raise ValueError(
+            f"select: {name} must be that of the saved corpus {path}, {known!r}, or left out, got {value!r}"
+        )
     vectors = SavedColumn(place, (len(corpus), corpus.dims), corpus.vectors)
-    return corpus, vectors, None if corpus.ids.kind == "row" else ids
+    return corpus, vectors, None if corpus.ids.kind == "row" else SavedIds(place, corpus.ids)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ...corpus.folder import DESCRIPTION
 from ...corpus.rows import Blocks
 from ._arrow import ArrowPart
 from ._parquet import ParquetPart
@@ -199,7 +200,7 @@ def _folder(place: Place, argument: str) -> tuple[list[Place], str]:
         raise ValueError(
             f"select: {argument} must be one split of a saved DatasetDict, got {place}; name one: {splits}"
         )
-    if "corpus.json" in names:
+    if DESCRIPTION in names:
         raise ValueError(
             f"select: {argument} must be files of vectors, got the saved corpus {place}; name those that it was made of"
         )
