@@ -16,6 +16,9 @@ Candidates = Annotated[
         show_default="the --pool most relevant rows",
     ),
 ]
+CandidateIds = Annotated[
+    bool, option(INPUT, "Candidates are the corpus' ids, as picks of a job are, not row numbers.", "--candidate-ids")
+]
 Bias = Annotated[str | None, option(INPUT, "Quality of each corpus row, floats of shape (N,).", metavar="FILE")]
 VectorColumn = Annotated[
     str | None, option(COLUMNS, "Column of the corpus vectors.", show_default="the only float list")

@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 
 from .. import comparison
-from ._app import COLUMNS, INPUT, RESUMABLE, RULE, RUN, app, one_line_errors, option, progress_bar
+from ._app import COLUMNS, INPUT, RESUMABLE, RULE, RUN, app, notices, one_line_errors, option, progress_bar
 from ._options import (
     Bias,
     BiasColumn,
     CandidateColumn,
+    CandidateIds,
     Candidates,
     IdColumn,
     K,
@@ -36,6 +37,7 @@ def compare(
         option(INPUT, "Folder of the report: new, empty, or of the same comparison, which goes on.", metavar="DIR"),
     ],
     candidates: Candidates = None,
+    candidate_ids: CandidateIds = False,
     qrels: Annotated[
         str | None,
         option(INPUT, "Relevance judgements: query, 0 or subtopic, document and grade in each line.", metavar="FILE"),
@@ -87,7 +89,10 @@ def compare(
         ),
     ] = None,
     lambda_b: Annotated[float, option(RULE, "Weight of similarity against bias, from 0 to 1.")] = 0.95,
-    metric: Annotated[Metric, option(RULE, "Similarity of vectors; a saved corpus has its own.")] = Metric.cosine,
+    metric: Annotated[
+        Metric | None,
+        option(RULE, "Similarity of vectors.", show_default="that of a saved corpus, else cosine"),
+    ] = None,
     max_loss: Annotated[
         float,
         option(RULE, "Share of top-k's usefulness, or relevance, that a recommended method may cost."),
@@ -117,6 +122,7 @@ def compare(
     """
     with (
         one_line_errors("compare", RESUMABLE),
+        notices(quiet),
         progress_bar(quiet, "methods", "reading the corpus", "comparing") as progress,
     ):
         found = comparison.compare_files(
@@ -124,6 +130,7 @@ def compare(
             queries=queries,
             out=out,
             candidates=candidates,
+            candidate_ids=candidate_ids,
             qrels=qrels,
             bias=bias,
             texts=texts,
@@ -140,7 +147,7 @@ def compare(
             pool=pool,
             methods=None if methods is None else [name.strip() for name in methods.split(",")],
             lambda_b=lambda_b,
-            metric=metric.value,
+            metric=None if metric is None else metric.value,
             sample=sample or None,
             seed=seed,
             max_loss=max_loss,

@@ -30,6 +30,7 @@ from ._options import (
     Bias,
     BiasColumn,
     CandidateColumn,
+    CandidateIds,
     Candidates,
     IdColumn,
     K,
@@ -107,10 +108,7 @@ def select(
         option(INPUT, "Folder or URL of the result: new, empty, or of the same job, which is resumed.", metavar="DIR"),
     ],
     candidates: Candidates = None,
-    candidate_ids: Annotated[
-        bool,
-        option(INPUT, "Candidates are the corpus' ids, as picks of a job are, not row numbers.", "--candidate-ids"),
-    ] = False,
+    candidate_ids: CandidateIds = False,
     index: Annotated[
         str | None,
         option(

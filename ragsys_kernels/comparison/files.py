@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from .._checks import flag
 from .._extras import needed
 from .._files import check_local
 from .._types import Metric, PathLike
@@ -16,7 +16,7 @@ from .result import Comparison
 from .run import Progress, compare
 from .settings import OP
 
-_SAVED = "corpus.json"  # in the folder of a saved corpus
+_log = logging.getLogger(__name__)
 
 
 def compare_files(
@@ -25,6 +25,7 @@ def compare_files(
     out: PathLike,
     *,
     candidates: PathLike | None = None,
+    candidate_ids: bool = False,
     qrels: PathLike | None = None,
     bias: PathLike | None = None,
     texts: PathLike | None = None,
@@ -41,7 +42,7 @@ def compare_files(
     pool: int | None = None,
     methods: Sequence[str] | None = None,
     lambda_b: float = 0.95,
-    metric: Metric = "cosine",
+    metric: Metric | None = None,
     sample: int | None = 1000,
     seed: int = 0,
     max_loss: float = 0.05,
@@ -62,6 +63,8 @@ def compare_files(
         Local folder of the report: new, empty, or of an earlier run, which goes on.
     candidates, qrels : path, optional
         Pools of another retriever; relevance judgements in the format of TREC.
+    candidate_ids : bool
+        The candidates are ids of the corpus, as the picks of a job are, not row numbers.
     bias : path or URL, optional
         Quality of each row.
     texts, query_texts : path or URL, optional
@@ -71,8 +74,8 @@ def compare_files(
     text_column, query_text_column : str, optional
         Column in the file of ``texts``, else of ``corpus``; in that of ``query_texts``, else of ``queries``. Default:
         "text", where the file is named.
-    metric : {"cosine", "dot"}
-        Of a corpus that is not a saved one.
+    metric : {"cosine", "dot"}, optional
+        Default: that of a saved corpus, else "cosine".
     k, pool, methods, lambda_b, sample, seed, max_loss, peers, whole, num_threads, overwrite, title, progress
         As of `compare`.
 
@@ -91,22 +94,25 @@ def compare_files(
     given: dict[str, Any] = {}
     try:
         of_rows = {"vector_column": vector_column, "id_column": id_column, "bias": bias, "bias_column": bias_column}
-        rows = _saved(corpus, of_rows)
-        if rows is None:
+        saved = sources.saved(corpus, {**of_rows, "metric": metric})
+        if saved is None:
             vectors = sources.vectors(corpus, "corpus", vector_column)
             quality = sources.numbers("bias", float, bias, bias_column, corpus)
             ids = sources.ids(corpus, "corpus", id_column)
-            rows = Corpus(
-                vectors.whole(),
-                bias=None if quality is None else np.asarray(quality.whole(), np.float32),
-                ids=None if ids is None else ids.whole(),
-                metric=metric,
-            )
+            held = {"ids": None if ids is None else ids.whole(), "metric": metric or "cosine"}
+            rows = sources.load_corpus(vectors, quality, None, held)
+        else:
+            rows = saved[0]
         asked = sources.vectors(queries, "queries", query_vector_column)
         names = sources.ids(queries, "queries", query_id_column)
-        pools = sources.candidates(candidates, candidate_column)
+        by_ids = flag(OP, "candidate_ids", candidate_ids)
+        pools = sources.candidate_lists(candidates, candidate_column, by_ids)
+        if by_ids and pools is None:
+            raise ValueError("candidate_ids must come with candidates, got candidate_ids alone")
+        if pools is not None and not by_ids and rows.ids.kind != "row":
+            _log.info(f"{OP}: {sources.ROW_NUMBERS.format(corpus)}")
         given["query_ids"] = None if names is None else names.whole().to_pylist()
-        given["candidates"] = None if pools is None else pools.whole()
+        given["candidates"] = None if pools is None else _pools(pools, by_ids, rows, asked.rows)
         given["texts"] = _texts("texts", texts, text_column, corpus, len(rows))
         given["query_texts"] = _texts("query_texts", query_texts, query_text_column, queries, asked.rows)
         loaded = asked.whole()
@@ -136,14 +142,18 @@ def compare_files(
     )
 
 
-def _saved(corpus: PathLike, others: dict[str, Any]) -> Corpus | None:
-    """Return the corpus of a folder that `Corpus.save` wrote; None where the path is of something else."""
-    if "://" in str(corpus) or not (Path(corpus) / _SAVED).is_file():
-        return None
-    for name, value in others.items():
-        if value is not None:
-            raise ValueError(f"{OP}: {name} must be left out where the corpus is a saved one, got {value}")
-    return Corpus.load(corpus)
+def _pools(column: Any, by_ids: bool, corpus: Corpus, queries: int) -> Any:
+    """Return the candidates of a column as rows (Q, P) of the corpus."""
+    from ..offline.sources import ByIds
+
+    if by_ids and corpus.ids.kind == "row":
+        raise ValueError(f"candidate_ids must come with ids of the corpus, got none for {column.path}")
+    if column.rows != queries:
+        raise ValueError(
+            f"candidates must have one row for each of the {queries} queries, got {column.rows} in {column.path}"
+        )
+    lists = ByIds(column, corpus.ids) if by_ids else column
+    return next(lists.chunks(queries)).padded() if queries else None
 
 
 class _Lines:

@@ -36,6 +36,9 @@ def folder(tmp_path_factory):
     (folder / "asked.txt").write_text("".join(f"what of {name}?\n" for name in ASKED))
     np.save(folder / "bias.npy", np.linspace(-1, 0, 300).astype(np.float32))
     np.save(folder / "candidates.npy", np.tile(np.arange(20), (25, 1)))
+    spoilt = ROWS.copy()
+    spoilt[7, 2] = np.nan
+    np.save(folder / "spoilt.npy", spoilt)
     (folder / "qrels").write_text("".join(f"q{q} 0 d{q} 1\n" for q in range(20)))
     return folder
 
@@ -86,13 +89,72 @@ def test_a_saved_corpus_and_candidates(folder, paths, tmp_path):
     options = {**QUICK, "pool": None}
     found = compare_files(**paths, candidates=folder / "candidates.npy", **options)
     assert found.indices["random"].max() < 20
-    with pytest.raises(ValueError, match=r"^compare: bias must be left out where the corpus is a saved one"):
+    with pytest.raises(ValueError, match=r"^compare: bias must be left out with the saved corpus"):
         compare_files(**paths, bias=folder / "bias.npy", **options)
+    with pytest.raises(
+        ValueError, match=r"^compare: metric must be that of the saved corpus .*, 'cosine', or left out"
+    ):
+        compare_files(**paths, metric="dot", **options)
+    paths["corpus"], paths["out"] = f"file://{tmp_path}/saved", tmp_path / "again"
+    again = compare_files(**paths, candidates=folder / "candidates.npy", metric="cosine", **options)
+    np.testing.assert_array_equal(again.indices["vrsd"], found.indices["vrsd"])
+
+
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("kind", ["strings", "integers"])
+def test_candidates_by_the_ids_of_the_corpus(folder, paths, tmp_path, caplog, kind, saved):
+    """Integers are row numbers too: nothing but the option tells which they are."""
+    ids = NAMES[::-1] if kind == "strings" else list(range(299, -1, -1))
+    pq.write_table(pa.table({"id": ids, "embedding": vectors(ROWS)}), tmp_path / "corpus.parquet")
+    rk.Corpus(ROWS, ids=ids).save(tmp_path / "saved")
+    paths["corpus"] = tmp_path / ("saved" if saved else "corpus.parquet")
+    pools = np.argsort(RNG.random((25, 300)))[:, :30]
+    lists = [[ids[row] for row in pool[: 30 - query % 3]] for query, pool in enumerate(pools)]
+    pq.write_table(pa.table({"ids": lists}), tmp_path / "picks.parquet")
+    for query in range(25):
+        pools[query, 30 - query % 3 :] = -1
+    given = {"candidates": tmp_path / "picks.parquet", "candidate_column": "ids", **QUICK, "pool": None}
+    with caplog.at_level("INFO", "ragsys_kernels"):
+        found = compare_files(**paths, candidate_ids=True, **given)
+        assert not caplog.messages
+        np.save(tmp_path / "rows.npy", pools)
+        rows = {**given, "candidates": tmp_path / "rows.npy", "candidate_column": None}
+        again = compare_files(**paths, **rows)  # the same comparison, which is there
+    assert [text.partition(",")[0] for text in caplog.messages] == ["compare: candidates are row numbers of the corpus"]
+    expected = compare(rk.Corpus(ROWS), QUERIES, candidates=pools, **{**QUICK, "pool": None})
+    for name, indices in expected.indices.items():
+        np.testing.assert_array_equal(found.indices[name], indices)
+        np.testing.assert_array_equal(again.indices[name], indices)
+
+
+def test_candidates_that_are_no_ids_are_refused(folder, paths, tmp_path):
+    def refused(match, **options):
+        with pytest.raises(ValueError, match=f"^compare: {match}"):
+            compare_files(**{**paths, **options}, candidate_ids=True, **{**QUICK, "pool": None})
+
+    refused("candidate_ids must come with candidates, got candidate_ids alone")
+    np.save(tmp_path / "rows.npy", ROWS)
+    rows = folder / "candidates.npy"
+    refused("candidate_ids must come with ids of the corpus, got none", corpus=tmp_path / "rows.npy", candidates=rows)
+    refused(
+        r"candidates must be strings as the ids of the corpus are, got integers in .*candidates\.npy", candidates=rows
+    )
+    pq.write_table(pa.table({"ids": [["d1", "d2"]] * 24 + [["d1", "none"]]}), tmp_path / "ids.parquet")
+    match = r"candidates must be ids of the corpus, got 'none' in row 24 of .*ids\.parquet"
+    refused(match, candidates=tmp_path / "ids.parquet")
+    pq.write_table(pa.table({"ids": [["d1", "d2"]] * 24}), tmp_path / "ids.parquet")
+    match = r"candidates must have one row for each of the 25 queries, got 24 in .*ids\.parquet"
+    refused(match, candidates=tmp_path / "ids.parquet")
 
 
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
+        (
+            {"corpus": "spoilt.npy"},
+            ValueError,
+            r"corpus must be usable, got .*spoilt\.npy: .* finite, got NaN .* in row 7",
+        ),
         ({"corpus": "no.npy"}, FileNotFoundError, r"corpus must be an existing file, got .*no\.npy"),
         ({"texts": "bias.npy"}, ValueError, r"texts must not be a \.npy file to have a column"),
         ({"texts": "asked.txt"}, ValueError, r"texts must have one text for each of 300 rows, got 25"),
