@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 import ragsys_kernels as rk
 
-from .. import _env
+from .. import _checks, _env
 from .._types import Backend, Method, PathLike
+from ..corpus.ids import Ids, make
 from . import sources
 from ._device import Selector
 from ._worker import takeable
@@ -40,6 +41,7 @@ def selector_for_ray(
     query_column: str = "embedding",
     query_group_column: str | None = None,
     candidate_column: str | None = None,
+    candidate_ids: bool = False,
     k: int = 6,
     method: Method = "mmr",
     pool: int | None = 100,
@@ -75,6 +77,8 @@ def selector_for_ray(
         Column with the queries' groups, integers; needs groups of the corpus.
     candidate_column : str, optional
         Column with the rows of the corpus to choose from: arrays or lists of integers, of any length; -1 is padding.
+    candidate_ids : bool
+        The candidates are ids of the corpus, integers or strings.
     k : int
     method, pool, lambda_d, lambda_b, max_per_group, budget, max_similarity, scale, gamma, window, noise, min_gain, \
         kind, density, backend
@@ -156,14 +160,22 @@ def selector_for_ray(
                 f"{_OP}: corpus must have one id for each of its {len(corpus)} rows, got {column.rows} in {column.path}"
             )
         ids = None if column is None else takeable(column.whole())
+    lookup = None
+    if _checks.flag(_OP, "candidate_ids", candidate_ids):
+        lookup = corpus.ids if ids is None else make(_OP, ids, len(corpus))
+        if candidate_column is None or lookup.kind == "row":
+            raise ValueError(
+                f"{_OP}: candidate_ids must come with candidate_column and ids of the corpus, got column "
+                f"{candidate_column!r} and {lookup!r}"
+            )
     _check(corpus, k, {**options, "num_threads": num_threads}, candidate_column, query_group_column)
-    reference = ray.put((corpus, ids))
+    reference = ray.put((corpus, ids, lookup))
 
     class RaySelector:
         """Adds picks to batches of queries."""
 
         def __init__(self) -> None:
-            held, ids = ray.get(reference)
+            held, ids, self._lookup = ray.get(reference)
             self._ids = sources.id_values(held.ids) if ids is None else ids
             self._corpus = Selector(held, device)
 
@@ -174,10 +186,13 @@ def selector_for_ray(
             taken = [name for name in _RESULT if name in batch]
             if taken:
                 raise ValueError(f"{_OP}: batches must not have the columns of the result, got {taken}")
+            candidates = None if candidate_column is None else batch[candidate_column]
+            if candidates is not None and self._lookup is not None:
+                candidates = _rows(candidates, self._lookup, candidate_column)
             picks = self._corpus.select(
                 _stacked(batch[query_column], query_column),
                 k,
-                candidates=None if candidate_column is None else _padded(batch[candidate_column]),
+                candidates=None if candidates is None else _padded(candidates),
                 query_groups=None if query_group_column is None else np.asarray(batch[query_group_column]),
                 num_threads=_env.omp_threads() if num_threads is None else num_threads,
                 **options,
@@ -209,6 +224,19 @@ def _stacked(column: Any, name: str) -> Array:
     except ValueError as error:
         raise ValueError(f"{_OP}: {name} must have vectors of one length, got {error}") from error
     return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+def _rows(column: Any, lookup: Ids, name: str | None) -> Array:
+    """Return the rows of the corpus for lists of its ids."""
+    found = np.empty(len(column), object)
+    for query, wanted in enumerate(column):
+        try:
+            found[query] = lookup.rows_of(wanted)
+        except (ValueError, TypeError) as error:
+            raise type(error)(
+                f"{_OP}: {name} must be lists of ids of the corpus, got for query {query}: {error}"
+            ) from error
+    return found
 
 
 def _padded(column: Any) -> Array:

@@ -267,6 +267,32 @@ def test_selector_takes_a_saved_corpus_and_gives_its_ids(tmp_path, selector, ids
         selector(tmp_path / "saved", bias_column="b")
 
 
+@pytest.mark.parametrize("ids", [range(90, 50, -1), [f"d{row}" for row in range(40)]], ids=["integers", "strings"])
+def test_selector_finds_candidates_by_ids(tmp_path, selector, ids):
+    rng = np.random.default_rng(3)
+    rows, queries = rng.standard_normal((40, 8), np.float32), rng.standard_normal((4, 8), np.float32)
+    corpus = rk.Corpus(rows, ids=list(ids))
+    corpus.save(tmp_path / "saved")
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 8)
+    pq.write_table(pa.table({"id": list(ids), "v": vectors}), tmp_path / "c.parquet")
+    pools = [rng.permutation(40)[: 9 - query] for query in range(4)]
+    padded = np.stack([np.pad(pool, (0, query), constant_values=-1) for query, pool in enumerate(pools)])
+    expected = [[ids[row] for row in picks] for picks in corpus.select(queries, 3, candidates=padded).indices]
+    lists = [[ids[row] for row in pool] for pool in pools]
+    for given in (corpus, tmp_path / "saved", tmp_path / "c.parquet"):
+        made = selector(given, candidate_column="c", candidate_ids=True, k=3)()
+        for column in (objects(lists), objects([np.array(each) for each in lists])):
+            assert made({"embedding": queries, "c": column})["ids"].tolist() == expected
+        match = "selector_for_ray: c must be lists of ids of the corpus, got for query 1: .* at position 2"
+        with pytest.raises(ValueError, match=match):
+            made({"embedding": queries[:2], "c": objects([lists[0], [*lists[1][:2], ids[0] * 2]])})
+    bare = {"corpus": rk.Corpus(rows), "candidate_column": "c"}
+    for options, got in (({"corpus": corpus}, "None and "), (bare, r"'c' and Ids\(N=40, kind='row'\)")):
+        match = f"candidate_ids must come with candidate_column and ids of the corpus, got column {got}"
+        with pytest.raises(ValueError, match=match):
+            selector(**options, candidate_ids=True)
+
+
 def test_selector_has_budgets_ceilings_and_options_of_rules(tmp_path, selector):
     rng = np.random.default_rng(2)
     rows, queries = rng.standard_normal((60, 8), np.float32), rng.standard_normal((9, 8), np.float32)
