@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import _arrays
 from ..corpus import Corpus
+from ..corpus.folder import DESCRIPTION
 from ..selection.problem import Rows
 from .limits import RefusedError, invalid
 
@@ -153,6 +154,6 @@ class Corpora:
 def fingerprint(folder: Path) -> str:
     """Return a digest of the description of a saved corpus, which has the checksums of its files; '' without one."""
     try:
-        return hashlib.sha256((folder / "corpus.json").read_bytes()).hexdigest()[:16]
+        return hashlib.sha256((folder / DESCRIPTION).read_bytes()).hexdigest()[:16]
     except OSError:
         return ""

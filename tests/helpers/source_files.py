@@ -8,6 +8,8 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
+from ragsys_kernels.offline import sources
+
 N, D = 200, 5
 
 
@@ -97,3 +99,17 @@ def to_memory(path):
     url = f"memory://{path.parent.name}/{path.name}"
     fsspec.filesystem("memory").put(str(path), url, recursive=path.is_dir())
     return url
+
+
+class PaddedLists:
+    """Candidates as a column of arrays, as the reference has them."""
+
+    def __init__(self, path, column=None):
+        self._lists = sources.candidate_lists(path, column)
+        self.rows, self.where = self._lists.rows, self._lists.where
+
+    def chunks(self, *args):
+        return (lists.padded() for lists in self._lists.chunks(*args))
+
+    def whole(self):
+        return next(self.chunks(self.rows))

@@ -16,6 +16,7 @@ from source_files import (  # noqa: E402
     TABLES,
     D,
     N,
+    PaddedLists,
     make_arrays,
     padded_lists,
     to_memory,
@@ -68,7 +69,7 @@ def test_tables(tmp_path, arrays, write, place):
     check_column(sources.ids(path, "corpus"), arrays["id"])
     check_column(sources.numbers("bias", float, None, "bias", path), arrays["bias"])
     check_column(sources.numbers("groups", int, path, None, "unused.npy"), arrays["groups"])
-    lists = sources.candidates(path)
+    lists = PaddedLists(path)
     found = np.concatenate([np.pad(c, ((0, 0), (0, 9 - c.shape[1])), constant_values=-1) for c in lists.chunks(50, 30)])
     np.testing.assert_array_equal(found, padded_lists(arrays["candidates"])[30:])
 
@@ -124,7 +125,7 @@ def test_safetensors(tmp_path, arrays, place, dtype):
     check_column(sources.ids(path, "corpus"), list(range(0, 3 * N, 3)))
     check_column(sources.numbers("bias", float, None, "bias", path), arrays["bias"])
     check_column(sources.numbers("groups", int, None, "groups", path), arrays["groups"])
-    check_column(sources.candidates(path), tensors["candidates"])
+    check_column(PaddedLists(path), tensors["candidates"])
 
 
 def test_ids_of_tensors_are_the_result_s(tmp_path, arrays):
@@ -179,7 +180,7 @@ def test_a_job_takes_any_of_them(tmp_path, arrays):
         assert found["ids"].to_pylist() == wanted
         assert found["scores"].equals(expected["scores"])
     # The result of a job is a folder of Parquet files: its picks are candidates of the next.
-    picked = sources.candidates(tmp_path / "expected", "ids")
+    picked = PaddedLists(tmp_path / "expected", "ids")
     assert [row.tolist() for chunk in picked.chunks(40) for row in chunk] == expected["ids"].to_pylist()
 
 

@@ -14,6 +14,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 from source_files import (  # noqa: E402
     D,
     N,
+    PaddedLists,
     make_arrays,
     table_of,
     to_memory,
@@ -67,8 +68,8 @@ def test_bad_rows_are_named_with_their_file(spoilt):
             f"must have 5 values in .* as in the first, got 4 in row 20 of {second}",
         ),
         (sources.vectors(spoilt, "queries"), 81, f"queries must have no null values, got one in row 30 of {second}"),
-        (sources.candidates(spoilt), 0, f"candidates must have no null rows, got one in row 15 of {second}"),
-        (sources.candidates(spoilt), 76, f"candidates must have no null values, got one in row 25 of {second}"),
+        (PaddedLists(spoilt), 0, f"candidates must have no null rows, got one in row 15 of {second}"),
+        (PaddedLists(spoilt), 76, f"candidates must have no null values, got one in row 25 of {second}"),
         (
             sources.ids(spoilt, "queries"),
             0,
@@ -93,7 +94,7 @@ def test_numbers_that_int64_does_not_hold_are_named(tmp_path):
     path = tmp_path / "large.parquet"
     pq.write_table(table, path)
     for column, empty, row, rule in (
-        (sources.candidates(path), [[1, 2], [-1, -1], [4, -1]], 1, "be row numbers, got one above 2^63 - 1"),
+        (PaddedLists(path), [[1, 2], [-1, -1], [4, -1]], 1, "be row numbers, got one above 2^63 - 1"),
         (sources.numbers("query_groups", int, None, "groups", path), [0, 1, 2], 0, f"be at most 2.63 - 1, got {large}"),
     ):
         with pytest.raises(ValueError, match=f"must {rule.replace('^', '.')} in row {row} of {path}"):
@@ -118,7 +119,7 @@ def test_bad_rows_are_noted(spoilt, arrays, size):
         90: "queries must have no null values, got one",
     }
     bad = {}
-    lists = [row for chunk in sources.candidates(spoilt).chunks(size, 0, None, bad) for row in chunk]
+    lists = [row for chunk in PaddedLists(spoilt).chunks(size, 0, None, bad) for row in chunk]
     assert sorted(bad) == [75, 85]
     for row, (given, expected) in enumerate(zip(lists, arrays["candidates"], strict=True)):
         assert [i for i in given if i >= 0] == ([] if row in bad else expected)

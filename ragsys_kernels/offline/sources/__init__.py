@@ -47,7 +47,6 @@ __all__ = [
     "PathLike",
     "Place",
     "candidate_lists",
-    "candidates",
     "id_values",
     "ids",
     "load_corpus",
@@ -133,23 +132,11 @@ def vectors(file: PathLike, argument: str, column: str | None = None, dims: int 
     return TableColumn(source, argument, name, convert, dims, dtype)
 
 
-def candidates(file: PathLike | None, column: str | None = None) -> Column | None:
-    """Open candidate rows: an array or tensor (Q, P), or a column of lists, padded with -1 where short."""
-    return _candidates(file, column, False, lambda array: array, Lists.padded)
-
-
 def candidate_lists(file: PathLike | None, column: str | None = None, ids: bool = False) -> Column | None:
-    """Open candidates as `Lists`, whose memory does not depend on the longest; with `ids` they may be strings."""
-    return _candidates(file, column, ids, Lists.of_array, lambda lists: lists)
+    """Open candidates as `Lists`, whose memory does not depend on the longest; with `ids` they may be strings.
 
-
-def _candidates(
-    file: PathLike | None,
-    column: str | None,
-    text: bool,
-    of_array: Callable[[Any], Any],
-    of_lists: Callable[[Lists], Any],
-) -> Column | None:
+    They are an array or tensor (Q, P), in which -1 is none, or a column of lists.
+    """
     argument = "candidates"
     if file is None:
         if column is not None:
@@ -157,14 +144,14 @@ def _candidates(
         return None
     source = _open(file, argument, column)
     if isinstance(source, Place):
-        return npy(source, argument, rank=2, dtypes=("int32", "int64"), convert=of_array)
+        return npy(source, argument, rank=2, dtypes=("int32", "int64"), convert=Lists.of_array)
     if isinstance(source, Tensors):
-        return _tensor(source, argument, column, _INTEGERS, 2, (argument,), convert=of_array)
-    what, accepts = ("lists of integers or strings", _is_id_list) if text else ("lists of integers", _is_int_list)
+        return _tensor(source, argument, column, _INTEGERS, 2, (argument,), convert=Lists.of_array)
+    what, accepts = ("lists of integers or strings", _is_id_list) if ids else ("lists of integers", _is_int_list)
     name, _ = _find(source, argument, column, what, accepts, (argument,))
 
     def convert(values: pa.Array, rows: RowSource) -> Any:
-        return of_lists(Lists.of(*_rows.lists(values, rows)))
+        return Lists.of(*_rows.lists(values, rows))
 
     return TableColumn(source, argument, name, convert)
 
