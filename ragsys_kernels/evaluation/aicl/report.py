@@ -93,7 +93,9 @@ def report_of(results: Sequence[SetResult], samples: int, max_k: int, *, quick: 
     )
     report.table(("set", "difference in F1", "paper", "ours", "same direction?"), compared)
     width = 3.3 * len(results) + 0.6
-    caption = "Macro F1 with its 95 % interval against the mean length of the prompts."
+    caption = (
+        'Macro F1 with its 95 % interval against the mean length of the prompts; "training" is best on those texts.'
+    )
     report.plot("f1.png", (width, 3.2), caption, _plot_f1, results, rows)
     report.heading("Differences in F1")
     report.text("The methods that adapt k against the others, on the same texts; **bold** where 0 is outside.")
@@ -243,14 +245,19 @@ _COLOURS = {QPP: ORANGE, SAICL: BLUE}
 def _plot_f1(figure: Any, results: Sequence[SetResult], rows: Sequence[dict[str, _Row]]) -> None:
     titles = [f"{result.items.title}, {len(result.items.test_texts)} texts" for result in results]
     for axes, result, found in zip(panels(figure, titles, "macro F1"), results, rows, strict=True):
+        learnt = int(result.ks[FIXED][0])
+        same = next((label for label, k in STATIC.items() if k == learnt), None)  # where FIXED is one of the others
         for label in METHODS:
+            if label == FIXED and same:
+                continue
             f1, tokens = found[label].f1, result.tokens[label].mean()
             axes.errorbar(tokens, f1.mean, yerr=f1.bar, fmt="o", color=_COLOURS.get(label, GREY))
             # A method that adapts k may lie on a static one: its name stands at an end of its bar.
-            end, down = {SAICL: (f1.high, 4), QPP: (f1.low, -11)}.get(label, (f1.mean, 4))
-            place = {"ha": "center"} if label in _COLOURS else {}
+            end, down = {SAICL: (f1.high, 4), QPP: (f1.low, -11), FIXED: (f1.low, -11)}.get(label, (f1.mean, 4))
+            place = {"ha": "center"} if label in (*_COLOURS, FIXED) else {}
+            name = f"k={learnt}" if label == FIXED else label.removeprefix("static ")
             axes.annotate(
-                label.removeprefix("static "),
+                f"{name} (training)" if label in (FIXED, same) else name,
                 (tokens, end),
                 (0 if place else 4, down),
                 textcoords="offset points",
@@ -259,7 +266,7 @@ def _plot_f1(figure: Any, results: Sequence[SetResult], rows: Sequence[dict[str,
         axes.plot([result.tokens[label].mean() for label in STATIC], [found[label].f1.mean for label in STATIC],
                   color=PALE, zorder=0)  # fmt: skip
         axes.set_xlabel("mean input tokens")
-        axes.margins(x=0.15)
+        axes.margins(x=0.15, y=0.12)
         axes.grid(axis="y")
 
 
