@@ -245,24 +245,18 @@ _COLOURS = {QPP: ORANGE, SAICL: BLUE}
 def _plot_f1(figure: Any, results: Sequence[SetResult], rows: Sequence[dict[str, _Row]]) -> None:
     titles = [f"{result.items.title}, {len(result.items.test_texts)} texts" for result in results]
     for axes, result, found in zip(panels(figure, titles, "macro F1"), results, rows, strict=True):
-        learnt = int(result.ks[FIXED][0])
-        same = next((label for label, k in STATIC.items() if k == learnt), None)  # where FIXED is one of the others
+        trained = int(result.ks[FIXED][0])
+        fixed = next((label for label, k in STATIC.items() if k == trained), FIXED)  # one of the others, mostly
         for label in METHODS:
-            if label == FIXED and same:
+            if label == FIXED != fixed:
                 continue
             f1, tokens = found[label].f1, result.tokens[label].mean()
             axes.errorbar(tokens, f1.mean, yerr=f1.bar, fmt="o", color=_COLOURS.get(label, GREY))
+            name = f"k={trained} (training)" if label == fixed else label.removeprefix("static ")
             # A method that adapts k may lie on a static one: its name stands at an end of its bar.
-            end, down = {SAICL: (f1.high, 4), QPP: (f1.low, -11), FIXED: (f1.low, -11)}.get(label, (f1.mean, 4))
-            place = {"ha": "center"} if label in (*_COLOURS, FIXED) else {}
-            name = f"k={learnt}" if label == FIXED else label.removeprefix("static ")
-            axes.annotate(
-                f"{name} (training)" if label in (FIXED, same) else name,
-                (tokens, end),
-                (0 if place else 4, down),
-                textcoords="offset points",
-                **place,
-            )
+            end, down = {SAICL: (f1.high, 4), QPP: (f1.low, -11), fixed: (f1.low, -11)}.get(label, (f1.mean, 4))
+            place = {"ha": "center"} if label in (*_COLOURS, fixed) else {}
+            axes.annotate(name, (tokens, end), (0 if place else 4, down), textcoords="offset points", **place)
         axes.plot([result.tokens[label].mean() for label in STATIC], [found[label].f1.mean for label in STATIC],
                   color=PALE, zorder=0)  # fmt: skip
         axes.set_xlabel("mean input tokens")
