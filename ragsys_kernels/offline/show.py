@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .._checks import count
 from .._files import check_local
 from .._types import PathLike
 from . import text_files
@@ -67,8 +68,8 @@ def show(
         A file that is missing or cannot be read; an id without a text, or with two; a query that has no picks.
     """
     op = "show"
-    if limit is not None and limit < 1:
-        raise ValueError(f"{op}: limit must be at least 1, got {limit}")
+    if limit is not None:
+        limit = count(op, "limit", limit)
     for argument, path in (("picks", picks), ("texts", texts), ("queries", queries)):
         if path is not None:
             check_local(op, argument, path)

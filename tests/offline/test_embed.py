@@ -176,6 +176,7 @@ def test_lines_of_json_have_null_where_a_rule_has_no_redundancy(documents, comma
     [
         ({"only": ["q7"]}, "only must name queries that have picks, got 'q7'"),
         ({"limit": 0}, "limit must be at least 1, got 0"),
+        ({"limit": "3"}, "limit must be an integer, got str"),
         ({"id_column": "key"}, "texts must have the column 'key'"),
         ({"texts": "queries.parquet"}, "texts must have a text for every id of the picks, got none for 'd"),
         ({"picks": "docs.parquet"}, "picks must be files that select wrote"),
@@ -184,7 +185,7 @@ def test_lines_of_json_have_null_where_a_rule_has_no_redundancy(documents, comma
 def test_show_names_what_is_wrong(picks, documents, options, message):
     given = {"picks": picks, "texts": documents / "docs.csv", **options}
     given.update({name: documents / given[name] for name in ("picks", "texts")})
-    with pytest.raises(ValueError, match=f"^show: {message}"):
+    with pytest.raises((ValueError, TypeError), match=f"^show: {message}"):
         offline.show(**given)
 
 
