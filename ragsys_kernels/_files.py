@@ -129,6 +129,17 @@ def staging(place: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
+@contextmanager
+def replacing_and_sweeping(path: Path) -> Iterator[HashedFile]:
+    """Yield a file as `replacing` does, after removing what killed processes have left of it. For a job's one file."""
+    with staging(path) as folder:
+        made = folder / path.name
+        with replacing(made) as file:
+            yield file
+        made.replace(path)
+        sync(path.parent)
+
+
 def put(made: Path, place: Path, *, overwrite: bool = False) -> None:
     """Sync a filled folder and give it its name in one step.
 

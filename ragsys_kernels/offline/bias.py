@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .._files import check_local, replacing
+from .._files import check_local, replacing_and_sweeping
 from .._types import PathLike
 from ..icl import CachedModel, PairError, quality_bias
 from ..icl.huggingface import open_model
@@ -162,7 +162,7 @@ def _check_out(out: Path, overwrite: bool, bias_column: str | None) -> None:
 
 def _write(out: Path, table: pa.Table, column: str, values: npt.NDArray[Any]) -> None:
     """`out` is the old file or the whole new one."""
-    with replacing(out) as file:
+    with replacing_and_sweeping(out) as file:
         if out.suffix.lower() == ".npy":
             np.save(file, values)
         else:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .._files import check_local, replacing
+from .._files import check_local, replacing_and_sweeping
 from .._types import PathLike
 from ..icl import CachedEncoder, Encoder
 from ..icl.encoders import open_encoder
@@ -121,7 +121,7 @@ def embed(
     with CachedEncoder(encoder, kept, progress=progress) as cached:
         rows = cached.encode(sentences)
     end = time.perf_counter()
-    with replacing(target) as file:
+    with replacing_and_sweeping(target) as file:
         if target.suffix.lower() == ".npy":
             np.save(file, rows)
         else:

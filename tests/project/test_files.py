@@ -113,6 +113,35 @@ def test_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch, where):
     assert path.read_text() == "old"
 
 
+def test_file_of_a_killed_process_is_removed(tmp_path):
+    """And that of one at work is not: it takes its place later."""
+    path = tmp_path / "file"
+    code = """if True:
+        import sys, pathlib
+        from ragsys_kernels import _files
+        with _files.replacing_and_sweeping(pathlib.Path(sys.argv[1])) as file:
+            file.write(b"theirs")
+            print("ready", flush=True)
+            sys.stdin.read()
+    """
+    for fate in ("killed", "finished"):
+        with subprocess.Popen(
+            [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as other:
+            assert other.stdout.readline() == "ready\n"
+            if fate == "killed":
+                other.kill()
+                other.wait()
+            assert len(os.listdir(tmp_path)) == 1
+            with _files.replacing_and_sweeping(path) as file:
+                file.write(b"ours")
+            assert path.read_bytes() == b"ours"
+            assert len(os.listdir(tmp_path)) == (1 if fate == "killed" else 2)
+            path.unlink()
+    assert os.listdir(tmp_path) == ["file"]
+    assert path.read_bytes() == b"theirs"
+
+
 def test_folder_is_synced_with_its_files_before_it_has_its_name(tmp_path, events, renaming):
     place = tmp_path / "folder"
     for number in range(2):
