@@ -43,6 +43,10 @@ class State(NamedTuple):
     last: Any  # (R, D) tensor, hidden states that predict the next token
 
 
+class _NotCausalError(ValueError):
+    """The trial says no: to run it again with more rounding would not make it right."""
+
+
 class Network:
     """A causal language model of transformers, run without its output layer.
 
@@ -155,9 +159,10 @@ class Network:
             ids = torch.arange(4, device=self.device)[None] % len(weight)
             expected = model(input_ids=ids, use_cache=False).logits.float()
             if not expected.isfinite().all():
+                advice = "; load it in another dtype" if weight.element_size() < 4 else ""
                 raise ValueError(
                     f"HuggingFaceModel: model must have finite logits, got NaN or inf from {type(model).__name__} in "
-                    f"{weight.dtype}; load it in another dtype"
+                    f"{weight.dtype}{advice}"
                 )
             hidden = self.forward(ids, torch.ones_like(ids), use_cache=False).last_hidden_state
             logits = head.scale * torch.nn.functional.linear(head.takes(hidden), head.weight).float()
@@ -175,11 +180,17 @@ class Network:
 
     def _tried(self) -> tuple[frozenset[str], bool]:
         """Return `_trial` in float32, or in the model's own type if it cannot run in that."""
+        own = self._base
         try:
-            with widened(self._base):
+            with widened(own) as self._base:
                 return self._trial()
+        except _NotCausalError:
+            raise
         except Exception:  # of memory, or whatever a model raises whose weights and values are of two types
+            self._base = own
             return self._trial()
+        finally:
+            self._base = own
 
     def _trial(self) -> tuple[frozenset[str], bool]:
         """Return `pads`, and whether texts after repeated keys and values have the hidden states of whole runs."""
@@ -188,7 +199,7 @@ class Network:
         ids, rows = self.tensor(tokens), tokens.tolist()
         whole = self.forward(ids, self.torch.ones_like(ids), use_cache=False).last_hidden_state
         if not _alike(whole[1, :_LONG], whole[2, :_LONG]):
-            raise ValueError(
+            raise _NotCausalError(
                 f"HuggingFaceModel: model must be causal, got {type(self.model).__name__}, whose hidden states change "
                 "with later tokens"
             )

@@ -15,6 +15,7 @@ import lm_models  # noqa: E402
 from ragsys_kernels.icl import HuggingFaceModel, PairError  # noqa: E402
 from ragsys_kernels.icl._network import Network  # noqa: E402
 from ragsys_kernels.icl._sharing import Group, batches, clustered, grouped  # noqa: E402
+from ragsys_kernels.icl._widened import widened  # noqa: E402
 from ragsys_kernels.icl.generation import GreedyGenerator, Stop  # noqa: E402
 from ragsys_kernels.icl.posteriors import LabelModel  # noqa: E402
 from ragsys_kernels.icl.tokenization import TokenPair  # noqa: E402
@@ -132,39 +133,62 @@ def test_a_window_sees_tokens_where_rests_of_two_lengths_follow_a_beginning(kind
         np.testing.assert_allclose(scores.logp[3 * i : 3 * i + 3], logp, rtol=0, atol=1e-4)
 
 
-class Failing(torch.nn.Module):
-    """A layer that raises from its second run on, when its weights have been widened."""
+class Watched(torch.nn.Module):
+    """A layer that says in which type it runs."""
 
-    def __init__(self, inner):
+    def __init__(self, inner, run_in):
         super().__init__()
-        self.inner, self.seen = inner, []
+        self.inner, self.run_in = inner, run_in  # a function, which copies of the layer share
 
     def forward(self, *args, **options):
-        self.seen.append((next(self.inner.parameters()).dtype, torch.get_float32_matmul_precision()))
-        if self.seen[-1][0] == torch.float32 and len(self.seen) > 1:
-            raise RuntimeError("mixed types")
+        self.run_in(next(self.inner.parameters()).dtype)
         return self.inner(*args, **options)
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_trial_leaves_the_weights_as_they_are(fails):
-    model = copy.deepcopy(lm_models.model()).bfloat16()
-    if fails:
-        model.model.layers[1] = Failing(model.model.layers[1])
-    before = dict(model.named_parameters()) | dict(model.named_buffers())
+def test_a_trial_leaves_the_model_as_it_is(fails):
+    """While it goes on, too: another thread may run the model."""
+    model, seen = copy.deepcopy(lm_models.model()).bfloat16(), []
+
+    def tensors():
+        return dict(model.named_parameters()) | dict(model.named_buffers())
+
+    def run_in(dtype):
+        touched = any(tensors()[name] is not tensor for name, tensor in before.items())
+        touched |= any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+        seen.append((dtype, torch.get_float32_matmul_precision(), touched))
+        if fails and dtype == torch.float32 and len(seen) > 1:
+            raise RuntimeError("mixed types")
+
+    model.model.layers[1] = Watched(model.model.layers[1], run_in)
+    before = tensors()
     torch.set_float32_matmul_precision("high")
     try:
         network = Network(model, True)
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision("highest")
-    after = dict(model.named_parameters()) | dict(model.named_buffers())
+    after = tensors()
     assert before.keys() == after.keys()
     assert all(after[name] is tensor for name, tensor in before.items())
-    assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
     assert network.pads == {"left", "right"}
-    if fails:
-        assert set(model.model.layers[1].seen) == {(torch.float32, "highest"), (torch.bfloat16, "high")}
+    assert set(seen) == {(torch.float32, "highest", False), (torch.bfloat16, "high", False)}
+
+
+def test_of_an_embedding_only_what_is_looked_up_is_widened():
+    model, seen = copy.deepcopy(lm_models.model()).bfloat16().model, []
+    with widened(model) as twin, torch.inference_mode():
+        twin.embed_tokens.register_forward_pre_hook(lambda module, _: seen.append(module.weight))
+        assert twin(torch.arange(2, 9)[None]).last_hidden_state.dtype == torch.float32
+    assert seen[0] is model.embed_tokens.weight
+
+
+def test_a_trial_sets_no_precision_that_is_the_highest(monkeypatch):
+    """Once set, it does not follow `torch.backends.fp32_precision` any more."""
+    model = copy.deepcopy(lm_models.model()).bfloat16()
+    assert torch.get_float32_matmul_precision() == "highest"
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", pytest.fail)
+    assert Network(model, True).pads == {"left", "right"}
 
 
 def test_a_state_that_is_meant_to_be_one_is_not_uneven():
@@ -199,6 +223,21 @@ def test_a_model_that_sees_later_tokens_is_refused():
     )
     with pytest.raises(ValueError, match="HuggingFaceModel: model must be causal, got CpmAntForCausalLM"):
         HuggingFaceModel(transformers.AutoModelForCausalLM.from_config(config), lm_models.tokenizer())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_model_in_which_later_tokens_count_little_is_refused(dtype):
+    """By less than the rounding of two bytes."""
+    torch.manual_seed(0)
+    config = transformers.Gemma3TextConfig(
+        **lm_models.SMALL, intermediate_size=48, num_key_value_heads=1, head_dim=16, use_bidirectional_attention=True
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for layer, share in zip(model.model.layers, (0, 1 / 256), strict=True):
+            layer.post_attention_layernorm.weight.fill_(share - 1)  # of 1 + weight
+    with pytest.raises(ValueError, match="model must be causal, got Gemma3ForCausalLM"):
+        Network(model.to(dtype), True)
 
 
 def test_a_model_that_overflows_is_told_so():
