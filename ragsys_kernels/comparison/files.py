@@ -152,8 +152,10 @@ def _pools(column: Any, by_ids: bool, corpus: Corpus, queries: int) -> Any:
         raise ValueError(
             f"candidates must have one row for each of the {queries} queries, got {column.rows} in {column.path}"
         )
+    if not queries:  # which `compare` refuses
+        return None
     lists = ByIds(column, corpus.ids) if by_ids else column
-    return next(lists.chunks(queries)).padded() if queries else None
+    return next(lists.chunks(queries)).padded()
 
 
 class _Lines:

@@ -20,7 +20,7 @@ from ._manifest import JobFolder, ShardRecord, errors_file, shard_file
 from ._pipeline import ahead
 from ._spec import Inputs, JobSpec, selection_options
 from .sinks import ROW_GROUP, parquet
-from .sources import ByIds, Column, Lists, load_corpus
+from .sources import ByIds, Column, Lists, id_values, load_corpus
 
 Array = npt.NDArray[Any]
 
@@ -72,7 +72,7 @@ class ResultRows:
 class Held:
     """The corpus of a job in memory, with its ids; arrays that processes of a machine can share.
 
-    ``lookup`` finds the rows of candidates that are ids.
+    ``ids`` are those of a file, for a saved corpus has its own. ``lookup`` finds the rows of candidates that are ids.
     """
 
     corpus: rk.Corpus
@@ -84,9 +84,9 @@ class Held:
         column = inputs.corpus_ids
         ids = None if column is None else column.whole()
         lookup = _lookup(ids, inputs) if spec.candidate_ids else None
-        corpus = inputs.saved
-        if corpus is None:
-            corpus = load_corpus(inputs.corpus, inputs.bias, inputs.groups, {**_costs(inputs), **inputs.held})
+        if inputs.saved is not None:
+            return cls(inputs.saved, None, lookup)
+        corpus = load_corpus(inputs.corpus, inputs.bias, inputs.groups, {**_costs(inputs), **inputs.held})
         return cls(corpus, None if ids is None else takeable(ids), lookup)
 
 
@@ -123,7 +123,8 @@ class Worker:
             "num_threads": spec.num_threads,
         }
         corpus = corpus or Held.of(spec, self._inputs)
-        self._corpus, self._corpus_ids = Selector(corpus.corpus, spec.device), corpus.ids
+        self._corpus = Selector(corpus.corpus, spec.device)
+        self._corpus_ids = id_values(corpus.corpus.ids) if corpus.ids is None else corpus.ids
         self._candidates: Column | ByIds | None = self._inputs.candidates
         if corpus.lookup is not None and self._inputs.candidates is not None:
             self._candidates = ByIds(self._inputs.candidates, corpus.lookup)

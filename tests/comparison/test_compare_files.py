@@ -145,6 +145,14 @@ def test_candidates_that_are_no_ids_are_refused(folder, paths, tmp_path):
     pq.write_table(pa.table({"ids": [["d1", "d2"]] * 24}), tmp_path / "ids.parquet")
     match = r"candidates must have one row for each of the 25 queries, got 24 in .*ids\.parquet"
     refused(match, candidates=tmp_path / "ids.parquet")
+    nothing = tmp_path / "no-queries.npy"
+    np.save(nothing, QUERIES[:0])
+    pq.write_table(pa.table({"ids": pa.array([], pa.list_(pa.string()))}), tmp_path / "ids.parquet")
+    refused(
+        r"queries must have shape \(Q, 8\), Q at least 1, got \(0, 8\)",
+        queries=nothing,
+        candidates=tmp_path / "ids.parquet",
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import offline  # noqa: E402
 from ragsys_kernels.offline._spec import Inputs, JobSpec  # noqa: E402
 from ragsys_kernels.offline._worker import Held  # noqa: E402
+from ragsys_kernels.offline.sources import id_values  # noqa: E402
 
 COLUMNS = {"bias_column": "bias", "group_column": "groups", "cost_column": "costs"}
 IDS = {"integers": list(range(3 * N, 2 * N, -1)), "strings": [f"d{row:04}" for row in reversed(range(N))]}
@@ -92,8 +93,11 @@ def test_processes_share_its_arrays(tmp_path, data, corpus, metric):
     assert len(copied) < 8_000 < data["corpus"].nbytes
     assert sum(buffer.raw().nbytes for buffer in shared) >= data["corpus"].nbytes
     if spec.corpus.name == "saved":  # its ids are Arrow's in the memory of the corpus
-        assert held.ids.buffers()[2].address == held.corpus.ids.arrays()["id_text"].ctypes.data
-        assert held.ids.to_pylist() == IDS["strings"]
+        text = held.corpus.ids.arrays()["id_text"]
+        assert [buffer.raw().nbytes for buffer in shared].count(text.nbytes) == 1
+        ids = id_values(held.corpus.ids)
+        assert ids.buffers()[2].address == text.ctypes.data
+        assert ids.to_pylist() == IDS["strings"]
     again = pickle.loads(copied, buffers=shared).corpus
     assert again.data.tobytes() == held.corpus.data.tobytes()
 
