@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from .._types import PathLike
+from .portions import portions
 
 _TIMEOUT = 60.0  # seconds to wait for another process that writes
 
@@ -54,6 +55,32 @@ class Database:
         with self._one_at_a_time, self._errors():
             rows = ((key, self._connection.execute(self._find, (key,)).fetchone()) for key in dict.fromkeys(keys))
             return {key: row for key, row in rows if row is not None}
+
+    def fill(
+        self,
+        keys: Sequence[bytes],
+        size: int,
+        make: Callable[[list[bytes]], Iterable[tuple[Any, ...]]],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> tuple[dict[bytes, tuple[Any, ...]], int]:
+        """Add the rows of ``keys``; return them, and the number of those that were made here.
+
+        They are looked for again and made ``size`` at a time, each such window in one transaction: what another process
+        has added meanwhile is not made. ``progress`` gets the keys that are there and their number.
+        """
+        found: dict[bytes, tuple[Any, ...]] = {}
+        made = 0
+        for part in portions(len(keys), size):
+            found |= self.find(keys[part])
+            missing = [key for key in keys[part] if key not in found]
+            if missing:
+                rows = list(make(missing))
+                self.add(rows)
+                found |= {row[0]: row[1:] for row in rows}
+                made += len(rows)
+            if progress is not None:
+                progress(len(found), len(keys))
+        return found, made
 
     def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """Add rows that begin with their key, all or none."""

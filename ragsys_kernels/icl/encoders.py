@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -166,26 +166,26 @@ class CachedEncoder:
         if not sentences:
             raise ValueError("encode: texts must be at least one, got none")
         keys = [hash_key(self.fingerprint, text) for text in sentences]
-        found = {key: np.frombuffer(vector, "<f4") for key, (vector,) in self._database.find(keys).items()}
+        found = self._database.find(keys)
         new = {key: text for key, text in zip(keys, sentences, strict=True) if key not in found}
-        self.misses += len(new)
-        self.hits += len(set(keys)) - len(new)
         order = sorted(new, key=lambda key: (-len(new[key]), new[key]))
         if order and self._progress is not None:
             self._progress(0, len(order))
-        for begin in range(0, len(order), _WINDOW):
-            window = order[begin : begin + _WINDOW]
+
+        def encoded(window: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
             rows = self.encoder.encode([new[key] for key in window])
             bad = ~np.isfinite(rows).all(axis=1)
             if bad.any():
                 raise ValueError(
                     f"encode: vectors must be finite, got NaN or inf for {new[window[int(bad.argmax())]]!r}"
                 )
-            self._database.add((key, row.astype("<f4").tobytes()) for key, row in zip(window, rows, strict=True))
-            found.update(zip(window, rows, strict=True))
-            if self._progress is not None:
-                self._progress(begin + len(window), len(order))
-        return np.stack([found[key] for key in keys])
+            yield from zip(window, (row.astype("<f4").tobytes() for row in rows), strict=True)
+
+        filled, made = self._database.fill(order, _WINDOW, encoded, self._progress)
+        self.misses += made
+        self.hits += len(found) + len(new) - made
+        found |= filled
+        return np.stack([np.frombuffer(found[key][0], "<f4") for key in keys])
 
     def close(self) -> None:
         self._database.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -200,20 +200,19 @@ class CachedGenerator:
         prompts = texts(_OP, "prompts", prompts)
         settings = json.dumps(asdict(stop), sort_keys=True)
         keys = {prompt: hash_key(self.fingerprint, settings, prompt) for prompt in prompts}
-        found = {key: answer for key, (answer,) in self._database.find(keys.values()).items()}
-        new = sorted((prompt for prompt in keys if keys[prompt] not in found), key=lambda text: (-len(text), text))
-        self.misses, self.hits = self.misses + len(new), self.hits + len(keys) - len(new)
+        found = self._database.find(keys.values())
+        new = {key: prompt for prompt, key in keys.items() if key not in found}
+        order = sorted(new, key=lambda key: (-len(new[key]), new[key]))
         if progress is not None:
-            progress(0, len(new))
-        for begin in range(0, len(new), _WINDOW):
-            window = new[begin : begin + _WINDOW]
-            answers = self.generator.generate(window, stop)
-            rows = [(keys[prompt], answer) for prompt, answer in zip(window, answers, strict=True)]
-            self._database.add(rows)
-            found.update(rows)
-            if progress is not None:
-                progress(begin + len(window), len(new))
-        return [found[keys[prompt]] for prompt in prompts]
+            progress(0, len(order))
+
+        def answered(window: list[bytes]) -> Iterator[tuple[bytes, str]]:
+            return zip(window, self.generator.generate([new[key] for key in window], stop), strict=True)
+
+        filled, made = self._database.fill(order, _WINDOW, answered, progress)
+        self.misses, self.hits = self.misses + made, self.hits + len(keys) - made
+        found |= filled
+        return [found[keys[prompt]][0] for prompt in prompts]
 
     def close(self) -> None:
         self._database.close()

@@ -17,6 +17,7 @@ from ._network import last_states, most_rows, selected
 from ._sharing import Tokens, batches
 from .huggingface import HuggingFaceModel
 from .language_model import texts
+from .portions import portions
 from .tokenization import common, encode_pairs
 
 Array = npt.NDArray[Any]
@@ -207,7 +208,7 @@ class CachedLabels:
     """A `Labeler` whose rows are kept in a SQLite file, found by model, labels and prompt.
 
     Prompts that are new are run 16 families at a time, and each such window is added in one transaction: a killed run
-    resumes where it was, and several processes may share the file.
+    resumes where it was, and several processes that do the same share the file and the work.
 
     Parameters
     ----------
@@ -237,22 +238,19 @@ class CachedLabels:
         """Score as `Labeler.score`; `progress` gets the families done and their number, first with 0."""
         prompts = [prompt for family in families for prompt in family]
         keys = {prompt: hash_key(self.fingerprint, prompt) for prompt in texts(_OP, "prompts", prompts)}
-        found = {
-            key: Row(np.frombuffer(logp, "<f8"), tokens)
-            for key, (logp, tokens) in self._database.find(keys.values()).items()
-        }
+        found = self._kept(keys.values())
         owner = {prompt: i for i, family in reversed([*enumerate(families)]) for prompt in family}
         new = [
             [prompt for prompt in dict.fromkeys(family) if keys[prompt] not in found and owner[prompt] == i]
             for i, family in enumerate(families)
         ]
         order = sorted((i for i, family in enumerate(new) if family), key=lambda i: (-max(map(len, new[i])), i))
-        missing = sum(map(len, new))
-        self.misses, self.hits = self.misses + missing, self.hits + len(keys) - missing
+        made = done = 0
         if progress is not None:
             progress(0, len(order))
-        for begin in range(0, len(order), _WINDOW):
-            window = [new[i] for i in order[begin : begin + _WINDOW]]
+        for part in portions(len(order), _WINDOW):
+            found |= self._kept(keys[prompt] for i in order[part] for prompt in new[i])  # by other processes
+            window = [[prompt for prompt in new[i] if keys[prompt] not in found] for i in order[part]]
             rows = dict(zip((p for family in window for p in family), self.labeler.score(window), strict=True))
             for prompt, row in rows.items():
                 if np.isnan(row.logp).any():
@@ -261,9 +259,14 @@ class CachedLabels:
                 (keys[prompt], row.logp.astype("<f8").tobytes(), row.tokens) for prompt, row in rows.items()
             )
             found |= {keys[prompt]: row for prompt, row in rows.items()}
+            made, done = made + len(rows), done + len(window)
             if progress is not None:
-                progress(min(begin + _WINDOW, len(order)), len(order))
+                progress(done, len(order))
+        self.misses, self.hits = self.misses + made, self.hits + len(keys) - made
         return [found[keys[prompt]] for prompt in prompts]
+
+    def _kept(self, keys: Iterable[bytes]) -> dict[bytes, Row]:
+        return {key: Row(np.frombuffer(logp, "<f8"), n) for key, (logp, n) in self._database.find(keys).items()}
 
     def close(self) -> None:
         self._database.close()

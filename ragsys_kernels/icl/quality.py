@@ -11,6 +11,7 @@ import numpy.typing as npt
 from .._types import PathLike
 from .cache import cached
 from .language_model import LanguageModel, PairError, texts
+from .portions import portions
 from .prompts import QA
 
 Array = npt.NDArray[Any]
@@ -76,8 +77,9 @@ def quality_bias(
     with cached(model, cache) as scorer:
         if progress is not None:
             progress(0, len(order))
-        for begin in range(0, len(order), _WINDOW):
-            window = order[begin : begin + _WINDOW]
+        done = 0
+        for part in portions(len(order), _WINDOW):
+            window = order[part]
             try:
                 scores = scorer.score([prompts[i] for i in window], [answers[i] for i in window])
             except PairError as error:
@@ -90,8 +92,9 @@ def quality_bias(
                     rule = f"model must give finite log-probabilities, got a mean of {scores.mean[at]}"
                 raise PairError(op, rule, window[at])
             bias[window] = scores.mean
+            done += len(window)
             if progress is not None:
-                progress(begin + len(window), len(order))
+                progress(done, len(order))
     return bias
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from .language_model import PairError, TokenModel
 from .language_model import texts as checked
+from .portions import portions
 from .retrievers import BM25Retriever, Found, Retriever
 from .tokenization import leading, tokens_alone, tokens_and_ends
 
@@ -222,16 +223,16 @@ class Ralm:
             answers.append(text.tokens[first:end].tolist())
         if progress is not None:
             progress(0, len(contexts))
-        found: list[Array] = []
-        for at in range(0, len(contexts), _BLOCK):
+        found: dict[int, Array] = {}
+        for part in portions(len(contexts), _BLOCK):
             try:
-                scores = self.model.score_tokens(contexts[at : at + _BLOCK], answers[at : at + _BLOCK])
+                scores = self.model.score_tokens(contexts[part], answers[part])
             except PairError as error:
-                raise PairError(error.op, error.rule, numbers[at + error.pair]) from error
-            found += np.split(scores.logp, scores.cu_answers[1:-1])
+                raise PairError(error.op, error.rule, numbers[part.start + error.pair]) from error
+            found.update(enumerate(np.split(scores.logp, scores.cu_answers[1:-1]), part.start))
             if progress is not None:
                 progress(len(found), len(contexts))
-        return found
+        return [found[i] for i in range(len(contexts))]
 
     def score(
         self, text: Text, windows: Sequence[Window], *, choose: str = "first", candidates: int = 16, seed: int = 0

@@ -89,8 +89,8 @@ def bias(
     template : str
         Text of a demonstration, with ``{question}`` and, at its end, ``{answer}``.
     cache : path, optional
-        File of scores to use and to keep; see `quality_bias`. Default: a hidden one beside `out`, removed when the job
-        is complete.
+        File of scores to use and to keep; see `quality_bias`. Processes that are given the same divide the pairs among
+        them. Default: a hidden one beside `out`, removed when the job is complete.
     dtype : {"float32", "float16", "bfloat16"}
         How the weights are held in memory.
     batch_tokens : int
@@ -137,7 +137,7 @@ def bias(
         end = time.perf_counter()
     _write(target, table, column, values)
     if cache is None:
-        scores.unlink()
+        scores.unlink(missing_ok=True)
     return BiasSummary(
         pairs=len(values),
         cached=scorer.hits,

@@ -78,7 +78,8 @@ def embed(
     model_name : str, optional
         Name of the model on the server.
     cache : path, optional
-        File of vectors to use and to keep. Default: a hidden one beside `out`, removed when the job is complete.
+        File of vectors to use and to keep. Processes that are given the same divide the texts among them. Default: a
+        hidden one beside `out`, removed when the job is complete.
     batch_size, num_threads
         Texts in a pass or a request; torch's threads.
     overwrite : bool
@@ -128,7 +129,7 @@ def embed(
             column = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
             pq.write_table(table.append_column(vector_column, column), file)
     if cache is None:
-        kept.unlink()
+        kept.unlink(missing_ok=True)
     return EmbedSummary(
         texts=len(rows),
         new=cached.misses,

@@ -45,22 +45,41 @@ def test_another_model_has_its_own_vectors(tmp_path):
 def test_progress_counts_what_is_new(tmp_path):
     seen = []
     with CachedEncoder(TinyEncoder(), tmp_path / "vectors", progress=lambda *step: seen.append(step)) as encoder:
-        encoder.encode([*TEXTS, *TEXTS])
-        assert seen == [(0, 200), (64, 200), (128, 200), (192, 200), (200, 200)]
+        encoder.encode([*TEXTS[:192], *TEXTS[:192]])
+        assert seen == [(0, 192), (64, 192), (128, 192), (192, 192)]
         seen.clear()
-        encoder.encode(TEXTS)
+        encoder.encode(TEXTS[:192])
         assert seen == []
-        # The longest first: what takes most time and memory is known at once.
-        lengths = [len(text) for call in encoder.encoder.calls for text in call]
+        # The longest first: what takes most time and memory is known at once. Each call has texts of like length.
+        calls = [[len(text) for text in call] for call in encoder.encoder.calls]
+        lengths = [length for call in (calls[0], *sorted(calls[1:], reverse=True)) for length in call]
         assert lengths == sorted(lengths, reverse=True)
 
 
 def test_an_interrupted_run_goes_on(tmp_path):
     with CachedEncoder(TinyEncoder(fail_after=2), tmp_path / "vectors") as encoder, pytest.raises(KeyboardInterrupt):
-        encoder.encode(TEXTS)
+        encoder.encode(TEXTS[:192])
     with CachedEncoder(TinyEncoder(), tmp_path / "vectors") as encoder:
         np.testing.assert_array_equal(encoder.encode(TEXTS), TinyEncoder().encode(TEXTS))
         assert (encoder.hits, encoder.misses) == (128, 72)
+
+
+def test_what_another_process_makes_meanwhile_is_not_made_again(tmp_path):
+    class Slow(TinyEncoder):
+        def encode(self, texts):
+            if not self.calls:
+                with CachedEncoder(TinyEncoder(), tmp_path / "vectors") as other:
+                    other.encode(TEXTS[10:])
+            return super().encode(texts)
+
+    steps = []
+    with CachedEncoder(Slow(), tmp_path / "vectors", progress=lambda *step: steps.append(step)) as encoder:
+        np.testing.assert_array_equal(encoder.encode(TEXTS), TinyEncoder().encode(TEXTS))
+        made = {text for call in encoder.encoder.calls for text in call}
+        longest = sorted(TEXTS, key=len, reverse=True)[:64]
+        assert {*TEXTS[:10]} <= made <= {*TEXTS[:10], *(text for text in TEXTS if len(text) >= len(longest[-1]))}
+        assert (encoder.hits, encoder.misses) == (200 - len(made), len(made))
+        assert steps[-1] == (200, 200)
 
 
 KILLED = """

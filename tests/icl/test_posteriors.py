@@ -196,24 +196,45 @@ class Counted:
 
 
 def test_cache_keeps_every_window(tmp_path):
-    prompts = [[f"{query} {i} A:" for query in QUERIES] for i in range(40)]
+    prompts = [[f"{query} {i} A:" for query in QUERIES] for i in range(48)]
     flat = [prompt for family in prompts for prompt in family]
     with CachedLabels(Counted(stop_after=2), tmp_path / "new" / "p.sqlite") as cache, pytest.raises(KeyboardInterrupt):
         cache.score(prompts)
     model, seen = Counted(), []
     with CachedLabels(model, tmp_path / "new" / "p.sqlite") as cache:
         same(cache.score(prompts, lambda *step: seen.append(step)), brute("llama", flat))
-        assert (cache.hits, cache.misses) == (96, 24)
+        assert (cache.hits, cache.misses) == (96, 48)
         assert sorted(model.asked) == sorted(set(model.asked))
-        assert seen == [(0, 8), (8, 8)]
+        assert seen == [(0, 16), (16, 16)]
         # Families overlap what is there, and repeat themselves.
         again = [[*prompts[3][:2], QUERIES[0], *prompts[3][:1]], [QUERIES[0]]]
         same(cache.score(again), brute("llama", [prompt for family in again for prompt in family]))
-        assert model.asked[24:] == [QUERIES[0]]
+        assert model.asked[48:] == [QUERIES[0]]
     other = LabelModel(scorer().model, LABELS[:2])
     with CachedLabels(other, tmp_path / "new" / "p.sqlite") as cache:
         assert cache.score([prompts[0]])[0].logp.shape == (2,)
         assert cache.hits == 0
+
+
+def test_what_another_process_scores_meanwhile_is_not_scored_again(tmp_path):
+    prompts = [[f"{query} {i:02} A:" for query in QUERIES] for i in range(40)]
+
+    class Slow(Counted):
+        def score(self, families):
+            if not self.calls:
+                with CachedLabels(scorer(), tmp_path / "p.sqlite") as other:
+                    other.score([family[:2] for family in prompts])
+            return super().score(families)
+
+    model, seen = Slow(), []
+    with CachedLabels(model, tmp_path / "p.sqlite") as cache:
+        rows = cache.score(prompts, lambda *step: seen.append(step))
+        same(rows, brute("llama", [prompt for family in prompts for prompt in family]))
+        assert sorted(model.asked) == sorted(
+            [p for family in prompts[:16] for p in family] + [f[2] for f in prompts[16:]]
+        )
+        assert (cache.hits, cache.misses) == (48, 72)
+        assert seen[-1] == (40, 40)
 
 
 def test_a_nan_is_not_kept(tmp_path):

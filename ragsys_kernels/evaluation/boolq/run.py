@@ -15,6 +15,7 @@ from ..._types import PathLike
 from ...icl.datasets import BoolQ, Passage, boolq_questions
 from ...icl.encoders import Encoder
 from ...icl.language_model import LanguageModel
+from ...icl.portions import portions
 from ...icl.prompts import PromptTemplate
 from ...icl.retrievers import DenseRetriever, Retriever
 from .._run import BM25_FORMS, Progress, Run, Summary, described, digests, drawn
@@ -211,7 +212,9 @@ def evaluate(
     if progress is not None:
         progress(0, len(some))
     # A question's prompts together: those that begin with the same document share its run.
-    for at, q in enumerate(some.tolist()):
+    done = 0
+    for at in (part.start for part in portions(len(some), 1)):
+        q = int(some[at])
         texts = {
             label: prompt(items.questions[q], [items.passages[i] for i in picks[label][at]], words)
             for label in METHODS
@@ -221,9 +224,9 @@ def evaluate(
         found = dict(zip(distinct, sums.reshape(-1, len(ANSWERS)), strict=True))
         for label, text in texts.items():
             logp[label][at] = found[text]
-        prompts += len(distinct)
+        prompts, done = prompts + len(distinct), done + 1
         if progress is not None:
-            progress(at + 1, len(some))
+            progress(done, len(some))
     truth, own = np.array(items.answers)[some], np.array(items.own)[some]
     return BoolQResult(some, truth, own, picks, logp, prompts)
 

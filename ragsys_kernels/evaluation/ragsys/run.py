@@ -19,6 +19,7 @@ from ...icl.cache import CachedModel
 from ...icl.datasets import TruthfulQA, truthfulqa
 from ...icl.encoders import Encoder
 from ...icl.language_model import LanguageModel
+from ...icl.portions import portions
 from ...icl.prompts import QA
 from ...icl.quality import quality_bias
 from ...icl.ragsys import (
@@ -302,8 +303,8 @@ def score(
     found: dict[tuple[str, int], Array] = {}
     if progress is not None:
         progress(0, total)
-    for begin in range(0, len(asks), _WINDOW):
-        window = asks[begin : begin + _WINDOW]
+    for part in portions(len(asks), _WINDOW):
+        window = asks[part]
         pairs = [(prompt, answer) for prompt, q in window for answer in answers[q]]
         sums = scorer.score(*map(list, zip(*pairs, strict=True))).sum
         ends = np.cumsum([len(answers[q]) for _, q in window])

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ...icl.encoders import Encoder
 from ...icl.language_model import LanguageModel
+from ...icl.portions import portions
 from ...icl.ralm import Ralm, Text
 from ...icl.ranker import PredictiveRanker
 from .._run import Progress
@@ -68,8 +69,8 @@ def scored_by(
     found: dict[tuple[str, str], float] = {}
     if progress is not None:
         progress(0, len(distinct))
-    for at in range(0, len(distinct), _BLOCK):
-        some = distinct[at : at + _BLOCK]
+    for part in portions(len(distinct), _BLOCK):
+        some = distinct[part]
         found.update(zip(some, ranker.score(*map(list, zip(*some, strict=True))).sum.tolist(), strict=True))
         if progress is not None:
             progress(len(found), len(distinct))

@@ -19,6 +19,7 @@ from ...icl.datasets.vrsd import OPTIONS
 from ...icl.encoders import Encoder
 from ...icl.generation import CachedGenerator, Generator, GreedyGenerator, Stop
 from ...icl.language_model import LanguageModel
+from ...icl.portions import portions
 from ...icl.prompts import QA, PromptTemplate
 from ...icl.retrievers import DenseRetriever
 from .._run import Progress, Run, Summary, described, digests, drawn, sets_named
@@ -250,12 +251,13 @@ def log_probability(
     """Return the mean log-probability (nats) of a token of each question's answer: (Q,)."""
     template = PROMPTS[questions.name][0]
     answers = [template.answer({"answer": answer}) for answer in questions.answers]
-    found: list[float] = []
-    for at in range(0, len(prompts), _BLOCK):
-        found += scorer.score(prompts[at : at + _BLOCK], answers[at : at + _BLOCK]).mean.tolist()
+    found, done = np.empty(len(prompts)), 0
+    for part in portions(len(prompts), _BLOCK):
+        found[part] = scorer.score(prompts[part], answers[part]).mean
+        done += len(prompts[part])
         if progress is not None:
-            progress(len(found), len(prompts))
-    return np.array(found)
+            progress(done, len(prompts))
+    return found
 
 
 def is_likeliest(
@@ -266,10 +268,9 @@ def is_likeliest(
     As it is, by which short options win, and divided by the option's number of characters: acc and acc_norm of
     lm-evaluation-harness.
     """
-    found: list[Array] = []
+    found: dict[int, Array] = {}
     template = PROMPTS[questions.name][0]
-    for at in range(0, len(prompts), _BLOCK):
-        block = slice(at, at + _BLOCK)
+    for block in portions(len(prompts), _BLOCK):
         choices = [options_of(question) for question in questions.questions[block]]
         pairs = [
             (prompt, template.answer({"answer": option}))
@@ -278,14 +279,15 @@ def is_likeliest(
         ]
         logp = scorer.score([prompt for prompt, _ in pairs], [answer for _, answer in pairs]).sum
         ends = np.cumsum([len(options) for options in choices])
-        for values, options, truth in zip(np.split(logp, ends[:-1]), choices, questions.answers[block], strict=True):
+        each = zip(np.split(logp, ends[:-1]), choices, questions.answers[block], strict=True)
+        for i, (values, options, truth) in enumerate(each, block.start):
             true = np.array([option == truth for option in options])
             by = np.array([values, values / np.maximum([len(option) for option in options], 1)])
             own, rivals = (np.max(by, axis=1, where=which, initial=-np.inf) for which in (true, ~true))
-            found.append(own > rivals)
+            found[i] = own > rivals
         if progress is not None:
             progress(len(found), len(prompts))
-    return np.transpose(found)
+    return np.transpose([found[i] for i in range(len(prompts))])
 
 
 def options_of(question: str) -> list[str]:
