@@ -90,7 +90,8 @@ class Network:
         base = self.model.base_model
         self._base = self.model.model if base is self.model else base  # Llama 4 names no part of it as its base
         self.device = model.device
-        self._takes_positions = "position_ids" in inspect.signature(self._base.forward).parameters
+        plain = getattr(self._base, "_orig_mod", self._base)  # of torch.compile
+        self._takes_positions = "position_ids" in inspect.signature(plain.forward).parameters
         self.limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self.window = _window(model.config.get_text_config())
         self.head = self._probe(model)
@@ -142,6 +143,11 @@ class Network:
         weight = getattr(layer, "weight", None)
         if weight is None or weight.ndim != 2:
             raise ValueError(f"HuggingFaceModel: model must have a linear output layer, got {type(model).__name__}")
+        if weight.is_meta:
+            raise ValueError(
+                f"HuggingFaceModel: model must have its output layer on a device, got {type(model).__name__} with that "
+                "layer offloaded; give it one in device_map"
+            )
         bias = getattr(layer, "bias", None)
         scale = 1.0
         for name, power in (

@@ -240,6 +240,22 @@ def test_a_model_in_which_later_tokens_count_little_is_refused(dtype):
         Network(model.to(dtype), True)
 
 
+def test_a_model_whose_output_layer_is_offloaded_is_refused():
+    accelerate = pytest.importorskip("accelerate")
+    model = accelerate.cpu_offload(copy.deepcopy(lm_models.model()), torch.device("cpu"))
+    with pytest.raises(ValueError, match="must have its output layer on a device, got LlamaForCausalLM"):
+        HuggingFaceModel(model, lm_models.tokenizer())
+
+
+def test_a_compiled_model_shares_prompts():
+    model = copy.deepcopy(lm_models.model())
+    model.model = torch.compile(model.model, backend="eager")
+    with torch.compiler.set_stance("force_eager"):  # compiling takes ten seconds, and is torch's to test
+        scorer = HuggingFaceModel(model, lm_models.tokenizer())
+        assert scorer.share_prompts
+        check(scorer.score(*zip(*PAIRS, strict=True)), "llama")
+
+
 def test_a_model_that_overflows_is_told_so():
     model = copy.deepcopy(lm_models.model()).half()
     with torch.no_grad():
