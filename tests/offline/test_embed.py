@@ -91,12 +91,15 @@ def test_a_folder_or_an_array_is_written(documents):
 
 def test_a_stopped_job_resumes_to_the_same_bytes(documents):
     job = {"texts": documents / "docs.csv", "out": documents / "v.parquet"}
+    stopped, again = tiny_encoder.TinyEncoder(fail_after=2), tiny_encoder.TinyEncoder()
     with pytest.raises(KeyboardInterrupt):
-        offline.embed(model=tiny_encoder.TinyEncoder(fail_after=2), **job)
+        offline.embed(model=stopped, **job)
     assert not (documents / "v.parquet").exists()
-    again = tiny_encoder.TinyEncoder()
-    assert offline.embed(model=again, **job).new == 200 - 2 * 64
-    assert sum(map(len, again.calls)) == 200 - 2 * 64
+    encoded = [text for call in stopped.calls for text in call]
+    assert len(encoded) in {64 + 64, 64 + 8}  # the first window, then any of the others: the last one has 8 texts
+    assert offline.embed(model=again, **job).new == 200 - len(encoded)
+    assert sum(map(len, again.calls)) == 200 - len(encoded)
+    assert not set(encoded) & {text for call in again.calls for text in call}
     offline.embed(texts=documents / "docs.csv", model=tiny_encoder.TinyEncoder(), out=documents / "other.parquet")
     assert (documents / "v.parquet").read_bytes() == (documents / "other.parquet").read_bytes()
 
