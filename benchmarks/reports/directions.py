@@ -34,7 +34,11 @@ RAGSYS = (
     "both models here: DPO is higher after the most relevant demonstrations than after diverse ones, and the bias, the "
     "model's own log-probabilities, takes from MC3."
 )
-AICL = "GPT-J has 6 billion parameters, 44 times as many, and 300 texts a set leave differences below 0.05 undecided."
+AICL = (
+    "GPT-J has 6 billion parameters, 44 times as many. SAICL takes the number of demonstrations after which a model is "
+    "right and surest, and for this model that is mostly more than are best for all (three on AG News, none or one on "
+    "SST-2). 1,492 and 872 texts leave differences of 0.03 undecided."
+)
 YES_NO = (
     "small models, of which one was not trained on instructions; BoolQ's questions and passages instead of Natural "
     "Questions and TriviaQA, which were not run, and of Wikipedia"

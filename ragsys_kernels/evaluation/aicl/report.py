@@ -247,16 +247,18 @@ def _plot_f1(figure: Any, results: Sequence[SetResult], rows: Sequence[dict[str,
     for axes, result, found in zip(panels(figure, titles, "macro F1"), results, rows, strict=True):
         trained = int(result.ks[FIXED][0])
         fixed = next((label for label, k in STATIC.items() if k == trained), FIXED)  # one of the others, mostly
+        lower, upper = sorted((QPP, SAICL), key=lambda label: found[label].f1.mean)
         for label in METHODS:
             if label == FIXED != fixed:
                 continue
             f1, tokens = found[label].f1, result.tokens[label].mean()
             axes.errorbar(tokens, f1.mean, yerr=f1.bar, fmt="o", color=_COLOURS.get(label, GREY))
             name = f"k={trained} (training)" if label == fixed else label.removeprefix("static ")
-            # A method that adapts k may lie on a static one: its name stands at an end of its bar.
-            end, down = {SAICL: (f1.high, 4), QPP: (f1.low, -11), fixed: (f1.low, -11)}.get(label, (f1.mean, 4))
+            # A method that adapts k may lie on a static one: its name stands at an end of its bar, in its colour.
+            end, down = {upper: (f1.high, 4), lower: (f1.low, -11), fixed: (f1.low, -11)}.get(label, (f1.mean, 4))
             place = {"ha": "center"} if label in (*_COLOURS, fixed) else {}
-            axes.annotate(name, (tokens, end), (0 if place else 4, down), textcoords="offset points", **place)
+            axes.annotate(name, (tokens, end), (0 if place else 4, down), textcoords="offset points",
+                          color=_COLOURS.get(label, "black"), **place)  # fmt: skip
         axes.plot([result.tokens[label].mean() for label in STATIC], [found[label].f1.mean for label in STATIC],
                   color=PALE, zorder=0)  # fmt: skip
         axes.set_xlabel("mean input tokens")
