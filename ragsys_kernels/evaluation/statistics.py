@@ -9,6 +9,7 @@ bootstrap (2015), section 3.3, expanded percentiles. From a hundred rows on they
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from statistics import NormalDist
 from typing import Any, NamedTuple, TypeVar
@@ -30,7 +31,10 @@ class Interval(NamedTuple):
     high: float
 
     def span(self, form: str = "{:.3f}") -> str:
-        """Return the ends, each in the form: ``[0.120, 0.340]``."""
+        """Return the ends in the form: ``[0.120, 0.340]``; with a digit more where one beside 0 would read as 0."""
+        ends = self.low, self.high
+        if any(end and not re.search("[1-9a-z]", form.format(end)) for end in ends):
+            form = re.sub(r"\.(\d)", lambda digits: f".{int(digits[1]) + 1}", form)
         return f"[{form.format(self.low)}, {form.format(self.high)}]"
 
     @property

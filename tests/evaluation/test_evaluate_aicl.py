@@ -128,10 +128,19 @@ def test_report(data):
             scores = macro_scores(result.items.test_labels, result.predictions[label])
             numbers = " | ".join(f"{value:.3f}" for value in scores)
             paper = TABLE[result.items.name].get(label)
-            printed = ["", "", ""] if paper is None else [f"{paper.f1:.3f}", f"{paper.k:.2f}", f"{paper.tokens}"]
+            printed = [""] * 5
+            if paper is not None:
+                shares = (f"{value:.3f}" for value in (paper.f1, paper.precision, paper.recall))
+                printed = [*shares, f"{paper.k:.2f}", f"{paper.tokens}"]
             ends = rf"{result.ks[label].mean():.2f} \| {result.tokens[label].mean():.0f} \| {' . '.join(printed)} \|"
             assert re.search(rf"\| {title} \| {label} \| {re.escape(numbers)} \| \[.*\] \| {ends}", text)
         assert f"{title}: macro F1 0-shot " in str(summary)
+        more = result.tokens["SAICL"].mean() - result.tokens["static k=5"].mean()
+        there = TABLE[result.items.name]["SAICL"].tokens - TABLE[result.items.name]["static k=5"].tokens
+        start = (
+            rf"\| {title} \| SAICL - static k=5 \| {re.escape(f'{there:+d}')} \| (?:\*\*)?{re.escape(f'{more:+.0f}')} "
+        )
+        assert re.search(start, text)
     places = "(above|below|not distinguishable from)"
     assert re.search(rf"SAICL, against the best static k of the test texts: {places} it on ", text)
     everything = "".join(path.read_text() for path in out.iterdir() if path.suffix != ".png")

@@ -107,6 +107,20 @@ def test_an_interval_that_ends_at_0_tells_nothing(low, high, sign, place, marked
     assert (interval.sign, interval.place, interval.marked()) == (sign, place, marked)
 
 
+@pytest.mark.parametrize(
+    ("low", "form", "span"),
+    [
+        (0.0004, "{:+.3f}", "[+0.0004, +0.2500]"),
+        (-0.00004, "{:+.2%}", "[-0.004%, +25.000%]"),
+        (0.0, "{:+.3f}", "[+0.000, +0.250]"),
+        (0.0006, "{:+.3f}", "[+0.001, +0.250]"),
+        (math.nan, "{:.0%}", "[nan%, 25%]"),
+    ],
+)
+def test_an_end_beside_0_does_not_read_as_0(low, form, span):
+    assert Interval(0.125, low, 0.25).span(form) == span
+
+
 def test_a_bootstrap_interval_may_end_at_0():
     """Most rows are the same for both methods, as questions are whose picks are."""
     gained, lost = bootstrap_means(np.array([[1.0, -1.0], *[[0.0, 0.0]] * 9]), samples=500)

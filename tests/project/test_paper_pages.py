@@ -67,10 +67,11 @@ def test_directions_count_what_a_page_answers(module, answers, said, same):
 @pytest.mark.parametrize(
     ("differences", "said", "same"),
     [
-        (("**-1**", "**-1**", "best"), "; that is an end, all others are below", "no"),
-        (("**-1**", "-1", "best"), "; that is an end, λ_d = 0.5 not distinguishable from it", "undecided"),
-        (("**-1**", "best", "**-1**"), "", "yes"),
-        (("**-1**", "best", "-1"), "; the ends are not distinguishable from it: **-1** at 0, -1 at 1", "undecided"),
+        (("**-2 [-2.5, -1.5]**", "**-1 [-1.4, -0.6]**", "best"), "", "undecided"),
+        (("**-1 [-1.5, -0.5]**", "**-1.2 [-1.6, -0.8]**", "best"), "", "undecided"),
+        (("**-1 [-1.5, -0.5]**", "**-2 [-2.4, -1.6]**", "best"), "; below both ends at λ_d = 0.5", "yes"),
+        (("**-1 [-1.5, -0.5]**", "best", "**-1 [-1.5, -0.5]**"), "; above both ends at λ_d = 0.5", "yes"),
+        (("**-1 [-1.5, -0.5]**", "best", "-1 [-2.5, +0.5]"), "", "undecided"),
     ],
 )
 def test_figure_1_is_told_where_intervals_decide(module, tmp_path, differences, said, same):
@@ -127,10 +128,12 @@ def test_a_column_says_what_it_is_of_and_the_papers_figures_stand_once(module, t
     (tmp_path / "papers-ralm.md").write_text(text.format(unit="word", like="WikiText-103", there="-17%", bm25="k1 2"))
     (tmp_path / "papers-ralm-news.md").write_text(text.format(unit="token", like="RealNews", there="-18%", bm25="k1 1"))
     head, *rows = directions.settings(tmp_path, directions.TEXTS)
-    assert head[:3] == ("where", "it finds", "the paper's, WikiText-103")
+    assert head[:3] == ("where", "it finds", "the paper's")
     assert rows == [
-        ("", "setting", "", "30 windows of 192 tokens; word perplexity; BM25: k1 2",
-         "30 windows of 192 tokens; token perplexity; BM25: k1 1"),
-        ("Table 1", "a", "-17%", "**yes**: -2%", "**yes**: -2%"),
+        ("", "setting", "", "30 windows of 192 tokens; word perplexity", "30 windows of 192 tokens; token perplexity"),
+        ("Table 1", "a", "WikiText-103: -17%; RealNews: -18%", "**yes**: -2%", "**yes**: -2%"),
         ("Figure 7", "o", "", "by its making: -9%", "by its making: -9%"),
-    ]  # fmt: skip
+    ]
+    shared = directions._shared(tmp_path, directions.TEXTS)
+    assert shared.startswith("Changes of perplexity, below 0 for the better, with 95 % intervals. BM25: k1 2 or k1 1. ")
+    assert "Of 2 differences that were none, 0.1 would be decided by chance." in shared

@@ -186,7 +186,7 @@ def _answer(sign: int) -> str:
 
 def _points(interval: Interval, unit: str = "") -> str:
     if interval == Interval(0, 0, 0):  # an interval without width says nothing of other questions
-        return "none in any draw"
+        return "the same answers"
     percent = Interval(*(100 * end for end in interval))
     return f"{percent.mean:+.1f} {percent.span('{:+.1f}')}{unit}"
 

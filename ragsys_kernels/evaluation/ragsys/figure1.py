@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,8 @@ def add_figure1(report: Report, swept: Sequence[Result], samples: int) -> None:
     report.text(
         f"""Selection over {place} by relevance, with weight λ_d, against redundancy: the lower, the more diverse. The
         picks' mean cosine says how alike the demonstrations of a question are. The paper draws one curve, with the bias
-        (λ_b = 0.95) and a model of 8 billion parameters, and finds the best DPO between the ends. {_best(swept)}"""
+        (λ_b = 0.95) and a model of 8 billion parameters, and finds that DPO neither rises nor falls with diversity all
+        the way. {_best(swept)}"""
     )
     report.table(
         ("λ_d", "λ_b", "picks' mean cosine", *METRICS, "DPO minus the best"),
@@ -64,6 +65,18 @@ def _to_best(swept: Sequence[Result], result: Result, samples: int) -> str:
     return intervals_of({"DPO": result.values["DPO"] - best.values["DPO"]}, result.pairs, samples)["DPO"].marked()
 
 
+def _named(curve: Sequence[Result], likeness: Sequence[float], means: Sequence[float]) -> Iterator[tuple[Any, ...]]:
+    """Yield where the names of a curve's points go; those that lie on one another have one name, such as 0 to 0.25."""
+    width, height = (0.03 * (max(values) - min(values)) for values in (likeness, means))
+    begin = 0
+    for at in range(1, len(curve) + 1):
+        if at < len(curve) and abs(likeness[at] - likeness[begin]) <= width and abs(means[at] - means[begin]) <= height:
+            continue
+        names = dict.fromkeys(f"{curve[i].setting.lambda_d:g}" for i in (begin, at - 1))
+        yield likeness[begin], means[begin], " to ".join(names)
+        begin = at
+
+
 def _plot_sweep(figure: Any, swept: Sequence[Result], samples: int) -> None:
     first, second = figure.subplots(1, 2)
     for (weight, curve), colour in zip(_curves(swept).items(), (BLUE, ORANGE), strict=False):
@@ -73,8 +86,8 @@ def _plot_sweep(figure: Any, swept: Sequence[Result], samples: int) -> None:
         of_dpo = [rows["DPO"] for rows in found]
         means = [one.mean for one in of_dpo]
         first.errorbar(likeness, means, yerr=ends(of_dpo), fmt="o-", color=colour, label=label, elinewidth=0.8)
-        for result, x, y in zip(curve, likeness, means, strict=True):
-            first.annotate(f"{result.setting.lambda_d:g}", (x, y), (3, 4), textcoords="offset points", fontsize=7)
+        for x, y, name in _named(curve, likeness, means):
+            first.annotate(name, (x, y), (3, 4), textcoords="offset points", fontsize=7)
         for metric, style in zip(METRICS[:3], ("o-", "s--", "^:"), strict=True):
             of_metric = [rows[metric] for rows in found]
             second.errorbar(

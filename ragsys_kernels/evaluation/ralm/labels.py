@@ -58,7 +58,7 @@ _PAIRS = (
     (FRONT, FIRST, "the same against the document over the window's first tokens"),
     (FIRST, ANY, "what retrieval says, against any passage of the collection"),
     (OWN, NONE, "what a document on the subject is worth, which the collection has not"),
-    (DENSE, FIRST, "the dense retriever against BM25"),
+    (FIRST, DENSE, "BM25 against the dense retriever"),
     (DIVERSE, PAIR, "two documents of half the length by MMR, against BM25's first two"),
     (PAIR, FIRST, "two documents of half the length against one"),
 )
@@ -67,7 +67,7 @@ _PAIRS = (
 def pairs(labels: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """Return the comparisons of a run: those of methods that it has."""
     known = list(labels)
-    others = [(label, FIRST, "the further dense retriever against BM25") for label in other_encoders(known)]
+    others = [(FIRST, label, "BM25 against the further dense retriever") for label in other_encoders(known)]
     for label in other_models(known):
         others += [(label, FIRST, "what zero-shot reranking by a second model adds"),
                    (label, RERANK, "the same against reranking by the model itself")]  # fmt: skip

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...metrics import perplexity
 from ..report import BLUE, GREEN, GREY, ORANGE, PALE, Report
-from ..statistics import Interval, bootstrap_ratios
+from ..statistics import Interval, bootstrap_ratios, share_of
 from .labels import (
     DENSE,
     FIRST,
@@ -98,7 +98,7 @@ class RalmResult(NamedTuple):
 
 class _Versus(NamedTuple):
     change: Interval  # of the perplexity, as a share
-    better: float  # share of the windows
+    better: Interval  # share of the windows
 
     @property
     def verdict(self) -> str:
@@ -139,9 +139,9 @@ def report_of(
     findings = _findings(result, versus, samples, like)
     tests = sum(answer != MADE for _, answer, *_ in findings)
     report.text(
-        f"""Same direction? "Undecided": 0 is in the interval. Of {tests} findings, had none been there,
-        {tests / 20:.1f} would be decided by chance. An oracle chooses by what it is judged by, so that it is better
-        {MADE}, on noise too; that says how much there is to choose, not that it can be chosen. {
+        f"""Same direction? A change below 0 is for the better. "Undecided": 0 is in the interval. Of {tests} findings
+        that were none, {tests / 20:.1f} would be decided by chance. An oracle chooses by what it is judged by, so that
+        it is better {MADE}, on noise too; that says how much there is to choose, not that it can be chosen. {
             _HALVES if result.halves else ""
         } The paper's changes, of its Table 1 on {like}, are those of GPT-2 with 110 million to 1.5 billion
         parameters."""
@@ -154,9 +154,9 @@ def report_of(
             f"Dense retrievers are asked with the {sizes.dense_query} tokens before; 64 are the paper's best for them."
         )
     if PREDICTIVE in result.nll:
-        learnt = f"""The predictive ranker is a linear head on the encoder's embeddings, trained on what the candidates
-        of the other windows were worth to the model: {len(result.tokens) * sizes.target // sizes.stride} texts in
-        five blocks, each ranked by a head that has seen none of its own."""
+        learnt = f"""The predictive ranker is a linear head on the encoder's embeddings, which learns what candidates
+        were worth to the model: of {len(result.tokens) * sizes.target // sizes.stride} texts in five blocks each is
+        ranked by a head that has seen the other four."""
     if OWN in result.nll:
         own = f""""{OWN}" is no method but shows what retrieval could find: the piece of the window's own article,
         outside of the window, that BM25 finds."""
@@ -211,8 +211,7 @@ def report_of(
     caption = f"Stride, query length, and number of documents that are ranked: change against {NONE}."
     report.plot("figures.png", (9.6, 3.3), caption, _plot_figures, result, samples)
     report.heading("What decides it")
-    report.text(f"""{_why(versus)} Changes are of {unit} perplexity, so that below zero is
-        better.""")
+    report.text(f"{_why(versus)} Changes are of {unit} perplexity.")
     report.table(
         ("method", "against", "says", "change", "95 % interval", "perplexity", "windows better"),
         [
@@ -223,7 +222,7 @@ def report_of(
                 f"{found.change.mean:+.2%}",
                 found.change.span("{:+.2%}"),
                 found.verdict,
-                f"{found.better:.0%}",
+                _better(found),
             )
             for one, other, why in pairs(result.nll)
             for found in (versus[one, other],)
@@ -265,7 +264,7 @@ def _versus(
     """Return how a perplexity changes from one method to another."""
     difference = (ours - theirs)[some]
     ratio = _exp(bootstrap_ratios(difference, (result.per if per is None else per)[some], samples=samples)[0])
-    return _Versus(Interval(*(end - 1 for end in ratio)), float((difference < 0).mean()))
+    return _Versus(Interval(*(end - 1 for end in ratio)), share_of(difference < 0))
 
 
 def _findings(
@@ -274,38 +273,38 @@ def _findings(
     """Return the paper's directions, whether they show, and by how much here and there."""
     rows = []
     smaller = [
-        ("reranking by a second model is better than BM25's first (section 6.1)", (label, FIRST), -1)
+        ("reranking by a second model is better than BM25's first (section 6.1)", (label, FIRST))
         for label in other_models(result.nll)
-    ]  # fmt: skip
+    ]
     further = [
-        (f"BM25 is better than {label.removesuffix(', first')} retrieval (Figure 3)", (label, FIRST), 1)
+        (f"BM25 is better than {label.removesuffix(', first')} retrieval (Figure 3)", (FIRST, label))
         for label in other_encoders(result.nll)
-    ]  # fmt: skip
-    for text, pair, sign in (
-        ("BM25's document lowers perplexity (Table 1)", (FIRST, NONE), -1),
-        ("so it does in front of the whole window (Table 1)", (FRONT, NONE), -1),
-        ("reranking is better than BM25's first (Table 1)", (RERANK, FIRST), -1),
+    ]
+    for text, pair in (
+        ("BM25's document lowers perplexity (Table 1)", (FIRST, NONE)),
+        ("so it does in front of the whole window (Table 1)", (FRONT, NONE)),
+        ("reranking is better than BM25's first (Table 1)", (RERANK, FIRST)),
         *smaller,
-        ("predictive reranking is better than BM25's first (Table 1)", (PREDICTIVE, FIRST), -1),
-        ("predictive reranking is better than zero-shot reranking (Table 1)", (PREDICTIVE, RERANK), -1),
-        ("an oracle is better than BM25's first (Figure 7)", (ORACLE, FIRST), -1),
-        ("BM25 is better than a dense retriever (Figure 3)", (DENSE, FIRST), 1),
+        ("predictive reranking is better than BM25's first (Table 1)", (PREDICTIVE, FIRST)),
+        ("predictive reranking is better than zero-shot reranking (Table 1)", (PREDICTIVE, RERANK)),
+        ("an oracle is better than BM25's first (Figure 7)", (ORACLE, FIRST)),
+        ("BM25 is better than a dense retriever (Figure 3)", (FIRST, DENSE)),
         *further,
     ):
         if pair in versus:
             one = versus[pair]
-            answer = MADE if pair[0] == ORACLE else _answer(sign * one.change.sign)
+            answer = MADE if pair[0] == ORACLE else _answer(one)
             rows.append((text, answer, _change(one), said(like, *pair)))
             if pair[0] == ORACLE and result.halves is not None:
                 second, chosen, tokens = result.halves
                 half = _versus(result, chosen, second, samples, per=tokens)
                 text = "chosen by half of the tokens, it is on the other half (Figure 7)"
-                rows.append((text, _answer(-half.change.sign), f"{_change(half)} of tokens", ""))
+                rows.append((text, _answer(half), f"{_change(half)} of tokens' perplexity", ""))
     small, large = min(result.by_stride), max(result.by_stride)
     if small < large:
         one = _versus(result, result.by_stride[small], result.by_stride[large], samples)
         text = f"the smaller the stride, the better: s = {small} against {large} (Figure 5)"
-        rows.append((text, _answer(-one.change.sign), _change(one), ""))
+        rows.append((text, _answer(one), _change(one), ""))
     if QUERY in result.by_query and len(result.by_query) > 1:
         rivals = [at for at in result.by_query if at != QUERY]
         others = {at: _versus(result, result.by_query[QUERY], result.by_query[at], samples) for at in rivals}
@@ -317,21 +316,24 @@ def _findings(
     return rows
 
 
-def _answer(sign: int) -> str:
-    return {1: "yes", -1: "no", 0: "undecided"}[sign]
+def _answer(one: _Versus) -> str:
+    return {-1: "yes", 1: "no", 0: "undecided"}[one.change.sign]
 
 
 def _why(versus: Mapping[Any, _Versus]) -> str:
-    """Say why BM25's document lowers perplexity or does not, as far as the parts show it."""
-    price, worth, total = (versus[pair].change.mean for pair in ((SHORT, NONE), (FIRST, SHORT), (FIRST, NONE)))
-    parts = f"leaving out the text that it overwrites costs {price:+.2%}, the document in its place brings {worth:+.2%}"
-    if total < 0:
-        return f"BM25's document brings more than the text that it takes the place of: {parts}."
-    verdict = "something, but less than the text that it takes the place of" if worth < 0 else "nothing"
+    """Say whether BM25's document lowers perplexity, and by which of its parts: the text it overwrites, and its own."""
+    price, worth, total = (versus[pair] for pair in ((SHORT, NONE), (FIRST, SHORT), (FIRST, NONE)))
+    said = {-1: "is worth more than", 0: "is not distinguishable from", 1: "is worth less than"}[total.change.sign]
+    parts = (
+        f"{_change(total)} in all, {_change(price)} for the text that is left out and {_change(worth)} for the "
+        "document in its place"
+    )
     if (OWN, NONE) in versus:
-        own = versus[OWN, NONE].change.mean
-        parts += f". A piece of the window's own article, which the collection cannot have, brings {own:+.2%} in all"
-    return f"BM25's document, from this collection, brings {verdict}: {parts}."
+        parts += (
+            ". A piece of the window's own article, which the collection cannot have, makes "
+            f"{_change(versus[OWN, NONE])} in all"
+        )
+    return f"BM25's document, from this collection, {said} the text that it takes the place of: {parts}."
 
 
 def _change(one: _Versus) -> str:
@@ -342,7 +344,11 @@ def _compared(result: RalmResult, label: str, samples: int) -> tuple[str, str, s
     if label == NONE:
         return "", "", ""
     found = _versus(result, result.nll[label], result.nll[NONE], samples)
-    return f"{found.change.mean:+.2%}", found.change.span("{:+.2%}"), f"{found.better:.0%}"
+    return f"{found.change.mean:+.2%}", found.change.span("{:+.2%}"), _better(found)
+
+
+def _better(found: _Versus) -> str:
+    return f"{found.better.mean:.0%} {found.better.span('{:.0%}')}"
 
 
 def _cells(result: RalmResult, nll: Array, samples: int) -> tuple[str, str, str, str]:

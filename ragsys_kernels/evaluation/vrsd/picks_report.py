@@ -137,13 +137,13 @@ def report_of(results: Sequence[SetResult], samples: int, paper: Mapping[str, Fi
         {pool} candidates, found by trying them: no rule that picks from the same candidates can have a larger value."""
     )
     report.table(
-        ("set", "method", "mean", "95 % interval", "paper", "picks' mean cosine", "VRSD wins", "ties", "losses",
-         "paper", "max-diff", "paper"),
+        ("set", "method", "mean", "95 % interval", "paper", "picks' mean cosine", "VRSD wins", "95 % interval", "ties",
+         "losses", "paper", "max-diff", "paper"),
         [
             (
                 result.questions.title, label, f"{mean.mean:.4f}", mean.span("{:.4f}"),
                 _printed(known[number].mean, label, "{:.3f}"), f"{result.likeness[label]:.3f}",
-                *(("",) * 6 if label == VRSD else _compared(label, versus[number][label], known[number])),
+                *(("",) * 7 if label == VRSD else _compared(label, versus[number][label], known[number])),
             )
             for number, (result, rows) in enumerate(zip(results, means, strict=True))
             for label, mean in rows.items()
@@ -279,7 +279,8 @@ def _printed(figures: Mapping[str, float], label: str, form: str) -> str:
 
 def _compared(label: str, one: _Versus, figures: Figures) -> tuple[str, ...]:
     return (
-        f"{one.wins.mean:.1%}", f"{one.ties:.1%}", f"{one.losses:.1%}", _printed(figures.win_rate, label, "{:.1%}"),
+        f"{one.wins.mean:.1%}", one.wins.span("{:.1%}"), f"{one.ties:.1%}", f"{one.losses:.1%}",
+        _printed(figures.win_rate, label, "{:.1%}"),
         f"{one.max_diff:.3f}", _printed(figures.max_diff, label, "{:.3f}"),
     )  # fmt: skip
 
@@ -324,7 +325,7 @@ def _plot_wins(
                 axes.barh(y, 100 * share, left=left, color=colour, height=0.6)
                 left += 100 * share
             if label in figures.win_rate:
-                axes.plot([100 * figures.win_rate[label]] * 2, [y - 0.4, y + 0.4], color="black")
+                axes.plot([100 * figures.win_rate[label]] * 2, [y - 0.4, y + 0.4], color="black", clip_on=False)
         axes.set_yticks(range(len(rivals)), rivals)
         axes.set_xlim(50 if min(rows[label].wins.mean for label in rivals) > 0.5 else 0, 100)
         axes.set_xlabel("% of the queries")
