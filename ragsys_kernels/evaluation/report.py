@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from .. import _env
 from .._extras import needed
-from .._files import check_local, replacing
+from .._files import PARTIAL, check_local, replacing
 from .._info import active
 from .._types import PathLike
 from .._version import __version__
@@ -185,7 +185,9 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         files = {**self._files, "report.md": self.markdown().encode(), "report.html": self.html().encode()}
         about = {"evaluation": self.name, "files": sorted(files), "settings": self._settings}
-        files[_ABOUT] = (json.dumps(about, indent=1, default=str) + "\n").encode()
+        said = {_ABOUT: (json.dumps(about, indent=1, default=str) + "\n").encode()}
+        # First in a new folder: another process of the same evaluation then knows it for what it is.
+        files = {**files, **said} if before else {**said, **files}
         for name, content in files.items():
             with replacing(folder / name) as file:
                 file.write(content)
@@ -201,8 +203,8 @@ def check_free(out: PathLike, name: str) -> list[str]:
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{name}: out must be a folder, got the file {folder}")
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return []
+    if not folder.is_dir() or all(path.name.endswith(PARTIAL) for path in folder.iterdir()):
+        return []  # or another process writes its first file
     try:
         about = json.loads((folder / _ABOUT).read_text())
         if about["evaluation"] == name:

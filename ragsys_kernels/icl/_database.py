@@ -92,19 +92,25 @@ class Database:
             self._connection.close()
 
     def _prepare(self) -> None:
-        marks = tuple(
-            self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
-        )
-        if marks == self._marks:
-            return
-        if any(marks) or self._tables():
-            raise ValueError(f"cache must be a new file or one made by this version, got {self.path}")
+        with self._connection:
+            self._connection.execute("BEGIN")  # marks and tables of one moment: another process may make the file
+            if self._is_known():
+                return
         with self._connection:  # in one transaction: another process sees an empty file or a whole one
             self._connection.execute("BEGIN IMMEDIATE")
-            if not self._tables():
+            if not self._is_known():
                 self._connection.execute(self._table)
                 self._connection.execute(f"PRAGMA application_id = {self._marks[0]}")
                 self._connection.execute(f"PRAGMA user_version = {self._marks[1]}")
+
+    def _is_known(self) -> bool:
+        """Say whether the file has been made; refuse one that is neither ours nor new."""
+        marks = tuple(
+            self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+        )
+        if marks != self._marks and (any(marks) or self._tables()):
+            raise ValueError(f"cache must be a new file or one made by this version, got {self.path}")
+        return marks == self._marks
 
     def _tables(self) -> int:
         return int(self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
@@ -114,6 +120,8 @@ class Database:
         try:
             yield
         except sqlite3.OperationalError as error:  # full, read-only, locked
+            if not self.path.exists():  # as a job without a cache of its own does at its end
+                raise OSError(f"cache must not be removed while it is written, got {self.path}, which was") from error
             raise OSError(f"cache must be a file that can be read and written, got {self.path}: {error}") from error
         except sqlite3.DatabaseError as error:
             raise ValueError(f"cache must be a file of {self._contents}, got {self.path}: {error}") from error

@@ -90,8 +90,7 @@ class Network:
         base = self.model.base_model
         self._base = self.model.model if base is self.model else base  # Llama 4 names no part of it as its base
         self.device = model.device
-        plain = getattr(self._base, "_orig_mod", self._base)  # of torch.compile
-        self._takes_positions = "position_ids" in inspect.signature(plain.forward).parameters
+        self._takes_positions = "position_ids" in inspect.signature(_plain(self._base).forward).parameters
         self.limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self.window = _window(model.config.get_text_config())
         self.head = self._probe(model)
@@ -188,7 +187,7 @@ class Network:
         """Return `_trial` in float32, or in the model's own type if it cannot run in that."""
         own = self._base
         try:
-            with widened(own) as self._base:
+            with widened(_plain(own)) as self._base:
                 return self._trial()
         except _NotCausalError:
             raise
@@ -267,6 +266,11 @@ def _alike(found: Any, wanted: Any) -> bool:
 def _positions(mask: Any) -> Any:
     """Return the positions of tokens in texts that are padded on the left."""
     return (mask.cumsum(1) - 1).clamp(min=0)
+
+
+def _plain(module: Any) -> Any:
+    """Return what torch.compile has been given, else the module."""
+    return getattr(module, "_orig_mod", module)
 
 
 def _window(config: Any) -> int | None:

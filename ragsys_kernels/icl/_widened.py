@@ -12,7 +12,7 @@ from ._loading import required
 
 @contextmanager
 def widened(model: Any) -> Iterator[Any]:
-    """Yield a copy of a model that shares its tensors and runs in float32, block by block.
+    """Yield a copy of a model that shares its parameters and buffers and runs in float32, block by block.
 
     Many layers of bfloat16, float16 or TF32 make rounding as large as a mistake; so what is compared is run like this.
     A block has float32 weights while it runs, so that at most one at a time takes more memory; of embeddings only the

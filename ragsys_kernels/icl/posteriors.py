@@ -250,8 +250,11 @@ class CachedLabels:
             progress(0, len(order))
         for part in portions(len(order), _WINDOW):
             found |= self._kept(keys[prompt] for i in order[part] for prompt in new[i])  # by other processes
-            window = [[prompt for prompt in new[i] if keys[prompt] not in found] for i in order[part]]
-            rows = dict(zip((p for family in window for p in family), self.labeler.score(window), strict=True))
+            left = ([prompt for prompt in new[i] if keys[prompt] not in found] for i in order[part])
+            window = [family for family in left if family]
+            rows = dict(
+                zip((p for family in window for p in family), self.labeler.score(window) if window else [], strict=True)
+            )
             for prompt, row in rows.items():
                 if np.isnan(row.logp).any():
                     raise ValueError(f"{_OP}: model must give probabilities, got NaN after {prompt[-40:]!r}")
@@ -259,7 +262,7 @@ class CachedLabels:
                 (keys[prompt], row.logp.astype("<f8").tobytes(), row.tokens) for prompt, row in rows.items()
             )
             found |= {keys[prompt]: row for prompt, row in rows.items()}
-            made, done = made + len(rows), done + len(window)
+            made, done = made + len(rows), done + len(order[part])
             if progress is not None:
                 progress(done, len(order))
         self.misses, self.hits = self.misses + made, self.hits + len(keys) - made

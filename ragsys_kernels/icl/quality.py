@@ -48,7 +48,7 @@ def quality_bias(
         pairs, so that a killed run resumes where it was. Scores are found by model, prompt and answer; see
         `CachedModel`.
     progress : callable, optional
-        Called with the pairs done and their number, first with 0.
+        Called with the distinct pairs done and their number, first with 0.
 
     Returns
     -------
@@ -64,7 +64,8 @@ def quality_bias(
 
     Notes
     -----
-    Longest prompts first: what does not fit is known at once. Source: RAGSys (arXiv 2405.17587), quality bias.
+    Longest prompts first: what does not fit is known at once. Of several bad pairs any may be named. Source: RAGSys
+    (arXiv 2405.17587), quality bias.
     """
     op = "quality_bias"
     questions, answers = texts(op, "questions", questions), texts(op, "answers", answers)
@@ -72,7 +73,9 @@ def quality_bias(
         raise ValueError(f"{op}: answers must be as many as questions, {len(questions)}, got {len(answers)}")
     prompt = prompt_of(op, template)
     prompts = [prompt.replace("{question}", question) for question in questions]
-    order = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i]), prompts[i], len(answers[i])))
+    first: dict[tuple[str, str], int] = {}  # the row of each pair: one that comes again is scored once
+    rows = [first.setdefault(pair, i) for i, pair in enumerate(zip(prompts, answers, strict=True))]
+    order = sorted(first.values(), key=lambda i: (-len(prompts[i]), prompts[i], len(answers[i])))
     bias = np.empty(len(prompts), np.float32)
     with cached(model, cache) as scorer:
         if progress is not None:
@@ -95,7 +98,7 @@ def quality_bias(
             done += len(window)
             if progress is not None:
                 progress(done, len(order))
-    return bias
+    return bias[rows]
 
 
 def prompt_of(op: str, template: str) -> str:

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from tiny_encoder import TinyEncoder
 
 pytest.importorskip("matplotlib")
 
+from ragsys_kernels._files import replacing
 from ragsys_kernels.evaluation import _run
 from ragsys_kernels.evaluation import report as report_module
 from ragsys_kernels.evaluation.report import Report, check_free, draw
@@ -259,6 +261,26 @@ def test_a_report_replaces_only_its_own(tmp_path):
     again.write(tmp_path)
     assert (tmp_path / "mine.txt").read_text() == "kept"
     assert not list(tmp_path.glob(".*"))
+
+
+def test_another_process_may_write_the_same_report_meanwhile(tmp_path, monkeypatch):
+    """Those that divide the work of a run finish together; at each step of one the other finds its folder."""
+    steps = []
+
+    @contextmanager
+    def stepwise(path):
+        with replacing(path) as file:
+            yield file
+            steps.append(path.name)
+            check_free(tmp_path / "out", "example")
+        check_free(tmp_path / "out", "example")
+
+    monkeypatch.setattr(report_module, "replacing", stepwise)
+    example().write(tmp_path / "out")
+    assert sorted(steps) == ["plot.png", "report.html", "report.json", "report.md"]
+    monkeypatch.undo()
+    example().write(tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(steps)
 
 
 def test_folders_that_are_refused(tmp_path):

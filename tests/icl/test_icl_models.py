@@ -256,6 +256,19 @@ def test_a_compiled_model_shares_prompts():
         check(scorer.score(*zip(*PAIRS, strict=True)), "llama")
 
 
+def test_the_copy_that_is_tried_is_not_compiled(monkeypatch):
+    """It is thrown away after a few tokens."""
+    model, tried = copy.deepcopy(lm_models.model()).bfloat16(), []
+    model.model = torch.compile(model.model, backend="eager")
+    trial = Network._trial
+    monkeypatch.setattr(Network, "_trial", lambda network: tried.append(network._base) or trial(network))
+    with torch.compiler.set_stance("force_eager"):
+        network = Network(model, True)
+    assert [type(one) for one in tried] == [type(model.model._orig_mod)]
+    assert network.keeps
+    assert network._base is model.model
+
+
 def test_a_model_that_overflows_is_told_so():
     model = copy.deepcopy(lm_models.model()).half()
     with torch.no_grad():

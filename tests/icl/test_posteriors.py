@@ -216,14 +216,15 @@ def test_cache_keeps_every_window(tmp_path):
         assert cache.hits == 0
 
 
-def test_what_another_process_scores_meanwhile_is_not_scored_again(tmp_path):
+@pytest.mark.parametrize("theirs", [2, 3])
+def test_what_another_process_scores_meanwhile_is_not_scored_again(tmp_path, theirs):
     prompts = [[f"{query} {i:02} A:" for query in QUERIES] for i in range(40)]
 
     class Slow(Counted):
         def score(self, families):
             if not self.calls:
                 with CachedLabels(scorer(), tmp_path / "p.sqlite") as other:
-                    other.score([family[:2] for family in prompts])
+                    other.score([family[:theirs] for family in prompts])
             return super().score(families)
 
     model, seen = Slow(), []
@@ -231,9 +232,10 @@ def test_what_another_process_scores_meanwhile_is_not_scored_again(tmp_path):
         rows = cache.score(prompts, lambda *step: seen.append(step))
         same(rows, brute("llama", [prompt for family in prompts for prompt in family]))
         assert sorted(model.asked) == sorted(
-            [p for family in prompts[:16] for p in family] + [f[2] for f in prompts[16:]]
+            [p for family in prompts[:16] for p in family] + [p for family in prompts[16:] for p in family[theirs:]]
         )
-        assert (cache.hits, cache.misses) == (48, 72)
+        assert model.calls == (3 if theirs == 2 else 1)  # a model is asked for something or not at all
+        assert (cache.hits, cache.misses) == (24 * theirs, 120 - 24 * theirs)
         assert seen[-1] == (40, 40)
 
 

@@ -13,6 +13,7 @@ pytest.importorskip("transformers")
 import lm_models  # noqa: E402
 
 from ragsys_kernels.icl import CachedModel, HuggingFaceModel, PairError, quality_bias  # noqa: E402
+from ragsys_kernels.icl._database import Database  # noqa: E402
 from ragsys_kernels.icl.language_model import Part, Scores  # noqa: E402
 
 PAIRS = [
@@ -175,6 +176,38 @@ def test_foreign_files_are_refused(tmp_path):
         CachedModel(Recorder(), tmp_path)
 
 
+@pytest.mark.parametrize("marks", [(7, 1), (7, 2)])
+def test_another_process_may_make_the_file_meanwhile(tmp_path, marks):
+    """As early as SQLite lets it, after this one has read that the file is new."""
+    path = tmp_path / "rows"
+    other = threading.Thread(target=lambda: Database(path, "rows", *marks, "v BLOB").close())
+
+    class Late(Database):
+        def _tables(self):
+            if not other.ident:
+                other.start()
+                other.join(0.5)
+            return super()._tables()
+
+    if marks == (7, 1):
+        database = Late(path, "rows", 7, 1, "v BLOB")
+        database.add([(b"k", b"v")])
+        assert database.find([b"k"]) == {b"k": (b"v",)}
+        database.close()
+    else:
+        with pytest.raises(ValueError, match="cache must be a new file or one made by this version"):
+            Late(path, "rows", 7, 1, "v BLOB")
+    other.join()
+
+
+def test_a_file_that_is_removed_while_it_is_written_is_named(tmp_path):
+    database = Database(tmp_path / "rows", "rows", 7, 1, "v BLOB")
+    (tmp_path / "rows").unlink()
+    with pytest.raises(OSError, match=r"cache must not be removed while it is written, got .*rows, which was"):
+        database.add([(b"k", b"v")])
+    database.close()
+
+
 # --- The quality bias.
 
 
@@ -212,6 +245,23 @@ def test_quality_bias_goes_on_where_it_was_stopped(tmp_path):
     assert seen[0] == (0, 400)
     assert seen[-1] == (400, 400)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_a_pair_that_comes_again_has_one_score():
+    """Whatever the batches: this model's score depends on what is scored beside a pair."""
+
+    class Beside(Recorder):
+        def score(self, prompts, answers):
+            self.asked += answers
+            logp = np.array([-1 - float(answers[0])], np.float32)
+            return Scores.of([Part(np.array([1]), logp, True) for _ in answers])
+
+    questions, answers = ["same length"] * 400, [f"{i % 150:03}" for i in range(400)]
+    for _ in range(5):
+        model = Beside()
+        bias = quality_bias(model, questions, answers)
+        np.testing.assert_array_equal(bias[:250], bias[150:])
+        assert len(model.asked) == 150
 
 
 def test_braces_in_texts_are_just_letters():
