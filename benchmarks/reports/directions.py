@@ -256,7 +256,7 @@ def _setting(page: Path) -> str:
 def _shared(out: Path, of: tuple[Setting, ...]) -> str:
     """Return what the cells of a table have in common: BM25, the sign that is for the better, what chance decides."""
     pages = [out / f"{one.page}.md" for one in of if (out / f"{one.page}.md").is_file()]
-    said = {re.search(r"^\| BM25 \| `(.*)` \|$", page.read_text(encoding="utf-8"), flags=re.M) for page in pages}
+    said = [re.search(r"^\| BM25 \| `(.*)` \|$", page.read_text(encoding="utf-8"), flags=re.M) for page in pages]
     bm25 = " or ".join(dict.fromkeys(one[1] for one in said if one))
     cells = [cell for row in settings(out, of)[1:] for cell in row]
     verdicts = sum(cell.startswith(("**", "undecided")) for cell in cells)

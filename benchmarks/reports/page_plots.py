@@ -165,9 +165,11 @@ def _ralm(page: Path) -> Any:
     above.axvline(0, color=INK, linewidth=0.8)
     ranked = table(page, "Figures 5, 6 and 7: stride, query length, documents ranked", "documents n")
     at = [int(row["documents n"]) for row in ranked]
-    for name, colour in (("random", GREY), ("reranked", BLUE), ("oracle", GREEN)):
-        below.plot(at, [numbers(row[f"{name}: word perplexity"])[0] for row in ranked], color=colour, marker="o",
-                   markersize=4, label=name)  # fmt: skip
+    for name, colour in (("random", GREY), ("reranked", BLUE), ("predictive", ORANGE), ("oracle", GREEN)):
+        column = f"{name}: word perplexity"
+        if column in ranked[0]:
+            means = [numbers(row[column])[0] for row in ranked]
+            below.plot(at, means, color=colour, marker="o", markersize=4, label=name)
     below.set(xscale="log", xlabel="documents n that the model chooses among", ylabel="word perplexity")
     below.set_xticks(at, [str(n) for n in at])
     below.xaxis.set_minor_locator(NullLocator())
