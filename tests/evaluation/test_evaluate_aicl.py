@@ -273,7 +273,12 @@ def test_verdict_says_which_order_holds(data):
     for place, low, high in (("above", 0.1, 0.2), (unclear, 0.0, 0.2), (unclear, -0.2, 0.0)):
         gap = aicl_report.Interval((low + high) / 2, low, high)
         rows = {label: row._replace(above=dict.fromkeys(row.above, gap)) for label, row in found.items()}
-        assert aicl_report._verdict([result], [rows]).count(f"{place} it on SST-2") == 4
+        text = aicl_report._verdict([result], [rows])
+        assert text.count(f"{place} it on SST-2") == text.count("training texts the places are the same.") == 2
+    rows["SAICL"].above[aicl_report.FIXED] = aicl_report.Interval(0.25, 0.2, 0.3)
+    text = aicl_report._verdict([result], [rows])
+    assert "Against that of the training texts: above it on SST-2 (+0.250, static k=" in text
+    assert text.count("the places are the same") == 1
 
 
 KILLED = """

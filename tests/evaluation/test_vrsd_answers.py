@@ -165,7 +165,7 @@ def test_answers_are_scored_without_being_written(data, monkeypatch):
                 assert result.truth[label][q] == pytest.approx(float(found.mean()), abs=1e-4)
     text = (data.parent / "out" / "report.md").read_text()
     assert "ROUGE-1" not in text
-    assert "On Puzzle VRSD's log-probability of the answer is " in text
+    assert "VRSD's log-probability of the answer is " in text
     mean = summary.results[0].truth["VRSD"].mean()
     assert re.search(rf"\| Puzzle \| VRSD \|  \|  \|  \|  \| {mean:.3f} \| \[", text)
     assert f"VRSD {mean:.3f}" in str(summary)
@@ -248,7 +248,7 @@ def test_report(data):
             share = f"{result.right[label].mean():.1%}" if result.right else ""
             row = rf"\| {title} \| {re.escape(label)} \| {re.escape(means)} \| \[.*\] \| {share} \|"
             assert re.search(row, text)
-        assert f"On {title} VRSD's ROUGE-L is " in text
+        assert "VRSD's ROUGE-L is " in text
         assert f"{title}: ROUGE-L no items " in str(summary)
     everything = "".join(path.read_text() for path in out.iterdir() if path.suffix != ".png")
     for result in summary.results:
@@ -268,10 +268,15 @@ def test_differences_are_paired(data):
     assert (means["VRSD"].mean, means["VRSD"].high > 0.5) == (pytest.approx(0.5), True)
     assert gaps["MMR λ=0.5"] == pytest.approx((0.1, 0.1, 0.1))
     verdict = vrsd_answers_report._verdict([result], [{"ROUGE-L": (means, gaps)}])
-    assert "above MMR λ=0.5 (+0.100)" in verdict
+    assert "above MMR λ=0.5 on Puzzle (+0.100)" in verdict
+    assert verdict.startswith("VRSD's ROUGE-L is above MMR λ=0")
+    assert "undecided" not in verdict
     gaps["MMR λ=0.5"] = Interval(0.1, 0.0, 0.2)
     verdict = vrsd_answers_report._verdict([result], [{"ROUGE-L": (means, gaps)}])
-    assert "not distinguishable from MMR λ=0.5 (+0.100)" in verdict
+    assert "MMR λ=0.5" not in verdict
+    assert verdict.endswith("; its other difference from MMR is undecided.")
+    undecided = vrsd_answers_report._verdict([result], [{"ROUGE-L": (means, dict.fromkeys(gaps, gaps["MMR λ=0.5"]))}])
+    assert undecided == "VRSD's ROUGE-L is not distinguishable from MMR's on any set."
 
 
 def test_accuracies_have_wilsons_interval_and_differences_the_bootstraps(data):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -158,14 +159,20 @@ def _verdict(results: Sequence[SetResult], rows: Sequence[dict[str, _Row]]) -> s
     """Say where the methods that adapt k stand beside the static k that is best for test or for training texts."""
     sentences = []
     for label in (SAICL, QPP):
+        said = {}
         for texts, chosen in (("test", None), ("training", FIXED)):
             places: dict[str, list[str]] = {"above": [], "below": [], "not distinguishable from": []}
             for result, found in zip(results, rows, strict=True):
                 best = chosen or _best_static(found)
                 gap, name = found[label].above[best], f"static k={result.ks[best][0]}" if chosen else best
                 places[gap.place].append(f"{result.items.title} ({gap.mean:+.3f}, {name})")
-            parts = [f"{place} it on {', '.join(sets)}" for place, sets in places.items() if sets]
-            sentences.append(f"{label}, against the best static k of the {texts} texts: {'; '.join(parts)}.")
+            said[texts] = "; ".join(f"{place} it on {', '.join(sets)}" for place, sets in places.items() if sets)
+        test, training = (re.sub(r" \([^)]*\)", "", said[texts]) for texts in said)
+        sentences.append(f"{label}, against the best static k of the test texts: {said['test']}.")
+        if test == training:
+            sentences.append("Against that of the training texts the places are the same.")
+        else:
+            sentences.append(f"Against that of the training texts: {said['training']}.")
     return " ".join(sentences)
 
 

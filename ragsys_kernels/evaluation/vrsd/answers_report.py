@@ -193,14 +193,19 @@ def _intervals(result: AnswerResult, name: str, samples: int) -> tuple[_Means, _
 
 
 def _verdict(results: Sequence[AnswerResult], found: Sequence[dict[str, tuple[_Means, _Means]]]) -> str:
-    sentences = []
-    for result, means in zip(results, found, strict=True):
-        parts = []
-        for label in MMR:
-            gap = means[result.leading][1][label]
-            parts.append(f"{gap.place} {label} ({gap.mean:+.3f})")
-        sentences.append(f"On {result.questions.title} VRSD's {result.leading} is {', '.join(parts)}.")
-    return " ".join(sentences)
+    """Say which differences between VRSD and MMR are decided, and how many are not."""
+    gaps = [
+        (f"{label} on {result.questions.title}", means[result.leading][1][label])
+        for result, means in zip(results, found, strict=True)
+        for label in MMR
+    ]
+    parts = [f"{gap.place} {where} ({gap.mean:+.3f})" for where, gap in gaps if gap.sign]
+    left = len(gaps) - len(parts)
+    if not parts:
+        return f"VRSD's {results[0].leading} is not distinguishable from MMR's on any set."
+    others = "other difference from MMR is" if left == 1 else f"{left} other differences from MMR are"
+    rest = f"; its {others} undecided" if left else ""
+    return f"VRSD's {results[0].leading} is {', '.join(parts)}{rest}."
 
 
 def _values(results: Sequence[AnswerResult]) -> Iterator[tuple[object, ...]]:
