@@ -31,9 +31,10 @@ class Interval(NamedTuple):
     high: float
 
     def span(self, form: str = "{:.3f}") -> str:
-        """Return the ends in the form: ``[0.120, 0.340]``; with a digit more where one beside 0 would read as 0."""
-        ends = self.low, self.high
-        if any(end and not re.search("[1-9a-z]", form.format(end)) for end in ends):
+        """Return the ends in the form: ``[0.120, 0.340]``; with up to three digits more where one would read as 0."""
+        for _ in range(3):
+            if all(end == 0 or re.search("[1-9a-z]", form.format(end)) for end in (self.low, self.high)):
+                break
             form = re.sub(r"\.(\d)", lambda digits: f".{int(digits[1]) + 1}", form)
         return f"[{form.format(self.low)}, {form.format(self.high)}]"
 
