@@ -46,8 +46,9 @@ AICL = (
     "SST-2). 1,492 and 872 texts leave differences of 0.03 undecided."
 )
 YES_NO = (
-    "small models, of which one was not trained on instructions; BoolQ's questions and passages instead of Natural "
-    "Questions and TriviaQA, which were not run, and of Wikipedia"
+    "small models, of which one, Gemma, was not trained on instructions: it says yes to 98 % of the questions and "
+    "after a passage to more, which takes what little it tells apart; BoolQ's questions and passages instead of "
+    "Natural Questions and TriviaQA, which were not run, and of Wikipedia"
 )
 NOT_RUN = "not run"
 LARGER = "the weights of OPT and LLaMA are not at hand, and the larger ones need a GPU"
