@@ -31,14 +31,14 @@ def read(op: str, argument: str, path: Path, names: Sequence[str] = (), id_colum
         id_column = "id"
     as_text = dict.fromkeys((*names, id_column), pa.string())
     try:
-        with pa.OSFile(os.fsencode(path)) as file:  # a name as a str would have to be UTF-8
-            if kind == ".parquet":
+        if kind == ".parquet":
+            with _opened(path) as file:
                 table = pq.read_table(file)
-            else:
-                table = _blockwise(_json if kind == ".jsonl" else _csv, file, as_text)
-            if kind == ".csv" and id_column not in names and table.column_names.count(id_column) == 1:
-                place = table.column_names.index(id_column)
-                table = table.set_column(place, id_column, _ids(table[place]))
+        else:
+            table = _blockwise(_json if kind == ".jsonl" else _csv, path, as_text)
+        if kind == ".csv" and id_column not in names and table.column_names.count(id_column) == 1:
+            place = table.column_names.index(id_column)
+            table = table.set_column(place, id_column, _ids(table[place]))
     except MemoryError:  # Arrow's is an ArrowException too
         raise
     except (pa.ArrowException, OSError) as error:
@@ -48,15 +48,20 @@ def read(op: str, argument: str, path: Path, names: Sequence[str] = (), id_colum
     return table
 
 
-def _blockwise(read: Callable[..., pa.Table], file: pa.NativeFile, as_text: dict[str, pa.DataType]) -> pa.Table:
+def _opened(path: Path) -> pa.NativeFile:
+    return pa.OSFile(os.fsencode(path))  # a name as a str would have to be UTF-8
+
+
+def _blockwise(read: Callable[..., pa.Table], path: Path, as_text: dict[str, pa.DataType]) -> pa.Table:
     """Read in Arrow's blocks, which threads share; in one where that fails, since no row may be longer than a block."""
-    try:
-        return read(file, as_text, _BLOCK)
-    except pa.ArrowInvalid:
-        if file.size() <= _BLOCK:
-            raise
-    file.seek(0)
-    return read(file, as_text, min(file.size(), _MOST))
+    with _opened(path) as file:
+        try:
+            return read(file, as_text, _BLOCK)
+        except pa.ArrowInvalid:
+            if file.size() <= _BLOCK:
+                raise
+            with _opened(path) as again:  # a thread that reads ahead may still move the place in the first
+                return read(again, as_text, min(again.size(), _MOST))
 
 
 def _json(file: pa.NativeFile, as_text: dict[str, pa.DataType], block: int) -> pa.Table:

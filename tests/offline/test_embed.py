@@ -287,6 +287,24 @@ def test_a_row_may_be_longer_than_a_block(tmp_path, name):
     assert table["text"].to_pylist() == texts
 
 
+def test_what_a_failed_read_leaves_behind_does_not_move_the_next(tmp_path, monkeypatch):
+    """Arrow reads ahead in a thread, which may go on after an error."""
+    texts, first = ["short", "long " * 700_000], []
+    with open(tmp_path / "texts.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["text"], *([text] for text in texts)])
+    read_csv = pyarrow.csv.read_csv
+
+    def late(file, *options):
+        if not first:
+            first.append(file)
+            raise pa.ArrowInvalid("straddling object")
+        first[0].seek(1 << 20)
+        return read_csv(file, *options)
+
+    monkeypatch.setattr(pyarrow.csv, "read_csv", late)
+    assert text_files.read("embed", "texts", tmp_path / "texts.csv", ("text",))["text"].to_pylist() == texts
+
+
 def test_texts_are_picked_from_texts():
     notes = icl.TextCorpus(TEXTS, tiny_encoder.TinyEncoder())
     picks = notes.select(["light of the star", "blood heart"], 4, lambda_d=0.5)
