@@ -254,12 +254,12 @@ def _setting(page: Path) -> str:
     return f"{about['sizes: windows']} windows of {about['sizes: window']} tokens; {unit[1] if unit else ''} perplexity"
 
 
-def _shared(out: Path, of: tuple[Setting, ...]) -> str:
-    """Return what the cells of a table have in common: BM25, the sign that is for the better, what chance decides."""
+def _shared(out: Path, of: tuple[Setting, ...], found: list[tuple[str, ...]]) -> str:
+    """Return what the cells of `found` have in common: BM25, the sign that is for the better, what chance decides."""
     pages = [out / f"{one.page}.md" for one in of if (out / f"{one.page}.md").is_file()]
     said = [re.search(r"^\| BM25 \| `(.*)` \|$", page.read_text(encoding="utf-8"), flags=re.M) for page in pages]
     bm25 = " or ".join(dict.fromkeys(one[1] for one in said if one))
-    cells = [cell for row in settings(out, of)[1:] for cell in row]
+    cells = [cell for row in found[1:] for cell in row]
     verdicts = sum(cell.startswith(("**", "undecided")) for cell in cells)
     unit = "Changes of perplexity, below 0 for the better" if of is TEXTS else "Differences of balanced accuracy"
     return (
@@ -293,7 +293,7 @@ def page(out: Path) -> str:
         parts += [f"### {title}", _lines([HEADER, *rows(out)]), f"{WHY} {why}"]
     for title, of in (("In-Context RALM: texts", TEXTS), ("In-Context RALM: questions", QUESTIONS)):
         if len(found := settings(out, of)) > 1:
-            parts += [f"### {title}", _shared(out, of), _lines(found), reasons(out, of)]
+            parts += [f"### {title}", _shared(out, of, found), _lines(found), reasons(out, of)]
             parts += [ONCE] if of is TEXTS else []
     parts += ["### In-Context RALM: the rest", _lines([HEADER, *_ralm_rest()])]
     return "\n" + "\n\n".join(parts) + "\n\n"

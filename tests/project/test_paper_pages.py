@@ -134,6 +134,6 @@ def test_a_column_says_what_it_is_of_and_the_papers_figures_stand_once(module, t
         ("Table 1", "a", "WikiText-103: -17%; RealNews: -18%", "**yes**: -2%", "**yes**: -2%"),
         ("Figure 7", "o", "", "by its making: -9%", "by its making: -9%"),
     ]
-    shared = directions._shared(tmp_path, directions.TEXTS)
+    shared = directions._shared(tmp_path, directions.TEXTS, [head, *rows])
     assert shared.startswith("Changes of perplexity, below 0 for the better, with 95 % intervals. BM25: k1 2 or k1 1. ")
     assert "Of 2 differences that were none, 0.1 would be decided by chance." in shared
