@@ -96,11 +96,14 @@ def _vrsd(out: Path) -> Iterator[Row]:
         f"{most} of {len(rows)}: VRSD wins most queries, half outside the interval",
         "yes" if most == len(rows) else "in part",
     )  # fmt: skip
-    answers = out / "papers-vrsd-answers.md"
-    said, same = EARLIER
-    if known(answers, "The paper's directions"):
-        said, same = tally([row["same direction?"] for row in table(answers, "The paper's directions")])
-    yield "Tables 2, 3", "answers after VRSD's picks are better than after MMR's and BM25's", said, same
+    for model, suffix in (("", ""), (", Gemma 3 270M", "-gemma3")):
+        answers = out / f"papers-vrsd-answers{suffix}.md"
+        if not answers.is_file():
+            continue
+        said, same = EARLIER
+        if known(answers, "The paper's directions"):
+            said, same = tally([row["same direction?"] for row in table(answers, "The paper's directions")])
+        yield f"Tables 2, 3{model}", "answers after VRSD's picks are better than after MMR's and BM25's", said, same
     for model, suffix in (("", ""), (", Gemma 3 270M", "-gemma3")):
         scores = out / f"papers-vrsd-answers-scores{suffix}.md"
         if not scores.is_file():
