@@ -148,7 +148,7 @@ def _orderings(rows: Table, model: str) -> Iterator[Row]:
         ("Rel+Div+Bias over Rel+Div", "the bias with both"),
     ):
         said, same = tally([row["same direction?"] for row in rows if row["ordering"] == one])
-        if same == "undecided" and "differ" in said:
+        if same == "undecided" and "undecided" not in said:
             same = "the paper's models differ"
         yield f"Tables 1, 2{model}", f"{text} (4 metrics)", said, same
 

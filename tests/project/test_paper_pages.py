@@ -64,6 +64,16 @@ def test_directions_count_what_a_page_answers(module, answers, said, same):
     assert module("reports.directions").tally(answers) == (said, same)
 
 
+def test_an_ordering_is_undecided_where_a_model_of_ours_leaves_a_difference_open(module):
+    def row(*answers):
+        rows = [{"ordering": "Rel+Bias over Rel", "same direction?": answer} for answer in answers]
+        found = module("reports.directions")._orderings(rows, "")
+        return next(row for row in found if row[1].startswith("the bias with relevance"))
+
+    assert row("undecided", "models differ")[3] == "undecided"
+    assert row("models differ", "models differ")[3] == "the paper's models differ"
+
+
 @pytest.mark.parametrize(
     ("differences", "said", "same"),
     [

@@ -67,7 +67,7 @@ def _to_best(swept: Sequence[Result], result: Result, samples: int) -> str:
 
 def _named(curve: Sequence[Result], likeness: Sequence[float], means: Sequence[float]) -> Iterator[tuple[Any, ...]]:
     """Yield where the names of a curve's points go; those that lie on one another have one name, such as 0 to 0.25."""
-    width, height = (0.03 * (max(values) - min(values)) for values in (likeness, means))
+    width, height = (0.1 * (max(values) - min(values)) for values in (likeness, means))
     begin = 0
     for at in range(1, len(curve) + 1):
         if at < len(curve) and abs(likeness[at] - likeness[begin]) <= width and abs(means[at] - means[begin]) <= height:
