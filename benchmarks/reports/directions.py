@@ -38,7 +38,8 @@ VRSD = (
 RAGSYS = (
     "The paper's models have 7 and 8 billion parameters, 26 to 60 times as many. Both models here have a higher DPO "
     "after the most relevant demonstrations than after diverse ones: small models gain most by what is like the "
-    "question. With both the bias, the model's own log-probabilities, takes from MC3 beside relevance."
+    "question. With both the bias, the model's own log-probabilities, takes from MC2 and DPO beside relevance; to MC1 "
+    "and MC3, to which it adds a little with both of the paper's, it adds with none here."
 )
 AICL = (
     "GPT-J has 6 billion parameters, 44 times as many. SAICL takes the number of demonstrations after which a model is "
