@@ -383,6 +383,22 @@ def test_the_papers_changes_stand_beside_ours():
     assert re.search(r"than zero-shot reranking \(Table 1\) \| yes \| [^|]* \|  \|", text)
 
 
+def test_the_papers_stride_has_a_finding_of_its_own_where_another_is_run():
+    """Its Table 1 retrieves every 4 tokens: the changes there stand beside those of that stride too."""
+    result = made({"no document, prefix as short": 0.0, "any passage": 0.0, "BM25, random": 0.0, "BM25, first": 0.1,
+                   "BM25, reranked": 0.0, "BM25, oracle": -0.1, "BM25, first two": 0.0})  # fmt: skip
+    often = result._replace(by_stride={4: result.nll["no document"] - 3, 8: result.nll["BM25, first"]})
+    change = np.expm1(-3 / 20)
+    row = (
+        f"| so it does with one for every 4 tokens, the paper's stride (Table 1) | yes | {change:+.2%} [{change:+.2%}, "
+        f"{change:+.2%}] | -17.0% to -21.1% |"
+    )
+    text = ralm_report.report_of(often, ralm_report.RalmSizes(stride=8), 200, "ours").markdown()
+    assert row in text
+    assert "| BM25's document lowers perplexity (Table 1) | no | +10" in text
+    assert "the paper's stride" not in ralm_report.report_of(result, ralm_report.RalmSizes(), 200, "ours").markdown()
+
+
 @pytest.mark.parametrize(
     ("low", "high", "word"),
     [(-0.2, -0.1, "lower"), (0.1, 0.2, "higher"), (-0.2, 0.0, "undecided"), (0.0, 0.2, "undecided")],

@@ -31,7 +31,7 @@ from .paper import said
 
 Array = npt.NDArray[Any]
 
-QUERY = 32  # tokens, the paper's choice
+STRIDE, QUERY = 4, 32  # tokens, the paper's choices
 MADE = "by its making"  # the answer for what cannot come out otherwise
 
 
@@ -42,8 +42,8 @@ class RalmSizes:
     windows: int = 250  # number of windows, evenly spread over the text
     window: int = 1024
     target: int = 32  # predicted in each window
-    stride: int = 4  # the paper's s: tokens between retrievals; divides the target
-    query: int = 32  # the paper's ℓ for BM25
+    stride: int = STRIDE  # the paper's s: tokens between retrievals; divides the target
+    query: int = QUERY  # the paper's ℓ for BM25
     dense_query: int = 64  # the paper's ℓ for dense retrievers
     document: int = 256  # most of a document
     candidates: int = 16  # documents that are ranked
@@ -136,7 +136,7 @@ def report_of(
         {collection}."""
     )
     report.heading("What the paper finds, and what is found here")
-    findings = _findings(result, versus, samples, like)
+    findings = _findings(result, versus, samples, like, sizes.stride)
     tests = sum(answer != MADE for _, answer, *_ in findings)
     report.text(
         f"""Same direction? A change below 0 is for the better. "Undecided": 0 is in the interval. Of {tests} findings
@@ -268,9 +268,12 @@ def _versus(
 
 
 def _findings(
-    result: RalmResult, versus: Mapping[Any, _Versus], samples: int, like: str
+    result: RalmResult, versus: Mapping[Any, _Versus], samples: int, like: str, stride: int
 ) -> list[tuple[str, str, str, str]]:
     """Return the paper's directions, whether they show, and by how much here and there."""
+    versus, often = dict(versus), (f"{FIRST}, s = {STRIDE}", NONE)
+    if stride != STRIDE and STRIDE in result.by_stride:  # else BM25's first is that
+        versus[often] = _versus(result, result.by_stride[STRIDE], result.nll[NONE], samples)
     rows = []
     smaller = [
         ("reranking by a second model is better than BM25's first (section 6.1)", (label, FIRST))
@@ -282,6 +285,7 @@ def _findings(
     ]
     for text, pair in (
         ("BM25's document lowers perplexity (Table 1)", (FIRST, NONE)),
+        (f"so it does with one for every {STRIDE} tokens, the paper's stride (Table 1)", often),
         ("so it does in front of the whole window (Table 1)", (FRONT, NONE)),
         ("reranking is better than BM25's first (Table 1)", (RERANK, FIRST)),
         *smaller,
@@ -294,7 +298,7 @@ def _findings(
         if pair in versus:
             one = versus[pair]
             answer = MADE if pair[0] == ORACLE else _answer(one)
-            rows.append((text, answer, _change(one), said(like, *pair)))
+            rows.append((text, answer, _change(one), said(like, FIRST if pair == often else pair[0], pair[1])))
             if pair[0] == ORACLE and result.halves is not None:
                 second, chosen, tokens = result.halves
                 half = _versus(result, chosen, second, samples, per=tokens)
