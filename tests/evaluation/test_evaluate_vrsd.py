@@ -100,6 +100,7 @@ def test_report_has_every_set_and_no_text_of_the_data(data):
         assert re.search(rf"\| {title} \| VRSD \| {mean:.4f} \| \[0\.\d{{4}}, 0\.\d{{4}}\] \|  \|  \|", text)
         assert f"{title}: mean cosine VRSD {mean:.3f}, MMR λ=0 " in str(summary)
     assert re.search(r"all of the \d+ ties below are the same picks, in whatever order", text)
+    assert "Quick run" not in text
     # The paper's figures are of another model.
     assert "The paper has no figures for this set-up." in text
     assert "that do not come out" not in text
@@ -268,6 +269,8 @@ def test_quick_and_without_bm25(data, monkeypatch):
     summary = evaluated(data, quick=True, bm25=False)
     assert [result.questions.name for result in summary.results] == ["arc-da", "puzzle"]
     assert "BM25" not in summary.results[0].picks
+    lines = (data.parent / "out" / "report.md").read_text().splitlines()
+    assert lines[2].startswith("**Quick run**: ARC-DA and Puzzle only. For each query, ")
     with pytest.raises(ModuleNotFoundError, match=r"\[bm25\]"):
         evaluated(data, quick=True)
 

@@ -140,7 +140,8 @@ def vrsd(
             for one, retriever in zip(questions, words, strict=True)
         ]
     like_paper = (k, pool) == (K, POOL) and Path(scorer.name).name in ("mpnet", "all-mpnet-base-v2")
-    report = report_of(results, samples, PAPER if like_paper else {}, k, pool)
+    paper = PAPER if like_paper else {}
+    report = report_of(results, samples, paper, k, pool, quick=len(names) < len(VRSD_SETS))
     run.write(
         report,
         {

@@ -76,14 +76,23 @@ class _Versus(NamedTuple):
     max_diff: float
 
 
-def report_of(results: Sequence[SetResult], samples: int, paper: Mapping[str, Figures], k: int, pool: int) -> Report:
+def report_of(
+    results: Sequence[SetResult],
+    samples: int,
+    paper: Mapping[str, Figures],
+    k: int,
+    pool: int,
+    *,
+    quick: bool = False,
+) -> Report:
     report = Report("vrsd", "VRSD: similarity and diversity by the sum of the picks")
     means = [bootstrap_named(result.values, samples=samples) for result in results]
     versus = [_versus(result, samples) for result in results]
     known = [paper.get(result.questions.name, _UNKNOWN) for result in results]
+    some = f"**Quick run**: {' and '.join(result.questions.title for result in results)} only. " if quick else ""
     report.text(
-        f"""For each query, {pool} candidates by cosine and {k} picks. The value of the picks is the cosine of the query
-        with their sum, which VRSD maximises greedily; the tables have means over the queries with 95 % bootstrap
+        f"""{some}For each query, {pool} candidates by cosine and {k} picks. The value of the picks is the cosine of the
+        query with their sum, which VRSD maximises greedily; the tables have means over the queries with 95 % bootstrap
         intervals, and shares of them with Wilson's. VRSD has no parameter; MMR takes λ of relevance and 1 - λ of
         redundancy.
         {_verdict(means, versus, known)}"""
