@@ -205,8 +205,8 @@ class Setting(NamedTuple):
 
 FEW = (
     "not the model's size, as above. The collections have 10 to 36 thousand passages, the paper's Wikipedia's or all "
-    "training texts'; a document takes a sixth to a third of a window; there are 30 to 300 windows. A predictive "
-    "ranker learns from 24 to 240 texts, the paper's from a training set. An article of AG News has some 50 tokens, so "
+    "training texts'; a document takes a sixth to a third of a window; there are 60 to 300 windows. A predictive "
+    "ranker learns from 48 to 240 texts, the paper's from a training set. An article of AG News has some 50 tokens, so "
     "that a query of 32 often reaches into the article before, and 16 are better"
 )
 TEXTS = (
