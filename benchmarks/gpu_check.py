@@ -2,10 +2,10 @@
 
     GPU_PYTHON=python3 make gpu-check         # with that interpreter as it is; nothing is installed
     make gpu-check                            # in the virtual environment, with what it needs
-    python benchmarks/gpu_check.py [--stage works|tools|ledger] [--out DIR] [--budget SECONDS] [--match REGEX]
+    python benchmarks/gpu_check.py [--stage race|works|tools|ledger] [--out DIR] [--budget SECONDS] [--match REGEX]
 
-Three stages, each within its budget (nine minutes), what is worth most first: *works* (build, configuration, small
-problems, all GPU tests, eight shapes timed), *tools* (the error of long sums, a soak, compute-sanitizer, ceilings of
+Stages, each within its budget (nine minutes), what is worth most first: *race* (only where it is named: every form of
+every kernel that has a goal, against what it must read), *works* (build, configuration, small problems, all GPU tests, eight shapes timed), *tools* (the error of long sums, a soak, compute-sanitizer, ceilings of
 this machine, variants of kernels, ncu), *ledger* (all shapes timed twice). They need no network, no .git and no data,
 and write STAGE.json, STAGE.log, gpu.csv and gpu.md to one folder. RAGSYS_KERNELS_COMMIT names the commit of a copy
 without .git. ``--look`` only looks for a GPU.
@@ -24,7 +24,8 @@ from pathlib import Path
 
 NO_GPU = 2
 ROOT = Path(__file__).resolve().parents[1]
-STAGES = ("works", "tools", "ledger")
+ALWAYS = ("works", "tools", "ledger")
+STAGES = ("race", *ALWAYS)
 
 # Device files of the drivers: NVIDIA's, its one under Windows' Linux, AMD's. The interpreter that runs `--look` has no
 # torch to ask.
@@ -74,7 +75,7 @@ def pattern(text: str) -> str:
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--look", action="store_true", help="only look for a GPU")
-    parser.add_argument("--stage", choices=STAGES, help="only this one (default: all, one after the other)")
+    parser.add_argument("--stage", choices=STAGES, help="only this one (default: all but the race, one after the other)")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu-check", help="folder for all that is found")
     parser.add_argument("--budget", type=seconds, default=540.0, help="seconds of a stage (default: 540)")
     parser.add_argument("--match", type=pattern, default="", help="only shapes whose line this is found in")
@@ -108,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
         small=given.small,
     )
     right = True
-    for name in (given.stage,) if given.stage else STAGES:
+    for name in (given.stage,) if given.stage else ALWAYS:
         options = {key: str(value) for key, value in vars(asked).items()}
         right = stage.run(name, steps.STAGES[name](asked), out, given.budget, options) and right
     print(f"All that was found is in {out}.")

@@ -12,7 +12,7 @@ enqueue the call, so that a pair of events spans the device's time without the l
 took. Beside it every contender that can be captured is replayed from a CUDA graph, `graph_us`. No contender is timed
 before its result was checked, and none whose call changed the input.
 
-Floors: a copy kernel that moves as many bytes as one read of the distinct rows has (half of them read, half of them
+Floors: a copy kernel that moves as many bytes as one read of what the last-level cache cannot serve has (half of them read, half of them
 written), and the bare matrix product where there is one.
 """
 
@@ -59,7 +59,7 @@ LEDGER = ledger.Ledger(
         "ratio",  # its time over the library's (the first backend that runs), median over the rounds
         "floor_us",
         "bytes",  # of one read of every pool, or of the logits, or of hidden states and weight
-        "distinct_bytes",  # of the same, but rows that several pools name only once: what the floor copies
+        "floor_bytes",  # of the same, but without what the last-level cache can serve: what the floor copies
         "flops",  # of the plain rule's products
         "max_error",  # of log p, against float64
         "same_picks",  # share of queries with the picks of the library's first backend
@@ -132,7 +132,7 @@ class OnDevice(Race):
     def columns(self, contender: Contender) -> dict[str, Any]:
         libraries = ("torch", "triton", "cupy-cuda13x", "liger-kernel", "cut-cross-entropy", "flash-attn")
         versions = f"{ledger.versions(libraries)}; CUDA {torch.version.cuda}"
-        sizes = {name: getattr(self.problem, name) for name in ("bytes", "distinct_bytes", "flops")}
+        sizes = {name: getattr(self.problem, name) for name in ("bytes", "floor_bytes", "flops")}
         return {"backend": contender.backend, "device": self.device, "versions": versions, **sizes, **device_state()}
 
     def turn(self, contender: Contender, quick: bool) -> Turn:
@@ -237,7 +237,7 @@ def variants_of(contender: Contender) -> Iterator[Contender]:
 
 
 def floor_of(problem: Any) -> Contender:
-    half = max(problem.distinct_bytes // 2, 1)
+    half = max(problem.floor_bytes // 2, 1)
     here, there = (torch.empty(half, dtype=torch.uint8, device=problem.rows.device) for _ in range(2))
     return Contender(COPY, lambda: there.copy_(here))
 

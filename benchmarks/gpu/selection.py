@@ -81,13 +81,20 @@ class Problem:
         return rows * self.shape.D * self.rows.element_size()
 
     @property
-    def distinct_bytes(self) -> int:
-        """Bytes of one read of the rows that the pools name, each once: nothing can be done with less."""
+    def floor_bytes(self) -> int:
+        """Return the bytes of the rows that the last-level cache cannot serve: nothing can be done with less.
+
+        Queries run about in their order. Of as many as have pools that fill the cache, a row counts once, however many
+        of them name it; the next ones find it overwritten.
+        """
         if self.candidates is None:
             return self.bytes
+        row, rows = self.shape.D * self.rows.element_size(), 0
         named = torch.zeros(self.shape.N, dtype=torch.bool, device=self.rows.device)
-        named[self.candidates.flatten()] = True
-        return int(named.sum()) * self.shape.D * self.rows.element_size()
+        for pools in self.candidates.split(max(1, cache_bytes(self.rows.device) // (self.candidates.shape[1] * row))):
+            named.zero_()[pools.flatten()] = True
+            rows += int(named.sum())
+        return rows * row
 
     @property
     def flops(self) -> float:
@@ -166,6 +173,12 @@ class Problem:
         """Return rows of the corpus as it holds them, unit vectors of float32."""
         held, scales = torch.as_tensor(self.corpus.data)[rows].float(), self.corpus.scales
         return held if scales is None else held * torch.as_tensor(scales)[rows][:, None]
+
+
+def cache_bytes(device: Any) -> int:
+    """Return the bytes of a device's last-level cache; where it does not say, those of an H100."""
+    known = torch.cuda.get_device_properties(device) if torch.device(device).type == "cuda" else None
+    return int(getattr(known, "L2_cache_size", 0)) or 50 << 20
 
 
 def picks_of(result: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The steps of the three stages, each in the order in which they are worth their time."""
+"""The steps of the stages, each in the order in which they are worth their time."""
 
 from __future__ import annotations
 
@@ -207,4 +207,23 @@ def ledger(given: Given) -> Sequence[Step]:
     )
 
 
-STAGES: Mapping[str, object] = {"works": works, "tools": tools, "ledger": ledger}
+# --- The race.
+
+
+def race(given: Given) -> Sequence[Step]:
+    """New forms of kernels against their goals: right first, under tools too, then timed."""
+    rows = ["-m", "benchmarks.gpu.race", "--backends", given.backends, "--ledger", given.ledger]
+
+    def raced(seconds: float) -> list[str]:
+        small = ["--small"] if given.small else []
+        return python(*rows, "--budget", f"{max(seconds - CLOSING_SECONDS, 1):.0f}", *small)
+
+    return (
+        build(),
+        Step("picks", lambda seconds: {"picks": calls(given, "picks")}, 150),
+        sanitizers(given, given.budget / 4),
+        Step("race", lambda seconds: {"race": raced(seconds)}, given.budget, least=BENCH_SECONDS),
+    )
+
+
+STAGES: Mapping[str, object] = {"race": race, "works": works, "tools": tools, "ledger": ledger}

@@ -76,7 +76,7 @@ class Problem:
         return sum(x.numel() * x.element_size() for x in (self.rows, self.weight) if x is not None)
 
     @property
-    def distinct_bytes(self) -> int:
+    def floor_bytes(self) -> int:
         return self.bytes
 
     @property

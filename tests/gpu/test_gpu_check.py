@@ -131,8 +131,16 @@ def test_pools_are_distinct_rows_from_all_over_the_corpus(bench, shapes):
     counts, _ = torch.histogram(problem.candidates.float(), 10, range=(0, shape.N))
     assert counts.min() > 2_700  # of 3,000
     assert problem.bytes == 300 * 100 * 4 * 4
-    assert problem.distinct_bytes == len(set(ids.flatten().tolist())) * 4 * 4
+    assert problem.floor_bytes == len(set(ids.flatten().tolist())) * 4 * 4  # all of it fits in a cache
     assert all(shapes.N % d for d in range(2, 1500))  # a prime
+
+
+def test_what_a_cache_cannot_serve_counts_again(bench, shapes, module, monkeypatch):
+    """Queries that share a cache read a row once; each group of queries finds it filled with others."""
+    monkeypatch.setattr(module("gpu.selection"), "cache_bytes", lambda device: 3 * 100 * 4 * 4)
+    problem = bench.problem_of(replace(shapes.POOLS[0], P=100, K=3, D=4, Q=7, N=211), "cpu")
+    groups = [set(problem.candidates[first : first + 3].flatten().tolist()) for first in (0, 3, 6)]
+    assert problem.floor_bytes == sum(map(len, groups)) * 4 * 4 > 211 * 4 * 4
 
 
 def test_large_pools_are_the_rows_nearest_to_the_query(bench, shapes):

@@ -401,3 +401,28 @@ def test_bad_options_are_refused(check, options, message):
     result = check(*options)
     assert result.returncode == 2
     assert message in result.stderr
+
+
+@pytest.mark.slow
+def test_the_race_on_a_stub_of_a_device(check, compiled, tmp_path):
+    result = check("--stage", "race", "--budget", "300", "--out", tmp_path, prepared=PREPARED.format("none"))
+    log = (tmp_path / "race.log").read_text()
+    assert result.returncode == 0, result.stdout + result.stderr + log
+    summary = json.loads((tmp_path / "race.json").read_text())
+    assert [step["name"] for step in summary["steps"]] == ["build", "picks", "sanitizers", "race"]
+    lines = [line for line in log.splitlines() if line.endswith((" kept", " reached", " below its stop"))]
+    assert {line.split()[0] for line in lines} == {"mmr", "vrsd", "search", "token_logprobs", "answer_logprobs"}
+
+
+def test_a_form_below_its_stop_is_named(module):
+    race = module("gpu.race")
+    goal = race.GOALS[0]
+    shape = {"op": goal.shape.op, "shape": str(goal.shape), "dtype": goal.shape.dtype}
+    times = (("ragsys_kernels", "triton", 130.0), ("ragsys_kernels, gram=query-beside", "triton", 140.0))
+    times += (("ragsys_kernels", "cuda", 60.0), (race.COPY, "", 50.0), ("torch", "", 300.0), ("torch, compiled", "", 200.0))
+    rows = [{**shape, "contender": name, "backend": backend, "us": str(us)} for name, backend, us in times]
+    forms = list(race.found(rows))
+    assert [one.form for one in forms] == ["cuda", "triton", "triton, gram=query-beside"]
+    assert [one.verdict for one in forms] == ["reached", "below its stop", "below its stop"]
+    assert forms[0].share == pytest.approx(50 / 60)
+    assert forms[0].torch == 200.0

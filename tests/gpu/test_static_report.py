@@ -261,7 +261,7 @@ def measured_row(**given):
         "op": "mmr", "backend": "", "shape": "N2000003-D384-P100-K10-Q2000", "dtype": "float16",
         "device": "NVIDIA H100", "contender": "ragsys_kernels",
         "us": "200", "spread": "", "host_us": "50", "graph_us": "", "floor_us": "100",
-        "bytes": "1.6e8", "distinct_bytes": "1.5e8", "flops": "1e9", "driver": "580", "clocks_mhz": "1980 3201",
+        "bytes": "1.6e8", "floor_bytes": "1.5e8", "flops": "1e9", "driver": "580", "clocks_mhz": "1980 3201",
         "power_limit_w": "700", "commit": "abc", "versions": "triton 3.6.0", "date": "2030-01-02",
     }  # fmt: skip
     return {**row, **given}
