@@ -5,10 +5,11 @@
     python benchmarks/gpu_check.py [--stage race|works|tools|ledger] [--out DIR] [--budget SECONDS] [--match REGEX]
 
 Stages, each within its budget (nine minutes), what is worth most first: *race* (only where it is named: every form of
-every kernel that has a goal, against what it must read), *works* (build, configuration, small problems, all GPU tests, eight shapes timed), *tools* (the error of long sums, a soak, compute-sanitizer, ceilings of
-this machine, variants of kernels, ncu), *ledger* (all shapes timed twice). They need no network, no .git and no data,
-and write STAGE.json, STAGE.log, gpu.csv and gpu.md to one folder. RAGSYS_KERNELS_COMMIT names the commit of a copy
-without .git. ``--look`` only looks for a GPU.
+every kernel that has a goal, against what it must read), *works* (build, configuration, small problems, all GPU
+tests, eight shapes timed), *tools* (the error of long sums, a soak, compute-sanitizer, ceilings of this machine,
+variants of kernels, ncu), *ledger* (all shapes timed twice). They need no network, no .git and no data, and write
+STAGE.json, STAGE.log, gpu.csv and gpu.md to one folder. RAGSYS_KERNELS_COMMIT names the commit of a copy without
+.git. ``--look`` only looks for a GPU.
 
 Status 0: nothing is wrong; 1: something is (a failed test, a wrong result, a backend that cannot run); 2: there is no
 GPU here, and nothing was recorded. What could not be run, or was left out for want of time, is listed with the reason.
@@ -75,7 +76,7 @@ def pattern(text: str) -> str:
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--look", action="store_true", help="only look for a GPU")
-    parser.add_argument("--stage", choices=STAGES, help="only this one (default: all but the race, one after the other)")
+    parser.add_argument("--stage", choices=STAGES, help="only this one (default: all but the race, in turn)")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu-check", help="folder for all that is found")
     parser.add_argument("--budget", type=seconds, default=540.0, help="seconds of a stage (default: 540)")
     parser.add_argument("--match", type=pattern, default="", help="only shapes whose line this is found in")

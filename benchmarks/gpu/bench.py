@@ -12,8 +12,8 @@ enqueue the call, so that a pair of events spans the device's time without the l
 took. Beside it every contender that can be captured is replayed from a CUDA graph, `graph_us`. No contender is timed
 before its result was checked, and none whose call changed the input.
 
-Floors: a copy kernel that moves as many bytes as one read of what the last-level cache cannot serve has (half of them read, half of them
-written), and the bare matrix product where there is one.
+Floors: a copy kernel that moves as many bytes as one read of what the last-level cache cannot serve has (half of them
+read, half of them written), and the bare matrix product where there is one.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python -m benchmarks.gpu.headline [--queries N] [--rows N] [--dims D] [--batch Q] [--folder DIR] [--parts NAMES]
 
-The vectors are those of `selection.Problem`: unit rows of float16 in clusters, queries among them. ``pool``: search for 100
-rows, then MMR's 10 of them; ``whole``: MMR's 6 of all rows; ``job``: the first as `ragsys-kernels select --device cuda`
-does it, from Parquet to Parquet, with the time to load the corpus in it. Picks of some queries are checked in float64
-first. Times are of the host's clock, from the call to the last result.
+The vectors are those of `selection.Problem`: unit rows of float16 in clusters, queries among them. ``pool``: search
+for 100 rows, then MMR's 10 of them; ``whole``: MMR's 6 of all rows; ``job``: the first as `ragsys-kernels select
+--device cuda` does it, from Parquet to Parquet, with the time to load the corpus in it. Picks of some queries are
+checked in float64 first. Times are of the host's clock, from the call to the last result.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     python -m benchmarks.gpu.race [--budget SECONDS] [--ledger CSV] [--small]
 
-A *roof* is what no kernel is faster than: one read of what the last-level cache cannot serve, at the rate of this device's
-copy, or the bare product of the rows with the queries (hidden states), at the rate of the vendor's library, both timed in
-the same run. A goal is a share of the roof. A form below its *stop*, or slower than another of the same row, is not kept.
+A *roof* is what no kernel is faster than: one read of what the last-level cache cannot serve, at the rate of this
+device's copy, or the bare product of the rows with the queries (hidden states), at the rate of the vendor's library,
+both timed in the same run. A goal is a share of the roof. A form below its *stop*, or slower than another of the same
+row, is not kept.
 """
 
 from __future__ import annotations

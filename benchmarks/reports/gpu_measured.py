@@ -28,10 +28,10 @@ _HEADER = (
 EXPLAINED = """\
 *µs*: median of a call on the device, with the last-level cache emptied before it; *spread*: how far apart two passes
 were; *host µs*: until the call returned; *graph µs*: replayed from a CUDA graph. *Rate*: bytes of one read of every
-pool (of the logits; of the weight and the hidden states, unless their product takes longer) or flops of the plain rule
-over the time. *Of the floor*: time of a copy kernel that moves as many bytes as one read of what the
-last-level cache cannot serve has, over ours; *of the product*: time of the bare matrix product over ours. *Fastest of torch*: its best form, compiled or not, and how
-many times as long it takes; the same for other libraries that were installed.
+pool (of the logits; of the weight and the hidden states, unless their product takes longer) or flops of the plain
+rule over the time. *Of the floor*: time of a copy kernel that moves as many bytes as one read of what the last-level
+cache cannot serve has, over ours; *of the product*: time of the bare matrix product over ours. *Fastest of torch*:
+its best form, compiled or not, and how many times as long it takes; the same for other libraries that were installed.
 """
 
 

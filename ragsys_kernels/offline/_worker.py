@@ -15,7 +15,7 @@ import pyarrow as pa
 import ragsys_kernels as rk
 
 from ..corpus.ids import Ids, make
-from ._device import Selector
+from ._device import Placed, Selector
 from ._manifest import JobFolder, ShardRecord, errors_file, shard_file
 from ._pipeline import ahead
 from ._spec import Inputs, JobSpec, selection_options
@@ -32,11 +32,21 @@ class _Piece:
     """Consecutive queries of one shard, and those of them that cannot be used, with the reason."""
 
     start: int
-    queries: Array
+    queries: Array | Placed
     query_ids: pa.Array | None
     query_groups: Array | None
     candidates: Lists | None
     bad: dict[int, str] = field(default_factory=dict)
+
+
+def _make_harmless(piece: _Piece) -> None:
+    """Put harmless values in the place of what could not be read."""
+    if piece.bad:
+        rows = np.array(sorted(piece.bad)) - piece.start
+        piece.queries = np.array(piece.queries)
+        piece.queries[rows] = 0
+        if piece.candidates is not None:
+            piece.candidates = piece.candidates.without(rows)
 
 
 @dataclass(frozen=True)
@@ -165,6 +175,8 @@ class Worker:
         Reading and selecting run in threads of their own beside the caller's, a few chunks ahead of it.
         """
         read = ahead(self._pieces(start, stop), _CHUNKS_AHEAD)
+        if self._corpus.places:  # a thread more, which copies while the kernels of the chunk before run
+            read = ahead(self._placed(read), 1)
         # Results are small: so many of them are kept that the selection does not wait while a row group is synced.
         selected = ahead(self._selected(read), max(_CHUNKS_AHEAD, ROW_GROUP // self.spec.chunk_size))
         with closing(selected):
@@ -245,6 +257,15 @@ class Worker:
                 yield piece
                 first = end
 
+    def _placed(self, pieces: Generator[_Piece, None, None]) -> Generator[_Piece, None, None]:
+        """Move the queries to the device; those with candidates go run by run, with these."""
+        with closing(pieces):
+            for piece in pieces:
+                if piece.candidates is None and not isinstance(piece.queries, Placed):
+                    _make_harmless(piece)
+                    piece.queries = self._corpus.placed(piece.queries)
+                yield piece
+
     def _selected(self, pieces: Generator[_Piece, None, None]) -> Generator[_Picked, None, None]:
         with closing(pieces):
             for piece in pieces:
@@ -252,12 +273,8 @@ class Worker:
                 yield _Picked(piece.start, piece.query_ids, piece.bad, picks)
 
     def _picks(self, piece: _Piece) -> rk.Selection:
-        if piece.bad:  # harmless values in the place of what could not be read
-            rows = np.array(sorted(piece.bad)) - piece.start
-            piece.queries = piece.queries.copy()
-            piece.queries[rows] = 0
-            if piece.candidates is not None:
-                piece.candidates = piece.candidates.without(rows)
+        if not isinstance(piece.queries, Placed):
+            _make_harmless(piece)
         runs = [slice(0, len(piece.queries))] if piece.candidates is None else piece.candidates.runs()
         picks = _joined([self._selection(piece, run) for run in runs])
         for query, error in (picks.errors or {}).items():
@@ -271,7 +288,7 @@ class Worker:
     def _selection(self, piece: _Piece, run: slice) -> rk.Selection:
         """Select for some queries of a piece."""
         return self._corpus.select(
-            piece.queries[run],
+            piece.queries if isinstance(piece.queries, Placed) else piece.queries[run],
             self.spec.k,
             query_groups=None if piece.query_groups is None else piece.query_groups[run],
             candidates=None if piece.candidates is None else piece.candidates[run].padded(),

@@ -7,7 +7,7 @@ kernels, as they read them: they report which query has a bad value, then `value
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -293,8 +293,8 @@ def values(problem: Problem, q: int, named: bool = True, of_rows: bool = True) -
 
 def device_values(problem: Problem) -> None:
     """Check the `values` of every query of a problem on a device, which is waited for."""
-    check = _device_check(problem, True)
-    for q in range(problem.num_queries):
+    suspects, check = _device_check(problem, True)
+    for q in suspects:
         check(q)
 
 
@@ -304,17 +304,18 @@ def bad_queries(problem: Problem, place: Place, errors: dict[int, str]) -> None:
         # Rows that all queries read are no single query's error: the kernels check them.
         shared = problem.candidates is None and not problem.pool_stride
         check: Callable[[int], None] = functools.partial(values, problem, named=False, of_rows=not shared)
+        suspects: Iterable[int] = range(problem.num_queries)
     else:
-        check = _device_check(problem, False)
-    for q in range(problem.num_queries):
+        suspects, check = _device_check(problem, False)
+    for q in suspects:
         try:
             check(q)
         except ValueError as error:
             errors.setdefault(q, str(error))
 
 
-def _device_check(problem: Problem, named: bool) -> Callable[[int], None]:
-    """Return the function that checks the `values` of one query of a problem on a device."""
+def _device_check(problem: Problem, named: bool) -> tuple[Iterable[int], Callable[[int], None]]:
+    """Return the queries of a problem on a device that may have a bad value, and what checks the `values` of one."""
     rows = problem.rows
     place = _arrays.place_of(_arrays.device_of(rows.data), "", _arrays.library_of(rows.data))
     assert not isinstance(place, _arrays.Host)
@@ -335,7 +336,27 @@ def _device_check(problem: Problem, named: bool) -> Callable[[int], None]:
             stored = _arrays.to_host(place.float32(rows.data[int(row[0])][None], rows.dtype))
             _row_values(host, q, row, stored, "float32", lambda position: f" in row {q}, position {position}")
 
-    return check
+    return _suspects(host, usable), check
+
+
+def _suspects(problem: Problem, usable: np.ndarray) -> Iterable[int]:
+    """Return the queries of a problem on the host that may have a bad value, by whole arrays; ``usable``: the rows.
+
+    A value counts whether or not its item may be picked, so that some of these queries may be good ones.
+    """
+    shared = (problem.bias,) if problem.bias is not None and problem.bias.ndim == 1 else ()
+    if not (usable.all() and all(np.isfinite(x).all() for x in shared)):
+        return range(problem.num_queries)  # which of them read it is for the check of each
+    bad = np.zeros(problem.num_queries, bool)
+    for array in (problem.queries, problem.relevance, None if shared else problem.bias):
+        if array is not None:
+            bad |= ~np.isfinite(array).all(axis=1)
+    for array in (problem.constraints.initial, problem.candidates):
+        if array is not None and array.shape[1]:
+            ordered = np.sort(array, axis=1)
+            bad |= (ordered[:, 0] < -1) | (ordered[:, -1] >= problem.num_ids)
+            bad |= ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
+    return np.flatnonzero(bad).tolist()  # type: ignore[no-any-return]
 
 
 def _checked(problem: Problem) -> bool:

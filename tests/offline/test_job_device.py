@@ -11,9 +11,10 @@ from ragsys_kernels import _arrays, _dispatch, offline  # noqa: E402
 from ragsys_kernels.offline import _device, _spec, _worker  # noqa: E402
 
 
+@pytest.mark.parametrize("bad", [False, True])
 @pytest.mark.parametrize("candidates", [False, True])
-def test_job_on_a_device(tmp_path, monkeypatch, candidates):
-    """Tensors go there and picks come back; here the device is the host."""
+def test_job_on_a_device(tmp_path, monkeypatch, candidates, bad):
+    """Tensors go there and picks come back; here the device is the host. ``bad``: two queries cannot be used."""
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     arrays = {
@@ -25,10 +26,13 @@ def test_job_on_a_device(tmp_path, monkeypatch, candidates):
     }
     if candidates:
         arrays["candidates"] = np.stack([rng.permutation(60)[:20] for _ in range(25)])
+    if bad:
+        arrays["queries"][[3, 17], [0, 5]] = np.nan, np.inf
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
     files = {name: tmp_path / f"{name}.npy" for name in arrays}
-    offline.select(**files, out=tmp_path / "host", k=3, chunk_size=10)
+    given = {"k": 3, "chunk_size": 10, "on_error": "skip"}
+    offline.select(**files, out=tmp_path / "host", **given)
     seen = []
 
     class Tensors(_device.Selector):
@@ -48,7 +52,9 @@ def test_job_on_a_device(tmp_path, monkeypatch, candidates):
         assert isinstance(queries, torch.Tensor)
         assert isinstance(options["query_groups"], torch.Tensor)
         assert candidates == isinstance(options["candidates"], torch.Tensor)
-        assert options["check_values"]
+        # What comes from the host has been looked at there, before it was moved.
+        assert options["check_values"] is (True if candidates else None)
+        assert candidates or torch.isfinite(queries).all()
         assert options.pop("backend") == "triton"
         return real(corpus, queries, k, **options)
 
@@ -57,9 +63,14 @@ def test_job_on_a_device(tmp_path, monkeypatch, candidates):
     monkeypatch.setattr(_spec, "check_options", lambda *_: None)
     monkeypatch.setattr(offline.job, "check_options", lambda *_: None)
     monkeypatch.setattr(rk.Corpus, "select", select)
-    summary = offline.select(**files, out=tmp_path / "device", k=3, chunk_size=10, device="cuda")
+    summary = offline.select(**files, out=tmp_path / "device", device="cuda", **given)
+    assert summary.skipped == 2 * bad
     assert (summary.backend, summary.instruction_set, seen) == ("triton", "", ["cuda"])
-    host, device = (pq.read_table(tmp_path / name) for name in ("host", "device"))
+    host, device = (pq.read_table(sorted((tmp_path / name).glob("part-*.parquet"))) for name in ("host", "device"))
+    errors = [[pq.read_table(path).to_pylist() for path in sorted((tmp_path / name).glob("_errors-*"))]
+              for name in ("host", "device")]  # fmt: skip
+    assert errors[0] == errors[1]
+    assert bool(errors[0]) == bad
     if not candidates:  # what a search on the host finds is proven there alone
         host = host.drop_columns("certified")
     assert device.equals(host)

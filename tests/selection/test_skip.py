@@ -328,3 +328,42 @@ def test_results_pickled_when_their_types_had_another_home_are_read(kind):
     for each in (pickled, former):
         read = pickle.loads(each)
         assert (type(read), read, read.errors) == (kind, found, {1: "why"})
+
+
+# Of an array, a query's row of it, and its first two positions that hold an item.
+FAULTS = {
+    "queries": ("queries", lambda row, first, second: row.__setitem__(3, np.nan)),
+    "relevance": ("relevance", lambda row, first, second: row.__setitem__(first, np.inf)),
+    "bias": ("bias", lambda row, first, second: row.__setitem__(first, -np.inf)),
+    "an id beyond": ("candidates", lambda row, first, second: row.__setitem__(first, 10_000)),
+    "an id below": ("candidates", lambda row, first, second: row.__setitem__(first, -2)),
+    "an id twice": ("candidates", lambda row, first, second: row.__setitem__(second, row[first])),
+    "shown twice": ("initial", lambda row, first, second: row.__setitem__(1, row[0])),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("ragged", [False, True])
+def test_suspects_are_the_queries_with_bad_values(fault, ragged):
+    """What a device's values are first looked at by, whole arrays at a time, against the check of each query."""
+    given = testing.selection_problem(9, 30, 4, 8, seed=len(fault), ragged=ragged)
+    rng = np.random.default_rng(0)
+    given["bias"] = rng.standard_normal((9, 30))
+    if fault != "queries":  # which are not read where relevance is given
+        given["relevance"] = rng.standard_normal((9, 30))
+    places = [np.flatnonzero(ids >= 0)[:2] for ids in given["candidates"]]
+    first = [ids[at] for ids, at in zip(given["candidates"], places, strict=True)]
+    others = np.setdiff1d(np.arange(len(given["embeddings"])), np.concatenate(first))
+    at_fault = [q for q in range(9) if len(places[q]) == 2][1:3]
+    given["initial"] = np.stack([rng.permutation(others)[:2] for _ in range(9)])
+    usable = np.ones(len(given["embeddings"]), bool)
+    assert list(validate._suspects(validate.selection("mmr", **given), usable)) == []
+    name, put = FAULTS[fault]
+    given[name] = given[name].copy()
+    for q in at_fault:
+        put(given[name][q], *places[q])
+    problem = validate.selection("mmr", **given)
+    bad = {}
+    validate.bad_queries(problem, skip.HOST, bad)
+    assert sorted(bad) == list(validate._suspects(problem, usable)) == at_fault
+    assert list(validate._suspects(problem, ~usable)) == list(range(9))
