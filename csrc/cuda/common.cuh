@@ -19,6 +19,7 @@ constexpr unsigned kAll = 0xffffffffu;
 
 __device__ inline float infinity() { return __int_as_float(0x7f800000); }
 __device__ inline float nan() { return __int_as_float(0x7fc00000); }
+__device__ inline bool is_nan(float x) { return x != x; }
 __device__ inline bool finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
 
 // Stored elements. The 16-bit ones are their bits.

@@ -33,4 +33,11 @@ struct SelectArgs {
   int* lengths;  // (Q,)
 };
 
+__device__ inline long long id_at(const void* ids, int bytes, long long i) {
+  return bytes == 4 ? static_cast<const int*>(ids)[i] : static_cast<const long long*>(ids)[i];
+}
+
+// A sum of vectors shorter than this share of its terms' lengths is zero to the precision of float32 data.
+constexpr float kZeroSum = 1e-6f;
+
 }  // namespace rsk

@@ -9,8 +9,6 @@ constexpr int kLanes = 8;                             // lanes that share a row
 constexpr int kRowsAtOnce = 4;                        // rows that a lane takes part in
 constexpr int kGroup = kWarp / kLanes * kRowsAtOnce;  // items of a warp that are taken together
 
-__device__ inline bool is_nan(float x) { return x != x; }
-
 // Four elements from p[first] on, zeros beyond the last dimension.
 template <class T>
 __device__ inline void load_four(const T* p, int first, int dims, float (&out)[4]) {

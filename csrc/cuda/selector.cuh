@@ -18,15 +18,9 @@ constexpr int kMaxWarps = kMaxThreads / kWarp;
 constexpr int kTopBytes = 2 * kMaxWarps * int(sizeof(float) + sizeof(int));
 constexpr int kBestBytes = kTopBytes + 4 * int(sizeof(long long));
 constexpr int kNone = 0x7fffffff;
-// A sum of vectors shorter than this share of its terms' lengths is zero to the precision of float32 data.
-constexpr float kZeroSum = 1e-6f;
 // Squared norms of queries outside this range lose precision or overflow in float32; such queries are first multiplied
 // by a power of two.
 constexpr float kNorm2Min = 1e-30f, kNorm2Max = 1e30f;
-
-__device__ inline long long id_at(const void* ids, int bytes, long long i) {
-  return bytes == 4 ? static_cast<const int*>(ids)[i] : static_cast<const long long*>(ids)[i];
-}
 
 template <class T, bool kVrsd, bool kResident>
 struct Selector {

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from .._gpu.cuda_module import Kernel
 
 SOURCE = "greedy_select"
+# Pools of few rows of 16 bits, whose products with one another lie in shared memory.
+SMALL_SOURCE = "greedy_small"
 
 _ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
@@ -20,6 +22,13 @@ _BESTS = _MAX_WARPS * 2 * 8 + 32
 _KEPT_BYTES = 32 << 10
 
 
+# As in the source of small pools: slots of a kernel and its threads; parts of a query, which take slots too; slices of
+# rows in shared memory, and dimensions of a slice.
+SMALL_SLOTS = {32: 32, 64: 64, 112: 128, 128: 128}
+_PARTS = {"float16": 2, "bfloat16": 3}
+_STAGES, _SLICE = 3, 64
+
+
 class Configuration(NamedTuple):
     """How a problem is launched."""
 
@@ -28,12 +37,25 @@ class Configuration(NamedTuple):
     shared: int  # bytes of dynamic shared memory
     workspace: int  # floats of each block, 0 where its state is in shared memory
     kept: int = 0  # MMR from memory: initial items and picks whose rows are in shared memory too
+    source: str = SOURCE
 
 
 def configure(
     op: str, dtype: str, P: int, D: int, K: int, capped: bool, max_shared: int, num_initial: int = 0
 ) -> Configuration:
-    """Return how a problem is launched: with its rows in shared memory where they fit, else its state, else neither.
+    """Return how a problem is launched: by the products of its rows with one another where these are few and of 16
+    bits, else with its rows in shared memory where they fit, else its state, else neither.
+    """
+    small = configure_small(op, dtype, P + num_initial, D)
+    if small is not None and small.shared <= max_shared:
+        return small
+    return configure_rows(op, dtype, P, D, K, capped, max_shared, num_initial)
+
+
+def configure_rows(
+    op: str, dtype: str, P: int, D: int, K: int, capped: bool, max_shared: int, num_initial: int = 0
+) -> Configuration:
+    """Return how a problem is launched where picks meet rows.
 
     A step of a resident pool reads it at the speed of shared memory, several times that of the L2 cache, which is worth
     more than the blocks that would fit on a multiprocessor without its rows.
@@ -57,6 +79,18 @@ def configure(
     return Configuration(f"rsk_{op}_streaming_{dtype}", 32 * warps, streaming + kept * row_bytes, workspace, kept)
 
 
+def configure_small(op: str, dtype: str, rows: int, D: int) -> Configuration | None:
+    """Return how so many items and initial items are launched as slots of a small pool; None where there are too many."""
+    parts = _PARTS.get(dtype, 0)
+    slots = next((slots for slots in SMALL_SLOTS if rows + parts <= slots), None)
+    if not parts or slots is None:
+        return None
+    slices = -(-D // _SLICE)
+    matrix = -(-max(4 * slots * (slots + 1), _STAGES * slots * _SLICE * 2) // 16) * 16
+    shared = matrix + 16 + parts * slices * _SLICE * 2
+    return Configuration(f"rsk_{op}_small_{slots}_{dtype}", SMALL_SLOTS[slots], shared, 0, source=SMALL_SOURCE)
+
+
 # What a block of an H100 may have; of an A100 166,912.
 MAX_SHARED = 232_448
 
@@ -65,25 +99,43 @@ def kernels() -> list[Kernel]:
     """Return every kernel of the source; its sizes are functions of (P, D, K)."""
     return [
         _kernel(op, dtype, kind) for op in ("mmr", "vrsd") for kind in ("resident", "streaming") for dtype in _ITEMSIZES
-    ]
+    ] + [_small(op, dtype, slots) for op in ("mmr", "vrsd") for dtype in _PARTS for slots in SMALL_SLOTS]
+
+
+def _small(op: str, dtype: str, slots: int) -> Kernel:
+    name, most = f"rsk_{op}_small_{slots}_{dtype}", slots - _PARTS[dtype]
+
+    def as_if_of(P: int, D: int) -> Configuration:
+        how = configure_small(op, dtype, min(P, most), D)
+        assert how is not None
+        return how
+
+    return Kernel(
+        name,
+        SMALL_SOURCE,
+        lambda P, D, K: configure(op, dtype, P, D, K, False, MAX_SHARED).kernel == name,
+        lambda P, D, K: SMALL_SLOTS[slots],
+        lambda P, D, K: as_if_of(most, D).shared,
+        lambda P, D, K: P * D * 2 + 8 * P + 4 * D,
+    )
 
 
 def _kernel(op: str, dtype: str, kind: str) -> Kernel:
     name = f"rsk_{op}_{kind}_{dtype}"
 
     def configuration(P: int, D: int, K: int) -> Configuration:
-        return configure(op, dtype, P, D, K, False, MAX_SHARED)
+        return configure_rows(op, dtype, P, D, K, False, MAX_SHARED)
 
     def shared_bytes(P: int, D: int, K: int) -> int:
         how = configuration(P, D, K)
         if how.kernel != name:  # as if rows were to fit, or not to
-            how = configure(op, dtype, P, D, K, False, how.shared - 1 if kind == "streaming" else 1 << 62)
+            how = configure_rows(op, dtype, P, D, K, False, how.shared - 1 if kind == "streaming" else 1 << 62)
         return how.shared
 
     return Kernel(
         name,
         SOURCE,
-        lambda P, D, K: configuration(P, D, K).kernel == name,
+        lambda P, D, K: configure(op, dtype, P, D, K, False, MAX_SHARED).kernel == name,
         lambda P, D, K: configuration(P, D, K).threads,
         shared_bytes,
         lambda P, D, K: P * D * _ITEMSIZES[dtype] + 8 * P + 4 * D,

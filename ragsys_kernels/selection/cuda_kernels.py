@@ -1,4 +1,4 @@
-"""CUDA C++ on a device: ``csrc/cuda/greedy_select.cu``, one block a query, on the caller's stream."""
+"""CUDA C++ on a device: ``csrc/cuda/greedy_*.cu``, one block a query, on the caller's stream."""
 
 from __future__ import annotations
 
@@ -67,10 +67,11 @@ def _run(problem: Problem, result: Selection) -> None:
     like, D = rows.data, rows.data.shape[1]
     if Q == 0:
         return
-    module = cuda_module.load(SOURCE)
     capped = problem.constraints.max_per_group > 0
     num_initial = 0 if problem.constraints.initial is None else problem.constraints.initial.shape[1]
-    how = configure(problem.op, rows.dtype, P, D, K, capped, module.max_shared(like), num_initial)
+    most = cuda_module.load(SOURCE).max_shared(like)
+    how = configure(problem.op, rows.dtype, P, D, K, capped, most, num_initial)
+    module = cuda_module.load(how.source)
     blocks, workspace = Q, None
     if how.workspace:
         blocks = max(1, min(Q, _WORKSPACE_BYTES // (4 * how.workspace)))

@@ -103,11 +103,19 @@ T fold(unsigned mask, T x, const char* where, Op op) {
 inline void copy_later(void* to, const void* from, std::size_t size) {
   if ((reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % size)
     fail("an asynchronous copy is not aligned");
-  me().copies.push_back({to, from, size});
+  me().copies.push_back({to, from, size, me().group});
+}
+inline void copies_end() { ++me().group; }
+inline void copies_wait(int but) {
+  auto& copies = me().copies;
+  const auto waits = [&](const Thread::Copy& c) { return c.group < me().group - but; };
+  for (const Thread::Copy& c : copies)
+    if (waits(c)) std::memcpy(c.to, c.from, c.size);
+  copies.erase(std::remove_if(copies.begin(), copies.end(), waits), copies.end());
 }
 inline void copies_done() {
-  for (const Thread::Copy& c : me().copies) std::memcpy(c.to, c.from, c.size);
-  me().copies.clear();
+  copies_end();
+  copies_wait(0);
 }
 template <class T, class F>
 T read_modify_write(T* p, F f) {  // a real atomic operation, which ThreadSanitizer knows
@@ -129,6 +137,53 @@ inline float half(unsigned short h) {
   if (exponent == 31) return bits<float>(sign | 0x7f800000u | fraction << 13);
   if (exponent) return bits<float>(sign | (exponent + 112) << 23 | fraction << 13);
   return bits<float>(sign | bits<unsigned>(float(fraction) * 5.9604644775390625e-8f));
+}
+inline float bfloat16(unsigned short x) { return bits<float>(unsigned(x) << 16); }
+inline unsigned short nearest_half(float x) {
+  const unsigned sign = bits<unsigned>(x) >> 16 & 0x8000u;
+  const float size = std::fabs(x);
+  if (!(size < 65520.0f)) return (unsigned short)(size > 0.0f ? sign | 0x7c00u : 0x7e00u);
+  if (size == 0.0f) return (unsigned short)sign;
+  int exponent;
+  std::frexp(size, &exponent);  // halves of this size are whole multiples of a power of two, to which rint rounds
+  const int unit = std::max(exponent - 11, -24);
+  const unsigned multiple = unsigned(std::rint(std::ldexp(size, -unit)));
+  return (unsigned short)(sign | ((unsigned(unit + 24) << 10) + multiple));
+}
+
+// What all lanes of a warp have.
+template <class T>
+void of_all(T x, T (&all)[kWarp], const char* where) {
+  fold(~0u, x, where, [](T a, T) { return a; });
+  for (int j = 0; j < kWarp; ++j) __builtin_memcpy(&all[j], &me().all[j], sizeof(T));
+}
+inline void load_matrices(unsigned (&out)[4], const unsigned char* row) {
+  const unsigned char* rows[kWarp];
+  of_all(row, rows, "ldmatrix");
+  for (int i = 0; i < 4; ++i) {
+    const unsigned char* from = rows[8 * i + lane() / 4];
+    if (reinterpret_cast<std::uintptr_t>(from) % 16) fail("a row of a matrix is not aligned");
+    std::memcpy(&out[i], from + lane() % 4 * 4, 4);
+  }
+}
+// mma.m16n8k16: elements 2 t and 2 t + 1 of a register are columns of a (rows of b), t = lane % 4, and rows of a
+// (columns of b) are lane / 4 and 8 more.
+inline void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, float (*widen)(unsigned short)) {
+  struct A {
+    unsigned x[4];
+  } mine = {{a[0], a[1], a[2], a[3]}}, as[kWarp];
+  of_all(mine, as, "mma, a");
+  uint2 bs[kWarp];
+  of_all(uint2{b0, b1}, bs, "mma, b");
+  const auto half_of = [&](unsigned two, int k) { return widen((unsigned short)(two >> 16 * (k % 2))); };
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane() / 4, column = 2 * (lane() % 4) + i % 2;
+    for (int k = 0; k < 16; ++k) {
+      const unsigned x = as[4 * row + k % 8 / 2].x[i / 2 + 2 * (k / 8)];
+      const uint2 y = bs[4 * column + k % 8 / 2];
+      c[i] += half_of(x, k) * half_of(k < 8 ? y.x : y.y, k);
+    }
+  }
 }
 }  // namespace emu
 

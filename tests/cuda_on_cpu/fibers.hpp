@@ -126,8 +126,10 @@ struct Thread {
     void* to;
     const void* from;
     std::size_t size;
+    int group;
   };
   std::vector<Copy> copies;  // asynchronous ones, not yet waited for
+  int group = 0;             // of the next one
   void* fiber = nullptr;     // a sanitizer's view of it
 };
 

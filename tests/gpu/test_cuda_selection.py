@@ -1,5 +1,6 @@
 """The CUDA kernels of selection, run on the CPU thread by thread through the package's own launcher."""
 
+import functools
 import itertools
 import mmap
 import re
@@ -18,7 +19,8 @@ from ragsys_kernels.selection import cuda_configuration, cuda_kernels, filtered_
 
 OPS = ("mmr", "vrsd")
 DTYPES = ("float32", "float16", "bfloat16")
-# Shared memory of a block, which decides the kernel: rows in shared memory; only the state; neither.
+# Shared memory of a block, which decides the kernel: rows in shared memory, or the products of few rows of 16 bits; only
+# the state; neither.
 PLACES = {"resident": emulator.MAX_SHARED, "streaming": 2_600, "workspace": 700}
 # The order of the threads and three shuffled ones.
 SEEDS = (0, 1, 2, 3)
@@ -29,14 +31,21 @@ BARRIERS = {
     3: "MMR from memory: the initial items and the empty bests are there before they are read",
     4: "MMR from memory: a pick's row, and at first what is known of the items, is there before others read it",
     5: "MMR from memory: the scores of a step's first round are known before more items are read",
+    6: "small pools: a slice of the rows is there before it is multiplied",
+    7: "small pools: all slices are multiplied before the products take their place",
+    8: "small pools: all products are there before a warp picks",
 }
+# The most items and initial items of a small pool; the query has slots too.
+SMALL = {"float16": 126, "bfloat16": 125}
 # Without 3 reads go astray, without 5 they are more: an answer may still be right.
 NEEDED = [
     *((op, barrier, place) for op, barrier in (("mmr", 1), ("vrsd", 1), ("vrsd", 2)) for place in PLACES),
     *(("mmr", 4, place) for place in ("streaming", "workspace")),
+    *((op, barrier, "resident") for op in OPS for barrier in (6, 7, 8)),
 ]
 RACES = [("mmr", 1, "resident"), ("mmr", 3, "streaming"), ("mmr", 4, "streaming")]
 RACES += [("vrsd", 1, "resident"), ("vrsd", 2, "resident")]
+RACES += [("mmr", 6, "resident"), ("mmr", 7, "resident"), ("vrsd", 8, "resident")]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +67,12 @@ def not_empty(like, shape, dtype):
     return array
 
 
+@functools.cache
+def small_pools(sanitizer):
+    """The kernels of small pools."""
+    return emulator.Module("greedy_small", sanitizer, defines=("RSK_SMALL_TYPES=1",) if sanitizer else ())
+
+
 @pytest.fixture
 def run(module, monkeypatch):
     """Runs an operation; returns what it selected, and the checked problem."""
@@ -66,8 +81,11 @@ def run(module, monkeypatch):
     def run(op, arguments, *, place="resident", seed=0, on=module, removed=0):
         defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if op == "mmr" else {}
         problem = validate.selection(op, **{**defaults, **arguments})
-        monkeypatch.setattr(cuda_module, "load", lambda name: on)
-        on.seed, on.removed, on.shared_limit = seed, removed, PLACES[place]
+        small = small_pools(on.sanitizer)
+        small.launches = on.launches
+        for each in (on, small):
+            each.seed, each.removed, each.shared_limit = seed, removed, PLACES[place]
+        monkeypatch.setattr(cuda_module, "load", lambda name: small if name == "greedy_small" else on)
         return getattr(cuda_kernels, op)(problem, 1), problem
 
     return run
@@ -102,6 +120,8 @@ def test_exact_problems_have_the_reference_s_picks(run, module, op, dtype, place
         arguments = problem_of(op, *shape, dtype=dtype, kind="integers", seed=len(options), **options)
         results = [run(op, arguments, place=place, seed=seed) for seed in SEEDS]
         kind = "resident" if place == "resident" else "streaming"
+        if dtype in SMALL and place == "resident":
+            kind = "small_64"
         assert kernel_of(module) == f"rsk_{op}_{kind}_{dtype}"
         expected = getattr(reference, op)(results[0][1], 1)
         for result, _ in results:
@@ -328,6 +348,65 @@ def test_soak(run, op, P):
         assert_same(run(op, arguments, place=place, seed=seed)[0], first)
 
 
+@pytest.mark.parametrize("dtype", SMALL)
+@pytest.mark.parametrize("op", OPS)
+def test_small_pools(run, module, op, dtype):
+    """Around the slots of each kernel, which the query and initial items share with the pool."""
+    for P in (1, 14, 29, 30, 31, 61, 62, 63, 100, 110, 111, SMALL[dtype], SMALL[dtype] + 1):
+        for S in (0, 3):
+            arguments = problem_of(op, 2, P, min(P, 6), 72, N=140, dtype=dtype, seed=P, bias=True, groups=True)
+            arguments["max_per_group"] = 2
+            if S:
+                arguments["initial"] = np.array([[137, -1, 138], [-1, 139, -1]])
+            found, _ = run(op, arguments, seed=1)
+            assert ("_small_" in kernel_of(module)) == (P + S <= SMALL[dtype])
+            testing.check_selection(op, arguments, found)
+            assert_same(run(op, arguments, seed=2)[0], found)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_query_of_a_small_pool_has_the_same_bits_in_any_batch(run, op):
+    arguments = problem_of(op, 3, 75, 8, 200, dtype="float16", kind="clustered", bias=True, groups=True, seed=4)
+    together = run(op, arguments)[0]
+    for q in range(3):
+        its = {k: arguments[k][q : q + 1] for k in ("queries", "candidates", "query_groups")}
+        for alone, all_of_them in zip(run(op, dict(arguments, **its), seed=5)[0], together, strict=True):
+            np.testing.assert_array_equal(alone[0], all_of_them[q])
+
+
+@pytest.mark.filterwarnings("ignore:.*pool.*:UserWarning")
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_vrsd_of_a_small_pool_reads_rows_again_where_they_cancel(run, module, metric):
+    for delta, initial in itertools.product((0.1, 1e-2), (True, False)):
+        problem = cancelling.problem(metric, delta, initial, 0)
+        problem["embeddings"] = problem["embeddings"].astype(np.float16)
+        result, _ = run("vrsd", problem)
+        assert "_small_" in kernel_of(module)
+        assert cancelling.units_off(problem, result) < cancelling.UNITS
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("size", [0.0, 1e-42, 1e-30, 1e-18, 1e18, 1e37])
+def test_queries_of_any_length_of_small_pools(run, op, size):
+    for metric in ("cosine", "dot"):
+        arguments = problem_of(op, 2, 20, 4, 16, kind="duplicates", dtype="float16", seed=1) | {"metric": metric}
+        arguments["queries"] = (arguments["queries"] / np.abs(arguments["queries"]).max() * size).astype(np.float32)
+        testing.check_selection(op, arguments, run(op, arguments)[0], tolerance=0.02 if size == 1e-42 else None)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_what_cannot_be_picked_from_a_small_pool(run, op):
+    rng = np.random.default_rng(8)
+    rows = rng.standard_normal((30, 12)).astype(np.float16)
+    rows[:3, 5] = [np.nan, np.inf, -np.inf]
+    queries = rng.standard_normal((2, 12)).astype(np.float32)
+    queries[1, 0] = np.nan
+    candidates = np.stack([np.arange(22), np.arange(22)]) - 2
+    result, _ = run(op, {"queries": queries, "embeddings": rows, "k": 25, "candidates": candidates})
+    np.testing.assert_array_equal(result.lengths, [17, 0])
+    assert not np.isin([0, 1, 2], result.indices).any()
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_a_similarity_that_is_nan(run, place):
     """With relevance given a row is first read when it meets a pick; then it is left out for good."""
@@ -459,10 +538,18 @@ def test_the_struct_of_the_source_has_the_members_that_are_passed(run):
 
 def test_every_kernel_is_described(module):
     kernels = cuda_configuration.kernels()
-    assert sorted(kernel.name for kernel in kernels) == sorted(module.kernels())
+    assert sorted(kernel.name for kernel in kernels) == sorted([*module.kernels(), *small_pools("").kernels()])
     for kernel in kernels:
+        if kernel.source == "greedy_small":
+            slots = int(kernel.name.split("_")[3])
+            assert kernel.fits(slots - 3, 64, 5)
+            assert not kernel.fits(slots - 1, 64, 5)
+            assert kernel.threads(20, 64, 5) == {112: 128}.get(slots, slots)
+            assert kernel.shared_bytes(20, 64, 5) >= 4 * slots * slots
+            continue
+        kernel_of_16_bits = kernel.name.rpartition("_")[2] in SMALL
         resident = "_resident_" in kernel.name
-        assert kernel.fits(20, 64, 5) == resident
+        assert kernel.fits(130 if kernel_of_16_bits else 20, 64, 5) == resident
         assert kernel.fits(4096, 768, 5) != resident
         assert (kernel.shared_bytes(100, 64, 5) > 100 * 64) == resident
         assert kernel.threads(20, 64, 5) == 64
@@ -493,7 +580,8 @@ def test_sanitizers(run, sanitized, op, place):
 
 
 def test_every_barrier_is_listed():
-    files = [emulator.SOURCES / "greedy_select.cu", *emulator.SOURCES.glob("select*.cuh")]
+    files = [emulator.SOURCES / "greedy_select.cu"]
+    files += [file for kind in ("select", "small") for file in emulator.SOURCES.glob(f"{kind}*.cuh")]
     text = "".join(file.read_text() for file in files)
     assert {int(n) for n in re.findall(r"\bSYNC\((\d+)\)", text)} == set(BARRIERS)
     assert "__sync" not in text
@@ -502,8 +590,9 @@ def test_every_barrier_is_listed():
 @pytest.mark.parametrize(("op", "barrier", "place"), NEEDED)
 def test_a_missing_barrier_is_caught(run, op, barrier, place):
     """By a wrong answer under some schedule, or by threads that then wait in different barriers."""
-    arguments = problem_of(op, 1, 60, 5, 40, dtype="float16", seed=6)
-    if barrier > 2:
+    few = place != "resident" or barrier > 5
+    arguments = problem_of(op, 1, 60 if few else 140, 5, 80 if barrier > 5 else 40, dtype="float16", seed=6)
+    if barrier in (3, 4, 5):
         arguments["initial"] = np.array([[7, 21, 35, 40]])
     expected, _ = run(op, arguments, place=place)
 
@@ -521,12 +610,13 @@ def test_a_missing_barrier_is_caught(run, op, barrier, place):
 def test_a_missing_barrier_is_a_race(run, op, barrier, place, compiler):
     """ThreadSanitizer names both accesses."""
     racy = emulator.Module("greedy_select", "thread", defines=("RSK_SELECT_TYPES=2",))
-    arguments = problem_of(op, 1, 37, 3, 40, dtype="float16", seed=6)
+    few = place != "resident" or barrier > 5
+    arguments = problem_of(op, 1, 37 if few else 140, 3, 40, dtype="float16", seed=6)
     if barrier == 3:
         arguments["initial"] = np.array([[7, 21]])
     for seed in range(4):  # what a thread reads too early may also lead it out of all memory, before any report
         with pytest.raises(emulator.LaunchError) as error:
             run(op, arguments, place=place, on=racy, seed=seed, removed=barrier)
-        if re.search(r"data race(.|\n)*select_\w+\.cuh", str(error.value)):
+        if re.search(r"data race(.|\n)*(select|small)_\w+\.cuh", str(error.value)):
             return
     raise error.value

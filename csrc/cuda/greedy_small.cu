@@ -1,0 +1,21 @@
+// MMR and VRSD out of pools of up to 128 rows of 16 bits: kernels by slots and element type.
+#include "small_pools.cuh"
+
+#define RSK_SMALL_ALL(op, rule, name, T)                   \
+  RSK_SMALL(rsk_##op##_small_32_##name, T, rule<1>, 2, 16) \
+  RSK_SMALL(rsk_##op##_small_64_##name, T, rule<2>, 4, 8)  \
+  RSK_SMALL(rsk_##op##_small_112_##name, T, rule<4>, 7, 4) \
+  RSK_SMALL(rsk_##op##_small_128_##name, T, rule<4>, 8, 3)
+
+// Which element types are compiled, as bits; tests compile one, which is quicker.
+#ifndef RSK_SMALL_TYPES
+#define RSK_SMALL_TYPES 3
+#endif
+#if RSK_SMALL_TYPES & 1
+RSK_SMALL_ALL(mmr, SmallMmr, float16, rsk::F16)
+RSK_SMALL_ALL(vrsd, SmallVrsd, float16, rsk::F16)
+#endif
+#if RSK_SMALL_TYPES & 2
+RSK_SMALL_ALL(mmr, SmallMmr, bfloat16, rsk::BF16)
+RSK_SMALL_ALL(vrsd, SmallVrsd, bfloat16, rsk::BF16)
+#endif
