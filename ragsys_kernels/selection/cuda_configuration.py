@@ -80,7 +80,7 @@ def configure_rows(
 
 
 def configure_small(op: str, dtype: str, rows: int, D: int) -> Configuration | None:
-    """Return how so many items and initial items are launched as slots of a small pool; None where there are too many."""
+    """Return how so many items and initial items are launched as a small pool; None where there are too many."""
     parts = _PARTS.get(dtype, 0)
     slots = next((slots for slots in SMALL_SLOTS if rows + parts <= slots), None)
     if not parts or slots is None:

@@ -19,7 +19,7 @@ from ragsys_kernels.selection import cuda_configuration, cuda_kernels, filtered_
 
 OPS = ("mmr", "vrsd")
 DTYPES = ("float32", "float16", "bfloat16")
-# Shared memory of a block, which decides the kernel: rows in shared memory, or the products of few rows of 16 bits; only
+# Shared memory of a block, which decides the kernel: rows in shared memory, or products of few rows of 16 bits; only
 # the state; neither.
 PLACES = {"resident": emulator.MAX_SHARED, "streaming": 2_600, "workspace": 700}
 # The order of the threads and three shuffled ones.
@@ -359,7 +359,7 @@ def test_small_pools(run, module, op, dtype):
             if S:
                 arguments["initial"] = np.array([[137, -1, 138], [-1, 139, -1]])
             found, _ = run(op, arguments, seed=1)
-            assert ("_small_" in kernel_of(module)) == (P + S <= SMALL[dtype])
+            assert ("_small_" in kernel_of(module)) == (SMALL[dtype] >= P + S)
             testing.check_selection(op, arguments, found)
             assert_same(run(op, arguments, seed=2)[0], found)
 
