@@ -232,6 +232,11 @@ def _attribute(device: int, name: str) -> int:
     return int(importlib.import_module("cupy").cuda.Device(device).attributes[name])
 
 
+@functools.cache
+def _capability(device: int) -> int:
+    return int(importlib.import_module("cupy").cuda.Device(device).compute_capability)
+
+
 class Module:
     """The kernels of one source, for every device that asks for them."""
 
@@ -244,6 +249,10 @@ class Module:
     def max_shared(self, like: Any) -> int:
         """Return the most bytes of dynamic shared memory of a block on the array's device."""
         return _attribute(_device(like), "MaxSharedMemoryPerBlockOptin")
+
+    def capability(self, like: Any) -> int:
+        """Return the compute capability of the array's device, 80 for 8.0."""
+        return _capability(_device(like))
 
     def multiprocessors(self, like: Any) -> int:
         """Return the number of multiprocessors of the array's device."""

@@ -9,6 +9,8 @@ from .._gpu.cuda_module import Kernel
 SOURCE = "greedy_select"
 # Pools of few rows of 16 bits, whose products with one another lie in shared memory.
 SMALL_SOURCE = "greedy_small"
+# The first devices with its instructions.
+SMALL_CAPABILITY = 80
 
 _ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 

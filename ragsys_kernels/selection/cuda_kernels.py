@@ -10,7 +10,7 @@ from .. import _arrays
 from .._gpu import cuda_module
 from .._types import Array
 from . import filtered_problems, torch_search
-from .cuda_configuration import SOURCE, Configuration, configure
+from .cuda_configuration import SMALL_CAPABILITY, SOURCE, Configuration, configure, configure_rows
 from .problem import Problem, Selection
 
 # The source's numbers.
@@ -69,8 +69,9 @@ def _run(problem: Problem, result: Selection) -> None:
         return
     capped = problem.constraints.max_per_group > 0
     num_initial = 0 if problem.constraints.initial is None else problem.constraints.initial.shape[1]
-    most = cuda_module.load(SOURCE).max_shared(like)
-    how = configure(problem.op, rows.dtype, P, D, K, capped, most, num_initial)
+    module = cuda_module.load(SOURCE)
+    by = configure if module.capability(like) >= SMALL_CAPABILITY else configure_rows
+    how = by(problem.op, rows.dtype, P, D, K, capped, module.max_shared(like), num_initial)
     module = cuda_module.load(how.source)
     blocks, workspace = Q, None
     if how.workspace:

@@ -212,6 +212,9 @@ class Module:
     def max_shared(self, like: object) -> int:
         return self.shared_limit
 
+    def capability(self, like: object) -> int:
+        return 90
+
     def multiprocessors(self, like: object) -> int:
         return 4
 

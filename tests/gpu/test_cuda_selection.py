@@ -364,6 +364,12 @@ def test_small_pools(run, module, op, dtype):
             assert_same(run(op, arguments, seed=2)[0], found)
 
 
+def test_devices_without_the_instructions_of_small_pools(run, module, monkeypatch):
+    monkeypatch.setattr(module, "capability", lambda like: 75)
+    run("mmr", problem_of("mmr", 2, 20, 4, 16, dtype="float16"))
+    assert kernel_of(module) == "rsk_mmr_resident_float16"
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_a_query_of_a_small_pool_has_the_same_bits_in_any_batch(run, op):
     arguments = problem_of(op, 3, 75, 8, 200, dtype="float16", kind="clustered", bias=True, groups=True, seed=4)

@@ -1,0 +1,44 @@
+"""Small pools of the CUDA kernels: what their machine code needs of a multiprocessor, counted."""
+
+import pytest
+
+from ragsys_kernels._gpu import cuda_module, resources
+from ragsys_kernels.selection import cuda_configuration
+
+sass = pytest.importorskip("ragsys_kernels._gpu.sass")
+
+# Of sm_90: registers and bytes of shared memory of a multiprocessor, of which each block takes 1 KiB more.
+REGISTERS, SHARED = 1 << 16, 228 << 10
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    if resources.nvcc() is None:
+        pytest.skip("nvcc is not installed")
+    return {k.name: k for k in resources.compile_cu(cuda_module.source_path("greedy_small"), "sm_90")}
+
+
+def test_blocks_of_a_multiprocessor(compiled):
+    described = {kernel.name: kernel for kernel in cuda_configuration.kernels() if kernel.source == "greedy_small"}
+    assert set(described) == set(compiled)
+    for name, kernel in described.items():
+        threads, shared = kernel.threads(20, 384, 4), kernel.shared_bytes(20, 384, 4)
+        assert not compiled[name].stack
+        assert not compiled[name].spills
+        by_registers = REGISTERS // (-(-compiled[name].registers // 8) * 8 * threads)
+        assert min(by_registers, SHARED // (shared + 1024)) >= {32: 12, 64: 8, 112: 4, 128: 3}[int(name.split("_")[3])]
+
+
+def test_instructions_of_a_slice_and_of_a_pick(compiled):
+    """At most: both sides of a branch count, so a pick without groups has fewer."""
+    loops = sass.loops(compiled["rsk_mmr_small_112_float16"].asm)[1]
+    slices = [loop.own for loop in loops if any("HMMA" in name for name in loop.own)]
+    assert [sum("HMMA" in name for name in own) for own in slices] == [56] * 4  # of each warp: evenly
+    for own in slices:
+        assert sum("LDSM" in name for name in own) <= 32
+        assert sum(name.startswith("LDGSTS") and ".128" in name for name in own) == 7
+        assert len(own) <= 300
+    # The shortest: the query's largest element is found outside of all loops that run again.
+    pick = min((loop.own for loop in loops if any("REDUX" in name for name in loop.own)), key=len)
+    assert any(name.startswith("STG") for name in pick)
+    assert len(pick) <= 350
