@@ -87,9 +87,10 @@ CUDA = (
     Budget("rsk_*_resident_*float16", 80, 80, 80, wide_loads=True),
     Budget("rsk_mmr_streaming_*float*", 80, 80, 80, wide_loads=True),
     Budget("rsk_vrsd_streaming_*float*", 128, 128, 128, wide_loads=True),
-    # Threads of which a multiprocessor has 512, 384 with 128 slots.
+    # Threads of which a multiprocessor has 512, 384 with 128 slots, and on sm_100 with 112.
     Budget("rsk_*_small_128_*", 168, 168, 168, wide_loads=True),
-    Budget("rsk_*_small_*", 128, 128, 128, wide_loads=True),
+    Budget("rsk_*_small_112_*", 128, 128, 168, wide_loads=True),
+    Budget("rsk_*_small_[36]*", 128, 128, 128, wide_loads=True),
     Budget("rsk_*_int8", 128, 128, 128, wide_loads=True),
     Budget("rsk_score_logits_*_own", 64, 64, 112, wide_loads=True),
     Budget("rsk_score_logits_*[!n]", 72, 64, 64, wide_loads=True),
