@@ -94,7 +94,7 @@ class Reader:
             return
         except RefusedError as error:
             if len(queries) == 1:
-                errors[positions[0]] = error
+                errors[positions[0]] = error.kept()
                 return
         middle = len(queries) // 2
         yield from self.blocks(queries[:middle], positions[:middle], errors)
