@@ -93,7 +93,8 @@ class Front:
             self.ended(request, *sent)
 
     def admit(self, request: Request) -> None:
-        """Refuse a request without the token, and one too many."""
+        """Refuse a request for another host, one without the token, and one too many."""
+        self.service.hosts.check(request.headers)
         self.service.bearer.check(request.headers)
         if self.service.load.requests > self.service.limits.requests:
             raise busy("too many requests are under way")

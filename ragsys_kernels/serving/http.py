@@ -233,6 +233,10 @@ class Bearer:
     def __init__(self, token: str | None) -> None:
         self._expected = None if token is None else f"Bearer {token}".encode()
 
+    @property
+    def required(self) -> bool:
+        return self._expected is not None
+
     def check(self, headers: Mapping[bytes, bytes]) -> None:
         if self._expected is None:
             return

@@ -64,7 +64,9 @@ async def select_arrow(service: Service, request: Request) -> Response:
     request.stage("read")
     size = await service.beside(len(body) > _LARGE, _unpacked, body, service.limits)
     request.unpacks_to(size)
-    table, asked = await service.beside(len(body) + size > _LARGE, _parsed, body, common, service.corpora, service.limits)
+    table, asked = await service.beside(
+        len(body) + size > _LARGE, _parsed, body, common, service.corpora, service.limits
+    )
     request.queries = asked.count
     request.stage("parse")
     picks = await service.answer(asked, request, deadline)
