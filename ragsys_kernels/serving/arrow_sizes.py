@@ -11,10 +11,27 @@ from collections.abc import Iterable
 from typing import Any
 
 # Places of fields in the tables of the format (Message.fbs), and the buffers of a batch: an offset and a length each.
-_HEADER, _DATA, _BUFFERS, _COMPRESSION = 2, 1, 2, 3
+_KIND, _HEADER, _DATA, _BUFFERS, _COMPRESSION = 1, 2, 1, 2, 3
+_KINDS = {1: "schema", 2: "dictionary", 3: "record batch"}
 _BUFFER = struct.Struct("<qq")
 _PREFIX = 8
 _NOT_COMPRESSED = -1  # in place of a length
+
+
+def kind_of(metadata: Any) -> str:
+    """Return the kind of a message, from its metadata alone, which need not have been checked.
+
+    Raises
+    ------
+    ValueError
+        It is none that streams have.
+    """
+    metadata = memoryview(metadata)
+    try:
+        place = _place(metadata, _u32(metadata, 0), _KIND)
+        return _KINDS[0 if place is None else metadata[place]]
+    except (struct.error, IndexError, KeyError):
+        raise ValueError("a message of another kind") from None
 
 
 def unpacked_bytes(messages: Iterable[Any], most: int) -> int:
@@ -70,14 +87,18 @@ def _of_batch(metadata: memoryview, body: memoryview, dictionary: bool) -> int:
 
 def _field(metadata: memoryview, table: int, number: int) -> int | None:
     """Return where the table or vector of a field begins; None without one."""
+    place = _place(metadata, table, number)
+    return None if place is None else place + _u32(metadata, place)
+
+
+def _place(metadata: memoryview, table: int, number: int) -> int | None:
+    """Return where a field is; None without one."""
     fields = table - struct.unpack_from("<i", metadata, table)[0]
     place = 4 + 2 * number
     if fields < 0 or place >= struct.unpack_from("<H", metadata, fields)[0]:
         return None
     offset = struct.unpack_from("<H", metadata, fields + place)[0]
-    if not offset:
-        return None
-    return int(table + offset + _u32(metadata, table + offset))
+    return table + int(offset) if offset else None
 
 
 def _u32(metadata: memoryview, place: int) -> int:

@@ -62,7 +62,7 @@ async def select_arrow(service: Service, request: Request) -> Response:
     common = rules_of_url(request.scope["query_string"])
     body = await request.body()
     request.stage("read")
-    size = await service.beside(len(body) > _LARGE, _unpacked, body, service.limits)
+    size = await service.beside(len(body) > _LARGE, unpacked, body, service.limits)
     request.unpacks_to(size)
     table, asked = await service.beside(
         len(body) + size > _LARGE, _parsed, body, common, service.corpora, service.limits
@@ -220,28 +220,34 @@ def _end_to_end(rows: np.ndarray, lengths: np.ndarray, full: bool) -> np.ndarray
     return found
 
 
-def _unpacked(body: bytes, limits: Limits) -> int:
+def unpacked(body: bytes, limits: Limits, what: str = "body") -> int:
     """Return the bytes that the compressed parts of a stream unpack to."""
     try:
         return unpacked_bytes(pa.ipc.MessageReader.open_stream(body), limits.queries + _DICTIONARIES)
     except _WRONG as error:
-        raise _not_arrow(error) from None
+        raise _not_arrow(what, error) from None
 
 
-def _parsed(body: bytes, common: dict[str, Any], corpora: Corpora, limits: Limits) -> tuple[pa.Table, Asked]:
+def table_of(body: bytes, what: str = "body") -> pa.Table:
+    """Return the queries of a stream, checked: the offsets of foreign bytes may lead anywhere."""
     try:
         with pa.ipc.open_stream(body) as reader:
             check_columns(reader.schema)
             table = reader.read_all()
-        table.validate(full=True)  # of foreign bytes: offsets may lead anywhere
+        table.validate(full=True)
     except _WRONG as error:
-        raise _not_arrow(error) from None
+        raise _not_arrow(what, error) from None
+    return table
+
+
+def _parsed(body: bytes, common: dict[str, Any], corpora: Corpora, limits: Limits) -> tuple[pa.Table, Asked]:
+    table = table_of(body)
     served = corpora.get(common.pop("corpus", None))
     return table, asked_of(table, common, served, limits)
 
 
-def _not_arrow(error: Exception) -> RefusedError:
-    return RefusedError(422, f"select: body must be an Arrow stream: {str(error)[:200]}", "body")
+def _not_arrow(what: str, error: Exception) -> RefusedError:
+    return RefusedError(422, f"select: {what} must be an Arrow stream: {str(error)[:200]}", what)
 
 
 def _written(table: pa.Table, asked: Asked, picks: list[Selection]) -> bytes:
