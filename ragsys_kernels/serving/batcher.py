@@ -108,8 +108,9 @@ class Ticket:
         if self.done:
             return
         self.done, self.error = True, error
-        self._batcher.queued -= self.waiting  # nobody waits for them any more
-        self.waiting = 0
+        if self.waiting:  # nobody waits for them any more
+            self._batcher.drop(self.waiting)
+            self.waiting = 0
         if self._timer is not None:
             self._timer.cancel()
         if self._then is not None:
@@ -192,6 +193,11 @@ class Batcher:
             self._schedule(loop)
         elif not (self._scheduled or self._running):
             self._flush(loop)
+
+    def drop(self, queries: int) -> None:
+        """Count queries no longer that wait in vain."""
+        self.queued -= queries
+        self._metrics.waiting(self.queued)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)

@@ -183,6 +183,7 @@ class _Stream:
                     raise RefusedError(408, f"select: batches must come within {seconds:g} seconds, got none")
         finally:
             ending.cancel()
+            reading.add_done_callback(_ended)
         message = reading.result()
         try:
             return None if message is grpc.aio.EOF else fields_of(message)
@@ -261,10 +262,17 @@ class _Stream:
         """Send an Arrow message; a client that does not read is not waited for."""
         message, seconds = pa.ipc.read_message(content), self._service.limits.idle_seconds
         sending = asyncio.ensure_future(self._context.write(flight_data(message.metadata, message.body or b"")))
+        sending.add_done_callback(_ended)
         await asyncio.wait({sending}, timeout=seconds)
         if not sending.done():
             raise RefusedError(408, f"select: answers must be read within {seconds:g} seconds")
         sending.result()
+
+
+def _ended(task: asyncio.Future[Any]) -> None:
+    """Take note of how a call of gRPC ended that nobody waits for any more: with the stream."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _kind_of(metadata: memoryview) -> str:
