@@ -72,7 +72,9 @@ def _of_batch(metadata: memoryview, body: memoryview, dictionary: bool) -> int:
     if table is None or _field(metadata, table, _COMPRESSION) is None:
         return 0
     vector, total = _field(metadata, table, _BUFFERS), 0
-    for i in range(0 if vector is None else _u32(metadata, vector)):
+    if vector is None:
+        return 0
+    for i in range(_u32(metadata, vector)):
         offset, length = _BUFFER.unpack_from(metadata, vector + 4 + i * _BUFFER.size)
         if length < _PREFIX:
             continue

@@ -26,7 +26,18 @@ import pyarrow as pa
 from ..selection.problem import Selection
 from .arrow_sizes import kind_of
 from .corpora import Served
-from .flight_messages import BODY, COMMAND, DESCRIPTOR, HEADER, IS_COMMAND, TYPE, arrow_stream, fields_of, flight_data, trailers
+from .flight_messages import (
+    BODY,
+    COMMAND,
+    DESCRIPTOR,
+    HEADER,
+    IS_COMMAND,
+    TYPE,
+    arrow_stream,
+    fields_of,
+    flight_data,
+    trailers,
+)
 from .http import Bearer
 from .limits import RefusedError, invalid
 from .reading import Asked
@@ -102,10 +113,12 @@ class FlightServer(grpc.GenericRpcHandler):
         begin, status = time.perf_counter(), 200
         self._streams += 1
         try:
-            self._bearer.check({
-                name.encode(): value.encode() if isinstance(value, str) else value
-                for name, value in context.invocation_metadata()
-            })
+            self._bearer.check(
+                {
+                    name.encode(): value.encode() if isinstance(value, str) else value
+                    for name, value in context.invocation_metadata()
+                }
+            )
             if self._streams > _STREAMS:
                 raise RefusedError(503, f"select: streams must be at most {_STREAMS} at once, got another")
             await _Stream(self._service, context, self._ending).run()
@@ -245,8 +258,8 @@ class _Stream:
                 picks = await answering
                 asked.note(picks)
             except Exception as error:
-                known = isinstance(error, RefusedError)
-                why = error.kept() if known else RefusedError(500, f"select: the kernels failed: {error}")
+                failed = RefusedError(500, f"select: the kernels failed: {error}")
+                why = error.kept() if isinstance(error, RefusedError) else failed
                 asked.blocks, picks = [], []
                 asked.errors = {i: asked.errors.get(i, why) for i in range(asked.count)}
             answer = await self._service.beside(True, batch_of, table, asked, picks)

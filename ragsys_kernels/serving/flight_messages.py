@@ -27,7 +27,8 @@ def fields_of(message: bytes | memoryview) -> dict[int, Any]:
     ValueError
         It is none.
     """
-    view, place, found = memoryview(message), 0, {}
+    view, place = memoryview(message), 0
+    found: dict[int, Any] = {}
     while place < len(view):
         tag, place = _varint(view, place)
         number, kind = tag >> 3, tag & 7

@@ -135,8 +135,8 @@ class Request:
         encoding = self.headers.get(b"content-encoding", b"identity")
         if encoding.strip().lower() != b"identity":
             got = repr(encoding[:100].decode("latin-1"))
-            message = f"serve: content-encoding must be left out, for bodies are taken as they are, got {got}"
-            raise RefusedError(415, message, "content-encoding")
+            rule = f"serve: content-encoding must be left out, for bodies are taken as they are, got {got}"
+            raise RefusedError(415, rule, "content-encoding")
         if self._whole is not None:
             return self._whole
         most = self._limits.body_bytes
@@ -173,6 +173,10 @@ class Request:
         if size > self._limits.body_bytes:
             message = f"select: body must unpack to at most {self._limits.body_bytes} bytes, got {size}"
             raise RefusedError(413, message, "body")
+        self.holds(size)
+
+    def holds(self, size: int) -> None:
+        """Count so many bytes beside those of the body; refuse the request where there is no room."""
         self._hold(self.bytes_in + size)
 
     def release(self) -> None:

@@ -43,8 +43,8 @@ class Operation:
 
     ``body`` and ``answers`` map media types and statuses to pydantic models. None: bytes, answered in their own type;
     of an answer, JSON without a model.
-    ``errors`` are statuses, beside those of headers that every route has. ``failed`` is what a 422 may be beside the usual error,
-    ``refused`` what that is.
+    ``errors`` are statuses, beside those of headers, which every route has. ``failed`` is what a 422 may be beside the
+    usual error, ``refused`` what that is.
     """
 
     method: str

@@ -23,7 +23,7 @@ _SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0
 _PATH = "/v1/select"
 _URL = _PATH.encode()
 # What changes how a request is read or answered: uvicorn knows it all.
-_UNUSUAL = frozenset((b"expect", b"transfer-encoding", b"upgrade"))
+_UNUSUAL = frozenset((b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"))
 
 
 class _Gone:
@@ -262,8 +262,9 @@ class Protocol(HttpToolsProtocol):
         defaults = self.server_state.default_headers
         if defaults is not self._defaults[0]:
             self._defaults = defaults, b"".join([b"%b: %b\r\n" % header for header in defaults])
-        if any([name == b"connection" for name, _ in response.headers]):
-            cycle.keep_alive = False
+        for name, _ in response.headers:
+            if name == b"connection":
+                cycle.keep_alive = False
         return _written(response, cycle.keep_alive, self._defaults[1])
 
 

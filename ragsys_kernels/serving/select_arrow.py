@@ -126,11 +126,11 @@ def check_columns(schema: pa.Schema) -> None:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)
+    return any((pa.types.is_integer(kind), pa.types.is_floating(kind), pa.types.is_null(kind)))
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether values of a type stand side by side, each with bytes of its own; those of a dictionary are looked at."""
+    """Return whether values of a type have bytes of their own; what a dictionary makes of them is looked at later."""
     types = pa.types
     if types.is_dictionary(kind):
         return _is_plain(kind.value_type)
@@ -271,7 +271,7 @@ def _read(
 ) -> None:
     """Add the block of some rows; those that are bad are left out, with the halves tried as in `reading`."""
     try:
-        asked.blocks.append((_block(rules, common_ids, columns, len(positions)), positions))
+        block = _block(rules, common_ids, columns, len(positions))
     except RefusedError as error:
         if len(positions) == 1:
             asked.errors[positions[0]] = error.kept()
@@ -280,6 +280,8 @@ def _read(
         for part in (slice(0, middle), slice(middle, None)):
             halves = {name: column[part] for name, column in columns.items()}
             _read(rules, common_ids, halves, positions[part], asked)
+    else:
+        asked.add(block, positions, rules.limits)
 
 
 def _block(rules: Rules, common_ids: dict[str, np.ndarray], columns: dict[str, pa.Array], n: int) -> Block:

@@ -100,6 +100,8 @@ class Service:
 
     async def answer(self, asked: Asked, request: Request, deadline: float | None) -> list[Selection]:
         """Return the picks of each block of ``asked``, in their order; errors of the kernels go to its errors."""
+        if asked.nbytes > request.bytes_in:
+            request.holds(asked.nbytes)
         ticket = await self.batcher.answer([block for block, _ in asked.blocks], deadline)
         picks = ticket.found()
         request.kernel(ticket.begun - ticket.submitted, ticket.kernel)

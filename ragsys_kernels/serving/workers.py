@@ -309,7 +309,6 @@ class _Parent:
         print(f"serve: worker {worker.process.pid} died ({worker.process.exitcode}), another starts", file=sys.stderr)
         self._due.append(time.monotonic() + pause)
 
-
     def _nobody(self, worker: _Worker) -> None:
         """Note that no worker serves, now that this one has died; after too many starts in vain, end."""
         now = time.monotonic()
