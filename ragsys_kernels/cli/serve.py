@@ -35,6 +35,14 @@ def serve(
     token_file: Annotated[
         Path | None, option(LISTEN, "File whose first line is the token: unlike --token no process list shows it.")
     ] = None,
+    allowed_hosts: Annotated[
+        list[str] | None,
+        option(
+            LISTEN,
+            "Names that requests may be for (Host, and Origin of pages), beside the address and localhost; more than "
+            "once; '*': any. Default: with a token any, without one no other.",
+        ),
+    ] = None,
     insecure: Annotated[bool, option(LISTEN, "Listen on a public address without a token.")] = False,
     device: Annotated[str, option(RUN, "Where the rows are held: cpu, cuda, cuda:1, ...")] = "cpu",
     workers: Annotated[int, option(RUN, "Processes that answer; they share the memory of the corpora.", min=1)] = 1,
@@ -53,6 +61,7 @@ def serve(
     grace: Annotated[float, option(RUN, "Seconds that requests under way have after SIGTERM.", min=1)] = 30,
     access_log: Annotated[bool, option(RUN, "Print a line of JSON for each request.")] = True,
     max_body: Annotated[int, option(LIMITS, "Bytes of a request.", min=1)] = 32 << 20,
+    max_header: Annotated[int, option(LIMITS, "Bytes of a request's headers.", min=1)] = 1 << 16,
     max_queries: Annotated[int, option(LIMITS, "Queries of a request.", min=1)] = 4096,
     max_queue: Annotated[int, option(LIMITS, "Queries that may wait.", min=1)] = 16_384,
     max_connections: Annotated[int, option(LIMITS, "Connections at the same time.", min=1)] = 4096,
@@ -84,10 +93,12 @@ def serve(
             encoder_model=encoder_model,
             encoder_token=None if encoder_token_file is None else _first_line(encoder_token_file),
             flight_port=flight_port,
+            allowed_hosts=tuple(allowed_hosts or ()),
             grace=grace,
             log=access_log,
             limits=Limits(
                 body_bytes=max_body,
+                header_bytes=max_header,
                 queries=max_queries,
                 queue=max_queue,
                 connections=max_connections,

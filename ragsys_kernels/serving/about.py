@@ -11,6 +11,7 @@ from .. import __version__, _dispatch
 from ..selection import METHODS
 from .http import Request, json_response
 from .http import Response as Answer
+from .limits import RefusedError
 from .schemas import Health, Info, Reloaded
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ def add(service: Service) -> None:
         return Response(service.metrics.text(), media_type=_TEXT)
 
     async def reload(request: Request) -> Answer:
+        if not service.bearer.required and b"x-requested-with" not in request.headers:
+            # A page of another site may send a POST, but no header of its own choice.
+            raise RefusedError(403, "reload: x-requested-with must be sent to a server without a token, got none")
         return json_response(await service.reload(request.path_params["name"]))
 
     service.route(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
@@ -63,6 +64,7 @@ class Front:
         service = self.service
         request = Request(scope, receive, service.load)
         service.load.requests += 1
+        scope["ragsys.request"] = request
         sent = [500, 0]
         handler = service.quick(scope["method"], scope["path"])
         if handler is not None or scope["path"] in _PLAIN:
@@ -75,9 +77,12 @@ class Front:
                 sent = [response.status, len(response.body)]
                 await response.send(send)
             else:
-                scope["ragsys.request"] = request
                 await self._app(scope, receive, _counting(send, sent))
         except DisconnectedError:
+            sent = [499, 0]
+        except asyncio.CancelledError:
+            if not request.gone:
+                raise
             sent = [499, 0]
         except Exception as error:
             response = failed(request, error)
@@ -88,7 +93,8 @@ class Front:
             self.ended(request, *sent)
 
     def admit(self, request: Request) -> None:
-        """Refuse a request without the token, and one too many."""
+        """Refuse a request for another host, one without the token, and one too many."""
+        self.service.hosts.check(request.headers)
         self.service.bearer.check(request.headers)
         if self.service.load.requests > self.service.limits.requests:
             raise busy("too many requests are under way")
@@ -106,6 +112,7 @@ def failed(request: Request, error: BaseException) -> Response:
     if isinstance(error, RefusedError):
         return refused(error)
     _logger.error("%s %s failed", request.scope["method"], request.scope["path"], exc_info=error)
+    error.__traceback__ = error.__context__ = None  # as in `RefusedError.kept`
     return refused(RefusedError(500, "the server failed; its log says why"))
 
 

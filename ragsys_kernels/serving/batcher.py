@@ -17,7 +17,7 @@ import numpy as np
 
 from ..selection.problem import Selection
 from .kernel import Block, answer, joined
-from .limits import Limits, RefusedError
+from .limits import Limits, RefusedError, gone
 from .metrics import Metrics
 from .reading import BLOCK
 
@@ -38,13 +38,29 @@ class Ticket:
         All blocks have their picks, or there is an ``error``.
     begun, kernel : float
         When the first call began, and the seconds of all calls.
+    waiting : int
+        Queries that are not in a call yet.
     """
 
-    __slots__ = ("_left", "_then", "_timer", "begun", "done", "error", "kernel", "picks", "queries", "submitted")
+    __slots__ = (
+        "_batcher",
+        "_left",
+        "_then",
+        "_timer",
+        "begun",
+        "done",
+        "error",
+        "kernel",
+        "picks",
+        "queries",
+        "submitted",
+        "waiting",
+    )
 
-    def __init__(self, blocks: int, queries: int) -> None:
+    def __init__(self, batcher: Batcher, blocks: int, queries: int) -> None:
+        self._batcher = batcher
         self.picks: list[Selection | None] = [None] * blocks
-        self.queries, self._left = queries, blocks
+        self.queries, self.waiting, self._left = queries, queries, blocks
         self.submitted = time.perf_counter()
         self.begun, self.kernel = self.submitted, 0.0
         self.done = not blocks
@@ -92,6 +108,9 @@ class Ticket:
         if self.done:
             return
         self.done, self.error = True, error
+        if self.waiting:  # nobody waits for them any more
+            self._batcher.drop(self.waiting)
+            self.waiting = 0
         if self._timer is not None:
             self._timer.cancel()
         if self._then is not None:
@@ -124,7 +143,11 @@ class Batcher:
     async def answer(self, blocks: Sequence[Block], deadline: float | None = None) -> Ticket:
         """Return the ticket with the picks of each block; see `submit`."""
         ticket = self.submit(blocks, deadline)
-        await ticket.wait()
+        try:
+            await ticket.wait()
+        except asyncio.CancelledError:
+            ticket.fail(gone())
+            raise
         return ticket
 
     def check_room(self, queries: int) -> None:
@@ -150,7 +173,7 @@ class Batcher:
             429: the queue is full. 504: the deadline has passed; what waits is dropped.
         """
         loop, queries = asyncio.get_running_loop(), sum(map(len, blocks))
-        ticket = Ticket(len(blocks), queries)
+        ticket = Ticket(self, len(blocks), queries)
         if not blocks:
             return ticket
         self.check_room(queries)
@@ -170,6 +193,11 @@ class Batcher:
             self._schedule(loop)
         elif not (self._scheduled or self._running):
             self._flush(loop)
+
+    def drop(self, queries: int) -> None:
+        """Count queries no longer that wait in vain."""
+        self.queued -= queries
+        self._metrics.waiting(self.queued)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
@@ -226,8 +254,10 @@ class Batcher:
             del self._waiting[key]
             while queue and (not entries or size + len(queue[0][0]) <= BLOCK):
                 entry = queue.popleft()
-                self.queued -= len(entry[0])
-                if not entry[1].done:
+                ticket = entry[1]
+                if not ticket.done:
+                    self.queued -= len(entry[0])
+                    ticket.waiting -= len(entry[0])
                     entries.append(entry)
                     size += len(entry[0])
             if queue:  # to the end: others have their turn

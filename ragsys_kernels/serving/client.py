@@ -16,6 +16,7 @@ from . import wire
 from .wire import Picks
 
 # Statuses after which the same request may succeed; a broken connection is such a thing too: asking twice is safe.
+_NOT_A_PAGE = {"x-requested-with": "ragsys-kernels"}  # which a page of another site cannot send
 _AGAIN = (429, 503)
 _FIRST, _LONGEST = 0.05, 2.0  # seconds between tries: the first pause, and the longest but for Retry-After
 _PART = 1024  # queries of one request
@@ -92,7 +93,8 @@ class _Calls:
         return wire.joined(parts)
 
     def _content(self, method: str, path: str, seconds: float) -> _Steps:
-        answer = yield from self._request(method, path, _Limit(None, seconds), {})
+        options = {"headers": _NOT_A_PAGE} if method == "POST" else {}
+        answer = yield from self._request(method, path, _Limit(None, seconds), options)
         return answer.json()
 
     def _request(self, method: str, path: str, limit: _Limit, options: dict[str, Any]) -> _Steps:

@@ -14,6 +14,8 @@ from .limits import RefusedError, invalid
 _CONNECT, _CONNECTIONS = 5.0, 64
 # What the endpoint says of a text that it does not take, as one that is too long.
 _OF_THE_TEXT = (400, 413, 422)
+# Bytes of an answer: of a number as JSON, of what stands around them, and of an error.
+_NUMBER, _AROUND, _ERROR = 40, 1 << 16, 4096
 
 
 class Encoder:
@@ -40,7 +42,7 @@ class Encoder:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.url, self._model, self._seconds, self._transport = url, model, seconds, transport
-        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {token}"} if token else {})
         self._client: httpx.AsyncClient | None = None
 
     async def encode(self, text: str, dims: int, deadline: float) -> list[float]:
@@ -57,20 +59,41 @@ class Encoder:
         content: dict[str, Any] = {"input": [text], "encoding_format": "float"}
         if self._model is not None:
             content["model"] = self._model
+        asking = asyncio.ensure_future(self._asked(content, _NUMBER * dims + _AROUND))
         try:
-            sent = self._opened().post(self.url, json=content)
-            response = await asyncio.wait_for(sent, max(0.0, min(left, self._seconds)))
-        except (asyncio.TimeoutError, httpx.TimeoutException):  # two classes before 3.11
+            # Not `wait_for`, which waits until what it cancels has ended.
+            await asyncio.wait({asking}, timeout=max(0.0, min(left, self._seconds)))
+            if not asking.done():
+                raise httpx.ReadTimeout("")
+            status, answer = asking.result()
+        except httpx.TimeoutException:
             if left <= self._seconds:
                 raise RefusedError(504, "rerank: the deadline has passed while the encoder worked") from None
             raise _failed(f"answer within {self._seconds:g} seconds") from None
         except httpx.HTTPError as error:
             raise _failed(f"be reached ({type(error).__name__})") from None
-        if response.status_code in _OF_THE_TEXT:
-            raise invalid("rerank", "query", "be a text that the encoder takes", f"its error: {response.text[:200]}")
-        if response.status_code != 200:
-            raise _failed(f"answer with status 200, got {response.status_code}")
-        return _vector(response.content, dims)
+        finally:
+            asking.cancel()
+        if status in _OF_THE_TEXT:
+            got = f"its error: {answer.decode('utf-8', 'replace')[:200]}"
+            raise invalid("rerank", "query", "be a text that the encoder takes", got)
+        if status != 200:
+            raise _failed(f"answer with status 200, got {status}")
+        return _vector(answer, dims)
+
+    async def _asked(self, content: dict[str, Any], most: int) -> tuple[int, bytes]:
+        """Return the status and the body of the endpoint's answer; of an error, where the body begins."""
+        async with self._opened().stream("POST", self.url, json=content) as response:
+            well, body = response.status_code == 200, b""
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise _failed("answer with a body that is not compressed")
+            async for part in response.aiter_bytes():
+                body += part
+                if len(body) > (most if well else _ERROR):
+                    if well:
+                        raise _failed(f"answer with at most {most} bytes, got more")
+                    break
+            return response.status_code, body
 
     async def close(self) -> None:
         if self._client is not None:

@@ -4,117 +4,238 @@ The descriptor's command is JSON, the rules for all queries: ``{"corpus": "docs"
 in and out are those of the Arrow stream of ``/v1/select``; without a column ``id``, queries are numbered along the
 stream. Batches are answered in their order, long ones in parts. There is no 429 here: a server that is full reads no
 further, and the transport holds the client back.
+
+The server is gRPC's own, in the event loop, and messages are read here: `pyarrow.flight`'s would unpack a batch before
+its size can be looked at, and could not end a stream that says nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
-import hmac
-import os
-import queue
 import socket
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import numpy as np
 import orjson
 import pyarrow as pa
-from pyarrow import flight
 
 from ..selection.problem import Selection
+from .arrow_sizes import kind_of
 from .corpora import Served
-from .limits import Limits, RefusedError, invalid
+from .flight_messages import (
+    BODY,
+    COMMAND,
+    DESCRIPTOR,
+    HEADER,
+    IS_COMMAND,
+    TYPE,
+    arrow_stream,
+    fields_of,
+    flight_data,
+    trailers,
+)
+from .http import Bearer
+from .limits import RefusedError, invalid
 from .reading import Asked
 from .rules import shown
-from .select_arrow import asked_of, batch_of
+from .select_arrow import asked_of, batch_of, table_of, unpacked
 
 if TYPE_CHECKING:
     from .service import Service
 
 _PART = 1024  # queries answered at once
 _AHEAD = 2  # parts that are read while one is answered
-_STREAMS = 64  # each has two threads
+_STREAMS = 64
 _PAUSE = 0.005  # seconds between looks at a full queue
+_METHOD = "/arrow.flight.protocol.FlightService/DoExchange"
+# Statuses of gRPC, and in Flight's words.
+_FAILED = {401: ("UNAUTHENTICATED", b"Unauthenticated"), 503: ("UNAVAILABLE", b"Unavailable")}
+_OTHERWISE = ("UNKNOWN", b"Failed")
 
-# One part on its way: the queries, what was read of them, and their picks to come; None: the stream has ended.
-_Part = tuple[pa.Table, Asked, "Future[list[Selection]]"] | None
+# One part on its way: the queries, what was read of them, their picks to come, and the bytes to give back then.
+_Part = tuple[pa.Table, Asked, "asyncio.Task[list[Selection]]", int]
 
 
-class FlightServer(flight.FlightServerBase):
-    """The server of one service, in threads beside its event loop.
+class FlightServer(grpc.GenericRpcHandler):
+    """The server of one service, in its event loop.
 
     Parameters
     ----------
-    host, port : str, int
-        0 takes a free port, which ``port`` of the server tells. Servers cannot share one.
+    host : str
+    ports : range
+        The first free one is taken, which ``port`` tells once it runs; 0 is any.
     """
 
-    def __init__(self, service: Service, host: str, port: int, token: str | None = None) -> None:
-        self._service = service
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._streams = threading.BoundedSemaphore(_STREAMS)
-        address = f"[{host}]" if ":" in host else host
-        super().__init__(f"grpc://{address}:{port}", middleware={"token": _Token(token)})
+    def __init__(self, service: Service, host: str, ports: range, token: str | None = None) -> None:
+        self._service, self._bearer, self._ports = service, Bearer(token), ports
+        self._host, self.port, self._streams = host, 0, 0
+        self._ending = asyncio.Event()
+
+    def service(self, details: Any) -> Any:
+        """Return the handler of a call; of others gRPC says that there are none."""
+        return grpc.stream_stream_rpc_method_handler(self._exchange) if details.method == _METHOD else None
 
     async def start(self) -> None:
-        """Answer from now on, by the event loop that runs."""
-        self._loop = asyncio.get_running_loop()
+        """Listen from now on."""
+        limits = self._service.limits
+        options = [
+            ("grpc.so_reuseport", 0),
+            # What is a little too large gets an answer in this library's words, the rest one of gRPC's.
+            ("grpc.max_receive_message_length", 2 * limits.body_bytes),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_metadata_size", limits.header_bytes),
+            ("grpc.max_connection_idle_ms", int(limits.idle_seconds * 1000)),
+        ]
+        self._server = grpc.aio.server(handlers=[self], options=options)
+        address = f"[{self._host}]" if ":" in self._host else self._host
+        for port in self._ports:
+            with suppress(OSError, RuntimeError):  # another worker has it
+                if port:
+                    _probe(self._host, port)  # gRPC would print what it finds
+                self.port = self._server.add_insecure_port(f"{address}:{port}")
+                break
+        else:
+            first, last = self._ports[0], self._ports[-1]
+            raise OSError(f"serve: flight_port must be free on {self._host}, got {first} to {last}, all of them taken")
+        await self._server.start()
 
     async def stop(self, seconds: float) -> None:
-        """Take no more streams, and wait for those under way, but not for ever: a client may keep one open."""
-        thread = threading.Thread(target=self.shutdown, daemon=True, name="flight")
-        thread.start()
-        end = time.monotonic() + seconds
-        while thread.is_alive() and time.monotonic() < end:
-            await asyncio.sleep(0.01)
-        if thread.is_alive():  # at the exit of the process pyarrow would wait for that client again, without end
-            atexit.register(_leave)
+        """Take no more streams, and wait for the batches under way, but not for ever: a client may not read."""
+        self._ending.set()
+        await self._server.stop(seconds)
 
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Answer a stream; this thread reads, another one writes."""
-        if not self._streams.acquire(blocking=False):
-            raise flight.FlightUnavailableError(f"select: streams must be at most {_STREAMS} at once, got another")
+    async def _exchange(self, _: Any, context: Any) -> None:
+        """Answer a stream."""
         begin, status = time.perf_counter(), 200
+        self._streams += 1
         try:
-            self._exchange(descriptor, reader, writer)
+            self._bearer.check(
+                {
+                    name.encode(): value.encode() if isinstance(value, str) else value
+                    for name, value in context.invocation_metadata()
+                }
+            )
+            if self._streams > _STREAMS:
+                raise RefusedError(503, f"select: streams must be at most {_STREAMS} at once, got another")
+            await _Stream(self._service, context, self._ending).run()
         except RefusedError as error:
             status = error.status
-            raise _failure(error) from None
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:  # of the bytes of a stream
-            status = 422
-            raise _failure(invalid("select", "batches", "be Arrow's", str(error)[:200])) from None
+            code, kind = _FAILED.get(status, _OTHERWISE)
+            more = orjson.dumps({"status": status, **error.kept().body["error"]})
+            context.set_trailing_metadata(trailers(error, kind, more))
+            context.set_code(grpc.StatusCode[code])
+            context.set_details(str(error))
+        except asyncio.CancelledError:
+            status = 499
+            raise
         finally:
-            self._streams.release()
+            self._streams -= 1
             self._service.metrics.request("DoExchange", status, time.perf_counter() - begin)
 
-    def _exchange(self, descriptor: Any, reader: Any, writer: Any) -> None:
-        common = _rules_of(descriptor)
-        served = self._service.corpora.get(common.pop("corpus", None))
-        parts: queue.Queue[_Part] = queue.Queue(_AHEAD)
-        output = _Output(writer, parts)
-        try:
-            for table in _tables(reader, self._service.limits):
-                if output.broken:
-                    return
-                parts.put(self._part(table, common, served))
-        finally:
-            parts.put(None)
-            output.join()
-        if output.broken:
-            raise output.broken
 
-    def _part(self, table: pa.Table, common: dict[str, Any], served: Served) -> _Part:
+class _Stream:
+    """One stream: a task reads ahead while answers are written."""
+
+    def __init__(self, service: Service, context: Any, ending: asyncio.Event) -> None:
+        self._service, self._context, self._ending = service, context, ending
+        self._parts: asyncio.Queue[_Part | None] = asyncio.Queue(_AHEAD)
+        self._held = self._under_way = 0  # bytes, and parts that have no answer yet
+
+    async def run(self) -> None:
+        reading = asyncio.ensure_future(self._read())
+        try:
+            await self._write()
+            await reading  # raises what is wrong with the stream, after the answers to what came before
+        finally:
+            reading.cancel()
+            while not self._parts.empty():
+                if (part := self._parts.get_nowait()) is not None:
+                    part[2].cancel()
+            self._service.load.bytes -= self._held
+
+    async def _read(self) -> None:
+        """Read queries and hand them to the kernels, until the stream ends or is wrong."""
+        service, begin, most = self._service, 0, self._service.limits.body_bytes
+        try:
+            first = await self._message()
+            if first is None:
+                return
+            common = _rules_of(first)
+            served = service.corpora.get(common.pop("corpus", None))
+            async for stream in self._batches(first):
+                size = len(stream) + await service.beside(True, unpacked, stream, service.limits, "batches")
+                if size > most:
+                    raise invalid("select", "batches", f"have at most {most} bytes", size)
+                await self._hold(size)
+                tables = await service.beside(True, _tables, stream, begin, min(_PART, service.limits.queries))
+                for table in tables:
+                    begin += len(table)
+                    last = table is tables[-1]
+                    await self._parts.put(await self._part(table, common, served, size if last else 0))
+        finally:
+            await self._parts.put(None)
+
+    async def _message(self) -> dict[int, Any] | None:
+        """Return the fields of the next message; None at the end. A client that says nothing is not waited for."""
+        reading, seconds = asyncio.ensure_future(self._context.read()), self._service.limits.idle_seconds
+        ending = asyncio.ensure_future(self._ending.wait())
+        try:
+            while True:
+                await asyncio.wait({reading, ending}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                if reading.done():
+                    break
+                if self._under_way:  # the client may wait for that
+                    await asyncio.sleep(_PAUSE)
+                elif self._ending.is_set():
+                    raise RefusedError(503, "select: the server is not ready, or stops")
+                else:
+                    raise RefusedError(408, f"select: batches must come within {seconds:g} seconds, got none")
+        finally:
+            ending.cancel()
+            reading.add_done_callback(_ended)
+        message = reading.result()
+        try:
+            return None if message is grpc.aio.EOF else fields_of(message)
+        except ValueError as error:
+            raise invalid("select", "messages", "be Arrow Flight's", error) from None
+
+    async def _batches(self, message: dict[int, Any] | None) -> AsyncIterator[bytes]:
+        """Yield each batch of queries as an Arrow stream of its own: the schema, the dictionaries so far, the batch."""
+        before: list[dict[int, Any]] = []
+        size, most = 0, self._service.limits.body_bytes
+        while message is not None:
+            if HEADER in message:  # else it is metadata alone
+                kind = _kind_of(message[HEADER])
+                if kind == "record batch":
+                    yield arrow_stream([*before, message])
+                elif kind == ("dictionary" if before else "schema"):
+                    before.append(message)
+                    size += len(message[HEADER]) + len(message.get(BODY, b""))
+                    if size > most:
+                        raise invalid("select", "dictionaries", f"have at most {most} bytes", size)
+                else:
+                    raise invalid("select", "messages", "be a schema, then batches and dictionaries", f"a {kind}")
+            message = await self._message()
+
+    async def _hold(self, size: int) -> None:
+        """Wait until there is room for so many bytes."""
+        load = self._service.load
+        while load.bytes + size > load.limits.memory_bytes:
+            await asyncio.sleep(_PAUSE)
+        load.bytes += size
+        self._held += size
+
+    async def _part(self, table: pa.Table, common: dict[str, Any], served: Served, size: int) -> _Part:
         """Read some queries and hand them to the kernels."""
-        if self._loop is None or self._service.status == "stopping":
+        if self._service.status == "stopping":
             raise RefusedError(503, "select: the server is not ready, or stops")
-        asked = asked_of(table, dict(common), served, self._service.limits)
-        return table, asked, asyncio.run_coroutine_threadsafe(self._answer(asked), self._loop)
+        asked = await self._service.beside(True, asked_of, table, dict(common), served, self._service.limits)
+        self._under_way += 1
+        return table, asked, asyncio.ensure_future(self._answer(asked)), size
 
     async def _answer(self, asked: Asked) -> list[Selection]:
         blocks = [block for block, _ in asked.blocks]
@@ -128,73 +249,70 @@ class FlightServer(flight.FlightServerBase):
             else:
                 return ticket.found()
 
-
-class _Output(threading.Thread):
-    """The thread that writes the answers of a stream in their order.
-
-    It raises nothing while the client may still write: the thread that reads could not be woken then. What fails for a
-    part is the error of each of its queries; ``broken`` is why nothing can be written any more.
-    """
-
-    def __init__(self, writer: Any, parts: queue.Queue[_Part]) -> None:
-        super().__init__(daemon=True, name="flight-output")
-        self.broken: Exception | None = None
-        self._writer, self._parts = writer, parts
-        self.start()
-
-    def run(self) -> None:
+    async def _write(self) -> None:
+        """Write the answers in their order. What fails for a part is the error of each of its queries."""
         begun = False
-        while (part := self._parts.get()) is not None:
-            if self.broken:
-                continue  # the parts that are under way
-            answer = _answered(*part)
+        while (part := await self._parts.get()) is not None:
+            table, asked, answering, size = part
             try:
-                if not begun:
-                    self._writer.begin(answer.schema)
-                    begun = True
-                self._writer.write_batch(answer)
-            except Exception as error:  # the client has gone
-                self.broken = error
+                picks = await answering
+                asked.note(picks)
+            except Exception as error:
+                failed = RefusedError(500, f"select: the kernels failed: {error}")
+                why = error.kept() if isinstance(error, RefusedError) else failed
+                asked.blocks, picks = [], []
+                asked.errors = {i: asked.errors.get(i, why) for i in range(asked.count)}
+            answer = await self._service.beside(True, batch_of, table, asked, picks)
+            if not begun:
+                await self._send(answer.schema.serialize())
+                begun = True
+            await self._send(answer.serialize())
+            self._under_way -= 1
+            self._service.load.bytes -= size
+            self._held -= size
+
+    async def _send(self, content: Any) -> None:
+        """Send an Arrow message; a client that does not read is not waited for."""
+        message, seconds = pa.ipc.read_message(content), self._service.limits.idle_seconds
+        sending = asyncio.ensure_future(self._context.write(flight_data(message.metadata, message.body or b"")))
+        sending.add_done_callback(_ended)
+        await asyncio.wait({sending}, timeout=seconds)
+        if not sending.done():
+            raise RefusedError(408, f"select: answers must be read within {seconds:g} seconds")
+        sending.result()
 
 
-def _answered(table: pa.Table, asked: Asked, future: Future[list[Selection]]) -> pa.RecordBatch:
+def _ended(task: asyncio.Future[Any]) -> None:
+    """Take note of how a call of gRPC ended that nobody waits for any more: with the stream."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _kind_of(metadata: memoryview) -> str:
     try:
-        picks = future.result()
-        asked.note(picks)
-    except Exception as error:
-        why = error if isinstance(error, RefusedError) else RefusedError(500, f"select: the kernels failed: {error}")
-        asked.blocks, picks = [], []
-        asked.errors = {i: asked.errors.get(i, why) for i in range(asked.count)}
-    return batch_of(table, asked, picks)
+        return kind_of(metadata)
+    except ValueError as error:
+        raise invalid("select", "messages", "be Arrow's", error) from None
 
 
-def _tables(reader: Any, limits: Limits) -> Iterator[pa.Table]:
-    """Yield the queries of a stream in parts, with a column of ids."""
-    begin, most, size = 0, limits.body_bytes, min(_PART, limits.queries)
-    while True:
-        try:
-            batch = reader.read_chunk().data
-        except StopIteration:
-            return
-        if batch is None:  # metadata alone
-            continue
-        if batch.nbytes > most:
-            raise invalid("select", "batches", f"have at most {most} bytes", batch.nbytes)
-        batch.validate(full=True)  # of foreign bytes: offsets may lead anywhere
-        for place in range(0, len(batch), size):
-            table = pa.Table.from_batches([batch.slice(place, size)])
-            if "id" not in table.column_names:
-                table = table.append_column("id", pa.array(np.arange(begin, begin + len(table))))
-            begin += len(table)
-            yield table
+def _tables(stream: bytes, begin: int, size: int) -> list[pa.Table]:
+    """Return the queries of a stream in parts, with a column of ids."""
+    table = table_of(stream, "batches")
+    if "id" not in table.column_names:
+        table = table.append_column("id", pa.array(np.arange(begin, begin + len(table))))
+    return [table.slice(place, size) for place in range(0, len(table), size)]
 
 
-def _rules_of(descriptor: Any) -> dict[str, Any]:
+def _rules_of(message: dict[int, Any]) -> dict[str, Any]:
     """Return the rules that a stream begins with."""
-    if descriptor.descriptor_type != flight.DescriptorType.CMD:
-        raise invalid("select", "descriptor", "be a command, JSON", "a path")
     try:
-        rules = orjson.loads(descriptor.command or b"{}")
+        descriptor = fields_of(message.get(DESCRIPTOR, b""))
+    except (TypeError, ValueError):
+        descriptor = {}
+    if descriptor.get(TYPE) != IS_COMMAND:
+        raise invalid("select", "descriptor", "be a command, JSON", "a path" if descriptor else "none")
+    try:
+        rules = orjson.loads(descriptor.get(COMMAND) or b"{}")
     except ValueError as error:
         raise invalid("select", "descriptor", "be JSON", error) from None
     if type(rules) is not dict:
@@ -202,45 +320,9 @@ def _rules_of(descriptor: Any) -> dict[str, Any]:
     return rules
 
 
-class _Token(flight.ServerMiddlewareFactory):
-    """The check of the bearer token, before anything of a stream is read."""
-
-    def __init__(self, token: str | None) -> None:
-        self._expected = None if token is None else f"Bearer {token}".encode()
-
-    def start_call(self, info: Any, headers: Any) -> None:
-        if self._expected is None:
-            return
-        given = next(iter(headers.get("authorization", [])), "")
-        scheme, _, token = (given if isinstance(given, str) else given.decode("latin-1")).partition(" ")
-        if not hmac.compare_digest(f"{scheme.capitalize()} {token}".encode(), self._expected):
-            raise flight.FlightUnauthenticatedError("authorization must be 'Bearer' and this server's token")
-
-
-def _failure(error: RefusedError) -> flight.FlightError:
-    """Return an error as Flight's own: of others a client would get the traceback."""
-    if error.status == 503:
-        return flight.FlightUnavailableError(str(error))
-    return flight.FlightServerError(str(error), orjson.dumps({"status": error.status, **error.body["error"]}))
-
-
-def _leave() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
-
-
 def attach(service: Service, host: str, port: int, token: str | None, grace: float, ports: int = 1) -> FlightServer:
     """Let a service answer Flight too, from its start to its end, on the first free one of so many ports."""
-    server = None
-    for each in range(port, port + ports):
-        with suppress(OSError, pa.ArrowException):  # another worker has it
-            if ports > 1:
-                _probe(host, each)  # gRPC would print what it finds
-            server = FlightServer(service, host, each, token)
-            break
-    if server is None:
-        raise OSError(f"serve: flight_port must be free on {host}, got {port} to {port + ports - 1}, all of them taken")
+    server = FlightServer(service, host, range(port, port + ports), token)
 
     async def stop() -> None:
         await server.stop(grace)

@@ -54,9 +54,11 @@ class Request:
         "_limits",
         "_load",
         "_receive",
+        "_task",
         "_whole",
         "begun",
         "bytes_in",
+        "gone",
         "headers",
         "queries",
         "route",
@@ -70,6 +72,8 @@ class Request:
         self.begun = self._last = time.perf_counter()
         self.stages: dict[str, float] = {}
         self._whole: bytes | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self.gone = False  # the client
         self.bytes_in = self.queries = 0
         self.route = "other"  # paths that nobody serves must not become labels of metrics
 
@@ -123,7 +127,16 @@ class Request:
         self._whole, self.bytes_in = body, len(body)
 
     async def body(self) -> bytes:
-        """Return the body. One beyond the limit is refused before it is read, or as soon as that is seen."""
+        """Return the body. One beyond the limit is refused before it is read, or as soon as that is seen.
+
+        From here on the request ends when its client goes.
+        """
+        self._task = asyncio.current_task()
+        encoding = self.headers.get(b"content-encoding", b"identity")
+        if encoding.strip().lower() != b"identity":
+            got = repr(encoding[:100].decode("latin-1"))
+            rule = f"serve: content-encoding must be left out, for bodies are taken as they are, got {got}"
+            raise RefusedError(415, rule, "content-encoding")
         if self._whole is not None:
             return self._whole
         most = self._limits.body_bytes
@@ -148,6 +161,23 @@ class Request:
             raise self._too_large()
         self.bytes_in = len(body)
         return body
+
+    def leave(self) -> None:
+        """Take note that the client has gone: nobody waits for the answer."""
+        self.gone = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def unpacks_to(self, size: int) -> None:
+        """Make room for what a body of compressed parts unpacks to, or refuse it."""
+        if size > self._limits.body_bytes:
+            message = f"select: body must unpack to at most {self._limits.body_bytes} bytes, got {size}"
+            raise RefusedError(413, message, "body")
+        self.holds(size)
+
+    def holds(self, size: int) -> None:
+        """Count so many bytes beside those of the body; refuse the request where there is no room."""
+        self._hold(self.bytes_in + size)
 
     def release(self) -> None:
         """Give back what it held."""
@@ -198,7 +228,7 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 
 
 def refused(error: RefusedError) -> Response:
-    return json_response(error.body, error.status, error.headers)
+    return json_response(error.kept().body, error.status, error.headers)
 
 
 class Bearer:
@@ -206,6 +236,10 @@ class Bearer:
 
     def __init__(self, token: str | None) -> None:
         self._expected = None if token is None else f"Bearer {token}".encode()
+
+    @property
+    def required(self) -> bool:
+        return self._expected is not None
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
         if self._expected is None:

@@ -65,6 +65,12 @@ class Block:
         return id(self.served), self.method, self.max_per_group, self.pool, given, width
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the lists: padded, they may be many times those of the request."""
+        lists = (self.candidates, self.relevance, self.initial, self.allowed, self.exclude)
+        return sum([each.nbytes for each in lists if each is not None])
+
+    @property
     def limited(self) -> bool:
         """Whether picks are held to a budget, or to a largest similarity."""
         return self.budget is not None or self.max_similarity is not None

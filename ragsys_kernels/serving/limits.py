@@ -28,9 +28,11 @@ class Limits:
     connections, requests : int
         Open at the same time, and under way at the same time; those beyond get 503.
     memory_bytes : int
-        Of all bodies under way; a request that does not fit gets 503.
+        Of all bodies under way, what they unpack to included; a request that does not fit gets 503.
+    header_bytes, headers : int
+        Of a request, its URL included; more gets 431, whoever asks.
     body_seconds, idle_seconds : float
-        Time that a client has to send a body (408), and that a connection may stay without a complete request.
+        Time that a client has to send headers, and then a body (408), and that a connection may stay without a request.
     """
 
     body_bytes: int = 32 << 20
@@ -43,6 +45,8 @@ class Limits:
     connections: int = 4096
     requests: int = 1024
     memory_bytes: int = 1 << 30
+    header_bytes: int = 1 << 16
+    headers: int = 100
     body_seconds: float = 20.0
     idle_seconds: float = 60.0
 
@@ -69,10 +73,20 @@ class RefusedError(Exception):
     def body(self) -> dict[str, Any]:
         return {"error": {"argument": self.argument, "message": str(self)}}
 
+    def kept(self) -> RefusedError:
+        """Return this error without the frames it came through: they hold the request's body as long as it is kept."""
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+        return self
+
 
 def busy(what: str) -> RefusedError:
     """Return the error of a request that comes at a bad time."""
     return RefusedError(503, f"serve: {what}; ask again", headers={"retry-after": "1"})
+
+
+def gone() -> RefusedError:
+    """Return the error of a request whose client has gone, which nobody reads."""
+    return RefusedError(499, "serve: the client has gone")
 
 
 def invalid(op: str, argument: str, rule: str, got: object) -> RefusedError:

@@ -45,6 +45,9 @@ class Metrics:
     def batch(self, queries: int, seconds: float, queued: int) -> None:
         self._batch.observe(queries)
         self._kernel.observe(seconds)
+        self.waiting(queued)
+
+    def waiting(self, queued: int) -> None:
         self._queue.set(queued)
 
     def corpus(self, name: str, rows: int) -> None:

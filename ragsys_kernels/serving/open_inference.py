@@ -118,10 +118,6 @@ def _in_its_words(handler: Callable[[Request], Awaitable[Response]]) -> Callable
 async def infer(service: Service, request: Request) -> Response:
     """Answer a request."""
     deadline = request.deadline()
-    if b"content-encoding" in request.headers:
-        raise RefusedError(
-            415, "infer: content-encoding must be left out: bodies are not compressed", "content-encoding"
-        )
     served, rule = _model(request, service.corpora)
     length, json_bytes = request.headers.get(_LENGTH.encode()), None
     if length is not None and (json_bytes := number_of(length)) is None:

@@ -16,13 +16,16 @@ from .schemas import Failed
 _REF = "#/components/schemas/{model}"
 _ERRORS = {
     401: "The token is missing or wrong",
+    403: "A page of another site asks, or one could",
     404: "There is no such thing",
     409: "Nothing was changed",
     408: "The body came too slowly",
     413: "The body is too large",
     415: "The content type is not one of these",
+    421: "The request is for another host",
     422: "The request breaks a rule",
     429: "The queue is full; see Retry-After",
+    431: "The headers are too large, or too many",
     500: "The server failed",
     502: "The encoder failed",
     503: "The server is not ready, or stops",
@@ -40,8 +43,8 @@ class Operation:
 
     ``body`` and ``answers`` map media types and statuses to pydantic models. None: bytes, answered in their own type;
     of an answer, JSON without a model.
-    ``errors`` are statuses. ``failed`` is what a 422 may be beside the usual error,
-    ``refused`` what that is.
+    ``errors`` are statuses, beside those of headers, which every route has. ``failed`` is what a 422 may be beside the
+    usual error, ``refused`` what that is.
     """
 
     method: str
@@ -72,7 +75,7 @@ class Operation:
                 "description": _ERRORS[status],
                 "content": {"application/json": {"schema": _schema(self.refused)}},
             }
-            for status in self.errors
+            for status in sorted({*self.errors, 431, *((403, 421) if 401 in self.errors else ())})
         }
         for status, model in self.answers.items():
             answers[str(status)] = {

@@ -7,6 +7,7 @@ to be answered. Everything else, and whatever must be refused, goes the way of u
 
 from __future__ import annotations
 
+import asyncio
 import time
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from .app import Front, failed
-from .http import Request, Response, Scope
+from .http import Request, Response, Scope, refused
 from .limits import Limits, RefusedError
 from .select import Share, select, shared
 
@@ -22,7 +23,7 @@ _SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0
 _PATH = "/v1/select"
 _URL = _PATH.encode()
 # What changes how a request is read or answered: uvicorn knows it all.
-_UNUSUAL = frozenset((b"expect", b"transfer-encoding", b"upgrade"))
+_UNUSUAL = frozenset((b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"))
 
 
 class _Gone:
@@ -35,7 +36,7 @@ class _Gone:
 class _Cycle:
     """A request on the short way, with what uvicorn looks for in the request of a connection."""
 
-    __slots__ = ("disconnected", "keep_alive", "parts", "request", "response_complete")
+    __slots__ = ("disconnected", "keep_alive", "parts", "request", "response_complete", "share")
 
     response_started = False
     message_event = _Gone()
@@ -43,13 +44,21 @@ class _Cycle:
     def __init__(self, request: Request, keep_alive: bool) -> None:
         self.request, self.keep_alive = request, keep_alive
         self.parts: list[bytes] = []
+        self.share: Share | None = None
         self.disconnected = self.response_complete = False
+
+
+class _HeadersError(Exception):
+    """Headers beyond the limits; the parser stops there."""
 
 
 class Protocol(HttpToolsProtocol):
     """A connection that knows since when the server waits for its client."""
 
     waiting_since: float | None = None
+    _in_headers = False  # the headers of a request have begun
+    _unused = 0  # bytes that have come since a part of a body: headers, and what else a parser keeps
+    _running: Any = None  # the request that is answered now: others behind it wait for their turn
     _defaults: tuple[list[tuple[bytes, bytes]], bytes] = [], b""  # uvicorn's headers of all answers, as they are sent
     app: Any  # `Front`
     cycle: Any  # `_Cycle`, or uvicorn's
@@ -61,27 +70,57 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        cycle = self.cycle
-        if type(cycle) is _Cycle and self.waiting_since is not None and not cycle.response_complete:
+        cycle = self._running
+        if cycle is None or cycle.response_complete:
+            return
+        if type(cycle) is not _Cycle:
+            request = cycle.scope.get("ragsys.request")
+            if request is not None:
+                request.leave()
+        elif cycle is self.cycle and self.waiting_since is not None:
             cycle.response_complete = True  # its body will not come
             self.app.ended(cycle.request, 499, 0)
+        elif cycle.share is not None:
+            cycle.share.leave()
+        else:
+            cycle.request.leave()
+
+    def data_received(self, data: bytes) -> None:
+        self._unused += len(data)
+        super().data_received(data)
+        if self._unused > self.app.service.limits.header_bytes and not self.transport.is_closing():
+            self._refuse_headers()
+
+    def send_400_response(self, msg: str) -> None:
+        if self._too_many():
+            self._refuse_headers()
+        else:
+            super().send_400_response(msg)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.waiting_since = time.monotonic()
+        self._in_headers = True
 
     def on_headers_complete(self) -> None:
+        if self._too_many():
+            raise _HeadersError
+        self._in_headers, self._unused = False, 0
         if not self._begin():
             super().on_headers_complete()
 
+    def on_chunk_header(self) -> None:
+        self._unused = 0
+
     def on_body(self, body: bytes) -> None:
+        self._unused = 0
         if type(self.cycle) is _Cycle:
             self.cycle.parts.append(body)
         else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self.waiting_since = None
+        self.waiting_since, self._unused = None, 0
         if type(self.cycle) is _Cycle:
             self._answer(self.cycle)
         else:
@@ -103,10 +142,37 @@ class Protocol(HttpToolsProtocol):
         if self.waiting_since is None or self.transport.is_closing():
             return
         waited, begun = now - self.waiting_since, self.cycle is not None and not self.cycle.response_complete
-        if waited > (limits.body_seconds if begun else limits.idle_seconds):
+        if self._in_headers:
+            if begun:  # the client waits for an answer
+                return
+            if waited > limits.body_seconds:
+                self.transport.write(_SLOW)
+                self.transport.close()
+        elif waited > (limits.body_seconds if begun else limits.idle_seconds):
             if begun and not self.cycle.response_started:
                 self.transport.write(_SLOW)
             self.transport.close()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _too_many(self) -> bool:
+        """Return whether the headers, as far as they have come, are beyond the limits."""
+        limits: Limits = self.app.service.limits
+        if not self._in_headers or (len(self.headers) <= limits.headers and self._unused <= limits.header_bytes):
+            return False
+        # Bytes of a body may have come with them.
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        return len(self.headers) > limits.headers or size > limits.header_bytes
+
+    def _refuse_headers(self) -> None:
+        limits: Limits = self.app.service.limits
+        rule = f"have at most {limits.headers} fields and {limits.header_bytes} bytes"
+        response = refused(RefusedError(431, f"serve: headers must {rule}, got more", "headers"))
+        self.app.service.metrics.request("other", 431, 0.0)
+        self.transport.write(_written(response, False, b""))
+        self.transport.close()
 
     def _begin(self) -> bool:
         """Take a request the short way, if its headers allow that."""
@@ -138,7 +204,7 @@ class Protocol(HttpToolsProtocol):
             raise
         scope["method"], scope["path"], scope["query_string"] = "POST", _PATH, query[1:]
         request.route = _PATH
-        self.cycle = _Cycle(request, parser.should_keep_alive())
+        self.cycle = self._running = _Cycle(request, parser.should_keep_alive())
         return True
 
     def _answer(self, cycle: _Cycle) -> None:
@@ -154,6 +220,7 @@ class Protocol(HttpToolsProtocol):
             self._respond(cycle, failed(request, error))
             return
         if share is not None:
+            cycle.share = share
             share.party.then(partial(self._respond_share, cycle, share))
         else:
             task = self.loop.create_task(self._select(cycle))
@@ -171,6 +238,10 @@ class Protocol(HttpToolsProtocol):
         """Answer a request that goes by itself."""
         try:
             response = await select(self.app.service, cycle.request)
+        except asyncio.CancelledError:
+            cycle.response_complete = True  # the client has gone
+            self.app.ended(cycle.request, 499, 0)
+            raise
         except Exception as error:
             response = failed(cycle.request, error)
         self._respond(cycle, response)
@@ -179,24 +250,29 @@ class Protocol(HttpToolsProtocol):
         transport, status, size = self.transport, 499, 0
         if not transport.is_closing():
             status, size = response.status, len(response.body)
-            transport.write(self._written(cycle, response))
+            transport.write(self._answered(cycle, response))
         cycle.response_complete = True
         if not cycle.keep_alive:
             transport.close()
         self.on_response_complete()
         self.app.ended(cycle.request, status, size)
 
-    def _written(self, cycle: _Cycle, response: Response) -> bytes:
+    def _answered(self, cycle: _Cycle, response: Response) -> bytes:
         """Return an answer as it is sent."""
         defaults = self.server_state.default_headers
         if defaults is not self._defaults[0]:
             self._defaults = defaults, b"".join([b"%b: %b\r\n" % header for header in defaults])
-        parts = [STATUS_LINE[response.status], self._defaults[1]]
-        for name, value in response.headers:
-            parts.append(b"%b: %b\r\n" % (name, value))
+        for name, _ in response.headers:
             if name == b"connection":
                 cycle.keep_alive = False
-        if not cycle.keep_alive and b"connection: close\r\n" not in parts:
-            parts.append(b"connection: close\r\n")
-        parts += (b"\r\n", response.body)
-        return b"".join(parts)
+        return _written(response, cycle.keep_alive, self._defaults[1])
+
+
+def _written(response: Response, keep_alive: bool, defaults: bytes) -> bytes:
+    parts = [STATUS_LINE[response.status], defaults]
+    for name, value in response.headers:
+        parts.append(b"%b: %b\r\n" % (name, value))
+    if not keep_alive and b"connection: close\r\n" not in parts:
+        parts.append(b"connection: close\r\n")
+    parts += (b"\r\n", response.body)
+    return b"".join(parts)

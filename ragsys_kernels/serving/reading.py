@@ -38,6 +38,15 @@ class Asked:
     count: int
     blocks: list[tuple[Block, list[int]]] = field(default_factory=list)
     errors: dict[int, RefusedError] = field(default_factory=dict)
+    nbytes: int = 0
+
+    def add(self, block: Block, positions: list[int], limits: Limits) -> None:
+        """Add a block, unless all of them would fill the memory."""
+        self.nbytes += block.nbytes
+        if self.nbytes > limits.memory_bytes:
+            rule = f"take at most {limits.memory_bytes} bytes with all lists as long as the longest of {BLOCK}"
+            raise RefusedError(413, f"select: queries must {rule}, got more", "queries")
+        self.blocks.append((block, positions))
 
     def note(self, picks: Sequence[Selection]) -> None:
         """Add the errors of the kernels to those of the request."""
@@ -75,7 +84,8 @@ def read(op: str, queries: Sequence[Any], common: dict[str, Any], served: Served
     for positions in alike.values():
         for begin in range(0, len(positions), BLOCK):
             part = positions[begin : begin + BLOCK]
-            asked.blocks += reader.blocks([queries[i] for i in part], part, asked.errors)
+            for block, of in reader.blocks([queries[i] for i in part], part, asked.errors):
+                asked.add(block, of, limits)
     return asked
 
 
@@ -94,7 +104,7 @@ class Reader:
             return
         except RefusedError as error:
             if len(queries) == 1:
-                errors[positions[0]] = error
+                errors[positions[0]] = error.kept()
                 return
         middle = len(queries) // 2
         yield from self.blocks(queries[:middle], positions[:middle], errors)

@@ -202,7 +202,7 @@ class Rules:
             )
         rows = self.served.rows_of(ids)
         if rows is not ids and rows.size and rows.min() < 0:
-            raise self.invalid(name, "be ids of the corpus", shown(np.asarray(ids)[np.argmin(rows)].item()))
+            raise self.invalid(name, "be ids of the corpus", shown(_plain(ids[int(rows.argmin())])))
         return rows
 
     def within(self, name: str, lengths: list[int]) -> None:
@@ -267,6 +267,10 @@ def padded(flat: np.ndarray, lengths: list[int], padding: float) -> np.ndarray:
     rows = np.full((len(lengths), width), padding, flat.dtype)
     rows[np.arange(width) < np.array(lengths)[:, None]] = flat
     return rows
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def shown(value: object) -> str:

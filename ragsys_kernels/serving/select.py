@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import binascii
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,11 @@ async def select(service: Service, request: Request) -> Response:
     request.stage("read")
     share = shared(service, request, body)
     if share is not None:
-        await share.party.wait()
+        try:
+            await share.party.wait()
+        except asyncio.CancelledError:
+            share.leave()
+            raise
         return share.response()
     if len(body) > _SMALL:
         # What the queue has no room for is refused unread: to read it would take the time of those that wait.
@@ -80,6 +85,10 @@ class Share:
 
     def __init__(self, request: Request, party: Party, begin: int, end: int) -> None:
         self._request, self.party, self._begin, self._end = request, party, begin, end
+
+    def leave(self) -> None:
+        """The client has gone."""
+        self.party.leave()
 
     def response(self) -> Response:
         """Return the answer, or raise the error of the party, which has ended."""

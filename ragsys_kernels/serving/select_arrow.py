@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..selection.problem import Selection
+from .arrow_sizes import unpacked_bytes
 from .corpora import Corpora, Served
 from .http import ARROW, Request, Response
 from .kernel import Block
@@ -48,8 +49,10 @@ _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 _NO_ROWS, _NO_FLOATS = np.zeros(0, np.int64), np.zeros(0, np.float32)
 # Longer streams, and of more queries, are read and answered in a thread: they would hold up the event loop.
 _LARGE, _MANY = 1 << 20, 1024
+_DICTIONARIES = 64  # messages beside those of the queries
 _WEIGHTS = ("lambda_d", "lambda_b", "budget", "max_similarity")
 _IDS = ("candidates", "initial", "allowed", "exclude")
+_WRONG = (pa.ArrowException, OSError, ValueError)
 _NUMBERS = {"k": int, "pool": int, "max_per_group": int, **dict.fromkeys(_WEIGHTS, float)}
 
 
@@ -59,7 +62,11 @@ async def select_arrow(service: Service, request: Request) -> Response:
     common = rules_of_url(request.scope["query_string"])
     body = await request.body()
     request.stage("read")
-    table, asked = await service.beside(len(body) > _LARGE, _parsed, body, common, service.corpora, service.limits)
+    size = await service.beside(len(body) > _LARGE, unpacked, body, service.limits)
+    request.unpacks_to(size)
+    table, asked = await service.beside(
+        len(body) + size > _LARGE, _parsed, body, common, service.corpora, service.limits
+    )
     request.queries = asked.count
     request.stage("parse")
     picks = await service.answer(asked, request, deadline)
@@ -90,9 +97,9 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
         A column or a rule that is wrong for all queries.
     """
     names = table.column_names
-    for name in names:
-        if name not in _COLUMNS or names.count(name) > 1:
-            raise invalid("select", name[:100], f"be one column of {', '.join(_COLUMNS)}", "another")
+    check_columns(table.schema)
+    if "id" in names:
+        _check_id(table.column("id"), limits)
     if not 1 <= table.num_rows <= limits.queries:
         raise invalid("select", "queries", f"be 1 to {limits.queries}", table.num_rows)
     asked, rules = Asked(served, table.num_rows), rules_of("select", common, served, limits)
@@ -103,6 +110,42 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
         positions = list(range(begin, min(begin + BLOCK, table.num_rows)))
         _read(rules, common_ids, part, positions, asked)
     return asked
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Refuse columns that there are not, and those whose values would take more memory than their bytes."""
+    names = schema.names
+    for place, name in enumerate(names):
+        if name not in _COLUMNS or name in names[:place]:
+            raise invalid("select", name[:100], f"be one column of {', '.join(_COLUMNS)}", "another")
+        kind = schema.field(place).type
+        if name in ("k", *_WEIGHTS) and not _is_number(kind):
+            raise invalid("select", name, "be a column of numbers", str(kind)[:100])
+        if name == "id" and not _is_plain(kind):
+            raise invalid("select", name, "be a column of plain values", str(kind)[:100])
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return any((pa.types.is_integer(kind), pa.types.is_floating(kind), pa.types.is_null(kind)))
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Return whether values of a type have bytes of their own; what a dictionary makes of them is looked at later."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _is_plain(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _is_plain(kind.storage_type)
+    checks = (types.is_primitive, types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return any(check(kind) for check in (*checks, types.is_fixed_size_binary, types.is_null))
+
+
+def _check_id(column: pa.ChunkedArray, limits: Limits) -> None:
+    """Refuse ids by a dictionary whose values, written out, are beyond the size of a body."""
+    for chunk in column.chunks if pa.types.is_dictionary(column.type) else ():
+        longest = max((len(x) for x in chunk.dictionary.to_pylist() if isinstance(x, (str, bytes))), default=0)
+        if longest * len(chunk) > limits.body_bytes:
+            raise invalid("select", "id", f"have at most {limits.body_bytes} bytes", f"values of {longest}")
 
 
 def _ids_of_all(rules: Rules) -> dict[str, np.ndarray]:
@@ -177,15 +220,34 @@ def _end_to_end(rows: np.ndarray, lengths: np.ndarray, full: bool) -> np.ndarray
     return found
 
 
-def _parsed(body: bytes, common: dict[str, Any], corpora: Corpora, limits: Limits) -> tuple[pa.Table, Asked]:
+def unpacked(body: bytes, limits: Limits, what: str = "body") -> int:
+    """Return the bytes that the compressed parts of a stream unpack to."""
+    try:
+        return unpacked_bytes(pa.ipc.MessageReader.open_stream(body), limits.queries + _DICTIONARIES)
+    except _WRONG as error:
+        raise _not_arrow(what, error) from None
+
+
+def table_of(body: bytes, what: str = "body") -> pa.Table:
+    """Return the queries of a stream, checked: the offsets of foreign bytes may lead anywhere."""
     try:
         with pa.ipc.open_stream(body) as reader:
+            check_columns(reader.schema)
             table = reader.read_all()
-        table.validate(full=True)  # of foreign bytes: offsets may lead anywhere
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise RefusedError(422, f"select: body must be an Arrow stream: {str(error)[:200]}", "body") from None
+        table.validate(full=True)
+    except _WRONG as error:
+        raise _not_arrow(what, error) from None
+    return table
+
+
+def _parsed(body: bytes, common: dict[str, Any], corpora: Corpora, limits: Limits) -> tuple[pa.Table, Asked]:
+    table = table_of(body)
     served = corpora.get(common.pop("corpus", None))
     return table, asked_of(table, common, served, limits)
+
+
+def _not_arrow(what: str, error: Exception) -> RefusedError:
+    return RefusedError(422, f"select: {what} must be an Arrow stream: {str(error)[:200]}", what)
 
 
 def _written(table: pa.Table, asked: Asked, picks: list[Selection]) -> bytes:
@@ -209,15 +271,17 @@ def _read(
 ) -> None:
     """Add the block of some rows; those that are bad are left out, with the halves tried as in `reading`."""
     try:
-        asked.blocks.append((_block(rules, common_ids, columns, len(positions)), positions))
+        block = _block(rules, common_ids, columns, len(positions))
     except RefusedError as error:
         if len(positions) == 1:
-            asked.errors[positions[0]] = error
+            asked.errors[positions[0]] = error.kept()
             return
         middle = len(positions) // 2
         for part in (slice(0, middle), slice(middle, None)):
             halves = {name: column[part] for name, column in columns.items()}
             _read(rules, common_ids, halves, positions[part], asked)
+    else:
+        asked.add(block, positions, rules.limits)
 
 
 def _block(rules: Rules, common_ids: dict[str, np.ndarray], columns: dict[str, pa.Array], n: int) -> Block:

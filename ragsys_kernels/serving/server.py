@@ -20,6 +20,7 @@ import uvicorn
 
 from .app import make_service
 from .encoder import Encoder
+from .hosts import Hosts
 from .limits import Limits, RefusedError
 from .protocol import Protocol
 from .service import Service
@@ -48,14 +49,20 @@ class Settings:
     encoder_model: str | None = None
     encoder_token: str | None = None
     flight_port: int | None = None
+    allowed_hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        self.hosts()  # refuses bad names
         if not math.isfinite(self.grace):
             raise ValueError(f"serve: grace must be finite, got {self.grace}")
         most = 65_536 - self.workers
         if self.flight_port is not None and self.flight_port > most:
             rule = f"be at most {most}, for each of {self.workers} workers has a port"
             raise ValueError(f"serve: flight_port must {rule}, got {self.flight_port}")
+
+    def hosts(self) -> Hosts:
+        """Return which hosts requests may be for: with a token any, unless some are named, for a page has no token."""
+        return Hosts(None if self.token and not self.allowed_hosts else self.host, self.allowed_hosts)
 
     def service(self) -> Service:
         """Load the corpora and make the service."""
@@ -72,6 +79,7 @@ class Settings:
             log=1 if self.log else None,
             workers=self.workers,
             encoder=encoder,
+            hosts=self.hosts(),
         )
         if self.flight_port is not None:
             from .flight import attach  # gRPC takes time and memory

@@ -21,6 +21,7 @@ from .accesslog import AccessLog
 from .batcher import Batcher
 from .corpora import Corpora, Served
 from .encoder import Encoder
+from .hosts import Hosts
 from .http import Bearer, Handler, Load, Receive, Request, Scope, Send, refused
 from .kernel import Block, answer
 from .limits import Limits, RefusedError
@@ -50,12 +51,14 @@ class Service:
         log: int | None = None,
         workers: int = 1,
         encoder: Encoder | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.load = Load(self.limits)
         self.corpora = Corpora(corpora, device)
         self.metrics = Metrics()
         self.batcher = Batcher(self.limits, self.metrics, num_threads, batch_wait_us)
+        self.hosts = hosts or Hosts()
         self.bearer = Bearer(token)
         self.log = AccessLog(log, self.metrics.dropped)
         self.workers = workers
@@ -97,6 +100,8 @@ class Service:
 
     async def answer(self, asked: Asked, request: Request, deadline: float | None) -> list[Selection]:
         """Return the picks of each block of ``asked``, in their order; errors of the kernels go to its errors."""
+        if asked.nbytes > request.bytes_in:
+            request.holds(asked.nbytes)
         ticket = await self.batcher.answer([block for block, _ in asked.blocks], deadline)
         picks = ticket.found()
         request.kernel(ticket.begun - ticket.submitted, ticket.kernel)

@@ -13,18 +13,19 @@ from typing import Any
 
 from .batcher import Batcher, Ticket
 from .corpora import Served
-from .limits import Limits
+from .limits import Limits, RefusedError, gone
 from .reading import BLOCK, Asked, read
 
 
 class Party:
     """Requests that go together: their queries end to end, and then what was asked and picked."""
 
-    __slots__ = ("_then", "asked", "common", "done", "error", "queries", "served", "texts", "ticket")
+    __slots__ = ("_then", "asked", "common", "done", "error", "members", "queries", "served", "texts", "ticket")
 
     def __init__(self, served: Served, common: dict[str, Any]) -> None:
         self.served, self.common = served, common
         self.queries: list[Any] = []
+        self.members = 0  # requests whose clients have not gone
         self.asked = Asked(served, 0)
         self.ticket: Ticket | None = None
         self.done = False
@@ -42,6 +43,14 @@ class Party:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.then(lambda: None if ended.done() else ended.set_result(None))
             await ended
+
+    def leave(self) -> None:
+        """Note that a client has gone; without any left there is nothing to do."""
+        self.members -= 1
+        if not self.members:
+            self.end(gone())
+            if self.ticket is not None:
+                self.ticket.fail(gone())
 
     def answered(self) -> None:
         """Take what the kernels have picked."""
@@ -83,6 +92,7 @@ class Together:
             self._round.append(party)
         begin = len(party.queries)
         party.queries += queries
+        party.members += 1
         self._gathered += len(queries)
         return party, begin, len(party.queries)
 
@@ -91,12 +101,14 @@ class Together:
         parties, self._round, self._gathered = self._round, [], 0
         self._parties.clear()
         for party in parties:
+            if party.done:  # all clients have gone
+                continue
             try:
                 party.asked = read("select", party.queries, party.common, party.served, self._limits)
                 blocks = [block for block, _ in party.asked.blocks]
                 party.ticket = self._batcher.submit(blocks, look=False)
             except Exception as error:
-                party.end(error)
+                party.end(error.kept() if isinstance(error, RefusedError) else error)
             else:
                 party.ticket.then(party.answered)
         self._batcher.look()

@@ -2,13 +2,15 @@
 
 The parent answers no requests. It starts a new worker in place of one that dies, passes signals on, and leads reloads:
 all workers load a folder beside the corpus in service, and only when all have loaded it does each swap. A new worker
-takes no connection before the parent has seen that its corpora are those of the others.
+takes no connection before the parent has seen that its corpora are those of the others. While no worker can start, the
+parent refuses requests with the reason; where that goes on, it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import multiprocessing
 import os
 import signal
@@ -27,6 +29,7 @@ from .. import _env
 from . import metrics
 from .corpora import Served
 from .limits import RefusedError
+from .refusing import Refuser
 from .server import Server, Settings, limited
 from .service import Service
 
@@ -34,6 +37,9 @@ _SPAWN = multiprocessing.get_context("spawn")
 # Seconds that a reload may take in all workers, and pauses before a worker that dies at once is replaced.
 _RELOAD, _PAUSES = 600.0, (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 _LASTING = 5.0  # seconds after which a worker has not died at once
+# Seconds without a worker after which requests are refused, and starts that may fail in a minute without any worker: so
+# many, or so many for each.
+_NOBODY, _FAILURES, _FAILURES_EACH = 2.0, 10, 3
 
 
 def serve(settings: Settings, sockets: list[socket.socket]) -> int:
@@ -83,6 +89,10 @@ class _Parent:
         self._due: list[float] = []  # when workers are to be started
         self._deaths = 0  # of workers that died at once, one after the other
         self._reloads: list[_Reload] = []  # the first is under way
+        self._failed: list[float] = []  # when workers died before they served
+        self._why = "no worker runs, another starts"
+        self._alone = math.inf  # since when no worker serves
+        self._refuser: Refuser | None = None
         self._versions: dict[str, str] = {}
         self._numbers = itertools.count()
         self._stopping, self._code = 0.0, 0
@@ -100,6 +110,7 @@ class _Parent:
                 self._step()
             return self._code
         finally:
+            self._refuse(False)
             for worker in self._workers:
                 worker.process.kill()
             for number, handler in before.items():
@@ -134,13 +145,26 @@ class _Parent:
         for due in [due for due in self._due if due <= now and not self._stopping]:
             self._due.remove(due)
             self._start()
+        self._refuse(now >= self._alone + _NOBODY or (self._alone < now and bool(self._failed)))
         if self._reloads and now > self._reloads[0].ends:
             self._end(self._reloads[0], ("error", 504, f"reload: {self._reloads[0].name!r} took too long"))
 
     def _rest(self) -> float | None:
         """Return the seconds until something is to be done whatever happens; None: nothing is."""
         ends = [self._stopping] if self._stopping else [*self._due, *(reload.ends for reload in self._reloads[:1])]
+        if self._alone < math.inf and self._refuser is None and not self._stopping:
+            ends.append(self._alone + _NOBODY)
         return max(0.0, min(ends) - time.monotonic()) if ends else None
+
+    def _refuse(self, refuses: bool) -> None:
+        """Begin, or end, to answer in the place of the workers."""
+        if refuses and self._refuser is None and not self._stopping:
+            self._refuser = Refuser(self._sockets, self._why)
+        elif self._refuser is not None and (not refuses or self._stopping):
+            self._refuser.stop()
+            self._refuser = None
+        elif self._refuser is not None:
+            self._refuser.say(self._why)
 
     def _signal(self, number: int) -> None:
         if number == signal.SIGHUP:
@@ -170,6 +194,7 @@ class _Parent:
             self._admit()
         elif kind == "failed" and not self._stopping:
             print(rest[0], file=sys.stderr)
+            self._why = f"no worker can start: {rest[0].removeprefix('error: serve: ')}"
             if not self._versions:  # none was ever ready, and the others would say the same
                 self._stop(1)
         elif kind == "reload":
@@ -202,6 +227,7 @@ class _Parent:
                     self._reload(name, None)
             if not self._reloads:
                 worker.serves = True
+                self._alone, self._failed = math.inf, []
                 worker.send(("serve",))
 
     def _reload(self, name: str, asker: _Worker | None) -> None:
@@ -273,11 +299,28 @@ class _Parent:
         if not self._versions:  # none was ever ready, and another would not be
             self._stop(1)
             return
+        if not any(other.serves for other in self._workers):
+            self._nobody(worker)
+        if self._stopping:
+            return
         lasted = time.monotonic() - worker.begun > _LASTING
         self._deaths = 0 if lasted else self._deaths + 1
         pause = _PAUSES[min(self._deaths, len(_PAUSES) - 1)]
         print(f"serve: worker {worker.process.pid} died ({worker.process.exitcode}), another starts", file=sys.stderr)
         self._due.append(time.monotonic() + pause)
+
+    def _nobody(self, worker: _Worker) -> None:
+        """Note that no worker serves, now that this one has died; after too many starts in vain, end."""
+        now = time.monotonic()
+        self._alone = min(self._alone, now)
+        if worker.serves:
+            return
+        if worker.process.exitcode != 1:  # else it has said why
+            self._why = f"no worker can start: the last one died ({worker.process.exitcode})"
+        self._failed = [*(each for each in self._failed if each > now - 60), now]
+        if len(self._failed) >= max(_FAILURES, _FAILURES_EACH * self._settings.workers):
+            print(f"error: serve: {len(self._failed)} workers could not start in a minute", file=sys.stderr)
+            self._stop(1)
 
 
 def _work(settings: Settings, sockets: list[socket.socket], pipe: Connection, place: int) -> None:

@@ -19,11 +19,12 @@ import pyarrow as pa
 
 import ragsys_kernels as rk
 from ragsys_kernels.serving import Limits, make_service
+from ragsys_kernels.serving.hosts import Hosts
 
 METHODS = ("mmr", "vrsd", "msd", "dpp", "ssd", "sift")
 
 N, D = 64, 8
-ALLOWED = {200, 400, 401, 404, 405, 408, 409, 413, 415, 422, 429, 503, 504}
+ALLOWED = {200, 400, 401, 403, 404, 405, 408, 409, 413, 415, 421, 422, 429, 503, 504}
 ODD = [
     None, True, False, 0, -1, 1, 2, 63, 64, 2**31, 2**63, 2**64, -(2**63), 1e39, -1e-300, 0.5, "", "x", "0", "mmr",
     "\u0000", "\U0001f600", [], {}, [[]], [None], [1, "a"], [1.5], [True], {"b64": 3}, [0] * 300,
@@ -31,11 +32,23 @@ ODD = [
 ]  # fmt: skip
 
 
-def arrow(table: pa.Table) -> bytes:
+def arrow(table: pa.Table, compression: str | None = None) -> bytes:
     out = io.BytesIO()
-    with pa.ipc.new_stream(out, table.schema) as writer:
+    with pa.ipc.new_stream(out, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write_table(table)
     return out.getvalue()
+
+
+def bombs() -> list[bytes]:
+    """Return streams that unpack to a thousand times their bytes: lists, texts, and ids by a dictionary."""
+    zeros = pa.array(np.zeros(1 << 20, np.int64))
+    lists = pa.table(
+        {"query_id": [1], "candidates": pa.ListArray.from_arrays(pa.array([0, 1 << 20], pa.int32()), zeros)}
+    )
+    texts = pa.table({"query_id": [1], "id": ["x" * (1 << 22)]})
+    encoded = pa.DictionaryArray.from_arrays(pa.array(np.zeros(64, np.int8)), pa.array(["x" * 60_000]))
+    names = pa.table({"query_id": np.arange(64), "id": encoded})
+    return [*(arrow(each, codec) for each in (lists, texts) for codec in ("zstd", "lz4")), arrow(names, "zstd")]
 
 
 def good(rng: random.Random) -> dict:
@@ -94,11 +107,13 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
     return bytes(content)
 
 
-def request(rng: random.Random, stream: bytes) -> tuple[str, str, list[tuple[bytes, bytes]], list[bytes]]:
+def request(rng: random.Random, streams: list[bytes]) -> tuple[str, str, list[tuple[bytes, bytes]], list[bytes]]:
     """Return method, path, headers and the parts of the body of a request with something wrong."""
     method, path, kind = "POST", "/v1/select", b"application/json"
     if rng.random() < 0.25:
-        kind, body = b"application/vnd.apache.arrow.stream", damaged(stream, rng)
+        kind, body = b"application/vnd.apache.arrow.stream", rng.choice(streams)
+        if rng.random() < 0.9:
+            body = damaged(body, rng)
         path += rng.choice(
             ["", "?k=3", "?k=x", "?pool=all", "?pool=0", "?lambda_d=nan", "?k=1&k=2", "?%ff=%00", "?corpus="]
         )
@@ -108,9 +123,14 @@ def request(rng: random.Random, stream: bytes) -> tuple[str, str, list[tuple[byt
         body = json.dumps(spoiled(good(rng), rng)).encode()
     headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
     if rng.random() < 0.15:
-        name = rng.choice([b"content-type", b"content-length", b"x-timeout-ms", b"authorization", b"x-request-id"])
+        name = rng.choice(
+            b"content-type content-length x-timeout-ms authorization x-request-id content-encoding host origin".split()
+        )
         value = rng.choice(
-            [b"", b"0", b"-1", b"\xff\xfe", b"text/html", b"9" * 40, b"Bearer " + rng.randbytes(4), b"50"]
+            [
+                *(b"", b"0", b"-1", b"\xff\xfe", b"text/html", b"9" * 40, b"Bearer " + rng.randbytes(4), b"50"),
+                *(b"gzip", b"[::1", b"evil.example:80", b"http://evil.example", b"null"),
+            ]
         )
         headers = [header for header in headers if header[0] != name] + [(name, value)]
     if rng.random() < 0.05:
@@ -151,16 +171,18 @@ async def fuzz(seed: int, requests: int) -> dict[int, int]:
     """Send so many requests; return how often each status came."""
     rng, rows = random.Random(seed), np.random.default_rng(seed)
     corpus = rk.Corpus(rows.standard_normal((N, D), dtype=np.float32), groups=np.arange(N) % 9)
-    service = make_service({"docs": corpus}, limits=Limits(body_bytes=1 << 16, queries=64, queue=64))
+    hosts = Hosts("127.0.0.1")
+    service = make_service({"docs": corpus}, hosts=hosts, limits=Limits(body_bytes=1 << 16, queries=64, queue=64))
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.standard_normal(3 * D).astype(np.float32)), D)
-    stream = arrow(pa.table({"id": [1, 2, 3], "vector": vectors, "candidates": [[1, 2, 3], [4, 5], [6]]}))
+    table = pa.table({"id": [1, 2, 3], "vector": vectors, "candidates": [[1, 2, 3], [4, 5], [6]]})
+    streams = [arrow(table), arrow(table), arrow(table, "zstd"), arrow(table, "lz4"), *bombs()]
     sound = json.dumps({"k": 3, "queries": [{"query_id": 5}]}).encode()
     seen: dict[int, int] = {}
     async with service.app.router.lifespan_context(service.app):
         expected = await call(service.asgi, "POST", "/v1/select", [], [sound])
         assert expected[0] == 200
         for number in range(requests):
-            wrong = request(rng, stream)
+            wrong = request(rng, streams)
             status, content = await call(service.asgi, *wrong)
             assert status in ALLOWED, (status, wrong, content)
             if b"\n" not in content and status != 200 and wrong[0] != "HEAD" and content[:1] == b"{":

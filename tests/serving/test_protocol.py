@@ -101,7 +101,7 @@ def received(server, *parts):
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
         for part in parts:
             client.sendall(part)
-            time.sleep(0.02)
+            time.sleep(0.05)
         client.shutdown(socket.SHUT_WR)
         found = b""
         while part := client.recv(1 << 16):

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 pytest.importorskip("ray")
-pytest.importorskip("grpc", reason="ray[serve] is not installed: make test-serve")
+pytest.importorskip("grpc_reflection", reason="ray[serve] is not installed: make test-serve")
 
 import ragsys_kernels as rk
 

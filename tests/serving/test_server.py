@@ -1,6 +1,8 @@
 """Server processes as users start them: signals, reloads, workers that die, clients that are slow."""
 
 import concurrent.futures
+import contextlib
+import json
 import os
 import re
 import shutil
@@ -129,8 +131,11 @@ def two_workers(server):
     raise AssertionError("there are no two workers")
 
 
+NOT_A_PAGE = {"x-requested-with": "test"}
+
+
 def reload(server):
-    return httpx.post(f"{server.url}/v1/corpora/docs/reload", timeout=30)
+    return httpx.post(f"{server.url}/v1/corpora/docs/reload", headers=NOT_A_PAGE, timeout=30)
 
 
 def test_reloads_under_load_fail_no_request_and_mix_no_corpora(server, folder):
@@ -163,7 +168,7 @@ def test_a_folder_that_does_not_load_leaves_the_old_one(server, folder, tmp_path
     assert answer.status_code == 409
     assert "stays as it was" in answer.json()["error"]["message"]
     assert answer_of(httpx.post(f"{server.url}/v1/select", content=BODY)) == expected
-    assert httpx.post(f"{server.url}/v1/corpora/other/reload").status_code == 404
+    assert httpx.post(f"{server.url}/v1/corpora/other/reload", headers=NOT_A_PAGE).status_code == 404
     shutil.rmtree(folder)
     shutil.copytree(tmp_path / "kept", folder)
 
@@ -270,6 +275,56 @@ def test_a_worker_that_loaded_before_a_reload_does_not_serve_the_old_corpus_afte
     assert new in workers(server)
 
 
+def until(wanted, seconds=30):
+    """Wait until a function returns something true; return it."""
+    end = time.monotonic() + seconds
+    while not (found := wanted()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+def asked(url, seconds):
+    """The answer to a selection, None where the connection is closed without one; no answer in time is an error."""
+    with contextlib.suppress(httpx.NetworkError, httpx.RemoteProtocolError):
+        return httpx.post(f"{url}/v1/select", content=BODY, timeout=seconds)
+
+
+def test_while_no_worker_can_start_requests_are_refused_with_the_reason(tmp_path):
+    """A file of the corpus is cut off: the workers that map it die, and others cannot load it."""
+    folder = tmp_path / "docs"
+    expected = save(folder, 1)
+    arguments = ("--corpus", f"docs={folder}", "--workers", 2, "--threads", 1)
+    whole = json.dumps({"k": 5, "pool": None, "queries": [{"query": [1.0] * D}] * 3}).encode()
+    with servers.Process(*arguments) as process:
+        assert answer_of(asked(process.url, 10)) == expected
+        os.truncate(folder / "data.npy", 4096)
+        for pid in workers(process):
+            os.kill(pid, signal.SIGKILL)
+        refused = until(lambda: (found := asked(process.url, 10)) is not None and "data.npy" in found.text and found)
+        assert refused.status_code == 503
+        assert "no worker can start" in refused.json()["error"]["message"]
+        assert refused.headers["retry-after"] == "1"
+        large = httpx.post(f"{process.url}/v1/select", content=whole + b" " * (8 << 20), timeout=10)
+        assert large.status_code == 503
+        assert httpx.get(f"{process.url}/health/ready", timeout=10).json()["status"] == "failed"
+        expected = save(folder, 2)
+        answered = until(lambda: (found := asked(process.url, 10)) is not None and found.status_code == 200 and found)
+        assert answer_of(answered) == expected
+        assert process.stop()[0] == 0
+
+
+@pytest.mark.slow
+def test_a_parent_whose_workers_cannot_start_ends(tmp_path):
+    save(tmp_path / "docs", 1)
+    with servers.Process("--corpus", f"docs={tmp_path / 'docs'}", "--workers", 2, "--threads", 1) as process:
+        os.truncate(tmp_path / "docs" / "data.npy", 4096)
+        for pid in workers(process):
+            os.kill(pid, signal.SIGKILL)
+        assert process.process.wait(90) == 1
+        assert "workers could not start in a minute" in process.stop()[2]
+
+
 def connected(server, content=b""):
     client = socket.create_connection(("127.0.0.1", server.port), timeout=10)
     client.sendall(content)
@@ -277,10 +332,10 @@ def connected(server, content=b""):
 
 
 def test_slow_and_idle_connections_are_closed(server):
-    head = b"POST /v1/select HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n"
+    head = b"POST /v1/select HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n"
     slow = {
         b"": b"",  # says nothing
-        head: b"",  # half a head
+        head: b"HTTP/1.1 408 ",  # half a head
         head + b"\r\n{": b"HTTP/1.1 408 ",  # half a body
     }
     clients = [connected(server, content) for content in slow]
