@@ -104,6 +104,15 @@ static int cursor_close(sqlite3_vtab_cursor* base) {
 
 static const char* text_of(sqlite3_value* value) { return value ? (const char*)sqlite3_value_text(value) : NULL; }
 
+/* A source may be a view with a selection of its own, and so read itself, which SQLite cannot see. How many selections
+ * of this thread read their sources; each holds less than 1 KB of the stack (SQLite 3.40, GCC 12), where SQLite was
+ * built to be debugged a few. */
+enum { DEEPEST = 8 };
+static _Thread_local int depth;
+
+/* An error of a selection within the source, which needs no more words. */
+static int is_of_selection(const char* error) { return !strncmp(error, "mmr: ", 5) || !strncmp(error, "vrsd: ", 6); }
+
 /* The rows of the source into the pool. */
 static int read_source(Cursor* cursor, sqlite3* db) {
   static const char* const names[] = {"source", "vectors"};
@@ -112,6 +121,8 @@ static int read_source(Cursor* cursor, sqlite3* db) {
     if (!text_of(cursor->given[SOURCE + i])) return pool_fail(pool, "%s must be given", names[i]);
   const char* const key = text_of(cursor->given[KEY]);
   const char* const bias = text_of(cursor->given[BIAS]);
+  if (depth == DEEPEST)
+    return pool_fail(pool, "source must be read by at most %d selections within each other, got one more", DEEPEST);
   /* With the table before it a name in quotes is never taken for a text. */
   char* const sql = sqlite3_mprintf("SELECT s.\"%w\", s.\"%w\"%s%w%s FROM \"%w\" AS s", key ? key : "rowid",
                                     text_of(cursor->given[VECTORS]), bias ? ", s.\"" : ", NULL", bias ? bias : "",
@@ -122,7 +133,7 @@ static int read_source(Cursor* cursor, sqlite3* db) {
   if (status != SQLITE_OK)
     return pool_fail(pool, "source must be a table or view with the columns named, got \"%s\"", sqlite3_errmsg(db));
   /* The connection's mutex is held, so that the values of columns may be read. */
-  while ((status = sqlite3_step(rows)) == SQLITE_ROW) {
+  while (++depth, status = sqlite3_step(rows), --depth, status == SQLITE_ROW) {
     sqlite3_value* const id = sqlite3_column_value(rows, 0);
     if (!key && sqlite3_value_type(id) == SQLITE_NULL)
       status = pool_fail(pool, "key must name the column of ids where rows have no rowid, got none");
@@ -133,7 +144,11 @@ static int read_source(Cursor* cursor, sqlite3* db) {
       return SQLITE_ERROR;
     }
   }
-  if (status != SQLITE_DONE) pool_fail(pool, "source must be read, got \"%s\"", sqlite3_errmsg(db));
+  const char* const error = sqlite3_errmsg(db);
+  if (status != SQLITE_DONE && is_of_selection(error))
+    pool->error = sqlite3_mprintf("%s", error);
+  else if (status != SQLITE_DONE)
+    pool_fail(pool, "source must be read, got \"%s\"", error);
   sqlite3_finalize(rows);
   return status == SQLITE_DONE ? SQLITE_OK : SQLITE_ERROR;
 }

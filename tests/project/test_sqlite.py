@@ -8,6 +8,8 @@ import re
 import shutil
 import sqlite3
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +30,27 @@ class SqlError(Exception):
     pass
 
 
-def run(database, sql, extensions=(EXTENSION,)):
+SMALL_STACK = 256 << 10
+
+
+def run_on_small_stack(database, sql):
+    if not IN_PYTHON:
+        return run(database, sql, stack=SMALL_STACK)
+    before = threading.stack_size(SMALL_STACK)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(run, database, sql).result()
+    finally:
+        threading.stack_size(before)
+
+
+def run(database, sql, extensions=(EXTENSION,), stack=None):
     """The rows of a statement, as dictionaries."""
     if not IN_PYTHON:
         loads = [part for file in extensions for part in ("-cmd", f".load {Path(file).with_suffix('')}")]
         command = ["sqlite3", "-batch", "-json", *loads, database, sql]
+        if stack:
+            command = ["sh", "-c", f'ulimit -s {stack >> 10}; exec "$@"', "sh", *command]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         if done.returncode or done.stderr:
             raise SqlError(done.stderr)
@@ -206,6 +224,60 @@ def test_sqlite_errors_name_argument_rule_and_row(notes, call, words):
     path, _, _, query = notes
     with pytest.raises(SqlError, match=re.escape(words)):
         run(path, f"SELECT {call}{'' if ' FROM ' in call else ' FROM notes'}".replace("Q", literal(query)))
+
+
+def picks_of(rule, source, k):
+    picks = f"SELECT id FROM {rule}('{source}', 'vector', Q, {k}) WHERE key = 'id'"
+    return f"SELECT id, vector FROM notes WHERE id IN ({picks})"
+
+
+def with_views(notes, folder, views):
+    path, _, _, query = notes
+    own = folder / "views.db"
+    own.write_bytes(path.read_bytes())
+    connection = sqlite3.connect(own)
+    connection.execute("CREATE VIEW base AS SELECT id, vector FROM notes")
+    for name, sql in views.items():
+        connection.execute(f"CREATE VIEW {name} AS {sql}".replace("Q", literal(query)))
+    connection.commit()
+    connection.close()
+    return own
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        {"a": picks_of("rk_mmr", "a", 9)},
+        {"a": picks_of("rk_vrsd", "b", 9), "b": picks_of("rk_mmr", "a", 9)},
+        {"a": f"{picks_of('rk_mmr', 'a', 9)} UNION ALL {picks_of('rk_mmr', 'a', 9)}"},
+        {"a": "SELECT 1 AS id, rk_mmr(id, vector, Q, 1) AS vector FROM notes WHERE id IN (SELECT id FROM b)"}
+        | {"b": picks_of("rk_mmr", "a", 9)},
+    ],
+    ids=["itself", "two in a circle", "itself twice", "by an aggregate"],
+)
+def test_sqlite_views_that_read_themselves_are_refused_on_a_small_stack(notes, tmp_path, views):
+    path = with_views(notes, tmp_path, views)
+    with pytest.raises(SqlError) as caught:
+        run_on_small_stack(path, f"SELECT id FROM rk_mmr('a', 'vector', {literal(notes[3])}, 3) WHERE key = 'id'")
+    rule = "mmr: source must be read by at most 8 selections within each other, got one more"
+    assert re.sub(r"^.*?(?=mmr: )", "", str(caught.value).strip()) == rule  # once, not once for each of the eight
+
+
+def test_sqlite_views_may_hold_eight_selections_within_each_other(notes, tmp_path):
+    _, vectors, _, query = notes
+    sizes = [80, 70, 60, 50, 40, 30, 20]
+    sources = ["base", *(f"v{i}" for i in range(1, 7))]
+    path = with_views(
+        notes, tmp_path, {f"v{i + 1}": picks_of("rk_mmr", sources[i], sizes[i]) for i in range(len(sizes))}
+    )
+    kept = np.arange(ROWS)
+    for k in (*sizes, K):
+        kept = np.sort(kept)
+        kept = kept[rk.mmr(query[None], vectors[kept], k, backend="reference").indices[0]]
+    call = f"SELECT id FROM rk_mmr('v7', 'vector', {literal(query)}, {K}) WHERE key = 'id'"
+    assert [row["id"] for row in run_on_small_stack(path, call)] == ids_of(kept)
+    # One after the other is not within each other.
+    assert [row["id"] for row in run_on_small_stack(path, f"{call} UNION ALL {call}")] == ids_of(kept) * 2
 
 
 def test_sqlite_reads_the_vectors_of_sqlite_vec(notes, tmp_path):
