@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ._loading import imports
 from ._version import __version__
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+    with imports():
+        value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
     return value
 
 

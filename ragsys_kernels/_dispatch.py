@@ -12,6 +12,7 @@ from . import _env
 from ._checks import choice
 from ._extras import absent, imported
 from ._gpu import preference
+from ._loading import imports
 from ._warn import warn
 
 # Backends of each family of operations for CPU arrays, in the order that `auto` tries them.
@@ -42,7 +43,8 @@ class BackendUnavailableError(RuntimeError):
 def _extension() -> tuple[Any, str | None]:
     """Return the compiled module and None, or None and the reason that it is missing."""
     try:
-        from . import _C
+        with imports():
+            from . import _C
     except ImportError as error:
         absent = error.name == f"{__package__}._C" or "cannot import name '_C'" in str(error)
         if absent:
@@ -58,7 +60,8 @@ def why_not(backend: str) -> str | None:
     if backend == "triton":
         return _why_not_triton() or (None if _env.triton_interpreter() else _why_no_gpu())
     if backend == "cuda":
-        from ._gpu import cuda_module
+        with imports():
+            from ._gpu import cuda_module
 
         reason: str | None = cuda_module.why_not()
         return reason
@@ -76,7 +79,8 @@ def _why_not_triton() -> str | None:
             return f"{library} is broken: {error}"
         except (ImportError, OSError) as error:
             return f"{library} is broken: {error}"
-    from ._gpu import compilers, interpreter
+    with imports():
+        from ._gpu import compilers, interpreter
 
     if _env.triton_interpreter():
         interpreter.mend()
@@ -187,7 +191,8 @@ def module_of(family: str, backend: str) -> ModuleType:
 
 @functools.cache
 def _module(family: str, backend: str) -> ModuleType:
-    return importlib.import_module(f"ragsys_kernels.{family}.{FILES.get(backend, backend)}")
+    with imports():
+        return importlib.import_module(f"ragsys_kernels.{family}.{FILES.get(backend, backend)}")
 
 
 @functools.cache

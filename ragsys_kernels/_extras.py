@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
+from ._loading import imports
+
 
 def install(extra: str) -> str:
     """Return the command that installs what an extra of this package brings, from where the package itself came."""
@@ -79,7 +81,8 @@ def imported(library: str) -> ModuleType:
     """Import a library of others. What it warns of is shown, never raised: a library that warns is not broken."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        module = importlib.import_module(library)
+        with imports():
+            module = importlib.import_module(library)
     for warning in caught:
         with suppress(Warning):  # where the caller's filters make warnings errors
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

@@ -16,6 +16,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .._loading import imports
+
 if TYPE_CHECKING:
     from .app import create_app, make_service
     from .client import AsyncClient, Client, DeadlineError, InvalidRequestError, ServiceError, UnavailableError
@@ -54,5 +56,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    with imports():
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     return value

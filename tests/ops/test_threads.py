@@ -133,6 +133,49 @@ def test_works_in_a_forked_child_of_a_process_that_ran_threads(compiled, run_pyt
     assert run_python(FORK).stdout == "done\n"
 
 
+FIRST_CALL = """
+import importlib.abc, os, sys, threading, time, warnings
+import numpy as np
+import ragsys_kernels as rk
+
+warnings.simplefilter("ignore", DeprecationWarning)
+importing = threading.Event()
+
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1] and threading.current_thread() is not threading.main_thread():
+            importing.set()
+            time.sleep(0.5)  # with the lock of this module
+
+sys.meta_path.insert(0, Slow())
+
+def call():
+    x = np.eye(4, dtype=np.float32)
+    return rk.mmr(x, x, 2).indices[0].tolist(), rk.Corpus(x).search(x, 1).indices.ravel().tolist()
+
+thread = threading.Thread(target=call)
+thread.start()
+assert importing.wait(30)
+child = os.fork()
+if child == 0:
+    grandchild = os.fork()  # a child can fork in turn
+    good = call() == ([0, 1], [0, 1, 2, 3]) and (grandchild == 0 or os.waitpid(grandchild, 0)[1] == 0)
+    os._exit(0 if good else 1)
+end = time.monotonic() + 20
+while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+    time.sleep(0.01)
+if ended[0] == 0:
+    os.kill(child, 9)
+thread.join()
+print(ended[0] == child and ended[1] == 0)
+"""
+
+
+@pytest.mark.parametrize("module", ["corpus", "selection.cpu"])
+def test_a_child_forked_during_another_threads_first_call_works(compiled, run_python, module):
+    assert run_python(FIRST_CALL, f"ragsys_kernels.{module}").stdout == "True\n"
+
+
 @methods
 def test_concurrent_calls_from_python_threads_are_right(backend, method):
     problems = [testing.selection_problem(60, 40, 6, 48, kind="clustered", seed=seed) for seed in range(6)]

@@ -391,8 +391,8 @@ def test_streams_that_say_nothing_end_and_others_are_served(server):
             writer.begin(batch.schema)
         end = time.monotonic() + 15
         while True:
-            writer, reader = exchanged(other, flight.FlightCallOptions(timeout=5))
             try:
+                writer, reader = exchanged(other, flight.FlightCallOptions(timeout=5))
                 writer.begin(batch.schema)
                 writer.write_batch(batch)
                 writer.done_writing()
