@@ -71,7 +71,7 @@ def serve(
     idle_seconds: Annotated[float, option(LIMITS, "Seconds that an idle connection stays open.", min=0.1)] = 60,
     body_seconds: Annotated[float, option(LIMITS, "Seconds that a body may take to arrive.", min=0.1)] = 20,
 ) -> None:
-    """Serve selections over HTTP: POST /v1/select, /rerank, /health, /info, /metrics, /openapi.json.
+    """Serve selections over HTTP: POST /v1/select, /rerank; GET /health, /info, /metrics, /openapi.json.
 
     SIGHUP loads the folders anew. SIGTERM ends the server when it has answered what is under way.
     """

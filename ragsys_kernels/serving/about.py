@@ -31,7 +31,8 @@ def add(service: Service) -> None:
         return json_response({"status": service.status}, 200 if service.status == "ready" else 503)
 
     answers = {200: Health, 503: Health}
-    service.route("GET", "/health/live", live, summary="Whether the process answers", answers=answers, errors=())
+    for path in ("/health", "/health/live"):  # the first is asked for by clients of Text Embeddings Inference
+        service.route("GET", path, live, summary="Whether the process answers", answers=answers, errors=())
     service.route("GET", "/health/ready", ready, summary="Whether to send requests here", answers=answers, errors=())
 
     @app.get("/info", summary="Version, backends, corpora and limits")

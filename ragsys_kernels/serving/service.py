@@ -65,7 +65,7 @@ class Service:
         self.encoder = encoder  # of texts that are queries
         self.together = Together(self.batcher, self.limits)
         self.status = "starting"  # "ready", then "stopping"
-        self.open = {"/health/live", "/health/ready"}  # paths that need no token
+        self.open = {"/health", "/health/live", "/health/ready"}  # paths that need no token
         # Awaited when corpora are ready, and when requests have ended.
         self.starting: list[Callable[[], Awaitable[None]]] = []
         self.stopping: list[Callable[[], Awaitable[None]]] = []

@@ -140,9 +140,10 @@ def test_the_token(corpus):
         assert posted(corpus, query, headers=headers, token="right").status_code == status
 
     async def use(client, _):
-        return [(await client.get(path)).status_code for path in ("/health/live", "/health/ready", "/info", "/metrics")]
+        paths = ("/health", "/health/live", "/health/ready", "/info", "/metrics")
+        return [(await client.get(path)).status_code for path in paths]
 
-    assert servers.run({"docs": corpus}, use, token="right") == [200, 200, 401, 401]
+    assert servers.run({"docs": corpus}, use, token="right") == [200, 200, 200, 401, 401]
 
 
 def test_pages_go_on_where_the_last_one_ended(corpus, rows):

@@ -229,3 +229,15 @@ def test_texts_are_encoded_by_the_endpoint_and_its_failures_are_told():
     assert dict(zip(cases, (answer.status_code for answer in answers), strict=False)) == cases
     assert answers[0].json()["results"] == answers[1].json()["results"] == answers[-1].json()["results"]
     assert "3" in answers[6].json()["error"]["message"]
+
+
+def test_health_as_clients_of_text_embeddings_inference_ask_it():
+    async def use(client, service):
+        found = [await client.get("/health")]
+        service.status = "stopping"  # the process answers still, whatever is ready
+        found.append(await client.get("/health"))
+        return [(answer.status_code, answer.json()) for answer in found], (await client.post("/health")).status_code
+
+    answers, posted = servers.run({"docs": rk.Corpus(np.eye(3, dtype=np.float32))}, use)
+    assert answers == [(200, {"status": "live"})] * 2
+    assert posted == 405

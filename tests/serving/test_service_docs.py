@@ -80,6 +80,8 @@ def test_routes_metrics_and_options_that_the_page_names_exist(command, tmp_path)
     for metric in re.findall(r"`(ragsys_\w+?)(?:_total)?`", text):
         assert f"# TYPE {metric}" in metrics or metric == "ragsys_kernels", metric
     shown = command(tmp_path, "serve", "--help").stdout
+    told = set(re.findall(r"(?<!\S)/[a-z][\w./]*(?<!\.)", shown[: shown.index("SIGHUP")]))
+    assert {"/v1/select", "/health", "/openapi.json"} <= told <= paths
     options = set(re.findall(r"`?(--[a-z][a-z-]+)", text))
     assert len(options) > 6
     assert {option for option in options if option not in shown} == set()
