@@ -17,6 +17,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from pythons import MACHINES, ROOT, UNPACKED, VERSIONS, find_python
@@ -64,13 +65,21 @@ def compiler(folder: Path, version: str, machine: str) -> dict[str, str]:
     return {"CC": str(driver), "CXX": str(driver), "LDSHARED": linker, "LDCXXSHARED": linker}
 
 
-def build_wheel(archive: Path, version: str, machine: str, out: Path) -> Path:
-    python = find_python(version)
-    if python is None:
+def interpreters(versions: Sequence[str]) -> dict[str, Path]:
+    """Return an interpreter of each version, or say which are missing."""
+    found = {version: find_python(version) for version in versions}
+    missing = [version for version in versions if found[version] is None]
+    if missing:
+        here = [version for version in versions if version not in missing]
         raise SystemExit(
-            f"make wheels: there is no Python {version} with headers here; install it (pyenv, uv), or on Debian: "
-            f"python wheels/debian.py {version}"
+            f"make wheels: Python {', '.join(missing)} with headers must be here, found {', '.join(here) or 'none'}; "
+            f"install them (pyenv, uv), or on Debian: python wheels/debian.py {' '.join(missing)}"
+            + (f'; without them: make wheels ARGS="--python {" ".join(here)}"' if here else "")
         )
+    return {version: python for version, python in found.items() if python is not None}
+
+
+def build_wheel(archive: Path, version: str, python: Path, machine: str, out: Path) -> Path:
     python = environment(version, python)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -98,13 +107,14 @@ def main() -> None:
     parser.add_argument("--python", nargs="+", choices=VERSIONS, default=VERSIONS, help="default: all")
     parser.add_argument("--machine", nargs="+", choices=MACHINES, default=tuple(MACHINES), help="default: all")
     args = parser.parse_args()
+    pythons = interpreters(args.python)
     args.out.mkdir(parents=True, exist_ok=True)
     archive = source_archive(args.out)
     print(f"{archive.name}  {archive.stat().st_size / 1e6:.1f} MB", flush=True)
-    for version in args.python:
+    for version, python in pythons.items():
         for machine in args.machine:
             start = time.monotonic()
-            wheel = build_wheel(archive, version, machine, args.out)
+            wheel = build_wheel(archive, version, python, machine, args.out)
             print(f"{wheel.name}  {wheel.stat().st_size / 1e6:.1f} MB  {time.monotonic() - start:.0f} s", flush=True)
     files = sorted(str(path) for path in args.out.iterdir() if path.suffix in (".whl", ".gz"))
     run(TOOLS / "twine", "check", "--strict", *files)
