@@ -148,18 +148,14 @@ class Network:
                 "layer offloaded; give it one in device_map"
             )
         bias = getattr(layer, "bias", None)
-        scale = 1.0
-        for name, power in (
-            ("logit_scale", 1),
-            ("lm_head_multiplier", 1),
-            ("logits_scaling", -1),
-        ):  # Cohere; Falcon-H1; Granite
-            scale *= (getattr(config, name, None) or 1.0) ** power
-        softcap = next(
-            (cap for name in ("final_logit_softcapping", "logits_soft_cap") if (cap := getattr(config, name, None))),
-            None,
-        )  # Gemma 2 and later; RecurrentGemma
-        head = Head(weight.detach(), None if bias is None else bias.detach().float(), float(scale), softcap)
+        factor, scaling = 1.0, getattr(config, "logits_scaling", None) or 1.0
+        # Cohere; Falcon-H1; Inkling
+        for name, power in (("logit_scale", 1), ("lm_head_multiplier", 1), ("logits_mup_width_multiplier", -1)):
+            factor *= (getattr(config, name, None) or 1.0) ** power
+        caps = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+        softcap = next((cap for name in caps if (cap := getattr(config, name, None))), None)
+        # Gemma 2 and later; RecurrentGemma; xLSTM
+        weight, bias = weight.detach(), None if bias is None else bias.detach().float()
         with torch.inference_mode():
             ids = torch.arange(4, device=self.device)[None] % len(weight)
             expected = model(input_ids=ids, use_cache=False).logits.float()
@@ -170,18 +166,20 @@ class Network:
                     f"{weight.dtype}{advice}"
                 )
             hidden = self.forward(ids, torch.ones_like(ids), use_cache=False).last_hidden_state
-            logits = head.scale * torch.nn.functional.linear(head.takes(hidden), head.weight).float()
-            if head.bias is not None:
-                logits += head.scale * head.bias
-            if softcap:
-                logits = softcap * torch.tanh(logits / softcap)
-        tolerance = (1e-4 if weight.dtype is torch.float32 else 3e-2) * float(expected.abs().max())
-        if logits.shape != expected.shape or not float((logits - expected).abs().max()) <= tolerance:
-            raise ValueError(
-                "HuggingFaceModel: model must compute its logits as softcap(scale * (hidden @ weight.T + bias)), "
-                f"got others from {type(model).__name__}"
-            )
-        return head
+            tolerance = (1e-4 if weight.dtype is torch.float32 else 3e-2) * float(expected.abs().max())
+            for scale in (factor / scaling, factor * scaling):  # Granite divides by it, HyperCLOVA X multiplies
+                head = Head(weight, bias, scale, softcap)
+                logits = scale * torch.nn.functional.linear(head.takes(hidden), weight).float()
+                if bias is not None:
+                    logits += scale * bias
+                if softcap:
+                    logits = softcap * torch.tanh(logits / softcap)
+                if logits.shape == expected.shape and float((logits - expected).abs().max()) <= tolerance:
+                    return head
+        raise ValueError(
+            "HuggingFaceModel: model must compute its logits as softcap(scale * (hidden @ weight.T + bias)), "
+            f"got others from {type(model).__name__}"
+        )
 
     def _tried(self) -> tuple[frozenset[str], bool]:
         """Return `_trial` in float32, or in the model's own type if it cannot run in that."""

@@ -44,6 +44,25 @@ CONFIGS = {
     ),
     "cohere": lambda: transformers.CohereConfig(**SMALL, intermediate_size=48, logit_scale=2.5),
     "granite": lambda: transformers.GraniteConfig(**SMALL, intermediate_size=48, logits_scaling=0.4),
+    # The same name for a factor.
+    "hyperclovax": lambda: transformers.HyperCLOVAXConfig(
+        **SMALL, intermediate_size=48, num_key_value_heads=1, logits_scaling=0.4
+    ),
+    # Hidden states are divided before the output layer; convolutions and a window.
+    "inkling": lambda: transformers.InklingTextConfig(
+        **SMALL,
+        num_key_value_heads=1,
+        head_dim=16,
+        swa_num_attention_heads=2,
+        swa_num_key_value_heads=1,
+        swa_head_dim=16,
+        sliding_window_size=6,
+        d_rel=4,
+        rel_extent=64,
+        intermediate_size=48,
+        mlp_layer_types=["dense", "dense"],
+        logits_mup_width_multiplier=0.4,
+    ),
     # A window by another name, in the layers that are local.
     "gpt_neo": lambda: transformers.GPTNeoConfig(
         vocab_size=VOCABULARY,
@@ -64,6 +83,10 @@ CONFIGS = {
         attention_window_size=6,
         logits_soft_cap=2.0,
         block_types=("recurrent", "attention"),
+    ),
+    # A recurrent state alone; the soft cap by a third name.
+    "xlstm": lambda: transformers.xLSTMConfig(
+        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_heads=2, output_logit_soft_cap=2.0
     ),
     "phi": lambda: transformers.PhiConfig(**SMALL, intermediate_size=48),  # a bias in the output layer
     "opt": lambda: transformers.OPTConfig(**SMALL, ffn_dim=48, word_embed_proj_dim=16, max_position_embeddings=128),
