@@ -288,7 +288,9 @@ def dpp(
         apart = np.zeros((len(rows), len(zero)), np.float32)
         apart[zero, np.arange(len(zero))] = 1
         rows = np.concatenate([rows, apart], axis=1)
-    options = _options.dpp("dpp", "zscore", scale)
+    # pyversity adds float32's epsilon to the deviation, whatever the scale of the scores.
+    kernel, deviation = _deviations("dpp", rows, relevance)
+    options = _options.dpp("dpp", "zscore", scale * kernel / (deviation + _EPS))
     found = _run("dpp", rows, k, relevance=relevance[None], lambda_d=1.0 - diversity, options=options)
     made = int(found.lengths[0])
     picks, values = found.indices[0, :made], found.scores[0, :made]
@@ -346,12 +348,13 @@ def ssd(
     if k == 0 or diversity == 0:
         return _by_score(Strategy.SSD, rows, relevance, k, diversity, parameters)
     weight, recent, n = 1.0 - diversity, recent[-width:], len(rows)
-    mean, deviation = float(relevance.mean(dtype=np.float64)), float(relevance.std(dtype=np.float64) + _EPS)
+    mean = float(relevance.mean(dtype=np.float64))
+    kernel, deviation = _deviations("ssd", rows, relevance)
     both = np.concatenate([rows, recent])
     constant = append_bias and not _ends_with_ones(both, n, normalize)
-    if constant:
-        # Scores as they are: z-scores, and in everything but these the units of the z-scores.
-        power = gamma if normalize_scores else gamma / deviation
+    # The kernel's z-scores, and in everything but these their units: of pyversity's z-scores, or of the scores.
+    unit = kernel / deviation if normalize_scores else kernel
+    if constant and _EPS < unit < 1 / _EPS:
         found = _run(
             "ssd",
             both,
@@ -361,15 +364,17 @@ def ssd(
             initial=np.arange(n, len(both))[None],
             lambda_d=weight,
             metric="cosine" if normalize else "dot",
-            options=_options.ssd("ssd", power, width),
+            options=_options.ssd("ssd", gamma / unit, width),
         )
-        picks, values = found.indices[0], found.scores[0].astype(np.float64)
+        picks, values = found.indices[0], found.scores[0].astype(np.float64) * unit
         if not normalize_scores:
-            values = values * deviation + weight * mean
+            values = values + weight * mean
     else:
         _finite("ssd", both, relevance)
         worth = (relevance - mean) / deviation if normalize_scores else relevance
         features = _normalized(both) if normalize else both
+        if constant:
+            features = np.hstack([features, np.ones((len(features), 1))])
         picks, values = ssd_without_constant(features, n, worth, k, weight, gamma, width)
     return _result(Strategy.SSD, picks, values, diversity, None, parameters)
 
@@ -381,6 +386,17 @@ def _run(op: str, rows: Array, k: int, kind: str | None = None, **options: Any) 
 
 def _normalized(rows: Array) -> Array:
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _EPS))
+
+
+def _deviations(op: str, rows: Array, relevance: Array) -> tuple[float, float]:
+    """Return what the kernels divide by to get z-scores, and the standard deviation; both 1 for equal scores."""
+    if relevance.min() == relevance.max():
+        return 1.0, 1.0
+    with np.errstate(invalid="ignore"):
+        deviation = float(relevance.std(dtype=np.float64))
+    if not np.isfinite(deviation):
+        _finite(op, rows, relevance)
+    return deviation + _EPS * float(np.abs(relevance).max()), deviation
 
 
 def _ends_with_ones(both: Array, n: int, normalize: bool) -> bool:

@@ -139,7 +139,8 @@ def dpp(
         Weight of relevance in the quality; without effect where ``quality`` is given.
     quality : "zscore", or (N,) or (Q, P) floating point, above 0
         "zscore": q_i = exp(scale * lambda_d * z_i), z_i how many standard deviations v_i (the relevance with bias) is
-        above the mean of what the query may pick, before budgets, caps and ceilings act.
+        above the mean of what the query may pick, before budgets, caps and ceilings act. A factor above 0 that all v
+        have in common changes nothing, and equal v have z_i = 0.
     scale : float, at least 0
         Weight of the z-scores.
 
@@ -224,7 +225,8 @@ def ssd(
         C_s = argmax over unpicked i of lambda_d * z_i + (1 - lambda_d) * gamma * |n_i|
 
     z_i is how many standard deviations v_i (the relevance with bias, as in `mmr`) is above the mean of what the query
-    may pick, before budgets, caps and ceilings act; n_i the part of [e_i, 1] that the last ``window`` picks leave.
+    may pick, before budgets, caps and ceilings act; a factor above 0 that all v have in common changes nothing, and
+    equal v have z_i = 0. n_i is the part of [e_i, 1] that the last ``window`` picks leave.
     ``initial`` items, the oldest first, count as picks, and then the first pick is by the second line too. Ties go to
     the lowest position. Parameters, results, errors and notes are those of `mmr`, with these differences.
 

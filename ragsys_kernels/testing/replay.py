@@ -273,6 +273,10 @@ class Replay:
         if self.costs is not None:
             costs = np.array([self._divisor(q, self._cost(q, self.places[row], row)) for row in self.pool])
         reported = r if self.own_relevance else v
+        v_tolerance = self.tolerance * largest
+        if self.relevance is not None:
+            values = np.abs([*r.values(), *v.values()]).max()
+            v_tolerance = 0.0 if self.bias is None else self.tolerance * values
         return Query(
             self.e[self.pool],
             np.array([reported[row] for row in self.pool]),
@@ -283,6 +287,7 @@ class Replay:
             options,
             costs,
             self.tolerance * largest,
+            float(v_tolerance),
         )
 
     def _relevance(self, q: int, position: int, row: int) -> float:

@@ -26,6 +26,7 @@ class Query(NamedTuple):
     options: dict[str, Any]  # what is given to the rule alone; arrays of this query
     costs: np.ndarray | None  # with `density`, what values are divided by
     tolerance: float  # of a product and of a relevance
+    v_tolerance: float  # of v, which a relevance that is given makes exact
 
 
 class Values(NamedTuple):
@@ -55,9 +56,14 @@ def msd(x: Query) -> Values:
 
 
 def _z(x: Query) -> tuple[np.ndarray, np.ndarray]:
-    deviation = x.v.std() + _EPS
+    largest = np.abs(x.v).max()
+    deviation = x.v.std() + _EPS * largest
+    if deviation == 0:
+        return np.zeros(len(x.v)), np.full(len(x.v), np.inf if x.v_tolerance else 0.0)
+    if np.ptp(x.v) == 0:
+        return np.zeros(len(x.v)), np.full(len(x.v), 2 * x.v_tolerance / deviation)
     z = (x.v - x.v.mean()) / deviation
-    return z, (2 + np.abs(z)) * x.tolerance / deviation
+    return z, (2 + np.abs(z)) * x.v_tolerance / deviation + 8 * _EPS * (1 + np.abs(z).max())
 
 
 def dpp(x: Query) -> Values:

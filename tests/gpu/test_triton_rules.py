@@ -74,6 +74,46 @@ def test_dot_products_of_dense_pools_with_their_own_costs(rule):
     check(method, {**problem, "costs": rng.uniform(0, 3, (3, 17)), "budget": np.array([4.0, 2.0, 0.0])})
 
 
+@pytest.mark.parametrize("rule", ["dpp", "ssd in a window"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_picks_depend_on_no_scale_of_the_scores(rule, bias):
+    method, problem = problem_of(rule, {"seed": 8})
+    rng = np.random.default_rng(8)
+    relevance = rng.random((3, 19)).astype(np.float32)
+    biases = {"bias": rng.random(38).astype(np.float32), "lambda_b": 0.5} if bias else {}
+
+    def select(factor):
+        scaled = {name: x * np.float32(factor) if name == "bias" else x for name, x in biases.items()}
+        return check(method, {**problem, **scaled, "relevance": relevance * np.float32(factor)})
+
+    usual = select(1)
+    for exponent in (-60, -27, -10, -1, 1, 10, 60):
+        found = select(2.0**exponent)
+        np.testing.assert_array_equal(found.indices, usual.indices)
+        np.testing.assert_array_equal(found.scores, usual.scores)
+    for factor in (1e-15, 3e-4, 11.0, 1e15):
+        found = select(factor)
+        np.testing.assert_array_equal(found.indices, usual.indices)
+        np.testing.assert_allclose(found.scores, usual.scores, rtol=1e-5)
+
+
+def test_z_scores_of_equal_values_and_of_values_apart_by_rounding():
+    """SSD without a weight of the volume reports them."""
+    for number in (1, 19, 100):
+        for value in (0.0, 0.1, -7.3, 1e-30, 1e-44, 3e38):
+            same = np.full((1, number), value, np.float32)
+            eye = np.eye(number, dtype=np.float32)
+            found = rk.ssd(None, eye, 9, relevance=same, lambda_d=1.0, backend="triton")
+            assert not found.scores[0, : found.lengths[0]].any()
+            if number == 1 or 1e-40 > value >= 0 or value > 1e38:
+                continue
+            same[0, ::3] = np.nextafter(same[0, ::3], np.float32(np.inf))
+            found = rk.ssd(None, eye, number, relevance=same, lambda_d=1.0, backend="triton")
+            expected = rk.ssd(None, eye, number, relevance=same, lambda_d=1.0, backend="reference")
+            np.testing.assert_array_equal(found.indices, expected.indices)
+            np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+
+
 def test_a_quality_of_rows_and_of_positions():
     rng = np.random.default_rng(3)
     method, problem = problem_of("dpp", {})

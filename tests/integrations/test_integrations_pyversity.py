@@ -184,6 +184,29 @@ def test_picks_and_scores_of_every_strategy_and_option_are_those_of_pyversity(na
             assert type(found.strategy) is ours.Strategy
 
 
+@pytest.mark.parametrize("factor", [2.0**-60, 1e-12, 1e-7, 1e-5, 1e5])
+@pytest.mark.parametrize("name", ["dpp", "ssd"])
+def test_scores_of_every_scale(name, factor):
+    """DPP's z-scores depend on it in pyversity, and the rule of the library has none that do."""
+    rng = np.random.default_rng(4)
+    rows, scores = rng.standard_normal((30, 16)), np.float32(factor * rng.random(30))
+    for options in STRATEGIES[name]:
+        if factor > 1 and options.get("normalize_scores", True) is False:
+            continue  # pyversity's sums of float32 lose the volume
+        found, expected = (getattr(module, name)(rows, scores, 9, 0.4, **options) for module in (ours, pyversity))
+        np.testing.assert_array_equal(found.indices, expected.indices)
+        tolerance = 1e-5 * np.abs(expected.selection_scores).max()
+        np.testing.assert_allclose(found.selection_scores, expected.selection_scores, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["dpp", "ssd"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_scores_that_are_not_finite_are_refused_by_name(name, bad):
+    for scores in ([1, bad, 0], [bad] * 3):
+        with pytest.raises(ValueError, match=f"^{name}: relevance must be finite"):
+            getattr(ours, name)(np.eye(3), scores, 2, 0.4)
+
+
 def test_rows_of_zeros_and_scores_that_are_all_the_same():
     rng = np.random.default_rng(2)
     rows = rng.standard_normal((12, 16))

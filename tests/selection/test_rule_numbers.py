@@ -2,6 +2,7 @@
 
 import decimal
 import fractions
+import math
 
 import numpy as np
 import pytest
@@ -59,6 +60,86 @@ def test_z_scores_far_apart_keep_their_order(backend, query):
     eye = np.eye(9, D, dtype=np.float32)
     found = rk.dpp(query, eye, 9, relevance=relevance, scale=40, lambda_d=1, backend=backend)
     np.testing.assert_array_equal(found.indices[0], np.argsort(-relevance[0]))
+
+
+def z_of(v):
+    """The z-scores by their definition, in fractions but for the root."""
+    exact = [fractions.Fraction(float(x)) for x in v]
+    mean = sum(exact) / len(exact)
+    deviation = math.sqrt(sum((x - mean) ** 2 for x in exact) / len(exact)) + 2.0**-23 * float(max(map(abs, exact)))
+    return np.array([float(x - mean) / deviation if deviation else 0.0 for x in exact])
+
+
+def z_scores(backend, relevance):
+    """The z-scores that a rule goes by: of SSD without a weight of the volume."""
+    relevance = np.asarray(relevance, np.float32)
+    eye = np.eye(len(relevance), dtype=np.float32)
+    found = rk.ssd(None, eye, len(relevance), relevance=relevance[None], lambda_d=1.0, backend=backend)
+    z = np.empty(len(relevance))
+    z[found.indices[0]] = found.scores[0]
+    assert (np.diff(found.scores[0]) <= 0).all()
+    return z
+
+
+@pytest.mark.parametrize("factor", [2.0**-100, 1e-9, 0.03, 1.0, 7.0, 1e9, 2.0**100])
+@pytest.mark.parametrize("shift", [0.0, 1.0, -1000.0])
+def test_z_scores_are_those_of_the_definition_at_every_scale(backend, factor, shift):
+    relevance = np.float32(factor * (np.random.default_rng(4).standard_normal(P) + shift))
+    np.testing.assert_allclose(z_scores(backend, relevance), z_of(relevance), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, -7.3, 1e-30, 1e-44, 3e38])
+@pytest.mark.parametrize("number", [1, 3, 50])
+def test_z_scores_of_equal_values_are_0(backend, value, number):
+    assert not z_scores(backend, [value] * number).any()
+    rows = np.eye(number, D + number, dtype=np.float32)
+    found = rk.dpp(None, rows, number, relevance=np.full((1, number), value), scale=30, backend=backend)
+    np.testing.assert_array_equal(found.indices[0], np.arange(number))
+    np.testing.assert_array_equal(found.scores, 1)
+
+
+@pytest.mark.parametrize("value", [0.1, 1.0, -3.0, 1e-30, 1e30])
+def test_values_apart_by_their_rounding_alone_have_small_z_scores(backend, value):
+    low = np.float32(value)
+    relevance = np.full(P, low)
+    relevance[::3] = np.nextafter(low, np.float32(np.inf))
+    found = z_scores(backend, relevance)
+    np.testing.assert_allclose(found, z_of(relevance), rtol=1e-5)
+    assert np.abs(found).max() < 0.7
+    assert found[0] > 0 > found[1]
+
+
+RELATIVE = {
+    "dpp": (rk.dpp, {"scale": 1.5}),
+    "ssd": (rk.ssd, {"gamma": 0.7}),
+    "ssd in a window": (rk.ssd, {"window": 2}),
+}
+
+
+@pytest.mark.parametrize("rule", RELATIVE)
+@pytest.mark.parametrize("given", ["relevance", "relevance and bias", "queries"])
+def test_picks_depend_on_no_scale_of_the_scores(backend, rows, query, rule, given):
+    call, options = RELATIVE[rule]
+    rng = np.random.default_rng(6)
+    relevance, bias = rng.random((1, P)).astype(np.float32), rng.random(P).astype(np.float32)
+
+    def select(factor):
+        scaled = {"relevance": relevance * np.float32(factor)}
+        if given == "queries":
+            return call(query * np.float32(factor), rows, 8, metric="dot", **options, backend=backend)
+        if "bias" in given:
+            scaled.update(bias=bias * np.float32(factor), lambda_b=0.5)
+        return call(None, rows, 8, **scaled, **options, backend=backend)
+
+    usual = select(1)
+    for exponent in (-60, -27, -20, -10, -1, 1, 10, 20, 60):
+        found = select(2.0**exponent)
+        np.testing.assert_array_equal(found.indices, usual.indices)
+        np.testing.assert_array_equal(found.scores, usual.scores)
+    for factor in (1e-15, 1e-7, 3e-4, 0.3, 11.0, 1e15):
+        found = select(factor)
+        np.testing.assert_array_equal(found.indices, usual.indices)
+        np.testing.assert_allclose(found.scores, usual.scores, rtol=1e-5)
 
 
 BEYOND = {

@@ -11,6 +11,9 @@ static inline void store(double* p, vd v) { *reinterpret_cast<vd_u*>(p) = v; }
 static inline vd load_widened(const float* p) {
   return __builtin_convertvector(*reinterpret_cast<const vf_half*>(p), vd);
 }
+static inline void store_narrowed(float* p, vd v) {
+  *reinterpret_cast<vf_half*>(p) = __builtin_convertvector(v, vf_half);
+}
 
 static inline bool any_at_least(vd x, double least) {
 #if RSK_VEC_BYTES == 64 && defined(__x86_64__)

@@ -33,10 +33,14 @@ class Pool:
 
     @property
     def z(self) -> np.ndarray:
-        """How many standard deviations v is above its mean."""
-        if not len(self.v):
-            return self.v
-        return np.asarray((self.v - self.v.mean()) / (self.v.std() + np.finfo(np.float32).eps))
+        """How many standard deviations v is above its mean; 0 where all are the same.
+
+        To the deviation comes float32's rounding of the largest |v|, so that rounding alone makes no great differences.
+        """
+        if not len(self.v) or self.v.min() == self.v.max():
+            return np.zeros(len(self.v))
+        rounding = np.finfo(np.float32).eps * np.abs(self.v).max()
+        return np.asarray((self.v - self.v.mean()) / (self.v.std() + rounding))
 
 
 def products(rows: np.ndarray, vector: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import triton.language as tl
 # What is left of an item is no longer told from rounding if it is at most this share of what the item began with.
 ROUNDING = tl.constexpr(1e-5)
 _EPS = tl.constexpr(1.1920928955078125e-07)
+_SMALLEST = tl.constexpr(1.1754943508222875e-38)
 
 
 @triton.jit
@@ -39,10 +40,21 @@ def appended(rows, column, count, RANK: tl.constexpr):
 
 @triton.jit
 def z_scores(v, free):
-    """Return how many standard deviations v is above the mean of what may be picked; NaN is none of these."""
+    """Return how many standard deviations v is above the mean of what may be picked; NaN is none of these.
+
+    To the deviation comes the rounding of the largest |v|. Where all v are the same z is 0.
+    """
     free = free & (v == v)
+    highest = tl.max(tl.where(free, v, float("-inf")), 0)
+    lowest = tl.min(tl.where(free, v, float("inf")), 0)
+    largest = tl.maximum(tl.maximum(highest, -lowest), 0.0)
+    # In units of a power of two near the largest, which changes no digit, so that no square leaves float32.
+    unit = (largest.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+    unit = tl.maximum(unit, _SMALLEST)
+    v = quotient(v, unit)
     many = tl.maximum(tl.sum(free.to(tl.float32), 0), 1.0)
-    mean = tl.div_rn(tl.sum(tl.where(free, v, 0.0), 0), many)
-    apart = v - mean
+    apart = v - tl.div_rn(tl.sum(tl.where(free, v, 0.0), 0), many)
+    apart -= tl.div_rn(tl.sum(tl.where(free, apart, 0.0), 0), many)  # what rounding left of the mean
     variance = tl.div_rn(tl.sum(tl.where(free, apart * apart, 0.0), 0), many)
-    return quotient(apart, tl.sqrt_rn(variance) + _EPS)
+    deviation = tl.sqrt_rn(variance) + tl.div_rn(largest, unit) * _EPS
+    return quotient(apart, tl.where(highest > lowest, deviation, float("inf")))

@@ -86,24 +86,26 @@ struct Factored {
     }
   }
 
-  // The weights that come from z-scores of the values. The mean is a sum of two floats, so that what lies close to it
-  // loses nothing.
+  // The weights that come from z-scores of the values, which depend on no scale of these: to the deviation comes the
+  // rounding of the largest, so that rounding alone makes no great differences. Items of one value have z-scores of 0.
   template <class Query>
   void weigh(Query& query, const Options& options) const {
     Workspace& ws = query.ws;
     const std::int64_t items = query.items;
-    double sum = 0, squares = 0;
-    for (std::int64_t j = 0; j < items; ++j) sum += ws.value[j];
+    double sum = 0, squares = 0, largest = 0;
+    for (std::int64_t j = 0; j < items; ++j) {
+      const double size = __builtin_fabsf(ws.value[j]);
+      sum += ws.value[j];
+      largest = size > largest ? size : largest;
+    }
     const double mean = items ? sum / double(items) : 0;
     for (std::int64_t j = 0; j < items; ++j) squares += (ws.value[j] - mean) * (ws.value[j] - mean);
-    const double deviation = (items ? __builtin_sqrt(squares / double(items)) : 0) + FLT_EPSILON;
-    const vf high = splat(float(mean)), low = splat(float(mean - double(float(mean))));
-    const double factor = query.lambda_d() * (ssd ? 1.0 : options.scale * kLog2eExact);
-    const vf scale = splat(float(factor / deviation));
-    for (std::int64_t j = 0; j < items; j += W) {
-      const vf score = ((load(ws.value + j) - high) - low) * scale, weight = ssd ? score : exp2_of(score);
-      store(ws.weight + j, weight);
-    }
+    const double deviation = (items ? __builtin_sqrt(squares / double(items)) : 0) + FLT_EPSILON * largest;
+    const double factor = deviation > 0 ? query.lambda_d() * (ssd ? 1.0 : options.scale * kLog2eExact) / deviation : 0;
+    for (std::int64_t j = 0; j < items; j += kDoubles)
+      store_narrowed(ws.weight + j, (load_widened(ws.value + j) - mean) * factor);
+    if (!ssd)
+      for (std::int64_t j = 0; j < items; j += W) store(ws.weight + j, exp2_of(load(ws.weight + j)));
     check_weights(query);
   }
   static constexpr double kLog2eExact = 1.4426950408889634;
