@@ -85,7 +85,7 @@ def measured(problem: Problem, indices: Array, names: Collection[str] = tuple(ME
 
 def overlap(indices: Array, top: Array) -> Array:
     """Return the share of the picks of each query that are in ``top``, (Q,); NaN without picks."""
-    shared = (indices[:, :, None] == top[:, None, :]) & (indices[:, :, None] >= 0)
+    shared = indices[:, :, None] == top[:, None, :]
     return _mean(shared.any(axis=2), indices >= 0)
 
 
