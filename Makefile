@@ -54,6 +54,7 @@ fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz/fuzz_protocols.py --seed $(SEED) --requests 10000
 	$(BIN)/python tests/fuzz/fuzz_document.py --examples 200
 	$(BIN)/python tests/fuzz/fuzz_jobs.py --seed $(SEED) --folders 1000
+	$(BIN)/python tests/fuzz/fuzz_files.py --seed $(SEED) --files 2000
 	$(BIN)/python tests/fuzz/killed_jobs.py --seed $(SEED) --kills 60 --sabotage
 	mkdir -p build/fuzz && $(BIN)/python tests/fuzz/killed_saves.py build/fuzz $(SEED) 100
 

@@ -31,6 +31,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}.."
 
 
+def line(message: object) -> str:
+    """Return the words of an error, of a library that may write several lines, as one line."""
+    return " ".join(str(message).split())
+
+
 def count(op: str, name: str, value: Any) -> int:
     """Check a whole number of at least 1."""
     if type(value) is int and 1 <= value < 2**63:  # the common case first

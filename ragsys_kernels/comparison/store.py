@@ -12,6 +12,7 @@ import io
 import json
 import re
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ Array = npt.NDArray[Any]
 
 _ABOUT, _METHODS = "comparison.json", "methods"
 _FORMAT = 1
-_DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)  # what a damaged file makes of its reader
+# What a damaged file makes of its reader; MemoryError: of the shape that it says.
+_DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, MemoryError)
 
 
 class Store:

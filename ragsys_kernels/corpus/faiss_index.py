@@ -12,12 +12,16 @@ their graphs and clusters on products of rows, and the bias itself would dominat
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from .. import _checks
 from .._extras import needed
 from ..selection import validate
 from ..selection.problem import Problem, Rows, unit
@@ -47,9 +51,24 @@ def read(op: str, file: str, path: object) -> Any:
     """Read the index of a file, which messages call `path`."""
     faiss = _faiss(op)
     try:
-        return faiss.read_index(file)
+        with _limited(faiss, os.stat(file).st_size):
+            return faiss.read_index(file)
     except RuntimeError as error:
         raise ValueError(f"{op}: index must be a readable FAISS index file, got {path}: {_reason(error)}") from error
+
+
+@contextmanager
+def _limited(faiss: Any, size: int) -> Iterator[None]:
+    """Let FAISS make no array, and repeat nothing, for more elements than a file has bytes, where it knows limits."""
+    limits = [name for name in ("vector_byte_limit", "loop_limit") if hasattr(faiss, f"set_deserialization_{name}")]
+    before = {name: getattr(faiss, f"get_deserialization_{name}")() for name in limits}
+    try:
+        for name in limits:
+            getattr(faiss, f"set_deserialization_{name}")(size)
+        yield
+    finally:
+        for name, limit in before.items():
+            getattr(faiss, f"set_deserialization_{name}")(limit)
 
 
 def build(op: str, rows: Rows, index: Any) -> Any:
@@ -138,7 +157,13 @@ def _nearest(problem: Problem, index: Any, block: slice) -> np.ndarray:
         step = max(1, _CELLS // fetch)
         for begin in range(0, len(left), step):
             part = left[begin : begin + step]
-            ids = index.search(vectors[part], fetch)[1]
+            try:
+                ids = index.search(vectors[part], fetch)[1]
+            except RuntimeError as error:
+                raise ValueError(
+                    f"{problem.op}: index must be one that FAISS can search, got {type(index).__name__}: "
+                    f"{_reason(error)}"
+                ) from error
             if (outside := ids >= num_rows).any():
                 raise ValueError(
                     f"{problem.op}: index must find rows of the corpus, below N = {num_rows}, got {ids[outside][0]}"
@@ -203,4 +228,4 @@ def _sample(num_rows: int, centroids: int) -> np.ndarray | slice:
 
 def _reason(error: RuntimeError) -> str:
     """Return what FAISS says, without its function and source line."""
-    return re.sub(r"^Error in .* at \S+:\d+: (Error: )?", "", str(error))
+    return re.sub(r"^Error in .* at \S+:\d+: (Error: )?", "", _checks.line(error))

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import _arrays, _files
+from .._npy import HEADER, header
 from .._types import PathLike
 from ..selection.codes import encode, row_bytes, swapped
 from ..selection.problem import Rows
@@ -285,6 +286,11 @@ def _checked(folder: Path, description: dict[str, Any], verify: bool) -> tuple[R
         raise _DamageError("; ".join(unlike))
     arrays = {name: _mapped(folder / f"{name}.npy") for name in (*ARRAYS, *ids.ARRAYS) if f"{name}.npy" in files}
     found = _fitting(description, arrays, tuple(description["shape"]))
+    if read:
+        try:
+            found[1].check("Corpus")
+        except ValueError as error:
+            raise _DamageError(str(error).removeprefix("Corpus: ")) from error
     for name, array in arrays.items():
         if not read and _sample(array, description["sampled_rows"]) != files[f"{name}.npy"]["sample_sha256"]:
             raise _DamageError(f"{name}.npy is damaged or another corpus's: a sample of its rows is not as it was")
@@ -309,9 +315,12 @@ def _former(folder: Path, description: dict[str, Any]) -> Rows:
 def _mapped(file: Path) -> np.ndarray:
     if not file.is_file():
         raise _DamageError(f"{file.name} is no file")
-    array: np.memmap[Any, Any] = np.lib.format.open_memmap(file, mode="r")
-    if array.offset + array.nbytes != file.stat().st_size:
+    size = file.stat().st_size
+    with open(file, "rb") as opened:
+        end = header(opened.read(HEADER), size).end
+    if end != size:
         raise _DamageError(f"{file.name} does not end with its array")
+    array: np.memmap[Any, Any] = np.lib.format.open_memmap(file, mode="r")
     return np.asarray(array)  # a view of the map: maps themselves are copied when they are pickled for other processes
 
 

@@ -65,6 +65,9 @@ class Ids:
         """Return the arrays of a folder by name; none without external ids."""
         return {}
 
+    def check(self, op: str) -> None:
+        """Raise `ValueError` unless each id is there once and is found: of arrays that a folder holds. O(N)."""
+
     def rows_of(self, wanted: Any, unknown: str = "raise") -> np.ndarray:
         """Return the rows of some ids; see `Corpus.rows_of`."""
         _checks.choice("rows_of", "unknown", unknown, ("raise", "pad"))
@@ -103,11 +106,17 @@ class Integers(Ids):
             return cls(ids)
         order = np.argsort(ids, kind="stable")
         keys = ids[order]
-        again = order[1:][keys[1:] == keys[:-1]]
-        if again.size:
-            row = int(again.min())
-            raise _repeated(op, ids[row], int(np.argmax(ids == ids[row])), row)
+        _check_unique(op, ids, keys, order)
         return cls(ids, keys, order)
+
+    def check(self, op: str) -> None:
+        order = np.arange(len(self)) if self._order is None else self._order
+        keys = self._ids if self._keys is None else self._keys
+        if _within(order, len(self)):
+            _check_unique(op, self._ids, keys, order)
+            if (keys[1:] > keys[:-1]).all() and (self._keys is None or (self._ids[order] == keys).all()):
+                return
+        raise ValueError(f"{op}: ids must be in the order of their keys, got another")
 
     def arrays(self) -> dict[str, np.ndarray]:
         found = {"ids": self._ids, "id_keys": self._keys, "id_order": self._order}
@@ -146,11 +155,24 @@ class Strings(Ids):
         np.cumsum(offsets, out=offsets)
         order = np.argsort(crcs, kind="stable")
         keys = crcs[order]
-        again = [pair for run in _runs(keys) if (pair := _first_repeated(ids, order[run])) is not None]
-        if again:
-            row, first = min(again)
-            raise _repeated(op, ids[row], first, row)
+        _check_unique_texts(op, ids, keys, order)
         return cls(np.frombuffer(b"".join(texts), np.uint8), offsets, keys, order)
+
+    def check(self, op: str) -> None:
+        begins, keys, order = self._offsets[:-1], self._keys, self._order
+        ends = self._offsets[1:]
+        if self._offsets[0] != 0 or self._offsets[-1] != len(self._text) or (begins >= ends).any():
+            raise ValueError(f"{op}: ids must lie one after the other in their text, got other offsets")
+        try:
+            str(memoryview(self._text), "utf-8")
+            whole = bool(((self._text[begins] & 0xC0) != 0x80).all())  # none begins within a character
+        except UnicodeDecodeError:
+            whole = False
+        if not whole:
+            raise ValueError(f"{op}: ids must be UTF-8, got other bytes")
+        if not _within(order, len(self)) or np.bincount(order).max() > 1 or (keys[1:] < keys[:-1]).any():
+            raise ValueError(f"{op}: ids must be in the order of their keys, got another")
+        _check_unique_texts(op, self, keys, order)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {"id_text": self._text, "id_offsets": self._offsets, "id_keys": self._keys, "id_order": self._order}
@@ -287,7 +309,27 @@ def _runs(keys: np.ndarray) -> list[slice]:
     return [slice(int(same[begin]), int(same[end]) + 2) for begin, end in zip(begins, ends, strict=True)]
 
 
-def _first_repeated(ids: list[str], rows: np.ndarray) -> tuple[int, int] | None:
+def _within(order: np.ndarray, num_rows: int) -> bool:
+    return bool(((order >= 0) & (order < num_rows)).all())
+
+
+def _check_unique(op: str, ids: np.ndarray, keys: np.ndarray, order: np.ndarray) -> None:
+    """Refuse integers that are there twice; ``keys`` are the sorted ids, ``order`` are their rows."""
+    again = order[1:][keys[1:] == keys[:-1]]
+    if again.size:
+        row = int(again.min())
+        raise _repeated(op, ids[row], int(np.argmax(ids == ids[row])), row)
+
+
+def _check_unique_texts(op: str, ids: Any, keys: np.ndarray, order: np.ndarray) -> None:
+    """Refuse strings that are there twice; only those of the same key are compared."""
+    again = [pair for run in _runs(keys) if (pair := _first_repeated(ids, order[run])) is not None]
+    if again:
+        row, first = min(again)
+        raise _repeated(op, ids[row], first, row)
+
+
+def _first_repeated(ids: Any, rows: np.ndarray) -> tuple[int, int] | None:
     """Return the first of some ascending rows whose id an earlier one has, and that one."""
     seen: dict[str, int] = {}
     for row in rows.tolist():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
@@ -287,14 +287,15 @@ class Worker:
 
     def _selection(self, piece: _Piece, run: slice) -> rk.Selection:
         """Select for some queries of a piece."""
-        return self._corpus.select(
-            piece.queries if isinstance(piece.queries, Placed) else piece.queries[run],
-            self.spec.k,
-            query_groups=None if piece.query_groups is None else piece.query_groups[run],
-            candidates=None if piece.candidates is None else piece.candidates[run].padded(),
-            on_error="skip",
-            **self._options,
-        )
+        with nullcontext() if self._inputs.index is None else self._inputs.index.searched():
+            return self._corpus.select(
+                piece.queries if isinstance(piece.queries, Placed) else piece.queries[run],
+                self.spec.k,
+                query_groups=None if piece.query_groups is None else piece.query_groups[run],
+                candidates=None if piece.candidates is None else piece.candidates[run].padded(),
+                on_error="skip",
+                **self._options,
+            )
 
     def _result(self, picked: _Picked) -> ResultRows:
         """Turn padded rows into lists of the real picks, empty ones for the queries that are skipped."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .._checks import count
+from .._checks import count, line
 from .._files import check_local
 from .._types import PathLike
 from . import text_files
@@ -114,8 +114,8 @@ def _picks(op: str, path: Path, wanted: set[str], limit: int | None) -> list[dic
                 found += read().take(chosen[:limit]).to_pylist()
             if limit is not None and len(found) >= limit and not missing:
                 break
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{op}: picks must be readable Parquet files, got {path}: {error}") from error
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise ValueError(f"{op}: picks must be readable Parquet files, got {path}: {line(error)}") from error
     if missing:
         raise ValueError(f"{op}: only must name queries that have picks, got {min(missing)!r}")
     return found[:limit]

@@ -12,6 +12,9 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from .._checks import line
+from .sources import parquet_batches
+
 _BLOCK, _MOST = 1 << 20, 2**31 - 1  # bytes; Arrow's usual block and the largest
 _SUFFIXES = (".parquet", ".csv", ".jsonl")
 
@@ -33,7 +36,9 @@ def read(op: str, argument: str, path: Path, names: Sequence[str] = (), id_colum
     try:
         if kind == ".parquet":
             with _opened(path) as file:
-                table = pq.read_table(file)
+                table = _parquet(file)
+            table.validate(full=True)  # text may be no UTF-8, as may a name
+            _ = table.column_names
         else:
             table = _blockwise(_json if kind == ".jsonl" else _csv, path, as_text)
         if kind == ".csv" and id_column not in names and table.column_names.count(id_column) == 1:
@@ -41,8 +46,8 @@ def read(op: str, argument: str, path: Path, names: Sequence[str] = (), id_colum
             table = table.set_column(place, id_column, _ids(table[place]))
     except MemoryError:  # Arrow's is an ArrowException too
         raise
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{op}: {argument} must be a readable {kind} file, got {path}: {error}") from error
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise ValueError(f"{op}: {argument} must be a readable {kind} file, got {path}: {line(error)}") from error
     if not table.num_rows:
         raise ValueError(f"{op}: {argument} must have at least one row, got none in {path}")
     return table
@@ -50,6 +55,15 @@ def read(op: str, argument: str, path: Path, names: Sequence[str] = (), id_colum
 
 def _opened(path: Path) -> pa.NativeFile:
     return pa.OSFile(os.fsencode(path))  # a name as a str would have to be UTF-8
+
+
+def _parquet(file: pa.NativeFile) -> pa.Table:
+    """Read in batches: no memory is taken for rows that the file says it has and has not."""
+    with pq.ParquetFile(file) as opened:
+        table = pa.Table.from_batches(parquet_batches(opened), opened.schema_arrow)
+        if table.num_rows != opened.metadata.num_rows:
+            raise pa.ArrowInvalid(f"it has {table.num_rows} rows and says {opened.metadata.num_rows}")
+    return table
 
 
 def _blockwise(read: Callable[..., pa.Table], path: Path, as_text: dict[str, pa.DataType]) -> pa.Table:

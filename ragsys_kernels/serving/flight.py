@@ -23,8 +23,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from .._arrow_sizes import kind_of
 from ..selection.problem import Selection
-from .arrow_sizes import kind_of
 from .corpora import Served
 from .flight_messages import (
     BODY,

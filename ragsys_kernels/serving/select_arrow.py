@@ -16,8 +16,8 @@ from urllib.parse import parse_qsl
 import numpy as np
 import pyarrow as pa
 
+from .._arrow_sizes import unpacked_bytes
 from ..selection.problem import Selection
-from .arrow_sizes import unpacked_bytes
 from .corpora import Corpora, Served
 from .http import ARROW, Request, Response
 from .kernel import Block

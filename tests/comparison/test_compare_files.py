@@ -1,6 +1,7 @@
 """Comparisons of files: what they read, how they go on after a kill, the command."""
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -233,14 +234,18 @@ def test_a_change_of_the_vectors_is_seen(paths, tmp_path):
         compare_files(**{**paths, "corpus": tmp_path / "changed.npy"}, **QUICK)
 
 
-@pytest.mark.parametrize("damage", ["bit", "cut", "empty"])
+@pytest.mark.parametrize("damage", ["bit", "cut", "empty", "shape"])
 def test_what_is_damaged_is_made_again(paths, made, damage):
     found = compare_files(**paths, **QUICK)
     file = next((paths["out"] / "methods").glob("vrsd*.npz"))
     content = bytearray(file.read_bytes())
     if damage == "bit":
         content[content.index(b"indices") + 200] ^= 1
-    file.write_bytes({"bit": bytes(content), "cut": bytes(content[:100]), "empty": b""}[damage])
+    if damage == "shape":
+        said = re.search(rb"'shape': [^}]*} *", content[content.index(b"indices") :])[0]
+        content = content.replace(said, b"'shape': (99999999999999, 3), }".ljust(len(said)))
+    damaged = {"cut": content[:100], "empty": b""}.get(damage, content)
+    file.write_bytes(damaged)
     made.clear()
     with pytest.warns(UserWarning, match=r"vrsd-\w+\.npz is damaged and made again") as caught:
         again = compare_files(**paths, **QUICK)

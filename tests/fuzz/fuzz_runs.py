@@ -36,6 +36,7 @@ class Fuzzer(NamedTuple):
     amount: int
     run_one: Callable[[int, int], int]
     describe: Callable[[int, int], str]  # a case that went wrong, in words
+    prepare: Callable[[], None] = lambda: None  # a process that makes nothing but cases
 
 
 class Share(NamedTuple):
@@ -65,6 +66,7 @@ def run(fuzzer: Fuzzer, share: Share, begun: Callable[[int, int], None] = lambda
 def _work(fuzzer: Fuzzer, share: Share, progress: str) -> None:
     """`run` in a process that may die: where it is goes to a file."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    fuzzer.prepare()
     with open(progress, "r+b") as file, mmap.mmap(file.fileno(), 16) as place:
 
         def begun(number: int, done: int) -> None:

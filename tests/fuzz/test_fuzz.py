@@ -13,6 +13,7 @@ pytest.importorskip("ml_dtypes")
 
 import fuzz_calls
 import fuzz_certificate
+import fuzz_files
 import fuzz_rules
 import fuzz_runs
 import fuzz_selections
@@ -71,6 +72,11 @@ def test_a_limit_that_is_not_kept_is_found(monkeypatch, name):
 
 def test_odd_calls_end_in_documented_errors_or_right_results():
     assert failures(fuzz_calls.FUZZER, 500, seed=2) == []
+
+
+def test_files_that_lie_end_in_one_error_or_a_whole_result():
+    pytest.importorskip("faiss")
+    assert failures(fuzz_files.FUZZER, 150) == []
 
 
 def test_calls_that_end_as_none_may_are_found_and_told(monkeypatch):

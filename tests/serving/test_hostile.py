@@ -21,8 +21,8 @@ import servers
 from pyarrow import flight
 
 import ragsys_kernels as rk
+from ragsys_kernels._arrow_sizes import unpacked_bytes
 from ragsys_kernels.serving import Limits
-from ragsys_kernels.serving.arrow_sizes import unpacked_bytes
 from ragsys_kernels.serving.encoder import Encoder
 from ragsys_kernels.serving.flight_messages import fields_of, flight_data
 from ragsys_kernels.serving.hosts import Hosts

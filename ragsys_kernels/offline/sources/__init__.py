@@ -31,6 +31,7 @@ from ..._types import PathLike
 from . import _rows
 from ._index import Index
 from ._lists import ByIds, Lists
+from ._parquet import batches as parquet_batches
 from ._place import Place
 from ._raw import RawColumn, npy
 from ._rows import RowSource
@@ -51,6 +52,7 @@ __all__ = [
     "ids",
     "load_corpus",
     "numbers",
+    "parquet_batches",
     "saved",
     "vectors",
 ]

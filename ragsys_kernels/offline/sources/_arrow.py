@@ -1,8 +1,13 @@
-"""Arrow IPC files and streams, mapped into memory."""
+"""Arrow IPC files and streams, mapped into memory.
+
+pyarrow trusts the lengths and offsets of what it maps, and ends the process where they lie. Batches are validated:
+their lengths when the file is opened, the values of a column before it is first read.
+"""
 
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
@@ -10,9 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..._arrow_sizes import check_unpacked, places
 from ._place import Place
 
 _MAGIC = b"ARROW1"  # of the format for random access; a stream has none
+_TAIL = struct.Struct("<i6s")  # the footer's length, and the magic again
 
 
 class ArrowPart:
@@ -25,6 +32,7 @@ class ArrowPart:
     def __init__(self, place: Place) -> None:
         self.place, self._file = place, place.mapped()
         self._offsets: list[int] = []
+        self._sound: set[tuple[int, str]] = set()  # batches and columns that have been validated
         with self._map() as source:
             self._random_access = source.read(len(_MAGIC)) == _MAGIC
             source.seek(0)
@@ -46,6 +54,13 @@ class ArrowPart:
                 yield values[first : min(first + size, end)]
 
     def _column(self, batch: int, name: str) -> pa.Array:
+        values = self._unchecked(batch, name)
+        if (batch, name) not in self._sound:
+            values.validate(full=True)
+            self._sound.add((batch, name))
+        return values
+
+    def _unchecked(self, batch: int, name: str) -> pa.Array:
         with self._map() as source:
             if self._random_access:
                 # Of compressed batches only this column is read; it would be copied out of a map as well.
@@ -61,29 +76,31 @@ class ArrowPart:
     def _scan_file(self, source: Any) -> list[int]:
         reader = pa.ipc.open_file(source)
         self.schema = reader.schema
+        _check_messages(source)
         batches = reader.num_record_batches
         self._compressed = bool(batches) and not _is_mapped(reader.get_batch(0), source)
         if self._compressed:  # the number of rows comes with any column: the one that is quickest to decompress
             cheap = sorted(range(len(self.schema)), key=lambda field: pa.types.is_nested(self.schema.field(field).type))
             reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=cheap[:1]))
-        return [reader.get_batch(batch).num_rows for batch in range(batches)]
+        return [_rows(reader.get_batch(batch)) for batch in range(batches)]
 
     def _scan_stream(self, source: Any) -> list[int]:
-        reader = pa.ipc.open_stream(source)
-        self.schema, self._compressed = reader.schema, False
+        self.schema, self._compressed = pa.ipc.open_stream(source).schema, False
         if any(pa.types.is_dictionary(field.type) for field in self.schema):
             raise pa.ArrowInvalid("a stream with dictionaries cannot be read from its middle; write an Arrow file")
         sizes: list[int] = []
         while True:
             offset = source.tell()
             try:
-                batch = reader.read_next_batch()
-            except StopIteration:
+                message = pa.ipc.read_message(source)
+            except EOFError:
                 break
+            _check(message)
+            batch = pa.ipc.read_record_batch(message, self.schema)
             if not sizes:
                 self._compressed = not _is_mapped(batch, source)
             self._offsets.append(offset)
-            sizes.append(batch.num_rows)
+            sizes.append(_rows(batch))
         if source.tell() == offset:
             raise pa.ArrowInvalid("it ends without the mark of its end")
         return sizes
@@ -97,3 +114,30 @@ def _is_mapped(batch: pa.RecordBatch, source: Any) -> bool:
     source.seek(position)
     held = [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None and buffer.size]
     return all(content.address <= buffer.address < content.address + content.size for buffer in held)
+
+
+def _check_messages(source: Any) -> None:
+    """Look at the lengths in all messages of a file, which are unpacked when they are read."""
+    size = source.size()
+    source.seek(max(size - _TAIL.size, 0))
+    length, _ = _TAIL.unpack(source.read(_TAIL.size))
+    source.seek(size - _TAIL.size - length)
+    try:
+        begins = places(source.read(length))
+    except ValueError as error:
+        raise pa.ArrowInvalid(str(error)) from error
+    for begin in begins:
+        source.seek(begin)
+        _check(pa.ipc.read_message(source))
+
+
+def _check(message: Any) -> None:
+    try:
+        check_unpacked(message)
+    except ValueError as error:
+        raise pa.ArrowInvalid(str(error)) from error
+
+
+def _rows(batch: pa.RecordBatch) -> int:
+    batch.validate()  # lengths: offsets in the middle are looked at when they are read
+    return int(batch.num_rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +31,20 @@ class Index:
         held = self._place.mapped()
         with open(held.path, "rb") as file:  # FAISS takes names in UTF-8 only
             index = faiss_index.read("select", f"/proc/self/fd/{file.fileno()}", self.path)
-        try:
+        with self.searched():
             corpus.search(np.zeros((1, corpus.dims), np.float32), 1, index=index)
-        except ValueError as error:
-            reason = str(error).removeprefix("search: ")
-            raise ValueError(f"select: index must be one of the corpus, got {self.path}: {reason}") from error
         return index
+
+    @contextmanager
+    def searched(self) -> Iterator[None]:
+        """Name the file in errors of the index, which may also show when it is searched."""
+        try:
+            yield
+        except ValueError as error:
+            reason = str(error).partition(": ")[2]
+            if not reason.startswith("index "):
+                raise
+            raise ValueError(f"select: index must be one of the corpus, got {self.path}: {reason}") from error
 
     def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]:
         return {"path": str(self.path), "files": [self._place.identity(full, known)]}

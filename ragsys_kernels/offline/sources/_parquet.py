@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,12 +34,26 @@ class ParquetPart:
 
             def read(group: int, name: str, size: int, start: int, stop: int) -> Iterator[pa.Array]:
                 first = 0
-                for batch in file.iter_batches(size, row_groups=[group], columns=[name]):
+                for batch in batches(file, size, row_groups=[group], columns=[name]):
                     values = batch.column(name)[max(0, start - first) : stop - first]
                     if len(values):
+                        values.validate(full=True)  # text may be no UTF-8
                         yield values
                     first += batch.num_rows
                     if first >= stop:
                         return
 
             yield read
+
+
+def batches(file: pq.ParquetFile, size: int = 1 << 16, **of: Any) -> Iterator[pa.RecordBatch]:
+    """Yield rows as ``iter_batches`` does; a page that says it is larger than the file's groups is damage, not a lack
+    of memory."""
+    try:
+        yield from file.iter_batches(size, **of)
+    except pa.ArrowMemoryError as error:
+        asked, metadata = re.search(r"size (\d+)", str(error)), file.metadata
+        there = max(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+        if asked is not None and int(asked[1]) > 2 * there:
+            raise pa.ArrowInvalid(f"a page of {asked[1]} bytes in a row group of {there}") from error
+        raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._arrays import HOST
+from ..._npy import HEADER, header
 from ...corpus.rows import Blocks
 from ._place import Place
 from ._rows import span
 
 Array = npt.NDArray[Any]
 
-_HEADER = 1 << 16  # bytes; the longest header of a .npy file of numbers
 _BLOCK_BYTES = 1 << 24
 
 
@@ -86,7 +86,7 @@ class RawColumn:
 
     @property
     def _row_bytes(self) -> int:
-        return self._dtype.itemsize * int(np.prod(self._shape[1:], dtype=np.int64))
+        return self._dtype.itemsize * math.prod(self._shape[1:])
 
     def _map(self) -> Array:
         assert self._file is not None
@@ -109,13 +109,8 @@ class RawColumn:
 def npy(place: Place, argument: str, rank: int, dtypes: Sequence[str], **options: Any) -> RawColumn:
     """Open a ``.npy`` file of that rank and one of those element types."""
     try:
-        shape, fortran_order, dtype, offset = _header(place)
-        if dtype.hasobject:
-            raise ValueError("it holds Python objects")
-        end = offset + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        if place.size() < end:
-            raise ValueError(f"it ends after {place.size()} of {end} bytes")
-    except (ValueError, EOFError, SyntaxError) as error:
+        shape, fortran_order, dtype, offset, _ = header(place.read(0, HEADER), place.size())
+    except ValueError as error:
         raise ValueError(f"select: {argument} must be a complete .npy file, got {place}: {error}") from None
     if dtype not in [np.dtype(name) for name in dtypes]:
         raise ValueError(f"select: {argument} must be {' or '.join(dtypes)}, got {dtype} in {place}")
@@ -124,13 +119,3 @@ def npy(place: Place, argument: str, rank: int, dtypes: Sequence[str], **options
     if fortran_order and place.local is None:
         raise ValueError(f"select: {argument} must be in C order to be read from a URL, got Fortran order in {place}")
     return RawColumn(place, dtype, shape, offset, fortran_order=fortran_order, **options)
-
-
-def _header(place: Place) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    file = io.BytesIO(place.read(0, _HEADER))
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):  # 3.0 differs in the names of fields only
-        raise ValueError(f"its version is {version}")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran_order, dtype = read(file)
-    return shape, fortran_order, dtype, file.tell()

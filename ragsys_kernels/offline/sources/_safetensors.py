@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..._checks import line
 from ..._extras import needed
 from ._place import Place
 from ._raw import RawColumn
@@ -48,7 +49,9 @@ class Tensors:
                     for name, each in slices.items()
                 }
         except (SafetensorError, OSError) as error:
-            raise ValueError(f"select: {argument} must be a readable safetensors file, got {place}: {error}") from error
+            raise ValueError(
+                f"select: {argument} must be a readable safetensors file, got {place}: {line(error)}"
+            ) from error
         with open(self._file.path, "rb") as content:
             length = int.from_bytes(content.read(8), "little")
             self._header: dict[str, Any] = json.loads(content.read(length))

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ..._checks import line
 from ...corpus.folder import DESCRIPTION
 from ...corpus.rows import Blocks
 from ._arrow import ArrowPart
@@ -22,6 +23,8 @@ from ._rows import RowSource, span
 
 ARROW: tuple[str, ...] = (".arrow", ".feather", ".ipc")
 PARQUET: tuple[str, ...] = (".parquet",)
+
+_VALUES_PER_BYTE = 4  # of a file; more are read before memory is taken for them
 
 
 class Part(Protocol):
@@ -48,6 +51,7 @@ class Table:
         for each in places:
             with self._reading(each):
                 self.parts.append(each.shared(ArrowPart) if self._format == "Arrow" else each.shared(ParquetPart))
+                _ = self.parts[-1].schema.names  # which fails where one is no UTF-8
         self.schema = self.parts[0].schema
         self._firsts = list(accumulate((part.bounds[-1] for part in self.parts), initial=0))
         self.rows = self._firsts[-1]
@@ -92,15 +96,23 @@ class Table:
                         for values in read(unit, name, size, row - low, high - low):
                             row += len(values)
                             yield values
+                        if row < high:
+                            raise pa.ArrowInvalid("there are no more")
                     except MemoryError:  # Arrow's is an ArrowException too
                         raise
                     except (pa.ArrowException, OSError) as error:
-                        reason = f"rows {row} to {high - 1} cannot be read: {_line(error)}"
+                        reason = f"rows {row} to {high - 1} cannot be read: {line(error)}"
                         if bad is None:
                             raise pa.ArrowException(reason) from error
                         reason = f"{self._argument} must be readable, got {part.place}: {reason}"
                         bad.update(dict.fromkeys(range(first + row, first + high), reason))
                         yield pa.nulls(high - row, kind)
+
+    def check_there(self, name: str, values: int) -> None:
+        """Read a column once if its files are too small for so many values: all may be the same, or not be there."""
+        if values > _VALUES_PER_BYTE * sum(part.place.size() for part in self.parts):
+            for _ in self.arrays(name, 1 << 16, 0, self.rows):
+                pass
 
     def identity(self, full: bool, known: dict[str, Any] | None) -> list[dict[str, Any]]:
         return [part.place.identity(full, known) for part in self.parts]
@@ -111,9 +123,9 @@ class Table:
             yield
         except MemoryError:
             raise
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, EOFError, UnicodeError) as error:
             raise ValueError(
-                f"select: {self._argument} must be a readable {self._format} file, got {place}: {_line(error)}"
+                f"select: {self._argument} must be a readable {self._format} file, got {place}: {line(error)}"
             ) from error
 
 
@@ -131,6 +143,7 @@ class TableColumn:
     ) -> None:
         self.path, self.rows, self.dims = table.place.path, table.rows, dims
         self._table, self._argument, self._name, self._convert, self._dtype = table, argument, name, convert, dtype
+        table.check_there(name, table.rows * max(1, dims))
 
     def chunks(
         self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
@@ -232,7 +245,3 @@ def _steps(arrays: Iterator[pa.Array], size: int) -> Iterator[pa.Array]:
             pending = [joined[size:]]
     if any(map(len, pending)):
         yield pa.concat_arrays(pending)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())

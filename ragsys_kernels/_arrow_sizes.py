@@ -1,21 +1,25 @@
-"""What a stream of Arrow messages unpacks to, from the lengths in it: before anything is unpacked.
+"""What Arrow messages unpack to, from the lengths in them: before anything is unpacked.
 
 A compressed buffer begins with the length that it unpacks to, eight bytes. Where the buffers lie is in the message's
-metadata, a FlatBuffer of the format's Message table, which pyarrow checks when it reads the message.
+metadata, a FlatBuffer of the format's Message table, which pyarrow checks when it reads the message. Where the messages
+of a file lie is in its footer, another FlatBuffer.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 # Places of fields in the tables of the format (Message.fbs), and the buffers of a batch: an offset and a length each.
 _KIND, _HEADER, _DATA, _BUFFERS, _COMPRESSION = 1, 2, 1, 2, 3
 _KINDS = {1: "schema", 2: "dictionary", 3: "record batch"}
-_BUFFER = struct.Struct("<qq")
+_DICTIONARIES, _BATCHES = 2, 3  # of a footer
+_BUFFER, _BLOCK = struct.Struct("<qq"), struct.Struct("<qiiq")
 _PREFIX = 8
 _NOT_COMPRESSED = -1  # in place of a length
+# No byte unpacks to more: a block of Zstandard, at most 128 KiB, takes at least four. LZ4's are of 255 bytes a byte.
+_MOST_RATIO = 1 << 16
 
 
 def kind_of(metadata: Any) -> str:
@@ -57,23 +61,62 @@ def unpacked_bytes(messages: Iterable[Any], most: int) -> int:
     return total
 
 
+def check_unpacked(message: Any) -> None:
+    """Refuse a message with a buffer that says it unpacks to more than its bytes can.
+
+    Raises
+    ------
+    ValueError
+        It does, or the lengths in it are wrong.
+    """
+    if message.type in ("dictionary", "record batch"):
+        for length, size in _lengths(message, message.type == "dictionary"):
+            if size > length * _MOST_RATIO:
+                raise ValueError(f"a buffer of {length} bytes that unpacks to {size}")
+
+
+def places(footer: Any) -> list[int]:
+    """Return where the dictionaries and the batches of a file begin, from its footer.
+
+    Raises
+    ------
+    ValueError
+        The footer leads beyond itself.
+    """
+    footer, found = memoryview(footer), list[int]()
+    try:
+        for field in (_DICTIONARIES, _BATCHES):
+            vector = _field(footer, _u32(footer, 0), field)
+            if vector is not None:
+                blocks = range(vector + 4, vector + 4 + _u32(footer, vector) * _BLOCK.size, _BLOCK.size)
+                found += [_BLOCK.unpack_from(footer, block)[0] for block in blocks]
+    except (struct.error, IndexError):
+        raise ValueError("a footer that leads beyond itself") from None
+    return found
+
+
 def _of_message(message: Any, dictionary: bool) -> int:
+    return sum(size for _, size in _lengths(message, dictionary))
+
+
+def _lengths(message: Any, dictionary: bool) -> list[tuple[int, int]]:
+    """Return the length of each compressed buffer, and the one that it says it unpacks to."""
     metadata, body = memoryview(message.metadata), memoryview(message.body or b"")
     try:
-        return _of_batch(metadata, body, dictionary)
+        return list(_of_batch(metadata, body, dictionary))
     except (struct.error, IndexError):
         raise ValueError("a message whose metadata leads beyond it") from None
 
 
-def _of_batch(metadata: memoryview, body: memoryview, dictionary: bool) -> int:
+def _of_batch(metadata: memoryview, body: memoryview, dictionary: bool) -> Iterator[tuple[int, int]]:
     table = _field(metadata, _u32(metadata, 0), _HEADER)
     if dictionary and table is not None:
         table = _field(metadata, table, _DATA)
     if table is None or _field(metadata, table, _COMPRESSION) is None:
-        return 0
-    vector, total = _field(metadata, table, _BUFFERS), 0
+        return
+    vector = _field(metadata, table, _BUFFERS)
     if vector is None:
-        return 0
+        return
     for i in range(_u32(metadata, vector)):
         offset, length = _BUFFER.unpack_from(metadata, vector + 4 + i * _BUFFER.size)
         if length < _PREFIX:
@@ -83,8 +126,7 @@ def _of_batch(metadata: memoryview, body: memoryview, dictionary: bool) -> int:
         (size,) = struct.unpack_from("<q", body, offset)
         if size < _NOT_COMPRESSED:
             raise ValueError(f"a buffer that unpacks to {size} bytes")
-        total += max(size, 0)
-    return total
+        yield length, max(size, 0)
 
 
 def _field(metadata: memoryview, table: int, number: int) -> int | None:
