@@ -3,7 +3,7 @@
 # make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make evaluate-boolq,
 # make check, make lint, make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
 # make capi, make test-capi, make sqlite, make test-sqlite, make wheels, make check-wheels, make test-blas, make test-oldest,
-# make test-serve, make release-check, make clean.
+# make test-serve, make release-check, make lock, make audit, make clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,8 +11,12 @@ BIN := $(VENV)/bin
 # Python compiles a module when it first imports it; most of those that come along are never imported.
 PIP_BARE := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 PIP_INSTALL := $(PIP_BARE) -c requirements/constraints.txt
+# make test LOCK=requirements/ci.lock: these files and no others, by their hashes, as CI does. The lock has PyPI's torch, which is
+# several GB; without one a CPU build does.
+LOCK ?=
+LOCKED := $(if $(LOCK),$(PIP_BARE) --require-hashes -r $(LOCK))
 # In place, by a path entry: the finder of the default mode would find _C for copies of the package without one too.
-INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) --config-settings editable_mode=compat -e
+INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) $(if $(LOCK),--no-build-isolation) --config-settings editable_mode=compat -e
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*.* csrc/cpu/*/*.* csrc/cpu/*/*/*.*)
 
 .PHONY: serve-demo compare-demo texts-demo bench-serve
@@ -105,6 +109,27 @@ check-wheels: $(VENV)-wheels/.wheels
 $(VENV)-wheels/.wheels: requirements/wheels.txt
 	$(PYTHON) -m venv $(VENV)-wheels
 	$(VENV)-wheels/bin/pip install --quiet --disable-pip-version-check -r requirements/wheels.txt
+	touch $@
+
+# Versions and PyPI's hashes of what the image, CI and releases install; ARGS=--upgrade takes the newest that fit.
+.PHONY: lock audit
+LOCKS := image build ci docs tools
+COMPILE = $(VENV)-tools/bin/uv pip compile --no-config --default-index https://pypi.org/simple --universal --generate-hashes \
+  --no-header --no-annotate --quiet $(ARGS)
+lock: $(VENV)-tools/.tools
+	$(COMPILE) --python-version 3.12 --extra serve -o requirements/image.lock pyproject.toml
+	$(COMPILE) --python-version 3.10 -o requirements/build.lock requirements/build.txt
+	$(COMPILE) --python-version 3.10 --extra test -c requirements/constraints.txt -o requirements/ci.lock pyproject.toml requirements/lint.txt
+	$(COMPILE) --python-version 3.12 --extra docs -o requirements/docs.lock pyproject.toml requirements/build.txt
+	$(COMPILE) --python-version 3.12 -o requirements/tools.lock requirements/tools.txt
+
+# Known vulnerabilities of what is locked.
+audit: $(VENV)-tools/.tools
+	set -e; for lock in $(LOCKS); do $(VENV)-tools/bin/pip-audit --strict --disable-pip --require-hashes -r requirements/$$lock.lock; done
+
+$(VENV)-tools/.tools: requirements/tools.lock
+	$(PYTHON) -m venv $(VENV)-tools
+	$(VENV)-tools/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	touch $@
 
 demo: $(VENV)/.demo
@@ -222,6 +247,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.test: $(SOURCES) | $(BIN)/python
+	$(LOCKED)
 	$(INSTALL) ".[test]"
 	touch $@
 
@@ -277,15 +303,17 @@ $(VENV)/.gpu: $(SOURCES) $(wildcard csrc/cuda/*) | $(BIN)/python
 	touch $@
 
 $(VENV)/.docs: $(SOURCES) | $(BIN)/python
+	$(LOCKED)
 	$(INSTALL) ".[docs]"
 	touch $@
 
 $(VENV)/.lint: requirements/lint.txt | $(BIN)/python
+	$(LOCKED)
 	$(PIP_INSTALL) -r requirements/lint.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-serve $(VENV)-stores $(VENV)-wheels build dist *.egg-info ragsys_kernels/_C*.so
+	rm -rf $(VENV) $(VENV)-serve $(VENV)-stores $(VENV)-wheels $(VENV)-tools build dist *.egg-info ragsys_kernels/_C*.so
 	rm -rf demo-output evaluation-output node/node_modules node/prebuilds node/compiled
 
 include tests/cpp/native.mk
