@@ -262,6 +262,9 @@ def select(
             show_default="as the job began, else sampled",
         ),
     ] = None,
+    verify: Annotated[
+        bool, option(RUN, "Compare a saved corpus with its checksums before the job begins.", "--verify/--no-verify")
+    ] = True,
     quiet: Quiet = False,
     engine: Annotated[
         Engine, option(CLUSTER, "Where the shards are made: in this process or on Ray, which needs the extra ray.")
@@ -344,6 +347,7 @@ def select(
             shard_size=shard_size,
             on_error=on_error.value,
             fingerprint=None if fingerprint is None else fingerprint.value,
+            verify=verify,
             overwrite=overwrite,
             progress=progress,
             stop=stop,

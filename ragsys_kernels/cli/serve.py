@@ -58,6 +58,14 @@ def serve(
     ] = None,
     encoder_model: Annotated[str | None, option(RUN, "The model that the encoder is asked for.")] = None,
     encoder_token_file: Annotated[Path | None, option(RUN, "File whose first line is the encoder's token.")] = None,
+    verify: Annotated[
+        bool,
+        option(
+            RUN,
+            "Compare the corpora with their checksums when they are loaded, once for all workers.",
+            "--verify/--no-verify",
+        ),
+    ] = True,
     grace: Annotated[float, option(RUN, "Seconds that requests under way have after SIGTERM.", min=1)] = 30,
     access_log: Annotated[bool, option(RUN, "Print a line of JSON for each request.")] = True,
     max_body: Annotated[int, option(LIMITS, "Bytes of a request.", min=1)] = 32 << 20,
@@ -94,6 +102,7 @@ def serve(
             encoder_token=None if encoder_token_file is None else _first_line(encoder_token_file),
             flight_port=flight_port,
             allowed_hosts=tuple(allowed_hosts or ()),
+            verify=verify,
             grace=grace,
             log=access_log,
             limits=Limits(

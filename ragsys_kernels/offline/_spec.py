@@ -137,11 +137,14 @@ class Inputs:
     saved: rk.Corpus | None = None
 
     @classmethod
-    def open(cls, spec: JobSpec) -> Inputs:
-        """Open the files; refuse, from their headers alone, what does not fit together."""
+    def open(cls, spec: JobSpec, verify: bool = False) -> Inputs:
+        """Open the files; refuse, from their headers alone, what does not fit together.
+
+        With ``verify`` all bytes of a saved corpus are compared with its checksums: once for all workers of a job.
+        """
         corpus, queries = spec.corpus, spec.queries
         held: dict[str, Any] = {"metric": "cosine", "dtype": "float32"}
-        loaded = sources.saved(corpus, {name: getattr(spec, name) for name in _OF_CORPUS})
+        loaded = sources.saved(corpus, {name: getattr(spec, name) for name in _OF_CORPUS}, verify)
         if loaded is None:
             saved, vectors = None, sources.vectors(corpus, "corpus", spec.vector_column)
             ids = sources.ids(corpus, "corpus", spec.id_column)

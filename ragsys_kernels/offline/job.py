@@ -128,6 +128,7 @@ def select(
     shard_size: int = 100_000,
     on_error: Literal["raise", "skip"] = "raise",
     fingerprint: Literal["sampled", "full"] | None = None,
+    verify: bool = True,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -232,6 +233,9 @@ def select(
         the first, middle and last MiB of each file; a copy that keeps the time is the same input, a file that was only
         touched is not. "full": by a hash of the whole content, whatever the time; reads all files once more. Neither
         looks at paths. Default: as the job began; "sampled" for a new one.
+    verify : bool
+        Compare all bytes of a saved corpus with its checksums when the job begins, in one process: about 2 GB a second
+        for each processor. Without, its headers and a sample of its rows.
     overwrite : bool
         Start anew where `out` has an earlier job. A folder that holds anything else is refused all the same.
     progress : callable, optional
@@ -309,7 +313,7 @@ def select(
     ray = _ray_options(engine, workers, cpus_per_worker, gpus_per_worker, ray_address, device)
     if fingerprint not in (None, "sampled", "full"):
         raise ValueError(f"select: fingerprint must be 'sampled' or 'full', got {fingerprint!r}")
-    inputs = Inputs.open(spec)
+    inputs = Inputs.open(spec, _checks.flag("select", "verify", verify))
     # With Ray this process may be where no GPU is.
     check_options(spec if ray is None or device is None else replace(spec, device=None, backend="auto"), inputs)
     for notice in inputs.notices(spec):

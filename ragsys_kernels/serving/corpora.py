@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import _arrays
 from ..corpus import Corpus
-from ..corpus.folder import DESCRIPTION
+from ..corpus.folder import DESCRIPTION, has_sums
 from ..selection.problem import Rows
 from .limits import RefusedError, invalid
 
@@ -104,12 +104,14 @@ class Corpora:
         Corpora that are given as such cannot be reloaded.
     device : str
         Where their rows are held.
+    verify : bool
+        Compare all bytes of a folder with its checksums, where it has them, whenever it is loaded.
     """
 
-    def __init__(self, sources: Mapping[str, str | Path | Corpus], device: str = "cpu") -> None:
+    def __init__(self, sources: Mapping[str, str | Path | Corpus], device: str = "cpu", verify: bool = False) -> None:
         if not sources:
             raise ValueError("serve: corpus must be given at least once, got none")
-        self._device = device
+        self._device, self._verify = device, verify
         self._folders = {name: Path(source) for name, source in sources.items() if not isinstance(source, Corpus)}
         self._served = {
             name: Served(name, source.to(device), "memory") if isinstance(source, Corpus) else self.load(name)
@@ -137,18 +139,23 @@ class Corpora:
             raise RefusedError(409, f"reload: corpus {name!r} was not loaded from a folder", "name")
         return self._folders[name]
 
-    def load(self, name: str) -> Served:
-        """Load the folder of a corpus anew; what is in service stays."""
-        folder = self._folders[name]
-        version = fingerprint(folder)
-        corpus = Corpus.load(folder, self._device)
-        while (now := fingerprint(folder)) != version:  # another save came between
-            version, corpus = now, Corpus.load(folder, self._device)
+    def load(self, name: str, verify: bool | None = None) -> Served:
+        """Load the folder of a corpus anew; what is in service stays. ``verify`` None: as the others."""
+        corpus, version = loaded(self._folders[name], self._device, self._verify if verify is None else verify)
         return Served(name, corpus, version)
 
     def put(self, served: Served) -> None:
         """Put a loaded corpus in service: requests that begin now get it."""
         self._served[served.name] = served
+
+
+def loaded(folder: Path, device: str = "cpu", verify: bool = False) -> tuple[Corpus, str]:
+    """Return the corpus of a folder and its version; with ``verify``, all bytes are as its checksums say."""
+    while True:
+        version = fingerprint(folder)
+        corpus = Corpus.load(folder, device, verify=verify and has_sums(folder))
+        if fingerprint(folder) == version:  # no other save came between
+            return corpus, version
 
 
 def fingerprint(folder: Path) -> str:

@@ -50,6 +50,7 @@ class Settings:
     encoder_token: str | None = None
     flight_port: int | None = None
     allowed_hosts: tuple[str, ...] = ()
+    verify: bool = True  # corpora when they are loaded; of several workers' one does
 
     def __post_init__(self) -> None:
         self.hosts()  # refuses bad names
@@ -80,6 +81,7 @@ class Settings:
             workers=self.workers,
             encoder=encoder,
             hosts=self.hosts(),
+            verify=self.verify and self.workers == 1,
         )
         if self.flight_port is not None:
             from .flight import attach  # gRPC takes time and memory

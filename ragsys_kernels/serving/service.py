@@ -52,10 +52,11 @@ class Service:
         workers: int = 1,
         encoder: Encoder | None = None,
         hosts: Hosts | None = None,
+        verify: bool = False,
     ) -> None:
         self.limits = limits or Limits()
         self.load = Load(self.limits)
-        self.corpora = Corpora(corpora, device)
+        self.corpora = Corpora(corpora, device, verify)
         self.metrics = Metrics()
         self.batcher = Batcher(self.limits, self.metrics, num_threads, batch_wait_us)
         self.hosts = hosts or Hosts()
@@ -118,12 +119,12 @@ class Service:
         self.put(served)
         return {"corpus": name, "rows": len(served), "version": served.version}
 
-    async def prepared(self, name: str) -> Served:
-        """Return a corpus loaded anew, not yet in service."""
+    async def prepared(self, name: str, verify: bool | None = None) -> Served:
+        """Return a corpus loaded anew, not yet in service; `verify`: as `Corpora.load`."""
         self.corpora.folder(name)
         loop = asyncio.get_running_loop()
         try:
-            served = await loop.run_in_executor(None, self.corpora.load, name)
+            served = await loop.run_in_executor(None, self.corpora.load, name, verify)
             await loop.run_in_executor(None, warm, served)
         except (ValueError, OSError, MemoryError) as error:
             raise RefusedError(409, f"reload: corpus {name!r} stays as it was: {error}", "name") from error

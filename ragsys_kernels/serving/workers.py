@@ -23,11 +23,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any
 
 from .. import _env
+from ..corpus.folder import has_sums
 from . import metrics
-from .corpora import Served
+from .corpora import Served, loaded
 from .limits import RefusedError
 from .refusing import Refuser
 from .server import Server, Settings, limited
@@ -76,6 +78,7 @@ class _Reload:
     def __init__(self, name: str, workers: set[_Worker], asker: _Worker | None, number: int) -> None:
         self.name, self.waiting, self.asker, self.number = name, workers, asker, number
         self.loaded: dict[_Worker, dict[str, Any]] = {}  # and what
+        self.verifier: _Worker | None = None  # the one of them that compares the folder with its checksums
         self.swapping = False
         self.error: tuple[Any, ...] | None = None
         self.result: dict[str, Any] | None = None
@@ -94,6 +97,7 @@ class _Parent:
         self._alone = math.inf  # since when no worker serves
         self._refuser: Refuser | None = None
         self._versions: dict[str, str] = {}
+        self._verified: dict[str, str] = {}  # versions that were compared with their checksums before any worker began
         self._numbers = itertools.count()
         self._stopping, self._code = 0.0, 0
         self._signals, self._wake = os.pipe()
@@ -102,6 +106,7 @@ class _Parent:
         for end in (self._signals, self._wake):
             os.set_blocking(end, False)
         handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        self._verify()
         before = {number: signal.signal(number, self._note) for number in handled}
         try:
             for _ in range(self._settings.workers):
@@ -117,6 +122,12 @@ class _Parent:
                 signal.signal(number, handler)
             os.close(self._signals)
             os.close(self._wake)
+
+    def _verify(self) -> None:
+        """Compare the folders with their checksums, which the workers then need not."""
+        for name, folder in self._settings.corpora.items() if self._settings.verify else ():
+            if has_sums(folder):
+                self._verified[name] = loaded(Path(folder), verify=True)[1]
 
     def _start(self) -> None:
         """Start a worker at the first place that is free."""
@@ -223,8 +234,10 @@ class _Parent:
             if self._reloads or worker.serves or worker.versions is None:
                 continue
             for name, version in worker.versions.items():
-                if self._versions.setdefault(name, version) != version:
+                if self._versions.get(name, self._verified.get(name, version)) != version:
                     self._reload(name, None)
+                elif not self._reloads:
+                    self._versions[name] = version
             if not self._reloads:
                 worker.serves = True
                 self._alone, self._failed = math.inf, []
@@ -243,9 +256,12 @@ class _Parent:
         self._go_on(reload)
 
     def _load(self, reload: _Reload, workers: Iterable[_Worker]) -> None:
-        reload.waiting, reload.loaded = set(workers), {}
+        reload.waiting, reload.loaded, reload.verifier = set(workers), {}, None
         for worker in reload.waiting:
-            worker.send(("load", reload.number, reload.name))
+            verify = self._settings.verify and reload.verifier is None
+            worker.send(("load", reload.number, reload.name, verify))
+            if verify:
+                reload.verifier = worker
 
     def _go_on(self, reload: _Reload) -> None:
         """Once all workers have answered, let them swap; once they have, or one could not load, end the reload."""
@@ -255,7 +271,8 @@ class _Parent:
             self._end(reload, reload.error)
             return
         reload.result, *others = reload.loaded.values()
-        if any(other != reload.result for other in others):  # the folder was written between
+        unverified = self._settings.verify and reload.verifier not in reload.loaded  # for it has died
+        if unverified or any(other != reload.result for other in others):  # or the folder was written between
             self._load(reload, reload.loaded)
             return
         self._versions[reload.name] = reload.result["version"]
@@ -275,8 +292,9 @@ class _Parent:
                 if (
                     not worker.serves
                     and worker.versions
-                    and worker.versions[reload.name] != self._versions[reload.name]
+                    and worker.versions[reload.name] != self._versions.get(reload.name)
                 ):
+                    print(f"serve: {error[2]}", file=sys.stderr)
                     worker.versions = None
                     worker.process.kill()
         if self._reloads:
@@ -397,9 +415,9 @@ class _Link:
             if not answer.done():
                 answer.set_result(rest[0])
 
-    async def _load(self, number: int, name: str) -> None:
+    async def _load(self, number: int, name: str, verify: bool) -> None:
         try:
-            served = await self._service.prepared(name)
+            served = await self._service.prepared(name, verify)
         except RefusedError as error:
             self._service.metrics.reload(name, False)
             outcome: tuple[Any, ...] = ("error", error.status, str(error))

@@ -55,12 +55,13 @@ def test_every_option_reaches_the_job(monkeypatch, tmp_path):
     arguments = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     flags = ["overwrite", "density", "candidate_ids"]
     arguments += [f"--{name.replace('_', '-')}" for name in flags]
-    result = typer_testing.CliRunner().invoke(cli.app, ["select", *arguments, "--quiet"])
+    result = typer_testing.CliRunner().invoke(cli.app, ["select", *arguments, "--no-verify", "--quiet"])
     assert result.exit_code == 0, result.output
+    assert seen.pop("verify") is False
     assert [seen.pop(name) for name in flags] == [True] * 3
     assert seen.pop("progress") is None
     assert seen.pop("stop")() is False
-    assert set(seen) | {*flags, "progress", "stop"} == set(inspect.signature(select).parameters)
+    assert set(seen) | {*flags, "progress", "stop", "verify"} == set(inspect.signature(select).parameters)
     assert {name: value if isinstance(value, (int, float)) else str(value) for name, value in seen.items()} == given
 
 

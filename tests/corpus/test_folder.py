@@ -1,13 +1,18 @@
 """The folder of a saved corpus: what is changed in it is found, and a kill while saving loses nothing."""
 
+import errno
+import itertools
 import json
 import os
 import random
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import threading
+import zlib
+from pathlib import Path
 
 import killed_saves
 import numpy as np
@@ -553,3 +558,131 @@ def test_corpus_is_loaded_whole_while_it_is_replaced(tmp_path):
         stop.set()
         thread.join()
     assert set(seen) == {repr(corpus) for corpus in made}
+
+
+# --- Verifying quickly.
+
+
+def unsampled(path):
+    """Flip a bit that no sample of rows has."""
+    content = bytearray((path / "data.npy").read_bytes())
+    content[len(content) // 2 + 1000] ^= 4
+    (path / "data.npy").write_bytes(content)
+
+
+@pytest.mark.parametrize("block", [1 << 24, 1 << 20, 12_345])
+def test_blocks_are_summed_as_the_format_says(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(corpus_folder, "_SUMMED", block)
+    corpus_of("float16", rows=15000, dims=50).save(tmp_path / "corpus")
+    files = json.loads((tmp_path / "corpus" / "corpus.json").read_text())["files"]
+    for name, said in files.items():
+        content = (tmp_path / "corpus" / name).read_bytes()
+        sums = [zlib.crc32(content[begin : begin + block]) for begin in range(0, len(content), block)]
+        assert said["blocks_crc32"] == zlib.crc32(b"".join(struct.pack("<I", each) for each in sums))
+    rk.Corpus.load(tmp_path / "corpus", verify=True)
+    unsampled(tmp_path / "corpus")
+    rk.Corpus.load(tmp_path / "corpus")
+    with pytest.raises(ValueError, match=r"data\.npy is damaged: its checksum is not the one it was written with"):
+        rk.Corpus.load(tmp_path / "corpus", verify=True)
+
+
+def test_folders_of_before_are_verified_by_sha256(saved):
+    files = json.loads((saved / "corpus.json").read_text())["files"]
+    for said in files.values():
+        del said["blocks_crc32"]
+    signed(saved, files=files)
+    rk.Corpus.load(saved, verify=True)
+    unsampled(saved)
+    rk.Corpus.load(saved)
+    with pytest.raises(ValueError, match=r"data\.npy is damaged: its checksum is not the one it was written with"):
+        rk.Corpus.load(saved, verify=True)
+
+
+# --- Full disks.
+
+FULL_DISK = """
+import resource, signal, sys
+import ragsys_kernels as rk
+
+corpus = rk.Corpus.load(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit fails with EFBIG, as ENOSPC would
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+for place in sys.argv[2:]:
+    try:
+        corpus.save(place, overwrite=True)
+    except OSError as error:
+        print(error.errno, error)
+"""
+
+
+def test_a_full_disk_while_a_corpus_is_saved(tmp_path, large):
+    place, new = tmp_path / "corpus", tmp_path / "new"
+    corpus_of(seed=3).save(place)
+    before = {file.name: file.read_bytes() for file in place.iterdir()}
+    ran = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, large / "corpus", place, new], capture_output=True, text=True, check=True
+    )
+    said = f"{errno.EFBIG} Corpus: path must be a folder that can be written, got {{}}: File too large; {{}}"
+    assert ran.stdout.splitlines() == [said.format(place, "it is as it was"), said.format(new, "nothing was written")]
+    assert [file.name for file in tmp_path.iterdir()] == ["corpus"]
+    assert {file.name: file.read_bytes() for file in place.iterdir()} == before
+
+
+@pytest.mark.parametrize("step", ["write_bytes", "fsync", "mkdir", "rename"])
+def test_a_disk_that_is_full_in_any_step(tmp_path, monkeypatch, step):
+    place = tmp_path / "corpus"
+    corpus_of(seed=3).save(place)
+    before = {file.name: file.read_bytes() for file in place.iterdir()}
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        if step == "rename":  # on a file system that cannot exchange two names
+            patch.setattr(corpus_folder._files, "_exchange", lambda *_: False)
+        patch.setattr(*{"write_bytes": (Path, "write_bytes"), "mkdir": (Path, "mkdir")}.get(step, (os, step)), full)
+        with pytest.raises(OSError, match=r"^Corpus: path .*: No space left on device; it is as it was$") as caught:
+            corpus_of(seed=4).save(place, overwrite=True)
+    assert caught.value.errno == errno.ENOSPC
+    assert [file.name for file in tmp_path.iterdir()] == ["corpus"]
+    assert {file.name: file.read_bytes() for file in place.iterdir()} == before
+
+
+# --- Ids.
+
+
+def test_ids_that_are_there_twice_are_refused(tmp_path, monkeypatch):
+    """Of folders that another program has written, with checksums that fit."""
+    for given, twice in (
+        ([5, 9, 7, 9, 5, 11], "9 in rows 1 and 3"),
+        ([5, 7, 7, 9], "7 in rows 1 and 2"),
+        (["b", "a", "c", "b"], "'b' in rows 0 and 3"),
+    ):
+        with monkeypatch.context() as patch:
+            for check in ("_check_unique", "_check_unique_texts"):
+                patch.setattr(f"ragsys_kernels.corpus.ids.{check}", lambda *_: None)
+            rk.Corpus(np.eye(len(given), dtype=np.float32), ids=given).save(tmp_path / "corpus", overwrite=True)
+        with pytest.raises(ValueError, match=rf"^Corpus: path must .*: ids must be unique, got {twice}$"):
+            rk.Corpus.load(tmp_path / "corpus")
+
+
+@pytest.mark.parametrize("ids", [[5, 9, 7, 3], ["b", "a", "é", "d"]], ids=["int", "str"])
+def test_a_lookup_that_is_not_of_the_ids_is_refused(tmp_path, ids):
+    path = tmp_path / "corpus"
+    rk.Corpus(np.eye(4, dtype=np.float32), ids=ids).save(path)
+    files = json.loads((path / "corpus.json").read_text())["files"]
+    lies = {"id_order": [3, 4, -1], "id_offsets": [2, 9, -1, 0], "id_keys": [0], "id_text": [255, 128], "ids": [8]}
+    for name, values in lies.items():
+        for row, value in itertools.product((1, 2), values if (path / f"{name}.npy").exists() else ()):
+            array = np.load(path / f"{name}.npy")
+            if array[row] == value:
+                continue
+            good, before = array.copy(), (path / "corpus.json").read_bytes()
+            array[row] = value
+            said = corpus_folder._write(path / f"{name}.npy", array, 4)
+            signed(path, files={**files, f"{name}.npy": said})
+            with pytest.raises(ValueError, match=r"^Corpus: path must hold .*(: ids must|got another id_)"):
+                rk.Corpus.load(path)
+            np.save(path / f"{name}.npy", good)
+            (path / "corpus.json").write_bytes(before)
+    rk.Corpus.load(path)

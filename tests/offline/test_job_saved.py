@@ -1,5 +1,6 @@
 """Jobs over the folder of a saved corpus: the same picks as over the files that it was made of."""
 
+import json
 import pickle
 import shutil
 
@@ -13,8 +14,9 @@ from job_arrays import N, check_refused, files, vector_lists  # noqa: E402
 
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import offline  # noqa: E402
+from ragsys_kernels.corpus import folder  # noqa: E402
 from ragsys_kernels.offline._spec import Inputs, JobSpec  # noqa: E402
-from ragsys_kernels.offline._worker import Held  # noqa: E402
+from ragsys_kernels.offline._worker import Held, Worker  # noqa: E402
 from ragsys_kernels.offline.sources import id_values  # noqa: E402
 
 COLUMNS = {"bias_column": "bias", "group_column": "groups", "cost_column": "costs"}
@@ -151,3 +153,37 @@ def test_a_damaged_folder_is_named(tmp_path, data):
     check_refused(tmp_path, ValueError, match, corpus=tmp_path / "saved")
     (tmp_path / "saved" / "corpus.json").unlink()
     check_refused(tmp_path, ValueError, "a folder of Parquet files and of nothing else", corpus=tmp_path / "saved")
+
+
+def test_a_flipped_bit_is_found_before_the_job_begins(tmp_path, data, monkeypatch):
+    monkeypatch.setattr("ragsys_kernels.corpus.folder._SMALL", 1000)  # beyond which a sample of the rows is read
+    rk.Corpus(np.repeat(data["corpus"], 20, axis=0)).save(tmp_path / "saved")
+    file = tmp_path / "saved" / "data.npy"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2 + 50] ^= 1
+    file.write_bytes(content)
+    match = r"^select: corpus must be usable, got .*saved: Corpus: path must .*: data\.npy is damaged: its checksum"
+    with pytest.raises(ValueError, match=match):
+        select(tmp_path, "saved", "out")
+    assert not (tmp_path / "out").exists()
+    assert select(tmp_path, "saved", "out", verify=False).complete
+    with pytest.raises(TypeError, match=r"^select: verify must be True or False, got 1"):
+        select(tmp_path, "saved", "out", verify=1)
+
+
+def test_a_saved_corpus_is_verified_once(tmp_path, data, monkeypatch):
+    rk.Corpus(data["corpus"]).save(tmp_path / "saved")
+    read, load = [], folder.load
+    monkeypatch.setattr(folder, "load", lambda path, verify: read.append(verify) or load(path, verify))
+    spec = JobSpec(corpus=tmp_path / "saved", queries=tmp_path / "queries.npy")
+    Inputs.open(spec, verify=True)
+    Worker(spec)  # as another process begins
+    assert read == [True, False]
+
+
+def test_a_corpus_of_format_1_has_nothing_to_verify(tmp_path, data):
+    rk.Corpus(data["corpus"]).save(tmp_path / "saved")
+    file = tmp_path / "saved" / "corpus.json"
+    said = json.loads(file.read_text())
+    file.write_text(json.dumps({"format": 1, **{x: said[x] for x in ("metric", "dtype", "max_norm", "code_error")}}))
+    assert select(tmp_path, "saved", "out").complete

@@ -401,6 +401,47 @@ def test_defaults_of_the_command_are_the_limits(monkeypatch, tmp_path, command):
     assert seen[0] == defaults
 
 
+def flip(folder):
+    """Flip a bit of a large corpus, in a row that no sample has."""
+    rows = np.random.default_rng(1).standard_normal((20_000, D), dtype=np.float32)
+    rk.Corpus(rows).save(folder, overwrite=True)
+    content = bytearray((folder / "data.npy").read_bytes())
+    content[len(content) // 2 + 1000] ^= 1
+    (folder / "data.npy").write_bytes(content)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_flipped_bit_is_found_when_a_corpus_is_loaded(tmp_path, number):
+    arguments = ("--corpus", f"docs={tmp_path / 'docs'}", "--workers", number, "--threads", 1)
+    save(tmp_path / "docs", 1)
+    with servers.Process(*arguments) as process:
+        flip(tmp_path / "docs")
+        answer = reload(process)
+        assert answer.status_code == 409
+        assert "data.npy is damaged: its checksum" in answer.text
+        assert httpx.post(f"{process.url}/v1/select", content=BODY).status_code == 200
+        save(tmp_path / "docs", 2)
+        assert reload(process).status_code == 200
+        assert process.stop()[0] == 0
+    flip(tmp_path / "docs")
+    refused = servers.Process(*arguments)
+    refused.process.wait(60)
+    code, _, errors = refused.stop()
+    refused.__exit__()
+    assert code == 1
+    assert re.search(r"^error: serve: Corpus: path must .*data\.npy is damaged: its checksum.*$", errors, re.M)
+    with servers.Process(*arguments, "--no-verify"):
+        pass
+
+
+def test_one_process_verifies_for_all_workers():
+    from ragsys_kernels.serving import server
+
+    for number, expected in ((1, True), (2, False)):
+        settings = server.Settings(corpora={"docs": rk.Corpus(np.eye(3, dtype=np.float32))}, workers=number)
+        assert settings.service().corpora._verify is expected
+
+
 def test_blas_is_held_to_one_thread():
     import threadpoolctl
 
