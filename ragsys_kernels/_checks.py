@@ -41,13 +41,15 @@ def count(op: str, name: str, value: Any) -> int:
     if type(value) is int and 1 <= value < 2**63:  # the common case first
         return value
     number = whole(op, name, value)
-    if isinstance(value, bool) or number < 1:
+    if number < 1:
         raise ValueError(f"{op}: {name} must be at least 1, got {shown(value)}")
     return number
 
 
 def whole(op: str, name: str, value: Any, rule: str = "an integer") -> int:
-    """Check a whole number that fits in 64 bits."""
+    """Check a whole number that fits in 64 bits; True and False, which Python counts as such, are none."""
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{op}: {name} must be {rule}, got {bool(value)}")
     try:
         number = operator.index(value)
     except (TypeError, ValueError, RuntimeError):  # RuntimeError: from tensors

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 import ragsys_kernels as rk
 
+from .._checks import shown
 from ..corpus.ids import Ids, make
 from ._device import Placed, Selector
 from ._manifest import JobFolder, ShardRecord, errors_file, shard_file
@@ -96,6 +97,8 @@ class Held:
         lookup = _lookup(ids, inputs) if spec.candidate_ids else None
         if inputs.saved is not None:
             return cls(inputs.saved, None, lookup)
+        if column is not None and lookup is None:  # which has looked
+            check_unique("select", ids, column)
         corpus = load_corpus(inputs.corpus, inputs.bias, inputs.groups, {**_costs(inputs), **inputs.held})
         return cls(corpus, None if ids is None else takeable(ids), lookup)
 
@@ -375,6 +378,23 @@ def _lookup(ids: Any, inputs: Inputs) -> Ids:
 
 def _costs(inputs: Inputs) -> dict[str, Any]:
     return {} if inputs.costs is None else {"costs": inputs.costs.whole()}
+
+
+def check_unique(op: str, ids: pa.ChunkedArray, column: Column) -> None:
+    """Refuse an id that is there twice, of any type: a sort of integers, a table of hashes of others (0.2 µs each)."""
+    if pa.types.is_integer(ids.type):
+        ordered = np.sort(ids.to_numpy())
+        once = len(ordered) == 0 or bool((ordered[1:] != ordered[:-1]).all())
+    else:
+        once = len(ids.unique()) == len(ids)
+    if once:
+        return
+    codes = ids.combine_chunks().dictionary_encode().indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    row = int(order[1:][codes[order][1:] == codes[order][:-1]].min())
+    first = int(np.argmax(codes == codes[row]))
+    got = f"{shown(ids[row].as_py())} in rows {first} and {row} of {column.path}"
+    raise ValueError(f"{op}: ids of the corpus must be unique, got {got}")
 
 
 def takeable(ids: pa.ChunkedArray) -> pa.Array:

@@ -15,7 +15,7 @@ from .._types import Backend, Method, PathLike
 from ..corpus.ids import Ids, make
 from . import sources
 from ._device import Selector
-from ._worker import takeable
+from ._worker import check_unique, takeable
 from .ray_engine import import_ray
 
 Array = npt.NDArray[Any]
@@ -159,7 +159,10 @@ def selector_for_ray(
             raise ValueError(
                 f"{_OP}: corpus must have one id for each of its {len(corpus)} rows, got {column.rows} in {column.path}"
             )
-        ids = None if column is None else takeable(column.whole())
+        if column is not None:
+            found = column.whole()
+            check_unique(_OP, found, column)
+            ids = takeable(found)
     lookup = None
     if _checks.flag(_OP, "candidate_ids", candidate_ids):
         lookup = corpus.ids if ids is None else make(_OP, ids, len(corpus))

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import _arrays
 from .._arrays import Place
-from .._checks import choice, expect_shape, flag, floats, good_values, shown, whole
+from .._checks import choice, count, expect_shape, flag, floats, good_values, shown
 from .problem import Rows, unit
 
 KINDS = ("facility", "cover", "xquad")
@@ -121,9 +121,7 @@ def ssd(op: str, gamma: Any, window: Any) -> Callable[..., Ssd]:
     factor = number(op, "gamma", gamma, "above 0", lambda x: x > 0)
     width = 0
     if window is not None:
-        width = whole(op, "window", window)
-        if isinstance(window, bool) or width < 1:
-            raise ValueError(f"{op}: window must be at least 1, got {shown(window)}")
+        width = count(op, "window", window)
     return lambda *_: Ssd(factor, width)
 
 

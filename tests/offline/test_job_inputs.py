@@ -120,3 +120,29 @@ def test_the_folder_of_a_saved_corpus_is_named_as_such(tmp_path):
     match = f"select: corpus must be files of vectors, got the saved corpus {tmp_path / 'saved'}; name those that"
     with pytest.raises(ValueError, match=match):
         sources.vectors(tmp_path / "saved", "corpus")
+
+
+TWICE = {
+    "integers": [9, 3, 7, 3, 9],
+    "strings": ["b", "a", "c", "a", "b"],
+    "dictionary": pa.array(["b", "a", "c", "a", "b"]).dictionary_encode(),
+    "dates": pa.array([9, 3, 7, 3, 9], pa.date32()),
+    "floats": [0.5, 0.25, 1.0, 0.25, 0.5],
+}
+
+
+@pytest.mark.parametrize("kind", TWICE)
+def test_an_id_that_is_there_twice_is_refused(tmp_path, kind):
+    rows = vector_lists(np.eye(5, dtype=np.float32))
+    pq.write_table(pa.table({"id": TWICE[kind], "vector": rows}), tmp_path / "twice.parquet")
+    pq.write_table(pa.table({"id": TWICE[kind], "vector": rows}).slice(0, 3), tmp_path / "once.parquet")
+    job = {"queries": tmp_path / "once.parquet", "out": tmp_path / "out", "k": 1, "pool": 2}
+    with pytest.raises(
+        ValueError, match=r"^select: ids of the corpus must be unique, got .* in rows 1 and 3 of .*twice"
+    ):
+        offline.select(corpus=tmp_path / "twice.parquet", **job)
+    assert not (tmp_path / "out").exists()
+    assert offline.select(corpus=tmp_path / "once.parquet", **job).complete
+    if kind in ("integers", "strings"):
+        with pytest.raises(ValueError, match=r"^build_corpus: .*ids must be unique, got .* in rows 1 and 3"):
+            offline.build_corpus(tmp_path / "twice.parquet", tmp_path / "saved")
