@@ -196,6 +196,10 @@ BOTH = {
         "backend must be one of 'auto', 'cpu', 'reference', 'triton', 'cuda', got 'gpu'",
     ),
     "threads_zero": (good(num_threads=0), ValueError, "num_threads must be at least 1, got 0"),
+    "max_per_group_true": (
+        good(groups=np.zeros(12, int), max_per_group=True), TypeError, "max_per_group must be an integer, got True",
+    ),
+    "threads_true": (good(num_threads=np.True_), TypeError, "num_threads must be an integer, got True"),
     "threads_float": (good(num_threads=1.5), TypeError, "num_threads must be an integer, got float"),
     "check_values": (good(check_values="yes"), TypeError, "check_values must be None, True or False, got 'yes'"),
     "queries_nan": (
