@@ -119,6 +119,15 @@ def test_words_of_the_first_window_leave_out_its_first_token():
     made, _ = system()
     text = made.encode(" a b c")
     assert text.words([Window(0, 1, 6), Window(0, 1, 2), Window(0, 2, 3), Window(0, 3, 6)]).tolist() == [2, 0, 1, 1]
+    assert text.words([Window(0, 0, 6), Window(0, 0, 1)]).tolist() == [3, 1]  # unless it is a target
+
+
+def test_each_window_has_its_documents():
+    made, text = system()
+    for documents in ([], [(), ()]):
+        with pytest.raises(ValueError, match="argument"):
+            made.logprobs(text, [Window(5, 10, 12)], documents)
+    assert made.model.calls == []
 
 
 def test_the_smallest_windows():
