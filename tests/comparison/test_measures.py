@@ -99,6 +99,13 @@ def test_coverage_does_not_depend_on_how_many_queries_are_held(monkeypatch):
         check(found, {"coverage": PLANE["coverage"] * 3})
 
 
+def test_coverage_of_pools_of_one_item_and_of_items_that_look_away():
+    """An item whose cosine with every pick is negative counts as 0, and no less."""
+    pools = [[3, -1], [1, -1], [0, 3]]  # at 200; 10; 0 and 200
+    found = measured(problem(pools), np.array([[4, 5, 0], [4, 5, 0], [4, 5, 2]]), ["coverage"])
+    check(found, {"coverage": [0, cos(10), cos(60) / 2]})
+
+
 def test_near_duplicates_are_above_the_threshold_with_an_earlier_pick():
     assert cos(19) < 0.95 < cos(18) < cos(17)
     picks = np.array([[4, 7, 5, 8], [5, 8, 4, 7], [4, 0, 2, 3]])  # 60, 78, 61, 80; 61, 80, 60, 78; far apart
