@@ -204,10 +204,14 @@ def cover_clipped(
     return picks, values
 
 
-def ssd_without_constant(
+def ssd_forgetting(
     features: Array, n: int, worth: Array, k: int, weight: float, gamma: float, width: int
 ) -> tuple[list[int], list[float]]:
-    """Sliding spectrum decomposition of rows as they are; the rows from n on have been shown before."""
+    """Sliding spectrum decomposition as pyversity has it, of rows as they are; those from n on have been shown before.
+
+    A pick has as its direction what the directions of the window left of it when it was made, and this is given back
+    to the items when it leaves the window. So the picks that have left still bend the directions of those in it.
+    """
     features = features.astype(np.float64)
     squares = np.einsum("nd,nd->n", features, features)
     left = squares.copy()

@@ -13,7 +13,7 @@ from .._checks import shown
 from ..selection import options as _options
 from ..selection.problem import Selection
 from . import _pools
-from ._pools import Array, cover_clipped, greedy, number_of_picks, ssd_without_constant
+from ._pools import Array, cover_clipped, greedy, number_of_picks, ssd_forgetting
 
 _EPS = float(np.finfo(np.float32).eps)
 
@@ -312,7 +312,7 @@ def ssd(
     append_bias: bool = True,
     normalize_scores: bool = True,
 ) -> DiversificationResult:
-    """Do what ``pyversity.ssd`` does, on the kernel of `ragsys_kernels.ssd`.
+    """Do what ``pyversity.ssd`` does, on the kernel of `ragsys_kernels.ssd` while all picks count.
 
     ``diversity=0`` is the best k by score. Parameters, results and errors are those of `mmr`, with these more.
 
@@ -321,7 +321,9 @@ def ssd(
     recent_embeddings : (M, D) numbers, optional
         What was shown before, the oldest first.
     window : int, optional
-        How many of the last picks and recent embeddings count. Default: all.
+        How many of the last picks and recent embeddings count. Default: all. Fewer than there are run in NumPy: by
+        pyversity's algorithm, in which picks that have left the window go on to bend what those in it take away, where
+        `ragsys_kernels.ssd` forgets them.
     gamma : float above 0
         Weight of the volume.
     normalize : bool
@@ -354,7 +356,7 @@ def ssd(
     constant = append_bias and not _ends_with_ones(both, n, normalize)
     # The kernel's z-scores, and in everything but these their units: of pyversity's z-scores, or of the scores.
     unit = kernel / deviation if normalize_scores else kernel
-    if constant and _EPS < unit < 1 / _EPS:
+    if constant and width >= len(recent) + k - 1 and _EPS < unit < 1 / _EPS:
         found = _run(
             "ssd",
             both,
@@ -364,7 +366,7 @@ def ssd(
             initial=np.arange(n, len(both))[None],
             lambda_d=weight,
             metric="cosine" if normalize else "dot",
-            options=_options.ssd("ssd", gamma / unit, width),
+            options=_options.ssd("ssd", gamma / unit, None),
         )
         picks, values = found.indices[0], found.scores[0].astype(np.float64) * unit
         if not normalize_scores:
@@ -375,7 +377,7 @@ def ssd(
         features = _normalized(both) if normalize else both
         if constant:
             features = np.hstack([features, np.ones((len(features), 1))])
-        picks, values = ssd_without_constant(features, n, worth, k, weight, gamma, width)
+        picks, values = ssd_forgetting(features, n, worth, k, weight, gamma, width)
     return _result(Strategy.SSD, picks, values, diversity, None, parameters)
 
 

@@ -29,7 +29,7 @@ from .triton_launch import (
     query_parts,
 )
 from .triton_objective import comparable, inverse, may_be_picked, running_max, with_bias
-from .triton_objectives import OBJECTIVES, rule_of
+from .triton_objectives import OBJECTIVES, most_taken, rule_of
 from .triton_objectives.objective import Items
 from .triton_products import diagonal, gram_matrix, gram_row, held_rows, part_products, row_products
 
@@ -85,6 +85,7 @@ def form(
     whole, keeps_more = OBJECTIVES[rule].whole, rule not in ("mmr", "vrsd")
     matrix, even = whole or dtype != "float32", dims % tile.dims == 0
     held = HOPPER_SLICES[keeps_more] if hopper else HELD_SLICES[0 if plain else 1 + keeps_more]
+    held -= rule == "ssd window"  # which with two spills by Triton 3.6
     held = 0 if matrix else min(dims // tile.dims, held)
     return {
         "MATRIX": matrix,
@@ -376,7 +377,6 @@ def limits_and_options(problem: Problem) -> dict[str, Any]:
     number, second = (
         next((getattr(options, name) for name in names if hasattr(options, name)), 0.0) for names in NUMBERS
     )
-    taken = num_initial(problem) + problem.k
     return {
         **limits(problem),
         "quality": quality,
@@ -384,8 +384,14 @@ def limits_and_options(problem: Problem) -> dict[str, Any]:
         "far": 1.0 if problem.rows.metric == "cosine" else 0.0,
         "number": float(number),
         "second": float(second),
-        "window": min(getattr(options, "window", 0) or taken, taken),
+        "window": _remembered(problem),
     }
+
+
+def _remembered(problem: Problem) -> int:
+    """Return how many picks and initial items have a say in the next, at most."""
+    taken = most_taken(problem)
+    return min(getattr(problem.options, "window", 0) or taken, taken)
 
 
 # The options that are one number for all queries: a rule has one of the first, and may have one of the second.
@@ -421,7 +427,7 @@ def select(problem: Problem, out: Selection) -> None:
     select_gram_kernel[(problem.num_queries,)](
         **arguments,
         **objective.constexprs(),
-        RANK=next_power_of_2(num_initial(problem) + problem.k) if objective.ranked else NO_RANK,
+        RANK=next_power_of_2(_remembered(problem)) if objective.ranked else NO_RANK,
         **form(dtype, tile, D, plain, parts, rule_of(problem), hopper),
         **tile.options(),
     )

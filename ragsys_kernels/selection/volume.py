@@ -237,7 +237,7 @@ def ssd(
     gamma : float, above 0
         Weight of the volume.
     window : int, optional
-        How many of the last picks count. Default: all.
+        How many of the last picks count. Default: all. Picks that have left the window have no say.
 
     Returns
     -------
@@ -246,7 +246,8 @@ def ssd(
 
     Notes
     -----
-    A pick of which at most 1e-5 is left, by its squared length, adds nothing to what later items are compared with.
+    A pick of which at most 1e-5 is left by those before it in the window, by its squared length, adds nothing to what
+    later items are compared with. pyversity's algorithm for a window is another one: ``integrations.pyversity.ssd``.
 
     Examples
     --------

@@ -120,23 +120,21 @@ def sift(x: Query) -> Values:
 
 def ssd(x: Query) -> Values:
     z, error = _z(x)
-    window = x.options.get("window") or len(x.picked) + 1
-    with_one = np.hstack([x.picked, np.ones((len(x.picked), 1))])
+    last = x.picked[-x.options["window"] :] if x.options.get("window") else x.picked
     basis: list[np.ndarray] = []
     unsure = 1.0
-    for f in with_one:
-        b = f.copy()
-        for other in basis:
-            b -= (b @ other) / (other @ other) * other if other.any() else 0
+    for f in np.hstack([last, np.ones((len(last), 1))]):
+        b = f - sum(((f @ other) / (other @ other) * other for other in basis), np.zeros(len(f)))
         share = (b @ b) / (f @ f)
         if 0.5 * _ROUNDING < share < 2 * _ROUNDING:
             unsure = np.inf
         unsure += 1 / max(share, _ROUNDING)
-        basis = [*basis, b if share > _ROUNDING else 0 * b][-window:]
+        if share > _ROUNDING:
+            basis.append(b)
     items = np.hstack([x.e, np.ones((len(x.e), 1))])
     squares = np.einsum("nd,nd->n", items, items)
     delta = x.tolerance * unsure
-    n = squares - sum((items @ b) ** 2 / (b @ b) for b in basis if b.any())
+    n = squares - sum((items @ b) ** 2 / (b @ b) for b in basis)
     weight = (1 - x.lambda_d) * x.options.get("gamma", 1.0)
     norms = np.sqrt(np.maximum(n, 0))
     scores = x.lambda_d * z + weight * norms

@@ -116,6 +116,7 @@ RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("dpp", {}),
     ("dpp", {"quality": True}),
     ("ssd", {}),
+    ("ssd", {"window": 1}),
     ("ssd", {"window": 2}),
     ("sift", {"noise": 0.3, "min_gain": 0.01}),
     ("coverage", {"kind": "facility"}),

@@ -97,6 +97,28 @@ def test_picks_depend_on_no_scale_of_the_scores(rule, bias):
         np.testing.assert_allclose(found.scores, usual.scores, rtol=1e-5)
 
 
+@pytest.mark.parametrize("window", [1, 2, 5])
+@pytest.mark.parametrize("kind", ["alike", "copies"])
+def test_in_a_window_only_its_picks_take_from_the_volume(window, kind):
+    """Rows in order of their relevance, which decides; initial items before them."""
+    rng = np.random.default_rng(window)
+    rows = rng.standard_normal((20, 12)).astype(np.float32)
+    rows = rows[rng.integers(0, 4, 20)] + np.float32(0.3 * (kind == "alike")) * rows
+    problem = {"k": 12, "candidates": np.arange(13)[None], "relevance": np.float32(np.arange(13, 0, -1))[None]}
+    problem |= {"lambda_d": 0.5, "gamma": 0.01, "window": window, "initial": np.array([[13, -1, 15, 17, 19]])}
+    found = rk.ssd(None, rows, **problem, backend="triton")
+    np.testing.assert_array_equal(found.indices, [np.arange(12)])
+    z = (problem["relevance"][0] - 7) / (problem["relevance"].std(dtype=np.float64) + 13 * 2.0**-23)
+    left = (found.scores[0] - 0.5 * z[:12]) / 0.005
+    items = np.hstack([rows / np.linalg.norm(rows, axis=1, keepdims=True), np.ones((20, 1))])
+    taken = [13, 15, 17, 19, *range(12)]
+    for i in range(12):
+        picks = items[taken[: i + 4][-window:]]
+        solved = np.linalg.lstsq(picks.T, items[i], rcond=1e-3)[0]
+        expected = np.linalg.norm(items[i] - solved @ picks)
+        np.testing.assert_allclose(left[i], expected, atol=1e-3 if kind == "alike" else 2e-2)
+
+
 def test_z_scores_of_equal_values_and_of_values_apart_by_rounding():
     """SSD without a weight of the volume reports them."""
     for number in (1, 19, 100):
@@ -183,10 +205,11 @@ def test_a_kernel_is_compiled_again_for_more_picks_only_where_a_rule_keeps_them(
 
     monkeypatch.setattr(triton_gram, "select_gram_kernel", Kernel())
     method, problem = problem_of(rule, {}, P=40)
-    for k in (3, 16, 17, 33):
+    for k in (4, 16, 17, 33):
         getattr(rk, method)(**{**problem, "k": k}, backend="triton")
     sizes = [{name: x for name, x in each.items() if len(name) > 1} for each in launched]  # P, S, K, D are no constants
-    assert [each.pop("RANK") for each in sizes] == ([4, 16, 32, 64] if method in ("dpp", "ssd", "sift") else [16] * 4)
+    ranks = [4, 16, 32, 64] if method in ("dpp", "ssd", "sift") else [16] * 4
+    assert [each.pop("RANK") for each in sizes] == ([4] * 4 if rule == "ssd in a window" else ranks)
     assert sizes.count(sizes[0]) == 4
 
 

@@ -38,7 +38,10 @@ inline Status Query<T, Objective>::keep_initial() {
     keep_codes(picked, r);
     ws.picked_pivot[picked] = product * ws.picked_scale[picked];
     all_finite = all_finite && finite(ws.picked_pivot[picked]);
-    if constexpr (Objective::kDirections) objective.add(*this, picked, r, ws.picked_pivot[picked]);
+    if constexpr (Objective::kDirections) {
+      const Status added = objective.add(*this, picked, r, ws.picked_pivot[picked]);
+      if (added != Status::ok) return added;
+    }
     cap_group(picked);
   }
   return all_finite ? Status::ok : Status::not_finite;
@@ -120,7 +123,8 @@ inline Status Query<T, Objective>::keep(std::int64_t j) {
   ws.picked_pivot[picked] = ws.pivot[j];
   ws.picks[picked] = prepared(row(ws.row[j]), args.dims, ws.prepared_picks + picked * prepared_floats(args.dims));
   keep_codes(picked, ws.row[j]);
-  if constexpr (Objective::kDirections) objective.add(*this, picked, ws.row[j], ws.relevance[j]);
+  Status status = Status::ok;
+  if constexpr (Objective::kDirections) status = objective.add(*this, picked, ws.row[j], ws.relevance[j]);
   ++picked;
-  return Status::ok;
+  return status;
 }

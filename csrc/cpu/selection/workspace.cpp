@@ -105,10 +105,8 @@ void Workspaces::lay_out(const SelectArgs& args, std::int64_t vector_floats, Wor
 void Workspaces::lay_out_directions(const SelectArgs& args, std::int64_t vector_floats, Workspace& ws, char* base) {
   if (!is_factored(args.method)) return;
   const std::int64_t items = args.pool + vector_floats, picks = args.limits.num_initial + args.k;
-  const bool slides = args.options.window && args.options.window < picks;
   place(base, ws.weight, items);
   place(base, ws.aimed, items);
-  place(base, ws.parts, slides ? items * picks : 0);
   place(base, ws.directions, (picks + 1) * direction_doubles(args.dims));
   place(base, ws.reach, picks);
   place(base, ws.constant, picks);

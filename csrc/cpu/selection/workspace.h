@@ -88,7 +88,6 @@ struct Workspace {
   // DPP, SSD, SIFT. The directions have D elements and SSD's constant, and zeros up to a whole vector.
   float* weight;               // of item j: DPP: squared quality. SSD: the part of its value that stays
   float* aimed;                // of item j: SIFT: its product with the query, less what the picks explain of it
-  float* parts;                // of item j: SSD: its products with all directions, where the window slides
   double* directions;          // of the initial items and the picks; one more for scratch
   double* reach;               // SIFT: what a pick explains of the query, as a product with its direction
   float* constant;             // SSD: the last element of a direction

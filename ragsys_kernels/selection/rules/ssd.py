@@ -11,8 +11,8 @@ from .pool import ROUNDING, Pool
 class SSD:
     """λ_d z_i + (1-λ_d) γ sqrt(n_i), n_i the squared distance of [e_i, 1] from the span of the last picks.
 
-    The last picks have orthogonal vectors b_t, each pick's part that those before it leave. With u_t(i) = <e_i, b_t>
-    n_i = s_ii - Σ u_t(i)²/|b_t|². When the window is full its oldest term is given back before the new one is taken.
+    The last picks have orthogonal vectors b_t, each pick's part that those before it in the window leave. With
+    u_t(i) = <e_i, b_t> n_i = s_ii - Σ u_t(i)²/|b_t|². When a pick leaves the window the others' b_t are made anew.
     """
 
     def __init__(self, problem: Problem, q: int, pool: Pool) -> None:
@@ -23,10 +23,11 @@ class SSD:
         self.z = pool.z
         self.own = np.einsum("nd,nd->n", pool.items, pool.items) + 1
         self.n = self.own.copy()
-        self.terms: list[tuple[np.ndarray, float]] = []  # u_t and |b_t|², the oldest first
+        self.last: list[tuple[int, np.ndarray]] = []  # the picks that count, the oldest first, and products with them
+        self.terms: list[tuple[np.ndarray, float]] = []  # u_t and |b_t|²
 
     def values(self) -> np.ndarray:
-        if not self.terms:
+        if not self.last:
             return self.z
         return self._worth()
 
@@ -41,14 +42,19 @@ class SSD:
         return np.nan
 
     def take(self, j: int, similarity: np.ndarray) -> None:
-        square = max(self.own[j] - sum(u[j] ** 2 / b for u, b in self.terms if b), 0.0)
-        u = similarity + 1 - sum(t * t[j] / b for t, b in self.terms if b)
-        if len(self.terms) == self.window:
-            oldest, b = self.terms.pop(0)
-            if b:
-                self.n = self.n + oldest**2 / b
+        self.last.append((j, similarity + 1))
+        if len(self.last) <= self.window:
+            self._count(*self.last[-1])
+            return
+        del self.last[0]
+        self.n, self.terms = self.own.copy(), []
+        for pick in self.last:
+            self._count(*pick)
+
+    def _count(self, j: int, products: np.ndarray) -> None:
+        square = self.own[j] - sum(u[j] ** 2 / b for u, b in self.terms)
         if square <= ROUNDING * self.own[j]:  # nothing of it is left; it has its place in the window all the same
-            square = 0.0
-        else:
-            self.n = self.n - u**2 / square
+            return
+        u = products - sum(t * t[j] / b for t, b in self.terms)
+        self.n = self.n - u**2 / square
         self.terms.append((u, square))

@@ -2,7 +2,7 @@
 
 A rule keeps a state: a tuple of tensors and numbers, whose kinds stay the same from pick to pick. A tensor has a number
 for each slot, or of a rule that is ``ranked`` a row of RANK numbers, a power of two with room for all picks and initial
-items.
+items that have a say in the next.
 
     start(items, free, RANK) -> state                  before anything is taken
     value(state, items, free, taken, first) -> w, state

@@ -1,8 +1,13 @@
 """Sliding spectrum decomposition: relevance, and what a slot adds to the volume of the last picks.
 
-The state: z-scores; n, the squared distance of [e, 1] from the span of the last picks; for each of these u, the
-product of each slot with its part b that those before it left; |b|², 0 where there is none; how many were taken. The
-oldest of a full window has its place in the rows given away.
+The state: z-scores; n, the squared distance of [e, 1] from the span of the picks that count.
+
+SSD, where all picks count, further has for each of these u, the product of each slot with its part b that those before
+it left; |b|², 0 where there is none; how many were taken.
+
+SSD_WINDOW, where only the last do, has the products of each slot with these picks, as columns that later picks take
+over in turn; which pick each slot was, -1 for others; how many were taken. At every pick it makes the
+directions anew: unit vectors, each combined from the picks by a row of numbers, of 0 where there is none.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -22,10 +27,14 @@ def _worth(state, items):
 
 
 @triton.jit
+def _squared_length(items):
+    return items.length * items.length + 1.0
+
+
+@triton.jit
 def start(items, free, RANK: tl.constexpr):
-    n = items.length * items.length + 1.0
     rows = tl.zeros([items.v.shape[0], RANK], tl.float32)
-    return z_scores(items.v, free), n, rows, tl.sum(rows, 0), 0
+    return z_scores(items.v, free), _squared_length(items), rows, tl.sum(rows, 0), 0
 
 
 @triton.jit
@@ -38,17 +47,14 @@ def take(state, items, similarity, pick, taken, INITIAL: tl.constexpr):
     z, n, rows, squares, count = state
     some = squares > 0.0
     share = tl.where(some, tl.div_rn(1.0, tl.where(some, squares, 1.0)), 0.0)
-    left = of_pick(n, pick)
     own = tl.sum(tl.where(pick[:, None], rows, 0.0), 0)
     u = similarity + 1.0 - tl.sum(rows * (own * share)[None, :], 1)
-    place = tl.arange(0, rows.shape[1]) == count % items.window
-    oldest = tl.where(place[None, :], rows, 0.0)
-    n += tl.sum(oldest * oldest * share[None, :], 1)
-    # Of a pick of which nothing is left to tell from rounding the window has a place all the same.
-    some_left = left > ROUNDING * (of_pick(items.length * items.length, pick) + 1.0)
-    square = tl.where(some_left, left, 0.0)
+    place = tl.arange(0, rows.shape[1]) == count
+    left = of_pick(n, pick)
+    some_left = left > ROUNDING * of_pick(_squared_length(items), pick)
     n -= tl.where(some_left, tl.div_rn(u * u, tl.zeros_like(u) + tl.where(some_left, left, 1.0)), 0.0)
-    return z, n, tl.where(place[None, :], u[:, None], rows), tl.where(place, square, squares), count + 1
+    squares = tl.where(place, tl.where(some_left, left, 0.0), squares)
+    return z, n, tl.where(place[None, :], u[:, None], rows), squares, count + 1
 
 
 @triton.jit
@@ -56,4 +62,35 @@ def outputs(state, items, w, first):
     return _worth(state, items), tl.full(w.shape, float("nan"), tl.float32)
 
 
+@triton.jit
+def start_window(items, free, RANK: tl.constexpr):
+    products = tl.zeros([items.v.shape[0], RANK], tl.float32)
+    return z_scores(items.v, free), _squared_length(items), products, tl.zeros(items.v.shape, tl.int32) - 1, 0
+
+
+@triton.jit
+def take_window(state, items, similarity, pick, taken, INITIAL: tl.constexpr):
+    z, n, products, order, count = state
+    column = tl.arange(0, products.shape[1])
+    products = tl.where((column == count % items.window)[None, :], (similarity + 1.0)[:, None], products)
+    order = tl.where(pick, count, order)
+    n = _squared_length(items)
+    directions = tl.zeros([products.shape[1], products.shape[1]], tl.float32)
+    for at in range(tl.maximum(count + 1 - items.window, 0), count + 1):  # the oldest first
+        here = column == at % items.window
+        this = order == at
+        own = tl.sum(tl.where(this[:, None], products, 0.0), 0)
+        parts = tl.sum(directions * own[None, :], 1)
+        combined = here.to(tl.float32) - tl.sum(directions * parts[:, None], 0)
+        left = of_pick(n, this)
+        some_left = left > ROUNDING * of_pick(_squared_length(items), this)
+        share = tl.where(some_left, tl.div_rn(1.0, tl.sqrt_rn(tl.where(some_left, left, 1.0))), 0.0)
+        combined *= share
+        u = tl.sum(products * combined[None, :], 1)
+        n -= u * u
+        directions = tl.where(here[:, None], combined[None, :], directions)
+    return z, n, products, order, count + 1
+
+
 SSD = Objective(start, value, take, outputs, lengths=True, ranked=True)
+SSD_WINDOW = Objective(start_window, value, take_window, outputs, lengths=True, ranked=True)

@@ -11,7 +11,8 @@
 //   picks SIFT  w_i = u_i^2 / (n_i + noise), u_i = r_i - sum of <x_i, g> e with e = u / sqrt(n + noise) of the pick
 //
 // An item meets picks lazily: n only falls, so that of DPP and SSD an old value is an upper bound. SSD's rises when the
-// window slides: from then on items meet every pick, as SIFT's always do.
+// window slides: the directions in it are made anew, and items, all of which are as they were at first, meet those.
+// SIFT's may rise at any pick: items always meet every pick.
 
 // What is left of an item is not told from rounding if it is at most this share of what there was. DPP does not pick
 // such an item, and one that counts as picked has no direction.
@@ -31,9 +32,8 @@ struct Factored {
   static const float* first_values(const Workspace& ws) { return ws.value; }
 
   Method rule = Method::dpp;
-  bool sift = false, ssd = false, slides = false, may_lag = false;
+  bool sift = false, ssd = false, may_lag = false;
   std::int64_t window = 0;  // SSD: so many of the last picks have a say
-  std::int64_t stride = 0;  // of ws.parts
   float left_weight = 0.0f, noise = 0.0f, min_gain = 0.0f;
   double variance = 1.0;  // SIFT: what is left at the query
 
@@ -53,17 +53,22 @@ struct Factored {
     noise = options.noise;
     min_gain = options.min_gain;
     left_weight = (1.0f - query.lambda_d()) * options.gamma;
-    stride = query.args.limits.num_initial + query.args.k;
-    window = ssd && options.window ? options.window : stride;
-    slides = window < stride;
+    window = ssd && options.window ? options.window : query.args.limits.num_initial + query.args.k;
     may_lag = !sift && query.args.bounds != Bounds::dense;
     query.limited = query.limited || rule == Method::dpp;
-    for (std::int64_t j = 0; j < query.items; j += W) {
-      store(ws.running + j, load(ws.norm2 + j) + splat(ssd ? 1.0f : 0.0f));
-      if (sift) store(ws.aimed + j, load(ws.relevance + j));
-    }
+    begin(query, 0);
+    for (std::int64_t j = 0; sift && j < query.items; j += W) store(ws.aimed + j, load(ws.relevance + j));
     if (rule == Method::dpp && options.quality) return take_quality(query);
     if (!sift) weigh(query, options);
+  }
+
+  // Items have met the directions before `first`, which do not count, and no others.
+  template <class Query>
+  void begin(Query& query, std::int64_t first) const {
+    Workspace& ws = query.ws;
+    for (std::int64_t j = 0; j < query.items; j += W)
+      store(ws.running + j, load(ws.norm2 + j) + splat(ssd ? 1.0f : 0.0f));
+    for (std::int64_t j = 0; first > 0 && j < query.items; ++j) ws.met[j] = std::int32_t(first);
   }
 
   template <class Query>
@@ -114,8 +119,8 @@ struct Factored {
   void start(Query&) {}
 
   template <class Query>
-  bool lags(const Query& query) const {
-    return may_lag && (!slides || query.picked <= window);
+  bool lags(const Query&) const {
+    return may_lag;
   }
 
   bool unfit(const Workspace& ws, std::int64_t j) const {
@@ -126,13 +131,7 @@ struct Factored {
   // Item j meets the direction of pick p, with which its product is this but for SSD's constant.
   void meet(Workspace& ws, std::int64_t j, std::int64_t p, float product) const {
     if (ssd) product += ws.constant[p];
-    float left = ws.running[j];
-    if (slides) {
-      float* const parts = ws.parts + j * stride;
-      if (p >= window) left += parts[p - window] * parts[p - window];
-      parts[p] = product;
-    }
-    ws.running[j] = left - product * product;
+    ws.running[j] -= product * product;
     if (sift) ws.aimed[j] -= product * float(ws.reach[p]);
   }
 
@@ -171,9 +170,25 @@ struct Factored {
     }
   }
 
-  // The direction of pick number p, of row r; `relevance` is the pick's.
+  // The direction of pick number p, of row r; `relevance` is the pick's. When a pick leaves the window, the directions
+  // of all that stay.
   template <class Query>
-  void add(Query& query, std::int64_t p, std::int64_t r, double relevance) const {
+  Status add(Query& query, std::int64_t p, std::int64_t r, double relevance) const {
+    if (p < window) {
+      make_direction(query, p, r, relevance, 0);
+      return Status::ok;
+    }
+    // The largest similarity is that to all picks: items must have met those before them.
+    const Status status = query.args.limits.max_similarity ? query.catch_up_all() : Status::ok;
+    const std::int64_t first = p + 1 - window;
+    for (std::int64_t s = first; s <= p; ++s) make_direction(query, s, s < p ? query.ws.picked_row[s] : r, 0, first);
+    begin(query, first);
+    return status;
+  }
+
+  // What the directions from `first` on leave of pick number p.
+  template <class Query>
+  void make_direction(Query& query, std::int64_t p, std::int64_t r, double relevance, std::int64_t first) const {
     Workspace& ws = query.ws;
     const std::int64_t dims = query.args.dims, size = direction_doubles(dims);
     double* const direction = ws.directions + p * size;
@@ -185,7 +200,7 @@ struct Factored {
     if (ssd) x[dims] = 1;
     for (std::int64_t d = 0; d < size; d += kDoubles) store(direction + d, load(x + d));
     double aimed = relevance;
-    for (std::int64_t s = p > window ? p - window : 0; s < p; ++s) {
+    for (std::int64_t s = first; s < p; ++s) {
       const double part = product_of(ws.directions + s * size, x, size);
       take_away(direction, part, ws.directions + s * size, size);
       aimed -= part * ws.reach[s];
