@@ -11,7 +11,7 @@ from typing import Any
 from . import _env
 from ._checks import choice
 from ._extras import absent, imported
-from ._gpu import preference
+from ._gpu import plans, preference
 from ._loading import imports
 from ._warn import warn
 
@@ -178,6 +178,7 @@ def _order(family: str, device: str, call: tuple[str, str, int, int] | None) -> 
     """Return the backends for arrays on a device, in the order that `auto` tries them."""
     kind = device.partition(":")[0]
     if kind == "cuda":
+        plans.watch()
         return preference.order(call)
     if kind != "cpu":
         return ()

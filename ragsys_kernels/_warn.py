@@ -6,11 +6,15 @@ import sys
 import warnings
 from contextvars import ContextVar
 
+count = 0  # of all warnings so far
+
 _kept: ContextVar[list[tuple[str, type[Warning]]] | None] = ContextVar("_kept", default=None)
 
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the first caller outside this package."""
+    global count
+    count += 1
     kept = _kept.get()
     if kept is not None:
         kept.append((message, category))

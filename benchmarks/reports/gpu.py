@@ -143,7 +143,23 @@ def _resources_of(row: Row) -> str:
     return " / ".join(parts) + (f" {kinds}" if kinds else "")
 
 
-def page(compiled: list[Row], static: list[Row], measured: list[Row]) -> str:
+def of_host(rows: list[Row]) -> str:
+    """Return the section on what calls cost the host."""
+    header = ["call", "by a plan, µs", "without, µs", "torch's copy of an array, µs", "commit", "processor"]
+    names = ("planned_us", "unplanned_us", "copy_us")
+    cells = [[row["call"], *(f"{float(row[x]):.1f}" for x in names), row["commit"], row["hardware"]] for row in rows]
+    text = """\
+## The time of the host
+
+Of a call with tensors for a device and Triton's kernels, whose launches do nothing (`ragsys-kernels bench --host`, no
+GPU): a device's own driver takes some microseconds a launch more. *By a plan*: the third call of a kind and all later
+ones (`ragsys_kernels/_gpu/plans.py`).
+
+"""
+    return f"{text}{table(header, cells, texts=(0, 4, 5))}\n\n" if rows else ""
+
+
+def page(compiled: list[Row], static: list[Row], measured: list[Row], hosts: list[Row] | None = None) -> str:
     devices = table(
         [
             "device",
@@ -188,7 +204,7 @@ Written by `python -m benchmarks.reports.gpu` from `compiled.csv` and `static.cs
 `ragsys-kernels bench --static` makes by compiling every kernel; {used}, where nothing else is said.
 {where}
 
-{gpu_measured.section(measured)}## Computed bounds, not measurements
+{gpu_measured.section(measured)}{of_host(hosts or [])}## Computed bounds, not measurements
 
 How fast an op could be if the device did nothing but move its bytes at the full bandwidth of its memory, or do its
 products at the full rate, whichever takes longer. **Every figure here is a computed bound, not a measurement**:
@@ -230,15 +246,15 @@ def write(folder: Path, root: Path, ledger: Path | None = None, page_only: Path 
     ``ledger`` has the measurements in place of the folder's. ``page_only``: write the page to this file, with rows of
     any commit, and nothing else.
     """
-    compiled, static = (read(folder / f"{name}.csv") for name in ("compiled", "static"))
+    compiled, static, hosts = (read(folder / f"{name}.csv") for name in ("compiled", "static", "host"))
     if not compiled:
         raise SystemExit("error: nothing has been compiled: run `ragsys-kernels bench --static` first")
     rows = read(ledger or folder / "gpu.csv")
     if page_only is not None:
-        page_only.write_text(page(compiled, static, rows), encoding="utf-8")
+        page_only.write_text(page(compiled, static, rows, hosts), encoding="utf-8")
         return
     measured = published(rows)
-    (folder / "gpu.md").write_text(page(compiled, static, measured), encoding="utf-8")
+    (folder / "gpu.md").write_text(page(compiled, static, measured, published(hosts)), encoding="utf-8")
     processors = published(read(RESULTS / "ledger.csv"))
     places.fill(root, "executed", executed(compiled, measured, processors))
     places.fill(root, "gpu-speed", gpu_measured.usual(measured))

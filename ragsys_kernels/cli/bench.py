@@ -40,22 +40,32 @@ def bench(
             "--static",
         ),
     ] = False,
+    host: Annotated[
+        bool,
+        option(
+            RUN,
+            "Only time what the host does for calls on a device, with launches that do nothing; needs no GPU.",
+            "--host",
+        ),
+    ] = False,
 ) -> None:
     """Time the library and its peers in a checkout, then write ledger, report and plots to benchmarks/results.
 
-    Needs the extra bench; --static the extra cuda. Every contender has one thread.
+    Needs the extra bench; --static and --host the extra cuda. Every contender has one thread.
     """
     with one_line_errors("bench"):
         roots = (Path.cwd(), Path(rk.__file__).parents[1])
         root = next((root for root in roots if (root / "benchmarks" / "conftest.py").is_file()), None)
         if root is None:
             raise FileNotFoundError(f"no folder benchmarks in {Path.cwd()}: run it in a checkout of ragsys_kernels")
-        if static:
-            if quick or only is not None:
-                raise ValueError("--static must be given alone, got --quick or --select")
+        if static or host:
+            if quick or only is not None or (static and host):
+                given = "--static" if static else "--host"
+                raise ValueError(f"{given} must be given alone, got --quick, --select or the other")
             if importlib.util.find_spec("triton") is None:
                 raise ValueError(absent("triton", "cuda"))
-            code = subprocess.run([sys.executable, "-m", "benchmarks.reports.gpu", "--compile"], cwd=root).returncode
+            command = ["benchmarks.reports.gpu", "--compile"] if static else ["benchmarks.gpu.host"]
+            code = subprocess.run([sys.executable, "-m", *command], cwd=root).returncode
             if code:
                 raise typer.Exit(code)
             return

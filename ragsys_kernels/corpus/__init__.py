@@ -7,6 +7,7 @@ from typing import Any, Literal, cast
 
 from .. import _arrays, _checks, _dispatch, selection
 from .._arrays import HOST, Torch
+from .._gpu.plans import planned
 from .._hints import hinted
 from .._types import Array, ArrayLike, Backend, Method, Metric, OnError, PathLike, Storage
 from ..selection import METHODS, validate
@@ -172,6 +173,7 @@ class Corpus(Rows):
         extras += "" if self.device == "cpu" else f", device={self.device!r}"
         return f"Corpus(N={len(self)}, D={self.dims}, metric={self.metric!r}, dtype={self.dtype!r}{extras})"
 
+    @planned
     @hinted("search")
     def search(
         self,
@@ -268,6 +270,7 @@ class Corpus(Rows):
             result = SearchResult(*(_arrays.to_library(field, library) for field in found))
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
 
+    @planned
     @hinted("select")
     def select(
         self,

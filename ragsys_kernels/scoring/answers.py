@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._checks import flag
+from .._gpu.plans import planned
 from .._hints import hinted
 from .._types import Array, ArrayLike, OutOfRange, ScoringBackend
 from . import finish, quick, validate
@@ -49,6 +50,7 @@ class AnswerLogprobs(NamedTuple):
     greedy: Array
 
 
+@planned
 @hinted("token_logprobs")
 def token_logprobs(
     logits: ArrayLike,
@@ -145,6 +147,7 @@ def token_logprobs(
         return logp, call.result(finish.by_row(finish.lse(partials), problem.rows, layout))
 
 
+@planned
 @hinted("answer_logprobs")
 def answer_logprobs(
     logits: ArrayLike | None = None,

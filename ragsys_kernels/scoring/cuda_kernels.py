@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import _arrays
-from .._gpu import cuda_module
+from .._gpu import cuda_module, plans
 from ._namespace import cast, namespace
 from .cuda_configuration import (
     COLUMNS,
@@ -175,9 +175,8 @@ def _outputs(problem: ScoringProblem) -> Partials:
 def _launch(
     name: str, grid: tuple[int, int, int], shared: int, like: Any, *arguments: Any, threads: int = THREADS
 ) -> None:
-    cuda_module.load(SOURCE).launch(
-        name, grid=grid, block=(threads, 1, 1), shared=shared, arguments=arguments, like=like
-    )
+    run = cuda_module.load(SOURCE).launch
+    plans.call(run, name, grid=grid, block=(threads, 1, 1), shared=shared, arguments=arguments, like=like)
 
 
 def _by_warp(num_slots: int) -> int:

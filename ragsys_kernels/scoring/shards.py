@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._checks import count, flag
+from .._gpu.plans import planned
 from .._hints import hinted
 from .._types import ArrayLike, OutOfRange, ScoringBackend
 from . import validate
@@ -12,6 +13,7 @@ from ._call import Call
 from .problem import Partials
 
 
+@planned
 @hinted("logprob_partials")
 def logprob_partials(
     logits: ArrayLike | None = None,

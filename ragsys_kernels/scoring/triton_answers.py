@@ -11,6 +11,7 @@ import triton.language as tl
 
 from .. import _arrays
 from .._gpu import interpreter
+from .._gpu.plans import launch
 from .problem import Pairs
 from .triton_finish import COUNTED, MISSED
 
@@ -65,7 +66,9 @@ def logprob_answers_kernel(
 
 def _launch(M: int, values: Any, state: Any, begin: Any, order: Any, found: dict[str, Any], A: int) -> None:
     if A:
-        logprob_answers_kernel[(A,)](
+        launch(
+            logprob_answers_kernel,
+            (A,),
             values=values,
             state=state,
             begin=begin,

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
+from .._gpu.plans import launch
 from .problem import Pairs
 from .triton_merge import Parts, merge_shape, merged, reference
 from .triton_pairs import counts, inverse_of, is_ignored, masked, temperatures
@@ -142,7 +143,9 @@ def finish(problem: Any, pairs: Pairs, slots: Slots | None, parts: Parts, wanted
     num_slots, splits = parts.max.shape
     inner, outer = factors(problem)
     size, warps = merge_shape(splits)
-    logprob_finish_kernel[(M + (T if found.keys() & of_rows.keys() else 0),)](
+    launch(
+        logprob_finish_kernel,
+        (M + (T if found.keys() & of_rows.keys() else 0),),
         logits=logits,
         columns=pairs.targets,
         rows=None if slots is None else slots.rows,

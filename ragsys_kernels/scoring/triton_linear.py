@@ -12,6 +12,7 @@ import triton.language as tl
 
 from .. import _arrays
 from .._gpu.compilers import float32_precision, is_hopper
+from .._gpu.plans import launch
 from .._gpu.variants import variant
 from . import triton_linear_tma
 from .triton_merge import Parts, workspace
@@ -342,8 +343,13 @@ def parts_of(problem: Any, rank: Any = None) -> Parts:
     # targets to a slot a tile would have to look for each.
     known = problem.rank or problem.allowed is not None or M > MOST_TARGETS * R
     if known and M:
-        logprob_linear_target_kernel[(-(-M // tile.rows),)](
-            **common, **tile.options(TARGET_STAGES), target=target, steps=(R + 1).bit_length()
+        launch(
+            logprob_linear_target_kernel,
+            (-(-M // tile.rows),),
+            **common,
+            **tile.options(TARGET_STAGES),
+            target=target,
+            steps=(R + 1).bit_length(),
         )
     sums = {
         "part_max": parts.max,
@@ -356,7 +362,9 @@ def parts_of(problem: Any, rank: Any = None) -> Parts:
     if variant("linear") == "tma" and triton_linear_tma.fits(problem, common["DOT16"]):
         triton_linear_tma.launch(problem, **{name: common[name] for name in triton_linear_tma.SHARED}, **sums)
         return parts._replace(target=target, rank=rank)
-    logprob_linear_kernel[(-(-R // tile.rows), splits)](
+    launch(
+        logprob_linear_kernel,
+        (-(-R // tile.rows), splits),
         **common,
         **sums,
         **tile.options(tile.num_stages),

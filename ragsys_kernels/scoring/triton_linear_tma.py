@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .._gpu import plans
 from .triton_scale import nan_for_inf
 from .triton_tile import COLUMNS, columns_of, enter, leave_unread, slots_of
 
@@ -58,7 +59,9 @@ def launch(problem: Any, **given: Any) -> None:
     items, programs = row_tiles * given["splits"], 2  # of the interpreter
     if weight.is_cuda:
         programs = torch.cuda.get_device_properties(weight.device).multi_processor_count
-    logprob_linear_tma_kernel[(min(items, programs),)](
+    plans.launch(
+        logprob_linear_tma_kernel,
+        (min(items, programs),),
         **given,
         weight=TensorDescriptor(weight, list(weight.shape), list(weight.stride()), [COLUMNS, DIMS]),
         row_tiles=row_tiles,

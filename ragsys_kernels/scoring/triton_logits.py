@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
+from .._gpu.plans import launch
 from .problem import Pairs
 from .triton_merge import Parts, workspace
 from .triton_pairs import NO_TEMPERATURES, counts, inverse_of, masked, temperatures
@@ -110,7 +111,9 @@ def parts_of(problem: Any, pairs: Pairs | None = None, rank: Any = None) -> Part
     if problem.rank and rank is None:
         rank = _arrays.full(like, (M,), 0, "int64")
     inner, outer = factors(problem)
-    logprob_logits_kernel[(R * splits,)](
+    launch(
+        logprob_logits_kernel,
+        (R * splits,),
         logits=logits,
         rows=problem.rows,
         inverse_temperature=problem.inverse_temperature,

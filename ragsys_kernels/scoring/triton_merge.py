@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
+from .._gpu.plans import launch
 from .problem import Partials
 from .triton_scale import LOG2E, factors, finite, scaled
 
@@ -121,7 +122,9 @@ def merge(problem: Any, parts: Parts) -> Partials:
     target = _arrays.empty(like, problem.columns.shape, "float32") if parts.target is None else parts.target
     inner, outer = factors(problem)
     size, warps = merge_shape(splits)
-    logprob_merge_kernel[(R + (logits is not None),)](
+    launch(
+        logprob_merge_kernel,
+        (R + (logits is not None),),
         logits=logits,
         rows=problem.rows,
         inverse_temperature=problem.inverse_temperature,

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
+from .._gpu.plans import launch
 from .problem import Pairs, ScoringProblem
 from .triton_pairs import counts, inverse_of, masked, temperatures
 
@@ -170,7 +171,9 @@ def _room(problem: ScoringProblem, pairs: Pairs, R: int) -> dict[str, Any]:
 def aligned(problem: ScoringProblem, pairs: Pairs) -> Slots:
     """Return the slots of pairs that each have a row of their own."""
     M, room = len(pairs.targets), _room(problem, pairs, len(pairs.targets))
-    logprob_aligned_slots_kernel[(M // PAIR_BLOCK + 1,)](
+    launch(
+        logprob_aligned_slots_kernel,
+        (M // PAIR_BLOCK + 1,),
         targets=pairs.targets,
         allowed=problem.allowed,
         **room,
@@ -194,7 +197,9 @@ def grouped(problem: ScoringProblem, pairs: Pairs) -> Slots:
     of_pairs = {name: _arrays.empty(like, (M,), "int64") for name in ("slot_of", "place")}
     slot_of_row = _arrays.empty(like, (T,), "int64")
     given = temperatures(pairs)
-    logprob_slots_kernel[(1,)](
+    launch(
+        logprob_slots_kernel,
+        (1,),
         targets=pairs.targets,
         row_of=pairs.rows,
         allowed=problem.allowed,

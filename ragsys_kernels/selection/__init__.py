@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .._gpu.plans import planned
 from .._hints import hinted
 from .._types import ArrayLike, Backend, Metric, OnError
 from .aspects import coverage
@@ -14,6 +15,7 @@ from .volume import dpp, msd, sift, ssd
 __all__ = ["METHODS", "coverage", "dpp", "mmr", "mmr_path", "msd", "sift", "ssd", "vrsd"]
 
 
+@planned
 @hinted("mmr")
 def mmr(
     queries: ArrayLike | None,
@@ -187,6 +189,7 @@ def mmr(
     )
 
 
+@planned
 @hinted("vrsd")
 def vrsd(
     queries: ArrayLike,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from .._gpu.plans import planned
 from .._hints import hinted
 from .._types import ArrayLike, Backend, Metric, OnError
 from . import options
@@ -11,6 +12,7 @@ from .calls import run
 from .problem import Rows, Selection
 
 
+@planned
 @hinted("coverage")
 def coverage(
     queries: ArrayLike | None,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import _arrays
-from .._gpu import cuda_module
+from .._gpu import cuda_module, plans
 from .._types import Array
 from . import filtered_problems, torch_search
 from .cuda_configuration import SMALL_CAPABILITY, SOURCE, Configuration, configure, configure_rows
@@ -78,7 +78,8 @@ def _run(problem: Problem, result: Selection) -> None:
         blocks = max(1, min(Q, _WORKSPACE_BYTES // (4 * how.workspace)))
         workspace = _arrays.empty(like, (blocks, how.workspace), "float32")
     for first in range(0, Q, blocks):
-        module.launch(
+        plans.call(
+            module.launch,
             how.kernel,
             grid=(min(blocks, Q - first), 1, 1),
             block=(how.threads, 1, 1),

@@ -231,6 +231,14 @@ class Rows:
         vars(rows).update(data=data, dtype=dtype, metric=metric, norm=norm)  # the rest has the values of the class
         return rows
 
+    def plan_tensors(self) -> tuple[object, list[Any]]:
+        """Return what stands for these rows and all that is fixed in them in `_gpu.plans`, and their arrays."""
+        own = vars(self)
+        if own.get("_mark", (None,))[0] != id(self):  # a copy has that of its original
+            own["_mark"] = id(self), object()
+        arrays = (self.data, self.scales, self.bias, self.groups, self.costs, self.codes)
+        return own["_mark"][1], [x for x in arrays if x is not None]
+
     def vectors(self, rows: np.ndarray | slice) -> np.ndarray:
         """Return the vectors of the formulas in float64."""
         vectors = _arrays.widen(self.data[rows], self.dtype).astype(np.float64)

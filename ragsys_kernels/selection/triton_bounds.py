@@ -26,6 +26,7 @@ import triton.language as tl
 
 from .. import _arrays
 from .._gpu.compilers import is_hopper
+from .._gpu.plans import launch
 from .problem import Problem, Selection
 from .triton_launch import OPTIONS, Tile, chunks, limits, padded, pool_arguments, row_tile
 from .triton_objective import (
@@ -429,7 +430,9 @@ def select(problem: Problem, out: Selection) -> None:
         arguments["initial"] = None
     turns = arguments["S"] + problem.k
     for q0, num_queries in chunks(problem.num_queries, 16 * stride + 12 * turns, WORKSPACE_BYTES, 1):
-        select_bounds_kernel[(num_queries,)](
+        launch(
+            select_bounds_kernel,
+            (num_queries,),
             **arguments,
             work=_arrays.empty(data, (4, num_queries, stride), "float32"),
             taken_rows=_arrays.empty(data, (num_queries, turns), "int64"),

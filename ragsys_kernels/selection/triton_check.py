@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .. import _arrays
+from .._gpu.plans import launch
 from .._gpu.variants import variant
 from . import triton_gram
 from .problem import Problem, Selection
@@ -216,7 +217,9 @@ class Rounds:
         kept = KEPT * (2 if tiles < FEW_TILES else 1)
         looked = looked_at(self.D)
         keys = self.empty((tiles * kept, self.num_queries), "int32")
-        corpus_pool_kernel[(tiles * cdiv(self.num_queries, tile.queries),)](
+        launch(
+            corpus_pool_kernel,
+            (tiles * cdiv(self.num_queries, tile.queries),),
             **self.relevance_arguments(),
             keys_out=keys,
             tiles=tiles,
@@ -235,7 +238,9 @@ class Rounds:
         """Return the first pools (C, FIRST), of the best of ``kept`` keys of each tile; no query is finished."""
         best, places = keys.t().contiguous().topk(FIRST)
         pools = self.empty((self.num_queries, FIRST), "int64")
-        corpus_start_kernel[(self.num_queries,)](
+        launch(
+            corpus_start_kernel,
+            (self.num_queries,),
             keys=best,
             places=places,
             initial=self.problem.constraints.initial if self.S else None,
@@ -267,7 +272,9 @@ class Rounds:
 
     def sort_out(self) -> None:
         """Launch what finds the queries with picks left."""
-        corpus_order_kernel[(1,)](
+        launch(
+            corpus_order_kernel,
+            (1,),
             made=self.made,
             order=self.order,
             count=self.count,
@@ -304,7 +311,9 @@ class Rounds:
         """Launch the search for the best row of every step, given the draft."""
         problem, tile = self.problem, self.tile
         num_terms = terms(self.S + self.K - 1, most_terms(problem.rows.dtype, is_plain(problem)))
-        corpus_check_kernel[(self.parts * self.blocks,)](
+        launch(
+            corpus_check_kernel,
+            (self.parts * self.blocks,),
             **self.relevance_arguments(),
             **self.bests,
             items=problem.rows.data,
@@ -332,7 +341,9 @@ class Rounds:
 
     def settle(self, draft: Any) -> None:
         """Launch what takes the picks that are certain now."""
-        corpus_settle_kernel[(self.num_queries,)](
+        launch(
+            corpus_settle_kernel,
+            (self.num_queries,),
             **self.bests,
             ks=self.problem.ks,
             lambda_d=self.problem.lambda_d,

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from .._gpu.plans import launch
 from .._gpu.variants import variant
 from . import triton_check, triton_gram
 from .problem import Problem, Selection
@@ -133,7 +134,9 @@ class _CodedRounds(Rounds):
         self.proves = self.empty((C,), "int32")
         if problem.relevance is None:
             units = self.empty((C, self.D), "float32")
-            code_queries_kernel[(C,)](
+            launch(
+                code_queries_kernel,
+                (C,),
                 queries=problem.queries,
                 factors=query_factors(problem, self.q0, C)[0],
                 units=units,
@@ -174,7 +177,9 @@ class _CodedRounds(Rounds):
         tiles = cdiv(self.problem.pool, tile.rows)
         kept = KEPT * (2 if tiles < FEW_TILES else 1)
         keys = self.empty((tiles * kept, self.num_queries), "int32")
-        coded_pool_kernel[(tiles * cdiv(self.num_queries, tile.queries),)](
+        launch(
+            coded_pool_kernel,
+            (tiles * cdiv(self.num_queries, tile.queries),),
             **self._arguments(),
             keys_out=keys,
             tiles=tiles,
@@ -193,7 +198,9 @@ class _CodedRounds(Rounds):
         blocks = cdiv(self.num_queries, tile.queries)
         tiles = cdiv(problem.pool, tile.rows)
         span = triton_check.span(tiles, blocks)
-        coded_check_kernel[(cdiv(tiles, span) * blocks,)](
+        launch(
+            coded_check_kernel,
+            (cdiv(tiles, span) * blocks,),
             **self._arguments(),
             errors=self.query_errors,
             lambda_d=problem.lambda_d,
@@ -219,7 +226,9 @@ class _CodedRounds(Rounds):
 
     def _best_of_contenders(self) -> Selection:
         """Return the picks out of the contenders' rows."""
-        coded_contenders_kernel[(self.num_queries,)](
+        launch(
+            coded_contenders_kernel,
+            (self.num_queries,),
             order=self.order,
             count=self.count,
             found=self.found,
@@ -250,7 +259,9 @@ class _CodedRounds(Rounds):
         left = self.empty((self.num_queries,), "int32")
         count = torch.zeros((1,), dtype=torch.int32, device=self.codes.device)
         problem = self.problem
-        coded_settle_kernel[(self.num_queries,)](
+        launch(
+            coded_settle_kernel,
+            (self.num_queries,),
             codes=self.codes,
             words=self.codes.view(torch.float32),
             terms=self.terms,

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from .._gpu.compilers import is_hopper
+from .._gpu.plans import launch
 from .._gpu.variants import variant
 from .problem import Problem, Selection
 from .triton_launch import (
@@ -424,7 +425,9 @@ def select(problem: Problem, out: Selection) -> None:
     tile = gram_tile(dtype, problem.pool + num_initial(problem), D, objective.whole, hopper)
     if parts:
         tile = staged(tile, plain, hopper)
-    select_gram_kernel[(problem.num_queries,)](
+    launch(
+        select_gram_kernel,
+        (problem.num_queries,),
         **arguments,
         **objective.constexprs(),
         RANK=next_power_of_2(_remembered(problem)) if objective.ranked else NO_RANK,

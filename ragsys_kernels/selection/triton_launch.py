@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from .. import _arrays, _env
+from .._gpu.plans import launch
 from .codes import swapped
 from .problem import Problem, Rows, Selection
 from .triton_draft_kernels import corpus_queries_kernel
@@ -240,7 +241,9 @@ def _query_factors(problem: Problem, q0: int, num_queries: int, num_parts: int) 
     queries, dtype = problem.queries[q0 : q0 + num_queries], problem.rows.dtype
     factors, back = (_arrays.empty(queries, (num_queries,), "float32") for _ in range(2))
     parts = _arrays.empty(queries, (num_queries, num_parts, queries.shape[1]), dtype) if num_parts else None
-    query_factors_kernel[(num_queries,)](
+    launch(
+        query_factors_kernel,
+        (num_queries,),
         queries=queries,
         factors=factors,
         back=back,
@@ -269,7 +272,9 @@ def queries_apart(problem: Problem, q0: int, factors: Any, back: Any) -> tuple[A
     shape = (parts_of_dot(dot), num_queries, queries.shape[1])
     parts = _arrays.empty(queries, shape, {tl.float16: "float16", tl.bfloat16: "bfloat16"}.get(dot, "float32"))
     parts_back = _arrays.empty(queries, (num_queries,), "float32")
-    corpus_queries_kernel[(num_queries,)](
+    launch(
+        corpus_queries_kernel,
+        (num_queries,),
         queries=queries,
         factors=factors,
         back=back,

@@ -22,6 +22,7 @@ import triton
 import triton.language as tl
 
 from .. import _arrays
+from .._gpu.plans import launch
 from .problem import Problem, Selection
 from .triton_launch import Tile, chunks, limits, padded, pool_arguments, row_tile
 from .triton_objective import (
@@ -355,7 +356,9 @@ def select(problem: Problem, out: Selection) -> None:
         for name in ("bias", "lambda_d", "lambda_b"):
             arguments[name] = None
     for q0, num_queries in chunks(problem.num_queries, 4 * planes * stride + 4 * D, WORKSPACE_BYTES, 1):
-        select_stream_kernel[(num_queries,)](
+        launch(
+            select_stream_kernel,
+            (num_queries,),
             **arguments,
             work=_arrays.empty(data, (planes, num_queries, stride), "float32"),
             sums=_arrays.empty(data, (num_queries, D), "float32"),

@@ -12,6 +12,7 @@ import torch
 
 from .. import _arrays
 from .._gpu.compilers import float32_precision, is_hopper
+from .._gpu.plans import launch
 from .._types import Array
 from . import filtered_problems, triton_check, triton_coded_corpus
 from .problem import Problem, Selection
@@ -113,7 +114,9 @@ def search(problem: Problem) -> tuple[Array, Array]:
             looked_at = min(problem.k, chunk.tiles)
             tiles = chunk.tile_keys.topk(looked_at, sorted=False).values
             keys = _arrays.empty(data, (num_queries, looked_at * chunk.tile.rows), "int64")
-            corpus_candidates_kernel[(num_queries * looked_at,)](
+            launch(
+                corpus_candidates_kernel,
+                (num_queries * looked_at,),
                 v=chunk.v,
                 tile_keys=tiles,
                 keys=keys,
@@ -124,7 +127,9 @@ def search(problem: Problem) -> tuple[Array, Array]:
                 **CANDIDATES_TILE.options(),
             )
             found = min(problem.k, problem.pool)
-            corpus_found_kernel[(num_queries,)](
+            launch(
+                corpus_found_kernel,
+                (num_queries,),
                 keys=keys.topk(found).values,
                 out_index=out_index,
                 out_score=out_score,
@@ -184,7 +189,9 @@ class _Corpus:
         lengths = _arrays.empty(rows.data, (N,), "float32") if self.vrsd else None
         if computed or self.vrsd:
             tile = row_tile(rows.dtype, D)
-            row_lengths_kernel[(cdiv(N, tile.rows),)](
+            launch(
+                row_lengths_kernel,
+                (cdiv(N, tile.rows),),
                 rows=rows.data,
                 scales=rows.scales,
                 factors=factors,
@@ -265,7 +272,9 @@ class _Corpus:
     def relevance(self, chunk: _Chunk) -> None:
         """Launch the relevance with bias, and the bests of tiles or for a search their keys."""
         problem, tile, dot = self.problem, chunk.tile, dot_type(self.rows.dtype)
-        corpus_relevance_kernel[(chunk.programs,)](
+        launch(
+            corpus_relevance_kernel,
+            (chunk.programs,),
             **self._arguments(chunk),
             query_parts=chunk.parts,
             query_back=chunk.parts_back,
@@ -290,7 +299,9 @@ class _Corpus:
     def update(self, chunk: _Chunk, first: bool) -> None:
         """Launch what the rows taken last change in the running vectors; ``first``: there are none yet."""
         tile = chunk.tile
-        corpus_step_kernel[(chunk.programs,)](
+        launch(
+            corpus_step_kernel,
+            (chunk.programs,),
             **self._selecting(chunk),
             FIRST=first,
             EVEN_D=self.rows.data.shape[1] % tile.dims == 0,
@@ -305,7 +316,9 @@ class _Corpus:
     def take(self, chunk: _Chunk, out: Selection, step: int, initial: bool) -> None:
         """Launch a pick, or the taking of an initial item."""
         problem = self.problem
-        corpus_pick_kernel[(chunk.num_queries,)](
+        launch(
+            corpus_pick_kernel,
+            (chunk.num_queries,),
             **self._selecting(chunk),
             queries=problem.queries,
             query_factors=chunk.factors,

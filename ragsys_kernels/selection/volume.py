@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from .._gpu.plans import planned
 from .._hints import hinted
 from .._types import ArrayLike, Backend, Metric, OnError
 from . import options
@@ -11,6 +12,7 @@ from .calls import run
 from .problem import Rows, Selection
 
 
+@planned
 @hinted("msd")
 def msd(
     queries: ArrayLike | None,
@@ -96,6 +98,7 @@ def msd(
     )
 
 
+@planned
 @hinted("dpp")
 def dpp(
     queries: ArrayLike | None,
@@ -189,6 +192,7 @@ def dpp(
     )
 
 
+@planned
 @hinted("ssd")
 def ssd(
     queries: ArrayLike | None,
@@ -284,6 +288,7 @@ def ssd(
     )
 
 
+@planned
 @hinted("sift")
 def sift(
     queries: ArrayLike,

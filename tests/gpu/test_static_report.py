@@ -231,7 +231,7 @@ def test_every_bound_is_labelled(module, report):
 
 def test_page_is_up_to_date(module):
     gpu = module("reports.gpu")
-    page = gpu.page(*(read(module, name) for name in ("compiled", "static", "gpu")))
+    page = gpu.page(*(read(module, name) for name in ("compiled", "static", "gpu", "host")))
     assert page == (ROOT / "benchmarks" / "results" / "gpu.md").read_text(encoding="utf-8")
 
 
@@ -371,4 +371,4 @@ def test_command_fails_where_the_static_report_does(run_python, checkout):
 def test_static_goes_with_no_other_option(run_python, checkout, option):
     result = bench(run_python, checkout, "--static", *option)
     assert result.returncode == 1
-    assert result.stderr == "error: bench: --static must be given alone, got --quick or --select\n"
+    assert result.stderr == "error: bench: --static must be given alone, got --quick, --select or the other\n"

@@ -1,0 +1,288 @@
+"""Plans of calls on a device, interpreted on CPU tensors that are taken for a device's: the same bits, nothing shared.
+
+``TRITON_INTERPRET=1 pytest tests/gpu/test_plans.py`` runs the tests here, without the variable they run in a process
+that has it.
+"""
+
+import gc
+import weakref
+
+import interpreted
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import _arrays, corpus
+from ragsys_kernels._gpu import plans
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+if interpreted.HERE:
+    from ragsys_kernels._gpu import recording
+
+Q, N, P, D, K = 3, 40, 12, 24, 4
+
+
+@pytest.fixture
+def device(place, monkeypatch):
+    """CPU tensors are those of a device, and calls with them are planned; gives the plans that ran."""
+    monkeypatch.setattr(corpus, "Torch", lambda device: place)
+    monkeypatch.setattr(corpus, "place_of", lambda op, device: _arrays.HOST if device == "cpu" else place)
+    monkeypatch.setattr(plans, "_watching", True)
+    monkeypatch.setattr(plans, "_hosts", True)
+    monkeypatch.setattr(plans, "_plans", {})
+    ran, run = [], recording.Plan.run
+    monkeypatch.setattr(recording.Plan, "run", lambda self, tensors: ran.append(self) or run(self, tensors))
+    return ran
+
+
+def selection(seed, dtype=torch.float16, **options):
+    rng = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=rng)
+
+    def pools(width):
+        return torch.stack([torch.randperm(N, generator=rng)[:width] for _ in range(Q)])
+
+    made = {
+        "bias": lambda: normal(N),
+        "of_item_bias": lambda: normal(Q, P),
+        "relevance": lambda: normal(Q, P),
+        "groups": lambda: torch.randint(0, 3, (N,), generator=rng),
+        "query_groups": lambda: torch.randint(0, 3, (Q,), generator=rng),
+        "initial": lambda: pools(2),
+        "lambda_d": lambda: torch.rand(Q, generator=rng),
+        "max_similarity": lambda: torch.rand(Q, generator=rng),
+    }
+    given = {"queries": normal(Q, D), "embeddings": normal(N, D).to(dtype), "k": K, "candidates": pools(P)}
+    for name, value in options.items():
+        given[name.removeprefix("of_item_")] = made[name]() if value is True and name in made else value
+    if given.pop("dense", None):
+        given["embeddings"], given["candidates"] = normal(Q, P, D).to(dtype), None
+    return given
+
+
+def same(found, expected):
+    for a, b in zip(found, expected, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            assert a.dtype == b.dtype
+            assert torch.equal(a.nan_to_num(nan=7.0), b.nan_to_num(nan=7.0))
+
+
+def fields(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+def check(ran, call):
+    """Calls with other contents: the third and fourth by a plan, with the bits of calls that have none."""
+    expected = []
+    for seed in range(4):
+        plans.clear_plans()
+        expected.append(fields(call(seed)))
+    plans.clear_plans()
+    assert not ran
+    found = [fields(call(seed)) for seed in range(4)]
+    assert len(ran) == 2
+    for one, other in zip(found, expected, strict=True):
+        same(one, other)
+    assert not all(torch.equal(found[2][i], found[3][i]) for i in range(len(found[2])) if found[2][i] is not None)
+
+
+CASES = {
+    "mmr": ("mmr", {}),
+    "mmr, float32 rows": ("mmr", {"dtype": torch.float32, "bias": True}),
+    "mmr, options": ("mmr", {"of_item_bias": True, "groups": True, "query_groups": True, "initial": True}),
+    "mmr, weights": ("mmr", {"lambda_d": True, "max_similarity": True, "metric": "dot"}),
+    "mmr, relevance": ("mmr", {"relevance": True, "lambda_d": 0.3, "backend": "triton"}),
+    "mmr, dense pools": ("mmr", {"dense": 1}),
+    "mmr, whole corpus": ("mmr", {"candidates": None}),
+    "vrsd": ("vrsd", {"initial": True}),
+    "msd": ("msd", {}),
+    "dpp": ("dpp", {}),
+    "ssd": ("ssd", {"window": 2}),
+    "sift": ("sift", {}),
+    "coverage": ("coverage", {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_planned_selection_has_the_same_bits(device, case):
+    op, options = CASES[case]
+    check(device, lambda seed: getattr(rk, op)(**selection(seed, **options)))
+
+
+@pytest.mark.parametrize("slots", [128, 4])
+def test_a_planned_selection_of_large_pools_has_the_same_bits(device, monkeypatch, slots):
+    from ragsys_kernels.selection import triton_gram
+
+    monkeypatch.setattr(triton_gram, "GRAM_SLOTS", slots)
+    for op in ("mmr", "vrsd"):
+        check(device, lambda seed, op=op: getattr(rk, op)(**selection(seed)))
+        device.clear()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_a_planned_search_and_selection_out_of_a_corpus_have_the_same_bits(device, dtype):
+    rng = np.random.default_rng(0)
+    held = rk.Corpus(rng.standard_normal((200, D), np.float32), rng.random(200), dtype=dtype, device="cuda")
+    other = rk.Corpus(rng.standard_normal((200, D), np.float32), rng.random(200), dtype=dtype, device="cuda")
+
+    def queries(seed):
+        return torch.randn(Q, D, generator=torch.Generator().manual_seed(seed))
+
+    calls = [lambda c, s: c.search(queries(s), 7), lambda c, s: c.select(queries(s), K, pool=20)]
+    for call in [*calls, lambda c, s: c.select(queries(s), K, method="vrsd", pool=15)]:
+        for each in (held, other):
+            check(device, lambda seed, call=call, each=each: call(each, seed))
+            device.clear()
+
+
+def scored(seed, hidden=False, dtype=torch.float32):
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(6, 32 if hidden else 100, generator=rng).to(dtype)
+    targets = torch.randint(0, 100, (6,), generator=rng)
+    if not hidden:
+        return {"logits": x, "targets": targets}
+    return {"hidden": x, "weight": torch.randn(100, 32, generator=rng).to(dtype), "targets": targets}
+
+
+def answers(seed, hidden=False, dtype=torch.float32, **options):
+    return rk.answer_logprobs(
+        **scored(seed, hidden, dtype),
+        cu_answers=torch.tensor([0, 2, 6]),
+        rows=torch.tensor([0, 1, 2, 3, 5, 5]),
+        **options,
+    )
+
+
+SCORING = {
+    "tokens": lambda seed: rk.token_logprobs(**scored(seed), backend="triton"),
+    "tokens, bfloat16": lambda seed: rk.token_logprobs(
+        **scored(seed, dtype=torch.bfloat16), return_lse=True, backend="triton"
+    ),
+    "answers": lambda seed: answers(seed, want=("logp", "rank", "entropy", "max")),
+    "answers, hidden": lambda seed: answers(seed, hidden=True, dtype=torch.float16, temperature=0.7),
+    "partials": lambda seed: rk.logprob_partials(**scored(seed), vocab_size=100),
+    "labels": lambda seed: rk.label_posteriors(
+        scored(seed)["logits"], label_ids=torch.tensor([3, 7, 20, 4]), cu_labels=torch.tensor([0, 2, 4])
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # of NumPy, for elements that no kernel stores
+@pytest.mark.parametrize("case", SCORING)
+def test_planned_log_probabilities_have_the_same_bits(device, case):
+    check(device, SCORING[case])
+
+
+CHANGES = {
+    "k": {"k": 3},
+    "a weight": {"lambda_d": 0.3},
+    "a type": {"dtype": torch.bfloat16},
+    "an option": {"bias": True},
+    "another option": {"groups": True, "query_groups": True},
+    "a metric": {"metric": "dot"},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_kind_of_call_is_not_taken_for_one_that_has_a_plan(device, change):
+    for seed in range(3):
+        rk.mmr(**selection(seed))
+    assert len(device) == 1
+    expected = rk.mmr(**selection(5, **CHANGES[change]), check_values=False)
+    device.clear()
+    same(rk.mmr(**selection(5, **CHANGES[change])), expected)
+    assert not device
+
+
+def test_shapes_strides_and_alignment_are_part_of_the_kind(device, monkeypatch):
+    given = selection(0)
+    for _ in range(3):
+        expected = rk.mmr(**given)
+    assert len(device) == 1
+    rows = given["embeddings"]
+    wide = torch.zeros(N, D + 8, dtype=rows.dtype)
+    wide[:, :D] = rows
+    shifted = torch.zeros(N * D + 1, dtype=rows.dtype)[1:].view(N, D)
+    shifted[:] = rows
+    for other in (wide[:, :D], shifted, torch.cat([rows, rows[:1]])):
+        assert torch.equal(rk.mmr(**{**given, "embeddings": other}).indices, expected.indices)
+    assert len(device) == 1
+    monkeypatch.setenv("RAGSYS_KERNELS_VARIANTS", "gram=query-beside")
+    rk.mmr(**given)
+    assert len(device) == 1
+
+
+def test_a_tensor_given_twice_is_not_taken_for_two(device):
+    rows = torch.randn(6, D)
+    for _ in range(4):
+        rk.mmr(rows, rows, 2)
+    others = rk.mmr(torch.randn(6, D), torch.randn(6, D), 2)
+    assert not device
+    assert len(others.indices) == 6
+
+
+def test_calls_that_warn_warn_each_time(device):
+    given = selection(0)
+    given["k"] = P
+    for _ in range(4):
+        with pytest.warns(rk.PoolSizeWarning):
+            rk.mmr(**given)
+    assert not device
+
+
+def test_errors_are_those_of_calls_without_plans(device):
+    for _ in range(3):
+        rk.mmr(**selection(0))
+    for changes in ({"lambda_d": 1.5}, {"k": 0}, {"candidates": torch.zeros(Q, P)}):
+        with pytest.raises((ValueError, TypeError), match=r"^mmr: "):
+            rk.mmr(**{**selection(0), **changes})
+    with pytest.raises(TypeError, match=r"^mmr: got an unexpected keyword argument 'fetch_k'"):
+        rk.mmr(**selection(0), fetch_k=3)
+
+
+def test_results_and_arguments_belong_to_the_caller(device):
+    given = selection(0)
+    results = [rk.mmr(**given) for _ in range(4)]
+    kept = [field.clone() for field in results[2]]
+    for field in results[3]:
+        field.zero_()
+    same(results[2], kept)
+    dead = [weakref.ref(given["queries"]), weakref.ref(given["candidates"]), weakref.ref(results[1].scores)]
+    del given, results, field
+    gc.collect()
+    assert [each() for each in dead] == [None] * 3
+
+
+def test_a_profiler_of_launches_is_told_of_each(device, monkeypatch):
+    given = selection(0)
+    for _ in range(3):
+        rk.mmr(**given)
+    hook = recording.triton.knobs.runtime.launch_enter_hook
+    hook.add(print)
+    try:
+        rk.mmr(**given)
+    finally:
+        hook.remove(print)
+    assert len(device) == 1
+
+
+def test_long_calls_are_not_planned(device, monkeypatch):
+    monkeypatch.setattr(recording, "MOST_BYTES", 100)
+    for _ in range(4):
+        rk.mmr(**selection(0))
+    assert not device
+
+
+def test_old_kinds_are_forgotten(device, monkeypatch):
+    monkeypatch.setattr(plans, "MOST_PLANS", 4)
+    for k in (1, 2, 3, 4, 5):
+        rk.mmr(**{**selection(0), "k": k})
+    assert len(plans._plans) <= 4
+
+
+interpreted.elsewhere(globals())
