@@ -145,8 +145,10 @@ class Recorder(TorchDispatchMode):
             return lambda tensors: tensors.append(made)
         if function is _ATEN.empty.memory_format and made.is_contiguous():
             self._new(made)
-            shape, options = tuple(made.shape), {"dtype": made.dtype, "device": made.device}
-            return lambda tensors: tensors.append(torch.empty(shape, **options))
+            # Of one element; two thirds of the time of `torch.empty`, which reads a shape, a type and a device.
+            with _disable_current_modes():
+                like = torch.empty((1,) * made.dim(), dtype=made.dtype, device=made.device).expand(made.shape)
+            return lambda tensors: tensors.append(torch.empty_like(like, memory_format=torch.contiguous_format))
         inputs = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
         mutable = function._schema.is_mutable
         same = next((x for x in inputs if not mutable and len(outputs) == 1 and _same(x, outputs[0])), None)

@@ -102,9 +102,9 @@ class Parts(NamedTuple):
 
 
 def workspace(problem: Any, R: int, splits: int) -> Parts:
-    """Return room for the splits of R slots, one allocation."""
-    both = _arrays.empty(problem.columns, (3 if problem.entropy else 2, R, splits), "float32")
-    return Parts(both[0], both[1], both[2] if problem.entropy else None)
+    """Return room for the splits of R slots."""
+    made = [_arrays.empty(problem.columns, (R, splits), "float32") for _ in range(3 if problem.entropy else 2)]
+    return Parts(made[0], made[1], made[2] if problem.entropy else None)
 
 
 def merge_shape(splits: int) -> tuple[int, int]:
