@@ -171,24 +171,12 @@ def limits(problem: Problem) -> dict[str, Any]:
 
 
 @triton.jit
-def query_factors_kernel(
-    queries,
-    factors,
-    back,
-    parts,
-    D,
-    UNIT: tl.constexpr,
-    PARTS: tl.constexpr,
-    GROWTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """For each query the factor to multiply it with, and what undoes the factor in a product.
+def query_factor(queries, q, D, UNIT: tl.constexpr, BLOCK: tl.constexpr):
+    """Return what query q is multiplied with, and what undoes that in a product.
 
     UNIT: 1 / |q|, so that the product is with the unit vector (0 for a zero query), and 1. Otherwise a power of two
-    that brings the largest element into [1, 2), and its inverse, both exact. ``parts`` (Q, PARTS, D), or None: the
-    query times its factor as a sum of 16-bit vectors, each stored GROWTH times as large as the one before it.
+    that brings the largest element into [1, 2), and its inverse, both exact.
     """
-    q = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, BLOCK)
     largest = tl.zeros([BLOCK], tl.float32)
     for d0 in range(0, D, BLOCK):
@@ -208,6 +196,29 @@ def query_factors_kernel(
             squares += x * x
         factor = scale * inverse(tl.sqrt_rn(tl.sum(squares, 0)))
         undo = 1.0
+    return factor, undo
+
+
+@triton.jit
+def query_factors_kernel(
+    queries,
+    factors,
+    back,
+    parts,
+    D,
+    UNIT: tl.constexpr,
+    PARTS: tl.constexpr,
+    GROWTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """For each query the factors of `query_factor`.
+
+    ``parts`` (Q, PARTS, D), or None: the query times its factor as a sum of 16-bit vectors, each stored GROWTH times as
+    large as the one before it.
+    """
+    q = tl.program_id(0).to(tl.int64)
+    d = tl.arange(0, BLOCK)
+    factor, undo = query_factor(queries, q, D, UNIT, BLOCK)
     tl.store(factors + q, factor)
     tl.store(back + q, undo)
     if PARTS > 0:

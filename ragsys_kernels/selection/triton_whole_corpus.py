@@ -14,7 +14,7 @@ from .. import _arrays
 from .._gpu.compilers import float32_precision, is_hopper
 from .._gpu.plans import launch
 from .._types import Array
-from . import filtered_problems, triton_check, triton_coded_corpus
+from . import filtered_problems, triton_check, triton_coded_corpus, triton_filter
 from .problem import Problem, Selection
 from .triton_corpus_kernels import (
     corpus_candidates_kernel,
@@ -107,6 +107,9 @@ def search(problem: Problem) -> tuple[Array, Array]:
     out_index = _arrays.empty(data, (problem.num_queries, problem.k), "int64")
     out_score = _arrays.empty(data, (problem.num_queries, problem.k), "float32")
     with _arrays.on_device(data):
+        if triton_filter.fits(problem):
+            triton_filter.search(problem, is_hopper(), out_index, out_score)
+            return out_index, out_score
         corpus = _Corpus(problem)
         for q0, num_queries in corpus.chunks(searched=True):
             chunk = corpus.chunk(q0, num_queries, searched=True)

@@ -1,0 +1,190 @@
+"""Search by bits: the rows that may be among the n best of a corpus, then their exact values.
+
+Rows are multiplied with the queries twice, in 16 bits by matrix units: for a bar, and for a bit a row. Neither keeps a
+value of each row and query. The kernels are in ``triton_filter_kernels.py``, which says why no row is lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _arrays
+from .._gpu.plans import launch
+from .problem import Problem
+from .triton_filter_kernels import (
+    filter_bars_kernel,
+    filter_best_kernel,
+    filter_keys_kernel,
+    filter_list_kernel,
+    filter_product_kernel,
+    filter_queries_kernel,
+)
+from .triton_launch import (
+    QUERY_BLOCK,
+    SMALL_TILE,
+    Tile,
+    bias_by_row,
+    cdiv,
+    chunks,
+    dot_type,
+    next_power_of_2,
+)
+
+# The most rows that are wanted of a search, and how many tiles there have to be for each: the bar is a value of as many
+# groups of tiles, of GROUPS at most.
+MOST_WANTED = 1024
+TILES = 2
+GROUPS = 4096
+
+# How many rows a query has room for, for each that is wanted. A query with more, such as one of which many rows are
+# equal, has all rows looked at once more.
+ROOM = 4
+
+# Words of bits that are looked at together, and rows whose values a program computes.
+WORDS = 1024
+EACH = 32
+
+WORKSPACE_BYTES = 1 << 28
+
+
+def filter_tile(dtype: str, num_queries: int, dims: int, hopper: bool, plain: bool = True) -> Tile:
+    """Return the tile of the products; ``plain`` is without bias and groups."""
+    queries = 16 if num_queries <= 16 else 64 if num_queries <= 64 or not (hopper and plain) else 128
+    dims = min(64, max(16, next_power_of_2(dims)))
+    return Tile(128, dims, queries, 8 if queries == 128 else 4, 3)
+
+
+def keys_dims(rows: int) -> int:
+    """Return how many dimensions of so many rows a program sums at a time: as many as registers hold."""
+    return min(64, max(16, 8192 // rows))
+
+
+def fits(problem: Problem) -> bool:
+    """Return whether a search goes this way, by its shape alone: of 16-bit or int8 rows, of which few are wanted."""
+    return (
+        problem.relevance is None
+        and problem.rows.dtype != "float32"
+        and problem.rows.norm != "computed"
+        and problem.k <= MOST_WANTED
+        and cdiv(problem.pool, 128) >= TILES * problem.k
+    )
+
+
+def search(problem: Problem, hopper: bool, out_index: Any, out_score: Any) -> None:
+    """Launch the search of all queries."""
+    tiles, room = cdiv(problem.pool, 128), ROOM * problem.k
+    per_query = 20 * tiles + 12 * room
+    for q0, num_queries in chunks(problem.num_queries, per_query, WORKSPACE_BYTES, 128):
+        _search(problem, hopper, out_index, out_score, q0, num_queries)
+
+
+def _search(problem: Problem, hopper: bool, out_index: Any, out_score: Any, q0: int, Q: int) -> None:
+    rows, k, dtype = problem.rows, problem.k, problem.rows.dtype
+    data, limits = rows.data, problem.constraints
+    D, room = data.shape[1], ROOM * k
+    queries = problem.queries[q0 : q0 + Q]
+    plain = problem.bias is None and limits.query_groups is None
+    tile = filter_tile(dtype, Q, D, hopper, plain)
+    tiles = cdiv(problem.pool, tile.rows)
+    words = tiles * (tile.rows // 32)
+
+    def empty(*shape: int, dtype: str = "float32") -> Any:
+        return _arrays.empty(data, shape, dtype)
+
+    factors, back, error, bars = (empty(Q) for _ in range(4))
+    high, least = empty(Q, D, dtype="bfloat16" if dtype == "bfloat16" else "float16"), empty(Q, tiles)
+    bits, listed, keys = empty(Q, words, dtype="int32"), empty(Q, room, dtype="int32"), empty(Q, room, dtype="int64")
+    count = empty(Q, dtype="int32")
+    launch(
+        filter_queries_kernel,
+        (Q,),
+        queries=queries,
+        factors=factors,
+        back=back,
+        high=high,
+        error=error,
+        longest=1.001 * float(rows.max_norm or 1.0),
+        D=D,
+        UNIT=problem.unit_queries,
+        BLOCK=QUERY_BLOCK,
+        **SMALL_TILE.options(),
+    )
+    of_items = {
+        "bias": problem.bias,
+        "groups": limits.groups,
+        "query_groups": limits.query_groups,
+        "lambda_b": problem.lambda_b,
+        "row_stride": data.stride(0),
+        "q0": q0,
+        "num_ids": problem.pool,
+        "D": D,
+        "BIAS_BY_ROW": bias_by_row(problem),
+    }
+    for bar in (None, bars):
+        launch(
+            filter_product_kernel,
+            (tiles * cdiv(Q, tile.queries),),
+            rows=data,
+            factors=rows.scales,
+            high=high,
+            back=back,
+            error=error,
+            least=least,
+            bars=bar,
+            bits=bits,
+            num_queries=Q,
+            tiles=tiles,
+            EVEN_D=D % tile.dims == 0,
+            DOT=dot_type(dtype),
+            QUERIES=tile.queries,
+            ROWS=tile.rows,
+            DIMS=tile.dims,
+            **of_items,
+            **tile.options(),
+        )
+        if bar is None:
+            groups = min(GROUPS, next_power_of_2(tiles))
+            launch(filter_bars_kernel, (Q,), least=least, bars=bars, tiles=tiles, n=k, GROUPS=groups, **SMALL_TILE.options())
+    launch(
+        filter_list_kernel,
+        (Q,),
+        bits=bits,
+        listed=listed,
+        count=count,
+        words=words,
+        room=room,
+        WORDS=min(WORDS, next_power_of_2(words)),
+        **SMALL_TILE.options(),
+    )
+    exact = {"rows": data, "factors": rows.scales, "queries": problem.queries, "query_factors": factors, "back": back}
+    parts = cdiv(room, EACH)
+    launch(
+        filter_keys_kernel,
+        (Q * parts,),
+        listed=listed,
+        count=count,
+        keys=keys,
+        room=room,
+        parts=parts,
+        EACH=EACH,
+        DIMS=min(next_power_of_2(D), 128),
+        **exact,
+        **of_items,
+        **SMALL_TILE.options(),
+    )
+    top = max(16, next_power_of_2(k))
+    launch(
+        filter_best_kernel,
+        (Q,),
+        count=count,
+        keys=keys,
+        out_index=out_index,
+        out_score=out_score,
+        room=room,
+        n=k,
+        TOP=top,
+        DIMS=keys_dims(top),
+        **exact,
+        **of_items,
+        **SMALL_TILE.options(),
+    )
