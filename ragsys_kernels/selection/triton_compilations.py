@@ -45,6 +45,15 @@ from .triton_draft_kernels import (
     corpus_queries_kernel,
     corpus_start_kernel,
 )
+from .triton_filter import EACH, GROUPS, WORDS, best_tile, filter_tile
+from .triton_filter_kernels import (
+    filter_bars_kernel,
+    filter_best_kernel,
+    filter_keys_kernel,
+    filter_list_kernel,
+    filter_product_kernel,
+    filter_queries_kernel,
+)
 from .triton_gram import GRAM_SLOTS, NO_RANK, form, gram_tile, select_gram_kernel, staged
 from .triton_launch import (
     GROWTH,
@@ -105,6 +114,11 @@ _TYPES = {
     **dict.fromkeys(("found", "proves", "order_out", "count_out"), "*i32"),
     "found_gaps": "*fp32",
     **dict.fromkeys(("code_stride", "full"), "i32"),
+    # Of searches by bits.
+    **dict.fromkeys(("error", "least"), "*fp32"),
+    **dict.fromkeys(("bits", "listed"), "*i32"),
+    **dict.fromkeys(("room", "n", "programs"), "i32"),
+    "longest": "fp32",
 }
 
 # Where a part is one of the corpus, not of a query.
@@ -138,7 +152,7 @@ def _all(hopper: bool) -> list[Compilation]:
         for vrsd, full in ((False, False), (True, True), (True, False), (False, True)):
             if vrsd == full or dtype in ("float16", "float32"):
                 found += _selections(dtype, vrsd, full, hopper)
-    return found + _rules(hopper) + _rounds() + _codes() + _searches(hopper)
+    return found + _rules(hopper) + _rounds() + _codes() + _searches(hopper) + _filters(hopper)
 
 
 def _share(dtype: str, tile: Tile) -> int:
@@ -364,3 +378,48 @@ def _searches(hopper: bool) -> list[Compilation]:
     )  # fmt: skip
     found = _compilation("corpus found", corpus_found_kernel, "float16", SMALL_TILE, (), False, keys, BLOCK=FOUND_BLOCK)
     return [search, plain._replace(wide_loads=False), looked, found]
+
+
+def _filters(hopper: bool) -> list[Compilation]:
+    """Return the kernels of a search by bits, plain and with all options."""
+    found = []
+
+    def add(name: str, kernel: Any, dtype: str, tile: Tile, absent: tuple[str, ...], dots: bool, **sizes: Any) -> None:
+        types = {"high": _ROWS["bfloat16" if dtype == "bfloat16" else "float16"], "keys": "*i64", "words": "i32"}
+        made = _compilation(f"filter {name}", kernel, dtype, tile, absent, dots, types, **sizes)
+        found.append(made)
+
+    for unit in (True, False):
+        name = "queries unit" if unit else "queries"
+        add(name, filter_queries_kernel, "float16", SMALL_TILE, (), False, UNIT=unit, BLOCK=QUERY_BLOCK)
+    add("bars", filter_bars_kernel, "float16", SMALL_TILE, (), False, GROUPS=GROUPS)
+    add("list", filter_list_kernel, "float16", SMALL_TILE, (), False, WORDS=WORDS)
+    for dtype in ("float16", "bfloat16", "int8"):
+        scales = ("factors",) if dtype == "bfloat16" else ()
+        for full in (False, True):
+            absent = scales if full else (*scales, *OPTIONS)
+            what, flags = "options" if full else "plain", {"BIAS_BY_ROW": full}
+            for num_queries in (16, 64, 256):
+                tile = filter_tile(dtype, num_queries, 768, hopper, not full)
+                if full and num_queries == 256 and tile.queries == 64:
+                    continue
+                sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, "DOT": dot_type(dtype)}
+                for name, left in (("least", "bars"), ("bits", "least")):
+                    label = f"{name} {tile.queries} {what}"
+                    add(
+                        label,
+                        filter_product_kernel,
+                        dtype,
+                        tile,
+                        (*absent, left),
+                        True,
+                        EVEN_D=not full,
+                        **flags,
+                        **sizes,
+                    )
+            add(f"keys {what}", filter_keys_kernel, dtype, SMALL_TILE, absent, False, EACH=EACH, DIMS=128, **flags)
+            for wanted in (10, 100, 1024) if dtype == "float16" else (100,):
+                tile = best_tile(wanted)
+                sizes = {"TOP": tile.rows, "DIMS": tile.dims}
+                add(f"best {tile.rows} {what}", filter_best_kernel, dtype, tile, absent, False, **flags, **sizes)
+    return found

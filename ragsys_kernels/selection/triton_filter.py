@@ -51,12 +51,13 @@ def filter_tile(dtype: str, num_queries: int, dims: int, hopper: bool, plain: bo
     """Return the tile of the products; ``plain`` is without bias and groups."""
     queries = 16 if num_queries <= 16 else 64 if num_queries <= 64 or not (hopper and plain) else 128
     dims = min(64, max(16, next_power_of_2(dims)))
-    return Tile(128, dims, queries, 8 if queries == 128 else 4, 3)
+    return Tile(128, dims, queries, 8 if queries == 128 or not plain else 4, 3)
 
 
-def keys_dims(rows: int) -> int:
-    """Return how many dimensions of so many rows a program sums at a time: as many as registers hold."""
-    return min(64, max(16, 8192 // rows))
+def best_tile(wanted: int) -> Tile:
+    """Return the tile of the kernel that sorts keys, whose rows are those that it sorts."""
+    rows = max(64, next_power_of_2(wanted))
+    return Tile(rows, min(64, max(16, 8192 // rows)), 1, 8 if rows > 256 else 4, 2)
 
 
 def fits(problem: Problem) -> bool:
@@ -144,7 +145,16 @@ def _search(problem: Problem, hopper: bool, out_index: Any, out_score: Any, q0: 
         )
         if bar is None:
             groups = min(GROUPS, next_power_of_2(tiles))
-            launch(filter_bars_kernel, (Q,), least=least, bars=bars, tiles=tiles, n=k, GROUPS=groups, **SMALL_TILE.options())
+            launch(
+                filter_bars_kernel,
+                (Q,),
+                least=least,
+                bars=bars,
+                tiles=tiles,
+                n=k,
+                GROUPS=groups,
+                **SMALL_TILE.options(),
+            )
     launch(
         filter_list_kernel,
         (Q,),
@@ -157,22 +167,22 @@ def _search(problem: Problem, hopper: bool, out_index: Any, out_score: Any, q0: 
         **SMALL_TILE.options(),
     )
     exact = {"rows": data, "factors": rows.scales, "queries": problem.queries, "query_factors": factors, "back": back}
-    parts = cdiv(room, EACH)
+    programs = cdiv(room, EACH)
     launch(
         filter_keys_kernel,
-        (Q * parts,),
+        (Q * programs,),
         listed=listed,
         count=count,
         keys=keys,
         room=room,
-        parts=parts,
+        programs=programs,
         EACH=EACH,
         DIMS=min(next_power_of_2(D), 128),
         **exact,
         **of_items,
         **SMALL_TILE.options(),
     )
-    top = max(16, next_power_of_2(k))
+    tile = best_tile(k)
     launch(
         filter_best_kernel,
         (Q,),
@@ -182,9 +192,9 @@ def _search(problem: Problem, hopper: bool, out_index: Any, out_score: Any, q0: 
         out_score=out_score,
         room=room,
         n=k,
-        TOP=top,
-        DIMS=keys_dims(top),
+        TOP=tile.rows,
+        DIMS=tile.dims,
         **exact,
         **of_items,
-        **SMALL_TILE.options(),
+        **tile.options(),
     )

@@ -201,7 +201,7 @@ def _keys(
     BIAS_BY_ROW: tl.constexpr,
     DIMS: tl.constexpr,
 ):
-    """Return a key of each row n: larger for the larger value, of equal values for the lower row; the least if not ok."""
+    """Return a key of each row: larger for the larger value, of equal values for the lower row; the least if not ok."""
     d = tl.arange(0, DIMS)
     q = q0 + i
     factor = tl.load(query_factors + i)
@@ -243,15 +243,15 @@ def filter_keys_kernel(
     q0,
     num_ids,
     room,
-    parts,
+    programs,
     D,
     BIAS_BY_ROW: tl.constexpr,
     EACH: tl.constexpr,
     DIMS: tl.constexpr,
 ):
-    """Keys (C, room) of the rows that are listed, EACH of them a program."""
-    i = (tl.program_id(0) // parts).to(tl.int64)
-    at = (tl.program_id(0) % parts) * EACH + tl.arange(0, EACH)
+    """Keys (C, room) of the rows that are listed, EACH of them by each of a query's programs."""
+    i = (tl.program_id(0) // programs).to(tl.int64)
+    at = (tl.program_id(0) % programs) * EACH + tl.arange(0, EACH)
     total = tl.load(count + i)
     if (total <= room) & (tl.min(at, 0) < total):  # what overflows goes another way, in `filter_best_kernel`
         ok = at < total

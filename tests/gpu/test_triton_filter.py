@@ -1,0 +1,195 @@
+"""Search by bits, interpreted: no row of the best is lost, whatever the products in 16 bits leave out.
+
+``TRITON_INTERPRET=1 pytest tests/gpu/test_triton_filter.py`` runs the tests here, without the variable they run in a
+process that has it.
+"""
+
+import interpreted
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels.selection import reference, validate
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+if interpreted.HERE:
+    from ragsys_kernels.selection import triton_filter, triton_kernels
+
+DTYPES = ("float16", "bfloat16", "int8")
+N, D = 700, 40
+
+
+def corpora(kind, seed=0):
+    """Rows of a corpus, and what else a search is given."""
+    rng = np.random.default_rng(seed)
+    rows, given = rng.standard_normal((N, D)), {}
+    if kind == "repeated":
+        rows = rows[rng.integers(0, 60, N)]
+    elif kind == "near ties":  # of which most differ by a unit of rounding in one element
+        rows = np.repeat(rows[:10], N // 10, axis=0)
+        rows[np.arange(N), rng.integers(0, D, N)] *= 1 + 2.0**-10
+    elif kind == "zeros":
+        rows[::3] = 0
+    elif kind == "lengths":
+        rows *= 2.0 ** rng.integers(-8, 8, (N, 1))
+    return rows.astype(np.float32), given
+
+
+def values_of(problem):
+    """Values in float64 of rows as they are stored, and NaN where a query may not pick one."""
+    vectors, queries = problem.rows.vectors(slice(None)), problem.queries.astype(np.float64)
+    if problem.unit_queries:
+        norms = np.linalg.norm(queries, axis=1, keepdims=True)
+        queries = np.divide(queries, norms, out=np.zeros_like(queries), where=norms > 0)
+    v = queries @ vectors.T
+    if problem.bias is not None:
+        weight = problem.lambda_b.astype(np.float64)[:, None]
+        v = weight * v + (1 - weight) * problem.bias
+    limits = problem.constraints
+    if limits.query_groups is not None:
+        v[limits.query_groups[:, None] == limits.groups] = np.nan
+    return v
+
+
+def found(problem):
+    assert triton_filter.fits(problem)
+    return (x.numpy() for x in triton_kernels.search(problem, 1))
+
+
+def check(problem):
+    """The best rows in order, up to the rounding of float32, none left out and none twice; lowest row of equal ones."""
+    v = values_of(problem)
+    scale = np.nanmax(np.abs(v)) + 1e-30
+    index, score = found(problem)
+    for q, (rows, values) in enumerate(zip(index, score, strict=True)):
+        real = rows >= 0
+        assert real.sum() == min(problem.k, np.isfinite(v[q]).sum())
+        assert len(set(rows[real])) == real.sum()
+        rows, values = rows[real], values[real]
+        np.testing.assert_allclose(values, v[q][rows], rtol=1e-5, atol=2e-6 * scale)
+        best = np.sort(v[q][np.isfinite(v[q])])[::-1][: len(rows)]
+        np.testing.assert_allclose(v[q][rows], best, rtol=1e-5, atol=2e-6 * scale)
+        assert (values[:-1] >= values[1:]).all()
+        tied = values[:-1] == values[1:]
+        assert (rows[:-1] < rows[1:])[tied].all()
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["random", "repeated", "near ties", "zeros", "lengths"])
+def test_the_best_rows_are_found(kind, dtype, metric):
+    if kind == "lengths" and metric == "dot" and dtype == "int8":
+        pytest.skip("the rounding of short rows is that of the longest's scale")
+    rows, _ = corpora(kind)
+    held = rk.Corpus(rows, metric=metric, dtype=dtype)
+    rng = np.random.default_rng(1)
+    queries = rng.standard_normal((20, D)).astype(np.float32)
+    queries[3] = 0
+    queries[4] *= 1e-20
+    queries[5] = rows[7]
+    check(validate.selection("search", queries, held, 2, k_name="n"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lambda_b", [0.0, 0.4, 1.0])
+def test_the_best_rows_with_bias_and_groups_are_found(dtype, lambda_b):
+    rng = np.random.default_rng(2)
+    bias = rng.standard_normal(N) * 10.0 ** rng.integers(-3, 3, N)
+    held = rk.Corpus(corpora("random")[0], bias, rng.integers(0, 3, N), dtype=dtype)
+    queries, own = rng.standard_normal((20, D)).astype(np.float32), rng.integers(0, 3, 20)
+    check(validate.selection("search", queries, held, 2, lambda_b=lambda_b, query_groups=own, k_name="n"))
+
+
+def test_whole_numbers_give_the_rows_of_the_reference():
+    """Products are exact and many are tied."""
+    rng = np.random.default_rng(3)
+    rows = rng.integers(-2, 3, (3000, 5)).astype(np.float32)
+    held = rk.Corpus(rows, metric="dot", dtype="float16")
+    problem = validate.selection("search", rng.integers(-2, 3, (7, 5)).astype(np.float32), held, 9, k_name="n")
+    index, score = found(problem)
+    expected = reference.search(problem, 1)
+    np.testing.assert_array_equal(index, expected[0])
+    np.testing.assert_array_equal(score, expected[1])
+
+
+def test_more_equal_rows_than_there_is_room_for():
+    held = rk.Corpus(np.ones((600, 16), np.float32), dtype="float16")
+    problem = validate.selection("search", np.ones((2, 16), np.float32), held, 2, k_name="n")
+    index, _ = found(problem)
+    np.testing.assert_array_equal(index, [[0, 1], [0, 1]])
+
+
+@pytest.mark.parametrize("allowed", [1, 5, 300])
+def test_rows_that_may_be_picked(allowed):
+    rng = np.random.default_rng(4)
+    held = rk.Corpus(corpora("random")[0], dtype="float16")
+    mask = np.zeros((3, N), bool)
+    for q in range(3):
+        mask[q, rng.permutation(N)[:allowed]] = True
+    queries = rng.standard_normal((3, D)).astype(np.float32)
+    problem = validate.selection("search", queries, held, 2, allowed=mask, k_name="n")
+    index, _ = (x.numpy() for x in triton_kernels.search(problem, 1))
+    expected = reference.search(problem, 1)
+    np.testing.assert_array_equal(index, expected[0])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rows_that_rounding_puts_behind_are_found(dtype):
+    """Of two rows the better one lies along what the query loses in 16 bits, so that its product is the smaller one."""
+    rng = np.random.default_rng(5)
+    kind = torch.float16 if dtype == "float16" else torch.bfloat16
+    behind = 0
+    rows, queries = np.zeros((512, 64)), []
+    for pair in range(100):
+        query = rng.standard_normal(64)
+        query = (query / np.linalg.norm(query)).astype(np.float32).astype(np.float64)
+        rounded = torch.from_numpy(query).to(torch.float32).to(kind).double().numpy()
+        lost = query - rounded
+        better = 0.7 * query + 0.7 * lost / np.linalg.norm(lost)
+        worse = 0.7 * query - 0.7 * lost / np.linalg.norm(lost)
+        worse *= (1 + 0.8 * rng.random() * np.linalg.norm(lost) / 0.7) * np.linalg.norm(better) / np.linalg.norm(worse)
+        rows[pair], rows[300 + pair] = better, worse
+        queries.append(query)
+    held = rk.Corpus(rows.astype(np.float32), metric="dot", dtype=dtype)
+    problem = validate.selection("search", np.array(queries, np.float32), held, 1, k_name="n")
+    v, stored = values_of(problem), held.vectors(np.arange(512)).astype(np.float64)
+    index, _ = found(problem)
+    for q, query in enumerate(queries):
+        approximate = stored @ torch.from_numpy(query).to(torch.float32).to(kind).double().numpy()
+        best = v[q].argmax()
+        behind += approximate[best] < approximate.max()
+        assert v[q][index[q, 0]] >= v[q][best] - 1e-7
+    assert behind > 20
+
+
+def test_batches_of_queries_do_not_change_a_search(monkeypatch):
+    held = rk.Corpus(corpora("random")[0], dtype="float16")
+    queries = np.random.default_rng(6).standard_normal((20, D)).astype(np.float32)
+    problem = validate.selection("search", queries, held, 2, k_name="n")
+    whole = [x.copy() for x in found(problem)]
+    monkeypatch.setattr(triton_filter, "WORKSPACE_BYTES", 3000)
+    for a, b in zip(found(problem), whole, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_few_groups_of_tiles_and_many_words(monkeypatch):
+    held = rk.Corpus(corpora("random")[0], dtype="float16")
+    queries = np.random.default_rng(7).standard_normal((5, D)).astype(np.float32)
+    problem = validate.selection("search", queries, held, 2, k_name="n")
+    monkeypatch.setattr(triton_filter, "GROUPS", 2)
+    monkeypatch.setattr(triton_filter, "WORDS", 8)
+    check(problem)
+
+
+def test_other_searches_go_densely():
+    held = rk.Corpus(corpora("random")[0], dtype="float16")
+    queries = np.ones((2, D), np.float32)
+    for k, fits in ((1, True), (3, True), (4, False)):
+        assert triton_filter.fits(validate.selection("search", queries, held, k, k_name="n")) is fits
+    exact = rk.Corpus(corpora("random")[0])
+    assert not triton_filter.fits(validate.selection("search", queries, exact, 1, k_name="n"))
+
+
+interpreted.elsewhere(globals())
