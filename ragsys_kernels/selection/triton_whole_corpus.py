@@ -13,6 +13,7 @@ import torch
 from .. import _arrays
 from .._gpu.compilers import float32_precision, is_hopper
 from .._gpu.plans import launch
+from .._gpu.variants import variant
 from .._types import Array
 from . import filtered_problems, triton_check, triton_coded_corpus, triton_filter
 from .problem import Problem, Selection
@@ -107,7 +108,7 @@ def search(problem: Problem) -> tuple[Array, Array]:
     out_index = _arrays.empty(data, (problem.num_queries, problem.k), "int64")
     out_score = _arrays.empty(data, (problem.num_queries, problem.k), "float32")
     with _arrays.on_device(data):
-        if triton_filter.fits(problem):
+        if variant("search") == "bits" and triton_filter.fits(problem):
             triton_filter.search(problem, is_hopper(), out_index, out_score)
             return out_index, out_score
         corpus = _Corpus(problem)

@@ -65,6 +65,13 @@ TRITON = (
     Budget("corpus found *", 32, 32, 32, 32),
     Budget("corpus search *", 208, 128, 96, 176),
     Budget("corpus given *", 72, 104, 72, 48),
+    Budget("filter queries *", 48, 48, 48, 56),
+    Budget("filter bars *", 96, 96, 96, 104),
+    Budget("filter list *", 64, 64, 72, 64),
+    Budget("filter least *", 248, 184, 208, 240),
+    Budget("filter bits *", 248, 192, 208, 280),
+    Budget("filter keys *", 120, 96, 96, 112),
+    Budget("filter best *", 240, 224, 240, 264),
     # Scoring: a split of the vocabulary, or a tile of logits.
     Budget("_logprob_logits_kernel, *", 192, 192, 168, 112),
     Budget("_logprob_merge_kernel, *", 72, 72, 72, 48),
@@ -121,6 +128,7 @@ SPILLED = {
     ("corpus first * vrsd * float32", "sm_100"): 16,
     ("rows 64 vrsd options float32", "sm_100"): 8,
     ("gram tile 64 vrsd options *float16", "sm_80"): 40,
+    ("filter least 64 plain float16", "sm_80"): 8,
     ("gram 128 mmr plain int8", "sm_80"): 40,
     ("gram 128 mmr plain int8", "sm_100"): 16,
     # Rules with 128 slots and all options together, which keep a row of numbers of each slot beside the matrix.
