@@ -105,16 +105,21 @@ def test_states_of_another_type_than_the_weights_are_scored():
 
 
 def test_rounding_in_many_layers_is_not_taken_for_a_change():
-    torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        **lm_models.SMALL | {"num_hidden_layers": 30}, intermediate_size=48, num_key_value_heads=1,
+        **lm_models.SMALL | {"num_hidden_layers": 40}, intermediate_size=48, num_key_value_heads=1,
         initializer_range=0.3,
     )  # fmt: skip
-    model = transformers.AutoModelForCausalLM.from_config(config).eval().bfloat16()
     ids = torch.arange(2, 56).reshape(3, 18)
-    with torch.inference_mode():
-        alone, among = model.model(ids[:2, :9])[0][1, -1], model.model(ids)[0][1, 8]
-    assert (among - alone).float().norm() > 0.03 * alone.float().norm()  # the same text, but for rounding
+    lost = 0.0
+    for seed in range(20):  # how much is lost is the processor's: the first model of which it is enough
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForCausalLM.from_config(config).eval().bfloat16()
+        with torch.inference_mode():
+            alone, among = model.model(ids[:2, :9])[0][1, -1], model.model(ids)[0][1, 8]
+        lost = float((among - alone).float().norm() / alone.float().norm())  # the same text, but for rounding
+        if lost > 0.03:
+            break
+    assert lost > 0.03
     network = Network(model, True)
     assert (network.pads, network.keeps) == ({"left", "right"}, True)
 
