@@ -81,9 +81,9 @@ def planned(function: Callable[P, R]) -> Callable[P, R]:
         plan = _plans.get(key)
         if plan is None:
             _remember(key, _SEEN)
-        elif plan is _SEEN:
+        elif plan is _SEEN and not _captured(tensors[0]):
             return cast(R, _record(key, tensors, function, args, kwargs))
-        elif plan is not _NONE and plan.can_run():
+        elif plan is not _SEEN and plan is not _NONE and plan.can_run():
             return cast(R, plan.run(tensors))
         return function(*args, **kwargs)
 
@@ -122,6 +122,11 @@ def _kind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
     if not tensors or len({id(x) for x in tensors}) < len(tensors):  # the steps could not tell them apart
         return None
     return tuple(key), tensors
+
+
+def _captured(tensor: Any) -> bool:
+    """Return whether a graph is being captured, to which memory that is made now belongs."""
+    return tensor.is_cuda and bool(sys.modules["torch"].cuda.is_current_stream_capturing())
 
 
 def _remember(key: Any, plan: Any) -> None:

@@ -97,9 +97,10 @@ class Recorder(TorchDispatchMode):
                     self._refuse_constants(x)
         except _UnplannedError:
             return None
-        return Plan(
-            self._steps, fields, next((device.index for device in self._devices if device.type == "cuda"), None)
-        )
+        device = next((device.index for device in self._devices if device.type == "cuda"), None)
+        if device is not None and self._constants:  # calls on other streams read them too
+            torch.cuda.current_stream(device).synchronize()
+        return Plan(self._steps, fields, device)
 
     def launch(self, kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any]) -> None:
         """Launch a Triton kernel, and write the launch down."""

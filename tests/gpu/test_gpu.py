@@ -13,6 +13,7 @@ from backends import missing
 
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch, testing
+from ragsys_kernels._gpu import plans
 
 torch = pytest.importorskip("torch")
 import scoring_oracle as oracle  # noqa: E402
@@ -373,6 +374,33 @@ def test_cuda_graphs_replay_with_new_inputs(backend, device):
     graph.replay()
     assert torch.equal(picks, rk.mmr(**second, backend=backend).indices)
     assert torch.equal(found, rk.token_logprobs(x, targets, backend=backend))
+
+
+def test_planned_calls_have_the_bits_of_others(backend, device):
+    """By a plan from the third call on, also in a graph and on another stream."""
+    problems = [moved(testing.selection_problem(8, 100, 5, 32, seed=seed)) for seed in range(5)]
+    expected = []
+    for problem in problems:
+        plans.clear_plans()
+        expected.append(rk.mmr(**problem, backend=backend))
+    plans.clear_plans()
+    for problem, want in zip(problems[:4], expected, strict=False):
+        for found, field in zip(rk.mmr(**problem, backend=backend), want, strict=True):
+            assert torch.equal(found.nan_to_num(7.0), field.nan_to_num(7.0))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        found = rk.mmr(**problems[4], backend=backend)
+    stream.synchronize()
+    assert torch.equal(found.indices, expected[4].indices)
+    static = {name: x.clone() if torch.is_tensor(x) else x for name, x in problems[0].items()}
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = rk.mmr(**static, backend=backend)
+    for name in ("queries", "embeddings", "candidates"):
+        static[name].copy_(problems[1][name])
+    graph.replay()
+    assert torch.equal(found.indices, expected[1].indices)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own

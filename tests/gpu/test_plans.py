@@ -278,6 +278,17 @@ def test_long_calls_are_not_planned(device, monkeypatch):
     assert not device
 
 
+def test_nothing_is_recorded_while_a_graph_is_captured(device, monkeypatch):
+    monkeypatch.setattr(plans, "_captured", lambda tensor: True)
+    for _ in range(3):
+        rk.mmr(**selection(0))
+    assert not device
+    monkeypatch.setattr(plans, "_captured", lambda tensor: False)
+    for _ in range(2):
+        rk.mmr(**selection(0))
+    assert len(device) == 1
+
+
 def test_old_kinds_are_forgotten(device, monkeypatch):
     monkeypatch.setattr(plans, "MOST_PLANS", 4)
     for k in (1, 2, 3, 4, 5):
