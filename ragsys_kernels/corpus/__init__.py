@@ -466,9 +466,8 @@ class Corpus(Rows):
         """Return the corpus saved in a folder: its arrays mapped into memory and read as they are used, or on a device.
 
         Names, sizes, headers, the description and a sample of the rows of each array are compared with what was saved.
-        A folder of up to 1 MB, or any with ``verify``, is read whole, about 2 GB a second for each processor: all bytes
-        are compared, and its ids have to be unique. Folders of format 1 have no checksums: their rows are read and
-        their codes made again on each load; save them again.
+        A folder of up to 1 MB, or any with ``verify``, is read whole, at some 2 GB/s: all bytes are compared, and its
+        ids have to be unique. Folders of format 1 have no checksums; their codes are made on each load: save them anew.
 
         Raises
         ------

@@ -30,6 +30,9 @@ from .triton_launch import (
     next_power_of_2,
 )
 
+# Rows of a tile of the products.
+ROWS = 128
+
 # The most rows that are wanted of a search, and how many tiles there have to be for each: the bar is a value of as many
 # groups of tiles, of GROUPS at most.
 MOST_WANTED = 1024
@@ -51,7 +54,7 @@ def filter_tile(dtype: str, num_queries: int, dims: int, hopper: bool, plain: bo
     """Return the tile of the products; ``plain`` is without bias and groups."""
     queries = 16 if num_queries <= 16 else 64 if num_queries <= 64 or not (hopper and plain) else 128
     dims = min(64, max(16, next_power_of_2(dims)))
-    return Tile(128, dims, queries, 8 if queries == 128 or not plain else 4, 3)
+    return Tile(ROWS, dims, queries, 8 if queries == 128 or not plain else 4, 3)
 
 
 def best_tile(wanted: int) -> Tile:
@@ -67,13 +70,13 @@ def fits(problem: Problem) -> bool:
         and problem.rows.dtype != "float32"
         and problem.rows.norm != "computed"
         and problem.k <= MOST_WANTED
-        and cdiv(problem.pool, 128) >= TILES * problem.k
+        and cdiv(problem.pool, ROWS) >= TILES * problem.k
     )
 
 
 def search(problem: Problem, hopper: bool, out_index: Any, out_score: Any) -> None:
     """Launch the search of all queries."""
-    tiles, room = cdiv(problem.pool, 128), ROOM * problem.k
+    tiles, room = cdiv(problem.pool, ROWS), ROOM * problem.k
     per_query = 20 * tiles + 12 * room
     for q0, num_queries in chunks(problem.num_queries, per_query, WORKSPACE_BYTES, 128):
         _search(problem, hopper, out_index, out_score, q0, num_queries)
