@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,21 +42,25 @@ def hinted(op: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
                 return function(*args, **kwargs)
-            except MemoryError as error:
-                if ": memory must " in str(error):  # a function of ours that it calls has worded it
-                    raise
-                raise MemoryError(f"{op}: memory must suffice for the call, got: {error or 'too little'}") from error
-            except TypeError:
-                code = function.__code__
-                own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-                unknown = [name for name in kwargs if name not in own]
-                if not unknown:
-                    raise
-            raise TypeError(f"{op}: got an unexpected keyword argument {unknown[0]!r}{_hint(unknown[0], own)}")
+            except (MemoryError, TypeError) as error:
+                explain(op, function, kwargs, error)
+                raise
 
         return call
 
     return decorate
+
+
+def explain(op: str, function: Callable[..., object], kwargs: dict[str, Any], error: Exception) -> None:
+    """Raise what says more than an error of a call: which argument was meant, or that memory was too little."""
+    if isinstance(error, MemoryError):
+        if ": memory must " not in str(error):  # else a function of ours that it calls has worded it
+            raise MemoryError(f"{op}: memory must suffice for the call, got: {error or 'too little'}") from error
+        return
+    code = function.__code__
+    own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    if unknown := [name for name in kwargs if name not in own]:
+        raise TypeError(f"{op}: got an unexpected keyword argument {unknown[0]!r}{_hint(unknown[0], own)}") from None
 
 
 def _hint(name: str, own: tuple[str, ...]) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 from .. import _env
+from .._hints import explain
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,27 +68,38 @@ def call(function: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         _thread.recorder.call(function, args, kwargs)
 
 
-def planned(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate an operation, calls of which are planned."""
+def planned(op: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate the operation ``op``: calls of it are planned, and its errors are those of `_hints.hinted`."""
 
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not _watching or _thread.recorder is not None:
-            return function(*args, **kwargs)
-        kind = _kind(function, args, kwargs)
-        if kind is None:
-            return function(*args, **kwargs)
-        key, tensors = kind
-        plan = _plans.get(key)
-        if plan is None:
-            _remember(key, _SEEN)
-        elif plan is _SEEN and not _captured(tensors[0]):
-            return cast(R, _record(key, tensors, function, args, kwargs))
-        elif plan is not _SEEN and plan is not _NONE and plan.can_run():
-            return cast(R, plan.run(tensors))
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                if not _watching or _thread.recorder is not None:
+                    return function(*args, **kwargs)
+                return _by_plan(function, args, kwargs)
+            except (MemoryError, TypeError) as error:
+                explain(op, function, kwargs, error)
+                raise
+
+        return call
+
+    return decorate
+
+
+def _by_plan(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+    kind = _kind(function, args, kwargs)
+    if kind is None:
         return function(*args, **kwargs)
-
-    return call
+    key, tensors = kind
+    plan = _plans.get(key)
+    if plan is None:
+        _remember(key, _SEEN)
+    elif plan is _SEEN and not _captured(tensors[0]):
+        return cast(R, _record(key, tensors, function, args, kwargs))
+    elif plan is not _SEEN and plan is not _NONE and plan.can_run():
+        return cast(R, plan.run(tensors))
+    return function(*args, **kwargs)
 
 
 def _kind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]] | None:

@@ -173,8 +173,7 @@ class Corpus(Rows):
         extras += "" if self.device == "cpu" else f", device={self.device!r}"
         return f"Corpus(N={len(self)}, D={self.dims}, metric={self.metric!r}, dtype={self.dtype!r}{extras})"
 
-    @planned
-    @hinted("search")
+    @planned("search")
     def search(
         self,
         queries: ArrayLike,
@@ -270,8 +269,7 @@ class Corpus(Rows):
             result = SearchResult(*(_arrays.to_library(field, library) for field in found))
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
 
-    @planned
-    @hinted("select")
+    @planned("select")
     def select(
         self,
         queries: ArrayLike | None,

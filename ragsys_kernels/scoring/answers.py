@@ -8,7 +8,6 @@ import numpy as np
 
 from .._checks import flag
 from .._gpu.plans import planned
-from .._hints import hinted
 from .._types import Array, ArrayLike, OutOfRange, ScoringBackend
 from . import finish, quick, validate
 from ._call import Call
@@ -50,8 +49,7 @@ class AnswerLogprobs(NamedTuple):
     greedy: Array
 
 
-@planned
-@hinted("token_logprobs")
+@planned("token_logprobs")
 def token_logprobs(
     logits: ArrayLike,
     targets: ArrayLike,
@@ -147,8 +145,7 @@ def token_logprobs(
         return logp, call.result(finish.by_row(finish.lse(partials), problem.rows, layout))
 
 
-@planned
-@hinted("answer_logprobs")
+@planned("answer_logprobs")
 def answer_logprobs(
     logits: ArrayLike | None = None,
     hidden: ArrayLike | None = None,

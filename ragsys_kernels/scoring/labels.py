@@ -9,7 +9,6 @@ import numpy as np
 from .. import _arrays
 from .._arrays import Cupy, Torch
 from .._gpu.plans import planned
-from .._hints import hinted
 from .._types import Array, ArrayLike, ScoringBackend
 from . import _device, finish, validate
 from ._call import Call
@@ -35,8 +34,7 @@ class LabelPosteriors(NamedTuple):
     label: Array
 
 
-@planned
-@hinted("label_posteriors")
+@planned("label_posteriors")
 def label_posteriors(
     logits: ArrayLike | None = None,
     hidden: ArrayLike | None = None,

@@ -6,15 +6,13 @@ from typing import Any
 
 from .._checks import count, flag
 from .._gpu.plans import planned
-from .._hints import hinted
 from .._types import ArrayLike, OutOfRange, ScoringBackend
 from . import validate
 from ._call import Call
 from .problem import Partials
 
 
-@planned
-@hinted("logprob_partials")
+@planned("logprob_partials")
 def logprob_partials(
     logits: ArrayLike | None = None,
     hidden: ArrayLike | None = None,

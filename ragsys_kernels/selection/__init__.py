@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .._gpu.plans import planned
-from .._hints import hinted
 from .._types import ArrayLike, Backend, Metric, OnError
 from .aspects import coverage
 from .calls import run
@@ -15,8 +14,7 @@ from .volume import dpp, msd, sift, ssd
 __all__ = ["METHODS", "coverage", "dpp", "mmr", "mmr_path", "msd", "sift", "ssd", "vrsd"]
 
 
-@planned
-@hinted("mmr")
+@planned("mmr")
 def mmr(
     queries: ArrayLike | None,
     embeddings: ArrayLike | Rows,
@@ -189,8 +187,7 @@ def mmr(
     )
 
 
-@planned
-@hinted("vrsd")
+@planned("vrsd")
 def vrsd(
     queries: ArrayLike,
     embeddings: ArrayLike | Rows,

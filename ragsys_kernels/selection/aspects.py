@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from .._gpu.plans import planned
-from .._hints import hinted
 from .._types import ArrayLike, Backend, Metric, OnError
 from . import options
 from .calls import run
 from .problem import Rows, Selection
 
 
-@planned
-@hinted("coverage")
+@planned("coverage")
 def coverage(
     queries: ArrayLike | None,
     embeddings: ArrayLike | Rows,

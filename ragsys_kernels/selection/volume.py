@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from .._gpu.plans import planned
-from .._hints import hinted
 from .._types import ArrayLike, Backend, Metric, OnError
 from . import options
 from .calls import run
 from .problem import Rows, Selection
 
 
-@planned
-@hinted("msd")
+@planned("msd")
 def msd(
     queries: ArrayLike | None,
     embeddings: ArrayLike | Rows,
@@ -98,8 +96,7 @@ def msd(
     )
 
 
-@planned
-@hinted("dpp")
+@planned("dpp")
 def dpp(
     queries: ArrayLike | None,
     embeddings: ArrayLike | Rows,
@@ -192,8 +189,7 @@ def dpp(
     )
 
 
-@planned
-@hinted("ssd")
+@planned("ssd")
 def ssd(
     queries: ArrayLike | None,
     embeddings: ArrayLike | Rows,
@@ -288,8 +284,7 @@ def ssd(
     )
 
 
-@planned
-@hinted("sift")
+@planned("sift")
 def sift(
     queries: ArrayLike,
     embeddings: ArrayLike | Rows,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ from .flight_messages import (
     trailers,
 )
 from .http import Bearer
-from .limits import RefusedError, invalid
+from .limits import Limits, RefusedError, invalid
 from .reading import Asked
 from .rules import shown
 from .select_arrow import asked_of, batch_of, table_of, unpacked
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 _PART = 1024  # queries answered at once
 _AHEAD = 2  # parts that are read while one is answered
 _STREAMS = 64
+_LARGE = 1 << 14  # bytes of metadata, in which each buffer has 16
 _PAUSE = 0.005  # seconds between looks at a full queue
 _METHOD = "/arrow.flight.protocol.FlightService/DoExchange"
 # Statuses of gRPC, and in Flight's words.
@@ -73,7 +74,6 @@ class FlightServer(grpc.GenericRpcHandler):
     def __init__(self, service: Service, host: str, ports: range, token: str | None = None) -> None:
         self._service, self._bearer, self._ports = service, Bearer(token), ports
         self._host, self.port, self._streams = host, 0, 0
-        self._ending = asyncio.Event()
 
     def service(self, details: Any) -> Any:
         """Return the handler of a call; of others gRPC says that there are none."""
@@ -81,6 +81,7 @@ class FlightServer(grpc.GenericRpcHandler):
 
     async def start(self) -> None:
         """Listen from now on."""
+        self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         limits = self._service.limits
         options = [
             ("grpc.so_reuseport", 0),
@@ -105,7 +106,8 @@ class FlightServer(grpc.GenericRpcHandler):
 
     async def stop(self, seconds: float) -> None:
         """Take no more streams, and wait for the batches under way, but not for ever: a client may not read."""
-        self._ending.set()
+        if not self._ending.done():
+            self._ending.set_result(None)
         await self._server.stop(seconds)
 
     async def _exchange(self, _: Any, context: Any) -> None:
@@ -140,7 +142,7 @@ class FlightServer(grpc.GenericRpcHandler):
 class _Stream:
     """One stream: a task reads ahead while answers are written."""
 
-    def __init__(self, service: Service, context: Any, ending: asyncio.Event) -> None:
+    def __init__(self, service: Service, context: Any, ending: asyncio.Future[None]) -> None:
         self._service, self._context, self._ending = service, context, ending
         self._parts: asyncio.Queue[_Part | None] = asyncio.Queue(_AHEAD)
         self._held = self._under_way = 0  # bytes, and parts that have no answer yet
@@ -166,36 +168,38 @@ class _Stream:
                 return
             common = _rules_of(first)
             served = service.corpora.get(common.pop("corpus", None))
-            async for stream in self._batches(first):
-                size = len(stream) + await service.beside(True, unpacked, stream, service.limits, "batches")
+            async for stream, many in self._batches(first):
+                size = len(stream) + await service.beside(many, unpacked, stream, service.limits, "batches")
                 if size > most:
                     raise invalid("select", "batches", f"have at most {most} bytes", size)
                 await self._hold(size)
-                tables = await service.beside(True, _tables, stream, begin, min(_PART, service.limits.queries))
-                for table in tables:
+                parts = _read(stream, begin, common, served, service.limits)
+                while (part := await service.beside(True, next, parts, None)) is not None:
+                    if service.status == "stopping":
+                        raise RefusedError(503, "select: the server is not ready, or stops")
+                    table, asked, last = part
                     begin += len(table)
-                    last = table is tables[-1]
-                    await self._parts.put(await self._part(table, common, served, size if last else 0))
+                    self._under_way += 1
+                    answering = asyncio.ensure_future(self._answer(asked))
+                    await self._parts.put((table, asked, answering, size if last else 0))
         finally:
             await self._parts.put(None)
 
     async def _message(self) -> dict[int, Any] | None:
         """Return the fields of the next message; None at the end. A client that says nothing is not waited for."""
         reading, seconds = asyncio.ensure_future(self._context.read()), self._service.limits.idle_seconds
-        ending = asyncio.ensure_future(self._ending.wait())
         try:
             while True:
-                await asyncio.wait({reading, ending}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({reading, self._ending}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
                 if reading.done():
                     break
                 if self._under_way:  # the client may wait for that
                     await asyncio.sleep(_PAUSE)
-                elif self._ending.is_set():
+                elif self._ending.done():
                     raise RefusedError(503, "select: the server is not ready, or stops")
                 else:
                     raise RefusedError(408, f"select: batches must come within {seconds:g} seconds, got none")
         finally:
-            ending.cancel()
             reading.add_done_callback(_ended)
         message = reading.result()
         try:
@@ -203,15 +207,19 @@ class _Stream:
         except ValueError as error:
             raise invalid("select", "messages", "be Arrow Flight's", error) from None
 
-    async def _batches(self, message: dict[int, Any] | None) -> AsyncIterator[bytes]:
-        """Yield each batch of queries as an Arrow stream of its own: the schema, the dictionaries so far, the batch."""
+    async def _batches(self, message: dict[int, Any] | None) -> AsyncIterator[tuple[bytes, bool]]:
+        """Yield each batch of queries as an Arrow stream of its own: the schema, the dictionaries so far, the batch.
+
+        With each comes whether looking at its buffers' sizes may take long.
+        """
         before: list[dict[int, Any]] = []
         size, most = 0, self._service.limits.body_bytes
         while message is not None:
             if HEADER in message:  # else it is metadata alone
                 kind = _kind_of(message[HEADER])
                 if kind == "record batch":
-                    yield arrow_stream([*before, message])
+                    stream = [*before, message]
+                    yield arrow_stream(stream), sum(len(each[HEADER]) for each in stream) > _LARGE
                 elif kind == ("dictionary" if before else "schema"):
                     before.append(message)
                     size += len(message[HEADER]) + len(message.get(BODY, b""))
@@ -228,14 +236,6 @@ class _Stream:
             await asyncio.sleep(_PAUSE)
         load.bytes += size
         self._held += size
-
-    async def _part(self, table: pa.Table, common: dict[str, Any], served: Served, size: int) -> _Part:
-        """Read some queries and hand them to the kernels."""
-        if self._service.status == "stopping":
-            raise RefusedError(503, "select: the server is not ready, or stops")
-        asked = await self._service.beside(True, asked_of, table, dict(common), served, self._service.limits)
-        self._under_way += 1
-        return table, asked, asyncio.ensure_future(self._answer(asked)), size
 
     async def _answer(self, asked: Asked) -> list[Selection]:
         blocks = [block for block, _ in asked.blocks]
@@ -295,12 +295,17 @@ def _kind_of(metadata: memoryview) -> str:
         raise invalid("select", "messages", "be Arrow's", error) from None
 
 
-def _tables(stream: bytes, begin: int, size: int) -> list[pa.Table]:
-    """Return the queries of a stream in parts, with a column of ids."""
+def _read(
+    stream: bytes, begin: int, common: dict[str, Any], served: Served, limits: Limits
+) -> Iterator[tuple[pa.Table, Asked, bool]]:
+    """Yield the queries of a stream in parts with a column of ids, what was read of them, and if it is the last."""
     table = table_of(stream, "batches")
     if "id" not in table.column_names:
         table = table.append_column("id", pa.array(np.arange(begin, begin + len(table))))
-    return [table.slice(place, size) for place in range(0, len(table), size)]
+    size = min(_PART, limits.queries)
+    for place in range(0, len(table), size):
+        part = table.slice(place, size)
+        yield part, asked_of(part, dict(common), served, limits), place + size >= len(table)
 
 
 def _rules_of(message: dict[int, Any]) -> dict[str, Any]:

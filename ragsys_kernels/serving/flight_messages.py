@@ -6,7 +6,7 @@ FlightData has a descriptor in its first message (field 1), the metadata of an A
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .limits import RefusedError
@@ -56,7 +56,7 @@ def flight_data(metadata: Any, body: Any) -> bytes:
     return b"".join(parts)
 
 
-def arrow_stream(messages: list[Mapping[int, Any]]) -> bytes:
+def arrow_stream(messages: Sequence[Mapping[int, Any]]) -> bytes:
     """Return messages, the schema first, as an Arrow stream."""
     parts: list[Any] = []
     for fields in messages:

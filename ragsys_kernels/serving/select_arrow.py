@@ -338,16 +338,19 @@ def _numbers(values: pa.Array, dtype: Any) -> np.ndarray:
 
 
 def _lists(rules: Rules, name: str, column: pa.Array) -> tuple[pa.Array, list[int]]:
-    """Return the values of all lists of a column, and their lengths."""
+    """Return the values of all lists of a column, none of which is null, and their lengths."""
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
         raise rules.invalid(name, "be a column of lists", kind)
-    values = column.flatten()
+    if pa.types.is_fixed_size_list(kind):
+        lengths = [kind.list_size] * len(column)
+        begin, end = column.offset * kind.list_size, (column.offset + len(column)) * kind.list_size
+    else:
+        offsets = _numbers(column.offsets, np.int64)
+        lengths, begin, end = np.diff(offsets).tolist(), int(offsets[0]), int(offsets[-1])
+    values = column.values.slice(begin, end - begin)  # `flatten` would copy them
     if values.null_count:
         raise rules.invalid(name, "hold no null", "null")
-    lengths = (
-        [kind.list_size] * len(column) if pa.types.is_fixed_size_list(kind) else column.value_lengths().to_pylist()
-    )
     return values, lengths
 
 
