@@ -1,8 +1,9 @@
 """The time of the host for a call on a device, whose launches do nothing: `ragsys-kernels bench --host`.
 
-Tensors are torch's without data, taken for those of a device; Triton compiles its kernels for one and gets a driver
-that launches nothing. What is timed is what this library, Triton's launch and torch do on the processor, and in the
-same run what torch does for a copy of an array. A device's own driver takes some microseconds a launch beside it.
+Tensors are torch's without data, taken for those of a device. Triton compiles its kernels for one and gets a driver
+that launches nothing, as CUDA C++ does. What is timed is what this library, Triton's launch and torch do on the
+processor, and in the same run what torch does for a copy of an array. A device's own driver takes some microseconds a
+launch beside it.
 
     python -m benchmarks.gpu.host [--out FOLDER]
 """
@@ -10,6 +11,7 @@ same run what torch does for a copy of an array. A device's own driver takes som
 from __future__ import annotations
 
 import argparse
+import ctypes
 import statistics
 import time
 from collections.abc import Callable
@@ -27,7 +29,8 @@ from triton.runtime import driver
 import ragsys_kernels as rk
 from benchmarks.harness.ledger import RESULTS, Ledger, environment
 from ragsys_kernels import _arrays, _dispatch, corpus
-from ragsys_kernels._gpu import compilers, plans
+from ragsys_kernels._gpu import compilers, cuda_module, plans
+from ragsys_kernels._gpu import driver as nvidia
 
 LEDGER = Ledger(
     RESULTS / "host.csv",
@@ -64,6 +67,20 @@ class Driver:
         return torch.device("cpu")
 
 
+class Libcuda(nvidia.Driver):
+    """NVIDIA's driver, each call of which ends in one of the C library that returns 0."""
+
+    def __init__(self) -> None:
+        nothing = ctypes.CDLL(None).ffs
+        nothing.argtypes = nvidia.FUNCTIONS["cuLaunchKernel"]
+        self._launch, self._contexts = nothing, {0: 1}
+        self._current = lambda found: setattr(found._obj, "value", 1)
+
+    def attribute(self, device: int, attribute: int) -> int:
+        known = {nvidia.SHARED_OF_BLOCK: SHARED, nvidia.MULTIPROCESSORS: MULTIPROCESSORS}
+        return known.get(attribute, ARCH // 10 if attribute == nvidia.CAPABILITY_MAJOR else ARCH % 10)
+
+
 @contextmanager
 def stubbed(stub: Driver, device: str = "cpu") -> Any:
     """Take torch's tensors on ``device`` for those of an H100 in a block, whose launches go to ``stub``."""
@@ -89,7 +106,13 @@ def stubbed(stub: Driver, device: str = "cpu") -> Any:
         change(plans, "_watching", True)
         change(plans, "_hosts", True)
         change(driver, "_active", stub)
-        for forget in (compilers._generation.cache_clear, plans.clear_plans):
+        libcuda = Libcuda()
+        change(cuda_module, "driver", lambda: libcuda)
+        change(cuda_module, "why_not", lambda: None)
+        change(cuda_module, "device_of", lambda x: 0)
+        change(cuda_module, "stream_of", lambda like: 0)
+        change(cuda_module.Module, "function", lambda self, device, kernel: 0)
+        for forget in (compilers._generation.cache_clear, cuda_module._attribute.cache_clear, plans.clear_plans):
             forget()
             stack.callback(forget)
         yield
@@ -111,6 +134,8 @@ def calls() -> dict[str, Callable[[], Any]]:
     return {
         "mmr, ids, Q2000 P100 K10": lambda: rk.mmr(queries, rows, 10, candidates=ids, lambda_d=0.7),
         "token_logprobs, T64 V32000": lambda: rk.token_logprobs(logits, targets),
+        "mmr, the same by CUDA C++": lambda: rk.mmr(queries, rows, 10, candidates=ids, lambda_d=0.7, backend="cuda"),
+        "token_logprobs, the same by CUDA C++": lambda: rk.token_logprobs(logits, targets, backend="cuda"),
         "Corpus.select, pool=100, Q64 K10": lambda: held.select(few, 10, pool=100),
     }
 

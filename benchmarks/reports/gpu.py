@@ -151,9 +151,9 @@ def of_host(rows: list[Row]) -> str:
     text = """\
 ## The time of the host
 
-Of a call with tensors for a device and Triton's kernels, whose launches do nothing (`ragsys-kernels bench --host`, no
-GPU): a device's own driver takes some microseconds a launch more. *By a plan*: the third call of a kind and all later
-ones (`ragsys_kernels/_gpu/plans.py`).
+Of a call with tensors for a device, whose launches do nothing (`ragsys-kernels bench --host`, no GPU): a device's own
+driver takes some microseconds a launch more. *By a plan*: the third call of a kind and all later ones
+(`ragsys_kernels/_gpu/plans.py`).
 
 """
     return f"{text}{table(header, cells, texts=(0, 4, 5))}\n\n" if rows else ""

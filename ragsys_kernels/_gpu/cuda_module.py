@@ -1,20 +1,19 @@
 """Kernels of csrc/cuda: their sources, compiled for the device in use and launched on the caller's stream.
 
-CuPy compiles and launches; it is imported for the first kernel. torch is never linked: its tensors come as pointers.
-NVRTC compiles a source once for each architecture and keeps the result on disk, unless the package was built with
-RAGSYS_KERNELS_CUDA=1 (setup.py) and has it compiled.
+The driver launches them (`driver.py`). Unless the package was built with RAGSYS_KERNELS_CUDA=1 (setup.py) and has them
+compiled, CuPy does that by NVRTC, once for each architecture, and keeps the result on disk. torch is never linked: its
+tensors come as pointers.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import re
 import struct
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +21,8 @@ import numpy as np
 
 from .. import _arrays
 from .._extras import absent, imported, install
+from . import driver as _driver
+from .driver import DriverError, driver
 
 # CuPy always gives NVRTC -ftz=true, so the ahead-of-time build must say it too, for the same bits.
 OPTIONS = ("-std=c++17", "-ftz=true")
@@ -97,19 +98,9 @@ def built_path(name: str) -> Path | None:
 def why_not() -> str | None:
     """Return the reason that CUDA kernels cannot run here, or None if they can."""
     try:
-        cupy = imported("cupy")
-    except ImportError as error:
-        if error.name == "cupy":
-            return absent("cupy", "cuda")
-        return f"cupy is broken: {error}"
-    except Exception as error:  # whatever an import of a foreign library raises
-        return f"cupy is broken: {error}"
-    try:
-        if cupy.cuda.runtime.is_hip:
-            return "cupy is built for ROCm, and these kernels for CUDA"
-        if cupy.cuda.runtime.getDeviceCount() == 0:
+        if driver().device_count() == 0:
             return "there is no CUDA device"
-    except Exception as error:
+    except (DriverError, AttributeError) as error:  # an old library lacks functions
         return f"there is no CUDA driver or device: {error}"
     names = sources()
     built = sorted(path.stem for path in (_PACKAGE / "_cuda_bin").glob("*.fatbin"))
@@ -117,6 +108,14 @@ def why_not() -> str | None:
         return f"the CUDA sources are neither in {' nor in '.join(map(str, _folders()))}; reinstall"
     if not names or all(built_path(name) is not None for name in names):
         return None
+    try:
+        cupy = imported("cupy")
+    except ImportError as error:
+        if error.name == "cupy":
+            return f"{absent('cupy', 'cuda')}, which compiles the CUDA sources"
+        return f"cupy, which compiles the CUDA sources, is broken: {error}"
+    except Exception as error:  # whatever an import of a foreign library raises
+        return f"cupy, which compiles the CUDA sources, is broken: {error}"
     try:
         cupy.cuda.nvrtc.getVersion()
     except Exception as error:
@@ -148,41 +147,44 @@ class Struct:
         self.members = members
 
 
-def pack(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Return arguments as scalars of the width that the kernel takes.
+def pack(arguments: Sequence[Any]) -> tuple[bytes, list[int], list[tuple[int, Any]]]:
+    """Return arguments as a kernel takes them, where each begins, and where the pointers of which arrays belong.
 
-    An array becomes its pointer and None a null pointer, an int 64 bits and a float 32 bits; NumPy scalars, for other
-    widths, stay what they are. A `Struct` is an array of one element, which CuPy passes by value.
+    None is a null pointer, an int has 64 bits and a float 32 bits; NumPy scalars are for other widths. What is none of
+    these is an array, whose pointer is left out. A `Struct` is laid out as C does it.
     """
-    packed: list[Any] = []
+    packed, begins, pointers = bytearray(), [], list[tuple[int, Any]]()
     for x in arguments:
-        if isinstance(x, Struct):
-            letters, values = zip(*map(_scalar, x.members.values()), strict=True)
-            data = struct.pack(f"@{''.join(letters)}0q", *values)  # as C lays it out, up to the end of its alignment
-            packed.append(np.frombuffer(data, (np.void, len(data))))
-        else:
-            letter, value = _scalar(x)
-            packed.append(_WIDTHS[letter](value) if letter in _WIDTHS else value)
-    return tuple(packed)
+        packed += bytes(-len(packed) % _ALIGNMENT)
+        begins.append(len(packed))
+        letters, values = "", list[Any]()
+        for value in x.members.values() if isinstance(x, Struct) else (x,):
+            letter, number = _scalar(value)
+            letters += letter
+            values.append(number)
+            if number is None:
+                pointers.append((len(packed) + struct.calcsize(f"@{letters}") - _POINTER.size, value))
+        packed += struct.pack(f"@{letters}0q", *(0 if value is None else value for value in values))
+    return bytes(packed), begins, pointers
 
 
-# What is no NumPy scalar, by the letter that Python's struct module and NumPy have for it.
-_WIDTHS: dict[str, Any] = {"Q": np.uint64, "q": np.int64, "f": np.float32}
+_ALIGNMENT = 16
+_POINTER = struct.Struct("@Q")
 
 
 def _scalar(x: Any) -> tuple[str, Any]:
-    """Return an argument's letter, and its value."""
+    """Return an argument's letter, as Python's struct module has it, and its value: None for that of an array."""
     if x is None:
         return "Q", 0
     if isinstance(x, (bool, np.bool_)):
         raise TypeError("a kernel takes no bool; give it an int")
     if isinstance(x, np.generic):
-        return x.dtype.char, x
+        return x.dtype.char, x.item()
     if isinstance(x, int):
+        if not -(1 << 63) <= x < 1 << 63:
+            raise OverflowError(f"a kernel takes integers of 64 bits, got {x}")
         return "q", x
-    if isinstance(x, float):
-        return "f", x
-    return "Q", _pointer(x)
+    return ("f", x) if isinstance(x, float) else ("Q", None)
 
 
 def row_stride(rows: Any) -> int:
@@ -192,11 +194,11 @@ def row_stride(rows: Any) -> int:
 
 
 def _pointer(x: Any) -> int:
-    _device(x)
+    device_of(x)
     return _arrays.pointer(x)
 
 
-def _device(x: Any) -> int:
+def device_of(x: Any) -> int:
     """Return the number of the device that an array is on."""
     library = _arrays.library_of(x)
     if library == "cupy":
@@ -207,59 +209,25 @@ def _device(x: Any) -> int:
     raise TypeError(f"CUDA kernels take numbers, None, and arrays of torch or CuPy on a CUDA device, got {where}")
 
 
-class _Handle:
-    """A stream of another library, in the form that CuPy takes."""
-
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.handle
-
-
-def _stream(cupy: Any, like: Any) -> Any:
-    """Return a context in which CuPy launches on the current stream of the array's library."""
-    if _arrays.library_of(like) != "torch":
-        return contextlib.nullcontext()  # CuPy's own, of the device that is current
-    handle = int(sys.modules["torch"].cuda.current_stream(like.device).cuda_stream)
-    if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14; it warns of the older name
-        return cupy.cuda.Stream.from_external(_Handle(handle))
-    return cupy.cuda.ExternalStream(handle)
+def stream_of(like: Any) -> int:
+    """Return the current stream of the array's library on the array's device."""
+    if _arrays.library_of(like) == "torch":
+        return int(sys.modules["torch"].cuda.current_stream(like.device).cuda_stream)
+    with like.device:
+        return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
 
 
 @functools.cache
-def _attribute(device: int, name: str) -> int:
-    return int(importlib.import_module("cupy").cuda.Device(device).attributes[name])
+def _attribute(device: int, number: int) -> int:
+    return driver().attribute(device, number)
 
 
-@functools.cache
-def _capability(device: int) -> int:
-    return int(importlib.import_module("cupy").cuda.Device(device).compute_capability)
+class Launch:
+    """A launch of a kernel, whose arrays may be other ones each time."""
 
-
-class Module:
-    """The kernels of one source, for every device that asks for them."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._lock = threading.Lock()
-        self._modules: dict[bool, Any] = {}  # by whether it came compiled
-        self._kernels: dict[tuple[int, str], Any] = {}
-
-    def max_shared(self, like: Any) -> int:
-        """Return the most bytes of dynamic shared memory of a block on the array's device."""
-        return _attribute(_device(like), "MaxSharedMemoryPerBlockOptin")
-
-    def capability(self, like: Any) -> int:
-        """Return the compute capability of the array's device, 80 for 8.0."""
-        return _capability(_device(like))
-
-    def multiprocessors(self, like: Any) -> int:
-        """Return the number of multiprocessors of the array's device."""
-        return _attribute(_device(like), "MultiProcessorCount")
-
-    def launch(
+    def __init__(
         self,
+        module: Module,
         kernel: str,
         *,
         grid: tuple[int, int, int],
@@ -268,51 +236,100 @@ class Module:
         arguments: Sequence[Any],
         like: Any,
     ) -> None:
+        self._module, self._kernel, self.like = module, kernel, like
+        self._grid, self._block, self._shared = grid, block, shared
+        self._packed, self._begins, places = pack(arguments)
+        self._places = [place for place, _ in places]
+        self.arrays = [x for _, x in places]
+
+    def run(self, device: int, stream: int, pointers: Iterable[int]) -> None:
+        """Launch on a stream of a device, with the pointers of what stands for ``arrays``."""
+        packed = bytearray(self._packed)
+        for place, pointer in zip(self._places, pointers, strict=True):
+            _POINTER.pack_into(packed, place, pointer)
+        function = self._module.function(device, self._kernel)
+        try:
+            driver().launch(device, function, self._grid, self._block, self._shared, stream, packed, self._begins)
+        except DriverError as error:
+            where = f"grid {self._grid}, block {self._block}, {self._shared} bytes of shared memory"
+            raise RuntimeError(f"{self._kernel}: the launch failed ({where}): {error}") from error
+
+
+class Module:
+    """The kernels of one source, for every device that asks for them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lock = threading.Lock()
+        self._compiled: Any = None  # by CuPy
+        self._loaded: dict[int, int] = {}  # the binary of the package, by device
+        self._functions: dict[tuple[int, str], int] = {}
+
+    def max_shared(self, like: Any) -> int:
+        """Return the most bytes of dynamic shared memory of a block on the array's device."""
+        return _attribute(device_of(like), _driver.SHARED_OF_BLOCK)
+
+    def capability(self, like: Any) -> int:
+        """Return the compute capability of the array's device, 80 for 8.0."""
+        return _capability(device_of(like))
+
+    def multiprocessors(self, like: Any) -> int:
+        """Return the number of multiprocessors of the array's device."""
+        return _attribute(device_of(like), _driver.MULTIPROCESSORS)
+
+    def prepare(self, kernel: str, **how: Any) -> Launch | None:
+        """Return a launch that takes its arrays later; None of an empty grid."""
+        return None if 0 in how["grid"] else Launch(self, kernel, **how)
+
+    def launch(self, kernel: str, **how: Any) -> None:
         """Launch a kernel on the device of ``like``, on the current stream of its library.
 
-        ``shared`` is in bytes; for ``arguments`` see `pack`. An empty grid does nothing.
+        The other arguments are those of `Launch`: ``grid`` and ``block``, three numbers each, ``shared`` in bytes,
+        ``arguments`` as `pack` has them. An empty grid does nothing.
         """
-        if 0 in grid:  # CuPy would launch one block
-            return
-        cupy, device, packed = importlib.import_module("cupy"), _device(like), pack(arguments)
-        with cupy.cuda.Device(device), _stream(cupy, like):
-            function = self._function(cupy, device, kernel)
-            try:
-                function(grid, block, packed, shared_mem=shared)
-            except Exception as error:
-                where = f"grid {grid}, block {block}, {shared} bytes of shared memory"
-                raise RuntimeError(f"{kernel}: the launch failed ({where}): {error}") from error
+        launch = self.prepare(kernel, **how)
+        if launch is not None:
+            launch.run(device_of(launch.like), stream_of(launch.like), map(_pointer, launch.arrays))
 
-    def _function(self, cupy: Any, device: int, kernel: str) -> Any:
-        """Return the kernel, loaded on the current device, with all the shared memory that a block may have.
+    def function(self, device: int, kernel: str) -> int:
+        """Return the kernel, loaded on a device, with all the shared memory that a block may have.
 
         All that a kernel needs of the driver but its launches is done here, once: a graph can then capture a launch of
         any shape, if the kernel has run before.
         """
-        found = self._kernels.get((device, kernel))
+        found = self._functions.get((device, kernel))
         if found is not None:
             return found
         with self._lock:
-            if (device, kernel) not in self._kernels:
-                capability = int(cupy.cuda.Device(device).compute_capability)
+            if (device, kernel) not in self._functions:
+                capability = _capability(device)
                 built = built_path(self.name) if capability >= OLDEST_BUILT else None
                 try:
-                    module = self._modules.get(built is not None)
-                    if module is None and built is not None:
-                        module = cupy.RawModule(path=str(built))
-                    elif module is None:
-                        module = cupy.RawModule(code=source(self.name), options=OPTIONS, backend="nvrtc")
-                    self._modules[built is not None] = module
-                    function = module.get_function(kernel)
-                    function.kernel  # noqa: B018  # compiles and loads, while no other thread does
-                    most = _attribute(device, "MaxSharedMemoryPerBlockOptin")
-                    function.max_dynamic_shared_size_bytes = most - int(function.shared_size_bytes)
+                    function = self._built(device, kernel, built) if built else self._by_cupy(device, kernel)
+                    driver().allow_shared(device, function, _attribute(device, _driver.SHARED_OF_BLOCK))
                 except Exception as error:
                     what = f"loading {built}" if built else f"compiling {self.name}.cu"
                     what += f" for compute capability {capability}"
                     raise RuntimeError(f"{kernel}: {what} failed: {error}") from error
-                self._kernels[device, kernel] = function
-            return self._kernels[device, kernel]
+                self._functions[device, kernel] = function
+            return self._functions[device, kernel]
+
+    def _built(self, device: int, kernel: str, path: Path) -> int:
+        if device not in self._loaded:
+            self._loaded[device] = driver().load(device, path.read_bytes())
+        return driver().function(device, self._loaded[device], kernel)
+
+    def _by_cupy(self, device: int, kernel: str) -> int:
+        cupy = importlib.import_module("cupy")
+        with cupy.cuda.Device(device):
+            if self._compiled is None:
+                self._compiled = cupy.RawModule(code=source(self.name), options=OPTIONS, backend="nvrtc")
+            return int(self._compiled.get_function(kernel).kernel.ptr)
+
+
+def _capability(device: int) -> int:
+    """Return the compute capability of a device, 80 for 8.0."""
+    return 10 * _attribute(device, _driver.CAPABILITY_MAJOR) + _attribute(device, _driver.CAPABILITY_MINOR)
 
 
 _loaded: dict[str, Module] = {}

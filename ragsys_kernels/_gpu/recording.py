@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from triton.runtime.jit import KernelInterface
 
 from .. import _warn
+from . import cuda_module
 from .cuda_module import Struct
 
 # Calls beyond these take far longer on the device than on the host, and a plan would keep their work space at once.
@@ -112,7 +113,11 @@ class Recorder(TorchDispatchMode):
         """Call what launches in its own way, and write the call down."""
         with _disable_current_modes():
             function(*args, **kwargs)
-        self._add(lambda: _calling(function, *self._with_slots((args, kwargs))))
+        prepare = getattr(getattr(function, "__self__", None), "prepare", None)  # of a module of CUDA kernels
+        if prepare is None:
+            self._add(lambda: _calling(function, *self._with_slots((args, kwargs))))
+        else:
+            self._add(lambda: _launched(prepare(*self._with_slots(args), **self._with_slots(kwargs))))
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))
@@ -234,6 +239,19 @@ def _same(x: Any, made: Any) -> bool:
 
 def _calling(function: Any, args: Any, kwargs: Any) -> _Step:
     return lambda tensors: function(*_filled(args, tensors), **_filled(kwargs, tensors))
+
+
+def _launched(launch: Any) -> _Step | None:
+    """Return the step that launches a CUDA kernel."""
+    if launch is None:  # of nothing
+        return None
+    like, slots, run = launch.like.number, [x.number for x in launch.arrays], launch.run
+
+    def step(tensors: list[Any]) -> None:
+        device, stream = cuda_module.device_of(tensors[like]), cuda_module.stream_of(tensors[like])
+        run(device, stream, [tensors[slot].data_ptr() for slot in slots])
+
+    return step
 
 
 def _launching(kernel: Any, grid: tuple[int, ...], compiled: Any, arguments: dict[str, Any]) -> _Step:
