@@ -97,30 +97,33 @@ def built_path(name: str) -> Path | None:
 @functools.cache
 def why_not() -> str | None:
     """Return the reason that CUDA kernels cannot run here, or None if they can."""
-    try:
-        if driver().device_count() == 0:
-            return "there is no CUDA device"
-    except (DriverError, AttributeError) as error:  # an old library lacks functions
-        return f"there is no CUDA driver or device: {error}"
     names = sources()
     built = sorted(path.stem for path in (_PACKAGE / "_cuda_bin").glob("*.fatbin"))
     if not names and not built:
         return f"the CUDA sources are neither in {' nor in '.join(map(str, _folders()))}; reinstall"
-    if not names or all(built_path(name) is not None for name in names):
-        return None
+    compiled = all(built_path(name) is not None for name in names)
+    return (None if compiled else _why_no_compiler()) or _why_no_device()
+
+
+def _why_no_compiler() -> str | None:
     try:
         cupy = imported("cupy")
-    except ImportError as error:
-        if error.name == "cupy":
-            return f"{absent('cupy', 'cuda')}, which compiles the CUDA sources"
-        return f"cupy, which compiles the CUDA sources, is broken: {error}"
     except Exception as error:  # whatever an import of a foreign library raises
+        if isinstance(error, ImportError) and error.name == "cupy":
+            return f"{absent('cupy', 'cuda')}, which compiles the CUDA sources"
         return f"cupy, which compiles the CUDA sources, is broken: {error}"
     try:
         cupy.cuda.nvrtc.getVersion()
     except Exception as error:
         return f"NVRTC, which compiles the CUDA sources, cannot be loaded: {error}; {install('cuda')}"
     return None
+
+
+def _why_no_device() -> str | None:
+    try:
+        return None if driver().device_count() else "there is no CUDA device"
+    except (DriverError, AttributeError) as error:  # an old library lacks functions
+        return f"there is no CUDA driver or device: {error}"
 
 
 # --- Launching.
