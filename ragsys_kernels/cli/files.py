@@ -98,7 +98,8 @@ def select(
         option(
             INPUT,
             "Vectors to choose from, of shape (N, D): path or URL (s3://...) of .npy, .parquet or a folder of it, "
-            ".arrow, .feather, .safetensors, a saved Hugging Face data set, or a folder of corpus build.",
+            ".arrow, .feather, .jsonl, .csv, .fvecs, .fbin, .safetensors, a saved Hugging Face data set, a folder of "
+            "corpus build, or a pattern of several files.",
             metavar="FILE",
         ),
     ],

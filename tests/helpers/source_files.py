@@ -1,5 +1,6 @@
 """The same rows in every format that a job reads."""
 
+import gzip
 import json
 
 import numpy as np
@@ -90,7 +91,31 @@ def write_dataset(folder, arrays):
     return out
 
 
-TABLES = [write_parquet, write_parquet_folder, write_arrow, write_stream, write_feather, write_dataset]
+def write_lines(folder, arrays):
+    rows = [dict(zip(arrays, row, strict=True)) for row in zip(*map(as_list, arrays.values()), strict=True)]
+    (folder / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "x.jsonl"
+
+
+def write_compressed_lines(folder, arrays):
+    (folder / "x.NDJSON.gz").write_bytes(gzip.compress(write_lines(folder, arrays).read_bytes()))
+    return folder / "x.NDJSON.gz"
+
+
+def as_list(values):
+    return values.tolist() if isinstance(values, np.ndarray) else values
+
+
+TABLES = [
+    write_lines,
+    write_compressed_lines,
+    write_parquet,
+    write_parquet_folder,
+    write_arrow,
+    write_stream,
+    write_feather,
+    write_dataset,
+]
 
 
 def to_memory(path):

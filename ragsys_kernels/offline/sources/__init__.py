@@ -6,6 +6,9 @@
                                         the order of their names; names that begin with ``.`` or ``_`` are left out
 ``.arrow``, ``.feather``, ``.ipc``      columns of an Arrow file or stream; mapped into memory
 a folder of ``save_to_disk``            columns of a data set of the package `datasets`, one split of it
+``.jsonl``, ``.ndjson``, ``.csv``,      columns; written to an unnamed temporary Arrow file first. Each may be
+``.tsv``                                compressed: ``.jsonl.gz``, ``.zst``, ``.bz2``
+``.fvecs``, ``.fbin`` and the like      arrays of the nearest-neighbour benchmarks (`_ann.py`)
 ``.safetensors``                        tensors by name, where the others have columns; mapped into memory
 ======================================  ===============================================================================
 
@@ -28,7 +31,7 @@ import pyarrow as pa
 import ragsys_kernels as rk
 
 from ..._types import PathLike
-from . import _rows
+from . import _ann, _rows, _text
 from ._index import Index
 from ._lists import ByIds, Lists
 from ._parquet import batches as parquet_batches
@@ -59,7 +62,7 @@ __all__ = [
 
 ROW_NUMBERS = "candidates are row numbers of the corpus, not its ids in {}; candidate_ids takes ids"  # to be noted
 
-_SUFFIXES = (".npy", ".parquet", *ARROW, ".safetensors")
+_SUFFIXES = (".npy", ".parquet", *ARROW, *_text.JSON, *_text.CSV, *_ann.SUFFIXES, ".safetensors")
 _FLOATS = ("float32", "float16", "float64")
 _INTEGERS = ("int64", "int32")
 _NUMBERS: dict[type | None, tuple[str, tuple[str, ...], Callable[[pa.DataType], bool], pa.DataType]] = {
@@ -110,26 +113,31 @@ class Column(Protocol):
 
 
 def vectors(file: PathLike, argument: str, column: str | None = None, dims: int | None = None) -> Column:
-    """Open vectors: an array or tensor of rank 2, or a column of lists of floats.
+    """Open vectors: an array or tensor of rank 2, or a column of lists of floats, which may be written as text.
 
     `dims` is their length where the file does not say: lists of any length have that of the first row by default.
     """
     source = _open(file, argument, column)
     if isinstance(source, Place):
+        if source.suffix != ".npy":
+            return _ann.column(source, argument, False, _ann.as_floats)
         return npy(source, argument, rank=2, dtypes=_FLOATS).narrowed()
     if isinstance(source, Tensors):
         return _tensor(source, argument, column, (*_FLOATS, "bfloat16"), 2, _USUAL).narrowed()
-    name, kind = _find(source, argument, column, "lists of floats", _is_float_list, _USUAL)
+    column = column or _usual_text(source)
+    accepts = _is_float_list if column is None else _is_float_list_or_text
+    name, kind = _find(source, argument, column, "lists of floats", accepts, _USUAL)
+    text = _is_text(kind)
     rule = "have {dims} values in each row"
     if pa.types.is_fixed_size_list(kind):
         dims = kind.list_size
     elif dims is None:
-        dims, rule = _first_length(source, name), rule + " as in the first"
-    dtype = np.dtype(np.float16 if kind.value_type == pa.float16() else np.float32)
+        dims, rule = _first_length(source, name, text), rule + " as in the first"
+    dtype = np.dtype(np.float16 if not text and kind.value_type == pa.float16() else np.float32)
     rule = rule.format(dims=dims)
 
     def convert(lists: pa.Array, rows: RowSource) -> Any:
-        return _rows.vectors(lists, rows, dims, rule, dtype)
+        return _rows.vectors(_text.float_lists(lists) if text else lists, rows, dims, rule, dtype)
 
     return TableColumn(source, argument, name, convert, dims, dtype)
 
@@ -146,6 +154,8 @@ def candidate_lists(file: PathLike | None, column: str | None = None, ids: bool 
         return None
     source = _open(file, argument, column)
     if isinstance(source, Place):
+        if source.suffix != ".npy":
+            return _ann.column(source, argument, True, Lists.of_array)
         return npy(source, argument, rank=2, dtypes=("int32", "int64"), convert=Lists.of_array)
     if isinstance(source, Tensors):
         return _tensor(source, argument, column, _INTEGERS, 2, (argument,), convert=Lists.of_array)
@@ -188,15 +198,17 @@ def numbers(
     if file is None and column is None:
         return None
     place = Place(owner if file is None else file, argument)
-    if column is not None and place.suffix == ".npy":
+    if column is not None and (place.suffix == ".npy" or place.suffix in _ann.SUFFIXES):
         if file is not None:
             raise ValueError(f"select: {argument} must be a file or a column, got both {place} and {column!r}")
         raise ValueError(
-            f"select: {argument} must be a file of its own where the vectors are .npy, got column {column!r}"
+            f"select: {argument} must be a file of its own where the vectors are {place.suffix}, got column {column!r}"
         )
     what, dtypes, accepts, read_as = _NUMBERS[kind]
     source = _open(place.path, argument, column)
     if isinstance(source, Place):
+        if source.suffix != ".npy":
+            raise ValueError(f"select: {argument} must be one number a row, got {place}")
         return npy(source, argument, rank=1, dtypes=dtypes)
     if isinstance(source, Tensors):
         widened = (*dtypes, "bfloat16") if kind is float else dtypes
@@ -227,19 +239,19 @@ def load_corpus(corpus: Column, bias: Column | None, groups: Column | None, opti
 def _open(file: PathLike, argument: str, column: str | None) -> Place | Table | Tensors:
     """Open a file by its kind, a ``.npy`` file as its place; refuse a missing one, another format, a column of .npy."""
     place = Place(file, argument)
-    kind = place.kind()
-    if kind is None:
+    kind, suffix = place.kind(), _text.suffix(place)
+    if kind is None and not place.is_pattern():
         raise FileNotFoundError(f"select: {argument} must be an existing file, got {place}")
-    if kind == "folder":
+    if kind != "file":
         return Table(place, argument)
-    if place.suffix not in _SUFFIXES:
+    if suffix not in _SUFFIXES:
         known = f"{', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}"
         raise ValueError(f"select: {argument} must be a {known} file, or a folder of such a kind, got {place}")
-    if place.suffix == ".npy" and column is not None:
-        raise ValueError(f"select: {argument} must not be a .npy file to have a column {column!r}, got {place}")
-    if place.suffix == ".npy":
+    if suffix == ".npy" or suffix in _ann.SUFFIXES:
+        if column is not None:
+            raise ValueError(f"select: {argument} must not be a {suffix} file to have a column {column!r}, got {place}")
         return place
-    return Tensors(place, argument) if place.suffix == ".safetensors" else Table(place, argument)
+    return Tensors(place, argument) if suffix == ".safetensors" else Table(place, argument)
 
 
 def _find(
@@ -303,9 +315,25 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return others.get(str(kind), kind)
 
 
-def _first_length(table: Table, name: str) -> int:
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_float_list_or_text(kind: pa.DataType) -> bool:
+    return _is_float_list(kind) or _is_text(kind)
+
+
+def _usual_text(table: Table) -> str | None:
+    """Return the column of text with a usual name, where no column has lists."""
+    kinds = {field.name: field.type for field in table.schema}
+    if any(_is_float_list(kind) for kind in kinds.values()):
+        return None
+    return next((name for name in _USUAL if name in kinds and _is_text(kinds[name])), None)
+
+
+def _first_length(table: Table, name: str, text: bool) -> int:
     """Return the length of the first list that is not missing."""
     for lists in table.arrays(name, 64, 0, table.rows):
-        if len(present := lists.drop_null()):
+        if len(present := (_text.float_lists(lists) if text else lists).drop_null()):
             return len(present[0])
     return 0

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..._arrow_sizes import check_unpacked, places
-from ._place import Place
+from ._place import Copy, Place
 
 _MAGIC = b"ARROW1"  # of the format for random access; a stream has none
 _TAIL = struct.Struct("<i6s")  # the footer's length, and the magic again
@@ -30,7 +30,7 @@ class ArrowPart:
     """
 
     def __init__(self, place: Place) -> None:
-        self.place, self._file = place, place.mapped()
+        self.place, self._file = place, self.content(place)
         self._offsets: list[int] = []
         self._sound: set[tuple[int, str]] = set()  # batches and columns that have been validated
         with self._map() as source:
@@ -38,6 +38,11 @@ class ArrowPart:
             source.seek(0)
             sizes = self._scan_file(source) if self._random_access else self._scan_stream(source)
         self.bounds = list(accumulate(sizes, initial=0))
+
+    @staticmethod
+    def content(place: Place) -> Copy:
+        """Return the file to map."""
+        return place.mapped()
 
     @contextmanager
     def reader(self) -> Iterator[Callable[[int, str, int, int, int], Iterator[pa.Array]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import glob
 import hashlib
 import os
 import shutil
@@ -24,7 +25,7 @@ _SAMPLE = 1 << 20  # bytes in each of the three samples of a file's content
 _BLOCK = 1 << 22
 
 # Copies of remote files, and what was read of files to open them, by path and version, as long as a column uses them.
-_copies: weakref.WeakValueDictionary[tuple[str, ...], _Copy] = weakref.WeakValueDictionary()
+_copies: weakref.WeakValueDictionary[tuple[str, ...], Copy] = weakref.WeakValueDictionary()
 _opened: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
 
 T = TypeVar("T")
@@ -107,6 +108,17 @@ class Place:
             found = [PurePosixPath(item.rstrip("/")).name for item in self._fs.ls(self._inner, detail=False)]
         return sorted(name for name in found if not name.startswith((".", "_")))
 
+    def is_pattern(self) -> bool:
+        return any(sign in self._posix for sign in "*?[")
+
+    def matches(self) -> list[Place]:
+        """Return the files that match this place as a pattern, sorted; ``**`` stands for any folders."""
+        if self.local is not None:
+            found = sorted(glob.glob(str(self.local), recursive=True))
+            return [Place(path, self._argument) for path in found if os.path.isfile(path)]
+        inner = sorted(self._fs.glob(self._inner))
+        return [Place(self._fs.unstrip_protocol(path), self._argument) for path in inner if self._fs.isfile(path)]
+
     def open(self) -> IO[bytes]:
         if self.local is not None:
             return open(self.local, "rb")
@@ -132,13 +144,13 @@ class Place:
     def size(self) -> int:
         return self.local.stat().st_size if self.local is not None else int(self._fs.size(self._inner))
 
-    def mapped(self) -> _Copy:
+    def mapped(self) -> Copy:
         """Return a local file with the content: the file itself, or a temporary copy of a remote one.
 
         The copy has no name, so that it goes with the process, however that ends; columns of one file share it.
         """
         if self.local is not None:
-            return _Copy(self.local)
+            return Copy(self.local)
         key = (str(self.path), *map(str, self.version().values()))
         held = _copies.get(key)
         if held is None:
@@ -146,7 +158,7 @@ class Place:
             with self.open() as source:
                 shutil.copyfileobj(source, file, _BLOCK)
             file.flush()
-            held = _copies[key] = _Copy(Path(f"/proc/self/fd/{file.fileno()}"))
+            held = _copies[key] = Copy(Path(f"/proc/self/fd/{file.fileno()}"))
             weakref.finalize(held, file.close)
         return held
 
@@ -197,7 +209,7 @@ class Place:
         return {"size": int(info["size"]), "mtime": str(changed)}
 
 
-class _Copy:
+class Copy:
     """A local file to map, for as long as this object lives."""
 
     def __init__(self, path: Path) -> None:

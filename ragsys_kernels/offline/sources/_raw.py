@@ -19,12 +19,14 @@ from ._rows import span
 Array = npt.NDArray[Any]
 
 _BLOCK_BYTES = 1 << 24
+# What a corpus takes as it lies in the file; uint16 are the bits of bfloat16.
+_AS_STORED = ("float32", "float16", "uint16")
 
 
 class RawColumn:
     """The rows of an array at an offset of a file: a map of it, or ranges of a remote one.
 
-    `convert` is applied to each chunk, `finish` to the whole.
+    `convert` is applied to each chunk, `finish` to the whole; `dims` is the length of rows that `convert` shortens.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class RawColumn:
         convert: Callable[[Array], Any] | None = None,
         finish: Callable[[Array], Any] | None = None,
         copied: Any = None,
+        dims: int | None = None,
     ) -> None:
-        self.path, self.rows, self.dims = place.path, shape[0], shape[1] if len(shape) == 2 else 0
+        self.path, self.rows = place.path, shape[0]
+        self.dims = dims if dims is not None else shape[1] if len(shape) == 2 else 0
         self._place, self._dtype, self._shape, self._offset = place, np.dtype(dtype), shape, offset
         self._order: Any = "F" if fortran_order else "C"
         self._name, self._convert, self._finish = name, convert, finish
@@ -66,14 +70,15 @@ class RawColumn:
         return array if self._finish is None else self._finish(array)
 
     def embeddings(self) -> Any:
-        if not all(self._shape) or (self._file is not None and self._dtype != np.float64):
+        mapped = self._dtype in _AS_STORED and self._dtype.isnative
+        if not all(self._shape) or (self._file is not None and mapped):
             return self.whole()
         chunk = "float32" if self._convert is not None else self._dtype.name
         return Blocks((self.rows, self.dims), chunk, self.chunks)
 
     def narrowed(self) -> RawColumn:
         """Return the column, float64 as float32: what is beyond its range is inf, which is refused with its row."""
-        if self._dtype == np.float64:
+        if self._dtype == np.float64 and self._convert is None:
             self._convert = self._finish = partial(HOST.float32, dtype="float64")
         return self
 
@@ -112,10 +117,26 @@ def npy(place: Place, argument: str, rank: int, dtypes: Sequence[str], **options
         shape, fortran_order, dtype, offset, _ = header(place.read(0, HEADER), place.size())
     except ValueError as error:
         raise ValueError(f"select: {argument} must be a complete .npy file, got {place}: {error}") from None
-    if dtype not in [np.dtype(name) for name in dtypes]:
+    if not dtype.isnative and dtype.newbyteorder("=").name in dtypes:
+        swapped = options.pop("convert", None)
+        options = {**dict.fromkeys(("convert", "finish"), _native(dtype, swapped)), **options}
+    elif dtype not in [np.dtype(name) for name in dtypes]:
         raise ValueError(f"select: {argument} must be {' or '.join(dtypes)}, got {dtype} in {place}")
     if len(shape) != rank:
         raise ValueError(f"select: {argument} must be of rank {rank}, got shape {shape} in {place}")
     if fortran_order and place.local is None:
         raise ValueError(f"select: {argument} must be in C order to be read from a URL, got Fortran order in {place}")
     return RawColumn(place, dtype, shape, offset, fortran_order=fortran_order, **options)
+
+
+def _native(dtype: np.dtype[Any], convert: Callable[[Array], Any] | None) -> Callable[[Array], Any]:
+    """Return what gives an array of the other byte order this machine's, float64 as float32, and converts it then."""
+    native = dtype.newbyteorder("=")
+
+    def converted(stored: Array) -> Any:
+        array: Any = stored.astype(native)
+        if native == np.float64:
+            array = HOST.float32(array, dtype="float64")
+        return array if convert is None else convert(array)
+
+    return converted

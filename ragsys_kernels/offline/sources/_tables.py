@@ -20,6 +20,7 @@ from ._arrow import ArrowPart
 from ._parquet import ParquetPart
 from ._place import Place
 from ._rows import RowSource, span
+from ._text import CSV, JSON, TextPart, is_text, suffix
 
 ARROW: tuple[str, ...] = (".arrow", ".feather", ".ipc")
 PARQUET: tuple[str, ...] = (".parquet",)
@@ -38,19 +39,29 @@ class Part(Protocol):
         """Give ``read(unit, column, size, start, stop)``: rows of a unit, at most `size` at a time."""
 
 
+_PARTS: dict[str, Callable[[Place], Part]] = {
+    "Arrow": ArrowPart,
+    "Parquet": ParquetPart,
+    "JSON lines": TextPart,
+    "CSV": TextPart,
+}
+
+
 class Table:
     """Files with the same columns, one after the other."""
 
     def __init__(self, place: Place, argument: str) -> None:
         self.place, self._argument = place, argument
-        if place.kind() == "folder":
-            places, self._format = _folder(place, argument)
+        kind = place.kind()
+        if kind == "folder":
+            places, kinds = _folder(place, argument)
         else:
-            places, self._format = [place], "Arrow" if place.suffix in ARROW else "Parquet"
+            places, kinds = [place] if kind else _matching(place, argument), None
         self.parts: list[Part] = []
         for each in places:
-            with self._reading(each):
-                self.parts.append(each.shared(ArrowPart) if self._format == "Arrow" else each.shared(ParquetPart))
+            form = kinds or _format(each)
+            with self._reading(each, form):
+                self.parts.append(each.shared(_PARTS[form]))
                 _ = self.parts[-1].schema.names  # which fails where one is no UTF-8
         self.schema = self.parts[0].schema
         self._firsts = list(accumulate((part.bounds[-1] for part in self.parts), initial=0))
@@ -118,14 +129,14 @@ class Table:
         return [part.place.identity(full, known) for part in self.parts]
 
     @contextmanager
-    def _reading(self, place: Place) -> Iterator[None]:
+    def _reading(self, place: Place, form: str | None = None) -> Iterator[None]:
         try:
             yield
         except MemoryError:
             raise
         except (pa.ArrowException, OSError, EOFError, UnicodeError) as error:
             raise ValueError(
-                f"select: {self._argument} must be a readable {self._format} file, got {place}: {line(error)}"
+                f"select: {self._argument} must be a readable {form or _format(place)} file, got {place}: {line(error)}"
             ) from error
 
 
@@ -204,6 +215,25 @@ def find_column(
     return fitting[0]
 
 
+def _format(place: Place) -> str:
+    """Return the format of a file, in words."""
+    if is_text(place):
+        return "JSON lines" if suffix(place) in JSON else "CSV"
+    return "Arrow" if place.suffix in ARROW else "Parquet"
+
+
+def _matching(pattern: Place, argument: str) -> list[Place]:
+    """Return the files that match a pattern, in the order of their names."""
+    places = pattern.matches()
+    if not places:
+        raise FileNotFoundError(f"select: {argument} must be an existing file, got {pattern}, which none matches")
+    known = (*PARQUET, *ARROW, *JSON, *CSV)
+    for place in places:
+        if suffix(place) not in known:
+            raise ValueError(f"select: {argument} must match files of {', '.join(known)}, got {place}")
+    return places
+
+
 def _folder(place: Place, argument: str) -> tuple[list[Place], str]:
     """Return the files of a folder in the order of their rows, and their format."""
     names = place.names()
@@ -225,6 +255,9 @@ def _folder(place: Place, argument: str) -> tuple[list[Place], str]:
             )
         names = [file["filename"] for file in state.get("_data_files", ())]
         kind, wanted = "Arrow", ARROW
+    elif names and all("=" in name for name in names):  # the values of a column, in the manner of Hive
+        parts = [_folder(place.child(name), argument)[0] for name in names]
+        return [each for part in parts for each in part], kind
     other = [name for name in names if not name.lower().endswith(wanted)]
     if other or not names:
         raise ValueError(

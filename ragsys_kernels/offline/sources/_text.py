@@ -1,0 +1,124 @@
+"""JSON lines and CSV, which are written as an Arrow stream once and read as one: rows of text have no places.
+
+The stream is a temporary file without a name, which goes with the process. It is made block by block, so that memory
+does not depend on the file's length; its columns have the types of the first block.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ._arrow import ArrowPart
+from ._place import Copy, Place
+
+JSON: tuple[str, ...] = (".jsonl", ".ndjson")
+CSV = {".csv": ",", ".tsv": "\t"}
+_COMPRESSED = (".gz", ".bz2", ".zst")
+_BLOCK = 8 << 20  # bytes of text at a time; a line that is longer is an error
+
+
+def suffix(place: Place) -> str:
+    """Return the suffix that tells the format: the one before that of a compressed text."""
+    path = PurePosixPath(place.name.lower())
+    inner = PurePosixPath(path.stem).suffix
+    return inner if path.suffix in _COMPRESSED and (inner in JSON or inner in CSV) else path.suffix
+
+
+def is_text(place: Place) -> bool:
+    return suffix(place) in JSON or suffix(place) in CSV
+
+
+class TextPart(ArrowPart):
+    """One file of text."""
+
+    @staticmethod
+    def content(place: Place) -> Copy:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the copy)
+        try:
+            with _batches(place) as batches:
+                first = next(batches)
+                with pa.ipc.new_stream(pa.PythonFile(file, "w"), first.schema) as writer:
+                    writer.write_batch(first)
+                    for batch in batches:
+                        writer.write_batch(batch)
+            file.flush()
+        except BaseException:
+            file.close()
+            raise
+        copy = Copy(Path(f"/proc/self/fd/{file.fileno()}"))
+        weakref.finalize(copy, file.close)
+        return copy
+
+
+@contextmanager
+def _batches(place: Place) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Give the rows in batches, the first even where there are none; objects within a row become columns of it."""
+    import pyarrow.csv
+    import pyarrow.json
+
+    form = suffix(place)
+    compression = next((name for end, name in zip(_COMPRESSED, ("gzip", "bz2", "zstd"), strict=True)
+                        if place.name.lower().endswith(end)), None)  # fmt: skip
+    with place.source() as source:
+        stream = pa.input_stream(source, compression=compression)
+        if form in JSON:
+            reader = pyarrow.json.open_json(stream, read_options=pyarrow.json.ReadOptions(block_size=_BLOCK))
+        else:
+            reader = pyarrow.csv.open_csv(
+                stream,
+                read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK),
+                parse_options=pyarrow.csv.ParseOptions(delimiter=CSV[form], newlines_in_values=True),
+            )
+        with reader:
+            empty = pa.RecordBatch.from_pylist([], reader.schema)
+            yield _with_schema(reader, empty)
+
+
+def _with_schema(reader: Any, empty: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    some = False
+    for batch in reader:
+        if len(batch):
+            some = True
+            yield flat(batch)
+    if not some:
+        yield flat(empty)
+
+
+def flat(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch whose objects, and lists of one object each, are columns by their path: ``response.body``."""
+    names, columns = list(batch.schema.names), list(batch.columns)
+    at = 0
+    while at < len(names):
+        name, column = names[at], columns[at]
+        if pa.types.is_list(column.type) and pa.types.is_struct(column.type.value_type):
+            if column.null_count or pc.any(pc.not_equal(column.value_lengths(), 1)).as_py():
+                at += 1
+                continue
+            column = column.flatten()
+        if not pa.types.is_struct(column.type) or not column.type.num_fields:
+            at += 1
+            continue
+        inner = [f"{name}.{field.name}" for field in column.type]
+        names[at : at + 1], columns[at : at + 1] = inner, column.flatten()
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def float_lists(texts: pa.Array) -> pa.Array:
+    """Return lists of floats written as text, ``[0.1,0.2]`` or ``{0.1,0.2}``; null for what is none."""
+    inner = pc.utf8_trim(texts, " \t\r\n[]{}")
+    lists = pc.split_pattern(inner, ",")
+    values = pc.utf8_trim_whitespace(lists.flatten())
+    number = pc.match_substring_regex(values, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+    if not pc.all(number).as_py():
+        values = pc.if_else(number, values, None)
+    floats = pc.cast(values, pa.float64())
+    parsed = pa.ListArray.from_arrays(lists.offsets, floats)
+    return parsed if not lists.null_count else pc.if_else(pc.is_null(lists), None, parsed)
