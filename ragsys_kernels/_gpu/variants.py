@@ -18,10 +18,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "search": ("bits", "values"),
     # Log-probs of many rows of hidden states: tiles of 64 rows, or of 128 whose weights come by tensor descriptors.
     "linear": ("tiles", "tma"),
-    # Regime c of MMR: a read of the rows a pick (dense), picks drafted from pools and proved by looks through the codes
-    # of a large `Corpus` (coded), or drafts checked by one read of 16-bit rows. By type: coded with float32 rows, else
-    # dense.
-    "corpus": ("by-type", "dense", "coded", "checked"),
+    # Regime c of MMR: picks drafted from a search and proven by bits of the rows that may be better, or a read of all
+    # rows a pick.
+    "corpus": ("bits", "dense", "coded", "checked"),
 }
 
 

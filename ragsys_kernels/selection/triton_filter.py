@@ -43,6 +43,9 @@ GROUPS = 4096
 # equal, has all rows looked at once more.
 ROOM = 4
 
+# Vectors are no longer than this times what their lengths should be: rounded to bfloat16, unit vectors are longer.
+LONGER = 1.004
+
 # Words of bits that are looked at together, and rows whose values a program computes.
 WORDS = 1024
 EACH = 32
@@ -79,14 +82,21 @@ def search(problem: Problem, hopper: bool, out_index: Any, out_score: Any) -> No
     tiles, room = cdiv(problem.pool, ROWS), ROOM * problem.k
     per_query = 20 * tiles + 12 * room
     for q0, num_queries in chunks(problem.num_queries, per_query, WORKSPACE_BYTES, 128):
-        _search(problem, hopper, out_index, out_score, q0, num_queries)
+        part = slice(q0, q0 + num_queries)
+        some = problem if num_queries == problem.num_queries else problem.take(part)
+        search_some(some, hopper, out_index[part], out_score[part])
 
 
-def _search(problem: Problem, hopper: bool, out_index: Any, out_score: Any, q0: int, Q: int) -> None:
-    rows, k, dtype = problem.rows, problem.k, problem.rows.dtype
+def search_some(
+    problem: Problem, hopper: bool, out_index: Any, out_score: Any, longest: Any = None
+) -> tuple[Any, Any]:
+    """Launch the search of queries that have room together; return their factors, and what undoes them in products.
+
+    ``longest`` is the largest length of a vector on the device, where the host does not know it.
+    """
+    rows, k, dtype, Q = problem.rows, problem.k, problem.rows.dtype, problem.num_queries
     data, limits = rows.data, problem.constraints
     D, room = data.shape[1], ROOM * k
-    queries = problem.queries[q0 : q0 + Q]
     plain = problem.bias is None and limits.query_groups is None
     tile = filter_tile(dtype, Q, D, hopper, plain)
     tiles = cdiv(problem.pool, tile.rows)
@@ -102,12 +112,13 @@ def _search(problem: Problem, hopper: bool, out_index: Any, out_score: Any, q0: 
     launch(
         filter_queries_kernel,
         (Q,),
-        queries=queries,
+        queries=problem.queries,
         factors=factors,
         back=back,
         high=high,
         error=error,
-        longest=1.001 * float(rows.max_norm or 1.0),
+        most=longest,
+        longest=LONGER * float(rows.max_norm or 1.0),
         D=D,
         UNIT=problem.unit_queries,
         BLOCK=QUERY_BLOCK,
@@ -119,7 +130,6 @@ def _search(problem: Problem, hopper: bool, out_index: Any, out_score: Any, q0: 
         "query_groups": limits.query_groups,
         "lambda_b": problem.lambda_b,
         "row_stride": data.stride(0),
-        "q0": q0,
         "num_ids": problem.pool,
         "D": D,
         "BIAS_BY_ROW": bias_by_row(problem),
@@ -201,3 +211,4 @@ def _search(problem: Problem, hopper: bool, out_index: Any, out_score: Any, q0: 
         **of_items,
         **tile.options(),
     )
+    return factors, back

@@ -15,7 +15,7 @@ from .._gpu.compilers import float32_precision, is_hopper
 from .._gpu.plans import launch
 from .._gpu.variants import variant
 from .._types import Array
-from . import filtered_problems, triton_check, triton_coded_corpus, triton_filter
+from . import filtered_problems, triton_check, triton_coded_corpus, triton_filter, triton_proof
 from .problem import Problem, Selection
 from .triton_corpus_kernels import (
     corpus_candidates_kernel,
@@ -69,9 +69,18 @@ def select(problem: Problem, out: Selection) -> None:
     """Launch regime c: the relevance, then for each initial item and each pick two kernels."""
     if problem.constraints.filter is not None:
         for part, piece in filtered_problems.by_bias(problem):
-            _densely(_Corpus(piece), Selection(*(field[part] for field in out)))
+            _select(piece, Selection(*(field[part] for field in out)))
+    else:
+        _select(problem, out)
+
+
+def _select(problem: Problem, out: Selection) -> None:
+    proof = triton_proof.fits(problem)
+    unknown = proof and problem.rows.norm != "computed" and problem.rows.max_norm is None
+    corpus = _Corpus(problem, unknown)
+    if proof:
+        triton_proof.select(problem, out, corpus.factors, corpus.lengths.amax() if unknown else None)
         return
-    corpus = _Corpus(problem)
     for form in (triton_coded_corpus, triton_check):
         if form.fits(problem):
             dims = problem.rows.data.shape[1]
@@ -178,20 +187,20 @@ class _Chunk:
 class _Corpus:
     """Launches of regime c."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, lengths: bool = False) -> None:
         self.problem, self.rows = problem, problem.rows
         self.stride = padded(problem.pool)
         self.vrsd = problem.op == "vrsd"
         self.hopper = is_hopper()
-        self.factors, self.lengths = self._row_lengths()
+        self.factors, self.lengths = self._row_lengths(lengths or self.vrsd)
 
-    def _row_lengths(self) -> tuple[Any, Any]:
-        """Return what makes each row the vector of the formulas, and the vectors' lengths for VRSD."""
+    def _row_lengths(self, wanted: bool) -> tuple[Any, Any]:
+        """Return what makes each row the vector of the formulas, and the vectors' lengths if they are wanted."""
         rows, computed = self.rows, self.rows.norm == "computed"
         N, D = rows.data.shape
         factors = _arrays.empty(rows.data, (N,), "float32") if computed else rows.scales
-        lengths = _arrays.empty(rows.data, (N,), "float32") if self.vrsd else None
-        if computed or self.vrsd:
+        lengths = _arrays.empty(rows.data, (N,), "float32") if wanted else None
+        if computed or wanted:
             tile = row_tile(rows.dtype, D)
             launch(
                 row_lengths_kernel,
@@ -204,7 +213,7 @@ class _Corpus:
                 N=N,
                 D=D,
                 COMPUTED=computed,
-                VRSD=self.vrsd,
+                VRSD=wanted,
                 ROWS=tile.rows,
                 DIMS=tile.dims,
                 **tile.options(),
