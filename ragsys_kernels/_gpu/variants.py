@@ -20,7 +20,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "linear": ("tiles", "tma"),
     # Regime c of MMR: picks drafted from a search and proven by bits of the rows that may be better, or a read of all
     # rows a pick.
-    "corpus": ("bits", "dense", "coded", "checked"),
+    "corpus": ("bits", "dense"),
 }
 
 

@@ -17,8 +17,6 @@ import triton.language as tl
 from .triton_launch import query_factor
 from .triton_objective import comparable, with_bias
 
-# Of products in 16 bits, and of those that `_values` sums in float32, for each dimension: a part of |row| |query|.
-ROUNDING = tl.constexpr(2e-7)
 # Of a relevance and a bias, weighted and added in float32: a part of either.
 BIASED = tl.constexpr(3e-7)
 # Less than the key of any row.
@@ -27,12 +25,12 @@ NO_KEY = tl.constexpr(-0x7FFFFFFFFFFFFFFF)
 
 @triton.jit
 def filter_queries_kernel(
-    queries, factors, back, high, error, most, longest, D, UNIT: tl.constexpr, BLOCK: tl.constexpr
+    queries, factors, back, high, error, most, longest, rounding, D, UNIT: tl.constexpr, BLOCK: tl.constexpr
 ):
     """For each query what `query_factor` says, the query times its factor in 16 bits, and what that costs a product.
 
-    The error is that of the product with a row of the length ``longest``, or so many times ``most`` on the device, times
-    ``back``.
+    The error is that of the product with a row of the length ``longest``, or so many times ``most`` on the device,
+    times ``back``: what the query loses, and the part ``rounding`` of the lengths for all else.
     """
     q = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, BLOCK)
@@ -47,10 +45,27 @@ def filter_queries_kernel(
         lost = x - rounded.to(tl.float32)
         rest += lost * lost
         whole += x * x
-    lost = 1.01 * tl.sqrt_rn(tl.sum(rest, 0)) + ROUNDING * D * tl.sqrt_rn(tl.sum(whole, 0))
+    lost = 1.01 * tl.sqrt_rn(tl.sum(rest, 0)) + rounding * tl.sqrt_rn(tl.sum(whole, 0))
     if most is not None:
         lost *= tl.load(most)
     tl.store(error + q, longest * undo * lost)
+
+
+@triton.jit
+def row_scale(factors, n, there, shrink):
+    """Return the factors of rows, or a number in the place of each."""
+    f = tl.zeros([n.shape[0]], tl.float32) + shrink
+    if factors is not None:
+        f = tl.load(factors + n, mask=there, other=0.0)
+    return f
+
+
+@triton.jit
+def in_16_bits(x, f, SHRUNK: tl.constexpr, DOT: tl.constexpr):
+    """Return rows as they are multiplied; SHRUNK: float32 ones, by which no float16 is infinite or loses its digits."""
+    if SHRUNK:
+        x *= f[:, None]
+    return x.to(DOT)
 
 
 @triton.jit(do_not_specialize=("num_ids", "num_queries"))
@@ -71,17 +86,21 @@ def filter_product_kernel(
     num_queries,
     num_ids,
     tiles,
+    shrink,
+    grow,
     D,
     BIAS_BY_ROW: tl.constexpr,
     EVEN_D: tl.constexpr,
     DOT: tl.constexpr,
+    SHRUNK: tl.constexpr,
     QUERIES: tl.constexpr,
     ROWS: tl.constexpr,
     DIMS: tl.constexpr,
 ):
     """The largest of the rows' least values of each tile into ``least`` (C, tiles), or with ``bars`` (C,) a bit a row.
 
-    ``bits`` (C, tiles, ROWS / 32): whether a row's largest value reaches the bar.
+    ``bits`` (C, tiles, ROWS / 32): whether a row's largest value reaches the bar. SHRUNK: rows are float32, multiplied
+    as float16 times ``shrink`` or their factors; ``grow`` undoes the former.
     """
     blocks = tl.cdiv(num_queries, QUERIES)
     program = tl.program_id(0)
@@ -93,20 +112,25 @@ def filter_product_kernel(
     at_rows = rows + n[:, None] * row_stride
     at_queries = high + i[:, None] * D
     product = tl.zeros([QUERIES, ROWS], tl.float32)
+    f = row_scale(factors, n, there, shrink)
     full = D // DIMS * DIMS
     # Full slices need no mask along D: with one, 16-byte loads become one load an element.
     for d0 in range(0, full, DIMS):
-        x = tl.load(at_rows + (d0 + d)[None, :], mask=there[:, None], other=0).to(DOT)
+        x = tl.load(at_rows + (d0 + d)[None, :], mask=there[:, None], other=0)
+        x = in_16_bits(x, f, SHRUNK, DOT)
         y = tl.load(at_queries + (d0 + d)[None, :], mask=real[:, None], other=0.0).to(DOT)
         product = tl.dot(y, tl.trans(x), product)
     if not EVEN_D:
         tail = (full + d < D)[None, :]
-        x = tl.load(at_rows + (full + d)[None, :], mask=there[:, None] & tail, other=0).to(DOT)
+        x = tl.load(at_rows + (full + d)[None, :], mask=there[:, None] & tail, other=0)
+        x = in_16_bits(x, f, SHRUNK, DOT)
         y = tl.load(at_queries + (full + d)[None, :], mask=real[:, None] & tail, other=0.0).to(DOT)
         product = tl.dot(y, tl.trans(x), product)
     v = product * tl.load(back + i, mask=real, other=0.0)[:, None]
-    if factors is not None:
-        v *= tl.load(factors + n, mask=there, other=0.0)[None, :]
+    if SHRUNK:
+        v *= grow
+    elif factors is not None:
+        v *= f[None, :]
     off = tl.load(error + i, mask=real, other=0.0)[:, None]
     ok = real[:, None] & there[None, :]
     if bias is not None:

@@ -28,7 +28,6 @@ from .triton_launch import (
     bias_by_row,
     cdiv,
     chunks,
-    dot_type,
     next_power_of_2,
     num_initial,
     outputs,
@@ -43,7 +42,8 @@ from .triton_proof_kernels import (
 
 # Rows of a pool: as many as a Gram matrix has room for beside the query and a few initial items. So many of them come
 # from a search, or half as many as the corpus has tiles.
-POOL = triton_gram.GRAM_SLOTS - 16
+SLOTS = triton_gram.GRAM_SLOTS
+POOL = SLOTS - 16
 FIRST = 96
 
 # The most initial items, and the most picks: a pool has far more rows.
@@ -57,9 +57,13 @@ ROUNDS = 4
 
 # Columns that are multiplied while a tile of rows is read: all, if they are so few, else so many at a time.
 MOST_TERMS = 5
-TERMS = 4
+TERMS = (4, 3)
 
-# Programs of what computes all values, and the most parts of the corpus.
+# Of products by matrix units and of those that the picks are by, for each dimension: a part of |e| (|λ q| + |(1-λ) c|).
+ROUNDING = 4e-7
+
+# Of what computes all values: its tile, programs, and the most parts of the corpus.
+REST_TILE = Tile(64, 64, 1, 4, 2)
 PROGRAMS = 1024
 PARTS = 64
 
@@ -71,7 +75,7 @@ def fits(problem: Problem) -> bool:
     return (
         problem.op == "mmr"
         and problem.relevance is None
-        and problem.rows.dtype != "float32"
+        and triton_filter.knows_lengths(problem.rows)
         and problem.constraints.costs is None
         and problem.constraints.max_similarity is None
         and 2 <= problem.k <= MOST_PICKS
@@ -88,15 +92,16 @@ def first_rows(problem: Problem) -> int:
 
 def product_tile(num_queries: int, dims: int, terms: int, plain: bool, hopper: bool) -> Tile:
     """Return the tile of the products, which holds one of them for each of several columns."""
-    queries = 16 if num_queries <= 16 else 64
-    return Tile(triton_filter.ROWS, min(64, max(16, next_power_of_2(dims))), queries, 8, 3)
+    queries, dims = 16 if num_queries <= 16 else 64, min(64, max(16, next_power_of_2(dims)))
+    rows = triton_filter.ROWS if plain else max(32, triton_filter.ROWS // 2)
+    return Tile(rows, dims, queries, 8, 3 if plain and terms > 3 else 2)
 
 
 def terms_at_a_time(terms: int, plain: bool) -> int:
     """Return how many columns are multiplied at a time, so that the last time has as many as the others."""
     if plain and terms <= MOST_TERMS:
         return terms
-    return cdiv(terms, cdiv(terms, TERMS))
+    return cdiv(terms, cdiv(terms, TERMS[plain]))
 
 
 def select(problem: Problem, out: Selection, factors: Any, most: Any) -> None:
@@ -131,6 +136,7 @@ class _Rounds:
         self.at_a_time = terms_at_a_time(self.S + self.K - 1, self.plain)
         self.terms = cdiv(self.S + self.K - 1, self.at_a_time) * self.at_a_time
         self.tile = product_tile(self.Q, self.D, self.at_a_time, self.plain, self.hopper)
+        self.stride = cdiv(self.D, self.tile.dims) * self.tile.dims  # of columns, which end in zeros
         self.tiles = cdiv(problem.pool, self.tile.rows)
         self.words = self.tiles * (self.tile.rows // 32)
 
@@ -139,13 +145,12 @@ class _Rounds:
 
     def run(self) -> None:
         """Launch the drafts and their checks, and what answers the rest."""
-        Q, D, T = self.Q, self.D, self.terms
+        Q, T = self.Q, self.terms
         found = first_rows(self.problem)
         self.best, scores = self.empty(Q, found, dtype="int64"), self.empty(Q, found)
         searched = dataclasses.replace(self.problem, k=found)
         self.factors, self.back = triton_filter.search_some(searched, self.hopper, self.best, scores, self.most)
-        kind = "bfloat16" if self.problem.rows.dtype == "bfloat16" else "float16"
-        self.high = self.empty(T, Q, D, dtype=kind)
+        self.high = self.empty(T, Q, self.stride, dtype=triton_filter.columns_type(self.problem.rows.dtype))
         self.of_columns = {name: self.empty(T, Q) for name in ("back", "error", "bars")}
         self.barred = {"barred": None, "barred_group": None}
         if self.cap is not None:
@@ -196,7 +201,7 @@ class _Rounds:
             K=self.K,
             WORDS=min(triton_filter.WORDS, next_power_of_2(self.words)),
             POOL=POOL,
-            SLOTS=triton_gram.GRAM_SLOTS,
+            SLOTS=SLOTS,
             LANES=MOST_PICKS,
             **SMALL_TILE.options(),
         )
@@ -241,6 +246,7 @@ class _Rounds:
             **self._outputs(),
             most=self.most,
             longest=triton_filter.LONGER * float(rows.max_norm or 1.0),
+            rounding=triton_filter.rounding(rows, ROUNDING, 16),
             row_stride=self.data.stride(0),
             num_queries=self.Q,
             num_ids=problem.pool,
@@ -248,9 +254,10 @@ class _Rounds:
             S=self.S,
             K=self.K,
             D=self.D,
+            stride=self.stride,
             cap=self.cap,
             POOL=POOL,
-            SLOTS=triton_gram.GRAM_SLOTS,
+            SLOTS=SLOTS,
             LANES=MOST_PICKS,
             BLOCK=QUERY_BLOCK,
             **PICK_TILE.options(),
@@ -282,9 +289,11 @@ class _Rounds:
             tiles=self.tiles,
             terms=self.terms,
             D=self.D,
+            stride=self.stride,
             BIAS_BY_ROW=bias_by_row(problem),
             EVEN_D=self.D % tile.dims == 0,
-            DOT=dot_type(problem.rows.dtype),
+            **triton_filter.in_16_bits(problem.rows.dtype),
+            **triton_filter.shrinking(problem.rows),
             TERMS=self.at_a_time,
             ONCE=self.terms == self.at_a_time,
             QUERIES=tile.queries,
@@ -297,8 +306,7 @@ class _Rounds:
         """Launch what computes the values of all rows, at each step, for the queries that are left."""
         problem = self.problem
         limits = problem.constraints
-        rest_rows, dims = 64, min(next_power_of_2(self.D), 64)
-        parts = min(PARTS, cdiv(problem.pool, rest_rows))
+        parts = min(PARTS, cdiv(problem.pool, REST_TILE.rows))
         keys = self.empty(self.K, self.Q, parts, dtype="int64")
         given = {
             "order": order,
@@ -323,7 +331,7 @@ class _Rounds:
             "D": self.D,
             "BIAS_BY_ROW": bias_by_row(problem),
             "PARTS": next_power_of_2(parts),
-            "DIMS": dims,
+            "DIMS": min(next_power_of_2(self.D), REST_TILE.dims),
         }
         for step in range(self.K):
             launch(
@@ -333,12 +341,10 @@ class _Rounds:
                 ks=problem.ks,
                 step=step,
                 cap=self.cap,
-                ROWS=rest_rows,
-                **SMALL_TILE.options(),
+                ROWS=REST_TILE.rows,
+                **REST_TILE.options(),
             )
-        launch(
-            proof_taken_kernel, (self.Q,), **given, **self._outputs(), K=self.K, ROWS=16, **SMALL_TILE.options()
-        )
+        launch(proof_taken_kernel, (self.Q,), **given, **self._outputs(), K=self.K, ROWS=16, **SMALL_TILE.options())
 
 
 def _drafted(draft: Selection | None) -> dict[str, Any]:

@@ -16,11 +16,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .triton_filter_kernels import NO_KEY, Asked, bits_set, key_of, products_of, row_of, values_of
+from .triton_filter_kernels import (
+    NO_KEY,
+    Asked,
+    bits_set,
+    in_16_bits,
+    key_of,
+    products_of,
+    row_of,
+    row_scale,
+    values_of,
+)
 from .triton_objective import NO_PICK, mmr_value, running_max, store_pick
 
-# Of products by matrix units and of those that the picks are by, for each dimension: a part of |e| (|λ q| + |(1-λ) c|).
-ROUNDING = tl.constexpr(4e-7)
 # Of a bias, weighted and added in float32: a part of it.
 BIASED = tl.constexpr(1e-6)
 # No row: after all rows in ascending order.
@@ -94,6 +102,7 @@ def proof_columns_kernel(
     out_length,
     most,
     longest,
+    rounding,
     row_stride,
     num_queries,
     num_ids,
@@ -101,6 +110,7 @@ def proof_columns_kernel(
     S,
     K,
     D,
+    stride,
     cap,
     POOL: tl.constexpr,
     SLOTS: tl.constexpr,
@@ -110,8 +120,9 @@ def proof_columns_kernel(
     """Answer a query whose draft is proven, and give each of the others its columns and what a row has to reach.
 
     A draft is proven if it is the one before it too, made of all contenders of that one: no other row is better at any
-    step. ``high`` (T, C, D) are columns times a power of two, in 16 bits, ``back`` (T, C) what undoes that, ``error``
-    what a product with them is off by, and ``bars`` (T, C) what a row must reach with the products up to that column.
+    step. ``high`` (T, C, stride) are columns times a power of two, in 16 bits, ``back`` (T, C) what undoes that,
+    ``error`` what a product with them is off by, and ``bars`` (T, C) what a row must reach with the products up to that
+    column.
     """
     place = tl.program_id(0).to(tl.int64)
     q = place
@@ -170,18 +181,18 @@ def proof_columns_kernel(
             up = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
             down = (exponent << 23).to(tl.float32, bitcast=True)
             lost, xs, ys = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-            at = (t * num_queries.to(tl.int64) + i) * D + d
-            for d0 in range(0, D, BLOCK):
+            at = (t * num_queries.to(tl.int64) + i) * stride + d
+            for d0 in range(0, stride, BLOCK):
                 y = of_query * (factor * tl.load(queries + q * D + d0 + d, mask=d0 + d < D, other=0.0)) * up
                 x = scale * tl.load(base + d0 + d, mask=d0 + d < D, other=0).to(tl.float32) * up
                 rounded = (y - x).to(high.dtype.element_ty)
-                tl.store(high + at + d0, tl.where(has, rounded, 0.0), mask=d0 + d < D)
+                tl.store(high + at + d0, tl.where(has, rounded, 0.0), mask=d0 + d < stride)
                 rest = (y - x) - rounded.to(tl.float32)
                 lost += rest * rest
                 xs += x * x
                 ys += y * y
             off = 1.01 * tl.sqrt_rn(tl.sum(lost, 0))
-            off += ROUNDING * (D + 16) * (tl.sqrt_rn(tl.sum(xs, 0)) + tl.sqrt_rn(tl.sum(ys, 0)))
+            off += rounding * (tl.sqrt_rn(tl.sum(xs, 0)) + tl.sqrt_rn(tl.sum(ys, 0)))
             place_of = t * num_queries.to(tl.int64) + i
             tl.store(back + place_of, tl.where(has, down, 0.0))
             tl.store(error + place_of, tl.where(has, size * down * off, float("inf")))
@@ -201,30 +212,27 @@ def proof_columns_kernel(
 
 
 @triton.jit
-def _several(x, at, real, tail, plane, products, DOT: tl.constexpr, TERMS: tl.constexpr):
+def _several(x, at, real, plane, products, DOT: tl.constexpr, TERMS: tl.constexpr):
     """Add a slice of rows x [ROWS, DIMS] times that of each column, which lie a plane from one another."""
-    x = tl.trans(x.to(DOT))
-    mask = real[:, None]
-    if tail is not None:
-        mask &= tail
+    x = tl.trans(x)
     new = ()
     for j in tl.static_range(TERMS):
-        y = tl.load(at + j * plane, mask=mask, other=0.0).to(DOT)  # [QUERIES, DIMS]
+        y = tl.load(at + j * plane, mask=real[:, None], other=0.0).to(DOT)  # [QUERIES, DIMS]
         new = new + (tl.dot(y, x, products[j]),)  # noqa: RUF005 - Triton unpacks no tuple
     return new
 
 
 @triton.jit
 def _contenders(
-    t0, value, kept, v, group, f, products, back, error, bars, barred, barred_group, i, real, num_queries,
+    t0, value, kept, v, group, after, products, back, error, bars, barred, barred_group, i, real, num_queries,
     TERMS: tl.constexpr,
 ):  # fmt: skip
     """Return the value of rows after the columns from t0 on, and whether it may reach that of a pick."""
     for j in tl.static_range(TERMS):
         at = (t0 + j) * num_queries.to(tl.int64) + i
         this = products[j] * tl.load(back + at, mask=real, other=0.0)[:, None]
-        if f is not None:
-            this *= f[None, :]
+        if after is not None:
+            this *= after
         this += tl.load(error + at, mask=real, other=0.0)[:, None]
         value = tl.minimum(value, this, propagate_nan=tl.PropagateNan.ALL)
         if barred is not None:
@@ -262,10 +270,14 @@ def proof_product_kernel(
     num_ids,
     tiles,
     terms,
+    shrink,
+    grow,
     D,
+    stride,
     BIAS_BY_ROW: tl.constexpr,
     EVEN_D: tl.constexpr,
     DOT: tl.constexpr,
+    SHRUNK: tl.constexpr,
     TERMS: tl.constexpr,
     ONCE: tl.constexpr,
     QUERIES: tl.constexpr,
@@ -274,7 +286,8 @@ def proof_product_kernel(
 ):
     """A bit a row, ``bits`` (C, tiles, ROWS / 32), that says whether it may be worth as much as a drafted pick.
 
-    TERMS columns are multiplied while a tile of rows is read; ONCE: these are all.
+    TERMS columns are multiplied while a tile of rows is read; ONCE: these are all. SHRUNK as in
+    `filter_product_kernel`.
     """
     blocks = tl.cdiv(num_queries, QUERIES)
     program = tl.program_id(0)
@@ -287,26 +300,31 @@ def proof_product_kernel(
     real, there = i < unproven, n < num_ids
     d = tl.arange(0, DIMS)
     at_rows = rows + n[:, None] * row_stride
-    plane = (tl.zeros([], tl.int64) + num_queries) * D
+    plane = (tl.zeros([], tl.int64) + num_queries) * stride
     full = D // DIMS * DIMS
     value = tl.full([QUERIES, ROWS], float("inf"), tl.float32)
     kept = tl.zeros([QUERIES, ROWS], tl.int32)
+    f = row_scale(factors, n, there, shrink)
+    after = None
+    if SHRUNK:
+        after = grow
+    elif factors is not None:
+        after = f[None, :]
     for t0 in range(0, TERMS if ONCE else terms, TERMS):
-        at_high = high + t0 * plane + i[:, None] * D
+        at_high = high + t0 * plane + i[:, None] * stride
         products = ()
         for _ in tl.static_range(TERMS):
             products = products + (tl.zeros([QUERIES, ROWS], tl.float32),)  # noqa: RUF005 - as above
         # Full slices need no mask along D: with one, 16-byte loads become one load an element.
         for d0 in range(0, full, DIMS):
             x = tl.load(at_rows + (d0 + d)[None, :], mask=there[:, None], other=0)
-            products = _several(x, at_high + (d0 + d)[None, :], real, None, plane, products, DOT, TERMS)
+            x = in_16_bits(x, f, SHRUNK, DOT)
+            products = _several(x, at_high + (d0 + d)[None, :], real, plane, products, DOT, TERMS)
         if not EVEN_D:
             tail = (full + d < D)[None, :]
             x = tl.load(at_rows + (full + d)[None, :], mask=there[:, None] & tail, other=0)
-            products = _several(x, at_high + (full + d)[None, :], real, tail, plane, products, DOT, TERMS)
-        f = None
-        if factors is not None:
-            f = tl.load(factors + n, mask=there, other=0.0)
+            x = in_16_bits(x, f, SHRUNK, DOT)
+            products = _several(x, at_high + (full + d)[None, :], real, plane, products, DOT, TERMS)
         v = None
         if bias is not None:
             q = tl.load(order + i, mask=real, other=0).to(tl.int64)
@@ -321,8 +339,9 @@ def proof_product_kernel(
         if barred is not None:
             group = tl.load(groups + n, mask=there, other=0)
         value, kept = _contenders(
-            t0, value, kept, v, group, f, products, back, error, bars, barred, barred_group, i, real, num_queries, TERMS
-        )
+            t0, value, kept, v, group, after, products, back, error, bars, barred, barred_group, i, real, num_queries,
+            TERMS,
+        )  # fmt: skip
     ok = (kept != 0) & real[:, None] & there[None, :]
     if query_groups is not None:
         own = tl.load(query_groups + tl.load(order + i, mask=real, other=0), mask=real, other=0)
@@ -348,6 +367,12 @@ def _list(bits, listed, words, each, WORDS: tl.constexpr):
             tl.store(listed + at // each, w * 32 + bits_set(low - 1), mask=(x != 0) & (at % each == 0))
             at += tl.where(x != 0, 1, 0)
             x ^= low
+
+
+@triton.jit
+def _below(x, y):
+    """Return how many of y are below each of x."""
+    return tl.sum((y[None, :] < x[:, None]).to(tl.int32), 1)
 
 
 @triton.jit(do_not_specialize=("words", "found", "K"))
@@ -386,21 +411,20 @@ def proof_pool_kernel(
     slot = tl.arange(0, SLOTS)
     if bits is None:
         q = place
-        old = tl.load(best + q * found + slot, mask=slot < found, other=-1)
-        row = tl.where(old >= 0, old, NO_ROW).to(tl.int32)
-        row = tl.sort(tl.where(slot < POOL, row, NO_ROW))
+        old = tl.load(best + q * found + slot, mask=(slot < found) & (slot < POOL), other=-1).to(tl.int32)
+        row, fresh = tl.full([SLOTS], NO_ROW, tl.int32), old >= 0
     else:
         if place >= tl.load(count):
             return
         q = tl.load(order + place).to(tl.int64)
-        total = tl.zeros([], tl.int32)
+        contenders = tl.zeros([], tl.int32)
         for w0 in range(0, words, WORDS):
             w = w0 + tl.arange(0, WORDS)
-            total += tl.sum(bits_set(tl.load(bits + place * words + w, mask=w < words, other=0)), 0)
+            contenders += tl.sum(bits_set(tl.load(bits + place * words + w, mask=w < words, other=0)), 0)
         # A sample of many has its best rows, after which fewer are contenders.
-        few = total <= POOL - K  # the picks have to be in it too: nothing else holds the first of all
-        each = tl.where(few, 1, tl.cdiv(total, POOL // 2))
-        taken = tl.cdiv(total, each)
+        few = contenders <= POOL - K  # the picks have to be in it too: nothing else holds the first of all
+        each = tl.where(few, 1, tl.cdiv(contenders, POOL // 2))
+        taken = tl.cdiv(contenders, each)
         _list(bits + place * words, listed + place * POOL, words, each, WORDS)
         tl.debug_barrier()
         row = tl.load(listed + place * POOL + slot, mask=slot < taken, other=NO_ROW)
@@ -422,10 +446,15 @@ def proof_pool_kernel(
         again = (picked & (others >= 0)) | (tl.max((old[:, None] == row[None, :]).to(tl.int32), 1) > 0)
         fresh = (old >= 0) & (again == 0)
         fresh &= tl.cumsum(fresh.to(tl.int32), 0) <= POOL - taken
-        both = tl.sort(tl.reshape(tl.join(row, tl.where(fresh, old, NO_ROW)), [2 * SLOTS]))
-        row, _ = tl.split(tl.trans(tl.reshape(both, [2, SLOTS])))
         tl.store(known + q, tl.where(few, ALL, SOME))
-    tl.store(pools + q * POOL + slot, tl.where(row < NO_ROW, row.to(tl.int64), -1), mask=slot < POOL)
+    # In ascending order, as ties go to the lowest row: each to the place that as many others are below.
+    old = tl.where(fresh, old, NO_ROW)
+    place_of_row = _below(row, row) + _below(row, old)
+    place_of_old = _below(old, row) + _below(old, old)
+    tl.store(pools + q * POOL + place_of_row, row.to(tl.int64), mask=row < NO_ROW)
+    tl.store(pools + q * POOL + place_of_old, old.to(tl.int64), mask=fresh)
+    total = tl.sum((row < NO_ROW).to(tl.int32) + fresh.to(tl.int32), 0)
+    tl.store(pools + q * POOL + slot, tl.full([SLOTS], -1, tl.int64), mask=(slot >= total) & (slot < POOL))
 
 
 @triton.jit

@@ -15,7 +15,7 @@ from .._gpu.compilers import float32_precision, is_hopper
 from .._gpu.plans import launch
 from .._gpu.variants import variant
 from .._types import Array
-from . import filtered_problems, triton_check, triton_coded_corpus, triton_filter, triton_proof
+from . import filtered_problems, triton_filter, triton_proof
 from .problem import Problem, Selection
 from .triton_corpus_kernels import (
     corpus_candidates_kernel,
@@ -80,14 +80,8 @@ def _select(problem: Problem, out: Selection) -> None:
     corpus = _Corpus(problem, unknown)
     if proof:
         triton_proof.select(problem, out, corpus.factors, corpus.lengths.amax() if unknown else None)
-        return
-    for form in (triton_coded_corpus, triton_check):
-        if form.fits(problem):
-            dims = problem.rows.data.shape[1]
-            tile = corpus_tile(problem.rows.dtype, problem.num_queries, dims, problem.op, corpus.hopper)
-            form.select(problem, out, corpus.factors, tile, parts_of_dot(dot_type(problem.rows.dtype)))
-            return
-    _densely(corpus, out)
+    else:
+        _densely(corpus, out)
 
 
 def _densely(corpus: _Corpus, out: Selection) -> None:
