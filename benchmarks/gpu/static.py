@@ -168,7 +168,7 @@ def _by_proof(dtype: str) -> Case:
     regime_c = importlib.import_module("ragsys_kernels.selection.triton_proof")
     N, D, K = WHOLE_N, DIMS[0], WHOLE_K
     corpus, blocks = N * D * BYTES[dtype], -(-WHOLE_Q // 64)
-    tile = regime_c.product_tile(WHOLE_Q, D, K - 1, True, True)
+    tile = regime_c.product_tile(dtype, WHOLE_Q, D, K - 1, True, True)
     tiles = -(-N // tile.rows)
     return Case(
         op="mmr", shape=f"N{N}-K{K}-D{D}-Q{WHOLE_Q}, by proof", dtype=dtype, unit="queries", units=WHOLE_Q,

@@ -7,8 +7,9 @@ C++ where its threads run on a CPU.
 Prints, for each source of vectors, backend, order of the pool and λ_d, the bytes that loads of rows move over those of
 one read of the pool, and for Triton what the rest moves (running vectors, ids, queries, results), likewise. With
 ``--corpus``: for each variant of the whole corpus and λ_d, over one read of so many rows, for all queries together (16
-are a block), what is read of rows, and what all else moves. Each load counts the sectors that it touches (`tests/helpers/traffic.py`, `Reads` in `tests/cuda_on_cpu/fibers.hpp`): no
-cache is assumed. `static.py` has its bytes from here.
+are a block), what is read of rows, and what all else moves. Each load counts the sectors that it touches
+(`tests/helpers/traffic.py`, `Reads` in `tests/cuda_on_cpu/fibers.hpp`): no cache is assumed. `static.py` has its bytes
+from here.
 """
 
 from __future__ import annotations

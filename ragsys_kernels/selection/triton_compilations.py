@@ -22,7 +22,7 @@ from .triton_corpus_kernels import (
     corpus_step_kernel,
     row_lengths_kernel,
 )
-from .triton_filter import EACH, GROUPS, WORDS, best_tile, columns_type, filter_tile, in_16_bits
+from .triton_filter import EACH, GROUPS, ROWS, WORDS, best_tile, columns_type, filter_tile, in_16_bits
 from .triton_filter_kernels import (
     filter_bars_kernel,
     filter_best_kernel,
@@ -31,7 +31,7 @@ from .triton_filter_kernels import (
     filter_product_kernel,
     filter_queries_kernel,
 )
-from .triton_gram import GRAM_SLOTS, NO_RANK, form, gram_tile, select_gram_kernel, staged
+from .triton_gram import NO_RANK, form, gram_tile, select_gram_kernel, staged
 from .triton_launch import (
     GROWTH,
     NUM_PARTS,
@@ -48,9 +48,10 @@ from .triton_launch import (
 )
 from .triton_objectives import OBJECTIVES
 from .triton_proof import MOST_PICKS as MOST_PROVEN
+from .triton_proof import MOST_TERMS, REST_TILE, TILES_BLOCK, product_tile, terms_at_a_time
 from .triton_proof import PARTS as REST_PARTS
 from .triton_proof import POOL as PROOF_POOL
-from .triton_proof import REST_TILE, product_tile, terms_at_a_time
+from .triton_proof import SLOTS as PROOF_SLOTS
 from .triton_proof_kernels import (
     proof_columns_kernel,
     proof_pool_kernel,
@@ -93,9 +94,9 @@ _TYPES = {
     "keys": "*i64",
     # Of proofs.
     **dict.fromkeys(("draft", "last", "best", "pools", "barred_group"), "*i64"),
-    **dict.fromkeys(("order", "order_in", "count_in", "known", "barred"), "*i32"),
+    **dict.fromkeys(("order", "order_in", "count_in", "known", "barred", "peaks"), "*i32"),
     **dict.fromkeys(("scores", "redundancy", "most"), "*fp32"),
-    **dict.fromkeys(("terms", "found", "parts"), "i32"),
+    **dict.fromkeys(("terms", "found", "parts", "each"), "i32"),
     **dict.fromkeys(("longest", "rounding", "shrink", "grow"), "fp32"),
 }
 
@@ -292,35 +293,39 @@ def _filters(hopper: bool) -> list[Compilation]:
         add(name, filter_queries_kernel, "float16", SMALL_TILE, ("most",), False, UNIT=unit, BLOCK=QUERY_BLOCK)
     add("bars", filter_bars_kernel, "float16", SMALL_TILE, (), False, GROUPS=GROUPS)
     add("list", filter_list_kernel, "float16", SMALL_TILE, (), False, WORDS=WORDS)
-    for dtype in _ROWS:
-        scales = ("factors",) if dtype in ("bfloat16", "float32") else ()
-        for full in (False, True):
-            absent = scales if full else (*scales, *OPTIONS)
-            what, flags = "options" if full else "plain", {"BIAS_BY_ROW": full}
-            for num_queries in (16, 64, 256):
-                tile = filter_tile(dtype, num_queries, 768, hopper, not full)
-                if full and num_queries == 256 and tile.queries == 64:
-                    continue
-                sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, **in_16_bits(dtype)}
-                for name, left in (("least", "bars"), ("bits", "least")):
-                    label = f"{name} {tile.queries} {what}"
-                    add(
-                        label,
-                        filter_product_kernel,
-                        dtype,
-                        tile,
-                        (*absent, left),
-                        True,
-                        EVEN_D=not full,
-                        **flags,
-                        **sizes,
-                    )
+    for dtype, full in itertools.product(_ROWS, (False, True)):
+        absent = _unused(dtype, full)
+        what, flags = "options" if full else "plain", {"BIAS_BY_ROW": full}
+        sizes: dict[str, Any]
+        # With options the tile of 64 queries is the largest.
+        for num_queries in (16, 64) if full else (16, 64, 256) if dtype == "float16" else (64, 256):
+            tile = filter_tile(dtype, num_queries, 768, hopper, not full)
+            sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, **in_16_bits(dtype), **flags}
+            for name, left in (("least", "bars"), ("bits", "least")):
+                given = (*absent, left)
+                add(
+                    f"{name} {tile.queries} {what}",
+                    filter_product_kernel,
+                    dtype,
+                    tile,
+                    given,
+                    True,
+                    EVEN_D=not full,
+                    **sizes,
+                )
+        if full or dtype == "float16":
             add(f"keys {what}", filter_keys_kernel, dtype, SMALL_TILE, absent, False, EACH=EACH, DIMS=128, **flags)
             for wanted in (10, 100, 1024) if dtype == "float16" else (100,):
                 tile = best_tile(wanted)
-                sizes = {"TOP": tile.rows, "DIMS": tile.dims}
-                add(f"best {tile.rows} {what}", filter_best_kernel, dtype, tile, absent, False, **flags, **sizes)
+                sizes = {"TOP": tile.rows, "DIMS": tile.dims, **flags}
+                add(f"best {tile.rows} {what}", filter_best_kernel, dtype, tile, absent, False, **sizes)
     return found
+
+
+def _unused(dtype: str, full: bool) -> tuple[str, ...]:
+    """Return what a call by bits leaves out, of factors and options."""
+    scales = ("factors",) if dtype in ("bfloat16", "float32") else ()
+    return scales if full else (*scales, *OPTIONS)
 
 
 def _proofs(hopper: bool) -> list[Compilation]:
@@ -331,30 +336,39 @@ def _proofs(hopper: bool) -> list[Compilation]:
         types = {"high": _ROWS[columns_type(dtype)], "lengths": "*i32"}
         found.append(_compilation(f"proof {name}", kernel, dtype, tile, absent, dots, types, **sizes))
 
-    lanes: dict[str, Any] = {"POOL": PROOF_POOL, "SLOTS": GRAM_SLOTS, "LANES": MOST_PROVEN}
+    lanes: dict[str, Any] = {"POOL": PROOF_POOL, "SLOTS": PROOF_SLOTS, "LANES": MOST_PROVEN}
     drafted = ("draft", "scores", "relevance", "redundancy", "lengths", "bits", "order", "count")
-    add("first pool", proof_pool_kernel, "float16", SMALL_TILE, drafted, False, WORDS=WORDS, **lanes)
-    add("pool", proof_pool_kernel, "float16", SMALL_TILE, (), False, WORDS=WORDS, **lanes)
-    barred = ("barred", "barred_group")
-    for dtype in _ROWS:
-        scales = ("factors",) if dtype in ("bfloat16", "float32") else ()
-        for full in (False, True):
-            absent = scales if full else (*scales, *OPTIONS, *barred)
-            what, flags = "options" if full else "plain", {"BIAS_BY_ROW": full}
-            unused = (
-                ("last", "most") if full else (*absent, "last", "most", "order_in", "count_in", "groups", "lambda_b")
+    pool: dict[str, Any] = {"WORDS": WORDS, "ROWS": ROWS, "BLOCK": TILES_BLOCK, **lanes}
+    add("first pool", proof_pool_kernel, "float16", SMALL_TILE, drafted, False, **pool)
+    add("pool", proof_pool_kernel, "float16", SMALL_TILE, (), False, **pool)
+    for dtype, full in itertools.product(_ROWS, (False, True)):
+        absent = _unused(dtype, full) if full else (*_unused(dtype, full), "barred", "barred_group")
+        what, flags = "options" if full else "plain", {"BIAS_BY_ROW": full}
+        sizes: dict[str, Any]
+        if full or dtype == "float16":
+            left = ("most",) if full else (*absent, "last", "most", "order_in", "count_in")
+            add(
+                f"columns {what}",
+                proof_columns_kernel,
+                dtype,
+                PICK_TILE,
+                (*absent, *left),
+                False,
+                BLOCK=QUERY_BLOCK,
+                **lanes,
             )
-            unused = tuple(name for name in (*scales, *unused))
-            add(f"columns {what}", proof_columns_kernel, dtype, PICK_TILE, unused, False, BLOCK=QUERY_BLOCK, **lanes)
-            for num_queries in (16, 64):
-                for terms in (1, 4, 8) if full else (1, 2, 3, 4, 5, 6):
-                    each = terms_at_a_time(terms, not full)
-                    tile = product_tile(num_queries, 768, each, not full, hopper)
-                    sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, **in_16_bits(dtype)}
-                    sizes |= {"TERMS": each, "ONCE": each == terms, "EVEN_D": not full, **flags}
-                    label = f"bits {tile.queries} x {terms} {what}"
-                    add(label, proof_product_kernel, dtype, tile, absent, True, **sizes)
             sizes = {"PARTS": REST_PARTS, "DIMS": REST_TILE.dims, **flags}
             add(f"rest {what}", proof_rest_kernel, dtype, REST_TILE, absent, False, ROWS=REST_TILE.rows, **sizes)
             add(f"taken {what}", proof_taken_kernel, dtype, SMALL_TILE, absent, False, ROWS=16, **sizes)
+        # As many columns as are multiplied at once, and more; one, and with peaks.
+        ways = [(8, False), (8, True)] if full else [(MOST_TERMS, False), (MOST_TERMS + 1, False), (MOST_TERMS, True)]
+        ways += [(1, False)] if not full and dtype == "float16" else []
+        for num_queries, (terms, peaks) in itertools.product((16, 64), ways):
+            each = terms_at_a_time(terms, not full, peaks)
+            tile = product_tile(dtype, num_queries, 768, each, not full, hopper)
+            sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, **in_16_bits(dtype)}
+            sizes |= {"TERMS": each, "ONCE": each == terms, "EVEN_D": not full, **flags}
+            label = f"{'peaks' if peaks else 'bits'} {tile.queries} x {terms} {what}"
+            given = absent if peaks else (*absent, "peaks")
+            add(label, proof_product_kernel, dtype, tile, given, True, **sizes)
     return found

@@ -109,7 +109,7 @@ def rounding(rows: Rows, of_sums: float, more: int = 0) -> float:
 
     ``of_sums`` for each dimension, and for as many ``more``; and what float32 rows lose in float16.
     """
-    dims = rows.data.shape[1]
+    dims = int(rows.data.shape[1])
     lost = 1.01 * 2.0**-11 + 2.0**-24 * dims**0.5 if rows.dtype == "float32" else 0.0
     return of_sums * (dims + more) + lost
 

@@ -156,16 +156,16 @@ def filter_product_kernel(
 
 
 @triton.jit
-def _ordered(x):
+def ordered(x):
     """Return float32 as int32 in the same order; -0 equals 0."""
     bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
-def _float(ordered):
-    """Return the float32 that `_ordered` made a number of."""
-    return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+def _float(x):
+    """Return the float32 that `ordered` made a number of."""
+    return (x ^ ((x >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit(do_not_specialize=("tiles", "n"))
@@ -176,7 +176,7 @@ def filter_bars_kernel(least, bars, tiles, n, GROUPS: tl.constexpr):
     x = tl.full([GROUPS], float("-inf"), tl.float32)
     for t0 in range(0, tiles, GROUPS):  # a group has every GROUPS-th tile
         x = tl.maximum(x, tl.load(least + i * tiles + t0 + t, mask=t0 + t < tiles, other=float("-inf")))
-    key = _ordered(x).to(tl.int64) + 0x80000000
+    key = ordered(x).to(tl.int64) + 0x80000000
     best = tl.zeros([], tl.int64)
     for b in range(32):
         larger = best + (tl.full([], 0x80000000, tl.int64) >> b)
@@ -263,7 +263,7 @@ def values_of(asked, n, ok, q, BIAS_BY_ROW: tl.constexpr, DIMS: tl.constexpr):
 @triton.jit
 def key_of(v, n, ok):
     """Return a key of each row: larger for the larger value, of equal values for the lower row; the least if not ok."""
-    key = (_ordered(comparable(v, ok)).to(tl.int64) << 32) | (0x7FFFFFFF - n)
+    key = (ordered(comparable(v, ok)).to(tl.int64) << 32) | (0x7FFFFFFF - n)
     return tl.where(ok & (v > float("-inf")), key, NO_KEY)
 
 
@@ -276,8 +276,7 @@ def row_of(key):
 @triton.jit
 def value_of(key):
     """Return the value of a key; -inf of one that is no row's."""
-    ordered = (key >> 32).to(tl.int32)
-    return tl.where(key > NO_KEY, _float(ordered), float("-inf"))
+    return tl.where(key > NO_KEY, _float((key >> 32).to(tl.int32)), float("-inf"))
 
 
 @triton.jit(do_not_specialize=("num_ids", "room"))

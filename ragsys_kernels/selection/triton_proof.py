@@ -51,13 +51,15 @@ MOST_SHOWN = 12
 MOST_PICKS = 16
 LEAST_SHARE = 4
 
-# How often a draft is checked. One check proves most; each proves a pick at least unless there are too many contenders,
-# of which one in some is in the next pool.
-ROUNDS = 4
+# Rows that each step adds to the next pool at most where too many are contenders; tiles that are compared together.
+MOST_OF_STEP = 8
+TILES_BLOCK = 1024
 
-# Columns that are multiplied while a tile of rows is read: all, if they are so few, else so many at a time.
+# Columns that are multiplied while a tile of rows is read: all, if they are so few, else so many at a time with options
+# and without, and where the best rows of tiles are found too.
 MOST_TERMS = 5
 TERMS = (4, 3)
+TERMS_WITH_PEAKS = (3, 2)
 
 # Of products by matrix units and of those that the picks are by, for each dimension: a part of |e| (|λ q| + |(1-λ) c|).
 ROUNDING = 4e-7
@@ -90,18 +92,21 @@ def first_rows(problem: Problem) -> int:
     return min(FIRST, cdiv(problem.pool, triton_filter.ROWS) // triton_filter.TILES)
 
 
-def product_tile(num_queries: int, dims: int, terms: int, plain: bool, hopper: bool) -> Tile:
+def product_tile(dtype: str, num_queries: int, dims: int, terms: int, plain: bool, hopper: bool) -> Tile:
     """Return the tile of the products, which holds one of them for each of several columns."""
-    queries, dims = 16 if num_queries <= 16 else 64, min(64, max(16, next_power_of_2(dims)))
-    rows = triton_filter.ROWS if plain else max(32, triton_filter.ROWS // 2)
-    return Tile(rows, dims, queries, 8, 3 if plain and terms > 3 else 2)
+    queries = 16 if num_queries <= 16 else 64 if hopper else 32
+    # Operands that go through registers leave less room there: 64 queries spill on sm_80.
+    narrow = dtype == "float32" or not hopper
+    dims = min(32 if narrow else 64, max(16, next_power_of_2(dims)))
+    rows = triton_filter.ROWS if plain and hopper else max(32, triton_filter.ROWS // 2)
+    return Tile(rows, dims, queries, 8, 3 if hopper and plain and terms > 3 else 2, 255)
 
 
-def terms_at_a_time(terms: int, plain: bool) -> int:
+def terms_at_a_time(terms: int, plain: bool, peaks: bool) -> int:
     """Return how many columns are multiplied at a time, so that the last time has as many as the others."""
-    if plain and terms <= MOST_TERMS:
+    if plain and not peaks and terms <= MOST_TERMS:
         return terms
-    return cdiv(terms, cdiv(terms, TERMS[plain]))
+    return cdiv(terms, cdiv(terms, (TERMS_WITH_PEAKS if peaks else TERMS)[plain]))
 
 
 def select(problem: Problem, out: Selection, factors: Any, most: Any) -> None:
@@ -114,7 +119,11 @@ def select(problem: Problem, out: Selection, factors: Any, most: Any) -> None:
     if rows.norm == "computed":
         rows = dataclasses.replace(rows, norm="scaled", scales=factors, max_norm=1.0)
         problem = dataclasses.replace(problem, rows=rows)
-    per_query = problem.pool // 8 + 20 * cdiv(problem.pool, triton_filter.ROWS) + 2 * MOST_PICKS * rows.data.shape[1]
+    per_query = (
+        problem.pool // 8
+        + (20 + 4 * MOST_PICKS) * cdiv(problem.pool, triton_filter.ROWS)
+        + 2 * MOST_PICKS * rows.data.shape[1]
+    )
     parts = chunks(problem.num_queries, per_query, WORKSPACE_BYTES, 64)
     for q0, num_queries in parts:
         part = slice(q0, q0 + num_queries)
@@ -133,9 +142,14 @@ class _Rounds:
         limits = problem.constraints
         self.cap = limits.max_per_group or None
         self.plain = problem.bias is None and limits.query_groups is None and self.cap is None
-        self.at_a_time = terms_at_a_time(self.S + self.K - 1, self.plain)
-        self.terms = cdiv(self.S + self.K - 1, self.at_a_time) * self.at_a_time
-        self.tile = product_tile(self.Q, self.D, self.at_a_time, self.plain, self.hopper)
+        columns = self.S + self.K - 1
+        # Without peaks, and with them.
+        self.at_a_time = [terms_at_a_time(columns, self.plain, peaks) for peaks in (False, True)]
+        self.terms = max(cdiv(columns, each) * each for each in self.at_a_time)
+        self.tiles_of = [
+            product_tile(problem.rows.dtype, self.Q, self.D, each, self.plain, self.hopper) for each in self.at_a_time
+        ]
+        self.tile = self.tiles_of[0]
         self.stride = cdiv(self.D, self.tile.dims) * self.tile.dims  # of columns, which end in zeros
         self.tiles = cdiv(problem.pool, self.tile.rows)
         self.words = self.tiles * (self.tile.rows // 32)
@@ -155,20 +169,20 @@ class _Rounds:
         self.barred = {"barred": None, "barred_group": None}
         if self.cap is not None:
             self.barred = {"barred": self.empty(T, Q, dtype="int32"), "barred_group": self.empty(T, Q, dtype="int64")}
-        self.bits, self.listed = self.empty(Q, self.words, dtype="int32"), self.empty(Q, POOL, dtype="int32")
+        self.peaks = self.empty(T, self.tiles, Q, dtype="int32")
+        self.bits, self.listed = self.empty(Q, self.words, dtype="int32"), self.empty(Q, 2 * SLOTS, dtype="int32")
         self.pools, self.known = self.empty(Q, POOL, dtype="int64"), self.empty(Q, dtype="int32")
-        counts = torch.zeros((ROUNDS + 1, 1), dtype=torch.int32, device=self.data.device).unbind()
+        counts = torch.zeros((self.K + 2, 1), dtype=torch.int32, device=self.data.device).unbind()
         orders = [self.empty(Q, dtype="int32") for _ in range(2)]
-        self._pool(None, None, None)
+        self._pool(None, None, None, False)
         last, order, count = None, None, None
-        rounds = min(ROUNDS, self.K)
-        for turn in range(rounds + 1):
+        for turn in range(self.K + 2):
             draft = self._draft()
-            self._columns(draft, last, (order, count), (orders[turn % 2], counts[turn]), turn == rounds)
+            self._columns(draft, last, (order, count), (orders[turn % 2], counts[turn]), turn > self.K)
             order, count = orders[turn % 2], counts[turn]
-            if turn < rounds:
-                self._products(order, count)
-                self._pool(draft, order, count)
+            if turn <= self.K:
+                self._products(order, count, turn > 0)
+                self._pool(draft, order, count, turn > 0)
             last = draft
         self._rest(order, count)
 
@@ -182,12 +196,14 @@ class _Rounds:
             "out_length": out.lengths,
         }
 
-    def _pool(self, draft: Selection | None, order: Any, count: Any) -> None:
+    def _pool(self, draft: Selection | None, order: Any, count: Any, peaks: bool) -> None:
         """Launch what makes the first pools, or the next ones of the bits."""
         launch(
             proof_pool_kernel,
             (self.Q,),
             bits=None if draft is None else self.bits,
+            peaks=self.peaks if peaks else None,
+            bars=self.of_columns["bars"],
             order=order,
             count=count,
             listed=self.listed,
@@ -196,13 +212,19 @@ class _Rounds:
             known=self.known,
             **_drafted(draft),
             **self._outputs(),
+            num_queries=self.Q,
             words=self.words,
+            tiles=self.tiles,
+            terms=self.terms,
             found=self.best.shape[1],
+            each=max(1, min(MOST_OF_STEP, POOL // 2 // self.K)),
             K=self.K,
             WORDS=min(triton_filter.WORDS, next_power_of_2(self.words)),
+            ROWS=self.tile.rows,
             POOL=POOL,
             SLOTS=SLOTS,
             LANES=MOST_PICKS,
+            BLOCK=TILES_BLOCK,
             **SMALL_TILE.options(),
         )
 
@@ -263,9 +285,9 @@ class _Rounds:
             **PICK_TILE.options(),
         )
 
-    def _products(self, order: Any, count: Any) -> None:
+    def _products(self, order: Any, count: Any, peaks: bool) -> None:
         """Launch the products of all rows with the columns."""
-        problem, tile = self.problem, self.tile
+        problem, tile, each = self.problem, self.tiles_of[peaks], self.at_a_time[peaks]
         limits = problem.constraints
         launch(
             proof_product_kernel,
@@ -283,6 +305,7 @@ class _Rounds:
             order=order,
             count=count,
             bits=self.bits,
+            peaks=self.peaks if peaks else None,
             row_stride=self.data.stride(0),
             num_queries=self.Q,
             num_ids=problem.pool,
@@ -294,8 +317,8 @@ class _Rounds:
             EVEN_D=self.D % tile.dims == 0,
             **triton_filter.in_16_bits(problem.rows.dtype),
             **triton_filter.shrinking(problem.rows),
-            TERMS=self.at_a_time,
-            ONCE=self.terms == self.at_a_time,
+            TERMS=each,
+            ONCE=each >= self.S + self.K - 1,
             QUERIES=tile.queries,
             ROWS=tile.rows,
             DIMS=tile.dims,

@@ -9,7 +9,7 @@ Queries that are not proven yet lie side by side in ``order``; workspaces are by
 drafts by query.
 """
 
-# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, assignment"
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ from .triton_filter_kernels import (
     bits_set,
     in_16_bits,
     key_of,
+    ordered,
     products_of,
     row_of,
     row_scale,
     values_of,
 )
-from .triton_objective import NO_PICK, mmr_value, running_max, store_pick
+from .triton_objective import NO_PICK, comparable, mmr_value, running_max, store_pick
 
 # Of a bias, weighted and added in float32: a part of it.
 BIASED = tl.constexpr(1e-6)
+# Less than any key of a best row.
+NO_PEAK = tl.constexpr(-(2**31))
 # No row: after all rows in ascending order.
 NO_ROW = tl.constexpr(0x7FFFFFFF)
 # What is known of the pool of a query: it has some of the contenders, all of them, or the query is answered.
@@ -224,10 +227,13 @@ def _several(x, at, real, plane, products, DOT: tl.constexpr, TERMS: tl.constexp
 
 @triton.jit
 def _contenders(
-    t0, value, kept, v, group, after, products, back, error, bars, barred, barred_group, i, real, num_queries,
-    TERMS: tl.constexpr,
+    t0, value, kept, v, group, after, products, back, error, bars, barred, barred_group, peaks, ok, place, tile, tiles,
+    i, real, num_queries, TERMS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Return the value of rows after the columns from t0 on, and whether it may reach that of a pick."""
+    """Return the value of rows after the columns from t0 on, and whether it may reach that of a pick.
+
+    ``peaks`` get the best row of the tile after each column as a key: its value, in the last bits its place.
+    """
     for j in tl.static_range(TERMS):
         at = (t0 + j) * num_queries.to(tl.int64) + i
         this = products[j] * tl.load(back + at, mask=real, other=0.0)[:, None]
@@ -243,7 +249,12 @@ def _contenders(
         w = value
         if v is not None:
             w += v
+        w = comparable(w, ok)
         kept |= ((w >= bar) & (w > float("-inf"))).to(tl.int32)
+        if peaks is not None:
+            key = (ordered(w) & -ROWS) | (ROWS - 1 - place)[None, :]
+            best = tl.max(tl.where(w > float("-inf"), key, NO_PEAK), 1)
+            tl.store(peaks + ((t0 + j) * tiles + tile) * num_queries + i, best, mask=real)
     return value, kept
 
 
@@ -265,6 +276,7 @@ def proof_product_kernel(
     order,
     count,
     bits,
+    peaks,
     row_stride,
     num_queries,
     num_ids,
@@ -286,8 +298,8 @@ def proof_product_kernel(
 ):
     """A bit a row, ``bits`` (C, tiles, ROWS / 32), that says whether it may be worth as much as a drafted pick.
 
-    TERMS columns are multiplied while a tile of rows is read; ONCE: these are all. SHRUNK as in
-    `filter_product_kernel`.
+    ``peaks`` (T, tiles, C), or None: the best row of each tile after each column. TERMS columns are multiplied while a
+    tile of rows is read; ONCE: these are all. SHRUNK as in `filter_product_kernel`.
     """
     blocks = tl.cdiv(num_queries, QUERIES)
     program = tl.program_id(0)
@@ -310,6 +322,10 @@ def proof_product_kernel(
         after = grow
     elif factors is not None:
         after = f[None, :]
+    ok = real[:, None] & there[None, :]
+    if query_groups is not None:
+        own = tl.load(query_groups + tl.load(order + i, mask=real, other=0), mask=real, other=0)
+        ok &= tl.load(groups + n, mask=there, other=0)[None, :] != own[:, None]
     for t0 in range(0, TERMS if ONCE else terms, TERMS):
         at_high = high + t0 * plane + i[:, None] * stride
         products = ()
@@ -332,52 +348,67 @@ def proof_product_kernel(
             if BIAS_BY_ROW:
                 v = weight[:, None] * tl.load(bias + n, mask=there, other=0.0)[None, :]
             else:
-                ok = real[:, None] & there[None, :]
-                v = weight[:, None] * tl.load(bias + q[:, None] * num_ids + n[None, :], mask=ok, other=0.0)
+                pair = real[:, None] & there[None, :]
+                v = weight[:, None] * tl.load(bias + q[:, None] * num_ids + n[None, :], mask=pair, other=0.0)
             v += BIASED * tl.abs(v)
         group = None
         if barred is not None:
             group = tl.load(groups + n, mask=there, other=0)
         value, kept = _contenders(
-            t0, value, kept, v, group, after, products, back, error, bars, barred, barred_group, i, real, num_queries,
-            TERMS,
+            t0, value, kept, v, group, after, products, back, error, bars, barred, barred_group, peaks, ok,
+            tl.arange(0, ROWS), tile, tiles, i, real, num_queries, TERMS, ROWS,
         )  # fmt: skip
-    ok = (kept != 0) & real[:, None] & there[None, :]
-    if query_groups is not None:
-        own = tl.load(query_groups + tl.load(order + i, mask=real, other=0), mask=real, other=0)
-        ok &= tl.load(groups + n, mask=there, other=0)[None, :] != own[:, None]
     bit = tl.full([ROWS], 1, tl.int32) << (tl.arange(0, ROWS) % 32)
-    words = tl.sum(tl.reshape(tl.where(ok, bit[None, :], 0), [QUERIES, ROWS // 32, 32]), 2)
+    words = tl.sum(tl.reshape(tl.where(kept != 0, bit[None, :], 0), [QUERIES, ROWS // 32, 32]), 2)
     w = tile * (ROWS // 32) + tl.arange(0, ROWS // 32)
     tl.store(bits + i[:, None] * (tiles * (ROWS // 32)) + w[None, :], words, mask=real[:, None])
 
 
 @triton.jit
-def _list(bits, listed, words, each, WORDS: tl.constexpr):
-    """List every ``each``-th row of bits, in ascending order."""
-    total = tl.zeros([], tl.int32)
-    for w0 in range(0, words, WORDS):
-        w = w0 + tl.arange(0, WORDS)
-        x = tl.load(bits + w, mask=w < words, other=0)
-        set_here = bits_set(x)
-        at = total + tl.cumsum(set_here, 0) - set_here
-        total += tl.sum(set_here, 0)
-        while tl.max(tl.where(x != 0, 1, 0), 0) > 0:  # a bit of each word at a time, from the lowest
-            low = x & -x
-            tl.store(listed + at // each, w * 32 + bits_set(low - 1), mask=(x != 0) & (at % each == 0))
-            at += tl.where(x != 0, 1, 0)
-            x ^= low
+def _count(x, at, size, limit, EQUAL: tl.constexpr):
+    """Return how many of ``size`` rows in memory are below each of x; EQUAL: are the same, at a place below a limit.
+
+    A few at a time: all against all would take a register each.
+    """
+    found = tl.zeros([x.shape[0]], tl.int32)
+    for j0 in range(0, size, 16):
+        j = j0 + tl.arange(0, 16)
+        y = tl.load(at + j, mask=j < size, other=NO_ROW).to(tl.int32)[None, :]
+        if EQUAL:
+            found += tl.sum(((y == x[:, None]) & (j[None, :] < limit[:, None])).to(tl.int32), 1)
+        else:
+            found += tl.sum((y < x[:, None]).to(tl.int32), 1)
+    return found
 
 
 @triton.jit
-def _below(x, y):
-    """Return how many of y are below each of x."""
-    return tl.sum((y[None, :] < x[:, None]).to(tl.int32), 1)
+def _best_of_tiles(peaks, bars, at, place, num_queries, tiles, terms, each, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Put the ``each`` best rows after each column into memory, each of another tile; return how many they are."""
+    made = tl.zeros([], tl.int32)
+    for t in range(terms):
+        if tl.load(bars + t * num_queries.to(tl.int64) + place) < float("inf"):
+            lane_key = tl.full([BLOCK], NO_PEAK, tl.int32)
+            lane_tile = tl.arange(0, BLOCK)
+            for tile0 in range(0, tiles, BLOCK):
+                tile = tile0 + tl.arange(0, BLOCK)
+                key_at = peaks + (t * tiles.to(tl.int64) + tile) * num_queries + place
+                key = tl.load(key_at, mask=tile < tiles, other=NO_PEAK)
+                lane_tile = tl.where(key > lane_key, tile, lane_tile)
+                lane_key = tl.maximum(lane_key, key)
+            for _ in range(each):
+                best = tl.max(lane_key, 0)
+                tile = tl.min(tl.where(lane_key == best, lane_tile, NO_ROW), 0)
+                tl.store(at + made, tile * ROWS + ROWS - 1 - (best & (ROWS - 1)), mask=best > NO_PEAK)
+                made += (best > NO_PEAK).to(tl.int32)
+                lane_key = tl.where(lane_tile == tile, NO_PEAK, lane_key)
+    return made
 
 
-@triton.jit(do_not_specialize=("words", "found", "K"))
+@triton.jit(do_not_specialize=("num_queries", "words", "tiles", "terms", "found", "each", "K"))
 def proof_pool_kernel(
     bits,
+    peaks,
+    bars,
     order,
     count,
     listed,
@@ -394,66 +425,94 @@ def proof_pool_kernel(
     out_relevance,
     out_redundancy,
     out_length,
+    num_queries,
     words,
+    tiles,
+    terms,
     found,
+    each,
     K,
     WORDS: tl.constexpr,
+    ROWS: tl.constexpr,
     POOL: tl.constexpr,
     SLOTS: tl.constexpr,
     LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """Answer queries of which all contenders have been in the pool; make another pool for the others.
 
-    It has the contenders, or of too many some, then the draft's picks and the best rows of the search, ``best``
-    (C, found). Without ``bits`` it is the first pool.
+    It has the draft's picks, the contenders, or where these are too many the best after each column, and of the best
+    rows of the search, ``best`` (C, found), as many as there is room for. Without ``bits`` it is the first pool.
     """
     place = tl.program_id(0).to(tl.int64)
     slot = tl.arange(0, SLOTS)
-    if bits is None:
-        q = place
-        old = tl.load(best + q * found + slot, mask=(slot < found) & (slot < POOL), other=-1).to(tl.int32)
-        row, fresh = tl.full([SLOTS], NO_ROW, tl.int32), old >= 0
-    else:
+    here = listed + place * (2 * SLOTS)
+    row = tl.full([SLOTS], NO_ROW, tl.int32)
+    taken = tl.zeros([], tl.int32)
+    begun = tl.zeros([], tl.int32)
+    q = place
+    if bits is not None:
         if place >= tl.load(count):
             return
         q = tl.load(order + place).to(tl.int64)
+        # 1. The list of contenders, unless they are too many.
         contenders = tl.zeros([], tl.int32)
         for w0 in range(0, words, WORDS):
             w = w0 + tl.arange(0, WORDS)
-            contenders += tl.sum(bits_set(tl.load(bits + place * words + w, mask=w < words, other=0)), 0)
-        # A sample of many has its best rows, after which fewer are contenders.
+            x = tl.load(bits + place * words + w, mask=w < words, other=0)
+            set_here = bits_set(x)
+            at = contenders + tl.cumsum(set_here, 0) - set_here
+            contenders += tl.sum(set_here, 0)
+            while (contenders <= SLOTS) & (
+                tl.max(tl.where(x != 0, 1, 0), 0) > 0
+            ):  # a bit of each word, from the lowest
+                low = x & -x
+                tl.store(here + at, w * 32 + bits_set(low - 1), mask=x != 0)
+                at += tl.where(x != 0, 1, 0)
+                x ^= low
         few = contenders <= POOL - K  # the picks have to be in it too: nothing else holds the first of all
-        each = tl.where(few, 1, tl.cdiv(contenders, POOL // 2))
-        taken = tl.cdiv(contenders, each)
-        _list(bits + place * words, listed + place * POOL, words, each, WORDS)
+        taken = tl.where(few, contenders, 0)
         tl.debug_barrier()
-        row = tl.load(listed + place * POOL + slot, mask=slot < taken, other=NO_ROW)
-        before = tl.load(pools + q * POOL + slot, mask=slot < POOL, other=-1).to(tl.int32)
-        seen = tl.max((row[:, None] == before[None, :]).to(tl.int32), 1) > 0
+        row = tl.load(here + slot, mask=slot < taken, other=NO_ROW)
+        unseen = (slot < taken) & (_count(row, pools + q * POOL, POOL, slot * 0 + POOL, True) == 0)
         step = tl.arange(0, LANES)
         picks = tl.load(draft + q * K + step, mask=step < K, other=-1)
         tl.debug_barrier()  # every thread has read the pool
-        if few & (tl.max(((slot < taken) & (seen == 0)).to(tl.int32), 0) == 0):
+        if few & (tl.max(unseen.to(tl.int32), 0) == 0):
             _answer(
                 q, step, step < K, picks, scores, relevance, redundancy, lengths, pools, known, K, POOL, SLOTS,
                 out_index, out_score, out_relevance, out_redundancy, out_length,
             )  # fmt: skip
             return
-        others = slot - K
-        old = tl.load(best + q * found + others, mask=(others >= 0) & (others < found), other=-1).to(tl.int32)
-        picked = tl.max((old[:, None] == picks.to(tl.int32)[None, :]).to(tl.int32), 1) > 0
-        old = tl.where(others < 0, tl.load(draft + q * K + slot, mask=others < 0, other=-1).to(tl.int32), old)
-        again = (picked & (others >= 0)) | (tl.max((old[:, None] == row[None, :]).to(tl.int32), 1) > 0)
-        fresh = (old >= 0) & (again == 0)
-        fresh &= tl.cumsum(fresh.to(tl.int32), 0) <= POOL - taken
         tl.store(known + q, tl.where(few, ALL, SOME))
-    # In ascending order, as ties go to the lowest row: each to the place that as many others are below.
+        if peaks is None:  # noqa: SIM102 - the next is of the device
+            if few == 0:
+                return  # the same draft again, with peaks
+        # 2. What else is to be in the pool, the most important first.
+        tl.store(here + SLOTS + step, picks.to(tl.int32), mask=step < K)
+        begun += K
+        if peaks is not None:  # noqa: SIM102 - as above
+            if few == 0:
+                begun += _best_of_tiles(
+                    peaks, bars, here + SLOTS + K, place, num_queries, tiles, terms, each, ROWS, BLOCK
+                )
+    old = tl.load(best + q * found + slot - begun, mask=(slot >= begun) & (slot - begun < found), other=-1).to(tl.int32)
+    tl.store(here + SLOTS + slot, old, mask=slot >= begun)
+    tl.debug_barrier()
+    old = tl.load(here + SLOTS + slot)
+    again = _count(old, here, taken, slot * 0 + SLOTS, True) + _count(old, here + SLOTS, SLOTS, slot, True)
+    fresh = (old >= 0) & (again == 0)
+    fresh &= tl.cumsum(fresh.to(tl.int32), 0) <= POOL - taken
     old = tl.where(fresh, old, NO_ROW)
-    place_of_row = _below(row, row) + _below(row, old)
-    place_of_old = _below(old, row) + _below(old, old)
-    tl.store(pools + q * POOL + place_of_row, row.to(tl.int64), mask=row < NO_ROW)
+    tl.debug_barrier()
+    tl.store(here + SLOTS + slot, old)
+    tl.debug_barrier()
+    # 3. In ascending order, as ties go to the lowest row: each to the place that as many others are below.
+    total = taken + tl.sum(fresh.to(tl.int32), 0)
+    place_of_row = slot + _count(row, here + SLOTS, SLOTS, slot, False)
+    place_of_old = _count(old, here, taken, slot, False) + _count(old, here + SLOTS, SLOTS, slot, False)
+    tl.store(pools + q * POOL + place_of_row, row.to(tl.int64), mask=slot < taken)
     tl.store(pools + q * POOL + place_of_old, old.to(tl.int64), mask=fresh)
-    total = tl.sum((row < NO_ROW).to(tl.int32) + fresh.to(tl.int32), 0)
     tl.store(pools + q * POOL + slot, tl.full([SLOTS], -1, tl.int64), mask=(slot >= total) & (slot < POOL))
 
 

@@ -19,7 +19,7 @@ if interpreted.HERE:
     import proof_problems
     import traffic
 
-    from ragsys_kernels.selection import triton_filter, triton_kernels, triton_proof, triton_whole_corpus
+    from ragsys_kernels.selection import triton_kernels, triton_proof
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
@@ -211,7 +211,7 @@ def test_same_picks_as_the_dense_form(calls, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_rows_of_unknown_length(dtype, calls):
-    """On a device lengths of plain arrays are found by a kernel; float32 rows, which need them on the host, go densely."""
+    """A kernel finds the lengths of plain arrays; float32 rows, of which the host needs to know them, go densely."""
     given = problem(dtype, kind="random") | {"metric": "dot", "lambda_d": 0.7}
     given["embeddings"] = (given["embeddings"] * 30).astype(dtype)
     run(given, same=False)

@@ -64,9 +64,10 @@ TRITON = (
     Budget("filter best *", 240, 224, 240, 264),
     Budget("proof columns *", 64, 64, 64, 64),
     Budget("proof bits *", 255, 255, 255, 512),
-    Budget("proof pool *", 168, 168, 168, 168),
-    Budget("proof first pool *", 168, 168, 168, 168),
-    Budget("proof rest *", 168, 168, 168, 168),
+    Budget("proof peaks *", 255, 255, 255, 512),
+    Budget("proof pool *", 96, 96, 96, 96),
+    Budget("proof first pool *", 64, 64, 64, 72),
+    Budget("proof rest *", 208, 168, 168, 168),
     Budget("proof taken *", 64, 64, 64, 64),
     # Scoring: a split of the vocabulary, or a tile of logits.
     Budget("_logprob_logits_kernel, *", 192, 192, 168, 112),

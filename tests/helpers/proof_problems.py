@@ -25,8 +25,8 @@ from ragsys_kernels.selection.triton_launch import Tile
 
 KINDS = ("random", "clusters", "repeated", "near ties", "zeros", "lengths", "integers")
 SMALL = {
-    triton_filter: {"ROWS": 32, "EACH": 32, "best_tile": lambda n: Tile(32, 32, 1, 4, 2)},
-    triton_proof: {"POOL": 48, "SLOTS": 64, "FIRST": 16, "LEAST_SHARE": 1, "REST_TILE": Tile(256, 64, 1, 4, 2)},
+    triton_filter: {"ROWS": 32, "EACH": 32, "best_tile": lambda n: Tile(16, 32, 1, 4, 2)},
+    triton_proof: {"POOL": 24, "SLOTS": 32, "FIRST": 8, "LEAST_SHARE": 1, "REST_TILE": Tile(256, 64, 1, 4, 2)},
 }
 
 
@@ -63,15 +63,15 @@ def draw(seed, number):
         return bool(rng.random() < share)
 
     kind = str(rng.choice(KINDS))
-    N, Q, D = int(rng.integers(400, 700)), int(rng.integers(6, 16)), int(rng.choice((8, 16, 24, 33)))
+    N, Q, D = int(rng.integers(260, 420)), 16, int(rng.choice((8, 16, 24, 33)))
     rows = rows_of(rng, kind, N, D)
     metric = "dot" if kind in ("lengths", "integers") else str(rng.choice(("cosine", "dot")))
     queries = (rows[rng.integers(0, N, Q)] if sometimes(0.5) else 0) + rng.standard_normal((Q, D))
     if kind == "integers":
         queries = rng.integers(-2, 3, (Q, D))
     queries[rng.random(Q) < 0.1] = 0
-    k = int(rng.integers(2, 5))
-    ask = {"k": k, "lambda_d": rng.choice((0.0, 0.25, 0.5, 0.75, 0.75, 0.9, 0.9, 1.0), Q).astype(np.float32)}
+    k = int(rng.choice((2, 2, 2, 3)))
+    ask = {"k": k, "lambda_d": rng.choice((0.0, 0.25, 0.5, 0.6, 0.75, 0.75, 0.8, 0.9, 0.9, 1.0), Q).astype(np.float32)}
     dtype = str(rng.choice(("float32", "float16", "bfloat16", "int8")))
     bias = groups = None
     if sometimes(0.3):
