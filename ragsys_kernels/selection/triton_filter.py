@@ -42,6 +42,9 @@ MOST_WANTED = 1024
 TILES = 2
 GROUPS = 4096
 
+# Keys have 31 bits for a row.
+MOST_ROWS = (1 << 31) - 1
+
 # How many rows a query has room for, for each that is wanted. A query with more, such as one of which many rows are
 # equal, has all rows looked at once more.
 ROOM = 4
@@ -79,6 +82,7 @@ def fits(problem: Problem) -> bool:
         and problem.rows.norm != "computed"
         and knows_lengths(problem.rows)
         and problem.k <= MOST_WANTED
+        and problem.pool < MOST_ROWS
         and cdiv(problem.pool, ROWS) >= TILES * problem.k
     )
 

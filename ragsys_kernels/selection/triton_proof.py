@@ -31,6 +31,7 @@ from .triton_launch import (
     next_power_of_2,
     num_initial,
     outputs,
+    query_parts,
 )
 from .triton_proof_kernels import (
     proof_columns_kernel,
@@ -50,6 +51,10 @@ FIRST = 96
 MOST_SHOWN = 12
 MOST_PICKS = 16
 LEAST_SHARE = 4
+
+# How often drafts are checked at most, one more than there are picks if these are few: each check but the first settles
+# a pick at least. At λ_d = 0.75 one is enough for nearly every query, at 0.5 some take five.
+ROUNDS = 6
 
 # Rows that each step adds to the next pool at most where too many are contenders; tiles that are compared together.
 MOST_OF_STEP = 8
@@ -82,6 +87,7 @@ def fits(problem: Problem) -> bool:
         and problem.constraints.max_similarity is None
         and 2 <= problem.k <= MOST_PICKS
         and num_initial(problem) <= MOST_SHOWN
+        and problem.pool < triton_filter.MOST_ROWS
         and first_rows(problem) >= LEAST_SHARE * problem.k
         and variant("corpus") == "bits"
     )
@@ -138,6 +144,7 @@ class _Rounds:
         self.problem, self.out, self.most, self.hopper = problem, out, most, is_hopper()
         self.S, self.K, self.Q = num_initial(problem), problem.k, problem.num_queries
         self.data = problem.rows.data
+        self.apart: tuple[Any, Any] | None = None
         self.D = self.data.shape[1]
         limits = problem.constraints
         self.cap = limits.max_per_group or None
@@ -172,15 +179,16 @@ class _Rounds:
         self.peaks = self.empty(T, self.tiles, Q, dtype="int32")
         self.bits, self.listed = self.empty(Q, self.words, dtype="int32"), self.empty(Q, 2 * SLOTS, dtype="int32")
         self.pools, self.known = self.empty(Q, POOL, dtype="int64"), self.empty(Q, dtype="int32")
-        counts = torch.zeros((self.K + 2, 1), dtype=torch.int32, device=self.data.device).unbind()
+        rounds = min(ROUNDS, self.K + 1)
+        counts = torch.zeros((rounds + 1, 1), dtype=torch.int32, device=self.data.device).unbind()
         orders = [self.empty(Q, dtype="int32") for _ in range(2)]
         self._pool(None, None, None, False)
         last, order, count = None, None, None
-        for turn in range(self.K + 2):
+        for turn in range(rounds + 1):
             draft = self._draft()
-            self._columns(draft, last, (order, count), (orders[turn % 2], counts[turn]), turn > self.K)
+            self._columns(draft, last, (order, count), (orders[turn % 2], counts[turn]), turn == rounds)
             order, count = orders[turn % 2], counts[turn]
-            if turn <= self.K:
+            if turn < rounds:
                 self._products(order, count, turn > 0)
                 self._pool(draft, order, count, turn > 0)
             last = draft
@@ -234,7 +242,9 @@ class _Rounds:
         if pools.bias is not None and pools.bias.ndim == 2:
             pools.bias = torch.gather(pools.bias, 1, self.pools.clamp(min=0))
         picks = outputs(pools)
-        triton_gram.select(pools, picks)
+        if self.apart is None and triton_gram.in_tile(pools):
+            self.apart = query_parts(pools)
+        triton_gram.select(pools, picks, self.apart)
         return picks
 
     def _columns(self, draft: Selection, last: Selection | None, before: Any, after: Any, finished: bool) -> None:

@@ -249,11 +249,11 @@ def test_a_right_draft_takes_three_reads_of_the_corpus(calls):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", range(6))
 def test_drawn_corpora(number):
     ask, _ = proof_problems.draw(1, number)
     proof_problems.check(ask)
     proof_problems.check_search(ask)
 
 
-interpreted.elsewhere(globals())
+interpreted.elsewhere(globals(), slow=True)

@@ -26,7 +26,14 @@ from ragsys_kernels.selection.triton_launch import Tile
 KINDS = ("random", "clusters", "repeated", "near ties", "zeros", "lengths", "integers")
 SMALL = {
     triton_filter: {"ROWS": 32, "EACH": 32, "best_tile": lambda n: Tile(16, 32, 1, 4, 2)},
-    triton_proof: {"POOL": 24, "SLOTS": 32, "FIRST": 8, "LEAST_SHARE": 1, "REST_TILE": Tile(256, 64, 1, 4, 2)},
+    triton_proof: {
+        "POOL": 24,
+        "SLOTS": 32,
+        "FIRST": 8,
+        "LEAST_SHARE": 1,
+        "ROUNDS": 3,
+        "REST_TILE": Tile(256, 64, 1, 4, 2),
+    },
 }
 
 
