@@ -49,6 +49,8 @@ def corpora(kind):
         ("near ties", "bfloat16", "dot"),
         ("zeros", "int8", "dot"),
         ("lengths", "float16", "dot"),
+        ("random", "float32", "cosine"),
+        ("lengths", "float32", "dot"),
     ],
 )
 def test_the_best_rows_are_found(kind, dtype, metric):
@@ -157,8 +159,8 @@ def test_other_searches_go_densely():
     queries = np.ones((2, D), np.float32)
     for k, fits in ((1, True), (3, True), (4, False)):
         assert triton_filter.fits(validate.selection("search", queries, held, k, k_name="n")) is fits
-    exact = rk.Corpus(corpora("random"))
-    assert not triton_filter.fits(validate.selection("search", queries, exact, 1, k_name="n"))
+    for rows, fits in ((rk.Corpus(corpora("random")), True), (corpora("random"), False)):
+        assert triton_filter.fits(validate.selection("search", queries, rows, 1, k_name="n")) is fits
 
 
 interpreted.elsewhere(globals())
