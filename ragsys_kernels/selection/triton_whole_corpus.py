@@ -1,6 +1,7 @@
-"""Regime c: every row of one corpus is in the pool of every query. Two launches a pick, none waits for the host.
+"""Regime c: every row of one corpus is in the pool of every query. Nothing waits for the host.
 
-The kernels are in ``triton_corpus_kernels.py``.
+Most calls of MMR are drafted and proven (`triton_proof.py`), most searches go by bits (`triton_filter.py`). All others
+read all rows at every pick, by the kernels in ``triton_corpus_kernels.py``.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def corpus_tile(dtype: str, num_queries: int, dims: int, op: str = "mmr", hopper
 
 
 def select(problem: Problem, out: Selection) -> None:
-    """Launch regime c: the relevance, then for each initial item and each pick two kernels."""
+    """Launch regime c; rows that may not be picked have a bias of NaN."""
     if problem.constraints.filter is not None:
         for part, piece in filtered_problems.by_bias(problem):
             _select(piece, Selection(*(field[part] for field in out)))
@@ -75,17 +76,20 @@ def select(problem: Problem, out: Selection) -> None:
 
 
 def _select(problem: Problem, out: Selection) -> None:
+    """Launch a proof, or what reads all rows at every pick."""
     proof = triton_proof.fits(problem)
     unknown = proof and problem.rows.norm != "computed" and problem.rows.max_norm is None
     corpus = _Corpus(problem, unknown)
     if proof:
-        triton_proof.select(problem, out, corpus.factors, corpus.lengths.amax() if unknown else None)
+        # A row of NaN is never picked, and must not hide how long the others are.
+        most = corpus.lengths.nan_to_num(0.0).amax() if unknown else None
+        triton_proof.select(problem, out, corpus.factors, most)
     else:
         _densely(corpus, out)
 
 
 def _densely(corpus: _Corpus, out: Selection) -> None:
-    """Read the corpus at every pick."""
+    """Launch the relevance, then for each initial item and each pick two kernels, which read the corpus."""
     problem = corpus.problem
     for q0, num_queries in corpus.chunks():
         chunk = corpus.chunk(q0, num_queries)

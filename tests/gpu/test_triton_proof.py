@@ -218,6 +218,16 @@ def test_rows_of_unknown_length(dtype, calls):
     assert len(calls) == (dtype == "float16")
 
 
+def test_rows_of_nan_do_not_hide_how_long_the_others_are(calls):
+    given = problem(kind="random", Q=2) | {"metric": "dot"}
+    expected = run(given, same=False)
+    checked = validate.selection("mmr", **given)
+    lowest = sorted(set(range(N)) - set(expected.indices.flatten().tolist()))[0]
+    checked.rows.data[lowest] = np.nan
+    np.testing.assert_array_equal(triton_kernels.mmr(checked, 1).indices.numpy(), expected.indices)
+    assert len(calls) == 2
+
+
 def test_which_calls_are_proven():
     """By shape alone."""
     for change, expected in (
