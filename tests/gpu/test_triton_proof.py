@@ -219,7 +219,7 @@ def test_rows_of_unknown_length(dtype, calls):
 
 
 def test_rows_of_nan_do_not_hide_how_long_the_others_are(calls):
-    given = problem(kind="random", Q=2) | {"metric": "dot"}
+    given = problem(kind="random", Q=2) | {"metric": "dot", "lambda_d": 0.7}
     expected = run(given, same=False)
     checked = validate.selection("mmr", **given)
     lowest = sorted(set(range(N)) - set(expected.indices.flatten().tolist()))[0]
