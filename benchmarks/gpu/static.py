@@ -21,7 +21,6 @@ from benchmarks.harness.ledger import RESULTS, Ledger
 from benchmarks.suites.scoring_shapes import TOKENS, VOCABULARIES
 from ragsys_kernels._gpu import compilation
 from ragsys_kernels._gpu.resources import Compiled
-from ragsys_kernels.selection.codes import row_bytes
 
 LABEL = "computed bound, not a measurement"
 _KEY = ("kernel", "arch", "op", "shape", "dtype", "device")
@@ -56,8 +55,6 @@ PRODUCTS = 6
 # How often MMR out of a large pool that comes best first reads a row, at λ_d = 0.75 with P = 1,000 and K = 10: counted
 # on real vectors by `python -m benchmarks.gpu.traffic`.
 MMR_READS = 1.2
-# MMR out of the whole corpus by codes at K = 6: what a block of 16 queries moves in all, in reads of the rows (MiniLM).
-LOOKED_AT = {"float32": 0.90, "float16": 1.62}
 
 
 @dataclass(frozen=True)
@@ -163,19 +160,22 @@ def selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator[Case
                     matrix=dtype != "float32" or by_parts, archs=archs,
                 )  # fmt: skip
             if op == "mmr":
-                yield _by_codes(dtype)
+                yield _by_proof(dtype)
 
 
-def _by_codes(dtype: str) -> Case:
-    """Return the case of the whole corpus by codes: a look for a draft, and one that proves it."""
-    regime_c = importlib.import_module("ragsys_kernels.selection.triton_coded_corpus")
+def _by_proof(dtype: str) -> Case:
+    """Return the case of the whole corpus by proof: the two products of a search, and the columns' of one check."""
+    regime_c = importlib.import_module("ragsys_kernels.selection.triton_proof")
     N, D, K = WHOLE_N, DIMS[0], WHOLE_K
-    tile, corpus = regime_c.looking_tile(K - 1, bool(regime_c.layout(row_bytes(D), D)["HELD"])), N * D * BYTES[dtype]
-    blocks = -(-WHOLE_Q // tile.queries)
+    corpus, blocks = N * D * BYTES[dtype], -(-WHOLE_Q // 64)
+    tile = regime_c.product_tile(dtype, WHOLE_Q, D, K - 1, True, True)
+    tiles = -(-N // tile.rows)
     return Case(
-        op="mmr", shape=f"N{N}-K{K}-D{D}-Q{WHOLE_Q}, by codes", dtype=dtype, unit="queries", units=WHOLE_Q,
-        words=("corpus", "coded", "check", str(K - 1), str(D), "plain"), programs=-(-N // tile.rows) * blocks,
-        floor=corpus, once=2 * N * row_bytes(D), cached=blocks * LOOKED_AT[dtype] * corpus,
+        op="mmr", shape=f"N{N}-K{K}-D{D}-Q{WHOLE_Q}, by proof", dtype=dtype, unit="queries", units=WHOLE_Q,
+        words=("proof", "bits", f"{tile.queries} x {K - 1}", "plain", dtype), programs=tiles * blocks,
+        floor=corpus, once=3 * corpus + 2 * N * WHOLE_Q // 8,
+        # Of each tile its rows, and the columns of its queries.
+        cached=tiles * blocks * D * (3 * tile.rows * BYTES[dtype] + (K + 1) * tile.queries * 2),
         flops=2 * N * D * WHOLE_Q * (K + 1), matrix=True,
     )  # fmt: skip
 

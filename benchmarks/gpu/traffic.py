@@ -7,9 +7,9 @@ C++ where its threads run on a CPU.
 Prints, for each source of vectors, backend, order of the pool and λ_d, the bytes that loads of rows move over those of
 one read of the pool, and for Triton what the rest moves (running vectors, ids, queries, results), likewise. With
 ``--corpus``: for each variant of the whole corpus and λ_d, over one read of so many rows, for all queries together (16
-are a block), what is read of rows, of codes, and what all else moves; what torch's own top-n moves is not in it. Each
-load counts the sectors that it touches (`tests/helpers/traffic.py`, `Reads` in `tests/cuda_on_cpu/fibers.hpp`): no
-cache is assumed. `static.py` has its bytes from here.
+are a block), what is read of rows, and what all else moves. Each load counts the sectors that it touches
+(`tests/helpers/traffic.py`, `Reads` in `tests/cuda_on_cpu/fibers.hpp`): no cache is assumed. `static.py` has its bytes
+from here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from benchmarks.harness.ledger import ROOT
 from ragsys_kernels import _arrays, _env
 from ragsys_kernels._gpu import cuda_module, variants
 from ragsys_kernels.selection import cuda_configuration, cuda_kernels, validate
-from ragsys_kernels.selection.codes import swapped
 
 SECTOR = 32
 # Rows that pools are taken from: the most frequent words, or all texts.
@@ -89,28 +88,19 @@ def by_cuda(queries: np.ndarray, corpus: Any, candidates: np.ndarray, lambda_d: 
 def of_corpus(
     source: str, num_queries: int, N: int, K: int, dtype: str
 ) -> Iterator[tuple[str, float, dict[str, float]]]:
-    """Yield the variant, λ_d, and reads of rows, of codes and of all else for MMR out of a whole corpus."""
-    import torch
-
+    """Yield the variant, λ_d, and reads of rows and of all else for MMR out of a whole corpus."""
     counted = importlib.import_module("traffic").counted
     queries, rows, _ = pools(source, num_queries, 1)
     corpus = rk.Corpus(rows[:N], dtype=dtype)  # type: ignore[arg-type]
-    codes = torch.from_numpy(
-        swapped(corpus.codes, corpus.dims)
-    ).clone()  # as they are on a device, where rows begin too
-    coded = _arrays.changed(corpus, codes=codes)
     for variant in variants.VARIANTS["corpus"]:
-        if variant == "checked" and dtype == "float32":
-            continue
         for lambda_d in (0.75, 0.5):
             with (
                 _env.changed(RAGSYS_KERNELS_VARIANTS=f"corpus={variant}"),
-                counted(rows=torch.from_numpy(corpus.data), codes=codes) as moved,
+                counted(rows=_arrays.tensors(corpus).data) as moved,
             ):
-                rk.mmr(queries, coded, K, lambda_d=lambda_d, backend="triton")
+                rk.mmr(queries, corpus, K, lambda_d=lambda_d, backend="triton")
             moved.read["others"] += sum(moved.written.values())
-            found = {name: moved.read[name] / corpus.data.nbytes for name in ("rows", "codes", "others")}
-            yield variant, lambda_d, found
+            yield variant, lambda_d, {name: moved.read[name] / corpus.data.nbytes for name in ("rows", "others")}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -14,14 +14,13 @@ from .. import _env
 VARIANTS: dict[str, tuple[str, ...]] = {
     # Pools of 16-bit rows: parts of the query as rows of the matrix, or the products with the query beside it.
     "gram": ("query-in-tile", "query-beside"),
-    # Search of 16-bit and int8 rows: bits of the rows that may be among the best, or a value of each row and query.
+    # Search: bits of the rows that may be among the best, or a value of each row and query.
     "search": ("bits", "values"),
     # Log-probs of many rows of hidden states: tiles of 64 rows, or of 128 whose weights come by tensor descriptors.
     "linear": ("tiles", "tma"),
-    # Regime c of MMR: a read of the rows a pick (dense), picks drafted from pools and proved by looks through the codes
-    # of a large `Corpus` (coded), or drafts checked by one read of 16-bit rows. By type: coded with float32 rows, else
-    # dense.
-    "corpus": ("by-type", "dense", "coded", "checked"),
+    # Regime c of MMR: picks drafted from a search and proven by bits of the rows that may be better, or a read of all
+    # rows a pick.
+    "corpus": ("bits", "dense"),
 }
 
 

@@ -13,24 +13,7 @@ from typing import Any
 
 from .._gpu.compilation import Compilation, by_generation, describe
 from .._gpu.compilers import float32_precision
-from .codes import row_bytes
 from .triton_bounds import bounds_tile, select_bounds_kernel
-from .triton_check import (
-    FIRST,
-    KEPT,
-    MOST_ADDED,
-    MOST_PICKS,
-    ORDER_BLOCK,
-    PART_BLOCK,
-    POOL_ROWS,
-    check_tile,
-    most_terms,
-    pool_tile,
-)
-from .triton_check_kernels import corpus_check_kernel, corpus_settle_kernel
-from .triton_coded_corpus import LEVELS, POOL, ROOM, finding_tile, layout, looking_tile
-from .triton_coded_kernels import coded_check_kernel, coded_pool_kernel
-from .triton_coded_rounds import code_queries_kernel, coded_contenders_kernel, coded_settle_kernel
 from .triton_corpus_kernels import (
     corpus_candidates_kernel,
     corpus_found_kernel,
@@ -39,13 +22,7 @@ from .triton_corpus_kernels import (
     corpus_step_kernel,
     row_lengths_kernel,
 )
-from .triton_draft_kernels import (
-    corpus_order_kernel,
-    corpus_pool_kernel,
-    corpus_queries_kernel,
-    corpus_start_kernel,
-)
-from .triton_filter import EACH, GROUPS, WORDS, best_tile, filter_tile
+from .triton_filter import EACH, GROUPS, ROWS, WORDS, best_tile, columns_type, filter_tile, in_16_bits
 from .triton_filter_kernels import (
     filter_bars_kernel,
     filter_best_kernel,
@@ -54,7 +31,7 @@ from .triton_filter_kernels import (
     filter_product_kernel,
     filter_queries_kernel,
 )
-from .triton_gram import GRAM_SLOTS, NO_RANK, form, gram_tile, select_gram_kernel, staged
+from .triton_gram import NO_RANK, form, gram_tile, select_gram_kernel, staged
 from .triton_launch import (
     GROWTH,
     NUM_PARTS,
@@ -63,12 +40,25 @@ from .triton_launch import (
     QUERY_BLOCK,
     SMALL_TILE,
     Tile,
+    corpus_queries_kernel,
     dot_type,
     parts_of_dot,
     query_factors_kernel,
     row_tile,
 )
 from .triton_objectives import OBJECTIVES
+from .triton_proof import MOST_PICKS as MOST_PROVEN
+from .triton_proof import MOST_TERMS, REST_TILE, TILES_BLOCK, product_tile, terms_at_a_time
+from .triton_proof import PARTS as REST_PARTS
+from .triton_proof import POOL as PROOF_POOL
+from .triton_proof import SLOTS as PROOF_SLOTS
+from .triton_proof_kernels import (
+    proof_columns_kernel,
+    proof_pool_kernel,
+    proof_product_kernel,
+    proof_rest_kernel,
+    proof_taken_kernel,
+)
 from .triton_stream import select_stream_kernel, stream_tile
 from .triton_whole_corpus import (
     CANDIDATES_TILE,
@@ -85,47 +75,30 @@ _TYPES = {
     **dict.fromkeys(("scales", "factors", "lengths", "queries", "query_factors", "query_back", "back"), "*fp32"),
     **dict.fromkeys(("relevance", "bias", "lambda_d", "lambda_b"), "*fp32"),
     **dict.fromkeys(("out_score", "out_relevance", "out_redundancy"), "*fp32"),
-    **dict.fromkeys(("work", "sums", "sum_scalars", "taken_factors", "taken_scales", "taken_errors"), "*fp32"),
+    **dict.fromkeys(("work", "sums", "sum_scalars", "taken_factors"), "*fp32"),
     **dict.fromkeys(("v_in", "v_out", "state", "part_best"), "*fp32"),
     **dict.fromkeys(("candidates", "initial", "groups", "query_groups", "ks", "out_index"), "*i64"),
     **dict.fromkeys(("part_row", "taken_rows", "keys_out", "tile_keys"), "*i64"),
     **dict.fromkeys(("barred", "num_taken", "out_length"), "*i32"),
     **dict.fromkeys(("row_stride", "stride", "pool_stride", "num_ids", "P", "S", "K", "D", "N", "q0", "cap"), "i32"),
-    **dict.fromkeys(("num_queries", "tiles", "step", "looked", "parts", "part_rows", "span", "pool", "first"), "i32"),
-    **dict.fromkeys(("looked_at", "k"), "i32"),
-    # Of calls whose picks are drafted and checked.
-    **dict.fromkeys(("known", "draft", "places", "pools"), "*i64"),
-    **dict.fromkeys(("made", "order", "count", "keys"), "*i32"),
-    **dict.fromkeys(("part_w", "part_v", "part_m"), "*fp32"),
-    **dict.fromkeys(("share", "far", "number", "second"), "fp32"),
+    **dict.fromkeys(("num_queries", "tiles", "step", "looked_at", "k"), "i32"),
+    **dict.fromkeys(("far", "number", "second"), "fp32"),
     # Of budgets and ceilings, and of what belongs to one rule.
     **dict.fromkeys(("costs", "budget"), "*fp64"),
     **dict.fromkeys(("max_similarity", "quality"), "*fp32"),
     "window": "i32",
-    # Of coded pools.
-    "codes": "*i8",
-    "words": "*i32",
-    "code_words": "i32",
-    "slack": "fp32",
-    # Of calls whose picks are proved by codes.
-    "terms": "*i8",
-    **dict.fromkeys(("scores", "redundancy", "errors", "units", "item_scales", "item_errors", "bars"), "*fp32"),
-    **dict.fromkeys(("last", "found_rows"), "*i64"),
-    **dict.fromkeys(("found", "proves", "order_out", "count_out"), "*i32"),
-    "found_gaps": "*fp32",
-    **dict.fromkeys(("code_stride", "full"), "i32"),
     # Of searches by bits.
-    **dict.fromkeys(("error", "least"), "*fp32"),
-    **dict.fromkeys(("bits", "listed"), "*i32"),
-    **dict.fromkeys(("room", "n", "programs"), "i32"),
-    "longest": "fp32",
+    **dict.fromkeys(("error", "least", "bars"), "*fp32"),
+    **dict.fromkeys(("bits", "listed", "count"), "*i32"),
+    **dict.fromkeys(("room", "n", "programs", "words"), "i32"),
+    "keys": "*i64",
+    # Of proofs.
+    **dict.fromkeys(("draft", "last", "best", "pools", "barred_group"), "*i64"),
+    **dict.fromkeys(("order", "order_in", "count_in", "known", "barred", "peaks"), "*i32"),
+    **dict.fromkeys(("scores", "redundancy", "most"), "*fp32"),
+    **dict.fromkeys(("terms", "found", "parts", "each"), "i32"),
+    **dict.fromkeys(("longest", "rounding", "shrink", "grow"), "fp32"),
 }
-
-# Where a part is one of the corpus, not of a query.
-_PARTS = {"parts": "i32"}
-
-# Where these are of a draft, or of codes.
-_SETTLED = {"lengths": "*i32", "keys_out": "*i32", "words": "*fp32"}
 
 # Values of items, one of each row.
 BY_ROW = dict.fromkeys(("BIAS_BY_ROW", "COSTS_BY_ROW", "QUALITY_BY_ROW"), True)
@@ -152,7 +125,7 @@ def _all(hopper: bool) -> list[Compilation]:
         for vrsd, full in ((False, False), (True, True), (True, False), (False, True)):
             if vrsd == full or dtype in ("float16", "float32"):
                 found += _selections(dtype, vrsd, full, hopper)
-    return found + _rules(hopper) + _rounds() + _codes() + _searches(hopper) + _filters(hopper)
+    return found + _rules(hopper) + _queries() + _searches(hopper) + _filters(hopper) + _proofs(hopper)
 
 
 def _share(dtype: str, tile: Tile) -> int:
@@ -177,13 +150,13 @@ def _compilation(
         kernel,
         {
             **_TYPES,
-            **dict.fromkeys(("rows", "items", "parts"), _ROWS[dtype]),
+            **dict.fromkeys(("rows",), _ROWS[dtype]),
             "query_parts": _ROWS["float16" if dtype == "int8" else dtype],
             **types,
         },
         constexprs,
         absent=absent,
-        multiples=("row_stride", "stride", "code_words", "code_stride", "full", *(("D", "looked") if even else ())),
+        multiples=("row_stride", "stride", *(("D",) if even else ())),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         dot16=dots and dtype != "float32",
@@ -254,10 +227,6 @@ def _selections(dtype: str, vrsd: bool, full: bool, hopper: bool) -> list[Compil
         for step, first_step in (("step", False), ("first", True)):
             name = f"corpus {step} {tile.queries}"
             add(name, corpus_step_kernel, tile, unused, True, **even, **sizes, FIRST=first_step)
-        if not vrsd and dtype != "int8":
-            checks = _checks(tile, dtype, full, absent)[: 1 if dtype == "float32" else 2]
-            # One tile checks any number of queries, and with options finds their pools too.
-            found += checks[: 2 * (num_queries == 1)] if full else checks[num_queries == 1 :]
     add("corpus pick", corpus_pick_kernel, PICK_TILE, unused, False, PICK=True, BLOCK=PICK_BLOCK)
     if full:
         add("corpus initial", corpus_pick_kernel, PICK_TILE, unused, False, PICK=False, BLOCK=PICK_BLOCK)
@@ -284,80 +253,12 @@ def _rules(hopper: bool) -> list[Compilation]:
     return found
 
 
-def _checks(tile: Tile, dtype: str, full: bool, absent: tuple[str, ...]) -> list[Compilation]:
-    """Return the kernels that draft and check picks, with all options or none."""
-    dot, options = dot_type(dtype), "options" if full else "plain"
-    check, pool = check_tile(tile, dtype), pool_tile(tile, not full)
-    even: dict[str, Any] = {"EVEN_D": not full}
-    flags: dict[str, Any] = {"BIAS_BY_ROW": True, "DOT": dot, "QUERIES": check.queries}
-    sizes: dict[str, Any] = {
-        "ROWS": check.rows,
-        "DIMS": check.dims,
-        "TERMS": most_terms(dtype, not full),
-        "STEPS": 16,
-        "SHOWN": full,
-    }
-    name = f"corpus check {check.queries} {options}"
-    parts: dict[str, Any] = {"PARTS": parts_of_dot(dot)}
-    found = [
-        _compilation(name, corpus_check_kernel, dtype, check, absent, True, _PARTS, **flags, **even, **sizes, **parts)
-    ]
-    flags["QUERIES"], keys = pool.queries, {"keys_out": "*i32"}
-    sizes = {"ROWS": pool.rows, "DIMS": pool.dims, "KEPT": KEPT}
-    name = f"corpus pool {pool.queries} {options}"
-    found.append(_compilation(name, corpus_pool_kernel, dtype, pool, absent, True, keys, **flags, **even, **sizes))
-    return found
-
-
-def _rounds() -> list[Compilation]:
-    """Return the kernels that keep the books of drafts and checks."""
+def _queries() -> list[Compilation]:
+    """Return the kernel that takes queries apart for products with a corpus."""
     found = []
-    for name, absent in (("plain", ("initial", "ks")), ("options", ())):
-        start: dict[str, Any] = {"FIRST": FIRST, "POOL": 128, "KEPT": KEPT, "ROWS": POOL_ROWS}
-        found.append(_compilation(f"corpus start {name}", corpus_start_kernel, "float16", SMALL_TILE, absent, **start))
-        settle: dict[str, Any] = {"POOL": 128, "ADDED": MOST_ADDED, "BLOCK": PART_BLOCK}
-        found.append(
-            _compilation(
-                f"corpus settle {name}", corpus_settle_kernel, "float16", PICK_TILE, absent, False, _PARTS, **settle
-            )
-        )
     for dtype in ("float16", "bfloat16"):
         apart: dict[str, Any] = {"DOT": dot_type(dtype), "PARTS": parts_of_dot(dot_type(dtype)), "BLOCK": QUERY_BLOCK}
         found.append(_compilation("corpus queries", corpus_queries_kernel, dtype, SMALL_TILE, (), **apart))
-    found.append(_compilation("corpus order", corpus_order_kernel, "float16", SMALL_TILE, (), BLOCK=ORDER_BLOCK))
-    return found
-
-
-def _codes() -> list[Compilation]:
-    """Return the kernels that look through a corpus by codes, which know no type of rows, and those of their books.
-
-    Rows of one cache line and of several; headers in the last line of the codes, and in one of their own.
-    """
-    found = []
-
-    def add(name: str, kernel: Any, tile: Tile, absent: tuple[str, ...], **constexprs: Any) -> None:
-        made = _compilation(name, kernel, "int8", tile, absent, False, _SETTLED, **constexprs)
-        found.append(made._replace(wide_loads="ROWS" in constexprs and _share("int8", tile) >= 16))
-
-    places = {"ROOM": ROOM, "LEVELS": LEVELS}
-    for dims, (items, options) in itertools.product((50, 384), ((5, False), (5, True), (9, False))):
-        stride = row_bytes(dims)
-        where = {name: value for name, value in layout(stride, dims).items() if name != "full"}
-        where |= {"BIAS_BY_ROW": True}
-        what = f"{dims} {'options' if options else 'plain'}"
-        absent = ("relevance",) if options else OPTIONS
-        tile = looking_tile(items, bool(where["HELD"]))
-        sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "SLICE": tile.dims, "SHOWN": 2 * options, "ITEMS": items}
-        add(f"corpus coded check {items} {what}", coded_check_kernel, tile, absent, **where, **sizes, **places)
-        if items == 5:
-            tile = finding_tile()
-            sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "SLICE": tile.dims, "KEPT": KEPT}
-            add(f"corpus coded pool {what}", coded_pool_kernel, tile, absent, **where, **sizes)
-    add("corpus coded contenders", coded_contenders_kernel, SMALL_TILE, (), POOL=POOL, SLOTS=GRAM_SLOTS, **places)
-    for name, left_out in (("first", ("initial", "ks", "last")), ("options", ())):
-        sizes = {"POOL": POOL, "SLOTS": GRAM_SLOTS, "LANES": MOST_PICKS, "BLOCK": QUERY_BLOCK}
-        add(f"corpus coded settle {name}", coded_settle_kernel, PICK_TILE, left_out, **sizes)
-    add("corpus coded queries", code_queries_kernel, SMALL_TILE, (), BLOCK=QUERY_BLOCK)
     return found
 
 
@@ -369,14 +270,13 @@ def _searches(hopper: bool) -> list[Compilation]:
     flags: dict[str, Any] = {"VRSD": False, "EVEN_D": True, "BIAS_BY_ROW": False}
     searched = (*OPTIONS, *_SUMS, "part_best", "part_row")
     given = (*OPTIONS[1:], *_SUMS, "query_parts", "query_back", "tile_keys")
-    keys = {"keys": "*i64", "found": "i32"}
     search = _compilation("corpus search", corpus_relevance_kernel, "float16", tile, searched, True, **flags, **sizes)
     plain = _compilation("corpus given", corpus_relevance_kernel, "float16", tile, given, **flags, **sizes)
     looked = _compilation(
-        "corpus candidates", corpus_candidates_kernel, "float16", CANDIDATES_TILE, (), False, {**keys, "v": "*fp32"},
+        "corpus candidates", corpus_candidates_kernel, "float16", CANDIDATES_TILE, (), False, {"v": "*fp32"},
         ROWS=tile.rows,
     )  # fmt: skip
-    found = _compilation("corpus found", corpus_found_kernel, "float16", SMALL_TILE, (), False, keys, BLOCK=FOUND_BLOCK)
+    found = _compilation("corpus found", corpus_found_kernel, "float16", SMALL_TILE, (), BLOCK=FOUND_BLOCK)
     return [search, plain._replace(wide_loads=False), looked, found]
 
 
@@ -385,41 +285,90 @@ def _filters(hopper: bool) -> list[Compilation]:
     found = []
 
     def add(name: str, kernel: Any, dtype: str, tile: Tile, absent: tuple[str, ...], dots: bool, **sizes: Any) -> None:
-        types = {"high": _ROWS["bfloat16" if dtype == "bfloat16" else "float16"], "keys": "*i64", "words": "i32"}
-        made = _compilation(f"filter {name}", kernel, dtype, tile, absent, dots, types, **sizes)
-        found.append(made)
+        types = {"high": _ROWS[columns_type(dtype)]}
+        found.append(_compilation(f"filter {name}", kernel, dtype, tile, absent, dots, types, **sizes))
 
     for unit in (True, False):
         name = "queries unit" if unit else "queries"
-        add(name, filter_queries_kernel, "float16", SMALL_TILE, (), False, UNIT=unit, BLOCK=QUERY_BLOCK)
+        add(name, filter_queries_kernel, "float16", SMALL_TILE, ("most",), False, UNIT=unit, BLOCK=QUERY_BLOCK)
     add("bars", filter_bars_kernel, "float16", SMALL_TILE, (), False, GROUPS=GROUPS)
     add("list", filter_list_kernel, "float16", SMALL_TILE, (), False, WORDS=WORDS)
-    for dtype in ("float16", "bfloat16", "int8"):
-        scales = ("factors",) if dtype == "bfloat16" else ()
-        for full in (False, True):
-            absent = scales if full else (*scales, *OPTIONS)
-            what, flags = "options" if full else "plain", {"BIAS_BY_ROW": full}
-            for num_queries in (16, 64, 256):
-                tile = filter_tile(dtype, num_queries, 768, hopper, not full)
-                if full and num_queries == 256 and tile.queries == 64:
-                    continue
-                sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, "DOT": dot_type(dtype)}
-                for name, left in (("least", "bars"), ("bits", "least")):
-                    label = f"{name} {tile.queries} {what}"
-                    add(
-                        label,
-                        filter_product_kernel,
-                        dtype,
-                        tile,
-                        (*absent, left),
-                        True,
-                        EVEN_D=not full,
-                        **flags,
-                        **sizes,
-                    )
+    for dtype, full in itertools.product(_ROWS, (False, True)):
+        absent = _unused(dtype, full)
+        what, flags = "options" if full else "plain", {"BIAS_BY_ROW": full}
+        sizes: dict[str, Any]
+        # With options the tile of 64 queries is the largest.
+        for num_queries in (16, 64) if full else (16, 64, 256) if dtype == "float16" else (64, 256):
+            tile = filter_tile(dtype, num_queries, 768, hopper, not full)
+            sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, **in_16_bits(dtype), **flags}
+            for name, left in (("least", "bars"), ("bits", "least")):
+                given = (*absent, left)
+                add(
+                    f"{name} {tile.queries} {what}",
+                    filter_product_kernel,
+                    dtype,
+                    tile,
+                    given,
+                    True,
+                    EVEN_D=not full,
+                    **sizes,
+                )
+        if full or dtype == "float16":
             add(f"keys {what}", filter_keys_kernel, dtype, SMALL_TILE, absent, False, EACH=EACH, DIMS=128, **flags)
             for wanted in (10, 100, 1024) if dtype == "float16" else (100,):
                 tile = best_tile(wanted)
-                sizes = {"TOP": tile.rows, "DIMS": tile.dims}
-                add(f"best {tile.rows} {what}", filter_best_kernel, dtype, tile, absent, False, **flags, **sizes)
+                sizes = {"TOP": tile.rows, "DIMS": tile.dims, **flags}
+                add(f"best {tile.rows} {what}", filter_best_kernel, dtype, tile, absent, False, **sizes)
+    return found
+
+
+def _unused(dtype: str, full: bool) -> tuple[str, ...]:
+    """Return what a call by bits leaves out, of factors and options."""
+    scales = ("factors",) if dtype in ("bfloat16", "float32") else ()
+    return scales if full else (*scales, *OPTIONS)
+
+
+def _proofs(hopper: bool) -> list[Compilation]:
+    """Return the kernels that prove drafted picks, plain and with all options."""
+    found = []
+
+    def add(name: str, kernel: Any, dtype: str, tile: Tile, absent: tuple[str, ...], dots: bool, **sizes: Any) -> None:
+        types = {"high": _ROWS[columns_type(dtype)], "lengths": "*i32"}
+        found.append(_compilation(f"proof {name}", kernel, dtype, tile, absent, dots, types, **sizes))
+
+    lanes: dict[str, Any] = {"POOL": PROOF_POOL, "SLOTS": PROOF_SLOTS, "LANES": MOST_PROVEN}
+    drafted = ("draft", "scores", "relevance", "redundancy", "lengths", "bits", "order", "count")
+    pool: dict[str, Any] = {"WORDS": WORDS, "ROWS": ROWS, "BLOCK": TILES_BLOCK, **lanes}
+    add("first pool", proof_pool_kernel, "float16", SMALL_TILE, drafted, False, **pool)
+    add("pool", proof_pool_kernel, "float16", SMALL_TILE, (), False, **pool)
+    for dtype, full in itertools.product(_ROWS, (False, True)):
+        absent = _unused(dtype, full) if full else (*_unused(dtype, full), "barred", "barred_group")
+        what, flags = "options" if full else "plain", {"BIAS_BY_ROW": full}
+        sizes: dict[str, Any]
+        if full or dtype == "float16":
+            left = ("most",) if full else (*absent, "last", "most", "order_in", "count_in")
+            add(
+                f"columns {what}",
+                proof_columns_kernel,
+                dtype,
+                PICK_TILE,
+                (*absent, *left),
+                False,
+                BLOCK=QUERY_BLOCK,
+                **lanes,
+            )
+            sizes = {"PARTS": REST_PARTS, "DIMS": REST_TILE.dims, **flags}
+            add(f"rest {what}", proof_rest_kernel, dtype, REST_TILE, absent, False, ROWS=REST_TILE.rows, **sizes)
+            add(f"taken {what}", proof_taken_kernel, dtype, SMALL_TILE, absent, False, ROWS=16, **sizes)
+        # As many columns as are multiplied at once, and more; one, and with peaks.
+        ways = [(8, False), (8, True)] if full else [(MOST_TERMS, False), (MOST_TERMS + 1, False), (MOST_TERMS, True)]
+        ways += [(1, False)] if not full and dtype == "float16" else []
+        for num_queries, (terms, peaks) in itertools.product((16, 64), ways):
+            each = terms_at_a_time(terms, not full, peaks)
+            tile = product_tile(dtype, num_queries, 768, each, not full, hopper)
+            sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, **in_16_bits(dtype)}
+            sizes |= {"TERMS": each, "ONCE": each == terms, "EVEN_D": not full, **flags}
+            label = f"{'peaks' if peaks else 'bits'} {tile.queries} x {terms} {what}"
+            given = absent if peaks else (*absent, "peaks")
+            add(label, proof_product_kernel, dtype, tile, given, True, **sizes)
     return found

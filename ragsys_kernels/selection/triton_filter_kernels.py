@@ -9,23 +9,28 @@ rows reach with their largest values; a bit says which rows do. Their values are
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
 from .triton_launch import query_factor
 from .triton_objective import comparable, with_bias
 
-# Of products in 16 bits, and of those that `_values` sums in float32, for each dimension: a part of |row| |query|.
-ROUNDING = tl.constexpr(2e-7)
 # Of a relevance and a bias, weighted and added in float32: a part of either.
 BIASED = tl.constexpr(3e-7)
+# Less than the key of any row.
+NO_KEY = tl.constexpr(-0x7FFFFFFFFFFFFFFF)
 
 
 @triton.jit
-def filter_queries_kernel(queries, factors, back, high, error, longest, D, UNIT: tl.constexpr, BLOCK: tl.constexpr):
+def filter_queries_kernel(
+    queries, factors, back, high, error, most, longest, rounding, D, UNIT: tl.constexpr, BLOCK: tl.constexpr
+):
     """For each query what `query_factor` says, the query times its factor in 16 bits, and what that costs a product.
 
-    The error is that of the product with a row of the length ``longest``, times ``back``.
+    The error is that of the product with a row of the length ``longest``, or so many times ``most`` on the device,
+    times ``back``: what the query loses, and the part ``rounding`` of the lengths for all else.
     """
     q = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, BLOCK)
@@ -40,11 +45,30 @@ def filter_queries_kernel(queries, factors, back, high, error, longest, D, UNIT:
         lost = x - rounded.to(tl.float32)
         rest += lost * lost
         whole += x * x
-    lost = 1.01 * tl.sqrt_rn(tl.sum(rest, 0)) + ROUNDING * D * tl.sqrt_rn(tl.sum(whole, 0))
+    lost = 1.01 * tl.sqrt_rn(tl.sum(rest, 0)) + rounding * tl.sqrt_rn(tl.sum(whole, 0))
+    if most is not None:
+        lost *= tl.load(most)
     tl.store(error + q, longest * undo * lost)
 
 
-@triton.jit(do_not_specialize=("q0", "num_ids", "num_queries"))
+@triton.jit
+def row_scale(factors, n, there, shrink):
+    """Return the factors of rows, or a number in the place of each."""
+    f = tl.zeros([n.shape[0]], tl.float32) + shrink
+    if factors is not None:
+        f = tl.load(factors + n, mask=there, other=0.0)
+    return f
+
+
+@triton.jit
+def in_16_bits(x, f, SHRUNK: tl.constexpr, DOT: tl.constexpr):
+    """Return rows as they are multiplied; SHRUNK: float32 ones, by which no float16 is infinite or loses its digits."""
+    if SHRUNK:
+        x *= f[:, None]
+    return x.to(DOT)
+
+
+@triton.jit(do_not_specialize=("num_ids", "num_queries"))
 def filter_product_kernel(
     rows,
     factors,
@@ -59,21 +83,24 @@ def filter_product_kernel(
     bars,
     bits,
     row_stride,
-    q0,
     num_queries,
     num_ids,
     tiles,
+    shrink,
+    grow,
     D,
     BIAS_BY_ROW: tl.constexpr,
     EVEN_D: tl.constexpr,
     DOT: tl.constexpr,
+    SHRUNK: tl.constexpr,
     QUERIES: tl.constexpr,
     ROWS: tl.constexpr,
     DIMS: tl.constexpr,
 ):
     """The largest of the rows' least values of each tile into ``least`` (C, tiles), or with ``bars`` (C,) a bit a row.
 
-    ``bits`` (C, tiles, ROWS / 32): whether a row's largest value reaches the bar.
+    ``bits`` (C, tiles, ROWS / 32): whether a row's largest value reaches the bar. SHRUNK: rows are float32, multiplied
+    as float16 times ``shrink`` or their factors; ``grow`` undoes the former.
     """
     blocks = tl.cdiv(num_queries, QUERIES)
     program = tl.program_id(0)
@@ -85,32 +112,37 @@ def filter_product_kernel(
     at_rows = rows + n[:, None] * row_stride
     at_queries = high + i[:, None] * D
     product = tl.zeros([QUERIES, ROWS], tl.float32)
+    f = row_scale(factors, n, there, shrink)
     full = D // DIMS * DIMS
     # Full slices need no mask along D: with one, 16-byte loads become one load an element.
     for d0 in range(0, full, DIMS):
-        x = tl.load(at_rows + (d0 + d)[None, :], mask=there[:, None], other=0).to(DOT)
+        x = tl.load(at_rows + (d0 + d)[None, :], mask=there[:, None], other=0)
+        x = in_16_bits(x, f, SHRUNK, DOT)
         y = tl.load(at_queries + (d0 + d)[None, :], mask=real[:, None], other=0.0).to(DOT)
         product = tl.dot(y, tl.trans(x), product)
     if not EVEN_D:
         tail = (full + d < D)[None, :]
-        x = tl.load(at_rows + (full + d)[None, :], mask=there[:, None] & tail, other=0).to(DOT)
+        x = tl.load(at_rows + (full + d)[None, :], mask=there[:, None] & tail, other=0)
+        x = in_16_bits(x, f, SHRUNK, DOT)
         y = tl.load(at_queries + (full + d)[None, :], mask=real[:, None] & tail, other=0.0).to(DOT)
         product = tl.dot(y, tl.trans(x), product)
     v = product * tl.load(back + i, mask=real, other=0.0)[:, None]
-    if factors is not None:
-        v *= tl.load(factors + n, mask=there, other=0.0)[None, :]
+    if SHRUNK:
+        v *= grow
+    elif factors is not None:
+        v *= f[None, :]
     off = tl.load(error + i, mask=real, other=0.0)[:, None]
     ok = real[:, None] & there[None, :]
     if bias is not None:
-        weight = tl.load(lambda_b + q0 + i, mask=real, other=0.0)[:, None]
+        weight = tl.load(lambda_b + i, mask=real, other=0.0)[:, None]
         relevance = v
         if BIAS_BY_ROW:
             v = with_bias(relevance, bias, n[None, :], there[None, :], weight)
         else:
-            v = with_bias(relevance, bias, (q0 + i)[:, None] * num_ids + n[None, :], ok, weight)
+            v = with_bias(relevance, bias, i[:, None] * num_ids + n[None, :], ok, weight)
         off = weight * off + BIASED * (tl.abs(v) + 2.0 * tl.abs(weight * relevance))
     if query_groups is not None:
-        own = tl.load(query_groups + q0 + i, mask=real, other=0)
+        own = tl.load(query_groups + i, mask=real, other=0)
         ok &= tl.load(groups + n, mask=there, other=0)[None, :] != own[:, None]
     if bars is None:
         tl.store(least + i * tiles + tile, tl.max(comparable(v - off, ok), 1), mask=real)
@@ -124,16 +156,16 @@ def filter_product_kernel(
 
 
 @triton.jit
-def _ordered(x):
+def ordered(x):
     """Return float32 as int32 in the same order; -0 equals 0."""
     bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
-def _float(ordered):
-    """Return the float32 that `_ordered` made a number of."""
-    return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+def _float(x):
+    """Return the float32 that `ordered` made a number of."""
+    return (x ^ ((x >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit(do_not_specialize=("tiles", "n"))
@@ -144,7 +176,7 @@ def filter_bars_kernel(least, bars, tiles, n, GROUPS: tl.constexpr):
     x = tl.full([GROUPS], float("-inf"), tl.float32)
     for t0 in range(0, tiles, GROUPS):  # a group has every GROUPS-th tile
         x = tl.maximum(x, tl.load(least + i * tiles + t0 + t, mask=t0 + t < tiles, other=float("-inf")))
-    key = _ordered(x).to(tl.int64) + 0x80000000
+    key = ordered(x).to(tl.int64) + 0x80000000
     best = tl.zeros([], tl.int64)
     for b in range(32):
         larger = best + (tl.full([], 0x80000000, tl.int64) >> b)
@@ -154,7 +186,7 @@ def filter_bars_kernel(least, bars, tiles, n, GROUPS: tl.constexpr):
 
 
 @triton.jit
-def _bits_set(x):
+def bits_set(x):
     c = x - ((x >> 1) & 0x55555555)
     c = (c & 0x33333333) + ((c >> 2) & 0x33333333)
     c = (c + (c >> 4)) & 0x0F0F0F0F
@@ -169,63 +201,85 @@ def filter_list_kernel(bits, listed, count, words, room, WORDS: tl.constexpr):
     for w0 in range(0, words, WORDS):
         w = w0 + tl.arange(0, WORDS)
         x = tl.load(bits + i * words + w, mask=w < words, other=0)
-        set_here = _bits_set(x)
+        set_here = bits_set(x)
         at = total + tl.cumsum(set_here, 0) - set_here
         total += tl.sum(set_here, 0)
         while tl.max(tl.where(x != 0, 1, 0), 0) > 0:  # a bit of each word at a time, from the lowest
             low = x & -x
-            tl.store(listed + i * room + at, w * 32 + _bits_set(low - 1), mask=(x != 0) & (at < room))
+            tl.store(listed + i * room + at, w * 32 + bits_set(low - 1), mask=(x != 0) & (at < room))
             at += tl.where(x != 0, 1, 0)
             x ^= low
     tl.store(count + i, total)
 
 
+class Asked(NamedTuple):
+    """What the relevance of rows is made of."""
+
+    rows: Any
+    factors: Any
+    queries: Any
+    query_factors: Any
+    back: Any
+    bias: Any
+    groups: Any
+    query_groups: Any
+    lambda_b: Any
+    row_stride: Any
+    num_ids: Any
+    D: Any
+
+
 @triton.jit
-def _keys(
-    n,
-    ok,
-    i,
-    q0,
-    rows,
-    factors,
-    queries,
-    query_factors,
-    back,
-    bias,
-    groups,
-    query_groups,
-    lambda_b,
-    row_stride,
-    num_ids,
-    D,
-    BIAS_BY_ROW: tl.constexpr,
-    DIMS: tl.constexpr,
-):
-    """Return a key of each row: larger for the larger value, of equal values for the lower row; the least if not ok."""
+def products_of(asked, n, ok, vector, scale, DIMS: tl.constexpr):
+    """Return the products of rows n with a vector times its scale, in float32."""
     d = tl.arange(0, DIMS)
-    q = q0 + i
-    factor = tl.load(query_factors + i)
     sums = tl.zeros([n.shape[0], DIMS], tl.float32)
-    for d0 in range(0, D, DIMS):
-        mask = ok[:, None] & (d0 + d < D)[None, :]
-        x = tl.load(rows + n[:, None] * row_stride + (d0 + d)[None, :], mask=mask, other=0).to(tl.float32)
-        y = factor * tl.load(queries + q * D + d0 + d, mask=d0 + d < D, other=0.0)
+    for d0 in range(0, asked.D, DIMS):
+        mask = ok[:, None] & (d0 + d < asked.D)[None, :]
+        x = tl.load(asked.rows + n[:, None] * asked.row_stride + (d0 + d)[None, :], mask=mask, other=0).to(tl.float32)
+        y = scale * tl.load(vector + d0 + d, mask=d0 + d < asked.D, other=0).to(tl.float32)
         sums += x * y[None, :]
-    v = tl.sum(sums, 1) * tl.load(back + i)
-    if factors is not None:
-        v *= tl.load(factors + n, mask=ok, other=0.0)
-    if bias is not None:
+    products = tl.sum(sums, 1)
+    if asked.factors is not None:
+        products *= tl.load(asked.factors + n, mask=ok, other=0.0)
+    return products
+
+
+@triton.jit
+def values_of(asked, n, ok, q, BIAS_BY_ROW: tl.constexpr, DIMS: tl.constexpr):
+    """Return the relevance with bias of rows n, and which of them query q may pick."""
+    v = products_of(asked, n, ok, asked.queries + q * asked.D, tl.load(asked.query_factors + q), DIMS)
+    v *= tl.load(asked.back + q)
+    if asked.bias is not None:
         if BIAS_BY_ROW:
-            v = with_bias(v, bias, n, ok, tl.load(lambda_b + q))
+            v = with_bias(v, asked.bias, n, ok, tl.load(asked.lambda_b + q))
         else:
-            v = with_bias(v, bias, q * num_ids + n, ok, tl.load(lambda_b + q))
-    if query_groups is not None:
-        ok &= tl.load(groups + n, mask=ok, other=0) != tl.load(query_groups + q)
-    key = (_ordered(comparable(v, ok)).to(tl.int64) << 32) | (0x7FFFFFFF - n)
-    return tl.where(ok & (v > float("-inf")), key, -0x7FFFFFFFFFFFFFFF)
+            v = with_bias(v, asked.bias, q * asked.num_ids + n, ok, tl.load(asked.lambda_b + q))
+    if asked.query_groups is not None:
+        ok &= tl.load(asked.groups + n, mask=ok, other=0) != tl.load(asked.query_groups + q)
+    return v, ok
 
 
-@triton.jit(do_not_specialize=("q0", "num_ids", "room"))
+@triton.jit
+def key_of(v, n, ok):
+    """Return a key of each row: larger for the larger value, of equal values for the lower row; the least if not ok."""
+    key = (ordered(comparable(v, ok)).to(tl.int64) << 32) | (0x7FFFFFFF - n)
+    return tl.where(ok & (v > float("-inf")), key, NO_KEY)
+
+
+@triton.jit
+def row_of(key):
+    """Return the row of a key; -1 of one that is no row's."""
+    return tl.where(key > NO_KEY, 0x7FFFFFFF - (key & 0xFFFFFFFF), -1)
+
+
+@triton.jit
+def value_of(key):
+    """Return the value of a key; -inf of one that is no row's."""
+    return tl.where(key > NO_KEY, _float((key >> 32).to(tl.int32)), float("-inf"))
+
+
+@triton.jit(do_not_specialize=("num_ids", "room"))
 def filter_keys_kernel(
     listed,
     count,
@@ -240,7 +294,6 @@ def filter_keys_kernel(
     query_groups,
     lambda_b,
     row_stride,
-    q0,
     num_ids,
     room,
     programs,
@@ -256,11 +309,11 @@ def filter_keys_kernel(
     if (total <= room) & (tl.min(at, 0) < total):  # what overflows goes another way, in `filter_best_kernel`
         ok = at < total
         n = tl.load(listed + i * room + at, mask=ok, other=0).to(tl.int64)
-        key = _keys(
-            n, ok, i, q0, rows, factors, queries, query_factors, back, bias, groups, query_groups, lambda_b, row_stride,
-            num_ids, D, BIAS_BY_ROW, DIMS,
-        )  # fmt: skip
-        tl.store(keys + i * room + at, key, mask=at < room)
+        asked = Asked(
+            rows, factors, queries, query_factors, back, bias, groups, query_groups, lambda_b, row_stride, num_ids, D
+        )
+        v, free = values_of(asked, n, ok, i, BIAS_BY_ROW, DIMS)
+        tl.store(keys + i * room + at, key_of(v, n, free), mask=at < room)
 
 
 @triton.jit
@@ -271,7 +324,7 @@ def _merged(best, new, TOP: tl.constexpr):
     return first
 
 
-@triton.jit(do_not_specialize=("q0", "num_ids", "room", "n"))
+@triton.jit(do_not_specialize=("num_ids", "room", "n"))
 def filter_best_kernel(
     count,
     keys,
@@ -287,7 +340,6 @@ def filter_best_kernel(
     query_groups,
     lambda_b,
     row_stride,
-    q0,
     num_ids,
     room,
     n,
@@ -303,20 +355,19 @@ def filter_best_kernel(
     i = tl.program_id(0).to(tl.int64)
     j = tl.arange(0, TOP)
     total = tl.load(count + i)
-    best = tl.full([TOP], -0x7FFFFFFFFFFFFFFF, tl.int64)
+    best = tl.full([TOP], NO_KEY, tl.int64)
     if total <= room:
         for j0 in range(0, total, TOP):
-            new = tl.load(keys + i * room + j0 + j, mask=j0 + j < total, other=-0x7FFFFFFFFFFFFFFF)
+            new = tl.load(keys + i * room + j0 + j, mask=j0 + j < total, other=NO_KEY)
             best = _merged(best, new, TOP)
     else:
+        asked = Asked(
+            rows, factors, queries, query_factors, back, bias, groups, query_groups, lambda_b, row_stride, num_ids, D
+        )
         for j0 in range(0, num_ids, TOP):
             row = (j0 + j).to(tl.int64)
-            new = _keys(
-                row, row < num_ids, i, q0, rows, factors, queries, query_factors, back, bias, groups, query_groups,
-                lambda_b, row_stride, num_ids, D, BIAS_BY_ROW, DIMS,
-            )  # fmt: skip
-            best = _merged(best, new, TOP)
-    found = best > -0x7FFFFFFFFFFFFFFF
-    at = (q0 + i) * n + j
-    tl.store(out_index + at, tl.where(found, 0x7FFFFFFF - (best & 0xFFFFFFFF), -1), mask=j < n)
-    tl.store(out_score + at, tl.where(found, _float((best >> 32).to(tl.int32)), float("-inf")), mask=j < n)
+            v, free = values_of(asked, row, row < num_ids, i, BIAS_BY_ROW, DIMS)
+            best = _merged(best, key_of(v, row, free), TOP)
+    at = i * n + j
+    tl.store(out_index + at, row_of(best), mask=j < n)
+    tl.store(out_score + at, value_of(best), mask=j < n)

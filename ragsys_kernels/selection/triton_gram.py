@@ -408,12 +408,13 @@ def power_of(quality: Any) -> Any:
     return exponent.clamp(-126, 126).float().exp2()
 
 
-def select(problem: Problem, out: Selection) -> None:
-    """Launch regime a, one program a query."""
+def select(problem: Problem, out: Selection, apart: tuple[Any, Any] | None = None) -> None:
+    """Launch regime a, one program a query; ``apart`` is what `query_parts` gave for these queries before."""
     dtype, D = problem.rows.dtype, problem.rows.data.shape[1]
     parts = NUM_PARTS[dtype] if in_tile(problem) else 0
     arguments: dict[str, Any] = pool_arguments(problem, out, factors=not parts)
-    arguments |= dict(zip(("query_parts", "query_back"), query_parts(problem) if parts else (None, None), strict=True))
+    apart = (apart or query_parts(problem)) if parts else (None, None)
+    arguments |= dict(zip(("query_parts", "query_back"), apart, strict=True))
     arguments |= limits_and_options(problem)
     del arguments["VRSD"]
     power = None if arguments["quality"] is None else power_of(arguments["quality"])

@@ -15,9 +15,7 @@ import triton.language as tl
 
 from .. import _arrays, _env
 from .._gpu.plans import launch
-from .codes import swapped
-from .problem import Problem, Rows, Selection
-from .triton_draft_kernels import corpus_queries_kernel
+from .problem import Problem, Selection
 from .triton_objective import inverse
 
 # Elements of a query that are loaded together.
@@ -103,13 +101,6 @@ def outputs(problem: Problem) -> Selection:
     score, relevance, redundancy = (_arrays.empty(data, shape, "float32") for _ in range(3))
     indices, lengths = _arrays.empty(data, shape, "int64"), _arrays.empty(data, shape[:1], "int32")
     return Selection(indices, score, relevance, redundancy, lengths)
-
-
-def code_rows(rows: Rows) -> Any:
-    """Return the code rows of a corpus with signed bytes (N, stride); the interpreter also gets those of the host."""
-    if rows.codes.dtype == torch.int8:
-        return rows.codes
-    return torch.from_numpy(swapped(rows.codes.numpy(), rows.data.shape[1])).clone()  # which starts with a cache line
 
 
 def num_initial(problem: Problem) -> int:
@@ -272,6 +263,37 @@ def _query_factors(problem: Problem, q0: int, num_queries: int, num_parts: int) 
 def parts_of_dot(dot: Any) -> int:
     """Return how many 16-bit parts hold a float32 query to the precision of float32 products."""
     return {tl.float32: 1, tl.float16: 2, tl.bfloat16: 3}[dot]
+
+
+@triton.jit(do_not_specialize=("q0", "num_queries"))
+def corpus_queries_kernel(
+    queries,
+    factors,
+    back,
+    query_parts,
+    query_back,
+    q0,
+    num_queries,
+    D,
+    DOT: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Take float32 queries times their factors apart into PARTS 16-bit parts (PARTS, C, D), for matrix units."""
+    i = tl.program_id(0).to(tl.int64)
+    # Elements of unit queries are small: scaled, the lowest part is a normal number in float16 too.
+    scale = 1.0 if PARTS == 1 else 4096.0
+    factor = tl.load(factors + i)
+    d = tl.arange(0, BLOCK)
+    for d0 in range(0, D, BLOCK):
+        inside = d0 + d < D
+        # In this order: the factor of a zero query is so large that its product with the scale would be infinite.
+        y = tl.load(queries + (q0 + i) * D + d0 + d, mask=inside, other=0.0) * factor * scale
+        for part in tl.static_range(PARTS):
+            high = y.to(DOT)
+            tl.store(query_parts + (part * num_queries + i) * D + d0 + d, high, mask=inside)
+            y -= high.to(tl.float32)
+    tl.store(query_back + i, tl.load(back + i) * (1.0 / scale))
 
 
 def queries_apart(problem: Problem, q0: int, factors: Any, back: Any) -> tuple[Any, Any]:

@@ -1,6 +1,7 @@
-"""Regime c: every row of one corpus is in the pool of every query. Two launches a pick, none waits for the host.
+"""Regime c: every row of one corpus is in the pool of every query. Nothing waits for the host.
 
-The kernels are in ``triton_corpus_kernels.py``.
+Most calls of MMR are drafted and proven (`triton_proof.py`), most searches go by bits (`triton_filter.py`). All others
+read all rows at every pick, by the kernels in ``triton_corpus_kernels.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .._gpu.compilers import float32_precision, is_hopper
 from .._gpu.plans import launch
 from .._gpu.variants import variant
 from .._types import Array
-from . import filtered_problems, triton_check, triton_coded_corpus, triton_filter
+from . import filtered_problems, triton_filter, triton_proof
 from .problem import Problem, Selection
 from .triton_corpus_kernels import (
     corpus_candidates_kernel,
@@ -66,23 +67,29 @@ def corpus_tile(dtype: str, num_queries: int, dims: int, op: str = "mmr", hopper
 
 
 def select(problem: Problem, out: Selection) -> None:
-    """Launch regime c: the relevance, then for each initial item and each pick two kernels."""
+    """Launch regime c; rows that may not be picked have a bias of NaN."""
     if problem.constraints.filter is not None:
         for part, piece in filtered_problems.by_bias(problem):
-            _densely(_Corpus(piece), Selection(*(field[part] for field in out)))
-        return
-    corpus = _Corpus(problem)
-    for form in (triton_coded_corpus, triton_check):
-        if form.fits(problem):
-            dims = problem.rows.data.shape[1]
-            tile = corpus_tile(problem.rows.dtype, problem.num_queries, dims, problem.op, corpus.hopper)
-            form.select(problem, out, corpus.factors, tile, parts_of_dot(dot_type(problem.rows.dtype)))
-            return
-    _densely(corpus, out)
+            _select(piece, Selection(*(field[part] for field in out)))
+    else:
+        _select(problem, out)
+
+
+def _select(problem: Problem, out: Selection) -> None:
+    """Launch a proof, or what reads all rows at every pick."""
+    proof = triton_proof.fits(problem)
+    unknown = proof and problem.rows.norm != "computed" and problem.rows.max_norm is None
+    corpus = _Corpus(problem, unknown)
+    if proof:
+        # A row of NaN is never picked, and must not hide how long the others are.
+        most = corpus.lengths.nan_to_num(0.0).amax() if unknown else None
+        triton_proof.select(problem, out, corpus.factors, most)
+    else:
+        _densely(corpus, out)
 
 
 def _densely(corpus: _Corpus, out: Selection) -> None:
-    """Read the corpus at every pick."""
+    """Launch the relevance, then for each initial item and each pick two kernels, which read the corpus."""
     problem = corpus.problem
     for q0, num_queries in corpus.chunks():
         chunk = corpus.chunk(q0, num_queries)
@@ -178,20 +185,20 @@ class _Chunk:
 class _Corpus:
     """Launches of regime c."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, lengths: bool = False) -> None:
         self.problem, self.rows = problem, problem.rows
         self.stride = padded(problem.pool)
         self.vrsd = problem.op == "vrsd"
         self.hopper = is_hopper()
-        self.factors, self.lengths = self._row_lengths()
+        self.factors, self.lengths = self._row_lengths(lengths or self.vrsd)
 
-    def _row_lengths(self) -> tuple[Any, Any]:
-        """Return what makes each row the vector of the formulas, and the vectors' lengths for VRSD."""
+    def _row_lengths(self, wanted: bool) -> tuple[Any, Any]:
+        """Return what makes each row the vector of the formulas, and the vectors' lengths if they are wanted."""
         rows, computed = self.rows, self.rows.norm == "computed"
         N, D = rows.data.shape
         factors = _arrays.empty(rows.data, (N,), "float32") if computed else rows.scales
-        lengths = _arrays.empty(rows.data, (N,), "float32") if self.vrsd else None
-        if computed or self.vrsd:
+        lengths = _arrays.empty(rows.data, (N,), "float32") if wanted else None
+        if computed or wanted:
             tile = row_tile(rows.dtype, D)
             launch(
                 row_lengths_kernel,
@@ -204,7 +211,7 @@ class _Corpus:
                 N=N,
                 D=D,
                 COMPUTED=computed,
-                VRSD=self.vrsd,
+                VRSD=wanted,
                 ROWS=tile.rows,
                 DIMS=tile.dims,
                 **tile.options(),

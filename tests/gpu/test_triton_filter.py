@@ -15,6 +15,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 if interpreted.HERE:
+    from searches import check, found, values_of
+
     from ragsys_kernels.selection import triton_filter, triton_kernels
 
 N, D = 700, 40
@@ -36,45 +38,6 @@ def corpora(kind):
     return rows.astype(np.float32)
 
 
-def values_of(problem):
-    """Values in float64 of rows as they are stored, and NaN where a query may not pick one."""
-    vectors, queries = problem.rows.vectors(slice(None)), problem.queries.astype(np.float64)
-    if problem.unit_queries:
-        norms = np.linalg.norm(queries, axis=1, keepdims=True)
-        queries = np.divide(queries, norms, out=np.zeros_like(queries), where=norms > 0)
-    v = queries @ vectors.T
-    if problem.bias is not None:
-        weight = problem.lambda_b.astype(np.float64)[:, None]
-        v = weight * v + (1 - weight) * problem.bias
-    limits = problem.constraints
-    if limits.query_groups is not None:
-        v[limits.query_groups[:, None] == limits.groups] = np.nan
-    return v
-
-
-def found(problem):
-    assert triton_filter.fits(problem)
-    return (x.numpy() for x in triton_kernels.search(problem, 1))
-
-
-def check(problem):
-    """The best rows in order, up to the rounding of float32, none left out and none twice; lowest row of equal ones."""
-    v = values_of(problem)
-    scale = np.nanmax(np.abs(v)) + 1e-30
-    index, score = found(problem)
-    for q, (rows, values) in enumerate(zip(index, score, strict=True)):
-        real = rows >= 0
-        assert real.sum() == min(problem.k, np.isfinite(v[q]).sum())
-        assert len(set(rows[real])) == real.sum()
-        rows, values = rows[real], values[real]
-        np.testing.assert_allclose(values, v[q][rows], rtol=1e-5, atol=2e-6 * scale)
-        best = np.sort(v[q][np.isfinite(v[q])])[::-1][: len(rows)]
-        np.testing.assert_allclose(v[q][rows], best, rtol=1e-5, atol=2e-6 * scale)
-        assert (values[:-1] >= values[1:]).all()
-        tied = values[:-1] == values[1:]
-        assert (rows[:-1] < rows[1:])[tied].all()
-
-
 @pytest.mark.parametrize(
     ("kind", "dtype", "metric"),
     [
@@ -86,6 +49,8 @@ def check(problem):
         ("near ties", "bfloat16", "dot"),
         ("zeros", "int8", "dot"),
         ("lengths", "float16", "dot"),
+        ("random", "float32", "cosine"),
+        ("lengths", "float32", "dot"),
     ],
 )
 def test_the_best_rows_are_found(kind, dtype, metric):
@@ -194,8 +159,8 @@ def test_other_searches_go_densely():
     queries = np.ones((2, D), np.float32)
     for k, fits in ((1, True), (3, True), (4, False)):
         assert triton_filter.fits(validate.selection("search", queries, held, k, k_name="n")) is fits
-    exact = rk.Corpus(corpora("random"))
-    assert not triton_filter.fits(validate.selection("search", queries, exact, 1, k_name="n"))
+    for rows, fits in ((rk.Corpus(corpora("random")), True), (corpora("random"), False)):
+        assert triton_filter.fits(validate.selection("search", queries, rows, 1, k_name="n")) is fits
 
 
 interpreted.elsewhere(globals())

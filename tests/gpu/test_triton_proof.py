@@ -1,0 +1,269 @@
+"""Regime c by proof, interpreted: no wrong draft is proven, and what is not proven is answered too.
+
+``TRITON_INTERPRET=1 pytest tests/gpu/test_triton_proof.py`` runs the tests here, without the variable they run in a
+process that has it. `tests/helpers/proof_problems.py` says how thousands of queries are held against float64.
+"""
+
+import interpreted
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import _arrays, testing
+from ragsys_kernels.selection import validate
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+if interpreted.HERE:
+    import proof_problems
+    import traffic
+
+    from ragsys_kernels.selection import triton_kernels, triton_proof
+
+pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+
+N, D = 420, 24
+
+
+@pytest.fixture(autouse=interpreted.HERE)
+def calls(monkeypatch):
+    """How many queries each call had left before each check, and after the last.
+
+    Tiles and pools are small; arrays that kernels must write come full of NaN or of no index.
+    """
+    proof_problems.make_small(monkeypatch.setattr)
+
+    def empty(like, shape, dtype):
+        value = float("nan") if dtype.startswith(("float", "bfloat")) else -77
+        return torch.full(shape, value, dtype=getattr(torch, dtype))
+
+    monkeypatch.setattr(_arrays, "empty", empty)
+    with proof_problems.counted() as found:
+        yield found
+
+
+def problem(dtype="float16", Q=4, k=3, kind="integers", **options):
+    made = testing.selection_problem(Q, 21, k, D, N=N, kind=kind, dtype=dtype, seed=k, **options)
+    del made["candidates"]
+    return made
+
+
+def run(given, *, same=True):
+    result = rk.Selection(*map(np.asarray, rk.mmr(**given, backend="triton")))
+    testing.check_selection("mmr", given, result)
+    if same:
+        expected = rk.mmr(**given, backend="reference")
+        for name in ("indices", "scores", "relevance", "redundancy", "lengths"):
+            np.testing.assert_array_equal(getattr(result, name), np.asarray(getattr(expected, name)), err_msg=name)
+    return result
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_picks_are_the_references(dtype, calls):
+    given = problem(dtype, Q=3) | {"lambda_d": 0.75}
+    if dtype == "float32":
+        corpus = rk.Corpus(given["embeddings"], metric="dot")
+        given |= {"embeddings": corpus, "metric": "dot"}
+    run(given)
+    assert calls[0][0] == 3, "nothing was drafted"
+    assert calls[0][-1] < 3, "nothing is proven"
+
+
+def test_every_option_together(calls):
+    given = problem(bias=True, groups=True, Q=3)
+    given["initial"] = np.array([[0, -1], [-1, 3], [-1, -1]])
+    given["k"] = np.array([3, 2, 1])
+    given.update(lambda_d=np.array([0.5, 0.25, 1.0]), lambda_b=np.array([0.5, 1.0, 0.25]), max_per_group=1)
+    run(given)
+    assert calls
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_rows_that_may_be_picked(shared, calls):
+    """Fewer than are wanted too."""
+    mask = np.zeros((3, N), bool)
+    for q, allowed in enumerate((2, 40, 200)):
+        mask[q, np.random.default_rng(q).permutation(N)[:allowed]] = True
+    result = run(problem(Q=3) | {"allowed": mask[1] if shared else mask})
+    assert calls
+    assert result.lengths.tolist() == ([3, 3, 3] if shared else [2, 3, 3])
+
+
+def test_more_columns_than_are_multiplied_at_a_time(calls):
+    run(problem(Q=2, k=7) | {"lambda_d": np.array([0.75, 0.5])})
+    assert calls[0][0] == 2
+
+
+def nearly_tied(kind, num_queries=4, dims=64):
+    """Rows of which the best second pick is not in the pool, and lies along what its column loses in 16 bits.
+
+    Each query has a row that is its first pick, many that are like it, one that is drafted as the second, and one
+    that is better by less than products in 16 bits tell, by which it is worse.
+    """
+    rng = np.random.default_rng(0)
+
+    def rounded(x, kind=kind):
+        return torch.from_numpy(x.astype(np.float32)).to(kind).double().numpy()
+
+    rows, queries, best = [], [], []
+    while len(queries) < num_queries:
+        q, p = np.linalg.qr(rng.standard_normal((dims, 2)))[0].T
+        q = q.astype(np.float32).astype(np.float64)
+        first = rounded(0.95 * q + 0.31 * p)
+        column = 0.5 * q - 0.5 * first
+        lost = column - rounded(column)
+        away = lost - (lost @ q) * q
+        away -= (away @ p) * p
+        away /= np.linalg.norm(away)
+        drafted = rounded(0.92 * q - 0.5 * p)
+        worth = drafted @ column
+        tries = []
+        for _ in range(400):
+            other = 0.5 * q + 0.7 * away + 0.05 * rng.standard_normal(dims)
+            # Along p, until it is worth as much, and a little more.
+            other = rounded(other + p * (worth + rng.uniform(0, 2e-4) - other @ column) / (p @ column))
+            more, less = other @ column - worth, other @ rounded(column) - worth
+            if more > 1e-5 and less < -1e-5 and other @ q < 0.8:
+                tries.append(other)
+        if not tries:
+            continue
+        alike = [rounded(first * rng.uniform(0.9, 0.99) + 1e-3 * rng.standard_normal(dims)) for _ in range(24)]
+        best.append(len(rows) + 1)
+        rows += [first, tries[0], drafted, *alike]
+        queries.append(q)
+    return np.array(rows), np.array(queries, np.float32), np.array(best)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rows_that_rounding_puts_behind_are_contenders(dtype, calls):
+    rows, queries, best = nearly_tied(torch.float16 if dtype == "float16" else torch.bfloat16)
+    away = np.zeros((N - len(rows), rows.shape[1]))
+    corpus = rk.Corpus(np.concatenate([rows, away]).astype(np.float32), metric="dot", dtype=dtype)
+    given = {"queries": queries, "embeddings": corpus, "k": 2, "metric": "dot", "lambda_d": 0.5}
+    result = run(given, same=False)
+    np.testing.assert_array_equal(result.indices[:, 1], best)
+
+
+def test_ties_go_to_the_lowest_row(calls):
+    """Many equal rows, more than any pool holds, in clusters."""
+    rows = np.zeros((300, 8), np.float16)
+    rows[:, 0] = 1
+    rows[::13, 1] = 1
+    given = {"queries": np.eye(2, 8, dtype=np.float32), "embeddings": rows, "k": 3, "metric": "dot"}
+    given["lambda_d"] = np.array([1.0, 0.5])
+    assert run(given).indices[0].tolist() == [0, 1, 2]
+    run({**given, "metric": "cosine"}, same=False)
+    assert calls[0][-1] > 0, "not all rows were looked at"
+
+
+def test_items_run_out(calls):
+    """Three groups, one item of each: the fourth step finds nothing."""
+    given = problem(Q=3, k=4) | {"groups": np.arange(N) % 3, "max_per_group": 1}
+    given["query_groups"] = np.array([0, 1, 99])
+    assert run(given).lengths.tolist() == [2, 2, 3]
+    assert calls
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_items_that_are_nan_or_infinitely_bad_are_never_picked(calls):
+    checked = validate.selection("mmr", **problem(kind="random", Q=2, k=4, bias=True))
+    checked.rows.data[[5, 60]] = np.nan
+    checked.bias, checked.lambda_b = np.zeros((2, N), np.float32), np.full(2, 0.5, np.float32)
+    checked.bias[0, 100:] = -np.inf
+    checked.bias[1, :300] = np.nan
+    result = triton_kernels.mmr(checked, 1)
+    first, second = result.indices.numpy()
+    assert (first < 100).all()
+    assert not {5, 60} & set(first.tolist())
+    assert (second >= 300).all()
+    assert result.lengths.tolist() == [4, 4]
+    assert calls
+
+
+def test_bits_do_not_depend_on_the_batch(calls):
+    """Easy and hard queries together, each alone, and in another order."""
+    given = problem(kind="random", Q=3) | {"lambda_d": np.array([1.0, 0.1, 0.5])}
+    together = run(given, same=False)
+    for order in ([1], [2, 0]):
+        part = run({**given, "queries": given["queries"][order], "lambda_d": given["lambda_d"][order]}, same=False)
+        for a, b in zip(part, together, strict=True):
+            np.testing.assert_array_equal(a, b[order])
+    assert calls[0][0] == 3
+
+
+def test_chunks_of_queries(calls, monkeypatch):
+    given = problem(kind="random", Q=3, k=2, bias=True) | {"lambda_d": 0.6}
+    whole = run(given, same=False)
+    monkeypatch.setattr(triton_proof, "chunks", lambda n, *_: [(q, min(2, n - q)) for q in range(0, n, 2)])
+    for a, b in zip(run(given, same=False), whole, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert [call[0] for call in calls] == [3, 2, 1]
+
+
+def test_same_picks_as_the_dense_form(calls, monkeypatch):
+    given = problem(kind="random", Q=2) | {"lambda_d": 0.3}
+    proven = run(given, same=False)
+    monkeypatch.setenv("RAGSYS_KERNELS_VARIANTS", "corpus=dense")
+    np.testing.assert_array_equal(run(given, same=False).indices, proven.indices)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_rows_of_unknown_length(dtype, calls):
+    """A kernel finds the lengths of plain arrays; float32 rows, of which the host needs to know them, go densely."""
+    given = problem(dtype, kind="random") | {"metric": "dot", "lambda_d": 0.7}
+    given["embeddings"] = (given["embeddings"] * 30).astype(dtype)
+    run(given, same=False)
+    assert len(calls) == (dtype == "float16")
+
+
+def test_rows_of_nan_do_not_hide_how_long_the_others_are(calls):
+    given = problem(kind="random", Q=2) | {"metric": "dot", "lambda_d": 0.7}
+    expected = run(given, same=False)
+    checked = validate.selection("mmr", **given)
+    lowest = sorted(set(range(N)) - set(expected.indices.flatten().tolist()))[0]
+    checked.rows.data[lowest] = np.nan
+    np.testing.assert_array_equal(triton_kernels.mmr(checked, 1).indices.numpy(), expected.indices)
+    assert len(calls) == 2
+
+
+def test_which_calls_are_proven():
+    """By shape alone."""
+    for change, expected in (
+        ({}, True),
+        ({"k": 1}, False),
+        ({"k": 8}, False),
+        ({"initial": np.full((4, 13), -1)}, False),
+        ({"initial": np.full((4, 12), -1)}, True),
+        ({"embeddings": np.zeros((90, D), np.float16)}, False),
+        ({"embeddings": rk.Corpus(np.ones((N, D), np.float32)), "metric": "cosine"}, True),
+        ({"relevance": np.ones((4, N), np.float32)}, False),
+        ({"groups": np.arange(N), "max_per_group": 1}, True),
+    ):
+        assert triton_proof.fits(validate.selection("mmr", **problem() | change)) == expected, change
+
+
+def test_a_right_draft_takes_three_reads_of_the_corpus(calls):
+    dims = 32
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((N, dims)).astype(np.float16)
+    rows[3::40] += 3 * rows[3]  # what the query, row 3, is like
+    given = {"queries": rows[3:4].astype(np.float32), "embeddings": rk.Corpus(rows, dtype="float16", metric="dot")}
+    checked = _arrays.tensors(validate.selection("mmr", **given, k=3, lambda_d=0.95, metric="dot"))
+    with traffic.counted(rows=checked.rows.data) as moved:
+        triton_kernels.mmr(checked, 1)
+    assert calls[0][1] == 0
+    corpus, pool = N * dims * 2, 64 * dims * 2
+    assert 3 * corpus <= moved.read["rows"] <= 3 * corpus + moved.launches["select_gram_kernel"] * pool + 64 * 64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(6))
+def test_drawn_corpora(number):
+    ask, _ = proof_problems.draw(1, number)
+    proof_problems.check(ask)
+    proof_problems.check_search(ask)
+
+
+interpreted.elsewhere(globals(), slow=True)
