@@ -3,12 +3,12 @@
 #include "held_pools.cuh"
 
 #define RSK_HELD_ALL(op, rule, name, T)                    \
-  RSK_HELD(rsk_##op##_held_256_384_##name, T, rule, 2, 2)  \
-  RSK_HELD(rsk_##op##_held_512_384_##name, T, rule, 2, 4)  \
-  RSK_HELD(rsk_##op##_held_1024_384_##name, T, rule, 2, 8) \
-  RSK_HELD(rsk_##op##_held_256_768_##name, T, rule, 1, 2)  \
-  RSK_HELD(rsk_##op##_held_512_768_##name, T, rule, 1, 4)  \
-  RSK_HELD(rsk_##op##_held_1024_768_##name, T, rule, 1, 8)
+  RSK_HELD(rsk_##op##_held_256_384_##name, T, rule, 4, 2)  \
+  RSK_HELD(rsk_##op##_held_512_384_##name, T, rule, 4, 4)  \
+  RSK_HELD(rsk_##op##_held_1024_384_##name, T, rule, 4, 8) \
+  RSK_HELD(rsk_##op##_held_256_768_##name, T, rule, 2, 2)  \
+  RSK_HELD(rsk_##op##_held_512_768_##name, T, rule, 2, 4)  \
+  RSK_HELD(rsk_##op##_held_1024_768_##name, T, rule, 2, 8)
 
 // Which element types are compiled, as bits; tests compile one, which is quicker.
 #ifndef RSK_HELD_TYPES

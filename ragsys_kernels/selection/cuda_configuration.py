@@ -37,7 +37,7 @@ _STAGES, _SLICE = 3, 64
 # blocks of a cluster.
 _HELD_DIMS = {384: 4, 768: 8}
 _HELD_ROWS = {256: 2, 512: 4, 1024: 8}
-_COLUMNS = 8
+_COLUMNS = 16
 
 
 class Configuration(NamedTuple):
@@ -111,7 +111,8 @@ def configure_held(op: str, dtype: str, P: int, D: int, K: int, capped: bool) ->
         return None
     warps, blocks = _HELD_DIMS[dims], _HELD_ROWS[rows]
     table = 2 * 16 * warps * blocks
-    shared = _COLUMNS * (2 * dims + 64) + table + 16 + (4 * dims + table if op == "vrsd" else 0)
+    columns = _COLUMNS // 2 * (4 * dims + 16) + warps * _COLUMNS * (128 // warps + 8) * 4
+    shared = columns + table + 16 + (4 * dims + table if op == "vrsd" else 0)
     shared += 8 * min(P, K) if capped else 0
     kernel = f"rsk_{op}_held_{rows}_{dims}_{dtype}"
     return Configuration(kernel, 32 * warps, shared, 0, source=HELD_SOURCE, blocks=blocks)

@@ -433,7 +433,7 @@ EMU_QUIET inline void run_block() {
   std::vector<bool> goes(warps, true);
   std::vector<int> waits(B.launch.cluster, 0);  // rounds until a block of the cluster begins
   for (int& wait : waits)
-    if (B.launch.seed && B.launch.cluster > 1) wait = 1 << B.random() % 11;
+    if (B.launch.seed && B.launch.cluster > 1) wait = 1 << B.random() % 14;
   int rounds = 0;
   for (;;) {
     if (B.launch.seed) {
