@@ -14,8 +14,8 @@ from .. import _env
 VARIANTS: dict[str, tuple[str, ...]] = {
     # Pools of 16-bit rows: parts of the query as rows of the matrix, or the products with the query beside it.
     "gram": ("query-in-tile", "query-beside"),
-    # CUDA C++, pools of 16-bit rows too large for a matrix of their products, from sm_90 on: rows are read at every pick, or
-    # once, into the registers of a cluster.
+    # CUDA C++ from sm_90 on, pools of 16-bit rows too large for a matrix of their products: rows are read at each pick,
+    # or once, into the registers of a cluster.
     "pools": ("read", "held"),
     # Search of 16-bit and int8 rows: bits of the rows that may be among the best, or a value of each row and query.
     "search": ("bits", "values"),

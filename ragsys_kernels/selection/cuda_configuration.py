@@ -33,8 +33,8 @@ SMALL_SLOTS = {32: 32, 64: 64, 112: 128, 128: 128}
 _PARTS = {"float16": 2, "bfloat16": 3}
 _STAGES, _SLICE = 3, 64
 
-# As in the source of pools in registers: the most dimensions, and warps of a block, which has 128 rows; the most rows, and
-# blocks of a cluster.
+# As in the source of pools in registers: the most dimensions, and warps of a block, which has 128 rows; the most rows,
+# and blocks of a cluster.
 _HELD_DIMS = {384: 4, 768: 8}
 _HELD_ROWS = {256: 2, 512: 4, 1024: 8}
 _COLUMNS = 16
@@ -105,8 +105,8 @@ def configure_small(op: str, dtype: str, rows: int, D: int) -> Configuration | N
 
 def configure_held(op: str, dtype: str, P: int, D: int, K: int, capped: bool) -> Configuration | None:
     """Return how a pool is launched whose rows stay in registers; None where they do not fit."""
-    dims = next((dims for dims in _HELD_DIMS if D <= dims), None)
-    rows = next((rows for rows in _HELD_ROWS if P <= rows), None)
+    dims = next((dims for dims in _HELD_DIMS if dims >= D), None)
+    rows = next((rows for rows in _HELD_ROWS if rows >= P), None)
     if dtype not in _PARTS or dims is None or rows is None or D % 8:
         return None
     warps, blocks = _HELD_DIMS[dims], _HELD_ROWS[rows]

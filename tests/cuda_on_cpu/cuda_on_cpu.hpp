@@ -215,21 +215,28 @@ inline void load_matrices(unsigned (&out)[4], const unsigned char* row) {
   }
 }
 // mma.m16n8k16: elements 2 t and 2 t + 1 of a register are columns of a (rows of b), t = lane % 4, and rows of a
-// (columns of b) are lane / 4 and 8 more.
-inline void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, float (*widen)(unsigned short)) {
-  struct A {
-    unsigned x[4];
-  } mine = {{a[0], a[1], a[2], a[3]}}, as[kWarp];
-  of_all(mine, as, "mma, a");
-  uint2 bs[kWarp];
-  of_all(uint2{b0, b1}, bs, "mma, b");
-  const auto half_of = [&](unsigned two, int k) { return widen((unsigned short)(two >> 16 * (k % 2))); };
+// (columns of b) are lane / 4 and 8 more. Lanes leave their elements for the others, at even and odd products in turn:
+// one that is ahead waits at the next product until all have read these.
+struct Elements {
+  float a[4][2], b[2][2];
+};
+inline Elements elements[2][kMostBlocks * 32][kWarp];
+EMU_QUIET inline void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1,
+                               float (*widen)(unsigned short)) {
+  Elements* const its = elements[me().products++ % 2][B.current / kWarp];
+  Elements& mine = its[lane()];
+  for (int e = 0; e < 2; ++e) {
+    for (int i = 0; i < 4; ++i) mine.a[i][e] = widen((unsigned short)(a[i] >> 16 * e));
+    mine.b[0][e] = widen((unsigned short)(b0 >> 16 * e));
+    mine.b[1][e] = widen((unsigned short)(b1 >> 16 * e));
+  }
+  collective(~0u, "mma", lane(), false);
   for (int i = 0; i < 4; ++i) {
-    const int row = lane() / 4, column = 2 * (lane() % 4) + i % 2;
+    const Elements* const row = its + lane() / 4 * 4;
+    const Elements* const column = its + 4 * (2 * (lane() % 4) + i % 2);
     for (int k = 0; k < 16; ++k) {
-      const unsigned x = as[4 * row + k % 8 / 2].x[i / 2 + 2 * (k / 8)];
-      const uint2 y = bs[4 * column + k % 8 / 2];
-      c[i] += half_of(x, k) * half_of(k < 8 ? y.x : y.y, k);
+      const int t = k % 8 / 2;
+      c[i] += row[t].a[i / 2 + 2 * (k / 8)][k % 2] * column[t].b[k / 8][k % 2];
     }
   }
 }

@@ -45,6 +45,7 @@ struct dim3 {
 
 namespace emu {
 constexpr int kWarp = 32;
+constexpr std::size_t kMostBlocks = 16;  // of a cluster
 constexpr std::size_t kStackBytes = 256 << 10;
 
 struct Launch {
@@ -147,6 +148,7 @@ struct Thread {
   };
   std::vector<Copy> copies;  // asynchronous ones, not yet waited for
   int group = 0;             // of the next one
+  int products = 0;          // of matrices, so far
   void* fiber = nullptr;     // a sanitizer's view of it
 };
 
@@ -215,7 +217,6 @@ inline Reads reads;
 inline std::vector<void*> tsan_fibers;
 inline void* tsan_main;
 // What barriers release to and acquire from.
-constexpr std::size_t kMostBlocks = 16;
 inline char launch_order, cluster_order, block_order[kMostBlocks], warp_order[kMostBlocks * 32];
 inline bool orders_memory(const Thread& t) {
   return t.state == State::block_barrier || t.state == State::cluster_barrier ||

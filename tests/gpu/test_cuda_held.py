@@ -1,4 +1,4 @@
-"""CUDA kernels for pools in the registers of a cluster, run on the CPU thread by thread through the package's launcher."""
+"""CUDA kernels for pools in the registers of a cluster, run on the CPU by the package's own launcher."""
 
 import re
 
@@ -16,8 +16,8 @@ from ragsys_kernels.selection import cuda_configuration, cuda_kernels, reference
 
 OPS = ("mmr", "vrsd")
 DTYPES = ("float16", "bfloat16")
-# The order of the threads and three shuffled ones, in which stores to other blocks come late.
-SEEDS = (0, 1, 2, 3)
+# The order of the threads and two shuffled ones, in which stores to other blocks come late.
+SEEDS = (0, 1, 2)
 # What each barrier is for; the tests remove it.
 BARRIERS = {
     9: "the query and the first columns are there before they are met",
@@ -155,7 +155,7 @@ def test_picks_replay(run, op, kind, dtype):
 def test_bits_depend_neither_on_the_batch_nor_on_the_schedule(run, op):
     arguments = problem_of(op, 3, 140, 8, 48, kind="clustered", bias=True, groups=True, ragged=True, seed=4)
     first = run(op, arguments)
-    for seed in range(1, 12):
+    for seed in range(1, 6):
         assert_same(run(op, arguments, seed=seed), first)
     one = dict(arguments, **{k: arguments[k][1:2] for k in ("queries", "candidates", "query_groups")})
     for alone, together in zip(run(op, one), first, strict=True):
@@ -172,12 +172,12 @@ def test_ties_go_to_the_lowest_position(run, P):
         of_vrsd = {k: v for k, v in arguments.items() if k != "lambda_d"}
         np.testing.assert_array_equal(run("vrsd", of_vrsd, seed=seed).indices[0], np.arange(30))
     rng = np.random.default_rng(0)
-    for _ in range(12):
+    for _ in range(6):
         pair = np.sort(rng.choice(P, 2, replace=False))
         rows = np.ones((P, 8), np.float16)
         rows[pair] = 2
         arguments.update(embeddings=rows, k=2, lambda_d=1.0)
-        np.testing.assert_array_equal(run("mmr", arguments, seed=int(rng.integers(4))).indices[0], pair)
+        np.testing.assert_array_equal(run("mmr", arguments, seed=int(rng.integers(3))).indices[0], pair)
 
 
 def test_zeros_of_both_signs_are_one(run):
@@ -271,7 +271,7 @@ def test_soak(run, op):
     del arguments["initial"]
     first = run(op, arguments)
     testing.check_selection(op, arguments, first)
-    for seed in range(1, 14):
+    for seed in range(1, 6):
         assert_same(run(op, arguments, seed=seed), first)
 
 
@@ -350,7 +350,8 @@ def test_every_barrier_is_listed():
     assert "__syncthreads" not in text
 
 
-@pytest.mark.parametrize("barrier", sorted(BARRIERS.keys() - {14}))  # where stores come in no order, that of 11 is enough
+# Without 14 an answer may still be right: what a warp tells comes after what it has read.
+@pytest.mark.parametrize("barrier", sorted(BARRIERS.keys() - {14}))
 def test_a_missing_barrier_is_caught(run, barrier):
     """By a wrong answer under some schedule, or by what the emulation finds."""
     op = "vrsd" if barrier == 13 else "mmr"
@@ -395,7 +396,7 @@ def test_a_missing_barrier_is_a_race(run, barrier):
     """ThreadSanitizer names both accesses."""
     racy = emulator.Module("greedy_held", "thread", defines=("RSK_HELD_TYPES=1",))
     op, arguments = "vrsd", against_the_first(140, 40)
-    if barrier == 14:  # groups of picks that are met without another barrier, since the first columns are the best items
+    if barrier == 14:  # groups of picks; the first columns are the best items, so no other barrier is met
         op, arguments = "mmr", pools(140, 40, "best first") | {"k": 4, "lambda_d": 1.0, "max_per_group": 2}
         arguments.update(embeddings=arguments["embeddings"].astype(np.float16), groups=np.arange(160))
     with pytest.raises(emulator.LaunchError, match=r"data race(.|\n)*held_pools\.cuh"):
