@@ -247,13 +247,14 @@ def test_what_cannot_be_picked(run, op):
 def test_vrsd_sums_rows_again_where_they_cancel(run, module, metric, D):
     rng = np.random.default_rng(3)
     for delta in (0.1, 1e-2):
-        problem = cancelling.problem(metric, delta, False, 0, D)
-        problem["embeddings"] = problem["embeddings"].astype(np.float16)
-        pool = np.full((1, 300), -1)
-        pool[0, np.sort(rng.choice(300, 7, replace=False))] = problem["candidates"][0]
-        result = run("vrsd", problem | {"candidates": pool}, seed=1)
-        assert "_held_" in kernel_of(module)
-        assert cancelling.units_off(problem, result) < cancelling.UNITS
+        for problem in (cancelling.problem(metric, delta, False, 0, D), cancelling.pair(metric, delta, 0, D)):
+            problem["embeddings"] = problem["embeddings"].astype(np.float16)
+            items = problem["candidates"][0]
+            pool = np.full((1, 300), -1)
+            pool[0, np.sort(rng.choice(300, len(items), replace=False))] = items
+            result = run("vrsd", problem | {"candidates": pool}, seed=1)
+            assert "_held_" in kernel_of(module)
+            assert cancelling.units_off(problem, result) < cancelling.UNITS
 
 
 @pytest.mark.parametrize("op", OPS)
