@@ -69,6 +69,14 @@ def selections(few: bool = False) -> Iterator[tuple[str, str, dict[str, Any]]]:
         yield f"{op}, whole corpus", op, made
 
 
+def variants_of_cuda() -> Iterator[tuple[str, str, dict[str, Any], str]]:
+    """Yield name, op, arguments and the variant that CUDA C++ is to run: pools in the registers of clusters."""
+    sizes = ((3, 201, 40, 7), (2, 1000, 384, 10), (2, 500, 768, 10))
+    for (Q, P, D, K), op in itertools.product(sizes, ("mmr", "vrsd")):
+        made = testing.selection_problem(Q, P, K, D, dtype="float16", ragged=True, groups=True, bias=op == "mmr")
+        yield f"{op}, held, P={P}, D={D}", op, made, "pools=held"
+
+
 def scores(few: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield name and arguments of `answer_logprobs`."""
     random = torch.Generator().manual_seed(0)
@@ -90,6 +98,14 @@ def calls(backend: str, few: bool = False) -> Iterator[tuple[str, Call]]:
     for name, op, problem in selections(few):
         given, function = on_device(problem), getattr(rk, op)
         yield name, lambda given=given, function=function: tuple(function(**given, backend=backend))
+    for name, op, problem, variant in variants_of_cuda() if backend == "cuda" else ():
+        given, function = on_device(problem), getattr(rk, op)
+
+        def selected(given: Any = given, function: Any = function, variant: str = variant) -> tuple[Any, ...]:
+            with _env.changed(RAGSYS_KERNELS_VARIANTS=variant):
+                return tuple(function(**given, backend=backend))
+
+        yield name, selected
     for name, problem in scores(few):
         given = on_device(problem)
 
@@ -112,10 +128,14 @@ def picks(backends: Backends, small: bool) -> list[str]:
             wrong.append(f"{name}, {backend}: {type(error).__name__}: {error}".splitlines()[0][:300])
 
     for backend in backends:
-        for name, op, problem in selections(few=True):
+        every = [(*each, _env.variants()) for each in selections(few=True)]
+        for name, op, problem, variant in (*every, *(variants_of_cuda() if backend == "cuda" else ())):
 
-            def replay(op: str = op, problem: dict[str, Any] = problem, backend: str = backend) -> None:
-                found = getattr(rk, op)(**on_device(problem), backend=backend)
+            def replay(
+                op: str = op, problem: dict[str, Any] = problem, backend: str = backend, variant: str = variant
+            ) -> None:
+                with _env.changed(RAGSYS_KERNELS_VARIANTS=variant):
+                    found = getattr(rk, op)(**on_device(problem), backend=backend)
                 tolerance = None if str(problem["embeddings"].dtype) == "float32" else 2e-3
                 on_host = rk.Selection(*(np.asarray(field.cpu()) for field in found))
                 testing.check_selection(op, problem, on_host, tolerance=tolerance)

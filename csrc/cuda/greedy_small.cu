@@ -19,10 +19,10 @@
 #define RSK_SMALL_TYPES 3
 #endif
 #if RSK_SMALL_TYPES & 1
-RSK_SMALL_ALL(mmr, SmallMmr, float16, rsk::F16)
-RSK_SMALL_ALL(vrsd, SmallVrsd, float16, rsk::F16)
+RSK_SMALL_ALL(mmr, PoolMmr, float16, rsk::F16)
+RSK_SMALL_ALL(vrsd, PoolVrsd, float16, rsk::F16)
 #endif
 #if RSK_SMALL_TYPES & 2
-RSK_SMALL_ALL(mmr, SmallMmr, bfloat16, rsk::BF16)
-RSK_SMALL_ALL(vrsd, SmallVrsd, bfloat16, rsk::BF16)
+RSK_SMALL_ALL(mmr, PoolMmr, bfloat16, rsk::BF16)
+RSK_SMALL_ALL(vrsd, PoolVrsd, bfloat16, rsk::BF16)
 #endif

@@ -13,6 +13,19 @@ using Place = unsigned;
 __device__ inline Place place_of(unsigned char* shared) { return unsigned(__cvta_generic_to_shared(shared)); }
 #endif
 
+// Copies four bytes from global to shared memory, like copy16; the numbers of bytes from both addresses on are part of
+// the instruction.
+template <int kTo, int kFrom>
+__device__ inline void copy4(Place shared, const void* global) {
+  READS(static_cast<const char*>(global) + kFrom, 4);
+#if defined(CUDA_ON_CPU)
+  emu::copy_later(shared + kTo, static_cast<const char*>(global) + kFrom, 4);
+#elif __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.ca.shared.global [%0 + %2], [%1 + %3], 4;" ::"r"(shared), "l"(global), "n"(kTo), "n"(kFrom)
+               : "memory");
+#endif
+}
+
 // A group ends: all copies since the last end. copies_wait<N>() waits for all groups of this thread but the last N.
 __device__ inline void copies_end() {
 #if defined(CUDA_ON_CPU)

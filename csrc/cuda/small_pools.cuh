@@ -3,8 +3,7 @@
 // of all their products by the matrix instructions; the products lie in shared memory where the slices were, and one
 // warp picks, with no barrier. The numbers of a query depend on no other query.
 #pragma once
-#include "matrix.cuh"
-#include "small_rules.cuh"
+#include "pool_items.cuh"
 
 namespace rsk {
 
@@ -50,57 +49,28 @@ struct SmallPool {
   __device__ float& query_scale() const { return *reinterpret_cast<float*>(shared + kScaleAt); }
 
   __device__ long long id_of(int slot) const {
-    if (slot < a.pool) return a.candidates ? id_at(a.candidates, a.id_bytes, q * a.pool + slot) : slot;
+    if (slot < a.pool) return id_in_pool(a, q, slot);
     return slot < first_part() ? id_at(a.initial, a.initial_bytes, q * a.num_initial + slot - a.pool) : -1;
   }
   // The row of a slot, or -1.
-  __device__ long long row_of(int slot) const {
-    const long long id = id_of(slot);
-    return id >= 0 && id < a.num_ids ? id + q * a.pool_stride : -1;
-  }
+  __device__ long long row_of(int slot) const { return row_of_id(a, q, id_of(slot)); }
   __device__ const T* stored(long long row) const { return static_cast<const T*>(a.rows) + row * a.row_stride; }
 
-  // Returns what the query is multiplied with, a power of two by which its largest element is between 1 and 4; keeps
-  // what a product with that is multiplied with, for the warp that picks.
-  __device__ float prepare_query() const {
-    const float* x = a.queries + q * a.dims;
-    unsigned largest = 0;
-#pragma unroll 1
-    for (int d = lane; d < a.dims; d += kWarp) largest = max(largest, __float_as_uint(x[d]) & 0x7fffffffu);
-    const unsigned exponent = min(max(__reduce_max_sync(kAll, largest) >> 23, 1u), 253u);
-    const float power = __uint_as_float((254u - exponent) << 23);
-    float scale = __uint_as_float(exponent << 23);
-    if (a.unit_queries) {
-      float norm2 = 0.0f;
-#pragma unroll 1
-      for (int d = lane; d < a.dims; d += kWarp) {
-        const float y = __fmul_rn(x[d], power);
-        norm2 = __fmaf_rn(y, y, norm2);
-      }
-      norm2 = warp_sum(norm2);
-      scale = norm2 > 0.0f ? __fdiv_rn(1.0f, __fsqrt_rn(norm2)) : 0.0f;
-    }
-    if (threadIdx.x == 0) query_scale() = scale;
-    return power;
-  }
-
   // The first slices of the parts go to where they are multiplied, the others wait for their turn.
-  __device__ void split_query(float power) const {
-    const float* x = a.queries + q * a.dims;
+  __device__ void split_query() const {
+    const QueryScale by = scale_of_query(a, q, lane);
+    if (threadIdx.x == 0) query_scale() = by.scale;  // for the warp that picks
 #pragma unroll 1
     for (int two = threadIdx.x; two < slices * kSliceDims / 2; two += kWarp * kWarps) {
-      float rest = 2 * two < a.dims ? __fmul_rn(x[2 * two], power) : 0.0f;
-      float rest2 = 2 * two + 1 < a.dims ? __fmul_rn(x[2 * two + 1], power) : 0.0f;
+      unsigned words[kParts<T>];
+      take_apart<T>(a, q, 2 * two, by.power, words);
       const int chunk = two / 4, slice = chunk / kChunks;
 #pragma unroll
       for (int part = 0; part < kParts<T>; ++part) {
-        const T y = narrow(rest, T()), y2 = narrow(rest2, T());
         unsigned char* const to = slice < kStages - 1
                                       ? shared + slice * kSliceBytes + at(first_part() + part, chunk % kChunks)
                                       : reinterpret_cast<unsigned char*>(&part_chunk(part, chunk));
-        reinterpret_cast<unsigned*>(to)[two % 4] = unsigned(y2.bits) << 16 | y.bits;
-        rest = __fmul_rn(__fsub_rn(rest, widen(y)), kGrowth<T>);
-        rest2 = __fmul_rn(__fsub_rn(rest2, widen(y2)), kGrowth<T>);
+        reinterpret_cast<unsigned*>(to)[two % 4] = words[part];
       }
     }
   }
@@ -194,7 +164,7 @@ struct SmallPool {
       if (s < slices) fill(s, rows, false);
       copies_end();
     }
-    if (has_query) split_query(prepare_query());
+    if (has_query) split_query();
     float sums[products<FIRST, SECOND>()][4] = {};
 #pragma unroll 1
     for (int s = 0; s < slices; ++s) {
@@ -221,11 +191,6 @@ struct SmallPool {
       mine = slot / kWarp == j ? its : mine;
     }
     return __shfl_sync(kAll, mine, slot % kWarp);
-  }
-  // An unsigned integer in the order of floats; the zeros are one. Never 0.
-  __device__ static unsigned key_of(float x) {
-    const unsigned bits = __float_as_uint(__fadd_rn(x, 0.0f));
-    return bits ^ (unsigned(int(bits) >> 31) | 0x80000000u);
   }
   __device__ float product(int slot, int other) const {
     return reinterpret_cast<const float*>(shared)[slot * kStride + other];
@@ -259,14 +224,6 @@ struct SmallPool {
       }
   }
 
-  __device__ void put(int slot, long long id, float score, float relevance, float redundancy) const {
-    const long long out = q * a.k + slot;
-    a.indices[out] = id;
-    a.scores[out] = score;
-    a.out_relevance[out] = relevance;
-    a.redundancy[out] = redundancy;
-  }
-
   __device__ void pick() const {
     Slots<kOfLane> x;
     float scales[kOfLane];
@@ -289,31 +246,14 @@ struct SmallPool {
         groups[j] = a.groups[row];
         if (a.query_groups) open[j] &= groups[j] != a.query_groups[q];
       }
-      const float norm2 = product(slot, slot);
-      scales[j] = a.norm == kScaled    ? a.scales[row]
-                  : a.norm == kAsGiven ? 1.0f
-                  : norm2 == 0.0f      ? 0.0f
-                  : finite(norm2)      ? __fdiv_rn(1.0f, __fsqrt_rn(norm2))
-                                       : nan();
-      if (Rule::kVrsd)
-        x.length[j] = a.norm != kComputed ? __fmul_rn(__fsqrt_rn(norm2), fabsf(scales[j]))
-                      : scales[j] > 0.0f  ? 1.0f
-                                          : scales[j];
-      float r = 0.0f;
+      float of_query = 0.0f;
       if (a.queries) {
-        float shrunk = 0.0f;
+        float of_parts[kParts<T>];
 #pragma unroll
-        for (int part = kParts<T> - 1; part >= 0; --part)
-          shrunk = __fmaf_rn(shrunk, 1.0f / kGrowth<T>, product(slot, first_part() + part));
-        r = __fmul_rn(__fmul_rn(shrunk, query_scale()), scales[j]);
+        for (int part = 0; part < kParts<T>; ++part) of_parts[part] = product(slot, first_part() + part);
+        of_query = __fmul_rn(put_together<T>(of_parts), query_scale());
       }
-      if (Rule::kVrsd && a.norm != kComputed) r = x.length[j] == 0.0f ? 0.0f : __fdiv_rn(r, x.length[j]);
-      if (a.relevance && !shown) r = a.relevance[q * a.pool + slot];
-      if (Rule::kBias && a.bias && !shown) {
-        const float bias = a.bias[a.bias_per_item ? q * a.pool + slot : row], lambda_b = a.lambda_b[q];
-        r = __fadd_rn(__fmul_rn(lambda_b, r), __fmul_rn(__fsub_rn(1.0f, lambda_b), bias));
-      }
-      x.v[j] = r;
+      scales[j] = settle<Rule>(a, q, shown ? -1 : slot, row, product(slot, slot), of_query, x, j);
     }
 #pragma unroll 1
     for (int s = a.pool; s < first_part(); ++s) {
@@ -328,16 +268,19 @@ struct SmallPool {
     // The slots of an item that is taken: what the rule makes of it, and which it closes by the cap of its group.
     const auto take = [&](int slot) {
       float similarity[kOfLane];
-      bool mine[kOfLane];
+      Told told = {};
       const float its_scale = of_slot(scales, slot);
 #pragma unroll
       for (int j = 0; j < kOfLane; ++j) {
         const int other = min(kWarp * j + lane, kSlots - 1);
-        mine[j] = slot == kWarp * j + lane;
-        taken[j] |= mine[j];
+        const bool mine = slot == kWarp * j + lane;
+        taken[j] |= mine;
+        if (mine) told = rule.told(x, j);
         similarity[j] = __fmul_rn(__fmul_rn(product(slot, other), its_scale), scales[j]);
       }
-      rule.take(x, similarity, mine);
+      if constexpr (Rule::kVrsd)
+        told = {warp_sum(told.product), warp_sum(told.length), warp_sum(told.added), warp_sum(told.square)};
+      rule.take(similarity, told);
     };
     const auto close_group = [&](int slot) {
       const long long group = of_slot(groups, slot);
@@ -389,7 +332,7 @@ struct SmallPool {
 #pragma unroll
       for (int j = 0; j < kOfLane; ++j)
         if (slot == kWarp * j + lane) {
-          put(made, id_of(slot), rule.score(x, j, w[j], first), x.v[j], rule.redundancy(j, first));
+          put(a, q, made, id_of(slot), rule.score(x, j, w[j], first), x.v[j], rule.redundancy(j, first));
           open[j] = false;
         }
       first = false;
@@ -398,7 +341,7 @@ struct SmallPool {
       if (a.max_per_group) close_group(slot);
     }
 #pragma unroll 1
-    for (int slot = made + lane; slot < a.k; slot += kWarp) put(slot, -1, -infinity(), nan(), nan());
+    for (int slot = made + lane; slot < a.k; slot += kWarp) put(a, q, slot, -1, -infinity(), nan(), nan());
     if (lane == 0) a.lengths[q] = made;
   }
 

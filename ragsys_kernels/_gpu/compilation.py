@@ -156,11 +156,12 @@ def _code_of(kernel: Any, found: dict[str, str]) -> dict[str, str]:
 
 
 def cuda_tasks(paths: Sequence[Path]) -> list[Task]:
-    """Return the CUDA C++ files, for every architecture of NVIDIA."""
+    """Return the CUDA C++ files, for every architecture of NVIDIA that they have kernels for."""
     return [
         Task(arch, path.name, _digest(cuda_module.source(path.stem) + str(cuda_module.OPTIONS)), path=path)
         for arch in NVIDIA
         for path in paths
+        if int(arch.removeprefix("sm_")) >= cuda_module.NEEDS.get(path.stem, 0)
     ]
 
 

@@ -30,6 +30,9 @@ OPTIONS = ("-std=c++17", "-ftz=true")
 # The oldest architecture in the fatbins; an older device gets its kernels from NVRTC.
 OLDEST_BUILT = 80
 
+# Sources without kernels for older devices, by the compute capability that they need.
+NEEDS = {"greedy_held": 90}
+
 _PACKAGE = Path(__file__).parents[1]
 
 

@@ -14,6 +14,9 @@ from .. import _env
 VARIANTS: dict[str, tuple[str, ...]] = {
     # Pools of 16-bit rows: parts of the query as rows of the matrix, or the products with the query beside it.
     "gram": ("query-in-tile", "query-beside"),
+    # CUDA C++ from sm_90 on, pools of 16-bit rows too large for a matrix of their products: rows are read at each pick,
+    # or once, into the registers of a cluster.
+    "pools": ("read", "held"),
     # Search: bits of the rows that may be among the best, or a value of each row and query.
     "search": ("bits", "values"),
     # Log-probs of many rows of hidden states: tiles of 64 rows, or of 128 whose weights come by tensor descriptors.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .._gpu.cuda_module import Kernel
+from .._gpu.cuda_module import NEEDS, Kernel
 
 SOURCE = "greedy_select"
 # Pools of few rows of 16 bits, whose products with one another lie in shared memory.
 SMALL_SOURCE = "greedy_small"
 # The first devices with its instructions.
 SMALL_CAPABILITY = 80
+# Larger pools of rows of 16 bits, which stay in the registers of a cluster of blocks.
+HELD_SOURCE = "greedy_held"
+HELD_CAPABILITY = NEEDS[HELD_SOURCE]
 
 _ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
@@ -30,6 +33,12 @@ SMALL_SLOTS = {32: 32, 64: 64, 112: 128, 128: 128}
 _PARTS = {"float16": 2, "bfloat16": 3}
 _STAGES, _SLICE = 3, 64
 
+# As in the source of pools in registers: the most dimensions, and warps of a block, which has 128 rows; the most rows,
+# and blocks of a cluster.
+_HELD_DIMS = {384: 4, 768: 8}
+_HELD_ROWS = {256: 2, 512: 4, 1024: 8}
+_COLUMNS = 16
+
 
 class Configuration(NamedTuple):
     """How a problem is launched."""
@@ -40,6 +49,7 @@ class Configuration(NamedTuple):
     workspace: int  # floats of each block, 0 where its state is in shared memory
     kept: int = 0  # MMR from memory: initial items and picks whose rows are in shared memory too
     source: str = SOURCE
+    blocks: int = 1  # of a query
 
 
 def configure(
@@ -93,6 +103,21 @@ def configure_small(op: str, dtype: str, rows: int, D: int) -> Configuration | N
     return Configuration(f"rsk_{op}_small_{slots}_{dtype}", SMALL_SLOTS[slots], shared, 0, source=SMALL_SOURCE)
 
 
+def configure_held(op: str, dtype: str, P: int, D: int, K: int, capped: bool) -> Configuration | None:
+    """Return how a pool is launched whose rows stay in registers; None where they do not fit."""
+    dims = next((dims for dims in _HELD_DIMS if dims >= D), None)
+    rows = next((rows for rows in _HELD_ROWS if rows >= P), None)
+    if dtype not in _PARTS or dims is None or rows is None or D % 8:
+        return None
+    warps, blocks = _HELD_DIMS[dims], _HELD_ROWS[rows]
+    table = 2 * 16 * warps * blocks
+    columns = _COLUMNS // 2 * (4 * dims + 16) + warps * _COLUMNS * (128 // warps + 8) * 4
+    shared = columns + table + 16 + (4 * dims + table if op == "vrsd" else 0)
+    shared += 8 * min(P, K) if capped else 0
+    kernel = f"rsk_{op}_held_{rows}_{dims}_{dtype}"
+    return Configuration(kernel, 32 * warps, shared, 0, source=HELD_SOURCE, blocks=blocks)
+
+
 # What a block of an H100 may have; of an A100 166,912.
 MAX_SHARED = 232_448
 
@@ -101,7 +126,15 @@ def kernels() -> list[Kernel]:
     """Return every kernel of the source; its sizes are functions of (P, D, K)."""
     return [
         _kernel(op, dtype, kind) for op in ("mmr", "vrsd") for kind in ("resident", "streaming") for dtype in _ITEMSIZES
-    ] + [_small(op, dtype, slots) for op in ("mmr", "vrsd") for dtype in _PARTS for slots in SMALL_SLOTS]
+    ] + [
+        kernel
+        for op in ("mmr", "vrsd")
+        for dtype in _PARTS
+        for kernel in (
+            *(_small(op, dtype, slots) for slots in SMALL_SLOTS),
+            *(_held(op, dtype, rows, dims) for rows in _HELD_ROWS for dims in _HELD_DIMS),
+        )
+    ]
 
 
 def _small(op: str, dtype: str, slots: int) -> Kernel:
@@ -118,6 +151,26 @@ def _small(op: str, dtype: str, slots: int) -> Kernel:
         lambda P, D, K: configure(op, dtype, P, D, K, False, MAX_SHARED).kernel == name,
         lambda P, D, K: SMALL_SLOTS[slots],
         lambda P, D, K: as_if_of(most, D).shared,
+        lambda P, D, K: P * D * 2 + 8 * P + 4 * D,
+    )
+
+
+def _held(op: str, dtype: str, rows: int, dims: int) -> Kernel:
+    def as_if_of(K: int) -> Configuration:
+        how = configure_held(op, dtype, rows, dims, K, False)
+        assert how is not None
+        return how
+
+    def fits(P: int, D: int, K: int) -> bool:
+        how = configure_held(op, dtype, P, D, K, False)
+        return how is not None and how.kernel == as_if_of(K).kernel
+
+    return Kernel(
+        as_if_of(1).kernel,
+        HELD_SOURCE,
+        fits,
+        lambda P, D, K: as_if_of(K).threads,
+        lambda P, D, K: as_if_of(K).shared,
         lambda P, D, K: P * D * 2 + 8 * P + 4 * D,
     )
 

@@ -7,10 +7,18 @@ from typing import Any
 import numpy as np
 
 from .. import _arrays
-from .._gpu import cuda_module, plans
+from .._gpu import cuda_module, plans, variants
 from .._types import Array
 from . import filtered_problems, torch_search
-from .cuda_configuration import SMALL_CAPABILITY, SOURCE, Configuration, configure, configure_rows
+from .cuda_configuration import (
+    HELD_CAPABILITY,
+    SMALL_CAPABILITY,
+    SOURCE,
+    Configuration,
+    configure,
+    configure_held,
+    configure_rows,
+)
 from .problem import Problem, Selection
 
 # The source's numbers.
@@ -70,8 +78,11 @@ def _run(problem: Problem, result: Selection) -> None:
     capped = problem.constraints.max_per_group > 0
     num_initial = 0 if problem.constraints.initial is None else problem.constraints.initial.shape[1]
     module = cuda_module.load(SOURCE)
-    by = configure if module.capability(like) >= SMALL_CAPABILITY else configure_rows
+    capability = module.capability(like)
+    by = configure if capability >= SMALL_CAPABILITY else configure_rows
     how = by(problem.op, rows.dtype, P, D, K, capped, module.max_shared(like), num_initial)
+    if how.source == SOURCE and capability >= HELD_CAPABILITY and _may_be_held(problem):
+        how = configure_held(problem.op, rows.dtype, P, D, K, capped) or how
     module = cuda_module.load(how.source)
     blocks, workspace = Q, None
     if how.workspace:
@@ -81,12 +92,23 @@ def _run(problem: Problem, result: Selection) -> None:
         plans.call(
             module.launch,
             how.kernel,
-            grid=(min(blocks, Q - first), 1, 1),
+            grid=(min(blocks, Q - first) * how.blocks, 1, 1),
             block=(how.threads, 1, 1),
             shared=how.shared,
             arguments=(_arguments(problem, first, workspace, how, result),),
             like=like,
         )
+
+
+def _may_be_held(problem: Problem) -> bool:
+    """Return whether the kernels of pools in registers take a problem of their sizes.
+
+    Rows are loaded with 16 bytes throughout and have numbers of 32 bits, and each vector that they meet is one of them.
+    """
+    if variants.variant("pools") != "held" or problem.constraints.initial is not None:
+        return False
+    rows = problem.rows.data
+    return _arrays.pointer(rows) % 16 == 0 and cuda_module.row_stride(rows) % 8 == 0 and rows.shape[0] <= 1 << 32
 
 
 def _arguments(

@@ -1,19 +1,21 @@
 // Runs CUDA kernels on the CPU, for tests only: included before the .cu file, which g++ then compiles as C++17.
 //
-// A CUDA thread is a fiber; blocks run one after another on one OS thread. Fibers switch only at barriers and warp
-// collectives. Which runnable fiber goes on is a seeded draw (0: in the order of the threads), and warps drift apart,
-// so that a missing barrier shows as a wrong or seed-dependent answer, and as a data race under ThreadSanitizer, for
-// which barriers (and no shuffles) order memory. Also found: barriers that not all threads of a block reach, or of
-// which threads reach different ones; collectives with lanes that have exited, wait elsewhere or are not in the mask;
+// A CUDA thread is a fiber; blocks, or clusters of blocks, run one after another on one OS thread. Fibers switch only
+// at barriers and warp collectives. Which runnable fiber goes on is a seeded draw (0: in the order of the threads), and
+// warps drift apart, so that a missing barrier shows as a wrong or seed-dependent answer, and as a data race under
+// ThreadSanitizer, for which barriers order memory; shuffles do not, nor does a store to another block of a cluster,
+// which comes when it may (seed 0: at once) and is itself no access to ThreadSanitizer. Also found: barriers that not
+// all threads of a block or cluster reach, or of which threads reach different ones; stores to a block of the cluster
+// that has not begun or has ended; collectives with lanes that have exited, wait elsewhere or are not in the mask;
 // reads of shared memory that was not written (it starts as NaN); with AddressSanitizer, accesses beyond an array or
 // the dynamic shared memory; with UndefinedBehaviorSanitizer, vector loads from unaligned addresses.
 //
 // What it cannot find: races between blocks, and what differs in hardware (limits of registers, bank conflicts,
 // approximate intrinsics, contraction of a * b + c, which is off here).
 //
-// A source needs nothing special but SYNC(n) for __syncthreads(), DYN_SHARED(T, name) for dynamic shared memory and
-// READS(address, bytes) where reads are to be counted; csrc/cuda/common.cuh has them for CUDA. SYNC(n) can be removed
-// by its number at run time, see Launch::removed.
+// A source needs nothing special but SYNC(n) for __syncthreads(), CLUSTER_SYNC(n) for a cluster's barrier,
+// DYN_SHARED(T, name) for dynamic shared memory and READS(address, bytes) where reads are to be counted;
+// csrc/cuda/common.cuh has them for CUDA. SYNC(n) can be removed by its number at run time, see Launch::removed.
 #pragma once
 #include "fibers.hpp"
 
@@ -24,6 +26,8 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+// emulator.py finds the number of blocks by this name.
+#define __cluster_dims__(x, y, z) __attribute__((section(".text.cluster" #x)))
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 #define __constant__ static
@@ -54,11 +58,62 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 namespace emu {
+template <class To, class From>
+To bits(From x) {
+  static_assert(sizeof(To) == sizeof(From));
+  To y;
+  __builtin_memcpy(&y, &x, sizeof y);
+  return y;
+}
 // Barriers and collectives.
 inline void barrier(int number) {
   if (number && number == B.launch.removed) return;
   me().barrier = number;
   suspend(State::block_barrier);
+}
+inline void cluster_barrier(int number) {
+  if (number == B.launch.removed) return;
+  me().barrier = number;
+  suspend(State::cluster_barrier);
+}
+// mbarriers: a thread waits until a phase has ended. SYNC's numbers are theirs too.
+EMU_QUIET inline void await(int number, const Arrivals* arrivals, int phase) {
+  if (number == B.launch.removed) return;
+  me().arrivals = arrivals;
+  me().phase = phase;
+  suspend(State::arrivals);
+}
+EMU_QUIET inline void expect_bytes(Arrivals* arrivals, int bytes) {
+  if (arrivals->arrived) fail("an mbarrier of one arrival has two");
+  arrivals->bytes += bytes;
+  arrivals->arrived = 1;
+  arrivals->settle();
+}
+inline unsigned char* shared() { return B.shared[rank()].data(); }
+// What has the place of `own`, which is in shared memory, in another block of the cluster.
+inline void* in_block(unsigned block, void* own) {
+  if (block >= B.launch.cluster) fail("the cluster has no such block");
+  const auto at = std::size_t(static_cast<unsigned char*>(own) - shared());
+  if (at >= B.launch.shared) fail("an address is not in shared memory");
+  const Thread* const its = &B.threads[block * threads_of_a_block()];
+  const auto all_of = [&](auto has) { return std::all_of(its, its + threads_of_a_block(), has); };
+  if (all_of([](const Thread& t) { return !t.begun; })) fail("a store to a block that has not begun");
+  if (all_of([](const Thread& t) { return t.state == State::done; })) fail("a store to a block that has ended");
+  return B.shared[block].data() + at;
+}
+EMU_QUIET inline void fly(unsigned block, void* to, const void* from, void* told) {
+  if (B.num_flying == kMostFlying) fail("too many stores to other blocks");
+  Flying& f = B.flying.get()[B.num_flying++];
+  f.block = block;
+  f.to = to;
+  f.arrivals = static_cast<Arrivals*>(told);
+  __builtin_memcpy(&f.value, from, sizeof f.value);
+  if (!B.launch.seed) deliver();
+}
+template <class T>
+void store_to(unsigned block, T* own, const T& x, Arrivals* told) {
+  static_assert(sizeof(T) == sizeof(Value));
+  fly(block, in_block(block, own), &x, in_block(block, told));
 }
 EMU_QUIET inline void collective(unsigned mask, const char* where, int source, bool orders) {
   Thread& t = me();
@@ -125,13 +180,6 @@ T read_modify_write(T* p, F f) {  // a real atomic operation, which ThreadSaniti
   while (!__atomic_compare_exchange(p, &old, &next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
   return old;
 }
-template <class To, class From>
-To bits(From x) {
-  static_assert(sizeof(To) == sizeof(From));
-  To y;
-  __builtin_memcpy(&y, &x, sizeof y);
-  return y;
-}
 inline float half(unsigned short h) {
   const unsigned sign = (h & 0x8000u) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
   if (exponent == 31) return bits<float>(sign | 0x7f800000u | fraction << 13);
@@ -167,31 +215,40 @@ inline void load_matrices(unsigned (&out)[4], const unsigned char* row) {
   }
 }
 // mma.m16n8k16: elements 2 t and 2 t + 1 of a register are columns of a (rows of b), t = lane % 4, and rows of a
-// (columns of b) are lane / 4 and 8 more.
-inline void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, float (*widen)(unsigned short)) {
-  struct A {
-    unsigned x[4];
-  } mine = {{a[0], a[1], a[2], a[3]}}, as[kWarp];
-  of_all(mine, as, "mma, a");
-  uint2 bs[kWarp];
-  of_all(uint2{b0, b1}, bs, "mma, b");
-  const auto half_of = [&](unsigned two, int k) { return widen((unsigned short)(two >> 16 * (k % 2))); };
+// (columns of b) are lane / 4 and 8 more. Lanes leave their elements for the others, at even and odd products in turn:
+// one that is ahead waits at the next product until all have read these.
+struct Elements {
+  float a[4][2], b[2][2];
+};
+inline Elements elements[2][kMostBlocks * 32][kWarp];
+EMU_QUIET inline void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1,
+                               float (*widen)(unsigned short)) {
+  Elements* const its = elements[me().products++ % 2][B.current / kWarp];
+  Elements& mine = its[lane()];
+  for (int e = 0; e < 2; ++e) {
+    for (int i = 0; i < 4; ++i) mine.a[i][e] = widen((unsigned short)(a[i] >> 16 * e));
+    mine.b[0][e] = widen((unsigned short)(b0 >> 16 * e));
+    mine.b[1][e] = widen((unsigned short)(b1 >> 16 * e));
+  }
+  collective(~0u, "mma", lane(), false);
   for (int i = 0; i < 4; ++i) {
-    const int row = lane() / 4, column = 2 * (lane() % 4) + i % 2;
+    const Elements* const row = its + lane() / 4 * 4;
+    const Elements* const column = its + 4 * (2 * (lane() % 4) + i % 2);
     for (int k = 0; k < 16; ++k) {
-      const unsigned x = as[4 * row + k % 8 / 2].x[i / 2 + 2 * (k / 8)];
-      const uint2 y = bs[4 * column + k % 8 / 2];
-      c[i] += half_of(x, k) * half_of(k < 8 ? y.x : y.y, k);
+      const int t = k % 8 / 2;
+      c[i] += row[t].a[i / 2 + 2 * (k / 8)][k % 2] * column[t].b[k / 8][k % 2];
     }
   }
 }
 }  // namespace emu
 
 #define SYNC(n) emu::barrier(n)
+#define CLUSTER_SYNC(n) emu::cluster_barrier(n)
+#define AWAIT(n, arrivals, phase) emu::await(n, arrivals, phase)
 #define READS(address, bytes) emu::reads.add(address, bytes)
-#define DYN_SHARED(T, name) T* name = reinterpret_cast<T*>(emu::B.shared.data())
+#define DYN_SHARED(T, name) T* name = reinterpret_cast<T*>(emu::shared())
 #define threadIdx (emu::me().index)
-#define blockIdx (emu::B.index)
+#define blockIdx (emu::block_index())
 #define blockDim (emu::B.launch.block)
 #define gridDim (emu::B.launch.grid)
 constexpr int warpSize = emu::kWarp;

@@ -52,6 +52,13 @@ SANITIZERS = {
 }
 
 
+# How cuda_on_cpu.hpp has a kernel, with the blocks of its clusters.
+_KERNEL = re.compile(
+    r'extern "C"\s+__attribute__\(\(used\)\)\s+void\s+'
+    r'(?:__attribute__\(\(section\("\.text\.cluster" "(\d+)"\)\)\)\s+)?(\w+)\s*\('
+)
+
+
 class LaunchError(RuntimeError):
     """A launch failed, or a sanitizer has something to say about it."""
 
@@ -95,9 +102,9 @@ def build(name: str, sanitizer: str = "", sources: Path = SOURCES, defines: tupl
     with binary.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not binary.exists():
-            kernels = re.findall(r'extern "C"\s+__attribute__\(\(used\)\)\s+void\s+(\w+)\s*\(', preprocessed)
-            table = ", ".join(f"EMU_KERNEL({kernel})" for kernel in kernels)
-            binary.with_suffix(".kernels").write_text("\n".join(kernels))
+            found = _KERNEL.findall(preprocessed)
+            table = ", ".join(f"EMU_KERNEL({kernel}, {blocks or 1})" for blocks, kernel in found)
+            binary.with_suffix(".kernels").write_text("\n".join(kernel for _, kernel in found))
             wrapper, partial = binary.with_suffix(".cpp"), binary.with_suffix(".partial")
             wrapper.write_text(f'{include}#define RSK_KERNELS {table}\n#include "{HERE}/launch.hpp"\n')
             _run([*command, str(wrapper), "-o", str(partial)], f"compiling {name}.cu")

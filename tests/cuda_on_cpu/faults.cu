@@ -1,5 +1,6 @@
 // Kernels with faults that tests/gpu/test_cuda_on_cpu.py must see found, and one without.
-#include "../../csrc/cuda/common.cuh"
+#include "../../csrc/cuda/cluster.cuh"
+#include "../../csrc/cuda/matrix.cuh"
 
 // The sum of a block's numbers, by halves in shared memory.
 extern "C" __global__ void block_sum(const float* x, float* out) {
@@ -56,4 +57,43 @@ extern "C" __global__ void copies_16(const float* x, float* out, int offset, int
   rsk::copy16(shared + 4 * threadIdx.x, x + offset + 4 * threadIdx.x);
   if (waits) rsk::copies_done();
   out[threadIdx.x] = shared[4 * threadIdx.x];
+}
+
+// The registers of a lane, as they are multiplied.
+extern "C" __global__ void product_of_matrices(const unsigned* a, const unsigned* b, float* out) {
+  const unsigned* const x = a + 4 * threadIdx.x;
+  float c[4] = {};
+  rsk::multiply(c, {x[0], x[1], x[2], x[3]}, b[2 * threadIdx.x], b[2 * threadIdx.x + 1], rsk::F16());
+  for (int i = 0; i < 4; ++i) out[4 * threadIdx.x + i] = c[i];
+}
+// Of a cluster of two blocks of one warp: each block tells the other one its number, in a phase of 16 bytes.
+constexpr int kFaultSync = 2, kFaultAwait = 3;
+__device__ inline void tell_the_other(unsigned char* shared, int expected, int told) {
+  rsk::Arrivals* const arrivals = reinterpret_cast<rsk::Arrivals*>(shared + 16);
+  if (threadIdx.x == 0) rsk::begin(arrivals);
+  rsk::cluster_arrive();
+  CLUSTER_SYNC(kFaultSync);
+  if (threadIdx.x == 0) rsk::expect(arrivals, expected);
+  const unsigned mine = blockIdx.x;
+  if (int(threadIdx.x) < told)
+    rsk::store_in(1 - rsk::cluster_rank(), reinterpret_cast<uint4*>(shared), make_uint4(mine, mine, mine, mine),
+                  arrivals);
+  AWAIT(kFaultAwait, arrivals, 0);
+}
+extern "C" __global__ void __cluster_dims__(2, 1, 1) other_block(int* out, int expected, int told) {
+  DYN_SHARED(unsigned char, shared);
+  tell_the_other(shared, expected, told);
+  out[blockDim.x * blockIdx.x + threadIdx.x] = reinterpret_cast<int*>(shared)[threadIdx.x % 4];
+}
+extern "C" __global__ void __cluster_dims__(2, 1, 1) other_block_has_ended() {
+  DYN_SHARED(unsigned char, shared);
+  rsk::Arrivals* const arrivals = reinterpret_cast<rsk::Arrivals*>(shared + 16);
+  CLUSTER_SYNC(kFaultSync);
+  if (rsk::cluster_rank() == 1) return;
+  for (int i = 0; i < 99; ++i) __syncwarp();
+  rsk::store_in(1, reinterpret_cast<uint4*>(shared), make_uint4(0, 0, 0, 0), arrivals);
+  AWAIT(kFaultAwait, arrivals, 0);
+}
+extern "C" __global__ void __cluster_dims__(2, 1, 1) a_block_leaves() {
+  if (rsk::cluster_rank() == 0) CLUSTER_SYNC(kFaultSync);
 }

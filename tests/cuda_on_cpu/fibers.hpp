@@ -1,5 +1,5 @@
-// The threads of a block as fibers: what runs next, who waits for whom, and which errors that shows. cuda_on_cpu.hpp,
-// which includes this, says what for.
+// The threads of a block, or of the blocks of a cluster, as fibers: what runs next, who waits for whom, and which
+// errors that shows. cuda_on_cpu.hpp, which includes this, says what for.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -10,6 +10,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <limits>
 #include <random>
 #include <stdexcept>
@@ -44,6 +45,7 @@ struct dim3 {
 
 namespace emu {
 constexpr int kWarp = 32;
+constexpr std::size_t kMostBlocks = 16;  // of a cluster
 constexpr std::size_t kStackBytes = 256 << 10;
 
 struct Launch {
@@ -51,7 +53,8 @@ struct Launch {
   std::size_t shared = 0;      // bytes of dynamic shared memory
   std::size_t max_shared = 0;  // what a block may have
   unsigned seed = 0;
-  int removed = 0;  // number of the SYNC that is left out; 0: none
+  int removed = 0;          // number of the SYNC that is left out; 0: none
+  std::size_t cluster = 1;  // blocks that run together
 };
 
 // A stack with what runs on it. On x86-64 a switch saves the registers that a call preserves; swapcontext would also
@@ -109,17 +112,32 @@ struct Context {
 struct alignas(16) Value {
   unsigned char bytes[16];
 };
-enum class State { ready, block_barrier, warp_collective, done };
+enum class State { ready, block_barrier, cluster_barrier, arrivals, warp_collective, done };
+
+// An mbarrier of one arrival, which says how many bytes are to come: a phase ends with both.
+struct Arrivals {
+  int bytes = 0;  // that are still to come; negative: more have come than are expected so far
+  short arrived = 0, phase = 0;
+  EMU_QUIET void settle() {
+    if (!arrived || bytes) return;
+    arrived = 0;
+    phase ^= 1;
+  }
+};
+static_assert(sizeof(Arrivals) == 8);
 
 struct Thread {
   Context context;
   uint3 index;
   State state = State::ready;
+  bool begun = false;
   int barrier = 0;              // which SYNC it waits in
   unsigned mask = 0;            // lanes named by the collective it waits in
   const char* where = nullptr;  // the collective's name
   bool orders = false;          // whether it orders memory
-  int source = -1;              // lane whose value it is to get; -1: those of all lanes
+  const Arrivals* arrivals = nullptr;
+  int phase = 0;    // the phase of `arrivals` that it waits for
+  int source = -1;  // lane whose value it is to get; -1: those of all lanes
   Value value, result;
   Value all[kWarp];
   struct Copy {
@@ -130,17 +148,30 @@ struct Thread {
   };
   std::vector<Copy> copies;  // asynchronous ones, not yet waited for
   int group = 0;             // of the next one
+  int products = 0;          // of matrices, so far
   void* fiber = nullptr;     // a sanitizer's view of it
 };
 
+// A store to a block of the cluster that has not come yet.
+struct Flying {
+  std::size_t block;
+  void* to;
+  Value value;
+  Arrivals* arrivals;
+};
+
+constexpr std::size_t kMostFlying = 1 << 14;
+
 struct Block {
   Launch launch;
-  std::vector<Thread> threads;
-  std::vector<unsigned char> shared;
+  std::vector<Thread> threads;                     // of a cluster those of its blocks, one after another
+  std::vector<std::vector<unsigned char>> shared;  // of each block
+  std::unique_ptr<Flying[]> flying;                // made once, of which there are num_flying
+  std::size_t num_flying = 0;
   std::vector<char*> stacks;
   Context main;
   int current = -1;
-  uint3 index;
+  uint3 index;  // of the first block
   std::function<void()> body;
   std::mt19937 random;
   std::exception_ptr error;
@@ -150,9 +181,12 @@ struct Block {
 inline Block B;
 inline Thread& me() { return B.threads[B.current]; }
 inline int lane() { return B.current % kWarp; }
+inline std::size_t threads_of_a_block() { return B.threads.size() / B.launch.cluster; }
+inline unsigned rank() { return unsigned(std::size_t(B.current) / threads_of_a_block()); }
+inline uint3 block_index() { return {B.index.x + rank(), B.index.y, B.index.z}; }
 
 [[noreturn]] inline void fail(const std::string& what) {
-  throw std::runtime_error(what + " (block " + std::to_string(B.index.x) + ", " + std::to_string(B.index.y) +
+  throw std::runtime_error(what + " (block " + std::to_string(block_index().x) + ", " + std::to_string(B.index.y) +
                            ", thread " + std::to_string(me().index.x) + ")");
 }
 
@@ -182,13 +216,21 @@ inline Reads reads;
 #ifdef EMU_TSAN
 inline std::vector<void*> tsan_fibers;
 inline void* tsan_main;
-inline char block_order, warp_order[32];  // what barriers release to and acquire from
+// What barriers release to and acquire from.
+inline char launch_order, cluster_order, block_order[kMostBlocks], warp_order[kMostBlocks * 32];
+inline bool orders_memory(const Thread& t) {
+  return t.state == State::block_barrier || t.state == State::cluster_barrier ||
+         (t.state == State::warp_collective && t.orders);
+}
 inline void* order_of(const Thread& t, int i) {
-  return t.state == State::block_barrier ? &block_order : &warp_order[i / kWarp];
+  return t.state == State::cluster_barrier ? &cluster_order
+         : t.state == State::block_barrier ? &block_order[std::size_t(i) / threads_of_a_block()]
+                                           : &warp_order[i / kWarp];
 }
 #endif
 
 EMU_QUIET inline void to_fiber(Thread& t, [[maybe_unused]] int i) {
+  t.begun = true;
 #ifdef EMU_TSAN
   __tsan_switch_to_fiber(t.fiber, __tsan_switch_to_fiber_no_sync);
 #endif
@@ -219,7 +261,7 @@ EMU_QUIET inline __attribute__((noinline)) void suspend(State state) {
   Thread& t = me();
   t.state = state;
 #ifdef EMU_TSAN
-  if (state == State::block_barrier || t.orders) __tsan_release(order_of(t, B.current));
+  if (orders_memory(t)) __tsan_release(order_of(t, B.current));
 #endif
   to_main(t);
 }
@@ -236,7 +278,7 @@ EMU_QUIET inline void entry() {
   Thread& t = me();
   t.state = State::done;
 #ifdef EMU_TSAN
-  __tsan_release(&block_order);
+  __tsan_release(&launch_order);
 #endif
   to_main(t);
 }
@@ -256,7 +298,7 @@ inline char* stack(std::size_t i) {
 EMU_QUIET inline void wake(int i) {
   Thread& t = B.threads[i];
 #ifdef EMU_TSAN
-  if (t.state == State::block_barrier || t.orders) {
+  if (orders_memory(t)) {
     __tsan_switch_to_fiber(t.fiber, __tsan_switch_to_fiber_no_sync);
     __tsan_acquire(order_of(t, i));
     __tsan_switch_to_fiber(tsan_main, __tsan_switch_to_fiber_no_sync);
@@ -265,21 +307,24 @@ EMU_QUIET inline void wake(int i) {
   t.state = State::ready;
 }
 
-EMU_QUIET inline bool release_block() {
+// Lets threads from `first` on go on if all of them wait in this kind of barrier.
+EMU_QUIET inline bool release_threads(State kind, std::size_t first, std::size_t n) {
+  const std::string name = kind == State::block_barrier ? "SYNC" : "CLUSTER_SYNC";
   std::size_t waiting = 0, done = 0;
-  const Thread* first = nullptr;
-  for (const Thread& t : B.threads) {
-    waiting += t.state == State::block_barrier;
+  const Thread* other = nullptr;
+  for (std::size_t i = first; i < first + n; ++i) {
+    const Thread& t = B.threads[i];
+    waiting += t.state == kind;
     done += t.state == State::done;
-    if (t.state != State::block_barrier) continue;
-    if (!first) first = &t;
-    if (t.barrier != first->barrier)
-      throw std::runtime_error("threads of a block wait in SYNC(" + std::to_string(t.barrier) + ") and SYNC(" +
-                               std::to_string(first->barrier) + ")");
+    if (t.state != kind) continue;
+    if (!other) other = &t;
+    if (t.barrier != other->barrier)
+      throw std::runtime_error("threads of a block wait in " + name + "(" + std::to_string(t.barrier) + ") and " +
+                               name + "(" + std::to_string(other->barrier) + ")");
   }
-  if (!waiting || waiting + done < B.threads.size()) return false;
-  if (done) throw std::runtime_error("SYNC(" + std::to_string(first->barrier) + ") not reached by all threads");
-  for (std::size_t i = 0; i < B.threads.size(); ++i) {
+  if (!waiting || waiting + done < n) return false;
+  if (done) throw std::runtime_error(name + "(" + std::to_string(other->barrier) + ") not reached by all threads");
+  for (std::size_t i = first; i < first + n; ++i) {
     if (i % kWarp == 0) reads.settle(i / kWarp);
     wake(int(i));
   }
@@ -294,7 +339,8 @@ EMU_QUIET inline bool release_lanes(int warp, int lanes, int l) {
     if (!(t.mask >> j & 1)) continue;
     const std::string where = t.where;
     if (w[j].state == State::done) throw std::runtime_error(where + ": a lane in the mask has exited");
-    if (w[j].state == State::block_barrier) throw std::runtime_error(where + ": a lane in the mask waits in SYNC");
+    if (w[j].state == State::block_barrier || w[j].state == State::cluster_barrier || w[j].state == State::arrivals)
+      throw std::runtime_error(where + ": a lane in the mask waits in SYNC");
     if (w[j].state != State::warp_collective || w[j].mask != t.mask || std::strcmp(w[j].where, t.where)) return false;
   }
   const unsigned mask = t.mask;
@@ -312,9 +358,39 @@ EMU_QUIET inline bool release_lanes(int warp, int lanes, int l) {
   return true;
 }
 
+// Lets stores to other blocks arrive, each now or later.
+EMU_QUIET inline bool deliver() {
+  const std::size_t n = B.num_flying;
+  B.num_flying = 0;
+  for (std::size_t k = 0; k < n; ++k) {
+    const Flying f = B.flying.get()[k];
+    if (B.launch.seed && B.random() & 1) {
+      B.flying.get()[B.num_flying++] = f;
+      continue;
+    }
+    bool ended = true;
+    for (std::size_t i = 0; i < threads_of_a_block(); ++i)
+      ended &= B.threads[f.block * threads_of_a_block() + i].state == State::done;
+    if (ended) throw std::runtime_error("a store to a block that has ended");
+    *static_cast<Value*>(f.to) = f.value;
+    f.arrivals->bytes -= int(sizeof f.value);
+    f.arrivals->settle();
+  }
+  return n > 0;
+}
+
 EMU_QUIET inline bool release() {
   const int n = int(B.threads.size());
-  bool any = release_block();
+  const std::size_t of_block = threads_of_a_block();
+  bool any = release_threads(State::cluster_barrier, 0, B.threads.size());
+  for (std::size_t first = 0; first < B.threads.size(); first += of_block)
+    any |= release_threads(State::block_barrier, first, of_block);
+  for (int i = 0; i < n; ++i) {
+    const Thread& t = B.threads[i];
+    if (t.state != State::arrivals || t.arrivals->phase == t.phase) continue;
+    wake(i);
+    any = true;
+  }
   for (int warp = 0; warp < n && !any; warp += kWarp) {
     const int lanes = std::min(kWarp, n - warp);
     for (int l = 0; l < lanes; ++l)
@@ -326,15 +402,16 @@ EMU_QUIET inline bool release() {
 EMU_QUIET inline void start_block() {
   const dim3 size = B.launch.block;
   const std::size_t n = std::size_t(size.x) * size.y * size.z;
-  std::fill(B.shared.begin(), B.shared.end(), 0xff);
-  B.threads.assign(n, Thread{});
+  for (auto& shared : B.shared) std::fill(shared.begin(), shared.end(), 0xff);
+  B.threads.assign(n * B.launch.cluster, Thread{});
+  B.num_flying = 0;
 #ifdef EMU_TSAN
   tsan_main = __tsan_get_current_fiber();
-  __tsan_release(&block_order);  // the launch, and the blocks before this one
+  __tsan_release(&launch_order);  // the launch, and the blocks before this one
 #endif
-  for (std::size_t i = 0; i < n; ++i) {
+  for (std::size_t i = 0; i < B.threads.size(); ++i) {
     Thread& t = B.threads[i];
-    t.index = {unsigned(i % size.x), unsigned(i / size.x % size.y), unsigned(i / size.x / size.y)};
+    t.index = {unsigned(i % n % size.x), unsigned(i % n / size.x % size.y), unsigned(i % n / size.x / size.y)};
 #ifdef EMU_ASAN
     __asan_unpoison_memory_region(stack(i), kStackBytes);  // frames of an earlier block that never returned
 #endif
@@ -343,7 +420,7 @@ EMU_QUIET inline void start_block() {
     if (tsan_fibers.size() <= i) tsan_fibers.push_back(__tsan_create_fiber(0));
     t.fiber = tsan_fibers[i];
     __tsan_switch_to_fiber(t.fiber, __tsan_switch_to_fiber_no_sync);
-    __tsan_acquire(&block_order);
+    __tsan_acquire(&launch_order);
     __tsan_switch_to_fiber(tsan_main, __tsan_switch_to_fiber_no_sync);
 #endif
   }
@@ -355,9 +432,13 @@ EMU_QUIET inline void run_block() {
   std::vector<int> order(n);
   for (int i = 0; i < n; ++i) order[i] = i;
   std::vector<bool> goes(warps, true);
+  std::vector<int> waits(B.launch.cluster, 0);  // rounds until a block of the cluster begins
+  for (int& wait : waits)
+    if (B.launch.seed && B.launch.cluster > 1) wait = 1 << B.random() % 14;
   int rounds = 0;
   for (;;) {
     if (B.launch.seed) {
+      for (int& wait : waits) wait -= wait > 0;
       // About half of the warps go on, and for a while, so that some are far ahead of others.
       if (rounds-- == 0) {
         for (int w = 0; w < warps; ++w) goes[w] = B.random() & 1;
@@ -369,20 +450,20 @@ EMU_QUIET inline void run_block() {
     for (int i : order) {
       Thread& t = B.threads[i];
       left |= t.state == State::ready;
-      if (t.state != State::ready || !goes[i / kWarp]) continue;
+      if (t.state != State::ready || !goes[i / kWarp] || waits[std::size_t(i) / threads_of_a_block()]) continue;
       any = true;
       B.current = i;
       to_fiber(t, i);
       if (B.error) std::rethrow_exception(std::exchange(B.error, nullptr));
     }
-    const bool released = release();
+    const bool flew = deliver(), released = release();
     if (!any && !released) rounds = 0;  // all that could go on wait
-    if (released || any || left) continue;
+    if (flew || released || any || left) continue;
     for (const Thread& t : B.threads)
       if (t.state != State::done) throw std::runtime_error("deadlock: threads wait in barriers that do not match");
     for (int w = 0; w < warps; ++w) reads.settle(w);
 #ifdef EMU_TSAN
-    __tsan_acquire(&block_order);
+    __tsan_acquire(&launch_order);
 #endif
     return;
   }
@@ -396,15 +477,19 @@ void run(const Launch& launch, F body) {
   if (threads == 0 || threads > 1024) throw std::runtime_error("a block has " + std::to_string(threads) + " threads");
   if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 || grid.x > 0x7fffffffu)
     throw std::runtime_error("the grid is out of range");
+  if (launch.cluster > 1 && (threads % kWarp || grid.x % launch.cluster))
+    throw std::runtime_error("a grid of " + std::to_string(grid.x) + " blocks of " + std::to_string(threads) +
+                             " threads has no clusters of " + std::to_string(launch.cluster));
   if (launch.shared > launch.max_shared)
     throw std::runtime_error("a block has " + std::to_string(launch.shared) + " bytes of dynamic shared memory");
   B.launch = launch;
-  B.shared = std::vector<unsigned char>(launch.shared);
+  B.shared.assign(launch.cluster, std::vector<unsigned char>(launch.shared));
   B.random.seed(launch.seed);
+  if (launch.cluster > 1 && !B.flying) B.flying.reset(new Flying[kMostFlying]);
   B.body = body;
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)
-      for (unsigned x = 0; x < grid.x; ++x) {
+      for (unsigned x = 0; x < grid.x; x += unsigned(launch.cluster)) {
         B.index = {x, y, z};
         run_block();
       }

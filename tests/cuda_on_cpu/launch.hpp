@@ -1,5 +1,6 @@
 // Launches of the kernels of one source by name: for Python through emu_launch, and from files in a process of its own,
-// which sanitizers need. Included after the kernels; RSK_KERNELS lists them as EMU_KERNEL(name), ...
+// which sanitizers need. Included after the kernels; RSK_KERNELS lists them as EMU_KERNEL(name, blocks of a cluster),
+// ...
 #pragma once
 #include <fstream>
 #include <iterator>
@@ -29,13 +30,14 @@ void call(void (*function)(A...), void** arguments, std::index_sequence<I...>) {
   function(*static_cast<std::remove_const_t<A>*>(arguments[I])...);
 }
 template <class... A>
-Kernel kernel(const char* name, void (*function)(A...)) {
-  const auto launch = [=](const Launch& how, void** arguments) {
+Kernel kernel(const char* name, void (*function)(A...), std::size_t cluster) {
+  const auto launch = [=](Launch how, void** arguments) {
+    how.cluster = cluster;
     run(how, [=] { call(function, arguments, std::index_sequence_for<A...>()); });
   };
   return {name, (std::string() + ... + kind<A>()), launch};
 }
-#define EMU_KERNEL(name) emu::kernel(#name, name)
+#define EMU_KERNEL(name, cluster) emu::kernel(#name, name, cluster)
 
 const std::vector<Kernel>& kernels() {
   static const std::vector<Kernel> all = {RSK_KERNELS};

@@ -111,6 +111,59 @@ def test_a_copy_that_is_not_waited_for(launch):
     assert np.isnan(out).all()
 
 
+def test_blocks_of_a_cluster(launch, module):
+    """Each tells the other; without their barrier one may not have begun, without the wait one may have ended."""
+    how = {"block": 32, "shared": 32}
+    for seed in range(4):
+        out = np.zeros(4 * 32, np.int32)
+        launch("other_block", out, np.int32(16), np.int32(1), grid=4, seed=seed, **how)
+        np.testing.assert_array_equal(out.reshape(4, 32)[:, 0], [1, 0, 3, 2])
+
+    def without(barrier):
+        for seed in range(1, 8):
+            launch("other_block", out, np.int32(16), np.int32(1), grid=2, seed=seed, removed=barrier, **how)
+
+    with pytest.raises(emulator.LaunchError, match=r"a store to a block that has (not begun|ended)"):
+        without(2)
+    with pytest.raises(emulator.LaunchError, match="a store to a block that has ended"):
+        without(3)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arguments", "message"),
+    [
+        ("other_block", (np.int32(32), np.int32(1)), "barriers that do not match"),
+        ("other_block", (np.int32(16), np.int32(2)), "a store to a block that has ended"),
+        ("other_block_has_ended", (), "a store to a block that has ended"),
+        ("a_block_leaves", (), r"CLUSTER_SYNC\(2\) not reached by all threads"),
+    ],
+)
+def test_clusters_that_go_wrong(launch, kernel, arguments, message):
+    out = () if not arguments else (np.zeros(64, np.int32),)
+    with pytest.raises(emulator.LaunchError, match=message):
+        launch(kernel, *out, *arguments, grid=2, block=32, shared=32)
+
+
+# Elements of the fragments of mma.m16n8k16 that register i of a lane has, PTX ISA 9.7.14.5.8: t is the lane's place in
+# its group of four.
+def fragments(a, b):
+    group, t = np.divmod(np.arange(32), 4)
+    pairs = [(group + 8 * (i % 2), 2 * t + 8 * (i // 2)) for i in range(4)]
+    of_a = np.stack([np.stack([a[rows, ks], a[rows, ks + 1]], 1) for rows, ks in pairs], 1)
+    of_b = np.stack([np.stack([b[2 * t + 8 * i, group], b[2 * t + 8 * i + 1, group]], 1) for i in range(2)], 1)
+    return of_a, of_b
+
+
+def test_products_of_matrices(launch):
+    rng = np.random.default_rng(0)
+    a, b, c = rng.integers(-9, 9, (16, 16)), rng.integers(-9, 9, (16, 8)), np.zeros((32, 4), np.float32)
+    of_a, of_b = (np.ascontiguousarray(x, np.float16).reshape(32, -1) for x in fragments(a, b))
+    launch("product_of_matrices", of_a, of_b, c, block=32)
+    group, t = np.divmod(np.arange(32), 4)
+    for i in range(4):
+        np.testing.assert_array_equal(c[:, i], (a @ b)[group + 8 * (i // 2), 2 * t + i % 2])
+
+
 def test_launches_that_cannot_be(launch):
     x, out = numbers(), np.zeros(1, np.float32)
     with pytest.raises(emulator.LaunchError, match="takes arguments p8p8, got p8f4"):

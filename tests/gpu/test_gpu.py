@@ -109,6 +109,24 @@ def test_whole_corpus(backend, op):
     testing.check_selection(op, problem, select(op, problem, backend=backend))
 
 
+@pytest.mark.filterwarnings("ignore:.*pool.*:UserWarning")
+@pytest.mark.parametrize("op", ["mmr", "vrsd"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "shape", [(9, 129, 5, 64), (9, 500, 10, 384), (300, 1000, 10, 384), (9, 1024, 12, 768)], ids=str
+)
+def test_pools_in_the_registers_of_clusters(backend, op, dtype, shape, monkeypatch):
+    if backend != "cuda":
+        pytest.skip("a variant of the CUDA C++ kernels")
+    monkeypatch.setenv("RAGSYS_KERNELS_VARIANTS", "pools=held")
+    problem = testing.selection_problem(*shape, dtype=dtype, ragged=True, groups=True, bias=op == "mmr")
+    found = select(op, problem, backend=backend)
+    testing.check_selection(op, problem, found, tolerance=TOLERANCES[dtype])
+    for _ in range(20):  # bits that a race would change
+        for a, b in zip(found, select(op, problem, backend=backend), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
 def test_options_of_each_query(backend):
     problem = testing.selection_problem(6, 50, 8, 24, bias=True, groups=True, ragged=True)
     rng = np.random.default_rng(1)

@@ -1,6 +1,6 @@
-// What a rule knows of the slots of a small pool; a lane of the warp that picks has every 32nd of them. `start`:
-// nothing is taken. `value`: of slot j of this lane. `take`: an item with these similarities to the slots is taken, of
-// which the owner's slot is `mine`. The formulas are those of ragsys_kernels/selection/README.md.
+// What a rule knows of the slots of a pool, of which a lane has N. `start`: nothing is taken. `value`: of slot j of
+// this lane. `told`: what others have to know of it when it is taken. `take`: an item with these similarities to the
+// slots is taken. The formulas are those of ragsys_kernels/selection/README.md.
 #pragma once
 #include "select_args.cuh"
 
@@ -13,9 +13,15 @@ struct Slots {
   float lambda_d;
 };
 
+// Of an item that VRSD takes: its product with the unit query, its length, the sizes of what it adds to |s|^2, and
+// |s|^2 with it.
+struct Told {
+  float product, length, added, square;
+};
+
 // MMR: the largest similarity of each slot to what was taken. NaN stays, so the item is never picked.
 template <int N>
-struct SmallMmr {
+struct PoolMmr {
   static constexpr bool kVrsd = false, kBias = true;
   float most[N];
   __device__ void start() {
@@ -26,7 +32,8 @@ struct SmallMmr {
     if (first) return x.v[j];
     return __fsub_rn(__fmul_rn(x.lambda_d, x.v[j]), __fmul_rn(__fsub_rn(1.0f, x.lambda_d), most[j]));
   }
-  __device__ void take(const Slots<N>&, const float (&similarity)[N], const bool (&)[N]) {
+  __device__ Told told(const Slots<N>&, int) const { return {}; }
+  __device__ void take(const float (&similarity)[N], Told) {
 #pragma unroll
     for (int j = 0; j < N; ++j)
       if (is_nan(similarity[j]) || similarity[j] > most[j]) most[j] = similarity[j];
@@ -40,7 +47,7 @@ struct SmallMmr {
 // VRSD, of which s is the sum of what was taken: t = s e of each slot e; of s itself |s|^2, its product with the unit
 // query, the lengths of what it is a sum of, and the sizes of all that was added to |s|^2, whose rounding stays in it.
 template <int N>
-struct SmallVrsd {
+struct PoolVrsd {
   static constexpr bool kVrsd = true, kBias = false;
   // Where |s + e|^2 is below this share of its terms they cancel.
   static constexpr float kCancels = 1.0f / 32.0f;
@@ -64,22 +71,16 @@ struct SmallVrsd {
     return is_nan(square[j]) ? nan() : __fdiv_rn(product, norm);
   }
   // `square` of the slot is |s + e|^2, unless an initial item is taken, after which |s|^2 is the sum of its t.
-  __device__ void take(const Slots<N>& x, const float (&similarity)[N], const bool (&mine)[N]) {
-    float added = 0.0f, product = 0.0f, length = 0.0f, whole = 0.0f;
+  __device__ Told told(const Slots<N>& x, int j) const {
+    return {__fmul_rn(x.v[j], x.length[j]), x.length[j], 2.0f * fabsf(t[j]) + x.length[j] * x.length[j], square[j]};
+  }
+  __device__ void take(const float (&similarity)[N], Told of) {
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      if (mine[j]) {
-        added = 2.0f * fabsf(t[j]) + x.length[j] * x.length[j];
-        product = __fmul_rn(x.v[j], x.length[j]);
-        length = x.length[j];
-        whole = square[j];
-      }
-      t[j] = __fadd_rn(t[j], similarity[j]);
-    }
-    terms += warp_sum(added);
-    sum_query = __fadd_rn(sum_query, warp_sum(product));
-    sum_lengths = __fadd_rn(sum_lengths, warp_sum(length));
-    sum_square = warp_sum(whole);
+    for (int j = 0; j < N; ++j) t[j] = __fadd_rn(t[j], similarity[j]);
+    terms += of.added;
+    sum_query = __fadd_rn(sum_query, of.product);
+    sum_lengths = __fadd_rn(sum_lengths, of.length);
+    sum_square = of.square;
   }
   __device__ float score(const Slots<N>&, int, float w, bool) const { return w; }
   __device__ float redundancy(int, bool) const { return nan(); }

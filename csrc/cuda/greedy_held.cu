@@ -1,0 +1,26 @@
+// MMR and VRSD out of pools of up to 1,024 rows of 16 bits that stay in the registers of a cluster: kernels by rows,
+// dimensions and element type. From sm_90 on; an older device has none of them.
+#include "held_pools.cuh"
+
+#define RSK_HELD_ALL(op, rule, name, T)                    \
+  RSK_HELD(rsk_##op##_held_256_384_##name, T, rule, 4, 2)  \
+  RSK_HELD(rsk_##op##_held_512_384_##name, T, rule, 4, 4)  \
+  RSK_HELD(rsk_##op##_held_1024_384_##name, T, rule, 4, 8) \
+  RSK_HELD(rsk_##op##_held_256_768_##name, T, rule, 2, 2)  \
+  RSK_HELD(rsk_##op##_held_512_768_##name, T, rule, 2, 4)  \
+  RSK_HELD(rsk_##op##_held_1024_768_##name, T, rule, 2, 8)
+
+// Which element types are compiled, as bits; tests compile one, which is quicker.
+#ifndef RSK_HELD_TYPES
+#define RSK_HELD_TYPES 3
+#endif
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#if RSK_HELD_TYPES & 1
+RSK_HELD_ALL(mmr, PoolMmr, float16, rsk::F16)
+RSK_HELD_ALL(vrsd, PoolVrsd, float16, rsk::F16)
+#endif
+#if RSK_HELD_TYPES & 2
+RSK_HELD_ALL(mmr, PoolMmr, bfloat16, rsk::BF16)
+RSK_HELD_ALL(vrsd, PoolVrsd, bfloat16, rsk::BF16)
+#endif
+#endif
