@@ -67,7 +67,12 @@ int cuCtxPopCurrent_v2(void** context) {
 int cuModuleLoadData(void** module, const char* image) {
   module_context = reinterpret_cast<std::uintptr_t>(current());
   *module = reinterpret_cast<void*>(std::uintptr_t(0x1000));
-  return std::memcmp(image, "\x7f" "E\0F", 4) ? kInvalid : 0;
+  return std::memcmp(image,
+                     "\x7f"
+                     "E\0F",
+                     4)
+             ? kInvalid
+             : 0;
 }
 int cuModuleGetFunction(void** function, void* module, const char* name) {
   if (module != reinterpret_cast<void*>(std::uintptr_t(0x1000)) || std::strcmp(name, "add")) return kNotFound;
