@@ -120,7 +120,10 @@ def _all(hopper: bool) -> list[Compilation]:
         found.append(_compilation(name, query_factors_kernel, "float32", SMALL_TILE, ("parts",), **whole))
     for dtype, num_parts in NUM_PARTS.items():
         parts: dict[str, Any] = {"UNIT": True, "PARTS": num_parts, "GROWTH": GROWTH[dtype], "BLOCK": QUERY_BLOCK}
-        found.append(_compilation("query factors parts", query_factors_kernel, dtype, SMALL_TILE, (), **parts))
+        types = {"parts": _ROWS[dtype]}
+        found.append(
+            _compilation("query factors parts", query_factors_kernel, dtype, SMALL_TILE, (), types=types, **parts)
+        )
     for dtype in _ROWS:
         for vrsd, full in ((False, False), (True, True), (True, False), (False, True)):
             if vrsd == full or dtype in ("float16", "float32"):
