@@ -223,6 +223,7 @@ class Rows:
     max_norm: float | None = None  # the largest norm of a vector of the formulas; None: the rows are not checked yet
     codes: Any = None  # (N, stride) uint8, csrc/cpu/simd/codes.inl; on a device int8, codes.py
     code_error: float = 0.0  # the largest error of a code row
+    live: Any = None  # (N,) bool: rows that are not deleted; None: all
 
     @staticmethod
     def of(data: Any, dtype: str, metric: str, norm: str) -> Rows:
@@ -236,7 +237,7 @@ class Rows:
         own = vars(self)
         if own.get("_mark", (None,))[0] != id(self):  # a copy has that of its original
             own["_mark"] = id(self), object()
-        arrays = (self.data, self.scales, self.bias, self.groups, self.costs, self.codes)
+        arrays = (self.data, self.scales, self.bias, self.groups, self.costs, self.codes, self.live)
         return own["_mark"][1], [x for x in arrays if x is not None]
 
     def vectors(self, rows: np.ndarray | slice) -> np.ndarray:

@@ -48,7 +48,7 @@ def signed(path, **changes):
     file = path / "corpus.json"
     content = {**json.loads(file.read_text()), **changes}
     del content["sha256"]
-    file.write_bytes(corpus_folder._content({name: value for name, value in content.items() if value is not None}))
+    file.write_bytes(corpus_folder.content_of({name: value for name, value in content.items() if value is not None}))
 
 
 def found(corpus):
