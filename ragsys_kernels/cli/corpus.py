@@ -178,7 +178,7 @@ def delete(
     corpus compact.
     """
     with one_line_errors("delete_rows"):
-        print(offline.delete_rows(ids, folder, id_column=id_column))
+        print(offline.delete_rows(ids=ids, folder=folder, id_column=id_column))
 
 
 @corpus.command()
@@ -193,7 +193,7 @@ def compact(
     Who has loaded the folder keeps the rows that it had.
     """
     with one_line_errors("compact_corpus"):
-        print(offline.compact_corpus(folder, rows_per_segment=rows_per_segment))
+        print(offline.compact_corpus(folder=folder, rows_per_segment=rows_per_segment))
 
 
 @corpus.command()

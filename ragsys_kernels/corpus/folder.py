@@ -188,8 +188,10 @@ def steadily(path: PathLike, read: Callable[[Path], _Found]) -> _Found:
 
 def _version(folder: Path) -> bytes:
     """Return the bytes of the description of a folder, which tell its versions; none if there is none."""
-    with suppress(OSError), open(folder / DESCRIPTION, "rb") as opened:
-        return opened.read(_MOST_BYTES)
+    file = folder / DESCRIPTION
+    if file.is_file():  # a pipe would be waited for
+        with suppress(OSError), open(file, "rb") as opened:
+            return opened.read(_MOST_BYTES)
     return b""
 
 

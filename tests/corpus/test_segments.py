@@ -124,7 +124,9 @@ def test_constraints(backend, tmp_path):
         for method in ("mmr", "vrsd", "msd") if "bias" not in ours else ("mmr",):
             for pool in (40, None):
                 options = {"method": method, "pool": pool, "backend": backend}
-                check_equal(several.select(asked, 5, **ours, **options), one.select(asked, 5, **others, **options), kept)
+                check_equal(
+                    several.select(asked, 5, **ours, **options), one.select(asked, 5, **others, **options), kept
+                )
 
 
 @pytest.mark.parametrize("method", ["mmr", "vrsd"])
@@ -286,7 +288,7 @@ def test_ids_of_deleted_and_replaced_rows(kind):
         corpus.delete([ids[3]])
     assert corpus.delete([ids[3]], unknown="skip") is corpus
     with pytest.raises(ValueError, match=r"ids must not be in the corpus, got .* in row 1 .* and 1 more"):
-        corpus.append(**{**rows.part([3, 4, 5])})
+        corpus.append(**rows.part([3, 4, 5]))
     replaced = corpus.append(**rows.part([3, 4, 5]), on_duplicate="replace")
     assert replaced.rows_of(ids[[3, 4, 5]]).tolist() == [60, 61, 62]
     assert (len(replaced), replaced.num_live) == (63, 59)
@@ -299,7 +301,10 @@ def test_ids_of_deleted_and_replaced_rows(kind):
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ({"bias": None}, "what belongs to the rows of the corpus, bias, groups, costs, ids of int64, got groups, costs"),
+        (
+            {"bias": None},
+            "what belongs to the rows of the corpus, bias, groups, costs, ids of int64, got groups, costs",
+        ),
         ({"ids": [f"x{i}" for i in range(20)]}, "got bias, groups, costs, ids of str"),
         ({"embeddings": np.ones((20, 9), np.float32)}, "the D of the corpus, 13, got 9"),
         ({"on_duplicate": "keep"}, "on_duplicate must be"),

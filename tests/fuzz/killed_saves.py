@@ -34,9 +34,9 @@ SIDES = ("before", "after")
 
 
 @contextmanager
-def stepping(before, after):
+def stepping(before, after, steps=STEPS):
     """Call `before(name)` and `after(name)` around each step of the block."""
-    originals = [getattr(module, name) for module, name in STEPS]
+    originals = [getattr(module, name) for module, name in steps]
 
     def around(function, name):
         def call(*arguments, **options):
@@ -47,12 +47,12 @@ def stepping(before, after):
 
         return call
 
-    for (module, name), function in zip(STEPS, originals, strict=True):
+    for (module, name), function in zip(steps, originals, strict=True):
         setattr(module, name, around(function, name))
     try:
         yield
     finally:
-        for (module, name), function in zip(STEPS, originals, strict=True):
+        for (module, name), function in zip(steps, originals, strict=True):
             setattr(module, name, function)
 
 
