@@ -54,7 +54,7 @@ Segments = Annotated[
     int | None,
     option(
         INPUT,
-        "Rows of a segment. Memory holds one segment at a time, and the folder can grow and change.",
+        "Rows of a segment. Memory holds three segments at most, and the folder can grow and change.",
         metavar="N",
     ),
 ]

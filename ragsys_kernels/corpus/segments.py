@@ -137,6 +137,8 @@ def _description(place: Path) -> dict[str, Any]:
         and all(_is_segment(segment) for segment in segments)
         and shape[0] == sum(segment["rows"] for segment in segments)
         and len({segment["name"] for segment in segments}) == len(segments)
+        and isinstance(description["version"], int)
+        and (description["rows_per_segment"] is None or _is_count(description["rows_per_segment"]))
     )
     if not right:
         raise DamageError(f"{DESCRIPTION} does not describe segments")
@@ -148,7 +150,12 @@ def _is_segment(segment: Any) -> bool:
     named = [segment["name"], *([deleted["name"]] if deleted else [])]
     sizes = [segment["rows"], segment["bytes"], *([deleted["rows"]] if deleted else [])]
     good = all(isinstance(name, str) and _NAME.fullmatch(name) for name in named)
-    return good and all(isinstance(size, int) and size >= 0 for size in sizes) and segment["rows"] > 0
+    good = good and all(isinstance(size, int) and size >= 0 for size in sizes)
+    return good and _is_count(segment["rows"]) and folder.is_size(segment["max_norm"])
+
+
+def _is_count(x: object) -> bool:
+    return isinstance(x, int) and x > 0
 
 
 @contextmanager
@@ -200,6 +207,8 @@ def _live(place: Path, segment: dict[str, Any]) -> np.ndarray | None:
         if hashlib.sha256(content).hexdigest() != deleted["sha256"]:
             raise DamageError("the file of its deleted rows is damaged")
         bits = np.unpackbits(np.frombuffer(content, np.uint8), count=segment["rows"], bitorder="little")
+        if np.count_nonzero(bits) != deleted["rows"] or len(content) != (segment["rows"] + 7) // 8:
+            raise DamageError("the file of its deleted rows is another's")
         return np.asarray(bits == 0)
 
 
@@ -473,7 +482,7 @@ class Version:
         inner = self._place / _SEGMENTS / name
         with _worded(self._op, self._place):
             inner.mkdir(parents=True)
-            content = folder.fill(inner, rows, known, self.num_rows)
+            content = folder.fill(inner, rows, known, self.num_rows, hashed=False)
             for each in os.listdir(inner):
                 _files.sync(inner / each)
             _files.sync(inner)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from .._types import Metric, Storage
 from ..corpus import segments
 from ..corpus.ids import Ids
 from . import sources
+from ._pipeline import ahead
 from .sources import Column, PathLike
 
 _OP = "build_corpus"
@@ -58,7 +59,7 @@ def build_corpus(
     overwrite : bool
         Replace a saved corpus at `out`.
     rows_per_segment : int, optional
-        Write segments of so many rows, the last of fewer. Memory then holds one of them at a time, and `append_corpus`,
+        Write segments of so many rows, the last of fewer. Memory then holds three of them at most, and `append_corpus`,
         `delete_rows` and `compact_corpus` can change the folder. The rows are the same, to the last bit.
 
     Returns
@@ -137,8 +138,14 @@ def _read(vectors: Column, given: dict[str, Column], options: dict[str, Any]) ->
 
 def pieces(
     vectors: Column, given: dict[str, Column], options: dict[str, Any], size: int
-) -> Iterator[tuple[rk.Corpus, Ids]]:
-    """Yield the rows as corpora of so many rows; no more of them is in memory at a time."""
+) -> Generator[tuple[rk.Corpus, Ids], None, None]:
+    """Yield the rows as corpora of so many rows, the next of which is made while the caller has one."""
+    yield from ahead(_made(vectors, given, options, size), 1)
+
+
+def _made(
+    vectors: Column, given: dict[str, Column], options: dict[str, Any], size: int
+) -> Generator[tuple[rk.Corpus, Ids], None, None]:
     read = [column.chunks(size) for column in given.values()]
     begin = 0
     for rows in vectors.chunks(size):

@@ -116,6 +116,9 @@ def test_damaged_deleted_rows_are_named(path):
         lambda whole: whole.update(metric="dot"),
         lambda whole: whole.update(columns=["bias"]),
         lambda whole: whole.pop("segments"),
+        lambda whole: whole["segments"][0].update(max_norm="large"),
+        lambda whole: whole["segments"][0]["deleted"].update(rows=2),
+        lambda whole: whole.update(rows_per_segment=-1),
         lambda whole: whole["segments"][0].pop("deleted"),
     ],
 )
