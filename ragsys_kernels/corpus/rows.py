@@ -21,7 +21,7 @@ from . import torch_rows
 # Bytes of a block of rows while they are normalised, in float64.
 _BLOCK_BYTES = 1 << 24
 # Of a part of them that a thread takes at a time, which stays in its cache.
-_STEP_BYTES = 1 << 19
+_STEP_BYTES = 1 << 20
 
 _FINITE = "embeddings must be finite, got NaN or inf in row {row}"
 _WITHIN = "embeddings must be within the range of {dtype}, got a larger value in row {row}"
@@ -79,6 +79,8 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
         if not shared:
             with np.errstate(over="ignore"):  # reported below
                 data[part] = _arrays.narrow(vectors.astype(np.float32), dtype)
+            if cosine and scales is None:  # no element is larger than 1
+                return 1.0
             held = _arrays.widen(data[part], dtype)
             if not (fits := np.isfinite(held).all(axis=1)).all():
                 raise ValueError("Corpus: " + _WITHIN.format(row=begin + int(np.argmin(fits)), dtype=dtype))

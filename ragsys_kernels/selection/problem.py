@@ -253,12 +253,19 @@ class Rows:
 
 def unit(vectors: np.ndarray) -> np.ndarray:
     """Return rows divided by their norms, in float64; a zero row stays zero."""
-    vectors = np.asarray(vectors, np.float64)
+    made = np.array(vectors, np.float64)
     # Scaled by the largest element first, so that squares neither overflow nor vanish.
-    largest = np.abs(vectors).max(axis=-1, keepdims=True)
-    vectors = divide(vectors, largest)
-    norms = np.sqrt(np.square(vectors).sum(axis=-1, keepdims=True))
-    return divide(vectors, norms)
+    _divide_by(made, np.maximum(-made.min(axis=-1, keepdims=True), made.max(axis=-1, keepdims=True)))
+    _divide_by(made, np.sqrt(np.square(made).sum(axis=-1, keepdims=True)))
+    return made
+
+
+def _divide_by(a: np.ndarray, b: np.ndarray) -> None:
+    """Replace a by a / b, and by 0 where b is not positive."""
+    if (b > 0).all():  # the usual case, in half the time
+        np.divide(a, b, out=a)
+    else:
+        a[...] = divide(a, b)
 
 
 def compacted(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -272,8 +279,6 @@ def compacted(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return a / b, and 0 where b is not positive."""
-    if (b > 0).all():  # the usual case, in half the time
-        return np.asarray(a / b)
     quotient: np.ndarray = np.divide(a, b, out=np.zeros_like(a), where=b > 0)
     return quotient
 
