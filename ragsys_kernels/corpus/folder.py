@@ -5,8 +5,9 @@
      "sha256": of all before}
 
 `load` compares names, sizes, headers and a sample of the rows of each array, and reads a small folder whole; with
-``verify`` it reads all bytes, by "blocks_crc32" where the folder has it: the CRC-32 of the CRC-32s, of four bytes each
-in little-endian order, of the file's blocks of 16 MiB, which threads share. Format 1 had neither "files" nor checksums:
+``verify`` it reads all bytes. Files of up to 1 MB have a SHA-256, larger ones "blocks_crc32" alone (in older folders
+both, or a SHA-256 alone): the CRC-32 of the CRC-32s, of four bytes each in little-endian order, of the file's blocks of
+16 MiB, which threads share. Format 1 had neither "files" nor checksums:
 its rows are read and its codes made again.
 """
 
@@ -49,8 +50,9 @@ _MOST_BYTES = 1 << 24  # of a description
 _SMALL = 1 << 20  # bytes; a folder of at most so many is read whole
 _SAMPLED_ROWS, _SAMPLED_BYTES = 64, 1 << 20
 _BLOCK = 1 << 20
-# A CRC-32 takes 0.4 s of a processor for a GB (AMD EPYC); SHA-256, with its instructions, 0.65 s and one for a file.
+# A CRC-32 takes 0.3 to 0.4 s of a processor for a GB (AMD EPYC), a SHA-256 0.65 to 2.5 s, more than storing the rows.
 _SUMMED = 1 << 24
+_STEP = 1 << 18  # bytes written at once
 _TRIES = 20
 
 _Found = TypeVar("_Found")
@@ -99,11 +101,10 @@ def replaced(path: PathLike, overwrite: bool) -> Iterator[Path]:
             raise
 
 
-def fill(folder: Path, rows: Rows, known: ids.Ids, start: int = 0, hashed: bool = True) -> bytes:
+def fill(folder: Path, rows: Rows, known: ids.Ids, start: int = 0) -> bytes:
     """Write the files of a saved corpus to a folder; return its description.
 
     ``start``: the number of its first row among those of segments, with which they can be mapped (`spans.offset`).
-    ``hashed``: large files get a SHA-256 beside their CRC-32, in 0.65 s a GB of a processor.
     """
     arrays = {name: _arrays.to_host(array) for name in ARRAYS if (array := getattr(rows, name)) is not None}
     num_rows, dims = arrays["data"].shape
@@ -115,7 +116,7 @@ def fill(folder: Path, rows: Rows, known: ids.Ids, start: int = 0, hashed: bool 
     sampled = min(num_rows, _SAMPLED_ROWS, max(2, _SAMPLED_BYTES // row))
 
     def written(name: str) -> dict[str, Any]:
-        return _write(folder / f"{name}.npy", arrays[name], sampled, start if name in of_rows else 0, hashed)
+        return _write(folder / f"{name}.npy", arrays[name], sampled, start if name in of_rows else 0)
 
     with ThreadPoolExecutor(_env.num_threads()) as threads:
         files = dict(zip((f"{name}.npy" for name in arrays), threads.map(written, arrays), strict=True))
@@ -251,7 +252,7 @@ def _check_free(place: Path, overwrite: bool) -> None:
 class _Summed(_files.HashedFile):
     """A file with the CRC-32 of its blocks, too."""
 
-    def __init__(self, file: Any, hashed: bool = True) -> None:
+    def __init__(self, file: Any, hashed: bool) -> None:
         super().__init__(file)
         self._hashed = hashed
         self._crc, self._filled, self._sums = 0, 0, b""
@@ -270,17 +271,14 @@ class _Summed(_files.HashedFile):
         return zlib.crc32(self._sums + (_bytes(self._crc) if self._filled else b""))
 
 
-def _write(file: Path, array: np.ndarray, sampled: int, start: int = 0, hashed: bool = True) -> dict[str, Any]:
+def _write(file: Path, array: np.ndarray, sampled: int, start: int = 0) -> dict[str, Any]:
     """Write an array, which begins with row number ``start``; return what the description says of its file."""
     with open(file, "wb") as plain:
-        hashed = hashed or array.nbytes <= _SMALL
+        hashed = array.nbytes <= _SMALL
         summed: Any = _Summed(plain, hashed)
-        if start:
-            summed.write(_header(array, start))
-            for begin in range(0, len(array), step := max(1, _SUMMED // max(1, array[:1].nbytes))):
-                summed.write(np.ascontiguousarray(array[begin : begin + step]))
-        else:
-            np.save(summed, array, allow_pickle=False)
+        summed.write(_header(array, start))
+        for begin in range(0, len(array), step := max(1, _STEP // max(1, array[:1].nbytes))):  # from one cache to all
+            summed.write(np.ascontiguousarray(array[begin : begin + step]))
         return {
             "bytes": plain.tell(),
             **({"sha256": summed.sha256} if hashed else {}),

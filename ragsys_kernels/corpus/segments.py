@@ -482,7 +482,7 @@ class Version:
         inner = self._place / _SEGMENTS / name
         with _worded(self._op, self._place):
             inner.mkdir(parents=True)
-            content = folder.fill(inner, rows, known, self.num_rows, hashed=False)
+            content = folder.fill(inner, rows, known, self.num_rows)
             for each in os.listdir(inner):
                 _files.sync(inner / each)
             _files.sync(inner)
