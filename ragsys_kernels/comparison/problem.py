@@ -129,11 +129,12 @@ def prepare(
     chosen = np.ascontiguousarray(vectors[numbers], np.float32)
     outside = None
     if candidates is None:
-        size = min(100 if pool is None else count(OP, "pool", pool), len(corpus))
+        live = max(1, corpus.num_live)
+        size = min(100 if pool is None else count(OP, "pool", pool), live)
         # One row more than the pool: nothing outside of the pool is worth more than it.
-        found = corpus.search(chosen, min(size + 1, len(corpus)), lambda_b=lambda_b, num_threads=num_threads)
+        found = corpus.search(chosen, min(size + 1, live), lambda_b=lambda_b, num_threads=num_threads)
         pools = np.ascontiguousarray(found.indices[:, :size])
-        past = found.scores[:, size] if size < len(corpus) else np.full(len(chosen), -np.inf, np.float32)
+        past = found.scores[:, size] if size < live else np.full(len(chosen), -np.inf, np.float32)
         outside = np.ascontiguousarray(past)
     else:
         if pool is not None:

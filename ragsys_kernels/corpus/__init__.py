@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
+import numpy as np
+
 from .. import _arrays, _checks, _dispatch, selection
 from .._arrays import HOST, Torch
 from .._gpu.plans import planned
@@ -14,8 +16,8 @@ from ..selection import METHODS, validate
 from ..selection.filtered_problems import narrowed
 from ..selection.problem import Problem, Rows, SearchResult, Selection
 from ..selection.skip import answered
-from . import certified, faiss_index, folder, pools
-from .ids import Ids, make
+from . import certified, faiss_index, folder, pools, segments
+from .ids import Ids, Joined, make
 from .rows import as_is, column, encoded, lies_on, moved, place_of, store, with_columns
 
 
@@ -111,9 +113,21 @@ class Corpus(Rows):
         object.__setattr__(self, "ids", make(op, ids, len(data)))
 
     ids: Ids
+    _parts: segments.Parts | None = None  # of a corpus in segments
 
     def __len__(self) -> int:
         return len(self.data)
+
+    @property
+    def num_live(self) -> int:
+        """How many of the N rows are not deleted."""
+        if self.live is None:
+            return len(self)
+        of, counted = vars(self).get("_counted", (None, 0))
+        if of is not self.live:  # a copy may have that of its original
+            counted = int(self.live.sum())
+            object.__setattr__(self, "_counted", (self.live, counted))
+        return cast(int, counted)
 
     def rows_of(self, ids: ArrayLike | str | Sequence[Any], *, unknown: Literal["raise", "pad"] = "raise") -> Array:
         """Return the rows of some ids, to be given as ``candidates`` or ``initial``.
@@ -165,11 +179,12 @@ class Corpus(Rows):
     def to(self, device: str) -> Corpus:
         """Return the corpus on another device, or itself if it is there. Its codes are made again there."""
         place = place_of("Corpus", device)
-        return self if lies_on(self, place) else moved(self, place, folder.ARRAYS)
+        return self if lies_on(self, place) else moved(self, place, (*folder.ARRAYS, "live"))
 
     def __repr__(self) -> str:
         extras = "".join(f", {name}" for name in ("bias", "groups", "costs") if getattr(self, name) is not None)
         extras += f", ids={self.ids.kind}" if self.ids.kind != "row" else ""
+        extras += f", deleted={len(self) - self.num_live}" if self.live is not None else ""
         extras += "" if self.device == "cpu" else f", device={self.device!r}"
         return f"Corpus(N={len(self)}, D={self.dims}, metric={self.metric!r}, dtype={self.dtype!r}{extras})"
 
@@ -363,7 +378,7 @@ class Corpus(Rows):
                 groups = None
             found = corpus.search(
                 asked,
-                min(pool + pools.width(initial), len(self)),
+                min(pool + pools.width(initial), max(1, self.num_live)),
                 lambda_b=lambda_b if "bias" in METHODS[method].parameters else 1.0,
                 query_groups=query_groups,
                 allowed=allowed,
@@ -375,7 +390,7 @@ class Corpus(Rows):
             )
             candidates, errors = found.indices, found.errors
             if certified.can_prove(self, method, index, backend):
-                of_rule["outside"] = certified.outside(found, len(self))
+                of_rule["outside"] = certified.outside(found, self.num_live)
             allowed = exclude = None  # all of these may be picked
         picks: Selection = getattr(selection, method)(
             asked,
@@ -443,12 +458,109 @@ class Corpus(Rows):
         """
         return faiss_index.build("to_faiss", self, index)
 
+    def append(
+        self,
+        embeddings: ArrayLike | Corpus,
+        bias: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        *,
+        ids: ArrayLike | Sequence[str] | None = None,
+        costs: ArrayLike | None = None,
+        on_duplicate: Literal["error", "replace"] = "error",
+    ) -> Corpus:
+        """Return a corpus with more rows, numbered from N on; this one stays as it is.
+
+        Parameters
+        ----------
+        embeddings : (M, D) float32 | float16 | bfloat16, or a Corpus
+            Stored as the rows of this corpus are. A corpus has its own bias, groups, ids and costs.
+        bias, groups, costs : (M,), optional
+            As of `Corpus`; given if and only if this corpus has them.
+        ids : (M,) integers or str, optional
+            As of `Corpus`; given if and only if this corpus has ids of that kind.
+        on_duplicate : {"error", "replace"}
+            What an id does that is in the corpus already. "replace": the row that has it is deleted.
+
+        Returns
+        -------
+        Corpus
+            On the host. It shares the memory of the rows before, where these are a folder's or were appended: so the
+            first call for a corpus made of arrays copies its rows, and each later one copies the new rows alone.
+
+        Raises
+        ------
+        ValueError
+            An id that is there already; rows of another metric, dtype or D, or with other columns.
+
+        Examples
+        --------
+        >>> import numpy as np, ragsys_kernels as rk
+        >>> corpus = rk.Corpus(np.eye(3, dtype=np.float32), ids=["a", "b", "c"])
+        >>> newer = corpus.append(np.array([[1, 1, 0]], np.float32), ids=["b"], on_duplicate="replace")
+        >>> len(newer), newer.num_live, newer.rows_of("b")
+        (4, 3, array(3))
+        """
+        op = "append"
+        _checks.choice(op, "on_duplicate", on_duplicate, segments.DUPLICATES)
+        if self.device != "cpu":
+            raise ValueError(f"{op}: the corpus must be on the host, got one on {self.device}")
+        if isinstance(embeddings, Corpus):
+            for name, value in {"bias": bias, "groups": groups, "ids": ids, "costs": costs}.items():
+                if value is not None:
+                    raise ValueError(f"{op}: {name} must be left out with a Corpus, got an array")
+            new = embeddings.to("cpu")
+        else:
+            kind: Any = self.dtype
+            new = Corpus(embeddings, bias, groups, cast(Metric, self.metric), kind, "cpu", ids=ids, costs=costs)
+        return type(self)._of(segments.appended((self, self.ids, self._parts), (new, new.ids), on_duplicate, op))
+
+    def delete(self, ids: ArrayLike | str | Sequence[Any], *, unknown: Literal["raise", "skip"] = "raise") -> Corpus:
+        """Return a corpus without some rows; this one stays as it is.
+
+        The others keep their numbers, and N counts the deleted ones: they are not found or picked, whatever is asked,
+        and `rows_of` knows none of them. All memory is shared.
+
+        Parameters
+        ----------
+        ids : an id, or ids in an array or list of any shape
+            As of `rows_of`; without ids, rows.
+        unknown : {"raise", "skip"}
+            What an id does that is not in the corpus, or has been deleted before.
+
+        Raises
+        ------
+        ValueError
+            An id is not in the corpus; the first is named.
+        TypeError
+            Integers where the corpus has strings, or strings where it has integers.
+
+        Examples
+        --------
+        >>> import numpy as np, ragsys_kernels as rk
+        >>> corpus = rk.Corpus(np.eye(3, dtype=np.float32), ids=["a", "b", "c"]).delete(["b"])
+        >>> corpus.search(np.array([[0, 1, 0.5]], np.float32), 3).indices
+        array([[ 2,  0, -1]])
+        """
+        _checks.choice("delete", "unknown", unknown, ("raise", "skip"))
+        rows = np.unique(self.ids.rows_of(ids, "raise" if unknown == "raise" else "pad"))
+        rows = rows[rows >= 0]
+        if not rows.size:
+            return self
+        live = segments.without(self, rows)
+        names = self.ids.with_live(live) if isinstance(self.ids, Joined) else Joined([self.ids], live)
+        norm = segments.remaining_norm(self, live, rows) if self.device == "cpu" else self.max_norm
+        place = place_of("delete", self.device)
+        return _arrays.changed(self, live=place.upload(live), ids=names, max_norm=norm)
+
     def save(self, path: PathLike, *, overwrite: bool = False) -> None:
         """Write the corpus to a folder that `load` maps into memory.
 
         The folder is written beside its place, synced, and gets its name in one step. A process killed at any moment
         leaves the old corpus or the new one; the next `save` to the path removes what it left beside. A folder that
         exists is refused, or with ``overwrite`` replaced if it holds nothing but a saved corpus.
+
+        The folder holds one piece, whether or not the corpus is in segments. Deleted rows are left out, so that those
+        after them get lower numbers.
 
         Raises
         ------
@@ -457,11 +569,15 @@ class Corpus(Rows):
         OSError
             The folder cannot be written, as on a full disk; what was there is as it was.
         """
-        folder.save(self, self.ids, path, _checks.flag("Corpus", "overwrite", overwrite))
+        rows, ids = segments.whole(self, self.ids)
+        folder.save(rows, ids, path, _checks.flag("Corpus", "overwrite", overwrite))
 
     @classmethod
     def load(cls, path: PathLike, device: str = "cpu", *, verify: bool = False) -> Corpus:
         """Return the corpus saved in a folder: its arrays mapped into memory and read as they are used, or on a device.
+
+        The folder is one that `save` wrote, or one of segments (``ragsys-kernels corpus build --rows-per-segment``).
+        Of the latter it is the version that the folder has now, whatever is written to it later.
 
         Names, sizes, headers, the description and a sample of the rows of each array are compared with what was saved.
         A folder of up to 1 MB, or any with ``verify``, is read whole, at some 2 GB/s: all bytes are compared, and its
@@ -472,7 +588,10 @@ class Corpus(Rows):
         ValueError
             The folder does not hold a corpus, or one that is damaged.
         """
+        return cls._of(segments.load(path, _checks.flag("Corpus", "verify", verify))).to(device)
+
+    @classmethod
+    def _of(cls, opened: segments.Opened) -> Corpus:
         corpus = cls.__new__(cls)
-        rows, ids = folder.load(path, _checks.flag("Corpus", "verify", verify))
-        vars(corpus).update(vars(rows), ids=ids)
-        return corpus.to(device)
+        vars(corpus).update(vars(opened.rows), ids=opened.ids, _parts=opened.parts)
+        return corpus

@@ -73,7 +73,7 @@ def select(corpus: Any, given: dict[str, Any]) -> Selection:
     call: Callable[..., Selection] = corpus.select
     most = np.asarray(_arrays.to_host(given["k"])).max(initial=1)
     pool = max(_FIRST, 2 * int(most))
-    picks = call(**{**given, "pool": min(pool, len(corpus))})
+    picks = call(**{**given, "pool": min(pool, max(1, corpus.num_live))})
     library = _arrays.library_of(picks.indices)
     fields = [np.array(field) for field in picks]
     cost = None if picks.cost is None else np.array(picks.cost)
@@ -82,7 +82,7 @@ def select(corpus: Any, given: dict[str, Any]) -> Selection:
     while waiting.size:
         pool *= _GROWTH
         larger = waiting[_near(fields[2][waiting], needed[waiting])]
-        if pool > _SHARE * len(corpus) or not larger.size:
+        if pool > _SHARE * corpus.num_live or not larger.size:
             larger = waiting[:0]
         for queries, size in ((larger, pool), (np.setdiff1d(waiting, larger), None)):
             if not queries.size:

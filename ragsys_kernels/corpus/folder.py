@@ -5,16 +5,19 @@
      "sha256": of all before}
 
 `load` compares names, sizes, headers and a sample of the rows of each array, and reads a small folder whole; with
-``verify`` it reads all bytes, by "blocks_crc32" where the folder has it: the CRC-32 of the CRC-32s, of four bytes each
-in little-endian order, of the file's blocks of 16 MiB, which threads share. Format 1 had neither "files" nor checksums:
+``verify`` it reads all bytes. Files of up to 1 MB have a SHA-256, larger ones "blocks_crc32" alone (in older folders
+both, or a SHA-256 alone): the CRC-32 of the CRC-32s, of four bytes each in little-endian order, of the file's blocks of
+16 MiB, which threads share. Format 1 had neither "files" nor checksums:
 its rows are read and its codes made again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,31 +29,36 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import _arrays, _env, _files
+from .._lock import LOCK_FILE
 from .._npy import HEADER, header
 from .._types import PathLike
 from ..selection.codes import encode, row_bytes, swapped
 from ..selection.problem import Rows
-from . import ids
+from . import ids, spans
 
 ARRAYS = ("data", "scales", "bias", "groups", "costs", "codes")
 
 DESCRIPTION = "corpus.json"
 _FORMAT, _FORMER = 2, 1
+SEGMENTED = 3  # a folder of segments, each of which is a saved corpus (segments.py)
+_OF_SEGMENTS = {DESCRIPTION, "segments", "deleted", LOCK_FILE}
+_LEFT = re.compile(r"\.corpus\.json\.[0-9a-f]{12}\.partial")  # by a killed process
 _NAMES = {DESCRIPTION, *(f"{name}.npy" for name in (*ARRAYS, *ids.ARRAYS))}
 _STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8"}
 
-_MOST_BYTES = 1 << 20  # of a description
+_MOST_BYTES = 1 << 24  # of a description
 _SMALL = 1 << 20  # bytes; a folder of at most so many is read whole
 _SAMPLED_ROWS, _SAMPLED_BYTES = 64, 1 << 20
 _BLOCK = 1 << 20
-# A CRC-32 takes 0.4 s of a processor for a GB (AMD EPYC); SHA-256, with its instructions, 0.65 s and one for a file.
+# A CRC-32 takes 0.3 to 0.4 s of a processor for a GB (AMD EPYC), a SHA-256 0.65 to 2.5 s, more than storing the rows.
 _SUMMED = 1 << 24
+_STEP = 1 << 18  # bytes written at once
 _TRIES = 20
 
 _Found = TypeVar("_Found")
 
 
-class _DamageError(Exception):
+class DamageError(Exception):
     """A folder is refused: ``why``, the ``rule`` that it breaks, and what it has instead."""
 
     def __init__(self, why: object = "", rule: str = "hold the files that Corpus.save wrote", got: str = "") -> None:
@@ -61,42 +69,31 @@ class _DamageError(Exception):
 
 
 @contextmanager
-def _one_form() -> Iterator[None]:
-    """Turn every error into `_DamageError`: damaged headers raise many kinds, even those of Python's tokenizer."""
+def one_form() -> Iterator[None]:
+    """Turn every error into `DamageError`: damaged headers raise many kinds, even those of Python's tokenizer."""
     try:
         yield
-    except _DamageError:
+    except DamageError:
         raise
     except Exception as error:
-        raise _DamageError(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise DamageError(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
 def save(rows: Rows, known: ids.Ids, path: PathLike, overwrite: bool) -> None:
     """Write the rows and their ids to a folder, which exists whole or not at all; see `Corpus.save`."""
-    place = _place(path)
+    with replaced(path, overwrite) as folder:
+        fill(folder, rows, known)
+
+
+@contextmanager
+def replaced(path: PathLike, overwrite: bool) -> Iterator[Path]:
+    """Yield a folder to fill, which gets the path in one step when the block ends without an error."""
+    place = place_of(path)
     _files.check_local("Corpus", "path", path)
     _files.restore(place)
     _check_free(place, overwrite)
-    arrays = {name: _arrays.to_host(array) for name in ARRAYS if (array := getattr(rows, name)) is not None}
-    num_rows, dims = arrays["data"].shape
-    if "codes" in arrays and arrays["codes"].dtype == np.int8:  # a device's
-        arrays["codes"] = swapped(arrays["codes"], dims)
-    arrays.update(known.arrays())
-    row = sum(array[0].nbytes for array in arrays.values())
-    sampled = min(num_rows, _SAMPLED_ROWS, max(2, _SAMPLED_BYTES // row))
-    with _written_to(place), _files.staging(place) as folder:
-        files = {f"{name}.npy": _write(folder / f"{name}.npy", array, sampled) for name, array in arrays.items()}
-        description = {
-            "format": _FORMAT,
-            "metric": rows.metric,
-            "dtype": rows.dtype,
-            "shape": [num_rows, dims],
-            "max_norm": rows.max_norm,
-            "code_error": rows.code_error,
-            "sampled_rows": sampled,
-            "files": files,
-        }
-        (folder / DESCRIPTION).write_bytes(_content(description))
+    with written_to(place), _files.staging(place) as folder:
+        yield folder
         try:
             _files.put(folder, place, overwrite=overwrite)
         except OSError:
@@ -104,8 +101,41 @@ def save(rows: Rows, known: ids.Ids, path: PathLike, overwrite: bool) -> None:
             raise
 
 
+def fill(folder: Path, rows: Rows, known: ids.Ids, start: int = 0) -> bytes:
+    """Write the files of a saved corpus to a folder; return its description.
+
+    ``start``: the number of its first row among those of segments, with which they can be mapped (`spans.offset`).
+    """
+    arrays = {name: _arrays.to_host(array) for name in ARRAYS if (array := getattr(rows, name)) is not None}
+    num_rows, dims = arrays["data"].shape
+    if "codes" in arrays and arrays["codes"].dtype == np.int8:  # a device's
+        arrays["codes"] = swapped(arrays["codes"], dims)
+    of_rows = set(arrays)
+    arrays.update(known.arrays())
+    row = sum(array[0].nbytes for array in arrays.values())
+    sampled = min(num_rows, _SAMPLED_ROWS, max(2, _SAMPLED_BYTES // row))
+
+    def written(name: str) -> dict[str, Any]:
+        return _write(folder / f"{name}.npy", arrays[name], sampled, start if name in of_rows else 0)
+
+    with ThreadPoolExecutor(_env.num_threads()) as threads:
+        files = dict(zip((f"{name}.npy" for name in arrays), threads.map(written, arrays), strict=True))
+    content = content_of({
+        "format": _FORMAT,
+        "metric": rows.metric,
+        "dtype": rows.dtype,
+        "shape": [num_rows, dims],
+        "max_norm": rows.max_norm,
+        "code_error": rows.code_error,
+        "sampled_rows": sampled,
+        "files": files,
+    })  # fmt: skip
+    (folder / DESCRIPTION).write_bytes(content)
+    return content
+
+
 @contextmanager
-def _written_to(place: Path) -> Iterator[None]:
+def written_to(place: Path) -> Iterator[None]:
     """Make its parent; say in errors of the disk, which may be full in any step, what has become of the folder."""
     before = _identity(place)
     try:
@@ -122,24 +152,14 @@ def _written_to(place: Path) -> Iterator[None]:
         raise worded from error
 
 
-def load(path: PathLike, verify: bool) -> tuple[Rows, ids.Ids]:
-    """Return the rows of a folder and their ids, mapped into memory; see `Corpus.load`."""
-    return _steadily(path, lambda folder: _opened(folder, verify))
-
-
 def has_sums(path: PathLike) -> bool:
     """Whether a folder can be verified, as those of format 1 cannot; True of a damaged one, which `load` refuses."""
-    with suppress(_DamageError):
-        return bool(_described(_files.standing(_place(path)))[0]["format"] != _FORMER)
+    with suppress(DamageError):
+        return bool(described(_files.standing(place_of(path)))[0]["format"] != _FORMER)
     return True
 
 
-def problems(path: PathLike) -> list[str]:
-    """Read all files of a folder; return what is wrong with each: nothing, if all are as they were saved."""
-    return _steadily(path, _problems)
-
-
-def _place(path: PathLike) -> Path:
+def place_of(path: PathLike) -> Path:
     """Return the folder that a path leads to; a link stays a link when the folder is replaced."""
     try:
         return Path(os.path.realpath(os.fsdecode(path)))
@@ -149,21 +169,33 @@ def _place(path: PathLike) -> Path:
         raise ValueError(f"Corpus: path must be one of a folder, got {path!r}: {error}") from None
 
 
-def _steadily(path: PathLike, read: Callable[[Path], _Found]) -> _Found:
-    """Return what ``read`` finds in the folder; read again if another folder has taken its place."""
-    place = _place(path)
+def steadily(path: PathLike, read: Callable[[Path], _Found]) -> _Found:
+    """Return what ``read`` finds in the folder; read again if another folder or version has taken its place."""
+    place = place_of(path)
     for tries_left in reversed(range(_TRIES)):
         folder = _files.standing(place)
         with _held(folder) as before:
+            version = _version(folder)
             try:
                 found = read(folder)
-            except _DamageError as damaged:
-                if not tries_left or _identity(_files.standing(place)) == before:
+            except DamageError as damaged:
+                same = _identity(_files.standing(place)) == before and _version(_files.standing(place)) == version
+                if not tries_left or same:
                     raise damaged.error(path) from damaged.__cause__
             else:
+                # Files of segments never change: what has been read of them is one version, the last or not.
                 if not tries_left or _identity(_files.standing(place)) == before:
                     break
     return found
+
+
+def _version(folder: Path) -> bytes:
+    """Return the bytes of the description of a folder, which tell its versions; none if there is none."""
+    file = folder / DESCRIPTION
+    if file.is_file():  # a pipe would be waited for
+        with suppress(OSError), open(file, "rb") as opened:
+            return opened.read(_MOST_BYTES)
+    return b""
 
 
 @contextmanager
@@ -189,6 +221,11 @@ def _identity(folder: Path | int) -> tuple[int, int] | None:
     return stat.st_dev, stat.st_ino
 
 
+def is_left(name: str) -> bool:
+    """Return whether a killed process has left a file of that name in a folder of segments."""
+    return _LEFT.fullmatch(name) is not None
+
+
 def _check_free(place: Path, overwrite: bool) -> None:
     """Refuse a folder that must not be replaced, or that holds anything but a saved corpus."""
     if not os.path.lexists(place):
@@ -201,20 +238,23 @@ def _check_free(place: Path, overwrite: bool) -> None:
     rule = "Corpus: path must be a saved corpus to be overwritten"
     if names is None:
         raise FileExistsError(f"{rule}, got the file {place}")
+    parts = _OF_SEGMENTS if (place / "segments").is_dir() else set()
     for name in names:
-        if name not in _NAMES or not (place / name).is_file():
+        right = (place / name).is_file() if name in _NAMES - parts else name in parts or is_left(name)
+        if not right:
             raise FileExistsError(f"{rule}, and nothing else, got {place} with {name!r}")
     try:
-        _described(place)
-    except _DamageError as damaged:
+        described(place)
+    except DamageError as damaged:
         raise FileExistsError(f"{rule}, got {place}{damaged.why}; remove it if it is not needed") from damaged
 
 
 class _Summed(_files.HashedFile):
     """A file with the CRC-32 of its blocks, too."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: Any, hashed: bool) -> None:
         super().__init__(file)
+        self._hashed = hashed
         self._crc, self._filled, self._sums = 0, 0, b""
 
     def write(self, data: Any) -> int:
@@ -224,24 +264,37 @@ class _Summed(_files.HashedFile):
             self._crc, self._filled, view = zlib.crc32(part, self._crc), self._filled + len(part), view[len(part) :]
             if self._filled == _SUMMED:
                 self._sums, self._crc, self._filled = self._sums + _bytes(self._crc), 0, 0
-        return super().write(data)
+        return super().write(data) if self._hashed else self._file.write(data)
 
     @property
     def blocks_crc32(self) -> int:
         return zlib.crc32(self._sums + (_bytes(self._crc) if self._filled else b""))
 
 
-def _write(file: Path, array: np.ndarray, sampled: int) -> dict[str, Any]:
-    """Write an array; return what the description says of its file."""
+def _write(file: Path, array: np.ndarray, sampled: int, start: int = 0) -> dict[str, Any]:
+    """Write an array, which begins with row number ``start``; return what the description says of its file."""
     with open(file, "wb") as plain:
-        summed: Any = _Summed(plain)
-        np.save(summed, array, allow_pickle=False)
+        hashed = array.nbytes <= _SMALL
+        summed: Any = _Summed(plain, hashed)
+        summed.write(_header(array, start))
+        for begin in range(0, len(array), step := max(1, _STEP // max(1, array[:1].nbytes))):  # from one cache to all
+            summed.write(np.ascontiguousarray(array[begin : begin + step]))
         return {
             "bytes": plain.tell(),
-            "sha256": summed.sha256,
+            **({"sha256": summed.sha256} if hashed else {}),
             "sample_sha256": _sample(array, sampled),
             "blocks_crc32": summed.blocks_crc32,
         }
+
+
+def _header(array: np.ndarray, start: int) -> bytes:
+    """Return the header of a ``.npy`` file, filled up so that the array begins where `spans.offset` says."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, np.lib.format.header_data_from_array_1_0(array))
+    header = buffer.getvalue()
+    more = spans.offset(start, array[:1].nbytes, len(header)) - len(header)
+    length = len(header) - 10 + more  # after the magic string, the version and this length
+    return header[:8] + length.to_bytes(2, "little") + header[10:-1] + b" " * more + b"\n"
 
 
 def _bytes(crc: int) -> bytes:
@@ -254,55 +307,56 @@ def _sample(array: np.ndarray, sampled: int) -> str:
     return hashlib.sha256(array[rows].tobytes()).hexdigest()
 
 
-def _content(description: dict[str, Any]) -> bytes:
+def content_of(description: dict[str, Any]) -> bytes:
     """Return the bytes of ``corpus.json``, its own checksum included."""
     digest = hashlib.sha256(json.dumps(description).encode()).hexdigest()
     return json.dumps({**description, "sha256": digest}, indent=1).encode() + b"\n"
 
 
-def _described(folder: Path) -> tuple[dict[str, Any], bytes]:
+def described(folder: Path) -> tuple[dict[str, Any], bytes]:
     """Return what ``corpus.json`` says and its bytes; it is a description, and no more is checked."""
     rule = "be a folder written by Corpus.save"
     file = folder / DESCRIPTION
     if not file.is_file():
-        raise _DamageError(f"it has no file {DESCRIPTION}", rule)
+        raise DamageError(f"it has no file {DESCRIPTION}", rule)
     try:
         with open(file, "rb") as opened:
             content = opened.read(_MOST_BYTES)
         description = json.loads(content)
     except (OSError, ValueError, RecursionError) as error:
-        raise _DamageError(error, rule) from error
+        raise DamageError(error, rule) from error
     if not isinstance(description, dict) or not {"format", "metric", "dtype"} <= set(description):
-        raise _DamageError(f"{DESCRIPTION} does not describe a corpus", rule)
+        raise DamageError(f"{DESCRIPTION} does not describe a corpus", rule)
     return description, content
 
 
-def _description(folder: Path) -> dict[str, Any]:
+def description_of(folder: Path) -> dict[str, Any]:
     """Return what ``corpus.json`` says, unchanged since it was written."""
-    description, content = _described(folder)
-    if description["format"] not in (_FORMER, _FORMAT):
-        raise _DamageError(rule=f"have format {_FORMAT} or {_FORMER}", got=str(description["format"]))
-    if description["format"] == _FORMAT:
+    description, content = described(folder)
+    if description["format"] not in (_FORMER, _FORMAT, SEGMENTED):
+        raise DamageError(rule=f"have format {_FORMAT} or {_FORMER}", got=str(description["format"]))
+    if description["format"] != _FORMER:
         description.pop("sha256", None)
-        if content != _content(description):
-            raise _DamageError(f"{DESCRIPTION} is damaged or was edited")
+        if content != content_of(description):
+            raise DamageError(f"{DESCRIPTION} is damaged or was edited")
     return description
 
 
-def _problems(folder: Path) -> list[str]:
-    with _one_form():
-        description = _description(folder)
+def problems(folder: Path) -> list[str]:
+    """Read all files of a folder; return what is wrong with each: nothing, if all are as they were saved."""
+    with one_form():
+        description = description_of(folder)
         _check_sums(description)
-        return _unlike(folder, description["files"], read=True)
+        return unlike(folder, description["files"], read=True)
 
 
 def _check_sums(description: dict[str, Any]) -> None:
     if description["format"] == _FORMER:
         why = "it has no checksums; load it and save it again"
-        raise _DamageError(why, f"have format {_FORMAT} to be verified", str(_FORMER))
+        raise DamageError(why, f"have format {_FORMAT} to be verified", str(_FORMER))
 
 
-def _unlike(folder: Path, files: dict[str, Any], read: bool, quick: bool = False) -> list[str]:
+def unlike(folder: Path, files: dict[str, Any], read: bool, quick: bool = False) -> list[str]:
     """Return which files differ from the description in name or size, with ``read`` in any byte.
 
     ``quick``: large ones by the CRC-32 of their blocks.
@@ -323,7 +377,7 @@ def _unlike(folder: Path, files: dict[str, Any], read: bool, quick: bool = False
 
 
 def _is_right(file: Path, known: dict[str, Any], quick: bool) -> bool:
-    if quick and known["bytes"] > _SMALL and "blocks_crc32" in known:
+    if "sha256" not in known or (quick and known["bytes"] > _SMALL and "blocks_crc32" in known):
         return bool(_blocks_crc32(file, known["bytes"]) == known["blocks_crc32"])
     return bool(_digest(file) == known["sha256"])
 
@@ -349,34 +403,35 @@ def _digest(file: Path) -> str:
     return digest.hexdigest()
 
 
-def _opened(folder: Path, verify: bool) -> tuple[Rows, ids.Ids]:
-    with _one_form():
-        description = _description(folder)
+def opened(folder: Path, verify: bool) -> tuple[Rows, ids.Ids]:
+    """Return the rows of a folder and their ids, mapped into memory; see `Corpus.load`."""
+    with one_form():
+        description = description_of(folder)
         if verify:
             _check_sums(description)
         former = description["format"] == _FORMER
         if not former:
-            return _checked(folder, description, verify)
+            return checked(folder, description, verify)
         rows = _former(folder, description)
     codes, code_error = encode(rows.data, rows.dtype, rows.metric, rows.scales)
     return replace(rows, codes=codes, code_error=code_error), ids.Ids(len(rows.data))
 
 
-def _checked(folder: Path, description: dict[str, Any], verify: bool) -> tuple[Rows, ids.Ids]:
+def checked(folder: Path, description: dict[str, Any], verify: bool) -> tuple[Rows, ids.Ids]:
     files = description["files"]
     read = verify or sum(known["bytes"] for known in files.values()) <= _SMALL
-    if unlike := _unlike(folder, files, read, quick=True):
-        raise _DamageError("; ".join(unlike))
+    if wrong := unlike(folder, files, read, quick=True):
+        raise DamageError("; ".join(wrong))
     arrays = {name: _mapped(folder / f"{name}.npy") for name in (*ARRAYS, *ids.ARRAYS) if f"{name}.npy" in files}
     found = _fitting(description, arrays, tuple(description["shape"]))
     if read:
         try:
             found[1].check("Corpus")
         except ValueError as error:
-            raise _DamageError(str(error).removeprefix("Corpus: ")) from error
+            raise DamageError(str(error).removeprefix("Corpus: ")) from error
     for name, array in arrays.items():
         if not read and _sample(array, description["sampled_rows"]) != files[f"{name}.npy"]["sample_sha256"]:
-            raise _DamageError(f"{name}.npy is damaged or another corpus's: a sample of its rows is not as it was")
+            raise DamageError(f"{name}.npy is damaged or another corpus's: a sample of its rows is not as it was")
     return found
 
 
@@ -384,25 +439,25 @@ def _former(folder: Path, description: dict[str, Any]) -> Rows:
     """Return rows of format 1 without codes, their largest norm computed: nothing proves that the stored ones fit."""
     names = [name for name in ("data", "scales", "bias", "groups") if os.path.lexists(folder / f"{name}.npy")]
     if "data" not in names:
-        raise _DamageError(rule="hold data.npy")
+        raise DamageError(rule="hold data.npy")
     arrays = {name: _mapped(folder / f"{name}.npy") for name in names}
     rows, _ = _fitting({**description, "code_error": 0.0}, arrays, arrays["data"].shape)
     step = max(1, _BLOCK // rows.data.shape[1])
     blocks = (rows.vectors(slice(begin, begin + step)) for begin in range(0, len(rows.data), step))
     max_norm = float(np.max([np.linalg.norm(block, axis=1).max() for block in blocks]))
     if not (np.isfinite(max_norm) and (rows.bias is None or np.isfinite(rows.bias).all())):
-        raise _DamageError("its rows or their bias are not finite")
+        raise DamageError("its rows or their bias are not finite")
     return replace(rows, max_norm=max_norm)
 
 
 def _mapped(file: Path) -> np.ndarray:
     if not file.is_file():
-        raise _DamageError(f"{file.name} is no file")
+        raise DamageError(f"{file.name} is no file")
     size = file.stat().st_size
     with open(file, "rb") as opened:
         end = header(opened.read(HEADER), size).end
     if end != size:
-        raise _DamageError(f"{file.name} does not end with its array")
+        raise DamageError(f"{file.name} does not end with its array")
     array: np.memmap[Any, Any] = np.lib.format.open_memmap(file, mode="r")
     return np.asarray(array)  # a view of the map: maps themselves are copied when they are pickled for other processes
 
@@ -429,8 +484,8 @@ def _fitting(
     fits = {
         "metric": metric in ("cosine", "dot"),
         "dtype": dtype in _STORED,
-        "max_norm": _is_size(max_norm),
-        "code_error": _is_size(code_error),
+        "max_norm": is_size(max_norm),
+        "code_error": is_size(code_error),
         "shape": num_rows > 0 and dims > 0,
         "scales": ("scales" in arrays) == _arrays.scaled(str(metric), str(dtype)),
         "ids": {name for name in ids.ARRAYS if name in arrays} in ids.SETS,
@@ -442,12 +497,12 @@ def _fitting(
         fits[name] = fits.get(name, True) and right
     if not all(fits.values()):
         wrong = ", ".join(name for name, right in fits.items() if not right)
-        raise _DamageError(rule="hold arrays that fit their description", got=f"another {wrong}")
+        raise DamageError(rule="hold arrays that fit their description", got=f"another {wrong}")
     known = ids.opened({name: arrays[name] for name in ids.ARRAYS if name in arrays}, num_rows)
     columns = {name: arrays[name] for name in ARRAYS if name in arrays}
     norm = "scaled" if "scales" in arrays else "as_given"
     return Rows(dtype=dtype, metric=metric, norm=norm, max_norm=max_norm, code_error=code_error, **columns), known
 
 
-def _is_size(x: object) -> bool:
+def is_size(x: object) -> bool:
     return isinstance(x, float) and 0.0 <= x < float("inf")

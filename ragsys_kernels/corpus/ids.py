@@ -84,8 +84,15 @@ class Ids:
 
     def _rows_of(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows, -1 for what is unknown, and whether each was known or stands for no row."""
-        ids, known = _integers("rows_of", wanted)
-        known &= (ids >= -1) & (ids < len(self))
+        return self._found(self._read(wanted))
+
+    def _read(self, wanted: Any) -> Any:
+        """Return ids as `_found` takes them."""
+        return _integers("rows_of", wanted)
+
+    def _found(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
+        ids, known = wanted
+        known = known & (ids >= -1) & (ids < len(self))
         return np.where(known, ids, -1), known
 
 
@@ -125,9 +132,11 @@ class Integers(Ids):
     def _of(self, rows: np.ndarray) -> np.ndarray:
         return np.where(rows < 0, -1, self._ids[rows])
 
-    def _rows_of(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
-        ids, fits = _integers("rows_of", wanted)
+    def _found(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
+        ids, fits = wanted
         keys = self._ids if self._keys is None else self._keys
+        if ids.size and (ids.min() > keys[-1] or ids.max() < keys[0]):  # those of another segment
+            return np.full(ids.shape, -1, np.int64), fits & (ids == -1)
         places = np.minimum(np.searchsorted(keys, ids), len(keys) - 1)
         found = fits & (keys[places] == ids)
         rows = places if self._order is None else self._order[places]
@@ -187,11 +196,15 @@ class Strings(Ids):
         ]
         return found
 
-    def _rows_of(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _read(self, wanted: Any) -> Any:
         shape, strings = _strings(wanted)
         # A lone surrogate has no UTF-8, and no corpus has it; an empty id stands for None.
         encoded = [b"" if each is None else each.encode("utf-8", "surrogatepass") for each in strings]
         crcs = np.fromiter(map(zlib.crc32, encoded), np.uint32, len(encoded))
+        return shape, strings, encoded, crcs
+
+    def _found(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
+        shape, strings, encoded, crcs = wanted
         places = np.minimum(np.searchsorted(self._keys, crcs), len(self._keys) - 1)
         rows = self._order[places]
         begins, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
@@ -199,7 +212,8 @@ class Strings(Ids):
         found = [text[begin:end] == each for begin, end, each in zip(begins, ends, encoded, strict=True)]
         known = np.array(found, bool)
         if not all(found):  # unknown, no row, or behind another id of the same key
-            for i in np.flatnonzero(~known).tolist():
+            rows[~known & (self._keys[places] != crcs)] = -1
+            for i in np.flatnonzero(~known & (rows >= 0)).tolist():
                 rows[i] = self._behind(int(places[i]), crcs[i], encoded[i])
             known = (rows >= 0) | np.array([each is None for each in strings], bool)
         return rows.reshape(shape), known.reshape(shape)
@@ -212,6 +226,64 @@ class Strings(Ids):
                 return row
             place += 1
         return -1
+
+
+class Joined(Ids):
+    """Ids of the rows of segments, one after the other, or of rows of which some are deleted.
+
+    A deleted row keeps its id; `rows_of` finds the row that is not deleted. Among these each id is there once.
+    """
+
+    def __init__(self, parts: list[Ids], live: np.ndarray | None = None) -> None:
+        self.kind = parts[0].kind if parts else "row"
+        super().__init__(sum(map(len, parts)))
+        if self.kind == "row":
+            parts = [Ids(len(self))]
+        self.parts, self.live = parts, live
+        self._starts = np.cumsum([0, *map(len, parts)])
+
+    def with_live(self, live: np.ndarray | None) -> Joined:
+        """Return the ids with other rows deleted."""
+        return Joined(self.parts, live)
+
+    def whole(self) -> np.ndarray:
+        """Return the ids of all rows: int64, or objects that are str."""
+        return self._of(np.arange(len(self)))
+
+    def _of(self, rows: np.ndarray) -> np.ndarray:
+        found = np.full(rows.shape, -1 if self.kind != "str" else None, np.int64 if self.kind != "str" else object)
+        of_part = np.searchsorted(self._starts, rows, side="right") - 1
+        for number in np.unique(of_part[rows >= 0]).tolist():
+            some = (of_part == number) & (rows >= 0)
+            found[some] = self.parts[number]._of(rows[some] - self._starts[number])
+        return found
+
+    def _rows_of(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
+        wanted = self.parts[0]._read(wanted)  # once for all of them
+        found: Any = -1
+        known: Any = False
+        for part, start in zip(self.parts, self._starts[:-1].tolist(), strict=True):
+            rows, right = part._found(wanted)
+            here = rows >= 0
+            right = right & ~here  # what stands for no row
+            if self.live is not None:
+                here &= self.live[np.where(here, rows + start, 0)]
+            found = np.where(here, rows + start, found)
+            known = known | here | right
+        return found, known
+
+    def _read(self, wanted: Any) -> Any:
+        return self.parts[0]._read(wanted)
+
+    def _found(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
+        raise NotImplementedError
+
+
+def joined(parts: list[Ids], live: np.ndarray | None) -> Ids:
+    """Return the ids of segments, one after the other."""
+    if live is None and (len(parts) == 1 or parts[0].kind == "row"):
+        return parts[0] if len(parts) == 1 else Ids(sum(map(len, parts)))
+    return Joined(parts, live)
 
 
 def make(op: str, ids: Any, num_rows: int) -> Ids:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _checks, _dispatch
+from .. import _arrays, _checks, _dispatch, _env
 from .._arrays import HOST, Host, Place, Torch
 from .._extras import absent
 from ..selection import codes
@@ -19,6 +20,8 @@ from . import torch_rows
 
 # Bytes of a block of rows while they are normalised, in float64.
 _BLOCK_BYTES = 1 << 24
+# Of a part of them that a thread takes at a time, which stays in its cache.
+_STEP_BYTES = 1 << 20
 
 _FINITE = "embeddings must be finite, got NaN or inf in row {row}"
 _WITHIN = "embeddings must be within the range of {dtype}, got a larger value in row {row}"
@@ -62,9 +65,9 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
     # A view of a map, which itself would be copied when it is pickled for other processes.
     data = np.asarray(array) if shared else _arrays.cache_aligned(num_rows, dims, kind)
     scales = np.empty(num_rows, np.float32) if _arrays.scaled(metric, dtype) else None
-    max_norm = 0.0
-    begin = 0
-    for block in _blocks(array, max(1, _BLOCK_BYTES // (8 * dims))):
+
+    def stored(begin: int, block: np.ndarray) -> float:
+        """Store some rows, from the one of that number on; return the largest of their norms."""
         part = slice(begin, begin + len(block))
         with np.errstate(over="ignore"):  # reported below
             rows = _arrays.widen(block, given)
@@ -76,18 +79,29 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
         if not shared:
             with np.errstate(over="ignore"):  # reported below
                 data[part] = _arrays.narrow(vectors.astype(np.float32), dtype)
-            stored = _arrays.widen(data[part], dtype)
-            if not (fits := np.isfinite(stored).all(axis=1)).all():
+            if cosine and scales is None:  # no element is larger than 1
+                return 1.0
+            held = _arrays.widen(data[part], dtype)
+            if not (fits := np.isfinite(held).all(axis=1)).all():
                 raise ValueError("Corpus: " + _WITHIN.format(row=begin + int(np.argmin(fits)), dtype=dtype))
             if scales is None:
-                vectors = stored.astype(np.float64)
+                vectors = held.astype(np.float64)
             elif cosine:
-                norms = np.linalg.norm(stored.astype(np.float64), axis=1)
+                norms = np.linalg.norm(held.astype(np.float64), axis=1)
                 scales[part] = divide(np.ones_like(norms), norms)
             else:
                 scales[part] = np.abs(vectors).max(axis=1) / 127
-        max_norm = max(max_norm, 1.0 if cosine else float(np.linalg.norm(vectors, axis=1).max()))
-        begin += len(block)
+        return 1.0 if cosine else float(np.linalg.norm(vectors, axis=1).max())
+
+    max_norm, begin, step = 0.0, 0, max(1, _STEP_BYTES // (8 * dims))
+    with ThreadPoolExecutor(_env.num_threads()) as threads:
+        for block in _blocks(array, max(1, _BLOCK_BYTES // (8 * dims))):
+            steps = range(0, len(block), step)
+            parts = [block[at : at + step] for at in steps]
+            each = threads.map if len(parts) > 1 else map  # in their order: the first error is told
+            norms = each(stored, [begin + at for at in steps], parts)
+            max_norm = max(max_norm, *norms) if parts else max_norm
+            begin += len(block)
     if begin != num_rows:
         raise ValueError(f"Corpus: embeddings must keep their rows while they are read, got {begin} of {num_rows}")
     # Rounding to int8 lengthens a row by at most half a step in each of its D elements.

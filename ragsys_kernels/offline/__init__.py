@@ -7,6 +7,7 @@ with needed("ragsys_kernels.offline", "cli"):
 
 from .bias import BiasSummary, bias
 from .build import build_corpus
+from .change import Deleted, append_corpus, compact_corpus, delete_rows
 from .check import JobStatus, status, verify
 from .embed import EmbedSummary, embed
 from .job import Summary, select
@@ -15,12 +16,16 @@ from .show import Pick, show
 
 __all__ = [
     "BiasSummary",
+    "Deleted",
     "EmbedSummary",
     "JobStatus",
     "Pick",
     "Summary",
+    "append_corpus",
     "bias",
     "build_corpus",
+    "compact_corpus",
+    "delete_rows",
     "embed",
     "select",
     "selector_for_ray",

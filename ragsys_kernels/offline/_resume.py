@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from .. import _warn
-from ._lock import LOCK_FILE
+from .._lock import LOCK_FILE
 from ._manifest import (
     JOB_FILE,
     Manifest,

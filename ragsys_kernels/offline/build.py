@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
 
 import ragsys_kernels as rk
 
 from .. import _checks
 from .._files import check_local
 from .._types import Metric, Storage
+from ..corpus import segments
+from ..corpus.ids import Ids
 from . import sources
+from ._pipeline import ahead
 from .sources import Column, PathLike
 
 _OP = "build_corpus"
@@ -31,6 +38,7 @@ def build_corpus(
     metric: Metric = "cosine",
     dtype: Storage = "float32",
     overwrite: bool = False,
+    rows_per_segment: int | None = None,
 ) -> rk.Corpus:
     """Write the vectors of a file, with their ids, bias, groups and costs, as a folder that `Corpus.load` maps.
 
@@ -50,6 +58,9 @@ def build_corpus(
         As of `Corpus`.
     overwrite : bool
         Replace a saved corpus at `out`.
+    rows_per_segment : int, optional
+        Write segments of so many rows, the last of fewer. Memory then holds three of them at most, and `append_corpus`,
+        `delete_rows` and `compact_corpus` can change the folder. The rows are the same, to the last bit.
 
     Returns
     -------
@@ -64,24 +75,52 @@ def build_corpus(
         ``out`` exists and must not be replaced.
     """
     check_local(_OP, "out", out)
-    try:
-        made = _read(
-            sources.vectors(corpus, "corpus", vector_column),
-            {
-                "bias": sources.numbers("bias", float, bias, bias_column, corpus),
-                "groups": sources.numbers("groups", int, groups, group_column, corpus),
-                "ids": _ids(corpus, ids, id_column),
-                "costs": sources.numbers("costs", None, costs, cost_column, corpus),
-            },
-            {"metric": metric, "dtype": dtype},
+    replaces = _checks.flag(_OP, "overwrite", overwrite)
+    with words_of(_OP):
+        given = columns_of(
+            corpus, ids, bias, groups, costs, vector_column, id_column, bias_column, group_column, cost_column
         )
-    except (ValueError, FileNotFoundError) as error:  # words of the files are those of `select`
-        raise type(error)(f"{_OP}: {str(error).removeprefix('select: ')}") from error
-    made.save(out, overwrite=_checks.flag(_OP, "overwrite", overwrite))
+        options = {"metric": metric, "dtype": dtype}
+        if rows_per_segment is None:
+            _read(*given, options).save(out, overwrite=replaces)
+        else:
+            size = _checks.count(_OP, "rows_per_segment", rows_per_segment)
+            segments.build(_OP, out, pieces(*given, options, size), size, replaces)
     return rk.Corpus.load(out)
 
 
-def _read(vectors: Column, columns: dict[str, Column | None], options: dict[str, Any]) -> rk.Corpus:
+@contextmanager
+def words_of(op: str) -> Iterator[None]:
+    """Let errors of the files, in the words of `select`, begin with this call's name."""
+    try:
+        yield
+    except (ValueError, FileNotFoundError) as error:
+        text = str(error)
+        if text.startswith((f"{op}: ", "Corpus: ")) or isinstance(error, FileExistsError):
+            raise
+        raise type(error)(f"{op}: {text.removeprefix('select: ')}") from error
+
+
+def columns_of(
+    corpus: PathLike,
+    ids: PathLike | None,
+    bias: PathLike | None,
+    groups: PathLike | None,
+    costs: PathLike | None,
+    vector_column: str | None,
+    id_column: str | None,
+    bias_column: str | None,
+    group_column: str | None,
+    cost_column: str | None,
+) -> tuple[Column, dict[str, Column]]:
+    """Open the vectors, and what belongs to their rows."""
+    vectors = sources.vectors(corpus, "corpus", vector_column)
+    columns = {
+        "bias": sources.numbers("bias", float, bias, bias_column, corpus),
+        "groups": sources.numbers("groups", int, groups, group_column, corpus),
+        "ids": ids_of(corpus, ids, id_column),
+        "costs": sources.numbers("costs", None, costs, cost_column, corpus),
+    }
     given = {name: column for name, column in columns.items() if column is not None}
     for name, column in given.items():
         if column.rows != vectors.rows:
@@ -89,11 +128,42 @@ def _read(vectors: Column, columns: dict[str, Column | None], options: dict[str,
                 f"{name} must have one row for each of the {vectors.rows} rows of corpus, "
                 f"got {column.rows} in {column.path}"
             )
+    return vectors, given
+
+
+def _read(vectors: Column, given: dict[str, Column], options: dict[str, Any]) -> rk.Corpus:
     more: dict[str, Any] = {name: given[name].whole() for name in ("ids", "costs") if name in given}
-    return sources.load_corpus(vectors, columns["bias"], columns["groups"], {**more, **options})
+    return sources.load_corpus(vectors, given.get("bias"), given.get("groups"), {**more, **options})
 
 
-def _ids(corpus: PathLike, file: PathLike | None, column: str | None) -> Column | None:
+def pieces(
+    vectors: Column, given: dict[str, Column], options: dict[str, Any], size: int
+) -> Generator[tuple[rk.Corpus, Ids], None, None]:
+    """Yield the rows as corpora of so many rows, the next of which is made while the caller has one."""
+    yield from ahead(_made(vectors, given, options, size), 1)
+
+
+def _made(
+    vectors: Column, given: dict[str, Column], options: dict[str, Any], size: int
+) -> Generator[tuple[rk.Corpus, Ids], None, None]:
+    read = [column.chunks(size) for column in given.values()]
+    begin = 0
+    for rows in vectors.chunks(size):
+        columns: dict[str, Any] = dict(zip(given, map(next, read), strict=True))
+        if "bias" in columns:
+            columns["bias"] = np.asarray(columns["bias"], np.float32)
+        try:
+            made = rk.Corpus(rows, **columns, **options)
+        except ValueError as error:
+            where = f"{vectors.path}, rows {begin} to {begin + len(rows) - 1}"
+            raise ValueError(f"corpus must be usable, got {where}: {error}") from error
+        yield made, made.ids
+        begin += len(rows)
+    if not begin:
+        raise ValueError(f"corpus must have at least one row, got none in {vectors.path}")
+
+
+def ids_of(corpus: PathLike, file: PathLike | None, column: str | None) -> Column | None:
     if file is None:
         return sources.ids(corpus, "corpus", column)
     if sources.Place(file, "ids").suffix == ".npy":

@@ -59,7 +59,13 @@ def most_bias(problem: Problem) -> float | None:
     """Return what no row exceeds in its bias, infinity where it is not known of rows outside; None without a bias."""
     if problem.bias is None:
         return None
-    return float(problem.bias.max()) if problem.bias.ndim == 1 else np.inf
+    return float(remaining(problem, problem.bias).max()) if problem.bias.ndim == 1 else np.inf
+
+
+def remaining(problem: Problem, values: np.ndarray) -> np.ndarray:
+    """Return values (N,) without those of deleted rows, unless all rows are deleted."""
+    live = problem.rows.live
+    return values if live is None or not live.any() else values[live]
 
 
 def reach(
@@ -114,6 +120,6 @@ def conclude(problem: Problem, picks: Selection, asked: Any) -> None:
         if limits.costs is not None and limits.costs.ndim == 1:
             # Nothing in the corpus costs as little as what is left.
             spent = np.where(picks.indices < 0, 0.0, limits.costs[picks.indices]).cumsum(axis=1)[:, -1]
-            short &= spent + limits.costs.min() <= limits.budget
+            short &= spent + remaining(problem, limits.costs).min() <= limits.budget
         needed[short & ~np.isnan(needed)] = -np.inf
     picks.certified = problem.outside <= needed

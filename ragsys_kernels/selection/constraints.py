@@ -62,7 +62,7 @@ def read(
     op: str,
     given: tuple[Any, ...],
     candidates: Any,
-    own: tuple[Any, Any, str],
+    own: tuple[Any, Any, str, Any],
     shape: tuple[int, int, int, int],
     place: Place,
     errors: dict[int, str] | None,
@@ -70,8 +70,8 @@ def read(
     """Return the constraints that arguments describe, and the candidates without what may not be picked.
 
     ``given``: initial, groups, query_groups, max_per_group, allowed, exclude, costs, budget, max_similarity. ``own``:
-    groups and costs of a Corpus, and the metric. ``shape``: queries, positions of a pool, rows, and positions of dense
-    pools, or 0.
+    groups and costs of a Corpus, the metric, and which of its rows are not deleted, or None. ``shape``: queries,
+    positions of a pool, rows, and positions of dense pools, or 0.
     """
     initial, groups, query_groups, max_per_group, allowed, exclude, costs, budget, max_similarity = given
     num_queries, pool, num_rows, pool_stride = shape
@@ -101,9 +101,11 @@ def read(
         if shown_before.shape[1]:  # an array without columns has no memory to point to
             found.initial = shown_before
 
-    if allowed is not None or exclude is not None:
+    if allowed is not None or exclude is not None or own[3] is not None:
         whole = not pool_stride and candidates is None
         allows = filters.read(op, allowed, exclude, num_queries, pool_stride or num_rows, place, errors, whole)
+        if own[3] is not None:
+            allows.mask = own[3] if allows.mask is None else place.packed(allows.mask & own[3])
         if whole:
             found.filter = allows
         else:

@@ -412,7 +412,7 @@ def _exhausted(problem: Problem, queries: np.ndarray, made: Selection) -> np.nda
         return np.zeros(len(queries), bool)
     picks = made.indices[queries]
     spent = np.where(picks < 0, 0.0, limits.costs[picks]).cumsum(axis=1)[:, -1]  # in the order of the picks
-    return ~np.asarray(spent + limits.costs.min() <= limits.budget[queries])
+    return ~np.asarray(spent + certificate.remaining(problem, limits.costs).min() <= limits.budget[queries])
 
 
 def _plan(problem: Problem) -> tuple[tuple[tuple[int, int], ...], float]:

@@ -223,6 +223,7 @@ class Rows:
     max_norm: float | None = None  # the largest norm of a vector of the formulas; None: the rows are not checked yet
     codes: Any = None  # (N, stride) uint8, csrc/cpu/simd/codes.inl; on a device int8, codes.py
     code_error: float = 0.0  # the largest error of a code row
+    live: Any = None  # (N,) bool: rows that are not deleted; None: all
 
     @staticmethod
     def of(data: Any, dtype: str, metric: str, norm: str) -> Rows:
@@ -236,7 +237,7 @@ class Rows:
         own = vars(self)
         if own.get("_mark", (None,))[0] != id(self):  # a copy has that of its original
             own["_mark"] = id(self), object()
-        arrays = (self.data, self.scales, self.bias, self.groups, self.costs, self.codes)
+        arrays = (self.data, self.scales, self.bias, self.groups, self.costs, self.codes, self.live)
         return own["_mark"][1], [x for x in arrays if x is not None]
 
     def vectors(self, rows: np.ndarray | slice) -> np.ndarray:
@@ -252,12 +253,19 @@ class Rows:
 
 def unit(vectors: np.ndarray) -> np.ndarray:
     """Return rows divided by their norms, in float64; a zero row stays zero."""
-    vectors = np.asarray(vectors, np.float64)
+    made = np.array(vectors, np.float64)
     # Scaled by the largest element first, so that squares neither overflow nor vanish.
-    largest = np.abs(vectors).max(axis=-1, keepdims=True)
-    vectors = divide(vectors, largest)
-    norms = np.sqrt(np.square(vectors).sum(axis=-1, keepdims=True))
-    return divide(vectors, norms)
+    _divide_by(made, np.maximum(-made.min(axis=-1, keepdims=True), made.max(axis=-1, keepdims=True)))
+    _divide_by(made, np.sqrt(np.square(made).sum(axis=-1, keepdims=True)))
+    return made
+
+
+def _divide_by(a: np.ndarray, b: np.ndarray) -> None:
+    """Replace a by a / b, and by 0 where b is not positive."""
+    if (b > 0).all():  # the usual case, in half the time
+        np.divide(a, b, out=a)
+    else:
+        a[...] = divide(a, b)
 
 
 def compacted(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -178,7 +178,7 @@ def selection(
     # Three quarters of a microsecond less where there is none of them.
     if (
         initial is groups is query_groups is max_per_group is allowed is exclude is None
-        and costs is budget is max_similarity is None
+        and costs is budget is max_similarity is rows.live is None
     ):
         limits = NONE
     else:
@@ -186,7 +186,7 @@ def selection(
             op,
             (initial, groups, query_groups, max_per_group, allowed, exclude, costs, budget, max_similarity),
             ids_array,
-            (rows.groups, rows.costs, rows.metric),
+            (rows.groups, rows.costs, rows.metric, rows.live),
             (num_queries, pool, num_rows, pool_stride),
             place,
             errors,

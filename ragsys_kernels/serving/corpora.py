@@ -49,7 +49,7 @@ class Served:
     @cached_property
     def _plain(self) -> bool:
         """Whether ids are the numbers of rows."""
-        return self.corpus.ids.kind == "row"
+        return self.corpus.ids.kind == "row" and self.corpus.live is None
 
     def rows_of(self, ids: np.ndarray | Sequence[Any]) -> np.ndarray:
         """Return the rows (n,) int64 of ids; -1 where the corpus has no such id."""
@@ -62,7 +62,7 @@ class Served:
 
     def ids_of(self, rows: np.ndarray) -> np.ndarray:
         """Return the ids of rows, in the same shape: int64, or objects that are strings."""
-        if self._plain:
+        if self.corpus.ids.kind == "row":
             return rows
         ids: np.ndarray = self.corpus.ids[rows]
         return ids
@@ -82,7 +82,7 @@ class Served:
         """Return what ``/info`` says of it."""
         corpus = self.corpus
         return {
-            "rows": len(corpus),
+            "rows": corpus.num_live,
             "dims": corpus.dims,
             "metric": corpus.metric,
             "dtype": corpus.dtype,

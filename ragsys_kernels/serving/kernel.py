@@ -156,11 +156,12 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
     candidates, errors, outside = block.candidates, None, {}
     whole = block.pool is None and candidates is None
     most = int(block.k.max()) if isinstance(block.k, np.ndarray) else block.k
+    live = corpus.num_live
     if block.pool is not None:
         counts = block.retrieved()
         found = corpus.search(
             _placed(served, block.vectors),
-            min(int(counts.max()), len(corpus)),
+            min(int(counts.max()), max(1, live)),
             lambda_b=_placed(served, block.lambda_b) if "bias" in METHODS[block.method].parameters else 1.0,
             **filters,
             **options,
@@ -168,7 +169,7 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
         candidates, errors, filters = _host(found.indices), found.errors, {}
         if certified.can_prove(corpus, block.method, None, "auto"):
             outside["outside"] = np.where(
-                counts < len(corpus), found.scores[np.arange(len(block)), np.minimum(counts, len(corpus)) - 1], -np.inf
+                counts < live, found.scores[np.arange(len(block)), np.minimum(counts, max(1, live)) - 1], -np.inf
             )
         if (counts < candidates.shape[1]).any():  # of queries that have shown less
             candidates = np.where(np.arange(candidates.shape[1]) < counts[:, None], candidates, -1)

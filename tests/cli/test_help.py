@@ -67,6 +67,9 @@ CALLS = {
     ("bias",): (offline, "bias", ["--pairs", "p.csv", "--model", "m", "--out", "o.npy"]),
     ("embed",): (offline, "embed", ["--texts", "t.csv", "--model", "m", "--out", "o.npy"]),
     ("corpus", "build"): (offline, "build_corpus", ["--corpus", "c.npy", "--out", "o"]),
+    ("corpus", "append"): (offline, "append_corpus", ["--corpus", "c.npy", "--to", "o"]),
+    ("corpus", "delete"): (offline, "delete_rows", ["--ids", "i.txt", "--from", "o"]),
+    ("corpus", "compact"): (offline, "compact_corpus", ["o"]),
     ("compare",): (comparison, "compare_files", ["--corpus", "c.npy", "--queries", "q.npy", "--out", "o"]),
     ("evaluate", "vrsd"): (evaluation, "vrsd", []),
     ("evaluate", "vrsd-answers"): (evaluation, "vrsd_answers", []),
@@ -82,7 +85,7 @@ def test_all_commands_with_options_are_compared():
     without = {("show-config",), ("bench",), ("job",), ("job", "status"), ("job", "verify"), ("evaluate",)}
     without |= {("serve",), ("conform",)}  # limits: tests/serving; a function or a service: tests/conformance
     without |= {("show",)}  # which prints: tests/offline/test_embed.py
-    assert set(COMMANDS) - without - set(CALLS) <= {("corpus",), ("corpus", "verify")}
+    assert set(COMMANDS) - without - set(CALLS) <= {("corpus",), ("corpus", "verify"), ("corpus", "show")}
 
 
 @pytest.mark.parametrize("names", CALLS, ids=" ".join)

@@ -8,6 +8,7 @@ import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
+from ragsys_kernels.corpus import folder as corpus_folder
 from ragsys_kernels.corpus import rows as corpus_rows
 
 METHODS = ("mmr", "vrsd")
@@ -552,7 +553,7 @@ def test_failed_save_leaves_the_old_corpus_and_nothing_else(tmp_path, monkeypatc
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "save", full)
+    monkeypatch.setattr(corpus_folder, "_write", full)
     with pytest.raises(OSError, match="No space left"):
         make("float16").save(path, overwrite=True)
     assert os.listdir(tmp_path) == ["corpus"]

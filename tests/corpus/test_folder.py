@@ -1,6 +1,7 @@
 """The folder of a saved corpus: what is changed in it is found, and a kill while saving loses nothing."""
 
 import errno
+import hashlib
 import itertools
 import json
 import os
@@ -48,7 +49,7 @@ def signed(path, **changes):
     file = path / "corpus.json"
     content = {**json.loads(file.read_text()), **changes}
     del content["sha256"]
-    file.write_bytes(corpus_folder._content({name: value for name, value in content.items() if value is not None}))
+    file.write_bytes(corpus_folder.content_of({name: value for name, value in content.items() if value is not None}))
 
 
 def found(corpus):
@@ -588,10 +589,12 @@ def test_blocks_are_summed_as_the_format_says(tmp_path, monkeypatch, block):
 
 def test_folders_of_before_are_verified_by_sha256(saved):
     files = json.loads((saved / "corpus.json").read_text())["files"]
-    for said in files.values():
+    for name, said in files.items():
         del said["blocks_crc32"]
+        said["sha256"] = hashlib.sha256((saved / name).read_bytes()).hexdigest()
     signed(saved, files=files)
     rk.Corpus.load(saved, verify=True)
+    assert corpus_folder.problems(saved) == []
     unsampled(saved)
     rk.Corpus.load(saved)
     with pytest.raises(ValueError, match=r"data\.npy is damaged: its checksum is not the one it was written with"):

@@ -211,7 +211,7 @@ def test_description_with_ids_of_another_kind_is_refused(tmp_path):
     file = tmp_path / "corpus" / "corpus.json"
     description = json.loads(file.read_text())
     del description["sha256"], description["files"]["id_order.npy"]
-    file.write_bytes(corpus_folder._content(description))
+    file.write_bytes(corpus_folder.content_of(description))
     (tmp_path / "corpus" / "id_order.npy").unlink()
     with pytest.raises(ValueError, match="got another ids in "):
         rk.Corpus.load(tmp_path / "corpus")

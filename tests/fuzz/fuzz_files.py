@@ -162,7 +162,7 @@ class Case:
             description = json.loads(content)
             description.pop("sha256")
             self._edit(description, name)
-            return saved_folder._content(description)
+            return saved_folder.content_of(description)
         if name.endswith(".parquet") and self.dice.random() < 0.7:
             return self._varint(name, content)
         width = self.dice.choice((4, 4, 8))
@@ -236,7 +236,7 @@ class Case:
                 said["sha256"] = hashlib.sha256(self.files[name]).hexdigest()
                 if self.dice.random() < 0.9:
                     said["bytes"] = len(self.files[name])
-            self.files["corpus.json"] = saved_folder._content(description)
+            self.files["corpus.json"] = saved_folder.content_of(description)
         except (ValueError, KeyError, TypeError, AttributeError):
             return
         self.done.append("with checksums that fit")

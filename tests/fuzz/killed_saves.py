@@ -22,10 +22,11 @@ import numpy as np
 
 import ragsys_kernels as rk
 from ragsys_kernels import _files
+from ragsys_kernels.corpus import folder
 
 # What a save does to files, as its modules call it; a kill within one of them is a kill before or after it.
 STEPS = [
-    (builtins, "open"), (os, "open"), (os, "mkdir"), (os, "scandir"), (np, "save"), (os, "fsync"), (os, "rename"),
+    (builtins, "open"), (os, "open"), (os, "mkdir"), (os, "scandir"), (folder, "_write"), (os, "fsync"), (os, "rename"),
     (_files, "_exchange"), (os, "unlink"), (os, "rmdir"),
 ]  # fmt: skip
 # How many of them change names, from the first on, with such a file system and without.
@@ -34,9 +35,9 @@ SIDES = ("before", "after")
 
 
 @contextmanager
-def stepping(before, after):
+def stepping(before, after, steps=STEPS):
     """Call `before(name)` and `after(name)` around each step of the block."""
-    originals = [getattr(module, name) for module, name in STEPS]
+    originals = [getattr(module, name) for module, name in steps]
 
     def around(function, name):
         def call(*arguments, **options):
@@ -47,12 +48,12 @@ def stepping(before, after):
 
         return call
 
-    for (module, name), function in zip(STEPS, originals, strict=True):
+    for (module, name), function in zip(steps, originals, strict=True):
         setattr(module, name, around(function, name))
     try:
         yield
     finally:
-        for (module, name), function in zip(STEPS, originals, strict=True):
+        for (module, name), function in zip(steps, originals, strict=True):
             setattr(module, name, function)
 
 

@@ -14,7 +14,7 @@ from job_arrays import N, check_refused, files, vector_lists  # noqa: E402
 
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import offline  # noqa: E402
-from ragsys_kernels.corpus import folder  # noqa: E402
+from ragsys_kernels.corpus import segments  # noqa: E402
 from ragsys_kernels.offline._spec import Inputs, JobSpec  # noqa: E402
 from ragsys_kernels.offline._worker import Held, Worker  # noqa: E402
 from ragsys_kernels.offline.sources import id_values  # noqa: E402
@@ -173,8 +173,8 @@ def test_a_flipped_bit_is_found_before_the_job_begins(tmp_path, data, monkeypatc
 
 def test_a_saved_corpus_is_verified_once(tmp_path, data, monkeypatch):
     rk.Corpus(data["corpus"]).save(tmp_path / "saved")
-    read, load = [], folder.load
-    monkeypatch.setattr(folder, "load", lambda path, verify: read.append(verify) or load(path, verify))
+    read, load = [], segments.load
+    monkeypatch.setattr(segments, "load", lambda path, verify: read.append(verify) or load(path, verify))
     spec = JobSpec(corpus=tmp_path / "saved", queries=tmp_path / "queries.npy")
     Inputs.open(spec, verify=True)
     Worker(spec)  # as another process begins

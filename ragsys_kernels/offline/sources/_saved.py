@@ -12,7 +12,8 @@ import ragsys_kernels as rk
 
 from ..._types import PathLike
 from ...corpus.folder import DESCRIPTION, has_sums
-from ...corpus.ids import Ids
+from ...corpus.ids import Ids, Joined
+from ...corpus.segments import files, is_segmented
 from ._place import Place
 from ._rows import span
 
@@ -41,8 +42,10 @@ class SavedColumn:
         return f"row {row} of {self.path}"
 
     def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]:
-        files = [self._place.child(name).identity(full, known) for name in self._place.names()]
-        return {"path": str(self.path), "files": files}
+        place = self._place
+        names = place.names() if place.local is None or not is_segmented(place.local) else files(place.local)
+        files_of = [place.child(name).identity(full, known) for name in names]
+        return {"path": str(self.path), "files": files_of}
 
 
 class SavedIds(SavedColumn):
@@ -61,6 +64,8 @@ class SavedIds(SavedColumn):
 
 def id_values(ids: Ids) -> pa.Array:
     """Return the ids of a corpus, if it has any, as Arrow's in the same memory; strings with 64-bit offsets."""
+    if isinstance(ids, Joined) and ids.kind != "row":
+        return pa.array(ids.whole(), pa.large_string() if ids.kind == "str" else pa.int64())
     arrays = ids.arrays()
     if ids.kind != "str":
         return pa.array(arrays["ids"]) if arrays else None

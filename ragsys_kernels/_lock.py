@@ -1,8 +1,7 @@
-"""One process at a time in an output folder."""
+"""One process at a time in a folder that is written to."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 import stat
@@ -16,10 +15,13 @@ _TRIES, _WAIT = 5, 0.02  # seconds; `owner` holds the lock for a moment
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Own the folder for a block; the kernel gives it free when the process ends, however it ends."""
+def locked(folder: Path, what: str = "select: out") -> Iterator[None]:
+    """Own the folder for a block; the kernel gives it free when the process ends, however it ends.
+
+    ``what`` names call and argument in errors. A folder that is in use is refused with its owner's name.
+    """
     path = folder / LOCK_FILE
-    descriptor = _acquire(path)
+    descriptor = _acquire(path, what)
     try:
         with suppress(OSError):  # on a full disk the lock holds without a name
             os.ftruncate(descriptor, 0)
@@ -33,8 +35,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 def owner(folder: Path) -> str | None:
     """Return which process owns the folder, None if none does."""
+    import fcntl  # here, so that the package can be imported on Windows, which has none
+
     try:
-        descriptor = _open(folder / LOCK_FILE, os.O_RDONLY)
+        descriptor = _open(folder / LOCK_FILE, os.O_RDONLY, "select: out")
     except OSError:  # no file, or one that is nobody's lock
         return None
     try:
@@ -46,10 +50,12 @@ def owner(folder: Path) -> str | None:
     return None
 
 
-def _acquire(path: Path) -> int:
+def _acquire(path: Path, what: str) -> int:
+    import fcntl
+
     holder = "another process"
     for _ in range(_TRIES):
-        descriptor = _open(path, os.O_RDWR | os.O_CREAT)
+        descriptor = _open(path, os.O_RDWR | os.O_CREAT, what)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with suppress(FileNotFoundError):
@@ -62,21 +68,21 @@ def _acquire(path: Path) -> int:
             raise
         os.close(descriptor)
         time.sleep(_WAIT)
-    raise BlockingIOError(f"select: out must not be in use, got {path.parent}, in use by {holder}")
+    raise BlockingIOError(f"{what} must not be in use, got {path.parent}, in use by {holder}")
 
 
-def _open(path: Path, flags: int) -> int:
+def _open(path: Path, flags: int, what: str) -> int:
     """Open the folder's own file: what is written to a link would be written to a file that is somewhere else."""
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)  # nor wait for a pipe's other end
     except OSError as error:
         if path.is_symlink() or path.is_dir():
-            raise FileExistsError(f"select: out must have its lock as a file, got a link or folder {path}") from error
-        raise OSError(f"select: out must be writable, got {path}: {error.strerror}") from error
+            raise FileExistsError(f"{what} must have its lock as a file, got a link or folder {path}") from error
+        raise OSError(f"{what} must be writable, got {path}: {error.strerror}") from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
-        raise FileExistsError(f"select: out must have its lock as a file of one name, got {path}")
+        raise FileExistsError(f"{what} must have its lock as a file of one name, got {path}")
     return descriptor
 
 

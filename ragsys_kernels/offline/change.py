@@ -1,0 +1,201 @@
+"""Folders of segments, changed: rows added, deleted, and written anew."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+import ragsys_kernels as rk
+
+from .. import _checks
+from ..corpus import segments
+from ..corpus.folder import DESCRIPTION
+from . import sources
+from .build import columns_of, ids_of, pieces, words_of
+from .sources import PathLike
+
+_TEXT = ("", ".txt", ".ids")  # files of ids with one a line
+_NAMED = 5
+
+
+def append_corpus(
+    corpus: PathLike | rk.Corpus,
+    to: PathLike,
+    *,
+    ids: PathLike | None = None,
+    bias: PathLike | None = None,
+    groups: PathLike | None = None,
+    costs: PathLike | None = None,
+    vector_column: str | None = None,
+    id_column: str | None = None,
+    bias_column: str | None = None,
+    group_column: str | None = None,
+    cost_column: str | None = None,
+    on_duplicate: Literal["error", "replace"] = "error",
+) -> rk.Corpus:
+    """Add the vectors of a file, or a corpus, to a folder of segments.
+
+    The new rows have numbers from N on and are stored as those before are. The folder changes in one step: a process
+    that is killed leaves it as it was, and who has loaded it keeps what it was.
+
+    Parameters
+    ----------
+    corpus : path, URL or Corpus
+        Vectors (M, D), in any format that `build_corpus` takes; a folder that `Corpus.load` maps; or a corpus.
+    to : path
+        A folder that `build_corpus` wrote with ``rows_per_segment``.
+    ids, bias, groups, costs, vector_column, id_column, bias_column, group_column, cost_column
+        As of `build_corpus`. New rows have what the rows before have, and nothing else.
+    on_duplicate : {"error", "replace"}
+        What an id does that is in the corpus already. "replace": the row that has it is deleted.
+
+    Returns
+    -------
+    Corpus
+        As loaded from the folder.
+
+    Raises
+    ------
+    ValueError
+        An id that is there already, rows of another kind, a folder that is damaged or of another form.
+    BlockingIOError
+        Another process writes to the folder; it is named.
+    """
+    op = "append_corpus"
+    _checks.choice(op, "on_duplicate", on_duplicate, segments.DUPLICATES)
+    paths = (ids, bias, groups, costs, vector_column, id_column, bias_column, group_column, cost_column)
+    with words_of(op), segments.changing(op, to) as version:
+        if isinstance(corpus, rk.Corpus) or _is_saved(corpus):
+            if any(path is not None for path in paths):
+                raise ValueError("corpus must be vectors where ids or other columns are named, got a corpus of its own")
+            made = corpus if isinstance(corpus, rk.Corpus) else rk.Corpus.load(corpus)
+            version.add(*segments.whole(made.to("cpu"), made.ids), on_duplicate)
+        else:
+            given, kinds = columns_of(corpus, *paths), version.kinds
+            size = version.rows_per_segment or given[0].rows
+            options = {"metric": kinds["metric"], "dtype": kinds["dtype"]}
+            for rows, names in pieces(*given, options, size):
+                version.add(rows, names, on_duplicate)
+    return rk.Corpus.load(to)
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """What `delete_rows` did: how many rows it deleted, and which ids it found no row for, in their order."""
+
+    rows: int
+    unknown: list[Any]
+
+    def __str__(self) -> str:
+        if not self.unknown:
+            return f"{self.rows} rows deleted"
+        some = ", ".join(map(_checks.shown, self.unknown[:_NAMED])) + (", ..." if len(self.unknown) > _NAMED else "")
+        return f"{self.rows} rows deleted, {len(self.unknown)} ids not in the corpus: {some}"
+
+
+def delete_rows(ids: PathLike | Sequence[Any], folder: PathLike, *, id_column: str | None = None) -> Deleted:
+    """Delete rows of a folder of segments.
+
+    The other rows keep their numbers; the space is kept until `compact_corpus`.
+
+    Parameters
+    ----------
+    ids : path, or ids in an array or list
+        A text file with an id in each line, or any file of which `build_corpus` reads ids. Without ids, rows.
+    folder : path
+        A folder that `build_corpus` wrote with ``rows_per_segment``.
+    id_column : str, optional
+        Column of the ids; default: "id".
+
+    Returns
+    -------
+    Deleted
+        How many rows were deleted, and the ids that are not in the corpus, or were deleted before.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A file that cannot be read, ids of another type than the corpus has, a folder that is damaged.
+    BlockingIOError
+        Another process writes to the folder; it is named.
+    """
+    op = "delete_rows"
+    with words_of(op), segments.changing(op, folder) as version:
+        known = version.known()
+        wanted = _wanted(ids, id_column, known.kind)
+        rows = known.rows_of(wanted, unknown="pad")
+        version.delete(np.unique(rows[rows >= 0]))
+        values = wanted if isinstance(wanted, list) else wanted.tolist()
+        return Deleted(len(np.unique(rows[rows >= 0])), [values[i] for i in np.flatnonzero(rows < 0).tolist()])
+
+
+def compact_corpus(folder: PathLike, *, rows_per_segment: int | None = None) -> rk.Corpus:
+    """Write the rows of a folder of segments anew, without the deleted ones; rows get new numbers, in their order.
+
+    Parameters
+    ----------
+    folder : path
+        A folder that `build_corpus` wrote with ``rows_per_segment``.
+    rows_per_segment : int, optional
+        Default: as the folder was made.
+
+    Returns
+    -------
+    Corpus
+        As loaded from the folder.
+
+    Raises
+    ------
+    ValueError
+        A folder that is damaged, or has no row that is not deleted.
+    BlockingIOError
+        Another process writes to the folder; it is named.
+
+    Notes
+    -----
+    Memory holds a segment at a time; the disk holds the old segments and the new ones until the end. Who has loaded
+    the folder keeps its rows: on Linux and macOS a file that is mapped can be read when its name is gone. Over NFS that
+    holds only for processes of the machine that compacts.
+    """
+    op = "compact_corpus"
+    size = None if rows_per_segment is None else _checks.count(op, "rows_per_segment", rows_per_segment)
+    segments.compacted(op, folder, size)
+    return rk.Corpus.load(folder)
+
+
+def _is_saved(path: PathLike) -> bool:
+    place = sources.Place(path, "corpus")
+    return place.local is not None and (place.local / DESCRIPTION).is_file()
+
+
+def _wanted(ids: PathLike | Sequence[Any], column: str | None, kind: str) -> Any:
+    """Return ids of a file, or as they are given: integers in an array, strings in a list."""
+    if not isinstance(ids, (str, os.PathLike)):
+        array = np.asarray(ids, None if len(ids) else np.int64).reshape(-1)
+        return array.tolist() if array.dtype.kind in "UOT" else array
+    place = sources.Place(ids, "ids")
+    if place.suffix not in _TEXT:
+        found = ids_of(ids, ids, column)
+        if found is None:
+            raise ValueError(f"ids must be in a column id, or it be named, got none in {place}")
+        values = found.whole()
+        array = np.asarray(values)
+        return array.tolist() if array.dtype.kind in "UOT" else array
+    if place.kind() != "file":
+        raise FileNotFoundError(f"ids must be an existing file, got {place}")
+    if column is not None:
+        raise ValueError(f"ids must not be a text file to have a column {column!r}, got {place}")
+    try:
+        lines = place.read(0, place.size()).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"ids must be a text file in UTF-8, got {place}: {error}") from error
+    if kind == "str":
+        return [line for line in lines if line]
+    try:
+        return np.array([int(line) for line in lines if line.strip()], np.int64)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"ids must be integers as those of the corpus, one a line, got {place}: {error}") from error

@@ -1,0 +1,325 @@
+"""Folders of segments: what is damaged is named, one process writes at a time, kills lose nothing."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import killed_segments
+import numpy as np
+import pytest
+from segmented import Rows, check_equal, corpus_of, in_folder
+
+import ragsys_kernels as rk
+from ragsys_kernels import offline
+from ragsys_kernels.corpus import folder as corpus_folder
+from ragsys_kernels.corpus import segments
+
+pytest.importorskip("pyarrow")
+
+
+@pytest.fixture
+def rows():
+    return Rows(300)
+
+
+@pytest.fixture
+def path(tmp_path, rows):
+    in_folder(tmp_path / "corpus", rows, [100, 30, 70])
+    offline.delete_rows(rows.columns["ids"][[3, 120]], tmp_path / "corpus")
+    return tmp_path / "corpus"
+
+
+def names(path):
+    return [segment["name"] for segment in segments.described(path)["segments"]]
+
+
+def signed(path, change):
+    file = path / "corpus.json"
+    content = json.loads(file.read_text())
+    del content["sha256"]
+    change(content)
+    file.write_bytes(corpus_folder.content_of(content))
+
+
+def refused(path, match, verify=False):
+    with pytest.raises(ValueError, match=match) as raised:
+        rk.Corpus.load(path, verify=verify)
+    message = str(raised.value)
+    assert message.startswith("Corpus: path must ")
+    assert str(path) in message
+    assert "\n" not in message
+
+
+# --- Damage.
+
+
+def test_missing_segment_is_named(path):
+    name = names(path)[1]
+    shutil.rmtree(path / "segments" / name)
+    refused(path, f"segment {name}: it is missing")
+    assert segments.problems(path) == [f"segment {name}: it is missing"]
+
+
+@pytest.mark.parametrize("file", ["data", "bias", "codes", "ids", "id_order"])
+def test_damaged_segment_is_named(path, compiled, file):
+    name = names(path)[2]
+    changed = path / "segments" / name / f"{file}.npy"
+    content = bytearray(changed.read_bytes())
+    content[-1] ^= 1
+    changed.write_bytes(content)
+    refused(path, f"segment {name}: {file}.npy is damaged")  # small ones are read whole
+    assert segments.problems(path) == [
+        f"segment {name}: {file}.npy is damaged: its checksum is not the one it was written with"
+    ]
+    changed.unlink()
+    refused(path, f"segment {name}: {file}.npy is missing")
+
+
+@pytest.mark.parametrize("taken", ["another corpus", "another segment"])
+def test_segment_of_another_is_named(path, tmp_path, taken):
+    in_folder(tmp_path / "other", Rows(300, seed=1), [100, 30, 70])
+    source = tmp_path / "other" if taken == "another corpus" else path
+    first, _, last = names(path)
+    shutil.rmtree(path / "segments" / last)
+    shutil.copytree(source / "segments" / names(source)[0], path / "segments" / last)
+    refused(path, f"segment {last}: corpus.json is damaged or another corpus's")
+    assert [each.split(":")[0] for each in segments.problems(path)] == [f"segment {last}"]
+    assert first != last
+
+
+def test_damaged_deleted_rows_are_named(path):
+    name = names(path)[0]
+    with open(path / "corpus.json") as file:
+        bits = path / "deleted" / (json.load(file)["segments"][0]["deleted"]["name"] + ".bits")
+    content = bytearray(bits.read_bytes())
+    content[0] ^= 1
+    bits.write_bytes(content)
+    refused(path, f"segment {name}: the file of its deleted rows is damaged")
+    bits.unlink()
+    refused(path, f"segment {name}: the file of its deleted rows is missing")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda whole: whole["segments"].pop(),
+        lambda whole: whole["segments"][0].update(name="../../other"),
+        lambda whole: whole["segments"][0].update(rows=99),
+        lambda whole: whole["segments"].append(whole["segments"][0]),
+        lambda whole: whole.update(segments=[], shape=[0, 13]),
+        lambda whole: whole.update(shape=[201, 13]),
+        lambda whole: whole.update(shape=[200, 12]),
+        lambda whole: whole.update(metric="dot"),
+        lambda whole: whole.update(columns=["bias"]),
+        lambda whole: whole.pop("segments"),
+        lambda whole: whole["segments"][0].update(max_norm="large"),
+        lambda whole: whole["segments"][0]["deleted"].update(rows=2),
+        lambda whole: whole.update(rows_per_segment=-1),
+        lambda whole: whole["segments"][0].pop("deleted"),
+    ],
+)
+def test_description_that_says_otherwise(path, change):
+    signed(path, change)
+    refused(path, "path must")
+
+
+def test_segments_may_be_in_another_order(path, rows):
+    """Rows and ids stay together; arrays that do not fit one after the other are copied."""
+    signed(path, lambda whole: whole["segments"].reverse())
+    corpus = rk.Corpus.load(path, verify=True)
+    order = np.r_[130:200, 100:130, :100]
+    np.testing.assert_array_equal(corpus.ids[:], rows.columns["ids"][order])
+    np.testing.assert_array_equal(corpus.data, corpus_of(rows, order).data)
+    assert np.flatnonzero(~corpus.live).tolist() == [90, 103]
+
+
+def test_edited_description_is_refused(path):
+    file = path / "corpus.json"
+    file.write_text(file.read_text().replace('"rows": 30', '"rows": 31'))
+    refused(path, "corpus.json is damaged or was edited")
+
+
+def test_verify_finds_an_id_in_two_segments(path, tmp_path):
+    rows = Rows(100, seed=4)
+    other = in_folder(tmp_path / "other", rows, [100])
+    rows.columns["ids"] = Rows(300).columns["ids"][100:200]
+    made = corpus_of(rows, np.arange(100))
+    inner = path / "segments" / names(path)[0]
+    shutil.rmtree(inner)
+    inner.mkdir()
+    content = corpus_folder.fill(inner, made, made.ids)
+    signed(path, lambda whole: whole["segments"][0].update(sha256=segments.hashlib.sha256(content).hexdigest()))
+    assert len(other) == 100
+    refused(path, "its ids must be unique, got .* twice", verify=True)
+
+
+# --- Changes.
+
+
+def test_changes_are_those_in_memory(path, rows):
+    ids = rows.columns["ids"]
+    expected = corpus_of(rows, np.arange(200)).delete(ids[[3, 120]])
+    old = rk.Corpus.load(path)
+    corpus = offline.append_corpus(corpus_of(rows, np.arange(200, 300)), path)
+    expected = expected.append(**rows.part(np.arange(200, 300)))
+    asked = rows.embeddings[:4]
+    check_equal(corpus.search(asked, 50), expected.search(asked, 50), np.arange(300))
+    done = offline.delete_rows([ids[250], ids[251], ids[3], 10**6], path)
+    assert (done.rows, done.unknown) == (2, [ids[3], 10**6])
+    assert str(done) == f"2 rows deleted, 2 ids not in the corpus: {ids[3]}, 1000000"
+    expected = expected.delete(ids[[250, 251]])
+    again = offline.append_corpus(corpus_of(rows, np.arange(5, 9)), path, on_duplicate="replace")
+    expected = expected.append(**rows.part(np.arange(5, 9)), on_duplicate="replace")
+    check_equal(again.search(asked, 50), expected.search(asked, 50), np.arange(304))
+    compacted = offline.compact_corpus(path)
+    left = np.flatnonzero(expected.live)
+    assert len(compacted) == compacted.num_live == len(left)
+    np.testing.assert_array_equal(compacted.ids[:], expected.ids[left])
+    place = np.full(304, -1)
+    place[left] = np.arange(len(left))
+    check_equal(compacted.search(asked, 50), expected.search(asked, 50), place)
+    assert [part["rows"] for part in segments.described(path)["segments"]] == [100, 100, 96]
+    assert segments.described(path)["version"] == 6
+    assert len(old) == 200  # who has loaded it keeps it
+    check_equal(
+        old.search(asked, 9), corpus_of(rows, np.arange(200)).delete(ids[[3, 120]]).search(asked, 9), np.arange(200)
+    )
+
+
+def test_refused_changes_leave_the_folder_as_it_was(path, rows):
+    before = (path / "corpus.json").read_bytes()
+    with pytest.raises(ValueError, match=r"append_corpus: ids must not be in the corpus, got .* in row 0"):
+        offline.append_corpus(corpus_of(rows, np.arange(199, 210)), path)
+    with pytest.raises(ValueError, match="append_corpus: new rows must have the D of the corpus, 13, got 14"):
+        offline.append_corpus(corpus_of(Rows(9, dims=14), np.arange(9)), path)
+    with pytest.raises(TypeError, match="ids must be integers"):
+        offline.delete_rows(["a"], path)
+    assert offline.delete_rows([10**6], path).unknown == [10**6]
+    with pytest.raises(ValueError, match="compact_corpus: rows_per_segment must be at least 1"):
+        offline.compact_corpus(path, rows_per_segment=0)
+    assert (path / "corpus.json").read_bytes() == before
+    assert sorted(os.listdir(path / "segments")) == sorted(names(path))
+    offline.delete_rows(rows.columns["ids"][:200], path)
+    with pytest.raises(ValueError, match="must have a row that is not deleted, got none of 200"):
+        offline.compact_corpus(path)
+
+
+def test_other_folders_cannot_be_changed(tmp_path, rows):
+    corpus_of(rows, np.arange(20)).save(tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"delete_rows: folder must be one of corpus build .*, got the saved corpus"):
+        offline.delete_rows([1], tmp_path / "saved")
+    with pytest.raises(ValueError, match="compact_corpus: folder must be one of corpus build"):
+        offline.compact_corpus(tmp_path / "nothing")
+
+
+def test_second_writer_is_refused_with_the_name_of_the_first(path, rows):
+    with segments.changing("test", path):
+        with pytest.raises(BlockingIOError, match=f"delete_rows: folder must .* in use by process {os.getpid()} on "):
+            offline.delete_rows(rows.columns["ids"][:3], path)
+        assert len(rk.Corpus.load(path)) == 200  # readers need no lock
+    assert offline.delete_rows(rows.columns["ids"][:3], path).rows == 3
+
+
+def test_lock_of_a_dead_process_is_no_lock(path, rows):
+    code = (
+        "import os, sys\nfrom ragsys_kernels.corpus import segments\n"
+        "with segments.changing('test', sys.argv[1]):\n    os.kill(os.getpid(), 9)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ended = subprocess.run([sys.executable, "-c", code, str(path)], env=environment, check=False)
+    assert ended.returncode == -9
+    assert (path / ".lock").exists()
+    assert offline.delete_rows(rows.columns["ids"][:3], path).rows == 3
+    assert not (path / ".lock").exists()
+
+
+def test_full_disk_leaves_the_folder_as_it_was(path, rows, monkeypatch):
+    before, real = (path / "corpus.json").read_bytes(), corpus_folder._write
+
+    def full(file, *rest):
+        if file.name == "codes.npy" or file.name == "bias.npy":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(file, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus_folder, "_write", full)
+        with pytest.raises(
+            OSError, match=r"folder must be one that can be written, got .*: No space .*; it is as it was"
+        ):
+            offline.append_corpus(corpus_of(rows, np.arange(200, 300)), path)
+    assert (path / "corpus.json").read_bytes() == before
+    assert sorted(os.listdir(path / "segments")) == sorted(names(path))
+    assert len(offline.append_corpus(corpus_of(rows, np.arange(200, 300)), path)) == 300
+
+
+def test_folder_takes_the_place_of_another(tmp_path, rows):
+    path = tmp_path / "corpus"
+    corpus_of(rows, np.arange(20)).save(path)
+    np.save(tmp_path / "rows.npy", rows.embeddings)
+    with pytest.raises(FileExistsError, match="must not exist"):
+        offline.build_corpus(tmp_path / "rows.npy", path, rows_per_segment=128)
+    for size in (128, 50, None, 300):
+        corpus = offline.build_corpus(tmp_path / "rows.npy", path, rows_per_segment=size, overwrite=True)
+        np.testing.assert_array_equal(corpus.data, rk.Corpus(rows.embeddings).data)
+    offline.build_corpus(tmp_path / "rows.npy", path, rows_per_segment=128, overwrite=True)
+    (path / "other.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"nothing else, got .*other.txt"):
+        offline.build_corpus(tmp_path / "rows.npy", path, rows_per_segment=128, overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == ["corpus", "rows.npy"]
+
+
+def test_readers_beside_a_writer(path, rows):
+    """Threads that load the folder while it changes see whole versions."""
+    ids, failed, stop = rows.columns["ids"], [], threading.Event()
+
+    def read():
+        try:
+            while not stop.is_set():
+                corpus = rk.Corpus.load(path)
+                live = np.flatnonzero(corpus.live) if corpus.live is not None else np.arange(len(corpus))
+                order = np.argsort(ids)
+                known = order[np.searchsorted(ids[order], corpus.ids[live])]
+                np.testing.assert_array_equal(corpus.data[live], one.data[known])
+                assert len(live) in (198, 199, 200, 297, 298, 299, 300)
+        except BaseException as error:
+            failed.append(error)
+
+    one = corpus_of(rows, np.arange(300))
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for turn in range(2):
+        offline.append_corpus(corpus_of(rows, np.arange(200, 300)), path)
+        offline.compact_corpus(path, rows_per_segment=60 + turn)
+        offline.delete_rows(ids[200:], path)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not failed
+
+
+def killed(tmp_path, seed, kills):
+    command = [sys.executable, killed_segments.__file__, str(tmp_path), str(seed), str(kills)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_killed_changes_lose_nothing(tmp_path):
+    done = killed(tmp_path, 1, 8)
+    assert done["kills"] == 8
+    assert done["loads"] >= 8
+
+
+@pytest.mark.slow
+def test_hundred_killed_changes_lose_nothing(tmp_path):
+    done = killed(tmp_path, 2, 100)
+    assert done["kills"] == 100
+    assert done["at steps"] == 50
+    assert done["completed"] > 20
+    assert done["loads"] > 100
