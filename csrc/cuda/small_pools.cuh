@@ -332,7 +332,7 @@ struct SmallPool {
 #pragma unroll
       for (int j = 0; j < kOfLane; ++j)
         if (slot == kWarp * j + lane) {
-          put(a, q, made, id_of(slot), rule.score(x, j, w[j], first), x.v[j], rule.redundancy(j, first));
+          put(a, q, made, id_in_pool(a, q, slot), rule.score(x, j, w[j], first), x.v[j], rule.redundancy(j, first));
           open[j] = false;
         }
       first = false;

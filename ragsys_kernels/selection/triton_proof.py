@@ -100,8 +100,8 @@ def first_rows(problem: Problem) -> int:
 
 def product_tile(dtype: str, num_queries: int, dims: int, terms: int, plain: bool, hopper: bool) -> Tile:
     """Return the tile of the products, which holds one of them for each of several columns."""
-    queries = 16 if num_queries <= 16 else 64 if hopper else 32
-    # Operands that go through registers leave less room there: 64 queries spill on sm_80.
+    # Operands that go through registers leave less room: 64 queries spill on sm_80, 32 with options on gfx942.
+    queries = 16 if num_queries <= 16 or not (hopper or plain) else 64 if hopper else 32
     narrow = dtype == "float32" or not hopper
     dims = min(32 if narrow else 64, max(16, next_power_of_2(dims)))
     rows = triton_filter.ROWS if plain and hopper else max(32, triton_filter.ROWS // 2)

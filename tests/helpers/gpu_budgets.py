@@ -128,6 +128,8 @@ SPILLED = {
     ("rows 64 vrsd options float32", "sm_100"): 8,
     ("gram tile 64 vrsd options *float16", "sm_80"): 40,
     ("filter least 64 plain float16", "sm_80"): 8,
+    ("filter least 64 options float16", "sm_100"): 16,
+    ("proof taken options float32", "sm_80"): 16,
     ("gram 128 mmr plain int8", "sm_80"): 40,
     ("gram 128 mmr plain int8", "sm_100"): 16,
     # Rules with 128 slots and all options together, which keep a row of numbers of each slot beside the matrix.
