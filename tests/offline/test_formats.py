@@ -115,7 +115,7 @@ def test_text_is_read_in_blocks(tmp_path, monkeypatch):
         ("x.jsonl", b'{"embedding": [1.5]}\nnone\n'),
         ("x.jsonl", b""),
         ("x.jsonl.gz", b"not compressed"),
-        ("x.jsonl.gz", gzip.compress(b'{"embedding": [1.5, 2]}\n' * 1000)[:60]),
+        ("x.jsonl.gz", gzip.compress(b'{"embedding": [1.5, 2]}\n' * 1000, mtime=0)[:60]),
         ("x.csv", b"embedding,id\n1,2,3\n"),
         ("x.csv", b"embedding\n\xff\xfe\n"),
         ("x.csv", b""),
