@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -194,7 +194,7 @@ def _version(folder: Path) -> bytes:
     file = folder / DESCRIPTION
     if file.is_file():  # a pipe would be waited for
         with suppress(OSError), open(file, "rb") as opened:
-            return opened.read(_MOST_BYTES)
+            return _content(opened)
     return b""
 
 
@@ -321,13 +321,18 @@ def described(folder: Path) -> tuple[dict[str, Any], bytes]:
         raise DamageError(f"it has no file {DESCRIPTION}", rule)
     try:
         with open(file, "rb") as opened:
-            content = opened.read(_MOST_BYTES)
+            content = _content(opened)
         description = json.loads(content)
     except (OSError, ValueError, RecursionError) as error:
         raise DamageError(error, rule) from error
     if not isinstance(description, dict) or not {"format", "metric", "dtype"} <= set(description):
         raise DamageError(f"{DESCRIPTION} does not describe a corpus", rule)
     return description, content
+
+
+def _content(opened: IO[bytes]) -> bytes:
+    """Return the bytes of a description: not more than there are, for which Python would take memory first."""
+    return opened.read(min(_MOST_BYTES, os.fstat(opened.fileno()).st_size))
 
 
 def description_of(folder: Path) -> dict[str, Any]:

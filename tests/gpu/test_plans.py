@@ -296,4 +296,4 @@ def test_old_kinds_are_forgotten(device, monkeypatch):
     assert len(plans._plans) <= 4
 
 
-interpreted.elsewhere(globals())
+interpreted.elsewhere(globals(), slow=True)

@@ -163,4 +163,4 @@ def test_other_searches_go_densely():
         assert triton_filter.fits(validate.selection("search", queries, rows, 1, k_name="n")) is fits
 
 
-interpreted.elsewhere(globals())
+interpreted.elsewhere(globals(), slow=True)

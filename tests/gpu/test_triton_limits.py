@@ -122,4 +122,4 @@ def test_a_ceiling_of_one_bars_no_cosine(rule):
     np.testing.assert_array_equal(check(rule, {**problem, "max_similarity": 1.0}).indices, free.indices)
 
 
-interpreted.elsewhere(globals())
+interpreted.elsewhere(globals(), slow=True)

@@ -175,4 +175,4 @@ def test_splits_are_cut_by_the_number_of_columns_alone():
         assert -(-columns // (triton_linear.COLUMNS * tiles)) <= triton_linear.MOST_SPLITS
 
 
-interpreted.elsewhere(globals())
+interpreted.elsewhere(globals(), slow=True)

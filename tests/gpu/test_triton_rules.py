@@ -233,4 +233,4 @@ def test_what_no_kernel_runs_is_refused_by_name():
         rk.coverage(**problem, costs=np.ones(38), budget=3.0, density=True, backend="triton")
 
 
-interpreted.elsewhere(globals())
+interpreted.elsewhere(globals(), slow=True)

@@ -191,8 +191,11 @@ def test_scores_of_every_scale(name, factor):
     rng = np.random.default_rng(4)
     rows, scores = rng.standard_normal((30, 16)), np.float32(factor * rng.random(30))
     for options in STRATEGIES[name]:
-        if factor > 1 and options.get("normalize_scores", True) is False:
+        normalized = options.get("normalize_scores", True)
+        if factor > 1 and not normalized:
             continue  # pyversity's sums of float32 lose the volume
+        if factor < 1e-15 and normalized and name == "dpp":
+            continue  # pyversity's z-scores are 0: of rows with equal values, a processor's rounding picks one
         found, expected = (getattr(module, name)(rows, scores, 9, 0.4, **options) for module in (ours, pyversity))
         np.testing.assert_array_equal(found.indices, expected.indices)
         tolerance = 1e-5 * np.abs(expected.selection_scores).max()

@@ -136,9 +136,9 @@ def test_missing_file(tmp_path, data, name):
 
 
 def test_other_format(tmp_path, data):
-    (tmp_path / "corpus.csv").write_text("1,2")
+    (tmp_path / "corpus.xlsx").write_text("1,2")
     check_refused(
-        tmp_path, ValueError, r"must be a \.npy, \.parquet, .* or \.safetensors file", corpus=tmp_path / "corpus.csv"
+        tmp_path, ValueError, r"must be a \.npy, \.parquet, .* or \.safetensors file", corpus=tmp_path / "corpus.xlsx"
     )
 
 

@@ -60,6 +60,7 @@ def test_every_instruction_set_and_thread_count(tool):
         tool.check(isa, THREADS)
 
 
+@pytest.mark.slow
 def test_avx512_without_vnni(tool, folder):
     """Products of codes by other instructions, scans of few vectors only: every other answer is the same."""
     if "avx512" not in tool.isas():
