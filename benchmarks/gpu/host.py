@@ -129,8 +129,8 @@ def calls() -> dict[str, Callable[[], Any]]:
     ids, few = empty(2000, 100, dtype=torch.int64), empty(64, 64)
     logits, targets = empty(64, 32_000, dtype=torch.bfloat16), empty(64, dtype=torch.int64)
     own = rk.Corpus(rng.standard_normal((40_000, 64), np.float32), dtype="float16")
-    fields = {name: getattr(own, name) for name in ("data", "scales", "codes")}
-    held = _arrays.changed(own, **{name: torch.from_numpy(x) for name, x in fields.items()})
+    fields = {name: getattr(own, name) for name in ("data", "scales")}
+    held = _arrays.changed(own, codes=None, **{name: torch.from_numpy(x) for name, x in fields.items()})
     return {
         "mmr, ids, Q2000 P100 K10": lambda: rk.mmr(queries, rows, 10, candidates=ids, lambda_d=0.7),
         "token_logprobs, T64 V32000": lambda: rk.token_logprobs(logits, targets),

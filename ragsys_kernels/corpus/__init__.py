@@ -58,8 +58,8 @@ class Corpus(Rows):
     Notes
     -----
     Under "cosine" rows of floats also get 8-bit codes, D + 12 bytes a row in whole cache lines: about 25 % more memory
-    for float32 rows, 50 % for 16-bit rows, on the host and on a device alike. The codes show the kernels which rows
-    they need not read. Results are exact with and without them.
+    for float32 rows, 50 % for 16-bit rows, on the host. The codes show the kernels which rows they need not read.
+    Results are exact with and without them.
 
     Raises
     ------
@@ -177,7 +177,7 @@ class Corpus(Rows):
         return _arrays.device_of(self.data)
 
     def to(self, device: str) -> Corpus:
-        """Return the corpus on another device, or itself if it is there. Its codes are made again there."""
+        """Return the corpus on another device, or itself if it is there. On the host its codes are made again."""
         place = place_of("Corpus", device)
         return self if lies_on(self, place) else moved(self, place, (*folder.ARRAYS, "live"))
 
@@ -569,7 +569,7 @@ class Corpus(Rows):
         OSError
             The folder cannot be written, as on a full disk; what was there is as it was.
         """
-        rows, ids = segments.whole(self, self.ids)
+        rows, ids = segments.whole(self.to("cpu"), self.ids)
         folder.save(rows, ids, path, _checks.flag("Corpus", "overwrite", overwrite))
 
     @classmethod

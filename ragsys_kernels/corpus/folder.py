@@ -32,7 +32,7 @@ from .. import _arrays, _env, _files
 from .._lock import LOCK_FILE
 from .._npy import HEADER, header
 from .._types import PathLike
-from ..selection.codes import encode, row_bytes, swapped
+from ..selection.codes import encode, row_bytes
 from ..selection.problem import Rows
 from . import ids, spans
 
@@ -108,8 +108,6 @@ def fill(folder: Path, rows: Rows, known: ids.Ids, start: int = 0) -> bytes:
     """
     arrays = {name: _arrays.to_host(array) for name in ARRAYS if (array := getattr(rows, name)) is not None}
     num_rows, dims = arrays["data"].shape
-    if "codes" in arrays and arrays["codes"].dtype == np.int8:  # a device's
-        arrays["codes"] = swapped(arrays["codes"], dims)
     of_rows = set(arrays)
     arrays.update(known.arrays())
     row = sum(array[0].nbytes for array in arrays.values())

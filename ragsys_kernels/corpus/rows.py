@@ -159,12 +159,12 @@ def lies_on(rows: Any, place: Place) -> bool:
 
 
 def encoded(place: Place, data: Any, dtype: str, metric: str, scales: Any) -> tuple[Any, float]:
-    """Return the 8-bit codes of rows that are in that place, and their largest error."""
-    return (codes.encode if isinstance(place, Host) else torch_rows.encode)(data, dtype, metric, scales)
+    """Return the 8-bit codes of rows, and their largest error; none on a device, whose kernels have no use for them."""
+    return codes.encode(data, dtype, metric, scales) if isinstance(place, Host) else (None, 0.0)
 
 
 def moved(rows: Any, place: Place, names: Iterable[str]) -> Any:
-    """Return a copy of a corpus in another place. Its arrays of these names move; its codes are made again there."""
+    """Return a copy of a corpus in another place. Its arrays of these names move; the host makes codes again."""
     names = [name for name in names if name != "codes" and getattr(rows, name) is not None]
     arrays = {name: _arrays.to_host(getattr(rows, name)) for name in names}
     if isinstance(place, Torch):

@@ -8,7 +8,6 @@ import numpy as np
 
 from .. import _arrays
 from .._arrays import Torch
-from ..selection import codes
 from ..selection.torch_search import unit
 
 # Bytes of a block of rows while they are normalised, in float64.
@@ -57,14 +56,6 @@ def store(
     if dtype == "int8":  # as in `rows.store`
         largest_norm *= 1 + dims**0.5 / 254
     return data, scales, largest_norm, *bad.cpu().numpy()
-
-
-def encode(data: Any, dtype: str, metric: str, scales: Any) -> tuple[Any, float]:
-    """Return the code rows of `selection.codes.of_tensor` and their largest error, or None where codes are no use."""
-    dims = int(data.shape[1])
-    if not codes.useful(dtype, metric, dims):
-        return None, 0.0
-    return codes.of_tensor(data, scales, max(1, _BLOCK_BYTES // (32 * dims)))
 
 
 def _upload(place: Torch, part: Any, given: str) -> Any:
