@@ -113,8 +113,9 @@ class Ticket:
             self.waiting = 0
         if self._timer is not None:
             self._timer.cancel()
-        if self._then is not None:
-            self._then()
+        then, self._then = self._then, None  # else the two would know each other for ever
+        if then is not None:
+            then()
 
 
 Entry = tuple[Block, Ticket, int]  # a block, whose it is, and its number there

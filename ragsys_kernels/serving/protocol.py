@@ -58,6 +58,7 @@ class Protocol(HttpToolsProtocol):
     waiting_since: float | None = None
     _in_headers = False  # the headers of a request have begun
     _unused = 0  # bytes that have come since a part of a body: headers, and what else a parser keeps
+    _most = _fields = 0  # bytes, and headers, that may come
     _running: Any = None  # the request that is answered now: others behind it wait for their turn
     _defaults: tuple[list[tuple[bytes, bytes]], bytes] = [], b""  # uvicorn's headers of all answers, as they are sent
     app: Any  # `Front`
@@ -67,6 +68,8 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.waiting_since = time.monotonic()
+        limits = self.app.service.limits
+        self._most, self._fields = limits.header_bytes, limits.headers
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -88,7 +91,7 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._unused += len(data)
         super().data_received(data)
-        if self._unused > self.app.service.limits.header_bytes and not self.transport.is_closing():
+        if self._unused > self._most and not self.transport.is_closing():
             self._refuse_headers()
 
     def send_400_response(self, msg: str) -> None:
@@ -103,7 +106,7 @@ class Protocol(HttpToolsProtocol):
         self._in_headers = True
 
     def on_headers_complete(self) -> None:
-        if self._too_many():
+        if (self._unused > self._most or len(self.headers) > self._fields) and self._too_many():
             raise _HeadersError
         self._in_headers, self._unused = False, 0
         if not self._begin():
@@ -262,9 +265,8 @@ class Protocol(HttpToolsProtocol):
         defaults = self.server_state.default_headers
         if defaults is not self._defaults[0]:
             self._defaults = defaults, b"".join([b"%b: %b\r\n" % header for header in defaults])
-        for name, _ in response.headers:
-            if name == b"connection":
-                cycle.keep_alive = False
+        if (b"connection", b"close") in response.headers:
+            cycle.keep_alive = False
         return _written(response, cycle.keep_alive, self._defaults[1])
 
 

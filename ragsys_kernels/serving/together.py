@@ -64,7 +64,8 @@ class Party:
         if self.done:
             return
         self.done, self.error = True, error
-        for function in self._then:
+        waiting, self._then = self._then, []  # they know the party: without this, only the garbage collector ends it
+        for function in waiting:
             function()
 
 
