@@ -85,7 +85,7 @@ class _Calls:
                 body, kind = asked.json(part, common)
             options = {"content": body, "headers": {"content-type": kind}, "params": url}
             answer = yield from self._request("POST", "/v1/select", limit, options)
-            picks = wire.read(answer.content, answer.headers["content-type"])
+            picks = _picks(answer, part.stop - part.start)
             if picks.errors and on_error == "raise":
                 index = min(picks.errors)
                 raise InvalidRequestError(f"query {part.start + index}: {picks.errors[index]}", 422)
@@ -145,6 +145,17 @@ def _has_picks(answer: httpx.Response) -> bool:
     if answer.status_code != 422:
         return False
     return not answer.headers["content-type"].startswith("application/json") or answer.content.startswith(b'{"results"')
+
+
+def _picks(answer: httpx.Response, count: int) -> Picks:
+    """Return the picks of an answer, which something between client and server may have written."""
+    try:
+        picks = wire.read(answer.content, answer.headers["content-type"])
+        if len(picks) != count:
+            raise ValueError(f"{len(picks)} results for {count} queries")
+    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+        raise ServiceError(f"the answer cannot be read: {str(error)[:200]}", answer.status_code) from error
+    return picks
 
 
 def _error_of(answer: httpx.Response) -> ServiceError:

@@ -129,7 +129,7 @@ class Asked:
 
 
 def read(body: bytes, content_type: str) -> Picks:
-    """Return the picks of an answer."""
+    """Return the picks of an answer; `ValueError`, `KeyError` or `TypeError` where it is none."""
     if content_type.startswith(_ARROW):
         return _read_arrow(body)
     results = json.loads(body)["results"]
@@ -165,7 +165,9 @@ def _read_arrow(body: bytes) -> Picks:
     import pyarrow as pa
 
     with pa.ipc.open_stream(body) as reader:
-        table = reader.read_all().combine_chunks()
+        table = reader.read_all()
+    table.validate(full=True)  # before anything follows its offsets
+    table = table.combine_chunks()
     errors = {i: why for i, why in enumerate(table.column("error").to_pylist()) if why is not None}
     lists = [table.column(name).combine_chunks() for name in ("ids", *_VALUES)]
     lists = [x.chunk(0) if isinstance(x, pa.ChunkedArray) else x for x in lists]

@@ -235,3 +235,47 @@ def test_allowed_ids_limit_what_is_picked(wire):
         return await client.select(QUERIES[:4], 3, allowed=[IDS[rows].tolist()] * 4, pool=20)
 
     same(served(use, wire=wire), NUMBERED.select(QUERIES[:4], 3, allowed=rows, pool=20))
+
+
+def stream(offsets=(0, 1), names=("ids", "scores", "relevance", "redundancy", "error")):
+    """An answer to one query as Arrow, whose lists begin and end where they are told to."""
+    pa = pytest.importorskip("pyarrow")
+    columns = {}
+    for name in names:
+        values = pa.array([7] if name == "ids" else np.ones(1, np.float32), pa.int64() if name == "ids" else None)
+        columns[name] = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), values)
+    if "error" in names:
+        columns["error"] = pa.array([None], pa.string())
+    out = pa.BufferOutputStream()
+    table = pa.table(columns)
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    told, true = (np.array([*each, 7, 0], "<i4").tobytes() for each in (offsets, (0, 1)))
+    return out.getvalue().to_pybytes().replace(true, told)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (stream((1 << 28, (1 << 28) + 1)), "arrow"),  # to read there would end the process
+        (stream((0, 1 << 28)), "arrow"),
+        (stream()[:200], "arrow"),
+        (stream(names=("ids",)), "arrow"),
+        (b"", "arrow"),
+        (b'{"results": [{}, {}]}', "json"),
+        (b'{"results": {}}', "json"),
+        (b'{"results": [{"ids": [1', "json"),
+        (b"[]", "json"),
+        (b"<html>", "json"),
+    ],
+)
+def test_answers_that_are_none_are_errors(body, kind):
+    types = {"arrow": "application/vnd.apache.arrow.stream", "json": "application/json"}
+    answer = httpx.Response(200, content=body, headers={"content-type": types[kind]})
+    with Client("http://wrong", transport=httpx.MockTransport(lambda _: answer), wire=kind) as client:
+        with pytest.raises(ServiceError, match="the answer cannot be read") as caught:
+            client.select(QUERIES[:1], k=1)
+        assert caught.value.status == 200
+    good = httpx.Response(200, content=stream(), headers={"content-type": types["arrow"]})
+    with Client("http://right", transport=httpx.MockTransport(lambda _: good)) as client:
+        assert client.select(QUERIES[:1], k=1).ids.tolist() == [[7]]
