@@ -1,21 +1,24 @@
 """CUDA kernels for pools in the registers of a cluster, run on the CPU by the package's own launcher."""
 
+import functools
 import re
 
 import cancelling
+import cuda_selection
 import numpy as np
 import pytest
 import soaks
 from backends import missing
 from clustered_pools import pools
 from cuda_on_cpu import emulator
+from cuda_selection import OPS, assert_same, checked, kernel_of, not_empty
 
 from ragsys_kernels import _arrays, testing
 from ragsys_kernels._gpu import cuda_module
-from ragsys_kernels.selection import cuda_configuration, cuda_kernels, reference, validate
+from ragsys_kernels.selection import cuda_configuration, cuda_kernels, reference
 
-OPS = ("mmr", "vrsd")
 DTYPES = ("float16", "bfloat16")
+problem_of = functools.partial(cuda_selection.problem_of, dtype="float16")
 # The order of the threads and two shuffled ones, in which stores to other blocks come late.
 SEEDS = (0, 1, 2)
 # What each barrier is for; the tests remove it.
@@ -60,39 +63,13 @@ def run(module, monkeypatch):
     monkeypatch.setenv("RAGSYS_KERNELS_VARIANTS", "pools=held")
 
     def run(op, arguments, *, seed=0, on=module, removed=0):
-        defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if op == "mmr" else {}
         on.seed, on.removed = seed, removed
         monkeypatch.setattr(
             cuda_module, "load", lambda name: on if name == "greedy_held" else Other(name, module.launches)
         )
-        return getattr(cuda_kernels, op)(validate.selection(op, **{**defaults, **arguments}), 1)
+        return getattr(cuda_kernels, op)(checked(op, arguments), 1)
 
     return run
-
-
-def not_empty(like, shape, dtype):
-    """Memory in which every number that was not written shows: NaN, or -1."""
-    array = np.empty(shape, dtype)
-    array.view(np.uint8).fill(0xFF) if array.size else None
-    return array
-
-
-def problem_of(op, *shape, dtype="float16", **options):
-    if dtype == "bfloat16":
-        pytest.importorskip("torch")
-    if op == "vrsd":
-        options.pop("bias", None)
-    arguments = testing.selection_problem(*shape, dtype=dtype, **options)
-    return {k: v for k, v in arguments.items() if op == "mmr" or k not in ("lambda_d", "lambda_b")}
-
-
-def kernel_of(module):
-    return module.launches[-1][0]
-
-
-def assert_same(a, b):
-    for name, x, y in zip(a._fields, a, b, strict=True):
-        np.testing.assert_array_equal(x, y, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -101,8 +78,7 @@ def test_exact_problems_have_the_reference_s_picks(run, module, op, dtype):
     features = {"bias": True, "groups": True, "ragged": True}
     for options in ({}, features, {"dense": True, "bias": True, "groups": True}):
         arguments = problem_of(op, 2, 150, 9, 40, dtype=dtype, kind="integers", seed=len(options), **options)
-        defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if op == "mmr" else {}
-        expected = getattr(reference, op)(validate.selection(op, **{**defaults, **arguments}), 1)
+        expected = getattr(reference, op)(checked(op, arguments), 1)
         for seed in SEEDS:
             found = run(op, arguments, seed=seed)
             assert kernel_of(module) == f"rsk_{op}_held_256_384_{dtype}"

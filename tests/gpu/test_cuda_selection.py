@@ -12,12 +12,12 @@ import soaks
 from backends import missing
 from clustered_pools import pools
 from cuda_on_cpu import emulator
+from cuda_selection import OPS, assert_same, checked, kernel_of, not_empty, problem_of
 
 from ragsys_kernels import Corpus, _arrays, testing
 from ragsys_kernels._gpu import cuda_module
-from ragsys_kernels.selection import cuda_configuration, cuda_kernels, filtered_problems, reference, validate
+from ragsys_kernels.selection import cuda_configuration, cuda_kernels, filtered_problems, reference
 
-OPS = ("mmr", "vrsd")
 DTYPES = ("float32", "float16", "bfloat16")
 # Shared memory of a block, which decides the kernel: rows in shared memory, or products of few rows of 16 bits; only
 # the state; neither.
@@ -60,13 +60,6 @@ def module(compiler):
     return emulator.Module("greedy_select")
 
 
-def not_empty(like, shape, dtype):
-    """Memory in which every number that was not written shows: NaN, or -1."""
-    array = np.empty(shape, dtype)
-    array.view(np.uint8).fill(0xFF) if array.size else None
-    return array
-
-
 @functools.cache
 def small_pools(sanitizer):
     """The kernels of small pools."""
@@ -79,8 +72,7 @@ def run(module, monkeypatch):
     monkeypatch.setattr(_arrays, "empty", not_empty)
 
     def run(op, arguments, *, place="resident", seed=0, on=module, removed=0):
-        defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if op == "mmr" else {}
-        problem = validate.selection(op, **{**defaults, **arguments})
+        problem = checked(op, arguments)
         small = small_pools(on.sanitizer)
         small.launches = on.launches
         for each in (on, small):
@@ -89,25 +81,6 @@ def run(module, monkeypatch):
         return getattr(cuda_kernels, op)(problem, 1), problem
 
     return run
-
-
-def problem_of(op, *shape, **options):
-    """Arguments for the operation; bfloat16 too, whose arrays torch makes."""
-    if options.get("dtype") == "bfloat16":
-        pytest.importorskip("torch")
-    if op == "vrsd":
-        options.pop("bias", None)
-    arguments = testing.selection_problem(*shape, **options)
-    return {k: v for k, v in arguments.items() if op == "mmr" or k not in ("lambda_d", "lambda_b")}
-
-
-def kernel_of(module):
-    return module.launches[-1][0]
-
-
-def assert_same(a, b):
-    for name, x, y in zip(a._fields, a, b, strict=True):
-        np.testing.assert_array_equal(x, y, err_msg=name)
 
 
 @pytest.mark.parametrize("place", PLACES)

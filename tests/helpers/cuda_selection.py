@@ -1,0 +1,42 @@
+"""What tests of CUDA C++ selection share: their problems, and memory in which what was not written shows."""
+
+import numpy as np
+import pytest
+
+from ragsys_kernels import testing
+from ragsys_kernels.selection import validate
+
+OPS = ("mmr", "vrsd")
+
+
+def not_empty(like, shape, dtype):
+    """Memory in which every number that was not written shows: NaN, or -1."""
+    array = np.empty(shape, dtype)
+    array.view(np.uint8).fill(0xFF) if array.size else None
+    return array
+
+
+def problem_of(op, *shape, **options):
+    """Arguments for the operation; bfloat16 too, whose arrays torch makes."""
+    if options.get("dtype") == "bfloat16":
+        pytest.importorskip("torch")
+    if op == "vrsd":
+        options.pop("bias", None)
+    arguments = testing.selection_problem(*shape, **options)
+    return {k: v for k, v in arguments.items() if op == "mmr" or k not in ("lambda_d", "lambda_b")}
+
+
+def checked(op, arguments):
+    """The problem of these arguments, whose weights have the library's defaults unless they are given."""
+    defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if op == "mmr" else {}
+    return validate.selection(op, **{**defaults, **arguments})
+
+
+def kernel_of(module):
+    """The kernel that was launched last."""
+    return module.launches[-1][0]
+
+
+def assert_same(a, b):
+    for name, x, y in zip(a._fields, a, b, strict=True):
+        np.testing.assert_array_equal(x, y, err_msg=name)
