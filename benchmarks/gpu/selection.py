@@ -18,7 +18,7 @@ from benchmarks.suites.scoring_shapes import COMPILED
 from ragsys_kernels import testing
 
 COMPOSITE, CPU = "torch", f"{OURS} on the CPU"
-CODED = f"{OURS}, a Corpus with codes"
+CORPUS = f"{OURS}, over a Corpus"
 GRAM, LOOP = "torch, one Gram matrix", "torch, a query at a time"
 LOOPED = 64  # queries of that loop, a part of the work
 _ROWS_AT_A_TIME, _QUERIES_AT_A_TIME = 1 << 18, 64  # of what makes a problem
@@ -66,7 +66,7 @@ class Problem:
 
     @cached_property
     def corpus(self) -> rk.Corpus:
-        """The rows with 8-bit codes beside them."""
+        """The rows as a corpus stores them: unit vectors, rounded once more."""
         return rk.Corpus(self.rows, dtype=self.shape.dtype)
 
     @property
@@ -117,12 +117,12 @@ class Problem:
                 gate.nearest(contender.name, cosines, np.asarray(torch.as_tensor(result[0])[:REPLAYED].cpu()))
             return None
         if is_ours(contender.name) and self.candidates is None:
-            self._check_whole(result, contender.name == CODED)
+            self._check_whole(result, contender.name == CORPUS)
         elif is_ours(contender.name):
             testing.check_selection(self.shape.op, *self._replayed(result))
         return None if contender.picks is None else contender.picks(result)
 
-    def _check_whole(self, result: Any, coded: bool) -> None:
+    def _check_whole(self, result: Any, stored: bool) -> None:
         """Assert that each pick of few queries is the best of all rows given the picks before it, in float64.
 
         Where the rows are: on the processor a replay of millions of rows takes minutes.
@@ -130,7 +130,7 @@ class Problem:
 
         def products(vector: Any) -> Any:
             begins = range(0, self.shape.N, _ROWS_AT_A_TIME)
-            return torch.cat([self._stored_rows(begin, coded) @ vector for begin in begins])
+            return torch.cat([self._rows_from(begin, stored) @ vector for begin in begins])
 
         for q in range(min(WHOLE_REPLAYED, self.shape.Q)):
             value = products(self.queries[q].double())
@@ -145,12 +145,12 @@ class Problem:
                 expected = own if step else LAMBDA_D * own
                 assert abs(score - expected) <= TOLERANCE, f"query {q}, step {step}: score {score}, expected {expected}"
                 taken[row] = True
-                nearest = torch.maximum(nearest, products(self._stored_rows(row, coded, 1)[0]))
+                nearest = torch.maximum(nearest, products(self._rows_from(row, stored, 1)[0]))
 
-    def _stored_rows(self, first: int, coded: bool, count: int = _ROWS_AT_A_TIME) -> Any:
-        """Return rows from ``first`` on as they are multiplied, in float64."""
+    def _rows_from(self, first: int, stored: bool, count: int = _ROWS_AT_A_TIME) -> Any:
+        """Return rows from ``first`` on in float64; ``stored``: as the corpus has them."""
         part = slice(first, first + count)
-        return self._stored(part).double() if coded else self.rows[part].double()
+        return self._stored(part).double() if stored else self.rows[part].double()
 
     def _replayed(self, result: Any) -> tuple[dict[str, Any], rk.Selection]:
         """Return arguments and result of few queries on the host, with no rows but those that their pools name."""
@@ -261,8 +261,8 @@ def of_pools(problem: Problem, backends: tuple[str, ...]) -> Iterator[Contender]
     for backend in backends:
         yield Contender(OURS, partial(op, **arguments, backend=backend), backend=backend, picks=picks_of)
     if shape.op == "mmr" and problem.candidates is None and "triton" in backends:
-        coded = partial(rk.mmr, problem.queries, problem.corpus, shape.K)
-        yield Contender(CODED, partial(coded, backend="triton"), backend="triton", picks=picks_of)
+        over_corpus = partial(rk.mmr, problem.queries, problem.corpus, shape.K, backend="triton")
+        yield Contender(CORPUS, over_corpus, backend="triton", picks=picks_of)
     yield from _of_torch(problem)
     host = cache(lambda: problem.arguments(host=True))  # moved when it is first needed
 

@@ -57,10 +57,10 @@ def one_read(rows: np.ndarray, candidates: np.ndarray) -> int:
 def of_pools(
     source: str, num_queries: int, P: int, K: int, dtype: str
 ) -> Iterator[tuple[str, float, float, float | None]]:
-    """Yield backend and order of the pool, λ_d, reads of rows (and codes) and of all else for MMR out of pools."""
+    """Yield backend and order of the pool, λ_d, reads of rows and of all else for MMR out of pools."""
     counted = importlib.import_module("traffic").counted  # of the tests
     queries, rows, nearest = pools(source, num_queries, P)
-    corpus = _arrays.changed(rk.Corpus(rows, dtype=dtype), codes=None)  # type: ignore[arg-type]
+    corpus = rk.Corpus(rows, dtype=dtype)  # type: ignore[arg-type]
     rng = np.random.default_rng(4)
     for order, candidates in (("best first", nearest), ("any order", rng.permuted(nearest, axis=1))):
         once = one_read(corpus.data, candidates)
