@@ -47,6 +47,9 @@ GOALS = (
     Goal(Pools(1000, 10, 768, "float16"), 0.65, 0.52),
     Goal(Pools(100, 10, 384, "float16", op="vrsd"), 0.60, 0.30),
     Goal(Pools(1000, 10, 384, "float16", op="vrsd"), 0.50, 0.30),
+    # What a pick costs beside the one read of the pool.
+    Goal(Pools(1000, 5, 384, "float16", op="vrsd"), 0.55, 0.35),
+    Goal(Pools(1000, 1, 384, "float16", op="vrsd"), 0.65, 0.45),
     Goal(Pools(None, 100, 384, "float16", WHOLE_Q, WHOLE_N, "search"), 0.33, 0.21, PRODUCT),
     Goal(Pools(None, WHOLE_K, 384, "float16", WHOLE_Q, WHOLE_N), 0.20, 0.07, PRODUCT),
     Goal(Scores(512, LONG, None, "bfloat16"), 0.80, 0.75),

@@ -18,6 +18,15 @@ from benchmarks.suites.scoring_shapes import COMPILED
 
 ENTROPY = f"{OURS}, entropy"
 TRL = ("selective_log_softmax", "entropy_from_logits")
+# What calls of other libraries do beside log p.
+FORWARD = "a loss of training, forward alone"
+LOSS = f"{FORWARD}; waits for the device"
+
+
+# Columns of a block of logits in float32, which stays in the last-level cache; log p is off by as much as one chain of
+# sums over all dimensions drifts.
+BLOCKS = (8_192, 32_768)
+BLOCKS_ERROR = 1e-3
 
 
 class AbsentError(Exception):
@@ -46,11 +55,11 @@ def of_logits(problem: Problem, backends: tuple[str, ...]) -> Iterator[Contender
 
     def liger() -> Contender:
         loss = _imported("liger_kernel.transformers.functional", "liger_cross_entropy")
-        return Contender("Liger", lambda: -loss(x, targets, reduction="none"), error=ROUNDED)
+        return Contender("Liger", lambda: -loss(x, targets, reduction="none"), error=ROUNDED, note=LOSS)
 
     def flash() -> Contender:
         loss = _imported("flash_attn.ops.triton.cross_entropy", "cross_entropy_loss")
-        return Contender("flash-attn", lambda: -loss(x, targets)[0], error=EAGER)
+        return Contender("flash-attn", lambda: -loss(x, targets)[0], error=EAGER, note=FORWARD)
 
     def trl() -> Contender:
         log_probs, entropies = (_imported("trl.trainer.utils", name) for name in TRL)
@@ -64,6 +73,19 @@ def of_logits(problem: Problem, backends: tuple[str, ...]) -> Iterator[Contender
     yield from (liger, flash, trl)
     on_cpu = partial(rk.token_logprobs, **problem.arguments(host=True), backend="cpu")
     yield Contender(CPU, on_cpu, backend="cpu", on_host=True, error=3e-6, note="all cores")
+
+
+def logps_of_blocks(hidden: Any, targets: Any, weight: Any, columns: int) -> Any:
+    """Return log p by torch's own ops, without rounding logits to 16 bits: a block of columns in float32 at a time."""
+    on_device = {"out_dtype": torch.float32} if hidden.is_cuda else {}
+    parts, own = [], torch.empty(len(hidden), device=hidden.device)
+    for first in range(0, len(weight), columns):
+        z = torch.mm(hidden, weight[first : first + columns].T, **on_device).float()
+        parts.append(z.logsumexp(1))
+        here = (targets - first).clamp(0, z.shape[1] - 1)
+        within = (targets >= first) & (targets < first + columns)
+        own = torch.where(within, z.gather(1, here[:, None])[:, 0], own)
+    return own - torch.stack(parts).logsumexp(0)
 
 
 def of_hidden(problem: Problem, backends: tuple[str, ...]) -> Iterator[Contender | Callable[[], Contender]]:
@@ -82,15 +104,28 @@ def of_hidden(problem: Problem, backends: tuple[str, ...]) -> Iterator[Contender
     yield Contender(PRODUCT, lambda: x @ weight.T, note="makes the logits and no log p")
     yield Contender(COMPOSITE, with_logits, error=error, note="product, then logsumexp")
     yield Contender(COMPILED, lambda: compiled(scoring.logps_of_torch)(x, targets, weight), error=error)
+    if x.dtype != torch.float32:
+        for columns in BLOCKS:
+            run = partial(logps_of_blocks, x, targets, weight, columns)
+            yield Contender(f"{COMPOSITE}, float32 blocks of {columns:,}", run, error=BLOCKS_ERROR)
 
     def cut() -> Contender:
         loss = _imported("cut_cross_entropy", "linear_cross_entropy")
-        return Contender("cut-cross-entropy", lambda: -loss(x, weight, targets, reduction="none"), error=error)
+        run = partial(loss, x, weight, targets, reduction="none")
+        return Contender("cut-cross-entropy", lambda: -run(), error=error, note=FORWARD)
 
     def liger() -> Contender:
         loss = _imported("liger_kernel.transformers.functional", "liger_fused_linear_cross_entropy")
-        return Contender("Liger", lambda: -loss(x, weight, targets, reduction="none"), error=error)
+        note = f"{LOSS}, clears a gradient of the hidden states"
+        return Contender("Liger", lambda: -loss(x, weight, targets, reduction="none"), error=error, note=note)
 
-    yield from (cut, liger)
+    def liger_by_cutedsl() -> Contender:
+        _imported("cutlass", "cute")  # without it another form answers under the same name
+        if x.dtype != torch.bfloat16:
+            raise AbsentError(f"Liger's kernels in CuTe DSL take bfloat16, got {x.dtype}")
+        loss = _imported("liger_kernel.ops", "LigerFusedLinearScaledCrossEntropyFunction").apply
+        return Contender("Liger, CuTe DSL", lambda: -loss(x, weight, targets), error=error, note=FORWARD)
+
+    yield from (cut, liger, liger_by_cutedsl)
     on_cpu = partial(ours, problem.arguments(host=True), "cpu")
     yield Contender(CPU, on_cpu, backend="cpu", on_host=True, error=2e-5, note="all cores")

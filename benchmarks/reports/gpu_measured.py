@@ -32,6 +32,8 @@ pool (of the logits; of the weight and the hidden states, unless their product t
 rule over the time. *Of the floor*: time of a copy kernel that moves as many bytes as one read of what the last-level
 cache cannot serve has, over ours; *of the product*: time of the bare matrix product over ours. *Fastest of torch*:
 its best form, compiled or not, and how many times as long it takes; the same for other libraries that were installed.
+Their calls are losses of training, forward alone. Liger's default ones also wait for the device and clear memory for a
+gradient: no ratio with those is one between kernels.
 """
 
 

@@ -170,22 +170,22 @@ def test_picks_of_torch_are_those_of_the_library(bench, module, shapes, op, monk
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_a_corpus_with_codes_is_held_to_the_rows_that_it_stores(bench, module, shapes, dtype):
+def test_a_corpus_is_held_to_the_rows_that_it_stores(bench, module, shapes, dtype):
     selection = module("gpu.selection")
     problem = bench.problem_of(replace(shapes.POOLS[0], P=None, K=4, D=24, Q=9, N=601, dtype=dtype), "cpu")
     entries = {entry.name: entry for entry in selection.of_pools(problem, ("triton",))}
     found = rk.mmr(problem.queries, problem.corpus, 4)
-    picks = problem.check(entries[selection.CODED], found)
+    picks = problem.check(entries[selection.CORPUS], found)
     assert (picks == found.indices).all()
     with pytest.raises(AssertionError):
-        problem.check(entries[selection.CODED], found._replace(indices=np.roll(found.indices, 1, axis=1)))
+        problem.check(entries[selection.CORPUS], found._replace(indices=np.roll(found.indices, 1, axis=1)))
 
 
 @pytest.mark.parametrize("P", [30, 200])
-def test_pools_have_no_use_for_codes(bench, module, shapes, P):
+def test_pools_have_no_use_for_a_corpus(bench, module, shapes, P):
     selection = module("gpu.selection")
     problem = bench.problem_of(replace(shapes.POOLS[0].small(), P=P, N=601), "cpu")
-    assert selection.CODED not in {entry.name for entry in selection.of_pools(problem, ("triton",))}
+    assert selection.CORPUS not in {entry.name for entry in selection.of_pools(problem, ("triton",))}
 
 
 def test_variants_are_contenders_under_their_names(bench, shapes, monkeypatch):
@@ -256,13 +256,13 @@ def test_every_op_goes_into_the_ledger(bench, timer, tmp_path, monkeypatch):
     for shape in small:
         op, names = shape.op, {row["contender"] for row in rows if (row["op"], row["shape"]) == (shape.op, str(shape))}
         torch_itself = {"torch", "torch.compile"}
-        gram = "torch, one Gram matrix"
+        gram, blocks = "torch, one Gram matrix", {f"torch, float32 blocks of {n}" for n in ("8,192", "32,768")}
         peers = {
             "search": {"torch", "matrix product"},
             "token_logprobs": {
                 "ragsys_kernels, entropy", "log_softmax + gather", "logsumexp", "F.cross_entropy", "torch.compile"
             },
-            "answer_logprobs": {"matrix product"} | torch_itself,
+            "answer_logprobs": {"matrix product"} | torch_itself | blocks,  # of both types
             "vrsd": torch_itself,
         }.get(op)  # fmt: skip
         if peers is None:
@@ -422,6 +422,48 @@ def test_peers_are_compared_where_they_are_and_named_where_they_are_not(bench, s
         assert (len(found), len(named)) == ((1, 0) if there else (0, 1))
     race = checked(bench, problem, [entries[0], *found])
     assert (len(race.contenders), race.wrong) == (2, [])
+
+
+def test_liger_s_kernels_in_cutedsl_take_bfloat16(bench, shapes, monkeypatch):
+    """They are compared where their compiler is, too: without it other kernels would answer."""
+    path = "liger_kernel.ops.LigerFusedLinearScaledCrossEntropyFunction"
+
+    class Loss:
+        @staticmethod
+        def apply(x, weight, targets):
+            return torch.nn.functional.cross_entropy((x @ weight.T).float(), targets, reduction="none")
+
+    def found(dtype):
+        shape = next(shape for shape in shapes.HIDDEN if shape.dtype == dtype)
+        problem = bench.problem_of(shape.small(), "cpu")
+        entries, absent = bench.contenders_of(problem, ("cpu",))
+        mine = [entry for entry in entries if entry.name == "Liger, CuTe DSL"]
+        if mine:
+            assert checked(bench, problem, mine).wrong == []
+            assert mine[0].note == "a loss of training, forward alone"
+        return bool(mine), [line for line in absent if "cutlass" in line or "CuTe" in line or path in line]
+
+    for name in ("cutlass", "liger_kernel", "liger_kernel.ops"):
+        fake = types.ModuleType(name)
+        fake.__path__ = []
+        fake.LigerFusedLinearScaledCrossEntropyFunction = Loss
+        monkeypatch.setitem(sys.modules, name, fake)
+    there, absent = found("bfloat16")
+    assert not there
+    assert absent[0].startswith("cutlass.cute: ")
+    sys.modules["cutlass"].cute = None
+    assert found("bfloat16") == (True, [])
+    assert found("float32") == (False, ["Liger's kernels in CuTe DSL take bfloat16, got torch.float32"])
+
+
+def test_blocks_of_logits_in_float32_have_torch_s_log_p(module, shapes, bench):
+    shape = next(shape for shape in shapes.HIDDEN if shape.dtype == "float32").small()
+    problem = bench.problem_of(shape, "cpu")
+    given = (problem.rows, problem.targets, problem.weight)
+    logits = problem.rows @ problem.weight.T
+    want = logits.log_softmax(1).gather(1, problem.targets[:, None])[:, 0]
+    for columns in (1, 7, logits.shape[1] - 1, logits.shape[1], 1000):
+        torch.testing.assert_close(module("gpu.scoring").logps_of_blocks(*given, columns), want)
 
 
 def test_trl_is_compared_where_both_its_functions_are(bench, shapes, monkeypatch):
