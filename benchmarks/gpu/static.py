@@ -86,24 +86,30 @@ class Case:
             raise SystemExit(f"error: {self.op} {self.shape}, {self.dtype}: not one kernel is {self.words}: {found}")
         return found[0]
 
-    def bounds(self, device: Device, blocks: int) -> dict[str, object]:
-        """Return the columns that depend on a device, ``blocks`` of the kernel on each of its multiprocessors."""
-        room = device.processors * blocks
-        at_work = min(self.programs, room)
-        fits = at_work * self.working_set <= device.cache
-        moved, cached = self.once + self.again * (not fits), self.cached + self.again * fits
-        seconds = {
+    def moved(self, device: Device, blocks: int) -> tuple[float, float]:
+        """Return the bytes that come from memory and from the last-level cache, by so many blocks a multiprocessor."""
+        fits = min(self.programs, device.processors * blocks) * self.working_set <= device.cache
+        return self.once + self.again * (not fits), self.cached + self.again * fits
+
+    def seconds(self, device: Device, blocks: int) -> dict[str, float]:
+        """Return the least that each of a device's limits allows."""
+        moved, cached = self.moved(device, blocks)
+        return {
             "memory": moved / device.bandwidth,
             "products": self.flops / (device.matrix16 if self.matrix else device.float32),
             "cache": cached / device.cache_bandwidth if device.cache_bandwidth else 0.0,
         }
+
+    def bounds(self, device: Device, blocks: int) -> dict[str, object]:
+        """Return the columns that depend on a device, ``blocks`` of the kernel on each of its multiprocessors."""
+        room, seconds = device.processors * blocks, self.seconds(device, blocks)
         limit = max(seconds, key=seconds.__getitem__)
         return {
             "device": device.name,
             "programs": self.programs,
             "waves": self.programs / room if room else None,
             "floor_bytes": self.floor / self.units,
-            "bytes": moved / self.units,
+            "bytes": self.moved(device, blocks)[0] / self.units,
             "flops": self.flops / self.units,
             "bound": self.units / seconds[limit],
             "unit": self.unit,

@@ -3,8 +3,8 @@ and the lines of README.md.
 
     python -m benchmarks.reports.gpu [--compile] [--root FOLDER] [--out FOLDER] [--ledger CSV] [--page FILE]
 
-From compiled.csv and static.csv of the folder (`gpu/static.py`: compiled code and public figures), gpu.csv
-(`gpu_check.py`: measurements on a GPU, if it has ever run on one) and ledger.csv (the processor).
+From compiled.csv, static.csv and model.csv of the folder (`gpu/static.py`, `gpu/model.py`: compiled code and public
+figures), gpu.csv (`gpu_check.py`: measurements on a GPU, if it has ever run on one) and ledger.csv (the processor).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks.gpu import static
+from benchmarks.gpu import model, static
 from benchmarks.gpu.compiled import is_triton, newest, refused
 from benchmarks.gpu.devices import DEVICES, PROCESSORS
 from benchmarks.harness.ledger import RESULTS, ROOT, Row, cores, published, read
 from benchmarks.reports import gpu_measured, places
 from benchmarks.reports.gpu_measured import TITLES
-from benchmarks.reports.tables import count, table
+from benchmarks.reports.tables import count, micros, table
 
 NOT_YET = "not yet"
 
@@ -159,7 +159,45 @@ driver takes some microseconds a launch more. *By a plan*: the third call of a k
     return f"{text}{table(header, cells, texts=(0, 4, 5))}\n\n" if rows else ""
 
 
-def page(compiled: list[Row], static: list[Row], measured: list[Row], hosts: list[Row] | None = None) -> str:
+def of_model(compiled: list[Row], counted: list[Row], measured: list[Row]) -> str:
+    """Return the section on what the model predicts, beside what was measured; nothing where nothing was counted."""
+    if not counted:
+        return ""
+    lines = []
+    for one in model.predictions(compiled, counted, measured):
+        form = one.form
+        kernels = form.backend + (f", {form.variant}" if form.variant else "")
+        us, off = ("", "") if one.measured is None else (micros(one.measured), f"{one.off:+.0%}")
+        lines.append([form.name, kernels, micros(one.us), one.limits, us, off, "" if one.understood else "no"])
+    header = ("shape, dtype", "kernels", "predicted µs", "bound by", "measured µs", "off", "understood")
+    return f"""\
+## Predictions of a model, beside what was measured
+
+**Predicted, not measured**, for an H200: {MODEL}
+
+{table(header, lines, texts=(0, 1, 3, 6))}
+
+"""
+
+
+(_FEW, _SLOW), (_MANY, _FAST) = model.SLOTS
+_US = f"{1e6 * model.LAUNCH:.1f} µs"
+MODEL = f"""\
+a launch takes as long as what keeps it longest, the warp instructions that its
+machine code issues ({_SLOW} cycles of a scheduler each where it has up to {_FEW} warps to choose from, {_FAST} from
+{_MANY} on), its bytes from memory or from the last-level cache, or its matrix products; a call takes {_US} more
+for each launch. *Measured*: the same kernels on an {model.MEASURED_ON}, replayed from a CUDA graph; empty where no
+device has run them. What is more than {model.WITHIN:.0%} off is not *understood*. Instructions are counted in what the
+newest compilers make; `benchmarks/gpu/model.py` says how often each loop runs."""
+
+
+def page(
+    compiled: list[Row],
+    static: list[Row],
+    measured: list[Row],
+    hosts: list[Row] | None = None,
+    counted: list[Row] | None = None,
+) -> str:
     devices = table(
         [
             "device",
@@ -204,7 +242,8 @@ Written by `python -m benchmarks.reports.gpu` from `compiled.csv` and `static.cs
 `ragsys-kernels bench --static` makes by compiling every kernel; {used}, where nothing else is said.
 {where}
 
-{gpu_measured.section(measured)}{of_host(hosts or [])}## Computed bounds, not measurements
+{gpu_measured.section(measured)}{of_host(hosts or [])}{of_model(compiled, counted or [], measured)}\
+## Computed bounds, not measurements
 
 How fast an op could be if the device did nothing but move its bytes at the full bandwidth of its memory, or do its
 products at the full rate, whichever takes longer. **Every figure here is a computed bound, not a measurement**:
@@ -240,21 +279,25 @@ The launcher chooses the threads, and adds shared memory, by the shape: here is 
 """
 
 
+LEDGERS = ("compiled", "static", "host", "model")
+
+
 def write(folder: Path, root: Path, ledger: Path | None = None, page_only: Path | None = None) -> None:
     """Write the page from the ledgers of a folder, and the tables of docs/tested.md and docs/gpu.md below the root.
 
     ``ledger`` has the measurements in place of the folder's. ``page_only``: write the page to this file, with rows of
     any commit, and nothing else.
     """
-    compiled, static, hosts = (read(folder / f"{name}.csv") for name in ("compiled", "static", "host"))
+    compiled, static, hosts, counted = (read(folder / f"{name}.csv") for name in LEDGERS)
     if not compiled:
         raise SystemExit("error: nothing has been compiled: run `ragsys-kernels bench --static` first")
     rows = read(ledger or folder / "gpu.csv")
     if page_only is not None:
-        page_only.write_text(page(compiled, static, rows, hosts), encoding="utf-8")
+        page_only.write_text(page(compiled, static, rows, hosts, counted), encoding="utf-8")
         return
     measured = published(rows)
-    (folder / "gpu.md").write_text(page(compiled, static, measured, published(hosts)), encoding="utf-8")
+    text = page(compiled, static, measured, published(hosts), counted)
+    (folder / "gpu.md").write_text(text, encoding="utf-8")
     processors = published(read(RESULTS / "ledger.csv"))
     places.fill(root, "executed", executed(compiled, measured, processors))
     places.fill(root, "gpu-speed", gpu_measured.usual(measured))
@@ -272,6 +315,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.compile:
         static.write(given.out, given.processes or cores())
+        model.refresh(given.out, read(given.out / "compiled.csv"), given.processes or cores())
     write(given.out, given.root, given.ledger, given.page)
 
 

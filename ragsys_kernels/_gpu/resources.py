@@ -47,6 +47,7 @@ class Compiled:
     wide_loads: bool = False
     asm: str = field(default="", repr=False, compare=False)
     ir: str = field(default="", repr=False, compare=False)  # Triton's own, in which addresses are still of the source
+    cubin: bytes = field(default=b"", repr=False, compare=False)  # of Triton's kernels for NVIDIA
 
     @property
     def widest_load(self) -> int:
@@ -139,6 +140,7 @@ def _nvidia(binary: Any, folder: Path, arch: str) -> dict[str, Any]:
         ),
         "loads": ptx_loads(ptx),
         "asm": ptx,
+        "cubin": binary.asm["cubin"],
     }
 
 
@@ -231,6 +233,16 @@ def sass_loads(sass: str) -> dict[int, int]:
         width = re.search(r"\b(?:[US](?=8|16))?(8|16|64|128|256)\b", suffixes)
         loads[int(width[1]) // 8 if width else 4] += 1
     return dict(loads)
+
+
+def sass_of(kernel: Compiled) -> str:
+    """Return the machine code of a kernel for NVIDIA, as `nvdisasm -c` prints it."""
+    if not kernel.cubin:  # of CUDA C++
+        return kernel.asm
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder, "kernel.cubin")
+        cubin.write_bytes(kernel.cubin)
+        return _run([_tool("nvdisasm"), "-c", str(cubin)])
 
 
 # --- Anything, in processes of their own.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 _LINE = re.compile(r"^\s*(?:(\.L_x_\w+):|/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*))")
@@ -23,6 +23,37 @@ def loops(sass: str) -> tuple[tuple[str, ...], list[Loop]]:
 
     ``sass`` is what `nvdisasm -c` prints of it. A loop goes from a label to the last branch back to it.
     """
+    names, branches = _listed(sass)
+    ends: dict[int, int] = {}
+    for at, target in branches:
+        if target < at:
+            ends[target] = max(at, ends.get(target, 0))
+    return _divided(names, ends.items())
+
+
+def parts(sass: str) -> tuple[tuple[str, ...], list[Loop]]:
+    """Return the same, where what a branch skips counts as a loop too if it has matrix instructions of its own.
+
+    Such a stretch runs as often as it is not skipped.
+    """
+    names, branches = _listed(sass)
+    _, found = loops(sass)
+    spans = {(loop.first, loop.last) for loop in found}
+    for at, target in branches:
+        first, last = at + 1, target - 1
+        inside = [loop for loop in found if first <= loop.first and loop.last <= last]
+        within = [i for i in range(first, target) if not any(loop.first <= i <= loop.last for loop in inside)]
+        around = [loop for loop in found if loop.first <= at <= loop.last]
+        if any(MATRIX.search(names[i]) for i in within) and all(last <= loop.last for loop in around):
+            spans.add((first, last))
+    return _divided(names, spans)
+
+
+MATRIX = re.compile("^(HMMA|HGMMA|IMMA|IGMMA|UTC\\w*MMA)")
+
+
+def _listed(sass: str) -> tuple[list[str], list[tuple[int, int]]]:
+    """Return the instructions of a kernel by name, and its branches: which instruction goes to which."""
     names: list[str] = []
     labels: dict[str, int] = {}
     branches: list[tuple[int, str]] = []
@@ -37,13 +68,13 @@ def loops(sass: str) -> tuple[tuple[str, ...], list[Loop]]:
         if target:
             branches.append((len(names), target[0]))
         names.append(found[2])
-    ends: dict[int, int] = {}
-    for at, label in branches:
-        first = labels.get(label, at)
-        if first < at:
-            ends[first] = max(at, ends.get(first, 0))
-    spans = sorted(ends.items(), key=lambda span: (span[0], -span[1]))
-    of = [-1] * len(names)  # the innermost loop of each instruction
+    return names, [(at, labels.get(label, at)) for at, label in branches]
+
+
+def _divided(names: Sequence[str], among: Iterable[tuple[int, int]]) -> tuple[tuple[str, ...], list[Loop]]:
+    """Return the instructions of no span, and for each span those of no inner one."""
+    spans = sorted(among, key=lambda span: (span[0], -span[1]))
+    of = [-1] * len(names)  # the innermost span of each instruction
     outer: list[tuple[int, ...]] = []
     for number, (first, last) in enumerate(spans):
         outer.append(tuple(i for i, (begin, end) in enumerate(spans[:number]) if begin <= first and last <= end))
@@ -52,8 +83,8 @@ def loops(sass: str) -> tuple[tuple[str, ...], list[Loop]]:
     outside: list[str] = []
     for name, number in zip(names, of, strict=True):
         (outside if number < 0 else own[number]).append(name)
-    found_loops = [Loop(*span, around, tuple(inside)) for span, around, inside in zip(spans, outer, own, strict=True)]
-    return tuple(outside), found_loops
+    found = [Loop(*span, around, tuple(inside)) for span, around, inside in zip(spans, outer, own, strict=True)]
+    return tuple(outside), found
 
 
 def count(sass: str, trips: Sequence[float], name: str = "") -> float:

@@ -37,3 +37,38 @@ def test_counts():
     assert sass.count(LISTING, (3, 12), r"^LD[CG]\b") == 1 + 3
     with pytest.raises(ValueError, match=r"the kernel has 2 loops \(.*: 3 in 0, 3 in 1\), got 1"):
         sass.count(LISTING, (3,))
+
+
+SKIPPED = """
+.L_x_0:
+        /*0000*/                   ISETP.NE R1, R2 ;
+        /*0010*/               @P0 BRA `(.L_x_1) ;
+        /*0020*/                   HMMA.16816.F32 R4, R4, R8, R4 ;
+        /*0030*/                   HMMA.16816.F32 R4, R4, R8, R4 ;
+.L_x_1:
+        /*0040*/               @P1 BRA `(.L_x_2) ;
+        /*0050*/                   FADD R1, R1, R2 ;
+.L_x_2:
+        /*0060*/               @P2 BRA `(.L_x_4) ;
+        /*0070*/                   MOV R1, R2 ;
+        /*0080*/               @P3 BRA `(.L_x_0) ;
+        /*0090*/               @P4 BRA `(.L_x_4) ;
+        /*00a0*/                   MOV R3, R2 ;
+.L_x_3:
+        /*00b0*/                   HMMA.16816.F32 R4, R4, R8, R4 ;
+        /*00c0*/               @P0 BRA `(.L_x_3) ;
+.L_x_4:
+        /*00d0*/                   EXIT ;
+"""
+
+
+def test_products_that_a_branch_skips_are_a_part():
+    """What skips other things is none, nor what leads out of a loop, nor a guard around a loop with the products."""
+    outside, parts = sass.parts(SKIPPED)
+    assert len(outside) == 3
+    assert [(part.first, part.last, part.outer, len(part.own)) for part in parts] == [
+        (0, 8, (), 7),
+        (2, 3, (0,), 2),
+        (11, 12, (), 2),
+    ]
+    assert sum(len(part.own) for part in parts) + len(outside) == 14

@@ -231,7 +231,7 @@ def test_every_bound_is_labelled(module, report):
 
 def test_page_is_up_to_date(module):
     gpu = module("reports.gpu")
-    page = gpu.page(*(read(module, name) for name in ("compiled", "static", "gpu", "host")))
+    page = gpu.page(*(read(module, name) for name in ("compiled", "static", "gpu", "host", "model")))
     assert page == (ROOT / "benchmarks" / "results" / "gpu.md").read_text(encoding="utf-8")
 
 

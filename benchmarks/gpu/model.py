@@ -1,0 +1,380 @@
+"""A model of the time of calls on an H200, out of machine code and sources alone, beside what was measured there.
+
+    ragsys-kernels bench --static    # counts the kernels that have changed (results/model.csv), writes the page gpu.md
+
+A launch takes as long as what keeps it longest: the warp instructions of its machine code, each loop as often as it
+runs (`_gpu/sass.py`), its bytes from memory, those from the last-level cache, or its matrix products (`static.py`). A
+call takes LAUNCH more for each of its launches. **All of it is a prediction.** Where a device has measured the call
+with the kernels at hand, the time stands beside it, and what is more than WITHIN off is named as not understood.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from benchmarks.gpu import compiled, static
+from benchmarks.gpu.devices import DEVICES, Device
+from benchmarks.gpu.shapes import WHOLE_K, WHOLE_N, WHOLE_Q, Pools, Q, Scores
+from benchmarks.gpu.static import Case
+from benchmarks.harness.contender import OURS
+from benchmarks.harness.ledger import RESULTS, Ledger, Row
+from benchmarks.suites.scoring_shapes import LONGEST, VOCABULARIES
+from ragsys_kernels._gpu import compilation, resources, sass
+from ragsys_kernels._gpu.resources import Compiled
+
+# What is predicted: an H200, whose copy moves 4.2 TB/s (`gpu.csv`: 1.47 GB in 350 µs), at its largest clock.
+DEVICE = replace(next(device for device in DEVICES if device.name == "H200 SXM"), bandwidth=4.2e12)
+MEASURED_ON = "NVIDIA H200"
+CLOCK = 1.98e9
+
+# Fitted to what was measured. Cycles of a scheduler for a warp instruction, by how many warps it has to choose from;
+# seconds of a launch beside its work, of one that finds no work (assumed).
+SLOTS = ((2, 2.25), (4, 1.1))
+LAUNCH, EMPTY = 4.4e-6, 2e-6
+
+WITHIN = 0.25  # of what was measured
+
+# What a loop has by itself: matrix instructions, reductions of integers by a warp, stores to memory, barriers.
+MARKS = {"M": sass.MATRIX.pattern, "R": "^REDUX", "S": "^STG", "B": "^BAR"}
+
+# How often MMR out of a large pool looks for items that lack picks, at each step but the first.
+ROUNDS = 2
+# Passes over a pool in registers after the first, for ten picks: one to four on real vectors.
+PASSES = 2
+
+LEDGER = Ledger(
+    RESULTS / "model.csv",
+    ("kernel",),
+    (
+        "kernel",
+        "compiler",
+        "source",  # as in compiled.csv
+        "instructions",  # outside of all loops, then of each, inner ones apart (`sass.parts`), with what it has (MARKS)
+    ),
+)
+
+
+class Work(NamedTuple):
+    """A launch: the case has its blocks, bytes and products.
+
+    ``turns`` is how often a warp runs each loop, in their order; None: instructions are not counted. ``marked``: where
+    each warp has code of its own, how often the loops with these marks (`MARKS`) run, each by one of the warps; all
+    others run once.
+    """
+
+    case: Case
+    turns: tuple[float, ...] | None = None
+    marked: Mapping[str, float] = MappingProxyType({})
+    times: int = 1  # that it is launched
+
+    @property
+    def counted(self) -> bool:
+        return self.turns is not None or bool(self.marked)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A call by some kernels."""
+
+    shape: Pools | Scores
+    backend: str
+    works: tuple[Work, ...]
+    launches: int  # in all, with those of the works
+    empty: int = 0  # more of them, which find no work
+    variant: str = ""  # of its kernels
+    measured: str | None = OURS  # what gpu.csv calls the same kernels; None: it has others
+
+    @property
+    def name(self) -> str:
+        return f"{self.shape.op} {self.shape}, {self.shape.dtype}"
+
+    def measured_us(self, rows: Iterable[Row]) -> float | None:
+        """Return what a device took for it, from a CUDA graph where it was captured."""
+        key = (self.shape.op, self.backend, str(self.shape), self.shape.dtype, MEASURED_ON, self.measured)
+        names = ("op", "backend", "shape", "dtype", "device", "contender")
+        for row in rows:
+            if tuple(row[name] for name in names) == key:
+                return float(row["graph_us"] or row["us"])
+        return None
+
+
+# --- What is predicted.
+
+
+def forms() -> list[Form]:
+    """Return the calls that are predicted, those that a device has measured first."""
+    return [*_pools(), *_logprobs(), *_corpora()]
+
+
+def _pools() -> Iterator[Form]:
+    P, K, D = 100, 10, 384
+    slices = D / 64
+    shape = Pools(P, K, D, "float16")
+    yield Form(shape, "triton", (Work(_pool(shape, "gram tile 128"), (slices, K, 1, 0, 0)),), 2)
+    vrsd = replace(shape, op="vrsd")
+    # The fourth sums rows again where they cancel.
+    yield Form(vrsd, "triton", (Work(_pool(vrsd, "gram 128"), (slices, K, K, 0, 1, 0, 0)),), 2)
+    wide = replace(shape, dtype="float32")
+    yield Form(wide, "triton", (Work(_pool(wide, "rows 128"), (0, K, 0, 0, 0)),), 2)  # all slices are held
+    few = replace(shape, P=20, K=4)
+    yield Form(few, "triton", (Work(_pool(few, "gram tile 32"), (slices, 4, 4, 4, 1, 0, 0)),), 2)
+    for op, kernel in (("mmr", shape), ("vrsd", vrsd)):
+        # Slices of the rows; picks.
+        small = Work(_pool(kernel, f"rsk_{op}_small_112_float16"), marked={"MB": slices, "RS": K})
+        yield Form(kernel, "cuda", (small,), 1, measured=None)
+
+    rounds = ROUNDS * (K - 1)
+    for D, dtype in ((384, "float16"), (768, "float16"), (384, "float32")):
+        shape, slices = Pools(1000, K, D, dtype), D / 64
+        tiles = -(-1000 // (8 if dtype == "float32" else 16))
+        turns = (tiles, tiles * slices, 1, K, rounds, rounds, rounds, K, rounds, rounds * slices)
+        if dtype == "float32":  # of the last but one, 87 of 320 are of a loop over slices
+            meet = (rounds, rounds * slices, rounds * (1 + (slices - 1) * 87 / 320))
+            turns = (*turns[:7], rounds, rounds, rounds, *meet, K)
+        yield Form(shape, "triton", (Work(_pool(shape, "bounds"), turns),), 2)
+    shape, tiles, slices = Pools(1000, K, 384, "float16", op="vrsd"), -(-1000 // 32), 384 / 64
+    passes = tiles * (K - 1)
+    turns = (tiles, tiles * slices, 1, 1, K, 2 * K, passes, passes * slices)
+    yield Form(shape, "triton", (Work(_pool(shape, "stream"), turns),), 2)
+    yield Form(shape, "cuda", (Work(_pool(shape, "rsk_vrsd_streaming_float16")),), 1)
+    # In a cluster of 32 warps one writes a pick. Loops over columns and the query; the norms; steps, and their parts.
+    setup, choice = (12, 12, 12, 2), PASSES * 8
+    held = {
+        "mmr": (*setup, 0, K, K, K / 32, K, PASSES, choice, 0, 0, 0),
+        # Of the sixth 1,255 of 1,409 sum rows again where they cancel.
+        "vrsd": (*setup, 3, K * 154 / 1409, K, K / 32, K, PASSES, choice, 0, 0, 0),
+    }
+    for op, turns in held.items():
+        shape = Pools(1000, K, 384, "float16", op=op)
+        yield Form(shape, "cuda", (Work(_held(shape), turns),), 1, variant="pools=held", measured=None)
+
+
+def _pool(shape: Pools, kernel: str) -> Case:
+    """Return the case of a pool; ``kernel`` is the beginning of its name."""
+    wanted = (shape.op, f"P{shape.P}-K{shape.K}-D{shape.D}", shape.dtype)
+    by = static.cuda_selection if kernel.startswith("rsk_") else static.selection
+    assert shape.P is not None
+    for case in by([(shape.P, shape.K)], [shape.D]):
+        if (case.op, case.shape, case.dtype) == wanted and compilation.HOPPER in case.archs:
+            words = (kernel,) if kernel.startswith("rsk_") else (kernel, shape.op, "plain", shape.dtype)
+            return replace(case, words=words)
+    raise LookupError(wanted)
+
+
+def _held(shape: Pools) -> Case:
+    """Return the case of a pool in the registers of a cluster."""
+    configuration = importlib.import_module("ragsys_kernels.selection.cuda_configuration")
+    assert shape.P is not None
+    how = configuration.configure_held(shape.op, shape.dtype, shape.P, shape.D, shape.K, False)
+    read = Q * shape.P * shape.D * 2
+    return Case(
+        op=shape.op, shape=str(shape), dtype=shape.dtype, words=(how.kernel,), unit="queries", units=Q,
+        programs=Q * how.blocks, floor=read, once=read + Q * (4 * shape.D + 8 * shape.P + 24 * shape.K),
+        flops=(1 + PASSES) * 2 * Q * 128 * how.blocks * shape.D * 16, matrix=True, threads=how.threads,
+        shared=how.shared,
+    )  # fmt: skip
+
+
+def _logprobs() -> Iterator[Form]:
+    for V in (LONGEST, 32_000):
+        shape = Scores(512, V, None, "bfloat16")
+        yield Form(shape, "triton", (Work(_score(shape), ()),), 2)
+    linear = importlib.import_module("ragsys_kernels.scoring.triton_linear")
+    for T, V in ((8, 32_000), (8, 50_257), (8, LONGEST), (512, 32_000), (512, LONGEST)):
+        shape, tiles = Scores(T, V, VOCABULARIES[V], "bfloat16"), linear.tiles_of_a_split(V)
+        # Targets that no tile has; tiles; their slices; targets of the rows of a tile, few of which are in it.
+        turns = (1, tiles, tiles * VOCABULARIES[V] / 64, tiles, 0, 1)
+        yield Form(shape, "triton", (Work(_score(shape), turns),), 4)
+
+
+def _score(shape: Scores) -> Case:
+    """Return the case of log p by Triton."""
+    wanted = (shape.op, str(shape), shape.dtype)
+    for case in static.scoring():
+        found = (case.op, case.shape, case.dtype) == wanted
+        if found and compilation.HOPPER in case.archs:
+            return case
+    raise LookupError(wanted)
+
+
+def _corpora() -> Iterator[Form]:
+    whole = Pools(None, WHOLE_K, 384, "float16", WHOLE_Q, WHOLE_N)
+    search, slices = replace(whole, K=100, op="search"), (whole.D / 64,)
+    # Relevance once, then a product and a merge for each pick; queries are taken apart before.
+    dense = (
+        Work(_dense("relevance", 2, 4), slices),
+        Work(_dense("first", 1, 8), slices),
+        Work(_dense("step", 1, 12), slices, times=WHOLE_K - 2),
+    )
+    yield Form(whole, "triton", dense, 2 + 2 * WHOLE_K, variant="corpus=dense")
+    # Products by bits: once for the bars, once for the bits.
+    found = tuple(Work(_product(f"filter {what} 128", 128), slices) for what in ("least", "bits"))
+    yield Form(search, "triton", found, 7, measured=None)
+    # The search, then a draft and one check, which proves all; then launches that find nothing.
+    draft = replace(_pool(Pools(112, WHOLE_K, whole.D, "float16"), "gram tile 128"), programs=WHOLE_Q)
+    draft = replace(draft, once=draft.once * WHOLE_Q / Q, flops=draft.flops * WHOLE_Q / Q)
+    check = Work(_product(f"proof bits 64 x {WHOLE_K - 1}", 64, WHOLE_K - 1), slices)
+    proof = (*found, Work(draft, (*slices, WHOLE_K, 1, 0, 0), times=2), check)
+    yield Form(whole, "triton", proof, 16, empty=27, measured=None)
+
+
+def _dense(kernel: str, parts: int, of_vectors: int) -> Case:
+    """Return the case of a product of all rows that keeps values; ``of_vectors`` bytes for each row and query."""
+    N, D, tile = WHOLE_N, 384, 64
+    programs = -(-N // tile) * -(-WHOLE_Q // tile)
+    return Case(
+        op="mmr", shape=f"N{N}", dtype="float16", words=(f"corpus {kernel} 64", "mmr", "plain", "float16"),
+        unit="queries", units=WHOLE_Q, programs=programs, floor=2 * N * D, once=2 * N * D + of_vectors * N * WHOLE_Q,
+        cached=programs * D * 2 * tile * (1 + parts), flops=2 * N * D * WHOLE_Q * parts, matrix=True,
+    )  # fmt: skip
+
+
+def _product(kernel: str, queries: int, columns: int = 1) -> Case:
+    """Return the case of a product of all rows that leaves bits or bests of tiles."""
+    N, D, rows = WHOLE_N, 384, 128
+    programs = -(-N // rows) * -(-WHOLE_Q // queries)
+    return Case(
+        op="search", shape=f"N{N}", dtype="float16", words=(kernel, "plain", "float16"), unit="queries", units=WHOLE_Q,
+        programs=programs, floor=2 * N * D, once=2 * N * D + N * WHOLE_Q / 8,
+        cached=programs * D * 2 * (rows + columns * queries), flops=2 * N * D * WHOLE_Q * columns, matrix=True,
+    )  # fmt: skip
+
+
+# --- Seconds.
+
+
+def slot(warps: float) -> float:
+    """Return the cycles of a scheduler for an instruction, where it has so many warps to choose from."""
+    (few, slow), (many, fast) = SLOTS
+    return slow + (fast - slow) * min(max((warps - few) / (many - few), 0.0), 1.0)
+
+
+def of_a_warp(work: Work, name: str, instructions: Sequence[str], warps: int) -> float:
+    """Return the instructions that each of the warps of a block issues."""
+    outside, *loops = ((int(size.rstrip("".join(MARKS))), size.lstrip("0123456789")) for size in instructions)
+    if work.turns is None:
+        return (outside[0] + sum(work.marked.get(marks, 1) * size for size, marks in loops)) / warps
+    if len(loops) != len(work.turns):
+        raise SystemExit(
+            f"error: {name} has {len(loops)} loops by now, of {', '.join(str(size) for size, _ in loops)} "
+            "instructions: say in benchmarks/gpu/model.py how often each runs"
+        )
+    return outside[0] + sum(turns * size for turns, (size, _) in zip(work.turns, loops, strict=True))
+
+
+def seconds(work: Work, kernel: Compiled, instructions: Sequence[str], device: Device = DEVICE) -> dict[str, float]:
+    """Return what a launch takes by each of its limits."""
+    case, processor = work.case, device.processor
+    threads = kernel.threads or case.threads
+    blocks = processor.blocks_resident(threads, kernel.registers, kernel.shared + case.shared)
+    found = case.seconds(device, blocks)
+    if work.counted:
+        warps = -(-threads // processor.warp)
+        of_warp = of_a_warp(work, kernel.name, instructions, warps)
+        waves = case.programs / (device.processors * blocks)
+        rounded = math.ceil(waves) / waves if waves > 1 else 1.0  # the last wave takes as long as a whole one
+        schedulers = device.processors * processor.partitions
+        at_work = min(blocks, case.programs / device.processors) * warps / processor.partitions
+        cycles = case.programs * warps * of_warp * slot(at_work) / schedulers
+        found["instructions"] = cycles * rounded / CLOCK
+    return found
+
+
+class Predicted(NamedTuple):
+    """What the model says of a form, in µs, and what was measured."""
+
+    form: Form
+    us: float
+    limits: str  # of its launches
+    measured: float | None
+
+    @property
+    def off(self) -> float:
+        return math.nan if self.measured is None else self.us / self.measured - 1
+
+    @property
+    def understood(self) -> bool:
+        return not abs(self.off) > WITHIN
+
+
+def predict(form: Form, kernels: dict[str, Compiled], counted: dict[str, Sequence[str]]) -> tuple[float, str]:
+    """Return the µs of a call, and what its launches are bound by."""
+    total, limits = form.launches * LAUNCH + form.empty * EMPTY, []
+    for work in form.works:
+        name = work.case.kernel(kernels)
+        found = seconds(work, kernels[name], counted.get(name, ()))
+        limit = max(found, key=found.__getitem__)
+        total += work.times * found[limit]
+        limits.append(limit)
+    return 1e6 * total, ", ".join(dict.fromkeys(limits))
+
+
+def predictions(
+    rows: list[Row], counted: list[Row], measured: list[Row], given: Iterable[Form] | None = None
+) -> list[Predicted]:
+    """Return all that is predicted, from the rows of compiled.csv, model.csv and gpu.csv."""
+    kernels = {row["kernel"]: compiled.compiled_of(row) for row in _of_hopper(rows)}
+    sources = {row["kernel"]: row["source"] for row in _of_hopper(rows)}
+    if stale := sorted(row["kernel"] for row in counted if sources.get(row["kernel"]) != row["source"]):
+        raise SystemExit(f"error: model.csv has counts of kernels that have changed since: {', '.join(stale)}")
+    sizes = {row["kernel"]: row["instructions"].split() for row in counted}
+    found = []
+    for form in forms() if given is None else given:
+        us, limits = predict(form, kernels, sizes)
+        found.append(Predicted(form, us, limits, form.measured_us(measured)))
+    return found
+
+
+def _of_hopper(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in compiled.newest(list(rows)) if row["arch"] == compilation.HOPPER]
+
+
+# --- The ledger.
+
+
+def refresh(folder: Path, rows: list[Row], processes: int | None = None) -> None:
+    """Count the kernels of the forms that have changed, into model.csv of a folder."""
+    ledger = LEDGER.within(folder)
+    of_hopper = {row["kernel"]: row for row in _of_hopper(rows)}
+    wanted = sorted({w.case.kernel(of_hopper) for form in forms() for w in form.works if w.counted})
+    known = {row["kernel"]: row for row in ledger.read()}
+
+    def is_known(name: str) -> bool:
+        row = known.get(name)
+        return row is not None and all(row[x] == of_hopper[name][x] for x in ("compiler", "source"))
+
+    missing = {name for name in wanted if not is_known(name)}
+    tasks = [
+        task
+        for task in (compiled.tasks(processes) if missing else ())
+        if task.arch == compilation.HOPPER
+        and (task.name in missing or (task.path and any(of_hopper[x]["source"] == task.source for x in missing)))
+    ]
+    made: dict[str, Row] = {}
+    newest = compiled.at_hand().get(compiled.NEEDED[-1])
+    for task, result in resources.compile_all(tasks, processes, newest):
+        if isinstance(result, str):
+            raise SystemExit(f"error: {task.name}: {result}")
+        for kernel in result:
+            if kernel.name in missing:
+                made[kernel.name] = LEDGER.texts({**of_hopper[kernel.name], "instructions": count(kernel)})
+    ledger.path.unlink(missing_ok=True)
+    ledger.update(made.get(name) or known[name] for name in wanted)
+
+
+def count(kernel: Compiled) -> str:
+    """Return the instructions of a kernel as model.csv has them."""
+    outside, loops = sass.parts(resources.sass_of(kernel))
+
+    def told(names: Sequence[str]) -> str:
+        marks = (mark for mark, pattern in MARKS.items() if any(re.search(pattern, name) for name in names))
+        return f"{len(names)}{''.join(marks)}"
+
+    return " ".join([f"{len(outside)}", *(told(loop.own) for loop in loops)])
