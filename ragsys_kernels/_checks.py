@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -74,6 +75,17 @@ def choice(op: str, name: str, value: Any, allowed: Collection[str]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{op}: {name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}")
     return str(value)
+
+
+def size(op: str, name: str, value: Any) -> int:
+    """Return a number of bytes, given as one or as text such as "2G": powers of 1,024."""
+    if not isinstance(value, str):
+        return count(op, name, value)
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)\s*([KMGT]?)(?:I?B)?", value.strip().upper())
+    number = 0 if found is None else int(float(found[1]) * 1024 ** " KMGT".index(found[2] or " "))
+    if number < 1:
+        raise ValueError(f"{op}: {name} must be a number of bytes, such as 2G, got {shown(value)}")
+    return number
 
 
 def flag(op: str, name: str, value: Any) -> bool:

@@ -255,6 +255,15 @@ def select(
             "reason to _errors-*.",
         ),
     ] = OnError.raise_,
+    memory: Annotated[
+        str | None,
+        option(
+            RUN,
+            "Memory for a saved corpus, which may be larger: its rows are then read for each chunk of queries.",
+            metavar="2G",
+            show_default="all of it",
+        ),
+    ] = None,
     fingerprint: Annotated[
         Fingerprint | None,
         option(
@@ -346,6 +355,7 @@ def select(
             num_threads=num_threads,
             chunk_size=chunk_size,
             shard_size=shard_size,
+            memory=memory,
             on_error=on_error.value,
             fingerprint=None if fingerprint is None else fingerprint.value,
             verify=verify,

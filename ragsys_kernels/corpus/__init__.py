@@ -16,7 +16,7 @@ from ..selection import METHODS, validate
 from ..selection.filtered_problems import narrowed
 from ..selection.problem import Problem, Rows, SearchResult, Selection
 from ..selection.skip import answered
-from . import certified, faiss_index, folder, pools, segments
+from . import certified, faiss_index, folder, pools, segments, windows
 from .ids import Ids, Joined, make
 from .rows import as_is, column, encoded, lies_on, moved, place_of, store, with_columns
 
@@ -114,6 +114,7 @@ class Corpus(Rows):
 
     ids: Ids
     _parts: segments.Parts | None = None  # of a corpus in segments
+    _memory: int | None = None  # bytes that mapped rows may take
 
     def __len__(self) -> int:
         return len(self.data)
@@ -270,9 +271,11 @@ class Corpus(Rows):
                 problem = narrowed(problem)
 
             def answer(problem: Problem) -> Any:
-                if index is None:
-                    return implementation.search(problem, threads)
-                return faiss_index.search(problem, index, implementation, threads)
+                if index is not None:
+                    return faiss_index.search(problem, index, implementation, threads)
+                if self._memory is not None:
+                    return windows.search(problem, lambda part: implementation.search(part, threads), self._memory)
+                return implementation.search(problem, threads)
 
             padding = Selection.empty(problem.num_queries, problem.k)[:2]
             if problem.num_queries == 0:
@@ -392,13 +395,17 @@ class Corpus(Rows):
             if certified.can_prove(self, method, index, backend):
                 of_rule["outside"] = certified.outside(found, self.num_live)
             allowed = exclude = None  # all of these may be picked
+        numbers, columns = None, {"groups": groups, "costs": costs, **of_rule}
+        if self._memory is not None and not (whole or allowed is not None or exclude is not None):
+            corpus, numbers, candidates, initial, columns = windows.pools(
+                corpus, self._memory, candidates, initial, columns
+            )
         picks: Selection = getattr(selection, method)(
             asked,
             corpus,
             k,
             candidates=candidates,
             relevance=relevance,
-            groups=groups,
             query_groups=query_groups,
             max_per_group=max_per_group,
             initial=initial,
@@ -409,11 +416,14 @@ class Corpus(Rows):
             backend=backend,
             num_threads=num_threads,
             on_error=on_error,
-            costs=costs,
             budget=budget,
             max_similarity=max_similarity,
-            **of_rule,
+            **columns,
         )
+        if numbers is not None:
+            picks = picks._replace(indices=np.where(picks.indices < 0, -1, numbers[picks.indices]))
+        if self._memory is not None:
+            windows.forget(self, 0, len(self))
         if errors and picks.errors is not None:
             picks.errors = dict(sorted({**picks.errors, **errors}.items()))
         if whole and self.device == "cpu":
@@ -573,7 +583,7 @@ class Corpus(Rows):
         folder.save(rows, ids, path, _checks.flag("Corpus", "overwrite", overwrite))
 
     @classmethod
-    def load(cls, path: PathLike, device: str = "cpu", *, verify: bool = False) -> Corpus:
+    def load(cls, path: PathLike, device: str = "cpu", *, verify: bool = False, memory: int | None = None) -> Corpus:
         """Return the corpus saved in a folder: its arrays mapped into memory and read as they are used, or on a device.
 
         The folder is one that `save` wrote, or one of segments (``ragsys-kernels corpus build --rows-per-segment``).
@@ -583,12 +593,23 @@ class Corpus(Rows):
         A folder of up to 1 MB, or any with ``verify``, is read whole, at some 2 GB/s: all bytes are compared, and its
         ids have to be unique. Folders of format 1 have no checksums; their codes are made on each load: save them anew.
 
+        With ``memory``, a number of bytes, the rows may be more than that: `search` reads a part of them after the
+        other, each once for all queries of a call (so give it many), and `select` the rows of the pools that it finds.
+        What has been read leaves the memory of the process. ``pool=None``, to which "certified" comes for some queries,
+        still reads all rows for each pick.
+
         Raises
         ------
         ValueError
             The folder does not hold a corpus, or one that is damaged.
         """
-        return cls._of(segments.load(path, _checks.flag("Corpus", "verify", verify))).to(device)
+        op = "Corpus"
+        corpus = cls._of(segments.load(path, _checks.flag(op, "verify", verify))).to(device)
+        if memory is not None:
+            if corpus.device != "cpu":
+                raise ValueError(f"{op}: memory must be left out with a device, got {device!r}")
+            object.__setattr__(corpus, "_memory", _checks.count(op, "memory", memory))
+        return corpus
 
     @classmethod
     def _of(cls, opened: segments.Opened) -> Corpus:

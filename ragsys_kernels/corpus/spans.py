@@ -78,7 +78,7 @@ def joined(pieces: Sequence[Piece]) -> np.ndarray:
     like = pieces[0].array
     rows = sum(len(piece.array) for piece in pieces)
     lead = pieces[0].offset % mmap.PAGESIZE
-    memory = _Range(lead + sum(piece.array.nbytes for piece in pieces))
+    memory = Range(lead + sum(piece.array.nbytes for piece in pieces))
     begin = lead
     for piece in pieces:
         memory.put(begin, piece)
@@ -91,7 +91,7 @@ def _can_map() -> bool:
     return sys.platform in ("linux", "darwin") and ctypes.sizeof(ctypes.c_void_p) == 8
 
 
-class _Range:
+class Range:
     """A range of addresses, into which pieces are put from its beginning to its end."""
 
     def __init__(self, size: int) -> None:
@@ -100,6 +100,7 @@ class _Range:
         self._libc = _libc()
         self._begin = self._map(None, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._filled = 0  # up to where there are pages
+        self._files: list[tuple[int, int]] = []  # the pages that a file has as they are
         # Not at the end of the process, whose threads may still read.
         weakref.finalize(self, self._libc.munmap, self._begin, size).atexit = False
         # NumPy's arrays of this object keep it.
@@ -112,7 +113,10 @@ class _Range:
             return
         first = begin // self._page * self._page
         last = -(-(begin + size) // self._page) * self._page
-        before = ctypes.string_at(self._begin + first, begin - first) if first < self._filled else b""
+        before = b""
+        if first < self._filled:  # the last page of the piece before, which is then no file's
+            before = ctypes.string_at(self._begin + first, begin - first)
+            self._files = [(low, min(high, first)) for low, high in self._files]
         fits = (piece.offset - begin) % self._page == 0
         descriptor = piece.opened() if fits else None
         writeable, private = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
@@ -127,10 +131,19 @@ class _Range:
                     self._map(first, self._page, writeable, private, descriptor, at)
             finally:
                 os.close(descriptor)
+            self._files.append((first + self._page if before else first, last))
         if before:
             ctypes.memmove(self._begin + first, before, len(before))
         self._libc.mprotect(self._begin + first, last - first, mmap.PROT_READ)
         self._filled = last
+
+    def advise(self, first: int, last: int, advice: int) -> None:
+        """Tell the system what comes of the pages of some addresses: those that a file has as they are."""
+        for begin, end in self._files:
+            low = max(begin, (first - self._begin) // self._page * self._page)
+            high = min(end, last - self._begin)
+            if low < high:
+                self._libc.madvise(self._begin + low, high - low, advice)
 
     def _map(self, first: int | None, size: int, protection: int, flags: int, descriptor: int = -1, at: int = 0) -> int:
         address = None if first is None else self._begin + first
@@ -148,6 +161,7 @@ def _libc() -> Any:
     libc.mmap.argtypes = ctypes.c_void_p, size, number, number, number, ctypes.c_int64
     libc.munmap.argtypes = ctypes.c_void_p, size
     libc.mprotect.argtypes = ctypes.c_void_p, size, number
+    libc.madvise.argtypes = ctypes.c_void_p, size, number
     return libc
 
 

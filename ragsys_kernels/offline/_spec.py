@@ -76,6 +76,7 @@ class JobSpec:
     chunk_size: int = 4096
     shard_size: int = 100_000
     on_error: str = "raise"
+    memory: int | None = None
     instruction_set: str | None = None
 
     def plain(self) -> JobSpec:
@@ -144,7 +145,9 @@ class Inputs:
         """
         corpus, queries = spec.corpus, spec.queries
         held: dict[str, Any] = {"metric": "cosine", "dtype": "float32"}
-        loaded = sources.saved(corpus, {name: getattr(spec, name) for name in _OF_CORPUS}, verify)
+        loaded = sources.saved(corpus, {name: getattr(spec, name) for name in _OF_CORPUS}, verify, spec.memory)
+        if loaded is None and spec.memory is not None:
+            raise ValueError(f"select: memory must come with a corpus of corpus build, got {spec.memory} and {corpus}")
         if loaded is None:
             saved, vectors = None, sources.vectors(corpus, "corpus", spec.vector_column)
             ids = sources.ids(corpus, "corpus", spec.id_column)
@@ -281,6 +284,9 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
         raise ValueError(f"select: method must be one of {', '.join(map(repr, rk.METHODS))}, got {spec.method!r}")
     if isinstance(spec.pool, str) and spec.pool not in ("all", "certified"):
         raise ValueError(f"select: pool must be a number, 'all' or 'certified', got {spec.pool!r}")
+    if spec.memory is not None and (spec.device is not None or spec.pool == "all" or inputs.index is not None):
+        got = f"a device, {spec.device!r}" if spec.device else "an index" if inputs.index else "pool 'all'"
+        raise ValueError(f"select: memory must come with pools that the host searches for, got {got}")
     if spec.pool == "certified" and spec.device is not None:
         raise ValueError(f"select: pool 'certified' must come without a device, got {spec.device!r}")
     options: dict[str, Any] = {"method": spec.method, "max_per_group": spec.max_per_group}

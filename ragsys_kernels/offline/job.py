@@ -127,6 +127,7 @@ def select(
     chunk_size: int = 4096,
     shard_size: int = 100_000,
     on_error: Literal["raise", "skip"] = "raise",
+    memory: int | str | None = None,
     fingerprint: Literal["sampled", "full"] | None = None,
     verify: bool = True,
     overwrite: bool = False,
@@ -228,6 +229,10 @@ def select(
         "skip": the query gets empty lists, so that rows stay aligned with the queries, and a row in
         ``_errors-00000.parquet``, ... (of the shard's number): ``query_row``, ``query_id`` (null where it is not
         known), ``reason``. The corpus, its bias and its groups have to be right in any case.
+    memory : int or str, optional
+        Bytes that the corpus may take, as a number or as "2G": a saved corpus may then be larger. Each chunk of queries
+        reads all rows once, one part after the other, and then the rows of its pools. Not with pool "all", an `index`
+        or a `device`. Does not change the result.
     fingerprint : {"sampled", "full"}, optional
         How inputs are recognised when the job resumes. "sampled": by size, time of the last change, and the content of
         the first, middle and last MiB of each file; a copy that keeps the time is the same input, a file that was only
@@ -308,9 +313,12 @@ def select(
         chunk_size=chunk_size,
         shard_size=shard_size,
         on_error=on_error,
+        memory=None if memory is None else _checks.size("select", "memory", memory),
     ).plain()
     check_out(spec, out)
     ray = _ray_options(engine, workers, cpus_per_worker, gpus_per_worker, ray_address, device)
+    if ray is not None and memory is not None:
+        raise ValueError(f"select: memory must come with engine 'local', got {memory!r} and {engine!r}")
     if fingerprint not in (None, "sampled", "full"):
         raise ValueError(f"select: fingerprint must be 'sampled' or 'full', got {fingerprint!r}")
     inputs = Inputs.open(spec, _checks.flag("select", "verify", verify))

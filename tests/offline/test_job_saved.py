@@ -187,3 +187,31 @@ def test_a_corpus_of_format_1_has_nothing_to_verify(tmp_path, data):
     said = json.loads(file.read_text())
     file.write_text(json.dumps({"format": 1, **{x: said[x] for x in ("metric", "dtype", "max_norm", "code_error")}}))
     assert select(tmp_path, "saved", "out").complete
+
+
+@pytest.mark.parametrize("rule", [{}, {"method": "vrsd"}, {"pool": "certified"}, {"max_per_group": 1}])
+def test_memory_changes_no_byte(tmp_path, ids, rule):
+    offline.build_corpus(tmp_path / "corpus.parquet", tmp_path / "saved", **COLUMNS)
+    select(tmp_path, "saved", "out", **rule)
+    select(tmp_path, "saved", "other", memory="64K", **rule)
+    parts = sorted(each.name for each in (tmp_path / "out").glob("part-*"))
+    assert parts
+    for name in parts:
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
+    assert select(tmp_path, "saved", "out", memory=1 << 20, **rule).selected == 0  # it is the same job
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"memory": "2X"}, "memory must be a number of bytes"),
+        ({"memory": 0}, "memory must be at least 1"),
+        ({"memory": "1G", "pool": "all"}, "memory must come with pools that the host searches for, got pool 'all'"),
+        ({"memory": "1G", "engine": "ray"}, "memory must come with engine 'local'"),
+        ({"memory": "1G", "corpus": "corpus.npy"}, "memory must come with a corpus of corpus build"),
+    ],
+)
+def test_memory_that_cannot_be_held_is_refused(tmp_path, data, options, match):
+    rk.Corpus(data["corpus"]).save(tmp_path / "saved")
+    corpus = tmp_path / options.pop("corpus", "saved")
+    check_refused(tmp_path, ValueError, match, corpus=corpus, **options)

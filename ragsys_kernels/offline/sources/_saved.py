@@ -76,7 +76,7 @@ def id_values(ids: Ids) -> pa.Array:
 
 
 def saved(
-    path: PathLike, options: dict[str, Any], verify: bool = True
+    path: PathLike, options: dict[str, Any], verify: bool = True, memory: int | None = None
 ) -> tuple[rk.Corpus, SavedColumn, SavedColumn | None] | None:
     """Return the corpus, mapped into memory, with its vectors and its ids; None where the path is not of such a one.
 
@@ -87,7 +87,7 @@ def saved(
     if place.local is None or not (place.local / DESCRIPTION).is_file():
         return None
     try:
-        corpus = rk.Corpus.load(place.local, verify=verify and has_sums(place.local))
+        corpus = rk.Corpus.load(place.local, verify=verify and has_sums(place.local), memory=memory)
     except ValueError as error:
         raise ValueError(f"select: corpus must be usable, got {path}: {error}") from error
     for name, value in options.items():

@@ -1,0 +1,159 @@
+"""Corpora that are larger than the memory that they may take: rows that are mapped are visited a window at a time.
+
+A search goes through the windows in order and keeps the best rows of all; meanwhile the system reads the next window.
+What has been visited leaves the memory of the process, and stays in that of the system for as long as there is room.
+A selection out of pools reads their rows alone, in ascending order.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from threading import Thread
+from typing import Any
+
+import numpy as np
+
+from .. import _arrays
+from ..selection.problem import Problem, Rows, compacted
+from .folder import ARRAYS
+from .spans import Range
+
+_SHARE = 4  # a window is this part of the memory: the next one is read, and pools are copied, beside it
+_LEAST_ROWS = 4096
+_OF_ROWS = ("bias", "groups", "costs", "quality")  # arguments that may be (N,)
+
+Found = tuple[np.ndarray, np.ndarray]
+
+
+def search(problem: Problem, answer: Callable[[Problem], Found], memory: int) -> Found:
+    """Return what `answer` finds in the whole corpus, from what it finds in one window after the other."""
+    rows = problem.rows
+    count, size = len(rows.data), _rows_of_window(rows, memory)
+    if problem.candidates is not None or size >= count:
+        found = answer(problem)
+        forget(rows, 0, count)
+        return found
+    best: Found | None = None
+    for begin in range(0, count, size):
+        end = min(count, begin + size)
+        reads = Thread(target=_read_ahead, args=(rows, end, min(count, end + size)), daemon=True)
+        reads.start()
+        found = answer(_of_window(problem, begin, end))
+        found = np.where(found[0] >= 0, found[0] + begin, -1), found[1]
+        best = found if best is None else _best(best, found, problem.k)
+        forget(rows, begin, end)
+        reads.join()
+    assert best is not None
+    return _padded(best, problem.k)
+
+
+def pools(
+    rows: Any, memory: int, candidates: Any, initial: Any, columns: dict[str, Any]
+) -> tuple[Any, np.ndarray | None, Any, Any, dict[str, Any]]:
+    """Return a copy of the rows that pools name, the numbers of these rows, and the arguments of a call with it.
+
+    Rows keep their order, so that ties are decided as among all rows. Arguments that a call would refuse, or that have
+    other axes than a row, are left to it: then the rows are as they are, and there are no numbers.
+    """
+    lists = {"candidates": candidates, "initial": initial}
+    given = {name: x for name, x in lists.items() if x is not None}
+    count = len(rows.data)
+    of_rows = {name: x for name in _OF_ROWS if (x := columns.get(name)) is not None and np.ndim(x) == 1}
+    right = all(isinstance(x, np.ndarray) and x.ndim == 2 and x.dtype.kind == "i" for x in given.values())
+    right = right and all(isinstance(x, np.ndarray) and len(x) == count for x in of_rows.values())
+    if not right or columns.get("aspects") is not None or any(x.size and x.max() >= count for x in given.values()):
+        return rows, None, candidates, initial, columns
+    some, places = compacted(np.concatenate([*given.values()], axis=1))
+    if not some.size:
+        some = np.zeros(1, np.int64)
+    step = max(1, memory // _SHARE // mmap.PAGESIZE)  # each row may be on a page of its own
+    copies = {name: np.empty((len(some), *x.shape[1:]), x.dtype) for name, x in _arrays_of(rows)}
+    for begin in range(0, len(some), step):
+        part = some[begin : begin + step]
+        for name, array in _arrays_of(rows):
+            np.take(array, part, axis=0, out=copies[name][begin : begin + step], mode="clip")
+        forget(rows, int(part[0]), int(part[-1]) + 1)
+    parts = np.split(places, np.cumsum([x.shape[1] for x in given.values()])[:-1], axis=1)
+    placed = {**lists, **dict(zip(given, parts, strict=True))}
+    columns = {**columns, **{name: x[some] for name, x in of_rows.items()}}
+    return _arrays.changed(rows, **copies), some, placed["candidates"], placed["initial"], columns
+
+
+def _rows_of_window(rows: Rows, memory: int) -> int:
+    row = sum(array[:1].nbytes for _, array in _arrays_of(rows))
+    return max(_LEAST_ROWS, memory // _SHARE // row)
+
+
+def _of_window(problem: Problem, begin: int, end: int) -> Problem:
+    window, limits = slice(begin, end), problem.constraints
+    arrays = {name: array[window] for name, array in _arrays_of(problem.rows)}
+    changes: dict[str, Any] = {}
+    if limits.groups is not None:
+        changes["groups"] = limits.groups[window]
+    if limits.filter is not None:
+        whole = limits.filter
+        mask = None if whole.mask is None else np.ascontiguousarray(whole.mask[..., window])
+        lists = {name: x - begin for name in ("rows", "exclude") if (x := getattr(whole, name)) is not None}
+        changes["filter"] = replace(whole, num_rows=end - begin, mask=mask, **lists)
+    return replace(
+        problem,
+        rows=_arrays.changed(problem.rows, **arrays),
+        pool=end - begin,
+        k=min(problem.k, end - begin),
+        bias=None if problem.bias is None else problem.bias[window],
+        constraints=replace(limits, **changes) if changes else limits,
+    )
+
+
+def _arrays_of(rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
+    return ((name, array) for name in (*ARRAYS, "live") if (array := getattr(rows, name)) is not None)
+
+
+def _best(first: Found, second: Found, n: int) -> Found:
+    """Return the n best of two searches; ties go to the first, which has the lower rows."""
+    indices, scores = (np.concatenate(each, axis=1) for each in zip(first, second, strict=True))
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :n]
+    return np.take_along_axis(indices, order, 1), np.take_along_axis(scores, order, 1)
+
+
+def _padded(found: Found, n: int) -> Found:
+    lacking = ((0, 0), (0, n - found[0].shape[1]))
+    if not lacking[1][1]:
+        return found
+    return np.pad(found[0], lacking, constant_values=-1), np.pad(found[1], lacking, constant_values=-np.inf)
+
+
+# --- The memory of the process.
+
+
+def forget(rows: Any, begin: int, end: int) -> None:
+    """Give back the memory of rows that are mapped from files; who reads them again gets them from there."""
+    for _, array in _arrays_of(rows):
+        _advise(array, begin, end, "MADV_DONTNEED")
+
+
+def _read_ahead(rows: Any, begin: int, end: int) -> None:
+    for _, array in _arrays_of(rows):
+        _advise(array, begin, end, "MADV_WILLNEED")
+
+
+def _advise(array: np.ndarray, begin: int, end: int, name: str) -> None:
+    """Tell the system what comes of some rows of an array, if no file has them nothing."""
+    advice = getattr(mmap, name, None)
+    if begin >= end or advice is None:  # not on every system
+        return
+    memory: Any = array
+    while isinstance(memory, np.ndarray):
+        memory = memory.base
+    first = array.ctypes.data + begin * array.strides[0]
+    last = array.ctypes.data + end * array.strides[0]
+    if isinstance(memory, Range):
+        memory.advise(first, last, advice)
+    elif isinstance(memory, mmap.mmap):
+        start = np.frombuffer(memory, np.uint8).ctypes.data
+        first = (first - start) // mmap.PAGESIZE * mmap.PAGESIZE
+        with suppress(OSError):  # it is advice
+            memory.madvise(advice, first, min(last - start, len(memory)) - first)
